@@ -13,13 +13,14 @@ PROFILE ?= dev
 # One more than there are cores: those of the tests on Kubernetes, one at a time, wait most of their time.
 TEST_THREADS ?= $(shell expr $$(nproc) + 1)
 
-.PHONY: help quickstart check test soak build lint fmt unit e2e doc deny fuzz tools packages cluster cluster-down peers platform-peers bench
+.PHONY: help quickstart check test soak build lint fmt unit e2e doc docs deny fuzz tools packages cluster cluster-down peers platform-peers bench
 
 help:
 	@echo "make quickstart   see it all work: embedded S3, real mount, epochs under every policy"
 	@echo "make test         everything that CI checks"
 	@echo "make check        after an edit: format, clippy, unit tests"
-	@echo "make lint unit e2e doc deny fuzz   parts of make test"
+	@echo "make lint unit e2e doc docs deny fuzz   parts of make test"
+	@echo "make docs         the documents as a site with search, in $(CARGO_TARGET_DIR)/book"
 	@echo "make soak         the tests that kill and restart, ten times as long (SCALE=100: for hours)"
 	@echo "make peers        measure Larder beside every peer on this machine (as root; ARGS=--help tells more)"
 	@echo "make platform-peers   build Kueue, coscheduling and Kubernetes 1.37 (most of an hour)"
@@ -31,7 +32,7 @@ quickstart: packages
 	$(CARGO_TARGET_DIR)/release/larder quickstart $(ARGS)
 
 # The command of CI. `tools` is first because it takes longest on a new machine.
-test: tools lint build doc fuzz deny
+test: tools lint build doc docs fuzz deny
 	cargo nextest run --cargo-profile $(PROFILE) --workspace --test-threads $(TEST_THREADS)
 
 # The edit loop.
@@ -64,9 +65,15 @@ doc: packages
 	cargo test --workspace --doc
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
-# Licenses and duplicate versions, by deny.toml.
-deny:
-	.ci/deny
+# The documents as a site. A test of larder-e2e checks their links (`make e2e ARGS=links`).
+docs:
+	.ci/install-packages docs
+	mdbook build --dest-dir $(CARGO_TARGET_DIR)/book
+	.ci/book check $(CARGO_TARGET_DIR)/book
+
+# Licenses, duplicate versions and sources, by deny.toml.
+deny: tools
+	cargo deny --locked check licenses bans sources
 
 # Bounded: the same targets run for hours with SECONDS_EACH=3600.
 fuzz: tools
@@ -76,8 +83,8 @@ fuzz: tools
 packages:
 	.ci/install-packages build
 
-# Further requirements for testing: nextest, cargo-fuzz, MinIO, Ceph, fake-gcs-server, Azurite, Kubernetes, kwok, and an image of
-# PyTorch and Open MPI.
+# Further requirements for testing: nextest, cargo-fuzz, cargo-deny, mdBook, MinIO, Ceph, fake-gcs-server, Azurite,
+# Kubernetes, kwok, and an image of PyTorch and Open MPI.
 tools:
 	.ci/install-packages test
 

@@ -1,4 +1,4 @@
-//! `larder-devices` on a made-up machine: what it costs to choose devices, to allocate them and to be idle.
+//! `larder-devices` on a fake machine: what it costs to choose devices, to allocate them and to be idle.
 //!
 //! The cast: [`run`] has the steps; `hardware` makes the machine; `choices` asks for preferred devices within this process;
 //! `kubelet` and `nri` stand in for the kubelet and the container runtime, and `daemon` runs the program beside them, calls it and
@@ -39,7 +39,7 @@ pub struct DevicesPrograms {
     pub larder_devices: PathBuf,
     /// `larder-rdma-limit`.
     pub hook: PathBuf,
-    /// The made-up NVML.
+    /// The fake NVML.
     pub nvml: PathBuf,
 }
 

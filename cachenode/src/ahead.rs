@@ -2,7 +2,7 @@
 //!
 //! A *stream* begins with a missing block of which those before it were missed recently. Within a large file these are
 //! the two blocks before it (or one, if the file begins there), and the stream ends with the file. Across files they
-//! are the `k` files before it, where a run of files that one GET fetched counts as one. A stream goes on when the
+//! are the `k` files before it, where a run of files that one GET fetched counts as one. A stream continues when the
 //! middle of the blocks that it brought is read and half of those before the middle were read, too; otherwise it ends.
 //!
 //! A shuffled epoch must not look like a stream across files. Of `n` files in random order, the `k` before a given one
@@ -68,7 +68,7 @@ struct Evidence {
 }
 
 impl Evidence {
-    /// For a dataset of so many files, or runs of files that one GET fetches.
+    /// For a dataset of this many files, or runs of files that one GET fetches.
     fn for_files(files: u32) -> Self {
         let base = (files / FILES_PER_MISS).clamp(REMEMBERED_LEAST, REMEMBERED);
         let enough = |k: &u32| false_streams(files, base.max(*k), *k) * FALSE_GETS <= FALSE_GETS_MOST;
@@ -152,7 +152,7 @@ impl Missed {
 }
 
 impl ReadAhead {
-    /// For a snapshot of so many files, or runs of files that one GET fetches.
+    /// For a snapshot of this many files, or runs of files that one GET fetches.
     pub(crate) fn new(files: u32) -> Self {
         Self::with_evidence(Evidence::for_files(files))
     }
@@ -181,6 +181,7 @@ impl ReadAhead {
                 // Another part of a block that was missed already.
                 return None;
             }
+            // A copy: `previous` reads the manifest, which may wait for its disk, and must not hold this lock.
             let before = missed.clone();
             missed.add((block.0, block.0), self.evidence.remembered);
             before
@@ -215,14 +216,16 @@ impl ReadAhead {
     /// Starts or continues a stream.
     pub(crate) fn follow(&self, stream: Stream) {
         let slot = &self.slots[self.next_slot.fetch_add(1, Ordering::Relaxed) % STREAMS];
+        // First, so that a reader of a half replaced slot finds no stream in most cases.
         slot.blocks.store(NO_STREAM, Ordering::Relaxed);
         slot.limit.store(stream.limit.0, Ordering::Relaxed);
         slot.read.store(stream.read, Ordering::Relaxed);
+        // Pairs with the Acquire of `touched`: a reader that sees the blocks sees their limit.
         slot.blocks.store((u64::from(stream.first.0) << 32) | u64::from(stream.last.0), Ordering::Release);
     }
 
     /// Records the read of a block. If it is the middle of what a stream brought, the stream ends, and is returned if
-    /// it is to go on. One caller gets it.
+    /// it is to continue. One caller gets it.
     pub(crate) fn touched(&self, block: BlockIndex) -> Option<Stream> {
         self.slots.iter().find_map(|slot| slot.touched(block))
     }
@@ -236,10 +239,12 @@ impl Slot {
             return None;
         }
         let at = block.0 - first;
+        // A stream has at most 64 blocks; the modulo keeps a half replaced slot from overflowing the shift.
         let read = self.read.fetch_or(1 << (at % u64::BITS), Ordering::Relaxed);
         let limit = BlockIndex(self.limit.load(Ordering::Relaxed));
         let stream = Stream { first: BlockIndex(first), last: BlockIndex(last), limit, read };
         let middle = stream.middle();
+        // The exchange: of several readers of the middle block, one continues the stream.
         if at != middle
             || self.blocks.compare_exchange(blocks, NO_STREAM, Ordering::Relaxed, Ordering::Relaxed).is_err()
         {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use larder_dataset::{BLOCK_BYTES, BlockPart, BlockRange, File, FileIndex, ManifestError, PolicyKind};
+use larder_dataset::{BLOCK_BYTES, BlockPart, BlockRange, File, FileBlocks, FileIndex, ManifestError, PolicyKind};
 use larder_origin::Origin;
 use larder_peers::{BlockBytes, Buffers, ReadError, ReadRequest};
 use larder_store::{
@@ -222,7 +222,7 @@ impl Dataset {
 
     /// Answers a read from the store or the window: calls `reply` once with the bytes and returns true, or returns
     /// false without calling it. Never waits for the network, takes no lock that readers share, allocates nothing.
-    pub fn read_now(&self, file: &File<'_>, offset: u64, len: u32, mut reply: impl FnMut(&[u8])) -> bool {
+    pub fn read_now(&self, file: FileBlocks, offset: u64, len: u32, mut reply: impl FnMut(&[u8])) -> bool {
         let mut parts = file.parts(offset, u64::from(len));
         let Some(first) = parts.next() else {
             reply(&[]);
@@ -275,15 +275,15 @@ impl Dataset {
 
     /// Answers a read, and fetches what is missing. Fails after at most the read deadline. Cancel-safe: the fetch
     /// continues.
-    pub async fn read_later(&self, index: FileIndex, offset: u64, len: u32) -> Result<Bytes, FetchError> {
-        let parts: Vec<BlockPart> = self.manifest.file(index)?.parts(offset, u64::from(len)).collect();
+    pub async fn read_later(&self, file: FileBlocks, offset: u64, len: u32) -> Result<Bytes, FetchError> {
+        let parts: Vec<BlockPart> = file.parts(offset, u64::from(len)).collect();
         let bytes = match parts[..] {
-            [part] => self.fetch_part(index, part).await?,
+            [part] => self.fetch_part(file.file, part).await?,
             _ => {
                 let mut joined = Vec::with_capacity(len as usize);
                 for &part in &parts {
                     if !self.in_store(&part, |bytes| joined.extend_from_slice(bytes)) {
-                        joined.extend_from_slice(&self.fetch_part(index, part).await?);
+                        joined.extend_from_slice(&self.fetch_part(file.file, part).await?);
                     }
                 }
                 joined.into()
@@ -423,7 +423,7 @@ impl Dataset {
     }
 
     /// Stops warming, and waits until the store has written every block in flight, so that it can be closed cleanly.
-    /// Called when the dataset has no readers any more.
+    /// Called when the dataset has no readers left.
     pub async fn drain(&self) {
         self.warmer.stop();
         self.fetcher.drain().await;

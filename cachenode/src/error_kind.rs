@@ -19,6 +19,6 @@ pub enum ErrorKind {
     DataLoss,
     /// It may succeed later.
     Unavailable,
-    /// The log tells more.
+    /// See the log for details.
     Internal,
 }

@@ -7,7 +7,7 @@
 //! it in one of the three, and never causes a second GET. A block for which neither the store nor the window has room
 //! is read in pieces, each fetched for its reader alone. The fetch of a packed file includes its neighbours as long as
 //! the store has room for them. Readers in order are read ahead of (`ahead`). Blocks in an earlier snapshot's
-//! cache, while they are taken over, are read there part by part and are not in flight.
+//! cache, while they are adopted, are read there part by part and are not in flight.
 //!
 //! Invariants: at most one fetch of a block is in flight; all fetches together hold at most `fetch_bytes`; each ends
 //! within the read deadline; no lock is held across an await.
@@ -133,7 +133,7 @@ impl Fetcher {
         self.context.window.bytes()
     }
 
-    /// Waits until no fetch is left. Called when no reader can start one any more. Takes at most the read deadline and
+    /// Waits until no fetch is left. Called when no reader can start another one. Takes at most the read deadline and
     /// a disk write.
     pub(crate) async fn drain(&self) {
         self.keeper.leave();
@@ -184,11 +184,21 @@ impl Fetcher {
         }
     }
 
-    /// A piece of a block that is read in pieces, from a peer or from the origin. Held by nobody but the caller.
+    /// Runs the fetch of a block for as long as a read may wait for the origin. Cancel-safe if the fetch is.
+    async fn within_deadline<T>(
+        &self,
+        block: BlockIndex,
+        fetch: impl Future<Output = Result<T, FetchError>>,
+    ) -> Result<T, FetchError> {
+        let deadline = self.context.config.read_deadline;
+        let timed_out = |_| FetchError::TimedOut { block, deadline };
+        tokio::time::timeout(deadline, fetch).await.map_err(timed_out).flatten()
+    }
+
+    /// A piece of a block that is read in pieces, from a peer or from the origin. Only the caller holds it.
     async fn fetch_piece(&self, file: FileIndex, part: BlockPart, asker: Asker) -> Result<Fetched, FetchError> {
         let _running = self.context.running();
-        let deadline = self.context.config.read_deadline;
-        let fetched = tokio::time::timeout(deadline, async {
+        let fetched = self.within_deadline(part.block, async {
             let _memory = self.memory.acquire_many((part.len >> 10) + 1).await.map_err(|_| FetchError::Stopped)?;
             let route = self.peers.route(file, part.block, asker);
             if let Some(bytes) = self.peers.fetch(part.range(), &route).await {
@@ -196,9 +206,7 @@ impl Fetcher {
             }
             Ok(Fetched { bytes: self.origin.fetch_part(file, &part).await?, tier: Tier::Origin })
         });
-        let timed_out = FetchError::TimedOut { block: part.block, deadline };
-        let fetched = fetched.await.unwrap_or(Err(timed_out));
-        fetched.inspect_err(|error| self.context.fetch_failed(part.block, error))
+        fetched.await.inspect_err(|error| self.context.fetch_failed(part.block, error))
     }
 
     /// A part's bytes for a peer, if the window has them.
@@ -362,9 +370,8 @@ impl Fetcher {
         let running = self.context.running();
         let kib = expected.iter().map(|block| block.pending.part.block_len >> 10).sum::<u32>() + 1;
         let mut receiver = BlockReceiver::new(&self.context, purpose, expected);
-        let deadline = self.context.config.read_deadline;
         let mut memory = None;
-        let fetched = tokio::time::timeout(deadline, async {
+        let fetched = self.within_deadline(first.block, async {
             memory = Some(Arc::clone(&self.memory).acquire_many_owned(kib).await.map_err(|_| FetchError::Stopped)?);
             let from_peer = match receiver.only() {
                 Some(pending) => self.peers.fetch(pending.part.whole_block(), &route).await,
@@ -376,8 +383,7 @@ impl Fetcher {
             }
             Ok(())
         });
-        let timed_out = FetchError::TimedOut { block: first.block, deadline };
-        let fetched = fetched.await.unwrap_or(Err(timed_out));
+        let fetched = fetched.await;
         // Blocks that were complete before a failure are kept all the same.
         let to_keep = receiver.end(fetched.err().as_ref());
         if !to_keep.is_empty() {

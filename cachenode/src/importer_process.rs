@@ -1,8 +1,8 @@
-//! The process that imports for a node: it takes one job, does it, says so, and ends.
+//! The process that imports for a node: it takes one job, does it, reports the outcome, and ends.
 //!
 //! Invariants: it has no descriptor of the node's, so no connection and no lock stays open through it. It ends with the
-//! node, and when the node does not wait for it any more, at any moment: the manifest is kept completely or not at all.
-//! Its memory is limited, and if the machine runs out of it, this process is the one to go.
+//! node, or when the node no longer waits for it, at any moment: the manifest is kept completely or not at all. Its
+//! memory is limited, and if the machine runs out of memory, the kernel kills this process first.
 #![expect(unsafe_code, reason = "closes inherited descriptors")]
 
 use std::collections::BTreeMap;
@@ -21,29 +21,28 @@ use crate::home::Home;
 use crate::importing::messages::{Job, ROLE, Report, line_of, next};
 use crate::kept_listing::KeptListing;
 use crate::node::NodeError;
-use crate::source::{Here, Import, Importing, SourceError, Told};
+use crate::source::{Here, Import, Importing, ReportedError, SourceError};
 
-/// How often the node hears how far it is.
+/// Interval between two reports of the progress.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
 
-/// How long a predecessor may take to end whose node was killed.
+/// How long the import process of a killed node may take to end.
 const PREDECESSOR_MOST: Duration = Duration::from_secs(10);
 
-/// The most causes of an error that are told.
+/// The most causes of an error that are reported.
 const CAUSES_MOST: usize = 16;
 
-/// Does the job of this process if it was started to import for a node. To be called at the very beginning of `main`,
-/// before anything is opened.
+/// Imports if this process was started to import for a node. `main` calls it first, before anything is opened.
 pub fn run_if_asked() -> Option<ExitCode> {
     (std::env::args_os().nth(1)? == ROLE).then(run)
 }
 
 fn run() -> ExitCode {
     close_inherited();
-    // Where this is not possible, the end of the pipe says the same.
+    // Where this is not possible, the end of the pipe ends this process.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     let _ = rustix::thread::set_name(c"larder-import");
-    // The job first: the node hears reports once it was taken.
+    // The job first: the node reads no report before the job is taken.
     let job = match next::<Job>(&mut io::stdin().lock()) {
         Ok(Some(job)) => Ok(job),
         Ok(None) => return fail("there is no job on standard input: only larderd starts this"),
@@ -51,26 +50,26 @@ fn run() -> ExitCode {
     };
     let reporter = Reporter::default();
     let ready = job.and_then(|job| prepare(&job).map(|()| job));
-    let said = match ready.map_err(SourceError::Home).and_then(|job| import(&job, &reporter)) {
+    let reported = match ready.map_err(SourceError::Home).and_then(|job| import(&job, &reporter)) {
         Ok(skipped) => reporter.end(&Report::Kept { skipped }),
         Err(error) => {
-            let told = told(&error, CAUSES_MOST);
-            reporter.end(&Report::Failed { kind: NodeError::from(error).kind(), told })
+            let reported = reported(&error, CAUSES_MOST);
+            reporter.end(&Report::Failed { kind: NodeError::from(error).kind(), error: reported })
         }
     };
-    match said {
+    match reported {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(error),
     }
 }
 
-/// Readies this process for a job. Errors: it cannot be limited, or nobody waits for it any more.
+/// Prepares this process for a job. Errors: its memory cannot be limited, or nobody waits for it any more.
 fn prepare(job: &Job) -> io::Result<()> {
     larder_telemetry::init_logs("warn").map_err(io::Error::other)?;
-    // It may have ended before its end could be told.
+    // The node may have ended before the signal of its death was requested.
     if std::os::unix::process::parent_id() != job.parent {
         return Err(io::Error::other(
-            "the process that wants an import is not the one that started this, or has ended",
+            "the process that requested this import did not start this process, or has ended",
         ));
     }
     limit_memory(job.memory_bytes)?;
@@ -78,12 +77,12 @@ fn prepare(job: &Job) -> io::Result<()> {
 }
 
 fn fail(error: impl std::fmt::Display) -> ExitCode {
-    // Nobody may be there to read it.
+    // Standard error may be closed.
     let _ = writeln!(io::stderr(), "error: {error}");
     ExitCode::FAILURE
 }
 
-/// Closes all but the three streams: the node may have descriptors that are not closed when a program is started.
+/// Closes all descriptors but the three streams: the node may have some that are not closed on exec.
 fn close_inherited() {
     let open: Vec<RawFd> = std::fs::read_dir("/proc/self/fd")
         .into_iter()
@@ -92,7 +91,7 @@ fn close_inherited() {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter(|fd| *fd > 2)
         .collect();
-    // One of them was that of the folder, which is closed by now.
+    // One of them was that of the listing of /proc/self/fd, which is closed by now.
     for fd in open.into_iter().filter(|fd| std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok()) {
         // SAFETY: the program has just begun and this is its only thread, so nothing owns a descriptor but the three
         // streams.
@@ -102,13 +101,13 @@ fn close_inherited() {
 
 fn limit_memory(bytes: u64) -> io::Result<()> {
     let limit = |most| Rlimit { current: Some(most), maximum: Some(most) };
-    // A lower limit of the container's stays: raising it would need a right.
+    // A lower limit of the container stays: raising it would need a capability.
     let most = getrlimit(Resource::Data).maximum.map_or(bytes, |most| most.min(bytes));
     setrlimit(Resource::Data, limit(most))?;
     // Its memory includes credentials: no core dumps.
     setrlimit(Resource::Core, limit(0))?;
-    // If the memory of the node's container runs out, this process is to be ended. A file that is not there ends the
-    // other.
+    // If the node's container runs out of memory, the kernel ends this process and not the node. Without this file it
+    // chooses for itself.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     Ok(())
 }
@@ -131,7 +130,7 @@ fn end_with_the_pipe() -> io::Result<()> {
 fn import(job: &Job, reporter: &Reporter) -> Result<BTreeMap<String, u64>, SourceError> {
     let url: OriginUrl = job.url.parse()?;
     let (config, home, kept) = (job.config(), Home::new(job.home()), KeptListing::at(job.keep()));
-    // Each thread counts for the limit.
+    // The stack of each thread counts against the memory limit.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(24)
@@ -156,59 +155,59 @@ fn import(job: &Job, reporter: &Reporter) -> Result<BTreeMap<String, u64>, Sourc
 }
 
 /// The words of an error and its causes, as [`Chain`] shows them.
-fn told(error: &dyn std::error::Error, causes_most: usize) -> Told {
+fn reported(error: &dyn std::error::Error, causes_most: usize) -> ReportedError {
     let text = error.to_string();
     match error.source() {
-        Some(cause) if causes_most == 0 => Told::new(format!("{text}: {}", Chain(cause)), None),
-        cause => Told::new(text, cause.map(|cause| told(cause, causes_most.saturating_sub(1)))),
+        Some(cause) if causes_most == 0 => ReportedError::new(format!("{text}: {}", Chain(cause)), None),
+        cause => ReportedError::new(text, cause.map(|cause| reported(cause, causes_most.saturating_sub(1)))),
     }
 }
 
-/// Says to the node how far the import is.
+/// Reports the progress to the node.
 #[derive(Default)]
-struct Reporter(Mutex<Said>);
+struct Reporter(Mutex<Sent>);
 
 #[derive(Default)]
-struct Said {
+struct Sent {
     last: Option<Instant>,
-    /// How far it is, if that was too soon to say.
-    unsaid: Option<Report>,
+    /// The latest progress, if it came too soon after the last report.
+    pending: Option<Report>,
 }
 
 impl Reporter {
-    fn say(&self, report: &Report) -> io::Result<()> {
+    fn send(&self, report: &Report) -> io::Result<()> {
         let line = line_of(report)?;
         let mut out = io::stdout().lock();
         out.write_all(&line)?;
         out.flush()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Said> {
+    fn lock(&self) -> MutexGuard<'_, Sent> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says how it ended.
+    /// Reports the outcome.
     fn end(&self, report: &Report) -> io::Result<()> {
-        let unsaid = self.lock().unsaid.take();
-        unsaid.map_or(Ok(()), |unsaid| self.say(&unsaid))?;
-        self.say(report)
+        let pending = self.lock().pending.take();
+        pending.map_or(Ok(()), |pending| self.send(&pending))?;
+        self.send(report)
     }
 }
 
 impl Progress for Reporter {
     fn listed(&self, files: u64, bytes: u64, done: u64, known: u64) {
         let report = Report::Listed { files, bytes, done, known };
-        let mut said = self.lock();
-        if said.last.is_some_and(|last| last.elapsed() < REPORT_EVERY) {
-            said.unsaid = Some(report);
+        let mut sent = self.lock();
+        if sent.last.is_some_and(|last| last.elapsed() < REPORT_EVERY) {
+            sent.pending = Some(report);
             return;
         }
-        *said = Said { last: Some(Instant::now()), unsaid: None };
+        *sent = Sent { last: Some(Instant::now()), pending: None };
         // A node that is gone ends this process soon.
-        let _ = self.say(&report);
+        let _ = self.send(&report);
     }
 
     fn noted(&self, what: &str) {
-        let _ = self.say(&Report::Noted(what.to_owned()));
+        let _ = self.send(&Report::Noted(what.to_owned()));
     }
 }

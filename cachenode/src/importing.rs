@@ -1,12 +1,12 @@
 //! Imports for mounts, in a process of their own.
 //!
-//! The cast: [`Importer`] says where a node imports; `process` starts the other process and hears it; `messages` are
-//! their protocol. The other process runs [`importer_process`](crate::importer_process).
+//! The cast: [`Importer`] says where a node imports; `process` starts the other process and reads its reports;
+//! `messages` are their protocol. The other process runs [`importer_process`](crate::importer_process).
 //!
 //! Invariants: an import that needs too much memory, or that the kernel ends, costs this process nothing but an error,
-//! and its mounts go on. At most two run at once. The other process ends with this one, and when nobody waits for it
-//! any more. It alone writes the manifest, completely or not at all. Job and credentials go through a pipe: neither its
-//! arguments nor its environment have them.
+//! and its mounts are served. At most two run at once. The other process ends with this one, or when nobody waits for
+//! it any more. It alone writes the manifest, completely or not at all. The job and its credentials go through a pipe:
+//! neither its arguments nor its environment have them.
 
 pub(crate) mod messages;
 mod process;
@@ -22,7 +22,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tracing::warn;
 
 use crate::error_kind::ErrorKind;
-use crate::source::{self, Import, Importing, SourceError, Told};
+use crate::source::{self, Import, Importing, ReportedError, SourceError};
 use messages::{Job, Report};
 use process::Event;
 
@@ -30,13 +30,13 @@ use process::Event;
 /// millions of folders are directly in one folder of an origin that is listed folder by folder.
 const MEMORY_BYTES: u64 = 512 << 20;
 
-/// So many processes import at once; other imports wait. Their memory is a part of the container's limit (ADR 25).
+/// Processes that import at once; other imports wait. Their memory is a part of the container's limit (ADR 25).
 const PROCESSES_MOST: usize = 2;
 
-/// Messages that wait to be heard. The other process waits if there are more.
+/// Events that wait to be handled. The other process waits if there are more.
 const MESSAGES_MOST: usize = 16;
 
-/// Where a node imports the datasets that nobody imported.
+/// Where a node imports datasets that have no manifest yet.
 #[derive(Clone, Debug)]
 pub enum Importer {
     /// In this process.
@@ -56,7 +56,7 @@ pub struct Processes {
 impl Importer {
     /// A process of this program, with at most 512 MiB of data in memory.
     pub fn own_process() -> Self {
-        // It is this very program, whatever has replaced the file since.
+        // This very program, even if its file was replaced since.
         Self::process("/proc/self/exe", MEMORY_BYTES)
     }
 
@@ -81,20 +81,22 @@ async fn in_process(processes: &Processes, import: Import<'_>) -> Result<BTreeMa
     let memory_bytes = processes.memory_bytes;
     let permit = Arc::clone(&processes.permits).acquire_owned().await.map_err(io::Error::other)?;
     let job = Job::of(&import, memory_bytes);
-    let (events, mut heard) = mpsc::channel(MESSAGES_MOST);
+    let (events, mut received) = mpsc::channel(MESSAGES_MOST);
     process::start(processes.program.clone(), job, events, permit)?;
     // The other process ends when this is dropped.
     let mut lifeline = None;
     let mut outcome = None;
-    while let Some(event) = heard.recv().await {
+    while let Some(event) = received.recv().await {
         match event {
             Event::Started(stdin) => lifeline = Some(stdin),
-            Event::Said(Report::Listed { files, bytes, done, known }) => {
+            Event::Reported(Report::Listed { files, bytes, done, known }) => {
                 import.progress.listed(files, bytes, done, known);
             }
-            Event::Said(Report::Noted(what)) => import.progress.noted(&what),
-            Event::Said(Report::Kept { skipped }) => outcome = Some(Ok(skipped)),
-            Event::Said(Report::Failed { kind, told }) => outcome = Some(Err(SourceError::Told { kind, source: told })),
+            Event::Reported(Report::Noted(what)) => import.progress.noted(&what),
+            Event::Reported(Report::Kept { skipped }) => outcome = Some(Ok(skipped)),
+            Event::Reported(Report::Failed { kind, error }) => {
+                outcome = Some(Err(SourceError::Reported { kind, source: error }))
+            }
             Event::Ended(ended) => {
                 drop(lifeline.take());
                 return match outcome.take() {
@@ -108,21 +110,21 @@ async fn in_process(processes: &Processes, import: Import<'_>) -> Result<BTreeMa
     Err(SourceError::Home(panicked))
 }
 
-/// The other process ended and did not say why.
+/// The error of a process that ended without reporting an outcome.
 fn ended_early(import: &Import<'_>, memory_bytes: u64, status: ExitStatus) -> SourceError {
     if let Ok(imports) = import.home.sub_folder(source::IMPORTS) {
         remove_orphaned_drafts(&imports);
     }
     let url = import.url;
     let why = format!(
-        "the process that listed it was ended ({status}) and nothing is published: the next attempt continues where it \
-         was. If it ran out of memory (it may have {} MiB at most), publish a manifest from a machine with more: \
-         larder import {url} --to {url}/.larder/manifest",
+        "the process that listed it ended early ({status}) and published nothing: the next attempt continues \
+        where it stopped. If it ran out of memory (its limit is {} MiB), publish a manifest from a machine \
+        with more: larder import {url} --to {url}/.larder/manifest",
         memory_bytes >> 20
     );
-    warn!(%url, %status, "the process of an import was ended");
-    SourceError::Told {
+    warn!(%url, %status, "an import process ended early");
+    SourceError::Reported {
         kind: ErrorKind::Unavailable,
-        source: Told::new(format!("import {url}"), Some(Told::new(why, None))),
+        source: ReportedError::new(format!("import {url}"), Some(ReportedError::new(why, None))),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   HASH.manifest         what was listed, replaced by renaming
-//!   HASH.lock             locked while the origin is listed: who waits for it takes what the other has listed
+//!   HASH.lock             locked while the origin is listed: a process that waits for it uses the other's listing
 //!   HASH.refresh-failed   why the manifest could not be renewed, as long as that is so
 //! ```
 //!
@@ -55,7 +55,7 @@ impl KeptListing {
         Stamp::of(&self.0)
     }
 
-    /// Waits until nobody else on this machine lists the origin. The lock ends with the file. Cancel-safe.
+    /// Waits until no other process on this machine lists the origin. The lock ends with the file. Cancel-safe.
     pub async fn lock(&self) -> io::Result<File> {
         let path = self.0.with_extension("lock");
         let failed = |error: io::Error| io::Error::new(error.kind(), format!("lock {}: {error}", path.display()));
@@ -79,12 +79,11 @@ impl KeptListing {
     /// Notes why it could not be renewed, for all that open it later; `None`: it was.
     pub fn note_failure(&self, why: Option<&str>) {
         let note = self.0.with_extension("refresh-failed");
-        // The note is lost on a disk that fails. The log has it. The old one may be a link to a disk that takes no
-        // writes.
-        let _ = std::fs::remove_file(&note);
-        if let Some(why) = why {
-            let _ = std::fs::write(note, why);
-        }
+        // The note is lost on a disk that fails. The log has it.
+        let _ = match why {
+            Some(why) => std::fs::write(note, why),
+            None => std::fs::remove_file(note),
+        };
     }
 
     /// Why it could not be renewed, if that is so.

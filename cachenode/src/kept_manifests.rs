@@ -1,5 +1,5 @@
 //! The manifests that a node keeps of the datasets that it has found: the next process opens mounts with them that
-//! outlive this one, and the next snapshot of an origin takes over blocks by them.
+//! outlive this one, and the next snapshot of an origin adopts blocks by them.
 //!
 //! ```text
 //!   mounts/ID.manifest          the manifest of the dataset ID
@@ -9,7 +9,7 @@
 //!   mounts/.lock                locked while a manifest is kept, and while one is removed
 //!   caches/HASH                 the path of a cache folder whose processes keep manifests here
 //! ```
-//! A manifest that nothing needs any more is removed by [`KeptManifests::collect`].
+//! [`KeptManifests::collect`] removes manifests that nothing needs.
 //!
 //! Invariant: a manifest is removed only if no cache that uses this home had anything of its snapshot shortly before,
 //! and if under the lock no mount of this process needs it and it was kept longer ago than a mount takes to be made. A
@@ -44,7 +44,7 @@ const CACHES: &str = "caches";
 
 /// How the names of files begin that are being written, and how long that can take. An older one was left by a killed
 /// process.
-pub(crate) const DRAFTS: &str = ".larder-";
+const DRAFTS: &str = ".larder-";
 const DRAFT_MOST: Duration = Duration::from_secs(24 * 3600);
 
 /// How long to wait for another process that keeps or removes a manifest, which takes it milliseconds.
@@ -85,8 +85,8 @@ impl KeptManifests {
             // A full disk may still have room for a link.
             warn!(
                 %error, home = %self.home.dir().display(),
-                "other processes cannot be told of this cache: they may remove manifests that its next snapshot would \
-                 need"
+                "cannot register this cache in the home folder: other processes may remove manifests that its \
+                next snapshot needs"
             );
         }
         let fresh = kept.with_extension(format!("new-{:016x}", RandomState::new().hash_one(())));
@@ -98,6 +98,12 @@ impl KeptManifests {
         put_order(&order_of(&source.path), &kept)?;
         KeptListing::at(kept).note_failure(source.refresh_failed.as_deref());
         Ok(())
+    }
+
+    /// True if this manifest is kept under the dataset's id already. Blocks on the disk.
+    pub(crate) fn has(&self, id: &str, snapshot: SnapshotId) -> bool {
+        let kept = self.path(id).ok().and_then(|path| open_manifest(&path).ok());
+        kept.is_some_and(|kept| kept.snapshot() == snapshot)
     }
 
     /// Notes that the cache of this process uses this home.
@@ -153,7 +159,7 @@ impl KeptManifests {
             if !is_removable(&manifest, kept_least) || self.may_be_cached(&manifest) {
                 continue;
             }
-            // For one at a time, so that nobody who keeps one waits for long.
+            // Locked for one manifest at a time, so that a caller that keeps one does not wait for long.
             let _lock = lock(&self.home)?;
             removed += usize::from(remove_unless_needed(&manifest, &id, kept_least, &is_mounted));
         }
@@ -208,9 +214,9 @@ fn remove_unless_needed(manifest: &Path, id: &str, kept_least: Duration, is_moun
     if is_there && (!is_older(manifest, kept_least) || is_mounted(id)) {
         return false;
     }
-    // The manifest first: companions without one are removed whoever finds them.
+    // The manifest first: the next collection removes companions that have no manifest.
     if is_there && let Err(error) = std::fs::remove_file(manifest) {
-        warn!(%error, path = %manifest.display(), "a manifest that is not needed any more cannot be removed");
+        warn!(%error, path = %manifest.display(), "cannot remove an unused manifest");
         return false;
     }
     for companion in companions {
@@ -219,9 +225,9 @@ fn remove_unless_needed(manifest: &Path, id: &str, kept_least: Duration, is_moun
     is_there
 }
 
-/// Waits until nobody else keeps or removes a manifest of this home. The lock ends with the file. Blocks. Errors:
+/// Waits until no other process keeps or removes a manifest of this home. The lock ends with the file. Blocks. Errors:
 /// `TimedOut` if another process does not let go.
-pub(crate) fn lock(home: &Home) -> io::Result<File> {
+fn lock(home: &Home) -> io::Result<File> {
     let path = home.sub_folder(MOUNTS)?.join(".lock");
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
     let started = Instant::now();
@@ -231,8 +237,10 @@ pub(crate) fn lock(home: &Home) -> io::Result<File> {
             Err(TryLockError::WouldBlock) if started.elapsed() < LOCK_MOST => std::thread::sleep(LOCK_RETRY),
             Err(TryLockError::WouldBlock) => {
                 let path = path.display();
-                let why =
-                    format!("another process has held {path} for {LOCK_MOST:?}: see with fuser(1) whether it hangs");
+                let why = format!(
+                    "another process has held {path} for {LOCK_MOST:?}: find it with fuser(1), and check \
+                    whether it hangs"
+                );
                 return Err(io::Error::new(io::ErrorKind::TimedOut, why));
             }
             Err(TryLockError::Error(error)) => return Err(error),

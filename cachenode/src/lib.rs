@@ -5,9 +5,9 @@
 //! read; `ahead` detects sequential readers; [`warm`] fills the store ahead of all readers; [`sharing`] knows which
 //! node owns a block, and `ownership` which blocks of a dataset are this node's; `earlier` compares the dataset with an
 //! earlier snapshot. Around them: [`node`] has the store, all open datasets and the peers; [`process`] is the common
-//! part of the programs `larderd` and `cachenode`, and `temporary_home` stands for a home folder that cannot be written
-//! to. [`source`] resolves a URL or a path to a mapped manifest and its origin, [`kept_listing`] is what this machine
-//! has listed, which `renewal` tells how to renew, and `kept_manifests` what it keeps of it for mounts and later
+//! part of the programs `larderd` and `cachenode`, and `folder` says what to do about a folder that is not writable.
+//! [`source`] resolves a URL or a path to a mapped manifest and its origin, [`kept_listing`] is what this machine has
+//! listed, which `renewal` explains how to renew, and `kept_manifests` what it keeps of it for mounts and later
 //! snapshots; [`importing`] has an origin listed by a process of its own, which is [`importer_process`]; [`counters`]
 //! counts; [`stats`] is the document in which a mount describes itself.
 //!
@@ -23,6 +23,7 @@ mod earlier;
 mod error_kind;
 mod extent;
 pub mod fetch;
+mod folder;
 pub mod home;
 pub mod importer_process;
 pub mod importing;
@@ -37,13 +38,13 @@ pub mod request;
 pub mod sharing;
 pub mod source;
 pub mod stats;
-mod temporary_home;
 pub mod warm;
 mod window;
 
 pub use counters::StatsCounters;
 pub use dataset::{CacheSpec, Dataset, OpenError};
 pub use fetch::{FetchConfig, FetchError};
+pub use folder::FolderRefused;
 pub use home::Home;
 pub use manifest_file::{ManifestFile, ManifestFileError, MappedManifest, open_manifest, order_of, put_order};
 pub use node::{Node, NodeConfig, NodeError, OpenDataset, PeerConfig};

@@ -1,7 +1,6 @@
 //! `cachenode`, a node that mounts nothing and holds datasets for its peers: parses flags, then serves until a signal.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,19 +8,20 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Parser;
 use larder_cachenode::node::{Node, NodeError, OpenDataset, User};
-use larder_cachenode::process::{NodeFlags, raise_file_limit, runtime, stop_on_signal};
+use larder_cachenode::process::{NodeFlags, raise_file_limit};
 use larder_cachenode::request::DatasetRequest;
 use larder_dataset::{Chain, DatasetSpec, Placement};
 use larder_telemetry::admin::{self, Admin, Sample};
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 /// The longest pause before the next attempt to open a dataset.
 const RETRY_MOST: Duration = Duration::from_secs(30);
 
-/// Holds datasets for other nodes: its disk is part of the cluster's cache.
+/// Caches datasets for other nodes: adds this machine's disk to the cluster's cache.
 ///
-/// It is larderd without mounts. Nodes that mount the same datasets with the same placement, and have this node among
-/// their peers, read from it.
+/// cachenode is larderd without mounts. Nodes that mount the same datasets with the same placement and list this node
+/// among their peers read from it.
 #[derive(Debug, Parser)]
 #[command(
     name = "cachenode",
@@ -33,23 +33,17 @@ Examples:
     --peer-listen 0.0.0.0:9466 --peer-ca ca.crt --peer-cert tls.crt --peer-key tls.key
 
 Credentials come from the AWS_*, GOOGLE_* and AZURE_* variables. The token that other nodes must
-present comes from LARDER_PEER_TOKEN. LARDER_LOG sets what is logged."
+present comes from LARDER_PEER_TOKEN. LARDER_LOG sets the log filter, such as `debug`."
 )]
 struct Flags {
     #[command(flatten)]
     node: NodeFlags,
-    /// Dataset to hold: a URL, or a manifest file. May be repeated.
+    /// Dataset to cache: a URL or a manifest file. May be repeated.
     #[arg(long = "dataset", value_name = "SRC", required = true)]
     datasets: Vec<String>,
     /// How the datasets are distributed over the nodes.
     #[arg(long, value_name = "partitioned|replicated:N", default_value = "partitioned", value_parser = shared)]
     placement: Placement,
-    /// Accepted and not used: a node without mounts has no sockets.
-    #[arg(long, hide = true)]
-    run_dir: Option<PathBuf>,
-    /// Accepted and not used: a node without mounts serves no kernel.
-    #[arg(long, hide = true)]
-    threads: Option<u32>,
 }
 
 /// A placement by which peers read from this node.
@@ -65,72 +59,57 @@ fn main() -> ExitCode {
         return code;
     }
     let flags = Flags::parse();
-    if let Err(error) = larder_telemetry::init_logs("info") {
-        eprintln!("error: {error}");
-        return ExitCode::from(2);
-    }
-    match serve(flags) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {}", Chain(&*error));
-            ExitCode::FAILURE
-        }
-    }
+    larder_telemetry::program("cachenode", None, |stop| serve(flags, stop))
 }
 
-/// Serves until SIGTERM or SIGINT.
-fn serve(flags: Flags) -> anyhow::Result<()> {
-    let runtime = runtime()?;
-    let _in_runtime = runtime.enter();
+/// Serves until `stop`.
+async fn serve(flags: Flags, stop: CancellationToken) -> anyhow::Result<()> {
     let admin_address = flags.node.admin_address;
-    let (config, watcher) = runtime.block_on(flags.node.open())?;
+    let (config, watcher) = flags.node.open().await?;
     if config.peers.as_ref().is_none_or(|peers| peers.listen.is_none()) {
-        bail!("a node without mounts holds its cache for other nodes: set --peers and --peer-listen");
+        bail!("cachenode serves only other nodes: set --peers and --peer-listen");
     }
-    info!(?config, "starting");
+    info!(?config, "settings");
     raise_file_limit();
-    let node = Node::open(config).context("open the cache (--cache-dir)")?;
-    // A larderd that had the cache before has no connections any more.
+    let node = tokio::task::block_in_place(|| Node::open(config)).context("open the cache (--cache-dir)")?;
+    // Connections of a larderd that had the cache before are gone.
     node.keep_only(&HashSet::new());
-    runtime.block_on(async {
-        let stopping = node.stopping().clone();
-        let mut tasks = tokio::task::JoinSet::new();
-        if let Some(watcher) = watcher {
-            tokio::spawn(watcher.run(stopping.clone()));
-        }
-        for source in flags.datasets {
-            let request = DatasetSpec { placement: Some(flags.placement), ..DatasetSpec::new(source) }.into();
-            let (node, stopping) = (Arc::clone(&node), stopping.clone());
-            tokio::spawn(async move {
-                if let Some(held) = stopping.run_until_cancelled(hold(&node, request)).await {
-                    // The dataset stays open until the process stops.
-                    stopping.cancelled().await;
-                    drop(held);
-                }
-            });
-        }
-        if let Some(address) = admin_address {
-            let (node, stopping) = (Arc::new(Metrics(Arc::clone(&node))), stopping.clone());
-            tasks.spawn(async move {
-                let served = admin::serve(address, node, stopping.cancelled_owned()).await;
-                served.with_context(|| format!("serve the admin address {address} (--admin-address)"))
-            });
-        }
-        let running = Arc::clone(&node);
-        tasks.spawn(async move { running.run().await });
-        let signals = stop_on_signal(stopping.clone())?;
-        tasks.spawn(async move {
-            signals.await;
-            Ok(())
+    let stopping = node.stopping().clone();
+    let mut tasks = tokio::task::JoinSet::new();
+    if let Some(watcher) = watcher {
+        tokio::spawn(watcher.run(stopping.clone()));
+    }
+    for source in flags.datasets {
+        let request = DatasetSpec { placement: Some(flags.placement), ..DatasetSpec::new(source) }.into();
+        let (node, stopping) = (Arc::clone(&node), stopping.clone());
+        tokio::spawn(async move {
+            if let Some(held) = stopping.run_until_cancelled(hold(&node, request)).await {
+                // The dataset stays open until the process stops.
+                stopping.cancelled().await;
+                drop(held);
+            }
         });
-        let outcome = match tasks.join_next().await {
-            Some(ended) => ended.map_err(anyhow::Error::from).flatten(),
-            None => Ok(()),
-        };
-        stopping.cancel();
-        node.close().await?;
-        outcome
-    })
+    }
+    if let Some(address) = admin_address {
+        let (node, stopping) = (Arc::new(Metrics(Arc::clone(&node))), stopping.clone());
+        tasks.spawn(async move {
+            let served = admin::serve(address, node, stopping.cancelled_owned()).await;
+            served.with_context(|| format!("serve the admin address {address} (--admin-address)"))
+        });
+    }
+    let running = Arc::clone(&node);
+    tasks.spawn(async move { running.run().await });
+    tasks.spawn(async move {
+        stop.cancelled().await;
+        Ok(())
+    });
+    let outcome = match tasks.join_next().await {
+        Some(ended) => ended.map_err(anyhow::Error::from).flatten(),
+        None => Ok(()),
+    };
+    stopping.cancel();
+    node.close().await?;
+    outcome
 }
 
 /// Opens a dataset for peers, and retries until that succeeds. Other datasets do not wait for it.
@@ -168,6 +147,6 @@ impl Admin for Metrics {
     }
 
     fn samples(&self) -> Vec<Sample> {
-        self.0.values().into_iter().map(|(name, value)| Sample { name, value }).collect()
+        self.0.values().into_iter().map(|(name, value)| Sample::new(name, value)).collect()
     }
 }

@@ -157,7 +157,7 @@ mod tests {
 
     // SEMANTICS: C7
     #[test]
-    fn an_order_is_replaced_whole_and_what_a_killed_writer_left_is_in_nobodys_way() {
+    fn an_order_is_replaced_whole_despite_drafts_of_killed_writers() {
         let folder = tempfile::tempdir().unwrap();
         let (manifest, list) = (folder.path().join("m.manifest"), folder.path().join("list"));
         let order = || std::fs::read_to_string(order_of(&manifest)).ok();

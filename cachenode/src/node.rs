@@ -2,7 +2,7 @@
 //!
 //! The cast: [`NodeConfig`] configures it; [`Node`] opens datasets; `find` finds their manifests and origins; `budget`
 //! decides how much of the cache each of them gets, and `follow` changes that when the list of nodes changes; `opening`
-//! opens them, `adoption` has them take over blocks of earlier snapshots, and `open` is the table of those that are
+//! opens them, `adoption` has them adopt blocks of earlier snapshots, and `open` is the table of those that are
 //! open; `promises` keeps room for datasets whether or not they are; `cluster` serves them to peers.
 //!
 //! Invariants: a dataset is open at most once, however many users it has. Credentials are in memory only.
@@ -75,7 +75,7 @@ pub struct NodeConfig {
     pub home: Home,
     /// The settings for origins, where a request has none of its own.
     pub origin: OriginConfig,
-    /// Lists origins that nobody has imported.
+    /// Lists origins that have no manifest yet.
     pub importer: Importer,
     /// The peers, if the node shares its cache.
     pub peers: Option<PeerConfig>,
@@ -197,7 +197,7 @@ impl Node {
         self.keep_connections(|mount| mounts.contains(mount));
     }
 
-    /// Notes that the keeper holds no connection of this mount any more. Blocks on the disk.
+    /// Notes that the keeper no longer holds a connection of this mount. Blocks on the disk.
     pub fn let_go(&self, mount: &str) {
         self.keep_connections(|other| other != mount);
     }
@@ -209,10 +209,10 @@ impl Node {
         match self.finder.kept().collect(kept_least, is_needed) {
             Ok(0) => {}
             Ok(removed) => {
-                info!(removed, "manifests of snapshots that are neither mounted nor cached any more were removed")
+                info!(removed, "removed the manifests of snapshots that are no longer mounted or cached")
             }
             // Nothing can be removed from a home that is read-only either.
-            Err(error) => debug!(%error, "the manifests that are not needed any more stay"),
+            Err(error) => debug!(%error, "cannot remove unused manifests yet"),
         }
     }
 
@@ -252,7 +252,7 @@ impl Node {
         values
     }
 
-    /// True if no closed dataset has blocks in flight any more.
+    /// True if no closed dataset still has blocks in flight.
     pub fn is_drained(&self) -> bool {
         self.open.is_drained()
     }

@@ -1,28 +1,24 @@
-//! The common parts of the processes `larderd` and `cachenode`: a node's flags, its folders, and running until a
-//! signal.
+//! The common parts of the processes `larderd` and `cachenode`: a node's flags and its folders.
 
 use std::io::ErrorKind;
-use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
+use larder_dataset::Chain;
 use larder_dataset::size::{parse_bytes, parse_duration, show_bytes};
 use larder_origin::{Env, OriginConfig};
 use larder_peers::membership::Watcher;
 use larder_peers::{MemberSource, NodeList, Security, Tls, TlsFiles};
 use larder_store::probe::try_to_write;
-use tokio::runtime::Runtime;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use crate::folder::{FolderRefused, HOME_FLAG};
 use crate::home::Home;
 use crate::importing::Importer;
 use crate::node::{NodeConfig, PeerConfig};
-use crate::temporary_home;
 
 /// How long a start waits for folders that another process creates.
 const FOLDER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -33,40 +29,37 @@ const FOLDER_RETRY: Duration = Duration::from_millis(200);
 /// The part of the disk that a node's cache leaves free by default, in percent.
 pub const KEEP_FREE_DEFAULT: u8 = 20;
 
-/// Interval between two looks at a home folder that could not be written to, while there is something new for it.
-const BRING_EVERY: Duration = Duration::from_secs(10);
-
 /// The flags of a node.
 #[derive(Debug, Args)]
 pub struct NodeFlags {
-    /// Cache folder, used by one process at a time.
+    /// Cache folder. One process at a time may use it.
     #[arg(long, value_name = "DIR", env = "LARDER_CACHE_DIR")]
     pub cache_dir: PathBuf,
-    /// Bytes that all datasets together may take on the disk. Default: four fifths of the free disk space. With 0
-    /// nothing is cached, and every read asks the origin.
+    /// Disk space that all datasets together may take. Default: four fifths of the free disk space. With 0, nothing is
+    /// cached and every read goes to the origin.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, env = "LARDER_CACHE_SIZE")]
     cache_size: Option<u64>,
-    /// Part of the disk of --cache-dir that the cache leaves free, whatever fills the rest. With less, nothing more is
-    /// cached until there is room again. The kubelet evicts pods when less than 15 % of an image disk or 10 % of a
-    /// node's disk is free.
+    /// Part of the disk of --cache-dir that the cache leaves free, whatever fills the rest. While less is free, nothing
+    /// more is cached. The kubelet evicts pods when less than 15 % of an image disk or 10 % of a node's disk is free.
     #[arg(long, value_name = "PERCENT", default_value = "20%", value_parser = parse_percent, env = "LARDER_KEEP_FREE")]
     keep_free: u8,
-    /// Folder of manifests. Default: LARDER_HOME, else `home` beside the cache folder.
+    /// Folder of manifests. If it cannot be written to, datasets that are new to this node cannot be mounted. Default:
+    /// `home` beside the cache folder.
     #[arg(long, value_name = "DIR", env = "LARDER_HOME")]
     home: Option<PathBuf>,
     /// Address at which to serve /metrics, /healthz and /readyz.
     #[arg(long, value_name = "IP:PORT")]
     pub admin_address: Option<SocketAddr>,
-    /// S3 server for datasets that do not name one. Not needed for AWS.
+    /// S3 endpoint of datasets that name none. Not needed for AWS.
     #[arg(long, value_name = "URL", env = "LARDER_ENDPOINT", hide_env_values = true)]
     endpoint: Option<String>,
     /// Retry a request to an origin after this long without progress.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     attempt_timeout: Duration,
-    /// Longest time that a read may wait for the origin, all attempts included. After that it fails with ETIMEDOUT.
+    /// Fail a read with ETIMEDOUT after waiting this long for the origin, all attempts included.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     read_deadline: Duration,
-    /// Most requests to an origin in flight at once.
+    /// Maximum number of requests in flight to an origin.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     origin_concurrency: u32,
     #[command(flatten)]
@@ -76,17 +69,18 @@ pub struct NodeFlags {
 /// How a node shares its cache with its peers.
 #[derive(Debug, Default, Args)]
 struct PeerFlags {
-    /// Nodes that share their caches, this one included: NAME=IP:PORT,..., @FILE with one node per line, or
+    /// Nodes that share their caches, including this one: NAME=IP:PORT,..., @FILE with one node per line, or
     /// kubernetes:NAMESPACE/SERVICE.
     #[arg(long, value_name = "NODES", env = "LARDER_PEERS")]
     peers: Option<MemberSource>,
     /// Name of this node in --peers. Default: the host name.
     #[arg(long, value_name = "NAME", env = "LARDER_NODE_NAME")]
     node_name: Option<String>,
-    /// Address at which peers reach this node's cache. Without it this node reads from its peers and serves none.
+    /// Address at which to serve this node's cache to its peers. Without it, this node reads from its peers and serves
+    /// none.
     #[arg(long, value_name = "IP:PORT", requires = "peers")]
     peer_listen: Option<SocketAddr>,
-    /// Connections that this node accepts from one address. Nodes behind one address (NAT) share them; each makes 3.
+    /// Maximum number of connections from one address. Nodes behind one address (NAT) share them; each node makes 3.
     #[arg(long, value_name = "N", default_value_t = 256, requires = "peer_listen",
         value_parser = clap::value_parser!(u32).range(1..=4096))]
     peer_connections: u32,
@@ -97,15 +91,14 @@ struct PeerFlags {
     /// PEM file of this node's certificate, for the DNS name cachenode.larder.dev.
     #[arg(long, value_name = "FILE", requires = "peer_key")]
     peer_cert: Option<PathBuf>,
-    /// PEM file of its private key.
+    /// PEM file of the private key of --peer-cert.
     #[arg(long, value_name = "FILE", requires = "peer_ca")]
     peer_key: Option<PathBuf>,
-    /// File with the SHA-256 fingerprints of certificates that are refused although the CA signed them, one per line.
-    /// It is reloaded when it changes, and connections with such a certificate are closed. A file that does not exist
-    /// refuses none.
+    /// File with the SHA-256 fingerprints of certificates to refuse although the CA signed them, one per line. It is
+    /// reloaded when it changes, and connections with such a certificate are closed. A missing file refuses none.
     #[arg(long, value_name = "FILE", requires = "peer_ca")]
     peer_deny: Option<PathBuf>,
-    /// Share without TLS: anyone who reaches the port may request blocks, and anyone who sees the packets can read
+    /// Share without TLS. Anyone who can reach the port may request blocks, and anyone who sees the packets can read
     /// them.
     #[arg(long, conflicts_with = "peer_ca", requires = "peers")]
     peer_plaintext: bool,
@@ -154,15 +147,23 @@ impl NodeFlags {
         let (peers, watcher) = self.peers.open().await?.unzip();
         let beside = self.cache_dir.parent().map_or_else(|| PathBuf::from("home"), |parent| parent.join("home"));
         let home = Home::new(self.home.unwrap_or(beside));
-        let (cache, home) =
-            tokio::join!(wait_for_folders(std::slice::from_ref(&self.cache_dir), "--cache-dir"), writable_home(home));
-        if let Err(error) = cache {
-            warn!(error = format!("{error:#}"), "starting without a cache folder that can be written to");
+        let home_dir = home.dir().to_owned();
+        let (cache_tried, home_tried) = tokio::join!(
+            wait_for_folders(std::slice::from_ref(&self.cache_dir), "--cache-dir"),
+            wait_for_folders(std::slice::from_ref(&home_dir), HOME_FLAG)
+        );
+        if let Err(error) = cache_tried {
+            warn!(error = %Chain(&error), "starting without a writable cache folder: hits may be lost, reads are not");
+        }
+        if let Err(error) = home_tried {
+            warn!(
+                error = %Chain(&error),
+                "starting without a writable home folder: datasets that are new to this node cannot be mounted"
+            );
         }
         if let Some(doubt) = self.cache_size.and_then(|bytes| doubt_cache_size(bytes, &self.cache_dir)) {
-            warn!(doubt, "the size of the cache may be a mistake");
+            warn!(doubt, "the cache size may be a mistake");
         }
-        let home = home?;
         let config = NodeConfig {
             cache_dir: self.cache_dir,
             cache_bytes: self.cache_size,
@@ -184,25 +185,10 @@ impl NodeFlags {
     }
 }
 
-/// The home; or, if nothing can be written there, a temporary one that shows its manifests.
-async fn writable_home(home: Home) -> anyhow::Result<Home> {
-    let tried = wait_for_folders(&[home.dir().to_owned()], "--home").await.map(drop);
-    let instead = temporary_home::choose(&home, tried, &std::env::temp_dir())?;
-    Ok(match instead {
-        Some(instead) => {
-            let used = instead.home().clone();
-            // The task has its lock until the process ends.
-            tokio::spawn(temporary_home::bring_home(instead, home, BRING_EVERY));
-            used
-        }
-        None => home,
-    })
-}
-
 /// Why a --cache-size is doubtful, in words: it is 0, or more than the disk of the cache folder holds.
 pub fn doubt_cache_size(bytes: u64, cache_dir: &Path) -> Option<String> {
     if bytes == 0 {
-        return Some("--cache-size is 0: nothing is cached, and every read asks the origin".to_owned());
+        return Some("--cache-size is 0: nothing is cached, and every read goes to the origin".to_owned());
     }
     let existing = cache_dir.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new("."));
     let disk = rustix::fs::statvfs(existing).ok()?;
@@ -216,29 +202,7 @@ pub fn doubt_cache_size(bytes: u64, cache_dir: &Path) -> Option<String> {
 /// A part of a whole, such as `20%`.
 pub fn parse_percent(text: &str) -> Result<u8, String> {
     let percent = text.strip_suffix('%').unwrap_or(text).trim().parse().ok().filter(|percent| *percent < 100);
-    percent.ok_or_else(|| "not a part of the disk: write it like 20%, at most 99%".to_owned())
-}
-
-/// A runtime that is never shut down before the process ends. A task that a shutdown drops would answer its reader with
-/// EIO; the requests that a process leaves unanswered when it ends are answered by the next process.
-pub fn runtime() -> anyhow::Result<ManuallyDrop<Runtime>> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
-    Ok(ManuallyDrop::new(runtime))
-}
-
-/// Cancels `stopping` at SIGTERM or SIGINT.
-/// Must be called within a runtime. Errors: signals cannot be received.
-pub fn stop_on_signal(stopping: CancellationToken) -> anyhow::Result<impl Future<Output = ()> + Send> {
-    let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listen for signals")?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            () = stopping.cancelled() => {}
-        }
-        stopping.cancel();
-    })
+    percent.ok_or_else(|| "not a percentage: write for example 20%, at most 99%".to_owned())
 }
 
 /// Raises the soft limit of open files to the hard one: segments, sockets and RocksDB need many, and the soft limit is
@@ -254,7 +218,7 @@ pub fn raise_file_limit() {
 /// Creates these folders and tries to write to them, and waits until one can be used: another process may have to
 /// create it for this user. Returns those that can, and after them those for which [`wait_for_folder`] can wait. Errors
 /// concern the first, and name the flag and what to do.
-pub async fn wait_for_folders(folders: &[PathBuf], flag: &str) -> anyhow::Result<Vec<PathBuf>> {
+pub async fn wait_for_folders(folders: &[PathBuf], flag: &'static str) -> Result<Vec<PathBuf>, FolderRefused> {
     let started = Instant::now();
     loop {
         let tried: Vec<_> = folders.iter().map(|folder| (folder, try_to_write(folder))).collect();
@@ -269,15 +233,16 @@ pub async fn wait_for_folders(folders: &[PathBuf], flag: &str) -> anyhow::Result
             continue;
         }
         if usable.is_empty() {
-            let mut refusals =
-                tried.into_iter().filter_map(|(folder, tried)| Some(refused(tried.err()?, folder, flag)));
-            return Err(refusals.next().unwrap_or_else(|| anyhow::anyhow!("{flag} names no folder")));
+            let refused =
+                |(folder, tried): (&PathBuf, std::io::Result<()>)| Some(FolderRefused::new(tried.err()?, folder, flag));
+            // No folder at all is not refused: there is nothing to write.
+            return tried.into_iter().find_map(refused).map_or(Ok(usable), Err);
         }
         let later: Vec<PathBuf> = tried.iter().filter(|it| can_wait(it)).map(|(folder, _)| (*folder).clone()).collect();
         for (folder, tried) in tried {
             if let Err(error) = tried {
-                let error = refused(error, folder, flag);
-                warn!(error = format!("{error:#}"), "going on with the other folders");
+                let error = FolderRefused::new(error, folder, flag);
+                warn!(error = %Chain(&error), "one of several folders cannot be written to: using the others");
             }
         }
         usable.extend(later);
@@ -295,26 +260,17 @@ pub async fn wait_for_folder(folder: &Path) -> bool {
     waited
 }
 
-/// Says why nothing can be written to a folder, and what to do.
-fn refused(error: std::io::Error, folder: &Path, flag: &str) -> anyhow::Error {
-    let remedy = match error.kind() {
-        ErrorKind::ReadOnlyFilesystem => {
-            "its disk is read-only: mount it writable, or name a folder on another disk".to_owned()
-        }
-        ErrorKind::PermissionDenied => {
-            format!("it must belong to user {}", rustix::process::geteuid().as_raw())
-        }
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            "its disk is full: make room, or name a folder on another disk".to_owned()
-        }
-        _ => "repair its disk, or name another folder".to_owned(),
-    };
-    anyhow::Error::from(error).context(format!("write to the folder {} ({flag}): {remedy}", folder.display()))
-}
-
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Only {
+        #[command(flatten)]
+        node: NodeFlags,
+    }
 
     #[test]
     fn a_cache_of_nothing_or_beyond_the_disk_is_doubted_and_any_other_is_not() {
@@ -338,7 +294,7 @@ mod tests {
         let usable = wait_for_folders(&[bad.clone(), good.clone()], "--run-dir").await.unwrap();
         assert_eq!(usable, std::slice::from_ref(&good));
         std::fs::write(good.join("file"), b"").unwrap();
-        let error = format!("{:#}", wait_for_folders(&[bad, good.join("file/x")], "--run-dir").await.unwrap_err());
+        let error = wait_for_folders(&[bad, good.join("file/x")], "--run-dir").await.unwrap_err().to_string();
         assert!(error.contains("/proc/larder (--run-dir)"), "{error}");
     }
 
@@ -375,45 +331,19 @@ mod tests {
 
     // SEMANTICS: C4
     #[tokio::test]
-    async fn a_home_that_cannot_be_written_to_is_replaced_by_one_that_shows_its_manifests() {
+    async fn a_home_that_cannot_be_written_to_stays_the_home() {
         let folder = tempfile::tempdir().unwrap();
-        let home = folder.path().join("home");
-        std::fs::create_dir_all(home.join("manifests")).unwrap();
-        std::fs::write(home.join("manifests/one.manifest"), b"rows").unwrap();
-        assert_eq!(writable_home(Home::new(&home)).await.unwrap().dir(), home);
-        // A folder in which nothing can be made, whoever asks: below a file.
-        std::fs::write(home.join("file"), b"").unwrap();
-        let (first, second) = (Home::new(home.join("file/x")), Home::new(home.join("file/x")));
-        let (first, second) = (writable_home(first).await.unwrap(), writable_home(second).await.unwrap());
-        assert_ne!(first.dir(), second.dir());
-        for made in [first, second] {
-            std::fs::write(made.sub_folder("manifests").unwrap().join("new.manifest"), b"rows").unwrap();
-            std::fs::remove_dir_all(made.dir()).unwrap();
-        }
-    }
-
-    #[test]
-    fn a_folder_that_cannot_be_used_says_why_what_to_do_and_which_flag() {
-        let said = |kind: rustix::io::Errno| format!("{:#}", refused(kind.into(), Path::new("/f"), "--home"));
-        for (kind, remedy) in [
-            (rustix::io::Errno::ROFS, "read-only"),
-            (rustix::io::Errno::ACCESS, "must belong to user"),
-            (rustix::io::Errno::NOSPC, "full"),
-            (rustix::io::Errno::IO, "repair its disk"),
-        ] {
-            let said = said(kind);
-            assert!(said.contains("/f (--home)") && said.contains(remedy), "{said}");
-        }
+        std::fs::write(folder.path().join("file"), b"").unwrap();
+        // Below a file nothing can be made, whoever asks.
+        let home = folder.path().join("file/home");
+        let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
+        let args = ["larderd".to_owned(), flag("cache-dir", &folder.path().join("cache")), flag("home", &home)];
+        let (config, _) = Only::try_parse_from(args).unwrap().node.open().await.unwrap();
+        assert_eq!(config.home.dir(), home);
     }
 
     #[test]
     fn the_default_part_of_the_disk_that_stays_free_is_that_of_the_flag() {
-        use clap::Parser;
-        #[derive(Parser)]
-        struct Only {
-            #[command(flatten)]
-            node: NodeFlags,
-        }
         let flags = Only::try_parse_from(["larderd", "--cache-dir=/c", "--keep-free=7%"]).unwrap();
         assert_eq!(flags.node.keep_free, 7);
         let command = <Only as clap::CommandFactory>::command();
@@ -422,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_the_disk_is_a_whole_percentage_below_100() {
+    fn keep_free_is_a_whole_percentage_below_100() {
         assert_eq!([parse_percent("20%"), parse_percent("5 %"), parse_percent("0")], [Ok(20), Ok(5), Ok(0)]);
         for text in ["100%", "-1%", "1.5%", "20GiB", "", "%"] {
             assert!(parse_percent(text).unwrap_err().contains("20%"), "{text}");

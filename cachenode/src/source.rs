@@ -22,7 +22,7 @@ use larder_import::{ImportOptions, Imported, MANIFEST_KEY, Progress, import, obj
 use larder_origin::{Key, Origin, OriginConfig, OriginError, OriginUrl, Scheme};
 use sha2::{Digest, Sha256};
 
-pub use error::{SourceError, Told};
+pub use error::{ReportedError, SourceError};
 use published::{fetch, fetch_order};
 
 use crate::home::Home;
@@ -306,9 +306,9 @@ pub async fn check_access(source: &ResolvedSource) -> Result<(), SourceError> {
     let (url, tried) = (source.origin.url(), tried.len());
     Err(SourceError::Missing {
         what: format!(
-            "none of {tried} objects of {url} that were looked for is there any more, so nothing shows that the \
-             credentials may read the dataset: list it again with --refresh (attribute refresh), or with larder import \
-             if its manifest is published"
+            "none of {tried} objects of {url} still exists, so nothing proves that the credentials may read the \
+            dataset: list it again with --refresh (attribute refresh), or with larder import if its manifest \
+            is published"
         ),
     })
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Stats {
     /// The snapshot that is mounted.
     pub dataset: DatasetSummary,
-    /// The listing that the snapshot was made of. Older processes do not tell it.
+    /// The listing that the snapshot was made of. Older processes do not report it.
     #[serde(default)]
     pub listing: ListingStats,
     /// The dataset's part of the store.
@@ -57,7 +57,7 @@ pub struct ListingStats {
     pub refresh_failed: Option<String>,
     /// Advice, if objects were replaced since.
     pub stale: Option<String>,
-    /// Which nodes share other snapshots of the origin, and what to do. Older processes do not tell it.
+    /// Which nodes share other snapshots of the origin, and what to do. Older processes do not report it.
     #[serde(default)]
     pub other_snapshots: Option<String>,
 }

@@ -49,7 +49,7 @@ pub enum ListRefused {
     #[error("another warming is running")]
     Busy,
     /// Enough of the list waits already: send it again later.
-    #[error("no more of the list can be taken now")]
+    #[error("no further part of the list can be accepted now")]
     Later,
     /// The warming has ended, because the cache can keep nothing more.
     #[error("the cache is full or fails")]

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use larder_dataset::{BlockIndex, BlockPart};
 
-/// A block that is partly read gives way to others when nobody has read it for this long.
+/// A partly read block gives way to others when it was not read for this long.
 const STALE: Duration = Duration::from_secs(10);
 
 /// How long a block stays after it was read.
@@ -216,10 +216,11 @@ impl Window {
         inner.unread.bytes + inner.read.bytes
     }
 
-    /// Drops blocks that were read or are stale until so many bytes fit; false if they do not.
+    /// Drops blocks that were read or are stale until this many bytes fit; false if they do not.
     fn make_room(&self, inner: &mut Inner, bytes: u64) -> bool {
         let now = Instant::now();
         while inner.bytes() > 0 && inner.bytes() + bytes > self.capacity_bytes {
+            // Blocks that were read stay only for late requests of their parts, so they go first.
             if let Some(&oldest) = inner.read.order.front() {
                 inner.read.remove(oldest);
                 continue;

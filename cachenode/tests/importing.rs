@@ -132,7 +132,7 @@ async fn bucket() -> (S3Server, FaultProxy, OriginConfig) {
 
 // SEMANTICS: I8
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_makes_the_manifest_that_this_one_would_and_tells_what_happened() {
+async fn an_import_process_makes_the_same_manifest_and_reports_its_progress() {
     let (server, _proxy, config) = bucket().await;
     for n in 0..500 {
         server.put("bucket", &format!("data/{}/{n}", n % 7), vec![1; n]);
@@ -151,7 +151,7 @@ async fn a_process_makes_the_manifest_that_this_one_would_and_tells_what_happene
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_journal_that_cannot_be_continued_is_told_by_the_process() {
+async fn an_import_process_reports_a_journal_that_cannot_be_continued() {
     let (server, proxy, config) = bucket().await;
     server.put("bucket", "data/a", b"1".to_vec());
     let world = World::new();
@@ -231,7 +231,7 @@ async fn a_killed_process_is_an_error_and_the_next_continues() {
     };
     let (error, ()) = tokio::join!(import, kill);
     let text = Chain(&error.unwrap_err()).to_string();
-    assert!(text.contains("SIGKILL") && text.contains("nothing is published"), "{text}");
+    assert!(text.contains("SIGKILL") && text.contains("published nothing"), "{text}");
     assert_eq!((world.kept().stamp(), drafts(&world.imports())), (None, 0));
     world.import(&process, "s3://made-up", &config).await.unwrap();
     assert_eq!(open_manifest(world.kept().path()).unwrap().totals().files, 100_000);

@@ -99,19 +99,39 @@ mod tests {
             let line = line.trim();
             let from = if line.starts_with("larder ") { 0 } else { line.find("| larder ")? + 2 };
             // A remark follows after several spaces or a #; a pipe and a second command may follow as well.
-            let ends = ["  ", " #", " |", " &&"].into_iter();
+            let ends = ["  ", " #", " |", " &&", " >"].into_iter();
             let command = ends.fold(&line[from..], |line, end| line.split(end).next().unwrap_or(line));
             Some(command.split(' ').collect::<Vec<_>>())
         });
         commands.collect()
     }
 
+    /// The text of a document, with each command that a backslash continues on one line.
+    fn joined(text: &str) -> String {
+        let mut joined = String::new();
+        let mut continues = false;
+        for line in text.lines() {
+            let line = if continues { line.trim_start() } else { line };
+            let part = line.strip_suffix('\\');
+            continues = part.is_some();
+            joined += part.unwrap_or(line);
+            joined += if continues { "" } else { "\n" };
+        }
+        joined
+    }
+
     #[test]
     fn every_command_in_the_documents_is_valid() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut documents = ["README.md", "docs/COMMANDS.md", "docs/DEVICES.md", "docs/MOUNT.md", "docs/START.md"]
+            .map(|path| root.join(path))
+            .to_vec();
+        let pages = std::fs::read_dir(root.join("docs/kubernetes")).unwrap().map(|page| page.unwrap().path());
+        documents.extend(pages);
+        assert!(documents.len() >= 5 + 7, "{documents:?}");
         let mut seen = 0;
-        for document in ["README.md", "docs/COMMANDS.md", "docs/DEVICES.md", "docs/GUIDE.md", "docs/KUBERNETES.md"] {
-            for words in commands(&std::fs::read_to_string(root.join(document)).unwrap()) {
+        for document in documents {
+            for words in commands(&joined(&std::fs::read_to_string(&document).unwrap())) {
                 if words.iter().any(|word| ["SRC", "DIR", "COMMAND", "<COMMAND>", "[OPTIONS]"].contains(word)) {
                     continue;
                 }
@@ -121,7 +141,7 @@ mod tests {
                         clap::error::ErrorKind::DisplayHelp | clap::error::ErrorKind::DisplayVersion
                     )
                 {
-                    panic!("{document}: {words:?}: {error}");
+                    panic!("{}: {words:?}: {error}", document.display());
                 }
                 seen += 1;
             }

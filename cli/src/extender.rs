@@ -90,7 +90,7 @@ async fn ready(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
     match (all, names.is_empty()) {
         (0, _) => bail!(
             "Larder's scheduler does not run in {SYSTEM_NAMESPACE}: an administrator enables it with the component \
-             `scheduler` (docs/KUBERNETES.md); for an extender elsewhere use --extender URL"
+             `scheduler` (docs/kubernetes/scheduling.md); for an extender elsewhere use --extender URL"
         ),
         (_, true) => bail!(
             "none of the pods {SELECTOR} in {SYSTEM_NAMESPACE} is ready: `kubectl describe pods -n {SYSTEM_NAMESPACE} -l \

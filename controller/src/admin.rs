@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use larder_api::Phase;
-use larder_telemetry::admin::{Admin, Labelled, Sample};
+use larder_telemetry::admin::{Admin, Sample};
 
-use crate::jobs::counts::Tally;
+use crate::jobs::counts::Counts;
 use crate::jobs::index::Jobs;
 use crate::jobs::machine::Cause;
 use crate::write::Write;
@@ -37,7 +37,7 @@ pub struct Counters {
     /// Since when that one of them waits that waits longest, in seconds since 1970; 0 if none does.
     pub oldest_waiting: AtomicU64,
     /// What the steps of training jobs have counted.
-    pub steps: Mutex<Tally>,
+    pub steps: Mutex<Counts>,
     /// Datasets that there are.
     pub datasets: AtomicU64,
     /// Those of them that are ready.
@@ -48,14 +48,14 @@ impl Counters {
     /// Counts the training jobs.
     pub fn count_jobs(&self, jobs: &Jobs) {
         let (mut waiting, mut running, mut oldest) = (0, 0, None::<u64>);
-        for memory in jobs.memories.values() {
-            let state = &memory.record.state;
+        for job_state in jobs.job_states.values() {
+            let state = &job_state.record.state;
             waiting += u64::from(state.phase == Phase::Queued);
             running += u64::from(state.holds_room());
             // What is not valid waits for its user.
-            let is_valid = memory.waiting.is_some() && memory.undecided_since.is_none();
+            let is_valid = job_state.waiting.is_some() && job_state.undecided_since.is_none();
             if state.phase == Phase::Queued && is_valid {
-                let since = u64::try_from(state.since).unwrap_or(0);
+                let since = u64::try_from(state.since.0).unwrap_or(0);
                 oldest = Some(oldest.map_or(since, |oldest| oldest.min(since)));
             }
         }
@@ -65,8 +65,8 @@ impl Counters {
     }
 
     /// Adds what the steps of a training job have counted.
-    pub fn count_steps(&self, tally: &Tally) {
-        self.steps.lock().unwrap_or_else(PoisonError::into_inner).add(tally);
+    pub fn count_steps(&self, counts: &Counts) {
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner).add(counts);
     }
 
     /// Counts a write.
@@ -94,6 +94,13 @@ impl Admin for Status {
         let c = &self.0;
         let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let steps = c.steps.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let lost = Cause::ALL.into_iter().zip(steps.lost);
+        let lost =
+            lost.map(|(cause, value)| Sample::with("controller_job_restarts_total", [("cause", cause.field())], value));
+        let writes = c.writes.lock().unwrap_or_else(PoisonError::into_inner);
+        let writes = writes.iter().map(|((resource, verb), value)| {
+            Sample::with("controller_writes_total", [("verb", *verb), ("resource", *resource)], *value)
+        });
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         [
             ("controller_datasets", number(&c.datasets)),
@@ -110,24 +117,11 @@ impl Admin for Status {
             ("controller_unreadable_total", number(&c.unreadable)),
             ("controller_write_errors_total", number(&c.write_errors)),
         ]
-        .map(|(name, value)| Sample { name, value })
-        .into()
-    }
-
-    fn labelled(&self) -> Vec<Labelled> {
-        let steps = self.0.steps.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let lost = Cause::ALL.into_iter().zip(steps.lost).map(|(cause, value)| Labelled {
-            name: "controller_job_restarts_total",
-            labels: format!("cause=\"{}\"", cause.field()),
-            value,
-        });
-        let writes = self.0.writes.lock().unwrap_or_else(PoisonError::into_inner);
-        let writes = writes.iter().map(|((resource, verb), value)| Labelled {
-            name: "controller_writes_total",
-            labels: format!("verb=\"{verb}\",resource=\"{resource}\""),
-            value: *value,
-        });
-        lost.chain(writes).collect()
+        .map(|(name, value)| Sample::new(name, value))
+        .into_iter()
+        .chain(lost)
+        .chain(writes)
+        .collect()
     }
 }
 
@@ -147,16 +141,10 @@ mod tests {
     use larder_kube::kinds::Kind;
 
     #[test]
-    fn what_is_served_is_in_the_table_and_the_other_way_round() {
+    fn served_metrics_are_those_of_the_table() {
         let status = Status(Arc::new(Counters::default()));
         status.0.count(&Write::new(Kind::Pod, "team-a", "train", Change::Delete(String::new())));
-        let labelled = status.labelled();
-        let served: BTreeSet<&str> = status
-            .samples()
-            .iter()
-            .map(|sample| sample.name)
-            .chain(labelled.iter().map(|sample| sample.name))
-            .collect();
+        let served: BTreeSet<&str> = status.samples().iter().map(|sample| sample.name).collect();
         let names = METRICS.iter().map(|metric| metric.name).filter(|name| name.starts_with("controller_"));
         assert_eq!(served, names.collect());
     }

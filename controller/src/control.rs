@@ -1,6 +1,6 @@
-//! The loop of the acting controller. It alone has the state: news change it, due work becomes writes by pure
-//! decisions, and writes run beside it, as many at a time as the API is to bear. The result of a write is news, so that
-//! no decision is made again from what it has changed already.
+//! The loop of the acting controller. It owns the state: events change it, due work becomes writes by pure decisions, and
+//! a bounded number of writes run beside the loop. The result of a write is an event, too, so that the next decision
+//! already sees what it changed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use crate::jobs::discovery::{follow_gangs, follow_jobs};
 use crate::kueue::check;
 use crate::kueue::discovery::follow_kueue;
 use crate::objects::Key;
-use crate::read::Object;
-use crate::state::State;
+use crate::state::{Object, State};
+use crate::time::{Millis, Seconds};
 use crate::watch::{News, follow};
 use crate::work_queue::{Queue, Work};
 use crate::write::{Change, Write};
@@ -34,10 +34,10 @@ use larder_kube::lease::Election;
 
 mod jobs;
 
-/// Things whose writes are under way at the same time.
+/// Pieces of work whose writes are in flight at the same time.
 const WRITERS: usize = 32;
 
-/// News that wait to be taken in; more make their watches wait.
+/// Events that wait to be applied. With more, the watches wait.
 const NEWS: usize = 1024;
 
 /// How a controller is run.
@@ -77,12 +77,12 @@ pub async fn run(client: Client, config: Config, stop: CancellationToken) -> any
     let (holding, acting) = (stop.clone(), stop.clone());
     tasks.spawn(async move { election.hold(since, holding).await });
     tasks.spawn(act(client, config, counters, acting));
-    // Whichever ends first ends the process: a controller without its lease must not act, nor one without its loop
-    // lead.
+    // The first task to end ends the process: without its lease a controller must not act, and without its loop it must
+    // not lead.
     while let Some(ended) = tasks.join_next().await {
         ended??;
         if !stop.is_cancelled() {
-            bail!("a part of the controller ended");
+            bail!("a task of the controller ended unexpectedly");
         }
     }
     Ok(())
@@ -112,18 +112,18 @@ pub async fn act(
         started: Instant::now(),
         started_at: unix_seconds(),
         warming_begun: 0,
-        next_round: 0,
+        next_round: Millis::default(),
     };
     control.state.settings.image.clone_from(&control.config.image);
     let mut writers: JoinSet<Written> = JoinSet::new();
     loop {
         let due = control.queue.next().filter(|_| control.state.is_complete() && writers.len() < WRITERS);
-        let wait = due.map_or(Duration::MAX, |due| Duration::from_millis(due.saturating_sub(control.millis())));
+        let wait = due.map_or(Duration::MAX, |due| Duration::from_millis(due - control.millis()));
         tokio::select! {
             next = news.recv() => {
                 let Some(next) = next else { bail!("the watches ended") };
                 control.take_in(next);
-                // News that arrived together are decided about together.
+                // Events that arrived together are decided together.
                 while let Ok(next) = news.try_recv() {
                     control.take_in(next);
                 }
@@ -149,21 +149,21 @@ struct Control {
     config: Config,
     counters: Arc<Counters>,
     started: Instant,
-    /// The same in seconds since 1970.
-    started_at: i64,
+    /// The same time of day.
+    started_at: Seconds,
     /// Warming jobs that are being created.
     warming_begun: u32,
-    /// All training jobs are not looked at before, in milliseconds.
-    next_round: u64,
+    /// All training jobs are not looked at before.
+    next_round: Millis,
 }
 
 impl Control {
-    fn millis(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    fn millis(&self) -> Millis {
+        Millis(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// Seconds since 1970, by a clock that only goes on.
-    fn seconds(&self) -> i64 {
+    /// The time of day. It follows the clock that never jumps, so that two decisions never see time run backwards.
+    fn seconds(&self) -> Seconds {
         self.started_at + i64::try_from(self.started.elapsed().as_secs()).unwrap_or(0)
     }
 
@@ -176,7 +176,7 @@ impl Control {
         for unreadable in unreadable {
             self.counters.unreadable.fetch_add(1, Ordering::Relaxed);
             let (kind, key) = (unreadable.kind.name(), &unreadable.key);
-            warn!(kind, %key, error = unreadable.why, "skip an object that cannot be read");
+            warn!(kind, %key, error = unreadable.why, "skip an unreadable object");
         }
         let now = self.millis();
         for work in self.state.apply(news) {
@@ -185,7 +185,7 @@ impl Control {
     }
 
     /// Looks at something at `at`, or as soon after as it may be.
-    fn add(&mut self, work: Work, at: u64) {
+    fn add(&mut self, work: Work, at: Millis) {
         let at = if work == Work::Jobs { at.max(self.next_round) } else { at };
         self.queue.add(work, at);
     }
@@ -205,14 +205,14 @@ impl Control {
         }
     }
 
-    fn plan(&mut self, work: &Work, now: u64) -> Vec<Write> {
+    fn plan(&mut self, work: &Work, now: Millis) -> Vec<Write> {
         match work {
             Work::Jobs => {
                 self.round(now);
                 Vec::new()
             }
             Work::Job(key) => self.plan_job(key),
-            Work::Trial(likeness) => self.plan_trial(likeness, now),
+            Work::DryRun(spec_hash) => self.plan_dry_run(spec_hash, now),
             Work::JobType(name) => self.plan_type(name),
             Work::JobTypes => self.plan_types(),
             Work::JobQueue(name) => self.plan_queue(name),
@@ -266,24 +266,24 @@ impl Control {
         }
     }
 
-    fn plan_dataset(&mut self, key: &Key, now: u64) -> Vec<Write> {
+    fn plan_dataset(&mut self, key: &Key, now: Millis) -> Vec<Write> {
         self.counters.decisions.fetch_add(1, Ordering::Relaxed);
         let (all, ready) = self.state.counts();
         self.counters.datasets.store(all, Ordering::Relaxed);
         self.counters.datasets_ready.store(ready, Ordering::Relaxed);
         if self.state.unreadable.contains_key(key) {
-            // Nothing is known of it, not even that it refuses anybody.
+            // Nothing is known of the dataset, not even which claims it refuses.
             return Vec::new();
         }
         let time = self.seconds();
-        let taken = self.state.warming(time) + self.warming_begun;
+        let taken = self.state.warming(time.0) + self.warming_begun;
         let slots = self.config.max_warming.saturating_sub(taken);
-        let world = self.state.world(key, time, slots);
-        let uid = world.dataset.map(|dataset| dataset.meta.uid.clone());
-        let is_nothing = world.dataset.is_none() && world.claims.is_empty();
-        let decision = decide(&world);
+        let view = self.state.dataset_view(key, time.0, slots);
+        let uid = view.dataset.map(|dataset| dataset.meta.uid.clone());
+        let is_nothing = view.dataset.is_none() && view.claims.is_empty();
+        let decision = decide(&view);
         if is_nothing {
-            self.state.forget_told(key);
+            self.state.forget_emitted(key);
         }
         let mark = |set: &mut std::collections::BTreeSet<Key>, on: bool| {
             if on {
@@ -303,11 +303,11 @@ impl Control {
         let mut work = Vec::new();
         self.state.progressed(key, decision.progress, &mut work);
         work.into_iter().for_each(|work| self.add(work, now));
-        self.again(Work::Dataset(key.clone()), decision.again_at, time, now);
+        self.again(Work::Dataset(key.clone()), decision.again_at.map(Seconds), time, now);
         decision.writes
     }
 
-    fn plan_workload(&mut self, key: &Key, now: u64) -> Vec<Write> {
+    fn plan_workload(&mut self, key: &Key, now: Millis) -> Vec<Write> {
         let time = self.seconds();
         let Some(situation) = self.state.situation(key, time) else { return Vec::new() };
         let check::Outcome { write, again_at } = check::decide(&situation);
@@ -315,29 +315,29 @@ impl Control {
         write.into_iter().collect()
     }
 
-    /// Looks at it again at `at`, seconds since 1970, of which `time` is the current one.
-    fn again(&mut self, work: Work, at: Option<i64>, time: i64, now: u64) {
+    /// Looks at something again at `at`. `time` and `now` are the present on both clocks.
+    fn again(&mut self, work: Work, at: Option<Seconds>, time: Seconds, now: Millis) {
         if let Some(at) = at {
             let seconds = u64::try_from(at - time).unwrap_or(0).max(1);
-            self.add(work, now.saturating_add(seconds.saturating_mul(1000)));
+            self.add(work, now + seconds.saturating_mul(1000));
         }
     }
 
     fn written(&mut self, written: Written) {
         let now = self.millis();
         self.warming_begun -= written.warming.min(self.warming_begun);
-        self.state.remember_told(&written.work, &written.told);
+        self.state.remember_emitted(&written.work, &written.emitted);
         if let Work::Dataset(key) = &written.work {
             if written.wrote_status {
                 let now = self.seconds();
-                self.state.status_written.insert(key.clone(), now);
+                self.state.status_written.insert(key.clone(), now.0);
             }
             if written.refused.is_empty() {
                 self.state.refused.remove(key);
             } else {
                 self.state.refused.insert(key.clone(), written.refused.clone());
             }
-            // The decision after these writes finds what they changed.
+            // Decide again: the next decision sees what these writes changed.
             self.queue.add(written.work.clone(), now);
         }
         if let Work::Workload(key) = &written.work
@@ -348,14 +348,15 @@ impl Control {
         }
         match &written.work {
             Work::Job(key) => self.job_written(&key.clone(), &written),
-            Work::Trial(likeness) => self.tried(likeness, &written),
+            Work::DryRun(spec_hash) => self.dry_run_answered(spec_hash, &written),
             _ => {}
         }
         for (kind, object, is_new) in written.objects {
             match Object::read(kind, object) {
-                // An object that was changed and is not known any more is gone: the watch was faster than the answer.
+                // An object that was changed and is not known any more is gone: the watch reported its end before the
+                // answer arrived.
                 Ok(Some(object)) if !is_new && !self.state.has(kind, &object.key()) => {}
-                Ok(Some(object)) => self.take_in(News::Written(kind, Box::new(object))),
+                Ok(Some(object)) => self.take_in(News::Written(kind, object)),
                 Ok(None) => {}
                 Err(unreadable) => self.take_in(News::Unreadable(unreadable)),
             }
@@ -374,7 +375,7 @@ impl Control {
     }
 }
 
-fn unix_seconds() -> i64 {
+fn unix_seconds() -> Seconds {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+    Seconds(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
 }

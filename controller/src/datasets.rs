@@ -1,8 +1,10 @@
-//! The decision about one dataset: from what there is to what is to be written. Pure, so that the same cluster gives
-//! the same decision in any controller, whatever the one before it had begun.
+//! The decision about one dataset: from a view of the cluster to the writes. Pure, so that any controller decides the
+//! same about the same cluster, whatever its predecessor had begun.
 //!
-//! A pass goes the way of the dataset: `import`, `place`, `wishes`, `import` (the switch to the next snapshot), `warm`, `claims`, `follow`, `clean`, `report`. Each
-//! step reads what the steps before it found, and adds writes; nothing is written that is there already.
+//! A pass has the steps of [`decide`], in this order: `import` finds the snapshot, `place` and `warm_requests` choose the
+//! nodes, `import` switches to the next snapshot once they hold it, `warm` fills them, `claims` and `follow` give the
+//! dataset to pods, `cleaning` drops bytes on request, and `report` writes the status. Each step reads the verdicts of the
+//! steps before it in the `Draft`, and adds writes; nothing is written that is there already.
 
 mod claims;
 mod cleaning;
@@ -31,24 +33,24 @@ use larder_api::names::{DatasetKey, FINALIZER};
 use larder_api::{CheckedSpec, DatasetStatus, Reason, rights};
 use serde_json::json;
 
-use crate::datasets::input::{Decision, World};
+use crate::datasets::input::{DatasetView, Decision};
 use crate::objects::DatasetObject;
 use crate::write::{Change, Write};
 use larder_kube::kinds::Kind;
 use status_draft::Draft;
 
 /// Decides what to do about a dataset.
-pub fn decide(world: &World<'_>) -> Decision {
-    let Some(dataset) = world.dataset else {
+pub fn decide(view: &DatasetView<'_>) -> Decision {
+    let Some(dataset) = view.dataset else {
         let mut decision = Decision::default();
-        claims::refuse_all(world, &mut decision);
-        warm_requests::refuse_all(world, &mut decision);
+        claims::refuse_all(view, &mut decision);
+        warm_requests::refuse_all(view, &mut decision);
         return decision;
     };
     if dataset.meta.deleting {
-        let mut decision = removal::decide(world, dataset);
-        claims::refuse_ungranted(world, dataset, &mut decision);
-        warm_requests::refuse_all(world, &mut decision);
+        let mut decision = removal::decide(view, dataset);
+        claims::refuse_ungranted(view, dataset, &mut decision);
+        warm_requests::refuse_all(view, &mut decision);
         return decision;
     }
     let mut decision = Decision::default();
@@ -60,17 +62,17 @@ pub fn decide(world: &World<'_>) -> Decision {
         decision.writes.push(Write::new(Kind::Dataset, &key.namespace, &key.name, Change::Apply(fields)));
     }
     let status = dataset.dataset.status.clone().unwrap_or_default();
-    let checked = check(world, dataset);
+    let checked = check(view, dataset);
     let spec = match checked {
         Ok(spec) => spec,
         Err((reason, message)) => {
-            claims::refuse_ungranted(world, dataset, &mut decision);
-            warm_requests::hold(world, dataset, reason, &mut decision);
-            return report::refused(world, dataset, status, decision, reason, message);
+            claims::refuse_ungranted(view, dataset, &mut decision);
+            warm_requests::hold(view, dataset, reason, &mut decision);
+            return report::refused(view, dataset, status, decision, reason, message);
         }
     };
     let mut draft = Draft {
-        world,
+        view,
         dataset,
         spec,
         status,
@@ -102,11 +104,11 @@ pub fn decide(world: &World<'_>) -> Decision {
 }
 
 /// The spec as values, if the dataset may have it.
-fn check(world: &World<'_>, dataset: &DatasetObject) -> Result<CheckedSpec, (Reason, String)> {
+fn check(view: &DatasetView<'_>, dataset: &DatasetObject) -> Result<CheckedSpec, (Reason, String)> {
     let (key, spec) = (&dataset.meta.key, &dataset.dataset.spec);
     let checked = spec.check().map_err(|error| (Reason::InvalidSpec, error.to_string()))?;
     let key = DatasetKey::new(&key.namespace, &key.name);
-    match rights::check(&key, spec, &world.settings.endpoints) {
+    match rights::check(&key, spec, &view.settings.endpoints) {
         Ok(()) => Ok(checked),
         Err(error) => Err((Reason::NotAllowed, error.to_string())),
     }

@@ -20,31 +20,31 @@ use crate::work_queue::Work;
 use crate::write::{Change, Deletion, Done, Write, execute, is_final};
 use larder_kube::kinds::Kind;
 
-/// The longest that one write may take.
+/// The timeout of one write.
 const WRITE: Duration = Duration::from_secs(30);
 
-/// Pods that are made and deleted at the same time, for one piece of work.
+/// Pods that are created and deleted at the same time, for one piece of work.
 const PODS: usize = 16;
 
 /// The results of the writes of a piece of work.
 pub(crate) struct Written {
     pub(crate) work: Work,
-    /// As they are now, and whether the write may have made them.
+    /// The objects as they are now, and whether the write may have created them.
     pub(crate) objects: Vec<(Kind, DynamicObject, bool)>,
     /// The deleted objects, with their uids.
     pub(crate) deleted: Vec<(Kind, Key, String, Deletion)>,
-    /// The names of the events among them.
-    pub(crate) told: Vec<String>,
-    /// The writes that the API refused for good, with its words.
+    /// The names of the Events that were written.
+    pub(crate) emitted: Vec<String>,
+    /// The writes that the API refused, with its messages. A retry does not change the answer.
     pub(crate) refused: Refusals,
     pub(crate) wrote_status: bool,
     pub(crate) succeeded: bool,
-    /// Why a write failed that may succeed later.
+    /// The error of a write that may succeed later.
     pub(crate) failed: Option<String>,
     pub(crate) warming: u32,
-    /// A pod was made without the PodGroup that it asks for.
+    /// A pod was created without the PodGroup that it names.
     pub(crate) drops_groups: bool,
-    /// What the API refused to make, and what was left out therefore.
+    /// The objects that the API refused to create, and those that were left out because they need one of them.
     missing: BTreeSet<(Kind, String)>,
 }
 
@@ -65,7 +65,7 @@ pub(crate) async fn execute_all(client: Client, counters: Arc<Counters>, work: W
         work,
         objects: Vec::new(),
         deleted: Vec::new(),
-        told: Vec::new(),
+        emitted: Vec::new(),
         refused: BTreeMap::new(),
         wrote_status: false,
         succeeded: true,
@@ -81,7 +81,7 @@ pub(crate) async fn execute_all(client: Client, counters: Arc<Counters>, work: W
             group.push(next);
         }
         group.retain(|write| written.makes_sense(write));
-        // The rest is left for later as soon as one fails: an API server that does not answer is not asked a thousand times.
+        // The first failure ends the group: an API server that does not answer must not get a thousand requests.
         let failed = AtomicBool::new(false);
         let answers = group.into_iter().take_while(|_| !failed.load(Ordering::Relaxed)).map(|write| {
             counters.count(&write);
@@ -102,7 +102,7 @@ pub(crate) async fn execute_all(client: Client, counters: Arc<Counters>, work: W
 }
 
 impl Written {
-    /// False if what the write needs is not there.
+    /// False if the object that the write needs does not exist.
     fn makes_sense(&mut self, write: &Write) -> bool {
         let is_missing = write.needs.as_ref().is_some_and(|needs| self.missing.contains(needs));
         if is_missing {
@@ -111,7 +111,7 @@ impl Written {
         !is_missing
     }
 
-    /// Takes the answer to a write. False if the rest is to be left for later.
+    /// Records the answer to a write. Returns false if the remaining writes must wait.
     fn take(&mut self, write: Write, answer: Result<Result<Done, Error>, Elapsed>) -> bool {
         let (kind, namespace, name) = (write.kind.name(), &write.namespace, &write.name);
         let error = match answer {
@@ -129,7 +129,7 @@ impl Written {
             }
         };
         match error {
-            // Others change these objects at any time; the watch tells, and then it is decided anew.
+            // Other writers change these objects at any time. The watch reports the change, and a new decision follows.
             Error::Api(status)
                 if [404, 409].contains(&status.code)
                     && !is_final(&status)
@@ -139,14 +139,14 @@ impl Written {
                 self.succeeded = false;
                 false
             }
-            // Nobody hears of it, and it is about something else.
+            // A lost Event stops nothing else.
             Error::Api(status) if write.kind == Kind::Event && is_final(&status) => {
-                warn!(namespace, name, reason = status.reason, "an event was refused");
-                self.told.push(write.name);
+                warn!(namespace, name, reason = status.reason, "the API refused an Event");
+                self.emitted.push(write.name);
                 true
             }
             Error::Api(status) if is_final(&status) => {
-                warn!(kind, namespace, name, reason = status.reason, "a write was refused; it is tried again");
+                warn!(kind, namespace, name, reason = status.reason, "the API refused a write; retrying");
                 self.succeeded = false;
                 self.missing.insert((write.kind, write.name.clone()));
                 let key = Key::new(&write.namespace, &write.name);
@@ -154,7 +154,7 @@ impl Written {
                 true
             }
             error => {
-                warn!(kind, namespace, name, %error, "a write failed; it is tried again");
+                warn!(kind, namespace, name, %error, "write failed; retrying");
                 self.succeeded = false;
                 self.failed = Some(match error {
                     Error::Api(status) => status.message,
@@ -168,7 +168,7 @@ impl Written {
     fn add(&mut self, write: Write, done: Done) {
         self.wrote_status |= matches!(write.change, Change::ApplyStatus(_));
         if write.kind == Kind::Event {
-            self.told.push(write.name);
+            self.emitted.push(write.name);
             return;
         }
         let key = Key::new(&write.namespace, &write.name);

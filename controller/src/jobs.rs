@@ -1,16 +1,26 @@
 //! Training jobs: which of them start, where their pods go, and what becomes of each.
 //!
-//! [`round`] looks at all of them at once: [`queue`] decides which jobs have quota and room, and which of them give way; [`plan`]
-//! finds a node for every pod of a job, or for none; [`machine`] takes one job from its first wait to its end. [`amounts`] are
-//! what they count, [`requests`] what a pod asks for. [`validate`] says why a job cannot run, [`render`] makes a job's pods as its
-//! JobType describes them, [`report`] its status, and [`writes`] all that is written for it. [`leftover_pods`] are pods that jobs
-//! leave behind. [`counts`] counts for operators. [`index`] is what is remembered, [`objects`] and [`mod@read`] what is read; [`discovery`] finds out whether there
-//! are training jobs at all.
-//! [`kueue`] is in the place of [`queue`] for jobs in Kueue's queues, and [`pod_group`] in that of [`plan`] where the scheduler has
-//! gangs of its own.
+//! A [`round`] looks at all jobs at once, in the snapshot of the cluster that [`cluster_view`] is. Each job takes a `turn`
+//! in it, of six phases, each a type that the one before makes:
 //!
-//! All but [`discovery`] is pure: nothing reads a clock or the API, and nothing is remembered outside of the values that are
-//! passed in and returned.
+//! ```text
+//! Checked ──► Stepped ──► Ruled ──► Placed ──► Decided ──► Written
+//!  validate    machine    queue     plan       kueue       writes, report
+//!  dry_run                plan
+//! ```
+//!
+//! [`validate`] and [`dry_run`] find out whether a job may start ([`eligibility`]); [`machine`] takes one job from its first
+//! wait to its end; [`queue`] decides which jobs have quota and room and which give way; [`plan`] finds a node for every pod of
+//! a job, or for none. [`kueue`] takes the place of [`queue`] for jobs in queues of Kueue, and [`pod_group`] that of [`plan`]
+//! where the scheduler has gangs of its own. [`render`] makes a job's pods as its JobType describes them, [`report`] its
+//! status, and [`writes`] all that is written for it.
+//!
+//! Between rounds, [`job_state`] is what is remembered of one job and [`index`] of all. [`leftover_pods`] are pods that jobs
+//! leave behind. [`counts`] counts for operators. [`objects`] and [`mod@read`] cut the API's objects down; [`discovery`] finds
+//! out whether the cluster has training jobs at all.
+//!
+//! Only [`discovery`] talks to the API and only [`mod@read`] and its like for Kueue see objects as the API sends them. All else
+//! is pure: nothing reads a clock or the API, and nothing is remembered outside of the values that are passed in and returned.
 //!
 //! Invariants: a decision about a job is in its status before a pod is made or deleted because of it, and no pod's
 //! name is used twice. Queues decide from what jobs took of earlier decisions, written or not.
@@ -21,6 +31,7 @@ pub mod counts;
 pub mod data_locality;
 pub mod discovery;
 pub mod dry_run;
+pub mod eligibility;
 pub mod index;
 pub mod job_state;
 pub mod job_types;

@@ -12,4 +12,3 @@ pub mod discovery;
 pub mod known;
 pub mod objects;
 pub mod read;
-pub mod wish;

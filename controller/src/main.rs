@@ -4,12 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::Parser;
 use larder_controller::{Config, run};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::info;
 
 /// Runs datasets and training jobs: imports, places, warms, labels and collects what `Dataset` objects describe, and
 /// starts, recovers and ends `TrainingJob`s.
@@ -20,9 +18,9 @@ use tracing::{error, info};
     version,
     max_term_width = 100,
     after_help = "Examples:
-  larder-controller --image larder.dev/larder:0.1.0
+  larder-controller --image larder.dev/larder:0.2.0
       in a pod, with its service account
-  KUBECONFIG=admin.yaml larder-controller --image larder.dev/larder:0.1.0
+  KUBECONFIG=admin.yaml larder-controller --image larder.dev/larder:0.2.0
       outside of the cluster
 LARDER_LOG sets the log level, such as `info` or `larder_controller=debug`."
 )]
@@ -72,41 +70,14 @@ impl Args {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    if let Err(error) = larder_telemetry::init_logs("info") {
-        eprintln!("larder-controller: {error}");
-        return ExitCode::from(2);
-    }
-    match start(args.into_config()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            error!(error = format!("{error:#}"), "larder-controller ends");
-            ExitCode::FAILURE
-        }
-    }
+    let config = Args::parse().into_config();
+    larder_telemetry::program("larder-controller", Some(2), |stop| start(config, stop))
 }
 
-fn start(config: Config) -> anyhow::Result<()> {
+async fn start(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     info!(?config, "settings");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(async {
-        let stop = CancellationToken::new();
-        let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("listen for signals")?;
-        let stopping = stop.clone();
-        tokio::spawn(async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            info!("stopping");
-            stopping.cancel();
-        });
-        let client = larder_kube::Client::try_default()
-            .await
-            .context("connect to the Kubernetes API: run in a pod with a service account, or set KUBECONFIG")?;
-        run(client, config, stop).await
-    })
+    let client = larder_kube::connect().await?;
+    run(client, config, stop).await
 }
 
 #[cfg(test)]
@@ -114,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_have_the_defaults_that_they_tell() {
+    fn flags_have_their_documented_defaults() {
         use clap::CommandFactory;
         Args::command().debug_assert();
         let config = Args::parse_from(["larder-controller", "--image", "i"]).into_config();

@@ -1,38 +1,38 @@
-//! Whether a cluster has a part that it may do without, and whether the objects of that part are known.
+//! Whether a cluster serves an optional part of the API, and whether the objects of that part are known.
 
 use std::collections::BTreeSet;
 
 use larder_kube::kinds::Kind;
 
-/// What is known of a part.
+/// What is known of an optional part of the API.
 #[derive(Debug, Default)]
 pub struct Presence {
     listed: BTreeSet<Kind>,
     /// All of its objects are known.
     has_all: bool,
-    /// It was once known whether the cluster has the part, and if so all of its objects.
+    /// It has been established whether the cluster has the part, and if so, which objects.
     is_settled: bool,
-    /// The cluster has it, and its objects were never known.
+    /// The cluster has the part, and its objects could not be listed yet.
     is_unknown: bool,
 }
 
 impl Presence {
-    /// True once decisions can be made that depend on the part: before, what is missing may only be unknown.
+    /// True once decisions can depend on the part. Until then, an object that is missing may only be unknown.
     pub fn is_settled(&self) -> bool {
         self.is_settled
     }
 
-    /// True while nobody knows which objects there are, and decisions are made nevertheless.
+    /// True while decisions are made although the objects of the part are unknown.
     pub fn is_unknown(&self) -> bool {
         self.is_unknown
     }
 
-    /// True if the cluster has it, and all of its objects are known.
+    /// True if the cluster has the part, and all of its objects are known.
     pub fn is_there(&self) -> bool {
         self.has_all
     }
 
-    /// All objects of one of its kinds are known; it has `kinds`.
+    /// All objects of a kind are known, which is one of the `kinds` kinds of the part.
     pub fn listed(&mut self, kind: Kind, kinds: usize) {
         self.listed.insert(kind);
         if self.listed.len() == kinds {
@@ -40,13 +40,13 @@ impl Presence {
         }
     }
 
-    /// Its objects cannot be listed: nothing waits for them any longer.
+    /// The objects of the part cannot be listed: decisions no longer wait for them.
     pub fn is_silent(&mut self) {
         self.is_unknown |= !self.is_settled;
         self.is_settled = true;
     }
 
-    /// The cluster does not have it.
+    /// The cluster does not have the part.
     pub fn becomes_absent(&mut self) {
         self.listed.clear();
         (self.has_all, self.is_settled, self.is_unknown) = (false, true, false);

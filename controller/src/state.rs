@@ -1,11 +1,10 @@
-//! What the controller knows of the cluster, and which work each piece of news makes.
+//! What the controller knows of the cluster, and which work each event makes.
 //!
-//! Invariant: all of it can be read again. What this process alone knows is what it decided and has not written yet, and when
-//! it wrote last.
+//! Invariant: all of it can be read again from the API, except for the decisions that are not written yet, and the times of
+//! the last writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use larder_api::names::ROLE_WARM;
 use larder_api::{CleanedSnapshot, PromisedDataset};
 
 use crate::datasets::input::{Refusals, Settings};
@@ -13,12 +12,10 @@ use crate::jobs::index::Jobs;
 use crate::kueue::known::Kueue;
 use crate::objects::{CacheObject, Claim, ConfigMap, DatasetObject, Deployment, Job, Key, Node, Pod, Volume, by_uid};
 use crate::optional_api::Presence;
-use crate::read::{Object, Unreadable};
 use crate::watch::News;
 use crate::work_queue::Work;
-use affected::{put_into, take_from};
 use larder_kube::kinds::{Kind, Part};
-use larder_kube::store::{Put, Store};
+use larder_kube::store::Store;
 use promises::mark;
 
 mod affected;
@@ -31,7 +28,10 @@ mod jobs;
 mod promises;
 mod view;
 mod warming;
+mod watched;
 mod workloads;
+
+pub use watched::Object;
 
 /// What the controller knows.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ pub struct State {
     /// The ConfigMaps.
     pub config_maps: Store<ConfigMap>,
     listed: BTreeSet<Kind>,
-    /// The latest version that the watch of a kind has told of.
+    /// The latest version that the watch of a kind has reported.
     seen: BTreeMap<Kind, u64>,
     /// The promises that this process has decided, by Dataset and node.
     decided: BTreeMap<String, BTreeMap<String, Vec<PromisedDataset>>>,
@@ -76,9 +76,9 @@ pub struct State {
     pub cleaning: BTreeSet<Key>,
     /// The datasets for which the ConfigMap of inline volumes has no room.
     pub left_out: BTreeSet<Key>,
-    /// The names of the events that were written about a dataset.
-    told: BTreeMap<Key, BTreeSet<String>>,
-    nothing_told: BTreeSet<String>,
+    /// The names of the Events that were written about a dataset.
+    emitted: BTreeMap<Key, BTreeSet<String>>,
+    none_emitted: BTreeSet<String>,
     /// What the API refused of the last writes about a dataset.
     pub refused: BTreeMap<Key, Refusals>,
     nothing_refused: Refusals,
@@ -93,23 +93,23 @@ pub struct State {
 }
 
 impl State {
-    /// True once all kinds were listed: before, what is missing may only be unknown.
+    /// True once all kinds were listed. Until then, an object that is missing may only be unknown.
     pub fn is_complete(&self) -> bool {
         self.listed.len() == Kind::WATCHED.len()
             && [Part::Kueue, Part::Jobs, Part::Gangs].iter().all(|part| self.presence(*part).is_settled())
     }
 
-    /// Takes news in. Returns the work that they make.
+    /// Applies an event. Returns the work that it makes.
     pub fn apply(&mut self, news: News) -> Vec<Work> {
         let mut work = Vec::new();
         match news {
             News::Changed(kind, object) => {
                 self.saw(kind, object.meta().version);
-                self.put(*object, &mut work);
+                object.put(self, &mut work);
             }
             News::Written(kind, object) => {
                 if !self.is_old_news(kind, object.meta()) {
-                    self.put(*object, &mut work);
+                    object.put(self, &mut work);
                 }
             }
             News::Gone(kind, key, version) => {
@@ -121,13 +121,13 @@ impl State {
                 for object in objects {
                     self.saw(kind, object.meta().version);
                     gone.remove(&object.key());
-                    self.put(object, &mut work);
+                    object.put(self, &mut work);
                 }
                 if kind == Kind::Dataset {
                     self.unreadable.clear();
                 }
                 for object in unreadable {
-                    // It is as it was when it could be read.
+                    // Its last readable version is kept.
                     gone.remove(&object.key);
                     self.put_unreadable(object);
                 }
@@ -185,152 +185,9 @@ impl State {
         }
     }
 
-    fn keys(&self, kind: Kind) -> BTreeSet<Key> {
-        match kind {
-            Kind::Dataset => self.datasets.keys(),
-            Kind::NodeCache => self.caches.keys(),
-            Kind::Node => self.nodes.keys(),
-            Kind::Pod => self.pods.keys(),
-            Kind::Job => self.batch_jobs.keys(),
-            Kind::Volume => self.volumes.keys(),
-            Kind::Claim => self.claims.keys(),
-            Kind::Deployment => self.deployments.keys(),
-            Kind::ConfigMap => self.config_maps.keys(),
-            Kind::Event | Kind::Service | Kind::Secret => BTreeSet::new(),
-            Kind::TrainingJob => self.jobs.jobs.keys(),
-            Kind::JobType => self.jobs.types.keys(),
-            Kind::JobQueue => self.jobs.queues.keys(),
-            Kind::PriorityClass => self.jobs.classes.keys(),
-            Kind::PodGroup => self.jobs.groups.keys(),
-            Kind::Kueue(kind, _) => self.kueue.keys(kind),
-        }
-    }
-
     /// True if there is such an object, as far as is known.
     pub fn has(&self, kind: Kind, key: &Key) -> bool {
-        match kind {
-            Kind::Dataset => self.datasets.get(key).is_some(),
-            Kind::NodeCache => self.caches.get(key).is_some(),
-            Kind::Node => self.nodes.get(key).is_some(),
-            Kind::Pod => self.pods.get(key).is_some(),
-            Kind::Job => self.batch_jobs.get(key).is_some(),
-            Kind::Volume => self.volumes.get(key).is_some(),
-            Kind::Claim => self.claims.get(key).is_some(),
-            Kind::Deployment => self.deployments.get(key).is_some(),
-            Kind::ConfigMap => self.config_maps.get(key).is_some(),
-            Kind::Event | Kind::Service | Kind::Secret => false,
-            Kind::TrainingJob => self.jobs.jobs.get(key).is_some(),
-            Kind::JobType => self.jobs.types.get(key).is_some(),
-            Kind::JobQueue => self.jobs.queues.get(key).is_some(),
-            Kind::PriorityClass => self.jobs.classes.get(key).is_some(),
-            Kind::PodGroup => self.jobs.groups.get(key).is_some(),
-            Kind::Kueue(kind, _) => self.kueue.keys(kind).contains(key),
-        }
-    }
-
-    fn put(&mut self, object: Object, work: &mut Vec<Work>) {
-        match object {
-            Object::Dataset(object) => {
-                let key = object.meta.key.clone();
-                if let Some(uid) = self.unreadable.remove(&key)
-                    && uid != object.meta.uid
-                {
-                    work.push(Work::Orphans(uid));
-                    self.everything_on_nodes(work);
-                }
-                if let Put::Changed(before) = self.datasets.put(*object) {
-                    self.dataset_changed(before, &key, work);
-                }
-            }
-            Object::NodeCache(object) => {
-                let key = object.meta.key.clone();
-                if let Put::Changed(before) = self.caches.put(*object) {
-                    self.cache_changed(before, &key, work);
-                }
-            }
-            Object::Node(object) => {
-                let key = object.meta.key.clone();
-                if let Put::Changed(before) = self.nodes.put(object) {
-                    self.node_changed(before, &key, work);
-                }
-            }
-            Object::Pod(object) => self.put_pod(*object, work),
-            Object::Job(object) => {
-                // A job that ends makes room for others.
-                let ended = object.end.is_some() && object.role.role == ROLE_WARM;
-                let key = object.meta.key.clone();
-                put_into(&mut self.batch_jobs, object, &self.datasets, &self.claims, work);
-                self.mark_warming(&key);
-                if ended {
-                    work.extend(self.queued.iter().take(64).cloned().map(Work::Dataset));
-                }
-            }
-            Object::Volume(object) => put_into(&mut self.volumes, object, &self.datasets, &self.claims, work),
-            Object::Claim(object) => {
-                let own = object.meta.key.clone();
-                // Claims lead to no other claims.
-                put_into(&mut self.claims, object, &self.datasets, &Store::default(), work);
-                work.push(Work::Dataset(own));
-            }
-            Object::Deployment(object) => put_into(&mut self.deployments, object, &self.datasets, &self.claims, work),
-            Object::ConfigMap(object) => {
-                if let Put::Changed(_) = self.config_maps.put(object) {
-                    self.config_map_changed(work);
-                }
-            }
-            Object::Kueue(object) => self.put_kueue(object, work),
-            Object::OfJobs(object) => self.put_of_jobs(object, work),
-        }
-    }
-
-    fn put_unreadable(&mut self, object: Unreadable) {
-        if object.kind == Kind::Dataset
-            && self.datasets.get(&object.key).is_none_or(|known| known.meta.uid != object.uid)
-        {
-            self.unreadable.insert(object.key, object.uid);
-        }
-    }
-
-    fn remove(&mut self, kind: Kind, key: &Key, work: &mut Vec<Work>) {
-        match kind {
-            Kind::Dataset => {
-                if let Some(uid) = self.unreadable.remove(key) {
-                    work.extend([Work::Orphans(uid), Work::Registry]);
-                    self.everything_on_nodes(work);
-                }
-                let before = self.datasets.take(key);
-                self.dataset_changed(before, key, work);
-            }
-            Kind::NodeCache => {
-                let before = self.caches.take(key);
-                self.cache_changed(before, key, work);
-            }
-            Kind::Node => {
-                let before = self.nodes.take(key);
-                self.node_changed(before, key, work);
-            }
-            Kind::Pod => self.take_pod(key, work),
-            Kind::Job => {
-                take_from(&mut self.batch_jobs, key, &self.datasets, &self.claims, work);
-                self.warming.remove(key);
-                work.extend(self.queued.iter().take(64).cloned().map(Work::Dataset));
-            }
-            Kind::Volume => take_from(&mut self.volumes, key, &self.datasets, &self.claims, work),
-            Kind::Claim => {
-                take_from(&mut self.claims, key, &self.datasets, &Store::default(), work);
-                work.push(Work::Dataset(key.clone()));
-            }
-            Kind::Deployment => take_from(&mut self.deployments, key, &self.datasets, &self.claims, work),
-            Kind::ConfigMap => {
-                self.config_maps.take(key);
-                self.config_map_changed(work);
-            }
-            Kind::Event | Kind::Service | Kind::Secret => {}
-            Kind::TrainingJob | Kind::JobType | Kind::JobQueue | Kind::PriorityClass | Kind::PodGroup => {
-                self.remove_of_jobs(kind, key, work);
-            }
-            Kind::Kueue(kind, _) => self.remove_kueue(kind, key, work),
-        }
+        self.meta(kind, key).is_some()
     }
 
     fn everything(&mut self, work: &mut Vec<Work>) {

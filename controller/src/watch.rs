@@ -5,12 +5,13 @@ use std::time::Duration;
 use larder_kube::Key;
 use larder_kube::api::DynamicObject;
 use larder_kube::kinds::{Kind, Part};
-use larder_kube::watch::{End, Told, end, listen};
+use larder_kube::watch::{End, Update, end, listen};
 use larder_kube::{Api, Client};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::read::{Object, Unreadable};
+use crate::read::Unreadable;
+use crate::state::Object;
 
 /// News of one kind.
 #[derive(Debug)]
@@ -18,16 +19,16 @@ pub enum News {
     /// These are all objects of the kind, and those of them that cannot be read.
     All(Kind, Vec<Object>, Vec<Unreadable>),
     /// An object was made or changed.
-    Changed(Kind, Box<Object>),
-    /// The controller made or changed an object, which the watch may have told already.
-    Written(Kind, Box<Object>),
+    Changed(Kind, Object),
+    /// The controller made or changed an object. The watch may have reported the change already.
+    Written(Kind, Object),
     /// An object is gone, or is not of interest any more; with its version.
     Gone(Kind, Key, u64),
     /// An object was made or changed, and cannot be read.
     Unreadable(Unreadable),
-    /// This cluster does not have this part, or has it no more.
+    /// The cluster lacks this optional part of the API.
     Absent(Part),
-    /// It has the part, whose objects cannot be listed for now.
+    /// The cluster has the part, but its objects cannot be listed for now.
     Silent(Part),
 }
 
@@ -39,8 +40,8 @@ pub async fn follow(client: Client, kind: Kind, namespace: String, news: mpsc::S
         _ => Api::all_with(client, &kind.resource()),
     };
     let read = |object| Object::read(kind, object).transpose();
-    let told = |told| match told {
-        Told::All(all) => {
+    let message = |update| match update {
+        Update::All(all) => {
             let (mut objects, mut unreadable) = (Vec::new(), Vec::new());
             for one in all {
                 match one {
@@ -50,23 +51,23 @@ pub async fn follow(client: Client, kind: Kind, namespace: String, news: mpsc::S
             }
             News::All(kind, objects, unreadable)
         }
-        Told::Changed(Ok(object)) => News::Changed(kind, Box::new(object)),
-        Told::Changed(Err(why)) => News::Unreadable(why),
-        Told::Gone(key, version) => News::Gone(kind, key, version),
+        Update::Changed(Ok(object)) => News::Changed(kind, object),
+        Update::Changed(Err(why)) => News::Unreadable(why),
+        Update::Gone(key, version) => News::Gone(kind, key, version),
     };
-    listen(api, kind.name(), read, |error| end(kind, error), told, news).await
+    listen(api, kind.name(), read, |error| end(kind, error), message, news).await
 }
 
-/// How long it may take until all objects of a part are known.
+/// How long a part may take until all of its objects are listed.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// Follows all kinds of a part until one cannot be followed. Says so if nothing may have come of it after a while.
+/// Follows all kinds of a part until one of them ends. Sends [`News::Silent`] if the part may not be listed after a while.
 pub async fn follow_part(client: &Client, part: Part, kinds: &[Kind], news: &mpsc::Sender<News>) -> End {
     let mut watches = JoinSet::new();
     for kind in kinds {
         watches.spawn(follow(client.clone(), *kind, String::new(), news.clone()));
     }
-    // The others end with the set.
+    // The other watches end with the set.
     let mut ended = std::pin::pin!(watches.join_next());
     let ended = match tokio::time::timeout(SILENCE, &mut ended).await {
         Ok(ended) => ended,

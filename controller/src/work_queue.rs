@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::objects::Key;
+use crate::time::Millis;
 
 /// Something to look at.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Work {
-    /// All training jobs, before anything that depends on what they wish.
+    /// All training jobs, before the datasets whose data they request.
     Jobs,
     /// A dataset.
     Dataset(Key),
@@ -27,8 +28,8 @@ pub enum Work {
     AdmissionCheck(String),
     /// The writes of a training job.
     Job(Key),
-    /// The API server's opinion of pods of this likeness.
-    Trial(String),
+    /// The dry run of pods whose specs have this hash.
+    DryRun(String),
     /// The status of a JobType.
     JobType(String),
     /// The ConfigMap with the names of JobTypes.
@@ -47,7 +48,7 @@ impl Work {
             | Self::Workload(_)
             | Self::Abandoned(_)
             | Self::Job(_)
-            | Self::Trial(_) => false,
+            | Self::DryRun(_) => false,
             Self::Promises(_)
             | Self::Labels(_)
             | Self::Registry
@@ -59,17 +60,17 @@ impl Work {
     }
 }
 
-/// Work by the time that it is due, in milliseconds of a clock that only goes on.
+/// Work by the time that it is due.
 #[derive(Debug, Default)]
 pub struct Queue {
-    due: BTreeSet<(u64, Work)>,
-    at: BTreeMap<Work, u64>,
+    due: BTreeSet<(Millis, Work)>,
+    at: BTreeMap<Work, Millis>,
     /// Under way; if it becomes due meanwhile, it waits.
     busy: BTreeSet<Work>,
     /// Failures in a row.
     failures: BTreeMap<Work, u32>,
     /// When a kind of work that must not be done often was done last.
-    last: BTreeMap<Work, u64>,
+    last: BTreeMap<Work, Millis>,
 }
 
 /// The least time between two writes of what rests.
@@ -77,8 +78,8 @@ const REST_MILLIS: u64 = 10_000;
 
 impl Queue {
     /// Looks at it at `at`, or before if it is due before.
-    pub fn add(&mut self, work: Work, at: u64) {
-        let rest = self.last.get(&work).map_or(0, |last| last + REST_MILLIS);
+    pub fn add(&mut self, work: Work, at: Millis) {
+        let rest = self.last.get(&work).map_or(Millis::default(), |last| *last + REST_MILLIS);
         let at = at.max(rest);
         match self.at.get(&work) {
             Some(before) if *before <= at => return,
@@ -92,7 +93,7 @@ impl Queue {
     }
 
     /// Takes what is due.
-    pub fn take(&mut self, now: u64) -> Option<Work> {
+    pub fn take(&mut self, now: Millis) -> Option<Work> {
         let next =
             self.due.iter().take_while(|(at, _)| *at <= now).find(|(_, work)| !self.busy.contains(work)).cloned()?;
         self.due.remove(&next);
@@ -101,7 +102,7 @@ impl Queue {
     }
 
     /// When something becomes due.
-    pub fn next(&self) -> Option<u64> {
+    pub fn next(&self) -> Option<Millis> {
         self.due.iter().find(|(_, work)| !self.busy.contains(work)).map(|(at, _)| *at)
     }
 
@@ -116,7 +117,7 @@ impl Queue {
     }
 
     /// Its writes ended.
-    pub fn end(&mut self, work: Work, succeeded: bool, now: u64) {
+    pub fn end(&mut self, work: Work, succeeded: bool, now: Millis) {
         self.busy.remove(&work);
         if succeeded {
             self.failures.remove(&work);
@@ -161,33 +162,33 @@ mod tests {
         let mut queue = Queue::default();
         let dataset = Work::Dataset(Key::new("a", "b"));
         for work in [node(), dataset.clone()] {
-            queue.add(work.clone(), 5);
-            assert_eq!(queue.take(4), None);
-            assert_eq!(queue.take(5), Some(work.clone()));
+            queue.add(work.clone(), Millis(5));
+            assert_eq!(queue.take(Millis(4)), None);
+            assert_eq!(queue.take(Millis(5)), Some(work.clone()));
             queue.begin(&work);
-            queue.add(work.clone(), 6);
-            assert_eq!(queue.take(100), None, "it is under way");
-            queue.end(work, true, 7);
+            queue.add(work.clone(), Millis(6));
+            assert_eq!(queue.take(Millis(100)), None, "it is under way");
+            queue.end(work, true, Millis(7));
         }
-        assert_eq!(queue.take(8), Some(dataset));
-        assert_eq!(queue.take(7 + REST_MILLIS - 1), None);
-        assert_eq!(queue.take(7 + REST_MILLIS), Some(node()));
+        assert_eq!(queue.take(Millis(8)), Some(dataset));
+        assert_eq!(queue.take(Millis(7) + (REST_MILLIS - 1)), None);
+        assert_eq!(queue.take(Millis(7) + REST_MILLIS), Some(node()));
     }
 
     #[test]
     fn the_earliest_time_counts_and_failures_wait_longer_each_time() {
         let mut queue = Queue::default();
-        queue.add(node(), 500);
-        queue.add(node(), 100);
-        queue.add(node(), 900);
-        assert_eq!(queue.take(100), Some(node()));
-        assert_eq!(queue.take(u64::MAX), None);
+        queue.add(node(), Millis(500));
+        queue.add(node(), Millis(100));
+        queue.add(node(), Millis(900));
+        assert_eq!(queue.take(Millis(100)), Some(node()));
+        assert_eq!(queue.take(Millis(u64::MAX)), None);
         let mut pauses = Vec::new();
         for _ in 0..9 {
             queue.begin(&node());
-            queue.end(node(), false, 0);
-            pauses.extend(queue.next());
-            queue.take(u64::MAX);
+            queue.end(node(), false, Millis::default());
+            pauses.extend(queue.next().map(|at| at.0));
+            queue.take(Millis(u64::MAX));
         }
         assert_eq!(pauses, [1000, 2000, 4000, 8000, 16000, 32000, 60000, 60000, 60000]);
         // What has vanished makes no writes, and is not remembered.

@@ -1,8 +1,8 @@
 //! One write to the API, and its execution.
 //!
-//! No write does harm when it is repeated: an object's name follows from what it is for, so a second create fails and
-//! makes no second object, and a deletion names the uid that it means. So a controller that dies between two writes
-//! leaves nothing that the next one does not finish.
+//! Every write is idempotent: the name of an object follows from its purpose, so a second create fails and makes no
+//! second object, and a deletion names the uid that it means. A controller that dies between two writes leaves nothing
+//! that its successor does not finish.
 
 use larder_api::names::{FIELD_MANAGER, JOB_LABEL};
 use larder_kube::api::{
@@ -14,12 +14,12 @@ use serde_json::Value;
 
 use larder_kube::kinds::Kind;
 
-/// What became of an object that was to go.
+/// The answer to a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
-    /// It goes, or is gone already.
+    /// The object is being deleted, or is gone already.
     Accepted,
-    /// There was no such object any more.
+    /// There is no such object.
     NotFound,
 }
 
@@ -34,28 +34,29 @@ pub struct Write {
     pub name: String,
     /// The change.
     pub change: Change,
-    /// The object without which it makes no sense: if the write of that is refused, this one is left out.
+    /// The object that this one needs: if its write is refused, this one is left out.
     pub needs: Option<(Kind, String)>,
 }
 
 /// How an object is changed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// These fields are the controller's (server-side apply).
+    /// Server-side apply: the controller owns these fields.
     Apply(Value),
-    /// The same for the status.
+    /// Server-side apply of the status.
     ApplyStatus(Value),
     /// A merge patch.
     Merge(Value),
-    /// The same for the status.
+    /// A merge patch of the status.
     MergeStatus(Value),
-    /// A new object. It is an error if there is one of that name, unless it is an event.
+    /// A new object. An existing object of that name is an error, unless the kind is Event.
     Create(Value),
-    /// A new object. One of that name with the same owner and label is as good; of a Secret, which is not read, any is.
+    /// A new object. An existing object of that name counts if it has the same owner and job label. A Secret cannot be
+    /// read, so any Secret of that name counts.
     Make(Value),
-    /// Whether such an object could be made; nothing is.
+    /// A dry run of creating such an object.
     Try(Value),
-    /// The object with this uid goes.
+    /// Deletes the object with this uid.
     Delete(String),
 }
 
@@ -65,7 +66,7 @@ impl Write {
         Self { kind, namespace: namespace.to_owned(), name: name.to_owned(), change, needs: None }
     }
 
-    /// The same, but only if the write of this object is not refused.
+    /// Leaves the write out if that of this object is refused.
     pub fn needing(mut self, kind: Kind, name: &str) -> Self {
         self.needs = Some((kind, name.to_owned()));
         self
@@ -79,7 +80,7 @@ impl Write {
         }
     }
 
-    /// How, as the API calls it.
+    /// The verb, for metrics.
     pub fn verb(&self) -> &'static str {
         match self.change {
             Change::Apply(_) | Change::ApplyStatus(_) | Change::Merge(_) | Change::MergeStatus(_) => "patch",
@@ -90,8 +91,7 @@ impl Write {
     }
 }
 
-/// True for an error that a repetition does not change: somebody else's object has the name, a quota or a policy is in
-/// the way.
+/// True for an error that a retry does not change: another object has the name, or a quota or a policy refuses it.
 pub fn is_final(status: &Status) -> bool {
     match status.code {
         409 => status.reason == "AlreadyExists",
@@ -107,15 +107,15 @@ pub enum Done {
     Object(Box<DynamicObject>),
     /// The object that was to be made is there already.
     Found(Box<DynamicObject>),
-    /// There is nothing to be read of it: an event that was told before, or a trial.
-    Told,
+    /// There is no object to read: the Event or the Secret existed, or it was a dry run.
+    Nothing,
     /// The object is being deleted, or is gone.
     Deleted,
     /// The object to be deleted is not there.
     NotFound,
 }
 
-/// Executes a write. Errors that mean that there is nothing to do are none.
+/// Executes a write. An error that means that nothing is left to do counts as success.
 pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
     let resource = write.kind.resource();
     let api: Api<DynamicObject> = if write.kind.is_cluster_wide() {
@@ -135,9 +135,9 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
             let object = serde_json::from_value(typed(write, fields)).map_err(Error::SerdeError)?;
             let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
             match api.create(&params, &object).await {
-                // An event is told once. Anything else is seen soon, or is somebody else's and stands in the way.
+                // An Event is written once. Any other existing object is an error until the watch reports it.
                 Err(Error::Api(status)) if status.reason == "AlreadyExists" && write.kind == Kind::Event => {
-                    return Ok(Done::Told);
+                    return Ok(Done::Nothing);
                 }
                 created => created,
             }
@@ -147,7 +147,7 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
             let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
             match api.create(&params, &object).await {
                 Err(Error::Api(status)) if status.reason == "AlreadyExists" && write.kind == Kind::Secret => {
-                    return Ok(Done::Told);
+                    return Ok(Done::Nothing);
                 }
                 Err(Error::Api(status)) if status.reason == "AlreadyExists" => {
                     let there = api.get(name).await?;
@@ -162,7 +162,7 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
         Change::Try(fields) => {
             let object = serde_json::from_value(typed(write, fields)).map_err(Error::SerdeError)?;
             api.create(&PostParams { dry_run: true, ..PostParams::default() }, &object).await?;
-            return Ok(Done::Told);
+            return Ok(Done::Nothing);
         }
         Change::Delete(uid) => {
             let params = DeleteParams {
@@ -173,7 +173,7 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
             return match api.delete(name, &params).await {
                 Ok(_) => Ok(Done::Deleted),
                 Err(Error::Api(status)) if status.code == 404 => Ok(Done::NotFound),
-                // With a conflict, another object has its name now, of which the watch tells.
+                // On a conflict, another object has the name now, which the watch reports.
                 Err(error) => Err(error),
             };
         }

@@ -34,6 +34,6 @@ impl Admin for DriverAdmin {
             ("csi_connections", count(self.node.mounts.keeper.mounts().len())),
             ("csi_targets", count(self.node.mounts.records.all().len())),
         ];
-        samples.map(|(name, value)| Sample { name, value }).into()
+        samples.map(|(name, value)| Sample::new(name, value)).into()
     }
 }

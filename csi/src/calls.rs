@@ -45,7 +45,9 @@ impl Calls {
                 Ok(_) => {}
                 // A person must look at our own errors; the caller sees its own mistakes and temporary conditions.
                 Err(status) if status.code() == Code::Internal => error!(error = status.message(), "the call failed"),
-                Err(status) if status.code() == Code::Unavailable => info!(why = status.message(), "not yet"),
+                Err(status) if status.code() == Code::Unavailable => {
+                    info!(why = status.message(), "the call cannot succeed yet")
+                }
                 Err(status) => warn!(code = ?status.code(), error = status.message(), "the call is refused"),
             }
             outcome
@@ -55,7 +57,7 @@ impl Calls {
             Err(failed) => {
                 self.panics.fetch_add(1, Ordering::Relaxed);
                 error!(panicked = failed.is_panic(), "a call ended early");
-                Err(Status::internal("the call ended early; the log of larder-csi says why"))
+                Err(Status::internal("the call ended early; see the log of larder-csi"))
             }
         }
     }

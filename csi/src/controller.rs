@@ -19,10 +19,6 @@ pub struct ControllerService {
     pub calls: Calls,
 }
 
-fn unimplemented(call: &str) -> Status {
-    Status::unimplemented(format!("{call} is not supported and is not among the capabilities"))
-}
-
 #[async_trait]
 impl csi::controller_server::Controller for ControllerService {
     async fn create_volume(
@@ -77,75 +73,5 @@ impl csi::controller_server::Controller for ControllerService {
         };
         let capabilities = [Rpc::CreateDeleteVolume, Rpc::ListVolumes].map(capability).into();
         Ok(Response::new(csi::ControllerGetCapabilitiesResponse { capabilities }))
-    }
-
-    async fn controller_publish_volume(
-        &self,
-        _: Request<csi::ControllerPublishVolumeRequest>,
-    ) -> Result<Response<csi::ControllerPublishVolumeResponse>, Status> {
-        Err(unimplemented("ControllerPublishVolume"))
-    }
-
-    async fn controller_unpublish_volume(
-        &self,
-        _: Request<csi::ControllerUnpublishVolumeRequest>,
-    ) -> Result<Response<csi::ControllerUnpublishVolumeResponse>, Status> {
-        Err(unimplemented("ControllerUnpublishVolume"))
-    }
-
-    async fn get_capacity(
-        &self,
-        _: Request<csi::GetCapacityRequest>,
-    ) -> Result<Response<csi::GetCapacityResponse>, Status> {
-        Err(unimplemented("GetCapacity"))
-    }
-
-    async fn create_snapshot(
-        &self,
-        _: Request<csi::CreateSnapshotRequest>,
-    ) -> Result<Response<csi::CreateSnapshotResponse>, Status> {
-        Err(unimplemented("CreateSnapshot"))
-    }
-
-    async fn delete_snapshot(
-        &self,
-        _: Request<csi::DeleteSnapshotRequest>,
-    ) -> Result<Response<csi::DeleteSnapshotResponse>, Status> {
-        Err(unimplemented("DeleteSnapshot"))
-    }
-
-    async fn list_snapshots(
-        &self,
-        _: Request<csi::ListSnapshotsRequest>,
-    ) -> Result<Response<csi::ListSnapshotsResponse>, Status> {
-        Err(unimplemented("ListSnapshots"))
-    }
-
-    async fn get_snapshot(
-        &self,
-        _: Request<csi::GetSnapshotRequest>,
-    ) -> Result<Response<csi::GetSnapshotResponse>, Status> {
-        Err(unimplemented("GetSnapshot"))
-    }
-
-    async fn controller_expand_volume(
-        &self,
-        _: Request<csi::ControllerExpandVolumeRequest>,
-    ) -> Result<Response<csi::ControllerExpandVolumeResponse>, Status> {
-        Err(unimplemented("ControllerExpandVolume"))
-    }
-
-    async fn controller_get_volume(
-        &self,
-        _: Request<csi::ControllerGetVolumeRequest>,
-    ) -> Result<Response<csi::ControllerGetVolumeResponse>, Status> {
-        Err(unimplemented("ControllerGetVolume"))
-    }
-
-    async fn controller_modify_volume(
-        &self,
-        _: Request<csi::ControllerModifyVolumeRequest>,
-    ) -> Result<Response<csi::ControllerModifyVolumeResponse>, Status> {
-        Err(unimplemented("ControllerModifyVolume"))
     }
 }

@@ -32,7 +32,7 @@ pub enum GrantError {
     #[error("{0}")]
     Denied(String),
     /// The administrator's file cannot be used. Only the log says why: the pod's author may not see the file.
-    #[error("the administrator's datasets file cannot be read; the log of larder-csi says why")]
+    #[error("the administrator's datasets file cannot be read; see the log of larder-csi")]
     File,
 }
 
@@ -142,7 +142,7 @@ impl Datasets {
 
     fn read(&self, path: &Path) -> Result<BTreeMap<String, Grant>, GrantError> {
         let broken = |error: &dyn std::fmt::Display| {
-            error!(path = %path.display(), %error, "the datasets file cannot be used");
+            error!(path = %path.display(), %error, "cannot use the datasets file");
             GrantError::File
         };
         let mut text = String::new();

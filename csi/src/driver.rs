@@ -16,6 +16,7 @@ use larder_csi_api::csi::node_server::NodeServer;
 use larder_daemon_api::socket::{GRPC_SOCKET, HANDOVER_SOCKET};
 use larder_dataset::written::Rules;
 use larder_kubelet::registration::{Answer, Plugin};
+use larder_kubelet::socket::listen;
 use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Uid};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -35,7 +36,6 @@ use crate::mounter::Mounter;
 use crate::node::{Mounts, Node};
 use crate::node_service::NodeService;
 use crate::records::Records;
-use crate::socket::listen;
 use crate::target_path::TargetRoots;
 use crate::volumes::Volumes;
 
@@ -104,17 +104,17 @@ impl Driver {
             if let Err(error) = give(dir, config.daemon_uid) {
                 // The node's mounts need this process, whatever becomes of a disk. larderd goes on without a folder, or
                 // says which it needs.
-                error!(%error, dir = %dir.display(), "cannot create a folder for larderd (--daemon-dir, --run-dir)");
+                error!(%error, dir = %dir.display(), "cannot create a directory for larderd (--daemon-dir, --run-dir)");
             }
         }
         let state = |name: &str| config.state_dir.join(name);
-        let lock =
-            lock(&config.state_dir).with_context(|| format!("lock the state folder {}", config.state_dir.display()))?;
+        let lock = lock(&config.state_dir)
+            .with_context(|| format!("lock the state directory {}", config.state_dir.display()))?;
         let records = Records::open(&state("targets")).context("open the records of targets")?;
         let volumes = Volumes::open(&state("volumes"), rules.clone()).context("open the volumes")?;
         let mounts = config.kubelet_dir.join("plugins").join(DRIVER_NAME).join("mounts");
         let mounter = Mounter::new(&mounts, config.daemon_uid, config.read_ahead_kib)
-            .with_context(|| format!("create the folder {}", mounts.display()))?;
+            .with_context(|| format!("create the directory {}", mounts.display()))?;
         let counters = Arc::new(KeeperCounters::default());
         let sockets = |name| config.run_dirs.iter().map(|dir| dir.join(name)).collect::<Vec<_>>();
         let keeper = FdKeeper::start(sockets(HANDOVER_SOCKET), config.daemon_uid, Arc::clone(&counters))
@@ -202,7 +202,7 @@ impl Driver {
             self.hand_over().await;
         });
         if ended.await.is_err() {
-            warn!("stop although calls still run or larderd is away");
+            warn!("stopping although calls are still running or larderd is not connected");
         }
         sweeping.abort();
         info!("stopped; mounts stay");
@@ -239,7 +239,7 @@ fn lock(dir: &Path) -> io::Result<OwnedFd> {
                 std::thread::sleep(Duration::from_millis(100));
             }
             Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(io::Error::new(io::ErrorKind::WouldBlock, "another larder-csi uses it"));
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, "another larder-csi process holds its lock"));
             }
             Err(errno) => return Err(errno.into()),
         }

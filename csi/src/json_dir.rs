@@ -1,13 +1,14 @@
 //! A folder of small JSON files. Each file is there whole or not at all, whatever dies.
 //!
-//! Calls block. Different keys may be written concurrently; callers must not write one key concurrently.
+//! Calls block. Different keys may be written concurrently; of two writers of one key one may fail.
 
 use std::collections::BTreeSet;
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use larder_kubelet::atomic_file;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
@@ -39,7 +40,7 @@ impl JsonDir {
         let mut unread = |path: PathBuf, error: io::Error| {
             error!(
                 path = %path.display(), %error,
-                "cannot read what was recorded there: repair the disk, or remove the file (--state-dir)"
+                "cannot read a record: repair the disk, or remove the file (--state-dir)"
             );
             loaded.unread.insert(path);
         };
@@ -56,7 +57,7 @@ impl JsonDir {
                 Some("json") => match fs::read(&path).map(|bytes| serde_json::from_slice(&bytes)) {
                     Ok(Ok(value)) => loaded.values.push(value),
                     Ok(Err(error)) => {
-                        error!(path = %path.display(), %error, "set aside a broken file");
+                        error!(path = %path.display(), %error, "set aside a corrupt record");
                         // On a disk that is read-only it stays, and is set aside later.
                         let _ = fs::rename(&path, path.with_extension("broken"));
                     }
@@ -72,13 +73,7 @@ impl JsonDir {
 
     /// Writes `value` for `key`. Once this returns, the value survives a crash of the machine.
     pub(crate) fn write<T: Serialize>(&self, key: &str, value: &T) -> io::Result<()> {
-        let path = self.path(key);
-        let temporary = path.with_extension("tmp");
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.write_all(&serde_json::to_vec(value)?)?;
-        file.sync_all()?;
-        fs::rename(&temporary, &path)?;
-        self.sync()
+        atomic_file::replace(&self.path(key), &serde_json::to_vec(value)?, 0o600)
     }
 
     /// Removes the value of `key`, if there is one.

@@ -26,7 +26,6 @@ pub mod node;
 pub mod node_service;
 pub mod records;
 pub mod secrets;
-mod socket;
 pub mod status;
 pub mod target_path;
 pub mod volume_request;

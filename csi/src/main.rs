@@ -4,12 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::Parser;
 use larder_csi::{Config, Driver};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::info;
 
 /// Mounts Larder's datasets into pods (CSI driver csi.larder.dev).
 ///
@@ -23,26 +20,26 @@ use tracing::{error, info};
   larder-csi --node-name node-1
       uses the kubelet in /var/lib/kubelet and the larderd in /run/larder
   larder-csi --node-name node-1 --datasets /etc/larder/datasets.yaml --file-root /mnt/nfs
-      lets pods use the datasets of that file in inline volumes, and lets volumes name folders
+      lets pods use the datasets of that file in inline volumes, and lets volumes name directories
       below /mnt/nfs
 LARDER_LOG sets the log level, such as `info` or `larder_csi=debug`."
 )]
 struct Args {
     /// The unix socket on which to serve CSI: a path, or unix:///path. Default: plugins/csi.larder.dev/csi.sock in the
-    /// kubelet's folder
+    /// kubelet's directory
     #[arg(long, env = "CSI_ENDPOINT", value_parser = socket_path)]
     endpoint: Option<PathBuf>,
 
-    /// The path of that socket as the kubelet sees it. Default: the same
+    /// The path of that socket as the kubelet sees it. Default: the path of --endpoint
     #[arg(long, env = "LARDER_KUBELET_ENDPOINT")]
     kubelet_endpoint: Option<PathBuf>,
 
-    /// The kubelet's folder; targets must be below it. It must be mounted here at the same path as on the node, with
+    /// The kubelet's directory; targets must be below it. Mount it here at the same path as on the node, with
     /// Bidirectional propagation
     #[arg(long, env = "LARDER_KUBELET_DIR", default_value = "/var/lib/kubelet")]
     kubelet_dir: PathBuf,
 
-    /// Another folder in which targets may be, for tests; may be repeated
+    /// Another directory in which targets may be, for tests; may be repeated
     #[arg(long, hide = true)]
     target_root: Vec<PathBuf>,
 
@@ -55,21 +52,21 @@ struct Args {
     #[arg(long, env = "LARDER_TOPOLOGY")]
     topology: bool,
 
-    /// The folder of larderd's sockets, larderd.sock and handover.sock. Created, and given to larderd's user. May be
-    /// repeated: the first in which larderd answers is used
+    /// The directory of larderd's sockets, larderd.sock and handover.sock. It is created if missing and given to
+    /// larderd's user. May be repeated: the first directory in which larderd answers is used
     #[arg(long, env = "LARDER_RUN_DIR", default_value = "/run/larder")]
     run_dir: Vec<PathBuf>,
 
-    /// A folder to create and give to larderd's user, such as its --cache-dir; may be repeated
+    /// A directory to create and give to larderd's user, such as its --cache-dir; may be repeated
     #[arg(long, value_name = "DIR")]
     daemon_dir: Vec<PathBuf>,
 
-    /// The folder for the records of published volumes; it must outlive the pod of this plugin. Default:
-    /// plugins/csi.larder.dev/state in the kubelet's folder
+    /// The directory for the records of published volumes; it must outlive the pod of this plugin. Default:
+    /// plugins/csi.larder.dev/state in the kubelet's directory
     #[arg(long, env = "LARDER_STATE_DIR")]
     state_dir: Option<PathBuf>,
 
-    /// A YAML file of the datasets that pods may use in inline volumes; it is read at each use
+    /// A YAML file of the datasets that pods may use in inline volumes; it is read again at each use
     #[arg(long, env = "LARDER_DATASETS")]
     datasets: Option<PathBuf>,
 
@@ -86,7 +83,7 @@ struct Args {
     )]
     read_ahead: u64,
 
-    /// A folder that volumes may name with file://, as larderd sees it; may be repeated
+    /// A directory that volumes may name with file://, as larderd sees it; may be repeated
     #[arg(long, env = "LARDER_FILE_ROOT", value_delimiter = ',')]
     file_root: Vec<PathBuf>,
 
@@ -139,44 +136,14 @@ impl Args {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    if let Err(error) = larder_telemetry::init_logs("info") {
-        eprintln!("larder-csi: {error}");
-        return ExitCode::from(2);
-    }
-    match run(args.into_config()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            error!(error = format!("{error:#}"), "larder-csi failed");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(config: Config) -> anyhow::Result<()> {
+    let config = Args::parse().into_config();
     // New files are private unless their mode is set explicitly.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    info!(?config, "settings");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let outcome = runtime.block_on(async {
-        let stop = CancellationToken::new();
-        let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("listen for signals")?;
+    larder_telemetry::program("larder-csi", Some(2), |stop| async move {
+        info!(?config, "settings");
         let driver = tokio::task::block_in_place(|| Driver::open(config))?;
-        let stopping = stop.clone();
-        tokio::spawn(async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            info!("stopping");
-            stopping.cancel();
-        });
         driver.serve(stop).await
-    });
-    // A call that hangs in the kernel must not keep the process alive.
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    outcome
+    })
 }
 
 #[cfg(test)]
@@ -194,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_have_the_defaults_that_they_tell() {
+    fn flags_have_their_documented_defaults() {
         use clap::CommandFactory;
         Args::command().debug_assert();
         let config = Args::parse_from(["larder-csi", "--node-name", "n"]).into_config();

@@ -268,7 +268,7 @@ pub enum BindError {
 fn unmount(path: &Path) -> Result<(), Errno> {
     match rustix::mount::unmount(path, UnmountFlags::NOFOLLOW) {
         Err(Errno::BUSY) => {
-            warn!(path = %path.display(), "files are in use: the mount is detached, and ends with the last of them");
+            warn!(path = %path.display(), "files are still open: the mount is detached, and disappears once the last one is closed");
             rustix::mount::unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
         }
         outcome => outcome,

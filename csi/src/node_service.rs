@@ -78,25 +78,4 @@ impl csi::node_server::Node for NodeService {
             self.node.topology.then(|| csi::Topology { segments: [(TOPOLOGY_KEY.to_owned(), node_id.clone())].into() });
         Ok(Response::new(csi::NodeGetInfoResponse { node_id, max_volumes_per_node: 0, accessible_topology }))
     }
-
-    async fn node_stage_volume(
-        &self,
-        _: Request<csi::NodeStageVolumeRequest>,
-    ) -> Result<Response<csi::NodeStageVolumeResponse>, Status> {
-        Err(Status::unimplemented("volumes are not staged"))
-    }
-
-    async fn node_unstage_volume(
-        &self,
-        _: Request<csi::NodeUnstageVolumeRequest>,
-    ) -> Result<Response<csi::NodeUnstageVolumeResponse>, Status> {
-        Err(Status::unimplemented("volumes are not staged"))
-    }
-
-    async fn node_expand_volume(
-        &self,
-        _: Request<csi::NodeExpandVolumeRequest>,
-    ) -> Result<Response<csi::NodeExpandVolumeResponse>, Status> {
-        Err(Status::unimplemented("a dataset has a fixed size"))
-    }
 }

@@ -117,7 +117,7 @@ impl Records {
             Err(error) => {
                 warn!(
                     %error, file = %file.display(),
-                    "the record of a target that is gone cannot be removed: that is tried again later (--state-dir)"
+                    "cannot remove the record of a target that is gone; the next sweep retries (--state-dir)"
                 );
                 known.left.insert(target.to_owned());
             }

@@ -24,7 +24,7 @@ pub enum TargetError {
         what: &'static str,
     },
     /// The folder above the target is missing.
-    #[error("target path {path}: the folder above it does not exist")]
+    #[error("target path {path}: its parent directory does not exist")]
     NoParent {
         /// The target.
         path: PathBuf,

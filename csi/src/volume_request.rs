@@ -33,7 +33,7 @@ pub fn check_capability(capability: Option<&csi::VolumeCapability>) -> Result<()
     let Some(capability) = capability else { return refuse("is missing") };
     let mount = match &capability.access_type {
         Some(AccessType::Mount(mount)) => mount,
-        Some(AccessType::Block(_)) => return refuse("asks for a block device; Larder serves folders"),
+        Some(AccessType::Block(_)) => return refuse("asks for a block device; Larder serves directories"),
         None => return refuse("has no access type"),
     };
     let mode = capability.access_mode.as_ref().map(|mode| Mode::try_from(mode.mode));

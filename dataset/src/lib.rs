@@ -35,8 +35,8 @@ pub use block::{BLOCK_BYTES, BlockIndex, BlockPart, BlockRange};
 pub use chain::Chain;
 pub use checksum::{crc32c, crc32c_append, crc32c_combine};
 pub use manifest::{
-    Dir, DirIndex, Entry, File, FileIndex, Location, Manifest, ManifestBuilder, ManifestBytes, ManifestError, Totals,
-    VersionTag,
+    Dir, DirIndex, Entry, File, FileBlocks, FileIndex, Location, Manifest, ManifestBuilder, ManifestBytes,
+    ManifestError, Totals, VersionTag,
 };
 pub use name::{NameRules, Rejection};
 pub use placement::{Member, Members, Owners, PlaceKey, Placement, PlacementError};

@@ -44,5 +44,5 @@ pub use compare::{Comparison, FileChange};
 pub use encoder::{DirRow, FileRow, RowEncoder, Seal, Sealed};
 pub use error::ManifestError;
 pub use read::Manifest;
-pub use rows::{Dir, DirIndex, Entry, File, FileIndex, Location, Pack, Totals};
+pub use rows::{Dir, DirIndex, Entry, File, FileBlocks, FileIndex, Location, Pack, Totals};
 pub use version_tag::VersionTag;

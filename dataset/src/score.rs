@@ -1,4 +1,4 @@
-//! Scores a node for a pod: one function for whoever chooses nodes, a scheduler or the plan of a training job.
+//! Scores a node for a pod: one function for schedulers and for the plans of training jobs.
 //!
 //! The cast: a [`Standing`] is what a node has for a pod, in plain numbers; [`terms`] makes tenths of it, one [`Terms`]
 //! for each reason to prefer a node; [`Weights::total`] makes one number from 0 to 10 of these.
@@ -162,8 +162,8 @@ pub fn tenths(part: u64, whole: u64) -> u8 {
     (u128::from(part) * 10).checked_div(u128::from(whole)).unwrap_or(0).min(u128::from(MOST)) as u8
 }
 
-/// 10 if the pod leaves as many whole parts of the node as it finds, less those that it fills; 5 if it breaks one, 0 if it
-/// breaks a node of which nothing was taken.
+/// 10 if the pod leaves as many whole parts of the node as it finds, less those that it fills; 5 if it breaks one, 0 if
+/// it breaks a node of which nothing was taken.
 fn whole(devices: &Devices) -> Option<u8> {
     let Devices { asked, all, free, together, awaited } = *devices;
     if asked == 0 || !awaited {

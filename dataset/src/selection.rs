@@ -1,13 +1,13 @@
 //! Selects files of a snapshot by the lines of a list: paths, folders and patterns.
 //!
-//! A line is a path below the root of the dataset. A folder stands for all files below it. If no file or folder has
+//! A line is a path below the root of the dataset. A folder means all files below it. If no file or folder has
 //! that name, the line is a pattern: `*` is any part of a name, `?` one character, `[a-z]` one of these, `[!a-z]` none
 //! of these, and the name `**` any number of folders. Blank lines and lines that begin with `#` select nothing and
 //! count for nothing.
 //!
 //! [`Selected`] walks the manifest as far as its caller asks: into each folder at most once, with the set of conditions
-//! that are left for what is in it. So a line takes time in proportion to the entries of the dataset and the parts of the
-//! line at most, and memory in proportion to the depth of the tree and these parts.
+//! that are left for what is in it. So a line takes time in proportion to the entries of the dataset and the parts of
+//! the line at most, and memory in proportion to the depth of the tree and these parts.
 
 #[cfg(test)]
 mod tests;
@@ -87,8 +87,8 @@ impl<'m, B: ManifestBytes> Selected<'m, B> {
         Ok(selected)
     }
 
-    /// Walks on to the next file, for at most so many steps. A step is an entry that is looked at. After an error, the
-    /// walk is at its end.
+    /// Walks on to the next file, for at most this many steps. A step is an entry that is looked at. After an error,
+    /// the walk is at its end.
     pub fn advance(&mut self, steps: usize) -> Result<Advance, ManifestError> {
         if let Some(file) = self.file.take() {
             return Ok(Advance::File(file));

@@ -164,7 +164,7 @@ fn check_endpoint(endpoint: &str) -> Result<(), InvalidValue> {
 fn check_region(region: &str) -> Result<(), InvalidValue> {
     let region_byte = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     if region.len() > 64 || !region.bytes().all(region_byte) {
-        return Err(InvalidValue::new("region", "is not the name of a region"));
+        return Err(InvalidValue::new("region", "is not a valid region name"));
     }
     Ok(())
 }

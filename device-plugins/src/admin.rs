@@ -1,7 +1,7 @@
 //! The admin server: `/metrics`, `/healthz`, `/readyz`, and `/devices` with the report of all devices.
 //!
-//! A report names pods and all that they hold, so it is served to this machine's loopback alone: to programs in the pod, such as
-//! `larder devices`. Of pods, the metrics name those with HCAs.
+//! A report names pods and their devices, so it is served on loopback only, for programs in the pod such as `larder devices`.
+//! Metrics name only pods with HCAs.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +14,7 @@ use axum::extract::{ConnectInfo, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use larder_telemetry::admin::{Admin, Labelled, Sample, quoted};
+use larder_telemetry::admin::{Admin, Sample};
 use tokio::sync::watch;
 
 use crate::config::XidAction;
@@ -29,15 +29,12 @@ use crate::view::View;
 /// The program on the admin server.
 #[derive(Debug)]
 pub struct Status {
-    /// The node's name.
     pub node: String,
-    /// What is known: no longer nothing.
+    /// The views; the first one is complete.
     pub view: watch::Receiver<Arc<View>>,
-    /// Who holds devices.
     pub pods: Arc<Pods>,
-    /// What is counted.
     pub counters: Arc<Counters>,
-    /// What pods have of what is limited.
+    /// The RDMA objects of pods.
     pub usage: Usage,
 }
 
@@ -53,7 +50,7 @@ pub async fn serve(
 
 async fn devices(State(status): State<Arc<Status>>, ConnectInfo(from): ConnectInfo<SocketAddr>) -> Response {
     if !from.ip().to_canonical().is_loopback() {
-        let why = "reports name pods: ask within the pod, with `kubectl exec ds/larder-devices -- larder devices`\n";
+        let why = "reports name pods and are served on loopback only: run `kubectl exec ds/larder-devices -- larder devices`\n";
         return (StatusCode::FORBIDDEN, why).into_response();
     }
     let view = Arc::clone(&status.view.borrow());
@@ -67,7 +64,7 @@ async fn devices(State(status): State<Arc<Status>>, ConnectInfo(from): ConnectIn
 /// The kinds of devices, as labels.
 const KINDS: [&str; 3] = ["gpu", "mig", "hca"];
 
-/// What follows from Xids that are told.
+/// The actions of reported Xids.
 const XIDS: [XidAction; 4] = [XidAction::Watch, XidAction::RestartWorker, XidAction::DrainGpu, XidAction::DrainNode];
 
 fn kind(key: &DeviceKey) -> &'static str {
@@ -88,55 +85,47 @@ impl Admin for Status {
         let view = Arc::clone(&self.view.borrow());
         let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;
-        [
+        let numbers = [
             ("devices_api_errors_total", number(&counters.api_errors)),
             ("devices_config_refused", u64::from(view.refused_config.is_some())),
             ("devices_events_dropped_total", number(&counters.events_dropped)),
             ("devices_events_total", number(&counters.events)),
             ("devices_node_writes_total", number(&counters.node_writes)),
-            ("devices_oddities", (view.machine.oddities.len() + view.machine.gpu_oddities.len()) as u64),
-            ("devices_withheld", view.withheld.len() as u64),
-        ]
-        .map(|(name, value)| Sample { name, value })
-        .into()
-    }
-
-    fn labelled(&self) -> Vec<Labelled> {
-        let view = Arc::clone(&self.view.borrow());
+            ("devices_oddities", (view.machine.warnings.len() + view.machine.gpu_warnings.len()) as u64),
+            ("devices_withheld", view.excluded.len() as u64),
+        ];
+        let mut samples: Vec<Sample> = numbers.map(|(name, value)| Sample::new(name, value)).into();
         let machine = &view.machine;
-        let slices: usize = machine.gpus.iter().map(|gpu| gpu.slices.len()).sum();
+        let slices: usize = machine.gpus.iter().map(|gpu| gpu.slices().len()).sum();
         let counts = [machine.gpus.len(), slices, machine.hcas.len()];
-        let of = |name, labels: String, value: u64| Labelled { name, labels, value };
-        let mut labelled: Vec<Labelled> = Vec::new();
         for (kind, count) in KINDS.into_iter().zip(counts) {
-            labelled.push(of("devices_known", format!("kind=\"{kind}\""), count as u64));
+            samples.push(Sample::with("devices_known", [("kind", kind)], count as u64));
         }
-        // Every pair, so that a count goes back to 0 and does not vanish.
+        // Every pair, so that a count returns to 0 instead of disappearing.
         let pair = |kind| Reason::ALL.into_iter().map(move |reason| ((kind, reason.name()), 0));
         let mut faults: BTreeMap<(&str, &str), u64> = KINDS.into_iter().flat_map(pair).collect();
         for (key, fault) in view.faults.iter() {
             *faults.entry((kind(key), fault.reason.name())).or_default() += 1;
         }
         for ((kind, reason), count) in faults {
-            labelled.push(of("devices_out_of_service", format!("kind=\"{kind}\",reason=\"{reason}\""), count));
+            samples.push(Sample::with("devices_out_of_service", [("kind", kind), ("reason", reason)], count));
         }
         for (part, why) in view.missing().all() {
-            labelled.push(of("devices_limits_missing", format!("part=\"{part}\""), u64::from(why.is_some())));
+            samples.push(Sample::with("devices_limits_missing", [("part", part)], u64::from(why.is_some())));
         }
         for action in XIDS {
-            let label = format!("action=\"{}\"", xid::name(action));
-            labelled.push(of("devices_xids_total", label, self.counters.xids(action)));
+            let labels = [("action", xid::name(action))];
+            samples.push(Sample::with("devices_xids_total", labels, self.counters.xids(action)));
         }
-        labelled
+        samples
     }
 
-    async fn read(&self) -> Vec<Labelled> {
-        let labelled = |(of, value): (usage::Of, u64)| {
-            let [namespace, pod, hca] = [&of.namespace, &of.pod, &of.hca].map(|text| quoted(text));
-            let labels = format!("namespace={namespace},pod={pod},hca={hca},object=\"{}\"", of.object);
-            Labelled { name: "devices_rdma_current", labels, value }
+    async fn read(&self) -> Vec<Sample> {
+        let sample = |(of, value): (usage::Of, u64)| {
+            let labels = [("namespace", &*of.namespace), ("pod", &*of.pod), ("hca", &*of.hca), ("object", of.object)];
+            Sample::with("devices_rdma_current", labels, value)
         };
-        self.usage.read().await.into_iter().map(labelled).collect()
+        self.usage.read().await.into_iter().map(sample).collect()
     }
 }
 

@@ -1,8 +1,8 @@
-//! The settings of `larder-devices`: which resources it offers, and of which devices each is made.
+//! The settings of `larder-devices`: which resources it offers, and which devices each consists of.
 //!
-//! The cast: [`Config`] is a file that was found to be sound. `yaml` reads ours, `mellanox` the `configList` of Mellanox's
-//! k8s-rdma-shared-dev-plugin; both are read as YAML, of which JSON is a part, and `document` knows the line of each of its
-//! values, for refusals.
+//! The cast: [`Config`] is a valid file. `yaml` reads our own format, `mellanox` the `configList` of Mellanox's
+//! k8s-rdma-shared-dev-plugin. Both are YAML, of which JSON is a part; `document` parses it with the line of each value, which a
+//! refusal names.
 
 mod document;
 mod mellanox;
@@ -20,15 +20,13 @@ use std::path::Path;
 pub use refusal::{ConfigError, Refusal};
 pub use settings::{Config, Give, HealthConfig, Kind, Limits, Mode, ResourceConfig, ResourceName, Select, XidAction};
 
-use document::Document;
-
-/// The most bytes of a file: more than a ConfigMap holds.
+/// The largest file: more than a ConfigMap holds.
 pub(crate) const FILE_BYTES_MOST: usize = 1 << 20;
 
-/// The text of a file, of which no more is read than may be in it.
+/// The text of a file. At most one byte more than the largest file is read.
 ///
 /// # Errors
-/// The file cannot be read, is too large, or is no text.
+/// The file cannot be read, is too large, or is not UTF-8.
 pub fn read(path: &Path) -> Result<String, ConfigError> {
     let read = || {
         let mut text = String::new();
@@ -42,12 +40,9 @@ pub fn read(path: &Path) -> Result<String, ConfigError> {
 }
 
 impl Config {
-    /// Reads a text; `file` is named in errors. A text with the key `configList` is one of Mellanox's plugin, whatever its file is
-    /// called.
+    /// Reads a text; errors name `file`. A text with the key `configList` is one of Mellanox's plugin, whatever the file's name.
     pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
-        let document = Document(text);
-        let is_mellanox = document.root().key("configList").is_there();
-        let config = if is_mellanox { mellanox::read(file, document) } else { yaml::read(file, document) };
+        let config = if document::has_config_list(text) { mellanox::read(file, text) } else { yaml::read(file, text) };
         config.map_err(|refusal| refusal.of(file))
     }
 }

@@ -3,7 +3,7 @@
 //! The cast: [`devices`] says what the API server is told of them, [`slices`] in which objects, [`moves`] which of them the device
 //! plugin has not let go of yet, and [`Publisher`] writes that. The kubelet calls [`Service`], by the sockets of `server`: [`claim`]
 //! reads what a claim was given, [`prepared`] says what its containers get, a [`claim_file`] holds that as a CDI file, and [`files`] keeps
-//! these files, the only memory of claims. `health` tells the kubelet which devices are out of service.
+//! these files, the only memory of claims. `health` reports to the kubelet which devices are out of service.
 //!
 //! Invariant: no device is offered here and by the device plugin at a time.
 
@@ -81,7 +81,7 @@ pub async fn run(
         let is_needed =
             stop.run_until_cancelled(views.wait_for(|view| has_dra(view))).await.is_some_and(|it| it.is_ok());
         if is_needed {
-            error!("`mode: dra` needs a container runtime with CDI: remove --no-cdi. Nothing is offered by DRA");
+            error!("`mode: dra` needs a container runtime with CDI: remove --no-cdi. no device is offered through DRA");
         }
         stop.cancelled().await;
         return;
@@ -92,7 +92,7 @@ pub async fn run(
         return;
     }
     let Some(client) = stop.run_until_cancelled(client).await else { return };
-    info!(driver = DRIVER, "dynamic resource allocation begins");
+    info!(driver = DRIVER, "dynamic resource allocation starts");
     let (changes, answers) = (watch::Sender::new(0), watch::Sender::new(Answer::None));
     let (changed, answered) = (changes.subscribe(), answers.subscribe());
     let service = service::Settings { node: node.clone(), cdi, found: Found::new(cdi_found) };

@@ -1,4 +1,4 @@
-//! What a container gets for the IDs of a resource. Pure: it looks at a view, and changes nothing.
+//! What a container gets for the IDs of a resource. Pure: it reads a view and changes nothing.
 
 mod hints;
 
@@ -37,7 +37,7 @@ pub enum Refusal {
         id: String,
     },
     /// A device is out of service.
-    #[error("device {id} of {resource} is out of service: {message}; it is back once {ends}")]
+    #[error("device {id} of {resource} is out of service: {message}; it returns to service once {recovery}")]
     OutOfService {
         /// The resource's name.
         resource: String,
@@ -45,8 +45,8 @@ pub enum Refusal {
         id: String,
         /// What was seen.
         message: String,
-        /// What ends it.
-        ends: String,
+        /// The condition of recovery.
+        recovery: String,
     },
 }
 
@@ -63,8 +63,8 @@ pub fn grant(
     for id in ids {
         let unit = resource.unit_of(id).ok_or_else(|| Refusal::Unknown { resource: name(), id: id.clone() })?;
         if let Some((_, fault)) = fault_of(resource.config.give, unit, &view.faults) {
-            let (message, ends) = (fault.message.clone(), fault.ends.clone());
-            return Err(Refusal::OutOfService { resource: name(), id: id.clone(), message, ends });
+            let (message, recovery) = (fault.message.clone(), fault.recovery.clone());
+            return Err(Refusal::OutOfService { resource: name(), id: id.clone(), message, recovery });
         }
         given.extend(unit.devices.iter().filter(|device| !view.faults.contains_key(device)));
     }
@@ -86,7 +86,7 @@ pub fn grant(
 /// The UUIDs of the GPUs and slices among these devices, in the order of the machine.
 fn gpus<'a>(machine: &'a Machine, given: &BTreeSet<&DeviceKey>) -> Vec<&'a str> {
     let all = machine.gpus.iter().flat_map(|gpu| {
-        let slices = gpu.slices.iter().map(|slice| (DeviceKey::Slice(slice.uuid.clone()), slice.uuid.as_str()));
+        let slices = gpu.slices().iter().map(|slice| (DeviceKey::Slice(slice.uuid.clone()), slice.uuid.as_str()));
         std::iter::once((DeviceKey::Gpu(gpu.uuid.clone()), gpu.uuid.as_str())).chain(slices)
     });
     all.filter(|(device, _)| given.contains(device)).map(|(_, uuid)| uuid).collect()

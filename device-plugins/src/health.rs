@@ -38,7 +38,7 @@ use silence::Silence;
 #[derive(Clone, Debug)]
 pub struct Health {
     config: HealthConfig,
-    /// As it was told last: without devices that are gone.
+    /// As last read: without devices that are gone.
     told: Arc<Machine>,
     machine: Arc<Machine>,
     /// Devices of `machine` that are no longer there, and since when.
@@ -68,7 +68,7 @@ impl Health {
         }
     }
 
-    /// Takes what was seen. Returns what somebody should hear of.
+    /// Applies an event. Returns the notices to report.
     pub fn apply(&mut self, event: Event, now: Now) -> Vec<Notice> {
         // What was due before is done before: a port that was down for too long was, even if it is up now.
         self.settle(now);
@@ -163,7 +163,7 @@ impl Health {
     fn count(&mut self, now: Now) {
         let mut seen = Machine::clone(&self.told);
         if !self.driver.answers() {
-            // While NVML is silent, nobody can tell that a GPU is gone.
+            // While NVML is silent, a missing GPU cannot be recognized.
             let named: BTreeSet<String> = seen.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
             let is_there = |gpu: &&Gpu| !self.gone.contains_key(&DeviceKey::Gpu(gpu.uuid.clone()));
             let others = self.machine.gpus.iter().filter(|gpu| !named.contains(&gpu.uuid));
@@ -206,7 +206,7 @@ impl Health {
         let is_meant = |one: &&MigSlice| {
             slice.is_some_and(|(gi, ci)| gi == one.gpu_instance && ci.is_none_or(|ci| ci == one.compute_instance))
         };
-        let slices = gpu.into_iter().filter(|_| is_workers).flat_map(|gpu| &gpu.slices).filter(is_meant);
+        let slices = gpu.into_iter().filter(|_| is_workers).flat_map(|gpu| gpu.slices()).filter(is_meant);
         let mut devices: Vec<DeviceKey> = slices.map(|slice| DeviceKey::Slice(slice.uuid.clone())).collect();
         if devices.is_empty() {
             devices.push(DeviceKey::Gpu(uuid.to_owned()));
@@ -238,7 +238,7 @@ impl Health {
             let own = health.and_then(|health| health.fault(&self.config));
             let fault = self.gone(&key, "NVML no longer names it").or(own).or_else(|| node.clone());
             let fault = fault.or_else(|| self.driver.fault("NVML does not answer"));
-            for device in gpu.slices.iter().map(|slice| DeviceKey::Slice(slice.uuid.clone())).chain([key]) {
+            for device in gpu.slices().iter().map(|slice| DeviceKey::Slice(slice.uuid.clone())).chain([key]) {
                 let fault = fault.clone().or_else(|| self.mark(&device));
                 faults.extend(fault.map(|fault| (device, fault)));
             }
@@ -246,7 +246,7 @@ impl Health {
         for hca in &self.machine.hcas {
             let key = DeviceKey::Hca(hca.place.pci);
             let ports = self.hcas.get(&hca.place.pci).and_then(|health| health.fault(&self.config));
-            let fault = self.gone(&key, "it is no longer in sysfs").or(ports).or_else(|| self.mark(&key));
+            let fault = self.gone(&key, "sysfs no longer lists it").or(ports).or_else(|| self.mark(&key));
             faults.extend(fault.map(|fault| (key, fault)));
         }
         faults
@@ -254,8 +254,8 @@ impl Health {
 
     fn gone(&self, device: &DeviceKey, message: &str) -> Option<Fault> {
         let since = *self.gone.get(device)?;
-        let ends = "it is there again".to_owned();
-        Some(Fault { reason: Reason::Gone, message: message.to_owned(), since, ends })
+        let recovery = "it is present again".to_owned();
+        Some(Fault { reason: Reason::Gone, message: message.to_owned(), since, recovery })
     }
 
     /// The fault of a GPU that takes all others along.
@@ -265,20 +265,20 @@ impl Health {
             standing.filter(|(_, fault)| fault.action == XidAction::DrainNode).min_by_key(|(_, f)| f.since)?;
         Some(Fault {
             reason: Reason::GpuFault,
-            message: format!("the node must be restarted: {} on {uuid}", fault.what),
+            message: format!("the node must be rebooted: {} on {uuid}", fault.what),
             since: fault.since,
-            ends: format!("the node is restarted, or for {uuid}: {}", gpu::ends(&self.config)),
+            recovery: format!("the node is rebooted, or for {uuid}: {}", gpu::recovery(&self.config)),
         })
     }
 
     fn mark(&self, device: &DeviceKey) -> Option<Fault> {
         let (mark, (message, since)) =
             self.marks.iter().find_map(|(mark, devices)| Some((mark, devices.get(device)?)))?;
-        let (reason, ends) = match mark {
-            Mark::HeldElsewhere => (Reason::HeldElsewhere, "the pod or the kubelet has let go of it"),
-            Mark::LimitsMissing => (Reason::LimitsMissing, "the limits can be kept on this node"),
+        let (reason, recovery) = match mark {
+            Mark::HeldElsewhere => (Reason::HeldElsewhere, "the pod or the kubelet releases it"),
+            Mark::LimitsMissing => (Reason::LimitsMissing, "the node can enforce the limits"),
         };
-        Some(Fault { reason, message: message.clone(), since: *since, ends: ends.to_owned() })
+        Some(Fault { reason, message: message.clone(), since: *since, recovery: recovery.to_owned() })
     }
 }
 

@@ -157,7 +157,7 @@ async fn lock(folder: &Path, operation: FlockOperation) -> io::Result<File> {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             Err(rustix::io::Errno::WOULDBLOCK) => {
-                tracing::warn!(folder = %folder.display(), "another larder-devices does not end its turn; going on without");
+                tracing::warn!(folder = %folder.display(), "another larder-devices does not finish its registration; continuing without waiting");
                 return Ok(file);
             }
             Err(errno) => return Err(errno.into()),
@@ -171,7 +171,7 @@ mod tests {
 
     // SEMANTICS: D13
     #[tokio::test]
-    async fn the_newest_that_lives_registers() {
+    async fn the_newest_running_process_registers() {
         let folder = tempfile::tempdir().unwrap();
         let older = Instance::begin(folder.path()).await.unwrap();
         assert!(older.turn().await.unwrap().is_some());

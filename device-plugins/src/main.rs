@@ -4,36 +4,33 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::Parser;
 use larder_devices::inventory::Roots;
 use larder_devices::run::{Settings, run};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::info;
 
-/// Offers the GPUs and HCAs of a node to the kubelet: aligned, healthy again when they are, limited.
+/// Device plugin for GPUs and RDMA HCAs: NUMA-aligned allocation, automatic recovery, per-container limits.
 ///
-/// It needs no capability, but uid 0: the folders of the kubelet and the socket of NRI are root's.
+/// It needs uid 0, because root owns the kubelet's directories and the NRI socket, but no capabilities.
 #[derive(Debug, Parser)]
 #[command(
     version,
     max_term_width = 100,
     after_help = "Examples:
-  larder-devices --config devices.yaml --node n1 --admin-address 127.0.0.1:9470
-      on a node, as root
+  larder-devices --config devices.yaml --node-name n1 --admin-address 127.0.0.1:9470
+      Run it on a node, as root
   larder devices
-      what it offers, in another shell
+      List the devices it offers, from another shell
 LARDER_LOG sets the log level, such as `info` or `larder_devices=debug`."
 )]
 struct Args {
-    /// The file of resources: YAML, or the configList of Mellanox's plugin
+    /// Configuration file: YAML, or the configList of Mellanox's k8s-rdma-shared-dev-plugin
     #[arg(long, env = "LARDER_DEVICES_CONFIG", default_value = "/etc/larder/config.yaml")]
     config: PathBuf,
 
-    /// The node's name
-    #[arg(long, env = "LARDER_NODE")]
-    node: String,
+    /// Name of this node in Kubernetes
+    #[arg(long, alias = "node", env = "LARDER_NODE")]
+    node_name: String,
 
     /// The host's /sys
     #[arg(long, env = "LARDER_SYSFS", default_value = "/sys")]
@@ -43,51 +40,51 @@ struct Args {
     #[arg(long, env = "LARDER_DEV", default_value = "/dev")]
     dev: PathBuf,
 
-    /// The host's /dev, as the container runtime sees it
+    /// The host's /dev as the container runtime sees it
     #[arg(long, env = "LARDER_HOST_DEV", default_value = "/dev")]
     host_dev: PathBuf,
 
-    /// The kubelet's folder
+    /// Root directory of the kubelet
     #[arg(long, env = "LARDER_KUBELET_DIR", default_value = "/var/lib/kubelet")]
     kubelet_dir: PathBuf,
 
-    /// The folder for CDI files
+    /// Directory to write CDI files to
     #[arg(long, env = "LARDER_CDI_DIR", default_value = "/var/run/cdi")]
     cdi_dir: PathBuf,
 
-    /// Further folders in which the container runtime finds CDI files
+    /// Other directories in which the container runtime looks for CDI files
     #[arg(long, env = "LARDER_VENDOR_CDI_DIR", default_values = ["/etc/cdi"])]
     vendor_cdi_dir: Vec<PathBuf>,
 
-    /// Name device nodes instead of CDI devices, for a container runtime without CDI. Limits need CDI
+    /// Pass device nodes instead of CDI devices, for a container runtime without CDI. Limits need CDI
     #[arg(long, env = "LARDER_NO_CDI")]
     no_cdi: bool,
 
-    /// The socket of the container runtime for NRI plugins
+    /// NRI socket of the container runtime
     #[arg(long, env = "LARDER_NRI_SOCKET", default_value = "/var/run/nri/nri.sock")]
     nri_socket: PathBuf,
 
-    /// Where the host's cgroups are
+    /// The host's cgroup mount
     #[arg(long, env = "LARDER_CGROUPS", default_value = "/sys/fs/cgroup")]
     cgroups: PathBuf,
 
-    /// The program that limits RDMA objects, to be put on the host
+    /// OCI hook that limits RDMA objects; it is copied to the host
     #[arg(long, env = "LARDER_HOOK", default_value = "/usr/bin/larder-rdma-limit")]
     hook: PathBuf,
 
-    /// The folder of the host to put it in, which has the same path here
+    /// Host directory for the hook, mounted at the same path here
     #[arg(long, env = "LARDER_HOOK_DIR", default_value = "/opt/larder/bin")]
     hook_dir: PathBuf,
 
-    /// NVIDIA's management library
+    /// NVIDIA's management library (NVML)
     #[arg(long, env = "LARDER_NVML", default_value = "libnvidia-ml.so.1")]
     nvml: PathBuf,
 
-    /// The file in which faults of GPUs outlive a restart of this program
+    /// File that keeps GPU faults across restarts of this program
     #[arg(long, env = "LARDER_FAULTS", default_value = "/run/larder/devices/faults.json")]
     faults: PathBuf,
 
-    /// The address on which to serve /metrics, /healthz, /readyz and /devices over HTTP
+    /// Address to serve /metrics, /healthz, /readyz and /devices on, over HTTP
     #[arg(long, env = "LARDER_ADMIN_ADDRESS")]
     admin_address: Option<SocketAddr>,
 }
@@ -97,7 +94,7 @@ impl Args {
         let mut cdi_found = self.vendor_cdi_dir;
         cdi_found.push(self.cdi_dir.clone());
         Settings {
-            node: self.node,
+            node: self.node_name,
             config: self.config,
             roots: Roots { sysfs: self.sysfs, dev: self.dev },
             host_dev: self.host_dev,
@@ -116,42 +113,12 @@ impl Args {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    if let Err(error) = larder_telemetry::init_logs("info") {
-        eprintln!("larder-devices: {error}");
-        return ExitCode::from(2);
-    }
-    match start(args.into_settings()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            error!(error = format!("{error:#}"), "larder-devices ends");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn start(settings: Settings) -> anyhow::Result<()> {
-    info!(?settings, "settings");
-    // One: what blocks has threads of its own, and a second one only costs memory and wakes.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let outcome = runtime.block_on(async {
-        let stop = CancellationToken::new();
-        let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("listen for signals")?;
-        let stopping = stop.clone();
-        tokio::spawn(async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            info!("stopping");
-            stopping.cancel();
-        });
+    let settings = Args::parse().into_settings();
+    // One worker: blocking calls have threads of their own, and a second worker costs memory and wake-ups.
+    larder_telemetry::program("larder-devices", Some(1), |stop| async move {
+        info!(?settings, "settings");
         run(settings, stop).await
-    });
-    // A read of sysfs may hang in the firmware of a device.
-    runtime.shutdown_background();
-    outcome
+    })
 }
 
 #[cfg(test)]
@@ -159,12 +126,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_have_the_defaults_that_they_tell() {
+    fn flags_have_their_documented_defaults() {
         use clap::CommandFactory;
         Args::command().debug_assert();
-        let settings = Args::parse_from(["larder-devices", "--node", "n1"]).into_settings();
+        let settings = Args::parse_from(["larder-devices", "--node-name", "n1"]).into_settings();
         assert_eq!(settings.roots, Roots::default());
         assert_eq!(settings.cdi_found, ["/etc/cdi", "/var/run/cdi"].map(PathBuf::from));
+        // The flag was called --node in 0.1.0.
         let settings = Args::parse_from(["larder-devices", "--node", "n1", "--no-cdi"]).into_settings();
         assert_eq!(settings.cdi, None);
     }

@@ -23,7 +23,7 @@ pub const LIMITS_ANNOTATION: &str = "rdma.larder.dev/limits";
 /// arguments, as lines of `rdma.max`, and never above them.
 pub const MAX_ANNOTATION: &str = larder_rdma_limit::MAX_ANNOTATION;
 
-/// The node condition that tells of devices out of service.
+/// The node condition of devices that are out of service.
 pub const DEVICE_FAULT_CONDITION: &str = "larder.dev/DeviceFault";
 
 /// The hook's program, in the folder of the host that the DaemonSet installs it to.

@@ -1,11 +1,11 @@
 //! The NRI plugin: the container runtime asks it about each container before it creates it.
 //!
-//! It sets what the hook cannot (RLIMIT_MEMLOCK), hands a pod's wish for lower limits to the hook, and refuses containers of pods
-//! whose wish cannot be kept. The cast: `Mux` carries two connections of ttrpc over one socket in `frame`s; `Plugin` is what the
-//! runtime calls on one of them; `container` is the decision about one container; [`Containers`] are those with HCAs.
+//! It sets what the hook cannot (RLIMIT_MEMLOCK), passes a pod's request for lower limits to the hook, and refuses containers of
+//! pods whose request cannot be met. The cast: `Mux` carries two connections of ttrpc over one socket in `frame`s; `Plugin` is what the
+//! runtime calls on one of them; `container` decides about one container; [`Containers`] are those with HCAs.
 //!
-//! Invariant: nothing depends on this plugin being there. Runtimes go on without a plugin that is away, late or dead, so the
-//! limit itself is the hook's.
+//! Invariant: no limit of RDMA objects depends on this plugin. Runtimes create containers without a plugin that is absent, late or
+//! dead, so the hook sets the limit.
 
 mod container;
 mod frame;
@@ -38,54 +38,52 @@ use service::Plugin;
 /// The version of the protocol.
 const NRI_VERSION: &str = "v0.12.3";
 
-/// The runtime gives up on a plugin that is not registered by then.
+/// The runtime rejects a plugin that takes longer to register.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Between two attempts to connect. Containers that are created meanwhile are not asked about, so the longest is short.
+/// The pauses between attempts to connect. They are short because containers that start meanwhile are not adjusted.
 const PAUSES_MS: [u64; 5] = [10, 50, 100, 250, 500];
 
-/// Whether the runtime asks about its containers.
+/// Whether the runtime calls the plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It does.
     Connected,
-    /// It does not, with the reason, for people.
+    /// It does not, with the reason.
     Away(Arc<str>),
 }
 
-/// What the plugin tells others.
+/// What the plugin publishes.
 #[derive(Clone, Debug)]
-pub struct Told {
-    /// Whether the runtime asks.
+pub struct Outputs {
     pub status: watch::Sender<Status>,
     /// The containers that have HCAs.
     pub containers: watch::Sender<Arc<Containers>>,
 }
 
-impl Default for Told {
+impl Default for Outputs {
     fn default() -> Self {
         let status = watch::Sender::new(Status::Away("not tried yet".into()));
         Self { status, containers: watch::Sender::new(Arc::default()) }
     }
 }
 
-/// Answers the runtime until `stop`, and connects again whenever the connection ends. `socket` is the runtime's, usually
-/// `/var/run/nri/nri.sock`. While a newer process lives, containers are its.
+/// Serves the runtime at `socket` until `stop`, and reconnects whenever the connection ends. While a newer process runs, this one
+/// leaves containers to it.
 pub async fn run(
     socket: PathBuf,
     view: watch::Receiver<Arc<View>>,
     instance: Begun,
-    told: Told,
+    outputs: Outputs,
     stop: CancellationToken,
 ) {
     let mut attempt = 0;
     loop {
-        let plugin = Arc::new(Plugin::new(view.clone(), instance.clone(), told.containers.clone()));
+        let plugin = Arc::new(Plugin::new(view.clone(), instance.clone(), outputs.containers.clone()));
         let mut is_asked = plugin.is_asked();
         let connected = async {
             let _ = is_asked.wait_for(|asked| *asked).await;
-            told.status.send_replace(Status::Connected);
-            info!("the container runtime asks about its containers");
+            outputs.status.send_replace(Status::Connected);
+            info!("the container runtime calls the NRI plugin");
             std::future::pending().await
         };
         let ended = tokio::select! {
@@ -95,12 +93,12 @@ pub async fn run(
         };
         let was_asked = *plugin.is_asked().borrow();
         let why: Arc<str> = format!("{}: {}", socket.display(), ended).into();
-        let is_news = told.status.send_if_modified(|status| {
+        let is_news = outputs.status.send_if_modified(|status| {
             let away = Status::Away(Arc::clone(&why));
             std::mem::replace(status, away.clone()) != away
         });
         if is_news {
-            warn!(%why, "the container runtime does not ask about its containers");
+            warn!(%why, "the container runtime does not call the NRI plugin");
         }
         attempt = if was_asked { 0 } else { (attempt + 1).min(PAUSES_MS.len() - 1) };
         tokio::select! {

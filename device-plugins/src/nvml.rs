@@ -1,8 +1,8 @@
-//! The GPUs, as NVIDIA's management library (NVML) tells of them.
+//! The GPUs, as NVIDIA's management library (NVML) reports them.
 //!
-//! The library is loaded at run time and may be absent. Its calls block, for minutes if the driver hangs, so they are made by two
-//! threads of their own and never on the runtime: `ask` reads GPUs and their health every few seconds, and `listen` waits for
-//! Xids. [`run`] starts both and watches whether they get answers. What they learn is [`DriverNews`].
+//! The library is loaded at run time and may be absent. Its calls block, for minutes if the driver hangs, so two dedicated threads
+//! make them, never the runtime: `ask` reads GPUs and their health every few seconds, and `listen` waits for Xids. [`run`] starts
+//! both and watches whether their calls return. They report [`DriverNews`].
 //!
 //! Invariant: there are these two threads and never more, whatever hangs.
 
@@ -23,13 +23,13 @@ use tokio_util::sync::CancellationToken;
 
 use shared::Shared;
 
-/// A thread has ended although nobody stopped it: a defect.
+/// A thread has stopped unexpectedly: a bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the thread {0} has ended")]
+#[error("the thread {0} stopped unexpectedly")]
 pub struct ThreadEnded(&'static str);
 
-/// Sends news until `stop`. Where the queue is full, the threads wait for room: nothing is dropped, and the driver keeps what has
-/// happened meanwhile. Cancel-safe; a thread that is in a call of the driver is left behind and ends when the call does.
+/// Sends news until `stop`. While the channel is full, the threads wait: nothing is dropped, because the driver queues its events.
+/// Cancel-safe: a thread inside a driver call is left behind and ends when the call returns.
 ///
 /// # Errors
 /// When a thread has ended.
@@ -59,8 +59,8 @@ pub async fn run(
             _ = tick.tick() => {
                 for call in shared.newly_overdue(settings.silent_after) {
                     let why = format!("{call} has not returned for {:?}", settings.silent_after);
-                    tracing::warn!(why, "the GPU driver hangs");
-                    // If nobody listens any more, the next turn ends the loop.
+                    tracing::warn!(why, "the GPU driver does not respond");
+                    // If the receiver is gone, the next turn ends the loop.
                     let _ = news.send(DriverNews::Failed { why }).await;
                 }
             }
@@ -69,12 +69,12 @@ pub async fn run(
     shared.stop();
     let both = async { (asking.await, listening.await) };
     if tokio::time::timeout(Duration::from_secs(1), both).await.is_err() {
-        tracing::warn!("a call of the GPU driver is left behind");
+        tracing::warn!("leaving a thread behind in a GPU driver call");
     }
     Ok(())
 }
 
-/// Runs `work` in a thread of its own. What is returned is ready when the thread has ended, by a panic, too.
+/// Runs `work` in a thread of its own. The returned receiver completes when the thread ends, also by a panic.
 fn start(name: &'static str, work: impl FnOnce() + Send + 'static) -> oneshot::Receiver<()> {
     let (ended, wait) = oneshot::channel();
     let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || {

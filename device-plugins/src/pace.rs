@@ -2,26 +2,13 @@
 
 use std::time::Duration;
 
-/// Twice as long after each failure.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Backoff {
-    next: Duration,
-}
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 
-impl Backoff {
-    const FIRST: Duration = Duration::from_secs(1);
-    const LONGEST: Duration = Duration::from_secs(60);
-
-    pub(crate) fn new() -> Self {
-        Self { next: Self::FIRST }
-    }
-
-    /// The pause after a failure.
-    pub(crate) fn pause(&mut self) -> Duration {
-        let pause = self.next;
-        self.next = (pause * 2).min(Self::LONGEST);
-        pause
-    }
+/// The pauses after failures: a second, then twice as long after each, up to a minute. They never end.
+pub(crate) fn pauses() -> ExponentialBackoff {
+    let builder =
+        ExponentialBuilder::new().with_min_delay(Duration::from_secs(1)).with_max_delay(Duration::from_secs(60));
+    builder.without_max_times().build()
 }
 
 /// A part of `most` for each name, so that the nodes of a cluster do not all ask at once.
@@ -36,9 +23,9 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_a_minute() {
-        let mut backoff = Backoff::new();
-        let pauses: Vec<u64> = (0..8).map(|_| backoff.pause().as_secs()).collect();
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+        let first: Vec<u64> = pauses().take(8).map(|pause| pause.as_secs()).collect();
+        assert_eq!(first, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(pauses().nth(1000), Some(Duration::from_secs(60)));
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub async fn run(
         servers.retain(|name, stop| {
             let stays = wanted.contains(&name);
             if !stays {
-                info!(resource = %name, "a resource is no longer offered");
+                info!(resource = %name, "resource no longer offered");
                 stop.cancel();
             }
             stays

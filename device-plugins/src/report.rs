@@ -1,183 +1,25 @@
-//! All devices of the node as JSON, which `GET /devices` serves and `larder devices` shows. Schema: [`Report`], in camel case;
-//! lists are in the order of PCI addresses, so equal nodes give equal bytes.
+//! The report of all devices of the node, which `GET /devices` serves: a [`View`] and the pods in the words of
+//! [`larder_devices_api::report`].
 
 use std::time::SystemTime;
 
 use k8s_openapi::jiff::Timestamp;
-use serde::Serialize;
+use larder_devices_api::report::{self as wire, DeviceKind, Report};
 
-use crate::config::{Kind, Mode};
-use crate::health::capabilities::Capabilities;
-use crate::machine::{Gpu, GpuFamily, Hca, LinkLayer, Machine, MigSlice, Oddity, PciAddress, Place, Port, RdmaMode};
+use crate::machine::{CharDevice, Gid, Gpu, Hca, Machine, MigSlice, Place, Port};
 use crate::node::holders::Holder;
 use crate::node::pods::Known;
 use crate::resource::{DeviceKey, Resource};
 use crate::view::View;
 
-/// A node's devices at one moment.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Report {
-    /// The node's name.
-    pub node: String,
-    /// The version of the GPUs' driver.
-    pub gpu_driver: Option<String>,
-    /// How HCAs belong to network namespaces.
-    pub rdma_mode: RdmaMode,
-    /// The resources of the configuration, also those that select nothing on this node.
-    pub resources: Vec<Offered>,
-    /// GPUs, each with its slices behind it, and then HCAs.
-    pub devices: Vec<Device>,
-    /// Devices that a resource selects and does not offer, and why.
-    pub withheld: Vec<Withheld>,
-    /// What could not be read as it should be.
-    pub oddities: Vec<Oddity>,
-    /// Why each part that limits depend on is missing; `null` if it is there, or if no limit of the node's
-    /// devices needs it.
-    pub missing: Capabilities,
-    /// Why the newest configuration is not in force.
-    pub refused_config: Option<String>,
-    /// Why the pods may be out of date.
-    pub pods_trouble: Option<String>,
-}
-
-/// A resource.
-#[derive(Debug, Serialize)]
-pub struct Offered {
-    /// Its name.
-    pub name: String,
-    /// What it is made of.
-    pub kind: Kind,
-    /// Who hands it out.
-    pub mode: Mode,
-    /// How many devices it has.
-    pub devices: usize,
-    /// How many of them, or of their shares, containers can have.
-    pub ids: usize,
-}
-
-/// A device.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Device {
-    /// What it is called after every reboot: the UUID of a GPU or a slice, the PCI address of an HCA.
-    pub id: String,
-    /// What it is called now: `nvidia0`, `mlx5_0`; the profile of a slice.
-    pub name: String,
-    /// Where it is; a slice is where its GPU is.
-    pub place: Located,
-    /// What it is.
-    #[serde(flatten)]
-    pub kind: Described,
-    /// The resources that offer it.
-    pub resources: Vec<Offer>,
-    /// The containers that hold it.
-    pub pods: Vec<Holder>,
-    /// Why it is out of service; `null` if it is in service.
-    pub fault: Option<Faulty>,
-}
-
-/// A place, with the switch.
-#[derive(Debug, Serialize)]
-pub struct Located {
-    #[serde(flatten)]
-    place: Place,
-    /// The upstream port of its PCIe switch.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    switch: Option<PciAddress>,
-}
-
-/// What a device is.
-#[derive(Debug, Serialize)]
-#[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum Described {
-    /// A GPU.
-    Gpu {
-        /// Its model.
-        model: String,
-        /// Its generation.
-        family: GpuFamily,
-        /// Its memory.
-        memory_bytes: u64,
-        /// True if it is cut into slices.
-        mig: bool,
-    },
-    /// A slice of a GPU.
-    Mig {
-        /// The GPU's UUID.
-        gpu: String,
-        /// Its memory.
-        memory_bytes: u64,
-    },
-    /// An HCA.
-    Hca {
-        /// Its node GUID, as sysfs writes it.
-        node_guid: String,
-        /// What its first port is connected to.
-        link_layer: LinkLayer,
-        /// The rate of its fastest port, in Gbit/s.
-        rate_gbps: f64,
-        /// Its kernel driver.
-        driver: String,
-        /// Its network interfaces.
-        netdevs: Vec<String>,
-        /// The physical function, if it is a virtual one.
-        physical_function: Option<PciAddress>,
-        /// Its ports.
-        ports: Vec<Port>,
-    },
-}
-
-/// How a resource offers a device.
-#[derive(Debug, Serialize)]
-pub struct Offer {
-    /// The resource's name.
-    pub name: String,
-    /// What the resource is made of.
-    pub kind: Kind,
-    /// Who hands it out.
-    pub mode: Mode,
-    /// The ID, without the number of a shared one.
-    pub id: String,
-    /// IDs for the device.
-    pub share: u16,
-}
-
-/// Why a device is out of service.
-#[derive(Debug, Serialize)]
-pub struct Faulty {
-    /// One word.
-    pub reason: &'static str,
-    /// What was seen.
-    pub message: String,
-    /// Since when (RFC 3339).
-    pub since: String,
-    /// What ends it.
-    pub ends: String,
-}
-
-/// A device that is not offered.
-#[derive(Debug, Serialize)]
-pub struct Withheld {
-    /// The device's ID.
-    pub device: String,
-    /// Why.
-    pub why: String,
-}
-
 /// The report of a view.
 pub fn of(node: &str, view: &View, known: &Known) -> Report {
-    let Machine { gpus, hcas, gpu_driver, rdma_mode, oddities, gpu_oddities, .. } = &*view.machine;
-    let mut devices: Vec<Device> = Vec::new();
+    let Machine { gpus, hcas, gpu_driver, rdma_mode, warnings, gpu_warnings, .. } = &*view.machine;
+    let mut devices = Vec::new();
     for gpu in gpus {
-        devices.push(device(
-            view,
-            known,
-            DeviceKey::Gpu(gpu.uuid.clone()),
-            (format!("nvidia{}", gpu.minor), &gpu.place),
-            described(gpu),
-        ));
-        for slice in &gpu.slices {
+        let key = DeviceKey::Gpu(gpu.uuid.clone());
+        devices.push(device(view, known, key, (format!("nvidia{}", gpu.minor), &gpu.place), of_gpu(gpu)));
+        for slice in gpu.slices() {
             let key = DeviceKey::Slice(slice.uuid.clone());
             devices.push(device(view, known, key, (slice.profile.clone(), &gpu.place), of_slice(gpu, slice)));
         }
@@ -185,82 +27,136 @@ pub fn of(node: &str, view: &View, known: &Known) -> Report {
     for hca in hcas {
         devices.push(device(view, known, DeviceKey::Hca(hca.place.pci), (hca.name.clone(), &hca.place), of_hca(hca)));
     }
-    let withheld = view.withheld.iter().map(|it| Withheld { device: it.device.to_string(), why: it.why.clone() });
+    let excluded = view.excluded.iter().map(|it| wire::Excluded { device: it.device.to_string(), why: it.to_string() });
+    let warnings = gpu_warnings.iter().chain(warnings);
+    let missing = view.missing();
     Report {
         node: node.to_owned(),
         gpu_driver: gpu_driver.clone(),
-        rdma_mode: *rdma_mode,
-        resources: view.resources.iter().map(offered).collect(),
+        rdma_mode: rdma_mode.name().to_owned(),
+        resources: view.resources.iter().map(resource).collect(),
         devices,
-        withheld: withheld.collect(),
-        oddities: gpu_oddities.iter().chain(oddities).cloned().collect(),
-        missing: view.missing(),
+        excluded: excluded.collect(),
+        warnings: warnings.map(|it| wire::Warning { at: it.at.clone(), why: it.why.clone() }).collect(),
+        missing: missing.all().map(|(part, why)| (part.to_owned(), why.map(str::to_owned))).into(),
         refused_config: view.refused_config.as_deref().map(str::to_owned),
         pods_trouble: known.trouble.clone(),
     }
 }
 
-fn offered(resource: &Resource) -> Offered {
+fn resource(resource: &Resource) -> wire::Resource {
     let config = &resource.config;
-    Offered {
+    wire::Resource {
         name: config.name.to_string(),
-        kind: config.kind,
-        mode: config.mode,
-        devices: resource.devices().count(),
-        ids: resource.ids().count(),
+        kind: config.kind.name().to_owned(),
+        mode: config.mode.name().to_owned(),
+        devices: resource.devices().count() as u64,
+        ids: resource.ids().count() as u64,
     }
 }
 
-fn device(view: &View, known: &Known, key: DeviceKey, (name, place): (String, &Place), kind: Described) -> Device {
+fn device(
+    view: &View,
+    known: &Known,
+    key: DeviceKey,
+    (name, place): (String, &Place),
+    kind: DeviceKind,
+) -> wire::Device {
     let offers = view.resources.iter().flat_map(|resource| {
         let units = resource.units.iter().filter(|unit| unit.devices.contains(&key));
-        units.map(|unit| Offer {
+        units.map(|unit| wire::Offer {
             name: resource.config.name.to_string(),
-            kind: resource.config.kind,
-            mode: resource.config.mode,
+            kind: resource.config.kind.name().to_owned(),
+            mode: resource.config.mode.name().to_owned(),
             id: unit.id.clone(),
             share: resource.config.share,
         })
     });
-    let fault = view.faults.get(&key).map(|fault| Faulty {
-        reason: fault.reason.name(),
+    let fault = view.faults.get(&key).map(|fault| wire::Fault {
+        reason: fault.reason.name().to_owned(),
         message: fault.message.clone(),
         since: rfc3339(fault.since),
-        ends: fault.ends.clone(),
+        recovery: fault.recovery.clone(),
     });
-    Device {
+    wire::Device {
         id: key.to_string(),
         name,
-        place: Located { place: place.clone(), switch: place.switch() },
+        place: location(place),
         kind,
         resources: offers.collect(),
-        pods: known.held.by(&key).cloned().collect(),
+        pods: known.held.by(&key).map(holder).collect(),
         fault,
     }
 }
 
-fn described(gpu: &Gpu) -> Described {
-    let Gpu { model, family, memory_bytes, mig, .. } = gpu;
-    Described::Gpu { model: model.clone(), family: *family, memory_bytes: *memory_bytes, mig: *mig }
-}
-
-fn of_slice(gpu: &Gpu, slice: &MigSlice) -> Described {
-    Described::Mig { gpu: gpu.uuid.clone(), memory_bytes: slice.memory_bytes }
-}
-
-fn of_hca(hca: &Hca) -> Described {
-    Described::Hca {
-        node_guid: hca.node_guid.clone(),
-        link_layer: hca.ports.first().map(|port| port.link_layer).unwrap_or_default(),
-        rate_gbps: hca.ports.iter().map(|port| port.rate_gbps).fold(0.0, f64::max),
-        driver: hca.driver.clone(),
-        netdevs: hca.netdevs.clone(),
-        physical_function: hca.physical_function,
-        ports: hca.ports.clone(),
+fn location(place: &Place) -> wire::Location {
+    wire::Location {
+        pci: place.pci.to_string(),
+        root: place.root.clone(),
+        numa: place.numa,
+        switch: place.switch().map(|switch| switch.to_string()),
     }
 }
 
-/// A time in whole seconds. One that no calendar has is the first one.
+fn holder(holder: &Holder) -> wire::Holder {
+    let Holder { namespace, pod, container, resource, id, uid: _ } = holder.clone();
+    wire::Holder { namespace, pod, container, resource, id }
+}
+
+fn of_gpu(gpu: &Gpu) -> DeviceKind {
+    DeviceKind::Gpu(wire::Gpu {
+        model: gpu.model.clone(),
+        family: gpu.family.name().to_owned(),
+        memory_bytes: gpu.memory_bytes,
+        mig: gpu.mig.is_some(),
+    })
+}
+
+fn of_slice(gpu: &Gpu, slice: &MigSlice) -> DeviceKind {
+    DeviceKind::Mig(wire::Slice { gpu: gpu.uuid.clone(), memory_bytes: slice.memory_bytes })
+}
+
+fn of_hca(hca: &Hca) -> DeviceKind {
+    DeviceKind::Hca(wire::Hca {
+        node_guid: hca.node_guid.clone(),
+        link_layer: hca.ports.first().map(|port| port.link_layer).unwrap_or_default().name().to_owned(),
+        rate_gbps: hca.ports.iter().map(|port| port.rate_gbps).fold(0.0, f64::max),
+        driver: hca.driver.clone(),
+        netdevs: hca.netdevs.clone(),
+        physical_function: hca.physical_function.map(|function| function.to_string()),
+        ports: hca.ports.iter().map(port).collect(),
+    })
+}
+
+fn port(port: &Port) -> wire::Port {
+    wire::Port {
+        number: port.number,
+        link_layer: port.link_layer.name().to_owned(),
+        state: port.state.to_string(),
+        phys_state: port.phys_state.to_string(),
+        rate_gbps: port.rate_gbps,
+        lid: port.lid,
+        gids: port.gids.iter().map(gid).collect(),
+        umad: port.umad.as_ref().map(char_device),
+        issm: port.issm.as_ref().map(char_device),
+    }
+}
+
+fn gid(gid: &Gid) -> wire::Gid {
+    let groups = gid.gid.chunks_exact(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1]));
+    wire::Gid {
+        index: gid.index,
+        gid: groups.collect::<Vec<_>>().join(":"),
+        gid_type: gid.gid_type.name().to_owned(),
+        netdev: gid.netdev.clone(),
+    }
+}
+
+fn char_device(device: &CharDevice) -> wire::CharDevice {
+    wire::CharDevice { name: device.name.clone(), numbers: device.numbers }
+}
+
+/// A time in whole seconds. A time outside the calendar is 1970.
 fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(SystemTime::UNIX_EPOCH).map(|since| since.as_secs()).unwrap_or_default();
     i64::try_from(seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok()).unwrap_or_default().to_string()
@@ -275,25 +171,28 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::config::{Kind, ResourceName};
+    use crate::health::capabilities::Capabilities;
     use crate::health::{Fault, Reason};
-    use crate::machine::{CharDevice, Gid};
+    use crate::machine::{CharDevice, Gid, Warning};
     use crate::node::holders::Held;
     use crate::node::holders::tests::listed;
     use crate::node::samples;
     use crate::node::uids::Uids;
+    use crate::resource::{Excluded, Exclusion};
 
     fn shown(view: &View, known: &Known) -> Value {
         serde_json::to_value(of("n1", view, known)).unwrap()
     }
 
     #[test]
-    fn a_device_has_its_place_its_resource_and_why_it_is_out_of_service() {
+    fn a_device_is_reported_with_its_location_resource_and_fault() {
         let since = SystemTime::UNIX_EPOCH + Duration::from_millis(1_000_500);
         let fault = Fault {
             reason: Reason::PortDown,
             message: "port 1 is DOWN".into(),
             since,
-            ends: "port 1 is ACTIVE for 30 s".into(),
+            recovery: "port 1 is ACTIVE for 30 s".into(),
         };
         let mut view = samples::view();
         view.faults = Arc::new([(samples::hca(1), fault)].into());
@@ -323,14 +222,14 @@ mod tests {
     }
 
     #[test]
-    fn it_says_what_is_withheld_odd_missing_and_refused() {
+    fn exclusions_warnings_missing_components_and_a_refused_configuration_are_reported() {
         let mut view = samples::view();
         let slices = vec![MigSlice { uuid: "MIG-1".into(), profile: "1g.10gb".into(), ..MigSlice::default() }];
         let mut machine = (*view.machine).clone();
-        machine.gpus[0].slices = slices;
-        machine.oddities = vec![Oddity { at: "class/infiniband/mlx5_9".into(), why: "a dangling link".into() }];
+        machine.gpus[0].mig = Some(slices);
+        machine.warnings = vec![Warning { at: "class/infiniband/mlx5_9".into(), why: "a dangling link".into() }];
         view.machine = Arc::new(machine);
-        view.withheld = Arc::new([crate::view::Withheld { device: samples::hca(0), why: "no GPU is near".into() }]);
+        view.excluded = Arc::new([excluded()]);
         view.capabilities = Capabilities { nri: Some("it is away".into()), ..view.capabilities };
         view.refused_config = Some("line 3".into());
         let known = Known { trouble: Some("no kubelet".into()), ..Known::default() };
@@ -340,14 +239,14 @@ mod tests {
             (&slice["kind"], &slice["gpu"], &slice["name"]),
             (&json!("mig"), &json!("GPU-0"), &json!("1g.10gb"))
         );
-        assert_eq!(report["withheld"], json!([{"device": "0000:20:00.0", "why": "no GPU is near"}]));
+        assert_eq!(report["withheld"], json!([{"device": "0000:20:00.0", "why": excluded().to_string()}]));
         assert_eq!(report["oddities"][0]["why"], "a dangling link");
         assert_eq!(report["missing"], json!({"controller": null, "hook": null, "nri": "it is away"}));
         assert_eq!((&report["refusedConfig"], &report["podsTrouble"]), (&json!("line 3"), &json!("no kubelet")));
     }
 
     #[test]
-    fn each_resource_says_how_many_devices_it_has_and_one_without_is_there() {
+    fn each_resource_is_reported_with_its_number_of_devices_even_if_none() {
         let mut resources = samples::view().resources.to_vec();
         resources.push(samples::resource("larder.dev/mig", Kind::Mig, 1, &[]));
         let view = View { resources: resources.into(), ..samples::view() };
@@ -358,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_limits_of_devices_need_is_missing() {
+    fn only_components_that_the_limits_need_are_missing() {
         let mut view = samples::view();
         view.capabilities = Capabilities::default();
         let missing = |view: &View| shown(view, &Known::default())["missing"].clone();
@@ -386,12 +285,18 @@ mod tests {
         assert_eq!((&hca["ports"][0]["state"], &hca["ports"][0]["physState"]), (&json!("ACTIVE"), &json!("LinkUp")));
     }
 
+    fn excluded() -> Excluded {
+        let resource = ResourceName::new("larder.dev/rail").unwrap();
+        Excluded { device: samples::hca(0), resource, why: Exclusion::NoUverbs }
+    }
+
     /// A view whose report has every key.
     fn full() -> View {
         let mut view = samples::view();
         let machine = Arc::make_mut(&mut view.machine);
-        machine.gpus[0].slices = vec![MigSlice { uuid: "MIG-1".into(), ..MigSlice::default() }];
-        machine.oddities = vec![Oddity { at: "a".into(), why: "b".into() }];
+        machine.gpus[0].mig =
+            Some(vec![MigSlice { uuid: "MIG-1".into(), profile: "1g.10gb".into(), ..MigSlice::default() }]);
+        machine.warnings = vec![Warning { at: "a".into(), why: "b".into() }];
         let hca = &mut machine.hcas[0];
         hca.node_guid = "0c42:a103:0065:1a2b".into();
         hca.place.bridges = (1..4).map(|n| format!("0000:0{n}:00.0").parse().unwrap()).collect();
@@ -403,12 +308,12 @@ mod tests {
         (port.umad, port.issm) = (node("umad0"), node("issm0"));
         let fault = Fault {
             reason: Reason::PortDown,
-            message: String::new(),
+            message: "port 1 is DOWN".into(),
             since: SystemTime::UNIX_EPOCH,
-            ends: String::new(),
+            recovery: "port 1 is ACTIVE for 30 s".into(),
         };
         view.faults = Arc::new([(samples::hca(0), fault)].into());
-        view.withheld = Arc::new([crate::view::Withheld { device: samples::hca(0), why: "no GPU is near".into() }]);
+        view.excluded = Arc::new([excluded()]);
         view
     }
 
@@ -446,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_the_documents_has_every_key_and_no_other() {
+    fn the_documented_table_has_every_key_and_no_other() {
         let view = full();
         let listed = listed(&[("a", "larder.dev/hca", &["0000:20:00.0::0"])]);
         let held = Held::of(&view.resources, &listed, &Uids::default());
@@ -460,8 +365,24 @@ mod tests {
         assert_eq!(documented(), printed);
     }
 
+    /// The JSON is a promise to programs that read it: its bytes change only on purpose. With `LARDER_WRITE_GOLDEN=1` the file is
+    /// replaced.
     #[test]
-    fn equal_nodes_give_equal_bytes_and_odd_times_do_no_harm() {
+    fn the_json_of_a_full_report_is_the_golden_file() {
+        let view = full();
+        let listed = listed(&[("a", "larder.dev/hca", &["0000:20:00.0::0"])]);
+        let held = Held::of(&view.resources, &listed, &Uids::default());
+        let known = Known { held, trouble: Some("no kubelet".into()), ..Known::default() };
+        let text = serde_json::to_string_pretty(&of("n1", &view, &known)).unwrap() + "\n";
+        let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("api/golden/report.json");
+        if std::env::var_os("LARDER_WRITE_GOLDEN").is_some() {
+            std::fs::write(&golden, &text).unwrap();
+        }
+        assert_eq!(text, std::fs::read_to_string(golden).unwrap());
+    }
+
+    #[test]
+    fn equal_nodes_give_equal_bytes_and_times_outside_the_calendar_are_1970() {
         let text = || serde_json::to_string(&of("n1", &samples::view(), &Known::default())).unwrap();
         assert_eq!(text(), text());
         assert_eq!(rfc3339(SystemTime::UNIX_EPOCH - Duration::from_secs(9)), "1970-01-01T00:00:00Z");

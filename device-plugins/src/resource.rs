@@ -17,4 +17,4 @@ mod units;
 
 pub use assign::{Assignment, assign};
 pub use check::check;
-pub use units::{DeviceKey, Resource, Unit, Withheld};
+pub use units::{DeviceKey, Excluded, Exclusion, Resource, Unit};

@@ -24,11 +24,10 @@ use tracing::{info, warn};
 
 use crate::admin;
 use crate::cdi::{self, Found};
-use crate::config::{self, Config};
+use crate::config::{self, Config, ConfigError};
 use crate::dra;
 use crate::instance::{Begun, Instance};
 use crate::inventory::Roots;
-use crate::machine::Machine;
 use crate::node::counters::Counters;
 use crate::node::pods::Pods;
 use crate::node::{self, Reporter};
@@ -81,7 +80,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     // The first view and all that is waited for before it and after it are due by then.
     let started = state::now();
     let text = config::read(&settings.config)?;
-    let config = parse(&settings.config, &text).map_err(anyhow::Error::msg)?;
+    let config = parse(&settings.config, &text)?;
     let mut tasks = Tasks { set: JoinSet::new(), stop: stop.clone() };
 
     let (events, taken) = mpsc::channel(state::EVENTS);
@@ -91,13 +90,13 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     tasks.spawn("the GPUs' driver", async move { driver.await.map_err(Into::into) });
     let mut devices = devices::Devices::new(settings.roots.clone(), settings.nvml.clone(), driver_news);
     let Some(first) = stop.run_until_cancelled(devices.first()).await else { return tasks.finish().await };
-    check(&first, &config).map_err(anyhow::Error::msg)?;
+    resource::check(&first, &config).map_err(|refusal| refusal.of(&config.file))?;
     tasks.spawn("the inventory", ok(devices.follow(events.clone(), stop.clone())));
 
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
     let remembered = state::memory::load(&settings.faults, &boot);
     let (memory, kept) = watch::channel(remembered.clone());
-    let state = State::new(config, Rules { assign: resource::assign, check }, &remembered, started);
+    let state = State::new(config, Rules { assign: resource::assign, check: resource::check }, &remembered, started);
     let keep = state::memory::keep(settings.faults.clone(), boot, remembered, kept, stop.clone());
     tasks.spawn("the file of faults", ok(keep));
     let (views, mut view) = watch::channel(Arc::default());
@@ -109,14 +108,14 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     let watched = state::config_file::watch(settings.config.clone(), text, parse_again, events.clone(), stop.clone());
     tasks.spawn("the configuration", ok(watched));
 
-    let (told, begun) = (nri::Told::default(), Begun::default());
+    let (outputs, begun) = (nri::Outputs::default(), Begun::default());
     let limits = limits::Limits {
         hook: settings.hook.clone(),
         host: crate::limits::host::Settings {
             cgroup_root: settings.cgroups.clone(),
             hook_folder: settings.hook_folder.clone(),
         },
-        nri: told.status.subscribe(),
+        nri: outputs.status.subscribe(),
         instance: begun.clone(),
         lost: limits::Lost::Never,
         cdi: settings.cdi.is_some(),
@@ -124,14 +123,17 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     tasks.spawn("the limits", ok(limits.follow(events.clone(), stop.clone())));
 
     let Some(Ok(())) = stop.run_until_cancelled(view.changed()).await else { return tasks.finish().await };
-    let (nri_status, containers) = (told.status.subscribe(), told.containers.subscribe());
-    tasks.spawn("the NRI plugin", ok(nri::run(settings.nri.clone(), view.clone(), begun.clone(), told, stop.clone())));
+    let (nri_status, containers) = (outputs.status.subscribe(), outputs.containers.subscribe());
+    tasks.spawn(
+        "the NRI plugin",
+        ok(nri::run(settings.nri.clone(), view.clone(), begun.clone(), outputs, stop.clone())),
+    );
     let due = (started.instant + state::FIRST_VIEW).into();
     stop.run_until_cancelled(first::nri(nri_status, view.clone(), due)).await;
 
     let sockets = settings.kubelet.join("device-plugins");
     let instance = Instance::begin(&sockets).await;
-    let instance = Arc::new(instance.with_context(|| format!("use the kubelet's folder {}", sockets.display()))?);
+    let instance = Arc::new(instance.with_context(|| format!("use the kubelet's directory {}", sockets.display()))?);
     begun.set(&instance);
     let (prepared, mut prepared_view) = watch::channel(Arc::default());
     let kept_cdi = cdi::Settings {
@@ -181,12 +183,8 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
 /// News of the GPUs' driver that may wait; its threads wait for room.
 const DRIVER_NEWS: usize = 256;
 
-fn parse(path: &Path, text: &str) -> Result<Config, String> {
-    Config::parse(&path.display().to_string(), text).map_err(|error| error.to_string())
-}
-
-fn check(machine: &Machine, config: &Config) -> Result<(), String> {
-    resource::check(machine, config).map_err(|refusal| refusal.of(&config.file).to_string())
+fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
+    Config::parse(&path.display().to_string(), text)
 }
 
 async fn ok(task: impl Future<Output = ()>) -> anyhow::Result<()> {
@@ -220,7 +218,7 @@ impl Tasks {
             self.stop.cancel();
             let ended = match ended {
                 Ok((name, Err(error))) => Err(error.context(name)),
-                Ok((name, Ok(()))) if !was_stopped => Err(anyhow!("{name} ended by itself")),
+                Ok((name, Ok(()))) if !was_stopped => Err(anyhow!("{name} stopped unexpectedly")),
                 Ok(_) => Ok(()),
                 Err(panic) => Err(anyhow!(panic)),
             };
@@ -229,7 +227,7 @@ impl Tasks {
             }
             outcome = outcome.and(ended);
         }
-        info!("all tasks have ended");
+        info!("all tasks stopped");
         outcome
     }
 }

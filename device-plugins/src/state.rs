@@ -1,10 +1,10 @@
-//! The one owner of what the program knows: it takes [`Event`]s and publishes [`View`]s.
+//! The single owner of the program's state: it takes [`Event`]s and publishes [`View`]s.
 //!
 //! [`State`] is pure: [`State::apply`] takes an event and a time. [`run`] is the task around it, which waits for events and for
-//! the time at which something changes by itself. [`config_file`] and [`memory`] are the tasks beside it that touch files.
+//! the next time at which something is due. [`config_file`] and [`memory`] are the tasks beside it that use files.
 //!
-//! Invariant: after [`State::apply`], the view is what follows from the newest machine, the configuration in force and all
-//! conditions; it is published only if it differs from the one before.
+//! Invariant: after [`State::apply`], the view follows from the newest machine, the configuration in force and all conditions. It is
+//! published only if it differs from the previous one.
 
 pub mod config_file;
 pub mod memory;
@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::config::Config;
+use crate::config::{Config, ConfigError, Refusal};
 use crate::health::capabilities::Capabilities;
 use crate::health::{self, Health, Mark, Notice, Now, Remembered};
 use crate::machine::Machine;
@@ -29,34 +29,32 @@ use crate::node::counters::Counters;
 use crate::resource::{Assignment, DeviceKey, Resource};
 use crate::view::View;
 
-/// Events that may wait. Whoever has more to tell waits: the state only computes, so that takes milliseconds.
+/// The capacity of the event channel. A sender waits for room, for milliseconds at most, because the state does no I/O.
 pub const EVENTS: usize = 256;
 
-/// Notices that may wait for their reader. More are dropped: nobody waits for it.
+/// The capacity of the notice channel. More notices are dropped and counted.
 pub const NOTICES: usize = 256;
 
-/// The first view waits for so long, at most, until the inventory, the driver and the parts that limits need were heard of: a
-/// list that is shorter than it will be a moment later would cost pods their admission.
+/// The first view waits at most this long for the inventory, the driver and the components that limits need: a list that is
+/// shorter than it will be a moment later would cost pods their admission.
 pub const FIRST_VIEW: Duration = Duration::from_secs(2);
 
-/// Something that the state follows from.
+/// An input of the state.
 #[derive(Debug)]
 pub enum Event {
     /// Devices.
     Health(health::Event),
-    /// A new configuration, or why the one in the file is wrong: the old one stays in force then.
-    Config(Result<Config, String>),
-    /// What of the limits can be kept.
+    /// A new configuration, or the error in the file; the previous configuration then stays in force.
+    Config(Result<Config, ConfigError>),
+    /// Which components that limits depend on are present.
     Capabilities(Capabilities),
 }
 
-/// How resources are made; functions, so that this module knows nothing of how.
+/// How resources follow from a machine and a configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// What is offered of a machine.
     pub assign: fn(&Machine, &Config) -> Assignment,
-    /// Why a configuration cannot be in force on a machine.
-    pub check: fn(&Machine, &Config) -> Result<(), String>,
+    pub check: fn(&Machine, &Config) -> Result<(), Refusal>,
 }
 
 /// All that is known.
@@ -66,25 +64,25 @@ pub struct State {
     config: Config,
     capabilities: Capabilities,
     health: Health,
-    heard: Heard,
-    /// The first view is due then, whatever was heard.
+    received: Received,
+    /// When the first view is due, even if something is still missing.
     patience: Instant,
     view: Arc<View>,
 }
 
-/// What the first view waits for.
+/// The inputs that the first view waits for.
 #[derive(Debug, Default)]
-struct Heard {
+struct Received {
     machine: bool,
-    /// Whether it answers.
+    /// Whether the driver answers.
     driver: Option<bool>,
     capabilities: bool,
-    /// The first view was made.
+    /// The first view is complete.
     enough: bool,
 }
 
 impl State {
-    /// Nothing was heard yet; the view is empty.
+    /// Before the first event; the view is empty.
     pub fn new(config: Config, rules: Rules, remembered: &[Remembered], now: Now) -> Self {
         let health = Health::new(config.health.clone(), remembered, now);
         Self {
@@ -92,7 +90,7 @@ impl State {
             config,
             capabilities: Capabilities::default(),
             health,
-            heard: Heard::default(),
+            received: Received::default(),
             patience: now.instant + FIRST_VIEW,
             view: Arc::default(),
         }
@@ -103,9 +101,9 @@ impl State {
         &self.view
     }
 
-    /// True once the view is that of what was heard.
+    /// True once the first view is complete.
     pub fn is_first_view_made(&self) -> bool {
-        self.heard.enough
+        self.received.enough
     }
 
     /// The faults that must outlive the process.
@@ -115,11 +113,11 @@ impl State {
 
     /// When time alone changes something.
     pub fn next(&self) -> Option<Instant> {
-        let first = (!self.heard.enough).then_some(self.patience);
+        let first = (!self.received.enough).then_some(self.patience);
         self.health.next().into_iter().chain(first).min()
     }
 
-    /// Takes an event, or `None` when only time has passed. Returns what somebody should hear of.
+    /// Applies an event, or `None` when only time has passed. Returns the notices to report.
     pub fn apply(&mut self, event: Option<Event>, now: Now) -> Vec<Notice> {
         let mut refused = self.view.refused_config.clone();
         let mut is_assigned = true;
@@ -127,10 +125,10 @@ impl State {
         match event {
             None => self.health.tick(now),
             Some(Event::Health(event)) => {
-                self.heard.machine |= matches!(event, health::Event::Machine(_));
+                self.received.machine |= matches!(event, health::Event::Machine(_));
                 match event {
-                    health::Event::DriverAnswered => self.heard.driver = Some(true),
-                    health::Event::DriverFailed { .. } => self.heard.driver = Some(false),
+                    health::Event::DriverAnswered => self.received.driver = Some(true),
+                    health::Event::DriverFailed { .. } => self.received.driver = Some(false),
                     _ => {}
                 }
                 let machine = Arc::clone(self.health.machine());
@@ -138,12 +136,15 @@ impl State {
                 is_assigned = Arc::ptr_eq(&machine, self.health.machine());
             }
             Some(Event::Capabilities(capabilities)) => {
-                self.heard.capabilities = true;
+                self.received.capabilities = true;
                 self.capabilities = capabilities;
             }
             Some(Event::Config(config)) => {
-                let checked =
-                    config.and_then(|config| (self.rules.check)(self.health.machine(), &config).map(|()| config));
+                let check = |config: Config| match (self.rules.check)(self.health.machine(), &config) {
+                    Ok(()) => Ok(config),
+                    Err(refusal) => Err(refusal.of(&config.file)),
+                };
+                let checked = config.and_then(check);
                 refused = match checked {
                     Ok(config) => {
                         self.health.configure(config.health.clone(), now);
@@ -151,40 +152,40 @@ impl State {
                         self.config = config;
                         None
                     }
-                    Err(why) => Some(why.into()),
+                    Err(error) => Some(error.to_string().into()),
                 };
             }
         }
-        let heard = &mut self.heard;
-        if !heard.enough {
-            // A driver that answers has told its GPUs, and a machine without its version was read before that.
+        let received = &mut self.received;
+        if !received.enough {
+            // A driver that answers has listed its GPUs. A machine without the driver's version was read before that.
             let has_gpus = self.health.machine().gpu_driver.is_some();
-            let is_read = heard.machine && heard.driver.is_some_and(|answers| !answers || has_gpus);
-            heard.enough = is_read && heard.capabilities || self.patience <= now.instant;
+            let is_read = received.machine && received.driver.is_some_and(|answers| !answers || has_gpus);
+            received.enough = is_read && received.capabilities || self.patience <= now.instant;
             is_assigned = false;
         }
         self.publish(refused, is_assigned, now);
         notices
     }
 
-    /// Makes the view anew, of the parts of the old one that are still right.
+    /// Replaces the view, and reuses the parts that are still valid.
     fn publish(&mut self, refused_config: Option<Arc<str>>, is_assigned: bool, now: Now) {
-        if !self.heard.enough {
+        if !self.received.enough {
             self.view = changed(&self.view, View { refused_config, ..View::clone(&self.view) });
             return;
         }
         let machine = Arc::clone(self.health.machine());
-        let (resources, withheld) = if is_assigned {
-            (Arc::clone(&self.view.resources), Arc::clone(&self.view.withheld))
+        let (resources, excluded) = if is_assigned {
+            (Arc::clone(&self.view.resources), Arc::clone(&self.view.excluded))
         } else {
             let assigned = (self.rules.assign)(&machine, &self.config);
-            (assigned.resources.into(), assigned.withheld.into())
+            (assigned.resources.into(), assigned.excluded.into())
         };
         self.health
             .apply(health::Event::Marks(Mark::LimitsMissing, limits_missing(&resources, &self.capabilities)), now);
         let faults = Arc::clone(self.health.faults());
         let capabilities = self.capabilities.clone();
-        self.view = changed(&self.view, View { machine, resources, withheld, faults, refused_config, capabilities });
+        self.view = changed(&self.view, View { machine, resources, excluded, faults, refused_config, capabilities });
     }
 }
 
@@ -210,11 +211,11 @@ fn limits_missing(resources: &[Resource], capabilities: &Capabilities) -> BTreeM
 pub struct Outputs {
     /// The newest view: the first one once it is made, whatever it is, and then only what has changed.
     pub view: watch::Sender<Arc<View>>,
-    /// What somebody should hear of.
+    /// The notices to report.
     pub notices: mpsc::Sender<Notice>,
-    /// What must outlive the process, only when it changed.
+    /// The faults that must survive the process, sent on a change.
     pub memory: watch::Sender<Vec<Remembered>>,
-    /// For the Xids.
+    /// Counts the Xids.
     pub counters: Arc<Counters>,
 }
 
@@ -243,11 +244,11 @@ pub async fn run(mut state: State, mut events: mpsc::Receiver<Event>, outputs: O
             warn!(device = %notice.device, xid = notice.xid, meaning = notice.meaning, action = ?notice.action, "Xid");
             if let Err(error) = outputs.notices.try_send(notice) {
                 outputs.counters.events_dropped.fetch_add(1, Ordering::Relaxed);
-                warn!(%error, "a notice is dropped");
+                warn!(%error, "notice dropped");
             }
         }
         outputs.view.send_if_modified(|old| {
-            // What the receivers begin with is none of the state's, so the first view is news even if it says the same.
+            // The receivers start with an empty view that is not the state's, so the first view is sent even if it is equal.
             if !state.is_first_view_made() || Arc::ptr_eq(old, state.view()) {
                 return false;
             }
@@ -273,7 +274,7 @@ async fn sleep_until(due: Option<tokio::time::Instant>) {
 fn log_difference(old: &View, new: &View) {
     for (device, fault) in new.faults.iter() {
         if old.faults.get(device).is_none_or(|before| before.reason != fault.reason) {
-            warn!(%device, reason = fault.reason.name(), fault.message, fault.ends, "device out of service");
+            warn!(%device, reason = fault.reason.name(), fault.message, fault.recovery, "device out of service");
         }
     }
     for device in old.faults.keys().filter(|device| !new.faults.contains_key(device)) {
@@ -283,12 +284,12 @@ fn log_difference(old: &View, new: &View) {
         let devices = resource.devices().count();
         let before = old.resources.iter().find(|before| before.config.name == resource.config.name);
         if before.is_none_or(|before| before.devices().count() != devices) {
-            info!(resource = %resource.config.name, devices, "devices of a resource on this node");
+            info!(resource = %resource.config.name, devices, "number of devices changed");
         }
     }
     if new.refused_config != old.refused_config {
         match &new.refused_config {
-            Some(why) => warn!(%why, "new configuration refused; the old one stays in force"),
+            Some(why) => warn!(%why, "new configuration refused; the previous one stays in force"),
             None => info!("configuration accepted"),
         }
     }

@@ -44,7 +44,7 @@ impl Usage {
     pub async fn read(&self) -> BTreeMap<Of, u64> {
         let (containers, root) = (Arc::clone(&self.containers.borrow()), self.cgroup_root.clone());
         let read = tokio::task::spawn_blocking(move || read(&containers, &root)).await;
-        read.inspect_err(|error| warn!(%error, "the RDMA objects of pods cannot be read")).unwrap_or_default()
+        read.inspect_err(|error| warn!(%error, "cannot read the RDMA objects of pods")).unwrap_or_default()
     }
 }
 

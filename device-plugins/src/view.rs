@@ -1,33 +1,31 @@
-//! All that the program knows at one moment. One task makes views (`state`), and everything that talks to the kubelet, to
-//! containerd, to the API server or to people reads the newest one.
+//! The program's knowledge at one moment. One task makes views (`state`); every part that talks to the kubelet, containerd, the API
+//! server or users reads the newest one.
 
 use std::sync::Arc;
 
 use crate::health::Faults;
 use crate::health::capabilities::Capabilities;
 use crate::machine::Machine;
+pub use crate::resource::Excluded;
 use crate::resource::Resource;
-pub use crate::resource::Withheld;
 
-/// A moment.
+/// An immutable snapshot of the node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct View {
-    /// The node's devices.
     pub machine: Arc<Machine>,
-    /// What is offered of them, in the order of the configuration.
+    /// The offered devices, in the order of the configuration.
     pub resources: Arc<[Resource]>,
-    /// Devices that a resource selects and does not offer, and why.
-    pub withheld: Arc<[Withheld]>,
-    /// Devices that are out of service.
+    /// The devices that a resource selects but does not offer.
+    pub excluded: Arc<[Excluded]>,
     pub faults: Arc<Faults>,
     /// Why the newest configuration is not in force, if it is not.
     pub refused_config: Option<Arc<str>>,
-    /// What limits need of the node.
+    /// The components that limits depend on.
     pub capabilities: Capabilities,
 }
 
 impl View {
-    /// What the node lacks of what the limits of its devices need.
+    /// The missing components that the limits of this node's devices need.
     pub fn missing(&self) -> Capabilities {
         let offered = self.resources.iter().filter(|it| !it.units.is_empty());
         let limits: Vec<_> = offered.filter_map(|it| it.config.limits).collect();

@@ -75,8 +75,8 @@ pub(crate) fn open<T>(open: impl FnOnce() -> T) -> T {
 
 /// Starts the threads of a session that [`open`] opened, with their buffers in `requests`, if there are any. Waits
 /// until each has its buffer. Errors: the session cannot be started, or the program's allocator is another. Ends the
-/// process if only some of its threads can be started: they would serve the connection for ever, and no other could be;
-/// the next process takes all over.
+/// process if only some of its threads can be started: they would serve the connection indefinitely, and no other
+/// process could; the next process takes all over.
 pub(crate) fn spawn<F: Filesystem>(
     session: Session<F>,
     threads: usize,
@@ -150,7 +150,7 @@ fn map_for_a_thread() -> *mut u8 {
     if in_place {
         return buffer;
     }
-    // SAFETY: the mapping was made above, and nobody has its address.
+    // SAFETY: the mapping was made above, and nothing else has its address.
     unsafe { libc::munmap(buffer.cast(), ALLOCATION_BYTES) };
     null_mut()
 }
@@ -159,7 +159,7 @@ fn map_for_a_thread() -> *mut u8 {
 fn put_in_place(buffer: *mut u8, requests: &Requests, thread: usize) -> bool {
     let (fd, at) = (requests.as_fd().as_raw_fd(), Requests::buffer_at(thread).cast_signed());
     let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-    // SAFETY: it replaces the beginning of a mapping that `map` made, which is larger and which nobody uses yet.
+    // SAFETY: it replaces the beginning of a mapping that `map` made, which is larger and not used yet.
     let mapped = unsafe { libc::mmap(buffer.cast(), BUFFER_BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, fd, at) };
     if mapped == libc::MAP_FAILED {
         return false;

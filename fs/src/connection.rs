@@ -73,16 +73,18 @@ pub fn serve(
     options.acl = SessionACL::All;
     options.n_threads = Some(threads);
     let limits = KernelLimits { max_background: config.max_background.max(16) };
-    let (requests, mut left) = Requests::open(memory)?;
+    let (requests, mut unanswered) = Requests::open(memory)?;
     let runtime = dataset.runtime().clone();
     let reader = Reader::new(Arc::new(Filesystem::new(dataset)), Some(Arc::clone(&requests)));
     // The keeper mounts as root, and a mount's files belong to the user that mounted it.
     let front = Front::new(reader.clone(), limits, (0, 0));
 
+    // SEQPACKET keeps the boundaries of messages, as /dev/fuse does.
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     rustix::net::send(&ours, init, SendFlags::NOSIGNAL)?;
     let session = buffers::open(|| Session::from_fd(front.clone(), theirs, SessionACL::All, options))?;
+    // The session has answered INIT by now, so nothing is waited for.
     let mut answer = vec![0; INIT_ANSWER_BYTES];
     let (len, _) = rustix::net::recv(&ours, &mut answer, RecvFlags::DONTWAIT)?;
     // An earlier process may have answered it.
@@ -93,16 +95,20 @@ pub fn serve(
     }
     put_in_place(&fuse, session.as_fd())?;
 
-    left.retain_unanswered(&requests, |unique| wire::waits(fuse.as_fd(), unique));
-    if left.reads() + left.others.len() > 0 {
-        info!(reads = left.reads(), others = left.others.len(), "answering requests that an earlier larderd had taken");
+    unanswered.retain_unanswered(&requests, |unique| wire::waits(fuse.as_fd(), unique));
+    if unanswered.reads() + unanswered.others.len() > 0 {
+        info!(
+            reads = unanswered.reads(),
+            others = unanswered.others.len(),
+            "answering requests that an earlier larderd had taken"
+        );
     }
-    replay::others(&front, &left.others, init, fuse.as_fd());
+    replay::others(&front, &unanswered.others, init, fuse.as_fd());
     // Every request that was in a buffer is answered or in the table.
     requests.clear_buffers()?;
     let session = buffers::spawn(session, threads, Some(Arc::clone(&requests)))?;
     let (kept, fuse) = (Arc::clone(&requests), Arc::new(fuse));
-    runtime.spawn_blocking(move || replay::reads(&reader, left, &kept, &fuse));
+    runtime.spawn_blocking(move || replay::reads(&reader, unanswered, &kept, &fuse));
     info!("FUSE connection served");
     Ok(Serving { session, requests })
 }

@@ -76,7 +76,11 @@ impl Daemon {
         );
         match served {
             Err(error) if was_late => {
-                warn!(error = format!("{error:#}"), "going on with the sockets in the other folders");
+                warn!(
+                    error = format!("{error:#}"),
+                    "cannot serve the sockets in a folder: using the other \
+                folders"
+                );
                 self.stopping().cancelled().await;
                 Ok(())
             }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use larder_cachenode::dataset::Dataset;
 use larder_cachenode::{ListRefused, WarmListPart};
-use larder_dataset::{DirIndex, Entry, FileIndex, ManifestError, VersionTag};
+use larder_dataset::{DirIndex, Entry, FileBlocks, FileIndex, ManifestError, VersionTag};
 
 use crate::about::AboutFiles;
 use crate::inode::{About, Inodes, Node};
@@ -209,7 +209,7 @@ impl Filesystem {
     /// The source of a read of an inode: a file of the dataset, or the text of one of the mount's own files.
     pub(crate) fn readable(&self, ino: u64) -> Result<Readable, FsError> {
         match self.node(ino)? {
-            Node::Row(Entry::File(file)) => Ok(Readable::File(file)),
+            Node::Row(Entry::File(file)) => Ok(Readable::File(self.dataset.manifest().file_blocks(file)?)),
             Node::Row(Entry::Dir(_)) | Node::About(About::Folder) => Err(FsError::IsADirectory),
             Node::About(about) => match self.about.shown(about, &self.dataset) {
                 Some(text) => Ok(Readable::Text(text.bytes)),
@@ -278,7 +278,7 @@ impl Filesystem {
 #[derive(Debug)]
 pub(crate) enum Readable {
     /// A file of the dataset.
-    File(FileIndex),
+    File(FileBlocks),
     /// A generated text.
     Text(Arc<[u8]>),
 }

@@ -26,7 +26,7 @@ impl About {
         [(Self::Manifest, "manifest.json"), (Self::Stats, "stats.json")];
 }
 
-/// The thing that an inode number stands for.
+/// The object that an inode number names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     /// A row of the manifest.

@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use larder_dataset::Chain;
 use larder_fs::RequestBuffers;
 use larder_fs::process::{DaemonFlags, serve};
 
@@ -30,7 +29,7 @@ Examples:
     --peer-cert tls.crt --peer-key tls.key                  shares its cache with the other nodes
 
 Credentials come from the AWS_*, GOOGLE_* and AZURE_* variables, unless a mount brings its own.
-LARDER_LOG sets what is logged."
+LARDER_LOG sets the log filter, such as `debug`."
 )]
 struct Flags {
     #[command(flatten)]
@@ -42,15 +41,5 @@ fn main() -> ExitCode {
         return code;
     }
     let flags = Flags::parse();
-    if let Err(error) = larder_telemetry::init_logs("info") {
-        eprintln!("error: {error}");
-        return ExitCode::from(2);
-    }
-    match serve(flags.daemon) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {}", Chain(&*error));
-            ExitCode::FAILURE
-        }
-    }
+    larder_telemetry::program("larderd", None, |stop| serve(flags.daemon, stop))
 }

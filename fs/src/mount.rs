@@ -88,6 +88,7 @@ pub fn mount(dataset: Arc<Dataset>, config: &MountConfig) -> Result<Mounted, Mou
         MountOption::NoDev,
         MountOption::NoSuid,
         MountOption::NoAtime,
+        // The kernel checks the modes itself and sends no ACCESS requests.
         MountOption::DefaultPermissions,
         MountOption::FSName(source_of(&name)),
         MountOption::Subtype("larder".to_owned()),
@@ -173,6 +174,7 @@ fn absolute(path: &Path) -> PathBuf {
 /// Unmounts `path`; `lazy` detaches it from the tree even if files are in use.
 pub fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
     use rustix::mount::UnmountFlags;
+    // A link in the place of the mount point must not redirect the unmount.
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() } | UnmountFlags::NOFOLLOW;
     let failed = |source: io::Error| MountError::Unmount { path: path.to_owned(), source };
     match rustix::mount::unmount(path, flags) {
@@ -180,6 +182,7 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
         // Without root the setuid helper does it.
         Err(rustix::io::Errno::PERM) => {
             let mut helper = std::process::Command::new("fusermount3");
+            // `--`: the path may begin with a dash.
             helper.arg("-u").args(lazy.then_some("-z")).arg("--").arg(path);
             let output = helper.output().map_err(failed)?;
             if output.status.success() {
@@ -211,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_point_that_is_missing_or_a_file_is_refused_in_words() {
+    fn a_missing_mount_point_or_a_file_is_refused_with_a_remedy() {
         let missing = prepare(Path::new("/nonexistent/larder")).unwrap_err().to_string();
         assert!(missing.contains("mkdir -p"), "{missing}");
         let file = prepare(Path::new("/proc/self/status")).unwrap_err().to_string();

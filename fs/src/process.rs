@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
-use larder_cachenode::process::{NodeFlags, raise_file_limit, runtime, stop_on_signal, wait_for_folders};
+use larder_cachenode::process::{NodeFlags, raise_file_limit, wait_for_folders};
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::daemon::{Daemon, DaemonConfig};
@@ -15,26 +16,24 @@ use crate::daemon::{Daemon, DaemonConfig};
 pub struct DaemonFlags {
     #[command(flatten)]
     node: NodeFlags,
-    /// Folder of the sockets larderd.sock and handover.sock; anyone who may enter it may use them. May be repeated: the
-    /// sockets are in each of these folders that can be written to at the start, or once this user may write to it.
+    /// Folder of the sockets larderd.sock and handover.sock. Anyone who may enter it may use them. May be repeated: the
+    /// sockets are in each of these folders that is writable at the start, or once it becomes writable for this user.
     /// Default: the cache folder.
     #[arg(long, value_name = "DIR")]
     run_dir: Vec<PathBuf>,
-    /// Threads that serve the kernel, for each mount.
+    /// Threads per mount that serve the kernel's requests.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: u32,
-    /// Name of this node's NodeCache, the Kubernetes object through which larder-controller and this larderd talk; it
-    /// is the name of the node. larderd keeps the room that the spec promises to datasets, and reports the cached bytes
-    /// in the status. Set it where larder-controller runs; the component `datasets` of the deployment does so. Without
-    /// it, this node promises no room to datasets.
+    /// Name of this node's NodeCache: the name of the node. larder-controller and this larderd communicate through this
+    /// Kubernetes object. larderd keeps the room that its spec promises to datasets, and reports the cached bytes in
+    /// its status. Set it where larder-controller runs; the component `datasets` of the deployment does so. Without it,
+    /// this node promises no room to datasets.
     #[arg(long, value_name = "NAME", env = "LARDER_NODE_CACHE")]
     node_cache: Option<String>,
 }
 
-/// Serves mounts until SIGTERM or SIGINT.
-pub fn serve(flags: DaemonFlags) -> anyhow::Result<()> {
-    let runtime = runtime()?;
-    let _in_runtime = runtime.enter();
+/// Serves mounts until `stop`.
+pub async fn serve(flags: DaemonFlags, stop: CancellationToken) -> anyhow::Result<()> {
     let (run_dirs, run_dirs_flag) = match flags.run_dir {
         dirs if dirs.is_empty() => (
             vec![flags.node.cache_dir.clone()],
@@ -43,32 +42,33 @@ pub fn serve(flags: DaemonFlags) -> anyhow::Result<()> {
         dirs => (dirs, "--run-dir"),
     };
     let (admin, node_cache) = (flags.node.admin_address, flags.node_cache);
-    let (node, watcher) = runtime.block_on(flags.node.open())?;
-    let run_dirs = runtime.block_on(wait_for_folders(&run_dirs, run_dirs_flag))?;
+    let (node, watcher) = flags.node.open().await?;
+    let run_dirs = wait_for_folders(&run_dirs, run_dirs_flag).await?;
     let config = DaemonConfig { node, run_dirs, admin, threads: flags.threads as usize, stop_when_idle: false };
-    info!(?config, "starting");
+    info!(?config, "settings");
     raise_file_limit();
-    let daemon = Daemon::open(config).context("open the cache (--cache-dir)")?;
-    runtime.block_on(async {
-        let signals = tokio::spawn(stop_on_signal(daemon.stopping().clone())?);
-        if let Some(watcher) = watcher {
-            tokio::spawn(watcher.run(daemon.stopping().clone()));
+    let daemon = tokio::task::block_in_place(|| Daemon::open(config)).context("open the cache (--cache-dir)")?;
+    let stopping = daemon.stopping().clone();
+    tokio::spawn(async move {
+        stop.cancelled().await;
+        stopping.cancel();
+    });
+    if let Some(watcher) = watcher {
+        tokio::spawn(watcher.run(daemon.stopping().clone()));
+    }
+    match node_cache {
+        Some(name) => {
+            let (node, stop) = (Arc::clone(daemon.node()), daemon.stopping().clone());
+            tokio::spawn(larder_node_cache::follow(node, name, stop));
         }
-        match node_cache {
-            Some(name) => {
-                let (node, stop) = (Arc::clone(daemon.node()), daemon.stopping().clone());
-                tokio::spawn(larder_node_cache::follow(node, name, stop));
-            }
-            // Nobody makes promises any more.
-            None => {
-                if let Err(error) = daemon.node().promise(Vec::new()).await {
-                    warn!(%error, "promises of an earlier larderd with --node-cache stand");
-                }
+        // Without a NodeCache nobody makes promises.
+        None => {
+            if let Err(error) = daemon.node().promise(Vec::new()).await {
+                warn!(%error, "cannot release the promises that an earlier larderd made with --node-cache");
             }
         }
-        let outcome = Arc::clone(&daemon).run().await;
-        signals.abort();
-        daemon.stop().await?;
-        outcome
-    })
+    }
+    let outcome = Arc::clone(&daemon).run().await;
+    daemon.stop().await?;
+    outcome
 }

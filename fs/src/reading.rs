@@ -69,8 +69,8 @@ impl Reader {
     pub(crate) fn read(&self, read: ReadRequest, kept: Option<Kept>, reply: impl ReadReply) {
         let dataset = self.filesystem.dataset();
         let ReadRequest { ino, offset, size, .. } = read;
-        let index = match self.filesystem.readable(ino) {
-            Ok(Readable::File(index)) => index,
+        let file = match self.filesystem.readable(ino) {
+            Ok(Readable::File(file)) => file,
             Ok(Readable::Text(text)) => {
                 let start = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
                 let end = start.saturating_add(size as usize).min(text.len());
@@ -78,12 +78,8 @@ impl Reader {
             }
             Err(error) => return self.fail(reply, &error),
         };
-        let file = match dataset.manifest().file(index) {
-            Ok(file) => file,
-            Err(error) => return self.fail(reply, &FsError::Manifest(error)),
-        };
         let mut reply = Some(reply);
-        let answered = dataset.read_now(&file, offset, size, |bytes| {
+        let answered = dataset.read_now(file, offset, size, |bytes| {
             if let Some(reply) = reply.take() {
                 reply.data(bytes);
             }
@@ -93,7 +89,7 @@ impl Reader {
         let dataset = Arc::clone(dataset);
         let answer = async move {
             let _counted = CountPanic(dataset.counters());
-            match dataset.read_later(index, offset, size).await {
+            match dataset.read_later(file, offset, size).await {
                 Ok(bytes) => reply.data(&bytes),
                 Err(error) => {
                     add(&dataset.counters().errors, 1);

@@ -17,7 +17,7 @@ use tracing::{debug, warn};
 use crate::buffers;
 use crate::errno::Errno;
 use crate::reading::{ReadReply, Reader};
-use crate::requests::{Left, Requests};
+use crate::requests::{Requests, Unanswered};
 use crate::wire::{self, Taken};
 
 #[cfg(test)]
@@ -63,8 +63,8 @@ impl Drop for Answer {
 }
 
 /// Answers the reads. Blocks for as long as the disk takes; what must be fetched is answered later.
-pub(crate) fn reads(reader: &Reader, left: Left, requests: &Arc<Requests>, fuse: &Arc<OwnedFd>) {
-    for (read, kept) in left.into_reads(requests) {
+pub(crate) fn reads(reader: &Reader, unanswered: Unanswered, requests: &Arc<Requests>, fuse: &Arc<OwnedFd>) {
+    for (read, kept) in unanswered.into_reads(requests) {
         let answer = Answer { fuse: Arc::clone(fuse), unique: read.unique, sent: false };
         reader.guard(|| reader.read(read, Some(kept), answer));
     }
@@ -82,7 +82,7 @@ pub(crate) fn others<F: Filesystem + Clone>(
         let mut answered = 0;
         let Err(error) = play(filesystem.clone(), requests, init, fuse, &mut answered) else { return };
         let Some((failed, rest)) = requests[answered..].split_first() else {
-            return debug!(%error, "a session that answered all its requests ended badly");
+            return debug!(%error, "a replay session failed after it had answered all requests");
         };
         warn!(%error, "cannot answer a request that an earlier larderd had taken: it fails with EIO");
         if let Some(failed) = Taken::parse(failed) {

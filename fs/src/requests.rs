@@ -85,13 +85,13 @@ pub(crate) struct Kept {
 
 /// The requests that an earlier process had taken, and not answered or answered last. Dropping this loses none of them.
 #[derive(Debug, Default)]
-pub(crate) struct Left {
+pub(crate) struct Unanswered {
     reads: Vec<(ReadRequest, u32)>,
     /// Requests of other kinds, as the kernel sent them. They are in the buffers alone.
     pub(crate) others: Vec<Vec<u8>>,
 }
 
-impl Left {
+impl Unanswered {
     /// Drops what has been answered.
     pub(crate) fn retain_unanswered(&mut self, requests: &Requests, waits: impl Fn(u64) -> bool) {
         self.reads.retain(|&(read, entry)| {
@@ -118,7 +118,7 @@ impl Left {
 impl Requests {
     /// Opens the memory of a connection, and finds what an earlier process left there. Waits up to 5 s for that process
     /// to end. Errors: another session uses it, or it cannot be opened.
-    pub(crate) fn open(memory: BorrowedFd<'_>) -> io::Result<(Arc<Self>, Left)> {
+    pub(crate) fn open(memory: BorrowedFd<'_>) -> io::Result<(Arc<Self>, Unanswered)> {
         // The keeper's description of the file is shared by all processes, and so would its lock be.
         let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
         let file = OpenOptions::new().read(true).write(true).open(path)?;
@@ -141,17 +141,17 @@ impl Requests {
         // The beginning of the table is used again first.
         let table = Table { reads, unused: unused.into_iter().rev().collect(), count: 1 };
         let requests = Self { file, table: Mutex::new(table) };
-        let left = requests.find(&entries)?;
-        Ok((Arc::new(requests), left))
+        let unanswered = requests.find(&entries)?;
+        Ok((Arc::new(requests), unanswered))
     }
 
     /// Collects one of each request, and puts the reads among those in the buffers into the table.
-    fn find(&self, entries: &[Option<ReadRequest>]) -> io::Result<Left> {
+    fn find(&self, entries: &[Option<ReadRequest>]) -> io::Result<Unanswered> {
         let mut found = BTreeSet::new();
-        let mut left = Left::default();
+        let mut unanswered = Unanswered::default();
         for (entry, read) in (0..).zip(entries).filter_map(|(entry, read)| Some((entry, (*read)?))) {
             if found.insert(read.unique) {
-                left.reads.push((read, entry));
+                unanswered.reads.push((read, entry));
             } else {
                 // A process that was killed while it took over may have left a read in two entries.
                 self.remove(entry);
@@ -167,12 +167,12 @@ impl Requests {
             self.file.read_exact_at(buffer, Self::buffer_at(thread))?;
             match Taken::parse(buffer) {
                 Some(taken) if !found.insert(taken.unique()) => {}
-                Some(Taken::Read(read)) => left.reads.push((read, self.add(read)?)),
-                Some(Taken::Other { request, .. }) => left.others.push(request.to_owned()),
+                Some(Taken::Read(read)) => unanswered.reads.push((read, self.add(read)?)),
+                Some(Taken::Other { request, .. }) => unanswered.others.push(request.to_owned()),
                 None => {}
             }
         }
-        Ok(left)
+        Ok(unanswered)
     }
 
     /// Empties the buffers. Their requests must be answered or in the table.

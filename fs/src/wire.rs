@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_torn_or_wants_no_answer_is_skipped() {
+    fn torn_requests_and_those_without_an_answer_are_skipped() {
         assert_eq!(Taken::parse(&[]), None);
         assert_eq!(Taken::parse(&[0; 4096]), None);
         assert_eq!(Taken::parse(&[0xff; 4096]), None, "longer than its buffer");

@@ -45,7 +45,7 @@ use client::{S3Client, Target};
 use empty_pages::EmptyPages;
 use read::PartialRead;
 
-/// An origin that speaks S3.
+/// An origin with the S3 API.
 pub(crate) struct S3Origin {
     url: OriginUrl,
     /// The text that precedes every relative key; UTF-8 since a URL is.

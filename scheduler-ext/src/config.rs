@@ -1,4 +1,4 @@
-//! The configuration: a YAML file. What is not in it has its default; what is not known there is refused, with the line.
+//! The configuration, a YAML file. Missing fields have defaults; unknown fields are refused with their line.
 
 use std::fmt;
 use std::path::Path;
@@ -8,21 +8,22 @@ use larder_dataset::score::Weights;
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// The percentage of a dataset that a node must hold for pods that require it, if they do not say.
+/// The default percentage of a dataset that a node must hold for pods that require it.
 pub const REQUIRED_PERCENT: u8 = 90;
 
-/// How nodes are told apart.
+/// How nodes are scored.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Settings {
-    /// For the pods of a scheduler each. Pods of others have the defaults.
+    /// One profile for the pods of each scheduler. Pods of other schedulers have the defaults.
     #[serde(deserialize_with = "profiles")]
     pub profiles: Vec<Profile>,
-    /// The labels of nodes that say where they are.
+    /// The labels of nodes that name their zone and rack.
     pub topology: Topology,
-    /// Labels of pods: those of a namespace that have the same value of one of them work together. Of several, the first counts.
+    /// Labels of pods. The pods of a namespace that have the same value for one of these labels form a group. The first
+    /// label that a pod has counts.
     pub group_labels: Vec<String>,
-    /// The devices that training jobs wait for.
+    /// The devices that TrainingJobs wait for.
     pub devices: Vec<Device>,
 }
 
@@ -39,7 +40,7 @@ impl Default for Settings {
     }
 }
 
-/// What counts for the pods of one scheduler.
+/// The weights for the pods of one scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// The scheduler's name, as in `spec.schedulerName` of pods.
@@ -50,7 +51,7 @@ pub struct Profile {
     pub required_percent: u8,
 }
 
-/// The labels of nodes that say where they are.
+/// The labels of nodes that name their zone and rack.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Topology {
@@ -73,7 +74,7 @@ impl Default for Topology {
 pub struct Device {
     /// The resource that pods request.
     pub resource: String,
-    /// How many of a node share a NUMA node and its rail; 0: all.
+    /// How many devices of a node share a NUMA node and its rail; 0: all.
     #[serde(default)]
     pub together: u32,
 }
@@ -88,17 +89,17 @@ fn percent<'de, D: Deserializer<'de>>(from: D) -> Result<u8, D::Error> {
             f.write_str("a percentage from 0 to 100")
         }
 
-        // Refused here, where the reader of YAML still knows the line of the number.
+        // Refused here, where the YAML reader still knows the line of the number.
         fn visit_u64<E: Error>(self, percent: u64) -> Result<u8, E> {
             let known = u8::try_from(percent).ok().filter(|percent| *percent <= 100);
-            known.ok_or_else(|| E::custom(format!("{percent} is no percentage: write 0 to 100")))
+            known.ok_or_else(|| E::custom(format!("{percent} is not a percentage: use 0 to 100")))
         }
     }
 
     from.deserialize_u8(Percent)
 }
 
-/// Reads profiles, each of another name.
+/// Reads profiles, which have distinct names.
 fn profiles<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Profile>, D::Error> {
     struct Profiles;
 
@@ -121,8 +122,8 @@ fn profiles<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Profile>, D::Error
     from.deserialize_seq(Profiles)
 }
 
-/// Reads a profile that comes after others. A name that one of them has is refused here, where the reader of YAML still knows its
-/// line.
+/// Reads a profile that follows others. A name that one of them has is refused here, where the YAML reader still knows
+/// its line.
 struct After<'p>(&'p [Profile]);
 
 impl<'de> DeserializeSeed<'de> for After<'_> {
@@ -159,7 +160,7 @@ impl<'de> Visitor<'de> for After<'_> {
                 Field::RequiredPercent => required.replace(map.next_value()?).is_some(),
             };
             if is_second {
-                return Err(A::Error::custom("a profile says the same twice"));
+                return Err(A::Error::custom("a field of a profile is duplicated"));
             }
         }
         let Percent(required_percent) = required.unwrap_or(Percent(REQUIRED_PERCENT));
@@ -168,7 +169,7 @@ impl<'de> Visitor<'de> for After<'_> {
     }
 }
 
-/// Reads a name that none of these has.
+/// Reads a name that none of these profiles has.
 struct NewName<'p>(&'p [Profile]);
 
 impl<'de> DeserializeSeed<'de> for NewName<'_> {
@@ -195,26 +196,32 @@ impl Visitor<'_> for NewName<'_> {
 }
 
 impl Settings {
-    /// Reads a file. Errors: it cannot be read, or is not a configuration; with the line.
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not a configuration; with the line.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         use anyhow::Context;
         let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-        Self::parse(&text).with_context(|| format!("{} is not a configuration", path.display()))
+        Self::parse(&text).with_context(|| format!("parse the configuration {}", path.display()))
     }
 
-    /// Reads a text; an empty one is the default. Errors: it is not a configuration; with the line.
+    /// Parses a text; an empty one is the default configuration.
+    ///
+    /// # Errors
+    /// The text is not a configuration; with the line.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
             return Ok(Self::default());
         }
         serde_yaml_ng::from_str(text).map_err(|error| match error.location() {
-            // Of this place alone, the error does not say where it is.
+            // For this one location, the error does not include it.
             Some(at) if (at.line(), at.column()) == (1, 1) => anyhow::anyhow!("{error} at line 1 column 1"),
             _ => error.into(),
         })
     }
 
-    /// What counts for the pods of a scheduler.
+    /// The weights and the required percentage for the pods of a scheduler.
     pub fn of(&self, scheduler: &str) -> (Weights, u8) {
         let profile = self.profiles.iter().find(|profile| profile.name == scheduler);
         profile.map_or_else(
@@ -229,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_written_has_its_default() {
+    fn missing_fields_have_their_defaults() {
         for empty in ["", "# nothing\n\n", "profiles: []\n"] {
             assert_eq!(Settings::parse(empty).unwrap(), Settings::default(), "{empty}");
         }
@@ -250,7 +257,7 @@ devices: [{resource: example.com/npu, together: 4}]
     }
 
     #[test]
-    fn the_file_that_users_get_has_the_defaults() {
+    fn the_shipped_configuration_has_the_defaults() {
         let file = include_str!("../../deploy/components/scheduler/extender.yaml");
         let (file, default) = (Settings::parse(file).unwrap(), Settings::default());
         assert_eq!(file.of("larder"), default.of("larder"));
@@ -266,10 +273,10 @@ devices: [{resource: example.com/npu, together: 4}]
             ("profiles:\n  - name: a\n    weights:\n      data: -1\n", "-1", "line 4"),
             ("profiles:\n  - name: a\n  - name: b\n  - name: a\n", "two profiles are named a", "line 4"),
             ("profiles:\n  - name: a\n  - weights: {}\n    name: a\n", "two profiles are named a", "line 4"),
-            ("profiles:\n  - name: a\n    name: b\n", "says the same twice", "line 2"),
+            ("profiles:\n  - name: a\n    name: b\n", "is duplicated", "line 2"),
             ("profiles:\n  - name: a\n  - 3\n", "a profile", "line 3"),
-            ("profiles:\n  - name: a\n    requiredPercent: 101\n", "101 is no percentage", "line 3"),
-            ("profiles:\n  - name: a\n    requiredPercent: 300\n", "300 is no percentage", "line 3"),
+            ("profiles:\n  - name: a\n    requiredPercent: 101\n", "101 is not a percentage", "line 3"),
+            ("profiles:\n  - name: a\n    requiredPercent: 300\n", "300 is not a percentage", "line 3"),
             ("profiles:\n  - weights: {}\n", "missing field `name`", "line 2"),
             ("group: []\n", "unknown field `group`", "line 1"),
             ("profiles: 3\n", "a list of profiles", "line 1"),

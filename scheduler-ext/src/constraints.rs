@@ -1,54 +1,20 @@
-//! What can keep pods apart beyond what they request: where that is so, nobody but the scheduler knows who has to end for whom.
+//! What can keep pods off a node beyond what they request. Where a pod has such a constraint, only the scheduler knows
+//! which pods have to end for it.
 
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use k8s_openapi::api::core::v1::PodSpec;
 
-/// The part of a pod's spec that says so.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Constraints {
-    containers: Vec<Container>,
-    init_containers: Vec<Container>,
-    affinity: Affinity,
-    topology_spread_constraints: Vec<Spread>,
-    resource_claims: Vec<IgnoredAny>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Container {
-    ports: Vec<Port>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Port {
-    host_port: u16,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Affinity {
-    pod_affinity: Option<IgnoredAny>,
-    pod_anti_affinity: Option<IgnoredAny>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Spread {
-    when_unsatisfiable: String,
-}
-
-impl Constraints {
-    /// True if there is one: a port of the node, an affinity to pods, a spread that must hold, or a claim to devices.
-    pub fn any(&self) -> bool {
-        let containers = self.containers.iter().chain(&self.init_containers);
-        containers.flat_map(|container| &container.ports).any(|port| port.host_port != 0)
-            || self.affinity.pod_affinity.is_some()
-            || self.affinity.pod_anti_affinity.is_some()
-            || self.topology_spread_constraints.iter().any(|spread| spread.when_unsatisfiable == "DoNotSchedule")
-            || !self.resource_claims.is_empty()
-    }
+/// True if a pod has one: a port of the node, an affinity to pods, a spread that must hold, or a claim to devices.
+pub fn has_constraints(spec: &PodSpec) -> bool {
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
+    let affinity = spec.affinity.as_ref();
+    let has_pod_affinity =
+        affinity.is_some_and(|affinity| affinity.pod_affinity.is_some() || affinity.pod_anti_affinity.is_some());
+    let mut spreads = spec.topology_spread_constraints.iter().flatten();
+    has_pod_affinity
+        || ports.any(|port| port.host_port.is_some_and(|port| port != 0))
+        || spreads.any(|spread| spread.when_unsatisfiable == "DoNotSchedule")
+        || spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty())
 }
 
 #[cfg(test)]
@@ -56,8 +22,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_requests_do_not_tell_is_a_constraint() {
-        let any = |spec: &str| serde_json::from_str::<Constraints>(spec).expect("a spec").any();
+    fn ports_pod_affinity_hard_spreads_and_device_claims_are_constraints() {
+        let any = |spec: &str| has_constraints(&serde_json::from_str(spec).expect("a spec"));
         for spec in [
             r#"{"containers":[{"ports":[{"containerPort":80},{"hostPort":80}]}]}"#,
             r#"{"initContainers":[{"ports":[{"hostPort":80}]}]}"#,

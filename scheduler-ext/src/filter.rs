@@ -1,17 +1,17 @@
-//! Whether a pod may go to a node: refused is only what would not work, or what the pod itself asked to have refused.
+//! Whether a pod may go to a node. A node is excluded only if the pod would not work there, or asked for it.
 
 use std::fmt;
 
 use crate::question::{Look, Question};
 
-/// How many nodes an answer names one by one. With more, those that fail for the same reason share one sentence: the scheduler
-/// writes all sentences that differ into the pod's status.
+/// How many excluded nodes an answer names one by one. With more, nodes that fail for the same reason share one sentence:
+/// the scheduler writes all distinct sentences into the pod's status.
 pub const NAMED: usize = 10;
 
 /// Why a pod may not go to a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason<'q> {
-    /// It requires data, and nobody knows which.
+    /// The pod requires its data, which cannot be determined.
     Trouble(&'q str),
     /// The node holds less than it requires.
     Holds {

@@ -1,7 +1,7 @@
-//! When the API last said anything about each kind that is followed: answers are as old as that.
+//! When the API last sent anything about each kind that is followed, which is how old an answer may be.
 //!
-//! A cluster in which nothing changes is no stale one: the API still tells its watches about once a minute that they are current,
-//! and it answers when they begin again. So it is the connection that is listened to, not the news.
+//! A cluster in which nothing changes is not stale: about once a minute the API sends a bookmark to each watch, and it
+//! answers when a watch is resumed. So the bytes of the connection count, not the events.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,14 +13,14 @@ use larder_kube::Client;
 use larder_kube::client::Body;
 use tokio::time::Instant;
 
-use crate::index::Kind;
+use crate::index::{FOLLOWED, Kind};
 
-/// When the API last said anything, by kind.
+/// When the API last sent anything, by kind.
 #[derive(Debug)]
 pub struct Heard {
     begun: Instant,
-    /// By kind: milliseconds since then, and one more; 0: never.
-    at: [AtomicU64; Kind::ALL.len()],
+    /// By kind, in the order of [`FOLLOWED`]: milliseconds since `begun`, plus one; 0: never.
+    at: [AtomicU64; FOLLOWED.len()],
 }
 
 impl Default for Heard {
@@ -34,27 +34,28 @@ impl Heard {
         u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1
     }
 
-    /// It said something.
+    /// The API has sent something about a kind.
     pub fn note(&self, kind: Kind) {
-        self.at[kind as usize].store(self.milliseconds(), Ordering::Relaxed);
+        let at = FOLLOWED.iter().zip(&self.at).find(|(followed, _)| **followed == kind);
+        at.into_iter().for_each(|(_, at)| at.store(self.milliseconds(), Ordering::Relaxed));
     }
 
-    /// How long it has been silent about the kind that it has been silent about for longest. Those that were never there or never
-    /// might be read do not count.
+    /// How long the API has been silent about the kind about which it has been silent for longest. A kind that was never
+    /// served, or that could never be read, does not count.
     pub fn age(&self) -> Duration {
         let at = self.at.iter().map(|at| at.load(Ordering::Relaxed)).filter(|at| *at > 0);
         at.min().map_or(Duration::ZERO, |at| Duration::from_millis(self.milliseconds().saturating_sub(at)))
     }
 }
 
-/// A client for a kind that notes whenever the API says something: that it answers, and each piece of what it goes on to tell.
+/// A client for a kind that notes each answer of the API, and each piece of a watch.
 pub fn noting(client: Client, kind: Kind, heard: Arc<Heard>) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = tower::service_fn(move |request: Request<Body>| {
         let (client, heard) = (client.clone(), Arc::clone(&heard));
         async move {
             let response = client.send(request).await?;
-            // A list that is refused tells nothing; that there is no such kind does.
+            // A refused list tells nothing about the kind. That it is not served does.
             let tells = response.status().is_success() || response.status() == StatusCode::NOT_FOUND;
             let note = move || {
                 if tells {
@@ -79,7 +80,7 @@ mod tests {
 
     // SEMANTICS: X4
     #[tokio::test(start_paused = true)]
-    async fn the_kind_that_is_silent_for_longest_counts() {
+    async fn the_age_is_that_of_the_kind_that_was_silent_for_longest() {
         let heard = Heard::default();
         tokio::time::advance(Duration::from_secs(5)).await;
         assert_eq!(heard.age(), Duration::ZERO);

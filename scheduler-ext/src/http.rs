@@ -1,7 +1,7 @@
-//! The server that the scheduler asks: HTTP/1.1 with keep-alive, over TLS if asked for.
+//! The server for the scheduler's requests: HTTP/1.1 with keep-alive, over TLS if it is configured.
 //!
-//! Everything has a bound: connections, the size of a body, the time for its headers and for the rest. What goes beyond is
-//! answered with why, or cut off. Answers leave at once (TCP_NODELAY): the scheduler waits for each.
+//! Connections, the size of a body, and the time for headers and body are bounded. A request beyond a bound gets an error
+//! or is cut off. Answers leave at once (TCP_NODELAY), since the scheduler waits for each.
 
 pub mod tls;
 pub mod verbs;
@@ -33,16 +33,16 @@ use crate::ring::Verb;
 use tls::Tls;
 use verbs::{Failure, Verbs};
 
-/// The bounds of the server.
+/// The limits of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at the same time; others are closed at once.
+    /// Concurrent connections; excess connections are closed at once.
     pub connections: usize,
     /// Bytes of a body. A pod has at most 1.5 MiB, and 5,000 names 350 KiB.
     pub body_bytes: usize,
-    /// How long the headers of a request may take, and so how long a connection may be idle.
+    /// How long the headers of a request may take, which also limits how long a connection may be idle.
     pub headers: Duration,
-    /// How long the rest of it may take.
+    /// How long the body of a request may take.
     pub body: Duration,
 }
 
@@ -68,7 +68,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens. Errors: the address cannot be bound.
+    /// Listens.
+    ///
+    /// # Errors
+    /// The address cannot be bound.
     pub async fn bind(
         address: SocketAddr,
         tls: Option<Tls>,
@@ -80,12 +83,12 @@ impl Server {
         Ok(Self { listener, tls, shared: Shared { verbs, limits, counters } })
     }
 
-    /// The address, with the port that it has got.
+    /// The address with the port on which the server listens.
     pub fn address(&self) -> anyhow::Result<SocketAddr> {
         Ok(self.listener.local_addr()?)
     }
 
-    /// Serves until `stop`, and then what has begun.
+    /// Serves until `stop`, and completes the requests in flight.
     pub async fn serve(self, stop: CancellationToken) {
         let Self { listener, tls, shared } = self;
         let limits = shared.limits;
@@ -100,7 +103,7 @@ impl Server {
             let stream = match accepted {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    // Too many open files, for one: those that are served may end.
+                    // For example, too many open files, which may be closed in a moment.
                     debug!(%error, "accept a connection");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
@@ -122,7 +125,7 @@ impl Server {
 }
 
 async fn serve_one(stream: TcpStream, tls: Option<Tls>, router: Router, limits: Limits, stop: CancellationToken) {
-    // Without it an answer of two packets waits 40 ms for an acknowledgement.
+    // Without TCP_NODELAY, an answer of two packets waits 40 ms for an acknowledgement.
     if stream.set_nodelay(true).is_err() {
         return;
     }
@@ -132,7 +135,7 @@ async fn serve_one(stream: TcpStream, tls: Option<Tls>, router: Router, limits: 
     }
 }
 
-/// Serves a connection until it ends; once told to stop, until its request is answered.
+/// Serves a connection until it ends, or after `stop`, until its request is answered.
 async fn serve_on<S>(stream: S, router: Router, limits: Limits, stop: CancellationToken)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -145,7 +148,7 @@ where
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         ended = &mut connection => {
-            // A client that went away, or a request that was cut off.
+            // The client disconnected, or the request was cut off.
             if let Err(error) = ended {
                 debug!(%error, "a connection ended");
             }
@@ -172,10 +175,10 @@ async fn verb(State(shared): State<Shared>, Path(name): Path<String>, request: R
     let body = match tokio::time::timeout(shared.limits.body, body).await {
         Ok(Ok(body)) => body,
         Ok(Err(_)) => {
-            let why = format!("a request has at most {} bytes", shared.limits.body_bytes);
+            let why = format!("the request body exceeds {} bytes", shared.limits.body_bytes);
             return refused(StatusCode::PAYLOAD_TOO_LARGE, &why);
         }
-        Err(_) => return refused(StatusCode::REQUEST_TIMEOUT, "the rest of the request did not come"),
+        Err(_) => return refused(StatusCode::REQUEST_TIMEOUT, "timed out reading the request body"),
     };
     match shared.verbs.answer(verb, body) {
         Ok(answer) => ([(header::CONTENT_TYPE, "application/json")], Body::from(answer)).into_response(),
@@ -186,7 +189,7 @@ async fn verb(State(shared): State<Shared>, Path(name): Path<String>, request: R
     }
 }
 
-/// An error in words, after which the connection ends: nobody knows what else it brings.
+/// An error with its reason. It closes the connection, in which unread bytes of the request may be left.
 fn refuse(status: StatusCode, why: &str) -> Response {
     (status, [(header::CONNECTION, "close")], format!("{why}\n")).into_response()
 }

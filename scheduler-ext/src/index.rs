@@ -11,33 +11,16 @@ pub mod state;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+pub use larder_kube::kinds::Kind;
 use larder_kube::pod::amounts::Amounts;
 
 use counts::count;
 use facts::{CacheFacts, DatasetFacts, Held, JobFacts, Name, NodeFacts, Nomination, PodFacts, Read, VolumeFacts};
 use state::{GroupState, JobState, NodeState, Snapshot, Spread, first_bytes};
 
-/// A kind of objects that are followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// A node.
-    Node,
-    /// A pod.
-    Pod,
-    /// A PersistentVolume.
-    Volume,
-    /// A node's cache.
-    Cache,
-    /// A dataset.
-    Dataset,
-    /// A training job.
-    Job,
-}
-
-impl Kind {
-    /// All of them.
-    pub const ALL: [Self; 6] = [Self::Node, Self::Pod, Self::Volume, Self::Cache, Self::Dataset, Self::Job];
-}
+/// The kinds of objects that are followed.
+pub const FOLLOWED: [Kind; 6] =
+    [Kind::Node, Kind::Pod, Kind::Volume, Kind::NodeCache, Kind::Dataset, Kind::TrainingJob];
 
 /// An object, cut to what is kept of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -120,7 +103,7 @@ impl Index {
     /// What readers are to see from now on.
     pub fn show(&mut self) -> Arc<Snapshot> {
         self.now.version += 1;
-        self.now.is_complete = self.listed.len() == Kind::ALL.len();
+        self.now.is_complete = self.listed.len() == FOLLOWED.len();
         Arc::new(self.now.clone())
     }
 
@@ -151,8 +134,8 @@ impl Index {
                     self.forget(kind, &key);
                 }
             }
+            // There is nothing to wait for: the kind counts as listed.
             Event::Absent(kind) => self.apply(Event::All(kind, Vec::new())),
-            // There is nothing to wait for.
         }
     }
 
@@ -184,7 +167,7 @@ impl Index {
         self.versions.entry(kind).or_default().remove(key);
         match kind {
             Kind::Node => self.put_node(key, None),
-            Kind::Cache => self.put_cache(key, None),
+            Kind::NodeCache => self.put_cache(key, None),
             Kind::Pod => {
                 self.drop_nomination(key);
                 self.drop_pod(key);
@@ -193,7 +176,9 @@ impl Index {
             Kind::Dataset => {
                 self.now.datasets.remove(key);
             }
-            Kind::Job => self.put_job(key, None),
+            Kind::TrainingJob => self.put_job(key, None),
+            // Nothing is kept of the other kinds.
+            _ => {}
         }
     }
 

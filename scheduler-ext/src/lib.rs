@@ -1,13 +1,14 @@
-//! `larder-scheduler-ext`: tells kube-scheduler where data is, on the scheduler's own wire.
+//! `larder-scheduler-ext`: a scheduler extender, which tells kube-scheduler on which nodes data is cached.
 //!
-//! The cast: [`watch`] follows the API, [`read`] cuts each object small, and [`index`] is what is known; [`wire`] is the JSON of the
-//! scheduler; [`question`] is what a pod wants and what each node has of it; [`score`], [`filter`] and [`preempt`] decide, all
-//! pure; [`ring`] keeps the last decisions and [`replay`] makes them again; [`http`] serves it all. [`load`] makes a large cluster up.
-//! [`heard`] knows how long the API has been silent; [`notice`] tells users what is wrong with their pods.
+//! The cast: [`watch`] follows the API, [`read`] cuts each object small, and [`index`] is what is known; [`wire`] is the
+//! JSON of the scheduler; [`question`] is what a pod wants and what each node has of it; [`score`], [`filter`] and
+//! [`preempt`] decide, all pure, the last by the [`constraints`] of pods; [`ring`] keeps the last decisions and [`replay`]
+//! repeats them; [`http`] serves requests. [`load`] generates a large cluster. [`heard`] knows how long the API has been
+//! silent; [`notice`] makes Events for users whose pods name a dataset that they may not read.
 //!
-//! Invariants: an answer follows from the request and one snapshot alone (that to preempt also from what earlier ones may have
-//! ended). No request waits for the API, and filter and prioritize take no lock; requests to preempt take turns. The program writes nothing to the API but the Events of
-//! [`notice`].
+//! Invariant: an answer follows from the request and one snapshot alone. The answer to preempt also depends on the pods
+//! that earlier answers may have ended. No request waits for the API. Filter and prioritize take no lock; requests to
+//! preempt take turns. The program writes nothing to the API but the Events of [`notice`].
 
 pub mod admin;
 pub mod answer;
@@ -45,22 +46,25 @@ use http::verbs::Verbs;
 use http::{Limits, Server};
 use index::state::Snapshot;
 
-/// What the program is started with.
+/// The configuration of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Where the scheduler asks.
+    /// The address on which the scheduler is answered.
     pub address: SocketAddr,
-    /// The certificate, if it asks over TLS.
+    /// The certificate, if requests come over TLS.
     pub tls: Option<TlsFiles>,
-    /// How nodes are told apart.
+    /// How nodes are scored.
     pub settings: Settings,
-    /// The bounds of the server.
+    /// The limits of the server.
     pub limits: Limits,
     /// Where metrics and probes are served, if they are.
     pub admin_address: Option<SocketAddr>,
 }
 
-/// Answers until `stop`. Errors: an address cannot be bound, or the certificate cannot be read.
+/// Answers until `stop`.
+///
+/// # Errors
+/// An address cannot be bound, or the certificate cannot be read.
 pub async fn run(client: Client, config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     let (settings, counters) = (Arc::new(config.settings), Arc::new(Counters::default()));
     let shown = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
@@ -83,9 +87,9 @@ pub async fn run(client: Client, config: Config, stop: CancellationToken) -> any
             None => std::future::pending().await,
         }
     };
-    let (notices, told) = mpsc::channel(notice::WAITING);
+    let (notices, waiting) = mpsc::channel(notice::WAITING);
     let keeper = tokio::spawn(keeper.run(notices));
-    let teller = tokio::spawn(notice::tell(client.clone(), told));
+    let teller = tokio::spawn(notice::tell(client.clone(), waiting));
     let watches = tokio::spawn(watch::run(client, Arc::clone(&settings), Arc::clone(&shown), Arc::clone(&counters)));
     let served = tokio::select! {
         () = server.serve(stop.clone()) => Ok(()),

@@ -1,4 +1,4 @@
-//! A large cluster that is made up: for `larder-bench extender`, and for tests.
+//! A generated large cluster, for `larder-bench extender` and for tests.
 
 use std::sync::Arc;
 
@@ -52,12 +52,12 @@ impl Size {
                 (format!("volume-{number}").into(), Facts::Volume(volume))
             }),
             all(Kind::Node, self.nodes, &|number| (self.node(number), Facts::Node(node(number)))),
-            all(Kind::Cache, self.nodes, &|number| (self.node(number), Facts::Cache(self.cache(number, 0)))),
+            all(Kind::NodeCache, self.nodes, &|number| (self.node(number), Facts::Cache(self.cache(number, 0)))),
             all(Kind::Pod, self.pods, &|number| {
                 let pod = self.pod(number);
                 (Arc::clone(&pod.key), Facts::Pod(pod))
             }),
-            all(Kind::Job, 0, &|_| (Name::default(), Facts::Node(NodeFacts::default()))),
+            all(Kind::TrainingJob, 0, &|_| (Name::default(), Facts::Node(NodeFacts::default()))),
         ]
     }
 
@@ -97,7 +97,7 @@ impl Size {
             let facts = Facts::Cache(self.cache(number, version));
             Object { key: self.node(number), version, facts }
         };
-        let kind = if number.is_multiple_of(2) { Kind::Pod } else { Kind::Cache };
+        let kind = if number.is_multiple_of(2) { Kind::Pod } else { Kind::NodeCache };
         Event::Changed(kind, Box::new(object))
     }
 

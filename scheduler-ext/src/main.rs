@@ -11,9 +11,8 @@ use larder_scheduler_ext::http::Limits;
 use larder_scheduler_ext::http::tls::TlsFiles;
 use larder_scheduler_ext::replay::{Replayed, replay};
 use larder_scheduler_ext::{Config, run};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::info;
 
 /// Tells kube-scheduler where data is: an extender with the verbs filter, prioritize and preempt.
 ///
@@ -90,51 +89,25 @@ impl Args {
 
 fn main() -> ExitCode {
     let mut args = Args::parse();
-    if let Err(error) = larder_telemetry::init_logs("info") {
-        eprintln!("larder-scheduler-ext: {error}");
-        return ExitCode::from(2);
-    }
-    let outcome = match args.command.take() {
-        Some(Command::Replay { file }) => replay_file(&file),
-        None => args.into_config().and_then(start),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            error!(error = format!("{error:#}"), "larder-scheduler-ext ends");
-            ExitCode::FAILURE
+    larder_telemetry::program("larder-scheduler-ext", Some(2), |stop| async move {
+        match args.command.take() {
+            Some(Command::Replay { file }) => replay_file(&file),
+            None => start(args.into_config()?, stop).await,
         }
-    }
+    })
 }
 
 fn replay_file(file: &std::path::Path) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
     let Replayed(decisions) = replay(&text)?;
-    info!(decisions, "all answers are the same");
+    info!(decisions, "all decisions reproduced");
     Ok(())
 }
 
-fn start(config: Config) -> anyhow::Result<()> {
+async fn start(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     info!(?config, "settings");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(async {
-        let stop = CancellationToken::new();
-        let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("listen for signals")?;
-        let stopping = stop.clone();
-        tokio::spawn(async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            info!("stopping");
-            stopping.cancel();
-        });
-        let client = larder_kube::Client::try_default()
-            .await
-            .context("connect to the Kubernetes API: run in a pod with a service account, or set KUBECONFIG")?;
-        run(client, config, stop).await
-    })
+    let client = larder_kube::connect().await?;
+    run(client, config, stop).await
 }
 
 #[cfg(test)]
@@ -142,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_have_the_defaults_that_they_tell() {
+    fn flags_have_their_documented_defaults() {
         use clap::CommandFactory;
         Args::command().debug_assert();
         let config = Args::parse_from(["larder-scheduler-ext"]).into_config().unwrap();

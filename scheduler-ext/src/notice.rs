@@ -6,14 +6,12 @@
 //! says so once, and all else goes on.
 
 use std::collections::{HashSet, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 use larder_kube::api::PostParams;
+use larder_kube::events::{NOTE_BYTES, Reporter, Severity, event, name, object, within};
 use larder_kube::{Api, Client, Error};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
@@ -29,12 +27,8 @@ const REMEMBERED: usize = 8192;
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long the API may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The bytes of a note that the API takes.
-const NOTE_BYTES: usize = 1024;
-/// The characters of a pod's name in that of its Event: with the rest, as many as a name may have.
-const NAME_CHARS: usize = 200;
-/// Who says it.
-const REPORTER: &str = "larder-scheduler-ext";
+const REPORTER: Reporter<'_> =
+    Reporter { controller: "larder-scheduler-ext", instance: "larder-scheduler-ext", action: "Scheduling" };
 
 /// What a pod's users are to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,56 +48,34 @@ impl Notice {
             Some(_) => "the pod requires its data, so no node will do",
             None => "all nodes are equal for the pod",
         };
-        let note = format!("{trouble}: {follows}");
-        let fits = note.char_indices().take_while(|(at, char)| at + char.len_utf8() <= NOTE_BYTES);
-        let note = fits.map(|(_, char)| char).collect();
+        // Cut here: notices wait in a queue and are remembered.
+        let note = within(&format!("{trouble}: {follows}"), NOTE_BYTES);
         let is_pod = [namespace, name, &question.uid].into_iter().all(|part| !part.is_empty());
         is_pod.then(|| Self { namespace: namespace.into(), name: name.into(), uid: question.uid.clone(), note })
     }
 
-    /// Another one for another pod or another note.
-    fn id(&self) -> u64 {
-        // One without a seed of its own: the same in each process.
-        let mut hasher = DefaultHasher::new();
-        (&self.uid, &self.note).hash(&mut hasher);
-        hasher.finish()
+    /// The name of its Event: another one for another pod or another note.
+    fn event_name(&self) -> String {
+        name(&self.name, &[&self.uid, &self.note])
     }
 
     fn event(&self) -> Event {
-        let name: String = self.name.chars().take(NAME_CHARS).collect();
-        let name = format!("{}.{:016x}", name.trim_end_matches(['-', '.']), self.id());
-        Event {
-            metadata: ObjectMeta { name: Some(name), namespace: Some(self.namespace.clone()), ..ObjectMeta::default() },
-            regarding: Some(ObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some("Pod".to_owned()),
-                namespace: Some(self.namespace.clone()),
-                name: Some(self.name.clone()),
-                uid: Some(self.uid.clone()),
-                ..ObjectReference::default()
-            }),
-            type_: Some("Warning".to_owned()),
-            reason: Some("DatasetUnknown".to_owned()),
-            note: Some(self.note.clone()),
-            action: Some("Scheduling".to_owned()),
-            event_time: Some(MicroTime(Timestamp::now())),
-            reporting_controller: Some(REPORTER.to_owned()),
-            reporting_instance: Some(REPORTER.to_owned()),
-            ..Event::default()
-        }
+        let regarding = object("v1", "Pod", &self.namespace, &self.name, &self.uid);
+        let said = (Severity::Warning, "DatasetUnknown", &*self.note);
+        event(REPORTER, Timestamp::now(), self.event_name(), regarding, said)
     }
 }
 
 /// The notices of which the Events are there, or will never be.
 #[derive(Debug, Default)]
 struct Remembered {
-    ids: HashSet<u64>,
-    order: VecDeque<u64>,
+    ids: HashSet<String>,
+    order: VecDeque<String>,
 }
 
 impl Remembered {
-    fn add(&mut self, id: u64) {
-        if self.ids.insert(id) {
+    fn add(&mut self, id: String) {
+        if self.ids.insert(id.clone()) {
             self.order.push_back(id);
         }
         while self.order.len() > REMEMBERED {
@@ -119,7 +91,7 @@ impl Remembered {
 pub async fn tell(client: Client, mut notices: mpsc::Receiver<Notice>) {
     let (mut remembered, mut warned) = (Remembered::default(), false);
     while let Some(notice) = notices.recv().await {
-        let id = notice.id();
+        let id = format!("{}/{}", notice.namespace, notice.event_name());
         if remembered.ids.contains(&id) {
             continue;
         }

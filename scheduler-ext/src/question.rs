@@ -1,16 +1,17 @@
-//! What a pod wants, and what each node has of that: from a request and a snapshot to plain numbers, which `score` and `filter`
-//! decide from.
+//! What a pod wants, and how much of it each node has: from a request and a snapshot to plain numbers, from which `score`
+//! and `filter` decide.
 //!
-//! A [`Question`] is about the pod; it is a [`Sight`] of the snapshot that gives a [`Look`] at each node, without allocating.
-//! Questions and looks can be kept: whoever has them comes to the same answer again.
+//! A [`Question`] is about the pod. A [`Sight`] of the snapshot gives a [`Look`] at each node, without allocating. Questions
+//! and looks can be kept: the same answer follows from them again.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::PodSpec;
 pub use larder_api::decision::{Least, Look, Question};
 use larder_dataset::SnapshotId;
 use larder_dataset::score::{Devices, Standing};
-use larder_kube::pod::requests::PodResources;
+use larder_kube::pod::requests::requests;
 
 use crate::config::Settings;
 use crate::index::counts::count_of;
@@ -52,8 +53,8 @@ pub fn ask<'s>(
     let (metadata, spec) = (&pod.metadata, pod.spec()?);
     let annotations = metadata.annotations();
     let namespace = &*metadata.namespace;
-    let reads = read::reads(namespace, &spec.volumes, annotations.datasets.as_deref());
-    let (weights, percent) = settings.of(&spec.scheduler_name);
+    let reads = read::reads(namespace, &spec, annotations.datasets.as_deref());
+    let (weights, percent) = settings.of(spec.scheduler_name.as_deref().unwrap_or_default());
     let mut question = Question { weights, ..Question::default() };
     let mut wanted = Vec::new();
     match reads {
@@ -81,12 +82,12 @@ pub fn ask<'s>(
     question.uid = metadata.uid.clone().into_owned();
     if annotations.data.as_deref() == Some("required") {
         let asked = annotations.min_warm.as_deref().and_then(|text| text.trim().parse().ok());
-        // Labels of nodes have tens, and it is their change that wakes a pod.
+        // Labels of nodes count in tens of percent, and only a change of a label wakes a pod.
         let asked = asked.filter(|asked: &u8| (1..=100).contains(asked)).map(|asked| asked.div_ceil(10) * 10);
         question.required = Some(asked.unwrap_or(percent));
     }
     let group = read::group(settings, namespace, |key| metadata.label(key)).and_then(|name| snapshot.groups.get(&name));
-    let (device, devices) = devices(pod, settings, snapshot);
+    let (device, devices) = devices(&spec, settings, snapshot);
     let requires = question.required.is_some();
     Ok(Some((question, Sight { snapshot, wanted, requires, group, device, devices })))
 }
@@ -107,7 +108,7 @@ fn find<'s>(
     };
     let own = key.split_once('/').map_or("", |(own, _)| own);
     let (name, known) = snapshot.datasets.entry(key).unzip();
-    // Whoever has a bound claim was granted the dataset.
+    // A bound claim was granted the dataset.
     let is_readable = |uid: Option<&Name>| match (known, uid) {
         (Some(dataset), Some(uid)) => dataset.uid == *uid,
         (Some(dataset), None) => dataset.is_granted(own, namespace),
@@ -128,11 +129,11 @@ fn find<'s>(
 }
 
 /// The devices that a pod asks for, if training jobs wait for any: their kind, and how many.
-fn devices(pod: &Pod<'_>, settings: &Settings, snapshot: &Snapshot) -> (usize, Devices) {
+fn devices(spec: &PodSpec, settings: &Settings, snapshot: &Snapshot) -> (usize, Devices) {
     if snapshot.waiting_jobs == 0 || settings.devices.is_empty() {
         return (0, Devices::default());
     }
-    let requests = pod.part::<PodResources>().requests();
+    let requests = requests(spec);
     let asked = |at: usize| u32::try_from(requests.get(&settings.devices[at].resource)).unwrap_or(u32::MAX);
     let at = (0..settings.devices.len()).find(|at| asked(*at) > 0).unwrap_or(0);
     let together = settings.devices[at].together;
@@ -191,7 +192,7 @@ impl<'s> Sight<'s> {
     /// Why the node takes no pods that read.
     fn bar(&self, node: Option<&'s NodeState>, look: &mut Look<'s>) {
         let Some(node) = node else { return };
-        // Where larderd does not run as a pod, nobody knows.
+        // Where larderd does not run as a pod, its state is unknown.
         look.is_away = self.snapshot.larderds > 0 && node.larderds == 0;
         look.cordon = node.cordon.as_deref().map(Cow::Borrowed);
     }

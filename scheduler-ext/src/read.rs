@@ -1,108 +1,82 @@
-//! From objects as the API serves them to what is kept of them. Whatever of an object cannot be read counts as absent: no object
-//! that a tenant writes may stop the answers about others.
+//! From objects as the API serves them to what is kept of them. A spec or a status that cannot be read counts as absent:
+//! no object that a tenant writes may stop the answers about others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::{PersistentVolumeSpec, PersistentVolumeStatus, Pod, PodSpec};
 use larder_api::names::{
-    CORDON_ANNOTATION, CSI_DRIVER, DATASET_ANNOTATION, DATASETS_ANNOTATION, DatasetKey, JOB_INDEX_LABEL, JOB_LABEL,
-    JOB_ROLE_LABEL, LARDERD_ACCOUNT, PINNED_ANNOTATION, SYSTEM_NAMESPACE, UID_LABEL,
+    CORDON_ANNOTATION, DATASET_ANNOTATION, DATASETS_ANNOTATION, DatasetKey, JOB_INDEX_LABEL, JOB_LABEL, JOB_ROLE_LABEL,
+    LARDERD_ACCOUNT, PINNED_ANNOTATION, SYSTEM_NAMESPACE, UID_LABEL,
 };
 use larder_api::{DatasetSpec, DatasetStatus, NodeCacheSpec, NodeCacheStatus, Phase};
 use larder_dataset::{Placement, SnapshotId};
 use larder_kube::api::DynamicObject;
-use larder_kube::pod::requests::{PodResources, amounts};
+use larder_kube::fields::{Parts, annotation, label, uid, version};
+use larder_kube::key::Key;
+use larder_kube::node::Node;
+use larder_kube::pod::requests::requests;
+use larder_kube::pod::{self, DataVolume, data_volumes};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use crate::config::Settings;
-use crate::constraints::Constraints;
+use crate::constraints::has_constraints;
 use crate::index::facts::{
     CacheFacts, DatasetFacts, Held, JobFacts, Name, NodeFacts, Nomination, PodFacts, Read, Seat, VolumeFacts,
 };
 use crate::index::{Facts, Kind, Object};
 
-/// A name with its namespace, if it has one.
-pub fn name_of(namespace: &str, name: &str) -> Name {
-    if namespace.is_empty() { name.into() } else { format!("{namespace}/{name}").into() }
-}
-
-/// The name of an object with its namespace, if it has one.
-pub fn key(object: &DynamicObject) -> Name {
-    let meta = &object.metadata;
-    name_of(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
-}
-
 /// Reads an object; `None` if it is of no interest.
 pub fn object(kind: Kind, settings: &Settings, mut object: DynamicObject) -> Option<Object> {
-    let version = object.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or_default();
-    let key = key(&object);
-    let data = std::mem::take(&mut object.data);
+    object.metadata.managed_fields = None;
+    let (version, key) = (version(&object), Key::of(&object).to_string().into());
     let facts = match kind {
-        Kind::Node => Facts::Node(node(settings, &object, data)),
-        Kind::Pod => pod(settings, &object, data)?,
-        Kind::Volume => Facts::Volume(volume(&object, data)?),
-        Kind::Cache => Facts::Cache(cache(&object, data)),
-        Kind::Dataset => Facts::Dataset(dataset(&object, data)),
-        Kind::Job => Facts::Job(job(&object, data)),
+        Kind::Node => Facts::Node(node(settings, object)),
+        Kind::Pod => pod(settings, &pod::read_leniently(object))?,
+        Kind::Volume => Facts::Volume(volume(object)?),
+        Kind::NodeCache => Facts::Cache(cache(object)),
+        Kind::Dataset => Facts::Dataset(dataset(object)),
+        Kind::TrainingJob => Facts::Job(job(object)),
+        _ => return None,
     };
     Some(Object { key, version, facts })
 }
 
-/// A part of an object; as if it were empty if it cannot be read.
-fn part<T: DeserializeOwned + Default>(data: &mut Value, name: &str) -> T {
-    data.get_mut(name).map(Value::take).and_then(|part| serde_json::from_value(part).ok()).unwrap_or_default()
-}
-
-fn label<'a>(object: &'a DynamicObject, key: &str) -> Option<&'a str> {
-    object.metadata.labels.as_ref()?.get(key).map(String::as_str)
-}
-
-fn annotation<'a>(object: &'a DynamicObject, key: &str) -> Option<&'a str> {
-    object.metadata.annotations.as_ref()?.get(key).map(String::as_str)
-}
-
-fn uid(object: &DynamicObject) -> Name {
-    object.metadata.uid.as_deref().unwrap_or_default().into()
-}
-
-fn node(settings: &Settings, object: &DynamicObject, mut data: Value) -> NodeFacts {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Status {
-        allocatable: BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>,
+fn node(settings: &Settings, object: DynamicObject) -> NodeFacts {
+    let node = Node::read_leniently(object);
+    let place = |key: &String| node.labels.get(key).map(String::as_str).unwrap_or_default().into();
+    let count = |resource: &str| u32::try_from(node.allocatable.get(resource)).unwrap_or(u32::MAX);
+    NodeFacts {
+        zone: place(&settings.topology.zone),
+        rack: place(&settings.topology.rack),
+        devices: settings.devices.iter().map(|device| count(&device.resource)).collect(),
     }
-    let place = |key: &str| label(object, key).unwrap_or_default().into();
-    let status: Status = part(&mut data, "status");
-    let all = amounts(&status.allocatable);
-    let devices = settings.devices.iter().map(|device| u32::try_from(all.get(&device.resource)).unwrap_or(u32::MAX));
-    NodeFacts { zone: place(&settings.topology.zone), rack: place(&settings.topology.rack), devices: devices.collect() }
 }
 
-fn cache(object: &DynamicObject, mut data: Value) -> CacheFacts {
-    let spec: NodeCacheSpec = part(&mut data, "spec");
-    let status: NodeCacheStatus = part(&mut data, "status");
+fn cache(object: DynamicObject) -> CacheFacts {
+    let cordon = annotation(&object, CORDON_ANNOTATION).map(Name::from);
+    let Parts { spec, status } = Parts::<NodeCacheSpec, NodeCacheStatus>::read_leniently(object.data);
     let mut held: BTreeMap<[u8; 32], Held> = BTreeMap::new();
-    for here in status.snapshots {
+    for here in status.unwrap_or_default().snapshots {
         let Ok(snapshot) = here.snapshot.parse::<SnapshotId>() else { continue };
         let (bytes, wanted, comes) = (here.bytes, here.wanted_bytes, here.mounts > 0);
         held.insert(snapshot.0, Held { snapshot, bytes, wanted, comes });
     }
-    for promise in spec.datasets {
+    for promise in spec.unwrap_or_default().datasets {
         let Ok(snapshot) = promise.snapshot.parse::<SnapshotId>() else { continue };
         let none = Held { snapshot, bytes: 0, wanted: 0, comes: true };
         held.entry(snapshot.0).or_insert(none).comes = true;
     }
-    CacheFacts { held: held.into_values().collect(), cordon: annotation(object, CORDON_ANNOTATION).map(Name::from) }
+    CacheFacts { held: held.into_values().collect(), cordon }
 }
 
-fn dataset(object: &DynamicObject, mut data: Value) -> DatasetFacts {
-    let spec: DatasetSpec = part(&mut data, "spec");
-    let status: DatasetStatus = part(&mut data, "status");
+fn dataset(object: DynamicObject) -> DatasetFacts {
+    let uid = uid(&object).into();
+    let Parts { spec, status } = Parts::<DatasetSpec, DatasetStatus>::read_leniently(object.data);
+    let (spec, status) = (spec.unwrap_or_default(), status.unwrap_or_default());
     let placement = spec.cache.placement.as_deref().and_then(|text| text.parse().ok()).unwrap_or_default();
     DatasetFacts {
-        uid: uid(object),
+        uid,
         snapshot: status.snapshot.and_then(|text| text.parse().ok()),
         bytes: status.bytes.unwrap_or_default(),
         copies: match placement {
@@ -115,36 +89,23 @@ fn dataset(object: &DynamicObject, mut data: Value) -> DatasetFacts {
     }
 }
 
-fn volume(object: &DynamicObject, mut data: Value) -> Option<VolumeFacts> {
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct Spec {
-        claim_ref: Reference,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Reference {
-        namespace: String,
-        name: String,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Status {
-        phase: String,
-    }
-    let uid = label(object, UID_LABEL)?.into();
-    let dataset: DatasetKey = annotation(object, DATASET_ANNOTATION)?.parse().ok()?;
-    let Spec { claim_ref: Reference { namespace, name } } = part(&mut data, "spec");
-    let Status { phase } = part(&mut data, "status");
-    // One that its claim has let go of, or that is being deleted, leads nowhere: another one may be the claim's.
-    if object.metadata.deletion_timestamp.is_some() || ["Released", "Failed"].contains(&phase.as_str()) {
+fn volume(object: DynamicObject) -> Option<VolumeFacts> {
+    let uid = label(&object, UID_LABEL)?.into();
+    let dataset: DatasetKey = annotation(&object, DATASET_ANNOTATION)?.parse().ok()?;
+    let leaving = object.metadata.deletion_timestamp.is_some();
+    let Parts { spec, status } = Parts::<PersistentVolumeSpec, PersistentVolumeStatus>::read_leniently(object.data);
+    let phase = status.and_then(|status| status.phase).unwrap_or_default();
+    // The claim may have another volume by now: this one was released, or is being deleted.
+    if leaving || ["Released", "Failed"].contains(&phase.as_str()) {
         return None;
     }
-    Some(VolumeFacts { claim: format!("{namespace}/{name}").into(), dataset: dataset.to_string().into(), uid })
+    let claim = spec.and_then(|spec| spec.claim_ref).unwrap_or_default();
+    let claim = Key::new(&claim.namespace.unwrap_or_default(), &claim.name.unwrap_or_default());
+    Some(VolumeFacts { claim: claim.to_string().into(), dataset: dataset.to_string().into(), uid })
 }
 
-fn job(object: &DynamicObject, mut data: Value) -> JobFacts {
-    // No more of it is needed than a few numbers; the templates are large.
+fn job(object: DynamicObject) -> JobFacts {
+    // Only a few numbers of a TrainingJob are needed, and its templates are large.
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Spec {
@@ -166,142 +127,104 @@ fn job(object: &DynamicObject, mut data: Value) -> JobFacts {
     fn one() -> u32 {
         1
     }
-    let (spec, status): (Spec, Status) = (part(&mut data, "spec"), part(&mut data, "status"));
+    let (uid, leaving) = (uid(&object).into(), object.metadata.deletion_timestamp.is_some());
+    let Parts { spec, status } = Parts::<Spec, Status>::read_leniently(object.data);
     let waits = [Phase::Queued, Phase::DataWarming, Phase::Starting];
+    let floors = spec.unwrap_or_default().roles.into_iter();
     JobFacts {
-        uid: uid(object),
-        floors: spec.roles.iter().map(|role| (role.name.as_str().into(), role.min.unwrap_or(role.replicas))).collect(),
-        waits: status.phase.is_some_and(|phase| waits.contains(&phase)),
-        leaving: object.metadata.deletion_timestamp.is_some(),
+        uid,
+        floors: floors.map(|role| (role.name.as_str().into(), role.min.unwrap_or(role.replicas))).collect(),
+        waits: status.and_then(|status| status.phase).is_some_and(|phase| waits.contains(&phase)),
+        leaving,
     }
 }
 
-/// The volumes of a pod, as far as they lead to datasets.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct PodVolume {
-    persistent_volume_claim: Option<ClaimFields>,
-    csi: Option<CsiFields>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct ClaimFields {
-    claim_name: String,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct CsiFields {
-    driver: String,
-    volume_attributes: BTreeMap<String, String>,
-}
-
-/// The most volumes and names of datasets that a pod may have. All that is kept of a pod is bounded: its author may write 256 KiB of
-/// annotations.
+/// The most volumes and names of datasets that a pod may have. What is kept of a pod is bounded: its author may write
+/// 256 KiB of annotations.
 pub const MOST_READS: usize = 256;
 
-/// What a pod of `namespace` reads: by its claims, by its inline volumes, and by the value of `larder.dev/datasets`. Of a name that
-/// no dataset can have, the text.
-pub fn reads(namespace: &str, volumes: &[PodVolume], named: Option<&str>) -> Result<Vec<Read>, String> {
+/// The datasets that a pod of `namespace` reads: by its claims, by its inline volumes, and by the value of
+/// `larder.dev/datasets`.
+///
+/// # Errors
+/// A text names no dataset that can exist, or there are too many.
+pub fn reads(namespace: &str, spec: &PodSpec, named: Option<&str>) -> Result<Vec<Read>, String> {
     let names = || named.unwrap_or_default().split(',').map(str::trim).filter(|name| !name.is_empty());
-    if volumes.len().saturating_add(names().take(MOST_READS + 1).count()) > MOST_READS {
+    let volumes = spec.volumes.as_ref().map_or(0, Vec::len);
+    if volumes.saturating_add(names().take(MOST_READS + 1).count()) > MOST_READS {
         return Err(format!("the pod has more than {MOST_READS} volumes and names of datasets"));
     }
+    let dataset = |namespace: &str, name: &str| {
+        let key = DatasetKey::within(namespace, name).map_err(|error| error.to_string())?;
+        Ok::<_, String>(Read::Dataset(key.to_string().into()))
+    };
     let mut reads = Vec::new();
-    for volume in volumes {
-        if let Some(claim) = &volume.persistent_volume_claim {
-            reads.push(Read::Claim(format!("{namespace}/{}", claim.claim_name).into()));
-        }
-        let csi = volume.csi.as_ref().filter(|csi| csi.driver == CSI_DRIVER);
-        if let Some(name) = csi.and_then(|csi| csi.volume_attributes.get("dataset")) {
+    for volume in data_volumes(spec) {
+        reads.push(match volume {
+            DataVolume::Claim(claim) => Read::Claim(format!("{namespace}/{claim}").into()),
             // An inline volume names a dataset of the administrator's, or one with its namespace.
-            let key = DatasetKey::within(SYSTEM_NAMESPACE, name).map_err(|error| error.to_string())?;
-            reads.push(Read::Dataset(key.to_string().into()));
-        }
+            DataVolume::Inline(name) => dataset(SYSTEM_NAMESPACE, name)?,
+        });
     }
     for name in names() {
-        let key = DatasetKey::within(namespace, name).map_err(|error| error.to_string())?;
-        reads.push(Read::Dataset(key.to_string().into()));
+        reads.push(dataset(namespace, name)?);
     }
     reads.sort();
     reads.dedup();
     Ok(reads)
 }
 
-/// The group of a pod: those of its namespace with the same value of the first label that it has.
+/// The group of a pod: the pods of its namespace that have the same value of the first group label that it has.
 pub fn group<'a>(settings: &Settings, namespace: &str, label: impl Fn(&str) -> Option<&'a str>) -> Option<Name> {
     let find = |key: &String| Some(format!("{namespace}/{key}={}", label(key)?).into());
     settings.group_labels.iter().find_map(find)
 }
 
-fn pod(settings: &Settings, object: &DynamicObject, mut data: Value) -> Option<Facts> {
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct Spec {
-        node_name: String,
-        priority: i32,
-        service_account_name: String,
-        volumes: Vec<PodVolume>,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct Status {
-        phase: String,
-        conditions: Vec<Condition>,
-        nominated_node_name: String,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Condition {
-        r#type: String,
-        status: String,
-    }
-    let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
-    let whole = data.get("spec").unwrap_or(&Value::Null);
-    let resources = PodResources::deserialize(whole).unwrap_or_default();
-    let constraints = Constraints::deserialize(whole).unwrap_or_default();
-    let (spec, status): (Spec, Status) = (part(&mut data, "spec"), part(&mut data, "status"));
-    if ["Succeeded", "Failed"].contains(&status.phase.as_str()) {
+fn pod(settings: &Settings, pod: &Pod) -> Option<Facts> {
+    if pod::has_ended(pod) {
         return None;
     }
-    if spec.node_name.is_empty() {
-        let node = Name::from(status.nominated_node_name);
-        return (!node.is_empty()).then(|| Facts::Nominated(Nomination { uid: uid(object), node }));
+    let (uid, node) = (uid(pod).into(), pod::node(pod));
+    if node.is_empty() {
+        let node = Name::from(pod::nominated_node(pod));
+        return (!node.is_empty()).then_some(Facts::Nominated(Nomination { uid, node }));
     }
-    let has = |kind: &str| status.conditions.iter().any(|there| there.r#type == kind && there.status == "True");
-    let is_larderd = namespace == SYSTEM_NAMESPACE && spec.service_account_name == LARDERD_ACCOUNT;
-    let reads = reads(namespace, &spec.volumes, annotation(object, DATASETS_ANNOTATION)).unwrap_or_default();
+    // A pod that has a node has a spec.
+    let spec = pod.spec.as_ref()?;
+    let is_true = |kind: &str| pod::condition(pod, kind, "True").is_some();
+    let key = Key::of(pod);
+    let namespace = key.namespace.as_str();
+    let is_larderd = namespace == SYSTEM_NAMESPACE && spec.service_account_name.as_deref() == Some(LARDERD_ACCOUNT);
     Some(Facts::Pod(PodFacts {
-        key: key(object),
-        uid: uid(object),
-        node: spec.node_name.into(),
-        priority: spec.priority,
+        uid,
+        node: node.into(),
+        priority: spec.priority.unwrap_or_default(),
         // The scheduler sets the condition before it deletes its victims.
-        leaving: object.metadata.deletion_timestamp.is_some() || has("DisruptionTarget"),
-        pinned: annotation(object, PINNED_ANNOTATION) == Some("true"),
-        entangled: constraints.any(),
-        larderd: is_larderd.then(|| has("Ready")),
-        group: group(settings, namespace, |key| label(object, key)),
-        seat: seat(object),
-        requests: Arc::new(resources.requests()),
-        reads: reads.into(),
+        leaving: pod.metadata.deletion_timestamp.is_some() || is_true("DisruptionTarget"),
+        pinned: annotation(pod, PINNED_ANNOTATION) == Some("true"),
+        entangled: has_constraints(spec),
+        larderd: is_larderd.then(|| is_true("Ready")),
+        group: group(settings, namespace, |key| label(pod, key)),
+        seat: seat(pod, namespace),
+        requests: Arc::new(requests(spec)),
+        reads: reads(namespace, spec, annotation(pod, DATASETS_ANNOTATION)).unwrap_or_default().into(),
+        key: key.to_string().into(),
     }))
 }
 
-/// The place of a pod in a TrainingJob. The labels alone are anybody's; the job that owns it is looked up.
-fn seat(object: &DynamicObject) -> Option<Seat> {
-    let job = label(object, JOB_LABEL)?;
-    let owner = object.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+/// The place of a pod in a TrainingJob. Anyone can write the labels, so the job must own the pod, too; that this job
+/// exists is checked when the place counts.
+fn seat(pod: &Pod, namespace: &str) -> Option<Seat> {
+    let job = label(pod, JOB_LABEL)?;
+    let owner = pod.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
     if !owner.api_version.starts_with("larder.dev/") || owner.kind != "TrainingJob" || owner.name != job {
         return None;
     }
-    let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
     Some(Seat {
         job: format!("{namespace}/{job}").into(),
         uid: owner.uid.as_str().into(),
-        role: label(object, JOB_ROLE_LABEL)?.into(),
-        index: label(object, JOB_INDEX_LABEL)?.parse().ok()?,
+        role: label(pod, JOB_ROLE_LABEL)?.into(),
+        index: label(pod, JOB_INDEX_LABEL)?.parse().ok()?,
     })
 }
 

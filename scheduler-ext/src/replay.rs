@@ -1,4 +1,4 @@
-//! Replays recorded decisions: those that `/decisions` served, or `larder explain pod --json` printed.
+//! Replays recorded decisions, from `/decisions` or from `larder explain pod --json`.
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use crate::{answer, preempt, wire};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replayed(pub usize);
 
-/// The answer to a decision, made once more.
+/// Computes the answer to a decision again.
 pub fn answer(decision: &Decision) -> anyhow::Result<Vec<u8>> {
     Ok(match (&decision.about, decision.verb) {
         (About::Nodes { question, candidates }, Verb::Filter) => {
@@ -23,11 +23,14 @@ pub fn answer(decision: &Decision) -> anyhow::Result<Vec<u8>> {
             let chosen = preempt::decide(case);
             wire::preempt_answer(chosen.into_iter().map(|chosen| (chosen.node, chosen.uids, chosen.budget_violations)))
         }
-        (_, verb) => bail!("a decision of {} is about something else", verb.name()),
+        (_, verb) => bail!("the input of a decision of {} belongs to another verb", verb.name()),
     })
 }
 
-/// Replays all decisions of a text. Errors: it is not one of them, or an answer differs now.
+/// Replays all decisions of a text.
+///
+/// # Errors
+/// The text has no decisions, or an answer differs now.
 pub fn replay(text: &str) -> anyhow::Result<Replayed> {
     #[derive(Deserialize)]
     struct File {
@@ -35,7 +38,7 @@ pub fn replay(text: &str) -> anyhow::Result<Replayed> {
     }
     let File { decisions } = serde_json::from_str(text).context("this is not what /decisions serves")?;
     if decisions.is_empty() {
-        bail!("there is no decision in it: of several replicas, the one that the scheduler asks has them");
+        bail!("the file has no decisions: of several replicas, only the one that the scheduler calls keeps them");
     }
     for (at, decision) in decisions.iter().enumerate() {
         let now = answer(decision).with_context(|| format!("decision {at}, about {}", decision.pod()))?;

@@ -1,9 +1,9 @@
-//! The last decisions, with everything that is needed to come to them again.
+//! The last decisions, with everything that is needed to repeat them.
 //!
-//! A request hands over what it was about and goes on; a task looks at the nodes once more, cuts what it sees to plain numbers and
-//! lets go of the snapshot. If it cannot keep up, decisions are dropped and counted.
+//! A request hands over its input and answers. A task evaluates the nodes again, reduces them to plain numbers and drops the
+//! snapshot. If it cannot keep up, decisions are dropped and counted.
 //!
-//! Invariant: with each decision goes everything that it follows from.
+//! Invariant: a decision is kept with all of its inputs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Follows the objects of the cluster, and shows readers what is known of them.
+//! Follows the objects of the cluster, and publishes what is known of them to readers.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -7,11 +7,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use larder_kube::api::DynamicObject;
-use larder_kube::key::Key;
-use larder_kube::kinds;
 use larder_kube::runtime::watcher;
-use larder_kube::watch::{End, Told, listen};
-use larder_kube::{Api, Client, Error};
+use larder_kube::watch::{End, Update, listen, refusal};
+use larder_kube::{Api, Client};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
@@ -20,54 +18,39 @@ use crate::admin::Counters;
 use crate::config::Settings;
 use crate::heard::noting;
 use crate::index::state::Snapshot;
-use crate::index::{Event, Index, Kind};
+use crate::index::{Event, FOLLOWED, Index, Kind};
 use crate::read;
 
-/// How many news wait to be applied; then the watches wait.
+/// Events that wait to be applied. With more, the watches wait.
 const WAITING: usize = 4096;
-/// The most often that readers are shown something new. A change costs a copy of what was shown, so changes are shown together.
+/// The least time between two snapshots. Each copies what changed since the last one, so changes are published together.
 const PAUSE: Duration = Duration::from_millis(2);
-/// How long after a kind was found not to be served, or not to be readable, it is asked for again.
+/// The pause before a kind that is not served, or that may not be read, is asked for again.
 const ABSENCE: Duration = Duration::from_secs(60);
 
-/// The kind as the API knows it.
-const fn of_api(kind: Kind) -> kinds::Kind {
-    match kind {
-        Kind::Node => kinds::Kind::Node,
-        Kind::Pod => kinds::Kind::Pod,
-        Kind::Volume => kinds::Kind::Volume,
-        Kind::Cache => kinds::Kind::NodeCache,
-        Kind::Dataset => kinds::Kind::Dataset,
-        Kind::Job => kinds::Kind::TrainingJob,
-    }
-}
-
-/// Follows one kind for ever. Where the API does not serve it, there are no objects of it, until later; where it may not be read,
-/// there are those that were known, if any.
-async fn follow(client: Client, kind: Kind, settings: Arc<Settings>, news: mpsc::Sender<Event>) -> Infallible {
-    let of_api = of_api(kind);
+/// Follows one kind for ever. Where the API does not serve the kind, there are no objects of it until it is asked for
+/// again; where it may not be read, the objects that were known stay.
+async fn follow(client: Client, kind: Kind, settings: Arc<Settings>, events: mpsc::Sender<Event>) -> Infallible {
     loop {
-        let api: Api<DynamicObject> = Api::all_with(client.clone(), &of_api.resource());
-        let told = |told| match told {
-            Told::All(all) => Event::All(kind, all),
-            Told::Changed(object) => Event::Changed(kind, Box::new(object)),
-            Told::Gone(Key { namespace, name }, version) => {
-                Event::Gone(kind, read::name_of(&namespace, &name), version)
-            }
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind.resource());
+        let event = |update| match update {
+            Update::All(all) => Event::All(kind, all),
+            Update::Changed(object) => Event::Changed(kind, Box::new(object)),
+            Update::Gone(key, version) => Event::Gone(kind, key.to_string().into(), version),
         };
         let read = |object| read::object(kind, &settings, object);
-        match listen(api, of_api.name(), read, ends, told, news.clone()).await {
+        match listen(api, kind.name(), read, end, event, events.clone()).await {
             // The receiver lives as long as the program.
             End::Closed => std::future::pending::<()>().await,
             End::NotServed => {
-                info!(kind = of_api.name(), "the cluster has none of these");
-                let _ = news.send(Event::Absent(kind)).await;
+                info!(kind = kind.name(), "kind not served by this cluster");
+                let _ = events.send(Event::Absent(kind)).await;
             }
             End::Forbidden => {
                 warn!(
-                    kind = of_api.name(),
-                    "these may not be read: it needs the rights of the ClusterRole larder-scheduler-ext; answers go on from what \
-                     was known of them, if they were"
+                    kind = kind.name(),
+                    "cannot list this kind: grant the ClusterRole larder-scheduler-ext; answers use the objects that \
+                     were known before, if any"
                 );
             }
         }
@@ -75,33 +58,28 @@ async fn follow(client: Client, kind: Kind, settings: Arc<Settings>, news: mpsc:
     }
 }
 
-/// Why objects of a kind cannot be followed: its first list was refused.
-fn ends(error: &watcher::Error) -> Option<End> {
-    let watcher::Error::InitialListFailed(Error::Api(status)) = error else { return None };
-    match status.code {
-        404 => Some(End::NotServed),
-        403 => Some(End::Forbidden),
-        _ => None,
-    }
+/// Why objects of a kind cannot be followed: the API refused to list them. A later error does not end a watch.
+fn end(error: &watcher::Error) -> Option<End> {
+    refusal(error).filter(|_| matches!(error, watcher::Error::InitialListFailed(_)))
 }
 
-/// Follows all kinds for ever, and shows readers what becomes of it.
+/// Follows all kinds for ever, and publishes what is known of them in `shown`.
 pub async fn run(client: Client, settings: Arc<Settings>, shown: Arc<ArcSwap<Snapshot>>, counters: Arc<Counters>) {
-    let (news, events) = mpsc::channel(WAITING);
+    let (sender, events) = mpsc::channel(WAITING);
     let mut watches = JoinSet::new();
-    for kind in Kind::ALL {
+    for kind in FOLLOWED {
         let client = noting(client.clone(), kind, Arc::clone(&counters.heard));
-        watches.spawn(follow(client, kind, Arc::clone(&settings), news.clone()));
+        watches.spawn(follow(client, kind, Arc::clone(&settings), sender.clone()));
     }
     let devices = settings.devices.iter().map(|device| device.resource.clone()).collect();
     tokio::select! {
         () = apply_all(events, Index::new(devices), &shown, &counters) => {}
-        // None of them ends but by a mistake in the program.
+        // A watch ends only by a bug.
         Some(ended) = watches.join_next() => warn!(?ended, "a watch ended"),
     }
 }
 
-/// Applies news and shows what is known, at most every 2 ms, until there will be none.
+/// Applies events and publishes what is known, at most every 2 ms, until all senders are gone.
 pub async fn apply_all(
     mut events: mpsc::Receiver<Event>,
     mut index: Index,
@@ -117,7 +95,7 @@ pub async fn apply_all(
         let was_complete = shown.load().is_complete;
         let snapshot = index.show();
         if snapshot.is_complete && !was_complete {
-            let counts = Kind::ALL.map(|kind| (kind, index.count(kind)));
+            let counts = FOLLOWED.map(|kind| (kind, index.count(kind)));
             info!(?counts, "all objects are known");
         }
         shown.store(snapshot);

@@ -1,19 +1,17 @@
-//! The JSON of kube-scheduler: what it asks, as `k8s.io/kube-scheduler/extender/v1` writes it, and what it is answered.
+//! The JSON of kube-scheduler: its requests and their answers, as in `k8s.io/kube-scheduler/extender/v1`.
 //!
-//! Names of fields are those of Go, as its scheduler sends them; the names in the documents of Kubernetes, which begin with a
-//! small letter, are read too. Of a pod only that is read which an answer can depend on, borrowed from the request. Fields that
-//! are not known are skipped; one that is missing is refused by its name.
+//! The names of fields are those of the Go structs, as the scheduler sends them. The names in the documentation of
+//! Kubernetes, which begin with a lower-case letter, are accepted too. The metadata of a pod is borrowed from the request;
+//! its spec is read when an answer needs it. Unknown fields are skipped; a missing field is refused by its name.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 
+use k8s_openapi::api::core::v1::PodSpec;
 use serde::Deserialize;
 use serde::Serializer;
 use serde_json::value::RawValue;
-
-use crate::constraints::Constraints;
-use crate::read::PodVolume;
 
 /// A text of the request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -33,16 +31,16 @@ impl AsRef<str> for Text<'_> {
     }
 }
 
-/// A request that is not one of kube-scheduler's: why, in words.
+/// The reason for which a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused(pub String);
 
-/// What filter and prioritize are asked.
+/// The request of filter and prioritize.
 #[derive(Debug)]
 pub struct Args<'a> {
     /// The pod that wants a node.
     pub pod: Pod<'a>,
-    /// The nodes that are asked about.
+    /// The candidate nodes.
     pub names: Vec<Text<'a>>,
 }
 
@@ -75,7 +73,7 @@ pub struct Metadata<'a> {
     annotations: Option<Annotations<'a>>,
 }
 
-/// The annotations that count; the others may be long.
+/// The annotations that an answer depends on. Others are skipped, and may be long.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Annotations<'a> {
@@ -97,38 +95,16 @@ impl<'a> Metadata<'a> {
         labels.iter().find(|(name, _)| name.as_str() == key).map(|(_, value)| value.as_str())
     }
 
-    /// The annotations that count.
+    /// The annotations that an answer depends on.
     pub fn annotations(&self) -> Annotations<'a> {
         self.annotations.clone().unwrap_or_default()
     }
 }
 
-/// The part of a pod's spec that says what it reads, and of whom it may be in the way.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Spec {
-    /// Its scheduler.
-    pub scheduler_name: String,
-    /// Its priority.
-    pub priority: i32,
-    /// Its volumes.
-    pub volumes: Vec<PodVolume>,
-}
-
 impl Pod<'_> {
-    /// True if more can be in its way than what it requests.
-    pub fn is_entangled(&self) -> bool {
-        self.part::<Constraints>().any()
-    }
-
     /// Its spec.
-    pub fn spec(&self) -> Result<Spec, Refused> {
+    pub fn spec(&self) -> Result<PodSpec, Refused> {
         serde_json::from_str(self.spec.get()).map_err(|error| Refused(format!("Pod.spec: {error}")))
-    }
-
-    /// Another part of its spec; as if it were empty if it cannot be read.
-    pub fn part<T: serde::de::DeserializeOwned + Default>(&self) -> T {
-        serde_json::from_str(self.spec.get()).unwrap_or_default()
     }
 
     /// `NAMESPACE/NAME`.
@@ -138,7 +114,7 @@ impl Pod<'_> {
 }
 
 fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refused> {
-    serde_json::from_slice(body).map_err(|error| Refused(format!("this is not what kube-scheduler sends: {error}")))
+    serde_json::from_slice(body).map_err(|error| Refused(format!("this is not a request of kube-scheduler: {error}")))
 }
 
 fn missing(field: &str, advice: &str) -> Refused {
@@ -147,7 +123,7 @@ fn missing(field: &str, advice: &str) -> Refused {
 
 const NO_POD: &str = "kube-scheduler sends the pod that wants a node";
 
-/// Reads what filter and prioritize are asked.
+/// Reads the request of filter or prioritize.
 pub fn args(body: &[u8]) -> Result<Args<'_>, Refused> {
     #[derive(Deserialize)]
     struct Fields<'a> {
@@ -162,7 +138,7 @@ pub fn args(body: &[u8]) -> Result<Args<'_>, Refused> {
     Ok(Args { pod, names: names.ok_or_else(|| missing("NodeNames", advice))? })
 }
 
-/// What preempt is asked.
+/// The request of preempt.
 #[derive(Debug)]
 pub struct PreemptArgs<'a> {
     /// The pod that wants a node.
@@ -178,11 +154,11 @@ pub struct Victims<'a> {
     pub node: Text<'a>,
     /// Their uids.
     pub uids: Vec<Text<'a>>,
-    /// How many of them a PodDisruptionBudget is against.
+    /// How many of them would violate a PodDisruptionBudget.
     pub budget_violations: i64,
 }
 
-/// Reads what preempt is asked: victims as whole pods or by their uids.
+/// Reads the request of preempt, which names victims as whole pods or by their uids.
 pub fn preempt_args(body: &[u8]) -> Result<PreemptArgs<'_>, Refused> {
     #[derive(Deserialize)]
     struct Fields<'a> {
@@ -247,7 +223,7 @@ fn put_all<T>(answer: &mut Vec<u8>, items: impl Iterator<Item = T>, mut put: imp
     }
 }
 
-/// A sentence in which each `%` is a word: the scheduler makes an event of it, and takes its text for a format.
+/// A sentence with the word `percent` for each `%`: the scheduler makes an Event of it, and uses the text as a format.
 struct WithoutPercent<T>(T);
 
 impl<T: Display> Display for WithoutPercent<T> {
@@ -266,7 +242,7 @@ impl<T: Display> Display for WithoutPercent<T> {
     }
 }
 
-/// The answer to filter: the nodes that pass, and why others do not, which ending pods would not change.
+/// The answer to filter: the nodes that pass, and the reasons of those that fail, which preemption would not change.
 pub fn filter_answer<'n>(
     passing: impl Iterator<Item = &'n str>,
     failing: impl Iterator<Item = (&'n str, impl Display)>,
@@ -301,7 +277,7 @@ pub fn prioritize_answer<'n>(scores: impl Iterator<Item = (&'n str, u8)>) -> Vec
     answer
 }
 
-/// The answer to preempt: of each node that is left, the uids of the pods that are to end.
+/// The answer to preempt: for each remaining node, the uids of the pods that would end.
 pub fn preempt_answer<'n>(nodes: impl Iterator<Item = (&'n str, Vec<&'n str>, i64)>) -> Vec<u8> {
     let mut answer = Vec::with_capacity(4 << 10);
     answer.extend_from_slice(br#"{"NodeNameToMetaVictims":{"#);

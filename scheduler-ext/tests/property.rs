@@ -10,7 +10,7 @@ use larder_scheduler_ext::admin::Counters;
 use larder_scheduler_ext::config::Settings;
 use larder_scheduler_ext::http::verbs::Verbs;
 use larder_scheduler_ext::index::facts::{CacheFacts, DatasetFacts, Held, NodeFacts, PodFacts};
-use larder_scheduler_ext::index::{Event, Facts, Index, Kind, Object};
+use larder_scheduler_ext::index::{Event, FOLLOWED, Facts, Index, Kind, Object};
 use larder_scheduler_ext::ring::Verb;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ fn snapshot(number: usize) -> SnapshotId {
 impl World {
     fn verbs(&self) -> Verbs {
         let mut index = Index::new(vec!["nvidia.com/gpu".into()]);
-        for kind in Kind::ALL {
+        for kind in FOLLOWED {
             index.apply(Event::All(kind, Vec::new()));
         }
         let mut put = |kind, key: String, facts| {
@@ -54,7 +54,7 @@ impl World {
                 wanted: 100,
                 comes: *comes,
             });
-            put(Kind::Cache, node.clone(), Facts::Cache(CacheFacts { held: held.collect(), cordon: None }));
+            put(Kind::NodeCache, node.clone(), Facts::Cache(CacheFacts { held: held.collect(), cordon: None }));
             for pod in 0..*pods + usize::from(*larderd) {
                 let key = format!("a/p{number}-{pod}");
                 let facts = PodFacts {

@@ -9,7 +9,7 @@ use larder_scheduler_ext::admin::Counters;
 use larder_scheduler_ext::config::Settings;
 use larder_scheduler_ext::http::verbs::Verbs;
 use larder_scheduler_ext::index::facts::{CacheFacts, DatasetFacts, Held, JobFacts, PodFacts, Seat};
-use larder_scheduler_ext::index::{Event, Facts, Index, Kind, Object};
+use larder_scheduler_ext::index::{Event, FOLLOWED, Facts, Index, Kind, Object};
 use larder_scheduler_ext::ring::Verb;
 
 /// Of `default/imagenet`, n1 has all and n2 an eighth. Of the victims of the recorded preemption, f0's is the first pod of a gang,
@@ -17,7 +17,7 @@ use larder_scheduler_ext::ring::Verb;
 /// The others are not known.
 fn verbs() -> Verbs {
     let mut index = Index::new(Vec::new());
-    for kind in Kind::ALL {
+    for kind in FOLLOWED {
         index.apply(Event::All(kind, Vec::new()));
     }
     let snapshot = SnapshotId([7; 32]);
@@ -28,10 +28,10 @@ fn verbs() -> Verbs {
     put(Kind::Dataset, "default/imagenet", Facts::Dataset(dataset));
     for (node, bytes) in [("n1", 1000), ("n2", 125)] {
         let held = [Held { snapshot, bytes, wanted: 1000, comes: false }].into();
-        put(Kind::Cache, node, Facts::Cache(CacheFacts { held, cordon: None }));
+        put(Kind::NodeCache, node, Facts::Cache(CacheFacts { held, cordon: None }));
     }
     let gang = JobFacts { uid: "j".into(), floors: [("worker".into(), 2)].into(), ..JobFacts::default() };
-    put(Kind::Job, "team/one", Facts::Job(gang));
+    put(Kind::TrainingJob, "team/one", Facts::Job(gang));
     for (uid, node, index, pinned) in [
         ("ca79964e-4569-4461-997a-9a6d4fccd3f7", "f0", Some(0), false),
         ("3901709b-71ba-4d44-b2e9-1c8c3b744801", "f1", Some(5), false),

@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 use larder_scheduler_ext::admin::Counters;
 use larder_scheduler_ext::config::Settings;
 use larder_scheduler_ext::http::verbs::Verbs;
-use larder_scheduler_ext::index::{Event, Index, Kind};
+use larder_scheduler_ext::index::{Event, FOLLOWED, Index, Kind};
 use larder_scheduler_ext::read;
 use larder_scheduler_ext::ring::Verb;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ fn snapshot(number: u8) -> String {
 impl Cluster {
     fn new() -> Self {
         let mut index = Index::new(vec!["nvidia.com/gpu".into()]);
-        for kind in Kind::ALL {
+        for kind in FOLLOWED {
             index.apply(Event::All(kind, Vec::new()));
         }
         let mut cluster = Self { index, settings: Settings::default(), version: 0 };
@@ -64,7 +64,7 @@ impl Cluster {
         let of = |number: &u8| json!({"uid": "u", "name": "a/d", "snapshot": snapshot(*number), "bytes": 1_000});
         let promised: Vec<Value> = promised.iter().map(of).collect();
         self.put(
-            Kind::Cache,
+            Kind::NodeCache,
             json!({"metadata": {"name": node}, "spec": {"datasets": promised}, "status": {"snapshots": held}}),
         )
     }
@@ -179,8 +179,10 @@ fn devices_that_jobs_wait_for_stay_together() {
     });
     assert_eq!(cluster.scores(&one)[..2], [10, 10]);
     let status = json!({"phase": "Queued"});
-    cluster
-        .put(Kind::Job, json!({"metadata": {"name": "j", "namespace": "a"}, "spec": {"roles": []}, "status": status}));
+    cluster.put(
+        Kind::TrainingJob,
+        json!({"metadata": {"name": "j", "namespace": "a"}, "spec": {"roles": []}, "status": status}),
+    );
     let [n1, n2, ..] = cluster.scores(&one);
     assert!(n2 > n1, "{n1} {n2}");
 }
@@ -209,7 +211,7 @@ fn required_data_refuses_the_nodes_that_hold_less() {
     // Of a shared dataset each node has its share.
     cluster.dataset(3, "partitioned");
     let share = json!({"snapshot": snapshot(3), "bytes": 250, "wantedBytes": 250});
-    cluster.put(Kind::Cache, json!({"metadata": {"name": "n4"}, "status": {"snapshots": [share]}}));
+    cluster.put(Kind::NodeCache, json!({"metadata": {"name": "n4"}, "status": {"snapshots": [share]}}));
     let shared = pod("a", json!({"larder.dev/datasets": "d3", "larder.dev/data": "required"}));
     assert_eq!(cluster.refused(&shared).len(), 3);
 }
@@ -248,8 +250,10 @@ fn a_dataset_that_a_pod_may_not_read_makes_nodes_equal_and_refuses_them_where_da
 fn a_cordoned_cache_takes_no_pod_that_reads() {
     let mut cluster = Cluster::new();
     cluster.dataset(1, "local");
-    cluster
-        .put(Kind::Cache, json!({"metadata": {"name": "n2", "annotations": {"larder.dev/cordon": "its disk fails"}}}));
+    cluster.put(
+        Kind::NodeCache,
+        json!({"metadata": {"name": "n2", "annotations": {"larder.dev/cordon": "its disk fails"}}}),
+    );
     let reads = pod("a", json!({"larder.dev/datasets": "d1"}));
     assert_eq!(cluster.refused(&reads), ["n2: its cache is cordoned: its disk fails"]);
     assert!(cluster.refused(&pod("a", json!({}))).is_empty());
@@ -277,8 +281,10 @@ fn a_node_without_its_larderd_takes_no_pod_that_reads() {
 fn two_preemptions_in_a_row_do_not_take_the_same_worker_twice() {
     let mut cluster = Cluster::new();
     let roles = json!([{"name": "worker", "replicas": 4, "min": 3}]);
-    cluster
-        .put(Kind::Job, json!({"metadata": {"name": "train", "namespace": "a", "uid": "j"}, "spec": {"roles": roles}}));
+    cluster.put(
+        Kind::TrainingJob,
+        json!({"metadata": {"name": "train", "namespace": "a", "uid": "j"}, "spec": {"roles": roles}}),
+    );
     for index in 0..4 {
         cluster.pod(&format!("w{index}"), ["n1", "n2", "n3", "n4"][index], |pod| {
             let label = json!({"larder.dev/job": "train", "larder.dev/job-role": "worker", "larder.dev/job-index": index.to_string()});
@@ -329,7 +335,7 @@ fn a_pod_that_names_a_job_that_there_is_not_is_spared_by_nobody() {
     assert_eq!(ask(&mut cluster), 1);
     let roles = json!([{"name": "worker", "replicas": 1}]);
     let job = json!({"metadata": {"name": "train", "namespace": "a", "uid": "j"}, "spec": {"roles": roles}});
-    cluster.put(Kind::Job, job);
+    cluster.put(Kind::TrainingJob, job);
     assert_eq!(ask(&mut cluster), 1, "another job of the name");
     cluster.pod("forged", "n1", forged("j"));
     assert_eq!(ask(&mut cluster), 0, "the job's first pod");

@@ -1,19 +1,10 @@
 //! What becomes of the answers when the API is cut off, forgets what was told, or is away: they go on from what was known, say how
 //! old that is, and catch up.
 
-use std::collections::BTreeMap;
-use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use axum::body::Bytes;
-use axum::http::{Request, Response};
-use futures::channel::mpsc;
-use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::Frame;
-use larder_kube::client::Body;
 use larder_scheduler_ext::admin::{Counters, Status};
 use larder_scheduler_ext::config::Settings;
 use larder_scheduler_ext::http::verbs::Verbs;
@@ -21,162 +12,21 @@ use larder_scheduler_ext::index::state::Snapshot;
 use larder_scheduler_ext::ring::Verb;
 use larder_scheduler_ext::watch;
 use larder_telemetry::admin::Admin;
+use larder_testkit::FakeApi;
+use larder_testkit::fake_api::Mode;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 const KINDS: [&str; 6] = ["nodes", "pods", "persistentvolumes", "nodecaches", "datasets", "trainingjobs"];
 
-/// How the API answers about a kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Mode {
-    #[default]
-    Serves,
-    /// With this status.
-    Refuses(u16),
-    /// It lists them, and refuses to watch them with this status.
-    RefusesWatches(u16),
-    /// Never.
-    Hangs,
-}
-
-/// When a client gives up.
+/// When a client gives up a connection on which nothing comes back.
 const UNANSWERED: Duration = Duration::from_secs(120);
+const HANGS: Mode = Mode::Hangs(UNANSWERED);
 
-type Sender = mpsc::UnboundedSender<Result<Frame<Bytes>, io::Error>>;
-
-#[derive(Default)]
-struct Inner {
-    /// One of a kind.
-    objects: BTreeMap<String, Value>,
-    version: u64,
-    modes: BTreeMap<String, Mode>,
-    watches: BTreeMap<String, Sender>,
-    lists: BTreeMap<String, usize>,
-}
-
-/// An API server that does what the test says.
-#[derive(Clone, Default)]
-struct Api(Arc<Mutex<Inner>>);
-
-type Answer = Response<BoxBody<Bytes, io::Error>>;
-
-fn answer(status: u16, body: &Value) -> Answer {
-    let body = Full::new(Bytes::from(body.to_string())).map_err(|never| match never {}).boxed();
-    Response::builder().status(status).body(body).expect("an answer")
-}
-
-fn failure(code: u16) -> Value {
-    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": "Expired", "message": "no"})
-}
-
-fn version(object: &Value) -> u64 {
-    object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok()).expect("a version")
-}
-
-/// What a watch is told of an object.
-fn line(kind: &str, object: &Value) -> Frame<Bytes> {
-    Frame::data(Bytes::from(format!("{}\n", json!({"type": kind, "object": object}))))
-}
-
-impl Api {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().expect("no test panicked")
-    }
-
-    fn client(&self) -> larder_kube::Client {
-        let api = self.clone();
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let api = api.clone();
-            async move {
-                let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
-                match api.answer(path, query) {
-                    Some(answer) => Ok(answer),
-                    // As it is with a connection on which nothing comes back.
-                    None => {
-                        sleep(UNANSWERED).await;
-                        Err(io::Error::from(io::ErrorKind::TimedOut))
-                    }
-                }
-            }
-        });
-        larder_kube::Client::new(service, "default")
-    }
-
-    fn answer(&self, path: &str, query: &str) -> Option<Answer> {
-        let plural = path.rsplit('/').next().expect("a kind").to_owned();
-        assert!(KINDS.contains(&plural.as_str()), "{path}");
-        let is_watch = query.contains("watch=true");
-        let mut inner = self.lock();
-        match inner.modes.get(&plural).copied().unwrap_or_default() {
-            Mode::Hangs => return None,
-            Mode::Refuses(code) => return Some(answer(code, &failure(code))),
-            Mode::RefusesWatches(code) if is_watch => return Some(answer(code, &failure(code))),
-            Mode::Serves | Mode::RefusesWatches(_) => {}
-        }
-        if is_watch {
-            let since: u64 = query.split("resourceVersion=").nth(1)?.split('&').next()?.parse().ok()?;
-            let (sender, frames) = mpsc::unbounded();
-            for object in inner.objects.get(&plural).into_iter().filter(|object| version(object) > since) {
-                sender.unbounded_send(Ok(line("MODIFIED", object))).expect("it is listened to");
-            }
-            inner.watches.insert(plural, sender);
-            return Some(Response::new(StreamBody::new(frames).boxed()));
-        }
-        *inner.lists.entry(plural.clone()).or_default() += 1;
-        let items: Vec<&Value> = inner.objects.get(&plural).into_iter().collect();
-        let version = inner.version.to_string();
-        Some(answer(
-            200,
-            &json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": version}, "items": items}),
-        ))
-    }
-
-    /// Has this object of a kind from now on; watches that are open are not told.
-    fn put(&self, plural: &str, mut object: Value) {
-        let mut inner = self.lock();
-        inner.version += 1;
-        object["metadata"]["resourceVersion"] = inner.version.to_string().into();
-        inner.objects.insert(plural.to_owned(), object);
-    }
-
-    /// Answers so about all kinds, or some, from now on.
-    fn turn(&self, plurals: &[&str], mode: Mode) {
-        let mut inner = self.lock();
-        for plural in plurals {
-            inner.modes.insert((*plural).to_owned(), mode);
-        }
-    }
-
-    /// Ends watches in the middle of a line.
-    fn cut(&self, plurals: &[&str]) {
-        for plural in plurals {
-            let watch = self.lock().watches.remove(*plural);
-            let watch = watch.unwrap_or_else(|| panic!("{plural} are watched"));
-            let half = Frame::data(Bytes::from_static(b"{\"type\":"));
-            let _ = watch.unbounded_send(Ok(half));
-            let _ = watch.unbounded_send(Err(io::ErrorKind::ConnectionReset.into()));
-        }
-    }
-
-    /// Tells a watch this.
-    fn tell(&self, plural: &str, kind: &str, object: &Value) {
-        let inner = self.lock();
-        let watch = inner.watches.get(plural).unwrap_or_else(|| panic!("{plural} are watched"));
-        watch.unbounded_send(Ok(line(kind, object))).unwrap_or_else(|_| panic!("{plural} are listened to"));
-    }
-
-    /// Tells watches that they are current.
-    fn bookmark(&self, plurals: &[&str]) {
-        for plural in plurals {
-            let metadata = json!({"resourceVersion": self.lock().version.to_string()});
-            self.tell(plural, "BOOKMARK", &json!({"kind": "X", "apiVersion": "v1", "metadata": metadata}));
-        }
-    }
-
-    fn lists(&self, plural: &str) -> usize {
-        self.lock().lists.get(plural).copied().unwrap_or(0)
-    }
+/// What the API says of a version that it has forgotten.
+fn expired() -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410, "reason": "Expired", "message": "no"})
 }
 
 /// The cache of n1, which holds these tenths of the dataset.
@@ -187,7 +37,7 @@ fn cache(tenths: u64) -> Value {
 
 /// The program, which follows an API where n1 holds the dataset a/d.
 struct Running {
-    api: Api,
+    api: FakeApi,
     verbs: Verbs,
     status: Status,
     watches: JoinHandle<()>,
@@ -201,25 +51,27 @@ impl Drop for Running {
 
 impl Running {
     async fn start() -> Self {
-        let running = Self::over(Api::default());
+        let running = Self::over(FakeApi::new());
         sleep(Duration::from_secs(1)).await;
         assert_eq!((running.score(), running.age()), (1, 1));
         running
     }
 
-    fn over(api: Api) -> Self {
+    fn over(api: FakeApi) -> Self {
         let dataset = json!({
             "apiVersion": "larder.dev/v1alpha1", "kind": "Dataset",
             "metadata": {"name": "d", "namespace": "a", "uid": "uid"},
             "spec": {"origin": {"source": "s3://b"}},
             "status": {"snapshot": "07".repeat(32), "bytes": 1_000},
         });
+        api.expect_only(&KINDS);
         api.put("datasets", dataset);
         api.put("nodecaches", cache(1));
         let (shown, counters) = (Arc::new(ArcSwap::from_pointee(Snapshot::default())), Arc::new(Counters::default()));
         let settings = Arc::new(Settings::default());
         let verbs = Verbs::new(Arc::clone(&settings), Arc::clone(&shown), Arc::clone(&counters)).0;
-        let watches = tokio::spawn(watch::run(api.client(), settings, Arc::clone(&shown), Arc::clone(&counters)));
+        let client = larder_kube::Client::new(api.service(), "default");
+        let watches = tokio::spawn(watch::run(client, settings, Arc::clone(&shown), Arc::clone(&counters)));
         Self { api, verbs, status: Status { counters, snapshot: shown }, watches }
     }
 
@@ -236,7 +88,10 @@ impl Running {
     /// How old the news are, in seconds.
     fn age(&self) -> u64 {
         let samples = self.status.samples();
-        samples.iter().find(|sample| sample.name == "scheduler_watch_age_seconds").expect("the metric").value
+        match samples.iter().find(|sample| sample.name == "scheduler_watch_age_seconds").map(|sample| &sample.value) {
+            Some(larder_telemetry::admin::Value::Number(seconds)) => *seconds,
+            other => panic!("{other:?}"),
+        }
     }
 }
 
@@ -245,15 +100,15 @@ impl Running {
 async fn answers_go_on_while_the_api_is_away_and_catch_up_when_it_is_back() {
     let running = Running::start().await;
     // A server that restarts refuses what it does not know the roles for yet.
-    for (mode, now) in [(Mode::Refuses(503), 3), (Mode::Hangs, 5), (Mode::Refuses(403), 7)] {
+    for (mode, now) in [(Mode::Refuses(503), 3), (HANGS, 5), (Mode::Refuses(403), 7)] {
         running.api.turn(&KINDS, mode);
         if mode == Mode::Refuses(403) {
             // Then they begin with a list, which is refused.
-            KINDS.iter().for_each(|plural| running.api.tell(plural, "ERROR", &failure(410)));
+            KINDS.iter().for_each(|plural| running.api.tell_watches(plural, "ERROR", &expired()));
         } else {
-            running.api.cut(&KINDS);
+            running.api.cut_watches(&KINDS);
         }
-        running.api.put("nodecaches", cache(now));
+        running.api.put_unseen("nodecaches", cache(now));
         for minute in 1..=10 {
             sleep(Duration::from_secs(60)).await;
             let age = running.age();
@@ -275,7 +130,7 @@ async fn answers_go_on_while_the_api_is_away_and_catch_up_when_it_is_back() {
 // SEMANTICS: X4
 #[tokio::test(start_paused = true)]
 async fn without_its_rights_it_is_not_ready_until_it_has_them() {
-    let api = Api::default();
+    let api = FakeApi::new();
     api.turn(&["nodecaches"], Mode::Refuses(403));
     let running = Running::over(api);
     sleep(Duration::from_secs(600)).await;
@@ -289,20 +144,20 @@ async fn without_its_rights_it_is_not_ready_until_it_has_them() {
 #[tokio::test(start_paused = true)]
 async fn a_watch_whose_version_is_too_old_begins_with_a_list() {
     let running = Running::start().await;
-    running.api.put("nodecaches", cache(3));
-    running.api.tell("nodecaches", "ERROR", &failure(410));
+    running.api.put_unseen("nodecaches", cache(3));
+    running.api.tell_watches("nodecaches", "ERROR", &expired());
     sleep(Duration::from_secs(60)).await;
     assert_eq!((running.score(), running.api.lists("nodecaches")), (3, 2));
     // It is told so when it begins again after a cut, for as long as the server says so.
     running.api.turn(&["nodecaches"], Mode::RefusesWatches(410));
-    running.api.put("nodecaches", cache(5));
-    running.api.cut(&["nodecaches"]);
+    running.api.put_unseen("nodecaches", cache(5));
+    running.api.cut_watches(&["nodecaches"]);
     sleep(Duration::from_secs(60)).await;
     assert_eq!(running.score(), 5);
     let lists = running.api.lists("nodecaches");
     assert!((3..=62).contains(&lists), "{lists} lists in a minute");
     running.api.turn(&["nodecaches"], Mode::Serves);
-    running.api.put("nodecaches", cache(7));
+    running.api.put_unseen("nodecaches", cache(7));
     sleep(Duration::from_secs(60)).await;
     assert_eq!(running.score(), 7);
 }
@@ -317,8 +172,8 @@ async fn a_quiet_cluster_is_not_stale_and_one_watch_that_is_cut_is_seen() {
         running.api.bookmark(&KINDS);
     }
     let [cut, others @ ..] = KINDS;
-    running.api.turn(&[cut], Mode::Hangs);
-    running.api.cut(&[cut]);
+    running.api.turn(&[cut], HANGS);
+    running.api.cut_watches(&[cut]);
     for minute in 1..=10 {
         sleep(Duration::from_secs(60)).await;
         running.api.bookmark(&others);
@@ -331,7 +186,7 @@ async fn a_quiet_cluster_is_not_stale_and_one_watch_that_is_cut_is_seen() {
 async fn a_kind_that_is_not_served_has_no_objects_any_more() {
     let running = Running::start().await;
     running.api.turn(&["nodecaches"], Mode::Refuses(404));
-    running.api.tell("nodecaches", "ERROR", &failure(410));
+    running.api.tell_watches("nodecaches", "ERROR", &expired());
     sleep(Duration::from_secs(60)).await;
     assert_eq!(running.score(), 0);
     running.api.turn(&["nodecaches"], Mode::Serves);

@@ -1,7 +1,7 @@
-//! The admin server of a daemon: `/metrics` for Prometheus, `/healthz` while the process runs, `/readyz` while it can
+//! The admin server of a daemon: `/metrics` as OpenMetrics text, `/healthz` while the process runs, `/readyz` while it can
 //! do its job. Plain HTTP, read-only, no secrets: anyone who can reach the address can read all of it.
 
-use std::fmt::Write;
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -9,48 +9,58 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::routing::get;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
 
-use crate::metrics::{Kind, METRICS};
+use crate::metrics::{Kind, METRICS, Metric};
 
-/// The value of a metric in [`METRICS`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What [`encode`] writes.
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The labels of a sample.
+pub type Labels = Vec<(&'static str, String)>;
+
+/// The value of a metric in [`METRICS`], for one set of labels.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     /// The metric's name.
     pub name: &'static str,
+    /// Its labels. Their values may come from anyone.
+    pub labels: Labels,
     /// Its value.
-    pub value: u64,
+    pub value: Value,
 }
 
-/// One of the values of a metric in [`METRICS`] that has labels.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Labelled {
-    /// The metric's name.
-    pub name: &'static str,
-    /// Its labels, as Prometheus writes them: `verb="create",resource="jobs"`. Values that are not the program's own are
-    /// [`quoted`].
-    pub labels: String,
-    /// Its value.
-    pub value: u64,
-}
-
-/// A text as the value of a label, in quotes.
-pub fn quoted(text: &str) -> String {
-    format!("\"{}\"", text.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n"))
-}
-
-/// One of the values of a metric in [`METRICS`] that is a histogram.
+/// The value of a sample.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Histogram {
-    /// The metric's name.
-    pub name: &'static str,
-    /// Its labels, as those of [`Labelled`].
-    pub labels: String,
-    /// The upper end of each range, and how many values were not more than that; the last one is all of them.
-    pub buckets: Vec<(f64, u64)>,
-    /// All values together.
-    pub sum: f64,
+pub enum Value {
+    /// Of a counter or a gauge.
+    Number(u64),
+    /// Of a histogram.
+    Histogram {
+        /// The upper end of each range, and how many values fell into it. The last end is infinite.
+        buckets: Vec<(f64, u64)>,
+        /// The sum of all values.
+        sum: f64,
+    },
+}
+
+impl Sample {
+    /// A number without labels.
+    pub fn new(name: &'static str, value: u64) -> Self {
+        Self::with(name, [], value)
+    }
+
+    /// A number with labels.
+    pub fn with<const N: usize>(name: &'static str, labels: [(&'static str, &str); N], value: u64) -> Self {
+        let labels = labels.map(|(label, value)| (label, value.to_owned())).into();
+        Self { name, labels, value: Value::Number(value) }
+    }
 }
 
 /// The state that a daemon reports.
@@ -58,22 +68,12 @@ pub trait Admin: Send + Sync + 'static {
     /// Whether the daemon can do its job; if not, why.
     fn ready(&self) -> Result<(), String>;
 
-    /// All its metrics without labels. Called for each scrape; must not block.
+    /// All its metrics, the samples of a metric behind each other. Called for each scrape; must not block.
     fn samples(&self) -> Vec<Sample>;
 
-    /// Those with labels, the values of a metric behind each other.
-    fn labelled(&self) -> Vec<Labelled> {
-        Vec::new()
-    }
-
-    /// Those with labels that have to be looked up elsewhere for each scrape.
-    fn read(&self) -> impl Future<Output = Vec<Labelled>> + Send {
+    /// Those that have to be looked up elsewhere for each scrape.
+    fn read(&self) -> impl Future<Output = Vec<Sample>> + Send {
         std::future::ready(Vec::new())
-    }
-
-    /// Its histograms, those of a metric behind each other.
-    fn histograms(&self) -> Vec<Histogram> {
-        Vec::new()
     }
 }
 
@@ -86,7 +86,7 @@ pub async fn serve(
     serve_with(address, admin, Router::new(), stop).await
 }
 
-/// The same with `more` routes, whose handlers are told from where they are asked (`ConnectInfo<SocketAddr>`).
+/// The same with `more` routes, whose handlers get the address of the client (`ConnectInfo<SocketAddr>`).
 pub async fn serve_with(
     address: SocketAddr,
     admin: Arc<impl Admin>,
@@ -104,7 +104,7 @@ fn router<A: Admin>(admin: Arc<A>) -> Router {
             "/metrics",
             get(|State(admin): State<Arc<A>>| async move {
                 let read = admin.read().await;
-                text(&admin.samples(), &[admin.labelled(), read].concat()) + &histograms(&admin.histograms())
+                ([(header::CONTENT_TYPE, CONTENT_TYPE)], text([admin.samples(), read].concat()))
             }),
         )
         .route("/healthz", get(|| async { "ok\n" }))
@@ -120,55 +120,54 @@ fn router<A: Admin>(admin: Arc<A>) -> Router {
         .with_state(admin)
 }
 
-/// Prometheus' text format. Every name is prefixed with `larder_`.
-fn text(samples: &[Sample], labelled: &[Labelled]) -> String {
+/// The OpenMetrics text of samples. Every name is prefixed with `larder_`.
+fn text(samples: Vec<Sample>) -> String {
+    let mut registry = Registry::with_prefix("larder");
+    registry.register_collector(Box::new(Samples(samples)));
     let mut text = String::new();
-    // Writing to a String cannot fail.
-    for Sample { name, value } in samples {
-        if put_head(&mut text, name) {
-            let _ = writeln!(text, "larder_{name} {value}");
-        }
-    }
-    let mut before = "";
-    for Labelled { name, labels, value } in labelled {
-        if before == *name || put_head(&mut text, name) {
-            before = name;
-            let _ = writeln!(text, "larder_{name}{{{labels}}} {value}");
-        }
-    }
+    // Writing to a String does not fail.
+    let _ = encode(&mut text, &registry);
     text
 }
 
-/// The same of histograms.
-fn histograms(histograms: &[Histogram]) -> String {
-    let mut text = String::new();
-    let mut before = "";
-    for Histogram { name, labels, buckets, sum } in histograms {
-        if before != *name && !put_head(&mut text, name) {
-            continue;
+/// The samples of one scrape.
+#[derive(Debug)]
+struct Samples(Vec<Sample>);
+
+impl Collector for Samples {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for samples in self.0.chunk_by(|one, next| one.name == next.name) {
+            // What the table does not name has no meaning, and is not served.
+            let Some(metric) = METRICS.iter().find(|metric| metric.name == samples[0].name) else { continue };
+            // OpenMetrics names a counter without the suffix of its samples, which the encoder adds.
+            let (name, kind) = match metric.kind {
+                Kind::Counter => (metric.name.trim_end_matches("_total"), MetricType::Counter),
+                Kind::Gauge => (metric.name, MetricType::Gauge),
+                Kind::Histogram => (metric.name, MetricType::Histogram),
+            };
+            let help = format!("{} ({})", metric.meaning, metric.unit);
+            let mut family = encoder.encode_descriptor(name, &help, None, kind)?;
+            for sample in samples {
+                if sample.labels.is_empty() {
+                    put(&mut family, metric, &sample.value)?;
+                } else {
+                    put(&mut family.encode_family(&sample.labels)?, metric, &sample.value)?;
+                }
+            }
         }
-        before = name;
-        // The last range has no end.
-        let (count, ends) = buckets.split_last().map_or((0, &[][..]), |(last, ends)| (last.1, ends));
-        for (end, values) in ends {
-            let _ = writeln!(text, "larder_{name}_bucket{{{labels},le=\"{end}\"}} {values}");
-        }
-        let _ = writeln!(text, "larder_{name}_bucket{{{labels},le=\"+Inf\"}} {count}");
-        let _ = writeln!(text, "larder_{name}_sum{{{labels}}} {sum}\nlarder_{name}_count{{{labels}}} {count}");
+        Ok(())
     }
-    text
 }
 
-/// Says what a metric is. False if it is not in the table.
-fn put_head(text: &mut String, name: &str) -> bool {
-    let Some(metric) = METRICS.iter().find(|metric| metric.name == name) else { return false };
-    let kind = match metric.kind {
-        Kind::Counter => "counter",
-        Kind::Gauge => "gauge",
-        Kind::Histogram => "histogram",
-    };
-    let _ = writeln!(text, "# HELP larder_{name} {} ({})\n# TYPE larder_{name} {kind}", metric.meaning, metric.unit);
-    true
+fn put(encoder: &mut MetricEncoder<'_>, metric: &Metric, value: &Value) -> fmt::Result {
+    match (value, metric.kind) {
+        (Value::Number(number), Kind::Counter) => encoder.encode_counter::<NoLabelSet, _, u64>(number, None),
+        (Value::Number(number), _) => encoder.encode_gauge(number),
+        (Value::Histogram { buckets, sum }, _) => {
+            let count = buckets.iter().map(|(_, values)| values).sum();
+            encoder.encode_histogram::<NoLabelSet>(*sum, count, buckets, None)
+        }
+    }
 }
 
 #[cfg(test)]
@@ -176,52 +175,55 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_are_written_as_prometheus_reads_them() {
-        let samples = [Sample { name: "fs_reads_total", value: 7 }, Sample { name: "not_in_the_table", value: 1 }];
+    fn only_metrics_of_the_table_are_served_with_their_meaning() {
+        let samples = vec![Sample::new("fs_reads_total", 7), Sample::new("not_in_the_table", 1)];
         assert_eq!(
-            text(&samples, &[]),
-            "# HELP larder_fs_reads_total READ requests (requests)\n\
-             # TYPE larder_fs_reads_total counter\nlarder_fs_reads_total 7\n"
+            text(samples),
+            "# HELP larder_fs_reads READ requests (requests)\n# TYPE larder_fs_reads counter\n\
+             larder_fs_reads_total 7\n# EOF\n"
         );
     }
 
     #[test]
-    fn texts_of_others_are_quoted() {
-        assert_eq!(quoted("a\\b\"c\nd"), r#""a\\b\"c\nd""#);
+    fn every_counter_is_served_under_the_name_in_the_table() {
+        for metric in METRICS.iter().filter(|metric| metric.kind == Kind::Counter) {
+            let text = text(vec![Sample::new(metric.name, 7)]);
+            assert!(text.contains(&format!("\nlarder_{} 7\n", metric.name)), "{text}");
+        }
     }
 
     #[test]
-    fn values_with_labels_share_one_head() {
-        let of = |labels: &str, value| Labelled { name: "fs_reads_total", labels: labels.to_owned(), value };
+    fn samples_with_labels_share_one_head_and_quote_what_others_wrote() {
+        let of = |source, value| Sample::with("fs_reads_total", [("source", source)], value);
         assert_eq!(
-            text(&[], &[of("source=\"a\"", 1), of("source=\"b\"", 2)]),
-            "# HELP larder_fs_reads_total READ requests (requests)\n# TYPE larder_fs_reads_total counter\n\
-             larder_fs_reads_total{source=\"a\"} 1\nlarder_fs_reads_total{source=\"b\"} 2\n"
+            text(vec![of("a", 1), of("b\\c\"d\ne", 2)]),
+            "# HELP larder_fs_reads READ requests (requests)\n# TYPE larder_fs_reads counter\n\
+             larder_fs_reads_total{source=\"a\"} 1\nlarder_fs_reads_total{source=\"b\\\\c\\\"d\\ne\"} 2\n# EOF\n"
         );
     }
 
     #[test]
     fn a_histogram_counts_values_up_to_the_end_of_each_range() {
-        let of = |verb: &str, value| Histogram {
+        let of = |verb: &str, values| Sample {
             name: "scheduler_request_seconds",
-            labels: format!("verb=\"{verb}\""),
-            buckets: vec![(0.001, value), (f64::INFINITY, value + 1)],
-            sum: 0.25,
+            labels: vec![("verb", verb.to_owned())],
+            value: Value::Histogram { buckets: vec![(0.001, values), (f64::INFINITY, 1)], sum: 0.25 },
         };
-        let text = histograms(&[of("filter", 3), of("preempt", 0)]);
+        let text = text(vec![of("filter", 3), of("preempt", 0)]);
         let lines: Vec<&str> = text.lines().skip(1).collect();
         assert_eq!(
             lines,
             [
                 "# TYPE larder_scheduler_request_seconds histogram",
-                "larder_scheduler_request_seconds_bucket{verb=\"filter\",le=\"0.001\"} 3",
-                "larder_scheduler_request_seconds_bucket{verb=\"filter\",le=\"+Inf\"} 4",
                 "larder_scheduler_request_seconds_sum{verb=\"filter\"} 0.25",
                 "larder_scheduler_request_seconds_count{verb=\"filter\"} 4",
-                "larder_scheduler_request_seconds_bucket{verb=\"preempt\",le=\"0.001\"} 0",
-                "larder_scheduler_request_seconds_bucket{verb=\"preempt\",le=\"+Inf\"} 1",
+                "larder_scheduler_request_seconds_bucket{le=\"0.001\",verb=\"filter\"} 3",
+                "larder_scheduler_request_seconds_bucket{le=\"+Inf\",verb=\"filter\"} 4",
                 "larder_scheduler_request_seconds_sum{verb=\"preempt\"} 0.25",
                 "larder_scheduler_request_seconds_count{verb=\"preempt\"} 1",
+                "larder_scheduler_request_seconds_bucket{le=\"0.001\",verb=\"preempt\"} 0",
+                "larder_scheduler_request_seconds_bucket{le=\"+Inf\",verb=\"preempt\"} 1",
+                "# EOF",
             ]
         );
     }

@@ -1,6 +1,6 @@
-//! Telemetry: log setup and the table of all metrics.
+//! How a program of Larder runs, logs and reports metrics.
 //!
-//! The cast: [`init_logs`] is called once by each `main`; [`METRICS`] is the one place that names a metric and the
+//! The cast: [`program()`] runs each daemon; [`init_logs`] sets up its log; [`METRICS`] is the one place that names a metric and the
 //! source of `docs/METRICS.md`; [`admin`] serves the metrics.
 //!
 //! Invariant: no metric is named elsewhere, and no label or field carries a secret.
@@ -8,9 +8,13 @@
 #![warn(missing_docs)]
 
 pub mod admin;
+mod histogram;
 mod metrics;
+mod program;
 
+pub use histogram::Histogram;
 pub use metrics::{Kind, METRICS, Metric, metrics_page};
+pub use program::program;
 
 use tracing_subscriber::EnvFilter;
 

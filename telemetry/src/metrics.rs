@@ -44,47 +44,47 @@ pub const METRICS: &[Metric] = &[
     gauge(
         "controller_job_oldest_wait_seconds",
         "seconds",
-        "how long the valid TrainingJob has waited that waits longest; 0 if none waits",
+        "age of the longest-waiting valid TrainingJob; 0 if none waits",
     ),
     counter(
         "controller_job_preemptions_total",
         "times",
-        "times that a TrainingJob gave back room that it still asks for, all of it or the surplus of an elastic one: for \
+        "preemptions: a TrainingJob gave back room that it still requests (all of it, or an elastic job's surplus) for \
          another job, a lower quota, a drained Queue, or Kueue",
     ),
     counter(
         "controller_job_restarts_total",
         "losses",
-        "losses of pods by `cause` (`crashed`, `preempted`, `evicted`, `nodeLost`, `deviceFault`), as `status.restarts` \
-         of TrainingJobs counts them",
+        "lost pods by `cause` (`crashed`, `preempted`, `evicted`, `nodeLost`, `deviceFault`), counted as in \
+         `status.restarts` of TrainingJobs",
     ),
-    counter("controller_job_rounds_total", "rounds", "looks at all TrainingJobs; each decides about all Queues"),
-    counter("controller_job_starts_total", "starts", "times that a TrainingJob that waited was given quota and nodes"),
+    counter(
+        "controller_job_rounds_total",
+        "rounds",
+        "scheduling rounds; each round considers all TrainingJobs and Queues",
+    ),
+    counter("controller_job_starts_total", "starts", "waiting TrainingJobs that were given quota and nodes"),
     counter(
         "controller_job_wait_seconds_total",
         "seconds",
-        "how long these had waited together: divided by `controller_job_starts_total`, the mean",
+        "total waiting time of the started TrainingJobs; divided by `controller_job_starts_total`, it is the mean",
     ),
     gauge(
         "controller_jobs_running",
         "jobs",
-        "TrainingJobs that hold quota and nodes, whether or not their pods are ready yet",
+        "TrainingJobs that hold quota and nodes, including those whose pods are not ready yet",
     ),
-    gauge("controller_jobs_waiting", "jobs", "TrainingJobs that wait in a Queue, or for room"),
-    gauge("controller_leading", "processes", "1 in the replica that holds the Lease and acts, else 0"),
-    counter(
-        "controller_unreadable_total",
-        "objects",
-        "objects that could not be read and are skipped; the log names them",
-    ),
-    counter("controller_write_errors_total", "writes", "writes to the API that failed and are tried again"),
+    gauge("controller_jobs_waiting", "jobs", "TrainingJobs waiting in a Queue or for room"),
+    gauge("controller_leading", "processes", "1 in the replica that holds the Lease, otherwise 0"),
+    counter("controller_unreadable_total", "objects", "unreadable objects that were skipped; the log names them"),
+    counter("controller_write_errors_total", "writes", "failed writes to the API; they are retried"),
     counter(
         "controller_writes_total",
         "writes",
-        "writes to the API by `verb` and `resource`, failed ones included and those of the Lease not",
+        "writes to the API by `verb` and `resource`, including failed writes, excluding the Lease",
     ),
     gauge("csi_connections", "connections", "FUSE connections that the plugin holds"),
-    counter("csi_offer_refusals_total", "offers", "connections that larderd did not accept"),
+    counter("csi_offer_refusals_total", "offers", "offered connections that larderd refused"),
     counter("csi_offers_total", "offers", "connections offered to larderd"),
     counter("csi_panics_total", "calls", "calls that panicked and were answered with Internal"),
     counter("csi_sessions_total", "sessions", "sessions that the plugin opened with larderd"),
@@ -92,17 +92,12 @@ pub const METRICS: &[Metric] = &[
     gauge("csi_targets", "targets", "volumes published on this node"),
     counter("daemon_connections_taken_total", "connections", "FUSE connections that larderd received from the plugin"),
     gauge("daemon_mounts", "mounts", "mounts being served"),
-    counter("daemon_peer_denied_total", "ranges", "ranges refused to peers that did not show the dataset's token"),
-    counter(
-        "daemon_peer_failures_total",
-        "failures",
-        "times that a peer was marked as failed and bypassed for a while",
-    ),
+    counter("daemon_peer_denied_total", "ranges", "ranges refused to peers that lacked the dataset's token"),
+    counter("daemon_peer_failures_total", "failures", "peers marked as failed and bypassed for a while"),
     counter(
         "daemon_peer_hedges_held_back_total",
         "reads",
-        "reads whose first peer was slow to answer and for which no second one was asked, because that had been done \
-         too often",
+        "reads whose first peer was slow and that were not hedged because too many had been",
     ),
     counter(
         "daemon_peer_not_let_in_total",
@@ -112,44 +107,44 @@ pub const METRICS: &[Metric] = &[
     counter(
         "daemon_peer_not_served_total",
         "reads",
-        "reads that peers refused because they do not share the dataset, or have another token for it",
+        "reads refused by peers that do not share the dataset or have another token for it",
     ),
     counter("daemon_peer_read_bytes_total", "bytes", "bytes read from peers"),
     counter("daemon_peer_reads_total", "requests", "requests sent to peers"),
     counter("daemon_peer_served_bytes_total", "bytes", "bytes served to peers"),
     gauge("daemon_peer_under_way_bytes", "bytes", "bytes of blocks in flight to peers"),
-    counter("devices_api_errors_total", "requests", "requests to the Kubernetes API that failed; most are tried again"),
+    counter("devices_api_errors_total", "requests", "failed requests to the Kubernetes API; most are retried"),
     gauge(
         "devices_config_refused",
         "configurations",
-        "1 while the newest configuration is wrong and the one before it is in force, else 0",
+        "1 while the newest configuration is invalid and the previous one is in force, otherwise 0",
     ),
     counter(
         "devices_events_dropped_total",
         "events",
-        "events about pods and the node that were not made: there were too many, or the API did not take them",
+        "Events about pods and the node that were dropped: too many, or refused by the API",
     ),
-    counter("devices_events_total", "events", "events about pods and the node that were made"),
+    counter("devices_events_total", "events", "Events created about pods and the node"),
     gauge("devices_known", "devices", "devices of the node by `kind` (`gpu`, `mig`, `hca`)"),
     gauge(
         "devices_limits_missing",
         "parts",
-        "1 for each `part` (`controller`, `hook`, `nri`) that limits of the node's devices need and that it lacks, else 0",
+        "1 for each missing `part` (`controller`, `hook`, `nri`) that the limits of the node's devices need, otherwise 0",
     ),
-    counter("devices_node_writes_total", "writes", "writes of the node's labels and of its condition"),
-    gauge("devices_oddities", "entries", "entries of sysfs and NVML that could not be read as they should be"),
-    gauge("devices_out_of_service", "devices", "devices that are out of service by `kind` and `reason`"),
+    counter("devices_node_writes_total", "writes", "writes of the node's labels and condition"),
+    gauge("devices_oddities", "entries", "sysfs and NVML entries that could not be read as expected"),
+    gauge("devices_out_of_service", "devices", "devices out of service by `kind` and `reason`"),
     gauge(
         "devices_rdma_current",
         "objects",
-        "RDMA objects that containers of a pod have now, by `namespace`, `pod`, `hca` and `object` (`hca_handle`, `hca_object`): \
-         only pods with HCAs, where the kernel has the rdma controller",
+        "RDMA objects that a pod's containers hold now, by `namespace`, `pod`, `hca` and `object` (`hca_handle`, \
+         `hca_object`), for pods with HCAs on kernels with the rdma cgroup controller",
     ),
-    gauge("devices_withheld", "devices", "devices that a resource selects and does not offer"),
+    gauge("devices_withheld", "devices", "devices that a resource selects but does not offer"),
     counter(
         "devices_xids_total",
         "Xids",
-        "Xids told since the start by what follows: `action` (`watch`, `restartWorker`, `drainGpu`, `drainNode`)",
+        "Xids reported, by the recommended `action` (`watch`, `restartWorker`, `drainGpu`, `drainNode`)",
     ),
     counter("fs_errors_total", "replies", "READ requests answered with an error"),
     counter("fs_lookups_total", "requests", "LOOKUP requests"),
@@ -166,31 +161,18 @@ pub const METRICS: &[Metric] = &[
         "reads",
         "reads from a peer that failed or returned wrong bytes; the next peer or the origin was asked",
     ),
-    counter(
-        "fs_peer_hedges_total",
-        "reads",
-        "reads for which a second peer was asked because the first was slow to answer",
-    ),
-    counter("fs_peer_hedges_won_total", "reads", "reads that such a second peer answered first"),
+    counter("fs_peer_hedges_total", "reads", "hedged reads: a second peer was asked because the first was slow"),
+    counter("fs_peer_hedges_won_total", "reads", "hedged reads that the second peer answered first"),
     counter("fs_peer_served_bytes_total", "bytes", "bytes served to peers"),
     counter("fs_peer_served_total", "reads", "ranges of blocks served to peers"),
-    counter(
-        "fs_read_bytes_origin_total",
-        "bytes",
-        "bytes answered from a block that was being fetched from the origin",
-    ),
-    counter("fs_read_bytes_peer_total", "bytes", "bytes answered from a block that was being read from a peer"),
+    counter("fs_read_bytes_origin_total", "bytes", "bytes answered from a fetch in flight from the origin"),
+    counter("fs_read_bytes_peer_total", "bytes", "bytes answered from a read in flight from a peer"),
     counter(
         "fs_read_bytes_store_total",
         "bytes",
-        "bytes answered from the store; what the kernel reads ahead of a program counts, here and for the other \
-         sources",
+        "bytes answered from the store; includes kernel read-ahead, as for the other sources",
     ),
-    counter(
-        "fs_read_bytes_window_total",
-        "bytes",
-        "bytes answered from memory, from a block that the store did not keep",
-    ),
+    counter("fs_read_bytes_window_total", "bytes", "bytes answered from memory: blocks that the store did not keep"),
     counter("fs_reads_total", "requests", "READ requests"),
     counter("fs_stale_total", "replies", "reads answered with ESTALE because the object changed after the import"),
     gauge(
@@ -198,43 +180,43 @@ pub const METRICS: &[Metric] = &[
         "fetches",
         "fetches in flight, including blocks that are still being written to the store",
     ),
-    gauge("fs_window_bytes", "bytes", "bytes of blocks in memory that the store did not keep"),
+    gauge("fs_window_bytes", "bytes", "bytes in memory of blocks that the store did not keep"),
     counter(
         "scheduler_connections_refused_total",
         "connections",
-        "connections that were closed at once because there were as many as `--max-connections`",
+        "connections closed at once because `--max-connections` were open",
     ),
     counter(
         "scheduler_decisions_dropped_total",
         "decisions",
-        "decisions that `/decisions` does not have because the requests came too fast; their answers were sent",
+        "decisions missing from `/decisions` because requests came too fast; their answers were sent",
     ),
     counter(
         "scheduler_watch_events_total",
         "events",
-        "changes of nodes, pods, volumes, NodeCaches, Datasets and TrainingJobs that the API server told",
+        "watch events about nodes, pods, volumes, NodeCaches, Datasets and TrainingJobs",
     ),
     gauge(
         "scheduler_watch_age_seconds",
         "seconds",
-        "time since the API server last sent anything, for the kind of objects about which it has been silent for longest; up to a minute is usual",
+        "time since the last watch event or bookmark, for the kind silent longest; up to a minute is normal",
     ),
-    gauge("scheduler_nodes", "nodes", "nodes that are known"),
-    gauge("scheduler_pods", "pods", "pods that are known: those that have a node and have not ended"),
+    gauge("scheduler_nodes", "nodes", "known nodes"),
+    gauge("scheduler_pods", "pods", "known pods: assigned to a node and not ended"),
     counter(
         "scheduler_requests_refused_total",
         "requests",
-        "requests that were refused: malformed, too large, or not received in time",
+        "refused requests: malformed, too large, or not received in time",
     ),
     histogram(
         "scheduler_request_seconds",
         "seconds",
-        "how long requests took by `verb` (`filter`, `prioritize`, `preempt`), from their last byte to the answer",
+        "request duration by `verb` (`filter`, `prioritize`, `preempt`), from the last byte received to the answer",
     ),
     counter(
         "scheduler_unknown_dataset_requests_total",
         "requests",
-        "requests about pods that name a dataset which does not exist or which they may not read",
+        "requests about pods that name a dataset that does not exist or that they may not read",
     ),
     counter("store_admitted_bytes_total", "bytes", "bytes of blocks written to the store"),
     counter("store_admitted_total", "blocks", "blocks written to the store"),
@@ -242,13 +224,13 @@ pub const METRICS: &[Metric] = &[
     counter(
         "store_adopted_total",
         "blocks",
-        "blocks taken over from another snapshot of their origin, which the cache had, without fetching them again",
+        "cached blocks taken over from another snapshot of their origin without a fetch",
     ),
-    counter("store_corrupt_total", "blocks", "blocks found torn, foreign or rotten in the store, and dropped"),
+    counter("store_corrupt_total", "blocks", "torn, foreign or corrupt blocks found in the store and dropped"),
     counter(
         "store_disowned_total",
         "blocks",
-        "blocks evicted to make room for others, because another node owns them since the list of nodes changed",
+        "blocks evicted to make room because another node owns them since the membership changed",
     ),
     counter("store_evicted_total", "blocks", "blocks evicted by the policy; always 0 with nr"),
     counter(
@@ -257,17 +239,13 @@ pub const METRICS: &[Metric] = &[
         "changes to the index dropped because its queue was full; each may cost a fetch after a power loss",
     ),
     counter("store_index_errors_total", "failures", "operations of the index that failed"),
-    counter(
-        "store_read_errors_total",
-        "reads",
-        "reads of cached blocks that failed on the disk; the block was fetched",
-    ),
+    counter("store_read_errors_total", "reads", "failed disk reads of cached blocks; the block was fetched instead"),
     counter("store_refused_total", "blocks", "blocks that were not admitted to the store"),
     counter(
         "store_write_errors_total",
         "failures",
-        "writes of blocks, or attempts to free their room, that failed: the disk is full, read-only or gone, or has \
-         less than `--keep-free` left",
+        "failed writes of blocks or attempts to free their space: the disk is full, read-only or gone, or has less \
+         than `--keep-free` left",
     ),
     gauge("store_blocks", "blocks", "blocks in the store"),
     gauge("store_capacity_bytes", "bytes", "the dataset's reservation"),
@@ -281,7 +259,7 @@ pub const METRICS: &[Metric] = &[
     gauge(
         "store_wanted_bytes",
         "bytes",
-        "what the dataset's reservation would be if the cache had room for all that its datasets want",
+        "the reservation the dataset would have if the cache had room for everything its datasets want",
     ),
 ];
 
@@ -290,16 +268,15 @@ pub fn metrics_page() -> String {
     use std::fmt::Write;
     let mut page = String::from(
         "# Metrics\n\n\
-         Each metric is a field of `metrics` in `DIR/.larder/stats.json` (or `larder stats --json`). `/metrics` at \
-         `--admin-address` of `larderd` and `cachenode` serves\n\
-         it with the prefix `larder_`, summed over all datasets. Metrics that begin with `daemon_` are only there, \
-         those that begin with `csi_` only at `/metrics` of\n\
-         `larder-csi`, those that begin with `controller_` only at that of `larder-controller`, those that begin with \
-         `scheduler_` only at that of `larder-scheduler-ext`, and those that begin with `devices_` only at that of \
-         `larder-devices`. Counters of \
-         `/metrics` start at 0 with the process; those of a mount's `stats.json` start with its dataset's opening, \
-         except those of `store_`, which count the whole cache since the process started. This page is generated from \
-         the table in `telemetry/src/metrics.rs`.\n\n\
+         After reading this page you can tell what every metric of Larder counts, and where it is served.\n\n\
+         - Each metric of a mount is a field of `metrics` in `DIR/.larder/stats.json` (`larder stats --json`).\n\
+         - `/metrics` at `--admin-address` serves metrics as OpenMetrics text, with the prefix `larder_`. `larderd` and\n  \
+         `cachenode` serve sums over all datasets.\n\
+         - Metrics that begin with `daemon_`, `csi_`, `controller_`, `scheduler_` and `devices_` exist only at `/metrics`:\n  \
+         of `larderd` and `cachenode`, `larder-csi`, `larder-controller`, `larder-scheduler-ext` and `larder-devices`.\n\
+         - Counters at `/metrics` start at 0 with the process. Those in a mount's `stats.json` start when its dataset is\n  \
+         opened, except those of `store_`, which count the whole cache since the process started.\n\n\
+         This page is generated from the table in `telemetry/src/metrics.rs`.\n\n\
          | name | kind | unit | meaning |\n|---|---|---|---|\n",
     );
     for metric in METRICS {

@@ -19,9 +19,9 @@
 # process in them is the cluster's. OWNER is by default the process that started the script; 1 keeps a cluster until `stop`.
 #
 # The environment can choose another version of Kubernetes, for which there is a kube/go-VERSION.mod (peers.sh):
-# LARDER_TEST_KUBERNETES=v1.37.0, whose gangs are turned on. With LARDER_TEST_DEVICES=1 each node has two made-up NUMA nodes, and its
+# LARDER_TEST_KUBERNETES=v1.37.0, whose gangs are turned on. With LARDER_TEST_DEVICES=1 each node has two fake NUMA nodes, and its
 # kubelet aligns devices to them and reports its state every second. Then DIR/nN/specs/ID.json is the OCI spec of each container, and
-# what this kernel lacks to limit RDMA objects is made up (runc-kept).
+# runc-kept fakes what this kernel lacks to limit RDMA objects.
 set -euo pipefail
 
 readonly KUBERNETES=${LARDER_TEST_KUBERNETES:-v1.36.3} CONTAINERD=v2.4.2 CSI_SANITY=v5.4.0 COREDNS=v1.15.0

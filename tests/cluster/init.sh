@@ -161,7 +161,7 @@ node() {
     mkdir -p "$folder"/{kubelet,containerd,cni,upper,work}
     node_network "$n" "$address"
     node_mounts "$folder"
-    [[ -z ${DEVICES-} ]] || made_up_host "$folder"
+    [[ -z ${DEVICES-} ]] || fake_host "$folder"
     containerd_settings "$n" "$folder"
     kubelet_settings "$n" "$folder"
     supervise "containerd-n$n" containerd -c "$folder/containerd.toml"
@@ -200,7 +200,7 @@ node_mounts() {
 }
 
 # Two NUMA nodes with a CPU each, in place of the machine's, and an /opt of the node's own, for programs that pods put there.
-made_up_host() {
+fake_host() {
     local tree=$1/numa real=/sys/devices/system/node n pages
     for n in 0 1; do
         mkdir -p "$tree/node$n"

@@ -1,21 +1,21 @@
-//! [`Devices`]: `larder-devices` on a real Kubernetes of two nodes, deployed as a user would deploy it. The nodes' GPUs and HCAs are
-//! made up.
+//! [`Devices`]: `larder-devices` on a real two-node cluster, deployed as a user would deploy it. The nodes' GPUs and HCAs are
+//! fake.
 
 mod kubelet;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use larder_testkit::machine::{MachinePlan, MadeUpMachine};
-use larder_testkit::{Cluster, MadeUpNvml, nvml, repository};
+use larder_testkit::machine::{FakeMachine, MachinePlan};
+use larder_testkit::{Cluster, FakeNvml, nvml, repository};
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
 use crate::platform::{TIMEOUT, load_larder};
 pub use kubelet::PodResources;
 
-/// Where the nodes see their made-up hardware.
-pub const MADE_UP: &str = "/var/lib/kubelet/made-up";
+/// Where the nodes see their fake hardware.
+pub const FAKE_HARDWARE: &str = "/var/lib/kubelet/fake-hardware";
 
 /// A test's place in the shared cluster for devices. Dropping it takes `larder-devices` and the test's pods away.
 pub struct Devices {
@@ -27,21 +27,21 @@ pub struct Devices {
     overlay: tempfile::TempDir,
 }
 
-/// A node's made-up hardware.
+/// A node's fake hardware.
 pub struct Hardware {
     /// Its `/sys` and `/dev`.
-    pub machine: MadeUpMachine,
+    pub machine: FakeMachine,
     /// Its GPUs' driver.
-    pub nvml: MadeUpNvml,
+    pub nvml: FakeNvml,
     /// What the driver knows; [`Self::tell`] passes it on.
     pub driver: nvml::Machine,
 }
 
 impl Hardware {
     fn new(folder: &Path, plan: &MachinePlan) -> Self {
-        let (driver, nvml) = (plan.driver(), MadeUpNvml::in_folder(&folder.join("nvml")));
+        let (driver, nvml) = (plan.driver(), FakeNvml::in_folder(&folder.join("nvml")));
         nvml.set(&driver);
-        Self { machine: MadeUpMachine::in_folder(folder, plan.clone()).unwrap(), nvml, driver }
+        Self { machine: FakeMachine::in_folder(folder, plan.clone()).unwrap(), nvml, driver }
     }
 
     /// The driver knows [`Self::driver`] from now on.
@@ -77,7 +77,7 @@ impl Devices {
             std::fs::write(loaded, "").unwrap();
         }
         let nodes = [1, 2].map(|n| {
-            let folder = cluster.node_folder(n).join("made-up");
+            let folder = cluster.node_folder(n).join("fake-hardware");
             if folder.exists() {
                 std::fs::remove_dir_all(&folder).unwrap();
             }
@@ -113,9 +113,9 @@ impl Devices {
         &self.namespace
     }
 
-    /// The made-up hardware's folder of a node, as this process sees it.
+    /// The directory of a node's fake hardware, as this process sees it.
     pub fn folder(&self, node: u32) -> PathBuf {
-        self.cluster.node_folder(node).join("made-up")
+        self.cluster.node_folder(node).join("fake-hardware")
     }
 
     /// What the kubelet of a node says of its pods and devices.
@@ -231,21 +231,21 @@ impl Devices {
         pod
     }
 
-    /// NVIDIA's container toolkit describes the GPUs to the runtime in a CDI file; it is made up, too.
+    /// NVIDIA's container toolkit describes the GPUs to the runtime in a CDI file, which is fake here, too.
     fn describe_gpus_to_the_runtime(&self, node: u32) {
         let gpus = &self.nodes[node as usize - 1].driver.gpus;
         let devices: Vec<Value> = gpus
             .iter()
             .map(|gpu| {
                 let name = format!("nvidia{}", gpu.minor);
-                let node = json!({"path": format!("/dev/{name}"), "hostPath": format!("{MADE_UP}/dev/{name}")});
+                let node = json!({"path": format!("/dev/{name}"), "hostPath": format!("{FAKE_HARDWARE}/dev/{name}")});
                 json!({"name": gpu.uuid, "containerEdits": {"deviceNodes": [node]}})
             })
             .collect();
         let spec = json!({"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": devices});
         let kept = self.folder(node).join("nvidia.json");
         std::fs::write(&kept, spec.to_string()).unwrap();
-        let put = "mkdir -p /var/run/cdi && cp /var/lib/kubelet/made-up/nvidia.json /var/run/cdi/nvidia.json";
+        let put = "mkdir -p /var/run/cdi && cp /var/lib/kubelet/fake-hardware/nvidia.json /var/run/cdi/nvidia.json";
         let put = self.cluster.exec_on_node(node, &["sh", "-c", put]);
         assert!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
     }
@@ -263,7 +263,7 @@ impl Drop for Devices {
     }
 }
 
-/// Components by themselves, on the made-up hardware. The last one has the configuration.
+/// Components by themselves, on the fake hardware. The last one has the configuration.
 fn overlay(components: &[&str], config: &str) -> tempfile::TempDir {
     let overlay = tempfile::tempdir().unwrap();
     let deploy = repository().join("deploy");
@@ -284,13 +284,13 @@ fn overlay(components: &[&str], config: &str) -> tempfile::TempDir {
     ];
     let volumes: Vec<Value> = volumes
         .iter()
-        .map(|(name, folder)| json!({"name": name, "hostPath": {"path": format!("{MADE_UP}/{folder}")}}))
+        .map(|(name, folder)| json!({"name": name, "hostPath": {"path": format!("{FAKE_HARDWARE}/{folder}")}}))
         .collect();
     let container = json!({
         "name": "larder-devices",
         "env": [
             {"name": "LARDER_NVML", "value": "/host/nvml/libnvidia-ml.so.1"},
-            {"name": "LARDER_HOST_DEV", "value": format!("{MADE_UP}/dev")},
+            {"name": "LARDER_HOST_DEV", "value": format!("{FAKE_HARDWARE}/dev")},
         ],
         "volumeMounts": [{"name": "nvml", "mountPath": "/host/nvml", "readOnly": true}],
     });

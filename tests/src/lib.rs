@@ -1,6 +1,6 @@
 //! Shared parts of the scenarios: [`Lab`], an S3 server with a fault proxy in front of it and a home folder for the
 //! command; [`Mount`], a dataset mounted by the real binary; [`nodes::Nodes`], a lab of several nodes;
-//! [`platform::Platform`], a Kubernetes with Larder; [`devices::Devices`], a Kubernetes with made-up GPUs and HCAs.
+//! [`platform::Platform`], a Kubernetes with Larder; [`devices::Devices`], a Kubernetes with fake GPUs and HCAs.
 //!
 //! Invariant: whatever a test does, when its `Lab` and `Mount`s are dropped, no mount, process or file of it is left.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "this is test code: a panic is how it fails")]

@@ -21,7 +21,7 @@ k8s-rdma-shared-dev-plugin, if installed (bench/install-peers), runs on the same
 namespaces; on a kernel without RDMA netlink it is made to believe that the kernel is old.
 
 As root, in Larder's repository:
-  cargo build --release -p larder-bench -p larder-devices -p larder-rdma-limit -p larder-made-up-nvml
+  cargo build --release -p larder-bench -p larder-devices -p larder-rdma-limit -p larder-fake-nvml
   target/release/larder-bench devices")]
 pub(crate) struct DevicesArgs {
     /// Number of calls of each kind per round.
@@ -36,7 +36,7 @@ pub(crate) struct DevicesArgs {
     /// The container hook to measure. Default: the larder-rdma-limit beside this program.
     #[arg(long, value_name = "PATH")]
     pub(crate) hook: Option<PathBuf>,
-    /// The fake NVML. Default: the liblarder_made_up_nvml.so beside this program.
+    /// The fake NVML. Default: the liblarder_fake_nvml.so beside this program.
     #[arg(long, value_name = "PATH")]
     pub(crate) nvml: Option<PathBuf>,
     #[command(flatten)]

@@ -11,7 +11,7 @@ pub(crate) fn run(args: &DevicesArgs) -> anyhow::Result<()> {
     let programs = DevicesPrograms {
         larder_devices: program::find("--devices", "larder-devices", args.devices.as_deref())?,
         hook: program::find("--hook", "larder-rdma-limit", args.hook.as_deref())?,
-        nvml: program::find("--nvml", "liblarder_made_up_nvml.so", args.nvml.as_deref())?,
+        nvml: program::find("--nvml", "liblarder_fake_nvml.so", args.nvml.as_deref())?,
     };
     measure(&args.output, "steps", |steps| run_devices(&config, &programs, steps), |outcome| outcome.table())?;
     Ok(())

@@ -8,7 +8,7 @@ use larder_devices::config::Config;
 use larder_devices::machine::{Gpu, Machine, Place};
 use larder_devices::prefer::choose;
 use larder_devices::resource::assign;
-use larder_made_up_machine::GpuPlan;
+use larder_fake_machine::GpuPlan;
 use serde::Serialize;
 
 use super::hardware::{PAIRS, plan};

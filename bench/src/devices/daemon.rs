@@ -69,7 +69,7 @@ impl Shape {
                 "resources:\n- {{name: larder.dev/gpu, kind: gpu}}\n- {{name: larder.dev/hca, kind: rdma, share: {SHARE}, limits: {LIMITS}}}\n"
             ),
             Self::ConfigList => {
-                let entry = |hca: &larder_made_up_machine::HcaPlan| {
+                let entry = |hca: &larder_fake_machine::HcaPlan| {
                     let name = format!("hca_{}", hca.uverbs);
                     json!({"resourceName": name, "rdmaHcaMax": SHARE, "selectors": {"ifNames": hca.netdevs}})
                 };

@@ -1,10 +1,10 @@
-//! The made-up machine: 16 GPUs and 16 HCAs, two of each on a switch, eight switches over two NUMA nodes.
+//! The fake machine: 16 GPUs and 16 HCAs, two of each on a switch, eight switches over two NUMA nodes.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use larder_made_up_machine::{GpuPlan, HcaPlan, MachinePlan, MadeUpMachine, PcieSlot};
-use larder_made_up_nvml::{FILE_NAME, Link};
+use larder_fake_machine::{FakeMachine, GpuPlan, HcaPlan, MachinePlan, PcieSlot};
+use larder_fake_nvml::{FILE_NAME, Link};
 use tempfile::TempDir;
 
 /// GPUs, and as many HCAs.
@@ -29,14 +29,14 @@ pub(super) fn plan() -> MachinePlan {
 /// The machine in a folder of its own, which ends with the value.
 pub(super) struct Hardware {
     folder: TempDir,
-    pub(super) machine: MadeUpMachine,
+    pub(super) machine: FakeMachine,
 }
 
 impl Hardware {
-    /// `library` is the made-up NVML.
+    /// `library` is the fake NVML.
     pub(super) fn new(library: &Path) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir().context("make a temporary folder")?;
-        let machine = MadeUpMachine::in_folder(folder.path(), plan()).context("make a machine up (needs root)")?;
+        let machine = FakeMachine::in_folder(folder.path(), plan()).context("make a fake machine (needs root)")?;
         let hardware = Self { folder, machine };
         for folder in ["nvml", "cgroup/rdma", "kubelet/device-plugins"] {
             std::fs::create_dir_all(hardware.path(folder)).with_context(|| format!("make the folder {folder}"))?;
@@ -49,7 +49,7 @@ impl Hardware {
         for gpu in &mut driver.gpus {
             gpu.links = vec![Link::Switch; 18];
         }
-        driver.write(&hardware.path("nvml").join(FILE_NAME)).context("write the machine of the made-up NVML")?;
+        driver.write(&hardware.path("nvml").join(FILE_NAME)).context("write the machine of the fake NVML")?;
         Ok(hardware)
     }
 

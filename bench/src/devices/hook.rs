@@ -27,7 +27,7 @@ impl fmt::Display for HookRow {
     }
 }
 
-/// Runs the hook for a container in a made-up hierarchy of cgroups.
+/// Runs the hook for a container in a fake hierarchy of cgroups.
 pub(super) fn measure(round: u32, program: &Path, calls: u32) -> anyhow::Result<HookRow> {
     let folder = tempfile::tempdir().context("make a temporary folder")?;
     let (cgroups, processes) = (folder.path().join("cgroup"), folder.path().join("proc"));

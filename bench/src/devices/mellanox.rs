@@ -1,4 +1,4 @@
-//! k8s-rdma-shared-dev-plugin on the made-up machine. It reads fixed paths, so it gets a mount namespace in which they are the
+//! k8s-rdma-shared-dev-plugin on the fake machine. It reads fixed paths, so it gets a mount namespace in which they are the
 //! machine's, and a network namespace with interfaces of the HCAs' names.
 #![expect(unsafe_code, reason = "the child's own system call filter")]
 

@@ -41,7 +41,7 @@ impl DevicesOutcome {
     /// The figures beside their goals, and more about them.
     pub fn table(&self) -> String {
         let DevicesConfig { calls, idle_seconds, rounds } = self.config;
-        let mut text = format!("larder-devices on a made-up machine, {rounds} rounds\n\n");
+        let mut text = format!("larder-devices on a fake machine, {rounds} rounds\n\n");
         text += &goals_table(&self.goals());
         text += &format!("\n{}\n{}", self.calls(), self.processes());
         text += &format!("\n{calls} calls of each kind, one after the other; idle for {idle_seconds} s.\n");

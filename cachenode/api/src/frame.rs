@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_bounds_is_malformed() {
+    fn values_out_of_bounds_are_malformed() {
         let changed = |at: usize, to: u8| {
             let mut bytes = encoded(&READ);
             bytes[at] = to;

@@ -13,7 +13,7 @@ pub struct AskedDataset {
     pub snapshot: SnapshotId,
     /// The token that the peer shows.
     pub token: Option<Token>,
-    /// A hash of the origin's URL, server and account; empty: not told.
+    /// A hash of the origin's URL, server and account; empty: not stated.
     pub origin: String,
 }
 

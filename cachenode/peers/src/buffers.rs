@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_dropped_is_used_again_for_what_is_about_as_long() {
+    fn a_dropped_buffer_is_reused_for_a_similar_length() {
         let buffers = Arc::new(Buffers::default());
         let mut first = buffers.take(111_000);
         first.resize(111_000, 7);

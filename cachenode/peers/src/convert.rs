@@ -84,7 +84,7 @@ pub(crate) fn refusal(error: &ReadError) -> (RefusalCode, String) {
     (code, reason)
 }
 
-/// The error that a refusal stands for. Error: the reason why the request itself was invalid.
+/// The error that a refusal means. Error: the reason why the request itself was invalid.
 pub(crate) fn read_error(code: RefusalCode, reason: String) -> Result<ReadError, String> {
     Ok(match code {
         RefusalCode::UnknownDataset => ReadError::UnknownDataset,

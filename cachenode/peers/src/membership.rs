@@ -13,15 +13,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_dataset::Chain;
+use larder_kube::endpoints::Endpoints;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use kubernetes::endpoints::Endpoints;
 use list::parse_file;
 use node::{invalid, publish};
 
-pub use kubernetes::{KubernetesService, ServiceName};
+pub use kubernetes::KubernetesService;
 pub use list::NodeList;
 pub use node::{Membership, MembershipError, Node};
 
@@ -55,12 +55,12 @@ impl FromStr for MemberSource {
             return Ok(Self::File(path.into()));
         }
         let Some(service) = text.strip_prefix("kubernetes:") else { return Ok(Self::Static(text.parse()?)) };
-        let variable = |name: &str| {
-            std::env::var(name)
-                .map_err(|_| invalid(format_args!("{text}: this is not a Kubernetes pod: {name} is not set")))
-        };
-        let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
-        Ok(Self::Kubernetes(KubernetesService::in_cluster(service.parse()?, &host, &port)?))
+        for variable in ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"] {
+            if std::env::var_os(variable).is_none() {
+                return Err(invalid(format_args!("{text}: this is not a Kubernetes pod: {variable} is not set")));
+            }
+        }
+        Ok(Self::Kubernetes(service.parse()?))
     }
 }
 
@@ -77,8 +77,8 @@ impl MemberSource {
                 (nodes, Watched::File { path, text })
             }
             Self::Kubernetes(service) => {
-                let (nodes, endpoints) = service.list().await?.unzip();
-                (nodes.unwrap_or_default(), Watched::Kubernetes(Box::new((service, endpoints))))
+                let (nodes, endpoints) = service.open().await?;
+                (nodes, Watched::Kubernetes(Box::new(endpoints)))
             }
         };
         let (sender, membership) = watch::channel(Arc::new(first));
@@ -101,7 +101,7 @@ pub struct Watcher {
 enum Watched {
     Nothing,
     File { path: PathBuf, text: String },
-    Kubernetes(Box<(KubernetesService, Option<Endpoints>)>),
+    Kubernetes(Box<Endpoints>),
 }
 
 impl Watcher {
@@ -112,10 +112,7 @@ impl Watcher {
             match self.kind {
                 Watched::Nothing => std::future::pending().await,
                 Watched::File { path, text } => watch_file(path, text, &sender).await,
-                Watched::Kubernetes(watched) => {
-                    let (service, endpoints) = *watched;
-                    service.watch(endpoints, &sender).await;
-                }
+                Watched::Kubernetes(endpoints) => kubernetes::watch(*endpoints, &sender).await,
             }
         };
         stopping.run_until_cancelled(watching).await;

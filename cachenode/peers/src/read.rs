@@ -20,7 +20,7 @@ pub struct ReadRequest {
     pub token: Option<Token>,
     /// The answering node must not ask another node for the range.
     pub forwarded: bool,
-    /// The answering node must ask nobody for the range: it refuses what it does not have.
+    /// The answering node must not fetch the range: it refuses what it does not have.
     pub cached_only: bool,
 }
 

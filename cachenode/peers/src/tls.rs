@@ -180,18 +180,6 @@ fn certificates(path: &PathBuf, what: &'static str) -> Result<Vec<CertificateDer
     if found.is_empty() { Err(TlsError::Empty { path: path.clone() }) } else { Ok(found) }
 }
 
-/// For a server that is not a node: its certificate must be signed by the CA in this file and carry its own name.
-/// Blocks.
-pub(crate) fn connector_for(ca: &PathBuf) -> Result<tokio_rustls::TlsConnector, TlsError> {
-    let unfit = |error: Error| TlsError::Unfit { path: ca.clone(), source: error.into() };
-    let mut roots = RootCertStore::empty();
-    for root in certificates(ca, "the CA's certificate")? {
-        roots.add(root).map_err(unfit)?;
-    }
-    let builder = client_builder(Arc::new(rustls::crypto::aws_lc_rs::default_provider())).map_err(unfit)?;
-    Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()).into())
-}
-
 #[derive(Debug)]
 struct Configs {
     server: Arc<ServerConfig>,

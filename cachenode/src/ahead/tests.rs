@@ -108,7 +108,7 @@ fn the_evidence_keeps_false_gets_below_one_in_a_thousand_epochs_at_any_size() {
 
 // SEMANTICS: C9
 #[test]
-fn the_arithmetic_is_what_shuffled_epochs_show() {
+fn the_computed_false_streams_match_simulated_shuffled_epochs() {
     // With less evidence, so that it happens.
     for (files, remembered, k) in [(300, 8, 2), (2_000, 31, 2), (2_000, 62, 3), (10_000, 64, 2)] {
         let epochs = 40;
@@ -155,7 +155,7 @@ fn gets_of_a_stream(order: impl Iterator<Item = u32>) -> u32 {
 
 // SEMANTICS: C9
 #[test]
-fn a_stream_goes_on_while_what_it_brings_is_read_and_else_ends() {
+fn a_stream_continues_while_its_blocks_are_read_and_ends_otherwise() {
     let ahead_blocks = AHEAD_BLOCKS as u32;
     assert!(gets_of_a_stream(0..1000) >= 1000);
     // Sixteen readers that take the next block each, and some of them are late.

@@ -1,4 +1,4 @@
-//! Blocks of another snapshot of the dataset's origin, which the store takes over.
+//! Blocks of another snapshot of the dataset's origin, which the store adopts.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::manifest_file::MappedManifest;
 
 impl Dataset {
     /// Takes over what the store has of earlier snapshots of the same origin; those of them that are `promised` have
-    /// room of their own. Calls `done` when that has ended, with true if nothing is left to take over. `done` must not
+    /// room of their own. Calls `done` when that has ended, with true if nothing is left to adopt. `done` must not
     /// block.
     pub(crate) fn adopt(
         &self,
@@ -26,12 +26,12 @@ impl Dataset {
         self.cache.adopt(earlier.into_iter().map(snapshot).collect(), done);
     }
 
-    /// True while blocks of another snapshot are taken over.
+    /// True while blocks of another snapshot are adopted.
     pub(crate) fn is_adopting(&self) -> bool {
         self.cache.is_adopting()
     }
 
-    /// Frees the room of taken over blocks that no dataset uses any more. Blocks on the disk.
+    /// Frees the room of adopted blocks that no dataset uses. Blocks on the disk.
     pub(crate) fn free_unused(&self) {
         self.cache.free_unused();
     }

@@ -24,6 +24,13 @@ const FILE_BYTES: u32 = 50_000;
 /// No wait is longer than this in a test that passes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+impl Dataset {
+    /// Reads a file by its number, and fetches what is missing.
+    pub(crate) async fn read_file(&self, file: u32, offset: u64, len: u32) -> Result<Bytes, FetchError> {
+        self.read_later(self.manifest().file_blocks(FileIndex(file))?, offset, len).await
+    }
+}
+
 /// Holds a rebuild at its first block until it is opened.
 #[derive(Debug, Default)]
 struct Gate {
@@ -106,12 +113,12 @@ impl World {
 /// Reads a whole file, past the window; true if the store had it.
 async fn read(dataset: &Dataset, name: &str, file: u32) -> bool {
     let index = FileIndex(file);
-    let row = dataset.manifest().file(index).unwrap();
+    let row = dataset.manifest().file_blocks(index).unwrap();
     let expected = bytes_of(name, file);
     let stored = dataset.counters().read_bytes_store.load(std::sync::atomic::Ordering::Relaxed);
-    let is_here = dataset.read_now(&row, 0, FILE_BYTES, |bytes| assert!(bytes == expected, "wrong bytes in {file}"));
+    let is_here = dataset.read_now(row, 0, FILE_BYTES, |bytes| assert!(bytes == expected, "wrong bytes in {file}"));
     if !is_here {
-        let bytes = tokio::time::timeout(PATIENCE, dataset.read_later(index, 0, FILE_BYTES)).await;
+        let bytes = tokio::time::timeout(PATIENCE, dataset.read_later(row, 0, FILE_BYTES)).await;
         assert!(bytes.expect("the read waits for the rebuild").unwrap() == expected, "wrong bytes in {file}");
     }
     dataset.counters().read_bytes_store.load(std::sync::atomic::Ordering::Relaxed) > stored
@@ -173,7 +180,7 @@ async fn missing_blocks_are_read_during_a_rebuild_and_kept_after_it() {
 
 // SEMANTICS: C3
 #[tokio::test]
-async fn what_has_no_room_to_wait_for_a_rebuild_is_answered_and_counted_and_kept_when_it_is_read_again() {
+async fn blocks_without_room_to_wait_for_a_rebuild_are_answered_counted_and_kept_later() {
     let world = after_a_first_run().await;
     let store = world.store();
     let gate = Arc::<Gate>::default();

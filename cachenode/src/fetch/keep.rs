@@ -72,7 +72,7 @@ impl Keeper {
         self.runtime.spawn_blocking(read).await.ok().flatten()
     }
 
-    /// A part of a block out of the cache of an earlier snapshot, while the blocks of that are taken over, with
+    /// A part of a block out of the cache of an earlier snapshot, while the blocks of that are adopted, with
     /// `memory` for it. Errors: `TimedOut`, if there is none for as long as a read may take.
     pub(super) async fn read_earlier(
         &self,
@@ -154,7 +154,7 @@ impl Keeper {
         }
     }
 
-    /// Waits until the store has taken over the blocks of earlier snapshots, unless the dataset is being closed.
+    /// Waits until the store has adopted the blocks of earlier snapshots, unless the dataset is being closed.
     /// Cancel-safe.
     pub(super) async fn blocks_are_adopted(&self) {
         let adopted = async {
@@ -165,7 +165,7 @@ impl Keeper {
         self.leaving.run_until_cancelled(adopted).await;
     }
 
-    /// Memory for blocks of so many KiB that wait for the store; none if too many wait already.
+    /// Memory for this many KiB of blocks that wait for the store; `None` if too many wait already.
     pub(super) fn memory_to_wait(&self, kib: u32) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.waiting).try_acquire_many_owned(kib).ok()
     }

@@ -1,4 +1,4 @@
-//! Fetches blocks to fill the store, and tells what became of each.
+//! Fetches blocks to fill the store, and reports the outcome of each.
 
 use std::sync::Arc;
 

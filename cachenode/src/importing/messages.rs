@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error_kind::ErrorKind;
-use crate::source::{Import, Told};
+use crate::source::{Import, ReportedError};
 
 /// The argument that makes a program the one that imports.
 pub(crate) const ROLE: &str = "import-for-a-mount";
@@ -94,10 +94,10 @@ pub(crate) enum Report {
     Listed { files: u64, bytes: u64, done: u64, known: u64 },
     /// For the log.
     Noted(String),
-    /// The listing is kept; so many keys were skipped, by reason.
+    /// The listing is kept; the number of skipped keys, by reason.
     Kept { skipped: BTreeMap<String, u64> },
     /// It failed.
-    Failed { kind: ErrorKind, told: Told },
+    Failed { kind: ErrorKind, error: ReportedError },
 }
 
 /// A message as a line.
@@ -120,5 +120,5 @@ pub(crate) fn next<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<O
 }
 
 fn broken() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "a message between a node and the process that imports for it is broken")
+    io::Error::new(io::ErrorKind::InvalidData, "malformed message between a node and its import process")
 }

@@ -1,6 +1,6 @@
-//! Starts the process of an import and hears it, on a thread of its own.
+//! Starts the process of an import and reads its reports, on a thread of its own.
 //!
-//! The kernel ends the process with the thread that started it, so that thread is there until the process has ended.
+//! The kernel ends the process with the thread that started it, so that thread lives until the process has ended.
 
 use std::ffi::OsString;
 use std::io::{self, BufReader, Write};
@@ -18,14 +18,14 @@ use super::messages::{Job, ROLE, Report, line_of, next};
 pub(super) enum Event {
     /// It has its job. It ends when this is closed.
     Started(ChildStdin),
-    /// It says something.
-    Said(Report),
+    /// It sent a report.
+    Reported(Report),
     /// It has ended, or could not be started. The last event.
     Ended(io::Result<ExitStatus>),
 }
 
-/// Starts `program` for a job. If nobody hears the events any more, the process ends. The permit is held until it has
-/// ended. Errors: there can be no thread.
+/// Starts `program` for a job. If nobody receives the events any more, the process ends. The permit is held until it
+/// has ended. Errors: there can be no thread.
 pub(super) fn start(program: PathBuf, job: Job, events: Sender<Event>, permit: OwnedSemaphorePermit) -> io::Result<()> {
     let watch = move || {
         let ended = watch(&program, &job, &events);
@@ -38,14 +38,14 @@ pub(super) fn start(program: PathBuf, job: Job, events: Sender<Event>, permit: O
 fn watch(program: &Path, job: &Job, events: &Sender<Event>) -> io::Result<ExitStatus> {
     let mut process = spawn(program)
         .map_err(|error| io::Error::new(error.kind(), format!("start a process for an import: {error}")))?;
-    let heard = hear(&mut process, job, events);
-    if heard.is_err() {
-        // It may have ended.
+    let forwarded = forward_reports(&mut process, job, events);
+    if forwarded.is_err() {
+        // It may have ended already.
         let _ = process.kill();
     }
     let status = process.wait()?;
-    // A process that was ended says nothing more: the status tells why.
-    if status.success() { heard.map(|()| status) } else { Ok(status) }
+    // A process that was killed reports nothing more: its status gives the reason.
+    if status.success() { forwarded.map(|()| status) } else { Ok(status) }
 }
 
 fn spawn(program: &Path) -> io::Result<Child> {
@@ -53,24 +53,25 @@ fn spawn(program: &Path) -> io::Result<Child> {
     Command::new(program)
         .arg0(own_name)
         .arg(ROLE)
-        // Each arena of the allocator keeps what was freed in it.
+        // Each arena of the allocator keeps freed memory, which would count against the limit.
         .env("MALLOC_ARENA_MAX", "2")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
 }
 
-/// Errors: it does not take its job, says what makes no sense, or nobody hears it.
-fn hear(process: &mut Child, job: &Job, events: &Sender<Event>) -> io::Result<()> {
+/// Gives the process its job and forwards its reports. Errors: it does not take the job, sends a malformed report, or
+/// nobody receives the events.
+fn forward_reports(process: &mut Child, job: &Job, events: &Sender<Event>) -> io::Result<()> {
     let (Some(mut stdin), Some(stdout)) = (process.stdin.take(), process.stdout.take()) else {
         return Err(io::Error::other("a process has no streams"));
     };
     stdin.write_all(&line_of(job)?)?;
-    let tell = |event| events.blocking_send(event).map_err(|_| io::Error::other("nobody waits for the import"));
-    tell(Event::Started(stdin))?;
+    let send = |event| events.blocking_send(event).map_err(|_| io::Error::other("nobody waits for the import"));
+    send(Event::Started(stdin))?;
     let mut stdout = BufReader::new(stdout);
     while let Some(report) = next(&mut stdout)? {
-        tell(Event::Said(report))?;
+        send(Event::Reported(report))?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
-use larder_dataset::{DatasetSpec, FileIndex};
+use larder_dataset::DatasetSpec;
 use larder_origin::OriginConfig;
 
 use super::*;
@@ -65,7 +65,7 @@ impl World {
     async fn open(&self, node: &Arc<Node>, name: &str) -> OpenDataset {
         let (found, request) = self.find(node, name).await;
         let open = node.open_dataset(found, &request, User::Connection).await.unwrap();
-        open.read_later(FileIndex(0), 0, 1).await.unwrap();
+        open.read_file(0, 0, 1).await.unwrap();
         open.settle().await;
         open
     }
@@ -117,7 +117,7 @@ async fn a_manifest_that_was_just_found_stays_until_its_mount_can_be_there() {
 
 // SEMANTICS: V6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_mounted_offered_or_open_stays_without_a_cache() {
+async fn manifests_of_mounted_offered_or_open_datasets_stay_without_a_cache() {
     let world = World::new();
     let node = world.node("cache");
     let (offered, _) = world.find(&node, "offered").await;
@@ -137,7 +137,7 @@ async fn what_is_mounted_offered_or_open_stays_without_a_cache() {
 
 // SEMANTICS: V6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_any_cache_that_uses_the_home_holds_stays_until_it_is_released() {
+async fn manifests_of_snapshots_in_any_cache_of_the_home_stay_until_release() {
     let world = World::new();
     let (node, other) = (world.node("cache"), world.node("other"));
     let mut ids = Vec::new();
@@ -233,7 +233,7 @@ async fn needs_are_looked_at_under_the_lock() {
 /// Its disk is not mounted, or it is on another machine's folder that is away.
 // SEMANTICS: V6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_cache_may_hold_whose_folder_is_missing_stays() {
+async fn manifests_stay_while_the_folder_of_a_cache_is_missing() {
     let world = World::new();
     let (found, _) = world.find(&world.node("other"), "data").await;
     std::fs::rename(world.cache_dir("other"), world.cache_dir("away")).unwrap();
@@ -260,7 +260,7 @@ async fn a_home_in_which_no_cache_can_be_noted_keeps_manifests_and_loses_none() 
 /// The same snapshot is found again, by whichever process, after a collection has looked and before it removes.
 // SEMANTICS: V6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_found_again_during_a_collection_is_there_after_it() {
+async fn a_manifest_found_again_during_a_collection_stays() {
     let world = World::new();
     let (found, request) = world.find(&world.node("cache"), "data").await;
     let listed = crate::source::local_manifest(&request.spec.source, &OriginConfig::default(), &world.home()).unwrap();
@@ -287,7 +287,7 @@ async fn what_is_found_again_during_a_collection_is_there_after_it() {
 }
 
 #[test]
-fn what_killed_processes_were_writing_is_removed_after_a_day() {
+fn drafts_of_killed_processes_are_removed_after_a_day() {
     let folder = tempfile::tempdir().unwrap();
     let (draft, other) = (folder.path().join(".larder-manifest-x"), folder.path().join("a.manifest"));
     for file in [&draft, &other] {

@@ -1,4 +1,4 @@
-//! A new snapshot of an origin takes over the blocks that the cache has of an earlier one.
+//! A new snapshot of an origin adopts the blocks that the cache has of an earlier one.
 //!
 //! Invariant: two snapshots are of one origin only if their URLs and the servers and accounts that they are read from
 //! are the same. The name under which a manifest was kept for its mount is a hash of these, so a manifest under that
@@ -15,7 +15,7 @@ use crate::dataset::Dataset;
 use crate::manifest_file::MappedManifest;
 use crate::request::DatasetRequest;
 
-/// Snapshots whose blocks a dataset takes over: the last one may have been mounted for too short a time to fill the
+/// Snapshots whose blocks a dataset adopts: the last one may have been mounted for too short a time to fill the
 /// cache.
 const EARLIER_MOST: usize = 4;
 
@@ -32,7 +32,7 @@ impl Node {
         earlier
     }
 
-    /// Makes a dataset that was just opened take over the blocks of earlier snapshots, in the background; those of them
+    /// Makes a dataset that was just opened adopt the blocks of earlier snapshots, in the background; those of them
     /// that are `promised` have room of their own. Without any, its opening has released what was in its way.
     pub(super) fn adopt(
         self: &Arc<Self>,
@@ -46,7 +46,7 @@ impl Node {
         let (node, runtime, adopting) = (Arc::downgrade(self), self.runtime.clone(), Arc::downgrade(dataset));
         dataset.adopt(earlier, promised, move |is_complete| {
             if !is_complete {
-                // What is left is taken over when the dataset is opened again, unless its room is needed before.
+                // What is left is adopted when the dataset is opened again, unless its room is needed before.
                 return;
             }
             runtime.spawn(async move {
@@ -57,7 +57,8 @@ impl Node {
                     if let Some(dataset) = adopting.upgrade()
                         && let Err(error) = settling.budget().grow_adopted(&dataset)
                     {
-                        warn!(dataset = dataset.name(), %error, "the reservation does not follow what was taken over");
+                        warn!(dataset = dataset.name(), %error, "cannot adjust the reservation to the adopted \
+                        blocks");
                     }
                     settling.tidy();
                     // What had to wait for the earlier snapshots.
@@ -66,7 +67,7 @@ impl Node {
                     settling.open.all().iter().for_each(|dataset| dataset.free_unused());
                 };
                 if let Err(error) = tokio::task::spawn_blocking(settle).await {
-                    warn!(%error, "the room that earlier snapshots no longer need is not freed");
+                    warn!(%error, "cannot free the room that earlier snapshots no longer need");
                 }
             });
         });
@@ -75,7 +76,7 @@ impl Node {
     /// Releases closed datasets for which there is no room, now that it is known what datasets share.
     fn tidy(&self) {
         if let Err(error) = self.budget().tidy() {
-            warn!(%error, "closed datasets are not released for the promises of open ones");
+            warn!(%error, "cannot release closed datasets to make room for open ones");
         }
     }
 }

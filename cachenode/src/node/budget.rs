@@ -54,7 +54,7 @@ pub(super) struct Claim<'a> {
     pub(super) owned_bytes: Option<u64>,
     /// Fail rather than get less than requested or other settings.
     pub(super) exactly: bool,
-    /// The snapshots whose blocks it will take over.
+    /// The snapshots whose blocks it will adopt.
     pub(super) adopts: &'a [SnapshotId],
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Share {
     pub(super) policy: PolicyKind,
     /// Why that is less than it wants, and what to do, if it is.
     pub(super) shortage: Option<String>,
-    /// Those of the snapshots whose blocks it will take over that have room of their own beside it.
+    /// Those of the snapshots whose blocks it will adopt that have room of their own beside it.
     pub(super) promised_earlier: Vec<SnapshotId>,
 }
 
@@ -188,7 +188,7 @@ impl Budget<'_> {
         Ok(share)
     }
 
-    /// Releases closed datasets that there is no room for. Blocks on the disk. Called when a dataset has taken over
+    /// Releases closed datasets that there is no room for. Blocks on the disk. Called when a dataset has adopted
     /// blocks: only then it is known what it shares.
     pub(super) fn tidy(&self) -> std::io::Result<()> {
         let datasets = self.store.datasets();
@@ -206,7 +206,7 @@ impl Budget<'_> {
     }
 
     /// Releases closed datasets until `needed` and what the remaining ones take beside the promises fit into `room`.
-    /// Returns the number of those released. Those whose blocks are being taken over neither leave nor count: what
+    /// Returns the number of those released. Those whose blocks are being adopted neither leave nor count: what
     /// others share of them is known when that ends.
     fn release_for(&self, needed: u64, room: u64, mut closed: Vec<&DatasetInfo>, promises: &Promises) -> usize {
         closed.retain(|info| !info.is_ancestor);
@@ -272,7 +272,7 @@ fn on_disk(datasets: &[&DatasetInfo], seen: &mut HashSet<u64>) -> u64 {
 
 /// The promises to datasets, and the files that they share.
 struct Promises {
-    /// Bytes that they may take on the disk together. Blocks that one has taken over from another count once.
+    /// Bytes that they may take on the disk together. Blocks that one has adopted from another count once.
     bytes: u64,
     /// The files that several datasets have, by inode.
     files: HashSet<u64>,
@@ -292,7 +292,7 @@ impl Promises {
     }
 
     fn of_all(mut promised: Vec<&DatasetInfo>) -> Self {
-        // Those that have taken over least come first: the others have it from them.
+        // Those that have adopted least come first: the others have it from them.
         promised.sort_by_key(|info| info.adopted_disk_bytes);
         let mut all = Self { bytes: 0, files: HashSet::new() };
         for info in &promised {
@@ -303,15 +303,15 @@ impl Promises {
         all
     }
 
-    /// Bytes that a dataset has taken over and shares with these.
+    /// Bytes that a dataset has adopted and shares with these.
     fn shared_with(&self, info: &DatasetInfo) -> u64 {
         let shared = info.shared.iter().filter(|file| self.files.contains(&file.inode));
         shared.map(|file| file.bytes).sum::<u64>().min(info.adopted_disk_bytes)
     }
 }
 
-/// True if nobody else gets the dataset's room. Of one that had a promise when another began to take over its blocks,
-/// nobody does until that has ended: what was taken over has its room there.
+/// True if nobody else gets the dataset's room. Of one that had a promise when another began to adopt its blocks,
+/// nobody does until that has ended: what was adopted has its room there.
 fn is_promised(info: &DatasetInfo) -> bool {
     is_shown(info) || info.promised_disk_bytes > 0 || info.keeps_promise
 }
@@ -322,7 +322,7 @@ fn is_shown(info: &DatasetInfo) -> bool {
 }
 
 /// Bytes on the disk that it was promised; if that was lost, what it takes. Of a closed dataset a promise counts, and
-/// what it has cached beyond that. A killed process may have taken over more than it lived to write down.
+/// what it has cached beyond that. A killed process may have adopted more than it lived to write down.
 fn promised_bytes(info: &DatasetInfo) -> u64 {
     let reserved = info.reservation.map_or(info.disk_bytes, |reservation| reservation.disk_bytes);
     let has = if is_shown(info) { reserved.max(info.adopted_disk_bytes) } else { reserved.min(info.disk_bytes) };
@@ -382,7 +382,7 @@ impl Claim<'_> {
                 let wanted = format_args!("{:?}, {:?}", self.spec.cache_bytes, self.spec.policy);
                 warn!(
                     source = self.spec.source, what, has, %wanted,
-                    "a volume states another setting than the open dataset, which keeps its own"
+                    "a volume requests another setting than the dataset is open with: the dataset keeps its own"
                 );
             }
         }

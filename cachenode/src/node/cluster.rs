@@ -141,7 +141,7 @@ impl Cluster {
                 self.peers.refusals_changed().await;
                 for dataset in open.all() {
                     let Some(sharing) = dataset.sharing() else { continue };
-                    sharing.others().heard(dataset.name(), self.others(sharing.asked()).await);
+                    sharing.others().apply(dataset.name(), self.others(sharing.asked()).await);
                 }
                 // A dataset that is mounted on one node after the other is refused by those that are yet to mount it.
                 tokio::time::sleep(OTHERS_EVERY).await;
@@ -154,7 +154,7 @@ impl Cluster {
     async fn others(&self, asked: AskedDataset) -> BTreeMap<String, OtherSnapshot> {
         let mut others = BTreeMap::new();
         for peer in self.peers.refusers(asked.snapshot) {
-            // A peer that does not answer is bypassed and heard of as such.
+            // A peer that does not answer is bypassed, and the log says so.
             if let Ok(stats) = self.peers.stats(&peer, std::slice::from_ref(&asked)).await {
                 others.extend(stats.others.first().map(|other| (peer, *other)));
             }

@@ -12,6 +12,7 @@ use larder_store::StoreError;
 
 use crate::dataset::OpenError;
 pub use crate::error_kind::ErrorKind;
+use crate::folder::FolderRefused;
 use crate::source::SourceError;
 
 /// The reason that a request failed.
@@ -49,10 +50,10 @@ pub enum NodeError {
     NoPeers,
     /// The cache is promised to other datasets.
     #[error(
-        "--cache-size: the dataset would take {} of the disk (up to 5 KiB a file more than its bytes), and of the {} \
-         of larderd's own --cache-size only {} are not promised to other datasets: request less, or restart larderd \
+        "--cache-size: the dataset would take {} of disk space (up to 5 KiB a file more than its bytes), but only {} \
+         of the {} of larderd's own --cache-size are not promised to other datasets: request less, or restart larderd \
          with a larger --cache-size",
-        show_bytes(*.wanted), show_bytes(*.budget), show_bytes(*.free)
+        show_bytes(*.wanted), show_bytes(*.free), show_bytes(*.budget)
     )]
     NoRoom {
         /// Bytes requested.
@@ -74,6 +75,9 @@ pub enum NodeError {
     /// The node is shutting down.
     #[error("the node is stopping")]
     Stopping,
+    /// The manifest of a dataset that is new to this node cannot be kept.
+    #[error("keep the manifest of a dataset that is new to this node")]
+    Home(#[source] FolderRefused),
     /// A folder cannot be used.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -99,7 +103,8 @@ impl NodeError {
         match self {
             Self::Invalid { .. } => ErrorKind::Invalid,
             Self::Source(error) => of_source(error),
-            Self::Snapshot { .. } | Self::InUse { .. } | Self::NoPeers => ErrorKind::Precondition,
+            // An administrator must act, so the log must not treat it as a passing state.
+            Self::Home(_) | Self::Snapshot { .. } | Self::InUse { .. } | Self::NoPeers => ErrorKind::Precondition,
             Self::NoRoom { .. } => ErrorKind::NoRoom,
             Self::Manifest(_) | Self::Open(OpenError::Manifest(_)) => ErrorKind::DataLoss,
             Self::Open(OpenError::Store(error)) | Self::Store(error) => of_store(error),
@@ -133,7 +138,7 @@ fn of_source(error: &SourceError) -> ErrorKind {
             // Another process is listing the origin, or the disk is full.
             ImportError::Journal(_) | ImportError::Disk { .. } => ErrorKind::Unavailable,
         },
-        SourceError::Told { kind, .. } => *kind,
+        SourceError::Reported { kind, .. } => *kind,
         SourceError::ManifestFile(_) | SourceError::Manifest { .. } => ErrorKind::DataLoss,
         SourceError::Home(_) => ErrorKind::Internal,
     }

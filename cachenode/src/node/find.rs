@@ -2,24 +2,26 @@
 //!
 //! The cast: [`Finder`] looks datasets up; [`Found`] is one that can be opened. Requests with the same source and
 //! credentials share one look-up, which runs in a task of its own: a caller that stops waiting loses nothing, and many
-//! pods that start together list the origin once. A listing that ended while nobody waited is for the next caller, for
-//! whom the origin would otherwise be listed again; whether that caller may read the data is checked anew.
+//! pods that start together list the origin once. A listing that ended while nobody waited is delivered to the next
+//! caller, so that the origin is not listed again; the credentials of that caller are checked anew.
 
 use std::collections::HashMap;
 use std::fmt;
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use larder_dataset::{Chain, DatasetSpec, Refresh, SnapshotId};
-use larder_import::Progress;
+use larder_import::{Progress, PublishError};
 use larder_origin::{Origin, OriginConfig, OriginUrl};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::error::NodeError;
+use crate::folder::{HOME_FLAG, check_writable};
 use crate::home::Home;
 use crate::importing::Importer;
 use crate::kept_listing::age_of;
@@ -34,7 +36,7 @@ const WAIT_MOST: Duration = Duration::from_secs(60);
 
 /// How long a listing for which nobody waited is new enough for the next caller. The kubelet tries again within two
 /// minutes.
-const UNHEARD_MOST: Duration = Duration::from_secs(300);
+const UNDELIVERED_MOST: Duration = Duration::from_secs(300);
 
 /// A dataset that can be opened.
 #[derive(Clone, Debug)]
@@ -85,8 +87,8 @@ struct LookUps(Mutex<Table>);
 #[derive(Default)]
 struct Table {
     in_flight: HashMap<LookUpKey, LookUp>,
-    /// When the origins were listed that no caller has heard of yet.
-    unheard: HashMap<LookUpKey, Instant>,
+    /// Listings that were not delivered to a caller yet, and when they were made.
+    undelivered: HashMap<LookUpKey, Instant>,
 }
 
 impl LookUps {
@@ -213,12 +215,12 @@ impl Finder {
                 return Ok(Prepared::Importing { files_listed: look_up.progress.0.load(Ordering::Relaxed) });
             }
             Ok(Ok(outcome)) => outcome,
-            // The task panicked and took its sender along.
+            // The task panicked and dropped its sender.
             Ok(Err(_)) => None,
         };
         match outcome {
             Some(Ok(found)) => {
-                self.look_ups.lock().unheard.remove(&LookUpKey::of(request));
+                self.look_ups.lock().undelivered.remove(&LookUpKey::of(request));
                 Ok(Prepared::Ready(found))
             }
             Some(Err(error)) => Err(NodeError::Shared(error)),
@@ -230,11 +232,11 @@ impl Finder {
     fn look_up(self: &Arc<Self>, request: &DatasetRequest) -> LookUp {
         let key = LookUpKey::of(request);
         let mut look_ups = self.look_ups.lock();
-        look_ups.unheard.retain(|_, listed| listed.elapsed() < UNHEARD_MOST);
+        look_ups.undelivered.retain(|_, listed| listed.elapsed() < UNDELIVERED_MOST);
         if let Some(look_up) = look_ups.in_flight.get(&key) {
             return look_up.clone();
         }
-        let refresh = match look_ups.unheard.contains_key(&key) {
+        let refresh = match look_ups.undelivered.contains_key(&key) {
             true => Refresh::Never,
             false => request.spec.refresh.unwrap_or_default(),
         };
@@ -246,7 +248,10 @@ impl Finder {
         self.runtime.spawn(async move {
             let in_flight = in_flight;
             let listed = || in_flight.listed();
-            let found = finder.find_readable(&request, refresh, &*progress, listed).await;
+            let found = match finder.find_readable(&request, refresh, &*progress, listed).await {
+                Ok(found) => Ok(found),
+                Err(error) => Err(finder.explained(error).await),
+            };
             in_flight.end(found);
         });
         look_up
@@ -288,13 +293,16 @@ impl Finder {
         let spec = &request.spec;
         let config = self.origin_config(request);
         let refresh = spec.refresh.unwrap_or_default();
-        let source =
-            resolve(&spec.source, &config, &self.home, refresh, &self.importer, &larder_import::Silent).await?;
+        let resolving = resolve(&spec.source, &config, &self.home, refresh, &self.importer, &larder_import::Silent);
+        let source = match resolving.await {
+            Ok(source) => source,
+            Err(error) => return Err(self.explained(error.into()).await),
+        };
         let id = dataset_id(&source.manifest, request, config)?;
         if let Err(error) = self.keep(&id, &source).await {
             warn!(
                 mount = id, %error,
-                "cannot keep the manifest: the next snapshot will take over no blocks of this one"
+                "cannot keep the manifest: the next snapshot cannot adopt blocks of this one"
             );
         }
         Ok(self.found(id, source, request))
@@ -330,9 +338,35 @@ impl Finder {
     }
 
     /// Keeps a manifest for the next process and the next snapshot.
-    async fn keep(&self, id: &str, source: &ResolvedSource) -> std::io::Result<()> {
+    async fn keep(&self, id: &str, source: &ResolvedSource) -> io::Result<()> {
         let (kept, id, source) = (self.kept.clone(), id.to_owned(), source.clone());
-        tokio::task::spawn_blocking(move || kept.keep(&id, &source)).await.map_err(std::io::Error::other)?
+        let keep = move || match kept.keep(&id, &source) {
+            // It is there from before, and cannot be removed meanwhile either.
+            Err(error)
+                if error.kind() == io::ErrorKind::ReadOnlyFilesystem && kept.has(&id, source.manifest.snapshot()) =>
+            {
+                Ok(())
+            }
+            kept => kept,
+        };
+        tokio::task::spawn_blocking(keep).await.map_err(io::Error::other)?
+    }
+
+    /// Says what to do, in place of an error that comes of a home that cannot be written to.
+    async fn explained(&self, error: NodeError) -> NodeError {
+        let may_come_of_home = matches!(
+            &error,
+            NodeError::Io(_)
+                | NodeError::Source(SourceError::Home(_) | SourceError::Publish(PublishError::File { .. }))
+        );
+        if !may_come_of_home {
+            return error;
+        }
+        let home = self.home.dir().to_owned();
+        match tokio::task::spawn_blocking(move || check_writable(&home, HOME_FLAG)).await {
+            Ok(Err(refused)) => NodeError::Home(refused),
+            _ => error,
+        }
     }
 
     /// A dataset that was found, with a word in the log about its age.
@@ -341,7 +375,7 @@ impl Finder {
         let (snapshot, listed_seconds_ago) = (manifest.snapshot(), age_of(manifest.created_ns()).as_secs());
         info!(mount = id, source = request.spec.source, %snapshot, listed_seconds_ago, "dataset found");
         if let Some(why) = &refresh_failed {
-            warn!(mount = id, why, "an old listing is served, which could not be renewed");
+            warn!(mount = id, why, "serving an old listing, because it could not be renewed");
         }
         let (mounts, config) = (self.home.dir().join(MOUNTS), self.origin_config(request));
         let renewal = renewal(&path, &mounts, &manifest, &config, &self.home);
@@ -383,15 +417,15 @@ struct InFlight {
 }
 
 impl InFlight {
-    /// Notes that the origin was listed, for the first caller that hears of it.
+    /// Notes that the origin was listed, for the first caller that gets the outcome.
     fn listed(&self) {
         // A request that accepts any listing needs no new one.
         if self.key.spec.refresh.is_some_and(|refresh| refresh != Refresh::Never) {
-            self.look_ups.lock().unheard.insert(self.key.clone(), Instant::now());
+            self.look_ups.lock().undelivered.insert(self.key.clone(), Instant::now());
         }
     }
 
-    /// Tells the outcome to those who wait.
+    /// Sends the outcome to the callers that wait.
     fn end(mut self, found: Result<Found, NodeError>) {
         self.look_ups.lock().in_flight.remove(&self.key);
         self.outcome.send_replace(Some(found.map_err(Arc::new)));

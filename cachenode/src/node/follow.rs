@@ -56,13 +56,13 @@ impl Node {
                 if let Err(error) = node.budget().grow(&dataset) {
                     warn!(
                         dataset = dataset.name(), %error,
-                        "the reservation does not follow the free room of the disk"
+                        "cannot adjust a reservation to the free disk space"
                     );
                 }
             }
         };
         if let Err(error) = tokio::task::spawn_blocking(grow).await {
-            warn!(%error, "reservations do not follow the free room of the disk");
+            warn!(%error, "cannot adjust reservations to the free disk space");
         }
     }
 
@@ -100,7 +100,7 @@ impl Node {
     /// Makes each reservation that follows the list what this node owns now.
     pub(super) async fn follow_owned(self: &Arc<Self>) {
         if let Err(error) = self.count_and_reserve().await {
-            warn!(%error, "reservations do not follow the list of nodes");
+            warn!(%error, "cannot adjust reservations to the list of nodes");
         }
     }
 
@@ -145,7 +145,7 @@ impl Node {
         owned.sort_by_key(|(bytes, dataset)| *bytes > dataset.cache_usage().capacity_bytes);
         for (bytes, dataset) in owned {
             if let Err(error) = self.budget().follow_owned(&dataset, bytes) {
-                warn!(dataset = dataset.name(), %error, "the reservation does not follow the list of nodes");
+                warn!(dataset = dataset.name(), %error, "cannot adjust a reservation to the list of nodes");
             }
         }
     }

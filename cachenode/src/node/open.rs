@@ -338,7 +338,7 @@ pub(super) fn check_settings(open: &Dataset, request: &DatasetRequest, user: Use
             source = request.spec.source,
             what,
             has,
-            "a volume states another setting than the open dataset, which keeps its own"
+            "a volume requests another setting than the dataset is open with: the dataset keeps its own"
         );
     }
     check_placement(open, request).or_else(|error| match user {
@@ -346,7 +346,7 @@ pub(super) fn check_settings(open: &Dataset, request: &DatasetRequest, user: Use
         User::Connection => {
             warn!(
                 dataset = open.name(), source = request.spec.source, %error,
-                "a volume states another placement than the open dataset: it is served with the dataset's"
+                "a volume requests another placement than the dataset is open with: the dataset keeps its own"
             );
             Ok(())
         }

@@ -33,12 +33,12 @@ impl Node {
             if promised.contains(&dataset.manifest().snapshot())
                 && let Err(error) = self.budget().grow_promised(&dataset)
             {
-                warn!(dataset = dataset.name(), %error, "the reservation does not follow its promise");
+                warn!(dataset = dataset.name(), %error, "cannot adjust a reservation to its promise");
             }
         }
     }
 
-    /// A report about the cache. Errors: the disk does not tell its free room.
+    /// A report about the cache. Errors: the free space of the disk cannot be read.
     pub async fn cache_report(self: &Arc<Self>) -> Result<CacheReport, NodeError> {
         let node = Arc::clone(self);
         Ok(tokio::task::spawn_blocking(move || node.report()).await??)
@@ -65,7 +65,7 @@ impl Node {
         Ok(CacheReport { capacity_bytes, promised_bytes, snapshots, promises: self.store.promises() })
     }
 
-    /// Drops what is cached of a snapshot that nobody has open or takes over blocks of, and that was last in use before
+    /// Drops what is cached of a snapshot that nobody has open or adopts blocks of, and that was last in use before
     /// `before_unix_s`. True if there was something.
     pub async fn drop_unused(self: &Arc<Self>, snapshot: SnapshotId, before_unix_s: u64) -> Result<bool, NodeError> {
         let _opening = self.opening.lock().await;

@@ -164,7 +164,7 @@ async fn the_token_of_a_volume_goes_with_its_credentials() {
 
 // SEMANTICS: V5
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_asks_for_another_snapshot_is_told_what_is_shared_of_the_origin_by_its_token_alone() {
+async fn a_peer_with_another_snapshot_learns_only_what_is_shared_under_its_token() {
     let world = World::new();
     let shared = world.open("data", Placement::Partitioned, Some("one")).await;
     let own = world.open("own", Placement::Local, Some("one")).await;

@@ -146,7 +146,7 @@ async fn a_share_that_is_sampled_holds_all_owned_blocks_and_little_more() {
 }
 
 #[tokio::test]
-async fn what_one_list_disowns_is_not_said_by_another() {
+async fn disowned_blocks_of_an_old_list_of_nodes_are_not_reported_for_a_new_one() {
     let (sender, membership) = watch::channel(list(&FOUR));
     let manifest = plain(some_sizes());
     let owned = owned_by("a", &manifest, Placement::Partitioned, membership);

@@ -18,8 +18,8 @@ const SHOWN_DIGITS: usize = 12;
 pub(crate) struct OtherSnapshots(Mutex<BTreeMap<String, OtherSnapshot>>);
 
 impl OtherSnapshots {
-    /// Notes the answers of the peers that refuse the snapshot, and logs news. `name` is the dataset's.
-    pub(crate) fn heard(&self, name: &str, others: BTreeMap<String, OtherSnapshot>) {
+    /// Applies the answers of the peers that refuse the snapshot, and logs changes. `name` is the dataset's.
+    pub(crate) fn apply(&self, name: &str, others: BTreeMap<String, OtherSnapshot>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (peer, other) in &others {
             if known.get(peer).is_none_or(|known| known.snapshot != other.snapshot) {
@@ -73,11 +73,11 @@ mod tests {
         let others = OtherSnapshots::default();
         assert_eq!(others.advice("s3://bucket"), None);
         let other = OtherSnapshot { asked: SnapshotId([1; 32]), snapshot: SnapshotId([0xab; 32]), listed_ns: 0 };
-        others.heard("data", [("b".to_owned(), other), ("c".to_owned(), other)].into());
+        others.apply("data", [("b".to_owned(), other), ("c".to_owned(), other)].into());
         let advice = others.advice("s3://bucket/").unwrap();
         assert!(advice.contains("b has abababababab (listed") && advice.contains(", c has"), "{advice}");
         assert!(advice.contains("larder import s3://bucket --to s3://bucket/.larder/manifest"), "{advice}");
-        others.heard("data", BTreeMap::new());
+        others.apply("data", BTreeMap::new());
         assert_eq!(others.advice("s3://bucket"), None);
     }
 }

@@ -42,11 +42,11 @@ pub enum SourceError {
     },
     /// The process that imported it failed, in these words.
     #[error("{source}")]
-    Told {
+    Reported {
         /// The class of the error, by what a caller can do.
         kind: ErrorKind,
         /// The words.
-        source: Told,
+        source: ReportedError,
     },
     /// A manifest file cannot be used.
     #[error(transparent)]
@@ -67,14 +67,14 @@ pub enum SourceError {
 /// An error of another process: the words of it and of its causes.
 #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 #[error("{text}")]
-pub struct Told {
+pub struct ReportedError {
     text: String,
-    source: Option<Box<Told>>,
+    source: Option<Box<ReportedError>>,
 }
 
-impl Told {
+impl ReportedError {
     /// The first words, and those of the cause.
-    pub fn new(text: impl Into<String>, cause: Option<Told>) -> Self {
+    pub fn new(text: impl Into<String>, cause: Option<ReportedError>) -> Self {
         Self { text: text.into(), source: cause.map(Box::new) }
     }
 }

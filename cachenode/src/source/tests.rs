@@ -6,7 +6,7 @@ use larder_s3_server::{S3Server, S3ServerConfig};
 use super::*;
 
 #[test]
-fn a_url_that_names_a_manifest_is_told_from_a_dataset() {
+fn a_url_of_a_manifest_is_distinguished_from_a_dataset() {
     assert_eq!(manifest_url("s3://b/p/.larder/manifest"), Some(("s3://b/p/.larder", "manifest")));
     assert_eq!(manifest_url("s3://b/p/x.manifest"), Some(("s3://b/p", "x.manifest")));
     assert_eq!(manifest_url("s3://b/p/manifest"), None);
@@ -43,7 +43,7 @@ async fn renewed(folder: &Path, url: &str, refresh: Refresh) -> Result<ResolvedS
 
 // SEMANTICS: V4
 #[tokio::test]
-async fn a_listing_whose_lock_cannot_be_opened_is_served_as_it_is_and_says_why() {
+async fn a_listing_whose_lock_cannot_be_opened_is_served_with_the_reason() {
     let (folder, url, listing) = listed().await;
     let lock = listing.with_extension("lock");
     std::fs::remove_file(&lock).unwrap();

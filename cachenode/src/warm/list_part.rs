@@ -9,8 +9,8 @@
 //! Numbers are little-endian.
 
 /// The ioctl that takes a part of a list: `_IOW('L', 2, [u8; 16000])`. The kernel passes at most 16,383 bytes. Errors:
-/// EBUSY, if another warming is running; EAGAIN, if no more of the list can be taken now; ENOSPC, if the cache is full;
-/// ENOENT, if this is not the first part and the list is unknown.
+/// EBUSY, if another `larder warm` is running; EAGAIN, if no further part of the list can be accepted now; ENOSPC, if the
+/// cache is full; ENOENT, if this is not the first part and the list is unknown.
 pub const WARM_LIST_IOCTL: u32 = 1 << 30 | (PART_BYTES as u32) << 16 | (b'L' as u32) << 8 | 2;
 
 /// Bytes of a part.

@@ -83,7 +83,7 @@ fn find(manifest: &MappedManifest, mut lines: mpsc::Receiver<Vec<u8>>, found: &m
             tokio::select! {
                 () = found.closed() => None,
                 next = tokio::time::timeout(SILENCE_MOST, lines.recv()) => next.unwrap_or_else(|_| {
-                    warn!("a list of files to warm was not continued: its sender is gone");
+                    warn!("dropped an incomplete list of files to warm: its sender is gone");
                     None
                 }),
             }
@@ -129,7 +129,7 @@ mod tests {
 
     // SEMANTICS: C7
     #[test]
-    fn a_line_that_names_nothing_ends_when_nobody_takes_files_any_more() {
+    fn a_line_without_matches_ends_when_its_receiver_is_gone() {
         let mut builder = ManifestBuilder::new();
         for depth in 0..64 {
             let path = format!("{}f", "d/".repeat(depth));

@@ -83,7 +83,7 @@ fn a_block_without_room_is_read_in_pieces_and_whole_again_once_all_of_it_was_rea
 }
 
 #[test]
-fn a_block_that_nobody_reads_any_more_makes_room_and_one_in_use_does_not() {
+fn a_stale_block_makes_room_and_one_in_use_does_not() {
     let busy = window(100, STALE);
     let stale = window(100, Duration::ZERO);
     for window in [&busy, &stale] {

@@ -6,7 +6,7 @@
 //! See `table` for the file. It is made when the first block is adopted, and only its used parts take room.
 //!
 //! Invariant: an alias says that two blocks of two snapshots have the same bytes. That was found in both manifests, so
-//! it is true for ever, whatever becomes of slots and records. A damaged or missing one leads to a record that does not
+//! it stays true, whatever happens to slots and records. A damaged or missing one leads to a record that does not
 //! prove itself.
 
 use std::io;

@@ -74,7 +74,7 @@ pub struct DatasetCache {
     fault: Option<&'static str>,
     /// The rebuild and the adoption.
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Last: it ends when nothing of this cache runs any more.
+    /// The last field: it is dropped when all work of this cache has ended.
     _in_use: InUse,
 }
 

@@ -51,7 +51,7 @@ pub enum StoreError {
         /// The snapshot.
         snapshot: SnapshotId,
     },
-    /// Released while open, or while another dataset takes over its blocks.
+    /// Released while open, or while another dataset adopts its blocks.
     #[error("dataset {snapshot} is in use: unmount it first")]
     DatasetInUse {
         /// The snapshot.

@@ -52,7 +52,7 @@ const DATASETS: &str = "datasets";
 pub(crate) struct Folder {
     dir: PathBuf,
     read_only: bool,
-    /// Held while what was moved out of the way is removed.
+    /// Held while the files that were moved aside are removed.
     pub(crate) removing: Arc<Mutex<()>>,
     /// Holds the lock.
     _lock: File,
@@ -101,7 +101,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Moves all content out of the way.
+    /// Moves all content aside.
     fn empty(&self) -> io::Result<()> {
         [self.datasets(), self.index()].iter().try_for_each(|content| match self.move_away(content) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -138,7 +138,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Removes what was moved out of the way, on a thread of its own.
+    /// Removes the files that were moved aside, on a thread of its own.
     fn remove_dropped(&self) {
         let (dropped, removing) = (self.dropped(), Arc::clone(&self.removing));
         if dropped.exists() {
@@ -148,12 +148,12 @@ impl Folder {
         }
     }
 
-    /// Removes what was moved out of the way, and returns when its room is free.
+    /// Removes the files that were moved aside, and returns when their room is free.
     pub(crate) fn finish_removing(&self) {
         remove_content(&self.dropped(), &self.removing);
     }
 
-    /// Bytes on the disk that will be free as soon as they are removed: those of files that no dataset has any more.
+    /// Bytes on the disk that will be free as soon as they are removed: those of files that belong to no dataset.
     pub(crate) fn dropped_bytes(&self) -> u64 {
         let used = disk_use(&self.dropped());
         used.bytes - used.shared.iter().map(|file| file.bytes).sum::<u64>()
@@ -213,7 +213,7 @@ impl Folder {
 }
 
 /// True if the cache folder `dir`, whoever has it open, holds anything of a snapshot. A folder that is not there holds
-/// nothing. Errors: the disk does not tell.
+/// nothing. Errors: the disk cannot be read.
 pub fn has_snapshot(dir: &Path, snapshot: &SnapshotId) -> io::Result<bool> {
     dir.join(DATASETS).join(snapshot.to_string()).try_exists()
 }

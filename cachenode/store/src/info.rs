@@ -33,7 +33,7 @@ pub struct DatasetInfo {
     pub shared: Vec<SharedFile>,
     /// Bytes of its adopted blocks on the disk.
     pub adopted_disk_bytes: u64,
-    /// Another dataset is taking over its blocks: it cannot be released.
+    /// Another dataset is adopting its blocks: it cannot be released.
     pub is_ancestor: bool,
     /// When that began it had a promise of its own, which stands until it ends.
     pub keeps_promise: bool,

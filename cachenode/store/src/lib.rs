@@ -3,7 +3,7 @@
 //! The cast: [`Store`] is a cache folder, owned by one process; [`DatasetCache`] is one snapshot's part of it. Blocks
 //! lie in append-only `segment`s as [`record`]s that carry their own checksums; `slots` is the mapped table that says
 //! where each block is; `index` is the RocksDB that restores the slots when they are lost; `reservations` remembers
-//! what each dataset was promised, and `promises` the room that is kept for datasets that nobody has open; `aliases`
+//! what each dataset was promised, and `promises` the room that is kept for datasets, open or not; `aliases`
 //! name the blocks that were adopted from another snapshot; [`policy`] decides what is kept; `health` pauses admissions
 //! when the disk fails, and `free_share` when little of it is free; [`probe`] tests whether a folder can be written to;
 //! [`Mapping`] is a mapped file whose disk errors do not end the process; `uses` knows which datasets must not be

@@ -74,7 +74,7 @@ impl Mapping {
         // SAFETY: the caller keeps the file's length, and its changes are read as what they are. Pages that the disk
         // loses all the same are replaced by the handler.
         let map = unsafe { MmapOptions::new().len(len).map(&file)? };
-        // Look-ups are random; read-ahead would load pages that nobody needs. Advice only.
+        // Look-ups are random; read-ahead would load pages in vain. Advice only.
         let _ = map.advise(memmap2::Advice::Random);
         let page_bytes = install()?.page_bytes;
         let (first, count) = (map.as_ptr().addr() / page_bytes, len.div_ceil(page_bytes));

@@ -1,4 +1,4 @@
-//! Ownership where nodes share a dataset: which blocks this node does not have to keep any more.
+//! Ownership where nodes share a dataset: which blocks this node need not keep.
 
 use std::fmt;
 

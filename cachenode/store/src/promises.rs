@@ -7,7 +7,7 @@
 //!  | LARDERPM | version | count u32 | promises | crc32c u32 of all before |
 //!  a promise: snapshot 32, wanted u64, kept u64, length u16 and text of the holder, the same of the name
 //! ```
-//! A damaged file is none: whoever made the promises makes them again.
+//! A damaged file counts as missing: the controller repeats its promises.
 //!
 //! Invariant: a change is synced before [`Promises::put`] returns, or is not made.
 
@@ -54,7 +54,7 @@ impl Promises {
         let made = read(&file).unwrap_or_else(|error| {
             warn!(
                 ?file, %error,
-                "the promises of the cache cannot be read: they count again once they were made again"
+                "cannot read the promises of the cache: each counts again once it is made again"
             );
             Vec::new()
         });

@@ -183,7 +183,7 @@ impl Reservations {
         if let Err(error) = done
             && error.kind() != io::ErrorKind::NotFound
         {
-            debug!(%snapshot, %error, "how much is cached is not written down: a later process estimates it");
+            debug!(%snapshot, %error, "cannot record how much is cached: the next process estimates it");
         }
     }
 
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_adopted_is_where_earlier_versions_write_zeros() {
+    fn the_adopted_bytes_are_where_earlier_versions_write_zeros() {
         for pages in [1, 0x0123_4567_89ab, 0xff_ffff_ffff] {
             let known = Known { adopted_disk_bytes: pages % (1 << 40) * 4096, ..known() };
             let file = encode(&known);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_read_and_noted_while_a_reservation_is_written() {
+    fn known_usage_is_readable_while_a_reservation_is_written() {
         let folder = tempfile::tempdir().unwrap();
         // To open a pipe for writing waits for a reader.
         let pipe = folder.path().join("reservation.new");
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_closed_dataset_has_is_known_until_it_is_opened() {
+    fn the_usage_of_a_closed_dataset_is_known_until_it_is_opened() {
         let folder = tempfile::tempdir().unwrap();
         let load = || Reservations::load([(SNAPSHOT, folder.path().to_owned())], []);
         let reservations = load();

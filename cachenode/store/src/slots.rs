@@ -96,7 +96,7 @@ impl Slots {
         self.0.is_damaged()
     }
 
-    /// True if slots were lost that nobody has looked up in the index since.
+    /// True if slots were lost and not looked up in the index since.
     pub(crate) fn has_lost_slots(&self) -> bool {
         self.0.has_lost_words()
     }

@@ -200,7 +200,7 @@ impl Store {
 
     /// Deletes all that the store holds of a dataset. False if it held nothing. Returns before its room on the disk is
     /// free; until then [`dropped_bytes`](Self::dropped_bytes) counts it. Errors: it is open, or another dataset is
-    /// taking over its blocks, or its folder cannot be removed.
+    /// adopting its blocks, or its folder cannot be removed.
     pub fn release(&self, snapshot: &SnapshotId) -> Result<bool, StoreError> {
         // Locked until it is gone: an adoption that begins now finds all of it or nothing.
         let (_open, _uses) = loop {
@@ -297,7 +297,7 @@ impl Store {
             Some(folder) => folder.snapshots().unwrap_or_else(|error| {
                 warn!(
                     %error, dir = ?folder.dir(),
-                    "the datasets of the cache cannot be listed: those that were there before count"
+                    "cannot list the datasets of the cache: those known at the start count"
                 );
                 self.base.reservations.all().into_iter().map(|(snapshot, _)| snapshot).collect()
             }),
@@ -339,7 +339,7 @@ impl Store {
             } else if known.connections.iter().flatten().any(|connection| !is_left(connection)) {
                 info!(
                     dataset = known.name, %snapshot,
-                    "the dataset was mounted when the last process ended, and is not any more"
+                    "the dataset was mounted when the previous process ended, and no longer is"
                 );
                 self.change(&snapshot, |known| {
                     known.connections.get_or_insert_default().retain(|connection| is_left(connection));

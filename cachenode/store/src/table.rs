@@ -151,7 +151,7 @@ impl Table {
         self.map.losses() > 0
     }
 
-    /// True if words were lost that nobody has looked for elsewhere since.
+    /// True if words were lost and not recovered since.
     pub(crate) fn has_lost_words(&self) -> bool {
         self.map.bytes()[LOST_AT as usize..][..8] != [0; 8]
     }
@@ -172,7 +172,7 @@ impl Table {
         }
     }
 
-    /// Announces that so many words from `from` on will be read soon.
+    /// Announces that this many words from `from` on will be read soon.
     pub(crate) fn will_read(&self, from: u32, words: u32) {
         let at = TABLE_AT as usize + 8 * from as usize;
         self.map.will_read(at..at + 8 * words as usize);

@@ -1,8 +1,7 @@
-//! The users of a dataset's files: the cache that has it open, and the adoptions of other datasets that take over its
-//! blocks.
+//! The users of a dataset's files: the cache that has it open, and the adoptions of its blocks by other datasets.
 //!
 //! Invariant: what is in use is not released, and a dataset has at most one cache. A cache that is being closed counts
-//! until nothing of it runs any more.
+//! until all of its work has ended.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,7 +21,7 @@ pub(crate) struct Uses {
 pub(crate) struct Use {
     /// Caches that have it open.
     pub(crate) caches: usize,
-    /// Adoptions that take over its blocks.
+    /// Adoptions of its blocks by other datasets.
     pub(crate) adoptions: usize,
     /// Those of them at whose beginning it had a promise of its own.
     pub(crate) promised: usize,
@@ -58,7 +57,7 @@ impl InUse {
         Self::by(uses, snapshot, Use { caches: 1, ..Use::default() })
     }
 
-    /// An adoption takes over blocks of this snapshot, which has or has not a promise of its own.
+    /// An adoption adopts blocks of this snapshot, which has or has not a promise of its own.
     pub(crate) fn by_adoption(uses: &Arc<Uses>, snapshot: SnapshotId, is_promised: bool) -> Self {
         Self::by(uses, snapshot, Use { adoptions: 1, promised: is_promised.into(), ..Use::default() })
     }

@@ -126,7 +126,7 @@ pub(super) fn in_words(error: Error, asked: &Asked<'_>, server: &str) -> anyhow:
             // The path is unknown, and not the object.
             (404, _) => anyhow!(
                 "the cluster at {server} does not serve {one}s: an administrator enables them with the {components} \
-                 (docs/KUBERNETES.md)"
+                 (docs/kubernetes/README.md)"
             ),
             (401, _) => anyhow!("the cluster at {server} rejects the kubeconfig's credentials: log in again"),
             (403, _) => {

@@ -12,9 +12,9 @@ use tokio::time::timeout;
 use crate::args::DevicesArgs;
 use crate::{http, output};
 
-/// The most bytes of a report: 16 GPUs with slices and 16 HCAs with hundreds of addresses each.
+/// The largest report: 16 GPUs with slices and 16 HCAs with hundreds of GIDs each take a part of it.
 const MOST: usize = 16 << 20;
-/// How long a report may take.
+/// The timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: &DevicesArgs) -> anyhow::Result<ExitCode> {
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &DevicesArgs) -> anyhow::Result<ExitCode> {
             let stream = TcpStream::connect(&args.address).await?;
             http::get(stream, &args.address, "/devices", MOST).await
         };
-        // Made in the runtime, whose clock it uses.
+        // Created inside the runtime, because it uses the runtime's clock.
         timeout(PATIENCE, asked).await
     });
     let asked = asked.map_err(|_| anyhow!("no answer within {} s", PATIENCE.as_secs())).and_then(|asked| asked);
@@ -33,11 +33,10 @@ pub(crate) fn run(args: &DevicesArgs) -> anyhow::Result<ExitCode> {
         format!("cannot ask larder-devices at {} (in a cluster: {hint})", args.address)
     })?;
     if args.json {
-        let report: serde_json::Value = serde_json::from_slice(&body).context("the answer is no report of devices")?;
+        let report: serde_json::Value = serde_json::from_slice(&body).context("the answer is not a device report")?;
         output::json(&report)?;
     } else {
-        let report =
-            serde_json::from_slice(&body).context("the answer is no report of devices that this version knows")?;
+        let report = serde_json::from_slice(&body).context("this version cannot read the device report")?;
         output::text(&table::of(&report))?;
     }
     Ok(ExitCode::SUCCESS)

@@ -433,7 +433,7 @@ fn explain_names_the_missing_quota_and_the_job_that_ends_next() {
         .answers("GET /apis/larder.dev/v1alpha1/queues", 403, &denied)
         .answers("GET /apis/scheduling.k8s.io/v1/priorityclasses", 403, &denied);
     let output = server.larder(&["explain", "job", "resnet"]);
-    assert!(out(&output).starts_with("team-a/resnet waits: queue vision uses what it may."), "{}", said(&output));
+    assert!(out(&output).starts_with("team-a/resnet waits: queue vision has no quota left."), "{}", said(&output));
     let missing = Server::start().answers(&format!("GET {}", path("resnet")), 404, &status(404, "NotFound", "no"));
     assert!(said(&missing.larder(&["explain", "job", "resnet"])).contains("there is no TrainingJob team-a/resnet"));
     let bad = missing.larder(&["explain", "job", "a/b/c"]);

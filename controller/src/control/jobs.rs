@@ -10,8 +10,9 @@ use tracing::warn;
 use super::Control;
 use crate::execute::Written;
 use crate::jobs::dry_run::shortage;
-use crate::jobs::job_state::Memory;
+use crate::jobs::job_state::JobState;
 use crate::jobs::{job_types, queues};
+use crate::time::Millis;
 use crate::work_queue::Work;
 use crate::write::{Change, Write};
 use larder_kube::key::Key;
@@ -20,22 +21,22 @@ use larder_kube::kinds::Kind;
 /// The least time between two rounds.
 const ROUND_MILLIS: u64 = 50;
 
-/// A round is followed by so many times of its own duration without one.
+/// A round is followed by a pause of this many times its duration.
 const REST: u64 = 4;
 
-/// After so long the API server is asked again about pods that it did not make for want of quota.
+/// How long until the API server is asked again about pods that it did not create because a ResourceQuota is used up.
 const SHORT_MILLIS: u64 = 60_000;
 
 impl Control {
     /// Looks at all jobs. News that arrive before the next round are looked at together.
-    pub(super) fn round(&mut self, now: u64) {
+    pub(super) fn round(&mut self, now: Millis) {
         let time = self.seconds();
         let mut work = Vec::new();
         let again_at = self.state.round(time, &draw, &mut work);
         let ended = self.millis();
         self.counters.rounds.fetch_add(1, Ordering::Relaxed);
         self.counters.count_jobs(&self.state.jobs);
-        self.next_round = ended + ROUND_MILLIS.max(REST * ended.saturating_sub(now));
+        self.next_round = ended + ROUND_MILLIS.max(REST * (ended - now));
         for work in work {
             self.add(work, ended);
         }
@@ -45,13 +46,13 @@ impl Control {
     /// The writes for a job that were decided in a round, unless it is gone since.
     pub(super) fn plan_job(&mut self, key: &Key) -> Vec<Write> {
         let writes = self.state.jobs.ready.remove(key).unwrap_or_default();
-        let begun = !writes.is_empty() && self.state.jobs.memories.get_mut(key).is_some_and(Memory::begin);
+        let begun = !writes.is_empty() && self.state.jobs.job_states.get_mut(key).is_some_and(JobState::begin);
         if begun { writes } else { Vec::new() }
     }
 
-    /// The pods that the API server is asked about.
-    pub(super) fn plan_trial(&mut self, likeness: &str, now: u64) -> Vec<Write> {
-        self.state.trial(likeness).unwrap_or_else(|| {
+    /// The requests of a dry run.
+    pub(super) fn plan_dry_run(&mut self, spec_hash: &str, now: Millis) -> Vec<Write> {
+        self.state.dry_run(spec_hash).unwrap_or_else(|| {
             self.add(Work::Jobs, now);
             Vec::new()
         })
@@ -95,14 +96,14 @@ impl Control {
         let now = self.seconds();
         let refused = written.refused.iter().find(|((kind, _), _)| *kind != Kind::Event);
         let refused = refused.map(|((kind, key), said)| format!("{} {key}: {said}", kind.name()));
-        let short = refused.as_deref().and_then(shortage).and_then(|quota| self.state.not_made(key, quota));
-        if let Some(likeness) = short {
-            self.add(Work::Trial(likeness), self.millis() + SHORT_MILLIS);
+        let short = refused.as_deref().and_then(shortage).and_then(|quota| self.state.not_created(key, quota));
+        if let Some(spec_hash) = short {
+            self.add(Work::DryRun(spec_hash), self.millis() + SHORT_MILLIS);
         }
-        if let Some(memory) = self.state.jobs.memories.get_mut(key) {
-            memory.end(written.succeeded, written.wrote_status, refused, now);
+        if let Some(job_state) = self.state.jobs.job_states.get_mut(key) {
+            job_state.end(written.succeeded, written.wrote_status, refused, now);
             if written.wrote_status {
-                self.counters.count_steps(&std::mem::take(&mut memory.tally));
+                self.counters.count_steps(&std::mem::take(&mut job_state.counts));
             }
         }
         if written.drops_groups && !self.state.jobs.drops_groups {
@@ -114,15 +115,15 @@ impl Control {
         self.add(Work::Jobs, self.millis());
     }
 
-    /// The API server was asked about pods of a likeness. If it did not answer, it is asked again.
-    pub(super) fn tried(&mut self, likeness: &str, written: &Written) {
+    /// The API server was asked for a dry run. If it did not answer, it is asked again.
+    pub(super) fn dry_run_answered(&mut self, spec_hash: &str, written: &Written) {
         // One role may be refused for good, and another one for now.
         let refusal = written.refused.values().min_by_key(|why| shortage(why).is_some());
         let is_answered = written.succeeded || refusal.is_some();
         if is_answered {
-            self.state.tried(likeness, refusal.map(String::as_str));
+            self.state.dry_run_answered(spec_hash, refusal.map(String::as_str));
         }
-        if self.state.unanswered(likeness, written.failed.as_deref()) || is_answered {
+        if self.state.unanswered(spec_hash, written.failed.as_deref()) || is_answered {
             self.add(Work::Jobs, self.millis());
         }
     }

@@ -1,8 +1,8 @@
-//! Claims and volumes: how pods get at the dataset.
+//! Claims and volumes, through which pods read the dataset.
 //!
 //! A claim of the dataset's name is made in its namespace; a claim of another namespace is bound if that namespace was
-//! granted the dataset. A volume is made for exactly one claim. Others are refused in words that do not tell whether
-//! there is such a dataset.
+//! granted the dataset. A volume is made for exactly one claim. Other claims are refused in words that do not reveal
+//! whether the dataset exists.
 
 use std::collections::BTreeMap;
 
@@ -14,32 +14,34 @@ use serde_json::{Value, json};
 
 use super::status_draft::Draft;
 use super::{names, origin, pods};
-use crate::datasets::input::{Decision, World};
+use crate::datasets::input::{DatasetView, Decision};
+use crate::events::write_event;
 use crate::objects::{Claim, DESCRIPTION_ANNOTATION, DatasetObject, Job, Key, Volume};
-use crate::write::{Change, Write};
+use crate::write::Change;
+use larder_kube::events::Severity;
 use larder_kube::kinds::Kind;
 use larder_kube::short_hash::short_hash;
 
-/// The longest that a first pod waits for its nodes to be warm.
+/// How long the first pod waits for its nodes to be warm.
 const FIRST_WAIT_SECONDS: i64 = 600;
 
-/// A claim binds only to a volume that is at least as large as it asks for. A dataset takes no room of the claim's.
+/// The capacity of volumes. A claim binds only to a volume that is at least as large as its request.
 const CAPACITY: &str = "1Pi";
 
-/// The storage request of the controller's own claims: they must not use up a quota.
+/// The storage request of the controller's own claims, which must not use up a quota.
 const REQUEST: &str = "1Mi";
 
 pub(super) fn step(draft: &mut Draft<'_>) {
-    let world = draft.world;
+    let view = draft.view;
     let own = draft.key().clone();
-    refuse_ungranted(world, draft.dataset, &mut draft.decision);
+    refuse_ungranted(view, draft.dataset, &mut draft.decision);
     if !origin::has_moved(&draft.spec, &draft.status) && is_open(draft) {
         let source = origin::current_source(&draft.spec);
         if !replace_if_stale(draft, &own, &source) {
             make(draft, &own, &source, ROLE_VOLUME);
         }
     }
-    for claim in &world.claims {
+    for claim in &view.claims {
         let key = &claim.meta.key;
         if claim.role.is_some() || claim.meta.deleting || *key == own && claim.volume.is_empty() {
             continue;
@@ -50,7 +52,7 @@ pub(super) fn step(draft: &mut Draft<'_>) {
             if claim.volume.is_empty() {
                 make_volume(draft, key, &source, ROLE_VOLUME);
             } else {
-                tell_if_stale(draft, claim, &source);
+                warn_if_stale(draft, claim, &source);
             }
         }
     }
@@ -68,7 +70,7 @@ fn is_imported(draft: &Draft<'_>) -> bool {
 /// True once pods may have the claim: when their nodes are warm, or cannot be for now, or took too long.
 fn is_open(draft: &mut Draft<'_>) -> bool {
     let own = draft.key();
-    let claim = draft.world.claims.iter().find(|claim| claim.meta.key == *own);
+    let claim = draft.view.claims.iter().find(|claim| claim.meta.key == *own);
     if claim.is_some_and(|claim| claim.role.is_some()) {
         return true;
     }
@@ -87,12 +89,12 @@ fn is_open(draft: &mut Draft<'_>) -> bool {
         return true;
     }
     let imported = ConditionKind::Imported.find(&draft.status.conditions);
-    let since = imported.map_or(draft.world.now, |condition| condition.last_transition_time.0.as_second());
+    let since = imported.map_or(draft.view.now, |condition| condition.last_transition_time.0.as_second());
     let due = since + FIRST_WAIT_SECONDS;
-    if draft.world.now < due {
+    if draft.view.now < due {
         draft.decision.again(due);
     }
-    draft.world.now >= due
+    draft.view.now >= due
 }
 
 /// Makes the claim and the volume through which a snapshot is warmed. False while those that describe it as it was before
@@ -107,7 +109,7 @@ pub(super) fn make_for_warming(draft: &mut Draft<'_>, claim: &str, snapshot: &st
         if by_nodes { draft.spec.dataset.source.clone() } else { origin::kept_manifest(&draft.spec, snapshot) };
     let name = names::volume(draft.uid(), &key);
     let wanted = description(draft, &source);
-    let volume = draft.world.volumes.iter().find(|volume| volume.meta.key.name == name);
+    let volume = draft.view.volumes.iter().find(|volume| volume.meta.key.name == name);
     if let Some(volume) = volume.filter(|volume| volume.description != wanted) {
         if !is_used_for_warming(draft, snapshot) {
             take_away(draft, &key, volume);
@@ -120,11 +122,11 @@ pub(super) fn make_for_warming(draft: &mut Draft<'_>, claim: &str, snapshot: &st
 
 /// True while a pod warms the snapshot. Jobs whose pods do not run end: they may wait for a Secret that is gone.
 fn is_used_for_warming(draft: &mut Draft<'_>, snapshot: &str) -> bool {
-    let world = draft.world;
+    let view = draft.view;
     let job_of = |node: &str| names::warm_job(draft.key(), draft.uid(), snapshot, node);
-    let names: Vec<String> = world.nodes.iter().map(|facts| job_of(&facts.node.meta.key.name)).collect();
-    let jobs = world.jobs.iter().filter(|job| job.end.is_none() && names.contains(&job.meta.key.name));
-    let runs = |job: &&&Job| world.job_pods.iter().any(|pod| pod.runs && pod.job == job.meta.key.name);
+    let names: Vec<String> = view.nodes.iter().map(|facts| job_of(&facts.node.meta.key.name)).collect();
+    let jobs = view.jobs.iter().filter(|job| job.end.is_none() && names.contains(&job.meta.key.name));
+    let runs = |job: &&&Job| view.job_pods.iter().any(|pod| pod.runs && pod.job == job.meta.key.name);
     let (running, stuck): (Vec<&&Job>, Vec<&&Job>) = jobs.partition(runs);
     for job in stuck.into_iter().filter(|job| !job.meta.deleting) {
         let key = &job.meta.key;
@@ -136,7 +138,7 @@ fn is_used_for_warming(draft: &mut Draft<'_>, snapshot: &str) -> bool {
 /// Deletes a claim of the controller's and its volume. Kubernetes may keep either for a while: they are made anew when
 /// both are gone.
 fn take_away(draft: &mut Draft<'_>, key: &Key, volume: &Volume) {
-    let claim = draft.world.claims.iter().find(|claim| claim.meta.key == *key && claim.role.is_some());
+    let claim = draft.view.claims.iter().find(|claim| claim.meta.key == *key && claim.role.is_some());
     if let Some(claim) = claim.filter(|claim| !claim.meta.deleting) {
         draft.write(Kind::Claim, &key.namespace, &key.name, Change::Delete(claim.meta.uid.clone()));
     }
@@ -147,7 +149,7 @@ fn take_away(draft: &mut Draft<'_>, key: &Key, volume: &Volume) {
 
 fn make(draft: &mut Draft<'_>, key: &Key, source: &str, role: &str) {
     make_volume(draft, key, source, role);
-    if draft.world.claims.iter().any(|claim| claim.meta.key == *key) {
+    if draft.view.claims.iter().any(|claim| claim.meta.key == *key) {
         return;
     }
     let labels = labels(draft, role);
@@ -195,7 +197,7 @@ fn description(draft: &Draft<'_>, source: &str) -> String {
 
 fn make_volume(draft: &mut Draft<'_>, claim: &Key, source: &str, role: &str) {
     let name = names::volume(draft.uid(), claim);
-    if draft.world.volumes.iter().any(|volume| volume.meta.key.name == name) {
+    if draft.view.volumes.iter().any(|volume| volume.meta.key.name == name) {
         return;
     }
     let mut csi = json!({
@@ -236,11 +238,11 @@ fn make_volume(draft: &mut Draft<'_>, claim: &Key, source: &str, role: &str) {
 fn replace_if_stale(draft: &mut Draft<'_>, own: &Key, source: &str) -> bool {
     let name = names::volume(draft.uid(), own);
     let wanted = description(draft, source);
-    let world = draft.world;
-    let Some(volume) = world.volumes.iter().find(|volume| volume.meta.key.name == name) else { return false };
-    // The owner of a claim that a user wrote is told; Kubernetes would keep its volume as long as it is bound.
-    let is_users = world.claims.iter().any(|claim| claim.meta.key == *own && claim.role.is_none());
-    if volume.description == wanted || !world.users.is_empty() || is_users && !volume.claim_uid.is_empty() {
+    let view = draft.view;
+    let Some(volume) = view.volumes.iter().find(|volume| volume.meta.key.name == name) else { return false };
+    // A user's claim gets an Event instead: Kubernetes would keep its volume while the claim is bound.
+    let is_users = view.claims.iter().any(|claim| claim.meta.key == *own && claim.role.is_none());
+    if volume.description == wanted || !view.users.is_empty() || is_users && !volume.claim_uid.is_empty() {
         return false;
     }
     take_away(draft, own, volume);
@@ -249,19 +251,19 @@ fn replace_if_stale(draft: &mut Draft<'_>, own: &Key, source: &str) -> bool {
 
 /// Drops volumes whose claim is gone, and the claims through which snapshots were warmed that are not wanted any more.
 fn drop_volumes(draft: &mut Draft<'_>) {
-    let world = draft.world;
+    let view = draft.view;
     let snapshots = draft.status.snapshot.iter().chain(&draft.status.next);
     let warming: Vec<String> =
         snapshots.map(|snapshot| names::warm_claim(draft.key(), draft.uid(), snapshot)).collect();
-    for claim in &world.claims {
+    for claim in &view.claims {
         let role = claim.role.as_ref().filter(|role| role.role == ROLE_WARM);
         if role.is_some() && !claim.meta.deleting && !warming.contains(&claim.meta.key.name) {
             let key = &claim.meta.key;
             draft.write(Kind::Claim, &key.namespace, &key.name, Change::Delete(claim.meta.uid.clone()));
         }
     }
-    for volume in &world.volumes {
-        let goes = is_abandoned(volume, &world.claims) || is_for_nobody(draft, volume, &warming);
+    for volume in &view.volumes {
+        let goes = is_abandoned(volume, &view.claims) || is_for_nobody(draft, volume, &warming);
         if goes && !volume.meta.deleting {
             draft.write(Kind::Volume, "", &volume.meta.key.name, Change::Delete(volume.meta.uid.clone()));
         }
@@ -278,29 +280,29 @@ fn is_for_nobody(draft: &Draft<'_>, volume: &Volume, warming: &[String]) -> bool
     if volume.role.role == ROLE_WARM {
         return volume.claim.namespace == own.namespace && !warming.contains(&volume.claim.name);
     }
-    let is_there = draft.world.claims.iter().any(|claim| claim.meta.key == volume.claim);
+    let is_there = draft.view.claims.iter().any(|claim| claim.meta.key == volume.claim);
     let is_granted = draft.spec.is_granted(&own.namespace, &volume.claim.namespace);
     let is_stale = || volume.description != description(draft, &origin::current_source(&draft.spec));
     // The controller makes its own claim after the volume.
     volume.claim != *own && (!is_there || !is_granted || is_stale())
 }
 
-/// Tells the owner of a bound claim of another namespace that its volume describes the dataset as it was before: only
-/// they can delete it, and a volume cannot be changed.
-fn tell_if_stale(draft: &mut Draft<'_>, claim: &Claim, source: &str) {
-    let world = draft.world;
+/// Warns about a bound claim of another namespace whose volume describes the dataset as it was before. Only its owner
+/// can delete it, and a volume cannot be changed.
+fn warn_if_stale(draft: &mut Draft<'_>, claim: &Claim, source: &str) {
+    let view = draft.view;
     let wanted = description(draft, source);
     let volume =
-        world.volumes.iter().find(|volume| volume.claim == claim.meta.key && volume.claim_uid == claim.meta.uid);
+        view.volumes.iter().find(|volume| volume.claim == claim.meta.key && volume.claim_uid == claim.meta.uid);
     if volume.is_none_or(|volume| volume.description == wanted) {
         return;
     }
     let message = format!(
         "the dataset {} has another origin, manifest or Secret since this claim was bound; pods that use it may fail to \
          start: to get the new description, delete the claim and create it again",
-        world.key
+        view.key
     );
-    event(world, claim, &[&claim.meta.uid, &wanted], "DatasetChanged", &message, &mut draft.decision);
+    event(view, claim, &[&claim.meta.uid, &wanted], "DatasetChanged", &message, &mut draft.decision);
 }
 
 /// True if the claim that a volume was bound to is gone.
@@ -309,53 +311,43 @@ pub(super) fn is_abandoned(volume: &Volume, claims: &[&Claim]) -> bool {
     !volume.claim_uid.is_empty() && claim.is_none_or(|claim| claim.meta.uid != volume.claim_uid)
 }
 
-/// Refuses the claims of namespaces that may not have the dataset, whatever its state is: claims that wait in silence
-/// would tell that it exists.
-pub(super) fn refuse_ungranted(world: &World<'_>, dataset: &DatasetObject, decision: &mut Decision) {
+/// Refuses the claims of namespaces that may not use the dataset, in any state of the dataset. A claim that merely
+/// waited would reveal that the dataset exists.
+pub(super) fn refuse_ungranted(view: &DatasetView<'_>, dataset: &DatasetObject, decision: &mut Decision) {
     let (own, spec) = (&dataset.meta.key, &dataset.dataset.spec);
-    for claim in &world.claims {
+    for claim in &view.claims {
         let is_granted = spec.is_granted(&own.namespace, &claim.meta.key.namespace);
         if claim.role.is_none() && !claim.meta.deleting && !is_granted {
-            refuse(world, claim, decision);
+            refuse(view, claim, decision);
         }
     }
 }
 
 /// Refuses every claim to a dataset that does not exist. Those that are bound were granted it before it could not be read
 /// any more.
-pub(super) fn refuse_all(world: &World<'_>, decision: &mut Decision) {
-    for claim in &world.claims {
+pub(super) fn refuse_all(view: &DatasetView<'_>, decision: &mut Decision) {
+    for claim in &view.claims {
         if claim.role.is_none() && !claim.meta.deleting && !claim.bound {
-            refuse(world, claim, decision);
+            refuse(view, claim, decision);
         }
     }
 }
 
-/// Tells the claim's namespace, in words that are the same whether the dataset exists or not.
-fn refuse(world: &World<'_>, claim: &Claim, decision: &mut Decision) {
-    let (key, wanted) = (&claim.meta.key, world.key);
+/// Refuses a claim with an Event whose message is the same whether or not the dataset exists.
+fn refuse(view: &DatasetView<'_>, claim: &Claim, decision: &mut Decision) {
+    let (key, wanted) = (&claim.meta.key, view.key);
     let message = format!(
         "the namespace {} may not use the dataset {wanted}, or it does not exist; ask its owner to list the namespace \
          in spec.namespaces",
         key.namespace
     );
-    event(world, claim, &[&claim.meta.uid, &wanted.to_string()], "DatasetRefused", &message, decision);
+    event(view, claim, &[&claim.meta.uid, &wanted.to_string()], "DatasetRefused", &message, decision);
 }
 
-/// An event about a claim of a user, told once.
-fn event(world: &World<'_>, claim: &Claim, about: &[&str], reason: &str, message: &str, decision: &mut Decision) {
-    let key = &claim.meta.key;
-    let name = format!("{}.{}", key.name, short_hash(about));
-    if world.told.contains(&name) {
-        return;
+/// Writes an Event about a user's claim, once.
+fn event(view: &DatasetView<'_>, claim: &Claim, about: &[&str], reason: &str, message: &str, decision: &mut Decision) {
+    let write = write_event(view.now, Kind::Claim, &claim.meta, about, (Severity::Warning, reason, message));
+    if !view.emitted.contains(&write.name) {
+        decision.writes.push(write);
     }
-    let regarding = json!({
-        "apiVersion": "v1",
-        "kind": Kind::Claim.name(),
-        "namespace": key.namespace,
-        "name": key.name,
-        "uid": claim.meta.uid,
-    });
-    let event = larder_kube::events::event(world.now, regarding, "Warning", reason, message);
-    decision.writes.push(Write::new(Kind::Event, &key.namespace, &name, Change::Create(event)));
 }

@@ -1,5 +1,5 @@
-//! Drops cached bytes when somebody asks for it: the annotation `larder.dev/clean` is the time before which they were
-//! in use last.
+//! Drops cached bytes on request: the annotation `larder.dev/clean` is a time, and bytes that were last in use before it
+//! go.
 //!
 //! Each NodeCache that reports bytes of the dataset gets an entry. The entries stay until the status says that all have
 //! been acted on. So a controller that starts in between finds them, and a node whose bytes are back is not asked
@@ -21,7 +21,7 @@ pub(super) fn step(draft: &mut Draft<'_>) {
         return;
     }
     if origin::is_folder(&draft.spec) {
-        return refuse(draft, "has no effect on a folder (file://): only its nodes know its snapshots".to_owned());
+        return refuse(draft, "has no effect on a directory (file://): only its nodes know its snapshots".to_owned());
     }
     let Ok(before) = asked.parse::<Timestamp>() else {
         let given: String = asked.chars().take(64).collect();
@@ -31,7 +31,7 @@ pub(super) fn step(draft: &mut Draft<'_>) {
     };
     // Bytes that are fetched after the time stay, so it must be past before anything is dropped.
     let before = before.as_second();
-    if draft.world.now < before {
+    if draft.view.now < before {
         return draft.decision.again(before);
     }
     let status = &draft.status;
@@ -43,7 +43,7 @@ pub(super) fn step(draft: &mut Draft<'_>) {
     let mut waits = false;
     let mut clean = Vec::new();
     // A node that is not ready may never be again.
-    for facts in draft.world.nodes.iter().filter(|facts| facts.node.ready && !facts.node.meta.deleting) {
+    for facts in draft.view.nodes.iter().filter(|facts| facts.node.ready && !facts.node.meta.deleting) {
         let Some(cache) = facts.cache else { continue };
         let goes = |entry: &CleanedSnapshot| goes(facts, cache, &draft.dataset.meta.uid, entry);
         let entries: Vec<_> = snapshots.iter().map(|snapshot| entry(snapshot)).filter(goes).collect();
@@ -65,21 +65,21 @@ fn refuse(draft: &mut Draft<'_>, what: String) {
     }
 }
 
-/// True if the node has bytes of the snapshot, or was told already to drop them. Bytes that another dataset was
-/// promised stay.
+/// True if the node has bytes of the snapshot, or was already asked to drop them. Bytes that another dataset was promised
+/// stay.
 fn goes(facts: &NodeFacts<'_>, cache: &CacheObject, uid: &str, entry: &CleanedSnapshot) -> bool {
     let has = facts.snapshot(&entry.snapshot).is_some_and(|cached| cached.bytes > 0);
     let is_anothers = facts.promised.iter().any(|there| there.uid != uid && there.snapshot == entry.snapshot);
-    (has || is_told(cache, entry)) && !is_anothers
+    (has || is_asked(cache, entry)) && !is_anothers
 }
 
 /// True if the node's spec has the entry, or one of another dataset that asks for more.
-fn is_told(cache: &CacheObject, entry: &CleanedSnapshot) -> bool {
+fn is_asked(cache: &CacheObject, entry: &CleanedSnapshot) -> bool {
     cache.spec.clean.iter().any(|there| there.snapshot == entry.snapshot && there.before.0 >= entry.before.0)
 }
 
 /// True once the node's larderd has seen the entries and dropped what nothing mounts.
 fn has_acted(cache: &CacheObject, entries: &[CleanedSnapshot]) -> bool {
     let observed = cache.status.as_ref().and_then(|status| status.observed_generation).unwrap_or(0);
-    observed >= cache.generation && entries.iter().all(|entry| is_told(cache, entry))
+    observed >= cache.generation && entries.iter().all(|entry| is_asked(cache, entry))
 }

@@ -9,8 +9,8 @@ use larder_kube::kinds::Kind;
 
 pub(super) fn step(draft: &mut Draft<'_>) {
     let Some(snapshot) = draft.status.snapshot.clone() else { return };
-    let world = draft.world;
-    for deployment in &world.deployments {
+    let view = draft.view;
+    for deployment in &view.deployments {
         if deployment.snapshot == snapshot || deployment.meta.deleting {
             continue;
         }

@@ -15,10 +15,10 @@ use crate::objects::{Job, Pod};
 use crate::write::Change;
 use larder_kube::kinds::Kind;
 
-/// How soon a failed import is looked at again.
+/// The pause before a failed import is retried.
 const RETRY_SECONDS: i64 = 60;
 
-/// How long after its end a job's report may be seen.
+/// How long the report of a job that has ended may take to arrive.
 const REPORT_SECONDS: i64 = 10;
 
 /// The last line of an import job: `larder import --report`.
@@ -28,9 +28,9 @@ struct Outcome {
     snapshot: String,
     files: u64,
     bytes: u64,
-    /// The manifest was there already.
+    /// The manifest already existed.
     found: bool,
-    /// It could be written where it belongs.
+    /// The manifest was written to its place.
     published: bool,
     error: Option<Failure>,
 }
@@ -47,13 +47,13 @@ enum Progress {
     Ended(Outcome, i64),
     Fails(Reason, String),
     Runs(String),
-    /// It has ended, and its report is awaited until then.
+    /// It has ended, and its report is awaited until this time.
     Reports(i64),
 }
 
 pub(super) fn step(draft: &mut Draft<'_>) {
     if origin::is_folder(&draft.spec) {
-        let message = "a folder is listed by each node that mounts it";
+        let message = "each node that mounts the directory lists it";
         draft.find(ConditionKind::Imported, true, Reason::ListedByNodes, message);
         return;
     }
@@ -63,29 +63,29 @@ pub(super) fn step(draft: &mut Draft<'_>) {
         match job_of(draft, &purpose) {
             None => {
                 begin(draft, &task, &purpose);
-                tell_of_running(draft, &task, "the import begins".to_owned());
+                report_running(draft, &task, "starting the import".to_owned());
                 return;
             }
             Some(Progress::Ended(outcome, at)) => consume(draft, &task, outcome, at),
             Some(Progress::Fails(reason, message)) => {
-                tell_of_failure(draft, &task, reason, message);
+                report_failure(draft, &task, reason, message);
                 return;
             }
             Some(Progress::Runs(message)) => {
-                tell_of_running(draft, &task, message);
+                report_running(draft, &task, message);
                 return;
             }
             Some(Progress::Reports(until)) => {
                 draft.decision.again(until);
-                tell_of_running(draft, &task, "the import has ended; its report is awaited".to_owned());
+                report_running(draft, &task, "the import has ended; waiting for its report".to_owned());
                 return;
             }
         }
     }
-    tell_of_success(draft);
+    report_success(draft);
 }
 
-/// The next thing for a job to do, with its name for ever.
+/// The next task for a job, with its purpose, from which the name of the job follows.
 fn next_task(draft: &mut Draft<'_>) -> Option<(Task, String)> {
     let fingerprint = origin::digest(&draft.spec);
     let has_moved = origin::has_moved(&draft.spec, &draft.status);
@@ -120,7 +120,7 @@ fn next_task(draft: &mut Draft<'_>) -> Option<(Task, String)> {
     }
     let refresh = i64::try_from(draft.spec.refresh?.as_secs()).unwrap_or(i64::MAX);
     let due = listed.saturating_add(refresh);
-    if draft.world.now < due {
+    if draft.view.now < due {
         draft.decision.again(due);
         return None;
     }
@@ -139,18 +139,18 @@ pub(super) fn switch(draft: &mut Draft<'_>) {
 
 fn job_of(draft: &Draft<'_>, purpose: &str) -> Option<Progress> {
     let name = pods::import_job_name(draft, purpose);
-    let job = draft.world.jobs.iter().find(|job| job.meta.key.name == name)?;
+    let job = draft.view.jobs.iter().find(|job| job.meta.key.name == name)?;
     if job.meta.deleting {
         return Some(Progress::Runs("an earlier import is being deleted".to_owned()));
     }
-    let pod = draft.world.job_pods.iter().filter(|pod| pod.job == name).max_by_key(|pod| pod.meta.created);
-    Some(progress(draft.world.now, job, pod.copied()))
+    let pod = draft.view.job_pods.iter().filter(|pod| pod.job == name).max_by_key(|pod| pod.meta.created);
+    Some(progress(draft.view.now, job, pod.copied()))
 }
 
 fn progress(now: i64, job: &Job, pod: Option<&Pod>) -> Progress {
     let outcome: Option<Outcome> =
         pod.and_then(|pod| pod.terminated.as_ref()).and_then(|end| serde_json::from_str(end.message.trim()).ok());
-    let log = format!("`kubectl logs -n {} job/{}` shows more", job.meta.key.namespace, job.meta.key.name);
+    let log = format!("see `kubectl logs -n {} job/{}`", job.meta.key.namespace, job.meta.key.name);
     if let Some(end) = &job.end {
         return match outcome {
             Some(outcome) if !end.failed && outcome.error.is_none() && !outcome.snapshot.is_empty() => {
@@ -164,21 +164,21 @@ fn progress(now: i64, job: &Job, pod: Option<&Pod>) -> Progress {
         };
     }
     if let Some(failure) = outcome.and_then(|outcome| outcome.error) {
-        return Progress::Fails(reason_of(&failure.kind), format!("{}; it is tried again", failure.message));
+        return Progress::Fails(reason_of(&failure.kind), format!("{}; retrying", failure.message));
     }
     match pod {
-        None => Progress::Runs("the import waits for its pod".to_owned()),
+        None => Progress::Runs("waiting for the import pod".to_owned()),
         Some(Pod { terminated: Some(end), .. }) if end.exit_code != 0 => {
             let said = end.message.trim().lines().last().unwrap_or_default();
             let said = if said.is_empty() { &end.reason } else { said };
             Progress::Fails(Reason::ImportFailed, format!("{said}; {log}"))
         }
         Some(Pod { waiting: Some(waiting), .. }) if is_secret_missing(&waiting.message) => {
-            Progress::Fails(Reason::SecretMissing, format!("{}; it is tried again", waiting.message))
+            Progress::Fails(Reason::SecretMissing, format!("{}; retrying", waiting.message))
         }
-        Some(Pod { waiting: Some(waiting), .. }) if waiting.reason != "ContainerCreating" => {
-            Progress::Runs(format!("the import's pod waits: {} {}", waiting.reason, waiting.message).trim().to_owned())
-        }
+        Some(Pod { waiting: Some(waiting), .. }) if waiting.reason != "ContainerCreating" => Progress::Runs(
+            format!("the import pod is waiting: {} {}", waiting.reason, waiting.message).trim().to_owned(),
+        ),
         Some(pod) => {
             let minutes = (now - pod.meta.created).max(0) / 60;
             let since = if minutes > 0 { format!(" for {minutes} min") } else { String::new() };
@@ -201,7 +201,7 @@ fn reason_of(kind: &str) -> Reason {
 }
 
 fn begin(draft: &mut Draft<'_>, task: &Task, purpose: &str) {
-    let (namespace, uid_jobs) = (draft.key().namespace.clone(), &draft.world.jobs);
+    let (namespace, uid_jobs) = (draft.key().namespace.clone(), &draft.view.jobs);
     // A job for what is not wanted any more would go on for ever if it fails.
     let stale: Vec<_> = uid_jobs
         .iter()
@@ -217,7 +217,7 @@ fn begin(draft: &mut Draft<'_>, task: &Task, purpose: &str) {
 }
 
 fn consume(draft: &mut Draft<'_>, task: &Task, outcome: Outcome, at: i64) {
-    let now = draft.world.now;
+    let now = draft.view.now;
     let (has_moved, found) = (origin::has_moved(&draft.spec, &draft.status), is_anothers(draft, &outcome));
     let digest = origin::digest(&draft.spec);
     let status = &mut draft.status;
@@ -274,7 +274,7 @@ fn is_anothers(draft: &Draft<'_>, outcome: &Outcome) -> bool {
     outcome.found && !(is_own && known(draft, &outcome.snapshot))
 }
 
-fn tell_of_running(draft: &mut Draft<'_>, task: &Task, message: String) {
+fn report_running(draft: &mut Draft<'_>, task: &Task, message: String) {
     match task {
         Task::Publish(target)
             if draft.spec.snapshot.is_some_and(|wanted| wanted.to_string() == *target) && !known(draft, target) =>
@@ -282,11 +282,11 @@ fn tell_of_running(draft: &mut Draft<'_>, task: &Task, message: String) {
             draft.find(ConditionKind::Imported, false, Reason::Importing, message);
         }
         Task::First => {
-            draft.decision.again(draft.world.now + 60);
+            draft.decision.again(draft.view.now + 60);
             draft.find(ConditionKind::Imported, false, Reason::Importing, message);
         }
-        // The present snapshot goes on being served.
-        Task::Publish(_) | Task::Again { .. } => tell_of_success(draft),
+        // The current snapshot is still served.
+        Task::Publish(_) | Task::Again { .. } => report_success(draft),
     }
 }
 
@@ -294,8 +294,8 @@ fn known(draft: &Draft<'_>, snapshot: &str) -> bool {
     draft.status.snapshots.iter().any(|known| known.id == snapshot)
 }
 
-fn tell_of_failure(draft: &mut Draft<'_>, task: &Task, reason: Reason, message: String) {
-    draft.decision.again(draft.world.now + RETRY_SECONDS);
+fn report_failure(draft: &mut Draft<'_>, task: &Task, reason: Reason, message: String) {
+    draft.decision.again(draft.view.now + RETRY_SECONDS);
     match task {
         Task::First => draft.find(ConditionKind::Imported, false, reason, message),
         Task::Publish(target) if !known(draft, target) => {
@@ -303,13 +303,13 @@ fn tell_of_failure(draft: &mut Draft<'_>, task: &Task, reason: Reason, message: 
             draft.find(ConditionKind::Imported, false, Reason::SnapshotUnknown, message);
         }
         Task::Again { .. } | Task::Publish(_) => {
-            tell_of_success(draft);
+            report_success(draft);
             draft.find(ConditionKind::Degraded, true, Reason::RefreshFailed, message);
         }
     }
 }
 
-fn tell_of_success(draft: &mut Draft<'_>) {
+fn report_success(draft: &mut Draft<'_>) {
     let current = draft.status.snapshot.clone();
     let entry = draft.status.snapshots.iter().find(|snapshot| Some(&snapshot.id) == current.as_ref()).cloned();
     if let Some(entry) = entry {
@@ -323,12 +323,12 @@ fn tell_of_success(draft: &mut Draft<'_>) {
     };
     let files = draft.status.files.unwrap_or_default();
     let message = match reason {
-        Reason::Found => format!("{files} files, by the manifest at {}", draft.spec.manifest),
+        Reason::Found => format!("{files} files, from the manifest that was found at {}", draft.spec.manifest),
         Reason::ListedByNodes => format!(
-            "{files} files; the credentials may not write {}, so each node lists for itself",
+            "{files} files; the credentials may not write {}, so each node lists the origin itself",
             draft.spec.manifest
         ),
-        _ => format!("{files} files, listed and kept at {}", draft.spec.manifest),
+        _ => format!("{files} files; the manifest is at {}", draft.spec.manifest),
     };
     draft.find(ConditionKind::Imported, true, reason, message);
 }

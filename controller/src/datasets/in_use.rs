@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use larder_api::PromisedDataset;
 
-use crate::datasets::input::World;
+use crate::datasets::input::DatasetView;
 use crate::objects::DatasetObject;
 
 /// The promises that there are.
-pub(super) fn standing(world: &World<'_>, dataset: &DatasetObject) -> BTreeMap<String, Vec<PromisedDataset>> {
+pub(super) fn standing(view: &DatasetView<'_>, dataset: &DatasetObject) -> BTreeMap<String, Vec<PromisedDataset>> {
     let of_node = |facts: &crate::datasets::input::NodeFacts<'_>| {
         let own = facts.promised.iter().filter(|promise| promise.uid == dataset.meta.uid);
         (facts.node.meta.key.name.clone(), own.cloned().collect::<Vec<_>>())
     };
-    world.nodes.iter().map(of_node).filter(|(_, promises)| !promises.is_empty()).collect()
+    view.nodes.iter().map(of_node).filter(|(_, promises)| !promises.is_empty()).collect()
 }

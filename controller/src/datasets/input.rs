@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use larder_api::rights::Endpoints;
 use larder_api::{CleanedSnapshot, PromisedDataset};
 
-use crate::kueue::wish::{Progress, Wish, Wisher};
 use crate::objects::{CacheObject, Claim, DatasetObject, Deployment, Job, Key, Node, Pod, Volume};
+use crate::warm_request::{Progress, Requester, WarmRequest};
 use crate::write::Write;
 use larder_kube::kinds::Kind;
 
@@ -30,9 +30,9 @@ pub struct NodeFacts<'a> {
     pub promised: &'a [PromisedDataset],
 }
 
-/// Everything that a decision about one dataset depends on.
+/// The view of the cluster from which one dataset is decided: everything that the decision depends on.
 #[derive(Debug)]
-pub struct World<'a> {
+pub struct DatasetView<'a> {
     /// Seconds since 1970.
     pub now: i64,
     /// Settings of the administrator.
@@ -56,22 +56,22 @@ pub struct World<'a> {
     /// The Deployments that follow it.
     pub deployments: Vec<&'a Deployment>,
     /// The wishes of jobs for it.
-    pub wishes: Vec<Wish>,
+    pub wishes: Vec<WarmRequest>,
     /// There may be others.
     pub wishes_unknown: bool,
     /// Inline volumes cannot name it: there is no room for it in their ConfigMap.
     pub is_left_out: bool,
     /// How many more pods may warm.
     pub warming_slots: u32,
-    /// Seconds since this process last wrote the status, which small news wait for.
+    /// Seconds since this process last wrote the status. Small changes of the status wait for this.
     pub status_age: i64,
-    /// The names of the events that this process has written.
-    pub told: &'a BTreeSet<String>,
-    /// The writes that the API refused when they were last tried.
+    /// The names of the Events that this process has written.
+    pub emitted: &'a BTreeSet<String>,
+    /// The writes that the API refused at their last attempt.
     pub refused: &'a Refusals,
 }
 
-/// Objects whose writes the API refused for good, with its words.
+/// Objects whose writes the API refused, with its messages. A retry does not change the answer.
 pub type Refusals = BTreeMap<(Kind, Key), String>;
 
 /// The result of a decision about a dataset.
@@ -84,7 +84,7 @@ pub struct Decision {
     /// The bytes of it that nodes are to drop, by node.
     pub clean: BTreeMap<String, Vec<CleanedSnapshot>>,
     /// How far it is on the nodes of those jobs.
-    pub progress: BTreeMap<Wisher, Progress>,
+    pub progress: BTreeMap<Requester, Progress>,
     /// Decide again at this time, if nothing happens before.
     pub again_at: Option<i64>,
     /// More pods would warm if there were slots for them.

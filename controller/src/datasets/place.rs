@@ -19,12 +19,7 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 
 pub(super) fn step(draft: &mut Draft<'_>) {
     if origin::is_folder(&draft.spec) {
-        draft.find(
-            ConditionKind::Placed,
-            true,
-            Reason::NotWanted,
-            "a folder is cached by the nodes whose pods read it",
-        );
+        draft.find(ConditionKind::Placed, true, Reason::NotWanted, "each node whose pods read the directory caches it");
         return;
     }
     let Some(current) = draft.status.snapshot.clone() else {
@@ -40,9 +35,9 @@ pub(super) fn step(draft: &mut Draft<'_>) {
     }
     keep_mounted(draft, &current);
     if let Some(since) = unused {
-        let hours = (draft.world.now - since) / 3600;
+        let hours = (draft.view.now - since) / 3600;
         draft.verdicts.retain(|verdict| verdict.kind != ConditionKind::Placed);
-        let message = format!("no pod has used it for {hours} h (spec.keep.unusedFor)");
+        let message = format!("no pod has used the dataset for {hours} h (spec.keep.unusedFor)");
         draft.find(ConditionKind::Placed, true, Reason::NotWanted, message);
     }
 }
@@ -50,15 +45,15 @@ pub(super) fn step(draft: &mut Draft<'_>) {
 /// Since when no pod uses the dataset, if that is longer than `keep.unusedFor`.
 fn unused_since(draft: &mut Draft<'_>) -> Option<i64> {
     let Keeping::UnusedFor(most) = draft.spec.keep else { return None };
-    if !draft.world.users.is_empty() {
+    if !draft.view.users.is_empty() {
         return None;
     }
     // The last pod may have ended just now: the status is written after this.
     let had_users = draft.status.users.as_ref().is_some_and(|users| users.count > 0);
     let last_used = draft.status.last_used.as_ref().map_or(draft.dataset.meta.created, |time| time.0.as_second());
-    let since = if had_users { draft.world.now } else { last_used };
+    let since = if had_users { draft.view.now } else { last_used };
     let due = since.saturating_add(i64::try_from(most.as_secs()).unwrap_or(i64::MAX));
-    if draft.world.now < due {
+    if draft.view.now < due {
         draft.decision.again(due);
         return None;
     }
@@ -71,13 +66,13 @@ pub(super) fn pin(draft: &mut Draft<'_>) {
     if draft.spec.keep != Keeping::Pinned {
         return;
     }
-    let world = draft.world;
+    let view = draft.view;
     let snapshots: Vec<String> = draft.status.snapshot.iter().chain(&draft.status.next).cloned().collect();
     for snapshot in &snapshots {
         let extent = extent_of(draft, snapshot);
-        let fit = world.nodes.iter().filter(|facts| !is_local(draft) && is_fit(draft, facts, snapshot)).count();
+        let fit = view.nodes.iter().filter(|facts| !is_local(draft) && is_fit(draft, facts, snapshot)).count();
         let (room, whole) = (share(draft, extent, fit), part(draft, extent.0, fit));
-        for facts in &world.nodes {
+        for facts in &view.nodes {
             let cached = facts.snapshot(snapshot).map_or(0, |cached| cached.bytes);
             let pinned = tenths_of(room, cached, whole);
             if pinned > 0 && !is_decided(draft, facts, snapshot) {
@@ -90,8 +85,8 @@ pub(super) fn pin(draft: &mut Draft<'_>) {
 
 /// Keeps the promises as they are.
 fn keep_promises(draft: &mut Draft<'_>) {
-    let world = draft.world;
-    for facts in &world.nodes {
+    let view = draft.view;
+    for facts in &view.nodes {
         for promise in own(draft, facts) {
             promise_of(draft, facts, promise);
         }
@@ -111,8 +106,8 @@ pub(super) fn promise_of(draft: &mut Draft<'_>, facts: &NodeFacts<'_>, promise: 
 
 /// Earlier snapshots stay where pods read them.
 fn keep_mounted(draft: &mut Draft<'_>, current: &str) {
-    let world = draft.world;
-    for facts in &world.nodes {
+    let view = draft.view;
+    for facts in &view.nodes {
         for promise in own(draft, facts) {
             let is_mounted = facts.snapshot(&promise.snapshot).is_some_and(|cached| cached.mounts > 0);
             if promise.snapshot != current && is_mounted {
@@ -157,8 +152,8 @@ pub(super) fn is_local(draft: &Draft<'_>) -> bool {
 
 /// Chooses the nodes of a snapshot. `first`: it is the one that pods read, which the condition is about.
 fn place(draft: &mut Draft<'_>, snapshot: &str, first: bool, wanted_at_all: bool) {
-    let world = draft.world;
-    let fit: Vec<&NodeFacts<'_>> = world.nodes.iter().filter(|facts| is_fit(draft, facts, snapshot)).collect();
+    let view = draft.view;
+    let fit: Vec<&NodeFacts<'_>> = view.nodes.iter().filter(|facts| is_fit(draft, facts, snapshot)).collect();
     let count = match draft.spec.count {
         _ if !wanted_at_all => Some(0),
         NodeCount::Number(0) => Some(0),
@@ -171,7 +166,7 @@ fn place(draft: &mut Draft<'_>, snapshot: &str, first: bool, wanted_at_all: bool
 
     if count == Some(0) {
         if first {
-            let message = "spec.nodes.count is 0: pods bring the bytes to their nodes";
+            let message = "spec.nodes.count is 0: nodes cache what their pods read";
             draft.find(ConditionKind::Placed, true, Reason::NotWanted, message);
         }
         return;
@@ -195,7 +190,7 @@ fn place(draft: &mut Draft<'_>, snapshot: &str, first: bool, wanted_at_all: bool
     let holding = holding(draft, snapshot);
     match shortage {
         None if holding >= wanted => {
-            draft.find(ConditionKind::Placed, true, Reason::Promised, format!("{holding} nodes hold it"));
+            draft.find(ConditionKind::Placed, true, Reason::Promised, format!("{holding} nodes hold the dataset"));
         }
         None => {
             let message = format!("{holding} of {wanted} nodes have promised room");
@@ -295,6 +290,6 @@ fn is_decided(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str) -> bool 
 
 /// The chosen nodes whose larderd has the promise in its store.
 fn holding(draft: &Draft<'_>, snapshot: &str) -> usize {
-    let chosen = draft.world.nodes.iter().filter(|facts| is_decided(draft, facts, snapshot));
+    let chosen = draft.view.nodes.iter().filter(|facts| is_decided(draft, facts, snapshot));
     chosen.filter(|facts| facts.has_promised(draft.uid(), snapshot)).count()
 }

@@ -100,7 +100,7 @@ pub(super) fn warm_job(draft: &Draft<'_>, node: &str, claim: &str, purpose: &str
 fn container(draft: &Draft<'_>, arguments: &[String]) -> Value {
     json!({
         "name": "larder",
-        "image": draft.world.settings.image,
+        "image": draft.view.settings.image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["larder"],
         "args": arguments,

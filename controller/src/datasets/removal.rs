@@ -6,35 +6,35 @@ use serde_json::json;
 
 use super::in_use::standing;
 use super::report;
-use crate::datasets::input::{Decision, World};
+use crate::datasets::input::{DatasetView, Decision};
 use crate::objects::DatasetObject;
 use crate::write::{Change, Write};
 use larder_kube::kinds::Kind;
 
-pub(super) fn decide(world: &World<'_>, dataset: &DatasetObject) -> Decision {
+pub(super) fn decide(view: &DatasetView<'_>, dataset: &DatasetObject) -> Decision {
     let mut decision = Decision::default();
     let mut delete = |kind, namespace: &str, name: &str, uid: &str| {
         decision.writes.push(Write::new(kind, namespace, name, Change::Delete(uid.to_owned())));
     };
-    for job in world.jobs.iter().filter(|job| !job.meta.deleting) {
+    for job in view.jobs.iter().filter(|job| !job.meta.deleting) {
         delete(Kind::Job, &job.meta.key.namespace, &job.meta.key.name, &job.meta.uid);
     }
     // Kubernetes keeps a claim as long as a pod has it, and gives it to no new one.
-    let own = world.claims.iter().filter(|claim| claim.role.is_some());
+    let own = view.claims.iter().filter(|claim| claim.role.is_some());
     for claim in own.clone().filter(|claim| !claim.meta.deleting) {
         delete(Kind::Claim, &claim.meta.key.namespace, &claim.meta.key.name, &claim.meta.uid);
     }
-    if !world.users.is_empty() {
-        decision.promises = standing(world, dataset);
-        report::in_use(world, dataset, &mut decision);
+    if !view.users.is_empty() {
+        decision.promises = standing(view, dataset);
+        report::in_use(view, dataset, &mut decision);
         return decision;
     }
-    for volume in world.volumes.iter().filter(|volume| !volume.meta.deleting) {
+    for volume in view.volumes.iter().filter(|volume| !volume.meta.deleting) {
         delete(Kind::Volume, "", &volume.meta.key.name, &volume.meta.uid);
     }
     // A volume goes with its claim, which may be of a namespace that does not know that the dataset is deleted.
-    let has_volumes = world.volumes.iter().any(|volume| !volume.meta.deleting);
-    let left = own.count() > 0 || has_volumes || !world.jobs.is_empty() || is_on_a_node(world, dataset);
+    let has_volumes = view.volumes.iter().any(|volume| !volume.meta.deleting);
+    let left = own.count() > 0 || has_volumes || !view.jobs.is_empty() || is_on_a_node(view, dataset);
     let finalizers = dataset.dataset.metadata.finalizers.as_deref().unwrap_or_default();
     if !left && finalizers.iter().any(|name| name == FINALIZER) {
         let others: Vec<&String> = finalizers.iter().filter(|name| *name != FINALIZER).collect();
@@ -47,10 +47,10 @@ pub(super) fn decide(world: &World<'_>, dataset: &DatasetObject) -> Decision {
 }
 
 /// True while a node promises room to it or has its label.
-fn is_on_a_node(world: &World<'_>, dataset: &DatasetObject) -> bool {
+fn is_on_a_node(view: &DatasetView<'_>, dataset: &DatasetObject) -> bool {
     let key = &dataset.meta.key;
     let label = DatasetKey::new(&key.namespace, &key.name).node_label();
-    world.nodes.iter().any(|facts| {
+    view.nodes.iter().any(|facts| {
         let promised =
             facts.cache.is_some_and(|cache| cache.spec.datasets.iter().any(|there| there.uid == dataset.meta.uid));
         promised || label.as_ref().is_ok_and(|label| facts.node.labels.contains_key(label))

@@ -9,25 +9,25 @@ use serde_json::json;
 
 use super::in_use::standing;
 use super::status_draft::{Draft, Verdict, time};
-use crate::datasets::input::{Decision, World};
+use crate::datasets::input::{DatasetView, Decision};
+use crate::events::write_event;
 use crate::objects::{DatasetObject, Key};
 use crate::write::{Change, Write};
-use larder_kube::events::event;
+use larder_kube::events::Severity;
 use larder_kube::kinds::Kind;
-use larder_kube::short_hash::short_hash;
 
-/// How long small news wait.
+/// How long small changes of a status wait, so that several are written together.
 const SMALL_NEWS_SECONDS: i64 = 30;
 
 pub(super) fn step(draft: &mut Draft<'_>) {
-    if let Some(message) = refusal(draft.world, &draft.decision) {
+    if let Some(message) = refusal(draft.view, &draft.decision) {
         draft.verdicts.retain(|verdict| verdict.kind != ConditionKind::Degraded);
         draft.find(ConditionKind::Degraded, true, Reason::WriteRefused, message);
     }
-    if draft.world.is_left_out && draft.found(ConditionKind::Degraded).is_none() {
+    if draft.view.is_left_out && draft.found(ConditionKind::Degraded).is_none() {
         let message = format!(
-            "inline volumes cannot name it: the room of {} in the list of those that they can name is used up by older \
-             Datasets",
+            "inline volumes cannot name this dataset: older Datasets of {} use up its share of the list of datasets \
+             that inline volumes can name",
             draft.key().namespace
         );
         draft.find(ConditionKind::Degraded, true, Reason::InlineLimit, message);
@@ -39,21 +39,21 @@ pub(super) fn step(draft: &mut Draft<'_>) {
     let holds_up = [ConditionKind::Imported, ConditionKind::Placed, ConditionKind::Warm].into_iter().find_map(first_of);
     match holds_up {
         Some(verdict) => draft.find(ConditionKind::Ready, false, verdict.reason, verdict.message),
-        None => draft.find(ConditionKind::Ready, true, Reason::Available, "pods may mount it"),
+        None => draft.find(ConditionKind::Ready, true, Reason::Available, "pods can mount the dataset"),
     }
-    let (world, dataset) = (draft.world, draft.dataset);
+    let (view, dataset) = (draft.view, draft.dataset);
     let verdicts = std::mem::take(&mut draft.verdicts);
     let mut status = std::mem::take(&mut draft.status);
-    users(world, &mut status);
+    users(view, &mut status);
     status.shown = Some(shown(&status));
-    finish(world, dataset, status, verdicts, &mut draft.decision);
+    finish(view, dataset, status, verdicts, &mut draft.decision);
 }
 
 /// The words of the API about a write that it refused and that is about to be tried again.
-fn refusal(world: &World<'_>, decision: &Decision) -> Option<String> {
+fn refusal(view: &DatasetView<'_>, decision: &Decision) -> Option<String> {
     decision.writes.iter().find_map(|write| {
         let key = Key::new(&write.namespace, &write.name);
-        let said = world.refused.get(&(write.kind, key.clone()))?;
+        let said = view.refused.get(&(write.kind, key.clone()))?;
         let said: String = said.chars().take(500).collect();
         Some(format!("{} {key}: {said}", write.kind.name()))
     })
@@ -61,14 +61,14 @@ fn refusal(world: &World<'_>, decision: &Decision) -> Option<String> {
 
 /// The status of a dataset whose spec is not accepted. It keeps its promises and its snapshot.
 pub(super) fn refused(
-    world: &World<'_>,
+    view: &DatasetView<'_>,
     dataset: &DatasetObject,
     mut status: DatasetStatus,
     mut decision: Decision,
     reason: Reason,
     message: String,
 ) -> Decision {
-    decision.promises = standing(world, dataset);
+    decision.promises = standing(view, dataset);
     let of = |kind, reason, message: &str| Verdict { kind, status: false, reason, message: message.to_owned() };
     let verdicts = vec![
         of(ConditionKind::Imported, reason, &message),
@@ -77,26 +77,26 @@ pub(super) fn refused(
         of(ConditionKind::Degraded, Reason::AsWanted, ""),
         of(ConditionKind::Ready, reason, &message),
     ];
-    users(world, &mut status);
-    finish(world, dataset, status, verdicts, &mut decision);
+    users(view, &mut status);
+    finish(view, dataset, status, verdicts, &mut decision);
     decision
 }
 
 /// The status of a deleted dataset that pods still read.
-pub(super) fn in_use(world: &World<'_>, dataset: &DatasetObject, decision: &mut Decision) {
+pub(super) fn in_use(view: &DatasetView<'_>, dataset: &DatasetObject, decision: &mut Decision) {
     let mut status = dataset.dataset.status.clone().unwrap_or_default();
-    users(world, &mut status);
+    users(view, &mut status);
     let users = status.users.clone().unwrap_or_default();
     let mut message = format!("deleted; it will be removed when these pods end: {}", users.pods.join(", "));
     if users.count as usize > users.pods.len() {
         message += &format!(" and {} more", users.count as usize - users.pods.len());
     }
     let verdict = Verdict { kind: ConditionKind::Ready, status: false, reason: Reason::InUse, message };
-    finish(world, dataset, status, vec![verdict], decision);
+    finish(view, dataset, status, vec![verdict], decision);
 }
 
-fn users(world: &World<'_>, status: &mut DatasetStatus) {
-    let mut pods: Vec<String> = world.users.iter().map(|pod| pod.meta.key.to_string()).collect();
+fn users(view: &DatasetView<'_>, status: &mut DatasetStatus) {
+    let mut pods: Vec<String> = view.users.iter().map(|pod| pod.meta.key.to_string()).collect();
     pods.sort();
     let count = pods.len() as u32;
     let had = status.users.as_ref().is_some_and(|users| users.count > 0);
@@ -104,7 +104,7 @@ fn users(world: &World<'_>, status: &mut DatasetStatus) {
     status.users = Some(Users { count, pods });
     match (had, count) {
         (_, 1..) => status.last_used = None,
-        (true, 0) => status.last_used = Some(time(world.now)),
+        (true, 0) => status.last_used = Some(time(view.now)),
         (false, 0) => {}
     }
 }
@@ -120,7 +120,7 @@ fn shown(status: &DatasetStatus) -> Shown {
 
 /// Adds the write of the status, and an event if something went wrong.
 fn finish(
-    world: &World<'_>,
+    view: &DatasetView<'_>,
     dataset: &DatasetObject,
     mut status: DatasetStatus,
     verdicts: Vec<Verdict>,
@@ -139,7 +139,7 @@ fn finish(
         };
         let (is, since) =
             (if verdict.status { "True" } else { "False" }, old.filter(|old| old.status == status_text(verdict)));
-        let since = since.map_or_else(|| time(world.now), |old| old.last_transition_time.clone());
+        let since = since.map_or_else(|| time(view.now), |old| old.last_transition_time.clone());
         let changed = old.is_none_or(|old| old.status != is || old.reason != verdict.reason.as_str());
         if changed && kind == ConditionKind::Ready && !verdict.status && is_trouble(verdict.reason) {
             bad_news = Some(verdict.clone());
@@ -150,24 +150,18 @@ fn finish(
     if status == before {
         return;
     }
-    if !is_big_news(&before, &status) && world.status_age < SMALL_NEWS_SECONDS {
-        decision.again(world.now + SMALL_NEWS_SECONDS - world.status_age);
+    if !is_big_news(&before, &status) && view.status_age < SMALL_NEWS_SECONDS {
+        decision.again(view.now + SMALL_NEWS_SECONDS - view.status_age);
         return;
     }
     let key = &dataset.meta.key;
     if let Some(verdict) = bad_news {
-        let regarding = json!({
-            "apiVersion": Kind::Dataset.api_version(),
-            "kind": Kind::Dataset.name(),
-            "namespace": key.namespace,
-            "name": key.name,
-            "uid": dataset.meta.uid,
-        });
-        let name =
-            format!("{}.{}", key.name, short_hash(&[&dataset.meta.uid, verdict.reason.as_str(), &verdict.message]));
-        if !world.told.contains(&name) {
-            let event = event(world.now, regarding, "Warning", verdict.reason.as_str(), &verdict.message);
-            decision.writes.push(Write::new(Kind::Event, &key.namespace, &name, Change::Create(event)));
+        let reason = verdict.reason.as_str();
+        let said = (Severity::Warning, reason, &*verdict.message);
+        let identity = [&*dataset.meta.uid, reason, &*verdict.message];
+        let write = write_event(view.now, Kind::Dataset, &dataset.meta, &identity, said);
+        if !view.emitted.contains(&write.name) {
+            decision.writes.push(write);
         }
     }
     let fields = json!({"status": status});

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use larder_api::{CheckedSpec, ConditionKind, DatasetStatus, Reason};
 
-use crate::datasets::input::{Decision, World};
+use crate::datasets::input::{DatasetView, Decision};
 use crate::objects::{DatasetObject, Key};
 use crate::write::{Change, Write};
 use larder_kube::kinds::Kind;
@@ -22,7 +22,7 @@ pub(super) struct Verdict {
 
 /// A decision in the making.
 pub(super) struct Draft<'a> {
-    pub(super) world: &'a World<'a>,
+    pub(super) view: &'a DatasetView<'a>,
     pub(super) dataset: &'a DatasetObject,
     pub(super) spec: CheckedSpec,
     pub(super) status: DatasetStatus,

@@ -29,9 +29,9 @@ fn decide_about(dataset: &DatasetObject, jobs: &[Job], pods: &[Pod]) -> Decision
 }
 
 fn decide_on(nodes: Vec<NodeFacts<'_>>, dataset: &DatasetObject, jobs: &[Job], pods: &[Pod]) -> Decision {
-    let (settings, told) = (Settings { image: "larder:1".into(), ..Settings::default() }, BTreeSet::new());
+    let (settings, emitted) = (Settings { image: "larder:1".into(), ..Settings::default() }, BTreeSet::new());
     let key = dataset.meta.key.clone();
-    decide(&World {
+    decide(&DatasetView {
         now: 1_000_000,
         settings: &settings,
         key: &key,
@@ -46,7 +46,7 @@ fn decide_on(nodes: Vec<NodeFacts<'_>>, dataset: &DatasetObject, jobs: &[Job], p
         wishes: Vec::new(),
         warming_slots: 1,
         status_age: i64::MAX,
-        told: &told,
+        emitted: &emitted,
         refused: &Refusals::new(),
         wishes_unknown: false,
         is_left_out: false,
@@ -261,13 +261,13 @@ fn each_node_that_has_bytes_is_asked_to_drop_them_and_waited_for_unless_it_is_no
         let meta = Meta { key: Key::cluster(name), ..Meta::default() };
         Node { meta, ready, ..Node::default() }
     };
-    let cache = |told: &[CleanedSnapshot], observed: i64, has: &[(&str, u64)]| {
+    let cache = |asked: &[CleanedSnapshot], observed: i64, has: &[(&str, u64)]| {
         let snapshots: Vec<Value> = has.iter().map(|(id, bytes)| json!({"snapshot": id, "bytes": bytes})).collect();
         let cache: NodeCache = serde_json::from_value(json!({
             "apiVersion": "larder.dev/v1alpha1",
             "kind": "NodeCache",
             "metadata": {},
-            "spec": {"clean": told},
+            "spec": {"clean": asked},
             "status": {"observedGeneration": observed, "snapshots": snapshots},
         }))
         .unwrap();
@@ -275,9 +275,9 @@ fn each_node_that_has_bytes_is_asked_to_drop_them_and_waited_for_unless_it_is_no
     };
     let others =
         [PromisedDataset { uid: "another".into(), snapshot: earlier.clone(), bytes: 1, ..PromisedDataset::default() }];
-    let (has_both, told) = ([(current.as_str(), 9), (earlier.as_str(), 9)], [entry(&current)]);
-    let (fresh, waiting) = (cache(&[], 2, &has_both), cache(&told, 1, &has_both[..1]));
-    let (acted, empty) = (cache(&told, 2, &[]), cache(&[], 2, &[(&current, 0), ("c", 9)]));
+    let (has_both, asked) = ([(current.as_str(), 9), (earlier.as_str(), 9)], [entry(&current)]);
+    let (fresh, waiting) = (cache(&[], 2, &has_both), cache(&asked, 1, &has_both[..1]));
+    let (acted, empty) = (cache(&asked, 2, &[]), cache(&[], 2, &[(&current, 0), ("c", 9)]));
     let (is_ready, is_not) = (node("n", true), node("n", false));
     let asked = |node, cache, promised| {
         let decision = decide_on(vec![NodeFacts { node, cache: Some(cache), promised }], &dataset, &[], &[]);

@@ -39,8 +39,8 @@ impl Holder<'_> {
 }
 
 pub(super) fn step(draft: &mut Draft<'_>) {
-    let world = draft.world;
-    let mut slots = world.warming_slots;
+    let view = draft.view;
+    let mut slots = view.warming_slots;
     let snapshots: Vec<String> = draft.status.snapshot.iter().chain(&draft.status.next).cloned().collect();
     let mut jobs_wanted = Vec::new();
     for (index, snapshot) in snapshots.iter().enumerate() {
@@ -69,17 +69,17 @@ pub(super) fn step(draft: &mut Draft<'_>) {
                 None if holder.facts.node.ready => {
                     draft.decision.is_queued = true;
                     // A job that does not start loses its slot in silence.
-                    draft.decision.again(world.now + QUEUED_SECONDS);
+                    draft.decision.again(view.now + QUEUED_SECONDS);
                 }
                 Some(job) if job.meta.deleting => {}
                 // Not all of it fits: another try is worth it when Kubernetes has removed this one, and not before.
                 Some(job) if job.end.is_some() && !holder.promised => {}
                 // The bytes went again after it had ended.
-                Some(job) if job.end.as_ref().is_some_and(|end| end.at + REPORT_SECONDS < world.now) => {
+                Some(job) if job.end.as_ref().is_some_and(|end| end.at + REPORT_SECONDS < view.now) => {
                     let (key, uid) = (job.meta.key.clone(), job.meta.uid.clone());
                     draft.write(Kind::Job, &key.namespace, &key.name, Change::Delete(uid));
                 }
-                Some(job) if job.end.is_some() => draft.decision.again(world.now + REPORT_SECONDS + 1),
+                Some(job) if job.end.is_some() => draft.decision.again(view.now + REPORT_SECONDS + 1),
                 _ => {}
             }
         }
@@ -96,13 +96,13 @@ pub(super) fn step(draft: &mut Draft<'_>) {
 
 /// The nodes that are to hold a snapshot. Those that only keep what they have are none of them.
 fn holders<'a>(draft: &Draft<'a>, snapshot: &str) -> Vec<Holder<'a>> {
-    let world = draft.world;
+    let view = draft.view;
     let decided = |facts: &&NodeFacts<'_>| {
         let promises = draft.decision.promises.get(&facts.node.meta.key.name);
         promises.into_iter().flatten().find(|promise| promise.snapshot == snapshot).map(|promise| promise.bytes)
     };
     let mut holders = Vec::new();
-    for facts in &world.nodes {
+    for facts in &view.nodes {
         let Some(bytes) = decided(&facts) else { continue };
         if draft.only_pinned.contains(&(facts.node.meta.key.name.clone(), snapshot.to_owned())) {
             continue;
@@ -116,7 +116,7 @@ fn holders<'a>(draft: &Draft<'a>, snapshot: &str) -> Vec<Holder<'a>> {
             promised: facts.has_promised(draft.uid(), snapshot),
             cached: here.map_or(0, |here| here.bytes),
             wanted,
-            job: world.jobs.iter().find(|job| job.meta.key.name == name).copied(),
+            job: view.jobs.iter().find(|job| job.meta.key.name == name).copied(),
             only_wished: draft.only_wished.contains(&(facts.node.meta.key.name.clone(), snapshot.to_owned())),
         });
     }
@@ -135,8 +135,8 @@ pub(super) fn next_is_ready(draft: &Draft<'_>, snapshot: &str) -> bool {
 
 /// Ends what warms a node that is not to hold the snapshot any more.
 fn end_others(draft: &mut Draft<'_>, wanted: &[String]) {
-    let world = draft.world;
-    for job in &world.jobs {
+    let view = draft.view;
+    for job in &view.jobs {
         let name = &job.meta.key.name;
         if job.role.role == ROLE_WARM && job.end.is_none() && !job.meta.deleting && !wanted.contains(name) {
             draft.write(Kind::Job, &job.meta.key.namespace, name, Change::Delete(job.meta.uid.clone()));
@@ -151,14 +151,14 @@ fn tell_without_nodes(draft: &mut Draft<'_>) {
     draft.status.lagging.clear();
     let placed = draft.found(ConditionKind::Placed).map(|verdict| (verdict.status, verdict.reason));
     if placed == Some((true, Reason::NotWanted)) {
-        draft.find(ConditionKind::Warm, true, Reason::NotWanted, "no node is to hold it before a pod asks");
+        draft.find(ConditionKind::Warm, true, Reason::NotWanted, "nodes hold the dataset once a pod reads it");
     } else {
         draft.find(ConditionKind::Warm, false, Reason::Waiting, "no node has promised room yet");
     }
 }
 
 fn tell(draft: &mut Draft<'_>, holders: &[Holder<'_>]) {
-    let world = draft.world;
+    let view = draft.view;
     let count = |of: &dyn Fn(&Holder<'_>) -> bool| holders.iter().filter(|holder| of(holder)).count() as u32;
     let wanted = count(&|_| true);
     let (holding, warm) = (count(&|holder| holder.promised), count(&|holder| holder.is_warm()));
@@ -172,8 +172,8 @@ fn tell(draft: &mut Draft<'_>, holders: &[Holder<'_>]) {
         draft.status.percent = Some(percent);
         let begun = holders.iter().filter_map(|holder| holder.job).map(|job| job.meta.created).min();
         let eta = begun.filter(|_| (10..100).contains(&percent)).map(|begun| {
-            let took = (world.now - begun).max(1);
-            world.now + took * i64::from(100 - percent) / i64::from(percent)
+            let took = (view.now - begun).max(1);
+            view.now + took * i64::from(100 - percent) / i64::from(percent)
         });
         draft.status.eta = eta.map(time);
     }
@@ -185,7 +185,7 @@ fn tell(draft: &mut Draft<'_>, holders: &[Holder<'_>]) {
     }
     let failed = draft.status.lagging.iter().find(|lag| lag.reason == LagReason::WarmingFailed).cloned();
     let (reason, message) = match failed {
-        Some(lag) => (Reason::WarmingFailed, format!("{}: {}; it is tried again", lag.node, lag.message)),
+        Some(lag) => (Reason::WarmingFailed, format!("{}: {}; retrying", lag.node, lag.message)),
         None if holding == 0 => (Reason::Waiting, "no node has promised room yet".to_owned()),
         None => (Reason::Warming, format!("{percent} % on {wanted} nodes; {warm} have all bytes")),
     };
@@ -205,33 +205,33 @@ fn lag(draft: &Draft<'_>, holder: &Holder<'_>) -> Option<LaggingNode> {
         return None;
     }
     let node = &holder.facts.node;
-    let told = |reason, message: &str| {
+    let lag = |reason, message: &str| {
         Some(LaggingNode { node: node.meta.key.name.clone(), reason, message: message.to_owned() })
     };
     if !node.ready {
-        return told(LagReason::NotReporting, "is not ready");
+        return lag(LagReason::NotReporting, "is not ready");
     }
     let status = holder.facts.cache.and_then(|cache| cache.status.as_ref());
     let unkept = status.and_then(|status| status.unkept.iter().find(|unkept| unkept.uid == draft.uid()));
     if let Some(unkept) = unkept {
         let missing = larder_dataset::size::show_bytes(unkept.missing_bytes);
-        return told(LagReason::PromiseUnkept, &format!("lacks {missing} of room for its promise"));
+        return lag(LagReason::PromiseUnkept, &format!("lacks {missing} of room for its promise"));
     }
     if !holder.taken {
-        return told(LagReason::Queued, "its larderd has not promised the room yet");
+        return lag(LagReason::Queued, "its larderd has not promised the space yet");
     }
     let Some(job) = holder.job else {
-        return told(LagReason::Queued, "waits until fewer pods warm");
+        return lag(LagReason::Queued, "waits for a slot: the limit of warming pods is reached");
     };
-    let pod = draft.world.job_pods.iter().find(|pod| pod.job == job.meta.key.name);
+    let pod = draft.view.job_pods.iter().find(|pod| pod.job == job.meta.key.name);
     match pod {
         Some(Pod { terminated: Some(end), .. }) if end.exit_code != 0 => {
-            told(LagReason::WarmingFailed, end.message.trim().lines().last().unwrap_or(&end.reason))
+            lag(LagReason::WarmingFailed, end.message.trim().lines().last().unwrap_or(&end.reason))
         }
         Some(Pod { waiting: Some(waiting), .. }) if waiting.reason != "ContainerCreating" => {
-            told(LagReason::PodPending, format!("{} {}", waiting.reason, waiting.message).trim())
+            lag(LagReason::PodPending, format!("{} {}", waiting.reason, waiting.message).trim())
         }
-        None => told(LagReason::PodPending, ""),
-        Some(_) => told(LagReason::Warming, ""),
+        None => lag(LagReason::PodPending, ""),
+        Some(_) => lag(LagReason::Warming, ""),
     }
 }

@@ -12,9 +12,9 @@ use larder_dataset::nodes::choose;
 
 use super::status_draft::Draft;
 use super::{origin, place};
-use crate::datasets::input::{Decision, NodeFacts, World};
-use crate::kueue::wish::{Progress, Warmth, Wish};
+use crate::datasets::input::{DatasetView, Decision, NodeFacts};
 use crate::objects::DatasetObject;
+use crate::warm_request::{Progress, WarmRequest, Warmth};
 
 /// The nodes of a wish.
 #[derive(Clone)]
@@ -27,20 +27,20 @@ struct Granted {
 }
 
 pub(super) fn step(draft: &mut Draft<'_>) {
-    let world = draft.world;
-    if world.wishes_unknown {
+    let view = draft.view;
+    if view.wishes_unknown {
         keep_promises(draft);
     }
-    if world.wishes.is_empty() {
+    if view.wishes.is_empty() {
         return;
     }
     let own = draft.key().namespace.clone();
-    let (granted, refused): (Vec<&Wish>, Vec<&Wish>) =
-        world.wishes.iter().partition(|wish| draft.spec.is_granted(&own, &wish.by.key().namespace));
+    let (granted, refused): (Vec<&WarmRequest>, Vec<&WarmRequest>) =
+        view.wishes.iter().partition(|wish| draft.spec.is_granted(&own, &wish.by.key().namespace));
     refused.into_iter().for_each(|wish| refuse(&mut draft.decision, wish));
     if origin::is_folder(&draft.spec) {
         let warmth =
-            Warmth { wanted: 1, holding: 1, why: "a folder, which is read as it is".into(), ..Warmth::default() };
+            Warmth { wanted: 1, holding: 1, why: "a directory, which is not cached".into(), ..Warmth::default() };
         granted.into_iter().for_each(|wish| tell(draft, wish, warmth.clone()));
         return;
     }
@@ -63,9 +63,9 @@ pub(super) fn step(draft: &mut Draft<'_>) {
 
 /// While nobody knows which jobs there are, what was promised to them stays.
 fn keep_promises(draft: &mut Draft<'_>) {
-    let world = draft.world;
+    let view = draft.view;
     let snapshots: Vec<String> = draft.status.snapshot.iter().chain(&draft.status.next).cloned().collect();
-    for facts in &world.nodes {
+    for facts in &view.nodes {
         let own = facts.promised.iter().filter(|there| there.uid == draft.uid() && snapshots.contains(&there.snapshot));
         for there in own.cloned().collect::<Vec<_>>() {
             promise(draft, facts, &there.snapshot, there.bytes);
@@ -74,9 +74,9 @@ fn keep_promises(draft: &mut Draft<'_>) {
 }
 
 /// Wishes for a dataset whose spec is not accepted.
-pub(super) fn hold(world: &World<'_>, dataset: &DatasetObject, reason: Reason, decision: &mut Decision) {
+pub(super) fn hold(view: &DatasetView<'_>, dataset: &DatasetObject, reason: Reason, decision: &mut Decision) {
     let own = &dataset.meta.key.namespace;
-    for wish in &world.wishes {
+    for wish in &view.wishes {
         if dataset.dataset.spec.is_granted(own, &wish.by.key().namespace) {
             let warmth = Warmth { why: reason.to_string(), ..Warmth::default() };
             decision.progress.insert(wish.by.clone(), Progress::Warms(warmth));
@@ -87,15 +87,15 @@ pub(super) fn hold(world: &World<'_>, dataset: &DatasetObject, reason: Reason, d
 }
 
 /// Wishes for a dataset that is not there, or may not be used.
-pub(super) fn refuse_all(world: &World<'_>, decision: &mut Decision) {
-    world.wishes.iter().for_each(|wish| refuse(decision, wish));
+pub(super) fn refuse_all(view: &DatasetView<'_>, decision: &mut Decision) {
+    view.wishes.iter().for_each(|wish| refuse(decision, wish));
 }
 
-fn refuse(decision: &mut Decision, wish: &Wish) {
+fn refuse(decision: &mut Decision, wish: &WarmRequest) {
     decision.progress.insert(wish.by.clone(), Progress::Refused);
 }
 
-fn tell(draft: &mut Draft<'_>, wish: &Wish, warmth: Warmth) {
+fn tell(draft: &mut Draft<'_>, wish: &WarmRequest, warmth: Warmth) {
     let progress = &mut draft.decision.progress;
     let all = match progress.get(&wish.by) {
         Some(Progress::Warms(before)) => before.and(&warmth),
@@ -105,15 +105,15 @@ fn tell(draft: &mut Draft<'_>, wish: &Wish, warmth: Warmth) {
 }
 
 /// Promises room for a snapshot to each wish.
-fn place<'a>(draft: &mut Draft<'_>, wishes: &[&'a Wish], snapshot: &str) -> Vec<(&'a Wish, Granted)> {
-    let world = draft.world;
+fn place<'a>(draft: &mut Draft<'_>, wishes: &[&'a WarmRequest], snapshot: &str) -> Vec<(&'a WarmRequest, Granted)> {
+    let view = draft.view;
     if !place::is_local(draft) {
         let room = place_shares(draft, snapshot);
         return wishes.iter().map(|wish| (*wish, room.clone())).collect();
     }
     let may_hold = |facts: &&NodeFacts<'_>| place::may_hold(draft, facts, snapshot);
-    let able: Vec<&NodeFacts<'_>> = world.nodes.iter().filter(may_hold).collect();
-    let mut wishes: Vec<(Vec<&NodeFacts<'_>>, &'a Wish)> = wishes
+    let able: Vec<&NodeFacts<'_>> = view.nodes.iter().filter(may_hold).collect();
+    let mut wishes: Vec<(Vec<&NodeFacts<'_>>, &'a WarmRequest)> = wishes
         .iter()
         .map(|wish| (able.iter().copied().filter(|facts| wish.places.allow(facts.node)).collect(), *wish))
         .collect();
@@ -133,7 +133,7 @@ fn place<'a>(draft: &mut Draft<'_>, wishes: &[&'a Wish], snapshot: &str) -> Vec<
         let more = choose(Some(wanted - nodes.len()), candidates(&used));
         nodes.extend(more.nodes);
         let why = if allowed.is_empty() {
-            "no node with a cache is ready and suits its pods".to_owned()
+            "no ready node with a cache matches the pods of the job".to_owned()
         } else {
             let shortage = choice.shortage.or(more.shortage).filter(|_| nodes.len() < wanted);
             shortage.map(|shortage| shortage.to_string()).unwrap_or_default()
@@ -150,8 +150,8 @@ fn place<'a>(draft: &mut Draft<'_>, wishes: &[&'a Wish], snapshot: &str) -> Vec<
 
 /// Of a dataset that nodes share, every node that suits it gets its share, whichever of them the pods run on.
 fn place_shares(draft: &mut Draft<'_>, snapshot: &str) -> Granted {
-    let world = draft.world;
-    let fit: Vec<&NodeFacts<'_>> = world.nodes.iter().filter(|facts| place::is_fit(draft, facts, snapshot)).collect();
+    let view = draft.view;
+    let fit: Vec<&NodeFacts<'_>> = view.nodes.iter().filter(|facts| place::is_fit(draft, facts, snapshot)).collect();
     let bytes = place::share(draft, place::extent_of(draft, snapshot), fit.len());
     let candidates = fit.iter().map(|facts| place::candidate(draft, facts, snapshot, bytes)).collect();
     let choice = choose(None, candidates);
@@ -177,7 +177,7 @@ fn warmth(draft: &Draft<'_>, room: &Granted, snapshot: &str) -> Warmth {
     let (bytes, _) = place::extent_of(draft, snapshot);
     let bytes = place::part(draft, bytes, if place::is_local(draft) { 1 } else { room.wanted });
     let mut warmth = Warmth { wanted: room.wanted as u64, why: room.why.clone(), ..Warmth::default() };
-    for facts in draft.world.nodes.iter().filter(|facts| room.nodes.contains(&facts.node.meta.key.name)) {
+    for facts in draft.view.nodes.iter().filter(|facts| room.nodes.contains(&facts.node.meta.key.name)) {
         let here = facts.snapshot(snapshot);
         let wanted = here.map(|here| here.wanted_bytes).filter(|wanted| *wanted > 0).unwrap_or(bytes).min(bytes);
         warmth.wanted_bytes += wanted;

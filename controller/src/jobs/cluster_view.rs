@@ -1,4 +1,4 @@
-//! The objects that a round looks at, and what is looked up in them.
+//! The snapshot of the cluster that a round looks at, and what is looked up in it.
 
 use larder_api::names::{DatasetKey, OUT_OF_SERVICE_TAINT};
 use larder_api::training_job::checked::CheckedJob;
@@ -9,21 +9,20 @@ use crate::jobs::objects::{JobObject, JobPod};
 use crate::jobs::plan::NodeRoom;
 use crate::kueue::known::Kueue;
 use crate::objects::{self, CacheObject, DatasetObject, Node};
+use crate::time::Seconds;
 use larder_kube::key::Key;
 use larder_kube::store::Store;
 
 /// What a round looks at.
 #[derive(Clone, Copy)]
-pub struct Scene<'a> {
-    /// Seconds since 1970.
-    pub now: i64,
+pub struct ClusterView<'a> {
+    /// The time.
+    pub now: Seconds,
     /// The image that has the agent of launchers.
     pub image: &'a str,
-    /// The nodes.
     pub nodes: &'a Store<Node>,
     /// Their caches.
     pub caches: &'a Store<CacheObject>,
-    /// The Datasets.
     pub datasets: &'a Store<DatasetObject>,
     /// All pods.
     pub pods: &'a Store<objects::Pod>,
@@ -43,14 +42,14 @@ pub struct Seen<'a> {
     pub of_job: &'a JobPod,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> ClusterView<'a> {
     /// The pods of a job.
     pub fn pods_of(&self, object: &JobObject, job: &CheckedJob) -> Vec<Seen<'a>> {
         let keys = self.jobs.pods.get(&object.meta.key).into_iter().flatten();
         let pods = keys.filter_map(|key| self.pods.get(key)).filter_map(|pod| {
             let of_job = pod.of_job.as_ref().filter(|of_job| of_job.uid == object.meta.uid)?;
             let id = pod_id(&object.meta.key.name, job, &pod.meta.key.name)?;
-            // Of a pod that was told to end by this process alone, the time is not known yet.
+            // The watch has not shown the deletion that this process asked for: until it does, the time is unknown.
             let leaving = of_job.leaving.or_else(|| pod.meta.deleting.then_some(self.now));
             let seen = Pod {
                 id,
@@ -67,7 +66,7 @@ impl<'a> Scene<'a> {
         pods.collect()
     }
 
-    /// The last attempt of which there is a pod, whosever it is: an earlier job of the same name may have left some behind.
+    /// The last attempt that has a pod, even another's: an earlier job of the same name may have left pods behind.
     pub fn last_attempt(&self, object: &JobObject, job: &CheckedJob) -> u32 {
         let Key { namespace, name } = &object.meta.key;
         let begin = Key::new(namespace, &format!("{name}-"));
@@ -85,13 +84,14 @@ impl<'a> Scene<'a> {
         self.jobs.jobs.get(job).is_some_and(|object| object.is_ours() && object.meta.uid == uid)
     }
 
-    /// How the node of a pod is, which was bound then. Of a new node, the pod may be heard of first.
-    pub fn health(&self, node: &str, bound_at: i64) -> NodeHealth {
+    /// The health of a pod's node. The watch of pods may be ahead of that of nodes, so an unknown node counts as not ready since the
+    /// pod was bound.
+    pub fn health(&self, node: &str, bound_at: Seconds) -> NodeHealth {
         let Some(node) = self.nodes.get(&Key::cluster(node)) else {
             return NodeHealth { unready_since: Some(bound_at), ..NodeHealth::default() };
         };
         NodeHealth {
-            unready_since: node.unready_since,
+            unready_since: node.unready_since.map(Seconds),
             is_out_of_service: node.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE_TAINT),
             device_fault: node.device_fault,
         }

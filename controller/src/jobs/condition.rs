@@ -1,5 +1,6 @@
 //! A condition of a kind that has only one.
 
+use crate::time::Seconds;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
@@ -14,12 +15,18 @@ pub(super) struct Finding {
 }
 
 /// A time as the API has it.
-pub(super) fn time(seconds: i64) -> Time {
-    Time(Timestamp::from_second(seconds).unwrap_or(Timestamp::UNIX_EPOCH))
+pub(super) fn time(at: Seconds) -> Time {
+    Time(Timestamp::from_second(at.0).unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
 /// A condition with what was found. It has its status since `now`, unless it had that `before`.
-pub(super) fn condition(kind: &str, finding: Finding, generation: i64, before: &[Condition], now: i64) -> Condition {
+pub(super) fn condition(
+    kind: &str,
+    finding: Finding,
+    generation: i64,
+    before: &[Condition],
+    now: Seconds,
+) -> Condition {
     let Finding { is, reason, message } = finding;
     let status = if is { "True" } else { "False" };
     let old = before.iter().find(|old| old.type_ == kind && old.status == status);

@@ -2,10 +2,11 @@
 
 use crate::jobs::machine::{Cause, Phase, Restarts, State};
 use crate::jobs::queue::{Role, Verdict};
+use crate::time::Seconds;
 
 /// What the steps of a job count. It is added to the metrics once the status that says so is written, and so only once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct Counts {
     /// Pods that were lost, in the order of [`Cause::ALL`].
     pub lost: [u64; Cause::ALL.len()],
     /// Times that a job was given room after it had waited.
@@ -16,10 +17,10 @@ pub struct Tally {
     pub preemptions: u64,
 }
 
-/// What of a state is compared with the one after a step.
+/// The part of a state that is compared with the one after a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Before {
-    waiting_since: Option<i64>,
+    waiting_since: Option<Seconds>,
     restarts: Restarts,
 }
 
@@ -31,9 +32,9 @@ impl Before {
     }
 }
 
-impl Tally {
+impl Counts {
     /// Counts a step that was made at `now`.
-    pub fn step(&mut self, before: Before, after: &State, now: i64) {
+    pub fn step(&mut self, before: Before, after: &State, now: Seconds) {
         for (lost, cause) in self.lost.iter_mut().zip(Cause::ALL) {
             *lost += u64::from(after.restarts.of(cause).saturating_sub(before.restarts.of(cause)));
         }

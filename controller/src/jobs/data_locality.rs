@@ -5,24 +5,24 @@ use std::collections::BTreeSet;
 use larder_api::training_job::checked::{CheckedJob, CheckedMount};
 use larder_dataset::Placement;
 
-use crate::jobs::cluster_view::{Scene, dataset_key};
+use crate::jobs::cluster_view::{ClusterView, dataset_key};
 use crate::jobs::machine::Data;
-use crate::kueue::wish::Warmth;
+use crate::warm_request::Warmth;
 use larder_kube::key::Key;
 
 /// How far each dataset of a job is on these nodes.
-pub fn on_nodes(scene: &Scene<'_>, job: &CheckedJob, nodes: &BTreeSet<String>) -> Vec<Data> {
+pub fn on_nodes(view: &ClusterView<'_>, job: &CheckedJob, nodes: &BTreeSet<String>) -> Vec<Data> {
     let data = |mount: &CheckedMount| Data {
         name: mount.dataset.to_string(),
-        percent: percent(scene, &dataset_key(&mount.dataset), nodes),
+        percent: percent(view, &dataset_key(&mount.dataset), nodes),
         enough: u64::from(mount.min_warm),
         timeout: i64::try_from(mount.warm_timeout.as_secs()).unwrap_or(i64::MAX),
     };
     job.datasets.iter().map(data).collect()
 }
 
-fn percent(scene: &Scene<'_>, key: &Key, nodes: &BTreeSet<String>) -> u64 {
-    let Some(object) = scene.datasets.get(key) else { return 0 };
+fn percent(view: &ClusterView<'_>, key: &Key, nodes: &BTreeSet<String>) -> u64 {
+    let Some(object) = view.datasets.get(key) else { return 0 };
     let spec = &object.dataset.spec;
     // A folder is read as it is.
     if spec.origin.source.starts_with("file://") {
@@ -34,10 +34,10 @@ fn percent(scene: &Scene<'_>, key: &Key, nodes: &BTreeSet<String>) -> u64 {
         let percent = object.dataset.status.as_ref().and_then(|status| status.percent);
         return percent.map_or(0, u64::from);
     }
-    let (Some(snapshot), bytes) = (scene.snapshot(key), scene.bytes(key)) else { return 0 };
+    let (Some(snapshot), bytes) = (view.snapshot(key), view.bytes(key)) else { return 0 };
     let mut warmth = Warmth { wanted: nodes.len() as u64, ..Warmth::default() };
     for node in nodes {
-        let status = scene.caches.get(&Key::cluster(node)).and_then(|cache| cache.status.as_ref());
+        let status = view.caches.get(&Key::cluster(node)).and_then(|cache| cache.status.as_ref());
         let here = status.and_then(|status| status.snapshots.iter().find(|here| here.snapshot == snapshot));
         warmth.wanted_bytes = warmth.wanted_bytes.saturating_add(bytes);
         warmth.cached_bytes = warmth.cached_bytes.saturating_add(here.map_or(0, |here| here.bytes.min(bytes)));

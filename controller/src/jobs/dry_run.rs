@@ -1,4 +1,4 @@
-//! Whether the API server would admit the pods of a job: it is asked for one of each role, and makes none.
+//! Whether the API server would create the pods of a job: a dry run of one pod of each role.
 
 use std::collections::BTreeMap;
 
@@ -11,71 +11,59 @@ use crate::write::{Change, Write};
 use larder_kube::key::Key;
 use larder_kube::kinds::Kind;
 
-/// What the API server says of pods that it was asked about, by their likeness.
-pub type Trials = BTreeMap<String, Trial>;
+/// The dry runs by the hash of the pod specs: jobs whose pods are alike share one.
+pub type DryRuns = BTreeMap<String, DryRun>;
 
-/// The answer to a trial.
+/// A dry run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trial {
-    /// It was asked on account of this job.
+pub enum DryRun {
+    /// The API server was asked for this job, and has not answered.
     Asked(Key),
-    /// It admits them.
+    /// It would create the pods.
     Accepted,
-    /// It does not. It is asked again for this job.
+    /// It would not; these are its words. It is asked again for this job.
     Refused(Key, String),
-    /// It would, if a ResourceQuota of their namespace were not used up: this one, with what is used of it. It has said so when it
-    /// was asked, or when a pod of this job was to be made, and is asked again for this job.
-    Short(Key, String),
+    /// It would, but for a ResourceQuota of their namespace that is used up: this one, with its use. It said so in a dry run, or
+    /// when a pod of this job was to be created, and is asked again for this job.
+    QuotaUsed(Key, String),
 }
 
-impl Trial {
-    /// The job that has it asked.
+impl DryRun {
+    /// The job for which the API server is asked.
     pub fn asker(&self) -> Option<&Key> {
         match self {
-            Self::Asked(job) | Self::Refused(job, _) | Self::Short(job, _) => Some(job),
+            Self::Asked(job) | Self::Refused(job, _) | Self::QuotaUsed(job, _) => Some(job),
             Self::Accepted => None,
         }
     }
 
-    /// The answer for a job: the API server's words against its pods, or none.
+    /// The answer for a job: the API server's words if it refused the pods.
     pub fn answered(job: &Key, refusal: Option<&str>) -> Self {
         match refusal.map(|why| (why, shortage(why))) {
             None => Self::Accepted,
-            Some((_, Some(quota))) => Self::Short(job.clone(), quota.to_owned()),
+            Some((_, Some(quota))) => Self::QuotaUsed(job.clone(), quota.to_owned()),
             Some((why, None)) => Self::Refused(job.clone(), why.to_owned()),
         }
     }
 
-    /// What is missing for the pods, in a sentence.
-    pub fn shortage(&self) -> Option<String> {
-        match self {
-            Self::Short(_, quota) => Some(used_up(quota)),
-            Self::Asked(_) | Self::Accepted | Self::Refused(..) => None,
-        }
-    }
-
-    /// The API server's words against the pods.
-    pub fn refusal(&self) -> Option<&str> {
-        match self {
-            Self::Refused(_, why) => Some(why),
-            Self::Asked(_) | Self::Accepted | Self::Short(..) => None,
-        }
+    /// True if only a ResourceQuota is in the way.
+    pub fn is_short(&self) -> bool {
+        matches!(self, Self::QuotaUsed(..))
     }
 }
 
-/// The ResourceQuota that is used up, by the API server's words about a pod, which it says after all others: that alone is in the
-/// way.
+/// The ResourceQuota that is used up, from the API server's words about a pod. It checks quota last, so nothing else is in the way.
 pub fn shortage(why: &str) -> Option<&str> {
     why.split_once("exceeded quota: ").map(|(_, quota)| quota)
 }
 
-/// That in a sentence.
+/// A ResourceQuota that is used up, in a sentence.
 pub fn used_up(quota: &str) -> String {
     format!("a ResourceQuota of its namespace is used up: {quota}")
 }
 
-/// The trials of a job: a pod of each of its roles.
-pub fn tries(object: &JobObject, kind: &CheckedType, image: &str) -> Vec<Write> {
+/// The requests of a dry run: a pod of each role of the job.
+pub fn requests(object: &JobObject, kind: &CheckedType, image: &str) -> Vec<Write> {
     let Ok(job) = &object.job else { return Vec::new() };
     if job.fit(kind).is_err() {
         return Vec::new();

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use larder_api::queue::line::Priorities;
 
-use crate::jobs::dry_run::Trials;
-use crate::jobs::job_state::Memory;
+use crate::jobs::dry_run::DryRuns;
+use crate::jobs::job_state::JobState;
 use crate::jobs::objects::{ClassObject, JobObject, JobPod, QueueObject, TypeObject};
 use crate::jobs::pod_group::known::KnownGroup;
 use crate::jobs::usage::Usage;
-use crate::kueue::wish::Wish;
 use crate::optional_api::Presence;
+use crate::time::Seconds;
+use crate::warm_request::WarmRequest;
 use crate::write::Write;
 use larder_kube::key::Key;
 use larder_kube::store::Store;
@@ -20,13 +21,9 @@ use larder_kube::store::Store;
 pub struct Jobs {
     /// Whether there are any.
     pub presence: Presence,
-    /// The TrainingJobs.
     pub jobs: Store<JobObject>,
-    /// The JobTypes.
     pub types: Store<TypeObject>,
-    /// The Queues.
     pub queues: Store<QueueObject>,
-    /// The PriorityClasses.
     pub classes: Store<ClassObject>,
     /// What they mean for jobs.
     pub priorities: Priorities,
@@ -37,13 +34,13 @@ pub struct Jobs {
     /// The PodGroups of jobs.
     pub groups: Store<KnownGroup>,
     /// The jobs that this controller runs.
-    pub memories: BTreeMap<Key, Memory>,
-    /// What the API server says of pods that it was asked about.
-    pub trials: Trials,
-    /// What keeps it from an answer, by the likeness of pods.
+    pub job_states: BTreeMap<Key, JobState>,
+    /// What the API server says of pods in dry runs.
+    pub dry_runs: DryRuns,
+    /// What keeps it from an answer, by the hash of pod specs.
     pub unanswered: BTreeMap<String, String>,
-    /// What jobs wish, by dataset.
-    pub wishes: BTreeMap<Key, Vec<Wish>>,
+    /// The data that jobs request, by dataset.
+    pub warm_requests: BTreeMap<Key, Vec<WarmRequest>>,
     /// Their writes that wait to be executed.
     pub ready: BTreeMap<Key, Vec<Write>>,
     /// The status of queues as it should be.
@@ -59,8 +56,8 @@ pub struct Jobs {
 impl Jobs {
     /// There are news of a job.
     pub fn wake(&mut self, job: &Key) {
-        if let Some(memory) = self.memories.get_mut(job) {
-            memory.sleeps_until = 0;
+        if let Some(job_state) = self.job_states.get_mut(job) {
+            job_state.sleeps_until = Seconds::default();
         }
     }
 

@@ -1,12 +1,12 @@
-//! What is remembered of one job: its state, and what of it is written.
+//! The state of one job between rounds, and how much of it is written.
 //!
-//! The state in memory is the truth; the one that is written follows it, before any action that depends on it. A controller that
-//! starts goes on from the written one.
+//! The state in memory is the truth. The written one follows before any action that depends on it, and is where the next
+//! controller process resumes.
 
 use larder_api::TrainingJobStatus;
 use serde::{Deserialize, Serialize};
 
-use crate::jobs::counts::Tally;
+use crate::jobs::counts::Counts;
 use crate::jobs::dry_run;
 use crate::jobs::machine::{Stage, State};
 use crate::jobs::objects::{JobObject, TypeObject};
@@ -14,6 +14,7 @@ use crate::jobs::profile::{Generations, Profile, Rules, generations};
 use crate::jobs::queue::Waiting;
 use crate::jobs::refusal::Refusal;
 use crate::jobs::render::{Facts, Rendered};
+use crate::time::Seconds;
 
 /// The part of it that outlives the controller.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -24,7 +25,7 @@ pub struct Record {
     pub state: State,
     /// Since when it is the first of its queue and finds no room.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub head_since: Option<i64>,
+    pub head_since: Option<Seconds>,
     /// Others end to make room for it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub claims: bool,
@@ -34,7 +35,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// The record that a status has. Of a job without one that can be read, what its pods did is not known: it begins anew.
+    /// The record of a status. Without a readable one nobody knows what the job's pods did, so the job starts over.
     fn of(status: &TrainingJobStatus) -> Self {
         if let Some(record) = status.record.as_deref().and_then(|text| serde_json::from_str(text).ok()) {
             return Self::bounded(record);
@@ -47,7 +48,7 @@ impl Record {
     fn bounded(mut self) -> Self {
         let state = &mut self.state;
         state.attempts = state.attempts.min(ATTEMPTS_MAX);
-        state.since = state.since.clamp(0, TIME_MAX);
+        state.since = state.since.clamp(Seconds(0), TIME_MAX);
         let times = [
             &mut state.started,
             &mut state.finished,
@@ -56,7 +57,7 @@ impl Record {
             &mut state.not_before,
         ];
         for time in times.into_iter().chain([&mut self.head_since]).flatten() {
-            *time = (*time).clamp(0, TIME_MAX);
+            *time = (*time).clamp(Seconds(0), TIME_MAX);
         }
         self
     }
@@ -78,9 +79,9 @@ impl Record {
     }
 }
 
-/// What is remembered of a job.
+/// The state of a job between rounds.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub struct JobState {
     /// The uid of the job.
     pub uid: String,
     /// Where it is.
@@ -92,15 +93,15 @@ pub struct Memory {
     /// The status that is written.
     pub status: TrainingJobStatus,
     /// When it was written last.
-    pub written_at: i64,
+    pub written_at: Seconds,
     /// Writes for it wait or are under way. Nothing is decided about it until they end.
     pub pending: Option<Pending>,
-    /// What was refused, or not answered, is not tried again before; what is decided anew is.
-    pub retry_at: i64,
+    /// A write that was refused or not answered is not retried before this time, unless something else is decided.
+    pub retry_at: Seconds,
     /// What was decided when it was refused.
     refused_of: Option<Record>,
-    /// It has ended, and nothing is to be done before; news of its pods or of itself end that.
-    pub sleeps_until: i64,
+    /// The job has ended, and nothing is to be done before this time, unless it or one of its pods changes.
+    pub sleeps_until: Seconds,
     /// Failures in a row.
     pub failures: u32,
     /// The API's words about a write that it refused.
@@ -115,14 +116,14 @@ pub struct Memory {
     pub queue: String,
     /// What it waits for.
     pub waiting: Option<Waiting>,
-    /// Since when it is not known whether it may wait for its turn, as the API server has not said whether it takes its pods.
-    pub undecided_since: Option<i64>,
+    /// Since when the dry run of its pods has had no answer, so that nobody knows whether it may queue.
+    pub undecided_since: Option<Seconds>,
     /// The attempt for which this process has made the objects that its pods share.
     pub equipped: Option<u32>,
     /// The facts that its files were written with, and when.
-    pub files: Option<(Facts, i64)>,
+    pub files: Option<(Facts, Seconds)>,
     /// What its steps have counted since its status was written.
-    pub tally: Tally,
+    pub counts: Counts,
 }
 
 /// What is remembered once its writes have succeeded.
@@ -130,11 +131,11 @@ pub struct Memory {
 pub struct Pending {
     /// The record and the status, if they are written.
     pub status: Option<(Record, TrainingJobStatus)>,
-    /// [`Memory::equipped`].
+    /// [`JobState::equipped`].
     pub equipped: Option<u32>,
-    /// [`Memory::files`].
-    pub files: Option<(Facts, i64)>,
-    /// They are under way. Until then, writes that end are those of a memory that was lost.
+    /// [`JobState::files`].
+    pub files: Option<(Facts, Seconds)>,
+    /// The writes are under way. Writes that end before that belong to an earlier job of the same name.
     is_begun: bool,
 }
 
@@ -142,17 +143,17 @@ pub struct Pending {
 const ATTEMPTS_MAX: u32 = 1 << 30;
 
 /// The last time that a record may name.
-const TIME_MAX: i64 = 1 << 37;
+const TIME_MAX: Seconds = Seconds(1 << 37);
 
 /// The longest time between two tries, in seconds.
 const RETRY_MAX_SECONDS: i64 = 60;
 
-impl Memory {
+impl JobState {
     /// What is known of a job that this process has not seen before.
     pub fn new(object: &JobObject) -> Self {
         let mut record = Record::of(&object.status);
         // A new one waits since it was made.
-        record.state.since = record.state.since.max(object.meta.created);
+        record.state.since = record.state.since.max(Seconds(object.meta.created));
         let written = object.status.record.is_some().then(|| record.gist());
         Self { uid: object.meta.uid.clone(), record, written, status: object.status.clone(), ..Self::default() }
     }
@@ -198,7 +199,7 @@ impl Memory {
     }
 
     /// Its writes have ended. `refused`: the API's words about one that it refused.
-    pub fn end(&mut self, succeeded: bool, wrote_status: bool, refused: Option<String>, now: i64) {
+    pub fn end(&mut self, succeeded: bool, wrote_status: bool, refused: Option<String>, now: Seconds) {
         let Some(pending) = self.pending.take_if(|pending| pending.is_begun) else { return };
         if wrote_status && let Some((record, status)) = pending.status {
             (self.written, self.status, self.written_at) = (Some(record), status, now);
@@ -206,7 +207,7 @@ impl Memory {
         self.refused = refused;
         if succeeded {
             self.failures = 0;
-            (self.retry_at, self.refused_of) = (0, None);
+            (self.retry_at, self.refused_of) = (Seconds::default(), None);
             self.equipped = pending.equipped.or(self.equipped);
             self.files = pending.files.or_else(|| self.files.take());
         } else {
@@ -222,7 +223,7 @@ impl Memory {
     }
 
     /// True if nothing is to be written now: it was refused a moment ago, and nothing else was decided since.
-    pub fn holds_back(&self, now: i64) -> bool {
+    pub fn holds_back(&self, now: Seconds) -> bool {
         now < self.retry_at && self.refused_of.as_ref() == Some(&self.record.gist())
     }
 }

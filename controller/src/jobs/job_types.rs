@@ -4,9 +4,10 @@ use larder_api::job_type::JobTypeStatus;
 
 use crate::jobs::condition::{Finding, condition};
 use crate::jobs::objects::TypeObject;
+use crate::time::Seconds;
 
 /// The status of a JobType, if it differs from what is written.
-pub fn status(object: &TypeObject, now: i64) -> Option<JobTypeStatus> {
+pub fn status(object: &TypeObject, now: Seconds) -> Option<JobTypeStatus> {
     let finding = match &object.kind {
         Ok(_) => Finding { is: true, reason: "Accepted", message: String::new() },
         Err(error) => Finding { is: false, reason: "InvalidSpec", message: error.to_string() },

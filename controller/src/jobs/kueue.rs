@@ -1,8 +1,8 @@
-//! Jobs in queues of Kueue's: it decides which of them start, and Larder does with them what Kueue's own integrations do with a Job.
+//! Jobs in queues of Kueue: Kueue decides which of them start, and Larder does for them what Kueue's own integrations do for a Job.
 //!
-//! The cast: [`names`] and [`priority`] are Kueue's; [`wanted`] makes the Workload of a job; [`workload`] reads it; [`decide`] turns
+//! The cast: [`names`] and [`priority`] are Kueue's; [`wanted`] makes the Workload of a job; [`workload`] is what decisions need of it, and [`mod@read`] reads that; [`decide`] turns
 //! it into the [`Verdict`](crate::jobs::queue::Verdict) that the machine also gets from [`crate::jobs::queue`], with the writes that
-//! Kueue waits for (`status`); [`places`] are where admitted pods may go. `usage` counts pods, `words` has the sentences.
+//! Kueue waits for (`status`); [`places`] are where admitted pods may go. `usage` counts pods, `messages` has the sentences.
 //!
 //! # The contract (that of Kueue 0.14's `pkg/controller/jobframework`)
 //! - A job has one Workload, controlled by it, with a pod set for each role and Kueue's finalizer. Without quota its spec follows the
@@ -38,6 +38,7 @@ pub mod messages;
 pub mod names;
 pub mod places;
 pub mod priority;
+pub mod read;
 mod status;
 mod usage;
 pub mod wanted;

@@ -5,36 +5,37 @@ use std::collections::BTreeMap;
 use larder_api::Phase;
 use larder_api::training_job::KeepPods;
 
-use crate::jobs::cluster_view::{Scene, pod_id};
-use crate::jobs::job_state::Memory;
+use crate::jobs::cluster_view::{ClusterView, pod_id};
+use crate::jobs::job_state::JobState;
 use crate::jobs::machine::loss::{NODE_LOST_SECONDS, is_lost};
 use crate::jobs::objects::{JobObject, JobPod};
-use crate::jobs::queue::{LeftPod, Role};
+use crate::jobs::queue::{LeftoverPod, Role};
+use crate::time::Earliest;
 use larder_kube::key::Key;
 use larder_kube::pod::amounts::Amounts;
 
-/// What is to be known of the jobs that a round looks at, by uid.
+/// How a round counts the pods of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Standing<'a> {
-    /// It is counted with its pods.
+pub enum Accounting<'a> {
+    /// The queues count the job, and its pods with it.
     Counted,
-    /// It is not, is in this phase, and has these roles, if they are known.
-    In(Phase, &'a [Role]),
+    /// They do not: the job is in this phase, and has these roles, if they are known.
+    Uncounted(Phase, &'a [Role]),
 }
 
-/// The pods of jobs that are not counted. A pod on a lost node uses nothing. Others may make pods that look like those of a job:
-/// such a pod uses nothing if it has no name of the job's, and no more than the job's own would. `again` is called with times at
-/// which that changes.
-pub fn pods(scene: &Scene<'_>, jobs: &BTreeMap<&str, Standing<'_>>, mut again: impl FnMut(i64)) -> Vec<LeftPod> {
-    let mut left = Vec::new();
-    for pod in scene.jobs.live.iter().filter_map(|key| scene.pods.get(key)) {
+/// The pods of jobs that are not counted, by the uids of `jobs`. A pod on a lost node uses nothing. Anybody may make a pod that
+/// looks like a job's: without a name that the job gives, it uses nothing, and with one, no more than the job's own pod would.
+/// `again` gets the times at which that changes.
+pub fn pods(view: &ClusterView<'_>, jobs: &BTreeMap<&str, Accounting<'_>>, again: &mut Earliest) -> Vec<LeftoverPod> {
+    let mut leftover = Vec::new();
+    for pod in view.jobs.live.iter().filter_map(|key| view.pods.get(key)) {
         let Some(of_job) = &pod.of_job else { continue };
         let (phase, roles) = match jobs.get(of_job.uid.as_str()) {
-            Some(Standing::Counted) => continue,
-            Some(Standing::In(phase, roles)) => (Some(*phase), *roles),
+            Some(Accounting::Counted) => continue,
+            Some(Accounting::Uncounted(phase, roles)) => (Some(*phase), *roles),
             None => (None, &[][..]),
         };
-        let object = scene.jobs.jobs.get(&of_job.job).filter(|object| object.meta.uid == of_job.uid);
+        let object = view.jobs.jobs.get(&of_job.job).filter(|object| object.meta.uid == of_job.uid);
         if object.is_some_and(|object| object.is_of_others) {
             continue;
         }
@@ -46,32 +47,32 @@ pub fn pods(scene: &Scene<'_>, jobs: &BTreeMap<&str, Standing<'_>>, mut again: i
             }
         }
         if !pod.node.is_empty() {
-            let node = scene.health(&pod.node, of_job.bound_at);
-            if is_lost(node, scene.now) {
+            let node = view.health(&pod.node, of_job.bound_at);
+            if is_lost(node, view.now) {
                 continue;
             }
-            node.unready_since.into_iter().for_each(|since| again(since + NODE_LOST_SECONDS));
+            again.extend(node.unready_since.map(|since| since + NODE_LOST_SECONDS));
         }
-        left.push(LeftPod {
-            queue: queue(scene, object, &pod.meta.key, of_job),
+        leftover.push(LeftoverPod {
+            queue: queue(view, object, &pod.meta.key, of_job),
             requests,
             node: pod.node.clone(),
             stays: of_job.leaving.is_none() && !pod.meta.deleting && object.is_some_and(|object| stays(object, phase)),
         });
     }
-    left
+    leftover
 }
 
 /// What jobs use that were deleted while their pods are being made, by uid.
-pub fn unmade(scene: &Scene<'_>, memories: &BTreeMap<Key, Memory>) -> BTreeMap<String, LeftPod> {
-    let gone = memories.iter().filter(|(key, memory)| !scene.has(key, &memory.uid));
-    let all = |(_, memory): (&Key, &Memory)| {
+pub fn unmade(view: &ClusterView<'_>, job_states: &BTreeMap<Key, JobState>) -> BTreeMap<String, LeftoverPod> {
+    let gone = job_states.iter().filter(|(key, job_state)| !view.has(key, &job_state.uid));
+    let all = |(_, job_state): (&Key, &JobState)| {
         let mut requests = Amounts::default();
-        let roles = memory.profile.iter().flat_map(|profile| &profile.roles);
-        for (role, pods) in roles.zip(memory.record.state.granted()) {
+        let roles = job_state.profile.iter().flat_map(|profile| &profile.roles);
+        for (role, pods) in roles.zip(job_state.record.state.granted()) {
             requests.add(&role.requests, u64::from(pods));
         }
-        (memory.uid.clone(), LeftPod { queue: memory.queue.clone(), requests, ..LeftPod::default() })
+        (job_state.uid.clone(), LeftoverPod { queue: job_state.queue.clone(), requests, ..LeftoverPod::default() })
     };
     gone.map(all).collect()
 }
@@ -87,11 +88,11 @@ fn stays(object: &JobObject, phase: Option<Phase>) -> bool {
 }
 
 /// The queue of a pod: that of its job, or of a job that is gone what the pod says, if its namespace may use that.
-fn queue(scene: &Scene<'_>, object: Option<&JobObject>, pod: &Key, of_job: &JobPod) -> String {
+fn queue(view: &ClusterView<'_>, object: Option<&JobObject>, pod: &Key, of_job: &JobPod) -> String {
     if let Some(job) = object.and_then(|object| object.job.as_ref().ok()) {
         return job.queue().unwrap_or_default().to_owned();
     }
-    let queue = scene.jobs.queues.get(&Key::cluster(&of_job.queue)).and_then(|queue| queue.queue.as_ref().ok());
+    let queue = view.jobs.queues.get(&Key::cluster(&of_job.queue)).and_then(|queue| queue.queue.as_ref().ok());
     let is_granted = queue.is_some_and(|queue| queue.is_granted(&pod.namespace));
     if is_granted { of_job.queue.clone() } else { String::new() }
 }

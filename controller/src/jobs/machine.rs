@@ -1,6 +1,7 @@
 //! One job, from its first wait to its end: a pure state machine for jobs of every type.
 //!
-//! [`step`] takes the [`State`] and what is [`Observed`], and returns the next state and the [`Action`]s that follow from it.
+//! [`step`] takes the [`State`], what is [`Observed`] and what was decided ([`Decisions`]), and returns the next state and the
+//! [`Action`]s that follow from it.
 //! `events` compares both and names what has happened; [`table`] says which phase follows; `apply` changes the state; `actions`
 //! compares what should be there with what is. [`loss`] knows why pods are lost.
 //!
@@ -26,11 +27,12 @@ pub mod table;
 mod tests;
 mod words;
 
+use crate::time::Seconds;
 pub use actions::Action;
 pub use events::unplaced;
 pub use larder_api::Phase;
 pub use loss::Cause;
-pub use observed::{Data, Decides, Observed, RoleTerms, Scope, Terms};
+pub use observed::{Data, Decides, Decisions, Observed, RoleTerms, Scope, Terms};
 pub use pod::{Devices, NodeHealth, Pod, PodId, PodStage};
 pub use state::{Restarts, Slot, Stage, State};
 pub use table::EventKind;
@@ -38,9 +40,9 @@ pub use words::waits_for;
 
 use events::News;
 
-/// The state after what is observed, and what is to be done. `now` is in seconds since 1970.
-pub fn step(mut state: State, observed: &Observed, now: i64) -> (State, Vec<Action>) {
-    let mut news = News::new(observed, now);
+/// The state after what is observed and decided, and what is to be done.
+pub fn step(mut state: State, observed: &Observed, decisions: &Decisions, now: Seconds) -> (State, Vec<Action>) {
+    let mut news = News::new(observed, decisions, now);
     loop {
         news.note(&mut state);
         let events = news.events(&state);

@@ -9,42 +9,12 @@ use larder_api::training_job::checked::CheckedJob;
 use larder_api::{InvalidField, QueueStatus, TrainingJobStatus};
 
 use crate::jobs::machine::pod::{Devices, PodStage};
-use crate::jobs::pod_group::known::KnownGroup;
+use crate::time::Seconds;
 use larder_kube::key::{Key, Meta};
 use larder_kube::store::Stored;
 
-/// One of them.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ObjectOfJobs {
-    /// A TrainingJob.
-    Job(Box<JobObject>),
-    /// A JobType.
-    Type(Box<TypeObject>),
-    /// A Queue.
-    Queue(Box<QueueObject>),
-    /// A PriorityClass.
-    Class(ClassObject),
-    /// A PodGroup.
-    Group(KnownGroup),
-}
-
-impl ObjectOfJobs {
-    /// Its name and version.
-    pub fn meta(&self) -> &Meta {
-        match self {
-            Self::Job(object) => &object.meta,
-            Self::Type(object) => &object.meta,
-            Self::Queue(object) => &object.meta,
-            Self::Class(object) => &object.meta,
-            Self::Group(object) => &object.meta,
-        }
-    }
-}
-
-/// A TrainingJob.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobObject {
-    /// Its name and version.
     pub meta: Meta,
     /// Grows with each change of its spec.
     pub generation: i64,
@@ -56,7 +26,6 @@ pub struct JobObject {
     pub labels: BTreeMap<String, String>,
     /// Annotations that are for Kueue.
     pub annotations: BTreeMap<String, String>,
-    /// Its status.
     pub status: TrainingJobStatus,
 }
 
@@ -67,36 +36,28 @@ impl JobObject {
     }
 }
 
-/// A JobType.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TypeObject {
-    /// Its name and version.
     pub meta: Meta,
     /// Grows with each change of its spec.
     pub generation: i64,
     /// Its spec, or the mistake in it.
     pub kind: Result<CheckedType, InvalidField>,
-    /// Its status.
     pub conditions: Vec<Condition>,
 }
 
-/// A Queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueObject {
-    /// Its name and version.
     pub meta: Meta,
     /// Grows with each change of its spec.
     pub generation: i64,
     /// Its spec, or the mistake in it.
     pub queue: Result<CheckedQueue, InvalidField>,
-    /// Its status.
     pub status: QueueStatus,
 }
 
-/// A PriorityClass.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClassObject {
-    /// Its name and version.
     pub meta: Meta,
     /// The priority.
     pub value: i32,
@@ -116,9 +77,9 @@ pub struct JobPod {
     /// How far it is.
     pub stage: PodStage,
     /// When it got its node; as long as it has none, when it was made.
-    pub bound_at: i64,
+    pub bound_at: Seconds,
     /// It is ending, and should be gone at this time.
-    pub leaving: Option<i64>,
+    pub leaving: Option<Seconds>,
     /// `status.reason`.
     pub reason: String,
     /// No container of it was ever begun, as far as its status says.

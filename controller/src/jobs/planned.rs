@@ -1,4 +1,4 @@
-//! Nodes for pods that need others, as the plan finds them and the state machine hears of them.
+//! Nodes for pods that need others, as the plan finds them and the state machine takes them.
 
 /// Nodes for pods.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,22 +1,20 @@
 //! What the pods of a job need: its terms as the state machine takes them, and its roles as queues and plans count them.
 
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::api::core::v1::Pod;
 use larder_api::job_type::checked::CheckedType;
 use larder_api::job_type::{Indexes, Outcome, RestartScope};
 use larder_api::training_job::checked::{CheckedJob, CheckedRole, Queueing};
 use larder_api::training_job::conditions::JobReason;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::jobs::machine::{Decides, RoleTerms, Scope, Terms};
 use crate::jobs::objects::{JobObject, TypeObject};
-use crate::jobs::pod_group::choice::obstacle;
+use crate::jobs::pod_group::choice::{Obstacle, obstacle};
 use crate::jobs::queue::Role;
 use crate::jobs::refusal::Refusal;
 use crate::jobs::render::{Facts, Place, Rendered, Renderer, fits};
-use larder_kube::pod::node_affinity::{Places, Term};
-use larder_kube::pod::requests::PodResources;
+use larder_kube::pod::node_affinity::Places;
+use larder_kube::pod::requests::requests;
 use larder_kube::short_hash::short_hash;
 
 /// The generations of a job and of its type, with the uid of the type.
@@ -36,14 +34,14 @@ pub struct Profile {
     pub roles: Vec<Role>,
     /// A pod of each role, for no place: kept of jobs in Kueue's queues, which asks for them.
     pub pods: Vec<Pod>,
-    /// What speaks against pods like these.
+    /// Why such pods may not be created.
     pub refusal: Option<Refusal>,
     /// Why the scheduler cannot take its pods as one gang.
-    pub obstacle: Option<String>,
+    pub obstacle: Option<Obstacle>,
     /// The PriorityClass of its first pod.
     pub priority_class: Option<String>,
-    /// Stands for its pods when the API server is asked whether it admits them: that of jobs alike is the same.
-    pub likeness: String,
+    /// The hash of what its pods are made of. Jobs with the same hash share the dry run of their pods.
+    pub spec_hash: String,
 }
 
 impl Profile {
@@ -77,7 +75,7 @@ impl Profile {
             roles.push(Role {
                 name: role.name.clone(),
                 requests: requests(&spec),
-                places: places(&spec),
+                places: Places::of(&spec),
                 min: role.min,
                 wanted: role.replicas,
                 max: role.max,
@@ -91,50 +89,27 @@ impl Profile {
         let datasets = rendered.job.datasets.iter().map(|mount| format!("{} {}", mount.dataset, mount.path));
         let of_type_now = [of_type.meta.uid.clone(), of_type.generation.to_string(), rendered.namespace.to_owned()];
         let parts: Vec<String> = of_type_now.into_iter().chain(templates).chain(datasets).collect();
-        let likeness = short_hash(&parts.iter().map(String::as_str).collect::<Vec<_>>());
+        let spec_hash = short_hash(&parts.iter().map(String::as_str).collect::<Vec<_>>());
         let of = generations(object, of_type);
         let obstacle = obstacle(rendered.job, &pods);
         let priority_class = pods.first().and_then(|pod| pod.spec.as_ref()?.priority_class_name.clone());
         if !keeps_pods(rendered.job) {
             pods.clear();
         }
-        Ok(Self { of, roles, pods, refusal, obstacle, priority_class, likeness })
+        Ok(Self { of, roles, pods, refusal, obstacle, priority_class, spec_hash })
     }
 }
 
 fn uncounted(role: &str, queue: &str) -> Refusal {
     let why = format!(
-        "pods of role {role} have spec.resourceClaims, which the queue {queue} cannot count: ask for devices in the limits of \
-         containers, or leave out spec.queue"
+        "pods of role {role} have spec.resourceClaims, which the queue {queue} cannot count: request devices in the limits of \
+         containers, or omit spec.queue"
     );
     Refusal::new(JobReason::InvalidSpec, why)
 }
 
 fn keeps_pods(job: &CheckedJob) -> bool {
     matches!(job.queueing, Queueing::Kueue(_))
-}
-
-fn requests(spec: &PodSpec) -> larder_kube::pod::amounts::Amounts {
-    serde_json::to_value(spec).ok().and_then(|spec| PodResources::deserialize(spec).ok()).unwrap_or_default().requests()
-}
-
-fn places(spec: &PodSpec) -> Places {
-    let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
-    let required = affinity.and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
-    let terms: Vec<Term> = required.map(|required| read(&required.node_selector_terms)).unwrap_or_default();
-    Places {
-        labels: spec.node_selector.clone().unwrap_or_default(),
-        terms,
-        domains: Vec::new(),
-        tolerations: spec.tolerations.as_ref().map(read).unwrap_or_default(),
-    }
-}
-
-/// A field as the plan sees it. What is null there is left out here.
-fn read<T: DeserializeOwned + Default>(typed: &impl serde::Serialize) -> T {
-    serde_json::to_value(typed)
-        .map(|value: Value| serde_json::from_value(value).unwrap_or_default())
-        .unwrap_or_default()
 }
 
 /// What the type of a job says about how it runs. It is remembered with the job: the type may be deleted before the job ends.

@@ -1,7 +1,7 @@
 //! Which jobs run: quotas, order, preemption and growth.
 //!
-//! [`decide`] looks at all queues and jobs at once and has a [`Verdict`] for every job. `books` are the quotas, `room` is quota
-//! and nodes together, `lines` are the jobs that wait in their order, `victims` finds those that give way, and `pass` goes
+//! [`decide`] looks at all queues and jobs at once and has a [`Verdict`] for every job. `quota` is the ledger of quotas, `room` is quota
+//! and nodes together, `order` has the jobs that wait in theirs, `victims` finds those that give way, and `pass` goes
 //! through it all:
 //!
 //! 1. Jobs of drained queues stop. Elastic jobs that ask for fewer pods than they have lose the rest. Where quotas were lowered, jobs give back what is too much.
@@ -37,23 +37,24 @@ mod victims;
 
 use std::collections::BTreeMap;
 
-pub use facts::{HeldPod, Job, LeftPod, Queue, Quota, Role, Stop};
+pub use facts::{HeldPod, Job, LeftoverPod, Queue, Quota, Role, Stop};
 pub use verdict::{Lack, Running, Verdict, Waiting};
 
 use crate::jobs::plan::Cluster;
+use crate::time::Seconds;
 use larder_kube::key::Key;
 use pass::Pass;
 
-/// Decides about all jobs. `left` are pods of others that still use quota; `cluster` has the nodes with the pods that are bound
+/// Decides about all jobs. `leftover` are pods of others that still use quota; `cluster` has the nodes with the pods that are bound
 /// there, of these jobs and of others; then, what the jobs leave for others. `now` is in seconds since 1970.
 pub fn decide(
     queues: &[Queue],
     jobs: &[Job],
-    left: &[LeftPod],
+    leftover: &[LeftoverPod],
     cluster: &mut Cluster<'_>,
-    now: i64,
+    now: Seconds,
 ) -> BTreeMap<Key, Verdict> {
-    let mut pass = Pass::new(queues, jobs, left, cluster, now);
+    let mut pass = Pass::new(queues, jobs, leftover, cluster, now);
     pass.drain();
     pass.fit();
     pass.give_back();
@@ -61,6 +62,6 @@ pub fn decide(
     pass.replace();
     pass.admit();
     pass.grow();
-    cluster.restore(&pass.left());
+    cluster.restore(&pass.free_room());
     pass.verdicts()
 }

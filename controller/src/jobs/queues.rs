@@ -8,7 +8,8 @@ use larder_api::queue::{self, QueueStatus, Usage};
 
 use crate::jobs::condition::{Finding, condition};
 use crate::jobs::objects::QueueObject;
-use crate::jobs::queue::{Job, LeftPod, Queue, Quota, Stop};
+use crate::jobs::queue::{Job, LeftoverPod, Queue, Quota, Stop};
+use crate::time::Seconds;
 use larder_kube::pod::amounts::Amounts;
 
 /// A queue as decisions take it; `None` if its spec has a mistake, which leaves it as if it was not there.
@@ -31,7 +32,7 @@ pub fn queue(object: &QueueObject) -> Option<Queue> {
 }
 
 /// The status of a queue with these jobs and pods, without its condition.
-pub fn status(object: &QueueObject, queue: &Queue, jobs: &[Job], left: &[LeftPod]) -> QueueStatus {
+pub fn status(object: &QueueObject, queue: &Queue, jobs: &[Job], leftover: &[LeftoverPod]) -> QueueStatus {
     let mut status = QueueStatus { observed_generation: Some(object.generation), ..QueueStatus::default() };
     let mut used = Amounts::default();
     for job in jobs.iter().filter(|job| job.queue == queue.name) {
@@ -43,7 +44,7 @@ pub fn status(object: &QueueObject, queue: &Queue, jobs: &[Job], left: &[LeftPod
         }
         used.add(&job.leaving(), 1);
     }
-    for pod in left.iter().filter(|pod| pod.queue == queue.name) {
+    for pod in leftover.iter().filter(|pod| pod.queue == queue.name) {
         used.add(&pod.requests, 1);
     }
     let usage = |(resource, quota): (&String, &Quota)| {
@@ -60,7 +61,7 @@ pub fn status(object: &QueueObject, queue: &Queue, jobs: &[Job], left: &[LeftPod
 }
 
 /// The whole status, if it differs from what is written. Of a queue that cannot be read, nothing is counted.
-pub fn to_write(object: &QueueObject, counted: Option<&QueueStatus>, now: i64) -> Option<QueueStatus> {
+pub fn to_write(object: &QueueObject, counted: Option<&QueueStatus>, now: Seconds) -> Option<QueueStatus> {
     let finding = match &object.queue {
         Err(error) => Finding { is: false, reason: "InvalidSpec", message: error.to_string() },
         Ok(checked) if checked.stop.is_some() => {

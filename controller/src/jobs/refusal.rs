@@ -1,8 +1,8 @@
-//! What speaks against a job.
+//! Why a job may not start.
 
 use larder_api::training_job::conditions::JobReason;
 
-/// What speaks against a job.
+/// Why a job may not start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// In one word.

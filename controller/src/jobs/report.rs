@@ -9,26 +9,24 @@ use larder_api::training_job::{Restarts, RoleStatus, ShownJob};
 use larder_api::{Phase, TrainingJobStatus};
 
 use crate::jobs::condition::time;
-use crate::jobs::job_state::Memory;
+use crate::jobs::eligibility::Eligibility;
+use crate::jobs::job_state::JobState;
 use crate::jobs::machine::{Cause, Observed, PodId, PodStage, Stage, State, waits_for};
 use crate::jobs::objects::JobObject;
 use crate::jobs::queue::{Lack, Verdict};
-use crate::jobs::refusal::Refusal;
+use crate::time::Seconds;
 
 /// What a status depends on.
 pub struct Facts<'a> {
-    /// Seconds since 1970.
-    pub now: i64,
-    /// The job.
+    /// The time.
+    pub now: Seconds,
     pub object: &'a JobObject,
     /// What is remembered of it.
-    pub memory: &'a Memory,
+    pub job_state: &'a JobState,
     /// What is observed of it.
     pub observed: &'a Observed,
-    /// What speaks against it.
-    pub refusal: Option<&'a Refusal>,
-    /// The API server was asked about its pods, or need not be.
-    pub is_tried: bool,
+    /// Whether it may start.
+    pub eligibility: &'a Eligibility,
     /// What the queues have decided just now.
     pub verdict: Option<&'a Verdict>,
 }
@@ -42,7 +40,7 @@ type Finding = (bool, Reason, String);
 
 /// The status of a job, without the record.
 pub fn status(facts: &Facts<'_>) -> TrainingJobStatus {
-    let state = &facts.memory.record.state;
+    let state = &facts.job_state.record.state;
     let waiting_for = waiting_for(facts);
     let conditions = conditions(facts, waiting_for.as_deref().unwrap_or_default());
     let roles = roles(facts);
@@ -82,7 +80,7 @@ fn restarts(state: &State) -> Restarts {
 }
 
 fn roles(facts: &Facts<'_>) -> Vec<RoleStatus> {
-    let state = &facts.memory.record.state;
+    let state = &facts.job_state.record.state;
     let mut roles: Vec<RoleStatus> = facts
         .observed
         .terms
@@ -106,21 +104,21 @@ fn roles(facts: &Facts<'_>) -> Vec<RoleStatus> {
 }
 
 fn waiting_for(facts: &Facts<'_>) -> Option<String> {
-    let (state, memory) = (&facts.memory.record.state, facts.memory);
+    let (state, job_state) = (&facts.job_state.record.state, facts.job_state);
     // Of a job in a queue of Kueue's, its Workload may be refused.
     let is_writing = state.phase.is_making() || state.phase == Phase::Queued && is_in_kueue(facts.object);
-    let text = if let Some(refusal) = facts.refusal.filter(|_| !state.phase.is_terminal()) {
+    let text = if let Some(refusal) = facts.eligibility.refusal().filter(|_| !state.phase.is_terminal()) {
         Some(refusal.why.clone())
-    } else if let Some(refused) = memory.refused.as_ref().filter(|_| is_writing) {
-        Some(format!("the API server refuses an object of it: {refused}"))
+    } else if let Some(refused) = job_state.refused.as_ref().filter(|_| is_writing) {
+        Some(format!("the API server rejects one of the job's objects: {refused}"))
     } else if state.phase == Phase::Queued
-        && let Some(waiting) = &memory.waiting
+        && let Some(waiting) = &job_state.waiting
     {
         Some(waiting.why.clone())
     } else {
         let waits = waits_for(state, facts.observed, facts.now);
-        waits.map(|waits| match &facts.observed.said {
-            Some(said) => format!("{waits}: {said}"),
+        waits.map(|waits| match &facts.observed.scheduler_message {
+            Some(message) => format!("{waits}: {message}"),
             None => waits,
         })
     };
@@ -128,8 +126,8 @@ fn waiting_for(facts: &Facts<'_>) -> Option<String> {
 }
 
 fn conditions(facts: &Facts<'_>, waits: &str) -> Vec<Condition> {
-    let state = &facts.memory.record.state;
-    let before = &facts.memory.status.conditions;
+    let state = &facts.job_state.record.state;
+    let before = &facts.job_state.status.conditions;
     let now = time(facts.now);
     let all = [
         (Kind::Valid, valid(facts)),
@@ -152,15 +150,16 @@ fn conditions(facts: &Facts<'_>, waits: &str) -> Vec<Condition> {
 
 /// `None`: as it was.
 fn valid(facts: &Facts<'_>) -> Option<Finding> {
-    match facts.refusal {
-        Some(refusal) => Some((false, refusal.reason, refusal.why.clone())),
-        None => facts.is_tried.then(|| (true, Reason::Accepted, String::new())),
+    match facts.eligibility {
+        Eligibility::Refused(refusal) => Some((false, refusal.reason, refusal.why.clone())),
+        Eligibility::Unanswered => None,
+        Eligibility::Eligible | Eligibility::QuotaUsed(_) => Some((true, Reason::Accepted, String::new())),
     }
 }
 
 /// `None`: as it was. What has ended keeps what it had.
 fn quota(facts: &Facts<'_>, waits: &str) -> Option<Finding> {
-    let state = &facts.memory.record.state;
+    let state = &facts.job_state.record.state;
     let is_in_queue = facts.object.job.as_ref().is_ok_and(|job| job.queueing != Queueing::None);
     if state.phase.is_terminal() {
         return None;
@@ -175,8 +174,8 @@ fn quota(facts: &Facts<'_>, waits: &str) -> Option<Finding> {
     if let Some(Verdict::Stop { why }) = facts.verdict {
         return Some((false, Reason::Preempted, why.clone()));
     }
-    let reason = match facts.memory.waiting.as_ref().map(|waiting| waiting.lacks) {
-        _ if facts.refusal.is_some() || !facts.is_tried => Reason::Waiting,
+    let reason = match facts.job_state.waiting.as_ref().map(|waiting| waiting.lacks) {
+        _ if !facts.eligibility.may_queue() => Reason::Waiting,
         None | Some(Lack::Nodes | Lack::Cluster | Lack::Pause) => Reason::Waiting,
         Some(Lack::Namespace) => Reason::ResourceQuotaUsed,
         Some(_) if is_in_kueue(facts.object) => Reason::KueueDecides,
@@ -188,7 +187,7 @@ fn quota(facts: &Facts<'_>, waits: &str) -> Option<Finding> {
 }
 
 fn data(facts: &Facts<'_>, waits: &str) -> Option<Finding> {
-    let state = &facts.memory.record.state;
+    let state = &facts.job_state.record.state;
     let data = &facts.observed.data;
     if facts.object.job.as_ref().is_ok_and(|job| job.datasets.is_empty()) {
         return Some((true, Reason::NoData, String::new()));
@@ -197,14 +196,14 @@ fn data(facts: &Facts<'_>, waits: &str) -> Option<Finding> {
         Phase::DataWarming => Some((false, Reason::Warming, waits.to_owned())),
         Phase::Queued | Phase::Suspended => Some((false, Reason::Waiting, String::new())),
         // It is said once, when the job starts.
-        _ if Kind::DataWarm.find(&facts.memory.status.conditions).is_some_and(|old| old.status == "True") => None,
+        _ if Kind::DataWarm.find(&facts.job_state.status.conditions).is_some_and(|old| old.status == "True") => None,
         _ if data.iter().all(|data| data.percent >= data.enough) => Some((true, Reason::Cached, String::new())),
         _ => Some((true, Reason::WarmTimeout, String::new())),
     }
 }
 
 fn placed(facts: &Facts<'_>, waits: &str) -> Option<Finding> {
-    let state = &facts.memory.record.state;
+    let state = &facts.job_state.record.state;
     match state.phase {
         // Its pods have run, even if they were never seen before they ended.
         Phase::Succeeded => return Some((true, Reason::Bound, String::new())),
@@ -212,8 +211,8 @@ fn placed(facts: &Facts<'_>, waits: &str) -> Option<Finding> {
         _ => {}
     }
     if !state.phase.has_pods() {
-        let reason = match facts.memory.waiting.as_ref().map(|waiting| waiting.lacks) {
-            _ if facts.refusal.is_some() || state.phase != Phase::Queued => Reason::Waiting,
+        let reason = match facts.job_state.waiting.as_ref().map(|waiting| waiting.lacks) {
+            _ if facts.eligibility.refusal().is_some() || state.phase != Phase::Queued => Reason::Waiting,
             Some(Lack::Nodes) => Reason::NoRoom,
             Some(Lack::Cluster) => Reason::LargerThanTheCluster,
             Some(Lack::Pause) => Reason::NotBoundInTime,
@@ -239,7 +238,7 @@ fn complete(state: &State) -> Option<Finding> {
 }
 
 fn failed(facts: &Facts<'_>) -> Option<Finding> {
-    let state = &facts.memory.record.state;
+    let state = &facts.job_state.record.state;
     if state.phase != Phase::Failed {
         return Some((false, Reason::NotFailed, String::new()));
     }

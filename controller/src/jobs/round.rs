@@ -1,26 +1,25 @@
-//! One look at all jobs: what has become of each, which start and which give way, and what is to be written.
+//! One round: a look at all jobs, which decides what has become of each, which start, which give way, and what is written.
 //!
-//! For each job, the state machine makes a step with what is observed, and one with the queues' verdict. The queues decide once for
-//! all jobs, from what the jobs took of the decisions before, written or not; room that they hold for a job is not given to pods
-//! that have lost their nodes either. Jobs in Kueue's queues come after them: for Kueue's verdict, nodes are found in the room that
-//! is left. Jobs whose writes are under way are part of that, and make no step until the writes end.
+//! The phases of a job in a round are the types of [`super::turn`]. The queues decide once for all jobs, from what the jobs
+//! took of the decisions before, written or not; room that the queues hold for a job is given to no pod that has lost its node.
+//! Kueue's verdicts come after that: nodes for its jobs are found in the room that is left. A job whose writes are under way
+//! counts with all that it has, and makes no step until they end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_api::{Phase, QueueStatus};
 
-use crate::jobs::cluster_view::Scene;
-use crate::jobs::dry_run::Trials;
-use crate::jobs::job_state::Memory;
-use crate::jobs::leftover_pods::{self, Standing};
-use crate::jobs::machine::Observed;
-use crate::jobs::plan::{self, Cluster};
-use crate::jobs::planned::{Plan, PlannedPod};
-use crate::jobs::pod_group::choice::Planner;
-use crate::jobs::queue::{self, Job, LeftPod, Queue};
+use crate::jobs::cluster_view::ClusterView;
+use crate::jobs::dry_run::DryRuns;
+use crate::jobs::job_state::JobState;
+use crate::jobs::leftover_pods::{self, Accounting};
+use crate::jobs::plan::Cluster;
+use crate::jobs::queue::{self, Job, LeftoverPod, Queue};
 use crate::jobs::queues;
-use crate::jobs::turn::{Actor, again};
-use crate::kueue::wish::Wish;
+use crate::jobs::turn::Checked;
+use crate::jobs::turn::decide::{Decided, Placed, Ruled, Stepped};
+use crate::time::{Earliest, Seconds};
+use crate::warm_request::WarmRequest;
 use crate::write::Write;
 use larder_kube::key::Key;
 
@@ -29,182 +28,134 @@ use larder_kube::key::Key;
 pub struct Round {
     /// Writes by job.
     pub writes: Vec<(Key, Vec<Write>)>,
-    /// The likenesses of the pods that the API server is to be asked about.
-    pub tries: Vec<String>,
-    /// What jobs wish, by dataset.
-    pub wishes: BTreeMap<Key, Vec<Wish>>,
+    /// The hashes of pod specs that the API server is to be asked about.
+    pub dry_runs: Vec<String>,
+    /// The data that jobs request, by dataset.
+    pub warm_requests: BTreeMap<Key, Vec<WarmRequest>>,
     /// The status of each queue.
     pub queues: BTreeMap<String, QueueStatus>,
     /// When time alone may change something.
-    pub again_at: Option<i64>,
+    pub again_at: Option<Seconds>,
 }
 
 /// Looks at all jobs. `draw` makes the key of a launcher.
 pub fn round(
-    scene: &Scene<'_>,
-    memories: &mut BTreeMap<Key, Memory>,
-    trials: &mut Trials,
+    view: &ClusterView<'_>,
+    job_states: &mut BTreeMap<Key, JobState>,
+    dry_runs: &mut DryRuns,
     draw: &dyn Fn() -> String,
 ) -> Round {
     let mut round = Round::default();
-    remember(scene, memories);
-    forget(trials, memories);
-    let unmade = leftover_pods::unmade(scene, memories);
-    let mut actors: Vec<Actor<'_>> =
-        memories.iter_mut().filter_map(|(key, memory)| enter(scene, key, memory, trials, &mut round)).collect();
-    for actor in &mut actors {
-        actor.step(scene);
+    let mut again = Earliest::default();
+    remember(view, job_states);
+    forget(dry_runs, job_states);
+    let unmade = leftover_pods::unmade(view, job_states);
+
+    let checked = check(view, job_states, dry_runs, &mut round.dry_runs, &mut again);
+    let stepped: Vec<Stepped<'_>> = checked.into_iter().map(|job| job.step(view)).collect();
+
+    let datasets: BTreeSet<Key> = stepped.iter().flat_map(|stepped| stepped.job.datasets()).collect();
+    let rooms = view.rooms(&datasets.into_iter().collect::<Vec<_>>());
+    let mut free = Cluster::new(&rooms);
+    for stepped in stepped.iter().filter(|stepped| stepped.job.kueue_queue().is_some()) {
+        stepped.job.take_room(view, &mut free);
     }
-    let named: BTreeSet<Key> = actors.iter().flat_map(Actor::datasets).collect();
-    let rooms = scene.rooms(&named.into_iter().collect::<Vec<_>>());
-    let mut cluster = Cluster::new(&rooms);
-    for actor in actors.iter().filter(|actor| actor.kueue_queue().is_some()) {
-        actor.take_room(scene, &mut cluster);
-    }
-    let all: Vec<Queue> = scene.jobs.queues.iter().filter_map(queues::queue).collect();
-    let (facts, left) = counted(scene, &actors, &unmade, &mut round);
-    let mut verdicts = queue::decide(&all, &facts, &left, &mut cluster, scene.now);
-    for actor in &mut actors {
-        if let Some(verdict) = verdicts.remove(actor.key) {
-            actor.hear(scene, verdict);
-        }
-    }
-    replan(scene, &mut actors, &mut cluster);
-    for actor in &mut actors {
-        actor.hear_kueue(scene, &mut cluster);
-    }
-    let (facts, left) = counted(scene, &actors, &unmade, &mut round);
+
+    let all: Vec<Queue> = view.jobs.queues.iter().filter_map(queues::queue).collect();
+    let (jobs, leftover) = counted(view, stepped.iter().map(|stepped| &stepped.job), &unmade, &mut again);
+    let mut verdicts = queue::decide(&all, &jobs, &leftover, &mut free, view.now);
+    let ruled: Vec<Ruled<'_>> = stepped
+        .into_iter()
+        .map(|stepped| {
+            let verdict = verdicts.remove(stepped.job.key);
+            stepped.rule(view, verdict)
+        })
+        .collect();
+    // Lost pods of all jobs come before starts of any job of Kueue: both take nodes from what is free.
+    let placed: Vec<Placed<'_>> = ruled.into_iter().map(|job| job.place(view, &mut free)).collect();
+    let decided: Vec<Decided<'_>> = placed.into_iter().map(|job| job.ask_kueue(view, &mut free)).collect();
+
+    let (jobs, leftover) = counted(view, decided.iter().map(|decided| &decided.job), &unmade, &mut again);
     for queue in &all {
-        if let Some(object) = scene.jobs.queues.get(&Key::cluster(&queue.name)) {
-            round.queues.insert(queue.name.clone(), queues::status(object, queue, &facts, &left));
+        if let Some(object) = view.jobs.queues.get(&Key::cluster(&queue.name)) {
+            round.queues.insert(queue.name.clone(), queues::status(object, queue, &jobs, &leftover));
         }
     }
-    let waiting = actors.iter().filter(|actor| actor.phase() == Phase::Queued).count();
-    for actor in actors {
-        actor.wish(&mut round.wishes);
-        let key = actor.key;
-        let writes = actor.write(scene, waiting, draw, &mut round.again_at);
-        if !writes.is_empty() {
-            round.writes.push((key.clone(), writes));
+    let waiting = decided.iter().filter(|decided| decided.job.phase() == Phase::Queued).count();
+    for job in decided {
+        job.request_data(&mut round.warm_requests);
+        let written = job.write(view, waiting, draw);
+        again.extend(written.again.at());
+        if !written.writes.is_empty() {
+            round.writes.push((written.key, written.writes));
         }
     }
+    round.again_at = again.at();
     round
 }
 
-/// The jobs that count, and the pods that others have left behind.
-fn counted(
-    scene: &Scene<'_>,
-    actors: &[Actor<'_>],
-    unmade: &BTreeMap<String, LeftPod>,
-    round: &mut Round,
-) -> (Vec<Job>, Vec<LeftPod>) {
-    let mut jobs = Vec::new();
-    let mut standings: BTreeMap<&str, Standing<'_>> =
-        unmade.keys().map(|uid| (uid.as_str(), Standing::Counted)).collect();
-    for actor in actors {
-        let facts = actor.facts(scene);
-        let roles = actor.memory.profile.as_ref().map_or(&[][..], |profile| &profile.roles);
-        let standing = if facts.is_some() { Standing::Counted } else { Standing::In(actor.phase(), roles) };
-        standings.insert(&actor.memory.uid, standing);
-        jobs.extend(facts);
-    }
-    let mut left = leftover_pods::pods(scene, &standings, |at| again(&mut round.again_at, at));
-    left.extend(unmade.values().cloned());
-    (jobs, left)
-}
-
 /// Begins to remember new jobs, and forgets those that are gone or are run by others once no writes for them are under way.
-fn remember(scene: &Scene<'_>, memories: &mut BTreeMap<Key, Memory>) {
-    let is_under_way = |key: &Key, memory: &Memory| memory.pending.is_some() && !scene.jobs.ready.contains_key(key);
-    memories.retain(|key, memory| scene.has(key, &memory.uid) || is_under_way(key, memory));
-    for object in scene.jobs.jobs.iter().filter(|object| object.is_ours()) {
+fn remember(view: &ClusterView<'_>, job_states: &mut BTreeMap<Key, JobState>) {
+    let is_under_way =
+        |key: &Key, job_state: &JobState| job_state.pending.is_some() && !view.jobs.ready.contains_key(key);
+    job_states.retain(|key, job_state| view.has(key, &job_state.uid) || is_under_way(key, job_state));
+    for object in view.jobs.jobs.iter().filter(|object| object.is_ours()) {
         let key = &object.meta.key;
-        if !memories.contains_key(key) {
-            memories.insert(key.clone(), Memory::new(object));
+        if !job_states.contains_key(key) {
+            job_states.insert(key.clone(), JobState::new(object));
         }
     }
 }
 
-/// Finds out what a job is, and whether it can run.
-fn enter<'a>(
-    scene: &Scene<'a>,
-    key: &'a Key,
-    memory: &'a mut Memory,
-    trials: &mut Trials,
-    round: &mut Round,
-) -> Option<Actor<'a>> {
-    let object = scene.jobs.jobs.get(key).filter(|_| scene.has(key, &memory.uid))?;
-    if scene.now < memory.sleeps_until {
-        again(&mut round.again_at, memory.sleeps_until);
-        return None;
+/// Forgets the dry runs of jobs that are gone. While there are no more answers than jobs, answers about pods of no job are kept:
+/// another job with such pods may come.
+fn forget(dry_runs: &mut DryRuns, job_states: &BTreeMap<Key, JobState>) {
+    dry_runs.retain(|_, dry_run| dry_run.asker().is_none_or(|job| job_states.contains_key(job)));
+    if dry_runs.len() > job_states.len() {
+        let profiles = job_states.values().filter_map(|job_state| job_state.profile.as_ref());
+        let needed: BTreeSet<&str> = profiles.map(|profile| profile.spec_hash.as_str()).collect();
+        dry_runs.retain(|spec_hash, _| needed.contains(spec_hash.as_str()));
     }
-    let is_idle = memory.is_idle();
-    let mut actor = Actor {
-        key,
-        object,
-        memory,
-        job: None,
-        kind: None,
-        refusal: None,
-        is_tried: true,
-        shortage: None,
-        pods: Vec::new(),
-        observed: Observed::default(),
-        actions: Vec::new(),
-        verdict: None,
-        is_idle,
-        planner: Planner::default(),
-        places: None,
-        for_kueue: Vec::new(),
-    };
-    if let Err(refusal) = actor.check(scene, trials, &mut round.tries) {
-        // It waits for nothing but that.
-        actor.memory.waiting = None;
-        actor.refusal = Some(refusal);
-    }
-    Some(actor)
 }
 
-/// Finds nodes for the pods of jobs that have lost theirs, where the queues do not: for jobs of Kueue's, in the room that is left,
-/// and where the scheduler chooses.
-fn replan(scene: &Scene<'_>, actors: &mut [Actor<'_>], free: &mut Cluster<'_>) {
-    for actor in actors.iter_mut().filter(|actor| actor.kueue_queue().is_some() || !actor.is_planned()) {
-        let pods = actor.unplaced(scene);
-        if pods.iter().all(Vec::is_empty) {
+/// Checks all jobs but those that are gone or asleep.
+fn check<'a>(
+    view: &ClusterView<'a>,
+    job_states: &'a mut BTreeMap<Key, JobState>,
+    dry_runs: &mut DryRuns,
+    asked: &mut Vec<String>,
+    again: &mut Earliest,
+) -> Vec<Checked<'a>> {
+    let mut checked = Vec::new();
+    for (key, job_state) in job_states {
+        let Some(object) = view.jobs.jobs.get(key).filter(|_| view.has(key, &job_state.uid)) else { continue };
+        if view.now < job_state.sleeps_until {
+            again.note(job_state.sleeps_until);
             continue;
         }
-        if !actor.is_planned() {
-            let nowhere = |role: usize| move |index: &u32| PlannedPod { role, index: *index, node: None };
-            let planned = pods.iter().enumerate().flat_map(|(role, pods)| pods.iter().map(nowhere(role)));
-            actor.observed.plan = Some(Plan::Nodes(planned.collect()));
-            actor.step(scene);
-            continue;
-        }
-        let Some(gang) = actor.gang(scene, free, &pods) else { continue };
-        actor.observed.plan = Some(match plan::place(free, &gang) {
-            Ok(placement) => {
-                let mut planned = Vec::new();
-                for (role, (indexes, nodes)) in pods.iter().zip(&placement.roles).enumerate() {
-                    for (index, node) in indexes.iter().zip(nodes) {
-                        free.take(*node, &gang.roles[role].requests, 1);
-                        planned.push(PlannedPod { role, index: *index, node: Some(free.name(*node).to_owned()) });
-                    }
-                }
-                Plan::Nodes(planned)
-            }
-            Err(shortage) => Plan::None(shortage.to_string()),
-        });
-        actor.step(scene);
+        checked.push(Checked::new(view, key, object, job_state, dry_runs, asked));
     }
+    checked
 }
 
-/// Forgets what was asked for jobs that are gone. As long as there are no more answers than jobs, those about pods of no job are
-/// kept: another one like it may come.
-fn forget(trials: &mut Trials, memories: &BTreeMap<Key, Memory>) {
-    trials.retain(|_, trial| trial.asker().is_none_or(|job| memories.contains_key(job)));
-    if trials.len() > memories.len() {
-        let profiles = memories.values().filter_map(|memory| memory.profile.as_ref());
-        let needed: BTreeSet<&str> = profiles.map(|profile| profile.likeness.as_str()).collect();
-        trials.retain(|likeness, _| needed.contains(likeness.as_str()));
+/// The jobs that count in queues, and the pods that other jobs have left behind.
+fn counted<'a, 'b: 'a>(
+    view: &ClusterView<'_>,
+    turns: impl Iterator<Item = &'a Checked<'b>>,
+    unmade: &BTreeMap<String, LeftoverPod>,
+    again: &mut Earliest,
+) -> (Vec<Job>, Vec<LeftoverPod>) {
+    let mut jobs = Vec::new();
+    let mut by_uid: BTreeMap<&str, Accounting<'_>> =
+        unmade.keys().map(|uid| (uid.as_str(), Accounting::Counted)).collect();
+    for turn in turns {
+        let job = turn.queue_job(view);
+        let accounting =
+            if job.is_some() { Accounting::Counted } else { Accounting::Uncounted(turn.phase(), turn.roles()) };
+        by_uid.insert(&turn.job_state.uid, accounting);
+        jobs.extend(job);
     }
+    let mut leftover = leftover_pods::pods(view, &by_uid, again);
+    leftover.extend(unmade.values().cloned());
+    (jobs, leftover)
 }

@@ -5,7 +5,7 @@ use larder_api::job_type::checked::CheckedType;
 use larder_api::training_job::checked::{CheckedJob, Queueing};
 use larder_api::training_job::conditions::{JobConditionKind, JobReason};
 
-use crate::jobs::cluster_view::{Scene, dataset_key};
+use crate::jobs::cluster_view::{ClusterView, dataset_key};
 use crate::jobs::objects::JobObject;
 use crate::jobs::refusal::Refusal;
 use larder_kube::key::Key;
@@ -25,8 +25,8 @@ pub fn spec(object: &JobObject) -> Result<&CheckedJob, Refusal> {
 }
 
 /// The type of a job, which its roles fit.
-pub fn kind<'a>(scene: &Scene<'a>, job: &CheckedJob) -> Result<&'a CheckedType, Refusal> {
-    let Some(object) = scene.jobs.types.get(&Key::cluster(&job.kind)) else {
+pub fn kind<'a>(view: &ClusterView<'a>, job: &CheckedJob) -> Result<&'a CheckedType, Refusal> {
+    let Some(object) = view.jobs.types.get(&Key::cluster(&job.kind)) else {
         return Err(Refusal::new(JobReason::TypeMissing, format!("there is no JobType {}", job.kind)));
     };
     let kind = object
@@ -39,9 +39,9 @@ pub fn kind<'a>(scene: &Scene<'a>, job: &CheckedJob) -> Result<&'a CheckedType, 
 
 /// That the job's namespace may use its datasets and its queue. Whether they do not exist or are not granted, the words are the
 /// same.
-pub fn grants(scene: &Scene<'_>, namespace: &str, job: &CheckedJob) -> Result<(), Refusal> {
+pub fn grants(view: &ClusterView<'_>, namespace: &str, job: &CheckedJob) -> Result<(), Refusal> {
     for mount in &job.datasets {
-        let object = scene.datasets.get(&dataset_key(&mount.dataset));
+        let object = view.datasets.get(&dataset_key(&mount.dataset));
         if !object.is_some_and(|object| object.dataset.spec.is_granted(&object.meta.key.namespace, namespace)) {
             let why =
                 format!("the namespace {namespace} may not use the dataset {}, or it does not exist", mount.dataset);
@@ -49,7 +49,7 @@ pub fn grants(scene: &Scene<'_>, namespace: &str, job: &CheckedJob) -> Result<()
         }
     }
     let Queueing::Queue(name) = &job.queueing else { return Ok(()) };
-    let queue = scene.jobs.queues.get(&Key::cluster(name)).and_then(|object| object.queue.as_ref().ok());
+    let queue = view.jobs.queues.get(&Key::cluster(name)).and_then(|object| object.queue.as_ref().ok());
     if !queue.is_some_and(|queue| queue.is_granted(namespace)) {
         let why = format!("the namespace {namespace} may not use the queue {name}, or it does not exist");
         return Err(Refusal::new(JobReason::QueueNotGranted, why));

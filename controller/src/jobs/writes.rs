@@ -1,7 +1,7 @@
 //! All that is written for a job after a step: its status first, then the objects that its pods share, then its pods.
 //!
-//! What the state machine has decided is in the status before anything is done about it, so that a controller that is killed in
-//! between is followed by one that does the same. News that change no decision wait, and are written together.
+//! The status has what the state machine has decided before anything is done about it, so that the successor of a controller
+//! that was killed in between does the same. Changes that alter no decision wait and are written together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,53 +11,50 @@ use larder_api::training_job::conditions::JobConditionKind;
 use larder_api::{InvalidField, Phase, TrainingJobStatus};
 use serde_json::{Value, json};
 
-use crate::jobs::cluster_view::{Scene, Seen};
-use crate::jobs::job_state::{Memory, Pending};
+use crate::events::write_event;
+use crate::jobs::cluster_view::{ClusterView, Seen};
+use crate::jobs::eligibility::Eligibility;
+use crate::jobs::job_state::{JobState, Pending, Record};
 use crate::jobs::machine::{Action, Cause, Observed, PodId, PodStage, Stage, State};
 use crate::jobs::objects::JobObject;
 use crate::jobs::pod_group::choice::Planner;
 use crate::jobs::pod_group::groups::{changes, of_attempt};
 use crate::jobs::pod_group::known::KnownGroup;
 use crate::jobs::queue::Verdict;
-use crate::jobs::refusal::Refusal;
 use crate::jobs::render::{Facts, Place, Rendered, Renderer, claims, secret, service};
 use crate::jobs::report;
+use crate::time::{Earliest, Seconds};
 use crate::write::{Change, Write};
-use larder_kube::events::event;
+use larder_kube::events::Severity;
 use larder_kube::kinds::Kind;
-use larder_kube::short_hash::short_hash;
 
-/// How long small news wait.
+/// How long small changes of a status wait, so that several are written together.
 const SMALL_NEWS_SECONDS: i64 = 20;
 
-/// So many small news are written in a second, of all jobs together.
+/// How many small changes are written in a second, of all jobs together.
 const SMALL_NEWS_A_SECOND: i64 = 25;
 
-/// A job that starts so soon after it was made never says that it waits.
+/// A job that starts this soon after its creation never reports that it waits.
 const FIRST_NEWS_SECONDS: i64 = 2;
 
 /// The least time between two changes of a job's files.
 const FILES_SECONDS: i64 = 5;
 
-/// So many pods of a job are made together, the others once those are made: none are in memory that are not about to be written.
+/// How many pods of a job are created in one go. The others follow, so that only pods about to be written are in memory.
 const PODS_AT_ONCE: usize = 256;
 
 /// The same in bytes, as the API takes them.
 const BYTES_AT_ONCE: usize = 4 << 20;
 
-/// What was found and decided about a job.
-pub struct Turn<'a> {
+/// What was writer and decided about a job.
+pub struct Inputs<'a> {
     /// What the round looks at.
-    pub scene: &'a Scene<'a>,
-    /// The job.
+    pub view: &'a ClusterView<'a>,
     pub object: &'a JobObject,
     /// What renders its objects; `None` if its spec or its type cannot be read.
     pub rendered: Option<Rendered<'a>>,
-    /// What speaks against it.
-    pub refusal: Option<&'a Refusal>,
-    /// The API server was asked about its pods, or need not be.
-    pub is_tried: bool,
-    /// Its pods.
+    /// Whether it may start.
+    pub eligibility: &'a Eligibility,
     pub pods: &'a [Seen<'a>],
     /// What was observed of it.
     pub observed: &'a Observed,
@@ -80,46 +77,45 @@ pub struct Turn<'a> {
 /// The writes for a job, and all that goes with them.
 #[derive(Default)]
 pub struct Output {
-    /// The writes.
     pub writes: Vec<Write>,
     /// What is remembered once they succeed.
     pub pending: Pending,
     /// When there may be others by time alone.
-    pub again_at: Option<i64>,
+    pub again: Earliest,
     /// Why an object cannot be made.
     pub unrendered: Option<String>,
 }
 
 /// All that is to be written for a job.
-pub fn of(turn: &Turn<'_>, memory: &Memory) -> Output {
-    let mut found = Found { turn, memory, output: Output::default(), last: None };
-    let groups: Vec<&KnownGroup> = turn.scene.jobs.groups.of(&turn.object.meta.key).collect();
-    found.status();
-    found.share();
-    found.group(&groups);
-    found.pods(&groups);
-    found.suspend();
+pub fn of(inputs: &Inputs<'_>, job_state: &JobState) -> Output {
+    let mut writer = Writer { inputs, job_state, output: Output::default(), last: None };
+    let groups: Vec<&KnownGroup> = inputs.view.jobs.groups.of(&inputs.object.meta.key).collect();
+    writer.status();
+    writer.share();
+    writer.group(&groups);
+    writer.pods(&groups);
+    writer.suspend();
     // Nothing of the job waits for Kueue.
-    found.output.writes.extend(turn.for_kueue.iter().cloned());
-    found.remove();
+    writer.output.writes.extend(inputs.for_kueue.iter().cloned());
+    writer.remove();
     // As long as nothing is rendered of it, what could not be still cannot.
-    if !memory.record.state.phase.has_pods() {
-        found.output.unrendered.clone_from(&memory.unrendered);
+    if !job_state.record.state.phase.has_pods() {
+        writer.output.unrendered.clone_from(&job_state.unrendered);
     }
-    found.output
+    writer.output
 }
 
-struct Found<'a> {
-    turn: &'a Turn<'a>,
-    memory: &'a Memory,
+struct Writer<'a> {
+    inputs: &'a Inputs<'a>,
+    job_state: &'a JobState,
     output: Output,
     /// The write without which the following make no sense.
     last: Option<(Kind, String)>,
 }
 
-impl Found<'_> {
+impl Writer<'_> {
     fn add(&mut self, kind: Kind, name: &str, change: Change) {
-        let mut write = Write::new(kind, &self.turn.object.meta.key.namespace, name, change);
+        let mut write = Write::new(kind, &self.inputs.object.meta.key.namespace, name, change);
         write.needs.clone_from(&self.last);
         self.output.writes.push(write);
     }
@@ -131,64 +127,63 @@ impl Found<'_> {
     }
 
     fn state(&self) -> &State {
-        &self.memory.record.state
+        &self.job_state.record.state
     }
 
     fn status(&mut self) {
-        let (turn, memory) = (self.turn, self.memory);
+        let (inputs, job_state) = (self.inputs, self.job_state);
         let facts = report::Facts {
-            now: turn.scene.now,
-            object: turn.object,
-            memory,
-            observed: turn.observed,
-            refusal: turn.refusal,
-            is_tried: turn.is_tried,
-            verdict: turn.verdict,
+            now: inputs.view.now,
+            object: inputs.object,
+            job_state,
+            observed: inputs.observed,
+            eligibility: inputs.eligibility,
+            verdict: inputs.verdict,
         };
         let mut status = report::status(&facts);
-        let gist = memory.record.gist();
-        if memory.written.as_ref() == Some(&gist) && same(&status, &memory.status) {
+        let gist = job_state.record.gist();
+        if job_state.written.as_ref() == Some(&gist) && same(&status, &job_state.status) {
             return;
         }
         let due = self.due(&gist, &status);
-        if turn.scene.now < due {
-            self.again(due);
+        if inputs.view.now < due {
+            self.output.again.note(due);
             return;
         }
-        status.record = Some(memory.record.text());
-        let key = &turn.object.meta.key;
+        status.record = Some(job_state.record.text());
+        let key = &inputs.object.meta.key;
         self.events(&status);
-        let fields = json!({"metadata": {"uid": turn.object.meta.uid}, "status": status});
+        let fields = json!({"metadata": {"uid": inputs.object.meta.uid}, "status": status});
         self.add_first(Kind::TrainingJob, &key.name, Change::ApplyStatus(fields));
         self.output.pending.status = Some((gist, status));
     }
 
     /// When the status is to be written.
-    fn due(&self, gist: &crate::jobs::job_state::Record, status: &TrainingJobStatus) -> i64 {
-        let now = self.turn.scene.now;
-        let memory = self.memory;
-        let Some(written) = &memory.written else {
-            let is_news = gist.state.phase != Phase::Queued || self.turn.refusal.is_some();
-            return if is_news { now } else { self.turn.object.meta.created + FIRST_NEWS_SECONDS };
+    fn due(&self, gist: &Record, status: &TrainingJobStatus) -> Seconds {
+        let now = self.inputs.view.now;
+        let job_state = self.job_state;
+        let Some(written) = &job_state.written else {
+            let is_news = gist.state.phase != Phase::Queued || self.inputs.eligibility.refusal().is_some();
+            return if is_news { now } else { Seconds(self.inputs.object.meta.created) + FIRST_NEWS_SECONDS };
         };
-        if written != gist || news(status) != news(&memory.status) {
+        if written != gist || news(status) != news(&job_state.status) {
             return now;
         }
-        let share = i64::try_from(self.turn.waiting).unwrap_or(i64::MAX) / SMALL_NEWS_A_SECOND;
-        memory.written_at + SMALL_NEWS_SECONDS.saturating_add(share)
+        let share = i64::try_from(self.inputs.waiting).unwrap_or(i64::MAX) / SMALL_NEWS_A_SECOND;
+        job_state.written_at + SMALL_NEWS_SECONDS.saturating_add(share)
     }
 
     /// Events for those who look after the job.
     fn events(&mut self, status: &TrainingJobStatus) {
-        let (state, before) = (self.state(), &self.memory.status);
-        let mut told: Vec<(&str, String, String)> = Vec::new();
+        let (state, before) = (self.state(), &self.job_state.status);
+        let mut events: Vec<(Severity, String, String)> = Vec::new();
         let valid = |status: &TrainingJobStatus| {
             JobConditionKind::Valid.find(&status.conditions).filter(|valid| valid.status == "False").cloned()
         };
         if let Some(refused) =
             valid(status).filter(|refused| valid(before).is_none_or(|old| old.reason != refused.reason))
         {
-            told.push(("Warning", refused.reason, refused.message));
+            events.push((Severity::Warning, refused.reason, refused.message));
         }
         let old = &before.restarts;
         let counts = [old.crashed, old.preempted, old.evicted, old.node_lost, old.device_fault];
@@ -196,34 +191,29 @@ impl Found<'_> {
             let now = state.restarts.of(cause);
             if now > old {
                 let why = if state.why.is_empty() { String::new() } else { format!(": {}", state.why) };
-                let message = format!("{} pods were lost for this cause, {now} in all{why}", now - old);
-                told.push(("Warning", cause.name().to_owned(), message));
+                let message = format!("{} pods were lost for this reason, {now} in total{why}", now - old);
+                events.push((Severity::Warning, cause.name().to_owned(), message));
             }
         }
         if state.phase == Phase::Failed && before.phase != Some(Phase::Failed) {
-            told.push(("Warning", "JobFailed".to_owned(), state.why.clone()));
+            events.push((Severity::Warning, "JobFailed".to_owned(), state.why.clone()));
         }
-        let meta = &self.turn.object.meta;
-        let regarding = json!({
-            "apiVersion": Kind::TrainingJob.api_version(),
-            "kind": Kind::TrainingJob.name(),
-            "namespace": meta.key.namespace,
-            "name": meta.key.name,
-            "uid": meta.uid,
-        });
-        for (kind, reason, message) in told {
-            let name = format!("{}.{}", meta.key.name, short_hash(&[&meta.uid, &reason, &message]));
-            let event = event(self.turn.scene.now, regarding.clone(), kind, &reason, &message);
-            self.add(Kind::Event, &name, Change::Create(event));
+        let meta = &self.inputs.object.meta;
+        for (severity, reason, message) in events {
+            let said = (severity, &*reason, &*message);
+            let identity = [&*meta.uid, &*reason, &*message];
+            let mut write = write_event(self.inputs.view.now.0, Kind::TrainingJob, meta, &identity, said);
+            write.needs.clone_from(&self.last);
+            self.output.writes.push(write);
         }
     }
 
     /// The objects that all pods share, before the first of them and whenever all are made again; and files whenever they change.
     fn share(&mut self) {
-        let Some(rendered) = self.turn.rendered.filter(|_| self.state().phase.has_pods()) else { return };
-        let creates = self.turn.actions.iter().any(|action| matches!(action, Action::Create { .. }));
+        let Some(rendered) = self.inputs.rendered.filter(|_| self.state().phase.has_pods()) else { return };
+        let creates = self.inputs.actions.iter().any(|action| matches!(action, Action::Create { .. }));
         let oldest = self.state().slots().map(|(pod, _)| pod.attempt).min();
-        let equips = creates && self.memory.equipped != oldest;
+        let equips = creates && self.job_state.equipped != oldest;
         if equips {
             for claim in claims(&rendered) {
                 self.make(Kind::Claim, claim.metadata.name.clone(), &claim);
@@ -232,7 +222,7 @@ impl Found<'_> {
                 self.make(Kind::Service, service.metadata.name.clone(), &service);
             }
             if rendered.kind.launcher.is_some()
-                && let Some(secret) = secret(&rendered, (self.turn.draw)().as_bytes())
+                && let Some(secret) = secret(&rendered, (self.inputs.draw)().as_bytes())
             {
                 self.make(Kind::Secret, secret.metadata.name.clone(), &secret);
             }
@@ -242,15 +232,15 @@ impl Found<'_> {
             return;
         }
         let facts = self.facts();
-        let now = self.turn.scene.now;
-        if let Some((before, at)) = &self.memory.files {
+        let now = self.inputs.view.now;
+        if let Some((before, at)) = &self.job_state.files {
             if *before == facts && !equips {
                 return;
             }
-            let due = at + FILES_SECONDS;
+            let due = *at + FILES_SECONDS;
             if !creates && now < due {
-                self.output.unrendered.clone_from(&self.memory.unrendered);
-                self.again(due);
+                self.output.unrendered.clone_from(&self.job_state.unrendered);
+                self.output.again.note(due);
                 return;
             }
         }
@@ -268,17 +258,13 @@ impl Found<'_> {
         match rendered {
             Ok(object) => Some(object),
             Err(error) => {
-                if self.memory.unrendered.is_none() {
-                    self.again(self.turn.scene.now + 1);
+                if self.job_state.unrendered.is_none() {
+                    self.output.again.note(self.inputs.view.now + 1);
                 }
                 self.output.unrendered = Some(error.to_string());
                 None
             }
         }
-    }
-
-    fn again(&mut self, at: i64) {
-        self.output.again_at = Some(self.output.again_at.map_or(at, |before| before.min(at)));
     }
 
     fn make(&mut self, kind: Kind, name: Option<String>, object: &impl serde::Serialize) {
@@ -289,29 +275,29 @@ impl Found<'_> {
     /// The facts that pods and files are rendered with.
     fn facts(&self) -> Facts {
         let state = self.state();
-        let roles = &self.turn.observed.terms.roles;
+        let roles = &self.inputs.observed.terms.roles;
         let desired = roles.iter().zip(state.granted()).map(|(role, granted)| (role.name.clone(), granted));
         let mut ready: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
-        for pod in self.turn.observed.pods.iter().filter(|pod| pod.stage == PodStage::Ready) {
+        for pod in self.inputs.observed.pods.iter().filter(|pod| pod.stage == PodStage::Ready) {
             if state.slot(pod.id).is_some()
                 && let Some(role) = roles.get(pod.id.role)
             {
                 ready.entry(role.name.clone()).or_default().insert(pod.id.index);
             }
         }
-        Facts { desired: desired.collect(), ready, agent_image: self.turn.scene.image.to_owned() }
+        Facts { desired: desired.collect(), ready, agent_image: self.inputs.view.image.to_owned() }
     }
 
     /// The groups of its pods, before the first of them.
     fn group(&mut self, there: &[&KnownGroup]) {
-        let Some(rendered) = self.turn.rendered else { return };
-        if self.turn.planner != Planner::Native && there.is_empty() {
+        let Some(rendered) = self.inputs.rendered else { return };
+        if self.inputs.planner != Planner::Native && there.is_empty() {
             return;
         }
-        let class = self.memory.profile.as_ref().and_then(|profile| profile.priority_class.as_deref());
-        for write in changes(&rendered, self.state(), &self.turn.observed.terms, class, there) {
+        let class = self.job_state.profile.as_ref().and_then(|profile| profile.priority_class.as_deref());
+        for write in changes(&rendered, self.state(), &self.inputs.observed.terms, class, there) {
             match write.change {
-                Change::Make(_) if self.turn.planner != Planner::Native => {}
+                Change::Make(_) if self.inputs.planner != Planner::Native => {}
                 Change::Make(_) => self.add_first(write.kind, &write.name, write.change),
                 change => self.add(write.kind, &write.name, change),
             }
@@ -319,27 +305,27 @@ impl Found<'_> {
     }
 
     fn pods(&mut self, groups: &[&KnownGroup]) {
-        let seen: BTreeMap<PodId, &Seen<'_>> = self.turn.pods.iter().map(|seen| (seen.pod.id, seen)).collect();
+        let seen: BTreeMap<PodId, &Seen<'_>> = self.inputs.pods.iter().map(|seen| (seen.pod.id, seen)).collect();
         self.stop_serving();
         // The status may be refused for good. A job that has given its pods up, as its spec or the queues say, keeps none for that.
         let has_none = matches!(self.state().phase, Phase::Queued | Phase::Suspended);
-        let is_told = has_none || self.memory.written.as_ref() == Some(&self.memory.record.gist());
-        for action in self.turn.actions {
+        let is_recorded = has_none || self.job_state.written.as_ref() == Some(&self.job_state.record.gist());
+        for action in self.inputs.actions {
             if let Action::Delete(id) = action
                 && let Some(seen) = seen.get(id)
             {
                 let meta = &seen.object.meta;
                 let delete = Change::Delete(meta.uid.clone());
-                if is_told {
-                    let namespace = &self.turn.object.meta.key.namespace;
+                if is_recorded {
+                    let namespace = &self.inputs.object.meta.key.namespace;
                     self.output.writes.push(Write::new(Kind::Pod, namespace, &meta.key.name, delete));
                 } else {
                     self.add(Kind::Pod, &meta.key.name, delete);
                 }
             }
         }
-        let (Some(rendered), Some(places)) = (self.turn.rendered, self.turn.places) else { return };
-        let mut creates = self.turn.actions.iter().filter_map(|action| match action {
+        let (Some(rendered), Some(places)) = (self.inputs.rendered, self.inputs.places) else { return };
+        let mut creates = self.inputs.actions.iter().filter_map(|action| match action {
             Action::Create { pod, node } => Some((*pod, node.clone())),
             _ => None,
         });
@@ -349,9 +335,9 @@ impl Found<'_> {
         let (mut pods, mut bytes) = (Vec::new(), 0);
         for (id, node) in std::iter::once(first).chain(creates).take(PODS_AT_ONCE) {
             let (Some(role), Some(place)) = (rendered.job.roles.get(id.role), places.get(id.role)) else { continue };
-            let terms = &self.turn.observed.terms;
+            let terms = &self.inputs.observed.terms;
             let group = of_attempt(rendered.name, id.attempt, self.state(), terms, groups);
-            let group = group.filter(|_| self.turn.planner == Planner::Native);
+            let group = group.filter(|_| self.inputs.planner == Planner::Native);
             let place = Place { node, group, ..place.clone() };
             // Without one of them the others would wait for it in vain.
             let Some(pod) = self.made(renderer.pod(&role.name, id.index, id.attempt, &place)) else { return };
@@ -370,7 +356,7 @@ impl Found<'_> {
 
     /// The service leads no longer to pods that others replace.
     fn stop_serving(&mut self) {
-        let has_service = self.turn.rendered.is_some_and(|rendered| rendered.kind.service.is_some());
+        let has_service = self.inputs.rendered.is_some_and(|rendered| rendered.kind.service.is_some());
         if !has_service || !self.state().phase.has_pods() {
             return;
         }
@@ -380,7 +366,7 @@ impl Found<'_> {
             slot.is_some_and(|slot| slot.attempt != id.attempt)
         };
         let replaced: Vec<String> = self
-            .turn
+            .inputs
             .pods
             .iter()
             .filter(|seen| seen.of_job.serves && !seen.pod.stage.has_ended() && is_replaced(seen.pod.id))
@@ -394,7 +380,7 @@ impl Found<'_> {
 
     /// Suspends a job of a type that is suspended when it is done, such as a notebook that was idle.
     fn suspend(&mut self) {
-        let Some(rendered) = self.turn.rendered else { return };
+        let Some(rendered) = self.inputs.rendered else { return };
         let success = &rendered.kind.success;
         if success.then != Outcome::Suspend || rendered.job.suspend || !self.state().phase.has_pods() {
             return;
@@ -407,21 +393,21 @@ impl Found<'_> {
             Indexes::All => slots,
         };
         if !counted.is_empty() && counted.iter().all(|slot| slot.stage == Stage::Done) {
-            let meta = &self.turn.object.meta;
+            let meta = &self.inputs.object.meta;
             let fields = json!({"metadata": {"uid": meta.uid}, "spec": {"suspend": true}});
             self.add(Kind::TrainingJob, &meta.key.name, Change::Merge(fields));
         }
     }
 
     fn remove(&mut self) {
-        if self.turn.actions.contains(&Action::Remove) {
-            let meta = &self.turn.object.meta;
+        if self.inputs.actions.contains(&Action::Remove) {
+            let meta = &self.inputs.object.meta;
             self.add(Kind::TrainingJob, &meta.key.name, Change::Delete(meta.uid.clone()));
         }
     }
 }
 
-/// True if there is nothing to be told, records not counted.
+/// True if two statuses are equal but for their records.
 fn same(one: &TrainingJobStatus, other: &TrainingJobStatus) -> bool {
     let cut = |status: &TrainingJobStatus| TrainingJobStatus { record: None, ..status.clone() };
     cut(one) == cut(other)

@@ -9,7 +9,8 @@ use larder_dataset::size::parse_duration;
 use serde_json::{Value, json};
 
 use crate::kueue::objects::{Check, CheckState, Patience, Workload};
-use crate::kueue::wish::{Progress, Warmth};
+use crate::time::Seconds;
+use crate::warm_request::{Progress, Warmth};
 use crate::write::{Change, Write};
 use larder_kube::fields::hour;
 use larder_kube::key::Key;
@@ -34,7 +35,7 @@ const SMALL_NEWS_SECONDS: i64 = 15;
 #[derive(Debug)]
 pub struct Situation<'a> {
     /// Seconds since 1970.
-    pub now: i64,
+    pub now: Seconds,
     /// The version of Kueue's API.
     pub version: KueueVersion,
     /// The Workload.
@@ -53,11 +54,11 @@ pub struct Outcome {
     /// The write of its state.
     pub write: Option<Write>,
     /// Look at it again at this time, if nothing happens before.
-    pub again_at: Option<i64>,
+    pub again_at: Option<Seconds>,
 }
 
 impl Outcome {
-    fn again(&mut self, at: i64) {
+    fn again(&mut self, at: Seconds) {
         self.again_at = Some(self.again_at.map_or(at, |before| before.min(at)));
     }
 }
@@ -92,11 +93,11 @@ fn next(
     situation: &Situation<'_>,
     check: &Check,
     state: &CheckState,
-    reserved: i64,
+    reserved: Seconds,
     outcome: &mut Outcome,
 ) -> Option<CheckState> {
     let Terms { min_warm, deadline, remarks } = terms(situation.workload, &check.patience);
-    let due = reserved.saturating_add(deadline);
+    let due = reserved + deadline;
     let is_due = situation.now >= due;
     if !is_due {
         outcome.again(due);
@@ -115,8 +116,8 @@ fn next(
     let said = if said.is_empty() { "its pods use no dataset".to_owned() } else { said.join("; ") };
     let (is, message) = match (all_warm, is_due) {
         (true, _) => (READY, said),
-        (false, true) => (READY, format!("{said}; it starts at its deadline, {}", hour(due))),
-        (false, false) => (PENDING, format!("{said}, ready at {min_warm} % or {}", hour(due))),
+        (false, true) => (READY, format!("{said}; it starts at its deadline, {}", hour(due.0))),
+        (false, false) => (PENDING, format!("{said}, ready at {min_warm} % or {}", hour(due.0))),
     };
     let since = if is == state.state { state.since.clone() } else { time(situation.now) };
     let message = message.chars().take(2000).collect();
@@ -173,8 +174,8 @@ fn show(workload: &Workload, key: &Key, progress: &Progress) -> String {
     }
 }
 
-fn time(seconds: i64) -> String {
-    Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX).to_string()
+fn time(at: Seconds) -> String {
+    Timestamp::from_second(at.0).unwrap_or(Timestamp::MAX).to_string()
 }
 
 /// An apply of Larder's own states. It fails if the Workload has changed: a state that was decided before an eviction
@@ -198,7 +199,7 @@ fn write(situation: &Situation<'_>, states: &[CheckState]) -> Write {
 }
 
 /// The write that makes a check of Larder's active: until it is, its ClusterQueues reserve nothing. `None` if it is.
-pub fn activate(check: &Check, version: KueueVersion, now: i64) -> Option<Write> {
+pub fn activate(check: &Check, version: KueueVersion, now: Seconds) -> Option<Write> {
     if check.active || check.meta.deleting {
         return None;
     }

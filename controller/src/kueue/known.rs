@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::jobs::kueue::workload::JobWorkload;
 use crate::kueue::objects::{Check, Class, Flavor, Workload};
-use crate::kueue::wish::{Progress, Wisher};
 use crate::optional_api::Presence;
+use crate::time::Seconds;
+use crate::warm_request::{Progress, Requester};
 use larder_kube::key::Key;
 use larder_kube::kinds::{Kind, KueueKind, KueueVersion};
 use larder_kube::store::Store;
@@ -23,22 +24,13 @@ pub struct Kueue {
     /// The Workloads of TrainingJobs, by the job's uid.
     pub(crate) of_jobs: BTreeMap<String, BTreeSet<Key>>,
     pub(crate) presence: Presence,
-    /// By dataset and who wishes it, as decided last.
-    pub(crate) progress: BTreeMap<Key, BTreeMap<Wisher, Progress>>,
+    /// By dataset and requester, as decided last.
+    pub(crate) progress: BTreeMap<Key, BTreeMap<Requester, Progress>>,
     /// When the state of a Workload was written last.
-    pub written: BTreeMap<Key, i64>,
+    pub written: BTreeMap<Key, Seconds>,
 }
 
 impl Kueue {
-    pub(crate) fn keys(&self, kind: KueueKind) -> BTreeSet<Key> {
-        match kind {
-            KueueKind::Workload => self.workloads.keys(),
-            KueueKind::AdmissionCheck => self.checks.keys(),
-            KueueKind::ResourceFlavor => self.flavors.keys(),
-            KueueKind::PriorityClass => self.classes.keys(),
-        }
-    }
-
     pub(crate) fn all_listed(&mut self, kind: KueueKind, version: KueueVersion) {
         self.version = version;
         self.presence.listed(Kind::Kueue(kind, version), KueueKind::ALL.len());

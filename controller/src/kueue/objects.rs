@@ -2,45 +2,21 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::Toleration;
 use larder_api::names::DatasetKey;
 
 use crate::jobs::kueue::workload::JobWorkload;
+use crate::time::Seconds;
 use larder_kube::key::{Key, Meta};
-use larder_kube::pod::node_affinity::{Places, Toleration};
+use larder_kube::pod::node_affinity::Places;
 use larder_kube::store::Stored;
-
-/// An object of Kueue's.
-#[derive(Clone, Debug, PartialEq)]
-pub enum KueueObject {
-    /// A job in a queue.
-    Workload(Box<Workload>),
-    /// An AdmissionCheck of Larder's.
-    Check(Check),
-    /// A flavor.
-    Flavor(Flavor),
-    /// A priority of workloads.
-    Class(Class),
-}
-
-impl KueueObject {
-    /// Its name and version.
-    pub fn meta(&self) -> &Meta {
-        match self {
-            Self::Workload(object) => &object.meta,
-            Self::Check(object) => &object.meta,
-            Self::Flavor(object) => &object.meta,
-            Self::Class(object) => &object.meta,
-        }
-    }
-}
 
 /// A job in a queue that waits, or has waited, for AdmissionChecks, or that is a TrainingJob.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Workload {
-    /// Its name and version.
     pub meta: Meta,
     /// When its quota was reserved, in seconds since 1970; `None` without a reservation, and for one that was evicted.
-    pub reserved: Option<i64>,
+    pub reserved: Option<Seconds>,
     /// The states of all its checks.
     pub checks: Vec<CheckState>,
     /// Its pods, by kind.
@@ -93,20 +69,16 @@ pub struct Patience {
 /// An AdmissionCheck whose states the controller decides.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Check {
-    /// Its name and version.
     pub meta: Meta,
-    /// Its generation.
     pub generation: i64,
     /// Somebody said that there is a controller for it.
     pub active: bool,
-    /// Its annotations.
     pub patience: Patience,
 }
 
 /// A flavor: nodes of one kind.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Flavor {
-    /// Its name and version.
     pub meta: Meta,
     /// Labels that its nodes have.
     pub labels: BTreeMap<String, String>,
@@ -117,7 +89,6 @@ pub struct Flavor {
 /// A WorkloadPriorityClass.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Class {
-    /// Its name and version.
     pub meta: Meta,
     /// The priority.
     pub value: i32,

@@ -3,29 +3,21 @@
 
 use std::collections::BTreeMap;
 
+use crate::time::Seconds;
+use k8s_openapi::api::core::v1::{PodTemplateSpec, Toleration};
 use larder_api::names::{
-    ADMISSION_CONTROLLER, CSI_DRIVER, DATASETS_ANNOTATION, DatasetKey, MIN_WARM_ANNOTATION, SYSTEM_NAMESPACE,
+    ADMISSION_CONTROLLER, DATASETS_ANNOTATION, DatasetKey, MIN_WARM_ANNOTATION, SYSTEM_NAMESPACE,
     WARM_DEADLINE_ANNOTATION,
 };
 use larder_kube::api::DynamicObject;
 use serde::Deserialize;
 use serde_json::{Error, Value};
 
-use crate::jobs::kueue::workload;
-use crate::kueue::objects::{Check, CheckState, Class, Flavor, KueueObject, Patience, PodSet, Workload};
+use crate::jobs::kueue::read as job_workload;
+use crate::kueue::objects::{Check, CheckState, Class, Flavor, Patience, PodSet, Workload};
 use larder_kube::fields::{ConditionFields, annotation, fields, has_condition, meta, seconds};
-use larder_kube::kinds::KueueKind;
-use larder_kube::pod::node_affinity::{Places, Term, Toleration};
-
-/// Reads an object; `None` if it is of no interest.
-pub fn object(kind: KueueKind, object: DynamicObject) -> Result<Option<KueueObject>, Error> {
-    Ok(match kind {
-        KueueKind::Workload => workload(object)?.map(Box::new).map(KueueObject::Workload),
-        KueueKind::AdmissionCheck => check(object)?.map(KueueObject::Check),
-        KueueKind::ResourceFlavor => Some(KueueObject::Flavor(flavor(object)?)),
-        KueueKind::PriorityClass => Some(KueueObject::Class(class(&object))),
-    })
-}
+use larder_kube::pod::node_affinity::Places;
+use larder_kube::pod::{DataVolume, data_volumes};
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -46,29 +38,7 @@ struct WorkloadSpec {
 struct PodSetFields {
     name: String,
     count: usize,
-    template: TemplateFields,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct TemplateFields {
-    metadata: TemplateMetadata,
-    spec: PodFields,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct TemplateMetadata {
-    annotations: BTreeMap<String, String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct PodFields {
-    volumes: Vec<Value>,
-    node_selector: BTreeMap<String, String>,
-    affinity: Value,
-    tolerations: Vec<Toleration>,
+    template: PodTemplateSpec,
 }
 
 #[derive(Default, Deserialize)]
@@ -104,9 +74,9 @@ struct AssignmentFields {
 }
 
 /// Workloads without checks, and finished ones, are of no interest, unless they are those of TrainingJobs.
-fn workload(object: DynamicObject) -> Result<Option<Workload>, Error> {
+pub(crate) fn workload(object: DynamicObject) -> Result<Option<Workload>, Error> {
     let meta = meta(&object);
-    let of_job = workload::workload(&object)?.map(Box::new);
+    let of_job = job_workload::workload(&object)?.map(Box::new);
     let WorkloadFields { spec, status } = fields(object.data)?;
     let find = |kind: &str| status.conditions.iter().find(|there| there.kind == kind && there.status == "True");
     let is_finished = find("Finished").is_some();
@@ -115,7 +85,7 @@ fn workload(object: DynamicObject) -> Result<Option<Workload>, Error> {
     }
     let leaves = is_finished || find("Evicted").is_some() || spec.active == Some(false) || meta.deleting;
     let reserved = find("QuotaReserved").filter(|_| !leaves);
-    let reserved = reserved.map(|reserved| seconds(&reserved.last_transition_time));
+    let reserved = reserved.map(|reserved| Seconds(seconds(&reserved.last_transition_time)));
     let checks = status.admission_checks.into_iter().map(|check| CheckState {
         name: check.name,
         state: check.state,
@@ -132,10 +102,8 @@ fn workload(object: DynamicObject) -> Result<Option<Workload>, Error> {
 }
 
 fn pod_set(namespace: &str, set: PodSetFields, assignment: AssignmentFields) -> PodSet {
-    let PodFields { volumes, node_selector, affinity, tolerations } = set.template.spec;
-    let mut annotations = set.template.metadata.annotations;
-    let terms = affinity.pointer("/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms");
-    let terms: Vec<Term> = terms.and_then(|terms| Vec::deserialize(terms).ok()).unwrap_or_default();
+    let mut annotations = set.template.metadata.and_then(|metadata| metadata.annotations).unwrap_or_default();
+    let spec = set.template.spec.unwrap_or_default();
     let mut found = PodSet {
         // With partial admission there are fewer than asked for.
         count: assignment.count.unwrap_or(set.count),
@@ -143,18 +111,16 @@ fn pod_set(namespace: &str, set: PodSetFields, assignment: AssignmentFields) -> 
             min_warm: annotations.remove(MIN_WARM_ANNOTATION),
             deadline: annotations.remove(WARM_DEADLINE_ANNOTATION),
         },
-        places: Places { labels: node_selector, terms, domains: domains(&assignment.topology_assignment), tolerations },
+        places: Places { domains: domains(&assignment.topology_assignment), ..Places::of(&spec) },
         flavors: assignment.flavors.into_values().collect(),
         ..PodSet::default()
     };
     found.flavors.sort();
     found.flavors.dedup();
-    let text = |value: &Value, pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-    for volume in &volumes {
-        found.claims.extend(text(volume, "/persistentVolumeClaim/claimName"));
-        if text(volume, "/csi/driver").as_deref() == Some(CSI_DRIVER) {
-            let dataset = text(volume, "/csi/volumeAttributes/dataset");
-            dataset.iter().for_each(|dataset| add(&mut found, SYSTEM_NAMESPACE, dataset));
+    for volume in data_volumes(&spec) {
+        match volume {
+            DataVolume::Claim(claim) => found.claims.push(claim.to_owned()),
+            DataVolume::Inline(dataset) => add(&mut found, SYSTEM_NAMESPACE, dataset),
         }
     }
     let named = annotations.remove(DATASETS_ANNOTATION).unwrap_or_default();
@@ -189,7 +155,7 @@ fn domains(assignment: &Value) -> Vec<BTreeMap<String, String>> {
 }
 
 /// Only those of Larder's.
-fn check(object: DynamicObject) -> Result<Option<Check>, Error> {
+pub(crate) fn check(object: DynamicObject) -> Result<Option<Check>, Error> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Fields {
@@ -209,8 +175,8 @@ fn check(object: DynamicObject) -> Result<Option<Check>, Error> {
     let meta = meta(&object);
     let generation = object.metadata.generation.unwrap_or_default();
     let patience = Patience {
-        min_warm: annotation(&object, MIN_WARM_ANNOTATION),
-        deadline: annotation(&object, WARM_DEADLINE_ANNOTATION),
+        min_warm: annotation(&object, MIN_WARM_ANNOTATION).map(str::to_owned),
+        deadline: annotation(&object, WARM_DEADLINE_ANNOTATION).map(str::to_owned),
     };
     let Fields { spec, status } = fields(object.data)?;
     if spec.controller_name != ADMISSION_CONTROLLER {
@@ -220,7 +186,7 @@ fn check(object: DynamicObject) -> Result<Option<Check>, Error> {
     Ok(Some(Check { meta, generation, active, patience }))
 }
 
-fn flavor(object: DynamicObject) -> Result<Flavor, Error> {
+pub(crate) fn flavor(object: DynamicObject) -> Result<Option<Flavor>, Error> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Fields {
@@ -234,11 +200,11 @@ fn flavor(object: DynamicObject) -> Result<Flavor, Error> {
     }
     let meta = meta(&object);
     let Fields { spec } = fields(object.data)?;
-    Ok(Flavor { meta, labels: spec.node_labels, tolerations: spec.tolerations })
+    Ok(Some(Flavor { meta, labels: spec.node_labels, tolerations: spec.tolerations }))
 }
 
-fn class(object: &DynamicObject) -> Class {
-    let meta = meta(object);
+pub(crate) fn class(object: DynamicObject) -> Result<Option<Class>, Error> {
+    let meta = meta(&object);
     let value = object.data.get("value").and_then(Value::as_i64).and_then(|value| i32::try_from(value).ok());
-    Class { meta, value: value.unwrap_or_default() }
+    Ok(Some(Class { meta, value: value.unwrap_or_default() }))
 }

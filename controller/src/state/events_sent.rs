@@ -1,22 +1,23 @@
-//! Which events were written about a dataset: none is told twice, as long as there is anything of it.
+//! The Events that were written about a dataset, none of which is written twice while the dataset or a claim to it exists.
 
 use super::State;
 use crate::work_queue::Work;
 use larder_kube::key::Key;
 
 impl State {
-    /// Remembers the events that a piece of work has written. Those of other work follow from a status, and are told with it.
-    pub fn remember_told(&mut self, work: &Work, events: &[String]) {
+    /// Remembers the Events that a piece of work has written. Other work than that of datasets writes an Event with the
+    /// status from which it follows, which no later decision does again.
+    pub fn remember_emitted(&mut self, work: &Work, events: &[String]) {
         if let Work::Dataset(dataset) = work
             && !events.is_empty()
         {
-            self.told.entry(dataset.clone()).or_default().extend(events.iter().cloned());
+            self.emitted.entry(dataset.clone()).or_default().extend(events.iter().cloned());
         }
     }
 
-    /// There is neither such a Dataset nor a claim that asks for it.
-    pub fn forget_told(&mut self, dataset: &Key) {
-        self.told.remove(dataset);
+    /// Forgets the Events about a dataset: there is neither such a Dataset nor a claim that asks for it.
+    pub fn forget_emitted(&mut self, dataset: &Key) {
+        self.emitted.remove(dataset);
     }
 }
 
@@ -28,11 +29,11 @@ mod tests {
     fn events_of_datasets_are_remembered_until_there_is_nothing_of_them() {
         let mut state = State::default();
         let pets = Key::new("team-a", "pets");
-        state.remember_told(&Work::Dataset(pets.clone()), &["pets.1".to_owned()]);
-        assert!(state.world(&pets, 0, 0).told.contains("pets.1"));
-        assert!(state.world(&Key::new("team-a", "cars"), 0, 0).told.is_empty());
-        state.remember_told(&Work::Job(pets.clone()), &["train.1".to_owned()]);
-        state.forget_told(&pets);
-        assert!(state.told.is_empty(), "{:?}", state.told);
+        state.remember_emitted(&Work::Dataset(pets.clone()), &["pets.1".to_owned()]);
+        assert!(state.dataset_view(&pets, 0, 0).emitted.contains("pets.1"));
+        assert!(state.dataset_view(&Key::new("team-a", "cars"), 0, 0).emitted.is_empty());
+        state.remember_emitted(&Work::Job(pets.clone()), &["train.1".to_owned()]);
+        state.forget_emitted(&pets);
+        assert!(state.emitted.is_empty(), "{:?}", state.emitted);
     }
 }

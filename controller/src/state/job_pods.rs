@@ -2,31 +2,39 @@
 
 use super::State;
 use super::affected::{put_into, take_from};
+use super::watched::{Watched, kept};
 use crate::jobs::usage::Usage;
 use crate::objects::Pod;
+use crate::read;
 use crate::work_queue::Work;
+use larder_kube::api::DynamicObject;
 use larder_kube::key::Key;
+use larder_kube::store::Store;
+use serde_json::Error;
 
-impl State {
-    pub(super) fn put_pod(&mut self, pod: Pod, work: &mut Vec<Work>) {
-        let key = pod.meta.key.clone();
-        let before = self.pods.get(&key).cloned();
-        put_into(&mut self.pods, pod, &self.datasets, &self.claims, work);
-        self.pod_changed(before.as_ref(), &key, work);
+impl Watched for Pod {
+    kept!(pods, read::pod);
+
+    fn put(self, state: &mut State, work: &mut Vec<Work>) {
+        let key = self.meta.key.clone();
+        let before = state.pods.get(&key).cloned();
+        put_into(&mut state.pods, self, &state.datasets, &state.claims, work);
+        state.pod_changed(before.as_ref(), &key, work);
     }
 
-    pub(super) fn take_pod(&mut self, key: &Key, work: &mut Vec<Work>) {
-        let before = self.pods.get(key).cloned();
-        take_from(&mut self.pods, key, &self.datasets, &self.claims, work);
-        self.pod_changed(before.as_ref(), key, work);
+    fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
+        let before = state.pods.get(key).cloned();
+        take_from(&mut state.pods, key, &state.datasets, &state.claims, work);
+        state.pod_changed(before.as_ref(), key, work);
     }
 
-    /// The deletion of a pod was accepted.
-    pub(super) fn pod_leaves(&mut self, key: &Key, uid: &str, work: &mut Vec<Work>) {
-        self.pods.mark_deleting(key, uid);
+    fn leaves(state: &mut State, key: &Key, uid: &str, work: &mut Vec<Work>) {
+        state.pods.mark_deleting(key, uid);
         work.push(Work::Jobs);
     }
+}
 
+impl State {
     fn pod_changed(&mut self, before: Option<&Pod>, key: &Key, work: &mut Vec<Work>) {
         let now = self.pods.get(key);
         let matters = |pod: &Pod| {

@@ -6,28 +6,111 @@ use larder_api::QueueStatus;
 use larder_api::training_job::checked::{CheckedJob, Queueing};
 
 use super::State;
-use crate::jobs::cluster_view::Scene;
-use crate::jobs::dry_run::{Trial, tries};
+use super::watched::{Watched, kept};
+use crate::jobs::cluster_view::ClusterView;
+use crate::jobs::dry_run::{self, DryRun};
 use crate::jobs::kueue::decide::abandon;
-use crate::jobs::objects::{JobObject, ObjectOfJobs};
+use crate::jobs::objects::{ClassObject, JobObject, QueueObject, TypeObject};
+use crate::jobs::pod_group::known::KnownGroup;
+use crate::jobs::read;
 use crate::jobs::round::{Round, round};
-use crate::kueue::wish::Wish;
+use crate::time::Seconds;
+use crate::warm_request::WarmRequest;
 use crate::work_queue::Work;
 use crate::write::Write;
+use larder_kube::api::DynamicObject;
 use larder_kube::key::Key;
 use larder_kube::kinds::{Kind, Part};
 use larder_kube::store::{Put, Store};
+use serde_json::Error;
+
+impl Watched for JobObject {
+    kept!(jobs.jobs, read::training_job);
+
+    fn put(self, state: &mut State, work: &mut Vec<Work>) {
+        state.jobs.wake(&self.meta.key);
+        put(self, state, work);
+    }
+
+    fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
+        state.jobs.jobs.take(key);
+        work.push(Work::Jobs);
+    }
+}
+
+impl Watched for TypeObject {
+    kept!(jobs.types, read::job_type);
+
+    fn put(self, state: &mut State, work: &mut Vec<Work>) {
+        work.extend([Work::JobType(self.meta.key.name.clone()), Work::JobTypes]);
+        put(self, state, work);
+    }
+
+    fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
+        state.jobs.types.take(key);
+        work.extend([Work::JobTypes, Work::Jobs]);
+    }
+}
+
+impl Watched for QueueObject {
+    kept!(jobs.queues, read::queue);
+
+    fn put(self, state: &mut State, work: &mut Vec<Work>) {
+        work.push(Work::JobQueue(self.meta.key.name.clone()));
+        put(self, state, work);
+    }
+
+    fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
+        state.jobs.queues.take(key);
+        work.push(Work::Jobs);
+    }
+}
+
+impl Watched for ClassObject {
+    kept!(jobs.classes, read::priority_class);
+
+    fn put(self, state: &mut State, work: &mut Vec<Work>) {
+        put(self, state, work);
+        state.jobs.rank();
+    }
+
+    fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
+        state.jobs.classes.take(key);
+        state.jobs.rank();
+        work.push(Work::Jobs);
+    }
+}
+
+impl Watched for KnownGroup {
+    kept!(jobs.groups, read::pod_group);
+
+    fn put(self, state: &mut State, work: &mut Vec<Work>) {
+        put(self, state, work);
+    }
+
+    fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
+        state.jobs.groups.take(key);
+        work.push(Work::Jobs);
+    }
+}
+
+/// Keeps an object, and looks at all jobs if it differs from the one that was known.
+fn put<T: Watched>(object: T, state: &mut State, work: &mut Vec<Work>) {
+    if T::store_mut(state).put(object) != Put::Unchanged {
+        work.push(Work::Jobs);
+    }
+}
 
 impl State {
     /// This cluster has no training jobs: what was known of them is over.
     pub(super) fn forget_jobs(&mut self, work: &mut Vec<Work>) {
         for kind in Kind::OF_JOBS {
             for key in self.keys(kind) {
-                self.remove_of_jobs(kind, &key, work);
+                self.remove(kind, &key, work);
             }
         }
-        self.jobs.memories.clear();
-        self.wish(BTreeMap::new(), work);
+        self.jobs.job_states.clear();
+        self.request_data(BTreeMap::new(), work);
         self.jobs.presence.becomes_absent();
     }
 
@@ -44,50 +127,7 @@ impl State {
         }
     }
 
-    pub(super) fn put_of_jobs(&mut self, object: ObjectOfJobs, work: &mut Vec<Work>) {
-        let is_news = match object {
-            ObjectOfJobs::Job(job) => {
-                self.jobs.wake(&job.meta.key);
-                self.jobs.jobs.put(*job) != Put::Unchanged
-            }
-            ObjectOfJobs::Type(of_type) => {
-                work.extend([Work::JobType(of_type.meta.key.name.clone()), Work::JobTypes]);
-                self.jobs.types.put(*of_type) != Put::Unchanged
-            }
-            ObjectOfJobs::Queue(queue) => {
-                work.push(Work::JobQueue(queue.meta.key.name.clone()));
-                self.jobs.queues.put(*queue) != Put::Unchanged
-            }
-            ObjectOfJobs::Class(class) => {
-                let put = self.jobs.classes.put(class);
-                self.jobs.rank();
-                put != Put::Unchanged
-            }
-            ObjectOfJobs::Group(group) => self.jobs.groups.put(group) != Put::Unchanged,
-        };
-        if is_news {
-            work.push(Work::Jobs);
-        }
-    }
-
-    pub(super) fn remove_of_jobs(&mut self, kind: Kind, key: &Key, work: &mut Vec<Work>) {
-        match kind {
-            Kind::TrainingJob => _ = self.jobs.jobs.take(key),
-            Kind::JobType => {
-                self.jobs.types.take(key);
-                work.push(Work::JobTypes);
-            }
-            Kind::JobQueue => _ = self.jobs.queues.take(key),
-            Kind::PodGroup => _ = self.jobs.groups.take(key),
-            _ => {
-                self.jobs.classes.take(key);
-                self.jobs.rank();
-            }
-        }
-        work.push(Work::Jobs);
-    }
-
-    /// What is looked at when everything is. Jobs come first: what they wish decides about datasets.
+    /// What is looked at when everything is. Jobs come first: the data that they request decides about datasets.
     pub(super) fn everything_of_jobs(&self, work: &mut Vec<Work>) {
         if self.jobs.presence.is_there() {
             work.extend([Work::Jobs, Work::JobTypes]);
@@ -97,20 +137,20 @@ impl State {
 
     /// Caches of nodes or datasets have changed, which jobs may wait for.
     pub(super) fn data_changed(&self, work: &mut Vec<Work>) {
-        if !self.jobs.memories.is_empty() {
+        if !self.jobs.job_states.is_empty() {
             work.push(Work::Jobs);
         }
     }
 
     /// Looks at all jobs. Returns when to look again, if nothing happens before.
-    pub fn round(&mut self, now: i64, draw: &dyn Fn() -> String, work: &mut Vec<Work>) -> Option<i64> {
+    pub fn round(&mut self, now: Seconds, draw: &dyn Fn() -> String, work: &mut Vec<Work>) -> Option<Seconds> {
         if !self.jobs.presence.is_there() {
             return None;
         }
         self.jobs.usage.refresh(&self.pods);
-        let mut memories = std::mem::take(&mut self.jobs.memories);
-        let mut trials = std::mem::take(&mut self.jobs.trials);
-        let scene = Scene {
+        let mut job_states = std::mem::take(&mut self.jobs.job_states);
+        let mut dry_runs = std::mem::take(&mut self.jobs.dry_runs);
+        let view = ClusterView {
             now,
             image: &self.settings.image,
             nodes: &self.nodes,
@@ -120,15 +160,16 @@ impl State {
             jobs: &self.jobs,
             kueue: &self.kueue,
         };
-        let Round { writes, tries, wishes, queues, again_at } = round(&scene, &mut memories, &mut trials, draw);
-        (self.jobs.memories, self.jobs.trials) = (memories, trials);
-        work.extend(tries.into_iter().map(Work::Trial));
+        let Round { writes, dry_runs: asked, warm_requests, queues, again_at } =
+            round(&view, &mut job_states, &mut dry_runs, draw);
+        (self.jobs.job_states, self.jobs.dry_runs) = (job_states, dry_runs);
+        work.extend(asked.into_iter().map(Work::DryRun));
         for (key, writes) in writes {
             work.push(Work::Job(key.clone()));
             self.jobs.ready.insert(key, writes);
         }
-        self.wish(wishes, work);
-        self.tell_queues(queues, work);
+        self.request_data(warm_requests, work);
+        self.report_queues(queues, work);
         let abandoned = self.kueue.of_jobs.values().flatten().filter(|key| self.abandoned(key).is_some());
         work.extend(abandoned.cloned().map(Work::Abandoned));
         again_at
@@ -149,16 +190,16 @@ impl State {
         abandon(workload, self.kueue.version)
     }
 
-    /// Jobs wish other data now.
-    fn wish(&mut self, wishes: BTreeMap<Key, Vec<Wish>>, work: &mut Vec<Work>) {
-        let before = std::mem::replace(&mut self.jobs.wishes, wishes);
-        let now = &self.jobs.wishes;
-        let changed = before.iter().filter(|(key, wishes)| now.get(*key) != Some(*wishes)).map(|(key, _)| key);
+    /// Replaces the data that jobs request, and looks at each dataset for which that is a change.
+    fn request_data(&mut self, requests: BTreeMap<Key, Vec<WarmRequest>>, work: &mut Vec<Work>) {
+        let before = std::mem::replace(&mut self.jobs.warm_requests, requests);
+        let now = &self.jobs.warm_requests;
+        let changed = before.iter().filter(|(key, requests)| now.get(*key) != Some(*requests)).map(|(key, _)| key);
         let added = now.keys().filter(|key| !before.contains_key(*key));
         work.extend(changed.chain(added).cloned().map(Work::Dataset));
     }
 
-    fn tell_queues(&mut self, queues: BTreeMap<String, QueueStatus>, work: &mut Vec<Work>) {
+    fn report_queues(&mut self, queues: BTreeMap<String, QueueStatus>, work: &mut Vec<Work>) {
         let before = std::mem::replace(&mut self.jobs.queue_status, queues);
         let now = &self.jobs.queue_status;
         work.extend(
@@ -168,53 +209,52 @@ impl State {
         );
     }
 
-    /// The pods that the API server is to be asked about. `None`: the job for which it is asked has others by now, so that another
-    /// one that has such pods is to ask.
-    pub fn trial(&mut self, likeness: &str) -> Option<Vec<Write>> {
-        let Some(asker) = self.jobs.trials.get(likeness).and_then(Trial::asker) else { return Some(Vec::new()) };
-        let tries = self.tries(asker, likeness);
-        if tries.is_none() {
-            self.jobs.trials.remove(likeness);
+    /// The requests of a dry run. `None`: the job for which the API server was to be asked has other pods by now, so the next
+    /// round finds another job with such pods, if there is one.
+    pub fn dry_run(&mut self, spec_hash: &str) -> Option<Vec<Write>> {
+        let Some(asker) = self.jobs.dry_runs.get(spec_hash).and_then(DryRun::asker) else { return Some(Vec::new()) };
+        let requests = self.dry_run_requests(asker, spec_hash);
+        if requests.is_none() {
+            self.jobs.dry_runs.remove(spec_hash);
         }
-        tries
+        requests
     }
 
-    /// The pods of a job, if they are of this likeness.
-    fn tries(&self, key: &Key, likeness: &str) -> Option<Vec<Write>> {
+    /// The requests for the pods of a job, if their specs still have this hash.
+    fn dry_run_requests(&self, key: &Key, spec_hash: &str) -> Option<Vec<Write>> {
         let object = self.jobs.jobs.get(key)?;
         let of_type = self.jobs.types.get(&Key::cluster(&object.job.as_ref().ok()?.kind))?;
-        let memory = self.jobs.memories.get(key).filter(|memory| memory.uid == object.meta.uid)?;
-        let profile = memory.profile.as_ref().filter(|profile| profile.is_of(object, of_type))?;
-        let kind = of_type.kind.as_ref().ok().filter(|_| profile.likeness == likeness)?;
-        Some(tries(object, kind, &self.settings.image))
+        let job_state = self.jobs.job_states.get(key).filter(|job_state| job_state.uid == object.meta.uid)?;
+        let profile = job_state.profile.as_ref().filter(|profile| profile.is_of(object, of_type))?;
+        let kind = of_type.kind.as_ref().ok().filter(|_| profile.spec_hash == spec_hash)?;
+        Some(dry_run::requests(object, kind, &self.settings.image))
     }
 
-    /// The API server has been asked about pods of this likeness, and this has kept it from an answer, if anything has. True if that
-    /// is news.
-    pub fn unanswered(&mut self, likeness: &str, why: Option<&str>) -> bool {
-        let trials = &self.jobs.trials;
+    /// Notes what has kept the API server from answering a dry run, if anything has. Returns true if that is news.
+    pub fn unanswered(&mut self, spec_hash: &str, why: Option<&str>) -> bool {
+        let dry_runs = &self.jobs.dry_runs;
         let unanswered = &mut self.jobs.unanswered;
-        unanswered.retain(|likeness, _| trials.contains_key(likeness));
+        unanswered.retain(|spec_hash, _| dry_runs.contains_key(spec_hash));
         let before = match why {
-            Some(why) => unanswered.insert(likeness.to_owned(), why.to_owned()),
-            None => unanswered.remove(likeness),
+            Some(why) => unanswered.insert(spec_hash.to_owned(), why.to_owned()),
+            None => unanswered.remove(spec_hash),
         };
         before.as_deref() != why
     }
 
-    /// The API server's answer: nothing speaks against the pods, or these words.
-    pub fn tried(&mut self, likeness: &str, refusal: Option<&str>) {
-        let Some(trial) = self.jobs.trials.get_mut(likeness) else { return };
-        if let Some(asker) = trial.asker() {
-            *trial = Trial::answered(&asker.clone(), refusal);
+    /// Notes the API server's answer to a dry run: `refusal` are its words if it refused the pods.
+    pub fn dry_run_answered(&mut self, spec_hash: &str, refusal: Option<&str>) {
+        let Some(dry_run) = self.jobs.dry_runs.get_mut(spec_hash) else { return };
+        if let Some(asker) = dry_run.asker() {
+            *dry_run = DryRun::answered(&asker.clone(), refusal);
         }
     }
 
-    /// The API server did not make a pod of a job, for want of quota. Returns the likeness of its pods.
-    pub fn not_made(&mut self, key: &Key, quota: &str) -> Option<String> {
-        let likeness = self.jobs.memories.get(key)?.profile.as_ref()?.likeness.clone();
-        self.jobs.trials.insert(likeness.clone(), Trial::Short(key.clone(), quota.to_owned()));
-        Some(likeness)
+    /// The API server did not create a pod of a job, since a ResourceQuota is used up. Returns the hash of the job's pod specs.
+    pub fn not_created(&mut self, key: &Key, quota: &str) -> Option<String> {
+        let spec_hash = self.jobs.job_states.get(key)?.profile.as_ref()?.spec_hash.clone();
+        self.jobs.dry_runs.insert(spec_hash.clone(), DryRun::QuotaUsed(key.clone(), quota.to_owned()));
+        Some(spec_hash)
     }
 }
 

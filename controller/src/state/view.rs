@@ -7,7 +7,7 @@ use larder_dataset::Placement;
 
 use super::State;
 use super::promises::beside;
-use crate::datasets::input::{NodeFacts, World};
+use crate::datasets::input::{DatasetView, NodeFacts};
 use crate::datasets::node_labels::Labelled;
 use crate::objects::{Claim, DatasetObject, Job, Key, Meta, Node, Pod, Volume, by_uid};
 use larder_kube::kinds::Kind;
@@ -33,7 +33,7 @@ impl State {
     }
 
     /// Everything that a decision about a dataset depends on.
-    pub fn world<'a>(&'a self, key: &'a Key, now: i64, warming_slots: u32) -> World<'a> {
+    pub fn dataset_view<'a>(&'a self, key: &'a Key, now: i64, warming_slots: u32) -> DatasetView<'a> {
         let dataset = self.datasets.get(key);
         let uid = dataset.map(|dataset| by_uid(&dataset.meta.uid));
         // Labels are anybody's: what counts is in the dataset's namespace.
@@ -61,7 +61,7 @@ impl State {
                 promised: promised.map_or(&[], |(_, promised)| promised.as_slice()),
             }
         };
-        World {
+        DatasetView {
             now,
             settings: &self.settings,
             key,
@@ -73,12 +73,12 @@ impl State {
             claims: claims.into_values().collect(),
             volumes,
             deployments: self.deployments.of(key).collect(),
-            wishes: self.wishes(key),
+            wishes: self.warm_requests(key),
             is_left_out: self.left_out.contains(key),
             wishes_unknown: self.kueue.presence.is_unknown() || self.jobs.presence.is_unknown(),
             warming_slots,
             status_age: self.status_written.get(key).map_or(i64::MAX, |written| now - written),
-            told: self.told.get(key).unwrap_or(&self.nothing_told),
+            emitted: self.emitted.get(key).unwrap_or(&self.none_emitted),
             refused: self.refused.get(key).unwrap_or(&self.nothing_refused),
         }
     }

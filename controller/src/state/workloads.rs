@@ -4,89 +4,107 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::jobs::kueue::workload::JobWorkload;
 use crate::kueue::check::Situation;
-use crate::kueue::objects::{KueueObject, PodSet, Workload};
-use crate::kueue::wish::{Progress, Wish, Wisher};
+use crate::kueue::objects::{Check, Class, Flavor, PodSet, Workload};
+use crate::kueue::read;
 use crate::objects::Claim;
 use crate::state::State;
 use crate::state::affected::{put_into, take_from};
+use crate::state::watched::{Watched, kept};
+use crate::time::Seconds;
+use crate::warm_request::{Progress, Requester, WarmRequest};
 use crate::work_queue::Work;
+use larder_kube::api::DynamicObject;
 use larder_kube::key::Key;
-use larder_kube::kinds::KueueKind;
-use larder_kube::store::{Put, Stored};
+use larder_kube::kinds::{Kind, KueueKind};
+use larder_kube::store::{Put, Store, Stored};
+use serde_json::Error;
+
+impl Watched for Workload {
+    kept!(kueue.workloads, read::workload);
+
+    fn put(self, state: &mut State, work: &mut Vec<Work>) {
+        let key = self.meta.key.clone();
+        let before = state.kueue.of_job(&key).cloned();
+        work.push(Work::Workload(key.clone()));
+        put_into(&mut state.kueue.workloads, self, &state.datasets, &state.claims, work);
+        state.of_job_changed(&key, before, work);
+    }
+
+    fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
+        state.kueue.written.remove(key);
+        let before = state.kueue.of_job(key).cloned();
+        take_from(&mut state.kueue.workloads, key, &state.datasets, &state.claims, work);
+        state.of_job_changed(key, before, work);
+    }
+
+    fn leaves(state: &mut State, key: &Key, _: &str, work: &mut Vec<Work>) {
+        if let Some(mut workload) = state.kueue.workloads.get(key).cloned() {
+            workload.meta.deleting = true;
+            workload.of_job.iter_mut().for_each(|of_job| of_job.meta.deleting = true);
+            Watched::put(workload, state, work);
+        }
+    }
+}
+
+impl Watched for Check {
+    kept!(kueue.checks, read::check);
+
+    fn put(self, state: &mut State, work: &mut Vec<Work>) {
+        let name = self.meta.key.name.clone();
+        if let Put::Changed(_) = state.kueue.checks.put(self) {
+            work.push(Work::AdmissionCheck(name));
+            state.wake_all_workloads(work);
+        }
+    }
+
+    fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
+        if state.kueue.checks.take(key).is_some() {
+            state.wake_all_workloads(work);
+        }
+    }
+}
+
+impl Watched for Flavor {
+    kept!(kueue.flavors, read::flavor);
+
+    fn put(self, state: &mut State, work: &mut Vec<Work>) {
+        if let Put::Changed(_) = state.kueue.flavors.put(self) {
+            state.wake_all_workloads(work);
+            work.push(Work::Jobs);
+        }
+    }
+
+    fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
+        state.kueue.flavors.take(key);
+        state.wake_all_workloads(work);
+        work.push(Work::Jobs);
+    }
+}
+
+impl Watched for Class {
+    kept!(kueue.classes, read::class);
+
+    fn put(self, state: &mut State, work: &mut Vec<Work>) {
+        if let Put::Changed(_) = state.kueue.classes.put(self) {
+            work.push(Work::Jobs);
+        }
+    }
+
+    fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
+        state.kueue.classes.take(key);
+        work.push(Work::Jobs);
+    }
+}
 
 impl State {
     /// This cluster has no Kueue: what was known of one is over.
     pub(super) fn forget_kueue(&mut self, work: &mut Vec<Work>) {
-        for kind in KueueKind::ALL {
-            for key in self.kueue.keys(kind) {
-                self.remove_kueue(kind, &key, work);
+        for kind in KueueKind::ALL.map(|kind| Kind::Kueue(kind, self.kueue.version)) {
+            for key in self.keys(kind) {
+                self.remove(kind, &key, work);
             }
         }
         self.kueue.presence.becomes_absent();
-    }
-
-    pub(super) fn put_kueue(&mut self, object: KueueObject, work: &mut Vec<Work>) {
-        match object {
-            KueueObject::Workload(workload) => {
-                let key = workload.meta.key.clone();
-                let before = self.kueue.of_job(&key).cloned();
-                work.push(Work::Workload(key.clone()));
-                put_into(&mut self.kueue.workloads, *workload, &self.datasets, &self.claims, work);
-                self.of_job_changed(&key, before, work);
-            }
-            KueueObject::Check(check) => {
-                let key = check.meta.key.clone();
-                if let Put::Changed(_) = self.kueue.checks.put(check) {
-                    work.push(Work::AdmissionCheck(key.name));
-                    self.wake_all_workloads(work);
-                }
-            }
-            KueueObject::Flavor(flavor) => {
-                if let Put::Changed(_) = self.kueue.flavors.put(flavor) {
-                    self.wake_all_workloads(work);
-                    work.push(Work::Jobs);
-                }
-            }
-            KueueObject::Class(class) => {
-                if let Put::Changed(_) = self.kueue.classes.put(class) {
-                    work.push(Work::Jobs);
-                }
-            }
-        }
-    }
-
-    pub(super) fn remove_kueue(&mut self, kind: KueueKind, key: &Key, work: &mut Vec<Work>) {
-        match kind {
-            KueueKind::Workload => {
-                self.kueue.written.remove(key);
-                let before = self.kueue.of_job(key).cloned();
-                take_from(&mut self.kueue.workloads, key, &self.datasets, &self.claims, work);
-                self.of_job_changed(key, before, work);
-            }
-            KueueKind::AdmissionCheck => {
-                if self.kueue.checks.take(key).is_some() {
-                    self.wake_all_workloads(work);
-                }
-            }
-            KueueKind::ResourceFlavor => {
-                self.kueue.flavors.take(key);
-                self.wake_all_workloads(work);
-                work.push(Work::Jobs);
-            }
-            KueueKind::PriorityClass => {
-                self.kueue.classes.take(key);
-                work.push(Work::Jobs);
-            }
-        }
-    }
-
-    /// The deletion of a job's Workload was accepted.
-    pub(super) fn workload_leaves(&mut self, key: &Key, work: &mut Vec<Work>) {
-        if let Some(mut workload) = self.kueue.workloads.get(key).cloned() {
-            workload.meta.deleting = true;
-            workload.of_job.iter_mut().for_each(|of_job| of_job.meta.deleting = true);
-            self.put_kueue(KueueObject::Workload(Box::new(workload)), work);
-        }
     }
 
     fn of_job_changed(&mut self, key: &Key, before: Option<JobWorkload>, work: &mut Vec<Work>) {
@@ -129,15 +147,15 @@ impl State {
         found
     }
 
-    /// The wishes of jobs for a dataset.
-    pub(super) fn wishes(&self, key: &Key) -> Vec<Wish> {
+    /// The requests of jobs for a dataset.
+    pub(super) fn warm_requests(&self, key: &Key) -> Vec<WarmRequest> {
         let claims = self.claims.of(key).map(|claim| &claim.meta.key);
         let workloads: BTreeMap<&Key, &Workload> = claims
             .chain([key])
             .flat_map(|owner| self.kueue.workloads.of(owner))
             .map(|workload| (&workload.meta.key, workload))
             .collect();
-        let mut wishes = self.jobs.wishes.get(key).cloned().unwrap_or_default();
+        let mut requests = self.jobs.warm_requests.get(key).cloned().unwrap_or_default();
         for workload in workloads.into_values().filter(|workload| self.kueue.wants_data(workload)) {
             for set in workload.pod_sets.iter().filter(|set| self.datasets_of(workload, set).contains(key)) {
                 let mut places = set.places.clone();
@@ -145,24 +163,24 @@ impl State {
                     places.labels.extend(flavor.labels.clone());
                     places.tolerations.extend(flavor.tolerations.iter().cloned());
                 }
-                wishes.push(Wish {
-                    by: Wisher::Workload(workload.meta.key.clone()),
+                requests.push(WarmRequest {
+                    by: Requester::Workload(workload.meta.key.clone()),
                     since: workload.reserved.unwrap_or_default(),
                     pods: set.count,
                     places,
                 });
             }
         }
-        wishes
+        requests
     }
 
     /// Remembers how far the data of a dataset's Workloads is, and wakes those for which that is news.
-    pub fn progressed(&mut self, dataset: &Key, now: BTreeMap<Wisher, Progress>, work: &mut Vec<Work>) {
+    pub fn progressed(&mut self, dataset: &Key, now: BTreeMap<Requester, Progress>, work: &mut Vec<Work>) {
         let before = self.kueue.progress.remove(dataset).unwrap_or_default();
-        let either: BTreeSet<&Wisher> = before.keys().chain(now.keys()).collect();
-        for wisher in either.into_iter().filter(|wisher| before.get(*wisher) != now.get(*wisher)) {
+        let either: BTreeSet<&Requester> = before.keys().chain(now.keys()).collect();
+        for requester in either.into_iter().filter(|requester| before.get(*requester) != now.get(*requester)) {
             // TrainingJobs look at the caches of their nodes themselves.
-            if let Wisher::Workload(key) = wisher {
+            if let Requester::Workload(key) = requester {
                 work.push(Work::Workload(key.clone()));
             }
         }
@@ -172,19 +190,19 @@ impl State {
     }
 
     /// Everything that the states of a Workload's checks depend on; `None` if it waits for none of Larder's.
-    pub fn situation(&self, key: &Key, now: i64) -> Option<Situation<'_>> {
+    pub fn situation(&self, key: &Key, now: Seconds) -> Option<Situation<'_>> {
         let kueue = &self.kueue;
         let workload = kueue.workloads.get(key).filter(|workload| kueue.wants_data(workload))?;
         let datasets: BTreeSet<Key> =
             workload.pod_sets.iter().flat_map(|set| self.datasets_of(workload, set)).collect();
-        let progress = |dataset: &Key| kueue.progress.get(dataset)?.get(&Wisher::Workload(key.clone())).cloned();
+        let progress = |dataset: &Key| kueue.progress.get(dataset)?.get(&Requester::Workload(key.clone())).cloned();
         Some(Situation {
             now,
             version: kueue.version,
             workload,
             checks: workload.checks.iter().filter_map(|check| kueue.checks.get(&Key::cluster(&check.name))).collect(),
             datasets: datasets.into_iter().map(|dataset| (dataset.clone(), progress(&dataset))).collect(),
-            status_age: kueue.written.get(key).map_or(i64::MAX, |written| now - written),
+            status_age: kueue.written.get(key).map_or(i64::MAX, |written| now - *written),
         })
     }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::World;
-use super::api::Api;
+use super::api::{Api, serve_jobs};
 
 /// Types that come with Larder.
 const TYPES: [&str; 5] = [
@@ -30,7 +30,7 @@ const TYPES: [&str; 5] = [
 
 /// Serves the kinds of training jobs, with types.
 pub(super) fn install(api: &Api) {
-    api.serve_jobs(true);
+    serve_jobs(api, true);
     for text in TYPES {
         let value: Value = serde_yaml_ng::from_str(text).unwrap();
         api.put("jobtypes", value);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::api::{Api, Dies};
+use super::api::{Api, Dies, serve_kueue};
 use super::cluster::{BYTES, SNAPSHOT, dataset};
 use super::{World, assert_same, condition, end_state, is_ready};
 
@@ -18,7 +18,7 @@ fn kueue(kind: &str, metadata: Value, spec: Value, status: Value) -> Value {
 
 /// Kueue with a queue that asks Larder and one other.
 fn install(api: &Api) {
-    api.serve_kueue(true);
+    serve_kueue(api, true);
     let check = |name: &str, controller: &str| {
         kueue("AdmissionCheck", json!({"name": name}), json!({"controllerName": controller}), json!({}))
     };

@@ -6,15 +6,15 @@ use larder_kube::lease::Election;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::api::Api;
+use super::api::{client, new_api};
 
 // SEMANTICS: K15
 #[tokio::test(start_paused = true)]
 async fn a_holder_that_cannot_renew_ends_before_its_lease_does() {
     // Whenever the API server stops to answer, also just before or in the middle of a renewal.
     for silent_after in [0, 4999, 5001, 7000, 9999] {
-        let api = Api::new();
-        let election = |name: &str| Election::new(api.client(), "larder-system", "larder-controller", name);
+        let api = new_api();
+        let election = |name: &str| Election::new(client(&api), "larder-system", "larder-controller", name);
         let since = election("first").win().await;
         let holder = tokio::spawn({
             let first = election("first");
@@ -37,8 +37,8 @@ async fn a_holder_that_cannot_renew_ends_before_its_lease_does() {
 
 #[tokio::test(start_paused = true)]
 async fn a_holder_that_is_answered_goes_on() {
-    let api = Api::new();
-    let first = Election::new(api.client(), "larder-system", "larder-controller", "first");
+    let api = new_api();
+    let first = Election::new(client(&api), "larder-system", "larder-controller", "first");
     let since = first.win().await;
     let held = tokio::time::timeout(Duration::from_secs(3600), first.hold(since, CancellationToken::new())).await;
     assert!(held.is_err(), "it holds it still");

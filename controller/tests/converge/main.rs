@@ -28,7 +28,7 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use api::{Api, Dies, Id};
+use api::{Api, Dies, Id, client, new_api};
 use cluster::{BYTES, SNAPSHOT, claim, dataset, node, pod};
 
 /// Time is made up: as much of it as anything may take.
@@ -54,7 +54,7 @@ impl Drop for World {
 
 impl World {
     fn new(nodes: usize) -> Self {
-        let api = Api::new();
+        let api = new_api();
         for index in 1..=nodes {
             api.put("nodes", node(&format!("n{index}")));
         }
@@ -71,7 +71,7 @@ impl World {
             admin_address: None,
         };
         self.counters = Arc::default();
-        let (client, counters) = (self.api.client(), Arc::clone(&self.counters));
+        let (client, counters) = (client(&self.api), Arc::clone(&self.counters));
         self.controller = Some(tokio::spawn(act(client, config, counters, CancellationToken::new())));
     }
 
@@ -200,7 +200,7 @@ async fn a_dataset_is_imported_placed_warmed_claimed_and_labelled() {
         .list("events")
         .iter()
         .filter(|event| event["reason"] == "DatasetRefused")
-        .map(|event| event["message"].as_str().unwrap().to_owned())
+        .map(|event| event["note"].as_str().unwrap().to_owned())
         .collect();
     assert_eq!(said.len(), 2, "{said:?}");
     assert_eq!(

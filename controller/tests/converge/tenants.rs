@@ -116,7 +116,7 @@ async fn jobs_whose_pods_do_not_start_give_their_slots_back() {
 #[tokio::test(start_paused = true)]
 async fn a_claim_without_a_grant_is_refused_in_whatever_state_the_dataset_is() {
     let refused = |api: &Api, claim: &str| {
-        let about = |event: &Value| event["involvedObject"]["name"] == claim && event["reason"] == "DatasetRefused";
+        let about = |event: &Value| event["regarding"]["name"] == claim && event["reason"] == "DatasetRefused";
         api.list("events").iter().any(about)
     };
     // One that is deleted and in use, and one that may not be.
@@ -248,8 +248,7 @@ async fn a_changed_secret_is_that_of_all_volumes_and_a_pod_that_waits_for_the_ol
     world.until("all others have it", |api| old(api) == ["bound"] && api.list("persistentvolumes").len() == 4).await;
     world
         .until("its owner is told", |api| {
-            let about =
-                |event: &Value| event["reason"] == "DatasetChanged" && event["involvedObject"]["name"] == "bound";
+            let about = |event: &Value| event["reason"] == "DatasetChanged" && event["regarding"]["name"] == "bound";
             api.list("events").iter().any(about)
         })
         .await;

@@ -25,7 +25,7 @@ pub enum KeeperError {
         source: io::Error,
     },
     /// There was no answer in time.
-    #[error("larderd did not answer within {seconds} s; its log on this node says why, and the kubelet retries")]
+    #[error("larderd did not answer within {seconds} s; see its log on this node; the kubelet retries")]
     Silent {
         /// The time that it had.
         seconds: u64,

@@ -25,13 +25,13 @@ pub enum PublishError {
     #[error("another call works on this target path")]
     Busy,
     /// Something else is published there.
-    #[error("the target path already has volume {volume_id}, or this volume with other settings")]
+    #[error("the target path already has volume {volume_id}, or this volume with different settings")]
     Taken {
         /// The volume that is there.
         volume_id: String,
     },
     /// It is not yet known which connections are alive.
-    #[error("larderd has not connected yet; the node plugin waits for it")]
+    #[error("larderd has not connected to the node plugin yet")]
     NotReady,
     /// larderd did not prepare the dataset.
     #[error(transparent)]

@@ -39,7 +39,7 @@ async fn remove_gone_targets(mounts: &Arc<Mounts>, roots: &TargetRoots) {
         let Some(busy) = mounts.busy.take(&record.target) else { continue };
         let Some(record) = mounts.records.at(target.as_path()) else { continue };
         if is_gone(&target).await {
-            info!(volume = %record.volume_id, "the pod's folder is gone: remove the volume's record");
+            info!(volume = %record.volume_id, "the pod's directory is gone: removing the volume's record");
             if let Err(error) = mounts.withdraw(&target, &record, &busy).await {
                 warn!(%error, volume = %record.volume_id, "cannot clean up");
             }
@@ -58,7 +58,7 @@ async fn end_unused_mounts(mounts: &Arc<Mounts>) {
         if alive && mounts.records.uses(&mount, None) {
             continue;
         }
-        info!(%mount, alive, "end a mount that was left over");
+        info!(%mount, alive, "removing an orphaned mount");
         if let Err(error) = mounts.release(&mount).await {
             warn!(%error, %mount, "cannot clean up");
         }

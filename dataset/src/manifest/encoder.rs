@@ -4,7 +4,7 @@
 //! rows, so a caller that gets its rows in order makes a manifest of any size in constant memory: it writes folder
 //! rows, file rows and heap as they come, and passes all of them to the seal afterwards, in file order.
 //!
-//! Invariant: the same rows give the same bytes and the same snapshot id, whoever writes them.
+//! Invariant: the same rows give the same bytes and the same snapshot id, on every machine.
 
 use sha2::{Digest, Sha256};
 

@@ -9,7 +9,7 @@ use super::error::{ManifestError, corrupt};
 use super::layout::{
     self, CRC_BYTES, DIR_BYTES, FILE_BYTES, PACK_BYTES, Section, StringRef, header, tag, u32_at, u64_at,
 };
-use super::rows::{Dir, DirIndex, Entry, File, FileIndex, Location, Pack, Totals};
+use super::rows::{Dir, DirIndex, Entry, File, FileBlocks, FileIndex, Location, Pack, Totals};
 use super::sections::Sections;
 use super::version_tag::{VersionTag, format_md5};
 use crate::block::{self, BlockIndex};
@@ -154,6 +154,11 @@ impl<B: ManifestBytes> Manifest<B> {
     /// A file's row. Errors: `Corrupt`, also when there is no such row.
     pub fn file(&self, file: FileIndex) -> Result<File<'_>, ManifestError> {
         self.stable(|| self.read_file(file))
+    }
+
+    /// Where the blocks of a file are. Errors: as for [`Self::file`].
+    pub fn file_blocks(&self, file: FileIndex) -> Result<FileBlocks, ManifestError> {
+        Ok(FileBlocks::of(file, &self.file(file)?))
     }
 
     fn read_file(&self, file: FileIndex) -> Result<File<'_>, ManifestError> {

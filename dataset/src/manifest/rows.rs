@@ -76,6 +76,27 @@ impl File<'_> {
     }
 }
 
+/// Where the blocks of a file are. It borrows nothing from the manifest, so that a read that is answered later need not
+/// look the file up again.
+#[derive(Clone, Copy, Debug)]
+pub struct FileBlocks {
+    /// The file.
+    pub file: FileIndex,
+    first_block: BlockIndex,
+    size: u64,
+}
+
+impl FileBlocks {
+    pub(super) fn of(index: FileIndex, file: &File<'_>) -> Self {
+        Self { file: index, first_block: file.first_block, size: file.size }
+    }
+
+    /// The blocks that a read of `len` bytes at `offset` touches.
+    pub fn parts(&self, offset: u64, len: u64) -> impl Iterator<Item = BlockPart> + use<> {
+        block::parts(self.first_block, self.size, offset, len)
+    }
+}
+
 /// A pack's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pack<'a> {

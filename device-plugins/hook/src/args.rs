@@ -1,4 +1,4 @@
-//! The program's arguments, as CDI files and containers have them.
+//! The program's arguments in CDI files and containers.
 
 use crate::line::{Line, MAX_FLAG};
 use crate::settings::Settings;
@@ -12,7 +12,7 @@ impl Line {
         vec![PROGRAM.to_owned(), MAX_FLAG.to_owned(), self.to_string()]
     }
 
-    /// The limit that the program keeps when it is run with these arguments, its own name first.
+    /// The limit that the program enforces when it runs with these arguments, its own name first.
     pub fn from_args(args: &[String]) -> Option<Self> {
         let flags = args.iter().skip(1).cloned();
         Settings::parse(flags).ok().map(|settings| settings.max)

@@ -12,21 +12,21 @@ pub enum Controller {
 }
 
 impl Controller {
-    /// That of this machine, by the folder that cgroups are mounted in; `None` if the kernel has none, or if it is switched off.
+    /// The controller of this machine, by the directory where cgroups are mounted; `None` if the kernel has none or it is disabled.
     pub fn find(root: &Path) -> Option<Self> {
         // A folder of that name is no controller: every cgroup has this file. In cgroup v2, one may be called so.
         let is_v1 = !root.join(CONTROLLERS).exists() && root.join("rdma/cgroup.procs").exists();
         if is_v1 { Some(Self::V1) } else { has_rdma(&unified(root)).then_some(Self::V2) }
     }
 
-    /// The folder of the kubelet's pods in cgroup v2 that lacks the controller, which is handed down from cgroup to cgroup, so that
-    /// no container below it can be limited.
-    pub fn withheld_from(root: &Path) -> Option<PathBuf> {
+    /// The cgroup directory of the kubelet's pods, if it lacks the controller of cgroup v2. A cgroup passes controllers on to its
+    /// children, so no container below that directory can be limited.
+    pub fn missing_from(root: &Path) -> Option<PathBuf> {
         let pods = ["kubepods.slice", "kubepods"].map(|name| unified(root).join(name));
         pods.into_iter().find(|folder| folder.join(CONTROLLERS).exists() && !has_rdma(folder))
     }
 
-    /// The folder of a cgroup, by its path from the top of the controller's hierarchy.
+    /// The directory of a cgroup, by its path from the top of the controller's hierarchy.
     pub fn folder(self, root: &Path, path: &str) -> PathBuf {
         let mount = match self {
             Self::V1 => root.join("rdma"),
@@ -59,14 +59,13 @@ pub struct Groups {
     pub unified: Option<String>,
 }
 
-/// The text is not that of a `/proc/PID/cgroup`.
+/// The text is not a `/proc/PID/cgroup`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no line of a process's cgroups")]
+#[error("{0:?} is not a line of a process's cgroups")]
 pub struct UnsoundGroups(String);
 
 impl Groups {
-    /// Reads the text of a `/proc/PID/cgroup`. Paths that lead upward are refused: they are those of a process outside of what
-    /// this one may see.
+    /// Parses a `/proc/PID/cgroup`. Paths with `..` are refused: their process is outside of this one's cgroup namespace.
     pub fn parse(text: &str) -> Result<Self, UnsoundGroups> {
         let mut groups = Self::default();
         for line in text.lines() {
@@ -88,7 +87,7 @@ impl Groups {
         Ok(groups)
     }
 
-    /// The folder of the cgroup that limits RDMA objects; `None` if none can.
+    /// The directory of the cgroup that limits RDMA objects; `None` if none can.
     pub fn folder(&self, root: &Path) -> Option<PathBuf> {
         match (&self.rdma, &self.unified) {
             (Some(path), _) => Some(Controller::V1.folder(root, path)),
@@ -158,10 +157,10 @@ mod tests {
             std::fs::write(root.join(name).join("cgroup.controllers"), controllers).unwrap();
         };
         write("", "cpu rdma\n");
-        assert_eq!(Controller::withheld_from(root), None, "the kubelet has made no cgroups yet");
+        assert_eq!(Controller::missing_from(root), None, "the kubelet has made no cgroups yet");
         write("kubepods.slice", "cpu\n");
-        assert_eq!(Controller::withheld_from(root), Some(root.join("kubepods.slice")));
+        assert_eq!(Controller::missing_from(root), Some(root.join("kubepods.slice")));
         write("kubepods.slice", "cpu rdma\n");
-        assert_eq!(Controller::withheld_from(root), None);
+        assert_eq!(Controller::missing_from(root), None);
     }
 }

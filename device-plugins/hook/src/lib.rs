@@ -1,13 +1,13 @@
 //! `larder-rdma-limit`: limits the RDMA objects of a container before its process starts.
 //!
-//! It is an OCI hook (`createRuntime`), which the runtime runs as root on the host at every start of a container that has an
-//! HCA, one run for each HCA. The cast: [`Settings`] are its flags, with the limit as a [`Line`]; a [`State`] is what the runtime
-//! says of the container; [`Groups`] are the container's cgroups, one of which has the file that the line is written to.
+//! It is an OCI hook (`createRuntime`). For each HCA of a container, the runtime runs it once as root on the host whenever the
+//! container starts. The cast: [`Settings`] are its flags, with the limit as a [`Line`]; [`State`] is the runtime's description of
+//! the container; [`Groups`] are the container's cgroups, one of which has the file that the line is written to.
 //!
-//! Invariant: it succeeds only if the kernel shows the limit after it was written. Any doubt is an error, and then the runtime
-//! starts nothing.
+//! Invariant: it succeeds only if the kernel shows the limit after it was written. Any doubt is an error, and the runtime then does
+//! not start the container.
 //!
-//! Invariant: no limit depends on a running process of Larder's: the runtime finds this hook in the CDI file (ADR 34).
+//! Invariant: no limit depends on a running process of Larder: the runtime finds this hook in the CDI file (ADR 34).
 
 mod args;
 mod cgroup;

@@ -14,11 +14,10 @@ const DEVICE_BYTES_MOST: usize = 63;
 pub struct Line {
     /// The kernel's name of the HCA.
     pub device: String,
-    /// What is allowed of it.
     pub max: Max,
 }
 
-/// What is allowed of an HCA: at least one of the two, and less than [`UNLIMITED`].
+/// The limits of an HCA: at least one of the two, each less than [`UNLIMITED`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Max {
     /// `hca_handle`.
@@ -28,7 +27,7 @@ pub struct Max {
 }
 
 impl Max {
-    /// The lower of two limits, each on its own.
+    /// The lower of each pair of limits.
     #[must_use]
     pub fn min(self, other: Self) -> Self {
         let lower = |a: Option<u32>, b: Option<u32>| a.into_iter().chain(b).min();
@@ -61,9 +60,9 @@ impl fmt::Display for Line {
     }
 }
 
-/// The text is no limit of an HCA.
+/// The text is not a limit of an HCA.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no limit, such as \"mlx5_2 hca_handle=2 hca_object=2000\"")]
+#[error("{0:?} is not a limit, such as \"mlx5_2 hca_handle=2 hca_object=2000\"")]
 pub struct UnsoundLine(String);
 
 impl FromStr for Line {

@@ -11,10 +11,10 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The runtime puts it into the event of the pod. Nothing is left to do if nobody listens.
+            // The runtime puts the text into an event of the pod. If stderr is closed, there is no one else to report to.
             let _ = writeln!(
                 std::io::stderr(),
-                "larder-rdma-limit: {error}; the container is not started without its limit"
+                "larder-rdma-limit: {error}; the container does not start without its limit"
             );
             ExitCode::FAILURE
         }

@@ -26,7 +26,7 @@ pub struct Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum HookError {
     /// The flags are wrong.
-    #[error("{0}; usage: --max \"HCA hca_handle=N hca_object=N\" [--cgroup-root FOLDER] [--proc-root FOLDER]")]
+    #[error("{0}; usage: --max \"HCA hca_handle=N hca_object=N\" [--cgroup-root DIR] [--proc-root DIR]")]
     Usage(String),
     /// The flag `--max`, or the annotation, is wrong.
     #[error("{from}: {source}")]
@@ -56,7 +56,9 @@ pub enum HookError {
     #[error("this kernel has no rdma cgroup controller")]
     NoController,
     /// The cgroup is not the container's alone, so its limit would be that of others.
-    #[error("the rdma cgroup {0} is not that of the container: the runtime must make one for each, as runc 1.1 does")]
+    #[error(
+        "the rdma cgroup {0} is not the container's own: the runtime must create one for each container, as runc 1.1 does"
+    )]
     NotItsOwn(PathBuf),
     /// The kernel shows another limit.
     #[error("{path} does not show {line:?} after it was written")]
@@ -147,7 +149,7 @@ fn read(path: &Path) -> std::io::Result<String> {
 mod tests {
     use super::*;
 
-    /// A made-up v1 hierarchy with the cgroup of a container c1, whose process is 42.
+    /// A fake v1 hierarchy with the cgroup of a container c1, whose process is 42.
     struct Host {
         folder: tempfile::TempDir,
     }
@@ -208,7 +210,7 @@ mod tests {
         }
         let host = Host::new();
         let error = host.run("mlx5_2 hca_handle=2", Some("mlx5_2 hca_handle=max")).unwrap_err();
-        assert!(error.starts_with("rdma.larder.dev/max: \"mlx5_2 hca_handle=max\" is no limit"), "{error}");
+        assert!(error.starts_with("rdma.larder.dev/max: \"mlx5_2 hca_handle=max\" is not a limit"), "{error}");
         assert_eq!(host.max(), "");
     }
 
@@ -227,9 +229,9 @@ mod tests {
         let error = failed(&|host| std::fs::remove_dir_all(host.path("cgroup/rdma/kubepods")).unwrap());
         assert!(error.starts_with("open ") && error.contains("/p1/c1/rdma.max: No such file"), "{error}");
         let error = failed(&|host| host.write("proc/42/cgroup", "8:rdma:/kubepods/p1\n"));
-        assert!(error.contains("rdma/kubepods/p1 is not that of the container"), "{error}");
+        assert!(error.contains("rdma/kubepods/p1 is not the container"), "{error}");
         let error = failed(&|host| host.write("proc/42/cgroup", "8:rdma:/../c1\n"));
-        assert_eq!(error, "\"8:rdma:/../c1\" is no line of a process's cgroups");
+        assert_eq!(error, "\"8:rdma:/../c1\" is not a line of a process's cgroups");
         // A kernel that takes the line and holds another limit.
         let error = failed(&|host| {
             let max = host.path("cgroup/rdma/kubepods/p1/c1/rdma.max");
@@ -257,7 +259,7 @@ mod tests {
             (&[][..], "--max is missing"),
             (&["--max"], "--max has no value"),
             (&["--max", "a hca_handle=1", "--max", "a hca_handle=1"], "--max is there twice"),
-            (&["--max", "a hca_handle=max"], "--max: \"a hca_handle=max\" is no limit"),
+            (&["--max", "a hca_handle=max"], "--max: \"a hca_handle=max\" is not a limit"),
             (&["--min", "1"], "unknown flag \"--min\""),
         ] {
             let error = parse(flags).unwrap_err().to_string();

@@ -19,14 +19,14 @@ pub struct State {
     pub max: Option<String>,
 }
 
-/// Why a state was not understood.
+/// The state on stdin cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum UnsoundState {
-    /// It is no state.
-    #[error("stdin holds no OCI state: {0}")]
+    /// It is not a state.
+    #[error("OCI state on stdin is malformed: {0}")]
     Json(#[from] serde_json::Error),
-    /// It tells of no process or no name.
-    #[error("stdin holds the OCI state of no container: it has no pid or no id")]
+    /// It has no process or no name.
+    #[error("OCI state on stdin lacks `pid` or `id`")]
     NoContainer,
 }
 

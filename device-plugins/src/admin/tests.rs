@@ -3,6 +3,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use larder_telemetry::METRICS;
+use larder_telemetry::admin::{Labels, Value};
 
 use super::*;
 use crate::health::Fault;
@@ -34,12 +35,11 @@ fn with_usage(root: &Path) -> Usage {
 }
 
 #[tokio::test]
-async fn what_is_served_is_in_the_table_and_the_other_way_round() {
+async fn served_metrics_are_those_of_the_table() {
     let root = tempfile::tempdir().unwrap();
     let status = Status { usage: with_usage(root.path()), ..status(samples::view()) };
-    let (samples, labelled) = (status.samples(), [status.labelled(), status.read().await].concat());
-    let samples = samples.iter().map(|sample| sample.name);
-    let served: BTreeSet<&str> = samples.chain(labelled.iter().map(|sample| sample.name)).collect();
+    let samples = [status.samples(), status.read().await].concat();
+    let served: BTreeSet<&str> = samples.iter().map(|sample| sample.name).collect();
     let names = METRICS.iter().map(|metric| metric.name).filter(|name| name.starts_with("devices_"));
     assert_eq!(served, names.collect());
 }
@@ -48,26 +48,32 @@ async fn what_is_served_is_in_the_table_and_the_other_way_round() {
 async fn a_refused_configuration_counts_until_one_is_accepted() {
     let refused = |view: View| {
         let samples = status(view).samples();
-        samples.iter().find(|sample| sample.name == "devices_config_refused").map(|sample| sample.value)
+        samples.iter().find(|sample| sample.name == "devices_config_refused").map(|sample| sample.value.clone())
     };
     let view = View { refused_config: Some("config.yaml, line 3: x".into()), ..samples::view() };
-    assert_eq!((refused(view), refused(samples::view())), (Some(1), Some(0)));
+    assert_eq!((refused(view), refused(samples::view())), (Some(Value::Number(1)), Some(Value::Number(0))));
 }
 
 #[tokio::test]
 async fn devices_are_counted_by_what_takes_them_out_of_service_and_back_to_nothing() {
-    let fault =
-        Fault { reason: Reason::PortDown, message: String::new(), since: SystemTime::UNIX_EPOCH, ends: String::new() };
+    let fault = Fault {
+        reason: Reason::PortDown,
+        message: String::new(),
+        since: SystemTime::UNIX_EPOCH,
+        recovery: String::new(),
+    };
     let down = View { faults: Arc::new([(samples::hca(0), fault)].into()), ..samples::view() };
-    let count = |view: View, labels: &str| {
-        let labelled = status(view).labelled();
-        let found = labelled.into_iter().find(|it| it.labels == labels && it.name != "devices_limits_missing");
+    let count = |view: View, labels: &[(&'static str, &str)]| {
+        let labels: Labels = labels.iter().map(|(label, value)| (*label, (*value).to_owned())).collect();
+        let found = status(view).samples().into_iter().find(|it| it.labels == labels);
         found.map(|it| it.value)
     };
-    let of_ports = "kind=\"hca\",reason=\"PortDown\"";
-    assert_eq!((count(down.clone(), of_ports), count(samples::view(), of_ports)), (Some(1), Some(0)));
-    assert_eq!(count(down, "kind=\"gpu\",reason=\"PortDown\""), Some(0));
-    assert_eq!(count(samples::view(), "kind=\"gpu\""), Some(2));
+    let number = |value| Some(Value::Number(value));
+    let of_ports = [("kind", "hca"), ("reason", "PortDown")];
+    assert_eq!(count(down.clone(), &of_ports), number(1));
+    assert_eq!(count(samples::view(), &of_ports), number(0));
+    assert_eq!(count(down, &[("kind", "gpu"), ("reason", "PortDown")]), number(0));
+    assert_eq!(count(samples::view(), &[("kind", "gpu")]), number(2));
 }
 
 // SEMANTICS: D24
@@ -75,8 +81,8 @@ async fn devices_are_counted_by_what_takes_them_out_of_service_and_back_to_nothi
 async fn pods_show_what_they_have_of_an_hca() {
     let root = tempfile::tempdir().unwrap();
     let read = Status { usage: with_usage(root.path()), ..status(samples::view()) }.read().await;
-    let labels = r#"namespace="a",pod="b",hca="mlx5_0",object="hca_handle""#.to_owned();
-    assert_eq!(read, [Labelled { name: "devices_rdma_current", labels, value: 7 }]);
+    let labels = [("namespace", "a"), ("pod", "b"), ("hca", "mlx5_0"), ("object", "hca_handle")];
+    assert_eq!(read, [Sample::with("devices_rdma_current", labels, 7)]);
 }
 
 // SEMANTICS: D24

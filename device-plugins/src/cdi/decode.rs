@@ -25,7 +25,7 @@ pub fn names(bytes: &[u8], format: Format) -> Vec<String> {
     }
     let file: Option<Value> = match format {
         Format::Json => serde_json::from_slice(bytes).ok(),
-        Format::Yaml => serde_yaml_ng::from_slice(bytes).ok(),
+        Format::Yaml => serde_saphyr::from_slice(bytes).ok(),
     };
     let file = file.unwrap_or_default();
     let kind = file.get("kind").and_then(Value::as_str).unwrap_or_default();

@@ -72,10 +72,10 @@ pub async fn keep(
         let now = with_times(problems, &faults);
         if faults != now {
             for (device, fault) in now.iter().filter(|(device, _)| !faults.contains_key(device)) {
-                warn!(%device, message = fault.message, "an HCA is not prepared");
+                warn!(%device, message = fault.message, "HCA not prepared");
             }
             for device in faults.keys().filter(|device| !now.contains_key(device)) {
-                info!(%device, "an HCA is prepared again");
+                info!(%device, "HCA prepared again");
             }
             faults = now;
         }
@@ -107,8 +107,8 @@ fn overlay(view: &Arc<View>, faults: &Faults) -> Arc<View> {
 fn with_times(problems: Unprepared, known: &Faults) -> Faults {
     let fault = |(device, message): (DeviceKey, String)| {
         let since = known.get(&device).map_or_else(SystemTime::now, |fault| fault.since);
-        let ends = "containers can get it: it is tried again every second".to_owned();
-        (device, Fault { reason: Reason::NotPrepared, message, since, ends })
+        let recovery = "containers can get it, which is retried every second".to_owned();
+        (device, Fault { reason: Reason::NotPrepared, message, since, recovery })
     };
     problems.into_iter().map(fault).collect()
 }
@@ -175,7 +175,7 @@ fn write(folder: &Path, spec: &Spec) -> io::Result<()> {
     }
     std::fs::create_dir_all(folder)?;
     atomic_file::replace(&path, &text, 0o644)?;
-    info!(path = %path.display(), devices = spec.devices.len(), "wrote the CDI file");
+    info!(path = %path.display(), devices = spec.devices.len(), "CDI file written");
     Ok(())
 }
 

@@ -1,141 +1,102 @@
-//! A text of YAML, or of JSON, and the lines that its values are on.
-//!
-//! The reader of YAML tells the place of what it refuses, and of nothing else. So the line of a value is found by reading the text
-//! once more and refusing this very value: the line is the reader's own, whatever quotes, anchors and line breaks come before it.
-
-use std::cell::Cell;
-use std::fmt;
+//! Reads YAML, of which JSON is a part, into values that know the line on which they begin.
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error as _, IgnoredAny};
+use serde_saphyr::{DuplicateKeyPolicy, Error, MergeKeyPolicy, Options, Spanned};
 
 use super::refusal::Refusal;
 
-/// A text.
-#[derive(Clone, Copy)]
-pub(super) struct Document<'t>(pub(super) &'t str);
-
-/// One step from a value down to another.
-#[derive(Clone, Copy)]
-enum Step {
-    Key(&'static str),
-    Item(usize),
+/// Reads a text. It is refused if its shape is another one, or if it has an unknown key.
+pub(super) fn read<'t, T: Deserialize<'t>>(text: &'t str) -> Result<T, Refusal> {
+    serde_saphyr::from_str_with_options(text, options()).map_err(|error| {
+        let place = error.location().filter(|place| place.line() > 0);
+        let why = match error.without_snippet() {
+            Error::Eof { .. } => "the file is empty: write `resources`".to_owned(),
+            other => other.to_string(),
+        };
+        let Some(place) = place else { return Refusal { line: 1, why } };
+        // The line is in the refusal, and columns help nobody who has the key or the value.
+        let suffix = format!(" at line {}, column {}", place.line(), place.column());
+        Refusal { line: number(place.line()), why: why.replace(&suffix, "") }
+    })
 }
 
-/// The place of a value in a document.
-#[derive(Clone)]
-pub(super) struct At<'t> {
-    document: Document<'t>,
-    path: Vec<Step>,
+/// True if the text is a mapping with this key, whatever else is wrong with it.
+pub(super) fn has_config_list(text: &str) -> bool {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Keys {
+        #[serde(default)]
+        config_list: Present,
+    }
+
+    #[derive(Default)]
+    struct Present(bool);
+
+    impl<'de> Deserialize<'de> for Present {
+        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+            IgnoredAny::deserialize(from).map(|_| Self(true))
+        }
+    }
+
+    let mut options = options();
+    options.duplicate_keys = DuplicateKeyPolicy::FirstWins;
+    serde_saphyr::from_str_with_options(text, options).is_ok_and(|keys: Keys| keys.config_list.0)
 }
 
-impl<'t> Document<'t> {
-    /// Reads it. What is refused is of another shape, or has an unknown key.
-    pub(super) fn read<T: Deserialize<'t>>(self) -> Result<T, Refusal> {
-        serde_yaml_ng::from_str(self.0).map_err(|error| {
-            let text = error.to_string();
-            let Some(at) = error.location() else { return Refusal { line: 1, why: text } };
-            let place = format!(" at line {} column {}", at.line(), at.column());
-            Refusal { line: at.line(), why: text.strip_suffix(&place).unwrap_or(&text).to_owned() }
+/// YAML 1.2 as Kubernetes' tools write it. Repeated keys reach the reader of their mapping, which refuses them, and a merge key is
+/// an unknown one.
+fn options() -> Options {
+    serde_saphyr::options! {
+        duplicate_keys: DuplicateKeyPolicy::PassThrough,
+        merge_keys: MergeKeyPolicy::AsOrdinary,
+        strict_booleans: true,
+        with_snippet: false,
+    }
+}
+
+/// A mapping. Anything else in its place is refused with [`Shape::SHAPE`], since the parser only says that a mapping is missing.
+#[derive(Default)]
+pub(super) struct Mapping<T>(pub(super) T);
+
+/// What belongs in the place of a value.
+pub(super) trait Shape {
+    const SHAPE: &'static str;
+}
+
+impl<'de, T: Deserialize<'de> + Shape> Deserialize<'de> for Mapping<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        T::deserialize(from).map(Self).map_err(|error| {
+            // Serde's error types have no variants, and `custom` gets the place of the value.
+            if error.to_string().starts_with(NO_MAPPING) {
+                D::Error::custom(format!("expected {}", T::SHAPE))
+            } else {
+                error
+            }
         })
     }
-
-    /// The place of the whole text.
-    pub(super) fn root(self) -> At<'t> {
-        At { document: self, path: Vec::new() }
-    }
 }
 
-impl At<'_> {
-    /// The value of a key of this mapping.
-    pub(super) fn key(&self, name: &'static str) -> Self {
-        self.step(Step::Key(name))
-    }
+/// The parser's words for any other value than a mapping; a test knows them.
+const NO_MAPPING: &str = "expected mapping start";
 
-    /// An item of this list, from 0 on.
-    pub(super) fn item(&self, nth: usize) -> Self {
-        self.step(Step::Item(nth))
-    }
-
-    fn step(&self, step: Step) -> Self {
-        let mut below = self.clone();
-        below.path.push(step);
-        below
-    }
-
-    /// True if there is a value here.
-    pub(super) fn is_there(&self) -> bool {
-        self.document.line(&self.path).is_some()
-    }
-
-    /// The line that the value begins on; of a value that is not written, the line of what should have it.
-    pub(super) fn line(&self) -> usize {
-        let above = (0..=self.path.len()).rev();
-        above.filter_map(|length| self.document.line(&self.path[..length])).next().unwrap_or(1)
-    }
-
-    /// Refuses this value.
-    pub(super) fn refuse(&self, why: impl Into<String>) -> Refusal {
-        Refusal { line: self.line(), why: why.into() }
-    }
+/// The line on which a value begins. For an alias, it is the line of the alias.
+pub(super) fn line<T>(at: &Spanned<T>) -> usize {
+    number(at.referenced.line())
 }
 
-impl Document<'_> {
-    /// The line of the value at a path, if there is one.
-    fn line(self, path: &[Step]) -> Option<usize> {
-        let is_reached = Cell::new(false);
-        let way = Way { path, is_reached: &is_reached };
-        let error = way.deserialize(serde_yaml_ng::Deserializer::from_str(self.0)).err()?;
-        is_reached.get().then(|| error.location().map_or(1, |at| at.line()))
-    }
+/// Refuses a value.
+pub(super) fn refuse<T>(at: &Spanned<T>, why: impl Into<String>) -> Refusal {
+    Refusal { line: line(at), why: why.into() }
 }
 
-/// The rest of the way to a value, which is refused once it is reached.
-#[derive(Clone, Copy)]
-struct Way<'p> {
-    path: &'p [Step],
-    is_reached: &'p Cell<bool>,
+/// A field that a mapping must have. The parser would refuse a missing one at the end of the mapping.
+pub(super) fn required<T>(field: Option<T>, name: &str, line: usize) -> Result<T, Refusal> {
+    field.ok_or_else(|| Refusal { line, why: format!("missing field `{name}`") })
 }
 
-impl<'de> DeserializeSeed<'de> for Way<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
-        self.is_reached.set(self.path.is_empty());
-        from.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Way<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the next value of the way")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let Some((Step::Key(name), path)) = self.path.split_first() else { return Err(A::Error::custom("found")) };
-        while let Some(key) = map.next_key::<String>()? {
-            if key == *name {
-                map.next_value_seed(Self { path, ..self })?;
-            } else {
-                map.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        let Some((Step::Item(nth), path)) = self.path.split_first() else { return Err(A::Error::custom("found")) };
-        for _ in 0..*nth {
-            if list.next_element::<IgnoredAny>()?.is_none() {
-                return Ok(());
-            }
-        }
-        list.next_element_seed(Self { path, ..self })?;
-        while list.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(())
-    }
+fn number(line: u64) -> usize {
+    usize::try_from(line).unwrap_or(usize::MAX).max(1)
 }
 
 #[cfg(test)]
@@ -159,43 +120,55 @@ resources:
 empty: []
 ";
 
-    // SEMANTICS: D1
-    #[test]
-    fn each_value_has_the_line_on_which_it_begins() {
-        let root = Document(TEXT).root();
-        let list = root.key("resources");
-        let select = list.item(0).key("select");
-        for (at, line) in [
-            (list.item(0), 3),
-            (list.item(0).key("name"), 3),
-            (select.clone(), 4),
-            (select.key("vendors").item(0), 4),
-            (select.key("vendors").item(1), 5),
-            (select.key("models"), 7),
-            (list.item(1), 10),
-            (list.item(1).key("13"), 13),
-            (root.key("empty"), 14),
-        ] {
-            assert!(at.is_there());
-            assert_eq!(at.line(), line);
-        }
+    #[derive(Deserialize)]
+    struct File {
+        resources: Spanned<Vec<Spanned<Resource>>>,
+        empty: Spanned<Vec<String>>,
+    }
+
+    #[derive(Deserialize)]
+    struct Resource {
+        name: Spanned<String>,
+        select: Option<Spanned<Select>>,
+        #[serde(rename = "13")]
+        number: Option<Spanned<String>>,
+    }
+
+    #[derive(Deserialize)]
+    struct Select {
+        vendors: Vec<Spanned<String>>,
+        models: Spanned<Vec<String>>,
     }
 
     // SEMANTICS: D1
     #[test]
-    fn a_value_that_is_not_written_has_the_line_of_what_should_have_it() {
-        let root = Document(TEXT).root();
-        for (at, line) in [
-            (root.key("resources").item(0).key("kind"), 3),
-            (root.key("resources").item(1).key("select").key("vendors"), 10),
-            (root.key("resources").item(2), 3),
-            (root.key("resources").key("name"), 3),
-            (root.item(0), 2),
-            (root.key("empty").item(0), 14),
-        ] {
-            assert!(!at.is_there());
-            assert_eq!(at.line(), line);
+    fn each_value_has_the_line_on_which_it_begins() {
+        let File { resources, empty } = read(TEXT).unwrap();
+        let [first, second] = &resources.value[..] else { panic!("two resources") };
+        let select = first.value.select.as_ref().unwrap();
+        let vendors: Vec<usize> = select.value.vendors.iter().map(line).collect();
+        assert_eq!((line(first), line(&first.value.name)), (3, 3));
+        assert_eq!((line(select), vendors, line(&select.value.models)), (4, vec![4, 5], 7));
+        assert_eq!((line(second), second.value.number.as_ref().map(line)), (10, Some(13)));
+        assert_eq!((line(&resources), line(&empty)), (3, 14));
+    }
+
+    // SEMANTICS: D1
+    #[test]
+    fn a_missing_value_is_refused_on_the_line_of_the_mapping_that_should_have_it() {
+        let refused = |text: &str| read::<File>(text).err().unwrap().line;
+        assert_eq!(refused("resources:\n- name: a\n-\n  select: {vendors: [], models: []}\nempty: []\n"), 4);
+        assert_eq!(refused("a: ["), 1);
+        assert_eq!(required(None::<u8>, "name", 7).unwrap_err().to_string(), "line 7: missing field `name`");
+    }
+
+    #[test]
+    fn a_config_list_is_found_whatever_it_holds() {
+        for text in ["configList: []", "{\"a\": 1, \"a\": 2, \"configList\": null}", "configList: {a: 1, a: 2}"] {
+            assert!(has_config_list(text), "{text}");
         }
-        assert_eq!(Document("a: [").root().key("b").line(), 1);
+        for text in ["", "[]", "resources: [configList]", "a: {configList: []}", "- configList: []"] {
+            assert!(!has_config_list(text), "{text}");
+        }
     }
 }

@@ -1,95 +1,107 @@
 //! The `configList` of Mellanox's k8s-rdma-shared-dev-plugin.
 //!
-//! Each container gets all devices of the resource, and `rdmaHcaMax` containers get them at a time, as with that plugin. Two things
-//! are stricter: a key that it would pass over is refused, and so is a resource of no IDs.
+//! As with that plugin, each container gets all devices of the resource, and up to `rdmaHcaMax` containers share them. Two checks
+//! are stricter: an unknown key is refused, which that plugin ignores, and so is a resource without IDs.
 
 use serde::Deserialize;
+use serde_saphyr::Spanned;
 
-use super::document::{At, Document};
+use super::document::{self, Mapping, Shape, line, refuse, required};
 use super::refusal::Refusal;
 use super::settings::{Config, Give, HealthConfig, Kind, Mode, ResourceConfig, Select};
-use super::values;
+use super::values::{self, Items};
 
-/// The most IDs of a resource: more than a node has containers. The kubelet is sent all of them with each change.
+/// The most IDs of a resource: more than a node has containers. Each change sends all of them to the kubelet.
 const IDS_MOST: i64 = 4096;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct File {
-    /// In seconds. Devices are looked for every few seconds anyway.
-    periodic_update_interval: Option<i64>,
-    config_list: Vec<Entry>,
+    /// In seconds. Ignored: the inventory is read every few seconds.
+    periodic_update_interval: Option<Spanned<i64>>,
+    config_list: Spanned<Vec<Spanned<Mapping<Entry>>>>,
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "a resource: a mapping with `resourceName`")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Entry {
-    resource_name: String,
+    resource_name: Option<Spanned<String>>,
     resource_prefix: Option<String>,
-    rdma_hca_max: i64,
-    /// The old form of `selectors.ifNames`.
-    devices: Option<Vec<String>>,
-    selectors: Option<Selectors>,
+    rdma_hca_max: Option<Spanned<i64>>,
+    /// The older form of `selectors.ifNames`.
+    devices: Option<Spanned<Items>>,
+    selectors: Option<Mapping<Selectors>>,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default, expecting = "a mapping of selectors")]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct Selectors {
-    vendors: Option<Vec<String>>,
+    vendors: Option<Items>,
     #[serde(rename = "deviceIDs")]
-    device_ids: Option<Vec<String>>,
-    drivers: Option<Vec<String>>,
-    if_names: Option<Vec<String>>,
-    link_types: Option<Vec<String>>,
+    device_ids: Option<Items>,
+    drivers: Option<Items>,
+    if_names: Option<Items>,
+    link_types: Option<Items>,
+}
+
+impl Shape for File {
+    const SHAPE: &'static str = "a mapping with the key `configList`";
+}
+
+impl Shape for Entry {
+    const SHAPE: &'static str = "a resource: a mapping with `resourceName`";
+}
+
+impl Shape for Selectors {
+    const SHAPE: &'static str = "a mapping of selectors";
 }
 
 /// Reads a text that has the key `configList`.
-pub(super) fn read(path: &str, document: Document) -> Result<Config, Refusal> {
-    let file: File = document.read()?;
-    let root = document.root();
-    if file.periodic_update_interval.is_some_and(|seconds| seconds < 0) {
-        let at = root.key("periodicUpdateInterval");
-        return Err(at.refuse("periodicUpdateInterval is a number of seconds: write 0 or more, or remove it"));
+pub(super) fn read(path: &str, text: &str) -> Result<Config, Refusal> {
+    let Mapping(file): Mapping<File> = document::read(text)?;
+    if let Some(interval) = file.periodic_update_interval.filter(|interval| interval.value < 0) {
+        let why = "periodicUpdateInterval is a number of seconds: write 0 or more, or remove it";
+        return Err(refuse(&interval, why));
     }
-    let list = root.key("configList");
-    if file.config_list.is_empty() {
-        return Err(list.refuse("configList is empty: say which resources the node offers"));
+    if file.config_list.value.is_empty() {
+        return Err(refuse(&file.config_list, "configList is empty: list the resources that the node offers"));
     }
     let mut resources = Vec::new();
-    for (nth, entry) in file.config_list.into_iter().enumerate() {
-        let at = list.item(nth);
-        values::add(&mut resources, resource(entry, &at)?, &at)?;
+    for entry in file.config_list.value {
+        values::add(&mut resources, resource(entry)?)?;
     }
     Ok(Config { file: path.to_owned(), resources, health: HealthConfig::default() })
 }
 
-fn resource(entry: Entry, at: &At) -> Result<ResourceConfig, Refusal> {
+fn resource(written: Spanned<Mapping<Entry>>) -> Result<ResourceConfig, Refusal> {
+    let (line, Mapping(entry)) = (line(&written), written.value);
     let prefix = entry.resource_prefix.filter(|prefix| !prefix.is_empty()).unwrap_or_else(|| "rdma".to_owned());
-    let name = values::name(&format!("{prefix}/{}", entry.resource_name), &at.key("resourceName"))?;
-    let share = u16::try_from(entry.rdma_hca_max).ok().filter(|_| (1..=IDS_MOST).contains(&entry.rdma_hca_max));
+    let resource_name = required(entry.resource_name, "resourceName", line)?;
+    let name = values::name(&format!("{prefix}/{}", resource_name.value), &resource_name)?;
+    let rdma_hca_max = required(entry.rdma_hca_max, "rdmaHcaMax", line)?;
+    let most = rdma_hca_max.value;
+    let share = u16::try_from(most).ok().filter(|_| (1..=IDS_MOST).contains(&most));
     let share = share.ok_or_else(|| {
-        let why = "how many containers may have the devices at a time";
-        at.key("rdmaHcaMax")
-            .refuse(format!("rdmaHcaMax of {}: it says {why}; write 1 to {IDS_MOST}", entry.rdma_hca_max))
+        let what = "the number of containers that can share the devices";
+        refuse(&rdma_hca_max, format!("rdmaHcaMax of {most}: it is {what}; write 1 to {IDS_MOST}"))
     })?;
-    let below = at.key("selectors");
-    let selectors = entry.selectors.unwrap_or_default();
+    let selectors = entry.selectors.unwrap_or_default().0;
     let select = Select {
-        vendors: values::pci_numbers(selectors.vendors.unwrap_or_default(), &below.key("vendors"))?,
-        device_ids: values::pci_numbers(selectors.device_ids.unwrap_or_default(), &below.key("deviceIDs"))?,
-        drivers: values::names(selectors.drivers.unwrap_or_default(), &below.key("drivers"))?,
-        if_names: values::names(selectors.if_names.unwrap_or_default(), &below.key("ifNames"))?,
-        link_types: values::link_types(selectors.link_types.unwrap_or_default(), &below.key("linkTypes"))?,
+        vendors: values::pci_numbers(selectors.vendors.unwrap_or_default())?,
+        device_ids: values::pci_numbers(selectors.device_ids.unwrap_or_default())?,
+        drivers: values::names(selectors.drivers.unwrap_or_default())?,
+        if_names: values::names(selectors.if_names.unwrap_or_default())?,
+        link_types: values::link_types(selectors.link_types.unwrap_or_default())?,
         ..Select::default()
     };
-    let devices = values::names(entry.devices.unwrap_or_default(), &at.key("devices"))?;
-    let select = match (select == Select::default(), devices.is_empty()) {
-        (false, true) => select,
-        (true, false) => Select { if_names: devices, ..select },
-        (true, true) => return Err(at.refuse(format!("{name} selects no devices: write `selectors`"))),
-        (false, false) => {
+    let devices = entry.devices.filter(|devices| !devices.value.is_empty());
+    let select = match (select == Select::default(), devices) {
+        (false, None) => select,
+        (true, Some(devices)) => Select { if_names: values::names(devices.value)?, ..select },
+        (true, None) => return Err(Refusal { line, why: format!("{name} selects no devices: write `selectors`") }),
+        (false, Some(devices)) => {
             let why = format!("{name} has `selectors` and `devices`: write the devices as `ifNames` of the selectors");
-            return Err(at.key("devices").refuse(why));
+            return Err(refuse(&devices, why));
         }
     };
     Ok(ResourceConfig {
@@ -101,6 +113,6 @@ fn resource(entry: Entry, at: &At) -> Result<ResourceConfig, Refusal> {
         mode: Mode::Plugin,
         mad: false,
         limits: None,
-        line: at.line(),
+        line,
     })
 }

@@ -1,13 +1,13 @@
-//! Why a configuration is not put into force.
+//! Why a configuration is refused.
 
 use std::fmt;
 
-/// What is wrong with a configuration, and where.
+/// An error in a configuration, and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The line of the file, from 1 on.
     pub line: usize,
-    /// What is wrong, and what to do.
+    /// What is wrong and what to do.
     pub why: String,
 }
 
@@ -24,23 +24,13 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// There is no configuration.
+/// No configuration could be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
     #[error("read {file}: {source}")]
-    Read {
-        /// Its path.
-        file: String,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The file is not a sound configuration.
+    Read { file: String, source: std::io::Error },
+    /// The file is not a valid configuration.
     #[error("{file}, {refusal}")]
-    Refused {
-        /// Its path.
-        file: String,
-        /// What is wrong with it.
-        refusal: Refusal,
-    },
+    Refused { file: String, refusal: Refusal },
 }

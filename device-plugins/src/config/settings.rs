@@ -81,7 +81,7 @@ impl fmt::Display for ResourceName {
 }
 
 /// What a resource is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Whole GPUs.
@@ -92,6 +92,18 @@ pub enum Kind {
     Rdma,
     /// GPUs, each with the HCA nearest to it.
     Rail,
+}
+
+impl Kind {
+    /// The kind as a configuration writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gpu => "gpu",
+            Self::Mig => "mig",
+            Self::Rdma => "rdma",
+            Self::Rail => "rail",
+        }
+    }
 }
 
 /// The devices that one ID stands for.
@@ -106,7 +118,7 @@ pub enum Give {
 }
 
 /// Who hands a resource out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// The kubelet, by the device plugin API.
@@ -114,6 +126,16 @@ pub enum Mode {
     Plugin,
     /// The scheduler, by ResourceSlices.
     Dra,
+}
+
+impl Mode {
+    /// The mode as a configuration writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plugin => "plugin",
+            Self::Dra => "dra",
+        }
+    }
 }
 
 /// Which devices a resource is made of: those that match every list that is not empty.
@@ -152,13 +174,13 @@ pub struct Limits {
 /// When devices leave service and come back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthConfig {
-    /// A port is down for so long before its HCA leaves service.
+    /// How long a port is down before its HCA leaves service.
     pub port_down: Duration,
-    /// A port is up for so long before its HCA is back.
+    /// How long a port is up before its HCA returns to service.
     pub port_up: Duration,
-    /// A GPU is quiet for so long after a fault before it is back.
+    /// How long a GPU is without faults before it returns to service.
     pub gpu_quiet: Duration,
-    /// NVML fails for so long before its GPUs leave service.
+    /// How long NVML fails before its GPUs leave service.
     pub nvml_unknown: Duration,
     /// What the file says about Xids, before the program's own table.
     pub xids: Vec<(u64, XidAction)>,
@@ -182,7 +204,7 @@ impl Default for HealthConfig {
 pub enum XidAction {
     /// Nothing: the application's own fault.
     Ignore,
-    /// It is counted and told; the GPU stays in service.
+    /// It is counted and reported; the GPU stays in service.
     Watch,
     /// The pod that uses the GPU should be started again; the GPU stays in service.
     RestartWorker,

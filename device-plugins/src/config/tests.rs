@@ -6,7 +6,7 @@ use crate::machine::LinkLayer;
 mod refused;
 
 #[test]
-fn a_file_says_all_of_it() {
+fn every_setting_of_a_file_is_read() {
     let text = "\
 resources:
   - name: nvidia.com/gpu
@@ -103,7 +103,7 @@ fn a_file_of_mellanoxs_plugin_is_read_as_it_is() {
 }
 
 #[test]
-fn the_file_that_users_get_is_sound() {
+fn the_shipped_configuration_is_valid() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/components/devices/config.yaml");
     let config = Config::parse(path, &super::read(Path::new(path)).unwrap()).unwrap();
     let names: Vec<&str> = config.resources.iter().map(|resource| resource.name.as_str()).collect();
@@ -113,13 +113,13 @@ fn the_file_that_users_get_is_sound() {
 
 // SEMANTICS: D1
 #[test]
-fn a_file_that_is_not_there_is_named() {
+fn a_missing_file_is_named() {
     let error = super::read(Path::new("/nowhere/devices.yaml")).unwrap_err().to_string();
     assert!(error.starts_with("read /nowhere/devices.yaml: No such file"), "{error}");
 }
 
 #[test]
-fn of_an_endless_file_no_more_is_read_than_may_be_in_one() {
+fn an_endless_file_is_read_up_to_the_size_limit() {
     let error = super::read(Path::new("/dev/zero")).unwrap_err().to_string();
     assert_eq!(error, format!("read /dev/zero: it is larger than {} bytes", super::FILE_BYTES_MOST));
 }

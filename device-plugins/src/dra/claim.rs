@@ -42,13 +42,13 @@ pub struct Allocated {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Another claim has its name now.
-    #[error("the claim was deleted, and made again as {0:?}")]
+    #[error("the claim was deleted and created again as {0:?}")]
     Replaced(String),
     /// Nothing was given to it.
-    #[error("nothing of {DRIVER} is allocated to the claim")]
+    #[error("no device of {DRIVER} is allocated to the claim")]
     Nothing,
     /// It was given a device of another node.
-    #[error("device {device} of pool {pool} is not of this node, {node}")]
+    #[error("device {device} of pool {pool} is not on this node, {node}")]
     Elsewhere {
         /// The device.
         device: String,
@@ -58,10 +58,10 @@ pub enum Refusal {
         node: String,
     },
     /// It has parameters, its own or those of its class.
-    #[error("{DRIVER} takes no parameters: remove those for it from the `config` of the {0}, and make the claim again")]
+    #[error("{DRIVER} takes no parameters: remove them from the `config` of the {0} and create the claim again")]
     Parameters(&'static str),
     /// The name of a request is none that the API server takes.
-    #[error("{0:?} is no name of a request")]
+    #[error("{0:?} is not a request name")]
     Request(String),
 }
 

@@ -1,4 +1,4 @@
-//! The devices of the resources of mode `dra`, as the API server is told of them. Pure.
+//! The devices of resources with `mode: dra`, as ResourceSlices publish them. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::view::View;
 /// The key of the taint of a device that is out of service; its value is the reason.
 pub const FAULT_TAINT: &str = "larder.dev/fault";
 
-/// The longest text of an attribute.
+/// The longest string of an attribute.
 const TEXT_BYTES: usize = 64;
 
 /// A device that a resource offers by DRA.
@@ -40,32 +40,32 @@ pub fn offered(view: &View) -> BTreeMap<String, Offered<'_>> {
     devices.map(|device| (names::device(device.key), device)).collect()
 }
 
-/// What the API server is told of the devices that are offered, but for those that are `withheld`.
-pub fn devices(view: &View, withheld: &BTreeSet<DeviceKey>) -> Vec<Device> {
-    let offered = offered(view).into_iter().filter(|(_, offered)| !withheld.contains(offered.key));
+/// The published devices: those that are offered, without those that are `held_back`.
+pub fn devices(view: &View, held_back: &BTreeSet<DeviceKey>) -> Vec<Device> {
+    let offered = offered(view).into_iter().filter(|(_, offered)| !held_back.contains(offered.key));
     offered.filter_map(|(name, offered)| device(view, name, &offered)).collect()
 }
 
 fn device(view: &View, name: String, offered: &Offered<'_>) -> Option<Device> {
-    let mut told = Told::default();
-    told.text("resource", offered.resource.name.as_str());
+    let mut published = Published::default();
+    published.text("resource", offered.resource.name.as_str());
     match find(&view.machine, offered.key)? {
-        Found::Gpu(gpu, slice) => told.gpu(gpu, slice, view.machine.gpu_driver.as_deref()),
-        Found::Hca(hca) => told.hca(hca),
+        Found::Gpu(gpu, slice) => published.gpu(gpu, slice, view.machine.gpu_driver.as_deref()),
+        Found::Hca(hca) => published.hca(hca),
     }
     if offered.resource.kind == Kind::Rail {
-        told.text("rail", &offered.unit.id);
+        published.text("rail", &offered.unit.id);
     }
     let is_shared = offered.resource.share > 1;
     if is_shared {
-        told.shares(offered.resource.share);
+        published.shares(offered.resource.share);
     }
-    // A device that a pod holds from elsewhere is withheld, or about to be offered.
+    // A device that a pod holds from elsewhere is held back, or about to be offered.
     let fault = view.faults.get(offered.key).filter(|fault| fault.reason != Reason::HeldElsewhere);
     Some(Device {
         name,
-        attributes: Some(told.attributes),
-        capacity: (!told.capacity.is_empty()).then_some(told.capacity),
+        attributes: Some(published.attributes),
+        capacity: (!published.capacity.is_empty()).then_some(published.capacity),
         taints: fault.map(|fault| vec![taint(fault)]),
         allow_multiple_allocations: is_shared.then_some(true),
         ..Device::default()
@@ -81,17 +81,17 @@ fn find<'m>(machine: &'m Machine, key: &DeviceKey) -> Option<Found<'m>> {
     match key {
         DeviceKey::Gpu(uuid) => machine.gpus.iter().find(|gpu| gpu.uuid == *uuid).map(|gpu| Found::Gpu(gpu, None)),
         DeviceKey::Slice(uuid) => machine.gpus.iter().find_map(|gpu| {
-            let slice = gpu.slices.iter().find(|slice| slice.uuid == *uuid)?;
+            let slice = gpu.slices().iter().find(|slice| slice.uuid == *uuid)?;
             Some(Found::Gpu(gpu, Some(slice)))
         }),
         DeviceKey::Hca(pci) => machine.hcas.iter().find(|hca| hca.place.pci == *pci).map(Found::Hca),
     }
 }
 
-/// Pods that run keep the device, as they do with the device plugin: whether one can go on is told by the node's condition, to
-/// whom it concerns, and `NoExecute` would not reach pods whose claim was made for an extended resource.
+/// The taint of a device that is out of service. `NoSchedule`, so running pods keep the device, as with the device plugin. The node's
+/// condition says whether they can continue, and `NoExecute` would not reach pods whose claim was made for an extended resource.
 fn taint(fault: &Fault) -> DeviceTaint {
-    // In whole seconds, as the API server keeps it; left out, it would be the time of each write.
+    // In whole seconds, as the API server stores it. Without it, the API server would set the time of each write.
     let since = fault.since.duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let since = i64::try_from(since).ok().and_then(|since| Timestamp::from_second(since).ok()).unwrap_or_default();
     DeviceTaint {
@@ -103,12 +103,12 @@ fn taint(fault: &Fault) -> DeviceTaint {
 }
 
 #[derive(Default)]
-struct Told {
+struct Published {
     attributes: BTreeMap<String, DeviceAttribute>,
     capacity: BTreeMap<String, DeviceCapacity>,
 }
 
-impl Told {
+impl Published {
     fn gpu(&mut self, gpu: &Gpu, slice: Option<&MigSlice>, driver: Option<&str>) {
         self.place(&gpu.place);
         self.text("model", &gpu.model);
@@ -185,7 +185,7 @@ impl Told {
     }
 }
 
-/// Whole KiB, as the API server writes them: what it answers must equal what it was told.
+/// Whole KiB, as the API server writes them: what it answers must equal what it was published.
 fn binary(bytes: u64) -> Quantity {
     let mut units = ["Ki", "Mi", "Gi", "Ti", "Pi"].into_iter();
     let (mut number, mut unit) = (bytes / 1024, units.next());

@@ -11,19 +11,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::devices::offered;
 use crate::health::Reason;
-use crate::node::words::within;
 use crate::view::View;
+use larder_kube::events::within;
 
 /// How often the list is sent although nothing changed.
 const REPEAT: Duration = Duration::from_secs(20);
 
-/// The kubelet knows nothing of a device that it has not heard of for so long.
+/// The kubelet forgets the health of a device that was not sent for this long.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
 /// The longest message.
 const MESSAGE_BYTES: usize = 1024;
 
-/// What is told of a device: its health, and why.
+/// The health of a device, and the reason.
 type Known = BTreeMap<String, (HealthStatus, String)>;
 
 /// The health of all devices that are offered by DRA.
@@ -33,7 +33,7 @@ fn known(view: &View) -> Known {
         // A driver that is silent says nothing about the device.
         let is_unknown = fault.reason == Reason::DriverSilent;
         let status = if is_unknown { HealthStatus::Unknown } else { HealthStatus::Unhealthy };
-        let message = format!("{}; it is back once {}", fault.message, fault.ends);
+        let message = format!("{}; it returns to service once {}", fault.message, fault.recovery);
         (name, (status, within(&message, MESSAGE_BYTES)))
     };
     offered(view).into_iter().map(health).collect()
@@ -92,14 +92,14 @@ mod tests {
     fn view(reason: Option<Reason>) -> Arc<View> {
         let mut resources = samples::view().resources.to_vec();
         resources[0].config.mode = Mode::Dra;
-        let (message, ends) = ("Xid 79".to_owned(), "it is reset".to_owned());
-        let fault = |reason| Fault { reason, message, since: SystemTime::UNIX_EPOCH, ends };
+        let (message, recovery) = ("Xid 79".to_owned(), "it is reset".to_owned());
+        let fault = |reason| Fault { reason, message, since: SystemTime::UNIX_EPOCH, recovery };
         let faults = reason.map(|reason| (samples::gpu(1), fault(reason))).into_iter().collect();
         Arc::new(View { resources: resources.into(), faults: Arc::new(faults), ..samples::view() })
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_devices_of_dra_are_told_when_they_change_and_every_twenty_seconds() {
+    async fn dra_devices_are_sent_after_a_change_and_every_twenty_seconds() {
         let views = watch::Sender::new(view(None));
         let stop = CancellationToken::new();
         let mut lists = Lists { pool: "n1".into(), views: views.subscribe(), stop: stop.clone(), sent: None };
@@ -115,7 +115,7 @@ mod tests {
         let well = ["n1/gpu-0 Healthy ", "n1/gpu-1 Healthy "];
         assert_eq!(told(lists.next().await.unwrap()), well);
         views.send_replace(view(Some(Reason::GpuFault)));
-        let ill = "n1/gpu-1 Unhealthy Xid 79; it is back once it is reset";
+        let ill = "n1/gpu-1 Unhealthy Xid 79; it returns to service once it is reset";
         assert_eq!(told(lists.next().await.unwrap()), [well[0], ill]);
         assert_eq!(begin.elapsed(), Duration::ZERO);
         views.send_modify(|_| {});

@@ -10,7 +10,7 @@ use crate::resource::{DeviceKey, Resource};
 use crate::view::View;
 
 /// Devices that are not offered, and why.
-pub type Withheld = BTreeMap<DeviceKey, String>;
+pub type HeldBack = BTreeMap<DeviceKey, String>;
 
 /// What is known of moves.
 #[derive(Debug, Default)]
@@ -38,13 +38,13 @@ impl Moves {
     }
 
     /// The devices of DRA's that the plugin has not let go of. `held` is what pods hold of [`Self::resources`].
-    pub fn settle(&mut self, view: &View, node: &Node, held: &Held) -> Withheld {
+    pub fn settle(&mut self, view: &View, node: &Node, held: &Held) -> HeldBack {
         let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref());
         let is_counted = |name: &ResourceName| {
             let count = capacity.and_then(|capacity| capacity.get(name.as_str()));
             count.is_some_and(|count| count.0 != "0")
         };
-        let mut withheld = Withheld::new();
+        let mut held_back = HeldBack::new();
         for (device, name) in by_dra(view) {
             if self.free.contains(&(device.clone(), name.clone())) {
                 continue;
@@ -53,11 +53,11 @@ impl Moves {
             let why = match holder {
                 Some(holder) => {
                     let (namespace, pod, resource) = (&holder.namespace, &holder.pod, &holder.resource);
-                    format!("pod {namespace}/{pod} holds it as {resource} by the device plugin")
+                    format!("pod {namespace}/{pod} holds it as {resource} through the device plugin")
                 }
                 None if is_counted(&name) => {
                     format!(
-                        "the kubelet still counts {name} of the device plugin, for five minutes or until it restarts"
+                        "the kubelet still counts {name} of the device plugin, for up to five minutes or until it restarts"
                     )
                 }
                 None => {
@@ -65,9 +65,9 @@ impl Moves {
                     continue;
                 }
             };
-            withheld.insert(device, why);
+            held_back.insert(device, why);
         }
-        withheld
+        held_back
     }
 }
 

@@ -20,7 +20,7 @@ use tracing::{info, warn};
 
 use super::devices::devices;
 use super::files::Files;
-use super::moves::{Moves, Withheld};
+use super::moves::{HeldBack, Moves};
 use super::names;
 use super::slices::{Owner, Write, writes};
 use crate::config::Mode;
@@ -30,12 +30,12 @@ use crate::names::DRIVER;
 use crate::node::counters::Counters;
 use crate::node::holders::Held;
 use crate::node::pods::Pods;
-use crate::pace::{Backoff, part};
+use crate::pace::{part, pauses};
 use crate::resource::DeviceKey;
 use crate::state::Event;
 use crate::view::View;
 
-/// How often the slices are looked at while nothing changes.
+/// How often the slices are checked while nothing changes.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// How often it is asked whether a device was let go of, and the slices are looked at after a registration.
@@ -72,7 +72,7 @@ pub struct Publisher {
     slices: Api<ResourceSlice>,
     moves: Moves,
     /// The devices that were marked last.
-    marked: Withheld,
+    marked: HeldBack,
 }
 
 impl std::fmt::Debug for Publisher {
@@ -88,7 +88,7 @@ impl Publisher {
     /// Nothing was looked at yet.
     pub fn new(settings: Settings, client: Client) -> Self {
         let (nodes, slices) = (Api::all(client.clone()), Api::all(client));
-        Self { settings, nodes, slices, moves: Moves::default(), marked: Withheld::new() }
+        Self { settings, nodes, slices, moves: Moves::default(), marked: HeldBack::new() }
     }
 
     /// Publishes the newest of `views` until `stop`, while no newer process lives: two would replace each other's slices. Looks again when claims change, and when the kubelet has registered the driver.
@@ -101,7 +101,7 @@ impl Publisher {
         stop: CancellationToken,
     ) {
         let look_every = LOOK_EVERY + part(&self.settings.node, LOOK_EVERY / 4);
-        let (mut backoff, mut wary_until) = (Backoff::new(), Instant::now());
+        let (mut backoff, mut wary_until) = (pauses(), Instant::now());
         loop {
             let view = Arc::clone(&views.borrow_and_update());
             claims.borrow_and_update();
@@ -121,13 +121,13 @@ impl Publisher {
             };
             let pause = match looked {
                 Ok(is_settled) => {
-                    backoff = Backoff::new();
+                    backoff = pauses();
                     if is_settled && wary_until <= Instant::now() { look_every } else { ASK_EVERY }
                 }
                 Err(error) => {
                     self.settings.counters.api_errors.fetch_add(1, Ordering::Relaxed);
-                    let pause = backoff.pause();
-                    warn!(error = format!("{error:#}"), pause = ?pause, "the node's ResourceSlices are not current");
+                    let pause = backoff.next().unwrap_or_default();
+                    warn!(error = format!("{error:#}"), pause = ?pause, "the node's ResourceSlices are out of date");
                     // Not sooner, whatever changes meanwhile.
                     tokio::select! {
                         () = stop.cancelled() => return,
@@ -151,16 +151,16 @@ impl Publisher {
         let claimed = self.claimed(view).await?;
         // Before anything that may take its time. What DRA's devices wait for is not known yet, and stays.
         let waiting = self.marked.iter().filter(|(device, _)| !claimed.contains_key(*device));
-        let first: Withheld =
+        let first: HeldBack =
             waiting.map(|(device, why)| (device.clone(), why.clone())).chain(claimed.clone()).collect();
         self.mark(first).await;
 
         let name = self.settings.node.clone();
         let node = answer(self.nodes.get(&name)).await.with_context(|| format!("read Node {name}"))?;
         let held = if must_ask { self.held(view).await? } else { Held::default() };
-        let withheld = self.moves.settle(view, &node, &held);
+        let held_back = self.moves.settle(view, &node, &held);
         let mut marks = claimed;
-        marks.extend(withheld.clone());
+        marks.extend(held_back.clone());
         self.mark(marks).await;
 
         let owner = Owner { name, uid: node.metadata.uid.unwrap_or_default() };
@@ -172,15 +172,15 @@ impl Publisher {
             slice.spec.driver == DRIVER && slice.spec.node_name.as_deref() == Some(owner.name.as_str())
         };
         let found: Vec<ResourceSlice> = found.items.into_iter().filter(is_ours).collect();
-        let devices = devices(view, &withheld.keys().cloned().collect::<BTreeSet<DeviceKey>>());
+        let devices = devices(view, &held_back.keys().cloned().collect::<BTreeSet<DeviceKey>>());
         let writes = writes(&owner, &devices, &found);
         if !writes.is_empty() {
-            info!(devices = devices.len(), withheld = withheld.len(), "write the node's ResourceSlices");
+            info!(devices = devices.len(), held_back = held_back.len(), "writing the node's ResourceSlices");
         }
         for write in writes {
             self.write(write).await?;
         }
-        Ok(withheld.is_empty())
+        Ok(held_back.is_empty())
     }
 
     async fn write(&self, write: Write) -> anyhow::Result<()> {
@@ -210,13 +210,13 @@ impl Publisher {
     async fn held(&self, view: &View) -> anyhow::Result<Held> {
         let known = self.settings.pods.known(&self.moves.resources(view)).await;
         if let Some(trouble) = known.trouble {
-            bail!("it is not known what pods hold by the device plugin: {trouble}");
+            bail!("cannot list devices allocated through the device plugin: {trouble}");
         }
         Ok(known.held)
     }
 
     /// Devices of the plugin's resources that claims still have.
-    async fn claimed(&self, view: &View) -> anyhow::Result<Withheld> {
+    async fn claimed(&self, view: &View) -> anyhow::Result<HeldBack> {
         let files = self.settings.files.clone();
         let prepared = tokio::task::spawn_blocking(move || files.all()).await?;
         let mut claims = BTreeMap::new();
@@ -234,7 +234,7 @@ impl Publisher {
     }
 
     /// Tells the state, if it does not know.
-    async fn mark(&mut self, marks: Withheld) {
+    async fn mark(&mut self, marks: HeldBack) {
         if self.marked != marks {
             let event = HealthEvent::Marks(Mark::HeldElsewhere, marks.clone());
             // It ends with the program.

@@ -47,8 +47,8 @@ pub(super) fn rails() -> View {
 /// The view with these devices out of service.
 pub(super) fn with_faults(view: View, faults: &[(DeviceKey, Reason)]) -> View {
     let fault = |(key, reason): &(DeviceKey, Reason)| {
-        let (message, ends) = (format!("{} was seen", reason.name()), "it is repaired".to_owned());
-        (key.clone(), Fault { reason: *reason, message, since: SystemTime::UNIX_EPOCH, ends })
+        let (message, recovery) = (format!("{} was seen", reason.name()), "it is repaired".to_owned());
+        (key.clone(), Fault { reason: *reason, message, since: SystemTime::UNIX_EPOCH, recovery })
     };
     View { faults: Arc::new(faults.iter().map(fault).collect()), ..view }
 }

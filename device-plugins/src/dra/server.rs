@@ -54,7 +54,7 @@ pub(super) async fn serve(
         tokio::select! {
             (calls, registrations) = async { tokio::join!(calls_served, registrations_served) } => {
                 if let Err(error) = calls.and(registrations) {
-                    error!(%error, "serving the kubelet's claims ended");
+                    error!(%error, "the server of claims stopped");
                 }
             }
             () = late => {}
@@ -104,7 +104,7 @@ impl Socket {
             Err(error) => {
                 let trouble = error.to_string();
                 if self.trouble != trouble {
-                    warn!(socket = %self.path.display(), trouble, "claims cannot be served; trying again");
+                    warn!(socket = %self.path.display(), trouble, "cannot serve claims; retrying");
                 }
                 self.trouble = trouble;
             }
@@ -124,7 +124,7 @@ impl Socket {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        Listening::begin(self.path.clone(), feed)
+        Listening::begin(&self.path, feed)
     }
 }
 

@@ -1,7 +1,8 @@
-//! Answers the kubelet's calls about claims. A claim that cannot be prepared is an error of its own: the kubelet tries it again, and
+//! Answers the kubelet's calls about claims. Each claim has its own error: the kubelet retries a claim that cannot be prepared, and
 //! its pod waits.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,13 +20,13 @@ use larder_kubelet::dra::{
 use larder_kubelet::dra_health::dra_resource_health_server::DraResourceHealth;
 use larder_kubelet::dra_health::{NodeWatchResourcesRequest, NodeWatchResourcesResponse};
 use tokio::sync::{Mutex, watch};
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, async_trait};
 use tracing::{info, warn};
 
-use super::claim::{Allocated, Uid, allocated};
+use super::claim::{Allocated, Refusal, Uid, allocated};
 use super::claim_file::{Prepared, PreparedDevice};
 use super::devices::offered;
 use super::files::Files;
@@ -34,7 +35,7 @@ use super::prepared::{Given, prepare};
 use crate::cdi::Found;
 use crate::view::View;
 
-/// The longest that the API server may take.
+/// The timeout of a read from the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The service. Its clones are the same one.
@@ -47,9 +48,9 @@ struct Inner {
     views: watch::Receiver<Arc<View>>,
     files: Files,
     found: Found,
-    /// Held while a file is looked at and written.
+    /// Held while a claim's file is read and written.
     turn: Mutex<()>,
-    /// Counted up when claims were prepared or unprepared.
+    /// Incremented after claims were prepared or unprepared.
     changes: watch::Sender<u64>,
     stop: CancellationToken,
 }
@@ -63,16 +64,16 @@ impl std::fmt::Debug for Inner {
 /// What the service works with.
 #[derive(Debug)]
 pub struct Settings {
-    /// The node's name, which is that of its pool.
+    /// The node's name, which is also its pool's.
     pub node: String,
-    /// The runtime's folder for CDI files of programs.
+    /// The runtime's directory for generated CDI files.
     pub cdi: PathBuf,
-    /// The CDI files of others.
+    /// The CDI files of other programs.
     pub found: Found,
 }
 
 impl Service {
-    /// A service of the newest of `views`, until `stop`. It counts `changes` up when claims were prepared or unprepared.
+    /// Serves the newest of `views` until `stop`, and increments `changes` after claims were prepared or unprepared.
     pub fn new(
         settings: Settings,
         client: Client,
@@ -85,25 +86,23 @@ impl Service {
         Self(Arc::new(Inner { node, client, views, files, found, turn, changes, stop }))
     }
 
-    async fn prepare(&self, claim: &Claim) -> Result<Prepared, String> {
+    async fn prepare(&self, claim: &Claim) -> Result<Prepared, ClaimError> {
         let uid = uid(claim)?;
         let claims: Api<ResourceClaim> = Api::namespaced(self.0.client.clone(), &claim.namespace);
         let read = timeout(PATIENCE, claims.get(&claim.name)).await;
-        let read = read.map_err(|_| "read the claim: the API server does not answer".to_owned())?;
-        let read = read.map_err(|error| format!("read the claim: {error}"))?;
-        let allocated = allocated(&read, &uid, &self.0.node).map_err(|refusal| refusal.to_string())?;
+        let read = read.map_err(|_| ClaimError::Silent)?.map_err(|error| ClaimError::Read(Box::new(error)))?;
+        let allocated = allocated(&read, &uid, &self.0.node)?;
         let (inner, name) = (Arc::clone(&self.0), format!("{}/{}", claim.namespace, claim.name));
         let _turn = self.0.turn.lock().await;
         let prepared = spawn_blocking(move || inner.prepare(&uid, name, &allocated)).await;
-        prepared.map_err(|error| format!("prepare the claim: {error}"))?
+        prepared.map_err(ClaimError::Task)?
     }
 
-    async fn unprepare(&self, claim: &Claim) -> Result<(), String> {
+    async fn unprepare(&self, claim: &Claim) -> Result<(), ClaimError> {
         let (inner, uid) = (Arc::clone(&self.0), uid(claim)?);
         let _turn = self.0.turn.lock().await;
         let removed = spawn_blocking(move || inner.files.remove(&uid)).await;
-        let removed = removed.map_err(|error| format!("remove the claim's CDI file: {error}"))?;
-        removed.map_err(|error| format!("remove the claim's CDI file: {error}"))
+        removed.map_err(ClaimError::Task)?.map_err(ClaimError::Remove)
     }
 
     fn changed(&self) {
@@ -113,8 +112,8 @@ impl Service {
 
 impl Inner {
     /// Blocks.
-    fn prepare(&self, uid: &Uid, claim: String, allocated: &[Allocated]) -> Result<Prepared, String> {
-        // A pod that runs keeps what it has, whatever has become of the devices.
+    fn prepare(&self, uid: &Uid, claim: String, allocated: &[Allocated]) -> Result<Prepared, ClaimError> {
+        // A running pod keeps its devices, whatever state they are in now.
         if let Some(prepared) = self.files.read(uid).filter(|prepared| prepared.is_of(allocated)) {
             return Ok(prepared);
         }
@@ -123,24 +122,48 @@ impl Inner {
         let given = allocated.iter().map(|allocated| {
             let device = &allocated.device;
             let offered = offered.get(device);
-            let offered = offered.ok_or_else(|| format!("{} does not offer device {device} by DRA now", self.node))?;
-            // An administrator may want to find out what is wrong with it.
+            let node = || self.node.clone();
+            let offered = offered.ok_or_else(|| ClaimError::NotOffered { node: node(), device: device.clone() })?;
+            // Admin access is for diagnosis, also of a device that is out of service.
             if let Some(fault) = view.faults.get(offered.key).filter(|_| !allocated.admin) {
-                let (message, ends) = (&fault.message, &fault.ends);
-                return Err(format!("device {device} is out of service: {message}; it is back once {ends}"));
+                let (message, recovery) = (fault.message.clone(), fault.recovery.clone());
+                return Err(ClaimError::OutOfService { device: device.clone(), message, recovery });
             }
             Ok(Given { allocated: allocated.clone(), key: offered.key, resource: offered.resource })
         });
-        let given = given.collect::<Result<Vec<Given<'_>>, String>>()?;
+        let given = given.collect::<Result<Vec<Given<'_>>, ClaimError>>()?;
         let (prepared, file) = prepare(&view.machine, uid, claim, &given, &self.found.names());
-        self.files.write(uid, &file).map_err(|error| format!("write the claim's CDI file: {error}"))?;
-        info!(claim = prepared.claim, devices = ?prepared.devices, "prepared a claim");
+        self.files.write(uid, &file).map_err(ClaimError::Write)?;
+        info!(claim = prepared.claim, devices = ?prepared.devices, "claim prepared");
         Ok(prepared)
     }
 }
 
-fn uid(claim: &Claim) -> Result<Uid, String> {
-    Uid::new(&claim.uid).ok_or_else(|| format!("{:?} is no uid of a claim", claim.uid))
+fn uid(claim: &Claim) -> Result<Uid, ClaimError> {
+    Uid::new(&claim.uid).ok_or_else(|| ClaimError::Uid(claim.uid.clone()))
+}
+
+/// A claim was not prepared or not unprepared. The kubelet shows the text in an event of the pod and tries again.
+#[derive(Debug, thiserror::Error)]
+enum ClaimError {
+    #[error("{0:?} is not the uid of a claim")]
+    Uid(String),
+    #[error("read the claim: the API server does not answer")]
+    Silent,
+    #[error("read the claim: {0}")]
+    Read(Box<larder_kube::Error>),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error("{node} does not offer device {device} through DRA now")]
+    NotOffered { node: String, device: String },
+    #[error("device {device} is out of service: {message}; it returns to service once {recovery}")]
+    OutOfService { device: String, message: String, recovery: String },
+    #[error("write the claim's CDI file: {0}")]
+    Write(io::Error),
+    #[error("remove the claim's CDI file: {0}")]
+    Remove(io::Error),
+    #[error("the task of the claim failed: {0}")]
+    Task(JoinError),
 }
 
 #[async_trait]
@@ -163,7 +186,8 @@ impl DraPlugin for Service {
                 (claim.uid.clone(), NodePrepareResourceResponse { devices, error: String::new() })
             }
             Err(error) => {
-                warn!(namespace = claim.namespace, claim = claim.name, error, "a claim is not prepared");
+                let error = error.to_string();
+                warn!(namespace = claim.namespace, claim = claim.name, error, "claim not prepared");
                 (claim.uid.clone(), NodePrepareResourceResponse { devices: Vec::new(), error })
             }
         };
@@ -178,11 +202,11 @@ impl DraPlugin for Service {
     ) -> Result<Response<NodeUnprepareResourcesResponse>, Status> {
         let mut claims = HashMap::new();
         for claim in request.into_inner().claims {
-            let error = self.unprepare(&claim).await.err().unwrap_or_default();
+            let error = self.unprepare(&claim).await.err().map(|error| error.to_string()).unwrap_or_default();
             if error.is_empty() {
-                info!(namespace = claim.namespace, claim = claim.name, "unprepared a claim");
+                info!(namespace = claim.namespace, claim = claim.name, "claim unprepared");
             } else {
-                warn!(namespace = claim.namespace, claim = claim.name, error, "a claim is not unprepared");
+                warn!(namespace = claim.namespace, claim = claim.name, error, "claim not unprepared");
             }
             claims.insert(claim.uid, NodeUnprepareResourceResponse { error });
         }

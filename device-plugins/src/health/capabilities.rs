@@ -1,9 +1,9 @@
-//! What of the limits of containers can be kept on a node.
+//! Which components that container limits depend on are present on a node.
 
 use crate::config::Limits;
 
-/// Why each part that limits depend on is missing; `None` if it is there.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+/// Why each component that limits depend on is missing; `None` if it is present.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// The kernel's rdma controller.
     pub controller: Option<String>,
@@ -11,13 +11,12 @@ pub struct Capabilities {
     pub hook: Option<String>,
     /// The connection to NRI, which raises RLIMIT_MEMLOCK.
     pub nri: Option<String>,
-    /// True if the controller is that of cgroup v2, so that the runtime writes limits, too, if NRI says so. It refuses them on v1.
-    #[serde(skip)]
+    /// True if the controller is that of cgroup v2. The runtime then also writes limits that NRI requests; on v1 it refuses them.
     pub unified: bool,
 }
 
 impl Default for Capabilities {
-    /// Before anything was probed, nothing is there.
+    /// Until it was probed, each component counts as missing.
     fn default() -> Self {
         let missing = |what: &str| Some(format!("{what} is not known yet"));
         Self {
@@ -30,14 +29,14 @@ impl Default for Capabilities {
 }
 
 impl Capabilities {
-    /// Their names, which are a closed set, each with why it is missing.
+    /// The name of each component, from a closed set, and why it is missing.
     pub fn all(&self) -> [(&'static str, Option<&str>); 3] {
         let parts = [("controller", &self.controller), ("hook", &self.hook), ("nri", &self.nri)];
         parts.map(|(name, why)| (name, why.as_deref()))
     }
 
-    /// Why devices with these limits are out of service. Containers with limits of RDMA objects could not start where the controller
-    /// or the hook is missing, so these always count; NRI does where the limit of locked memory is `required`.
+    /// Why devices with these limits are out of service. Containers with RDMA limits could not start without the controller or the
+    /// hook, so these always count; NRI counts where the limit of locked memory is `required`.
     pub fn missing(&self, limits: &Limits) -> Option<String> {
         let rdma = limits.hca_handles.is_some() || limits.hca_objects.is_some();
         let memlock = limits.memlock.is_some() && limits.required;

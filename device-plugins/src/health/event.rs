@@ -1,4 +1,4 @@
-//! What the health of devices follows from, and what it tells.
+//! The inputs of device health, and its notices.
 
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
@@ -116,7 +116,7 @@ pub(super) fn words(recovery: RecoveryAction) -> String {
     }
 }
 
-/// An Xid that somebody should hear of, whether or not it takes a device out of service.
+/// An Xid to report, whether or not it takes a device out of service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Notice {
     /// The GPU, or the slice that a worker's fault belongs to.

@@ -1,4 +1,4 @@
-//! Faults: why a device is out of service, since when, and what ends it.
+//! Faults: why a device is out of service, since when, and how it recovers.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -15,8 +15,8 @@ pub struct Fault {
     pub message: String,
     /// Since when.
     pub since: SystemTime,
-    /// What ends it, for people, such as `a port is ACTIVE and LinkUp for 30 s`.
-    pub ends: String,
+    /// The condition of recovery, such as `a port is ACTIVE and LinkUp for 30 s`.
+    pub recovery: String,
 }
 
 /// Why a device can be out of service.

@@ -50,7 +50,7 @@ impl GpuHealth {
         self.fault = Some(GpuFault { action: action.max(before), what, since, last: now });
     }
 
-    /// It answers, and tells what it needs.
+    /// The GPU answers with its recovery action.
     pub(super) fn answer(&mut self, recovery: RecoveryAction, now: Now) {
         self.silence.answer();
         let before = self.recovery.replace(recovery).and_then(action_of);
@@ -101,14 +101,14 @@ impl GpuHealth {
                 _ => fault.what.clone(),
             },
             since: fault.since,
-            ends: ends(config),
+            recovery: recovery(config),
         });
         own.or_else(|| self.silence.fault("the GPU does not answer"))
     }
 }
 
-/// How a fault of a GPU ends.
-pub(super) fn ends(config: &HealthConfig) -> String {
+/// The condition of recovery of a GPU.
+pub(super) fn recovery(config: &HealthConfig) -> String {
     let quiet = config.gpu_quiet.as_secs_f64();
     format!("NVML's recovery action is NONE, queries succeed, and {quiet} s have passed since the last fault")
 }

@@ -58,8 +58,8 @@ impl HcaHealth {
             (false, true) => format!("not up for long enough: {}", states.join(", ")),
             (false, false) => format!("no port is up: {}", states.join(", ")),
         };
-        let ends = format!("a port is ACTIVE and LinkUp for {} s", config.port_up.as_secs_f64());
-        Some(Fault { reason: Reason::PortDown, message, since, ends })
+        let recovery = format!("a port is ACTIVE and LinkUp for {} s", config.port_up.as_secs_f64());
+        Some(Fault { reason: Reason::PortDown, message, since, recovery })
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) fn complete(seen: &mut Machine, known: &Machine) -> BTreeSet<DeviceKe
     let lost: Vec<_> = known.gpus.iter().filter(|gpu| !gpus.contains(&gpu.uuid)).cloned().collect();
     for gpu in &lost {
         gone.insert(DeviceKey::Gpu(gpu.uuid.clone()));
-        gone.extend(gpu.slices.iter().map(|slice| DeviceKey::Slice(slice.uuid.clone())));
+        gone.extend(gpu.slices().iter().map(|slice| DeviceKey::Slice(slice.uuid.clone())));
     }
     seen.gpus.extend(lost);
     seen.gpus.sort_by(|a, b| (a.place.pci, &a.uuid).cmp(&(b.place.pci, &b.uuid)));

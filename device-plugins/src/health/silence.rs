@@ -44,7 +44,7 @@ impl Silence {
             reason: Reason::DriverSilent,
             message: format!("{who}: {why}"),
             since: since.wall,
-            ends: "NVML answers".to_owned(),
+            recovery: "NVML answers".to_owned(),
         })
     }
 }

@@ -67,8 +67,8 @@ impl Row {
 }
 
 const ALL: &str = "ahb";
-const APPLICATION: &str = "NVIDIA's device plugin counts it among application errors, too";
-const COUNTED: &str = "a later look is advised: counted";
+const APPLICATION: &str = "NVIDIA's device plugin also counts it as an application error";
+const COUNTED: &str = "the catalogue advises a later check, so it is counted";
 const DRIVER_DECIDES: &str = "the driver's recovery action decides";
 
 /// By Xid.
@@ -86,12 +86,12 @@ pub const TABLE: &[Row] = &[
     row(43, "GPU stopped processing", ALL, "IGNORE", Ignore).why(APPLICATION),
     row(44, "Graphics Engine fault during context switch", ALL, "IGNORE", Watch).why(COUNTED),
     row(45, "Preemptive cleanup, due to previous errors", ALL, "WORKFLOW_XID_45", Ignore).why(
-        "it follows another Xid or the end of a process; NVIDIA's device plugin counts it among application errors",
+        "it follows another Xid or the end of a process; NVIDIA's device plugin counts it as an application error",
     ),
     row(46, "GPU stopped processing", ALL, "RESET_GPU", DrainGpu),
     row(48, "Double Bit ECC Error", ALL, "WORKFLOW_XID_48", DrainGpu).why("a reset or a reboot is needed to clear it"),
     row(54, "Auxiliary power is not connected to the GPU board", ALL, "CHECK_MECHANICALS", DrainGpu)
-        .why("the board must be looked at; GB200 has no such Xid"),
+        .why("the board must be inspected; GB200 has no such Xid"),
     row(60, "Video processor exception", ALL, "RESTART_APP", RestartWorker),
     row(62, "Internal micro-controller halt", ALL, "RESET_GPU", DrainGpu),
     row(63, "GPU memory remapping event", ALL, "IGNORE", Watch).why("memory was repaired; it is counted"),
@@ -103,8 +103,7 @@ pub const TABLE: &[Row] = &[
     row(74, "NVLINK Error", "ah", "WORKFLOW_NVLINK_ERR", DrainGpu).why("a reset or a reboot is needed to clear it"),
     row(75, "Copy engine error", ALL, "RESTART_APP", RestartWorker).to(77),
     row(78, "vGPU Start Error", ALL, "UPDATE_SWFW", Watch).why("software must be updated; the GPU has no fault"),
-    row(79, "GPU has fallen off the bus", ALL, "RESTART_BM", DrainNode)
-        .why("nothing less than a restart of the machine helps"),
+    row(79, "GPU has fallen off the bus", ALL, "RESTART_BM", DrainNode).why("only a restart of the machine helps"),
     row(80, "Corrupted data sent to GPU", "ah", "RESTART_APP", RestartWorker),
     row(82, "NVJPG0 Error", ALL, "RESTART_APP", RestartWorker),
     row(83, "NVDEC Error", ALL, "RESTART_APP", RestartWorker).to(84),
@@ -118,29 +117,29 @@ pub const TABLE: &[Row] = &[
     row(96, "NVDEC Error", "hb", "RESTART_APP", RestartWorker).to(98),
     row(99, "NVJPG Error", "hb", "RESTART_APP", RestartWorker).to(105),
     row(106, "SMBPBI Test Message", ALL, "IGNORE", Ignore).to(107),
-    row(108, "NVLink remote translation error", ALL, "IGNORE", Ignore).why("as 137"),
+    row(108, "NVLink remote translation error", ALL, "IGNORE", Ignore).why("as for Xid 137"),
     row(109, "Context Switch Timeout Error", ALL, "RESET_GPU", DrainGpu)
-        .why("NVIDIA's device plugin counts it among application errors; the catalogue is newer"),
+        .why("NVIDIA's device plugin counts it as an application error; the catalogue is newer"),
     row(110, "Security Fault Error", "hb", "RESET_GPU", DrainGpu),
     row(119, "GSP RPC Timeout", ALL, "RESET_GPU", DrainGpu),
     row(120, "GSP Error", ALL, "RESET_GPU", DrainGpu),
-    row(121, "C2C Error", "b", "IGNORE", Watch).why("corrected, on GB200 alone; a later reset is advised: counted"),
+    row(121, "C2C Error", "b", "IGNORE", Watch)
+        .why("corrected, on GB200 alone; a later reset is advised, so it is counted"),
     row(126, "Copy engine error", "b", "RESTART_APP", RestartWorker).to(135),
     row(136, "Link Training Failed", "h", "RESET_GPU", DrainGpu),
     row(137, "NVLink Privilege Error", ALL, "IGNORE", Ignore).why("an application's illegal access to another GPU"),
     row(139, "OFA1 Error", "b", "RESTART_APP", RestartWorker),
     row(140, "ECC Unrecovered Error", ALL, "RESET_GPU", DrainGpu),
     row(141, "CUDA Fast Path Error", "hb", "IGNORE", Watch).why(COUNTED),
-    row(142, "NVENC3 Error", "b", "CONTACT_SUPPORT", DrainGpu).why("on GB200 alone; nothing milder is known"),
+    row(142, "NVENC3 Error", "b", "CONTACT_SUPPORT", DrainGpu).why("on GB200 alone; no milder action is known"),
     row(143, "GPU Initialization Error", "hb", "RESET_GPU", DrainGpu),
     row(144, "NVLINK: SAW, RLW, TLW, TREX or NVLPW_CTRL Error", "b", "WORKFLOW_NVLINK5_ERR", Watch)
         .to(148)
-        .why("NVML does not hand on the registers that tell which need a reset: the driver's recovery action decides"),
+        .why("NVML does not expose the registers that say which need a reset: the driver's recovery action decides"),
     row(149, "NVLINK: NETIR or MSE Error", "b", "WORKFLOW_NVLINK5_ERR", DrainGpu)
         .to(150)
         .why("most of these need a reset"),
-    row(151, "Key rotation Error", "hb", "RESTART_VM", DrainNode)
-        .why("the node is the virtual machine that must be restarted"),
+    row(151, "Key rotation Error", "hb", "RESTART_VM", DrainNode).why("the node is the virtual machine to restart"),
     row(154, "GPU Recovery Action Changed", ALL, "XID_154", Watch).why(DRIVER_DECIDES),
     row(155, "NVLINK: SW Defined Error", "b", "RESET_GPU", DrainGpu),
     row(156, "Resource Retirement Event", "hb", "RESET_GPU", DrainGpu),
@@ -150,7 +149,7 @@ pub const TABLE: &[Row] = &[
     row(160, "Channel Retirement Event or Failure", "b", "IGNORE", Watch).to(161).why(COUNTED),
     row(162, "Power smoothing was switched on or off, or is worn out", "b", "", Watch)
         .to(165)
-        .why("the catalogue names no action, and says that no reset is needed"),
+        .why("the catalogue names no action and says that no reset is needed"),
 ];
 
 /// The text of `docs/XIDS.md`.
@@ -158,21 +157,32 @@ pub fn page() -> String {
     use std::fmt::Write;
     let mut page = String::from(
         "# Xids\n\n\
-         What `larder-devices` does when the driver reports an Xid. The setting `health.xids` overrides any of it.\n\n\
-         - `ignore`: nothing.\n\
-         - `watch`: it is counted and told.\n\
-         - `restartWorker`: it is told, with the device that the worker uses. The GPU stays in service.\n\
-         - `drainGpu`: the GPU and its slices leave service.\n\
-         - `drainNode`: all GPUs of the node leave service.\n\n\
-         GPUs are back when the driver asks for nothing more (NVML's field 230, which Xid 154 announces), queries succeed, and \
-         the quiet time has passed.\n\n\
-         The source is [NVIDIA's Xid catalogue](https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html); its \
-         immediate action is in the table.\n\
-         It has columns for A100, H100, B100 and GB200. Ada gets the rows of A100 and H100, other families get all rows: that is \
-         our choice.\n\
-         \"NVIDIA's device plugin\" is `internal/rm/health.go` of k8s-device-plugin. An Xid that the table does not have for a \
-         family is `drainGpu`;\n\
-         that includes those for which the catalogue names no action. Generated from `device-plugins/src/health/xid.rs`.\n\n\
+         After this page you know what `larder-devices` does when NVIDIA's driver reports an Xid, and how to\n\
+         change that.\n\n\
+         | action | effect |\n|---|---|\n\
+         | `ignore` | none |\n\
+         | `watch` | the Xid is counted, and reported by an event on each pod that holds the device |\n\
+         | `restartWorker` | as `watch`; the event says that the pod's work has failed. The GPU stays in service |\n\
+         | `drainGpu` | the GPU and its MIG slices leave service |\n\
+         | `drainNode` | all GPUs of the node leave service |\n\n\
+         To override the table, set `health.xids` in the [configuration](DEVICES.md#define-resources), for\n\
+         example `{13: ignore, 94: drainGpu}`.\n\n\
+         A drained GPU comes back when all of these hold:\n\n\
+         - The driver asks for no recovery action (NVML's field 230, which Xid 154 announces).\n\
+         - NVML's queries succeed.\n\
+         - The GPU has been quiet for `health.gpuQuiet`.\n\n\
+         ## Source\n\n\
+         The source is\n\
+         [NVIDIA's Xid catalogue](https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html).\n\
+         The column \"catalogue\" has its immediate action. Where the action here is not the plain reading of\n\
+         it, the last column says why. \"NVIDIA's device plugin\" there is `internal/rm/health.go` of\n\
+         k8s-device-plugin.\n\n\
+         - The catalogue has columns for A100, H100, B100 and GB200. It has none for Ada and for other\n  \
+           families. By our choice, Ada gets the rows of A100 and H100, and other families get all rows.\n\
+         - An Xid that the table lacks for a family is `drainGpu`. So is an Xid for which the catalogue names\n  \
+           no action, unless it has a row.\n\n\
+         This page is generated from the table in the code of `larder-devices`.\n\n\
+         ## Table\n\n\
          | Xid | meaning | families | catalogue | action | why |\n|---|---|---|---|---|---|\n",
     );
     for row in TABLE {

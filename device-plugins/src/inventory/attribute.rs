@@ -1,4 +1,4 @@
-//! The contents of sysfs' attributes: pure decoders of text that nobody vouches for.
+//! The contents of sysfs attributes: pure decoders of untrusted text.
 //!
 //! Each one returns `None` for a text that is not of its form, and never panics.
 
@@ -56,7 +56,7 @@ pub(super) fn port_number(text: &str) -> Option<u32> {
     decimal(text).filter(|port| (1..=255).contains(port))
 }
 
-/// `numa_node`: `Some(None)` if the firmware does not tell (`-1`).
+/// `numa_node`: `Some(None)` if the firmware reports none (`-1`).
 pub(super) fn numa_node(text: &str) -> Option<Option<u32>> {
     if text == "-1" {
         return Some(None);

@@ -11,7 +11,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat, readlinkat};
 use rustix::io::Errno;
 
 use super::attribute;
-use crate::machine::Oddity;
+use crate::machine::Warning;
 
 /// The size of a page, which is the most that an attribute of sysfs has.
 const ATTRIBUTE_BYTES_MOST: usize = 4096;
@@ -19,24 +19,24 @@ const ATTRIBUTE_BYTES_MOST: usize = 4096;
 /// The most entries of a folder that are looked at: enough for a thousand virtual functions.
 pub(super) const ENTRIES_MOST: usize = 4096;
 
-/// The most oddities of one inventory that are kept.
-const ODDITIES_MOST: usize = 256;
+/// The most warnings of one inventory that are kept.
+const WARNINGS_MAX: usize = 256;
 
-/// The most bytes of a wrong content that an oddity shows.
+/// The most bytes of a wrong content that a warning shows.
 const SHOWN_BYTES: usize = 40;
 
-/// The oddities of an inventory.
+/// The warnings of an inventory.
 #[derive(Debug, Default)]
-pub(super) struct Oddities(Vec<Oddity>);
+pub(super) struct Warnings(Vec<Warning>);
 
-impl Oddities {
+impl Warnings {
     pub(super) fn add(&mut self, at: &Path, why: impl Into<String>) {
-        if self.0.len() < ODDITIES_MOST {
-            self.0.push(Oddity { at: at.display().to_string(), why: why.into() });
+        if self.0.len() < WARNINGS_MAX {
+            self.0.push(Warning { at: at.display().to_string(), why: why.into() });
         }
     }
 
-    pub(super) fn into_vec(self) -> Vec<Oddity> {
+    pub(super) fn into_vec(self) -> Vec<Warning> {
         self.0
     }
 }
@@ -54,7 +54,7 @@ impl From<Errno> for Unread {
     fn from(errno: Errno) -> Self {
         match errno {
             Errno::NOENT | Errno::NOTDIR | Errno::NODEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NXIO => Self::Absent,
-            Errno::LOOP => Self::Odd("a link, where a file should be".to_owned()),
+            Errno::LOOP => Self::Odd("a link instead of a file".to_owned()),
             other => Self::Odd(io::Error::from(other).to_string()),
         }
     }
@@ -65,7 +65,7 @@ fn text(bytes: &[u8]) -> Result<&str, Unread> {
     if bytes.len() > ATTRIBUTE_BYTES_MOST {
         return Err(Unread::Odd(format!("larger than {ATTRIBUTE_BYTES_MOST} bytes")));
     }
-    attribute::first_line(bytes).ok_or_else(|| Unread::Odd(format!("not a text: {}", shown(bytes))))
+    attribute::first_line(bytes).ok_or_else(|| Unread::Odd(format!("not UTF-8: {}", shown(bytes))))
 }
 
 /// A wrong content, short and printable.
@@ -99,7 +99,7 @@ impl Attribute {
     }
 }
 
-/// An open folder of sysfs, and the path by which oddities name it.
+/// An open folder of sysfs, and the path by which warnings name it.
 #[derive(Debug)]
 pub(super) struct Folder {
     fd: OwnedFd,
@@ -117,15 +117,15 @@ impl Folder {
         &self.path
     }
 
-    /// A folder below this one; `None` if it is absent. Anything else in its place is an oddity.
-    pub(super) fn below(&self, name: &str, oddities: &mut Oddities) -> Option<Self> {
+    /// A folder below this one; `None` if it is absent. Anything else in its place is a warning.
+    pub(super) fn below(&self, name: &str, warnings: &mut Warnings) -> Option<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let path = self.path.join(name);
         match openat(&self.fd, name, flags, Mode::empty()) {
             Ok(fd) => Some(Self { fd, path }),
             Err(Errno::NOENT) => None,
             Err(errno) => {
-                oddities.add(&path, io::Error::from(errno).to_string());
+                warnings.add(&path, io::Error::from(errno).to_string());
                 None
             }
         }
@@ -143,44 +143,44 @@ impl Folder {
         decode(&text).ok_or_else(|| Unread::Odd(format!("unexpected content: {}", shown(text.as_bytes()))))
     }
 
-    /// An attribute that may be absent. One that is not of its form is an oddity.
+    /// An attribute that may be absent. One that is not of its form is a warning.
     pub(super) fn optional<T>(
         &self,
         name: &str,
         decode: impl FnOnce(&str) -> Option<T>,
-        oddities: &mut Oddities,
+        warnings: &mut Warnings,
     ) -> Option<T> {
         match self.value(name, decode) {
             Ok(value) => return Some(value),
             Err(Unread::Absent) => {}
-            Err(Unread::Odd(why)) => oddities.add(&self.path.join(name), why),
+            Err(Unread::Odd(why)) => warnings.add(&self.path.join(name), why),
         }
         None
     }
 
-    /// An attribute that every such folder has. One that is absent or not of its form is an oddity.
+    /// An attribute that every such folder has. One that is absent or not of its form is a warning.
     pub(super) fn required<T>(
         &self,
         name: &str,
         decode: impl FnOnce(&str) -> Option<T>,
-        oddities: &mut Oddities,
+        warnings: &mut Warnings,
     ) -> Option<T> {
         let why = match self.value(name, decode) {
             Ok(value) => return Some(value),
             Err(Unread::Absent) => "missing".to_owned(),
             Err(Unread::Odd(why)) => why,
         };
-        oddities.add(&self.path.join(name), why);
+        warnings.add(&self.path.join(name), why);
         None
     }
 
     /// The last part of a link's target; `None` if there is no such link.
-    pub(super) fn link(&self, name: &str, oddities: &mut Oddities) -> Option<String> {
+    pub(super) fn link(&self, name: &str, warnings: &mut Warnings) -> Option<String> {
         let target = match readlinkat(&self.fd, name, Vec::new()) {
             Ok(target) => target,
             Err(Errno::NOENT) => return None,
             Err(errno) => {
-                oddities.add(&self.path.join(name), io::Error::from(errno).to_string());
+                warnings.add(&self.path.join(name), io::Error::from(errno).to_string());
                 return None;
             }
         };
@@ -188,25 +188,25 @@ impl Folder {
         match std::str::from_utf8(last) {
             Ok(last) => Some(last.to_owned()),
             Err(_) => {
-                oddities.add(&self.path.join(name), "the target is not a text");
+                warnings.add(&self.path.join(name), "the target is not UTF-8");
                 None
             }
         }
     }
 
-    /// The names of what is in it, sorted. Names that are no text are oddities.
-    pub(super) fn entries(&self, oddities: &mut Oddities) -> Vec<String> {
-        entries(&self.path, oddities)
+    /// The names of what is in it, sorted. Names that are no text are warnings.
+    pub(super) fn entries(&self, warnings: &mut Warnings) -> Vec<String> {
+        entries(&self.path, warnings)
     }
 }
 
-/// The names of what is in a folder, sorted; none if there is no such folder. Names that are no text are oddities.
-pub(super) fn entries(path: &Path, oddities: &mut Oddities) -> Vec<String> {
+/// The names of what is in a folder, sorted; none if there is no such folder. Names that are no text are warnings.
+pub(super) fn entries(path: &Path, warnings: &mut Warnings) -> Vec<String> {
     let read = match std::fs::read_dir(path) {
         Ok(read) => read,
         Err(error) => {
             if error.kind() != io::ErrorKind::NotFound {
-                oddities.add(path, error.to_string());
+                warnings.add(path, error.to_string());
             }
             return Vec::new();
         }
@@ -214,14 +214,14 @@ pub(super) fn entries(path: &Path, oddities: &mut Oddities) -> Vec<String> {
     let mut names = Vec::new();
     for entry in read {
         if names.len() == ENTRIES_MOST {
-            oddities.add(path, format!("more than {ENTRIES_MOST} entries: the rest is left out"));
+            warnings.add(path, format!("more than {ENTRIES_MOST} entries: the rest is left out"));
             break;
         }
         match entry.map(|entry| entry.file_name().into_string()) {
             Ok(Ok(name)) => names.push(name),
-            Ok(Err(name)) => oddities.add(&path.join(name), "the name is not a text"),
+            Ok(Err(name)) => warnings.add(&path.join(name), "the name is not UTF-8"),
             Err(error) => {
-                oddities.add(path, error.to_string());
+                warnings.add(path, error.to_string());
                 break;
             }
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use rustix::fs::{FileType, major, minor, stat};
 
 use super::attribute;
-use super::folder::{Folder, Oddities, Unread, entries};
+use super::folder::{Folder, Unread, Warnings, entries};
 use super::pci::Function;
 use super::roots::Roots;
 use crate::machine::{CharDevice, Gid, GidType, Hca, LinkLayer, PciAddress, Port};
@@ -16,15 +16,15 @@ use crate::machine::{CharDevice, Gid, GidType, Hca, LinkLayer, PciAddress, Port}
 const GIDS_MOST: usize = 1024;
 
 /// All HCAs, by PCI address.
-pub(super) fn read(roots: &Roots, oddities: &mut Oddities) -> Vec<Hca> {
+pub(super) fn read(roots: &Roots, warnings: &mut Warnings) -> Vec<Hca> {
     let mut found: BTreeMap<PciAddress, Hca> = BTreeMap::new();
-    let nodes = Nodes::read(roots, oddities);
-    for name in names(roots, oddities) {
-        let Some(hca) = read_one(roots, &name, &nodes, oddities) else { continue };
+    let nodes = Nodes::read(roots, warnings);
+    for name in names(roots, warnings) {
+        let Some(hca) = read_one(roots, &name, &nodes, warnings) else { continue };
         match found.get(&hca.place.pci) {
             Some(other) => {
                 let why = format!("left out: it shares the PCI function {} with {}", hca.place.pci, other.name);
-                oddities.add(&roots.class("infiniband").join(&name), why);
+                warnings.add(&roots.class("infiniband").join(&name), why);
             }
             None => drop(found.insert(hca.place.pci, hca)),
         }
@@ -32,64 +32,64 @@ pub(super) fn read(roots: &Roots, oddities: &mut Oddities) -> Vec<Hca> {
     found.into_values().collect()
 }
 
-/// The names of the HCAs, sorted; one that nothing else could bear is an oddity.
-pub(super) fn names(roots: &Roots, oddities: &mut Oddities) -> Vec<String> {
+/// The names of the HCAs, sorted; one that nothing else could bear is a warning.
+pub(super) fn names(roots: &Roots, warnings: &mut Warnings) -> Vec<String> {
     let class = roots.class("infiniband");
-    let mut names = entries(&class, oddities);
+    let mut names = entries(&class, warnings);
     names.retain(|name| {
         let is_sound = attribute::hca_name(name).is_some();
         if !is_sound {
-            oddities.add(&class.join(name), "left out: the name has other characters than letters, digits, - _ and .");
+            warnings.add(&class.join(name), "left out: the name has other characters than letters, digits, - _ and .");
         }
         is_sound
     });
     names
 }
 
-fn read_one(roots: &Roots, name: &str, nodes: &Nodes, oddities: &mut Oddities) -> Option<Hca> {
+fn read_one(roots: &Roots, name: &str, nodes: &Nodes, warnings: &mut Warnings) -> Option<Hca> {
     let path = roots.class("infiniband").join(name);
     let folder = match Folder::open(path.clone()) {
         Ok(folder) => folder,
         Err(unread) => {
-            oddities.add(&path, if let Unread::Odd(why) = unread { why } else { "the link leads nowhere".to_owned() });
+            warnings.add(&path, if let Unread::Odd(why) = unread { why } else { "dangling link".to_owned() });
             return None;
         }
     };
-    let Function { folder: function, place } = Function::behind(roots, &path.join("device"), oddities)?;
-    let physical_function = function.link("physfn", oddities).and_then(|target| {
+    let Function { folder: function, place } = Function::behind(roots, &path.join("device"), warnings)?;
+    let physical_function = function.link("physfn", warnings).and_then(|target| {
         let address = attribute::pci_address(&target);
         if address.is_none() {
-            oddities.add(&function.path().join("physfn"), "the link leads to no PCI function");
+            warnings.add(&function.path().join("physfn"), "the link leads to no PCI function");
         }
         address
     });
     Some(Hca {
         name: name.to_owned(),
-        node_guid: folder.required("node_guid", |text| attribute::node_guid(text).map(str::to_owned), oddities)?,
-        vendor: function.required("vendor", attribute::pci_id, oddities).unwrap_or_default(),
-        device: function.required("device", attribute::pci_id, oddities).unwrap_or_default(),
-        driver: driver(&function, oddities),
+        node_guid: folder.required("node_guid", |text| attribute::node_guid(text).map(str::to_owned), warnings)?,
+        vendor: function.required("vendor", attribute::pci_id, warnings).unwrap_or_default(),
+        device: function.required("device", attribute::pci_id, warnings).unwrap_or_default(),
+        driver: driver(&function, warnings),
         place,
         physical_function,
-        virtual_functions: function.optional("sriov_numvfs", attribute::decimal, oddities).unwrap_or_default(),
-        netdevs: netdevs(&function, oddities),
-        ports: ports(&folder, name, nodes, oddities),
+        virtual_functions: function.optional("sriov_numvfs", attribute::decimal, warnings).unwrap_or_default(),
+        netdevs: netdevs(&function, warnings),
+        ports: ports(&folder, name, nodes, warnings),
         uverbs: nodes.uverbs.get(name).cloned(),
     })
 }
 
-fn driver(function: &Folder, oddities: &mut Oddities) -> String {
-    let target = function.link("driver", oddities).unwrap_or_default();
+fn driver(function: &Folder, warnings: &mut Warnings) -> String {
+    let target = function.link("driver", warnings).unwrap_or_default();
     attribute::driver_name(&target).unwrap_or_default().to_owned()
 }
 
-fn netdevs(function: &Folder, oddities: &mut Oddities) -> Vec<String> {
-    let Some(folder) = function.below("net", oddities) else { return Vec::new() };
-    let mut names = folder.entries(oddities);
+fn netdevs(function: &Folder, warnings: &mut Warnings) -> Vec<String> {
+    let Some(folder) = function.below("net", warnings) else { return Vec::new() };
+    let mut names = folder.entries(warnings);
     names.retain(|name| {
         let is_sound = attribute::netdev_name(name).is_some();
         if !is_sound {
-            oddities.add(&folder.path().join(name), "left out: not the name of a network interface");
+            warnings.add(&folder.path().join(name), "left out: not the name of a network interface");
         }
         is_sound
     });
@@ -97,28 +97,28 @@ fn netdevs(function: &Folder, oddities: &mut Oddities) -> Vec<String> {
 }
 
 /// The ports, by number.
-fn ports(hca: &Folder, name: &str, nodes: &Nodes, oddities: &mut Oddities) -> Vec<Port> {
-    let Some(folder) = hca.below("ports", oddities) else {
-        oddities.add(&hca.path().join("ports"), "missing");
+fn ports(hca: &Folder, name: &str, nodes: &Nodes, warnings: &mut Warnings) -> Vec<Port> {
+    let Some(folder) = hca.below("ports", warnings) else {
+        warnings.add(&hca.path().join("ports"), "missing");
         return Vec::new();
     };
     let mut ports = Vec::new();
-    for entry in folder.entries(oddities) {
+    for entry in folder.entries(warnings) {
         let Some(number) = attribute::port_number(&entry) else {
-            oddities.add(&folder.path().join(&entry), "left out: not the number of a port");
+            warnings.add(&folder.path().join(&entry), "left out: not the number of a port");
             continue;
         };
-        let Some(port) = folder.below(&entry, oddities) else { continue };
-        let link_layer = port.required("link_layer", attribute::link_layer, oddities).unwrap_or_default();
+        let Some(port) = folder.below(&entry, warnings) else { continue };
+        let link_layer = port.required("link_layer", attribute::link_layer, warnings).unwrap_or_default();
         let key = (name.to_owned(), number);
         ports.push(Port {
             number,
             link_layer,
-            state: port.required("state", attribute::port_state, oddities).unwrap_or_default(),
-            phys_state: port.required("phys_state", attribute::phys_state, oddities).unwrap_or_default(),
-            rate_gbps: port.optional("rate", attribute::rate_gbps, oddities).unwrap_or_default(),
-            lid: port.optional("lid", attribute::lid, oddities).unwrap_or_default(),
-            gids: gids(&port, oddities),
+            state: port.required("state", attribute::port_state, warnings).unwrap_or_default(),
+            phys_state: port.required("phys_state", attribute::phys_state, warnings).unwrap_or_default(),
+            rate_gbps: port.optional("rate", attribute::rate_gbps, warnings).unwrap_or_default(),
+            lid: port.optional("lid", attribute::lid, warnings).unwrap_or_default(),
+            gids: gids(&port, warnings),
             umad: nodes.umad.get(&key).cloned(),
             issm: nodes.issm.get(&key).filter(|_| link_layer != LinkLayer::Ethernet).cloned(),
         });
@@ -128,24 +128,24 @@ fn ports(hca: &Folder, name: &str, nodes: &Nodes, oddities: &mut Oddities) -> Ve
 }
 
 /// The GIDs that are set, by index. The table of RoCE has a place for each address that there may ever be: most are empty.
-fn gids(port: &Folder, oddities: &mut Oddities) -> Vec<Gid> {
-    let Some(table) = port.below("gids", oddities) else { return Vec::new() };
+fn gids(port: &Folder, warnings: &mut Warnings) -> Vec<Gid> {
+    let Some(table) = port.below("gids", warnings) else { return Vec::new() };
     let mut gids = Vec::new();
-    for (count, entry) in table.entries(oddities).into_iter().enumerate() {
+    for (count, entry) in table.entries(warnings).into_iter().enumerate() {
         if count == GIDS_MOST {
-            oddities.add(table.path(), format!("more than {GIDS_MOST} GIDs: the rest is left out"));
+            warnings.add(table.path(), format!("more than {GIDS_MOST} GIDs: the rest is left out"));
             break;
         }
         let Some(index) = attribute::decimal(&entry) else {
-            oddities.add(&table.path().join(&entry), "left out: not an index");
+            warnings.add(&table.path().join(&entry), "left out: not an index");
             continue;
         };
         // A place without an address is all zeros, or empty.
         let decode = |text: &str| if text.is_empty() { Some([0; 16]) } else { attribute::gid(text) };
-        let Some(gid) = table.optional(&entry, decode, oddities).filter(|gid| *gid != [0; 16]) else { continue };
+        let Some(gid) = table.optional(&entry, decode, warnings).filter(|gid| *gid != [0; 16]) else { continue };
         let of_kind = |kind: &str| format!("gid_attrs/{kind}/{index}");
-        let gid_type = port.optional(&of_kind("types"), attribute::gid_type, oddities);
-        let netdev = port.optional(&of_kind("ndevs"), |text| attribute::netdev_name(text).map(str::to_owned), oddities);
+        let gid_type = port.optional(&of_kind("types"), attribute::gid_type, warnings);
+        let netdev = port.optional(&of_kind("ndevs"), |text| attribute::netdev_name(text).map(str::to_owned), warnings);
         gids.push(Gid { index, gid, gid_type: gid_type.unwrap_or(GidType::V1), netdev: netdev.unwrap_or_default() });
     }
     gids.sort_unstable_by_key(|gid| gid.index);
@@ -163,12 +163,12 @@ struct Nodes {
 }
 
 impl Nodes {
-    fn read(roots: &Roots, oddities: &mut Oddities) -> Self {
+    fn read(roots: &Roots, warnings: &mut Warnings) -> Self {
         let mut nodes = Self::default();
         for (class, prefix) in [("infiniband_verbs", "uverbs"), ("infiniband_mad", "umad"), ("infiniband_mad", "issm")]
         {
             let path = roots.class(class);
-            for entry in entries(&path, oddities) {
+            for entry in entries(&path, warnings) {
                 // Attributes of the class lie beside its devices.
                 if attribute::numbered(&entry, prefix).is_none() {
                     continue;
@@ -176,15 +176,15 @@ impl Nodes {
                 let folder = match Folder::open(path.join(&entry)) {
                     Ok(folder) => folder,
                     Err(_) => {
-                        oddities.add(&path.join(&entry), "the link leads nowhere");
+                        warnings.add(&path.join(&entry), "dangling link");
                         continue;
                     }
                 };
-                let hca = folder.required("ibdev", |text| attribute::hca_name(text).map(str::to_owned), oddities);
-                let (Some(hca), Some(device)) = (hca, char_device(roots, &folder, entry, oddities)) else { continue };
+                let hca = folder.required("ibdev", |text| attribute::hca_name(text).map(str::to_owned), warnings);
+                let (Some(hca), Some(device)) = (hca, char_device(roots, &folder, entry, warnings)) else { continue };
                 if prefix == "uverbs" {
                     nodes.uverbs.insert(hca, device);
-                } else if let Some(port) = folder.required("port", attribute::port_number, oddities) {
+                } else if let Some(port) = folder.required("port", attribute::port_number, warnings) {
                     let of_kind = if prefix == "umad" { &mut nodes.umad } else { &mut nodes.issm };
                     of_kind.insert((hca, port), device);
                 }
@@ -195,19 +195,23 @@ impl Nodes {
 }
 
 /// A device as sysfs numbers it. `None` if no such node is below `/dev/infiniband`: it could not be given to anyone.
-fn char_device(roots: &Roots, folder: &Folder, name: String, oddities: &mut Oddities) -> Option<CharDevice> {
-    let numbers = folder.required("dev", attribute::device_numbers, oddities)?;
+fn char_device(roots: &Roots, folder: &Folder, name: String, warnings: &mut Warnings) -> Option<CharDevice> {
+    let numbers = folder.required("dev", attribute::device_numbers, warnings)?;
     let node = roots.rdma_node(&name);
     let why = match stat(&node) {
         Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice => {
             "not a character device".to_owned()
         }
         Ok(stat) if (major(stat.st_rdev), minor(stat.st_rdev)) != numbers => {
-            format!("it has the numbers {}:{}, and sysfs says otherwise", major(stat.st_rdev), minor(stat.st_rdev))
+            format!(
+                "its device number is {}:{}, and sysfs reports another one",
+                major(stat.st_rdev),
+                minor(stat.st_rdev)
+            )
         }
         Ok(_) => return Some(CharDevice { name, numbers }),
         Err(errno) => std::io::Error::from(errno).to_string(),
     };
-    oddities.add(&node, why);
+    warnings.add(&node, why);
     None
 }

@@ -1,4 +1,4 @@
-//! How HCAs belong to network namespaces, as the kernel tells by netlink.
+//! How HCAs belong to network namespaces, as the kernel reports by netlink.
 
 mod message;
 
@@ -20,7 +20,7 @@ const WAIT: std::time::Duration = std::time::Duration::from_secs(1);
 /// Asks the kernel, without any right. `RdmaMode::None` if it knows nothing of RDMA.
 ///
 /// # Errors
-/// When the kernel refuses to tell, as one older than network namespaces of RDMA does.
+/// When the kernel refuses, as one older than RDMA network namespaces does.
 pub fn mode() -> io::Result<RdmaMode> {
     match ask() {
         Err(Errno::PROTONOSUPPORT | Errno::AFNOSUPPORT) => Ok(RdmaMode::None),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::attribute;
-use super::folder::{Folder, Oddities, Unread, entries};
+use super::folder::{Folder, Unread, Warnings, entries};
 use super::roots::Roots;
 use crate::machine::{PciAddress, Place};
 
@@ -22,24 +22,25 @@ pub(super) struct Function {
 
 impl Function {
     /// The function behind a link such as `/sys/class/infiniband/mlx5_0/device`. `None` if the link leads to no PCI function
-    /// below the root's `devices`; why not is an oddity.
-    pub(super) fn behind(roots: &Roots, link: &Path, oddities: &mut Oddities) -> Option<Self> {
+    /// below the root's `devices`; why not is a warning.
+    pub(super) fn behind(roots: &Roots, link: &Path, warnings: &mut Warnings) -> Option<Self> {
         match Self::try_behind(roots, link) {
             Ok(mut function) => {
-                function.place.numa = function.folder.required("numa_node", attribute::numa_node, oddities).flatten();
+                function.place.numa = function.folder.required("numa_node", attribute::numa_node, warnings).flatten();
                 Some(function)
             }
             Err(why) => {
-                oddities.add(link, why);
+                warnings.add(link, why);
                 None
             }
         }
     }
 
     fn try_behind(roots: &Roots, link: &Path) -> Result<Self, String> {
-        let devices = roots.sysfs.join("devices").canonicalize().map_err(|error| format!("no devices: {error}"))?;
-        let path = link.canonicalize().map_err(|error| format!("the link leads nowhere: {error}"))?;
-        let below = path.strip_prefix(&devices).map_err(|_| "the link leads out of the tree of devices".to_owned())?;
+        let devices =
+            roots.sysfs.join("devices").canonicalize().map_err(|error| format!("cannot resolve devices: {error}"))?;
+        let path = link.canonicalize().map_err(|error| format!("dangling link: {error}"))?;
+        let below = path.strip_prefix(&devices).map_err(|_| "the link leaves the device tree".to_owned())?;
         let place = place_of_path(below).ok_or("not a PCI function of its own")?;
         let folder = Folder::open(path.clone()).map_err(|unread| match unread {
             Unread::Absent => "missing".to_owned(),
@@ -67,13 +68,13 @@ fn place_of_path(path: &Path) -> Option<Place> {
 }
 
 /// Where a PCI function is. Of one that sysfs does not know, the address alone is told.
-pub(super) fn place(roots: &Roots, address: PciAddress, oddities: &mut Oddities) -> Place {
+pub(super) fn place(roots: &Roots, address: PciAddress, warnings: &mut Warnings) -> Place {
     let link: PathBuf = roots.sysfs.join("bus/pci/devices").join(address.to_string());
-    let found = Function::behind(roots, &link, oddities).map(|function| function.place);
+    let found = Function::behind(roots, &link, warnings).map(|function| function.place);
     match found {
         Some(place) if place.pci == address => place,
         Some(other) => {
-            oddities.add(&link, format!("the link leads to {}", other.pci));
+            warnings.add(&link, format!("the link leads to {}", other.pci));
             Place { pci: address, ..Place::default() }
         }
         None => Place { pci: address, ..Place::default() },
@@ -82,7 +83,7 @@ pub(super) fn place(roots: &Roots, address: PciAddress, oddities: &mut Oddities)
 
 /// The GPUs of NVIDIA that its driver serves, or may serve once it is loaded. What is odd about one is told when NVML names it.
 pub(super) fn nvidia_gpus(roots: &Roots) -> Vec<Place> {
-    let mut untold = Oddities::default();
+    let mut untold = Warnings::default();
     let functions = roots.sysfs.join("bus/pci/devices");
     let mut gpus = Vec::new();
     for name in entries(&functions, &mut untold) {

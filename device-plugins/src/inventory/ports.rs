@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::attribute;
-use super::folder::{Attribute, ENTRIES_MOST, Oddities, entries};
+use super::folder::{Attribute, ENTRIES_MOST, Warnings, entries};
 use super::roots::Roots;
 use crate::machine::{PhysState, PortState};
 
@@ -153,7 +153,7 @@ fn listed(class: &Path) -> BTreeMap<String, u64> {
 /// The ports of an HCA, unread. What is odd about them, the inventory tells.
 fn ports(hca: &str, folder: &Path) -> Vec<WatchedPort> {
     let folder = folder.join("ports");
-    let numbers = entries(&folder, &mut Oddities::default());
+    let numbers = entries(&folder, &mut Warnings::default());
     let mut numbers: Vec<u32> = numbers.iter().filter_map(|number| attribute::port_number(number)).collect();
     numbers.sort_unstable();
     numbers.iter().map(|number| WatchedPort::new(hca, *number, folder.join(number.to_string()))).collect()

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// The folders that an inventory reads: the host's own, or a made-up machine's.
+/// The directories that an inventory reads: the host's own, or a fake machine's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roots {
     /// The host's `/sys`.

@@ -31,9 +31,9 @@ pub fn probe(settings: &Settings, nri: Option<String>) -> Capabilities {
     let Settings { cgroup_root, hook_folder } = settings;
     let found = Controller::find(cgroup_root);
     let controller = match found {
-        None => Some("the kernel has no rdma cgroup controller (CONFIG_CGROUP_RDMA), or it is switched off".to_owned()),
+        None => Some("the kernel has no rdma cgroup controller (CONFIG_CGROUP_RDMA), or it is disabled".to_owned()),
         Some(Controller::V1) => None,
-        Some(Controller::V2) => Controller::withheld_from(cgroup_root).map(|folder| {
+        Some(Controller::V2) => Controller::missing_from(cgroup_root).map(|folder| {
             let folder = folder.strip_prefix(cgroup_root).unwrap_or(&folder).display().to_string();
             format!("the cgroup {folder} lacks the rdma controller: echo +rdma >/sys/fs/cgroup/cgroup.subtree_control")
         }),
@@ -41,7 +41,7 @@ pub fn probe(settings: &Settings, nri: Option<String>) -> Capabilities {
     let hook = hook_folder.join(HOOK);
     let runs = |hook: std::fs::Metadata| hook.is_file() && hook.len() > 0 && hook.permissions().mode() & 0o111 != 0;
     let is_there = hook.symlink_metadata().is_ok_and(runs);
-    let hook = (!is_there).then(|| format!("the hook {} is not there, or not executable", hook.display()));
+    let hook = (!is_there).then(|| format!("the hook {} is missing or not executable", hook.display()));
     Capabilities { controller, hook, nri, unified: found == Some(Controller::V2) }
 }
 
@@ -83,7 +83,7 @@ fn turn(folder: &Path) -> io::Result<File> {
             Ok(()) => return Ok(file),
             Err(Errno::WOULDBLOCK) if started.elapsed() < TURN => std::thread::sleep(Duration::from_millis(10)),
             Err(Errno::WOULDBLOCK) => {
-                let why = format!("another process holds {}, and is waited for", path.display());
+                let why = format!("another process holds {}; waiting for it", path.display());
                 return Err(io::Error::new(io::ErrorKind::WouldBlock, why));
             }
             Err(errno) => return Err(errno.into()),
@@ -154,7 +154,7 @@ mod tests {
 
     // SEMANTICS: D20
     #[test]
-    fn a_process_that_does_not_end_its_turn_is_told_of() {
+    fn a_process_that_does_not_finish_its_turn_is_logged() {
         let scratch = tempfile::tempdir().unwrap();
         let folder = scratch.path().join("host");
         let program = scratch.path().join("image");
@@ -166,7 +166,7 @@ mod tests {
         install(&program, &folder).unwrap();
         let stopped = turn(&folder).unwrap();
         let error = install(&program, &folder).unwrap_err().to_string();
-        assert!(error.ends_with(".larder-rdma-limit.lock, and is waited for"), "{error}");
+        assert!(error.ends_with(".larder-rdma-limit.lock; waiting for it"), "{error}");
         drop(stopped);
         install(&program, &folder).unwrap();
     }

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
 use super::place::Place;
 
 /// A GPU.
@@ -13,37 +11,49 @@ pub struct Gpu {
     pub uuid: String,
     /// The model, as NVML names it.
     pub model: String,
-    /// What Xids mean depends on it.
+    /// The meaning of some Xids depends on it.
     pub family: GpuFamily,
     /// The N of `/dev/nvidiaN`.
     pub minor: u32,
-    /// All of its memory.
+    /// Its total memory.
     pub memory_bytes: u64,
-    /// Where it is.
+    /// Its location.
     pub place: Place,
-    /// NVLinks to other GPUs, by their UUIDs; those to a switch count for every GPU that has links to one.
+    /// The number of NVLinks to each other GPU, by UUID. Links to an NVSwitch count for every GPU that also has some.
     pub nvlinks: BTreeMap<String, u32>,
-    /// True if the GPU is cut into slices and cannot be given as a whole.
-    pub mig: bool,
-    /// Its slices.
-    pub slices: Vec<MigSlice>,
+    /// Its slices in MIG mode, in which no container can have the whole GPU; `None` outside of MIG mode.
+    pub mig: Option<Vec<MigSlice>>,
+}
+
+impl Gpu {
+    /// Its MIG slices; none outside of MIG mode.
+    pub fn slices(&self) -> &[MigSlice] {
+        self.mig.as_deref().unwrap_or_default()
+    }
 }
 
 /// A generation of GPUs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GpuFamily {
-    /// A100 and its relatives.
     Ampere,
-    /// L4, L40 and their relatives.
     Ada,
-    /// H100, H200 and their relatives.
     Hopper,
-    /// B200, GB200 and their relatives.
     Blackwell,
-    /// Any other.
     #[default]
     Other,
+}
+
+impl GpuFamily {
+    /// The family in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ampere => "ampere",
+            Self::Ada => "ada",
+            Self::Hopper => "hopper",
+            Self::Blackwell => "blackwell",
+            Self::Other => "other",
+        }
+    }
 }
 
 /// A MIG slice (a compute instance).
@@ -53,10 +63,7 @@ pub struct MigSlice {
     pub uuid: String,
     /// The profile, such as `1g.10gb`.
     pub profile: String,
-    /// The number of its GPU instance.
     pub gpu_instance: u32,
-    /// The number of its compute instance.
     pub compute_instance: u32,
-    /// Its memory.
     pub memory_bytes: u64,
 }

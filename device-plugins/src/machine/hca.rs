@@ -2,14 +2,12 @@
 
 use std::fmt;
 
-use serde::{Serialize, Serializer};
-
 use super::place::{PciAddress, Place};
 
 /// An RDMA device: an HCA of InfiniBand, or a network card with RoCE.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Hca {
-    /// The kernel's name, such as `mlx5_2`. It may be another one after a reboot; the PCI address stays.
+    /// The kernel's name, such as `mlx5_2`. It may change at a reboot; the PCI address does not.
     pub name: String,
     /// The node GUID, as sysfs writes it.
     pub node_guid: String,
@@ -17,13 +15,12 @@ pub struct Hca {
     pub vendor: String,
     /// PCI device, four hexadecimal digits, such as `1021`.
     pub device: String,
-    /// The kernel driver, such as `mlx5_core`. Empty if it is not told.
+    /// The kernel driver, such as `mlx5_core`. Empty if sysfs does not report it.
     pub driver: String,
-    /// Where it is.
+    /// Its location.
     pub place: Place,
     /// The physical function, if this is a virtual one.
     pub physical_function: Option<PciAddress>,
-    /// How many virtual functions it has.
     pub virtual_functions: u32,
     /// Its network interfaces in the host's network namespace.
     pub netdevs: Vec<String>,
@@ -34,7 +31,7 @@ pub struct Hca {
 }
 
 /// A character device below `/dev/infiniband`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CharDevice {
     /// Such as `uverbs2`.
     pub name: String,
@@ -43,58 +40,66 @@ pub struct CharDevice {
 }
 
 /// A port of an HCA.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Port {
     /// From 1 on.
     pub number: u32,
-    /// What it is connected to.
+    /// The link layer.
     pub link_layer: LinkLayer,
     /// The logical state.
     pub state: PortState,
     /// The physical state.
     pub phys_state: PhysState,
-    /// In Gbit/s; 0 if it is not told.
+    /// 0 if sysfs does not report it.
     pub rate_gbps: f64,
-    /// The LID of InfiniBand; 0 on RoCE.
+    /// The LID on InfiniBand; 0 on RoCE.
     pub lid: u32,
-    /// Those that are set, by index.
+    /// The GIDs that are set, by index.
     pub gids: Vec<Gid>,
     /// `umadN`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub umad: Option<CharDevice>,
     /// `issmN`, which only ports of InfiniBand have.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub issm: Option<CharDevice>,
 }
 
-/// What a port is connected to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+/// The link layer of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkLayer {
     /// An InfiniBand fabric.
     InfiniBand,
     /// RoCE.
     Ethernet,
-    /// It is not told.
+    /// Sysfs does not report it.
     #[default]
     Unknown,
 }
 
-/// The logical state of a port (`state` in sysfs), shown in the kernel's words.
+impl LinkLayer {
+    /// The kernel's name of the link layer.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InfiniBand => "InfiniBand",
+            Self::Ethernet => "Ethernet",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+/// The logical state of a port (`state` in sysfs), displayed in the kernel's words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PortState {
-    /// It is not told.
+    /// Sysfs does not report it.
     #[default]
     Nop,
     /// No link.
     Down,
     /// A link without a subnet manager.
     Init,
-    /// About to be active.
+    /// Ready to become active.
     Armed,
     /// In service.
     Active,
-    /// A link that recovers.
+    /// A link in recovery.
     ActiveDefer,
 }
 
@@ -111,12 +116,6 @@ impl fmt::Display for PortState {
     }
 }
 
-impl Serialize for PortState {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
 impl PortState {
     /// True if traffic can flow through a port of this state and that physical one.
     pub fn is_up(self, phys_state: PhysState) -> bool {
@@ -124,24 +123,17 @@ impl PortState {
     }
 }
 
-/// The physical state of a port (`phys_state` in sysfs), shown in the kernel's words.
+/// The physical state of a port (`phys_state` in sysfs), displayed in the kernel's words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PhysState {
-    /// Sleeping.
     Sleep,
-    /// Looking for a link.
     Polling,
-    /// Switched off.
     Disabled,
-    /// Training.
     PortConfigurationTraining,
-    /// The link is up.
     LinkUp,
-    /// It recovers from errors.
     LinkErrorRecovery,
-    /// A test mode.
     PhyTest,
-    /// It is not told.
+    /// Sysfs does not report it.
     #[default]
     Unknown,
 }
@@ -161,67 +153,69 @@ impl fmt::Display for PhysState {
     }
 }
 
-impl Serialize for PhysState {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
 impl Port {
     /// True if traffic can flow.
     pub fn is_up(&self) -> bool {
         self.state.is_up(self.phys_state)
     }
 
-    /// The rate in whole Gbit/s, rounded: the kernel rounds FDR's 13.64 Gbit/s a lane in its own way.
+    /// The rate in whole Gbit/s. Rounded, because the kernel rounds FDR's 13.64 Gbit/s per lane in its own way.
     pub fn whole_gbps(&self) -> u32 {
         self.rate_gbps.round() as u32
     }
 }
 
 /// An address of a port.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gid {
-    /// Its index, as `NCCL_IB_GID_INDEX` wants it.
+    /// Its index, as `NCCL_IB_GID_INDEX` takes it.
     pub index: u32,
-    /// Sixteen bytes, shown as sysfs writes them.
-    #[serde(serialize_with = "as_in_sysfs")]
     pub gid: [u8; 16],
     /// The protocol.
     pub gid_type: GidType,
-    /// The network interface that it belongs to, on RoCE. Empty if it is not told.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    /// Its network interface, on RoCE. Empty if sysfs does not report it.
     pub netdev: String,
 }
 
-/// Eight groups of four hexadecimal digits.
-fn as_in_sysfs<S: Serializer>(gid: &[u8; 16], serializer: S) -> Result<S::Ok, S::Error> {
-    let groups = gid.chunks_exact(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1]));
-    serializer.serialize_str(&groups.collect::<Vec<_>>().join(":"))
-}
-
 /// The protocol of a GID.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GidType {
     /// InfiniBand, or RoCE v1.
     #[default]
-    #[serde(rename = "IB/RoCE v1")]
     V1,
     /// RoCE v2.
-    #[serde(rename = "RoCE v2")]
     V2,
 }
 
-/// How HCAs belong to network namespaces (`rdma system show`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+impl GidType {
+    /// The protocol as sysfs writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::V1 => "IB/RoCE v1",
+            Self::V2 => "RoCE v2",
+        }
+    }
+}
+
+/// How HCAs relate to network namespaces (`rdma system show`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RdmaMode {
-    /// This kernel has no RDMA.
+    /// The kernel has no RDMA.
     #[default]
     None,
     /// Every network namespace may use every HCA.
     Shared,
-    /// An HCA is in one network namespace, and a CNI plugin must move it into that of a pod.
+    /// Each HCA is in one network namespace; a CNI plugin must move it into a pod's.
     Exclusive,
+}
+
+impl RdmaMode {
+    /// The mode as `rdma system show` prints it; `none` without RDMA.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Shared => "shared",
+            Self::Exclusive => "exclusive",
+        }
+    }
 }

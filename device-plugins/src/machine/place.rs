@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Serialize, Serializer};
-
 /// The address of a PCI function, such as `0000:3b:00.0`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciAddress {
@@ -24,24 +22,24 @@ impl fmt::Display for PciAddress {
     }
 }
 
-/// The text is no PCI address.
+/// The text is not a PCI address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a PCI address, such as 0000:3b:00.0")]
-pub struct NoPciAddress;
+pub struct NotPciAddress;
 
 impl FromStr for PciAddress {
-    type Err = NoPciAddress;
+    type Err = NotPciAddress;
 
-    /// Reads sysfs' form and that of NVML, whose domain has eight digits.
-    fn from_str(text: &str) -> Result<Self, NoPciAddress> {
+    /// Accepts the form of sysfs, and that of NVML, whose domain has eight digits.
+    fn from_str(text: &str) -> Result<Self, NotPciAddress> {
         let number = |text: &str, digits: std::ops::RangeInclusive<usize>, below: u32| {
             let fits = digits.contains(&text.len()) && text.bytes().all(|digit| digit.is_ascii_hexdigit());
             let number = fits.then(|| u32::from_str_radix(text, 16).ok()).flatten();
-            number.filter(|number| *number < below || below == 0).ok_or(NoPciAddress)
+            number.filter(|number| *number < below || below == 0).ok_or(NotPciAddress)
         };
-        let (domain, rest) = text.split_once(':').ok_or(NoPciAddress)?;
-        let (bus, rest) = rest.split_once(':').ok_or(NoPciAddress)?;
-        let (device, function) = rest.split_once('.').ok_or(NoPciAddress)?;
+        let (domain, rest) = text.split_once(':').ok_or(NotPciAddress)?;
+        let (bus, rest) = rest.split_once(':').ok_or(NotPciAddress)?;
+        let (device, function) = rest.split_once('.').ok_or(NotPciAddress)?;
         Ok(Self {
             domain: number(domain, 4..=8, 0)?,
             bus: number(bus, 2..=2, 256)? as u8,
@@ -51,38 +49,27 @@ impl FromStr for PciAddress {
     }
 }
 
-impl Serialize for PciAddress {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-/// Where a device is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+/// The location of a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Its address.
     pub pci: PciAddress,
-    /// Its PCIe root complex, such as `pci0000:3a`, as the standard DRA attribute `pcieRoot` names it. Empty if sysfs does not tell.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    /// Its PCIe root complex, such as `pci0000:3a`, as the standard DRA attribute `pcieRoot` names it. Empty if sysfs does not report it.
     pub root: String,
-    /// The bridges from the root to the device, the nearest to the root first, without the device.
-    #[serde(skip)]
+    /// The bridges between the root and the device, starting at the root.
     pub bridges: Vec<PciAddress>,
-    /// Its NUMA node, if the firmware tells.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Its NUMA node, if the firmware reports it.
     pub numa: Option<u32>,
 }
 
 impl Place {
-    /// The upstream port of the PCIe switch that the device is on, if it is on one: below a root port, a switch has an upstream
+    /// The upstream port of the device's PCIe switch, if the device is on a switch: below a root port, a switch has one upstream
     /// port, and a downstream port for each device.
     pub fn switch(&self) -> Option<PciAddress> {
         let upstream = self.bridges.len().checked_sub(2)?;
         (upstream >= 1).then(|| self.bridges[upstream])
     }
 
-    /// How many bridges lie between two devices; `None` if they have no root in common. 0 for functions of one device.
+    /// The number of bridges between two devices; `None` without a common root. 0 for functions of one device.
     pub fn distance(&self, other: &Self) -> Option<usize> {
         if self.root.is_empty() || self.root != other.root {
             return None;
@@ -111,7 +98,7 @@ mod tests {
         assert_eq!(pci("10001:3b:1f.7").to_string(), "10001:3b:1f.7");
         for wrong in ["", "3b:00.0", "0000:3b:00", "0000:3b:20.0", "0000:3b:00.8", "0000:+b:00.0", "000000000:3b:00.0"]
         {
-            assert_eq!(wrong.parse::<PciAddress>(), Err(NoPciAddress), "{wrong}");
+            assert_eq!(wrong.parse::<PciAddress>(), Err(NotPciAddress), "{wrong}");
         }
     }
 

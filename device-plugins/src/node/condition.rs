@@ -10,14 +10,13 @@ use crate::view::View;
 /// The longest message.
 const MESSAGE_BYTES: usize = 1024;
 
-/// What the condition says.
+/// The condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// True if an offered device is at fault.
+    /// True if an offered device has a fault.
     pub status: bool,
-    /// One word.
     pub reason: &'static str,
-    /// Which devices, and why.
+    /// The devices and their faults.
     pub message: String,
 }
 
@@ -28,8 +27,8 @@ impl Condition {
     }
 }
 
-/// The condition of a node. Training jobs leave a node whose condition is true, so only what is wrong with a device that is
-/// offered makes it true. A device that is not prepared, or that lacks a limit, only waits: pods that hold it run on.
+/// The condition of a node. Training jobs leave a node whose condition is true, so only a fault of an offered device itself makes it
+/// true. A device that is not prepared or lacks a limit is only unavailable to new pods: pods that hold it keep running.
 pub fn of(view: &View) -> Condition {
     let offered: BTreeSet<&DeviceKey> =
         view.resources.iter().flat_map(|resource| &resource.units).flat_map(|unit| &unit.devices).collect();
@@ -39,20 +38,20 @@ pub fn of(view: &View) -> Condition {
     };
     let faults: Vec<(&DeviceKey, &Fault)> = std::iter::once(first).chain(faults).collect();
     let is_one_reason = faults.iter().all(|(_, fault)| fault.reason == first.1.reason);
-    let told = faults.iter().map(|(key, fault)| {
+    let sentences = faults.iter().map(|(key, fault)| {
         let device = words::device(&view.machine, key);
         format!("{device}: {}", fault.message)
     });
-    let told: Vec<String> = told.collect();
-    let message = format!("{} of {} devices: {}", faults.len(), offered.len(), told.join("; "));
+    let sentences: Vec<String> = sentences.collect();
+    let message = format!("{} of {} devices: {}", faults.len(), offered.len(), sentences.join("; "));
     Condition {
         status: true,
         reason: if is_one_reason { first.1.reason.name() } else { "SeveralFaults" },
-        message: words::within(&message, MESSAGE_BYTES),
+        message: larder_kube::events::within(&message, MESSAGE_BYTES),
     }
 }
 
-/// True if something is wrong with the device itself, and not with what the node needs beside it.
+/// True if the fault is the device's own, and not a missing component of the node.
 fn is_of_device(reason: Reason) -> bool {
     match reason {
         Reason::PortDown | Reason::Gone | Reason::GpuFault | Reason::DriverSilent => true,
@@ -68,7 +67,12 @@ mod tests {
     use crate::node::samples;
 
     fn fault(reason: Reason, message: &str) -> Fault {
-        Fault { reason, message: message.to_owned(), since: SystemTime::UNIX_EPOCH, ends: "it is repaired".to_owned() }
+        Fault {
+            reason,
+            message: message.to_owned(),
+            since: SystemTime::UNIX_EPOCH,
+            recovery: "it is repaired".to_owned(),
+        }
     }
 
     fn with(faults: &[(&DeviceKey, Fault)]) -> Condition {
@@ -79,7 +83,7 @@ mod tests {
 
     // SEMANTICS: D22
     #[test]
-    fn it_names_the_devices_and_what_is_wrong_with_them() {
+    fn it_names_the_devices_and_their_faults() {
         let down = fault(Reason::PortDown, "port 1 is DOWN");
         let fallen = fault(Reason::GpuFault, "Xid 79: the GPU has fallen off the bus");
         let condition = with(&[(&samples::hca(0), down.clone()), (&samples::hca(1), down.clone())]);

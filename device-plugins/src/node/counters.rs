@@ -20,12 +20,12 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// An Xid was told.
+    /// Counts an Xid.
     pub fn count_xid(&self, action: XidAction) {
         self.xids[action as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many Xids were told from which this follows.
+    /// The number of Xids with this action.
     pub fn xids(&self, action: XidAction) -> u64 {
         self.xids[action as usize].load(Ordering::Relaxed)
     }

@@ -1,90 +1,75 @@
-//! Events of Kubernetes: on each pod that holds a device which leaves service, comes back or has a fault that the pod should know
-//! of, and on the node where something that limits need is missing or a configuration is refused.
+//! Kubernetes Events: on each pod whose device leaves service, returns or has an Xid that concerns the pod, and on the node if a
+//! component that limits need is missing or a configuration is refused.
 //!
-//! What to tell follows from two views and the holders of devices alone. An Event's name follows from what it tells, so it is made
-//! once however often it is tried; faults that a starting process finds are told under a name that the next start finds taken.
+//! The Events follow from two views and the holders of devices alone. An Event's name follows from its content, so retries create it
+//! once. Faults that a starting process finds have a name without a time, which exists already after the next start.
 
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
-use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
+use larder_kube::events::{NOTE_BYTES, Reporter, Severity, event, name, object, within};
 
 use super::holders::Held;
-use super::words::{self, within};
+use super::words;
 use crate::config::XidAction;
 use crate::health::{Fault, Notice, Reason};
 use crate::resource::DeviceKey;
 use crate::view::View;
 
-/// Who says it.
+/// The reporting controller.
 pub const REPORTER: &str = "larder-devices";
-/// The bytes of a note that the API takes.
-const NOTE_BYTES: usize = 1024;
-/// The characters of a name in that of its Event: with the rest, as many as a name may have.
-const NAME_CHARS: usize = 200;
-/// Where events of nodes are.
-const NODE_NAMESPACE: &str = "default";
-
-/// Whom an event is about.
+/// The object that an Event is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum About {
-    /// A pod.
     Pod {
-        /// Its namespace.
         namespace: String,
-        /// Its name.
         name: String,
         /// Its uid; empty if it is not known.
         uid: String,
     },
-    /// This node.
     Node(String),
 }
 
-/// An event to be made.
+/// An Event to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
-    /// About whom.
+pub struct Report {
     pub about: About,
-    /// False if it is good news.
+    /// False if a device is back in service.
     pub is_warning: bool,
     /// One word.
     pub reason: &'static str,
-    /// What happened, and what ends it.
+    /// What happened, and the condition of recovery.
     pub note: String,
-    /// When it happened. `None`: before this process looked, so the same event may have been made by the one before it.
+    /// When it happened; `None` if that was before this process started, so an earlier process may have created the same Event.
     pub at: Option<Timestamp>,
 }
 
-/// What changed from one view to the next, for the pods that hold devices and for the node. Without a view before it, what is
-/// wrong.
-pub fn between(node: &str, before: Option<&View>, now: &View, held: &Held, at: Timestamp) -> Vec<Told> {
+/// The changes between two views, for the pods that hold devices and for the node. Without an earlier view, all current problems.
+pub fn between(node: &str, before: Option<&View>, now: &View, held: &Held, at: Timestamp) -> Vec<Report> {
     let at = before.is_some().then_some(at);
-    let mut told = Vec::new();
-    for (key, fault) in told_of(now) {
+    let mut pending = Vec::new();
+    for (key, fault) in reported_faults(now) {
         let was = before.and_then(|view| view.faults.get(key));
         if was.is_some_and(|was| was.reason == fault.reason) {
             continue;
         }
         let device = words::device(&now.machine, key);
-        let (reason, message, ends) = (fault.reason.name(), &fault.message, &fault.ends);
-        let note = format!("{device} is out of service: {message} ({reason}); it is back once {ends}");
-        to_holders(&mut told, held, &[key], at, (true, "DeviceOutOfService", note));
+        let (reason, message, recovery) = (fault.reason.name(), &fault.message, &fault.recovery);
+        let note = format!("{device} is out of service: {message} ({reason}); it returns to service once {recovery}");
+        to_holders(&mut pending, held, &[key], at, (true, "DeviceOutOfService", note));
     }
-    for (key, fault) in before.into_iter().flat_map(told_of) {
-        // A slice that was taken away is not back.
-        if !told_of(now).any(|(still, _)| still == key)
+    for (key, fault) in before.into_iter().flat_map(reported_faults) {
+        // A removed slice does not return to service.
+        if !reported_faults(now).any(|(still, _)| still == key)
             && let Some(device) = words::known(&now.machine, key)
         {
             let note = format!("{device} is back in service; it was out because of {}", fault.reason.name());
-            to_holders(&mut told, held, &[key], at, (false, "DeviceInService", note));
+            to_holders(&mut pending, held, &[key], at, (false, "DeviceInService", note));
         }
     }
     let mut to_node = |reason, note: String| {
-        told.push(Told {
+        pending.push(Report {
             about: About::Node(node.to_owned()),
             is_warning: true,
             reason,
@@ -97,47 +82,49 @@ pub fn between(node: &str, before: Option<&View>, now: &View, held: &Held, at: T
         if let Some(why) = why
             && was.as_ref().and_then(|was| was.all()[number].1) != Some(why)
         {
-            to_node("LimitsMissing", format!("limits of containers cannot be kept, {part} is missing: {why}"));
+            to_node("LimitsMissing", format!("container limits cannot be enforced because {part} is missing: {why}"));
         }
     }
     if let Some(why) = &now.refused_config
         && before.is_none_or(|view| view.refused_config.as_ref() != Some(why))
     {
-        to_node("ConfigRefused", format!("the configuration is refused, and the one before it stays in force: {why}"));
+        to_node(
+            "ConfigRefused",
+            format!("the new configuration is refused and the previous one stays in force: {why}"),
+        );
     }
-    told
+    pending
 }
 
-/// The faults that holders of devices are told of. A device that is held elsewhere is so by them, and nothing is wrong with it.
-fn told_of(view: &View) -> impl Iterator<Item = (&DeviceKey, &Fault)> {
+/// The faults that are reported to the holders of devices. `HeldElsewhere` is not one: the holders cause it, and the device works.
+fn reported_faults(view: &View) -> impl Iterator<Item = (&DeviceKey, &Fault)> {
     view.faults.iter().filter(|(_, fault)| fault.reason != Reason::HeldElsewhere)
 }
 
-/// What the holders of a device are told of a notice.
-pub fn noticed(notice: &Notice, view: &View, held: &Held, at: Timestamp) -> Vec<Told> {
+/// The Events of a notice, for the holders of its device.
+pub fn noticed(notice: &Notice, view: &View, held: &Held, at: Timestamp) -> Vec<Report> {
     let device = words::device(&view.machine, &notice.device);
     let cut = view.machine.gpus.iter().filter(|gpu| notice.device == DeviceKey::Gpu(gpu.uuid.clone()));
     let slices: Vec<DeviceKey> =
-        cut.flat_map(|gpu| &gpu.slices).map(|slice| DeviceKey::Slice(slice.uuid.clone())).collect();
-    let ends = match notice.action {
+        cut.flat_map(|gpu| gpu.slices()).map(|slice| DeviceKey::Slice(slice.uuid.clone())).collect();
+    let recovery = match notice.action {
         XidAction::RestartWorker if !slices.is_empty() => {
-            "the driver does not say on which of its slices: if the pod's work has failed, start the pod again; the device \
-             stays in service"
+            "the driver does not report the slice: restart the pod if its work has failed; the device stays in service"
         }
-        XidAction::RestartWorker => "the pod's work on it has failed: start the pod again; the device stays in service",
+        XidAction::RestartWorker => "the pod's work on it has failed: restart the pod; the device stays in service",
         XidAction::Ignore | XidAction::Watch => "the device stays in service",
         XidAction::DrainGpu | XidAction::DrainNode => "the device leaves service",
     };
-    let mut told = Vec::new();
-    let note = format!("{device}: Xid {}: {}; {ends}", notice.xid, notice.meaning);
+    let mut pending = Vec::new();
+    let note = format!("{device}: Xid {}: {}; {recovery}", notice.xid, notice.meaning);
     let devices: Vec<&DeviceKey> = [&notice.device].into_iter().chain(&slices).collect();
-    to_holders(&mut told, held, &devices, Some(at), (true, "DeviceXid", note));
-    told
+    to_holders(&mut pending, held, &devices, Some(at), (true, "DeviceXid", note));
+    pending
 }
 
-/// One event for each pod that holds any of these devices, of however many containers.
+/// One Event for each pod that holds any of these devices, in any number of containers.
 fn to_holders(
-    told: &mut Vec<Told>,
+    pending: &mut Vec<Report>,
     held: &Held,
     devices: &[&DeviceKey],
     at: Option<Timestamp>,
@@ -150,53 +137,23 @@ fn to_holders(
     };
     let pods: BTreeSet<About> = devices.iter().flat_map(|device| held.by(device)).map(pod).collect();
     let note = within(&note, NOTE_BYTES);
-    told.extend(pods.into_iter().map(|about| Told { about, is_warning, reason, note: note.clone(), at }));
+    pending.extend(pods.into_iter().map(|about| Report { about, is_warning, reason, note: note.clone(), at }));
 }
 
-impl Told {
-    /// The namespace that the event is made in.
-    pub fn namespace(&self) -> &str {
-        match &self.about {
-            About::Pod { namespace, .. } => namespace,
-            About::Node(_) => NODE_NAMESPACE,
-        }
-    }
-
-    /// The event as the API takes it, from the reporter on this node.
+impl Report {
+    /// The Event as the API server takes it, reported by this node.
     pub fn event(&self, node: &str, now: Timestamp) -> Event {
-        // One without a seed of its own: the same in each process.
-        let mut hasher = DefaultHasher::new();
-        (&self.about, self.reason, &self.note, self.at.map(Timestamp::as_microsecond)).hash(&mut hasher);
-        let (kind, name, namespace, uid) = match &self.about {
-            About::Pod { namespace, name, uid } => ("Pod", name, Some(namespace.clone()), uid),
-            // By which kubectl and the kubelet find events of nodes.
-            About::Node(name) => ("Node", name, None, name),
+        let (regarding, of) = match &self.about {
+            About::Pod { namespace, name, uid } => (object("v1", "Pod", namespace, name, uid), name),
+            // kubectl and the kubelet look up a node's Events by its name in place of the uid.
+            About::Node(name) => (object("v1", "Node", "", name, name), name),
         };
-        let start: String = name.chars().take(NAME_CHARS).collect();
-        let event_name = format!("{}.{:016x}", start.trim_end_matches(['-', '.']), hasher.finish());
-        Event {
-            metadata: ObjectMeta {
-                name: Some(event_name),
-                namespace: Some(self.namespace().to_owned()),
-                ..ObjectMeta::default()
-            },
-            regarding: Some(ObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some(kind.to_owned()),
-                namespace,
-                name: Some(name.clone()),
-                uid: Some(uid.clone()).filter(|uid| !uid.is_empty()),
-                ..ObjectReference::default()
-            }),
-            type_: Some(if self.is_warning { "Warning" } else { "Normal" }.to_owned()),
-            reason: Some(self.reason.to_owned()),
-            note: Some(self.note.clone()),
-            action: Some("Watching".to_owned()),
-            event_time: Some(MicroTime(self.at.unwrap_or(now))),
-            reporting_controller: Some(REPORTER.to_owned()),
-            reporting_instance: Some(node.chars().take(128).collect()),
-            ..Event::default()
-        }
+        let at = self.at.map(|at| at.as_microsecond().to_string()).unwrap_or_default();
+        let uid = regarding.uid.as_deref().unwrap_or_default();
+        let name = name(of, &[uid, self.reason, &self.note, &at]);
+        let severity = if self.is_warning { Severity::Warning } else { Severity::Normal };
+        let reporter = Reporter { controller: REPORTER, instance: node, action: "Watching" };
+        event(reporter, self.at.unwrap_or(now), name, regarding, (severity, self.reason, &self.note))
     }
 }
 

@@ -1,28 +1,20 @@
-//! Which containers hold which devices: what the kubelet tells, read with the node's resources. Pure.
+//! Which containers hold which devices, from the kubelet's list and the node's resources. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use larder_kubelet::podresources::ListPodResourcesResponse;
-use serde::Serialize;
-
 use super::uids::Uids;
 use crate::resource::{DeviceKey, Resource};
+use larder_kubelet::podresources::ListPodResourcesResponse;
 
-/// A container, and the ID of a resource that it holds.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+/// A container, and an ID of a resource that it holds.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder {
-    /// The pod's namespace.
     pub namespace: String,
-    /// The pod's name.
     pub pod: String,
     /// The pod's uid; empty if it is not known.
-    #[serde(skip)]
     pub uid: String,
-    /// The container's name.
     pub container: String,
-    /// The resource's name.
     pub resource: String,
-    /// The ID.
     pub id: String,
 }
 
@@ -31,8 +23,8 @@ pub struct Holder {
 pub struct Held(BTreeMap<DeviceKey, BTreeSet<Holder>>);
 
 impl Held {
-    /// Reads the kubelet's answer. IDs that no resource has are skipped: they are of devices that are gone, or of others. A
-    /// resource may be there twice, as it was and as it is.
+    /// Reads the kubelet's answer. IDs of no resource are skipped: their devices are gone or belong to another plugin.
+    /// `resources` may have a resource twice, in its former and in its current state.
     pub fn of(resources: &[Resource], listed: &ListPodResourcesResponse, uids: &Uids) -> Self {
         let mut held = Self::default();
         for pod in &listed.pod_resources {

@@ -20,7 +20,7 @@ use super::counters::Counters;
 use super::events::REPORTER;
 use super::labels;
 use crate::names::DEVICE_FAULT_CONDITION;
-use crate::pace::{Backoff, part};
+use crate::pace::{part, pauses};
 use crate::view::View;
 
 /// The least time between two looks at the object.
@@ -85,14 +85,14 @@ impl Wanted {
 pub(super) async fn keep(client: Client, node: String, mut view: watch::Receiver<Arc<View>>, counters: Arc<Counters>) {
     let api: Api<Node> = Api::all(client);
     let look_every = LOOK_EVERY + part(&node, LOOK_EVERY / 2);
-    let mut backoff = Backoff::new();
+    let mut backoff = pauses();
     // From the API server's memory: in a large cluster all nodes ask.
     let mut read = GetParams::any();
     loop {
         let wanted = Wanted::of(&view.borrow_and_update());
         match look(&api, &node, &wanted, &mut read, &counters).await {
             Ok(()) => {
-                backoff = Backoff::new();
+                backoff = pauses();
                 sleep(LOOKS_APART).await;
                 if let Ok(Err(_)) = timeout(look_every, view.changed()).await {
                     return;
@@ -100,8 +100,8 @@ pub(super) async fn keep(client: Client, node: String, mut view: watch::Receiver
             }
             Err(error) => {
                 counters.api_errors.fetch_add(1, Ordering::Relaxed);
-                let pause = backoff.pause();
-                warn!(error = format!("{error:#}"), node, pause = ?pause, "the node's labels and condition are not current");
+                let pause = backoff.next().unwrap_or_default();
+                warn!(error = format!("{error:#}"), node, pause = ?pause, "the node's labels and condition are out of date");
                 sleep(pause).await;
                 if view.has_changed().is_err() {
                     return;
@@ -142,7 +142,7 @@ async fn look(
                 see(&written);
                 counters.node_writes.fetch_add(1, Ordering::Relaxed);
                 let Condition { reason, message, .. } = &wanted.condition;
-                info!(status = wanted.condition.status_text(), reason, message, "the node's condition is written");
+                info!(status = wanted.condition.status_text(), reason, message, "node condition updated");
             }
             Err(error) => failed = Some(error.context("write the node's condition")),
         }

@@ -1,7 +1,7 @@
 //! Asks the kubelet which pods hold devices, by the pod resources API.
 //!
 //! The kubelet refuses clients that ask too often, so it is asked at most once a second; who asks again sooner gets the same
-//! answer. If the kubelet is away, its last answer stands, and the reader is told.
+//! answer. While the kubelet is unreachable, its last answer is used, with the reason.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -95,7 +95,7 @@ impl Pods {
     fn note(&self, last: &mut Last, why: &str) {
         let trouble = format!("ask the kubelet at {}: {why}", self.socket.display());
         if last.trouble.is_none() {
-            warn!(trouble, "the pods that hold devices are not known");
+            warn!(trouble, "cannot list the pods that hold devices");
         }
         last.trouble = Some(trouble);
     }

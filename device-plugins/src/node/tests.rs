@@ -20,7 +20,7 @@ use tower::service_fn;
 use super::*;
 use crate::health::capabilities::Capabilities;
 use crate::health::{Fault, Reason};
-use crate::node::events::{About, Told};
+use crate::node::events::{About, Report};
 
 #[derive(Default)]
 struct Inner {
@@ -177,12 +177,12 @@ struct World {
 impl World {
     fn start(api: Api, view: View) -> Self {
         let (view, views) = watch::channel(Arc::new(view));
-        let (notices, heard) = mpsc::channel(crate::state::NOTICES);
+        let (notices, received) = mpsc::channel(crate::state::NOTICES);
         let kubelet = tempfile::tempdir().unwrap();
         let counters = Arc::new(Counters::default());
         let pods = Arc::new(Pods::new(kubelet.path()));
         let reporter = Reporter { node: "n1".into(), pods, counters: Arc::clone(&counters) };
-        let reporter = tokio::spawn(reporter.run_with(api.client(), views, heard));
+        let reporter = tokio::spawn(reporter.run_with(api.client(), views, received));
         Self { api, view, _notices: notices, counters, _kubelet: kubelet, reporter }
     }
 
@@ -210,7 +210,7 @@ fn down() -> View {
         reason: Reason::PortDown,
         message: "port 1 is DOWN".into(),
         since: SystemTime::UNIX_EPOCH,
-        ends: "port 1 is up".into(),
+        recovery: "port 1 is up".into(),
     };
     View { faults: Arc::new([(samples::hca(0), fault)].into()), ..samples::view() }
 }
@@ -326,15 +326,15 @@ async fn an_object_that_is_older_than_what_was_written_does_not_count() {
 
 // SEMANTICS: D23
 #[tokio::test(start_paused = true)]
-async fn the_next_pod_is_told_of_the_xid_that_the_one_before_was_told_of() {
+async fn a_recent_xid_is_reported_again_for_another_pod() {
     let notice = Notice {
         device: samples::gpu(0),
         xid: 31,
         meaning: "memory page fault",
         action: crate::config::XidAction::RestartWorker,
     };
-    let mut recent = tell::Recent::default();
-    let mut news = |pods: &[&str]| recent.news(&notice, pods.iter().map(|pod| told(pod).0).collect()).len();
+    let mut recent = emit::Recent::default();
+    let mut news = |pods: &[&str]| recent.news(&notice, pods.iter().map(|pod| pending(pod).0).collect()).len();
     assert_eq!([news(&["a"]), news(&["a", "b"]), news(&["a", "b"])], [1, 1, 0]);
     sleep(Duration::from_secs(61)).await;
     assert_eq!(news(&["a", "b"]), 2);
@@ -364,7 +364,7 @@ async fn an_api_server_that_refuses_hangs_or_comes_back_is_tried_ever_more_seldo
 
 // SEMANTICS: D22
 #[tokio::test(start_paused = true)]
-async fn what_is_refused_of_a_node_does_not_stop_the_rest() {
+async fn a_refused_write_to_the_node_does_not_stop_the_others() {
     for (refused, kept) in [("PATCH /api/v1/nodes/n1/status", true), ("PATCH /api/v1/nodes/n1", false)] {
         let api = Api::new();
         api.lock().refused = vec![(refused.into(), 403)];
@@ -378,7 +378,7 @@ async fn what_is_refused_of_a_node_does_not_stop_the_rest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_ends_with_the_views() {
+async fn the_reporter_stops_with_the_views() {
     let world = World::start(Api::new(), well());
     world.until_status("False").await;
     let World { view, reporter, _notices, .. } = world;
@@ -387,7 +387,7 @@ async fn all_ends_with_the_views() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_node_is_told_what_is_missing_without_a_kubelet() {
+async fn missing_components_are_reported_without_a_kubelet() {
     let missing =
         View { capabilities: Capabilities { hook: Some("not installed".into()), ..well().capabilities }, ..well() };
     let world = World::start(Api::new(), missing.clone());
@@ -400,21 +400,21 @@ async fn the_node_is_told_what_is_missing_without_a_kubelet() {
     world.until("another event", |api| api.lock().events.len() == 2).await;
 }
 
-fn told(pod: &str) -> (Told, tokio::time::Instant) {
+fn pending(pod: &str) -> (Report, tokio::time::Instant) {
     let about = About::Pod { namespace: "team".into(), name: pod.into(), uid: "u".into() };
     let at = Some(Timestamp::from_second(1).unwrap());
-    let told = Told { about, is_warning: true, reason: "DeviceXid", note: "x".into(), at };
-    (told, tokio::time::Instant::now())
+    let pending = Report { about, is_warning: true, reason: "DeviceXid", note: "x".into(), at };
+    (pending, tokio::time::Instant::now())
 }
 
 /// The pods of which events are made by an API that answers so.
 async fn made(api: &Api, pods: &[&str], counters: &Arc<Counters>) -> Vec<String> {
-    let (found, to_make) = mpsc::channel(tell::WAITING);
+    let (found, to_make) = mpsc::channel(emit::WAITING);
     for pod in pods {
-        found.try_send(told(pod)).unwrap();
+        found.try_send(pending(pod)).unwrap();
     }
     drop(found);
-    tell::make(api.client(), "n1".into(), to_make, Arc::clone(counters)).await;
+    emit::make(api.client(), "n1".into(), to_make, Arc::clone(counters)).await;
     let inner = api.lock();
     inner.events.iter().map(|event| event["regarding"]["name"].as_str().unwrap().to_owned()).collect()
 }

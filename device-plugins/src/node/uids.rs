@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn another_file_is_none() {
+    fn another_file_is_not_a_checkpoint() {
         for other in ["", "{}", "[]", r#"{"Data": {"PodDeviceEntries": [{"PodUID": 1}]}}"#, "\u{0}"] {
             assert_eq!(Uids::parse(other.as_bytes()), None, "{other}");
         }

@@ -1,4 +1,4 @@
-//! Devices and lengths, as events and conditions write them.
+//! Devices, as events and conditions write them.
 
 use crate::machine::Machine;
 use crate::resource::DeviceKey;
@@ -20,26 +20,13 @@ pub fn known(machine: &Machine, key: &DeviceKey) -> Option<String> {
             format!("GPU {} ({uuid}, {pci})", gpu.minor)
         }),
         DeviceKey::Slice(uuid) => machine.gpus.iter().find_map(|gpu| {
-            let slice = gpu.slices.iter().find(|slice| slice.uuid == *uuid)?;
+            let slice = gpu.slices().iter().find(|slice| slice.uuid == *uuid)?;
             Some(format!("slice {} of GPU {} ({uuid})", slice.profile, gpu.minor))
         }),
         DeviceKey::Hca(pci) => {
             machine.hcas.iter().find(|hca| hca.place.pci == *pci).map(|hca| format!("{} ({pci})", hca.name))
         }
     }
-}
-
-/// At most so many bytes of a text, which ends with `…` if it was cut.
-pub fn within(text: &str, bytes: usize) -> String {
-    const CUT: &str = "…";
-    if text.len() <= bytes {
-        return text.to_owned();
-    }
-    let mut end = bytes.saturating_sub(CUT.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    format!("{}{CUT}", &text[..end])
 }
 
 #[cfg(test)]
@@ -51,7 +38,8 @@ mod tests {
     fn a_device_has_the_name_that_tools_show_also_when_it_is_gone() {
         let place = |pci: &str| Place { pci: pci.parse().unwrap(), ..Place::default() };
         let slices = vec![MigSlice { uuid: "MIG-1".into(), profile: "1g.10gb".into(), ..MigSlice::default() }];
-        let gpu = Gpu { uuid: "GPU-1".into(), minor: 3, place: place("0000:13:00.0"), slices, ..Gpu::default() };
+        let gpu =
+            Gpu { uuid: "GPU-1".into(), minor: 3, place: place("0000:13:00.0"), mig: Some(slices), ..Gpu::default() };
         let hca = Hca { name: "mlx5_2".into(), place: place("0000:14:00.0"), ..Hca::default() };
         let machine = Machine { gpus: vec![gpu], hcas: vec![hca], ..Machine::default() };
         let hca = DeviceKey::Hca("0000:14:00.0".parse().unwrap());
@@ -63,12 +51,5 @@ mod tests {
             assert_eq!(device(&machine, &key), shown);
             assert_eq!(device(&Machine::default(), &key), gone);
         }
-    }
-
-    #[test]
-    fn a_text_is_cut_between_characters() {
-        assert_eq!(within("abc", 3), "abc");
-        assert_eq!(within("äöüß", 7), "äö…");
-        assert_eq!(within("äöüß", 6), "ä…");
     }
 }

@@ -10,7 +10,7 @@ use larder_devices_api::nri::{
 use larder_rdma_limit::{Line, Max};
 
 use crate::cdi;
-use crate::limits::{self, TooHigh, Unreadable, Wish};
+use crate::limits::{self, LowerLimits, TooHigh, Unreadable};
 use crate::machine::{Hca, Machine, PciAddress};
 use crate::names::{HOOK, LIMITS_ANNOTATION, MAX_ANNOTATION};
 use crate::resource::{DeviceKey, Resource};
@@ -20,7 +20,7 @@ use crate::view::View;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
     /// The pod's annotation is not understood.
-    #[error("the pod's annotation {LIMITS_ANNOTATION} is unreadable: {0}")]
+    #[error("the pod's annotation {LIMITS_ANNOTATION} is malformed: {0}")]
     Unreadable(#[from] Unreadable),
     /// The pod asks for more than it may have.
     #[error(transparent)]
@@ -118,28 +118,28 @@ pub(super) fn adjust(request: &CreateContainerRequest, view: &View) -> Result<Op
         return Ok(None);
     }
     let annotation = request.pod.as_ref().and_then(|pod| pod.annotations.get(LIMITS_ANNOTATION));
-    let wish: Wish = annotation.map(|text| text.parse()).transpose()?.unwrap_or_default();
+    let lower: LowerLimits = annotation.map(|text| text.parse()).transpose()?.unwrap_or_default();
     let (mut lines, mut memlock) = (Vec::new(), None);
     for hca in hcas.into_values() {
         let name = &hca.name;
         let Some(resource) = resource(view, hca) else {
-            // The configuration has changed. Containers that have it keep the limit of its hook, which a wish still lowers.
-            let wish = Max { handles: wish.hca_handles, objects: wish.hca_objects };
+            // The configuration has changed. Containers that have it keep the limit of its hook, which the annotation still lowers.
+            let requested = Max { handles: lower.hca_handles, objects: lower.hca_objects };
             match hooked.get(&hca.place.pci) {
-                _ if wish == Max::default() => {}
-                Some(max) => lines.push(Line { device: name.clone(), max: max.min(wish) }),
+                _ if requested == Max::default() => {}
+                Some(max) => lines.push(Line { device: name.clone(), max: max.min(requested) }),
                 None => return Err(Refusal::NoResource(name.clone())),
             }
             continue;
         };
-        if let Some(limits) = limits::effective(&resource.config.name, resource.config.limits, &wish)? {
+        if let Some(limits) = limits::effective(&resource.config.name, resource.config.limits, &lower)? {
             lines.extend(limits::line(name, &limits));
             // Each resource says what its containers may lock at least.
             memlock = memlock.max(limits.memlock);
         }
     }
     for resource in opened {
-        let limits = limits::effective(&resource.config.name, resource.config.limits, &wish)?;
+        let limits = limits::effective(&resource.config.name, resource.config.limits, &lower)?;
         memlock = memlock.max(limits.and_then(|limits| limits.memlock));
     }
     Ok(Some(adjustment(container, &lines, memlock, view.capabilities.unified)))
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_cdi_file_gives_a_container_tells_of_its_hcas() {
+    fn the_devices_of_the_cdi_file_identify_a_containers_hcas() {
         let view = view();
         let spec = cdi::spec(&view, None, Path::new("/dev"), Path::new("/opt/larder"));
         let file = serde_json::to_value(spec).unwrap();
@@ -319,9 +319,9 @@ mod tests {
         let memlock = PosixRlimit { r#type: "RLIMIT_MEMLOCK".to_owned(), hard: 1 << 30, soft: 1 << 30 };
         // What limits it, if anything does, is the hook.
         assert_eq!(adjusted, ContainerAdjustment { rlimits: vec![memlock], ..ContainerAdjustment::default() });
-        let wish = |text| with("c", &[1], &[(LIMITS_ANNOTATION, text)]);
-        assert_eq!(wish("memlock=4Ki").unwrap().unwrap().rlimits[0].hard, 4096);
-        assert!(wish("memlock=2Gi").is_err());
+        let annotated = |text| with("c", &[1], &[(LIMITS_ANNOTATION, text)]);
+        assert_eq!(annotated("memlock=4Ki").unwrap().unwrap().rlimits[0].hard, 4096);
+        assert!(annotated("memlock=2Gi").is_err());
         // No node, none of an HCA, of one that has no such limit, of one in no resource.
         for (r#type, minors) in [("c", &[][..]), ("b", &[1]), ("c", &[9]), ("c", &[2]), ("c", &[3])] {
             assert_eq!(with(r#type, minors, &[(LIMITS_ANNOTATION, "?")]).unwrap(), None);
@@ -330,14 +330,14 @@ mod tests {
 
     // SEMANTICS: D21
     #[test]
-    fn a_pods_wish_lowers_the_limits_or_the_container_is_refused() {
-        let wish = |text| request(&[&cdi(0)], &[(LIMITS_ANNOTATION, text)]);
-        let adjusted = adjust(&wish("hca_object=5 memlock=4Ki"), &view()).unwrap().unwrap();
+    fn an_annotation_lowers_the_limits_or_the_container_is_refused() {
+        let annotated = |text| request(&[&cdi(0)], &[(LIMITS_ANNOTATION, text)]);
+        let adjusted = adjust(&annotated("hca_object=5 memlock=4Ki"), &view()).unwrap().unwrap();
         assert_eq!(adjusted.annotations[MAX_ANNOTATION], "mlx5_0 hca_handle=2 hca_object=5");
         assert_eq!(adjusted.rlimits[0].hard, 4096);
-        assert!(refused(&wish("hca_object=2001")).ends_with("a/limited allows 2000: ask for less, or leave it out"));
-        let unreadable = "the pod's annotation rdma.larder.dev/limits is unreadable: \"much\" is none of hca_handle=N";
-        assert!(refused(&wish("much")).starts_with(unreadable));
+        assert!(refused(&annotated("hca_object=2001")).ends_with("a/limited allows 2000: request less, or omit it"));
+        let malformed = "the pod's annotation rdma.larder.dev/limits is malformed: \"much\" is not one of hca_handle=N";
+        assert!(refused(&annotated("much")).starts_with(malformed));
         let both = [cdi(0), cdi(2)];
         let both = both.each_ref().map(String::as_str);
         assert!(refused(&request(&both, &[(LIMITS_ANNOTATION, "hca_object=5")])).contains("a/free has no such limit"));
@@ -363,13 +363,13 @@ mod tests {
         assert_eq!(unknown, "larder-devices knows no HCA 0000:09:00.0 on this node: it is gone, or was not found yet");
         let free = adjust(&request(&[&cdi(3)], &[]), &view()).unwrap();
         assert_eq!(free, Some(ContainerAdjustment::default()));
-        let wish = request(&[&cdi(3)], &[(LIMITS_ANNOTATION, "hca_handle=1")]);
-        assert!(refused(&wish).contains("the HCA mlx5_3, which belongs to no resource now"));
+        let annotated = request(&[&cdi(3)], &[(LIMITS_ANNOTATION, "hca_handle=1")]);
+        assert!(refused(&annotated).contains("the HCA mlx5_3, which belongs to no resource now"));
         // It was limited: its pod lowered that, and still does.
         let line: Line = "mlx5_3 hca_handle=2 hca_object=9".parse().unwrap();
         let hook = Hook { path: format!("/opt/larder/{HOOK}"), args: line.to_args(), ..Hook::default() };
-        let lowered = |wish| {
-            let mut request = request(&[&cdi(3)], &[(LIMITS_ANNOTATION, wish)]);
+        let lowered = |annotation| {
+            let mut request = request(&[&cdi(3)], &[(LIMITS_ANNOTATION, annotation)]);
             let hooks = Hooks { create_runtime: vec![hook.clone()], ..Hooks::default() };
             request.container.as_mut().unwrap().hooks = Some(hooks);
             adjust(&request, &view()).unwrap().unwrap().annotations

@@ -23,8 +23,8 @@ pub(super) struct Plugin {
     view: watch::Receiver<Arc<View>>,
     instance: Begun,
     containers: watch::Sender<Arc<Containers>>,
-    /// What the runtime has told of so far, while it tells of all: a container may come in another message than its pod.
-    told: Mutex<SynchronizeRequest>,
+    /// The pods and containers of the synchronization so far: a container may come in another message than its pod.
+    synchronized: Mutex<SynchronizeRequest>,
     /// True once the runtime asks about each container.
     is_asked: watch::Sender<bool>,
 }
@@ -35,8 +35,8 @@ impl Plugin {
         instance: Begun,
         containers: watch::Sender<Arc<Containers>>,
     ) -> Self {
-        let (told, is_asked) = (Mutex::default(), watch::Sender::new(false));
-        Self { view, instance, containers, told, is_asked }
+        let (synchronized, is_asked) = (Mutex::default(), watch::Sender::new(false));
+        Self { view, instance, containers, synchronized, is_asked }
     }
 
     /// True once the runtime asks about each container that it creates.
@@ -78,16 +78,16 @@ impl Plugin {
 
     fn synchronize(&self, request: &[u8]) -> Answer {
         let SynchronizeRequest { pods, containers, more } = SynchronizeRequest::decode(request)?;
-        let mut told = self.told();
-        told.pods.extend(pods);
-        told.containers.extend(containers);
+        let mut synchronized = self.synchronized();
+        synchronized.pods.extend(pods);
+        synchronized.containers.extend(containers);
         if !more {
-            let SynchronizeRequest { pods, containers, .. } = std::mem::take(&mut *told);
+            let SynchronizeRequest { pods, containers, .. } = std::mem::take(&mut *synchronized);
             let pods: HashMap<&str, &PodSandbox> = pods.iter().map(|pod| (pod.id.as_str(), pod)).collect();
             let view = Arc::clone(&self.view.borrow());
             let of_pod = |container: &Container| held(pods.get(container.pod_sandbox_id.as_str())?, container, &view);
-            let told = Arc::new(containers.iter().filter_map(of_pod).collect::<Containers>());
-            self.containers.send_if_modified(|containers| std::mem::replace(containers, Arc::clone(&told)) != told);
+            let held = Arc::new(containers.iter().filter_map(of_pod).collect::<Containers>());
+            self.containers.send_if_modified(|containers| std::mem::replace(containers, Arc::clone(&held)) != held);
             self.is_asked.send_replace(true);
         }
         Ok(SynchronizeResponse { more, ..SynchronizeResponse::default() }.encode_to_vec())
@@ -107,13 +107,13 @@ impl Plugin {
         match adjust {
             Ok(None) => Ok(Vec::new()),
             Ok(Some(adjust)) => {
-                debug!(namespace, pod = pod_name, container = name, "limit a container");
+                debug!(namespace, pod = pod_name, container = name, "container limited");
                 self.hold(pod, container, &view);
                 Ok(CreateContainerResponse { adjust: Some(adjust), ..CreateContainerResponse::default() }
                     .encode_to_vec())
             }
             Err(refusal) => {
-                warn!(namespace, pod = pod_name, container = name, %refusal, "refuse a container");
+                warn!(namespace, pod = pod_name, container = name, %refusal, "container refused");
                 Err(Refused(refusal.to_string()))
             }
         }
@@ -138,8 +138,8 @@ impl Plugin {
         }
     }
 
-    fn told(&self) -> MutexGuard<'_, SynchronizeRequest> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn synchronized(&self) -> MutexGuard<'_, SynchronizeRequest> {
+        self.synchronized.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -163,7 +163,7 @@ struct Refused(String);
 
 impl From<prost::DecodeError> for Refused {
     fn from(error: prost::DecodeError) -> Self {
-        Self(format!("larder-devices cannot read what the container runtime says: {error}"))
+        Self(format!("larder-devices cannot decode the message of the container runtime: {error}"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The plugin with a made-up runtime.
+//! The plugin against a fake runtime.
 
 use larder_devices_api::nri::{
     CdiDevice, ConfigureRequest, ConfigureResponse, Container, CreateContainerRequest, CreateContainerResponse, Empty,
@@ -99,7 +99,7 @@ async fn begun(folder: &tempfile::TempDir) -> Begun {
 
 // SEMANTICS: D13
 #[tokio::test]
-async fn of_two_processes_the_newer_one_answers_for_containers() {
+async fn the_newer_of_two_processes_answers_for_containers() {
     let scratch = tempfile::tempdir().unwrap();
     let socket = scratch.path().join("nri.sock");
     let listener = UnixListener::bind(&socket).unwrap();
@@ -107,7 +107,7 @@ async fn of_two_processes_the_newer_one_answers_for_containers() {
     let view = watch::Sender::new(Arc::new(View { machine: Arc::new(machine), ..View::default() }));
     let stop = CancellationToken::new();
     let start = async |instance: &Begun, stop: &CancellationToken| {
-        let process = run(socket.clone(), view.subscribe(), instance.clone(), Told::default(), stop.clone());
+        let process = run(socket.clone(), view.subscribe(), instance.clone(), Outputs::default(), stop.clone());
         let running = tokio::spawn(process);
         (Runtime::accept(&listener).await, running)
     };
@@ -140,15 +140,15 @@ async fn of_two_processes_the_newer_one_answers_for_containers() {
 
 // SEMANTICS: D21
 #[tokio::test]
-async fn the_runtime_asks_again_after_each_connection_and_is_told_why_a_container_is_refused() {
+async fn the_plugin_reconnects_and_gives_the_reason_for_a_refused_container() {
     let scratch = tempfile::tempdir().unwrap();
     let socket = scratch.path().join("nri.sock");
     let machine = Machine { hcas: vec![Hca { name: "mlx5_0".into(), ..Hca::default() }], ..Machine::default() };
     let view = watch::Sender::new(Arc::new(View { machine: Arc::new(machine), ..View::default() }));
-    let (told, stop) = (Told::default(), CancellationToken::new());
-    let mut status = told.status.subscribe();
+    let (outputs, stop) = (Outputs::default(), CancellationToken::new());
+    let mut status = outputs.status.subscribe();
     let running =
-        tokio::spawn(run(socket.clone(), view.subscribe(), begun(&scratch).await, told.clone(), stop.clone()));
+        tokio::spawn(run(socket.clone(), view.subscribe(), begun(&scratch).await, outputs.clone(), stop.clone()));
 
     let is_away = |text: &'static str| move |status: &Status| matches!(status, Status::Away(why) if why.contains(text));
     status.wait_for(is_away("connect: No such file")).await.unwrap();
@@ -157,14 +157,14 @@ async fn the_runtime_asks_again_after_each_connection_and_is_told_why_a_containe
     let runtime = Runtime::accept(&listener).await;
     let configured: ConfigureResponse = runtime.call("Configure", ConfigureRequest::default()).await.unwrap();
     assert_eq!(configured.events, 0b100_0000_1000);
-    // Before it was told of all containers, the runtime does not ask.
+    // The runtime does not call the plugin before it has sent all containers.
     let (a, b, c) = (container("a", Some("0000:00:00.0")), container("b", None), container("c", Some("0000:00:00.0")));
     runtime.synchronize(vec![pod(&[])], vec![a, b], true).await;
-    assert_ne!(*told.status.borrow(), Status::Connected);
+    assert_ne!(*outputs.status.borrow(), Status::Connected);
     // Its pod was in the message before.
     runtime.synchronize(Vec::new(), vec![c], false).await;
     status.wait_for(|status| *status == Status::Connected).await.unwrap();
-    let names = || told.containers.borrow().keys().map(|key| key.container.clone()).collect::<Vec<_>>();
+    let names = || outputs.containers.borrow().keys().map(|key| key.container.clone()).collect::<Vec<_>>();
     assert_eq!(names(), ["a", "c"]);
 
     let other = created(container("d", None), &[("rdma.larder.dev/limits", "?")]);
@@ -172,7 +172,7 @@ async fn the_runtime_asks_again_after_each_connection_and_is_told_why_a_containe
     assert_eq!(answer, CreateContainerResponse::default());
     let unreadable = created(container("d", Some("0000:00:00.0")), &[("rdma.larder.dev/limits", "?")]);
     let refusal = runtime.call::<CreateContainerResponse>("CreateContainer", unreadable).await.unwrap_err();
-    assert!(refusal.starts_with("the pod's annotation rdma.larder.dev/limits is unreadable: \"?\""), "{refusal}");
+    assert!(refusal.starts_with("the pod's annotation rdma.larder.dev/limits is malformed: \"?\""), "{refusal}");
     let sound = created(container("d", Some("0000:00:00.0")), &[]);
     let answer: CreateContainerResponse = runtime.call("CreateContainer", sound).await.unwrap();
     assert!(answer.adjust.is_some());
@@ -198,16 +198,16 @@ async fn bytes_that_are_no_ttrpc_end_a_connection_and_the_plugin_connects_again(
     let scratch = tempfile::tempdir().unwrap();
     let socket = scratch.path().join("nri.sock");
     let listener = UnixListener::bind(&socket).unwrap();
-    let (told, stop) = (Told::default(), CancellationToken::new());
+    let (outputs, stop) = (Outputs::default(), CancellationToken::new());
     let view = watch::Sender::new(Arc::default());
-    let running = tokio::spawn(run(socket, view.subscribe(), begun(&scratch).await, told.clone(), stop.clone()));
+    let running = tokio::spawn(run(socket, view.subscribe(), begun(&scratch).await, outputs.clone(), stop.clone()));
     for bytes in [&[0, 0, 0, 1, 255, 255, 255, 255][..], &[], b"HTTP/1.1 400 Bad Request\r\n\r\n"] {
         let (mut trunk, _) = listener.accept().await.unwrap();
         tokio::io::AsyncWriteExt::write_all(&mut trunk, bytes).await.unwrap();
     }
     let runtime = Runtime::accept(&listener).await;
     runtime.synchronize(Vec::new(), Vec::new(), false).await;
-    told.status.subscribe().wait_for(|status| *status == Status::Connected).await.unwrap();
+    outputs.status.subscribe().wait_for(|status| *status == Status::Connected).await.unwrap();
     stop.cancel();
     running.await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! The thread that asks: it begins and ends the sessions with the driver, and tells what has changed since it asked before.
+//! The thread that asks: it opens and closes sessions with the driver, and reports what has changed since the last round.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -11,15 +11,15 @@ use tokio::sync::mpsc;
 use super::inventory::{self, Reading};
 use super::news::{DriverNews, RecoveryAction, Settings};
 use super::shared::{Shared, Wanted};
-use crate::machine::{Gpu, Oddity};
+use crate::machine::{Gpu, Warning};
 
-/// How often a session that is to end is looked at while the other thread still has it.
+/// How often to check whether the other thread has released a session.
 const RELEASE: Duration = Duration::from_millis(50);
 
-/// How often the time until a session is replaced doubles.
+/// How many times the age at which a session is replaced doubles.
 const REOPEN_DOUBLINGS: u32 = 4;
 
-/// Asks until it is stopped, or nobody wants the news any more.
+/// Asks until it is stopped or the receiver of the news is gone.
 pub(super) fn ask(settings: Settings, shared: &Shared, news: &mpsc::Sender<DriverNews>) {
     let mut asker = Asker {
         settings,
@@ -29,7 +29,7 @@ pub(super) fn ask(settings: Settings, shared: &Shared, news: &mpsc::Sender<Drive
         ended: Weak::new(),
         reopened: 0,
         gpus: Vec::new(),
-        told: None,
+        sent: None,
         answers: BTreeMap::new(),
         failures: Wanted::new(),
         trouble: None,
@@ -37,32 +37,32 @@ pub(super) fn ask(settings: Settings, shared: &Shared, news: &mpsc::Sender<Drive
     loop {
         match asker.round() {
             Ok(pause) if shared.pause_asking(asker.settings.listen_every.min(pause), pause) => {}
-            Ok(_) | Err(NobodyListens) => break,
+            Ok(_) | Err(ReceiverGone) => break,
         }
     }
     asker.end_session();
 }
 
 /// The receiver of the news is gone.
-struct NobodyListens;
+struct ReceiverGone;
 
 struct Asker<'a> {
     settings: Settings,
     shared: &'a Shared,
     news: &'a mpsc::Sender<DriverNews>,
     session: Option<Session>,
-    /// The session before. NVML counts its users, so a new session begins only after all have left the old one.
+    /// The previous session. NVML counts its users, so a new session needs all of them to have left the old one.
     ended: Weak<Nvml>,
-    /// How many sessions were ended because of GPUs that fail, since the last time that none did.
+    /// The number of sessions that were replaced because a GPU failed, since all GPUs last answered.
     reopened: u32,
-    /// As they were last seen.
+    /// As last read.
     gpus: Vec<Gpu>,
-    /// The news of GPUs that was sent last.
-    told: Option<(String, Vec<Gpu>, Vec<Oddity>)>,
-    /// What was sent last of each GPU.
+    /// The GPUs as last sent.
+    sent: Option<(String, Vec<Gpu>, Vec<Warning>)>,
+    /// The answer of each GPU as last sent.
     answers: BTreeMap<String, Result<RecoveryAction, String>>,
     failures: Wanted,
-    /// Why the driver cannot be asked, as it was sent last.
+    /// Why the driver cannot be asked, as last sent.
     trouble: Option<DriverNews>,
 }
 
@@ -70,24 +70,24 @@ struct Session {
     nvml: Arc<Nvml>,
     driver: String,
     begun: Instant,
-    /// When everything was last read.
+    /// The last full read.
     read: Option<Instant>,
 }
 
 impl Asker<'_> {
-    /// Asks once, and says when to ask again.
-    fn round(&mut self) -> Result<Duration, NobodyListens> {
+    /// Asks once, and returns the pause before the next round.
+    fn round(&mut self) -> Result<Duration, ReceiverGone> {
         if self.session.is_none() && self.ended.strong_count() > 0 {
             return Ok(RELEASE);
         }
         match self.query() {
             Ok((driver, reading)) => {
-                self.tell_reading(driver, reading)?;
+                self.send_reading(driver, reading)?;
                 Ok(self.settings.every)
             }
             Err(error) => {
                 self.end_session();
-                self.tell_trouble(&error)
+                self.send_trouble(&error)
             }
         }
     }
@@ -102,7 +102,7 @@ impl Asker<'_> {
         let reading =
             self.shared.asking.during("a query of the GPUs", || inventory::read(&session.nvml, gpus, everything))?;
         let is_new = |gpu: &Gpu| !gpus.iter().any(|known| known.uuid == gpu.uuid);
-        // The links of a GPU that is new are those of its peers, too: they are read in the next round.
+        // A new GPU also changes the links of its peers, which the next round reads.
         session.read = match session.read.filter(|_| !everything) {
             Some(_) if reading.gpus.iter().any(is_new) => None,
             Some(read) => Some(read),
@@ -111,14 +111,14 @@ impl Asker<'_> {
         Ok((session.driver.clone(), reading))
     }
 
-    fn tell_reading(&mut self, driver: String, reading: Reading) -> Result<(), NobodyListens> {
+    fn send_reading(&mut self, driver: String, reading: Reading) -> Result<(), ReceiverGone> {
         self.gpus.clone_from(&reading.gpus);
         self.trouble = None;
-        let gpus = (driver, reading.gpus, reading.oddities);
-        if self.told.as_ref() != Some(&gpus) {
-            self.told = Some(gpus.clone());
-            let (driver, gpus, oddities) = gpus;
-            self.send(DriverNews::Gpus { driver, gpus, oddities })?;
+        let gpus = (driver, reading.gpus, reading.warnings);
+        if self.sent.as_ref() != Some(&gpus) {
+            self.sent = Some(gpus.clone());
+            let (driver, gpus, warnings) = gpus;
+            self.send(DriverNews::Gpus { driver, gpus, warnings })?;
         }
         self.answers.retain(|uuid, _| reading.answers.contains_key(uuid));
         self.failures.retain(|uuid, _| reading.answers.contains_key(uuid));
@@ -131,7 +131,7 @@ impl Asker<'_> {
             }
             let before = self.answers.insert(uuid.clone(), answer.clone());
             if let (Some(Err(_)), Some(session)) = (before, &mut self.session) {
-                // The GPU may have come back with other links.
+                // The GPU may have returned with other links.
                 session.read = None;
             }
             self.send(match answer {
@@ -155,7 +155,7 @@ impl Asker<'_> {
         Ok(())
     }
 
-    fn tell_trouble(&mut self, error: &NvmlError) -> Result<Duration, NobodyListens> {
+    fn send_trouble(&mut self, error: &NvmlError) -> Result<Duration, ReceiverGone> {
         let why = error.to_string();
         let (trouble, pause) = match error {
             NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound | NvmlError::DriverNotLoaded => {
@@ -164,8 +164,8 @@ impl Asker<'_> {
             _ => (DriverNews::Failed { why }, self.settings.every),
         };
         if matches!(trouble, DriverNews::Absent { .. }) {
-            // What comes with another driver is news.
-            (self.told, self.gpus) = (None, Vec::new());
+            // Another driver has to be reported in full.
+            (self.sent, self.gpus) = (None, Vec::new());
             self.answers.clear();
         }
         if self.trouble.as_ref() != Some(&trouble) {
@@ -179,18 +179,17 @@ impl Asker<'_> {
         self.shared.listen_to(None, Wanted::new());
         if let Some(session) = self.session.take() {
             self.ended = Arc::downgrade(&session.nvml);
-            // The last one to leave shuts the library down, which is a call of the driver, too.
+            // The last user shuts the library down, which also calls the driver.
             self.shared.asking.during("nvmlShutdown", || drop(session));
         }
     }
 
-    fn send(&self, news: DriverNews) -> Result<(), NobodyListens> {
-        self.news.blocking_send(news).map_err(|_| NobodyListens)
+    fn send(&self, news: DriverNews) -> Result<(), ReceiverGone> {
+        self.news.blocking_send(news).map_err(|_| ReceiverGone)
     }
 }
 
-/// How long a session lasts while a GPU fails: ever longer, since what happens to the other GPUs between two sessions is told by
-/// neither.
+/// How long a session lasts while a GPU fails. It doubles, because neither session reports what happens between the two.
 fn reopen_after(settings: &Settings, reopened: u32) -> Duration {
     settings.reopen_every * (1 << reopened.min(REOPEN_DOUBLINGS))
 }

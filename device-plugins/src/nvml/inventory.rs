@@ -12,33 +12,33 @@ use nvml_wrapper_sys::bindings::field_id::{
 
 use super::news::RecoveryAction;
 use super::raw::{self, Remote};
-use crate::machine::{Gpu, GpuFamily, MigSlice, Oddity, PciAddress, Place};
+use crate::machine::{Gpu, GpuFamily, MigSlice, PciAddress, Place, Warning};
 
 /// The answers of a round.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
-    /// By PCI address. One that fails is as it was before.
+    /// By PCI address. A GPU that fails is as last read.
     pub(super) gpus: Vec<Gpu>,
-    /// By UUID: how each recovers, or why it cannot be asked.
+    /// By UUID: the recovery action, or why the GPU cannot be queried.
     pub(super) answers: BTreeMap<String, Result<RecoveryAction, String>>,
-    pub(super) oddities: Vec<Oddity>,
+    pub(super) warnings: Vec<Warning>,
 }
 
-/// What is wrong with one GPU.
+/// A failure of one GPU.
 #[derive(Debug, thiserror::Error)]
 enum Trouble {
     #[error(transparent)]
     Nvml(#[from] NvmlError),
-    #[error("{0:?} is no PCI address")]
+    #[error("{0:?} is not a PCI address")]
     Address(String),
     #[error("slice {0}: {1}")]
     Slice(u32, NvmlError),
 }
 
-/// Asks every GPU for its health and its slices, and for the rest if it is not among the `known` ones or `everything` is wanted.
+/// Queries the health and the slices of every GPU, and all attributes of unknown GPUs or if `everything` is wanted.
 ///
 /// # Errors
-/// If the driver as a whole cannot be asked.
+/// If the driver as a whole fails.
 pub(super) fn read(nvml: &Nvml, known: &[Gpu], everything: bool) -> Result<Reading, NvmlError> {
     let mut reading = Reading::default();
     let mut unreachable = Vec::new();
@@ -53,7 +53,7 @@ pub(super) fn read(nvml: &Nvml, known: &[Gpu], everything: bool) -> Result<Readi
         };
         let (uuid, device) = device;
         let known = known.iter().find(|gpu| gpu.uuid == uuid);
-        match gpu(&device, &uuid, (known, everything), &mut reading.oddities) {
+        match gpu(&device, &uuid, (known, everything), &mut reading.warnings) {
             Ok((gpu, action)) => {
                 if everything || known.is_none() {
                     links.insert(uuid.clone(), Links::of(&device));
@@ -64,15 +64,15 @@ pub(super) fn read(nvml: &Nvml, known: &[Gpu], everything: bool) -> Result<Readi
             Err(trouble) => reading.fail(&uuid, known, trouble.to_string()),
         }
     }
-    // A handle that cannot be had tells no UUID. It is that of a GPU that is missed, if one is.
+    // Without a handle there is no UUID. If a known GPU is missing, the error is attributed to it.
     let missed = known.iter().filter(|gpu| !reading.answers.contains_key(&gpu.uuid)).collect::<Vec<_>>();
-    let told: Vec<String> = unreachable.iter().map(|(index, why)| format!("GPU {index}: {why}")).collect();
+    let errors: Vec<String> = unreachable.iter().map(|(index, why)| format!("GPU {index}: {why}")).collect();
     if missed.is_empty() {
         let at = "nvmlDeviceGetHandleByIndex".to_owned();
-        reading.oddities.extend(told.into_iter().map(|why| Oddity { at: at.clone(), why }));
-    } else if !told.is_empty() {
+        reading.warnings.extend(errors.into_iter().map(|why| Warning { at: at.clone(), why }));
+    } else if !errors.is_empty() {
         for gpu in missed {
-            reading.fail(&gpu.uuid, Some(gpu), told.join("; "));
+            reading.fail(&gpu.uuid, Some(gpu), errors.join("; "));
         }
     }
     reading.gpus.sort_by_key(|gpu| gpu.place.pci);
@@ -84,12 +84,12 @@ impl Reading {
     fn fail(&mut self, uuid: &str, known: Option<&Gpu>, why: String) {
         match known {
             Some(gpu) => self.gpus.push(gpu.clone()),
-            None => self.oddities.push(Oddity { at: uuid.to_owned(), why: why.clone() }),
+            None => self.warnings.push(Warning { at: uuid.to_owned(), why: why.clone() }),
         }
         self.answers.insert(uuid.to_owned(), Err(why));
     }
 
-    /// Tells each GPU of `links` its peers.
+    /// Fills in the peers of each GPU in `links`.
     fn connect(&mut self, links: &BTreeMap<String, Links>) {
         let uuids: BTreeMap<PciAddress, String> =
             self.gpus.iter().map(|gpu| (gpu.place.pci, gpu.uuid.clone())).collect();
@@ -107,14 +107,14 @@ impl Reading {
     }
 }
 
-/// A GPU. What hardly changes is taken from the known one, unless everything is wanted.
+/// Reads a GPU. Attributes that hardly change come from the known one, unless `everything` is wanted.
 fn gpu(
     device: &Device<'_>,
     uuid: &str,
     (known, everything): (Option<&Gpu>, bool),
-    oddities: &mut Vec<Oddity>,
+    warnings: &mut Vec<Warning>,
 ) -> Result<(Gpu, RecoveryAction), Trouble> {
-    // GPUs that share the memory of the CPU do not tell it. All others answer from the GPU itself.
+    // GPUs that share the CPU's memory do not report it. For all others this query reaches the GPU, so it shows that the GPU answers.
     let memory = optional(device.memory_info())?;
     let mut gpu = match known.filter(|_| !everything) {
         Some(known) => known.clone(),
@@ -133,12 +133,12 @@ fn gpu(
             }
         }
     };
-    gpu.mig = optional(device.mig_mode())?.is_some_and(|mode| mode.current == 1);
-    gpu.slices = if gpu.mig { slices(device, uuid, known, oddities)? } else { Vec::new() };
+    let is_mig = optional(device.mig_mode())?.is_some_and(|mode| mode.current == 1);
+    gpu.mig = if is_mig { Some(slices(device, uuid, known, warnings)?) } else { None };
     Ok((gpu, recovery(device)?))
 }
 
-/// The answer, or `None` if this GPU or driver does not know the question.
+/// The answer, or `None` if this GPU or driver does not support the query.
 fn optional<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
     use NvmlError::{FailedToLoadSymbol, FunctionNotFound, InvalidArg, NotSupported, UnexpectedVariant};
     match answer {
@@ -163,7 +163,7 @@ fn slices(
     device: &Device<'_>,
     uuid: &str,
     known: Option<&Gpu>,
-    oddities: &mut Vec<Oddity>,
+    warnings: &mut Vec<Warning>,
 ) -> Result<Vec<MigSlice>, Trouble> {
     let (mut slices, mut failed) = (Vec::<MigSlice>::new(), Vec::new());
     for index in 0..device.mig_device_count()? {
@@ -178,12 +178,12 @@ fn slices(
         }
     }
     let is_missed = |known: &&MigSlice| !slices.iter().any(|slice| slice.uuid == known.uuid);
-    let missed: Vec<&MigSlice> = known.into_iter().flat_map(|gpu| &gpu.slices).filter(is_missed).collect();
+    let missed: Vec<&MigSlice> = known.into_iter().flat_map(|gpu| gpu.slices()).filter(is_missed).collect();
     for (index, name, error) in failed {
         if missed.iter().any(|missed| name.as_ref().is_none_or(|name| *name == missed.uuid)) {
             return Err(Trouble::Slice(index, error));
         }
-        oddities.push(Oddity { at: format!("slice {index} of {uuid}"), why: error.to_string() });
+        warnings.push(Warning { at: format!("slice {index} of {uuid}"), why: error.to_string() });
     }
     slices.sort_by_key(|slice| (slice.gpu_instance, slice.compute_instance));
     Ok(slices)
@@ -206,7 +206,7 @@ fn profile(name: &str) -> &str {
     name.rsplit_once(" MIG ").map_or(name, |(_, profile)| profile)
 }
 
-/// What the GPU says that it needs. Drivers that do not know the question tell of memory that waits for a reset.
+/// The GPU's recovery action. Older drivers only report that memory remapping waits for a reset.
 fn recovery(device: &Device<'_>) -> Result<RecoveryAction, NvmlError> {
     let fields = [NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, NVML_FI_DEV_REMAPPED_PENDING, NVML_FI_DEV_RETIRED_PENDING];
     let samples = optional(device.field_values_for(&fields.map(FieldId)))?.unwrap_or_default();
@@ -240,7 +240,7 @@ struct Links {
 }
 
 impl Links {
-    /// A link that cannot be asked counts as none: GPUs without links answer so, too.
+    /// A link that cannot be queried counts as none, which is also the answer of GPUs without links.
     fn of(device: &Device<'_>) -> Self {
         let mut links = Self::default();
         for link in 0..NVML_NVLINK_MAX_LINKS {

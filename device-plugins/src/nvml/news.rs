@@ -1,27 +1,27 @@
-//! What NVML tells, and how often it is asked.
+//! What NVML reports, and how often it is asked.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::machine::{Gpu, Oddity};
+use crate::machine::{Gpu, Warning};
 
 /// How NVML is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The library, a path or a name for the dynamic linker.
     pub library: PathBuf,
-    /// How often the GPUs are asked for their health, and their slices are read.
+    /// How often the health and the slices of GPUs are read.
     pub every: Duration,
-    /// How often everything else is read: it hardly changes, and costs hundreds of calls.
+    /// How often all attributes are read: they hardly change, and take hundreds of calls.
     pub everything_every: Duration,
-    /// How often a library or a driver that is absent is looked for.
+    /// How often an absent library or driver is tried again.
     pub absent_every: Duration,
-    /// An Xid is told at most so long after the driver knows of it.
+    /// The longest delay of an Xid.
     pub listen_every: Duration,
-    /// A driver that does not answer for so long hangs.
+    /// A driver that does not answer for this long counts as hanging.
     pub silent_after: Duration,
-    /// While a GPU fails, a new session with the driver is begun after so long, and later ones after ever longer: an old one may
-    /// not see the GPU again.
+    /// While a GPU fails, the session is replaced after this time, and later after longer times: an old session may never reach
+    /// the GPU again.
     pub reopen_every: Duration,
 }
 
@@ -39,52 +39,49 @@ impl Default for Settings {
     }
 }
 
-/// What the GPUs' driver tells.
+/// A report of the GPU driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DriverNews {
-    /// The GPUs, first and whenever something of them has changed. A GPU that fails stays among them as it was last seen. Of a
-    /// place, only the PCI address is told.
+    /// The GPUs, at first and after a change. A GPU that fails stays in the list as last read. Their locations have only the PCI
+    /// address.
     Gpus {
-        /// The driver's version.
         driver: String,
-        /// By PCI address.
+        /// Sorted by PCI address.
         gpus: Vec<Gpu>,
         /// GPUs and slices that could not be read.
-        oddities: Vec<Oddity>,
+        warnings: Vec<Warning>,
     },
-    /// A GPU has reported an error. It is told once, or twice if it comes in the moment in which the GPU gets another event set.
+    /// A GPU error. It is reported once, or twice if it happens while the GPU moves to another event set.
     Xid {
         /// The GPU's UUID.
         gpu: String,
         /// The GPU instance and, if only one is concerned, the compute instance.
         slice: Option<(u32, Option<u32>)>,
-        /// The number.
         xid: u64,
     },
-    /// A GPU answers, and says how it recovers: first, whenever that has changed, and after [`Self::GpuFailed`].
+    /// A GPU answers with its recovery action: at first, after a change, and after [`Self::GpuFailed`].
     Recovery {
         /// The GPU's UUID.
         gpu: String,
-        /// The way.
         action: RecoveryAction,
     },
-    /// Queries of one GPU fail, while the driver answers. [`Self::Recovery`] ends it.
+    /// Queries of one GPU fail although the driver answers, until [`Self::Recovery`].
     GpuFailed {
         /// The GPU's UUID.
         gpu: String,
-        /// The driver's words.
+        /// The driver's message.
         why: String,
     },
-    /// The driver has answered a round of queries. It ends [`Self::Failed`] and [`Self::Absent`].
+    /// The driver has answered a round of queries, which ends [`Self::Failed`] and [`Self::Absent`].
     Answered,
-    /// The driver hangs or fails as a whole, and nothing is known of its GPUs until it has [answered](Self::Answered).
+    /// The driver hangs or fails as a whole; the state of its GPUs is unknown until it has [answered](Self::Answered).
     Failed {
-        /// What was tried, and the driver's words.
+        /// The call, and the driver's message.
         why: String,
     },
     /// There is no library or no driver. If there was one before, it was unloaded.
     Absent {
-        /// What was tried.
+        /// The error of loading it.
         why: String,
     },
 }
@@ -92,18 +89,15 @@ pub enum DriverNews {
 /// What a GPU needs before it can be used again (NVML's field 230).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecoveryAction {
-    /// Nothing.
     #[default]
     None,
-    /// A reset.
     GpuReset,
-    /// A reboot of the node.
     NodeReboot,
-    /// The end of all work that uses its links to other GPUs.
+    /// End all work that uses links to other GPUs.
     DrainP2p,
-    /// The end of all work on it, and then a reset.
+    /// End all work on the GPU, and then reset it.
     DrainAndReset,
-    /// One that this program does not know.
+    /// Unknown to this program.
     Other(u32),
 }
 

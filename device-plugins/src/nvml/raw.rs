@@ -24,7 +24,7 @@ pub(super) enum Event {
     Other,
 }
 
-/// The types of events that a GPU is to tell: Xids, and changes of its recovery action if it tells those.
+/// The event types to register for a GPU: Xids, and changes of its recovery action if it supports them.
 pub(super) fn event_types(device: &Device<'_>) -> Result<u64, NvmlError> {
     let supported = nvml_sym(device.nvml().lib().nvmlDeviceGetSupportedEventTypes.as_ref())?;
     let mut types = 0;
@@ -33,7 +33,7 @@ pub(super) fn event_types(device: &Device<'_>) -> Result<u64, NvmlError> {
     if types & XID == 0 { Err(NvmlError::NotSupported) } else { Ok(types & (XID | RECOVERY_ACTION)) }
 }
 
-/// Has the set tell these events of the GPU. After a failure the set is undefined, and must be freed.
+/// Registers these events of the GPU with the set. After a failure the set is undefined and must be freed.
 pub(super) fn register(device: &Device<'_>, types: u64, set: &EventSet<'_>) -> Result<(), NvmlError> {
     let register = nvml_sym(device.nvml().lib().nvmlDeviceRegisterEvents.as_ref())?;
     // SAFETY: both handles are of the same live session. Whether this fails or not, the set stays its owner's to free.
@@ -46,7 +46,7 @@ pub(super) fn handle(device: &Device<'_>) -> usize {
     unsafe { device.handle() }.addr()
 }
 
-/// Waits for the set's next event; `None` if there is none for so long.
+/// Waits for the set's next event; `None` after the timeout.
 pub(super) fn wait<'nvml>(
     set: &EventSet<'nvml>,
     timeout: Duration,

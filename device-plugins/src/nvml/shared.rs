@@ -1,4 +1,4 @@
-//! What the two threads share, and whoever watches them.
+//! The state that the two threads share with each other and with their watcher.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nvml_wrapper::Nvml;
 
-/// The GPUs whose events are wanted, by UUID, with how often each has failed: events of one that has failed are asked for anew.
+/// The GPUs to receive events from, by UUID, with the number of failures of each: a GPU that has failed is registered again.
 pub(super) type Wanted = BTreeMap<String, u64>;
 
 #[derive(Default)]
@@ -22,10 +22,10 @@ pub(super) struct Shared {
 #[derive(Default)]
 struct State {
     stopped: bool,
-    /// The session to listen to. The thread that asks begins and ends sessions.
+    /// The session to listen to. The thread that asks opens and closes sessions.
     driver: Option<Arc<Nvml>>,
     wanted: Wanted,
-    /// Something has happened that the thread that asks should look at now.
+    /// The thread that asks should ask now.
     ask_now: bool,
 }
 
@@ -44,7 +44,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// What to listen to from now on.
+    /// Sets the session and the GPUs to listen to.
     pub(super) fn listen_to(&self, driver: Option<Arc<Nvml>>, wanted: Wanted) {
         let mut state = self.state();
         (state.driver, state.wanted) = (driver, wanted);
@@ -57,7 +57,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits for so long, or until it is [time to ask](Self::ask_now), but for `least` at least. False if the threads are to end.
+    /// Waits until `timeout` or [`Self::ask_now`], but at least `least`. False if the threads must stop.
     pub(super) fn pause_asking(&self, least: Duration, timeout: Duration) -> bool {
         drop(self.wait_while(least, |_| true));
         let mut state = self.wait_while(timeout.saturating_sub(least), |state| !state.ask_now);
@@ -65,7 +65,7 @@ impl Shared {
         !state.stopped
     }
 
-    /// Waits for a session; `None` if the threads are to end.
+    /// Waits for a session; `None` if the threads must stop.
     pub(super) fn next_driver(&self) -> Option<Arc<Nvml>> {
         let state = self.wait_while(Duration::MAX, |state| state.driver.is_none());
         state.driver.clone().filter(|_| !state.stopped)
@@ -78,26 +78,26 @@ impl Shared {
         is_current.then(|| state.wanted.clone())
     }
 
-    /// Waits for so long, or until there is something else to listen to.
+    /// Waits until `timeout`, or until the session or its GPUs change.
     pub(super) fn pause_listening(&self, timeout: Duration, driver: &Arc<Nvml>, wanted: &Wanted) {
         let same = |state: &State| state.driver.as_ref().is_some_and(|current| Arc::ptr_eq(current, driver));
         drop(self.wait_while(timeout, |state| same(state) && state.wanted == *wanted));
     }
 
-    /// The calls that have not returned for so long and were not told before.
+    /// The overdue calls that were not reported before.
     pub(super) fn newly_overdue(&self, silent_after: Duration) -> impl Iterator<Item = &'static str> {
         [&self.asking, &self.listening].into_iter().filter_map(move |pulse| pulse.newly_overdue(silent_after))
     }
 }
 
-/// Tells others that a thread is in a call of the driver, and since when.
+/// The driver call that a thread is in, and since when.
 #[derive(Default)]
 pub(super) struct Pulse(Mutex<Option<Call>>);
 
 struct Call {
     since: Instant,
     what: &'static str,
-    told: bool,
+    reported: bool,
 }
 
 impl Pulse {
@@ -106,7 +106,7 @@ impl Pulse {
     }
 
     pub(super) fn during<T>(&self, what: &'static str, call: impl FnOnce() -> T) -> T {
-        *self.call() = Some(Call { since: Instant::now(), what, told: false });
+        *self.call() = Some(Call { since: Instant::now(), what, reported: false });
         let result = call();
         *self.call() = None;
         result
@@ -118,8 +118,8 @@ impl Pulse {
 
     fn newly_overdue(&self, silent_after: Duration) -> Option<&'static str> {
         let mut call = self.call();
-        let call = call.as_mut().filter(|call| !call.told && call.since.elapsed() >= silent_after)?;
-        call.told = true;
+        let call = call.as_mut().filter(|call| !call.reported && call.since.elapsed() >= silent_after)?;
+        call.reported = true;
         Some(call.what)
     }
 }

@@ -31,7 +31,7 @@ pub(super) async fn watch(folder: PathBuf, changes: watch::Sender<u64>, stop: Ca
         if let Err(error) = failed
             && !std::mem::replace(&mut is_told, true)
         {
-            warn!(folder = %folder.display(), %error, "cannot watch the kubelet's folder; trying again");
+            warn!(folder = %folder.display(), %error, "cannot watch the kubelet's directory; retrying");
         }
         tokio::time::sleep(RETRY).await;
         changes.send_modify(|count| *count += 1);
@@ -74,7 +74,7 @@ fn drain(events: &OwnedFd) -> io::Result<bool> {
     loop {
         match reader.next() {
             Ok(event) if event.events().contains(ReadFlags::IGNORED) => {
-                return Err(io::Error::new(io::ErrorKind::NotFound, "the folder was removed"));
+                return Err(io::Error::new(io::ErrorKind::NotFound, "the directory was removed"));
             }
             Ok(event) => {
                 let name = event.file_name().map(|name| name.to_bytes());

@@ -1,4 +1,4 @@
-//! What the kubelet is told of a resource's devices.
+//! The list of a resource's devices for the kubelet.
 
 use larder_kubelet::deviceplugin::{Device, NumaNode, TopologyInfo};
 

@@ -76,7 +76,7 @@ impl Server {
         let serving = async {
             tokio::select! {
                 served = serving => if let Err(error) = served {
-                    error!(%error, "serving the kubelet ended");
+                    error!(%error, "the device plugin server stopped");
                 },
                 () = late => {}
             }
@@ -153,7 +153,7 @@ impl Presence {
         if !self.listening.as_ref().is_some_and(Listening::is_there) {
             self.registered = None;
             let path = self.server.settings.folder.join(self.server.instance.new_socket_name());
-            match Listening::begin(path, self.feed.clone()) {
+            match Listening::begin(&path, self.feed.clone()) {
                 Ok(listening) => self.listening = Some(listening),
                 Err(error) => self.failed(&format!("listen: {error}")),
             }
@@ -191,7 +191,7 @@ impl Presence {
         let registering = register(&self.server.settings.folder, &self.server.resource, listening.name());
         let outcome = tokio::select! {
             outcome = registering => outcome.map_err(|status| status.message().to_owned()),
-            () = self.outdated(listening, changes) => Err("a socket was replaced meanwhile".to_owned()),
+            () = self.outdated(listening, changes) => Err("a socket was replaced during registration".to_owned()),
         };
         drop(turn);
         match outcome {
@@ -218,7 +218,7 @@ impl Presence {
 
     fn failed(&mut self, why: &str) {
         if self.failures == 0 {
-            warn!(resource = %self.server.resource, why, "not registered with the kubelet; trying again");
+            warn!(resource = %self.server.resource, why, "cannot register with the kubelet; retrying");
         }
         self.due = Instant::now() + RETRY_MOST.min(RETRY * 2_u32.saturating_pow(self.failures.min(16)));
         self.failures += 1;

@@ -78,7 +78,7 @@ impl Service {
     }
 
     fn refuse(&self, refusal: &Refusal) -> Status {
-        warn!(resource = %self.resource, %refusal, "refuse an allocation");
+        warn!(resource = %self.resource, %refusal, "allocation refused");
         self.again.send_modify(|count| *count += 1);
         Status::failed_precondition(refusal.to_string())
     }

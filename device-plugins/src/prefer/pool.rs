@@ -88,7 +88,7 @@ impl<'m> Pool<'m> {
 fn find<'m>(machine: &'m Machine, devices: &[DeviceKey]) -> (Option<&'m Gpu>, Option<&'m Place>) {
     let gpu = devices.iter().find_map(|device| match device {
         DeviceKey::Gpu(uuid) => machine.gpus.iter().find(|gpu| gpu.uuid == *uuid),
-        DeviceKey::Slice(uuid) => machine.gpus.iter().find(|gpu| gpu.slices.iter().any(|slice| slice.uuid == *uuid)),
+        DeviceKey::Slice(uuid) => machine.gpus.iter().find(|gpu| gpu.slices().iter().any(|slice| slice.uuid == *uuid)),
         DeviceKey::Hca(_) => None,
     });
     let hca = devices.iter().find_map(|device| match device {

@@ -183,7 +183,7 @@ proptest! {
     }
 
     #[test]
-    fn of_sixteen_no_other_choice_is_nearer(
+    fn no_other_choice_among_sixteen_is_nearer(
         links in prop::collection::vec((0..16_usize, 0..16_usize, 1..9_u32), 0..60),
         must in prop::collection::vec(0..16_usize, 0..4),
         size in 1..16_usize,
@@ -213,7 +213,7 @@ proptest! {
 
     // SEMANTICS: D6
     #[test]
-    fn of_many_gpus_no_exchange_is_better(links in prop::collection::vec((0..18_usize, 0..18_usize, 1..9_u32), 20..80)) {
+    fn no_exchange_among_many_gpus_is_better(links in prop::collection::vec((0..18_usize, 0..18_usize, 1..9_u32), 20..80)) {
         let places: Vec<(u32, u8, u8)> = (0..18).map(|nth| (u32::from(nth / 9), nth % 9 / 3, nth % 3)).collect();
         let machine = linked(&places, &links);
         let available: Vec<String> = (0..18).map(|nth| format!("GPU-{nth}")).collect();
@@ -230,7 +230,7 @@ proptest! {
 }
 
 #[test]
-fn of_many_gpus_those_that_are_linked_are_found() {
+fn linked_gpus_are_found_among_many() {
     // 32 GPUs of which every third one is linked to all others like it: more sets of 10 than can be tried.
     let places: Vec<(u32, u8, u8)> = (0..32).map(|nth| (nth / 16, (nth / 4 % 4) as u8, (nth % 4) as u8)).collect();
     let linked_ones = || (0..32).filter(|nth| nth % 3 == 1);

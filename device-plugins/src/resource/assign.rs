@@ -1,10 +1,10 @@
-//! Gives each device to one resource.
+//! Assigns each device to one resource.
 
 use std::collections::BTreeSet;
 
 use super::device::{Candidate, Device, candidates};
 use super::rail::pair;
-use super::units::{DeviceKey, Resource, Unit, Withheld};
+use super::units::{DeviceKey, Excluded, Exclusion, Resource, Unit};
 use crate::config::{Config, Give, Kind, ResourceConfig};
 use crate::machine::{Machine, PciAddress};
 
@@ -13,28 +13,28 @@ use crate::machine::{Machine, PciAddress};
 pub struct Assignment {
     /// In the order of the configuration.
     pub resources: Vec<Resource>,
-    /// What they select and do not offer.
-    pub withheld: Vec<Withheld>,
+    /// The devices that they select but do not offer.
+    pub excluded: Vec<Excluded>,
 }
 
-/// Gives the devices of a machine to the resources of a configuration.
+/// Assigns the devices of a machine to the resources of a configuration.
 ///
-/// Rails come first, and a device in a rail is in no other resource. Of several resources that select a device, the first one of the
-/// configuration has it. A physical function gives way to its virtual functions if a resource selects any of them, as both share a
-/// port; only `give: all` hands them out together. An HCA that a rail selects is withheld while there is a GPU on its PCIe root that
-/// NVML has not named: were it offered alone, two containers would have it once the GPU is there.
+/// Rails come first, and a device in a rail is in no other resource. If several resources select a device, the first one in the
+/// configuration gets it. A physical function is excluded if a resource selects any of its virtual functions, because both share a
+/// port; only `give: all` hands them out together. An HCA that a rail selects is excluded while its PCIe root has a GPU that NVML
+/// does not list yet: offered alone, it would belong to two containers once the GPU appears.
 pub fn assign(machine: &Machine, config: &Config) -> Assignment {
     let configs = &config.resources;
-    let mut desk = Desk { configs, units: vec![Vec::new(); configs.len()], withheld: Vec::new() };
+    let mut draft = Draft { configs, units: vec![Vec::new(); configs.len()], excluded: Vec::new() };
     let candidates = candidates(machine, configs);
-    let candidates = desk.leave_out(candidates);
-    let in_rails = desk.make_rails(&candidates);
+    let candidates = draft.retain_offerable(candidates);
+    let in_rails = draft.make_rails(&candidates);
     for candidate in candidates.iter().filter(|candidate| !in_rails.contains(&candidate.key)) {
         let mut resources = candidate.resources.iter().filter(|nth| configs[**nth].kind != Kind::Rail);
         let Some(first) = resources.next() else { continue };
-        if let Some(gpu) = desk.awaited(candidate, machine) {
-            let why = format!("a rail may need it for the GPU at {gpu}, which NVML does not name (yet)");
-            std::iter::once(first).chain(resources).for_each(|nth| desk.withhold(*nth, &candidate.key, &why));
+        if let Some(gpu) = draft.awaited(candidate, machine) {
+            let resources = std::iter::once(first).chain(resources);
+            resources.for_each(|nth| draft.exclude(*nth, &candidate.key, Exclusion::AwaitedGpu(gpu)));
             continue;
         }
         let unit = Unit {
@@ -42,34 +42,38 @@ pub fn assign(machine: &Machine, config: &Config) -> Assignment {
             devices: vec![candidate.key.clone()],
             numa: candidate.device.numa().into_iter().collect(),
         };
-        desk.units[*first].push(unit);
+        draft.units[*first].push(unit);
         for nth in resources {
-            let (name, line) = (&configs[*first].name, configs[*first].line);
-            desk.withhold(*nth, &candidate.key, &format!("{name} (line {line}) selects it too and comes first"));
+            draft.exclude(*nth, &candidate.key, selected_before(&configs[*first]));
         }
     }
-    desk.close()
+    draft.finish()
 }
 
-struct Desk<'c> {
+fn selected_before(first: &ResourceConfig) -> Exclusion {
+    Exclusion::SelectedBefore { resource: first.name.clone(), line: first.line }
+}
+
+/// The assignment in the making.
+struct Draft<'c> {
     configs: &'c [ResourceConfig],
     /// By resource.
     units: Vec<Vec<Unit>>,
-    withheld: Vec<Withheld>,
+    excluded: Vec<Excluded>,
 }
 
-impl Desk<'_> {
-    fn withhold(&mut self, resource: usize, device: &DeviceKey, why: &str) {
-        let why = format!("{} does not offer it: {why}", self.configs[resource].name);
-        self.withheld.push(Withheld { device: device.clone(), why });
+impl Draft<'_> {
+    fn exclude(&mut self, resource: usize, device: &DeviceKey, why: Exclusion) {
+        let resource = self.configs[resource].name.clone();
+        self.excluded.push(Excluded { device: device.clone(), resource, why });
     }
 
-    /// Leaves out what no container can have, and physical functions whose virtual ones are offered.
-    fn leave_out<'m>(&mut self, mut candidates: Vec<Candidate<'m>>) -> Vec<Candidate<'m>> {
+    /// Removes devices that no container can have, and physical functions whose virtual functions are offered.
+    fn retain_offerable<'m>(&mut self, mut candidates: Vec<Candidate<'m>>) -> Vec<Candidate<'m>> {
         for candidate in &candidates {
             let Some(obstacle) = &candidate.obstacle else { continue };
             for nth in &candidate.resources {
-                self.withhold(*nth, &candidate.key, obstacle);
+                self.exclude(*nth, &candidate.key, obstacle.clone());
             }
         }
         candidates.retain(|candidate| candidate.obstacle.is_none());
@@ -89,9 +93,7 @@ impl Desk<'_> {
                 let goes_together = |other: usize| other == *nth && configs[*nth].give == Give::All;
                 let other = physical.iter().find(|(function, other)| function == key && !goes_together(*other));
                 if let Some((_, other)) = other {
-                    let name = &configs[*other].name;
-                    let why = format!("{name} selects virtual functions of it; choose one or the other by `deviceIDs`");
-                    self.withhold(*nth, key, &why);
+                    self.exclude(*nth, key, Exclusion::VirtualFunctions(configs[*other].name.clone()));
                 }
                 other.is_none()
             });
@@ -99,9 +101,9 @@ impl Desk<'_> {
         candidates
     }
 
-    /// Makes the units of rails, and returns the devices in them.
+    /// Adds the units of rails, and returns the devices in them.
     fn make_rails(&mut self, candidates: &[Candidate]) -> BTreeSet<DeviceKey> {
-        // A GPU and its rail: the first one that selects it.
+        // The rail of a GPU is the first one that selects it.
         let (mut gpus, mut hcas) = (Vec::new(), Vec::new());
         for candidate in candidates {
             let mut rails = candidate.resources.iter().copied().filter(|nth| self.configs[*nth].kind == Kind::Rail);
@@ -110,12 +112,7 @@ impl Desk<'_> {
                     let Some(first) = rails.next() else { continue };
                     gpus.push((gpu, first, &candidate.key));
                     for nth in rails {
-                        let (name, line) = (&self.configs[first].name, self.configs[first].line);
-                        self.withhold(
-                            nth,
-                            &candidate.key,
-                            &format!("{name} (line {line}) selects it too and comes first"),
-                        );
+                        self.exclude(nth, &candidate.key, selected_before(&self.configs[first]));
                     }
                 }
                 Device::Hca(hca) => hcas.push((hca, rails.collect::<Vec<usize>>(), &candidate.key)),
@@ -132,8 +129,7 @@ impl Desk<'_> {
         let mut taken = BTreeSet::new();
         for ((gpu, rail, gpu_key), hca) in gpus.into_iter().zip(pairs) {
             let Some((hca, _, hca_key)) = hca.map(|hca| &hcas[hca]) else {
-                let why = "no HCA that it selects is left on the GPU's PCIe switch or root";
-                self.withhold(rail, gpu_key, why);
+                self.exclude(rail, gpu_key, Exclusion::NoHcaForRail);
                 continue;
             };
             self.units[rail].push(Unit {
@@ -146,7 +142,7 @@ impl Desk<'_> {
         taken
     }
 
-    /// The GPU for which a rail may need this device later.
+    /// The GPU that a rail may pair this device with later.
     fn awaited(&self, candidate: &Candidate, machine: &Machine) -> Option<PciAddress> {
         let Device::Hca(hca) = candidate.device else { return None };
         candidate.resources.iter().find(|nth| self.configs[**nth].kind == Kind::Rail)?;
@@ -155,7 +151,7 @@ impl Desk<'_> {
         unnamed.filter(|function| function.distance(&hca.place).is_some()).map(|function| function.pci).next()
     }
 
-    fn close(mut self) -> Assignment {
+    fn finish(mut self) -> Assignment {
         for (config, units) in self.configs.iter().zip(&mut self.units) {
             units.sort_by(|a, b| a.id.cmp(&b.id));
             if config.give == Give::All && !units.is_empty() {
@@ -168,6 +164,6 @@ impl Desk<'_> {
         }
         let resources = self.configs.iter().cloned().zip(self.units);
         let resources = resources.map(|(config, units)| Resource { config, units }).collect();
-        Assignment { resources, withheld: self.withheld }
+        Assignment { resources, excluded: self.excluded }
     }
 }

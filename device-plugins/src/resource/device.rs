@@ -1,13 +1,10 @@
-//! The devices of a machine as resources see them: what selects them, and what keeps them from being offered.
+//! Which resources select a device, and what prevents a device from being offered.
 
 use std::collections::BTreeSet;
 
-use super::units::DeviceKey;
+use super::units::{DeviceKey, Exclusion, UUID_BYTES_MAX};
 use crate::config::{Kind, Select};
 use crate::machine::{Gpu, Hca, Machine, MigSlice, RdmaMode};
-
-/// The most bytes of a UUID: the number of a shared ID comes behind it, as `::4095` at most, and an ID has 63.
-const UUID_BYTES_MOST: usize = 63 - "::4095".len();
 
 /// A device.
 #[derive(Clone, Copy)]
@@ -20,7 +17,7 @@ pub(super) enum Device<'m> {
 impl<'m> Device<'m> {
     /// All devices of a machine.
     pub(super) fn all(machine: &'m Machine) -> Vec<Self> {
-        let slices = |gpu: &'m Gpu| gpu.slices.iter().map(move |slice| Self::Slice(gpu, slice));
+        let slices = |gpu: &'m Gpu| gpu.slices().iter().map(move |slice| Self::Slice(gpu, slice));
         let gpus = machine.gpus.iter().flat_map(|gpu| std::iter::once(Self::Gpu(gpu)).chain(slices(gpu)));
         gpus.chain(machine.hcas.iter().map(Self::Hca)).collect()
     }
@@ -40,7 +37,7 @@ impl<'m> Device<'m> {
         }
     }
 
-    /// True if a resource may be made of this device.
+    /// True if a resource of this kind selects the device.
     pub(super) fn is_selected(self, kind: Kind, select: &Select) -> bool {
         let has =
             |list: &[String], text: &str| list.is_empty() || list.iter().any(|one| one.eq_ignore_ascii_case(text));
@@ -48,7 +45,7 @@ impl<'m> Device<'m> {
             let is_in = |part: &String, text: &&str| text.to_lowercase().contains(&part.to_lowercase());
             list.is_empty() || list.iter().any(|part| texts.iter().any(|text| is_in(part, text)))
         };
-        // A rail has two lists in one.
+        // A rail's `uuids` holds the UUIDs of GPUs and the GUIDs of HCAs.
         let is_one_of = |is_hca: bool, uuids: &[&str]| {
             let mut list = select.uuids.iter().filter(|uuid| kind != Kind::Rail || uuid.starts_with("GPU-") != is_hca);
             let is_any = list.clone().next().is_none();
@@ -74,38 +71,32 @@ impl<'m> Device<'m> {
         }
     }
 
-    /// Why no container can have it, if none can.
-    fn obstacle(self, machine: &Machine) -> Option<String> {
+    /// Why no resource can offer it, if none can.
+    fn obstacle(self, machine: &Machine) -> Option<Exclusion> {
         let uuid = |uuid: &str| {
-            let is_sound =
-                (1..=UUID_BYTES_MOST).contains(&uuid.len()) && uuid.bytes().all(|byte| byte.is_ascii_graphic());
-            (!is_sound).then(|| format!("its UUID is not 1 to {UUID_BYTES_MOST} printable characters"))
+            let is_valid =
+                (1..=UUID_BYTES_MAX).contains(&uuid.len()) && uuid.bytes().all(|byte| byte.is_ascii_graphic());
+            (!is_valid).then_some(Exclusion::Uuid)
         };
         match self {
-            Self::Gpu(gpu) if gpu.mig => Some("it is cut into MIG slices: offer them by `kind: mig`".to_owned()),
+            Self::Gpu(Gpu { mig: Some(_), .. }) => Some(Exclusion::MigMode),
             Self::Gpu(gpu) => uuid(&gpu.uuid),
             Self::Slice(_, slice) => uuid(&slice.uuid),
-            Self::Hca(_) if machine.rdma_mode == RdmaMode::Exclusive => Some(
-                "RDMA devices belong to network namespaces on this node (`rdma system show` says exclusive), so that a CNI plugin \
-                 would have to move it: run `rdma system set netns shared` before any pod starts"
-                    .to_owned(),
-            ),
-            Self::Hca(hca) if hca.uverbs.is_none() => {
-                Some("it has no uverbs device: load the module ib_uverbs".to_owned())
-            }
+            Self::Hca(_) if machine.rdma_mode == RdmaMode::Exclusive => Some(Exclusion::ExclusiveNamespaces),
+            Self::Hca(hca) if hca.uverbs.is_none() => Some(Exclusion::NoUverbs),
             Self::Hca(_) => None,
         }
     }
 }
 
-/// A device and the resources that select it.
+/// A device, and the resources that select it.
 pub(super) struct Candidate<'m> {
     pub(super) device: Device<'m>,
     pub(super) key: DeviceKey,
-    /// Their places in the configuration.
+    /// Their indexes in the configuration.
     pub(super) resources: Vec<usize>,
     /// Why none of them can offer it.
-    pub(super) obstacle: Option<String>,
+    pub(super) obstacle: Option<Exclusion>,
 }
 
 /// The devices that a resource selects.
@@ -114,7 +105,7 @@ pub(super) fn candidates<'m>(machine: &'m Machine, resources: &[crate::config::R
     let candidate = |device: Device<'m>| {
         let is_selected = |nth: &usize| device.is_selected(resources[*nth].kind, &resources[*nth].select);
         let key = device.key();
-        let twice = (!seen.insert(key.clone())).then(|| format!("another device is also called {key}"));
+        let twice = (!seen.insert(key.clone())).then(|| Exclusion::Duplicate(key.clone()));
         let obstacle = device.obstacle(machine).or(twice);
         Candidate { device, key, resources: (0..resources.len()).filter(is_selected).collect(), obstacle }
     };

@@ -68,7 +68,7 @@ mod tests {
     proptest! {
         // SEMANTICS: D3
         #[test]
-        fn no_way_is_cheaper(costs in (0..5_usize).prop_flat_map(|rows| {
+        fn no_pairing_is_cheaper(costs in (0..5_usize).prop_flat_map(|rows| {
             prop::collection::vec(prop::collection::vec(0..20_i64, 5), rows)
         })) {
             let least = least_cost(costs.len(), 5, |row, column| costs[row][column]);

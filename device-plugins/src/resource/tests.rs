@@ -10,7 +10,7 @@ pub(crate) fn config(text: &str) -> Config {
     Config::parse("config.yaml", text).unwrap()
 }
 
-/// A resource a line, with its units; and what is withheld.
+/// A resource a line, with its units; and what is excluded.
 fn shown(assignment: &Assignment) -> String {
     let mut text = String::new();
     for resource in &assignment.resources {
@@ -21,8 +21,8 @@ fn shown(assignment: &Assignment) -> String {
         }
         text += "\n";
     }
-    for withheld in &assignment.withheld {
-        text += &format!("- {}: {}\n", withheld.device, withheld.why);
+    for excluded in &assignment.excluded {
+        text += &format!("- {}: {}\n", excluded.device, excluded);
     }
     text
 }
@@ -59,7 +59,7 @@ a/rail: GPU-0=GPU-0+0000:30:01.0@{0} GPU-1=GPU-1+0000:31:01.0@{0} GPU-2=GPU-2+00
 
 // SEMANTICS: D3
 #[test]
-fn of_three_hcas_on_a_switch_the_first_by_address_is_in_the_rail() {
+fn the_rail_has_the_first_of_three_hcas_on_a_switch_by_address() {
     let hcas = || (1..4).map(|slot| hca(&format!("mlx5_{slot}"), place(0, 0, slot))).collect::<Vec<_>>();
     let machine = machine(vec![gpu("a", place(0, 0, 0))], hcas());
     assigns(
@@ -76,7 +76,7 @@ fn where_hcas_are_few_the_nearest_gpus_have_them() {
     // One HCA on the second GPU's switch, one on a switch without GPUs; the third GPU is on another root.
     let gpus = vec![gpu("a", place(0, 0, 0)), gpu("b", place(0, 1, 0)), gpu("c", place(1, 0, 0))];
     let near = hca("near", place(0, 1, 1));
-    let why = "a/rail does not offer it: no HCA that it selects is left on the GPU's PCIe switch or root";
+    let why = "a/rail does not offer it: no selected HCA is left on the GPU's PCIe switch or root complex";
     assigns(
         &machine(gpus.clone(), vec![near.clone()]),
         RAIL,
@@ -91,7 +91,7 @@ fn where_hcas_are_few_the_nearest_gpus_have_them() {
 
 // SEMANTICS: D4
 #[test]
-fn hcas_of_rails_wait_for_the_gpus_that_nvml_has_not_named() {
+fn hcas_of_rails_wait_for_the_gpus_that_nvml_does_not_list_yet() {
     let gpus = [gpu("a", place(0, 0, 0)), gpu("b", place(0, 1, 0)), gpu("c", place(1, 0, 0))];
     let hcas = vec![
         hca("a", place(0, 0, 1)),
@@ -108,7 +108,7 @@ fn hcas_of_rails_wait_for_the_gpus_that_nvml_has_not_named() {
     };
     let waits = |hca: &str, gpu: &str| {
         format!(
-            "- {hca}: a/hca does not offer it: a rail may need it for the GPU at {gpu}, which NVML does not name (yet)\n"
+            "- {hca}: a/hca does not offer it: a rail may need it for the GPU at {gpu}, which NVML does not list yet\n"
         )
     };
     // No rail selects the last one, and there is no GPU near the one before.
@@ -142,7 +142,7 @@ fn hcas_of_rails_wait_for_the_gpus_that_nvml_has_not_named() {
 }
 
 #[test]
-fn of_equal_ways_the_first_gpu_has_the_nearer_hca() {
+fn among_equal_pairings_the_first_gpu_has_the_nearer_hca() {
     let gpus = vec![gpu("a", place(0, 1, 0)), gpu("b", place(0, 1, 1))];
     assigns(
         &machine(gpus, vec![hca("far", place(0, 0, 0)), hca("near", place(0, 1, 2))]),
@@ -182,22 +182,21 @@ fn hcas_that_a_cni_plugin_must_move_are_not_offered() {
         "{text}"
     );
     assert!(text.contains("`rdma system set netns shared`"), "{text}");
-    assert!(text.contains("- GPU-a: a/rail does not offer it: no HCA"), "{text}");
+    assert!(text.contains("- GPU-a: a/rail does not offer it: no selected HCA is left"), "{text}");
 }
 
 // SEMANTICS: D4
 #[test]
-fn a_gpu_that_is_cut_is_offered_in_slices() {
+fn a_gpu_in_mig_mode_is_offered_in_slices() {
     let mut cut = gpu("cut", place(0, 0, 0));
-    cut.mig = true;
-    cut.slices = vec![slice("1", "1g.10gb"), slice("2", "1g.10gb"), slice("3", "3g.40gb")];
+    cut.mig = Some(vec![slice("1", "1g.10gb"), slice("2", "1g.10gb"), slice("3", "3g.40gb")]);
     let whole = gpu("whole", place(0, 1, 0));
     assigns(
         &machine(vec![cut, whole], Vec::new()),
         "resources:\n- {name: a/gpu, kind: gpu}\n- {name: a/small, kind: mig, select: {models: [1G.10gb]}}\n\
          - {name: a/large, kind: mig, select: {uuids: [MIG-3]}}\n",
         "a/gpu: GPU-whole=GPU-whole@{0}\na/small: MIG-1=MIG-1@{0} MIG-2=MIG-2@{0}\na/large: MIG-3=MIG-3@{0}\n\
-         - GPU-cut: a/gpu does not offer it: it is cut into MIG slices: offer them by `kind: mig`\n",
+         - GPU-cut: a/gpu does not offer it: it is in MIG mode: offer its slices with `kind: mig`\n",
     );
 }
 
@@ -231,14 +230,14 @@ fn a_physical_function_gives_way_to_its_virtual_ones() {
          - {name: a/hca, kind: rdma, select: {deviceIDs: [101e]}}\n",
         &format!(
             "a/rail:\na/hca: 0000:30:01.1=0000:30:01.1@{{0}} 0000:30:01.2=0000:30:01.2@{{0}}\n- 0000:30:01.0: {why}\n\
-             - GPU-a: a/rail does not offer it: no HCA that it selects is left on the GPU's PCIe switch or root\n"
+             - GPU-a: a/rail does not offer it: no selected HCA is left on the GPU's PCIe switch or root complex\n"
         ),
     );
 }
 
 // SEMANTICS: D4
 #[test]
-fn devices_that_cannot_be_given_are_withheld_with_the_reason() {
+fn devices_that_cannot_be_offered_are_excluded_with_the_reason() {
     let mut broken = hca("mlx5_0", place(0, 0, 1));
     broken.uverbs = None;
     let mut nameless = gpu("", place(0, 2, 0));
@@ -274,7 +273,7 @@ fn two_resources_that_select_one_device_are_refused_at_start_and_the_first_has_w
         &machine("y"),
         text,
         "a/first: 0000:30:01.0=0000:30:01.0@{0}\na/second:\n\
-         - 0000:30:01.0: a/second does not offer it: a/first (line 2) selects it too and comes first\n",
+         - 0000:30:01.0: a/second does not offer it: a/first (line 2) also selects it and comes first\n",
     );
 }
 
@@ -294,7 +293,7 @@ fn two_rails_may_select_one_hca_but_not_one_gpu() {
     let text = shown(&assign(&eight(), &both));
     assert!(text.contains("a/one: GPU-0=GPU-0+0000:30:01.0@{0}\na/two: GPU-1=GPU-1+0000:31:01.0@{0}\n"), "{text}");
     assert!(
-        text.contains("- GPU-0: a/two does not offer it: a/one (line 2) selects it too and comes first\n"),
+        text.contains("- GPU-0: a/two does not offer it: a/one (line 2) also selects it and comes first\n"),
         "{text}"
     );
 }
@@ -364,5 +363,5 @@ fn ids_of_all_devices_are_as_many_as_containers_may_have_them() {
     // Without devices there is nothing to give.
     let nothing = assign(&Machine::default(), &config(json));
     assert_eq!(nothing.resources[0].ids().count(), 0);
-    assert_eq!(nothing.withheld, []);
+    assert_eq!(nothing.excluded, []);
 }

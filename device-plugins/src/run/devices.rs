@@ -1,15 +1,14 @@
 //! Follows sysfs and the GPUs' driver.
 //!
-//! Sysfs is looked at beside everything else, one look at a time: while the firmware of an HCA hangs, the driver's news go on.
-//! The ports' states that are told are always those of the newest look at the ports, so that the next one is told whatever
-//! differs from them.
+//! Sysfs is read in the background, one look at a time, so a hanging HCA firmware does not delay news of the driver. The port states
+//! that were sent are always those of the newest look, so the next look reports any difference.
 
 mod sysfs;
 
 #[cfg(test)]
-mod oddities;
-#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod warnings;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,56 +22,55 @@ use tracing::warn;
 
 use crate::health::Event as HealthEvent;
 use crate::inventory::{self, Roots};
-use crate::machine::{Gpu, Machine, Oddity, Place};
+use crate::machine::{Gpu, Machine, Place, Warning};
 use crate::nvml::DriverNews;
 use crate::state::Event;
 use sysfs::{Look, Read, Sysfs};
 
-/// How often the states of ports are read: with a margin below the second within which a fault is to be known.
+/// How often port states are read: a margin below one second, within which a fault must be known.
 const PORTS_EVERY: Duration = Duration::from_millis(750);
 
-/// How often all of sysfs is read, for what no port tells: addresses, virtual functions, network interfaces. It opens thousands of
-/// files.
+/// How often all of sysfs is read, for addresses, virtual functions and network interfaces. It opens thousands of files.
 const ALL_EVERY: Duration = Duration::from_secs(60);
 
-/// All of sysfs is read so soon after a port or an HCA has changed: its addresses and device nodes change with it, a moment later.
+/// The delay of a full read after a port or an HCA has changed: its addresses and device nodes change a moment later.
 const ALL_AFTER_CHANGE: Duration = Duration::from_secs(5);
 
-/// The longest that the first machine waits for the GPUs' driver.
+/// How long the first machine waits for the GPU driver.
 const FIRST: Duration = Duration::from_secs(2);
 
-/// What helps where there are GPUs and no library or driver of theirs.
+/// The remedy on a node that has GPUs but no driver or library.
 const LIBRARY_REMEDY: &str =
     "install NVIDIA's driver on the node, and let its library reach this pod (`runtimeClassName: nvidia`)";
 
-/// A look that takes longer is worth a warning.
+/// A look that takes longer is logged.
 const LOOK_SLOW: Duration = Duration::from_secs(10);
 
-/// What is known of the node's devices.
+/// The node's devices, as far as they are known.
 pub(super) struct Devices {
     roots: Roots,
-    /// The driver's library, which tells the news.
+    /// The driver's library.
     library: PathBuf,
     news: mpsc::Receiver<DriverNews>,
     sysfs: Arc<Mutex<Sysfs>>,
-    /// The look that has not ended, if there is one.
+    /// The look in progress, if any.
     looks: JoinSet<Look>,
-    /// When everything is to be read again.
+    /// When the next full read is due.
     all_due: Instant,
-    /// Shared with the looks, of which there is one each time that ports are read.
+    /// Shared with the looks; every reading of the ports is one.
     gpus: Arc<Vec<Gpu>>,
     driver: Option<String>,
-    /// What the driver could not tell.
-    oddities: Vec<Oddity>,
-    /// Why the driver tells nothing, and what helps.
+    /// The driver's warnings.
+    warnings: Vec<Warning>,
+    /// Why the driver reports nothing, and the remedy.
     trouble: Option<String>,
-    /// What was last said of GPUs that it tells nothing of.
-    said: Option<Oddity>,
-    /// Other GPUs were told since the look began.
+    /// The last logged warning about GPUs that the driver does not list.
+    logged: Option<Warning>,
+    /// The driver has reported other GPUs since the look began.
     has_newer_gpus: bool,
     machine: Option<Machine>,
-    /// Events that [`Self::first`] has met.
-    met: Vec<HealthEvent>,
+    /// Events that [`Self::first`] has collected.
+    pending: Vec<HealthEvent>,
 }
 
 impl Devices {
@@ -91,23 +89,23 @@ impl Devices {
             all_due: Instant::now(),
             gpus: Arc::default(),
             driver: None,
-            oddities: Vec::new(),
+            warnings: Vec::new(),
             trouble: None,
-            said: None,
+            logged: None,
             has_newer_gpus: false,
             machine: None,
-            met: Vec::new(),
+            pending: Vec::new(),
         }
     }
 
-    /// The machine as it is at first: with its GPUs, if their driver tells them soon.
+    /// The first machine; with GPUs, if their driver answers soon.
     pub(super) async fn first(&mut self) -> Machine {
         let due = Instant::now() + FIRST;
         let mut is_answered = false;
-        let mut met = Vec::new();
+        let mut pending = Vec::new();
         while !is_answered && let Ok(Some(news)) = timeout_at(due, self.news.recv()).await {
             is_answered = matches!(news, DriverNews::Answered | DriverNews::Failed { .. } | DriverNews::Absent { .. });
-            met.extend(self.hear(news));
+            pending.extend(self.apply(news));
         }
         self.begin_look();
         let look = loop {
@@ -116,19 +114,19 @@ impl Devices {
                 Err(_) => warn_of_slow_look(),
             }
         };
-        self.met = look.map(|look| self.see(look)).unwrap_or_default();
-        self.met.extend(met);
+        self.pending = look.map(|look| self.see(look)).unwrap_or_default();
+        self.pending.extend(pending);
         self.machine.clone().unwrap_or_default()
     }
 
-    /// Sends what changes until `stop`.
+    /// Sends changes until `stop`.
     pub(super) async fn follow(mut self, events: mpsc::Sender<Event>, stop: CancellationToken) {
-        let mut told = std::mem::take(&mut self.met);
+        let mut changes = std::mem::take(&mut self.pending);
         let mut tick = interval(PORTS_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut slow_at = Instant::now();
         loop {
-            for event in told.drain(..) {
+            for event in changes.drain(..) {
                 if events.send(Event::Health(event)).await.is_err() {
                     return;
                 }
@@ -137,13 +135,13 @@ impl Devices {
                 () = stop.cancelled() => return,
                 Some(news) = self.news.recv() => {
                     let is_gpus = matches!(news, DriverNews::Gpus { .. });
-                    told = self.hear(news);
+                    changes = self.apply(news);
                     if is_gpus {
-                        told.extend(self.place_gpus().await);
+                        changes.extend(self.place_gpus().await);
                     }
-                    told.extend(self.tell_oddities());
+                    changes.extend(self.report_warnings());
                 }
-                Some(look) = self.looks.join_next() => told = self.see(look),
+                Some(look) = self.looks.join_next() => changes = self.see(look),
                 _ = tick.tick() => {
                     if self.looks.is_empty() {
                         self.begin_look();
@@ -157,14 +155,14 @@ impl Devices {
         }
     }
 
-    /// Takes the driver's news in.
-    fn hear(&mut self, news: DriverNews) -> Vec<HealthEvent> {
+    /// Applies news of the driver.
+    fn apply(&mut self, news: DriverNews) -> Vec<HealthEvent> {
         vec![match news {
-            DriverNews::Gpus { driver, gpus, oddities } => {
-                for oddity in &oddities {
-                    warn!(at = oddity.at, why = oddity.why, "a GPU cannot be read as it should be");
+            DriverNews::Gpus { driver, gpus, warnings } => {
+                for warning in &warnings {
+                    warn!(at = warning.at, why = warning.why, "unexpected data of a GPU");
                 }
-                (self.driver, self.gpus, self.oddities) = (Some(driver), Arc::new(gpus), oddities);
+                (self.driver, self.gpus, self.warnings) = (Some(driver), Arc::new(gpus), warnings);
                 return Vec::new();
             }
             DriverNews::Xid { gpu, slice, xid } => HealthEvent::Xid { gpu, slice, xid },
@@ -185,32 +183,32 @@ impl Devices {
         }]
     }
 
-    /// What is odd about the GPUs of a machine. A driver that has named none of them although sysfs has some is also logged, once.
-    fn update_oddities(&mut self, functions: &[Place]) -> Vec<Oddity> {
+    /// The warnings about the GPUs of a machine. If the driver lists none although sysfs has some, that is also logged once.
+    fn update_warnings(&mut self, functions: &[Place]) -> Vec<Warning> {
         let trouble = self.trouble.as_ref().filter(|_| self.gpus.is_empty() && !functions.is_empty());
-        let unnamed = trouble.map(|trouble| Oddity {
+        let unnamed = trouble.map(|trouble| Warning {
             at: self.library.display().to_string(),
             why: format!("{} GPUs on the PCI bus are not offered: {trouble}", functions.len()),
         });
-        if let Some(Oddity { at, why }) = unnamed.as_ref().filter(|unnamed| self.said.as_ref() != Some(*unnamed)) {
-            warn!(library = at, why, "the node's GPUs are not offered");
+        if let Some(Warning { at, why }) = unnamed.as_ref().filter(|unnamed| self.logged.as_ref() != Some(*unnamed)) {
+            warn!(library = at, why, "GPUs on the PCI bus are not offered");
         }
-        self.said.clone_from(&unnamed);
-        self.oddities.iter().cloned().chain(unnamed).collect()
+        self.logged.clone_from(&unnamed);
+        self.warnings.iter().cloned().chain(unnamed).collect()
     }
 
-    /// Tells the machine if something else is odd about its GPUs than before.
-    fn tell_oddities(&mut self) -> Option<HealthEvent> {
+    /// Reports the machine if the warnings about its GPUs have changed.
+    fn report_warnings(&mut self) -> Option<HealthEvent> {
         let mut machine = self.machine.take()?;
-        let oddities = self.update_oddities(&machine.gpu_functions);
-        let is_changed = oddities != machine.gpu_oddities;
-        machine.gpu_oddities = oddities;
-        let told = is_changed.then(|| HealthEvent::Machine(machine.clone()));
+        let warnings = self.update_warnings(&machine.gpu_functions);
+        let is_changed = warnings != machine.gpu_warnings;
+        machine.gpu_warnings = warnings;
+        let changes = is_changed.then(|| HealthEvent::Machine(machine.clone()));
         self.machine = Some(machine);
-        told
+        changes
     }
 
-    /// Finds the places of other GPUs than before: what the driver tells next is of these.
+    /// Locates the GPUs that the driver has just listed: its next news are about them.
     async fn place_gpus(&mut self) -> Option<HealthEvent> {
         (self.has_newer_gpus, self.all_due) = (true, Instant::now());
         let (roots, gpus) = (self.roots.clone(), Arc::clone(&self.gpus));
@@ -219,14 +217,14 @@ impl Devices {
         match placed {
             Ok(gpus) => {
                 (machine.gpus, machine.gpu_driver) = (gpus, self.driver.clone());
-                machine.gpu_oddities.clone_from(&self.oddities);
+                machine.gpu_warnings.clone_from(&self.warnings);
             }
-            Err(error) => warn!(%error, "the places of GPUs cannot be read"),
+            Err(error) => warn!(%error, "cannot locate the GPUs in sysfs"),
         }
         Some(HealthEvent::Machine(machine.clone()))
     }
 
-    /// Has sysfs looked at, which is [seen](Self::see) later.
+    /// Starts a look at sysfs, whose result [`Self::see`] applies.
     fn begin_look(&mut self) {
         let everything = self.all_due <= Instant::now();
         if everything {
@@ -239,37 +237,37 @@ impl Devices {
         });
     }
 
-    /// Takes a look's findings in.
+    /// Applies the result of a look.
     fn see(&mut self, look: Result<Look, tokio::task::JoinError>) -> Vec<HealthEvent> {
         let Look { machine, ports, is_changed } = match look {
             Ok(look) => look,
             Err(error) => {
-                warn!(%error, "sysfs cannot be read");
+                warn!(%error, "cannot read sysfs");
                 return Vec::new();
             }
         };
         if is_changed {
             self.all_due = self.all_due.min(Instant::now() + ALL_AFTER_CHANGE);
         }
-        let mut told = Vec::new();
+        let mut changes = Vec::new();
         if let Some(mut machine) = machine {
-            machine.gpu_oddities = self.update_oddities(&machine.gpu_functions);
+            machine.gpu_warnings = self.update_warnings(&machine.gpu_functions);
             if let Some(known) = self.machine.as_ref().filter(|_| self.has_newer_gpus) {
                 machine.gpus.clone_from(&known.gpus);
                 machine.gpu_driver.clone_from(&known.gpu_driver);
             }
             if self.machine.as_ref() != Some(&machine) {
-                told.push(HealthEvent::Machine(machine.clone()));
+                changes.push(HealthEvent::Machine(machine.clone()));
                 self.machine = Some(machine);
             }
         }
-        if is_changed || !told.is_empty() {
-            told.push(HealthEvent::Ports(ports));
+        if is_changed || !changes.is_empty() {
+            changes.push(HealthEvent::Ports(ports));
         }
-        told
+        changes
     }
 }
 
 fn warn_of_slow_look() {
-    warn!("sysfs has not been read for long: the firmware of an HCA may hang; restart the node if this lasts");
+    warn!("a read of sysfs does not return: the firmware of an HCA may hang; restart the node if this persists");
 }

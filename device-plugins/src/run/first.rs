@@ -1,4 +1,4 @@
-//! What is waited for before others are told of devices.
+//! The wait before devices are offered.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use tokio::time::{Instant, timeout_at};
 use crate::nri::Status;
 use crate::view::View;
 
-/// Waits until the views tell whether the container runtime asks the NRI plugin, which has been started after `status` was
-/// subscribed to, but not longer than `due`. Else devices whose limits need it would be out of service for a moment at every start.
+/// Waits until the views know whether the container runtime calls the NRI plugin, but not after `due`. Without this wait, devices
+/// whose limits need NRI would be out of service for a moment at every start. The plugin must start after `status` was subscribed to.
 pub(super) async fn nri(mut status: watch::Receiver<Status>, mut views: watch::Receiver<Arc<View>>, due: Instant) {
-    let told = async {
+    let known = async {
         if status.changed().await.is_ok() && *status.borrow() == Status::Connected {
             // If it fails, there will be no more views.
             let _ = views.wait_for(|view| view.capabilities.nri.is_none()).await;
         }
     };
-    // A runtime that is late is told of by later views.
-    let _ = timeout_at(due, told).await;
+    // Later views report a runtime that is late.
+    let _ = timeout_at(due, known).await;
 }
 
 #[cfg(test)]
@@ -30,7 +30,7 @@ mod tests {
     const MOST: Duration = Duration::from_secs(2);
 
     #[tokio::test(start_paused = true)]
-    async fn a_view_that_knows_the_runtime_is_waited_for_and_not_for_ever() {
+    async fn the_wait_for_a_view_with_nri_is_bounded() {
         let away = || Status::Away("not tried yet".into());
         let begin = || (watch::Sender::new(away()), watch::Sender::new(Arc::new(View::default())));
         let waited = async |task: tokio::task::JoinHandle<()>, since: Instant| {
@@ -41,7 +41,7 @@ mod tests {
         let task = tokio::spawn(nri(status.subscribe(), views.subscribe(), since + MOST));
         status.send_replace(Status::Connected);
         tokio::time::sleep(Duration::from_millis(100)).await;
-        assert!(!task.is_finished(), "the views do not tell yet");
+        assert!(!task.is_finished(), "the views do not know yet");
         views.send_modify(|view| Arc::make_mut(view).capabilities.nri = None);
         assert_eq!(waited(task, since).await, Duration::from_millis(100));
 

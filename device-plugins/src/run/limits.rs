@@ -1,4 +1,4 @@
-//! Follows what limits can be kept on the node.
+//! Follows which limits can be enforced on the node.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::limits::host;
 use crate::nri::Status;
 use crate::state::Event;
 
-/// How often the host is looked at.
+/// How often the host is probed.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// How long NRI may be away before that counts: as long as the runtime is being started again, nothing else starts.
+/// How long NRI may be absent before that counts: while the runtime restarts, no container starts.
 const NRI_AWAY: Duration = Duration::from_secs(10);
 
 pub(super) struct Limits {
@@ -25,37 +25,37 @@ pub(super) struct Limits {
     pub(super) hook: PathBuf,
     pub(super) host: host::Settings,
     pub(super) nri: watch::Receiver<Status>,
-    /// Two processes would replace each other's hook again and again: the newest one installs it.
+    /// Only the newest process installs the hook: two would replace each other's repeatedly.
     pub(super) instance: Begun,
-    /// When NRI was lost, once it was there.
+    /// Whether and when NRI was lost.
     pub(super) lost: Lost,
-    /// Whether the runtime has CDI, by which containers get the hook.
+    /// Whether the runtime has CDI, which adds the hook to containers.
     pub(super) cdi: bool,
 }
 
 /// Whether NRI was lost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Lost {
-    /// It was never there.
+    /// It was never connected.
     #[default]
     Never,
-    /// It is there.
+    /// It is connected.
     Not,
     /// Since then.
     Since(Instant),
 }
 
 impl Limits {
-    /// Installs the hook, and tells what can be kept, until `stop`.
+    /// Installs the hook, and reports capabilities until `stop`.
     pub(super) async fn follow(mut self, events: mpsc::Sender<Event>, stop: CancellationToken) {
-        let mut told = None;
+        let mut sent = None;
         loop {
             let capabilities = self.look().await;
-            if told.as_ref() != Some(&capabilities) {
+            if sent.as_ref() != Some(&capabilities) {
                 if events.send(Event::Capabilities(capabilities.clone())).await.is_err() {
                     return;
                 }
-                told = Some(capabilities);
+                sent = Some(capabilities);
             }
             let wait = match self.lost {
                 Lost::Since(lost) => Some(NRI_AWAY.saturating_sub(lost.elapsed())).filter(|left| !left.is_zero()),
@@ -80,7 +80,7 @@ impl Limits {
                 None
             }
             (Status::Away(_), Lost::Since(lost)) if lost.elapsed() < NRI_AWAY => None,
-            (Status::Away(why), _) => Some(format!("the container runtime does not ask the NRI plugin: {why}")),
+            (Status::Away(why), _) => Some(format!("the container runtime does not call the NRI plugin: {why}")),
         };
         let (program, host, instance) = (self.hook.clone(), self.host.clone(), self.instance.clone());
         let looked = tokio::task::spawn_blocking(move || {
@@ -95,18 +95,18 @@ impl Limits {
             Err(error) => return Capabilities { nri: Some(error.to_string()), ..without_hook(&error.to_string()) },
         };
         if let Err(why) = installed {
-            warn!(why, "the hook that limits RDMA objects cannot be installed");
-            // One that is there from before does its work.
+            warn!(why, "cannot install the hook that limits RDMA objects");
+            // An earlier version of the hook still works.
             found.hook = found.hook.map(|_| why);
         }
         if self.cdi {
             return found;
         }
-        Capabilities { nri: found.nri, ..without_hook("containers get the hook by CDI, which --no-cdi switches off") }
+        Capabilities { nri: found.nri, ..without_hook("CDI adds the hook to containers, and --no-cdi turns it off") }
     }
 }
 
-/// No limit of RDMA objects can be kept.
+/// No limit of RDMA objects can be enforced.
 fn without_hook(why: &str) -> Capabilities {
     let why = Some(why.to_owned());
     Capabilities { controller: why.clone(), hook: why, nri: None, unified: false }
@@ -166,14 +166,14 @@ mod tests {
 
     // SEMANTICS: D19
     #[tokio::test(start_paused = true)]
-    async fn nri_may_be_away_for_a_moment_once_it_was_there() {
+    async fn a_short_absence_of_nri_after_a_connection_is_tolerated() {
         let folder = tempfile::tempdir().unwrap();
         let away = |why: &str| Status::Away(why.into());
         let status = watch::Sender::new(away("not tried yet"));
-        let (events, mut heard) = mpsc::channel(8);
+        let (events, mut received) = mpsc::channel(8);
         let (stop, limits) = (CancellationToken::new(), host(folder.path(), status.subscribe()));
         let following = tokio::spawn(limits.follow(events, stop.clone()));
-        let mut next = async || match heard.recv().await.unwrap() {
+        let mut next = async || match received.recv().await.unwrap() {
             Event::Capabilities(found) => found.nri.is_none(),
             other => panic!("{other:?}"),
         };

@@ -50,7 +50,7 @@ pub fn load(path: &Path, boot: &str) -> Vec<Remembered> {
         Ok(_) => Vec::new(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(error) => {
-            warn!(path = %path.display(), %error, "faults of GPUs before this start are forgotten");
+            warn!(path = %path.display(), %error, "cannot read the GPU faults of earlier processes");
             Vec::new()
         }
     }
@@ -82,7 +82,7 @@ pub async fn keep(
         let result = tokio::task::spawn_blocking(move || write(&target, &kept)).await;
         match result.unwrap_or_else(|panic| Err(io::Error::other(panic))) {
             Ok(()) => written = faults,
-            Err(error) => warn!(path = %path.display(), %error, "faults of GPUs cannot be kept over a restart"),
+            Err(error) => warn!(path = %path.display(), %error, "cannot save GPU faults for a restart"),
         }
     }
 }

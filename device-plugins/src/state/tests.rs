@@ -2,7 +2,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::config::{self, Give, HealthConfig, Kind, Limits, Mode, ResourceConfig, ResourceName, Select, XidAction};
+use crate::config::{
+    self, ConfigError, Give, HealthConfig, Kind, Limits, Mode, Refusal, ResourceConfig, ResourceName, Select, XidAction,
+};
 use crate::health::{PortSeen, Reason, RecoveryAction};
 use crate::machine::{Gpu, Hca, PciAddress, PhysState, Place, Port, PortState};
 use crate::resource::Unit;
@@ -57,11 +59,12 @@ fn assign(machine: &Machine, config: &Config) -> Assignment {
         devices.iter().map(unit).collect()
     };
     let resource = |config: &ResourceConfig| Resource { config: config.clone(), units: units(config.kind) };
-    Assignment { resources: config.resources.iter().map(resource).collect(), withheld: Vec::new() }
+    Assignment { resources: config.resources.iter().map(resource).collect(), excluded: Vec::new() }
 }
 
-fn check(_: &Machine, config: &Config) -> Result<(), String> {
-    if config.resources.len() > 2 { Err("two resources claim one device".to_owned()) } else { Ok(()) }
+fn check(_: &Machine, config: &Config) -> Result<(), Refusal> {
+    let refusal = || Refusal { line: 7, why: "two resources claim one device".to_owned() };
+    if config.resources.len() > 2 { Err(refusal()) } else { Ok(()) }
 }
 
 const RULES: Rules = Rules { assign, check };
@@ -87,7 +90,7 @@ fn later(now: Now, seconds: u64) -> Now {
     Now { instant: now.instant + passed, wall: now.wall + passed }
 }
 
-fn hear_all(state: &mut State, now: Now) {
+fn send_all(state: &mut State, now: Now) {
     state.apply(Some(Event::Capabilities(there())), now);
     state.apply(Some(Event::Health(health::Event::DriverAnswered)), now);
     state.apply(Some(Event::Health(health::Event::Machine(machine()))), now);
@@ -95,7 +98,7 @@ fn hear_all(state: &mut State, now: Now) {
 
 // SEMANTICS: D11
 #[test]
-fn the_first_view_waits_for_all_that_it_needs_and_not_for_ever() {
+fn the_wait_for_the_inputs_of_the_first_view_is_bounded() {
     let start = now();
     let mut state = State::new(both(), RULES, &[], start);
     state.apply(Some(Event::Capabilities(there())), start);
@@ -119,10 +122,10 @@ fn the_first_view_waits_for_all_that_it_needs_and_not_for_ever() {
 }
 
 #[test]
-fn the_view_is_another_only_if_something_changed() {
+fn the_view_is_replaced_only_by_a_change() {
     let start = now();
     let mut state = State::new(both(), RULES, &[], start);
-    hear_all(&mut state, start);
+    send_all(&mut state, start);
     let first = Arc::clone(state.view());
     for event in [port(1, true), port(2, true), Event::Config(Ok(both())), Event::Capabilities(there()), port(1, false)]
     {
@@ -151,9 +154,10 @@ fn the_view_is_another_only_if_something_changed() {
 fn a_wrong_configuration_leaves_the_old_one_in_force_and_a_right_one_replaces_it() {
     let start = now();
     let mut state = State::new(both(), RULES, &[], start);
-    hear_all(&mut state, start);
-    let wrong = "larder.yaml: line 3: unknown key `shrae`";
-    state.apply(Some(Event::Config(Err(wrong.to_owned()))), start);
+    send_all(&mut state, start);
+    let wrong = "larder.yaml, line 3: unknown field `shrae`";
+    let refusal = Refusal { line: 3, why: "unknown field `shrae`".to_owned() };
+    state.apply(Some(Event::Config(Err(refusal.of("larder.yaml")))), start);
     assert_eq!((state.view().refused_config.as_deref(), state.view().resources.len()), (Some(wrong), 2));
     // Other things go on meanwhile, and do not make it right.
     state.apply(Some(xid(3, 95)), start);
@@ -161,25 +165,25 @@ fn a_wrong_configuration_leaves_the_old_one_in_force_and_a_right_one_replaces_it
     // One that can be read, but not be in force on this machine.
     let three = config(&["larder.dev/gpu", "larder.dev/a", "larder.dev/b"], None);
     state.apply(Some(Event::Config(Ok(three))), start);
-    assert_eq!(state.view().refused_config.as_deref(), Some("two resources claim one device"));
+    assert_eq!(state.view().refused_config.as_deref(), Some("larder.yaml, line 7: two resources claim one device"));
     assert_eq!(state.view().resources.len(), 2);
 
     let mut new = config(&["rdma/hca"], None);
     new.health.gpu_quiet = Duration::from_secs(1000);
     state.apply(Some(Event::Config(Ok(new))), start);
     assert_eq!((state.view().refused_config.as_deref(), state.view().resources.len()), (None, 1));
-    let told = Event::Health(health::Event::Recovery { gpu: "GPU-3".to_owned(), action: RecoveryAction::None });
-    state.apply(Some(told), start);
+    let event = Event::Health(health::Event::Recovery { gpu: "GPU-3".to_owned(), action: RecoveryAction::None });
+    state.apply(Some(event), start);
     assert_eq!(state.next(), Some(start.instant + Duration::from_secs(1000)));
 }
 
 // SEMANTICS: D19
 #[test]
-fn required_limits_that_cannot_be_kept_take_all_devices_of_their_resource_out() {
+fn required_limits_that_cannot_be_enforced_take_all_devices_of_the_resource_out_of_service() {
     let start = now();
     let limits = Limits { hca_handles: Some(2), hca_objects: None, memlock: Some(1 << 30), required: true };
     let mut state = State::new(config(&["larder.dev/gpu", "rdma/hca"], Some(limits)), RULES, &[], start);
-    hear_all(&mut state, start);
+    send_all(&mut state, start);
     assert_eq!(state.view().faults.len(), 0);
     let gone = Capabilities { nri: Some("NRI is not connected".to_owned()), ..there() };
     state.apply(Some(Event::Capabilities(gone)), start);
@@ -257,11 +261,11 @@ async fn faults_that_could_not_be_written_are_written_when_they_can() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn notices_that_nobody_takes_are_counted() {
+async fn dropped_notices_are_counted() {
     let mut state = State::new(both(), RULES, &[], now());
-    hear_all(&mut state, now());
+    send_all(&mut state, now());
     let (events, receiver) = mpsc::channel(EVENTS);
-    let (notices, mut heard) = mpsc::channel(1);
+    let (notices, mut received) = mpsc::channel(1);
     let counters = Arc::new(Counters::default());
     let (view, memory) = (watch::channel(Arc::default()).0, watch::channel(Vec::new()).0);
     let outputs = Outputs { view, notices, memory, counters: Arc::clone(&counters) };
@@ -270,7 +274,7 @@ async fn notices_that_nobody_takes_are_counted() {
     }
     drop(events);
     run(state, receiver, outputs, CancellationToken::new()).await;
-    assert_eq!(heard.recv().await.map(|notice| notice.xid), Some(31));
+    assert_eq!(received.recv().await.map(|notice| notice.xid), Some(31));
     assert_eq!(counters.events_dropped.load(Ordering::Relaxed), 2);
 }
 
@@ -278,7 +282,7 @@ async fn notices_that_nobody_takes_are_counted() {
 async fn the_task_publishes_views_notices_and_memory_and_wakes_by_itself() {
     let state = State::new(both(), RULES, &[], now());
     let (events, receiver) = mpsc::channel(EVENTS);
-    let (notices, mut heard) = mpsc::channel(NOTICES);
+    let (notices, mut received) = mpsc::channel(NOTICES);
     let (view, mut views) = watch::channel(Arc::default());
     let (memory, mut kept) = watch::channel(Vec::new());
     let stop = CancellationToken::new();
@@ -295,9 +299,9 @@ async fn the_task_publishes_views_notices_and_memory_and_wakes_by_itself() {
     ] {
         events.send(event).await.unwrap();
     }
-    let told = [heard.recv().await.unwrap(), heard.recv().await.unwrap()];
+    let notices = [received.recv().await.unwrap(), received.recv().await.unwrap()];
     assert_eq!(
-        told.map(|notice| (notice.device.to_string(), notice.xid)),
+        notices.map(|notice| (notice.device.to_string(), notice.xid)),
         [("GPU-4".into(), 31), ("GPU-3".into(), 95)]
     );
     let count = |action| counters.xids(action);
@@ -306,17 +310,17 @@ async fn the_task_publishes_views_notices_and_memory_and_wakes_by_itself() {
     // The port is down for 5 s, which nobody tells the task.
     let down = views.wait_for(|view| view.faults.contains_key(&DeviceKey::Hca(pci(1))));
     tokio::time::timeout(Duration::from_secs(60), down).await.unwrap().unwrap();
-    let told = Event::Health(health::Event::Recovery { gpu: "GPU-3".to_owned(), action: RecoveryAction::None });
-    events.send(told).await.unwrap();
+    let event = Event::Health(health::Event::Recovery { gpu: "GPU-3".to_owned(), action: RecoveryAction::None });
+    events.send(event).await.unwrap();
     kept.wait_for(Vec::is_empty).await.unwrap();
     assert_eq!(views.wait_for(|view| view.faults.len() == 1).await.unwrap().resources.len(), 2);
     stop.cancel();
     task.await.unwrap();
-    assert!(heard.try_recv().is_err(), "each is told once");
+    assert!(received.try_recv().is_err(), "each is told once");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_view_is_published_once_all_was_heard_even_if_there_is_nothing() {
+async fn the_first_view_is_published_even_if_it_is_empty() {
     let state = State::new(config(&[], None), RULES, &[], now());
     let (events, receiver) = mpsc::channel(EVENTS);
     let (view, mut views) = watch::channel(Arc::default());
@@ -326,11 +330,11 @@ async fn the_first_view_is_published_once_all_was_heard_even_if_there_is_nothing
     let task = tokio::spawn(run(state, receiver, outputs, stop.clone()));
     let send = async |event| events.send(event).await.unwrap();
     send(Event::Capabilities(Capabilities::default())).await;
-    send(Event::Config(Err("wrong".to_owned()))).await;
+    send(Event::Config(Err(Refusal { line: 1, why: "wrong".to_owned() }.of("larder.yaml")))).await;
     send(Event::Config(Ok(config(&[], None)))).await;
     send(Event::Health(health::Event::Machine(Machine::default()))).await;
     tokio::time::sleep(FIRST_VIEW / 2).await;
-    assert!(!views.has_changed().unwrap(), "the driver was not heard of");
+    assert!(!views.has_changed().unwrap(), "the driver has not answered yet");
     send(Event::Health(health::Event::DriverFailed { why: "no driver".to_owned() })).await;
     views.changed().await.unwrap();
     assert_eq!(**views.borrow(), View::default());
@@ -338,17 +342,17 @@ async fn the_first_view_is_published_once_all_was_heard_even_if_there_is_nothing
     task.await.unwrap();
 }
 
-fn parse(path: &Path, text: &str) -> Result<Config, String> {
+fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
     match text {
         "two" => Ok(both()),
         "one" => Ok(config(&["rdma/hca"], None)),
-        other => Err(format!("{}: line 1: {other}", path.display())),
+        other => Err(Refusal { line: 1, why: other.to_owned() }.of(&path.display().to_string())),
     }
 }
 
 // SEMANTICS: D1
 #[tokio::test(start_paused = true)]
-async fn a_file_that_changes_is_read_by_whatever_way_it_changed() {
+async fn every_way_of_changing_the_file_is_noticed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("larder.yaml");
     // As a ConfigMap is mounted: a link to a link to a folder, of which the middle one is swapped.
@@ -361,15 +365,15 @@ async fn a_file_that_changes_is_read_by_whatever_way_it_changed() {
     };
     version("..1", "two");
     std::os::unix::fs::symlink("..data/larder.yaml", &path).unwrap();
-    let (events, mut heard) = mpsc::channel(EVENTS);
+    let (events, mut received) = mpsc::channel(EVENTS);
     let stop = CancellationToken::new();
     let task = tokio::spawn(config_file::watch(path.clone(), "two".to_owned(), parse, events, stop.clone()));
-    let mut next = async || match heard.recv().await.unwrap() {
-        Event::Config(config) => config.map(|config| config.resources.len()),
+    let mut next = async || match received.recv().await.unwrap() {
+        Event::Config(config) => config.map(|config| config.resources.len()).map_err(|error| error.to_string()),
         other => panic!("{other:?}"),
     };
     version("..2", "wrong");
-    assert_eq!(next().await, Err(format!("{}: line 1: wrong", path.display())));
+    assert_eq!(next().await, Err(format!("{}, line 1: wrong", path.display())));
     version("..3", "one");
     assert_eq!(next().await, Ok(1));
     std::fs::remove_file(folder.path().join("..data")).unwrap();
@@ -379,7 +383,7 @@ async fn a_file_that_changes_is_read_by_whatever_way_it_changed() {
     std::fs::write(folder.path().join("..4/larder.yaml"), "x".repeat(config::FILE_BYTES_MOST + 1)).unwrap();
     assert!(next().await.unwrap_err().contains("larger than"));
     tokio::time::sleep(10 * config_file::INTERVAL).await;
-    assert!(heard.try_recv().is_err(), "what stays the same is told once");
+    assert!(received.try_recv().is_err(), "what stays the same is told once");
     stop.cancel();
     task.await.unwrap();
 }

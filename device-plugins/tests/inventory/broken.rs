@@ -6,16 +6,16 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use larder_devices::machine::{Machine, PortState};
-use larder_testkit::machine::{HcaPlan, MachinePlan, MadeUpMachine, PcieSlot, replace_entry};
+use larder_testkit::machine::{FakeMachine, HcaPlan, MachinePlan, PcieSlot, replace_entry};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use crate::{hca, oddities, read};
+use crate::{hca, read, warnings};
 
 /// A machine with three HCAs, and what is read of it while nothing is broken.
-fn sound() -> (MadeUpMachine, Machine) {
-    let machine = MadeUpMachine::new(MachinePlan::three_hcas_on_a_switch()).unwrap();
+fn sound() -> (FakeMachine, Machine) {
+    let machine = FakeMachine::new(MachinePlan::three_hcas_on_a_switch()).unwrap();
     let read = read(&machine);
-    assert_eq!(read.oddities, []);
+    assert_eq!(read.warnings, []);
     (machine, read)
 }
 
@@ -33,12 +33,12 @@ const OVERFLOW: Break = |path| fs::write(path, "99999999999999999999\n");
 const SECRET: Break = |path| symlink("/etc/passwd", path);
 
 /// What an inventory says of an attribute of `mlx5_1` that was broken so.
-fn oddity_of(attribute: &str, way: Break) -> (Machine, Vec<(String, String)>) {
+fn warning_of(attribute: &str, way: Break) -> (Machine, Vec<(String, String)>) {
     let (machine, _) = sound();
     replace_entry(&machine.hca_folder("mlx5_1").join(attribute), way).unwrap();
     let read = read(&machine);
-    let oddities = oddities(&machine, &read);
-    (read, oddities)
+    let warnings = warnings(&machine, &read);
+    (read, warnings)
 }
 
 // SEMANTICS: D25
@@ -83,55 +83,55 @@ fn list(folder: &Path, found: &mut Vec<PathBuf>) {
 
 // SEMANTICS: D25
 #[test]
-fn an_attribute_that_cannot_be_read_is_told_and_left_out() {
+fn an_unreadable_attribute_is_a_warning_and_left_out() {
     let at = "sys/class/infiniband/mlx5_1/ports/1/rate".to_owned();
     for (way, why) in [
         (MEGABYTE, "larger than 4096 bytes"),
         (PIPE, "not a regular file: Fifo"),
         (FOLDER, "not a regular file: Directory"),
         (EMPTY, "unexpected content: \"\""),
-        (BINARY, "not a text: \"\\xff\\xfe\\x00\\n\\x80\""),
-        (DANGLING, "a link, where a file should be"),
-        (SECRET, "a link, where a file should be"),
+        (BINARY, "not UTF-8: \"\\xff\\xfe\\x00\\n\\x80\""),
+        (DANGLING, "a link instead of a file"),
+        (SECRET, "a link instead of a file"),
         (OVERFLOW, "unexpected content: \"99999999999999999999\""),
     ] {
-        let (read, oddities) = oddity_of("ports/1/rate", way);
-        assert_eq!(oddities, [(at.clone(), why.to_owned())]);
+        let (read, warnings) = warning_of("ports/1/rate", way);
+        assert_eq!(warnings, [(at.clone(), why.to_owned())]);
         let port = &hca(&read, "mlx5_1").ports[0];
         assert_eq!((port.rate_gbps, port.lid, port.is_up()), (0.0, 0x21, true));
     }
 }
 
 #[test]
-fn a_long_wrong_content_is_told_in_short() {
-    let (_, oddities) = oddity_of("ports/1/lid", |path| fs::write(path, "x".repeat(4000)));
-    assert_eq!(oddities[0].1, format!("unexpected content: \"{}\"…", "x".repeat(40)));
+fn a_long_invalid_content_is_shortened_in_the_warning() {
+    let (_, warnings) = warning_of("ports/1/lid", |path| fs::write(path, "x".repeat(4000)));
+    assert_eq!(warnings[0].1, format!("unexpected content: \"{}\"…", "x".repeat(40)));
 }
 
 #[test]
-fn firmware_that_tells_no_numa_node_is_not_odd() {
+fn firmware_without_a_numa_node_is_no_warning() {
     let mut plan = MachinePlan::three_hcas_on_a_switch();
     plan.hcas[0].slot.numa = -1;
     plan.gpus[0].slot.numa = -1;
-    let read = read(&MadeUpMachine::new(plan).unwrap());
+    let read = read(&FakeMachine::new(plan).unwrap());
     assert_eq!((read.hcas[0].place.numa, read.gpus[0].place.numa, read.hcas[1].place.numa), (None, None, Some(0)));
-    assert_eq!(read.oddities, []);
+    assert_eq!(read.warnings, []);
 }
 
 #[test]
 fn a_numa_node_beyond_all_is_left_out() {
-    let (read, oddities) = oddity_of("device/numa_node", |path| fs::write(path, "4096\n"));
+    let (read, warnings) = warning_of("device/numa_node", |path| fs::write(path, "4096\n"));
     assert_eq!(hca(&read, "mlx5_1").place.numa, None);
-    assert_eq!(oddities[0].1, "unexpected content: \"4096\"");
+    assert_eq!(warnings[0].1, "unexpected content: \"4096\"");
 }
 
 // SEMANTICS: D25
 #[test]
 fn empty_gids_and_wrong_ones_are_left_out() {
-    let (read, oddities) = oddity_of("ports/1/gids/0", EMPTY);
-    assert_eq!((hca(&read, "mlx5_1").ports[0].gids.len(), oddities.len()), (0, 0));
-    let (read, oddities) = oddity_of("ports/1/gids/0", |path| fs::write(path, "fe80::1\n"));
-    assert_eq!((hca(&read, "mlx5_1").ports[0].gids.len(), oddities.len()), (0, 1));
+    let (read, warnings) = warning_of("ports/1/gids/0", EMPTY);
+    assert_eq!((hca(&read, "mlx5_1").ports[0].gids.len(), warnings.len()), (0, 0));
+    let (read, warnings) = warning_of("ports/1/gids/0", |path| fs::write(path, "fe80::1\n"));
+    assert_eq!((hca(&read, "mlx5_1").ports[0].gids.len(), warnings.len()), (0, 1));
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn port_0_is_left_out() {
             (format!("sys/class/infiniband/mlx5_1/ports/{port}"), "left out: not the number of a port".to_owned())
         })
         .into();
-    assert_eq!(oddities(&machine, &read), expected);
+    assert_eq!(warnings(&machine, &read), expected);
 }
 
 // SEMANTICS: D25
@@ -165,19 +165,19 @@ fn an_hca_behind_a_dangling_link_is_left_out() {
         replace_entry(&path, DANGLING).unwrap();
         let read = read(&machine);
         assert_eq!(read.hcas.iter().map(|hca| hca.name.as_str()).collect::<Vec<_>>(), ["mlx5_0", "mlx5_2"]);
-        let oddities = oddities(&machine, &read);
-        assert_eq!(oddities.len(), 1);
-        assert_eq!(oddities[0].0, at);
-        assert!(oddities[0].1.starts_with("the link leads nowhere"), "{oddities:?}");
+        let warnings = warnings(&machine, &read);
+        assert_eq!(warnings.len(), 1);
+        assert_eq!(warnings[0].0, at);
+        assert!(warnings[0].1.starts_with("dangling link"), "{warnings:?}");
     }
 }
 
 // SEMANTICS: D25
 #[test]
 fn links_out_of_the_tree_of_devices_are_not_followed() {
-    let (read, oddities) = oddity_of("device", |path| symlink("/", path));
+    let (read, warnings) = warning_of("device", |path| symlink("/", path));
     assert_eq!(read.hcas.len(), 2);
-    assert_eq!(oddities[0].1, "the link leads out of the tree of devices");
+    assert_eq!(warnings[0].1, "the link leaves the device tree");
 }
 
 #[test]
@@ -200,21 +200,21 @@ fn an_hca_without_a_pci_function_of_its_own_is_left_out() {
         ("sys/class/infiniband/mlx5_9/device".to_owned(), "not a PCI function of its own".to_owned()),
         ("sys/class/infiniband/mlx5_8".to_owned(), shares),
     ];
-    let mut oddities = oddities(&machine, &read);
-    oddities.sort();
+    let mut warnings = warnings(&machine, &read);
+    warnings.sort();
     let mut expected = expected.to_vec();
     expected.sort();
-    assert_eq!(oddities, expected);
+    assert_eq!(warnings, expected);
 }
 
 #[test]
 fn an_hca_whose_name_cannot_stand_in_lists_is_left_out() {
     let mut plan = MachinePlan::three_hcas_on_a_switch();
     plan.hcas[1].name = "rail 1,x".to_owned();
-    let machine = MadeUpMachine::new(plan).unwrap();
+    let machine = FakeMachine::new(plan).unwrap();
     let read = read(&machine);
     assert_eq!(read.hcas.len(), 2);
-    assert!(oddities(&machine, &read).iter().any(|(at, _)| at == "sys/class/infiniband/rail 1,x"), "{read:?}");
+    assert!(warnings(&machine, &read).iter().any(|(at, _)| at == "sys/class/infiniband/rail 1,x"), "{read:?}");
 }
 
 #[test]
@@ -231,36 +231,36 @@ fn a_device_node_that_is_missing_or_another_one_is_left_out() {
         ("dev/infiniband/uverbs0", "No such file or directory (os error 2)"),
         ("dev/infiniband/uverbs1", "No such file or directory (os error 2)"),
         ("dev/infiniband/umad1", "not a character device"),
-        ("dev/infiniband/issm2", "it has the numbers 231:193, and sysfs says otherwise"),
+        ("dev/infiniband/issm2", "its device number is 231:193, and sysfs reports another one"),
     ];
     let expected = expected.map(|(at, why)| (at.to_owned(), why.to_owned()));
-    assert_eq!(oddities(&machine, &read), expected);
+    assert_eq!(warnings(&machine, &read), expected);
 }
 
 #[test]
-fn a_state_that_no_kernel_tells_is_no_service() {
-    let (read, oddities) = oddity_of("ports/1/state", |path| fs::write(path, "9: SUPER\n"));
+fn an_unknown_port_state_counts_as_out_of_service() {
+    let (read, warnings) = warning_of("ports/1/state", |path| fs::write(path, "9: SUPER\n"));
     let port = &hca(&read, "mlx5_1").ports[0];
-    assert_eq!((port.state, port.is_up(), oddities.len()), (PortState::Nop, false, 1));
+    assert_eq!((port.state, port.is_up(), warnings.len()), (PortState::Nop, false, 1));
 }
 
 // SEMANTICS: D25
 #[test]
-fn the_list_of_oddities_is_bounded() {
+fn the_list_of_warnings_is_bounded() {
     let (machine, before) = sound();
     let gids = machine.hca_folder("mlx5_1").join("ports/1/gids");
     for index in 0..5000 {
         fs::write(gids.join(format!("x{index}")), "").unwrap();
     }
     let read = read(&machine);
-    assert_eq!((read.oddities.len(), hca(&read, "mlx5_2")), (256, hca(&before, "mlx5_2")));
+    assert_eq!((read.warnings.len(), hca(&read, "mlx5_2")), (256, hca(&before, "mlx5_2")));
 }
 
 #[test]
 fn an_issm_of_roce_is_not_believed() {
     let slot = PcieSlot::on_root_port(0x10, 1, 0x11, 0);
     let plan = MachinePlan { hcas: vec![HcaPlan::infiniband(0, slot)], ..MachinePlan::default() };
-    let machine = MadeUpMachine::new(plan).unwrap();
+    let machine = FakeMachine::new(plan).unwrap();
     assert!(hca(&read(&machine), "mlx5_0").ports[0].issm.is_some());
     fs::write(machine.hca_folder("mlx5_0").join("ports/1/link_layer"), "Ethernet\n").unwrap();
     assert_eq!(hca(&read(&machine), "mlx5_0").ports[0].issm, None);
@@ -281,7 +281,7 @@ fn folders_without_end_are_read_in_part() {
     let read = read(&machine);
     assert_eq!(hca(&read, "mlx5_1").ports[0].gids.len(), 1024);
     assert_eq!(hca(&read, "mlx5_1").netdevs.len(), 4096);
-    assert_eq!((read.oddities.len(), hca(&read, "mlx5_0")), (2, hca(&before, "mlx5_0")));
+    assert_eq!((read.warnings.len(), hca(&read, "mlx5_0")), (2, hca(&before, "mlx5_0")));
 }
 
 #[test]
@@ -293,5 +293,5 @@ fn a_gpu_whose_link_leads_to_another_function_has_no_place() {
     let read = read(&machine);
     assert_eq!((read.gpus[0].place.root.as_str(), &read.gpus[1]), ("", &before.gpus[1]));
     assert_eq!(read.gpus[0].place.pci, before.gpus[0].place.pci);
-    assert_eq!(oddities(&machine, &read)[0].1, format!("the link leads to {}", before.gpus[1].place.pci));
+    assert_eq!(warnings(&machine, &read)[0].1, format!("the link leads to {}", before.gpus[1].place.pci));
 }

@@ -10,7 +10,7 @@ use larder_devices::machine::{
 use larder_devices::node::pods::Known;
 use larder_devices::report;
 use larder_devices::view::View;
-use larder_testkit::machine::{GidPlan, GpuPlan, HcaPlan, MachinePlan, MadeUpMachine, PcieSlot, PortPlan};
+use larder_testkit::machine::{FakeMachine, GidPlan, GpuPlan, HcaPlan, MachinePlan, PcieSlot, PortPlan};
 use serde_json::{Value, json};
 
 use crate::{from_nvml, hca, read, roots};
@@ -90,7 +90,7 @@ fn expected(plan: &MachinePlan) -> Machine {
 
 // SEMANTICS: D25
 #[test]
-fn every_number_of_a_made_up_machine_is_read() {
+fn every_number_of_a_fake_machine_is_read() {
     for (plan, gpus, hcas) in [
         (MachinePlan::eight_pairs(), 8, 8),
         (MachinePlan::roce_beside_infiniband(), 4, 6),
@@ -98,7 +98,7 @@ fn every_number_of_a_made_up_machine_is_read() {
         (MachinePlan::virtual_functions(), 1, 5),
         (MachinePlan::none(), 0, 0),
     ] {
-        let machine = MadeUpMachine::new(plan.clone()).unwrap();
+        let machine = FakeMachine::new(plan.clone()).unwrap();
         let read = read(&machine);
         assert_eq!(read, expected(&plan));
         assert_eq!((read.gpus.len(), read.hcas.len()), (gpus, hcas));
@@ -164,7 +164,7 @@ fn reported_hca(plan: &HcaPlan) -> Value {
 }
 
 #[test]
-fn every_number_of_a_made_up_machine_is_reported() {
+fn every_number_of_a_fake_machine_is_reported() {
     for plan in [
         MachinePlan::eight_pairs(),
         MachinePlan::roce_beside_infiniband(),
@@ -172,7 +172,7 @@ fn every_number_of_a_made_up_machine_is_reported() {
         MachinePlan::virtual_functions(),
         MachinePlan::none(),
     ] {
-        let machine = MadeUpMachine::new(plan.clone()).unwrap();
+        let machine = FakeMachine::new(plan.clone()).unwrap();
         let view = View { machine: Arc::new(read(&machine)), ..View::default() };
         let report = serde_json::to_value(report::of("n1", &view, &Known::default())).unwrap();
         let mut hcas: Vec<&HcaPlan> = plan.hcas.iter().collect();
@@ -189,7 +189,7 @@ fn every_number_of_a_made_up_machine_is_reported() {
 
 #[test]
 fn each_gpu_of_the_eight_shares_its_switch_with_one_hca() {
-    let machine = MadeUpMachine::new(MachinePlan::eight_pairs()).unwrap();
+    let machine = FakeMachine::new(MachinePlan::eight_pairs()).unwrap();
     let read = read(&machine);
     for (nth, gpu) in (0_u32..).zip(&read.gpus) {
         let near: Vec<_> = read.hcas.iter().filter(|hca| hca.place.switch() == gpu.place.switch()).collect();
@@ -204,7 +204,7 @@ fn each_gpu_of_the_eight_shares_its_switch_with_one_hca() {
 
 #[test]
 fn on_one_root_the_switch_with_the_hcas_is_nearer() {
-    let machine = MadeUpMachine::new(MachinePlan::three_hcas_on_a_switch()).unwrap();
+    let machine = FakeMachine::new(MachinePlan::three_hcas_on_a_switch()).unwrap();
     let read = read(&machine);
     let distances =
         |gpu: usize| -> Vec<_> { read.hcas.iter().map(|hca| read.gpus[gpu].place.distance(&hca.place)).collect() };
@@ -213,13 +213,13 @@ fn on_one_root_the_switch_with_the_hcas_is_nearer() {
 
 #[test]
 fn a_gpu_that_sysfs_does_not_know_keeps_its_address() {
-    let machine = MadeUpMachine::new(MachinePlan::three_hcas_on_a_switch()).unwrap();
+    let machine = FakeMachine::new(MachinePlan::three_hcas_on_a_switch()).unwrap();
     let mut gpu = from_nvml(&machine.plan().gpus[0]);
     gpu.place.pci = "0000:99:00.0".parse().unwrap();
     let read = inventory::read_with(&roots(&machine), &[gpu.clone()], Some("570.1".to_owned()), Ok(RdmaMode::None));
     assert_eq!((read.gpus, read.gpu_driver.as_deref()), (vec![gpu.clone()], Some("570.1")));
-    assert_eq!(read.oddities.len(), 1);
-    assert!(read.oddities[0].at.ends_with("bus/pci/devices/0000:99:00.0"), "{:?}", read.oddities);
+    assert_eq!(read.warnings.len(), 1);
+    assert!(read.warnings[0].at.ends_with("bus/pci/devices/0000:99:00.0"), "{:?}", read.warnings);
     assert_eq!(inventory::gpus(&roots(&machine), std::slice::from_ref(&gpu)), [gpu]);
 }
 
@@ -227,9 +227,9 @@ fn a_gpu_that_sysfs_does_not_know_keeps_its_address() {
 #[test]
 fn the_mode_is_that_of_netlink_else_of_the_module_else_shared() {
     let mode = |plan: MachinePlan, kernel: io::Result<RdmaMode>| {
-        let machine = MadeUpMachine::new(plan).unwrap();
+        let machine = FakeMachine::new(plan).unwrap();
         let read = inventory::read_with(&roots(&machine), &[], None, kernel);
-        (read.rdma_mode, read.oddities.len())
+        (read.rdma_mode, read.warnings.len())
     };
     let exclusive = || MachinePlan { exclusive_namespaces: true, ..MachinePlan::three_hcas_on_a_switch() };
     let refused = || Err(io::Error::from(io::ErrorKind::PermissionDenied));
@@ -243,7 +243,7 @@ fn the_mode_is_that_of_netlink_else_of_the_module_else_shared() {
 
 #[test]
 fn changes_of_a_machine_are_read() {
-    let mut machine = MadeUpMachine::new(MachinePlan::roce_beside_infiniband()).unwrap();
+    let mut machine = FakeMachine::new(MachinePlan::roce_beside_infiniband()).unwrap();
     machine.rename_hca("mlx5_0", "rail0").unwrap();
     machine.set_netdevs("mlx5_4", &["net1"]).unwrap();
     let gone = machine.remove_hca("mlx5_5").unwrap();

@@ -1,4 +1,4 @@
-//! The inventory of made-up machines: whole ones, changing ones, and broken ones.
+//! The inventory of fake machines: intact, changing and broken ones.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod broken;
@@ -8,9 +8,9 @@ mod watching;
 
 use larder_devices::inventory::{self, Roots};
 use larder_devices::machine::{Gpu, Hca, Machine, Place, RdmaMode};
-use larder_testkit::machine::{GpuPlan, MadeUpMachine};
+use larder_testkit::machine::{FakeMachine, GpuPlan};
 
-fn roots(machine: &MadeUpMachine) -> Roots {
+fn roots(machine: &FakeMachine) -> Roots {
     Roots { sysfs: machine.sysfs(), dev: machine.dev() }
 }
 
@@ -27,16 +27,16 @@ fn from_nvml(gpu: &GpuPlan) -> Gpu {
 }
 
 /// The machine, with its GPUs in another order than they have in the end, on a kernel that has no RDMA itself.
-fn read(machine: &MadeUpMachine) -> Machine {
+fn read(machine: &FakeMachine) -> Machine {
     let gpus: Vec<Gpu> = machine.plan().gpus.iter().rev().map(from_nvml).collect();
     inventory::read_with(&roots(machine), &gpus, None, Ok(RdmaMode::None))
 }
 
-/// The oddities' places below the machine's folder, with their reasons.
-fn oddities(machine: &MadeUpMachine, read: &Machine) -> Vec<(String, String)> {
+/// The warnings' places below the machine's folder, with their reasons.
+fn warnings(machine: &FakeMachine, read: &Machine) -> Vec<(String, String)> {
     let sysfs = machine.sysfs();
     let root = format!("{}/", sysfs.parent().unwrap().display());
-    read.oddities.iter().map(|odd| (odd.at.replace(&root, ""), odd.why.clone())).collect()
+    read.warnings.iter().map(|odd| (odd.at.replace(&root, ""), odd.why.clone())).collect()
 }
 
 fn hca<'a>(machine: &'a Machine, name: &str) -> &'a Hca {

@@ -11,13 +11,13 @@ use larder_devices::inventory;
 use larder_devices::machine::{Gpu, Machine, RdmaMode};
 use larder_devices::resource::{self, DeviceKey};
 use larder_devices::state::{Event, Rules, State};
-use larder_testkit::machine::{MachinePlan, MadeUpMachine, replace_entry};
+use larder_testkit::machine::{FakeMachine, MachinePlan, replace_entry};
 
 use crate::{from_nvml, roots};
 
 /// A node that offers rails, and what is left over. What selects an HCA is as narrow as it can be.
 struct Node {
-    machine: MadeUpMachine,
+    machine: FakeMachine,
     state: State,
     now: Now,
 }
@@ -29,10 +29,10 @@ impl Node {
         let config = Config::parse("config.yaml", config).unwrap();
         let rules = Rules { assign: resource::assign, check: |_, _| Ok(()) };
         let now = Now { instant: Instant::now(), wall: SystemTime::UNIX_EPOCH };
-        Self { machine: MadeUpMachine::new(plan).unwrap(), state: State::new(config, rules, &[], now), now }
+        Self { machine: FakeMachine::new(plan).unwrap(), state: State::new(config, rules, &[], now), now }
     }
 
-    fn hear(&mut self, event: health::Event) {
+    fn apply(&mut self, event: health::Event) {
         self.state.apply(Some(Event::Health(event)), self.now);
     }
 
@@ -49,7 +49,7 @@ impl Node {
     /// Reads it while NVML names so many GPUs; how many units the resources have then.
     fn units(&mut self, gpus: usize) -> [usize; 3] {
         let machine = self.read(gpus);
-        self.hear(health::Event::Machine(machine));
+        self.apply(health::Event::Machine(machine));
         let counts: Vec<usize> = self.state.view().resources.iter().map(|resource| resource.units.len()).collect();
         counts.try_into().unwrap()
     }
@@ -57,20 +57,20 @@ impl Node {
 
 // SEMANTICS: D4
 #[test]
-fn no_hca_is_offered_alone_before_the_gpu_of_its_rail_is_there() {
+fn no_hca_is_offered_alone_before_the_gpu_of_its_rail_is_listed() {
     let mut node = Node::new(MachinePlan::eight_pairs());
-    node.hear(health::Event::DriverFailed { why: "not loaded".to_owned() });
+    node.apply(health::Event::DriverFailed { why: "not loaded".to_owned() });
     node.pass(2);
     assert_eq!(node.units(0), [0, 0, 0]);
-    let withheld = node.state.view().withheld.iter().map(|withheld| withheld.why.as_str());
-    let why = "a/hca does not offer it: a rail may need it for the GPU at 0000:13:00.0, which NVML does not name (yet)";
-    assert_eq!((withheld.clone().count(), withheld.clone().next()), (8, Some(why)));
+    let excluded: Vec<String> = node.state.view().excluded.iter().map(ToString::to_string).collect();
+    let why = "a/hca does not offer it: a rail may need it for the GPU at 0000:13:00.0, which NVML does not list yet";
+    assert_eq!((excluded.len(), excluded[0].as_str()), (8, why));
     assert_eq!(node.units(5), [5, 0, 0]);
     assert_eq!(node.units(8), [8, 0, 0]);
-    node.hear(health::Event::DriverAnswered);
+    node.apply(health::Event::DriverAnswered);
     // A GPU that is gone was named.
     assert_eq!(node.units(7), [8, 0, 0]);
-    assert_eq!(node.state.view().withheld.len(), 0);
+    assert_eq!(node.state.view().excluded.len(), 0);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_rail_stays_while_its_devices_are_read_in_part() {
 
     // A GPU that fell off the bus: NVML still names it.
     fs::remove_file(node.machine.pci_folder(&gpu.slot.pci)).unwrap();
-    node.hear(health::Event::GpuFailed { gpu: gpu.uuid.clone(), why: "GPU is lost".to_owned() });
+    node.apply(health::Event::GpuFailed { gpu: gpu.uuid.clone(), why: "GPU is lost".to_owned() });
     assert_eq!(node.units(8), [8, 0, 0]);
     node.pass(30);
     let faults: Vec<_> = node.state.view().faults.keys().cloned().collect();

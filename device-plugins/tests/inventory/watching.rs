@@ -4,12 +4,12 @@ use std::fs;
 
 use larder_devices::inventory::ports::{Changes, PortWatch, Reading};
 use larder_devices::machine::{PhysState, PortState};
-use larder_testkit::machine::{HcaPlan, MachinePlan, MadeUpMachine, PORT_DOWN, PORT_UP, PcieSlot, replace_entry};
+use larder_testkit::machine::{FakeMachine, HcaPlan, MachinePlan, PORT_DOWN, PORT_UP, PcieSlot, replace_entry};
 
 use crate::roots;
 
-fn watched() -> (MadeUpMachine, PortWatch) {
-    let machine = MadeUpMachine::new(MachinePlan::three_hcas_on_a_switch()).unwrap();
+fn watched() -> (FakeMachine, PortWatch) {
+    let machine = FakeMachine::new(MachinePlan::three_hcas_on_a_switch()).unwrap();
     let mut watch = PortWatch::new(&roots(&machine));
     assert_eq!(watch.poll().appeared.len(), 3);
     (machine, watch)
@@ -25,7 +25,7 @@ fn names(names: &[&str]) -> Vec<String> {
 
 #[test]
 fn the_first_poll_finds_everything_and_the_next_nothing() {
-    let machine = MadeUpMachine::new(MachinePlan::eight_pairs()).unwrap();
+    let machine = FakeMachine::new(MachinePlan::eight_pairs()).unwrap();
     let mut watch = PortWatch::new(&roots(&machine));
     let all: Vec<String> = (0..8).map(|nth| format!("mlx5_{nth}")).collect();
     let ports: Vec<Reading> = all.iter().map(|name| up(name)).collect();
@@ -129,7 +129,7 @@ fn hundreds_of_hcas_leave_files_for_others() {
         HcaPlan::infiniband(nth, PcieSlot { pci, ..slot.clone() })
     };
     let plan = MachinePlan { hcas: (0..150).map(hca).collect(), ..MachinePlan::default() };
-    let mut machine = MadeUpMachine::new(plan).unwrap();
+    let mut machine = FakeMachine::new(plan).unwrap();
     let mut watch = PortWatch::new(&roots(&machine));
     assert_eq!(watch.poll().ports.len(), 150);
     let open = fs::read_dir("/proc/self/fd").unwrap().count();
@@ -142,7 +142,7 @@ fn hundreds_of_hcas_leave_files_for_others() {
 
 #[test]
 fn a_machine_without_hcas_has_nothing_to_watch() {
-    let mut machine = MadeUpMachine::new(MachinePlan::none()).unwrap();
+    let mut machine = FakeMachine::new(MachinePlan::none()).unwrap();
     let mut watch = PortWatch::new(&roots(&machine));
     assert!(watch.poll().is_empty());
     machine.add_hca(HcaPlan::infiniband(0, PcieSlot::on_root_port(0x10, 1, 0x11, 0))).unwrap();

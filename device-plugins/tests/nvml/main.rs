@@ -1,4 +1,4 @@
-//! The GPUs' driver, played by a made-up library that is loaded as the real one would be.
+//! The GPUs' driver, as a fake library that is loaded like the real one.
 
 mod sessions;
 mod slices;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use larder_devices::machine::{Gpu, GpuFamily, Place};
 use larder_devices::nvml::{self, DriverNews, RecoveryAction, Settings, ThreadEnded};
-use larder_testkit::MadeUpNvml;
+use larder_testkit::FakeNvml;
 use larder_testkit::nvml::{Gpu as Made, Link, Machine, Xid, code};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -38,7 +38,7 @@ fn settings(library: PathBuf) -> Settings {
 }
 
 impl Driver {
-    fn of(nvml: &MadeUpNvml) -> Self {
+    fn of(nvml: &FakeNvml) -> Self {
         Self::start(settings(nvml.library()), 64)
     }
 
@@ -122,9 +122,9 @@ fn xid(machine: &mut Machine, gpu: usize, xid: u64) {
 }
 
 #[tokio::test]
-async fn eight_gpus_are_told_with_their_switched_links() {
+async fn eight_gpus_are_reported_with_their_switched_links() {
     let machine = Machine::h100s(8);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::of(&nvml);
     let news = driver.next(|news| matches!(news, DriverNews::Gpus { .. }).then(|| news.clone())).await;
     let expected = |made: &Made| Gpu {
@@ -135,13 +135,12 @@ async fn eight_gpus_are_told_with_their_switched_links() {
         memory_bytes: 80 << 30,
         place: Place { pci: made.pci.parse().unwrap(), ..Place::default() },
         nvlinks: machine.gpus.iter().filter(|peer| *peer != made).map(|peer| (peer.uuid.clone(), 18)).collect(),
-        mig: false,
-        slices: Vec::new(),
+        mig: None,
     };
     let gpus = machine.gpus.iter().map(expected).collect();
-    assert_eq!(news, DriverNews::Gpus { driver: "580.95.05".to_owned(), gpus, oddities: Vec::new() });
+    assert_eq!(news, DriverNews::Gpus { driver: "580.95.05".to_owned(), gpus, warnings: Vec::new() });
     driver.until(DriverNews::Answered).await;
-    // What has not changed is not told again.
+    // Unchanged GPUs are not reported again.
     driver.until(DriverNews::Answered).await;
     driver.until(DriverNews::Answered).await;
     let again = driver.seen.iter().filter(|news| matches!(news, DriverNews::Gpus { .. })).count();
@@ -156,7 +155,7 @@ async fn links_between_two_gpus_are_theirs_alone() {
         machine.gpus[gpu].links = vec![Link::Gpu(machine.gpus[peer].pci.clone()); 4];
     }
     machine.gpus[2].links.clear();
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::of(&nvml);
     let gpus = driver.gpus().await;
     assert_eq!(gpus[0].nvlinks.clone().into_iter().collect::<Vec<_>>(), [(gpus[1].uuid.clone(), 4)]);
@@ -166,10 +165,10 @@ async fn links_between_two_gpus_are_theirs_alone() {
 }
 
 #[tokio::test]
-async fn an_xid_is_told_once() {
+async fn an_xid_is_reported_once() {
     let mut machine = Machine::h100s(8);
     xid(&mut machine, 5, 31);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::of(&nvml);
     driver.gpus().await;
     // Not the one from before.
@@ -185,7 +184,7 @@ async fn an_xid_is_told_once() {
 #[tokio::test]
 async fn a_full_queue_loses_nothing() {
     let mut machine = Machine::h100s(1);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::start(settings(nvml.library()), 1);
     driver.gpus().await;
     (0..50).for_each(|number| xid(&mut machine, 0, number));
@@ -200,7 +199,7 @@ async fn a_full_queue_loses_nothing() {
 #[tokio::test]
 async fn a_gpu_that_is_lost_costs_itself_alone() {
     let mut machine = Machine::h100s(8);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::of(&nvml);
     let lost = machine.gpus[2].uuid.clone();
     driver.gpus().await;
@@ -212,7 +211,7 @@ async fn a_gpu_that_is_lost_costs_itself_alone() {
         let (gpu, why) = driver.failed_gpu().await;
         assert_eq!(gpu, lost);
         says(&why, &["fell off the bus"]);
-        // The others answer, and tell their Xids.
+        // The others answer and report their Xids.
         driver.until(DriverNews::Answered).await;
         xid(&mut machine, 3, 13);
         nvml.set(&machine);
@@ -236,9 +235,9 @@ async fn a_gpu_that_is_lost_costs_itself_alone() {
 }
 
 #[tokio::test]
-async fn one_wait_hears_all_gpus() {
+async fn one_wait_receives_events_of_all_gpus() {
     let mut machine = Machine::h100s(8);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let patient = Settings { listen_every: Duration::from_secs(3600), ..settings(nvml.library()) };
     let mut driver = Driver::start(patient, 64);
     driver.until(DriverNews::Answered).await;
@@ -251,7 +250,7 @@ async fn one_wait_hears_all_gpus() {
 }
 
 /// Its events are listened to, and so are those of all GPUs.
-async fn is_heard(driver: &mut Driver, nvml: &MadeUpNvml, machine: &mut Machine, gpu: usize) {
+async fn is_reported(driver: &mut Driver, nvml: &FakeNvml, machine: &mut Machine, gpu: usize) {
     driver.gpus().await;
     xid(machine, gpu, 31);
     nvml.set(machine);
@@ -259,12 +258,12 @@ async fn is_heard(driver: &mut Driver, nvml: &MadeUpNvml, machine: &mut Machine,
 }
 
 #[tokio::test]
-async fn what_a_gpu_told_before_it_was_lost_is_heard_out() {
+async fn events_before_the_loss_of_a_gpu_are_reported() {
     let mut machine = Machine::h100s(8);
-    let nvml = MadeUpNvml::with(&machine);
-    // With room for one, both threads tell in turn: the GPU is known to fail while there is more to tell.
+    let nvml = FakeNvml::with(&machine);
+    // With room for one, both threads send in turn: the GPU is known to fail while more events wait.
     let mut driver = Driver::start(settings(nvml.library()), 1);
-    is_heard(&mut driver, &nvml, &mut machine, 2).await;
+    is_reported(&mut driver, &nvml, &mut machine, 2).await;
     machine.gpus[2].error = Some(code::GPU_IS_LOST);
     (0..50).for_each(|number| xid(&mut machine, 2, number));
     nvml.set(&machine);
@@ -278,11 +277,11 @@ async fn what_a_gpu_told_before_it_was_lost_is_heard_out() {
 #[tokio::test]
 async fn a_gpu_that_is_lost_takes_no_events_of_others_with_it() {
     let mut machine = Machine::h100s(8);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     // The wait meets the loss, and no query.
     let rarely = Settings { every: Duration::from_secs(3600), ..settings(nvml.library()) };
     let mut driver = Driver::start(rarely, 64);
-    is_heard(&mut driver, &nvml, &mut machine, 2).await;
+    is_reported(&mut driver, &nvml, &mut machine, 2).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     machine.gpus[2].error = Some(code::GPU_IS_LOST);
     nvml.set(&machine);
@@ -295,21 +294,21 @@ async fn a_gpu_that_is_lost_takes_no_events_of_others_with_it() {
 
 #[tokio::test]
 async fn no_event_falls_between_the_sets_when_all_get_one_of_their_own() {
-    let mut machine = Machine { sets_hear_apart: true, free_hang_ms: 1000, ..Machine::h100s(8) };
-    let nvml = MadeUpNvml::with(&machine);
+    let mut machine = Machine { sets_report_independently: true, free_hang_ms: 1000, ..Machine::h100s(8) };
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::of(&nvml);
     // Until its set is made, nobody hears it.
-    let mut is_heard = false;
-    while !is_heard {
+    let mut is_reported = false;
+    while !is_reported {
         xid(&mut machine, 2, 31);
         nvml.set(&machine);
-        is_heard = tokio::time::timeout(Duration::from_millis(100), driver.xid()).await.is_ok();
+        is_reported = tokio::time::timeout(Duration::from_millis(100), driver.xid()).await.is_ok();
     }
     machine.gpus[2].error = Some(code::GPU_IS_LOST);
     nvml.set(&machine);
     driver.failed_gpu().await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    // The set of all is being freed: another one has to hear this.
+    // The set of all is being freed: another one has to report this.
     xid(&mut machine, 5, 13);
     nvml.set(&machine);
     driver.until(DriverNews::Xid { gpu: machine.gpus[5].uuid.clone(), slice: None, xid: 13 }).await;
@@ -319,11 +318,11 @@ async fn no_event_falls_between_the_sets_when_all_get_one_of_their_own() {
 }
 
 #[tokio::test]
-async fn the_set_of_a_gpu_that_is_lost_later_is_heard_out_too() {
+async fn the_set_of_a_gpu_that_is_lost_later_is_drained_too() {
     let mut machine = Machine::h100s(8);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::start(settings(nvml.library()), 1);
-    is_heard(&mut driver, &nvml, &mut machine, 2).await;
+    is_reported(&mut driver, &nvml, &mut machine, 2).await;
     machine.gpus[2].error = Some(code::GPU_IS_LOST);
     nvml.set(&machine);
     driver.failed_gpu().await;
@@ -342,28 +341,28 @@ async fn the_set_of_a_gpu_that_is_lost_later_is_heard_out_too() {
 }
 
 #[tokio::test]
-async fn a_gpu_that_never_answered_is_an_oddity() {
+async fn a_gpu_that_never_answered_is_a_warning() {
     let mut machine = Machine::h100s(3);
     machine.gpus[0].error = Some(code::GPU_IS_LOST);
     machine.gpus[1].handle_error = Some(code::UNKNOWN);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::of(&nvml);
-    let (gpus, oddities) = driver
+    let (gpus, warnings) = driver
         .next(|news| match news {
-            DriverNews::Gpus { gpus, oddities, .. } => Some((gpus.clone(), oddities.clone())),
+            DriverNews::Gpus { gpus, warnings, .. } => Some((gpus.clone(), warnings.clone())),
             _ => None,
         })
         .await;
     assert_eq!(gpus.iter().map(|gpu| &gpu.uuid).collect::<Vec<_>>(), [&machine.gpus[2].uuid]);
-    says(&oddities, &[&machine.gpus[0].uuid, "GPU 1: "]);
-    assert_eq!(oddities.len(), 2);
+    says(&warnings, &[&machine.gpus[0].uuid, "GPU 1: "]);
+    assert_eq!(warnings.len(), 2);
     driver.end().await;
 }
 
 #[tokio::test]
 async fn a_gpu_that_is_gone_leaves_the_list_and_comes_back() {
     let machine = Machine::h100s(4);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::of(&nvml);
     assert_eq!(driver.gpus().await.len(), 4);
     let mut fewer = machine.clone();
@@ -376,10 +375,10 @@ async fn a_gpu_that_is_gone_leaves_the_list_and_comes_back() {
 }
 
 #[tokio::test]
-async fn the_recovery_action_is_told_when_it_changes() {
+async fn a_changed_recovery_action_is_reported() {
     let mut machine = Machine::h100s(2);
     machine.gpus[1].recovery_action = None;
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::of(&nvml);
     let gpus = machine.gpus.iter().map(|gpu| gpu.uuid.clone()).collect::<Vec<_>>();
     assert_eq!(driver.recovery(&gpus[0]).await, RecoveryAction::None);
@@ -395,7 +394,7 @@ async fn the_recovery_action_is_told_when_it_changes() {
         nvml.set(&machine);
         assert_eq!(driver.recovery(&gpus[0]).await, action);
     }
-    // A driver that does not know the question tells of memory that waits for a reset.
+    // A driver without the query reports memory remapping that waits for a reset.
     machine.gpus[1].remapping_pending = true;
     nvml.set(&machine);
     assert_eq!(driver.recovery(&gpus[1]).await, RecoveryAction::GpuReset);
@@ -406,7 +405,7 @@ async fn the_recovery_action_is_told_when_it_changes() {
 #[tokio::test]
 async fn an_xid_has_its_gpu_asked_at_once() {
     let mut machine = Machine::h100s(2);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let rarely = Settings { every: Duration::from_secs(3600), ..settings(nvml.library()) };
     let mut driver = Driver::start(rarely, 64);
     driver.until(DriverNews::Answered).await;
@@ -447,8 +446,8 @@ async fn the_real_library_agrees() {
         // In a virtual machine or a sandbox sysfs may have no such device, or no NUMA node for it.
         let node = std::fs::read_to_string(format!("/sys/bus/pci/devices/{}/numa_node", gpu.place.pci));
         match (device.numa_node_id(), node.as_deref().map(str::trim)) {
-            (Ok(told), Ok(node)) if node != "-1" => assert_eq!(told.to_string(), node),
-            (told, node) => println!("NUMA node of {}: NVML {told:?}, sysfs {node:?}", gpu.uuid),
+            (Ok(numa), Ok(node)) if node != "-1" => assert_eq!(numa.to_string(), node),
+            (numa, node) => println!("NUMA node of {}: NVML {numa:?}, sysfs {node:?}", gpu.uuid),
         }
         let set = real.create_event_set().unwrap();
         let types = device.supported_event_types().unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use larder_devices::nvml::{DriverNews, RecoveryAction, Settings};
-use larder_testkit::MadeUpNvml;
+use larder_testkit::FakeNvml;
 use larder_testkit::nvml::{Machine, code};
 
 use crate::{Driver, says, settings, xid};
@@ -12,7 +12,7 @@ use crate::{Driver, says, settings, xid};
 #[tokio::test]
 async fn a_driver_that_hangs_is_noticed_and_holds_up_two_threads() {
     let mut machine = Machine::h100s(8);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let quick = Settings { silent_after: Duration::from_millis(200), ..settings(nvml.library()) };
     let mut driver = Driver::start(quick, 64);
     driver.gpus().await;
@@ -38,7 +38,7 @@ async fn a_driver_that_hangs_is_noticed_and_holds_up_two_threads() {
 #[tokio::test]
 async fn a_driver_that_hangs_while_it_forgets_a_lost_gpu_is_noticed() {
     let mut machine = Machine::h100s(2);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let quick = Settings { silent_after: Duration::from_millis(200), ..settings(nvml.library()) };
     let mut driver = Driver::start(quick, 64);
     driver.gpus().await;
@@ -60,19 +60,19 @@ async fn a_driver_that_hangs_while_it_forgets_a_lost_gpu_is_noticed() {
 #[tokio::test]
 async fn a_driver_that_hangs_does_not_hold_up_the_end() {
     let machine = Machine { hang_ms: 3_600_000, ..Machine::h100s(1) };
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver =
         Driver::start(Settings { silent_after: Duration::from_millis(100), ..settings(nvml.library()) }, 64);
     says(&driver.failed().await, &["nvmlInit"]);
     driver.end().await;
-    // The thread that was left behind ends with its call.
+    // The thread that was left behind ends when its call returns.
     nvml.set(&Machine::h100s(1));
 }
 
 // SEMANTICS: D16
 #[tokio::test]
 async fn a_library_that_is_missing_is_looked_for_again() {
-    let nvml = MadeUpNvml::with(&Machine::h100s(2));
+    let nvml = FakeNvml::with(&Machine::h100s(2));
     let library = nvml.library().with_extension("2");
     let mut driver = Driver::start(settings(library.clone()), 64);
     says(&driver.absent().await, &["libnvidia-ml.so.2", "No such file"]);
@@ -87,7 +87,7 @@ async fn a_library_that_is_missing_is_looked_for_again() {
 #[tokio::test]
 async fn a_driver_that_comes_goes_and_is_replaced_is_asked_anew() {
     let mut machine = Machine::h100s(2);
-    let nvml = MadeUpNvml::new();
+    let nvml = FakeNvml::new();
     let mut driver = Driver::of(&nvml);
     says(&driver.absent().await, &["not loaded"]);
     nvml.set(&machine);
@@ -115,7 +115,7 @@ async fn a_driver_that_comes_goes_and_is_replaced_is_asked_anew() {
 #[tokio::test]
 async fn while_a_gpu_fails_sessions_are_begun_anew_and_xids_go_on() {
     let mut machine = Machine { lost_for_good: true, ..Machine::h100s(2) };
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let reopening = Settings { reopen_every: Duration::from_millis(1), ..settings(nvml.library()) };
     let mut driver = Driver::start(reopening, 64);
     driver.gpus().await;
@@ -140,11 +140,11 @@ async fn while_a_gpu_fails_sessions_are_begun_anew_and_xids_go_on() {
 
 // SEMANTICS: D15
 #[tokio::test]
-async fn what_happened_before_the_end_of_a_session_is_told_before_the_next_begins() {
+async fn events_of_a_session_are_reported_before_the_next_session_begins() {
     let mut machine = Machine::h100s(2);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let reopening = Settings { reopen_every: Duration::from_millis(1), ..settings(nvml.library()) };
-    // With room for one, both threads tell in turn: the session ends while there is more to tell.
+    // With room for one, both threads send in turn: the session ends while more events wait.
     let mut driver = Driver::start(reopening, 1);
     driver.until(DriverNews::Answered).await;
     machine.gpus[0].error = Some(code::GPU_IS_LOST);

@@ -2,13 +2,13 @@
 
 use larder_devices::machine::{Gpu, MigSlice};
 use larder_devices::nvml::{DriverNews, RecoveryAction};
-use larder_testkit::MadeUpNvml;
+use larder_testkit::FakeNvml;
 use larder_testkit::nvml::{Machine, Slice, Xid, code};
 
 use crate::{Driver, says};
 
 #[tokio::test]
-async fn slices_are_told_and_told_again_when_they_change() {
+async fn slices_are_reported_at_first_and_after_a_change() {
     let slice = |gi, ci, profile: &str| Slice {
         uuid: format!("MIG-{gi}-{ci}"),
         profile: profile.to_owned(),
@@ -20,7 +20,7 @@ async fn slices_are_told_and_told_again_when_they_change() {
     let mut machine = Machine::h100s(1);
     machine.gpus[0].mig = Some(true);
     machine.gpus[0].slices = vec![slice(9, 0, "1g.10gb"), slice(1, 1, "1c.3g.40gb")];
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::of(&nvml);
     let found = |slice: &Slice| MigSlice {
         uuid: slice.uuid.clone(),
@@ -31,12 +31,11 @@ async fn slices_are_told_and_told_again_when_they_change() {
     };
     let gpus = driver.gpus().await;
     let slices = &machine.gpus[0].slices;
-    assert!(gpus[0].mig);
-    assert_eq!(gpus[0].slices, [found(&slices[1]), found(&slices[0])]);
+    assert_eq!(gpus[0].mig.as_deref(), Some(&[found(&slices[1]), found(&slices[0])][..]));
 
     machine.gpus[0].slices.remove(0);
     nvml.set(&machine);
-    assert_eq!(driver.gpus().await[0].slices, [found(&slice(1, 1, "1c.3g.40gb"))]);
+    assert_eq!(driver.gpus().await[0].slices(), [found(&slice(1, 1, "1c.3g.40gb"))]);
     // An Xid of a slice names it, one of a GPU instance names that alone.
     for compute_instance in [Some(1), None] {
         let gpu = machine.gpus[0].uuid.clone();
@@ -55,9 +54,9 @@ async fn a_slice_that_fails_stays_in_the_list_and_its_gpu_fails() {
     machine.gpus[1].mig = Some(true);
     machine.gpus[1].slices = vec![slice(1), slice(2)];
     let cut = machine.gpus[1].uuid.clone();
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::of(&nvml);
-    let slices = |gpus: &[Gpu]| gpus[1].slices.iter().map(|slice| slice.gpu_instance).collect::<Vec<_>>();
+    let slices = |gpus: &[Gpu]| gpus[1].slices().iter().map(|slice| slice.gpu_instance).collect::<Vec<_>>();
     assert_eq!(slices(&driver.gpus().await), [1, 2]);
     assert_eq!(driver.recovery(&cut).await, RecoveryAction::None);
     machine.gpus[1].slices[0].error = Some(code::UNKNOWN);
@@ -69,17 +68,17 @@ async fn a_slice_that_fails_stays_in_the_list_and_its_gpu_fails() {
     machine.gpus[1].slices[0].error = None;
     nvml.set(&machine);
     assert_eq!(driver.recovery(&cut).await, RecoveryAction::None);
-    // One that was taken away is not waited for, and one that never answered is an oddity.
+    // One that was taken away is not waited for, and one that never answered is a warning.
     machine.gpus[1].slices[1] = Slice { error: Some(code::UNKNOWN), ..slice(3) };
     nvml.set(&machine);
-    let (gpus, oddities) = driver
+    let (gpus, warnings) = driver
         .next(|news| match news {
-            DriverNews::Gpus { gpus, oddities, .. } => Some((gpus.clone(), oddities.clone())),
+            DriverNews::Gpus { gpus, warnings, .. } => Some((gpus.clone(), warnings.clone())),
             _ => None,
         })
         .await;
-    assert_eq!((slices(&gpus), oddities.len()), (vec![1], 1));
-    says(&oddities, &["slice 1 of", &cut]);
+    assert_eq!((slices(&gpus), warnings.len()), (vec![1], 1));
+    says(&warnings, &["slice 1 of", &cut]);
     driver.until(DriverNews::Answered).await;
     let failed = driver.seen.iter().filter(|news| matches!(news, DriverNews::GpuFailed { .. }));
     assert_eq!(failed.count(), 1);

@@ -147,7 +147,7 @@ fn the_index_of_the_gid_is_one_that_all_ports_share_or_none() {
 
 // SEMANTICS: D7
 #[test]
-fn of_several_ports_those_that_are_up_and_of_the_selected_kind_are_named() {
+fn ports_that_are_up_and_of_the_selected_kind_are_named() {
     let mut machine = machine();
     let mut second = machine.hcas[0].ports[0].clone();
     (second.number, second.state, second.phys_state) = (2, PortState::Down, PhysState::Polling);
@@ -238,7 +238,10 @@ async fn a_refusal_names_the_device_and_triggers_a_list() {
     tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
     let mut plugin = kubelet.plugin(HCA).await;
     for (id, message) in [
-        ("0000:41:00.0", "device 0000:41:00.0 of larder.dev/hca is out of service: port 1 is DOWN; it is back once"),
+        (
+            "0000:41:00.0",
+            "device 0000:41:00.0 of larder.dev/hca is out of service: port 1 is DOWN; it returns to service once",
+        ),
         ("0000:77:00.0", "larder.dev/hca has no device 0000:77:00.0 on this node now"),
     ] {
         let lists = kubelet.known.borrow().lists;

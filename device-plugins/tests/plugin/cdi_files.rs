@@ -36,7 +36,7 @@ fn spec_of(view: &View, last: Option<&Spec>) -> Spec {
 
 // SEMANTICS: D7
 #[test]
-fn the_file_is_as_it_was() {
+fn the_cdi_file_is_the_golden_file() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/hca.cdi");
     let spec = spec_of(&mixed(), None);
     let text = serde_json::to_string_pretty(&spec).unwrap() + "\n";
@@ -216,7 +216,7 @@ async fn an_hca_that_no_resource_has_any_more_keeps_its_last_limit_or_cannot_be_
 
 // SEMANTICS: D10
 #[tokio::test]
-async fn what_cannot_be_written_is_out_of_service_until_it_can() {
+async fn devices_whose_cdi_file_cannot_be_written_are_out_of_service_until_it_can() {
     let node = Node::new(view(machine(), [resource_of(HCA, Kind::Rdma, 0..8)]));
     // A file where the folder should be: root may write into any folder.
     std::fs::remove_dir(node.path("cdi")).unwrap();

@@ -75,7 +75,7 @@ async fn a_resource_of_mode_dra_is_not_registered() {
 
 // SEMANTICS: D12
 #[tokio::test]
-async fn a_reader_that_does_not_read_holds_nobody_up_and_then_gets_the_newest() {
+async fn a_slow_reader_delays_no_other_and_then_gets_the_newest_list() {
     let mut shared = resource_of(HCA, Kind::Rdma, 0..8);
     shared.config.share = 256;
     let node = Node::new(view(machine(), [shared]));

@@ -1,4 +1,4 @@
-//! A node: made-up devices, and the plugin's tasks.
+//! A node with fake devices and the plugin's tasks.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -125,7 +125,7 @@ pub(crate) fn faults(devices: impl IntoIterator<Item = DeviceKey>) -> Arc<Faults
         reason: Reason::PortDown,
         message: "port 1 is DOWN".to_owned(),
         since: SystemTime::UNIX_EPOCH,
-        ends: "port 1 is ACTIVE and LinkUp for 30 s".to_owned(),
+        recovery: "port 1 is ACTIVE and LinkUp for 30 s".to_owned(),
     };
     Arc::new(devices.into_iter().map(|device| (device, fault.clone())).collect())
 }

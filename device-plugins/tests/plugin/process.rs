@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use larder_devices::cdi;
-use larder_testkit::machine::{MachinePlan, MadeUpMachine};
+use larder_testkit::machine::{FakeMachine, MachinePlan};
 
 use crate::kubelet::Kubelet;
 
@@ -18,7 +18,7 @@ struct Program(Child);
 
 impl Program {
     /// On this machine, with its folders in `root`. There are no API server, no container runtime and no library of GPUs.
-    fn start(root: &Path, machine: &MadeUpMachine, log: impl Into<Stdio>) -> Self {
+    fn start(root: &Path, machine: &FakeMachine, log: impl Into<Stdio>) -> Self {
         let in_root = |flag: &str, name: &str| format!("--{flag}={}", root.join(name).display());
         let mut command = Command::new(env!("CARGO_BIN_EXE_larder-devices"));
         command.args(["--node=n1", "--nvml=/no/nvml", "--vendor-cdi-dir=/no/cdi"]);
@@ -56,7 +56,7 @@ impl Drop for Program {
 #[tokio::test]
 async fn a_process_that_starts_again_leaves_the_cdi_file_as_it_is() {
     let root = tempfile::tempdir().unwrap();
-    let machine = MadeUpMachine::new(MachinePlan::eight_pairs()).unwrap();
+    let machine = FakeMachine::new(MachinePlan::eight_pairs()).unwrap();
     let config = format!("resources:\n- {{name: {HCA}, kind: rdma, limits: {{hcaObjects: 5}}}}\n");
     std::fs::write(root.path().join("config.yaml"), config).unwrap();
     // What the limit needs.
@@ -85,7 +85,7 @@ async fn a_process_that_starts_again_leaves_the_cdi_file_as_it_is() {
 #[tokio::test]
 async fn gpus_without_their_library_and_resources_without_devices_are_in_the_log_once() {
     let root = tempfile::tempdir().unwrap();
-    let machine = MadeUpMachine::new(MachinePlan::eight_pairs()).unwrap();
+    let machine = FakeMachine::new(MachinePlan::eight_pairs()).unwrap();
     let config = format!("resources:\n- {{name: {HCA}, kind: rdma}}\n- {{name: larder.dev/gpu, kind: gpu}}\n");
     std::fs::write(root.path().join("config.yaml"), config).unwrap();
     let plugins = root.path().join("kubelet/device-plugins");
@@ -105,7 +105,7 @@ async fn gpus_without_their_library_and_resources_without_devices_are_in_the_log
 #[tokio::test]
 async fn a_wrong_configuration_ends_a_start_and_names_the_file_and_the_line() {
     let root = tempfile::tempdir().unwrap();
-    let machine = MadeUpMachine::new(MachinePlan::eight_pairs()).unwrap();
+    let machine = FakeMachine::new(MachinePlan::eight_pairs()).unwrap();
     std::fs::create_dir_all(root.path().join("kubelet/device-plugins")).unwrap();
     let both = format!("resources:\n- {{name: {HCA}, kind: rdma}}\n- {{name: larder.dev/hcb, kind: rdma}}\n");
     for (config, line, why) in [
@@ -127,7 +127,7 @@ async fn a_wrong_configuration_ends_a_start_and_names_the_file_and_the_line() {
 #[tokio::test]
 async fn a_wrong_configuration_of_a_running_process_is_in_the_log_and_the_old_one_stays_in_force() {
     let root = tempfile::tempdir().unwrap();
-    let machine = MadeUpMachine::new(MachinePlan::eight_pairs()).unwrap();
+    let machine = FakeMachine::new(MachinePlan::eight_pairs()).unwrap();
     let config = root.path().join("config.yaml");
     let right = format!("resources:\n- {{name: {HCA}, kind: rdma}}\n");
     std::fs::write(&config, &right).unwrap();

@@ -17,7 +17,7 @@ fn node() -> Node {
 
 // SEMANTICS: D12
 #[tokio::test]
-async fn every_resource_is_registered_one_without_devices_too() {
+async fn every_resource_is_registered_even_without_devices() {
     let node = node();
     node.change(|view| {
         view.resources = view.resources.iter().cloned().chain([resource("larder.dev/gpu", Kind::Gpu)]).collect();

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_heard_and_a_closed_socket_is_the_end() {
+    fn an_answer_is_received_and_a_closed_socket_ends_the_session() {
         let (one, other) = Socket::pair().unwrap();
         let answer = Message::answer(7, Err("no room".to_owned()));
         other.send(answer.clone(), &[]).unwrap();
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_of_another_version_is_an_error_in_words() {
+    fn a_message_of_another_version_is_an_error() {
         let (one, other) = Socket::pair().unwrap();
         // Field 15 of a later version.
         rustix::net::send(&one.0, &[0x7a, 0x00], SendFlags::empty()).unwrap();

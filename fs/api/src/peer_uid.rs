@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_is_told_by_its_user() {
+    fn a_peer_is_identified_by_its_user() {
         let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         assert_eq!(peer_uid(one.as_fd()).unwrap(), rustix::process::geteuid().as_raw());
         assert!(peer_uid(std::io::stdin().as_fd()).is_err());

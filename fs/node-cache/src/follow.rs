@@ -17,20 +17,20 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::asked::Asked;
 use crate::pace::{WRITE_EVERY, is_news};
+use crate::requests::Requests;
 use crate::status;
 
-/// Whose fields those of the status are.
+/// The field manager of the status.
 const FIELD_MANAGER: &str = "larderd";
 
-/// How often the cache is looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How often the cache is compared with the object.
+const RECONCILE_EVERY: Duration = Duration::from_secs(2);
 
 /// The longest that one write may take.
 const WRITE: Duration = Duration::from_secs(30);
 
-/// The pause before the API is looked for again.
+/// The pause between two attempts to connect.
 const CONNECT_EVERY: Duration = Duration::from_secs(30);
 
 /// Follows the NodeCache `name` until `stop`. Without an API server it waits for one, and the node serves meanwhile.
@@ -47,17 +47,17 @@ async fn connect() -> Client {
         match Client::try_default().await {
             Ok(client) => return client,
             Err(error) => {
-                warn!(%error, "no Kubernetes API for --node-cache: larderd needs a service account, or KUBECONFIG")
+                warn!(%error, "no Kubernetes API for --node-cache: larderd needs a service account or KUBECONFIG")
             }
         }
         tokio::time::sleep(CONNECT_EVERY).await;
     }
 }
 
-/// The object as it was last seen.
+/// The last known object.
 struct Seen {
     generation: i64,
-    asked: Asked,
+    requests: Requests,
     status: Option<NodeCacheStatus>,
 }
 
@@ -67,9 +67,9 @@ struct Follower {
     api: Api<DynamicObject>,
     resource: ApiResource,
     seen: Option<Seen>,
-    /// The generation that was acted on.
+    /// The generation whose requests were carried out.
     done: Option<i64>,
-    /// Not all promises of it have their room.
+    /// Some of its promises lack room.
     is_short: bool,
     wrote: Option<Instant>,
 }
@@ -80,21 +80,21 @@ pub async fn follow_with(node: Arc<Node>, name: String, client: Client) {
     let api: Api<DynamicObject> = Api::all_with(client, &resource);
     let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let mut events = watch(api.clone(), config).default_backoff().boxed();
-    let mut looks = tokio::time::interval(LOOK_EVERY);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut turns = tokio::time::interval(RECONCILE_EVERY);
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut follower = Follower { node, name, api, resource, seen: None, done: None, is_short: false, wrote: None };
     loop {
         tokio::select! {
             event = events.try_next() => match event {
-                Ok(Some(event)) => follower.take_in(event),
+                Ok(Some(event)) => follower.apply(event),
                 Ok(None) => return,
-                Err(error) => warn!(%error, "the watch of the NodeCache broke; it is begun again"),
+                Err(error) => warn!(%error, "the watch of the NodeCache broke; it resumes"),
             },
-            _ = looks.tick() => {
-                if let Err(error) = follower.look().await {
+            _ = turns.tick() => {
+                if let Err(error) = follower.reconcile().await {
                     warn!(
                         error = format!("{error:#}"), node = follower.name,
-                        "the NodeCache of this node is not current"
+                        "cannot update the NodeCache of this node"
                     );
                 }
             }
@@ -103,49 +103,49 @@ pub async fn follow_with(node: Arc<Node>, name: String, client: Client) {
 }
 
 impl Follower {
-    fn take_in(&mut self, event: Event<DynamicObject>) {
+    fn apply(&mut self, event: Event<DynamicObject>) {
         match event {
             Event::Init | Event::InitDone => {}
-            // The promises stand. The controller makes it again, and says which do.
+            // The promises stand until the controller has made the object again.
             Event::Delete(_) => self.seen = None,
             Event::InitApply(object) | Event::Apply(object) => match read(&object) {
                 Ok(seen) => {
-                    // Another object of the name counts its generations from 1 again.
-                    let is_same = self.seen.as_ref().is_some_and(|before| before.asked == seen.asked);
+                    // An object that was made again counts its generations from 1.
+                    let is_same = self.seen.as_ref().is_some_and(|before| before.requests == seen.requests);
                     if !is_same {
                         self.done = None;
                     }
                     self.seen = Some(seen);
                 }
-                Err(error) => warn!(error = format!("{error:#}"), "skip a NodeCache that cannot be read"),
+                Err(error) => warn!(error = format!("{error:#}"), "skip an invalid NodeCache"),
             },
         }
     }
 
-    /// Does what is asked for, and tells what has changed.
-    async fn look(&mut self) -> anyhow::Result<()> {
+    /// Carries out the requests, and reports what has changed.
+    async fn reconcile(&mut self) -> anyhow::Result<()> {
         let Some(seen) = &self.seen else { return Ok(()) };
         let is_new = self.done.is_none();
         let mut written = true;
         if is_new || self.is_short {
-            if let Err(error) = self.node.promise(seen.asked.promises.clone()).await {
-                warn!(%error, "the promises of the NodeCache cannot be written down; they are tried again");
+            if let Err(error) = self.node.promise(seen.requests.promises.clone()).await {
+                warn!(%error, "cannot store the promises of the NodeCache; will retry");
                 written = false;
             } else if is_new {
-                let (promises, generation) = (seen.asked.promises.len(), seen.generation);
-                info!(promises, generation, "the promises are those of the NodeCache");
+                let (promises, generation) = (seen.requests.promises.len(), seen.generation);
+                info!(promises, generation, "adopted the promises of the NodeCache");
             }
         }
-        for &(snapshot, before) in seen.asked.clean.iter().filter(|_| is_new) {
+        for &(snapshot, before) in seen.requests.clean.iter().filter(|_| is_new) {
             if let Err(error) = self.node.drop_unused(snapshot, before).await {
-                warn!(%snapshot, %error, "cached bytes are not dropped");
+                warn!(%snapshot, %error, "cannot drop cached bytes");
             }
         }
         self.done = Some(seen.generation);
-        let mut report = self.node.cache_report().await.context("look at the cache")?;
+        let mut report = self.node.cache_report().await.context("inspect the cache")?;
         if !written {
-            // A disk that takes no promise keeps none of these.
-            report.promises.clone_from(&seen.asked.promises);
+            // Without a record, none of these promises is kept.
+            report.promises.clone_from(&seen.requests.promises);
         }
         let now = status::of(&report, self.done);
         self.is_short = !now.unkept.is_empty();
@@ -153,7 +153,7 @@ impl Follower {
         if is_early || !is_news(seen.status.as_ref(), &now) {
             return Ok(());
         }
-        // A failed write counts, too: the API server may have too many of them.
+        // A failed write counts, too: the API server may be overloaded.
         self.wrote = Some(Instant::now());
         self.write(&now).await?;
         if let Some(seen) = &mut self.seen {
@@ -184,8 +184,8 @@ fn read(object: &DynamicObject) -> anyhow::Result<Seen> {
     let spec: Option<NodeCacheSpec> = serde_json::from_value(part("spec")).context("spec")?;
     Ok(Seen {
         generation: object.meta().generation.unwrap_or_default(),
-        asked: Asked::of(&spec.unwrap_or_default()),
-        // One that cannot be read is written anew.
+        requests: Requests::of(&spec.unwrap_or_default()),
+        // An invalid status is replaced.
         status: serde_json::from_value(part("status")).unwrap_or_default(),
     })
 }

@@ -1,4 +1,4 @@
-//! Which news are worth a write to the API server, and when.
+//! Which changes are worth a write to the API server, and when.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub const WRITE_EVERY: Duration = Duration::from_secs(10);
 /// to its disk.
 pub const SMALL: u64 = 100;
 
-/// True if a status tells something that the written one does not.
+/// True if a status says something that the written one does not.
 pub fn is_news(written: Option<&NodeCacheStatus>, now: &NodeCacheStatus) -> bool {
     let Some(written) = written else { return true };
     let mut same = now.clone();
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_on_which_others_write_a_little_is_no_news() {
+    fn small_changes_of_a_shared_disk_are_not_reported() {
         let status = |capacity_bytes, promised_bytes| NodeCacheStatus {
             capacity_bytes,
             promised_bytes,

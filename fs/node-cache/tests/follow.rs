@@ -1,19 +1,16 @@
-//! A node follows its NodeCache on the scripted API server, on a stopped clock.
+//! A node follows its NodeCache on a fake API server, on a stopped clock.
 #![expect(clippy::unwrap_used, reason = "this is test code: a panic is how it fails")]
-
-#[path = "../../../controller/tests/converge/api.rs"]
-#[expect(dead_code, reason = "the controller's tests use more of it")]
-mod api;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::Api;
 use larder_cachenode::home::Home;
 use larder_cachenode::importing::Importer;
 use larder_cachenode::node::{Node, NodeConfig};
+use larder_kube::Client;
 use larder_node_cache::follow_with;
 use larder_origin::OriginConfig;
+use larder_testkit::FakeApi;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -22,12 +19,12 @@ const MIB: u64 = 1 << 20;
 
 struct World {
     folder: TempDir,
-    api: Api,
+    api: FakeApi,
 }
 
 impl World {
     fn new() -> Self {
-        let world = Self { folder: tempfile::tempdir().unwrap(), api: Api::new() };
+        let world = Self { folder: tempfile::tempdir().unwrap(), api: FakeApi::new() };
         world.api.put("nodecaches", json!({"metadata": {"name": "n1"}, "spec": {"datasets": []}}));
         world
     }
@@ -45,7 +42,8 @@ impl World {
             socket: None,
         })
         .unwrap();
-        let follower = tokio::spawn(follow_with(Arc::clone(&node), "n1".to_owned(), self.api.client()));
+        let follower =
+            tokio::spawn(follow_with(Arc::clone(&node), "n1".to_owned(), Client::new(self.api.service(), "default")));
         (node, follower)
     }
 

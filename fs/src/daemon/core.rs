@@ -24,7 +24,7 @@ use super::offers::{Offer, Offers};
 use crate::connection::ServeConfig;
 use crate::mount::{MountConfig, unmount};
 
-/// How long a stop waits for mounts that are being made, and for reads that were taken over handed-over connections.
+/// How long a stop waits for mounts that are being made, and for reads taken from handed-over connections.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The pause before a connection is tried again; it doubles up to [`PAUSE_MAX`].
@@ -38,7 +38,7 @@ const COLLECT_EVERY: Duration = Duration::from_secs(900);
 /// there are seconds, or minutes on a machine that swaps. As long as no keeper has said what it holds, it may hold any
 /// mount: this process waits as long for one.
 const KEPT_LEAST: Duration = Duration::from_secs(3600);
-const KEPT_LEAST_UNHEARD: Duration = Duration::from_secs(7 * 24 * 3600);
+const KEPT_LEAST_WITHOUT_KEEPER: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Background requests that the kernel keeps in flight on a connection.
 const MAX_BACKGROUND: u16 = 1024;
@@ -106,7 +106,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Waits until the reads that were taken over handed-over connections have been answered.
+    /// Waits until the reads taken from handed-over connections have been answered.
     async fn answer_reads(&self) {
         for requests in self.mounts.now().mounts.iter().filter_map(|mount| mount.requests.as_ref()) {
             requests.answered().await;
@@ -172,7 +172,7 @@ impl Daemon {
             Prepared::Ready(found) => {
                 let serves = |mount: &Arc<Mount>| mount.id == found.id && mount.connection.is_some();
                 let served = self.mounts.now().mounts.iter().any(serves) && self.node.joins(&found, &request)?;
-                // A connection that could not be served may lack nothing any more.
+                // A connection that could not be served may have become servable.
                 self.offers.try_again(&found.id);
                 Ok(v1::prepare_response::Outcome::Prepared(prepared(&found, served)?))
             }
@@ -224,8 +224,8 @@ impl Daemon {
             tokio::task::spawn_blocking(move || {
                 if daemon.offers.keeper_has_spoken() {
                     daemon.collect_kept_since(KEPT_LEAST);
-                } else if daemon.started.elapsed() >= KEPT_LEAST_UNHEARD {
-                    daemon.collect_kept_since(KEPT_LEAST_UNHEARD);
+                } else if daemon.started.elapsed() >= KEPT_LEAST_WITHOUT_KEEPER {
+                    daemon.collect_kept_since(KEPT_LEAST_WITHOUT_KEEPER);
                 }
             })
             .await?;
@@ -276,7 +276,7 @@ impl Daemon {
             }
             match offer.gone.run_until_cancelled(self.try_offer(&offer)).await {
                 None => return debug!(mount = offer.mount, "a mount ended before it could be served"),
-                Some(Ok(())) => return info!(mount = offer.mount, "a mount that pods use is served at last"),
+                Some(Ok(())) => return info!(mount = offer.mount, "a mount that pods use is served again"),
                 Some(Err(error)) => debug!(mount = offer.mount, error = %Chain(&error), "a mount cannot be served yet"),
             }
             pause = (pause * 2).min(PAUSE_MAX);

@@ -2,7 +2,7 @@
 //! keeper at a time: a newer one replaces an older one, which is dead or about to be. The messages of the older one
 //! are taken first.
 //!
-//! Requests are answered as they are done, each by itself: one that waits for an origin holds up no other.
+//! Each request is answered when it is done: one that waits for an origin delays no other.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -65,8 +65,8 @@ fn accept(daemon: &Arc<Daemon>, keeper: &CurrentKeeper, listener: &Listener) -> 
         let talk = move || {
             daemon.keepers.send_modify(|count| *count += 1);
             match talk(&daemon, &talking) {
-                Ok(()) => info!("keeper disconnected; its mounts go on"),
-                Err(error) => warn!(%error, "keeper disconnected; its mounts go on"),
+                Ok(()) => info!("keeper disconnected; its mounts are still served"),
+                Err(error) => warn!(%error, "keeper disconnected; its mounts are still served"),
             }
             daemon.keepers.send_modify(|count| *count -= 1);
         };
@@ -127,7 +127,11 @@ fn talk(daemon: &Arc<Daemon>, socket: &Arc<Socket>) -> std::io::Result<()> {
                 answer(socket, request, Ok(()))?;
             }
             (Message::Held(_) | Message::HeldEnd(_) | Message::Answer(_) | Message::Offer(_), _) => {
-                return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "the keeper sent an odd message"));
+                return Err(std::io::Error::new(
+                    std::io::ErrorKind::InvalidData,
+                    "the keeper sent an unexpected \
+                message",
+                ));
             }
         }
     }

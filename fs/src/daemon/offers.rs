@@ -1,7 +1,7 @@
 //! Connections that the keeper has handed over and that are not served yet.
 //!
 //! The cast: an [`Offer`] is such a connection; [`Offers`] is the table of them, with the mounts that the keeper holds.
-//! Each offer is tried by itself: one whose manifest is gone and whose origin is down waits alone.
+//! Each offer is tried independently: one whose manifest is gone and whose origin is down delays no other.
 //!
 //! Invariants: a connection that was handed over is in this table or among the mounts until its mount ends or the
 //! keeper has heard that it is refused, so a new keeper gets it back. A connection that the keeper holds is tried

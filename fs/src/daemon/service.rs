@@ -42,7 +42,7 @@ pub(super) async fn serve(daemon: Arc<Daemon>, socket: PathBuf) -> anyhow::Resul
         .context("serve gRPC")
 }
 
-/// Binds beside the name and renames: nobody meets a socket that does not listen, or that others may open.
+/// Binds beside the name and renames: no client finds a socket that does not listen yet, or that other users may open.
 fn listen(socket: &Path) -> io::Result<UnixListener> {
     let fresh = socket.with_extension("new");
     let _ = std::fs::remove_file(&fresh);
@@ -175,6 +175,6 @@ impl Admin for Daemon {
         let mut values = self.node.values();
         values.insert("daemon_mounts", state.mounts.len() as u64);
         values.insert("daemon_connections_taken_total", state.connections_taken);
-        values.into_iter().map(|(name, value)| Sample { name, value }).collect()
+        values.into_iter().map(|(name, value)| Sample::new(name, value)).collect()
     }
 }

@@ -27,15 +27,15 @@ fn memory() -> (OwnedFd, File) {
     (memory, file)
 }
 
-fn uniques(left: &Left) -> Vec<u64> {
-    left.reads.iter().map(|(read, _)| read.unique).collect()
+fn uniques(unanswered: &Unanswered) -> Vec<u64> {
+    unanswered.reads.iter().map(|(read, _)| read.unique).collect()
 }
 
 #[test]
-fn what_was_kept_and_not_answered_is_found_by_the_next_and_the_rest_is_not() {
+fn the_next_process_finds_unanswered_requests_and_no_others() {
     let (memory, _) = memory();
-    let (requests, left) = Requests::open(memory.as_fd()).unwrap();
-    assert_eq!((left.reads(), left.others.len()), (0, 0));
+    let (requests, unanswered) = Requests::open(memory.as_fd()).unwrap();
+    assert_eq!((unanswered.reads(), unanswered.others.len()), (0, 0));
     let kept: Vec<Kept> = (1..=1000).map(|unique| requests.keep(read(unique)).unwrap()).collect();
     for (unique, kept) in (1..).zip(kept) {
         // As a killed process does it, which drops nothing.
@@ -44,17 +44,17 @@ fn what_was_kept_and_not_answered_is_found_by_the_next_and_the_rest_is_not() {
     // The forgotten ones still hold it.
     let file = requests.file.try_clone().unwrap();
     file.unlock().unwrap();
-    let (next, left) = Requests::open(memory.as_fd()).unwrap();
+    let (next, unanswered) = Requests::open(memory.as_fd()).unwrap();
     let hundreds: Vec<u64> = (1..=10).map(|n| n * 100).collect();
-    assert_eq!(uniques(&left), hundreds);
-    let found: Vec<(ReadRequest, Kept)> = left.into_reads(&next).collect();
+    assert_eq!(uniques(&unanswered), hundreds);
+    let found: Vec<(ReadRequest, Kept)> = unanswered.into_reads(&next).collect();
     assert!(found.iter().all(|(found, _)| *found == read(found.unique)));
     // A new read gets an entry of its own.
     let new = next.keep(read(5)).unwrap();
     assert!(found.iter().all(|(_, kept)| kept.entry != new.entry));
     drop((found, new, next));
-    let (_, left) = Requests::open(memory.as_fd()).unwrap();
-    assert_eq!(left.reads(), 0, "all are answered");
+    let (_, unanswered) = Requests::open(memory.as_fd()).unwrap();
+    assert_eq!(unanswered.reads(), 0, "all are answered");
 }
 
 #[test]
@@ -69,19 +69,19 @@ fn requests_in_buffers_are_found_once_each_and_reads_outlive_the_buffers() {
     in_buffer(&file, 255, 1, 13, b"name\0");
     in_buffer(&file, 5, 2, 15, &[0; 8]);
 
-    let (_, left) = Requests::open(memory.as_fd()).unwrap();
-    assert_eq!(uniques(&left), [9, 11]);
-    assert_eq!(left.others.len(), 1, "FORGET wants no answer");
-    assert!(left.others[0].ends_with(b"name\0"));
-    drop(left);
+    let (_, unanswered) = Requests::open(memory.as_fd()).unwrap();
+    assert_eq!(uniques(&unanswered), [9, 11]);
+    assert_eq!(unanswered.others.len(), 1, "FORGET wants no answer");
+    assert!(unanswered.others[0].ends_with(b"name\0"));
+    drop(unanswered);
 
     // A takeover that fails at any step has lost nothing.
-    let (next, left) = Requests::open(memory.as_fd()).unwrap();
-    assert_eq!((uniques(&left), left.others.len()), (vec![9, 11], 1));
+    let (next, unanswered) = Requests::open(memory.as_fd()).unwrap();
+    assert_eq!((uniques(&unanswered), unanswered.others.len()), (vec![9, 11], 1));
     next.clear_buffers().unwrap();
-    drop((left, next));
-    let (_, left) = Requests::open(memory.as_fd()).unwrap();
-    assert_eq!((uniques(&left), left.others.len()), (vec![9, 11], 0));
+    drop((unanswered, next));
+    let (_, unanswered) = Requests::open(memory.as_fd()).unwrap();
+    assert_eq!((uniques(&unanswered), unanswered.others.len()), (vec![9, 11], 0));
 }
 
 #[test]
@@ -100,19 +100,19 @@ fn a_memory_with_anything_in_it_is_opened_and_nothing_in_it_is_believed_unchecke
     in_buffer(&file, 1, 1, 21, b"");
     file.write_all_at(&(BUFFER_BYTES as u32 + 1).to_ne_bytes(), Requests::buffer_at(1)).unwrap();
     in_buffer(&file, 2, 15, 23, &read_body(23)[..39]);
-    let (_, left) = Requests::open(memory.as_fd()).unwrap();
-    assert_eq!((uniques(&left), left.others.len()), (vec![8], 0));
-    drop(left);
+    let (_, unanswered) = Requests::open(memory.as_fd()).unwrap();
+    assert_eq!((uniques(&unanswered), unanswered.others.len()), (vec![8], 0));
+    drop(unanswered);
 
     file.write_all_at(b"OTHERFMT", 0).unwrap();
-    let (requests, left) = Requests::open(memory.as_fd()).unwrap();
-    assert_eq!((left.reads(), left.others.len()), (0, 0), "another version wrote it");
+    let (requests, unanswered) = Requests::open(memory.as_fd()).unwrap();
+    assert_eq!((unanswered.reads(), unanswered.others.len()), (0, 0), "another version wrote it");
     drop((requests.keep(read(1)).unwrap(), requests));
     for len in [1, 8, TABLE_AT - 1, TABLE_AT + 5] {
         file.set_len(0).unwrap();
         file.set_len(len).unwrap();
-        let (requests, left) = Requests::open(memory.as_fd()).unwrap();
-        assert_eq!((left.reads(), left.others.len()), (0, 0), "{len} bytes");
+        let (requests, unanswered) = Requests::open(memory.as_fd()).unwrap();
+        assert_eq!((unanswered.reads(), unanswered.others.len()), (0, 0), "{len} bytes");
         drop(requests.keep(read(1)).unwrap());
     }
 }

@@ -15,9 +15,10 @@ conditions! {
         Placed,
         /// Those nodes have the bytes.
         Warm,
-        /// Something is worse than asked for, and readers are served nevertheless.
+        /// Something is worse than the spec asks for, but readers are served.
         Degraded,
-        /// A pod that starts now finds what the spec asks for. Its reason is that of the first condition that holds it up.
+        /// A pod that starts now finds what the spec asks for. The reason is that of the first condition that is in the
+        /// way.
         Ready,
     }
 }
@@ -27,7 +28,7 @@ reasons! {
     pub enum Reason of ConditionKind {
         /// The snapshot was listed and its manifest published.
         Listed of Imported,
-        /// A manifest that somebody published was found.
+        /// A manifest was found that somebody had published before.
         Found of Imported,
         /// The credentials may not write the manifest, so each node lists for itself.
         ListedByNodes of Imported,
@@ -45,9 +46,10 @@ reasons! {
         SnapshotUnknown of Imported,
         /// The listing failed for another reason, which the message has.
         ImportFailed of Imported,
-        /// Only the administrator's Datasets may have this: larderd's identity, `file://`, an endpoint that is not listed.
+        /// Only the administrator's Datasets may use this: larderd's identity, `file://`, or an endpoint that is not
+        /// listed.
         NotAllowed of Imported,
-        /// The spec has a value that the schema let pass and the checks refuse.
+        /// The spec has a value that the schema accepts and the controller refuses.
         InvalidSpec of Imported,
         /// The condition before this one is not true yet.
         Waiting of Placed | Warm,
@@ -61,7 +63,7 @@ reasons! {
         LargerThanAnyCache of Placed,
         /// Other datasets have the room. The message has the arithmetic.
         NotEnoughRoom of Placed,
-        /// Nodes fetch it. The message has percentage and time.
+        /// Nodes fetch the dataset. The message has percentage and time.
         Warming of Warm,
         /// The nodes have all bytes that they promised.
         Cached of Warm,
@@ -69,23 +71,23 @@ reasons! {
         WarmingFailed of Warm,
         /// A node that held the dataset is gone or does not report.
         NodeLost of Degraded,
-        /// The last `refresh` failed; the snapshot before it is served.
+        /// The last `refresh` failed; the previous snapshot is served.
         RefreshFailed of Degraded,
-        /// A node cannot keep its promise: its cache has become smaller.
+        /// A node cannot keep its promise, because its cache has become smaller.
         PromiseUnkept of Degraded,
         /// The annotation `larder.dev/clean` is not a time, or cannot be acted on.
         InvalidClean of Degraded,
         /// Kubernetes refuses an object of the dataset: another has its name, or a quota or policy is in the way. The
         /// message has its words.
         WriteRefused of Degraded,
-        /// Inline volumes cannot name it: its namespace has more Datasets without a Secret than there is room for in
-        /// their list.
+        /// Inline volumes cannot name the dataset: its namespace has more Datasets without a Secret than their list has
+        /// room for.
         InlineLimit of Degraded,
-        /// Nothing is worse than asked for.
+        /// Nothing is worse than the spec asks for.
         AsWanted of Degraded,
         /// A pod that starts now finds what the spec asks for.
         Available of Ready,
-        /// The Dataset was deleted and its users still read it; the message names them.
+        /// The Dataset was deleted, but pods still use it. The message names them.
         InUse of Ready,
     }
 }

@@ -18,7 +18,7 @@ pub use status::{
     SnapshotStatus, Users,
 };
 
-/// The wanted state of a dataset.
+/// The desired state of a dataset.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "larder.dev",
@@ -82,13 +82,14 @@ pub use status::{
 pub struct DatasetSpec {
     /// Where the files are.
     pub origin: Origin,
-    /// `latest`, or the 64 hex digits of the snapshot that pods are to read: an earlier one of the status rolls back.
+    /// The snapshot that pods read: `latest` by default, or the 64 hex digits of one. An earlier one of the status
+    /// rolls back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     #[x_kube(validation = Rule::new("self == 'latest' || self.matches('^[0-9a-f]{64}$')")
         .message("spec.snapshot must be latest or the 64 lower-case hex digits of a snapshot"))]
     pub snapshot: Option<String>,
-    /// List the origin again after this time, such as 24h or 7d; at least 5m. Without it, it is listed once.
+    /// List the origin again after this time, such as 24h or 7d; at least 5m. Without it, the origin is listed once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new(
@@ -102,13 +103,13 @@ pub struct DatasetSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::url")]
     pub manifest: Option<String>,
-    /// How each node caches it.
+    /// How each node caches the dataset.
     #[serde(default, skip_serializing_if = "Cache::is_empty")]
     pub cache: Cache,
-    /// Which nodes hold it before any pod asks.
+    /// The nodes that hold it before any pod asks.
     #[serde(default, skip_serializing_if = "Nodes::is_empty")]
     pub nodes: Nodes,
-    /// How long nodes keep it.
+    /// How long nodes keep the dataset.
     #[serde(default, skip_serializing_if = "Keep::is_empty")]
     pub keep: Keep,
     /// The other namespaces whose pods may read it; `*` for all.
@@ -173,7 +174,7 @@ pub struct Origin {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretRef {
-    /// Its name.
+    /// The name of the Secret.
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')")
         .message("spec.origin.secretRef.name must be the name of a Secret"))]
@@ -195,11 +196,11 @@ pub struct Cache {
             .message("spec.cache.size must not be 0; leave it out to cache the whole dataset"),
     )]
     pub size: Option<String>,
-    /// The policy once the cache is full: `nr` (default), `lru`, `fifo` or `random`.
+    /// The policy once the cache is full; `nr` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::policy")]
     pub policy: Option<String>,
-    /// Which nodes hold which blocks: `local` (default), `partitioned` or `replicated:N`.
+    /// Which nodes hold which blocks: `local` (default), `partitioned` or `replicated:N` (N copies).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 14))]
     #[x_kube(validation = Rule::new(
@@ -301,10 +302,10 @@ impl JsonSchema for NodeCount {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Keep {
-    /// Every node that has it keeps it as long as the Dataset exists.
+    /// True if every node that has the dataset keeps it as long as the Dataset exists.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pinned: bool,
-    /// Nodes drop it when no pod has used it for this time, such as 7d or 168h.
+    /// Nodes drop the dataset when no pod has used it for this time, such as 7d or 168h.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$') && self.matches('[1-9]')")

@@ -86,7 +86,7 @@ fn by_reason(dataset: &Dataset, condition: &Condition) -> Explanation {
     let said = condition.message.trim().trim_end_matches('.');
     // The sentence says so itself, in `next`. Controllers of other releases use other words.
     let said =
-        ["; it is tried again", "; it is retried"].iter().fold(said, |said, end| said.trim_end_matches(end)).to_owned();
+        ["; it is tried again", "; it is retried", "; retrying"].iter().fold(said, |said, end| said.trim_end_matches(end)).to_owned();
     let (why, next, todo) = match condition.reason.parse() {
         Ok(reason) => words(dataset, reason, said),
         // The controller is newer than this program.

@@ -1,7 +1,7 @@
 //! The `JobType`: how the pods of a framework's jobs find each other, start, and are done. It is data alone.
 //!
 //! Values of variables and files, and every text in the template of a role, are templates in the language of
-//! [minijinja](https://docs.rs/minijinja/latest/minijinja/syntax/). docs/KUBERNETES.md lists what they see.
+//! [minijinja](https://docs.rs/minijinja/latest/minijinja/syntax/). docs/kubernetes/jobs.md lists what they see.
 
 #![expect(unreachable_pub, reason = "the derive of schemas copies each public struct into a function")]
 
@@ -60,15 +60,15 @@ use crate::schemas;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct JobTypeSpec {
-    /// Its purpose, in a line.
+    /// The purpose of the type, in a line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub description: Option<String>,
-    /// Its roles, in the order in which ranks are counted.
+    /// The roles of jobs, in the order in which ranks are counted.
     #[schemars(length(min = 1, max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub roles: Vec<RoleType>,
-    /// Variables of every container. One that the job's own template sets is left as it is there.
+    /// Variables of every container. A variable that the job's own template sets keeps its value.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub environment: Vec<Variable>,
@@ -97,15 +97,15 @@ pub struct JobTypeSpec {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RoleType {
-    /// Its name.
+    /// The name of the role.
     #[schemars(length(max = 15))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
         .message("spec.roles[].name must begin with a letter and consist of lower-case letters, digits and hyphens"))]
     pub name: String,
-    /// True if no job is without it.
+    /// True if every job must have the role.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub required: bool,
-    /// The most pods that a job may have of it; no limit by default.
+    /// The most pods of the role that a job may have; no limit by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub most: Option<u32>,
@@ -120,8 +120,8 @@ pub struct RoleType {
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub ports: Vec<Port>,
-    /// Defaults of its pods, beneath the job's template. Its first container is for the first one there, whatever
-    /// their names.
+    /// Defaults of the role's pods, where the job's template sets nothing. The first container here is for the first one
+    /// there, whatever their names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::pod_template")]
     pub template: Option<PodTemplateSpec>,
@@ -131,12 +131,12 @@ pub struct RoleType {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Port {
-    /// Its name.
+    /// The name of the port.
     #[schemars(length(max = 15))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
         .message("spec.roles[].ports[].name must consist of lower-case letters, digits and hyphens"))]
     pub name: String,
-    /// Its number.
+    /// The number of the port.
     #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
 }
@@ -145,19 +145,19 @@ pub struct Port {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Variable {
-    /// Its name.
+    /// The name of the variable.
     #[schemars(length(max = 64))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z_][A-Za-z0-9_]*$')")
         .message("spec.environment[].name must be the name of a variable: letters, digits and underscores"))]
     pub name: String,
-    /// Its value, a template.
+    /// The value, a template.
     #[schemars(length(max = 4096))]
     pub value: String,
-    /// An expression; the variable is there only where it is true.
+    /// An expression. The variable is set only where it is true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub when: Option<String>,
-    /// The roles that have it; all by default.
+    /// The roles that have the variable; all by default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 15)))]
     pub roles: Vec<String>,
@@ -167,20 +167,20 @@ pub struct Variable {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigFile {
-    /// Its path. Its folder holds files of the JobType and nothing else.
+    /// The path. The folder holds files of the JobType and nothing else.
     #[schemars(length(max = 256))]
     #[x_kube(validation = Rule::new(
             "self.matches('^(/[A-Za-z0-9._-]+){2,}$') && !self.matches('/[.]{1,2}(/|$)')"
         )
         .message("spec.files[].path must be the whole path of a file in a folder, such as /etc/mpi/hostfile"))]
     pub path: String,
-    /// Its content, a template.
+    /// The content, a template.
     #[schemars(length(max = 65536))]
     pub content: String,
-    /// True for a program.
+    /// True if the file is executable.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub executable: bool,
-    /// The roles that have it; all by default.
+    /// The roles that have the file; all by default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 15)))]
     pub roles: Vec<String>,
@@ -190,7 +190,7 @@ pub struct ConfigFile {
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceRules {
-    /// Names lead to pods that are not ready yet, too: while they start, they look for each other.
+    /// True if names also lead to pods that are not ready yet, since pods look for each other while they start.
     #[serde(default = "yes")]
     pub publish_not_ready: bool,
 }
@@ -199,18 +199,18 @@ fn yes() -> bool {
     true
 }
 
-/// A role whose pod starts processes in others. Its main containers begin once every pod of those roles answers an agent, which
-/// an init container puts into all of them.
+/// A role whose pod starts processes in others. Its main containers begin once every pod of those roles answers an
+/// agent, which an init container puts into all of them.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Launcher {
-    /// The role.
+    /// The role whose pod starts the processes.
     #[schemars(length(max = 15))]
     pub role: String,
     /// The roles in whose pods it starts processes.
     #[schemars(length(min = 1, max = 15), inner(length(max = 15)))]
     pub starts: Vec<String>,
-    /// Where the agent in those pods listens.
+    /// The port at which the agent in those pods listens.
     #[schemars(range(min = 1024, max = 65535))]
     pub port: u16,
 }
@@ -219,14 +219,15 @@ pub struct Launcher {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Success {
-    /// The first of these roles that the job has decides.
+    /// The roles that decide: the first of them that the job has.
     #[schemars(length(min = 1, max = 16), inner(length(max = 15)))]
     pub roles: Vec<String>,
-    /// The indexes of that role that must have ended well: `all` (default), or the `first`.
+    /// The indexes of that role that must have succeeded: `all` (default), or the `first`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::indexes")]
     pub indexes: Option<Indexes>,
-    /// The outcome: `complete` (default), or `suspend` until it is resumed, as for a notebook that was idle.
+    /// The outcome: the job is `complete` (default), or is suspended until somebody resumes it (`suspend`), as an idle
+    /// notebook.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::outcome")]
     pub then: Option<Outcome>,
@@ -283,26 +284,27 @@ pub enum RestartScope {
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Performance {
-    /// Requests equal limits where only one of them is given, so that pods are Guaranteed.
+    /// True if requests and limits become equal where only one of them is given, so that pods are Guaranteed.
     #[serde(default = "yes")]
     pub guaranteed: bool,
-    /// A container of more than one CPU gets whole ones, which the CPU manager can pin.
+    /// True if more than one CPU is rounded up to whole CPUs, which the CPU manager can pin.
     #[serde(default = "yes")]
     pub whole_cpus: bool,
-    /// The size of /dev/shm: a percentage of the first container's memory (50% by default), a size such as 8Gi, or `off`.
+    /// The size of /dev/shm: a percentage of the first container's memory (50% by default), a size such as 8Gi, or
+    /// `off`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self == 'off' || self.matches('^([1-9][0-9]?|100)%$') || self.matches('^[1-9][0-9]{0,9}([KMGT]i)?$')")
         .message("spec.performance.sharedMemory must be a percentage such as 50%, a size such as 8Gi, or off"))]
     pub shared_memory: Option<String>,
-    /// Containers that ask for huge pages get them at /dev/hugepages.
+    /// True if containers that request huge pages find them at /dev/hugepages.
     #[serde(default = "yes")]
     pub hugepages: bool,
-    /// CPUs of a first container that asks for none.
+    /// The CPUs of a first container that requests none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1024))]
     pub cpus: Option<u32>,
-    /// Memory of a first container that asks for none, such as 2Gi.
+    /// The memory of a first container that requests none, such as 2Gi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,9}([KMGT]i)?$')")
@@ -323,7 +325,7 @@ pub struct JobTypeStatus {
     /// The generation of the spec that this is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Valid`: sample jobs of every shape can be rendered.
+    /// `Valid`: sample jobs of every shape can be rendered (reason `Accepted`), or not (`InvalidSpec`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
     pub conditions: Vec<Condition>,

@@ -37,7 +37,7 @@ pub struct NodeCacheSpec {
     #[schemars(length(max = 1024))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["uid".to_owned(), "snapshot".to_owned()]))]
     pub datasets: Vec<PromisedDataset>,
-    /// Snapshots whose bytes go, where no pod of the node has them mounted.
+    /// Snapshots whose bytes are dropped where no pod of the node mounts them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["snapshot".to_owned()]))]
@@ -69,12 +69,12 @@ pub struct PromisedDataset {
     /// The snapshot: 64 hex digits.
     #[schemars(schema_with = "schemas::snapshot")]
     pub snapshot: String,
-    /// How many bytes of the node's disk.
+    /// The promised bytes of the node's disk.
     #[schemars(schema_with = "schemas::count")]
     pub bytes: u64,
 }
 
-/// A snapshot whose bytes go. Those that were read later than `before` stay, so that it acts once.
+/// A snapshot whose bytes are dropped. Bytes that were read later than `before` stay, so that the entry acts once.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CleanedSnapshot {
@@ -100,7 +100,7 @@ pub struct NodeCacheStatus {
     #[serde(default)]
     #[schemars(schema_with = "schemas::count")]
     pub promised_bytes: u64,
-    /// Room that another promise may have: capacity less what is promised.
+    /// Room for further promises: the capacity minus what is promised.
     #[serde(default)]
     #[schemars(schema_with = "schemas::count")]
     pub free_bytes: u64,
@@ -109,7 +109,7 @@ pub struct NodeCacheStatus {
     #[schemars(length(max = 1024))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["snapshot".to_owned()]))]
     pub snapshots: Vec<SnapshotCache>,
-    /// Promises of the spec that it cannot keep.
+    /// Promises of the spec that the node cannot keep.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
     pub unkept: Vec<UnkeptPromise>,
@@ -122,21 +122,21 @@ pub struct SnapshotCache {
     /// The snapshot: 64 hex digits.
     #[schemars(schema_with = "schemas::snapshot")]
     pub snapshot: String,
-    /// Bytes of it in the cache.
+    /// The bytes of the snapshot in the cache.
     #[schemars(schema_with = "schemas::count")]
     pub bytes: u64,
-    /// Bytes that this node is to have of it: all, or with a placement other than `local` its share. 0: not known.
+    /// The bytes that this node should have: all, or with a placement other than `local` its share. 0 means unknown.
     #[serde(default)]
     #[schemars(schema_with = "schemas::count")]
     pub wanted_bytes: u64,
-    /// Its reservation: room on the disk that it has, promised or because a pod has it open.
+    /// The room on the disk that the snapshot has, because it is promised or a pod has it open.
     #[serde(default)]
     #[schemars(schema_with = "schemas::count")]
     pub reserved_bytes: u64,
-    /// Mounts of it on the node. Pods with the same credentials share one.
+    /// The number of mounts on the node. Pods with the same credentials share one.
     #[serde(default)]
     pub mounts: u32,
-    /// When the last mount ended; absent while there is one, and if there never was.
+    /// When the last mount ended; absent while there is a mount, and if there never was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_used: Option<Time>,
 }

@@ -51,27 +51,28 @@ use crate::schemas;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct QueueSpec {
-    /// The namespaces whose jobs may wait in it; `*` for all. By default none may.
+    /// The namespaces whose jobs may use the queue; `*` for all, none by default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), inner(length(max = 63)))]
     #[x_kube(validation = Rule::new("self.all(name, name == '*' || name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'))")
         .message("spec.namespaces must list names of namespaces, or \"*\" for all"))]
     pub namespaces: Vec<String>,
-    /// The quota that its jobs share, by resource, such as nvidia.com/gpu. A resource that is not listed is not limited.
+    /// The quota that its jobs share, by resource, such as nvidia.com/gpu. A resource that is not listed is not
+    /// limited.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 32))]
     pub quota: BTreeMap<String, Quota>,
-    /// The queues that lend to each other; each has this name here.
+    /// The cohort. Queues with the same name here lend to each other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
         .message("spec.cohort must consist of lower-case letters, digits and hyphens"))]
     pub cohort: Option<String>,
-    /// Its share of what the cohort has to lend, relative to that of others; 1 by default.
+    /// The queue's share of what the cohort lends, relative to other queues; 1 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000000))]
     pub weight: Option<u32>,
-    /// `hold`: no job starts, and those that run go on. `drain`: those that run are stopped and wait, too.
+    /// `hold`: no job starts, and running jobs continue. `drain`: running jobs are stopped as well, and wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::stop")]
     pub stop: Option<Stop>,
@@ -93,14 +94,14 @@ pub struct QueueSpec {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Quota {
-    /// The amount that is its own.
+    /// The queue's own amount.
     #[schemars(schema_with = "schemas::amount")]
     pub nominal: Quantity,
-    /// The most that it borrows from its cohort; all that others lend by default.
+    /// The most that the queue borrows from its cohort; all that others lend by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::amount")]
     pub borrow: Option<Quantity>,
-    /// The most of its own that it lends to its cohort; all by default.
+    /// The most of its own amount that the queue lends to its cohort; all by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::amount")]
     pub lend: Option<Quantity>,
@@ -123,20 +124,20 @@ pub struct QueueStatus {
     /// The generation of the spec that this is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Jobs that wait.
+    /// The number of jobs that wait.
     #[serde(default)]
     pub waiting: u32,
-    /// Jobs that have quota.
+    /// The number of jobs that have quota.
     #[serde(default)]
     pub running: u32,
-    /// Their usage, by resource.
+    /// The usage of these jobs, by resource.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 32))]
     pub usage: BTreeMap<String, Usage>,
-    /// USED, such as `nvidia.com/gpu 6/8`.
+    /// The column USED, such as `nvidia.com/gpu 6/8`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shown: Option<String>,
-    /// `Active`: its jobs can start.
+    /// `Active`: the queue's jobs can start (reason `Open`), or cannot (`Stopped`, `InvalidSpec`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
     pub conditions: Vec<Condition>,
@@ -146,7 +147,7 @@ pub struct QueueStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Usage {
-    /// All of it.
+    /// The amount in use.
     #[schemars(schema_with = "schemas::quantity")]
     pub used: Quantity,
     /// The part that other queues of the cohort lend.

@@ -19,7 +19,7 @@ use crate::job_type::RestartScope;
 use crate::schemas;
 pub use status::{Phase, Restarts, RoleStatus, ShownJob, TrainingJobStatus};
 
-/// The wanted state of a job.
+/// The desired state of a job.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "larder.dev",
@@ -92,7 +92,7 @@ pub use status::{Phase, Restarts, RoleStatus, ShownJob, TrainingJobStatus};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct TrainingJobSpec {
-    /// The JobType: the environment of its pods, and when it is done.
+    /// The JobType, which says what environment the pods get and when the job is done.
     #[serde(rename = "type")]
     #[schemars(length(max = 63))]
     #[x_kube(
@@ -102,47 +102,48 @@ pub struct TrainingJobSpec {
             .message("spec.type cannot be changed; delete the TrainingJob and apply another"),
     )]
     pub type_: String,
-    /// Its pods, by role.
+    /// The pods of the job, by role.
     #[schemars(length(min = 1, max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub roles: Vec<Role>,
-    /// The datasets that its pods read.
+    /// The datasets that the pods read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub datasets: Vec<MountedDataset>,
-    /// The Queue that it waits in; without one it starts when it fits.
+    /// The Queue in which the job waits. Without one, the job starts when it fits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
         .message("spec.queue must be the name of a Queue"))]
     pub queue: Option<String>,
-    /// How its pods are started together.
+    /// How the pods are started together.
     #[serde(default, skip_serializing_if = "Gang::is_empty")]
     pub gang: Gang,
     /// Recovery from the loss of a pod.
     #[serde(default, skip_serializing_if = "Restart::is_empty")]
     pub restart: Restart,
-    /// True to end its pods and have it wait until this is false again.
+    /// True to end the pods, and to have the job wait until this is false again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspend: bool,
-    /// It fails when it has run for this long, such as 12h or 7d.
+    /// The job fails when it has run for this long, such as 12h or 7d.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$') && self.matches('[1-9]')")
         .message("spec.activeDeadline must be a time in s, m, h or d, such as 12h or 7d"))]
     pub active_deadline: Option<String>,
-    /// It is deleted when it has been done for this long, such as 24h; `0s` is at once. Without it, it stays.
+    /// The job is deleted when it has been done for this long, such as 24h; `0s` is at once. Without it, the job stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$')")
         .message("spec.ttlAfterFinished must be a time in s, m, h or d, such as 0s, 24h or 7d"))]
     pub ttl_after_finished: Option<String>,
-    /// The pods that stay once it is done: `ended` (default) for their logs, `all`, or `none`.
+    /// The pods that stay once the job is done: `ended` (default), those that ended on their own, for their logs; `all`;
+    /// or `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::keep_pods")]
     pub keep_pods: Option<KeepPods>,
-    /// Another controller that runs it. Larder leaves such a job alone.
+    /// Another controller that runs the job. Larder leaves such a job alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9._-]+$')")
@@ -162,24 +163,24 @@ pub struct TrainingJobSpec {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Role {
-    /// Its name, one of the roles of the JobType.
+    /// The name of the role, one of the JobType's roles.
     #[schemars(length(max = 15))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
         .message("spec.roles[].name must begin with a letter and consist of lower-case letters, digits and hyphens"))]
     pub name: String,
-    /// How many pods are desired.
+    /// The desired number of pods.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 10000))]
     pub replicas: u32,
-    /// The fewest that the job can run with; `replicas` by default.
+    /// The fewest pods with which the job can run; `replicas` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub min: Option<u32>,
-    /// The most that it makes use of; `replicas` by default.
+    /// The most pods that the job can use; `replicas` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub max: Option<u32>,
-    /// Its pods. The first container is the one that the JobType's defaults are for.
+    /// The template of the pods. The JobType's defaults apply to its first container.
     #[schemars(schema_with = "schemas::pod_template")]
     pub template: PodTemplateSpec,
 }
@@ -197,16 +198,16 @@ pub struct MountedDataset {
     #[x_kube(validation = Rule::new("self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')")
         .message("spec.datasets[].name must be the name of a Dataset, or NAMESPACE/NAME"))]
     pub name: String,
-    /// The folder in every container where its files are.
+    /// The folder in every container that has the files of the dataset.
     #[schemars(length(max = 256))]
     #[x_kube(validation = Rule::new("self.matches('^/[^/:]') && !self.matches('/[.][.](/|$)') && !self.contains(':')")
         .message("spec.datasets[].mountPath must be a whole path, without `..` and `:`"))]
     pub mount_path: String,
-    /// The percentage that is to be cached before pods start; 90 by default, 0 to wait for nothing.
+    /// The percentage that must be cached before pods start; 90 by default, 0 to wait for nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub min_warm: Option<u32>,
-    /// The longest that the job waits for it once it has its quota, such as 30m; 10m by default.
+    /// The longest that the job waits for the dataset once it has its quota, such as 30m; 10m by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$') && self.matches('[1-9]')")
@@ -231,7 +232,7 @@ pub struct Gang {
     #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$') && self.matches('[1-9]')")
         .message("spec.gang.timeout must be a time in s, m, h or d, such as 30s"))]
     pub timeout: Option<String>,
-    /// A label of nodes, such as topology.kubernetes.io/zone, of which all pods are to see the same value.
+    /// A label of nodes, such as topology.kubernetes.io/zone. All pods should run on nodes with the same value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 316))]
     #[x_kube(validation = Rule::new("self.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$')")
@@ -262,12 +263,12 @@ pub enum GangBackend {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Restart {
-    /// The part that restarts: the `worker` that was lost, or the whole `job`. The JobType decides by default.
+    /// The part that restarts: the `worker` that was lost, or the whole `job`; as the JobType says by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::restart_scope")]
     pub scope: Option<RestartScope>,
-    /// The job fails when more pods than this have crashed. Pods that were preempted, evicted or lost with their node do not
-    /// count.
+    /// The job fails when more pods than this have crashed; the JobType's number by default. Pods that were preempted,
+    /// evicted or lost with their node do not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000000))]
     pub max_crashes: Option<u32>,

@@ -13,6 +13,13 @@ macro_rules! conditions {
             /// All, in the order in which an object passes them.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
+            /// The meaning, in a sentence or two.
+            pub const fn meaning(self) -> &'static str {
+                match self {
+                    $(Self::$name => concat!($($doc),+).trim_ascii(),)+
+                }
+            }
+
             /// The type as Kubernetes writes it.
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -54,6 +61,13 @@ macro_rules! reasons {
         impl $reason {
             /// All of them.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
+
+            /// The meaning, in a sentence or two.
+            pub const fn meaning(self) -> &'static str {
+                match self {
+                    $(Self::$name => concat!($($doc),+).trim_ascii(),)+
+                }
+            }
 
             /// The reason as Kubernetes writes it.
             pub const fn as_str(self) -> &'static str {

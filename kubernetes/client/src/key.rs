@@ -2,38 +2,35 @@
 
 use std::fmt;
 
-use kube::api::DynamicObject;
+use kube::Resource;
 
 /// Namespace and name of an object; the namespace is empty for a cluster-wide one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// Its namespace.
+    /// The namespace; empty for a cluster-wide object.
     pub namespace: String,
-    /// Its name.
+    /// The name.
     pub name: String,
 }
 
 impl Key {
-    /// A name in a namespace.
+    /// The key of the object `name` in `namespace`.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self { namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
-    /// The name of a cluster-wide object.
+    /// The key of a cluster-wide object.
     pub fn cluster(name: &str) -> Self {
         Self::new("", name)
     }
 
     /// The key of an object.
-    pub fn of(object: &DynamicObject) -> Self {
-        let metadata = &object.metadata;
-        Self {
-            namespace: metadata.namespace.clone().unwrap_or_default(),
-            name: metadata.name.clone().unwrap_or_default(),
-        }
+    pub fn of(object: &impl Resource) -> Self {
+        let metadata = object.meta();
+        Self::new(metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref().unwrap_or_default())
     }
 
-    /// The key that `NAMESPACE/NAME` names.
+    /// Parses `NAMESPACE/NAME`.
     pub fn parse(text: &str) -> Option<Self> {
         let (namespace, name) = text.split_once('/')?;
         (!namespace.is_empty() && !name.is_empty() && !name.contains('/')).then(|| Self::new(namespace, name))
@@ -49,19 +46,19 @@ impl fmt::Display for Key {
 /// Name and version of an object.
 #[derive(Clone, Debug, Default)]
 pub struct Meta {
-    /// Its name.
+    /// Its namespace and name.
     pub key: Key,
-    /// Its uid.
+    /// Its uid, which another object of the same name does not have.
     pub uid: String,
-    /// Grows with each change of it.
+    /// Its version, which grows with each change.
     pub version: u64,
     /// Its deletion was requested.
     pub deleting: bool,
-    /// Seconds since 1970 at which it was made.
+    /// When it was created, in seconds since 1970.
     pub created: i64,
 }
 
-/// Versions do not count: an object that was written again as it was is the same.
+/// Versions are not compared: an object that was written without a change is equal to itself before.
 impl PartialEq for Meta {
     fn eq(&self, other: &Self) -> bool {
         (&self.key, &self.uid, self.deleting) == (&other.key, &other.uid, other.deleting)

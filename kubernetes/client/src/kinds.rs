@@ -1,4 +1,4 @@
-//! The kinds of Kubernetes objects that the controller reads and writes.
+//! The kinds of Kubernetes objects that Larder's programs read and write.
 
 use kube::api::ApiResource;
 use kube::core::GroupVersionKind;
@@ -14,7 +14,7 @@ pub enum Kind {
     Node,
     /// A pod.
     Pod,
-    /// A job.
+    /// A batch Job.
     Job,
     /// A PersistentVolume.
     Volume,
@@ -26,50 +26,50 @@ pub enum Kind {
     ConfigMap,
     /// An event.
     Event,
-    /// A training job.
+    /// A TrainingJob.
     TrainingJob,
-    /// A type of training jobs.
+    /// A type of TrainingJobs.
     JobType,
-    /// A queue of training jobs.
+    /// A queue of TrainingJobs.
     JobQueue,
-    /// A priority of pods.
+    /// A PriorityClass of pods.
     PriorityClass,
-    /// A service of a training job.
+    /// A Service of a TrainingJob.
     Service,
-    /// A Secret of a training job, which is made and never read.
+    /// A Secret of a TrainingJob, which is created and never read.
     Secret,
-    /// Pods that the scheduler starts together or not at all.
+    /// A PodGroup: a gang, whose pods the scheduler starts together or not at all.
     PodGroup,
-    /// A kind of Kueue's, in the version that this cluster serves.
+    /// A kind of Kueue, in the version that this cluster serves.
     Kueue(KueueKind, KueueVersion),
 }
 
-/// A part of the API that a cluster may do without.
+/// An optional part of the API, which a cluster may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Kueue.
     Kueue,
-    /// Training jobs: their definitions, and the controller's rights to them.
+    /// TrainingJobs: their definitions, and the controller's rights to them.
     Jobs,
-    /// Gangs of the scheduler.
+    /// Gang scheduling by kube-scheduler.
     Gangs,
 }
 
-/// A kind of Kueue's that the controller reads.
+/// A kind of Kueue that the controller reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KueueKind {
-    /// A job in a queue.
+    /// A Workload: a job in a queue.
     Workload,
-    /// A check that workloads of a ClusterQueue wait for.
+    /// An AdmissionCheck, for which Workloads of a ClusterQueue wait.
     AdmissionCheck,
-    /// A kind of nodes.
+    /// A ResourceFlavor: nodes of one kind.
     ResourceFlavor,
-    /// A priority of workloads.
+    /// A WorkloadPriorityClass.
     PriorityClass,
 }
 
 impl KueueKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Workload, Self::AdmissionCheck, Self::ResourceFlavor, Self::PriorityClass];
 }
 
@@ -79,16 +79,16 @@ pub enum KueueVersion {
     /// Served by Kueue 0.14, which the tests run.
     #[default]
     V1beta1,
-    /// Its successor. The fields that the controller reads and writes are the same, but for topology assignments, which
-    /// it ignores there.
+    /// The successor of v1beta1. The fields that the controller reads and writes are the same, except for topology
+    /// assignments, which it ignores there.
     V1beta2,
 }
 
 impl KueueVersion {
-    /// All, the preferred one first.
+    /// All versions, the preferred one first.
     pub const ALL: [Self; 2] = [Self::V1beta1, Self::V1beta2];
 
-    /// As the API names it.
+    /// The name of the version.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::V1beta1 => "v1beta1",
@@ -101,7 +101,7 @@ impl KueueVersion {
 pub const KUEUE_GROUP: &str = "kueue.x-k8s.io";
 
 impl Kind {
-    /// The kinds that are watched.
+    /// The kinds that the controller watches in every cluster.
     pub const WATCHED: [Self; 9] = [
         Self::Dataset,
         Self::NodeCache,
@@ -114,10 +114,10 @@ impl Kind {
         Self::ConfigMap,
     ];
 
-    /// The kinds that are watched where training jobs are installed.
+    /// The kinds that the controller watches where TrainingJobs are installed.
     pub const OF_JOBS: [Self; 4] = [Self::TrainingJob, Self::JobType, Self::JobQueue, Self::PriorityClass];
 
-    /// The part that a cluster may do without, if the kind is of one.
+    /// The optional part of the API that has the kind, if it is not in every cluster.
     pub const fn part(self) -> Option<Part> {
         match self {
             Self::Kueue(..) => Some(Part::Kueue),
@@ -139,7 +139,7 @@ impl Kind {
             Self::Claim => ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
             Self::Deployment => ("apps", "v1", "Deployment", "deployments"),
             Self::ConfigMap => ("", "v1", "ConfigMap", "configmaps"),
-            Self::Event => ("", "v1", "Event", "events"),
+            Self::Event => ("events.k8s.io", "v1", "Event", "events"),
             Self::TrainingJob => ("larder.dev", "v1alpha1", "TrainingJob", "trainingjobs"),
             Self::JobType => ("larder.dev", "v1alpha1", "JobType", "jobtypes"),
             Self::JobQueue => ("larder.dev", "v1alpha1", "Queue", "queues"),
@@ -160,7 +160,7 @@ impl Kind {
         }
     }
 
-    /// True if its objects are in no namespace.
+    /// True if its objects have no namespace.
     pub const fn is_cluster_wide(self) -> bool {
         matches!(
             self,
@@ -174,7 +174,7 @@ impl Kind {
         )
     }
 
-    /// How the API serves it.
+    /// The resource by which the API serves the kind.
     pub fn resource(self) -> ApiResource {
         let (group, version, kind, plural) = self.names();
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
@@ -191,7 +191,7 @@ impl Kind {
         self.names().3
     }
 
-    /// The same of its status, of the kinds whose status the controller writes.
+    /// The name of its status in paths, of the kinds whose status the controller writes.
     pub const fn status(self) -> &'static str {
         match self {
             Self::Dataset => "datasets/status",

@@ -1,5 +1,5 @@
-//! One controller acts at a time: the holder of a Lease. A holder that cannot renew it ends its process, so that it
-//! does not act beside its successor.
+//! Leader election: the holder of a Lease acts. A holder that cannot renew the lease ends its process, so that it does
+//! not act beside its successor.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,23 +13,23 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-/// How long a lease counts after it was renewed.
+/// How long a lease is valid after its last renewal.
 const LASTS: Duration = Duration::from_secs(15);
 
-/// A holder that could not renew for this long gives up, before others may take over: they count from when they saw the
-/// last renewal, which is not before it was sent.
+/// A holder that could not renew for this long gives up. Others may not take over yet: they count from when they saw the
+/// last renewal, and the holder counts from when it sent it.
 const GIVES_UP: Duration = Duration::from_secs(10);
 
-/// How often a holder renews, and the others look.
+/// How often a holder renews, and the others check.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// How soon a renewal that failed is tried again.
+/// How soon a failed renewal is retried.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The longest that one request may take.
 const REQUEST: Duration = Duration::from_secs(3);
 
-/// A Lease.
+/// An election by a Lease.
 #[derive(Clone)]
 pub struct Election {
     api: Api<Lease>,
@@ -43,25 +43,27 @@ impl Election {
         Self { api: Api::namespaced(client, namespace), name: name.to_owned(), identity: identity.to_owned() }
     }
 
-    /// Waits until this process holds the lease. Returns when that was asked for. Errors of the API are tried again.
+    /// Waits until this process holds the lease. Returns the time at which it sent the request that took it. Errors of
+    /// the API are retried.
     pub async fn win(&self) -> Instant {
-        // Clocks of machines differ: another's lease has run out when it did not change for as long as it lasts here.
+        // Clocks of machines differ. So another process's lease has expired once it has not changed for its duration
+        // by the clock of this machine.
         let mut seen: Option<(LeaseSpec, Instant)> = None;
         loop {
             let sent = Instant::now();
-            match tokio::time::timeout(REQUEST, self.try_to_take(&mut seen)).await {
+            match tokio::time::timeout(REQUEST, self.try_to_acquire(&mut seen)).await {
                 Ok(Ok(true)) => {
-                    info!(lease = self.name, identity = self.identity, "this controller acts from now on");
+                    info!(lease = self.name, identity = self.identity, "acquired the lease");
                     return sent;
                 }
                 Ok(Ok(false)) | Err(_) => {}
-                Ok(Err(error)) => warn!(lease = self.name, %error, "the lease cannot be taken; it is tried again"),
+                Ok(Err(error)) => warn!(lease = self.name, %error, "cannot acquire the lease; retrying"),
             }
             tokio::time::sleep(EVERY).await;
         }
     }
 
-    async fn try_to_take(&self, seen: &mut Option<(LeaseSpec, Instant)>) -> Result<bool, Error> {
+    async fn try_to_acquire(&self, seen: &mut Option<(LeaseSpec, Instant)>) -> Result<bool, Error> {
         let Some(mut lease) = self.api.get_opt(&self.name).await? else {
             let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
             let lease = Lease { metadata, spec: Some(self.held(0)) };
@@ -79,7 +81,7 @@ impl Election {
             }
         }
         lease.spec = Some(self.held(spec.lease_transitions.unwrap_or(0).saturating_add(1)));
-        // With the resource version that was read: of two that try, one succeeds.
+        // The resource version that was read goes with the write: of two concurrent attempts, one succeeds.
         taken(self.api.replace(&self.name, &PostParams::default(), &lease).await)
     }
 
@@ -94,7 +96,10 @@ impl Election {
         }
     }
 
-    /// Renews the lease, which was taken `since` then, until `stop`, and then gives it back. Errors: it is lost.
+    /// Renews the lease, which was acquired at `since`, until `stop`, and releases it then.
+    ///
+    /// # Errors
+    /// The lease is lost.
     pub async fn hold(&self, since: Instant, stop: CancellationToken) -> anyhow::Result<()> {
         // When the last renewal that succeeded was sent.
         let mut renewed = since;
@@ -112,8 +117,8 @@ impl Election {
             pause = AGAIN;
             match tokio::time::timeout_at(ends.min(sent + REQUEST), self.renew(false)).await {
                 Ok(Ok(true)) => (renewed, pause) = (sent, EVERY),
-                Ok(Ok(false)) => bail!("the lease {} is another controller's now", self.name),
-                Ok(Err(error)) => warn!(lease = self.name, %error, "the lease could not be renewed"),
+                Ok(Ok(false)) => bail!("the lease {} was taken by another process", self.name),
+                Ok(Err(error)) => warn!(lease = self.name, %error, "cannot renew the lease; retrying"),
                 Err(_) => warn!(lease = self.name, "the API server did not answer in time"),
             }
             if renewed.elapsed() >= GIVES_UP {
@@ -122,22 +127,22 @@ impl Election {
         }
     }
 
-    /// False if it is not ours.
-    async fn renew(&self, give_back: bool) -> Result<bool, Error> {
+    /// Renews the lease, or releases it. Returns false if another process holds it.
+    async fn renew(&self, release: bool) -> Result<bool, Error> {
         let mut lease = self.api.get(&self.name).await?;
         let spec = lease.spec.get_or_insert_default();
         if spec.holder_identity.as_ref() != Some(&self.identity) {
             return Ok(false);
         }
         spec.renew_time = Some(now());
-        if give_back {
+        if release {
             spec.holder_identity = Some(String::new());
         }
         self.api.replace(&self.name, &PostParams::default(), &lease).await.map(|_| true)
     }
 }
 
-/// Whether a write took the lease; a conflict means that another was faster.
+/// True if a write took the lease. A conflict means that another process was faster.
 fn taken(written: Result<Lease, Error>) -> Result<bool, Error> {
     match written {
         Ok(_) => Ok(true),

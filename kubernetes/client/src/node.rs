@@ -1,9 +1,17 @@
-//! Nodes, cut to the fields that decisions need.
+//! The one reader of nodes, which cuts them to the fields that decisions need.
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1;
+pub use k8s_openapi::api::core::v1::Taint;
+use kube::Resource;
+use kube::api::DynamicObject;
+use larder_api::names::DEVICE_FAULT_CONDITION;
+
+use crate::fields::{Parts, meta, second_of};
 use crate::key::{Key, Meta};
 use crate::pod::amounts::Amounts;
+use crate::pod::requests::amounts;
 use crate::store::Stored;
 
 /// A node.
@@ -13,30 +21,59 @@ pub struct Node {
     pub meta: Meta,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// The kubelet is well.
+    /// Its kubelet reports that it is ready.
     pub ready: bool,
-    /// No new pods may go there.
+    /// It is cordoned: no new pods may go there.
     pub unschedulable: bool,
-    /// Its taints: pods that do not tolerate them stay away.
+    /// Its taints, without the times at which they were added.
     pub taints: Vec<Taint>,
     /// All that pods may request on it.
     pub allocatable: Amounts,
-    /// Since when the kubelet is not well.
+    /// Since when it is not ready.
     pub unready_since: Option<i64>,
-    /// What its condition `larder.dev/DeviceFault` says, if it has one.
+    /// The value of its condition `larder.dev/DeviceFault`, if it has one.
     pub device_fault: Option<bool>,
 }
 
-/// A taint of a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(default)]
-pub struct Taint {
-    /// Its key.
-    pub key: String,
-    /// Its value.
-    pub value: String,
-    /// One of `NoSchedule`, `PreferNoSchedule` and `NoExecute`.
-    pub effect: String,
+type NodeParts = Parts<v1::NodeSpec, v1::NodeStatus>;
+
+impl Node {
+    /// Reads a node.
+    ///
+    /// # Errors
+    /// A field has another type than in Kubernetes.
+    pub fn read(mut object: DynamicObject) -> Result<Self, serde_json::Error> {
+        let parts = Parts::read(object.data.take())?;
+        Ok(Self::cut(object, parts))
+    }
+
+    /// Reads a node. A spec or a status that cannot be read counts as absent.
+    pub fn read_leniently(mut object: DynamicObject) -> Self {
+        let parts = Parts::read_leniently(object.data.take());
+        Self::cut(object, parts)
+    }
+
+    fn cut(mut object: DynamicObject, parts: NodeParts) -> Self {
+        let (meta, labels) = (meta(&object), object.meta_mut().labels.take().unwrap_or_default());
+        let (spec, status) = (parts.spec.unwrap_or_default(), parts.status.unwrap_or_default());
+        let conditions = status.conditions.unwrap_or_default();
+        let condition = |kind: &str| conditions.iter().find(|condition| condition.type_ == kind);
+        let is_true = |condition: &v1::NodeCondition| condition.status == "True";
+        let reported = condition("Ready");
+        let ready = reported.is_some_and(is_true);
+        // A node whose kubelet has never reported is not ready since it was created.
+        let changed = reported.map_or(meta.created, |reported| second_of(reported.last_transition_time.as_ref()));
+        Self {
+            labels,
+            ready,
+            unschedulable: spec.unschedulable.unwrap_or_default(),
+            taints: spec.taints.into_iter().flatten().map(|taint| Taint { time_added: None, ..taint }).collect(),
+            allocatable: amounts(status.allocatable.iter().flatten()),
+            unready_since: (!ready).then_some(changed),
+            device_fault: condition(DEVICE_FAULT_CONDITION).map(is_true),
+            meta,
+        }
+    }
 }
 
 impl Stored for Node {
@@ -50,5 +87,62 @@ impl Stored for Node {
 
     fn belongs_to(&self) -> Vec<Key> {
         Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn read(spec: Value, status: Value) -> Result<Node, serde_json::Error> {
+        let metadata = json!({"name": "n1", "labels": {"zone": "a"}, "creationTimestamp": "1970-01-01T00:00:07Z"});
+        Node::read(serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status})).unwrap())
+    }
+
+    fn with_conditions(conditions: Value) -> Node {
+        read(json!({}), json!({"conditions": conditions})).unwrap()
+    }
+
+    #[test]
+    fn a_node_is_not_ready_since_its_condition_or_since_it_was_created() {
+        let ready = json!([{"type": "Ready", "status": "True", "lastTransitionTime": "1970-01-01T00:00:09Z"}]);
+        let unknown = json!([{"type": "Ready", "status": "Unknown", "lastTransitionTime": "1970-01-01T00:00:09Z"}]);
+        let without_time = json!([{"type": "Ready", "status": "False", "lastTransitionTime": null}]);
+        for (conditions, expected) in [
+            (ready, (true, None)),
+            (unknown, (false, Some(9))),
+            (without_time, (false, Some(0))),
+            (json!([]), (false, Some(7))),
+            (Value::Null, (false, Some(7))),
+        ] {
+            let node = with_conditions(conditions.clone());
+            assert_eq!((node.ready, node.unready_since), expected, "{conditions}");
+        }
+    }
+
+    #[test]
+    fn a_device_fault_is_unknown_without_its_condition() {
+        let fault = |status: &str| json!([{"type": "larder.dev/DeviceFault", "status": status}]);
+        assert_eq!(with_conditions(json!([])).device_fault, None);
+        assert_eq!(with_conditions(fault("True")).device_fault, Some(true));
+        assert_eq!(with_conditions(fault("False")).device_fault, Some(false));
+    }
+
+    #[test]
+    fn amounts_that_cannot_be_read_and_lists_that_are_null_count_as_nothing() {
+        let node = read(json!({"taints": null}), json!({"allocatable": {"cpu": "4", "memory": "much", "pods": 110}}));
+        let node = node.unwrap();
+        assert_eq!(node.allocatable, [("cpu", 4000), ("pods", 110)].into_iter().collect());
+        assert_eq!((node.taints.len(), node.labels["zone"].as_str()), (0, "a"));
+    }
+
+    #[test]
+    fn the_time_of_a_taint_makes_no_other_node() {
+        let tainted = |time: &str| {
+            let taint = json!({"key": "gpu", "effect": "NoExecute", "timeAdded": time});
+            read(json!({"taints": [taint]}), json!({})).unwrap()
+        };
+        assert_eq!(tainted("2026-01-01T00:00:00Z"), tainted("2026-01-02T00:00:00Z"));
     }
 }

@@ -1,4 +1,4 @@
-//! The objects of one kind that the controller knows, and which of them belong together.
+//! The objects of one kind that a program knows, and which of them belong together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +9,10 @@ pub trait Stored: PartialEq {
     /// Its name and version.
     fn meta(&self) -> &Meta;
 
-    /// The same, to be changed.
+    /// Its name and version, to be changed.
     fn meta_mut(&mut self) -> &mut Meta;
 
-    /// The names under which it can be found besides its own.
+    /// The keys of the objects to which it belongs, by which [`Store::of`] finds it.
     fn belongs_to(&self) -> Vec<Key>;
 }
 
@@ -35,17 +35,17 @@ impl<T: Stored> Store<T> {
         self.objects.get(key)
     }
 
-    /// How many there are.
+    /// The number of objects.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
 
-    /// True if there is none.
+    /// True if there are no objects.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
 
-    /// All objects, by name.
+    /// All objects, in the order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.objects.values()
     }
@@ -61,18 +61,16 @@ impl<T: Stored> Store<T> {
         self.index.get(owner).into_iter().flatten().filter_map(|key| self.objects.get(key))
     }
 
-    /// Keeps an object, unless a newer version of it is there already. Returns what it replaced, if that makes a
-    /// difference.
+    /// Keeps an object, unless a newer version of it is known. Returns the object that it replaced, if the two differ.
     pub fn put(&mut self, mut object: T) -> Put<T> {
         let key = object.meta().key.clone();
         if let Some(before) = self.objects.get(&key) {
             let (before, now) = (before.meta(), object.meta_mut());
-            // Versions grow over all objects of a kind: a late answer about an object of the same name before this one
-            // is older.
+            // Versions grow over all objects of a kind, so an object that had this name before has an older version.
             if before.version > now.version {
                 return Put::Unchanged;
             }
-            // No deletion is taken back: news from before it may come after it.
+            // A deletion is never undone, but an event from before it may arrive after it.
             now.deleting |= before.deleting && before.uid == now.uid;
         }
         let before = self.take(&key);
@@ -84,14 +82,14 @@ impl<T: Stored> Store<T> {
         if same { Put::Unchanged } else { Put::Changed(before) }
     }
 
-    /// The deletion of the object with this uid was accepted.
+    /// Marks the object with this uid as being deleted: the API has accepted its deletion.
     pub fn mark_deleting(&mut self, key: &Key, uid: &str) {
         if let Some(object) = self.objects.get_mut(key).filter(|object| object.meta().uid == uid) {
             object.meta_mut().deleting = true;
         }
     }
 
-    /// Forgets an object.
+    /// Removes an object.
     pub fn take(&mut self, key: &Key) -> Option<T> {
         let object = self.objects.remove(key)?;
         for owner in object.belongs_to() {
@@ -105,17 +103,17 @@ impl<T: Stored> Store<T> {
         Some(object)
     }
 
-    /// The names of all objects.
+    /// The keys of all objects.
     pub fn keys(&self) -> BTreeSet<Key> {
         self.objects.keys().cloned().collect()
     }
 }
 
-/// The effect of keeping an object.
+/// The effect of [`Store::put`].
 #[derive(Debug, PartialEq)]
 pub enum Put<T> {
-    /// Nothing that the controller looks at.
+    /// The object is older than the known one, or equal to it.
     Unchanged,
-    /// The object is new, or differs from this one.
+    /// The object is new, or differs from this one, which it replaced.
     Changed(Option<T>),
 }

@@ -10,35 +10,39 @@ use kube::{Api, Error};
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use crate::fields::meta;
-use crate::key::{Key, Meta};
+use crate::fields::version;
+use crate::key::Key;
 use crate::kinds::Kind;
 
-/// Objects of a page of a list. Pages are parsed whole.
+/// Objects of a page of a list. A page is parsed whole, so it bounds the memory that a list takes.
 const PAGE: u32 = 100;
-/// The pause before objects are listed again because a watch cannot begin from where it was.
+/// The pause before objects are listed again because a watch cannot resume where it was.
 const RELIST: Duration = Duration::from_secs(1);
 
 /// Why a watch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Nobody wants its news.
+    /// The receiver is gone.
     Closed,
     /// The API does not serve the kind.
     NotServed,
-    /// The controller may not read the kind.
+    /// The program may not read the kind.
     Forbidden,
 }
 
-/// Why objects of a part that may not be there cannot be followed.
+/// Why objects of `kind` cannot be followed, if its API is optional: the cluster may lack it, or may not grant it.
 pub fn end(kind: Kind, error: &watcher::Error) -> Option<End> {
+    kind.part().and_then(|_| refusal(error))
+}
+
+/// Why the API refuses a kind as a whole; `None` for an error that a later attempt may not have.
+pub fn refusal(error: &watcher::Error) -> Option<End> {
     let status = match error {
         watcher::Error::InitialListFailed(Error::Api(status))
         | watcher::Error::WatchStartFailed(Error::Api(status)) => status,
         watcher::Error::WatchError(status) => status,
         _ => return None,
     };
-    kind.part()?;
     match status.code {
         404 => Some(End::NotServed),
         403 => Some(End::Forbidden),
@@ -46,33 +50,33 @@ pub fn end(kind: Kind, error: &watcher::Error) -> Option<End> {
     }
 }
 
-/// What happened to the objects of one kind.
+/// A change of the objects of one kind.
 #[derive(Debug)]
-pub enum Told<T> {
-    /// These are all that there are.
+pub enum Update<T> {
+    /// The complete list of objects.
     All(Vec<T>),
-    /// One was made or changed.
+    /// An object was created or changed.
     Changed(T),
-    /// One is gone, or is not of interest any more; with its version.
+    /// An object was deleted, or is not of interest any more; with its version.
     Gone(Key, u64),
 }
 
-/// True if the API does not know any more what a watch was told last, and says so before it begins: the watcher would ask for the
-/// same again, for ever.
-fn is_gone(error: &watcher::Error) -> bool {
+/// True if the API has forgotten the version at which a watch would resume, and says so before the watch begins. The
+/// watcher would ask for the same version for ever.
+fn is_version_gone(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::WatchStartFailed(Error::Api(status)) if status.code == 410)
 }
 
-/// Sends what happens to the objects of one kind, named `kind` in logs, until the receiver is gone or `ends` says that it is of no
-/// use. `read` cuts an object to what is kept of it, if it is of interest. A watch that breaks is begun again, with pauses that
-/// grow.
-pub async fn listen<T, N>(
+/// Sends the changes of the objects of one kind, named `kind` in logs, until the receiver is gone or `end` names a
+/// reason to stop. `read` cuts an object to the fields that are kept, and returns `None` for one that is not of
+/// interest; `message` makes a message of a change. A watch that breaks is resumed, after pauses that grow.
+pub async fn listen<T, M>(
     api: Api<DynamicObject>,
     kind: &str,
     read: impl Fn(DynamicObject) -> Option<T>,
-    ends: impl Fn(&watcher::Error) -> Option<End>,
-    told: impl Fn(Told<T>) -> N,
-    news: mpsc::Sender<N>,
+    end: impl Fn(&watcher::Error) -> Option<End>,
+    message: impl Fn(Update<T>) -> M,
+    messages: mpsc::Sender<M>,
 ) -> End {
     let begin = || watch(api.clone(), watcher::Config::default().page_size(PAGE)).default_backoff().boxed();
     let mut events = begin();
@@ -82,18 +86,18 @@ pub async fn listen<T, N>(
             Ok(Some(event)) => event,
             Ok(None) => return End::Closed,
             Err(error) => {
-                if let Some(end) = ends(&error) {
+                if let Some(end) = end(&error) {
                     return end;
                 }
-                warn!(kind, error = %error, "a watch broke; it is begun again");
-                if is_gone(&error) {
+                warn!(kind, error = %error, "watch failed; retrying");
+                if is_version_gone(&error) {
                     tokio::time::sleep(RELIST).await;
                     events = begin();
                 }
                 continue;
             }
         };
-        let next = match event {
+        let update = match event {
             Event::Init => {
                 listed.clear();
                 continue;
@@ -102,18 +106,15 @@ pub async fn listen<T, N>(
                 listed.extend(read(object));
                 continue;
             }
-            Event::InitDone => Told::All(std::mem::take(&mut listed)),
+            Event::InitDone => Update::All(std::mem::take(&mut listed)),
             Event::Apply(object) => {
-                let Meta { key, version, .. } = meta(&object);
-                read(object).map_or_else(|| Told::Gone(key, version), Told::Changed)
+                let (key, version) = (Key::of(&object), version(&object));
+                read(object).map_or_else(|| Update::Gone(key, version), Update::Changed)
             }
-            Event::Delete(object) => {
-                let Meta { key, version, .. } = meta(&object);
-                Told::Gone(key, version)
-            }
+            Event::Delete(object) => Update::Gone(Key::of(&object), version(&object)),
         };
         // A full channel makes the watch wait; the API server then keeps its events.
-        if news.send(told(next)).await.is_err() {
+        if messages.send(message(update)).await.is_err() {
             return End::Closed;
         }
     }

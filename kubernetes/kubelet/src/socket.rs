@@ -1,13 +1,14 @@
-//! Sockets in the kubelet's folder: ours, and whether a file is still the one that it was.
+//! Unix sockets of plugins, and whether a file is still the one that it was.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// A file, by its inode. While it is open, no other file has its inode number.
@@ -30,21 +31,63 @@ impl Pinned {
     }
 }
 
-/// A socket of ours. Dropping it removes the file, unless another has taken its place; its connections live on.
+/// The file of a bound socket. Dropping it removes the file, unless another has taken its place.
 #[derive(Debug)]
-pub struct Listening {
+pub struct SocketFile {
     path: PathBuf,
     file: Pinned,
+}
+
+impl SocketFile {
+    /// Binds a socket at a path where nothing is, for root alone.
+    fn bind(path: &Path) -> io::Result<(Self, UnixListener)> {
+        let listener = UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        Ok((Self { path: path.to_owned(), file: Pinned::open(path)? }, listener))
+    }
+
+    /// True if the file is still ours.
+    pub fn is_there(&self) -> bool {
+        self.file.is_at(&self.path)
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if self.is_there() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Listens at `path` for root alone. Creates its directory, and replaces a socket that an earlier process left, but
+/// nothing other than a socket. Must be called within a runtime.
+pub fn listen(path: &Path) -> io::Result<(SocketFile, UnixListenerStream)> {
+    if let Some(directory) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o750).create(directory)?;
+    }
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path)?,
+        Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file there is not a socket")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let (file, listener) = SocketFile::bind(path)?;
+    Ok((file, UnixListenerStream::new(listener)))
+}
+
+/// A socket of ours whose connections go to a channel, and outlive it.
+#[derive(Debug)]
+pub struct Listening {
+    file: SocketFile,
     _accepting: DropGuard,
 }
 
 impl Listening {
     /// Listens at a path where nothing is, for root alone, and feeds the connections to `connections`. When that is full, they
     /// wait in the socket's queue.
-    pub fn begin(path: PathBuf, connections: mpsc::Sender<io::Result<UnixStream>>) -> io::Result<Self> {
-        let listener = UnixListener::bind(&path)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-        let file = Pinned::open(&path)?;
+    pub fn begin(path: &Path, connections: mpsc::Sender<io::Result<UnixStream>>) -> io::Result<Self> {
+        let (file, listener) = SocketFile::bind(path)?;
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         tokio::spawn(async move {
@@ -61,25 +104,17 @@ impl Listening {
             };
             stopped.run_until_cancelled(accepting).await;
         });
-        Ok(Self { path, file, _accepting: stop.drop_guard() })
+        Ok(Self { file, _accepting: stop.drop_guard() })
     }
 
     /// The name of the file.
     pub fn name(&self) -> &str {
-        self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+        self.file.path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
     }
 
     /// True if the file is still ours.
     pub fn is_there(&self) -> bool {
-        self.file.is_at(&self.path)
-    }
-}
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        if self.is_there() {
-            let _ = std::fs::remove_file(&self.path);
-        }
+        self.file.is_there()
     }
 }
 
@@ -93,7 +128,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("larder-1-1.sock");
         let (feed, _connections) = mpsc::channel(1);
-        let ours = Listening::begin(path.clone(), feed.clone()).unwrap();
+        let ours = Listening::begin(&path, feed.clone()).unwrap();
         // On most filesystems the new file would get the inode number of the old one.
         for _ in 0..100 {
             std::fs::remove_file(&path).unwrap();
@@ -103,7 +138,22 @@ mod tests {
         drop(ours);
         assert!(path.exists());
         std::fs::remove_file(&path).unwrap();
-        drop(Listening::begin(path.clone(), feed).unwrap());
+        drop(Listening::begin(&path, feed).unwrap());
         assert!(!path.exists());
+    }
+    #[tokio::test]
+    async fn a_stale_socket_is_replaced_and_a_later_one_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/csi.sock");
+        let (first, _) = listen(&path).unwrap();
+        let (second, _) = listen(&path).unwrap();
+        drop(first);
+        assert!(path.exists(), "the second one's socket");
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        drop(second);
+        assert!(!path.exists());
+        std::fs::write(&path, b"precious").unwrap();
+        listen(&path).unwrap_err();
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     }
 }

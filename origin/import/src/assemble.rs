@@ -33,7 +33,7 @@ pub(crate) enum AssembleError {
     Build(#[from] BuildError),
 }
 
-/// Writes the sort key of a path with so many folders above it (or in it, if it is a folder) to `out`.
+/// Writes the sort key of a path with this many folders above it (or in it, if it is a folder) to `out`.
 fn put_key(out: &mut Vec<u8>, depth: usize, path: &[u8]) {
     out.clear();
     // A path has at most 4,095 bytes.
@@ -178,7 +178,7 @@ impl RowSorter {
 }
 
 fn out_of_order() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the disk changed bytes of a file for sorting: try again")
+    io::Error::new(io::ErrorKind::InvalidData, "the disk corrupted a temporary file of the sort: try again")
 }
 
 /// The folders of a snapshot in the order of their numbers.

@@ -1,4 +1,4 @@
-//! A manifest that an import has made and nobody has stored yet.
+//! A manifest that an import has made and that is not stored yet.
 //!
 //! Invariant: it is a file that no other import uses, and that goes with it. [`DraftManifest::write`] and
 //! [`DraftManifest::put`] store a complete manifest or none, whichever process dies in between.

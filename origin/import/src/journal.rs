@@ -80,7 +80,7 @@ pub(crate) struct Journal {
 pub(crate) enum Refused {
     /// It is no record, and ends the journal like a torn one.
     Bad,
-    /// The caller cannot go on, for want of room perhaps. Nothing is wrong with the journal, which stays as it is.
+    /// The caller cannot continue, for example for want of room. The journal is sound and stays as it is.
     Stop(io::Error),
 }
 
@@ -123,8 +123,8 @@ impl Journal {
                 file.set_len(end).map_err(|source| failed("cut the torn end off", &path, source))?;
                 let cut = || {
                     format!(
-                        "the journal {} is cut off or damaged after {end} bytes: what was in the {lost} after that is \
-                         done again",
+                        "the journal {} is cut off or damaged after {end} bytes: the work recorded in the {lost} after \
+                         that is repeated",
                         path.display()
                     )
                 };

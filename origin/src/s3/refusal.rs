@@ -22,7 +22,7 @@ pub(super) struct Refused<'a> {
 }
 
 impl Refused<'_> {
-    /// The error that the answer stands for.
+    /// The error that the answer means.
     pub(super) fn error(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AttemptError {
         let answer = ErrorAnswer::new(status, &String::from_utf8_lossy(body));
         let code = answer.code.as_str();

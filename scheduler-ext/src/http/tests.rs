@@ -88,7 +88,7 @@ async fn one_connection_answers_one_request_after_the_other() {
 async fn a_request_that_is_none_is_refused_in_words() {
     let running = start(Limits::default(), None).await;
     let (status, why) = ask(&running, &post("/filter", b"junk")).await;
-    assert!(status == 400 && why.contains("not what kube-scheduler sends"), "{why}");
+    assert!(status == 400 && why.contains("not a request of kube-scheduler"), "{why}");
     let (status, why) = ask(&running, &post("/filter", br#"{"NodeNames":[]}"#)).await;
     assert!(status == 400 && why.contains("Pod is missing"), "{why}");
     let (status, why) = ask(&running, &post("/bind", b"{}")).await;
@@ -139,7 +139,7 @@ async fn half_requests_and_slow_ones_are_cut_off() {
     let idle = TcpStream::connect(running.address).await.unwrap();
     assert!(!rest(half_head).await.contains("200 OK"));
     let answered = rest(half_body).await;
-    assert!(answered.contains("408") && answered.contains("the rest of the request did not come"), "{answered}");
+    assert!(answered.contains("408") && answered.contains("timed out reading the request body"), "{answered}");
     assert_eq!(rest(idle).await, "");
     assert_eq!(ask(&running, &post("/filter", &SIZE.request(1, None))).await.0, 200);
 }

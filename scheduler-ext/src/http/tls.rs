@@ -1,4 +1,4 @@
-//! TLS, where it is asked for: one certificate, read again when its files change.
+//! TLS, if it is configured: one certificate, which is reloaded when its files change.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 use tracing::{info, warn};
 
-/// How often the files are looked at.
+/// How often the files are checked for changes.
 const LOOK: Duration = Duration::from_secs(30);
 
 /// The files of a certificate, as PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate, and those that lead to its authority.
+    /// The certificate with its chain.
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
@@ -35,7 +35,9 @@ impl TlsFiles {
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_no_client_auth()
             .with_single_cert(chain.with_context(|| what(&self.cert))?, key)
-            .with_context(|| format!("{} and {} do not fit", self.cert.display(), self.key.display()))?;
+            .with_context(|| {
+                format!("the certificate {} does not match the key {}", self.cert.display(), self.key.display())
+            })?;
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
 
@@ -44,7 +46,7 @@ impl TlsFiles {
     }
 }
 
-/// Accepts TLS with the certificate that its files had last.
+/// Accepts TLS connections with the latest certificate.
 #[derive(Clone)]
 pub struct Tls {
     files: TlsFiles,
@@ -58,12 +60,12 @@ impl Tls {
         Ok(Self { files, acceptor })
     }
 
-    /// What a new connection is accepted with.
+    /// The acceptor for a new connection.
     pub fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::clone(&self.acceptor.load())
     }
 
-    /// Reads the files again whenever they change, for ever. While they do not fit, the former certificate stays.
+    /// Reloads the files whenever they change, for ever. While they do not match, the previous certificate is used.
     pub async fn follow(&self) {
         let mut changed_at = self.files.changed_at();
         loop {
@@ -76,9 +78,11 @@ impl Tls {
                 Ok(acceptor) => {
                     self.acceptor.store(Arc::new(acceptor));
                     changed_at = now;
-                    info!(cert = %self.files.cert.display(), "the certificate was read again");
+                    info!(cert = %self.files.cert.display(), "reloaded the certificate");
                 }
-                Err(error) => warn!(error = format!("{error:#}"), "the former certificate stays"),
+                Err(error) => {
+                    warn!(error = format!("{error:#}"), "cannot reload the certificate; using the previous one")
+                }
             }
         }
     }

@@ -50,9 +50,9 @@ fn kind(facts: &Facts) -> Kind {
         Facts::Node(_) => Kind::Node,
         Facts::Pod(_) | Facts::Nominated(_) => Kind::Pod,
         Facts::Volume(_) => Kind::Volume,
-        Facts::Cache(_) => Kind::Cache,
+        Facts::Cache(_) => Kind::NodeCache,
         Facts::Dataset(_) => Kind::Dataset,
-        Facts::Job(_) => Kind::Job,
+        Facts::Job(_) => Kind::TrainingJob,
     }
 }
 
@@ -165,7 +165,7 @@ fn what_a_node_holds_is_found_among_snapshots_that_begin_alike() {
     assert_eq!([1, 2, 3, 4].map(|last| bytes(n1, id(last))), [Some(1), Some(2), None, Some(4)]);
     assert_eq!([1, 5, 9].map(|all| bytes(n2, SnapshotId([all; 32]))), [Some(60), None, Some(10)]);
     assert_eq!((n1.cordon.as_deref(), n2.cordon.as_deref()), (Some("why"), None));
-    index.apply(Event::Gone(Kind::Cache, "n2".into(), 3));
+    index.apply(Event::Gone(Kind::NodeCache, "n2".into(), 3));
     index.apply(changed(object("n1", 4, cache(&[]))));
     let snapshot = index.show();
     assert!(snapshot.nodes.get("n2").is_none());
@@ -212,7 +212,7 @@ fn a_pod_that_was_told_to_end_counts_no_more_for_its_job_and_its_group() {
 fn a_list_takes_the_place_of_what_was_known() {
     let mut index = of(objects());
     let kept = || objects().into_iter().filter(|object| !["a/p1", "n2"].contains(&&*object.key));
-    for kind_of in Kind::ALL {
+    for kind_of in FOLLOWED {
         index.apply(Event::All(kind_of, kept().filter(|object| kind(&object.facts) == kind_of).collect()));
     }
     assert_eq!(seen(&mut index), seen(&mut of(kept())));

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::ledger::Turn;
 use super::{Case, NodeCase, PodCase, RoleRoom};
+use crate::constraints::has_constraints;
 use crate::index::facts::{Name, PodFacts, Seat};
 use crate::index::state::Snapshot;
 use crate::wire::{PreemptArgs, Refused, Victims};
@@ -34,8 +35,8 @@ pub fn gather(
         }
     };
     let roles = gather.roles.iter().map(room).collect();
-    let (pod, entangled) = (args.pod.key(), args.pod.is_entangled());
-    Ok(Case { pod, uid, priority: spec.priority, entangled, roles, nodes })
+    let (pod, entangled) = (args.pod.key(), has_constraints(&spec));
+    Ok(Case { pod, uid, priority: spec.priority.unwrap_or_default(), entangled, roles, nodes })
 }
 
 struct Gather<'s> {

@@ -27,7 +27,7 @@ struct Entry {
     /// The pod that it was for.
     uid: String,
     at: Instant,
-    /// Where the pod was nominated to before: that says nothing about this answer.
+    /// The node to which the pod was nominated before, which does not tell how the scheduler acts on this answer.
     before: Option<Name>,
     /// The nodes with the pods that end there.
     nodes: Vec<(Name, Vec<Name>)>,
@@ -45,7 +45,7 @@ impl Turn<'_> {
     /// whose new answer counts instead.
     pub fn spoken_for(&mut self, uid: &str, job: &str, role: &str, snapshot: &Snapshot, now: Instant) -> u32 {
         let entries = &mut *self.0;
-        // A pod that has a node takes no other's place.
+        // A pod that has a node preempts nothing any more.
         entries.retain(|entry| now.duration_since(entry.at) < STANDS && snapshot.pods.get(&*entry.uid).is_none());
         let is_of_role = |uid: &&Name| {
             let seat = alive(snapshot, uid).and_then(|pod| pod.seat.as_ref());

@@ -1,4 +1,4 @@
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -36,7 +36,7 @@ fn of_a_cache_all_is_kept_that_is_there_or_promised() {
     let held = |id, bytes, wanted, comes| Held { snapshot: SnapshotId([id; 32]), bytes, wanted, comes };
     let held = [held(0x11, 10, 20, false), held(0x22, 0, 0, true)];
     let expected = CacheFacts { held: held.into(), cordon: Some("disk".into()) };
-    assert_eq!(facts(Kind::Cache, cache), Some(Facts::Cache(expected.clone())));
+    assert_eq!(facts(Kind::NodeCache, cache), Some(Facts::Cache(expected.clone())));
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_job_has_a_floor_for_each_role() {
         "spec": {"roles": [{"name": "chief"}, {"name": "worker", "replicas": 8, "min": 2}, {"name": "ps", "replicas": 3}]},
         "status": {"phase": "Starting"},
     });
-    let Some(Facts::Job(facts)) = facts(Kind::Job, job) else { panic!("a job") };
+    let Some(Facts::Job(facts)) = facts(Kind::TrainingJob, job) else { panic!("a job") };
     assert_eq!(*facts.floors, [("chief".into(), 1), ("worker".into(), 2), ("ps".into(), 3)]);
     assert!(facts.waits && !facts.leaving);
 }
@@ -160,7 +160,7 @@ fn of_a_pod_with_endless_names_of_datasets_none_is_kept() {
     };
     assert_eq!((named(&names), named(&names[3..])), (0, 0), "with its two volumes");
     assert_eq!(named("a,b,c"), 4);
-    let why = reads("a", &[], Some(&format!("{names}one-more"))).unwrap_err();
+    let why = reads("a", &PodSpec::default(), Some(&format!("{names}one-more"))).unwrap_err();
     assert_eq!(why, "the pod has more than 256 volumes and names of datasets");
 }
 
@@ -202,9 +202,9 @@ fn inline_volumes_name_datasets_of_the_administrator() {
         {"csi": {"driver": "another", "volumeAttributes": {"dataset": "other"}}},
         {"csi": {"driver": "csi.larder.dev"}},
     ]);
-    let volumes: Vec<PodVolume> = serde_json::from_value(volumes).unwrap();
+    let spec: PodSpec = serde_json::from_value(json!({"volumes": volumes})).unwrap();
     let expected = ["b/coco", "larder-system/pets"].map(|key| Read::Dataset(key.into()));
-    assert_eq!(reads("a", &volumes, None), Ok(expected.into()));
-    let error = reads("a", &[], Some("Not A Name")).unwrap_err();
+    assert_eq!(reads("a", &spec, None), Ok(expected.into()));
+    let error = reads("a", &PodSpec::default(), Some("Not A Name")).unwrap_err();
     assert!(error.contains("not the place of a Dataset"), "{error}");
 }

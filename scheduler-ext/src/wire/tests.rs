@@ -1,4 +1,5 @@
 use super::*;
+use crate::constraints::has_constraints;
 
 fn refused(body: &str) -> String {
     args(body.as_bytes()).expect_err("refused").0
@@ -20,7 +21,7 @@ fn what_is_missing_is_refused_by_its_name() {
     let whole_nodes = r#"{"Pod":{"metadata":{},"spec":{}},"Nodes":{"items":[]},"NodeNames":null}"#;
     assert!(refused(whole_nodes).starts_with("NodeNames is missing: set nodeCacheCapable: true"));
     assert!(refused(r#"{"Pod":{"metadata":{}},"NodeNames":[]}"#).contains("missing field `spec`"));
-    assert!(refused("[]").contains("not what kube-scheduler sends"));
+    assert!(refused("[]").contains("not a request of kube-scheduler"));
     assert!(refused(r#"{"Pod":{"metadata":{},"spec":{}},"NodeNames":[3]}"#).contains("integer `3`"));
     let of_preempt = preempt_args(br#"{"Pod":{"metadata":{},"spec":{}}}"#).expect_err("refused").0;
     assert!(of_preempt.starts_with("NodeNameToMetaVictims is missing: "), "{of_preempt}");
@@ -32,7 +33,7 @@ fn fields_that_are_not_known_are_skipped_and_small_letters_are_read() {
         "nodeNames":["n\u0031"],"More":{"a":[1,2]}}"#;
     let args = args(body.as_bytes()).unwrap();
     assert_eq!((args.pod.key().as_str(), args.names[0].as_str()), ("a/p", "n1"));
-    assert_eq!(args.pod.spec().unwrap().priority, 0);
+    assert_eq!(args.pod.spec().unwrap().priority, None);
 }
 
 #[test]
@@ -59,7 +60,7 @@ fn victims_are_read_as_pods_and_as_uids() {
     let expected = [Victims { node: text("n1"), uids: vec![text("u1")], budget_violations: 1 }];
     assert_eq!(preempt_args(whole.as_bytes()).unwrap().nodes, expected);
     let args = preempt_args(meta.as_bytes()).unwrap();
-    assert_eq!((args.nodes, args.pod.spec().unwrap().priority), (expected.into(), 5));
+    assert_eq!((args.nodes, args.pod.spec().unwrap().priority), (expected.into(), Some(5)));
     assert!(preempt_args(none.as_bytes()).unwrap().nodes[0].uids.is_empty());
 }
 
@@ -67,7 +68,7 @@ fn victims_are_read_as_pods_and_as_uids() {
 fn a_pod_with_a_port_or_an_affinity_is_entangled() {
     let of = |spec: &str| {
         let body = format!(r#"{{"Pod":{{"metadata":{{}},"spec":{spec}}},"NodeNames":[]}}"#);
-        args(body.as_bytes()).unwrap().pod.is_entangled()
+        has_constraints(&args(body.as_bytes()).unwrap().pod.spec().unwrap())
     };
     assert!(!of(r#"{"containers":[{"ports":[{"containerPort":80}]}],"affinity":{"nodeAffinity":{}}}"#));
     assert!(of(r#"{"containers":[{"ports":[{"hostPort":80}]}]}"#));

@@ -1,4 +1,4 @@
-//! Reads bytes as frames of NRI's socket, and their payloads as the annotation by which a pod asks for lower limits.
+//! Reads bytes as frames of NRI's socket, and their payloads as the annotation by which a pod requests lower limits.
 //!
 //! Invariant under test: no panic; a decoded header keeps within its limits and encodes to the same bytes.
 #![no_main]
@@ -9,8 +9,8 @@
 mod frame;
 #[path = "../../../device-plugins/src/quantity.rs"]
 mod quantity;
-#[path = "../../../device-plugins/src/limits/wish.rs"]
-mod wish;
+#[path = "../../../device-plugins/src/limits/lower.rs"]
+mod lower;
 
 use frame::{HEADER_BYTES, Header, RECEIVED_BYTES_MOST};
 use libfuzzer_sys::fuzz_target;
@@ -31,7 +31,7 @@ fuzz_target!(|data: &[u8]| {
 fn annotated(text: &[u8]) {
     if let Ok(text) = std::str::from_utf8(text) {
         // Whatever it asks for: it is text.
-        if let Err(error) = text.parse::<wish::Wish>() {
+        if let Err(error) = text.parse::<lower::LowerLimits>() {
             assert!(error.to_string().len() < 4096);
         }
     }

@@ -1,8 +1,8 @@
-//! Made-up machines with GPUs and HCAs: a sysfs and a `/dev` in a temporary folder, laid out as the kernel lays them out.
+//! Fake machines with GPUs and HCAs: a sysfs and a `/dev` in a temporary directory, laid out as the kernel lays them out.
 //!
-//! A [`MachinePlan`] says what a machine has, as plain data; [`MadeUpMachine`] is its folder, and changes it as the kernel would
-//! while someone reads it. `plans` has the machines that tests share. GPUs are PCI functions and device nodes only: their
-//! NVML is made up elsewhere, from the same plan.
+//! A [`MachinePlan`] says what a machine has, as plain data; [`FakeMachine`] is its directory, and changes it as the kernel
+//! would while a program reads it. `plans` has the machines that tests share. GPUs are PCI functions and device nodes only:
+//! `larder-fake-nvml` answers for them, from the same plan.
 
 mod plan;
 mod plans;
@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 
 use sysfs::Sysfs;
 
-/// A made-up machine.
+/// A fake machine.
 ///
 /// Its device nodes are real ones, with numbers that no driver serves here, so it takes root to make one. Opening such a node
 /// fails with ENXIO, and with EPERM where a cgroup forbids it.
 #[derive(Debug)]
-pub struct MadeUpMachine {
+pub struct FakeMachine {
     folder: PathBuf,
     /// Ends with the value.
     _scratch: Option<tempfile::TempDir>,
@@ -28,11 +28,8 @@ pub struct MadeUpMachine {
     plan: MachinePlan,
 }
 
-impl MadeUpMachine {
+impl FakeMachine {
     /// Makes the machine, which ends with the value.
-    ///
-    /// # Errors
-    /// When a file cannot be written, or a device node cannot be made without being root.
     pub fn new(plan: MachinePlan) -> io::Result<Self> {
         let scratch = tempfile::tempdir()?;
         let machine = Self::in_folder(scratch.path(), plan)?;
@@ -40,9 +37,6 @@ impl MadeUpMachine {
     }
 
     /// Makes the machine in a folder, where it stays.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
     pub fn in_folder(folder: &Path, plan: MachinePlan) -> io::Result<Self> {
         let sysfs = Sysfs::new(folder);
         sysfs.write_skeleton(plan.exclusive_namespaces)?;
@@ -76,12 +70,6 @@ impl MadeUpMachine {
     }
 
     /// Changes the states of a port: [`PORT_UP`], [`PORT_DOWN`] or others.
-    ///
-    /// # Errors
-    /// When the files cannot be written.
-    ///
-    /// # Panics
-    /// When there is no such port.
     pub fn set_port(&mut self, hca: &str, port: u32, (state, phys_state): (&str, &str)) -> io::Result<()> {
         let folder = self.hca_folder(hca).join(format!("ports/{port}"));
         let planned = self.hca_mut(hca).ports.iter_mut().find(|planned| planned.number == port);
@@ -91,13 +79,7 @@ impl MadeUpMachine {
         sysfs::rewrite(&folder.join("phys_state"), phys_state)
     }
 
-    /// Takes an HCA out, as when its driver is unbound. It returns the HCA's plan, for [`MadeUpMachine::add_hca`].
-    ///
-    /// # Errors
-    /// When the files cannot be removed.
-    ///
-    /// # Panics
-    /// When there is no such HCA.
+    /// Takes an HCA out, as when its driver is unbound. It returns the HCA's plan, for [`FakeMachine::add_hca`].
     pub fn remove_hca(&mut self, name: &str) -> io::Result<HcaPlan> {
         let at = self.plan.hcas.iter().position(|hca| hca.name == name).expect("there is such an HCA");
         let hca = self.plan.hcas.remove(at);
@@ -106,9 +88,6 @@ impl MadeUpMachine {
     }
 
     /// Puts an HCA in, as when its driver is bound.
-    ///
-    /// # Errors
-    /// When the files cannot be written.
     pub fn add_hca(&mut self, hca: HcaPlan) -> io::Result<()> {
         self.sysfs.add_hca(&hca)?;
         self.plan.hcas.push(hca);
@@ -116,12 +95,6 @@ impl MadeUpMachine {
     }
 
     /// Gives an HCA another name, as `rdma dev set` does.
-    ///
-    /// # Errors
-    /// When the files cannot be changed.
-    ///
-    /// # Panics
-    /// When there is no such HCA.
     pub fn rename_hca(&mut self, name: &str, new: &str) -> io::Result<()> {
         let hca = self.hca_mut(name);
         new.clone_into(&mut hca.name);
@@ -130,12 +103,6 @@ impl MadeUpMachine {
     }
 
     /// Gives the network interfaces of an HCA other names, in its GIDs, too: as udev does, or a pod that an interface was moved to.
-    ///
-    /// # Errors
-    /// When the files cannot be changed.
-    ///
-    /// # Panics
-    /// When there is no such HCA.
     pub fn set_netdevs(&mut self, hca: &str, netdevs: &[&str]) -> io::Result<()> {
         let planned = self.hca_mut(hca);
         let before = std::mem::replace(&mut planned.netdevs, netdevs.iter().map(|&name| name.to_owned()).collect());
@@ -148,12 +115,6 @@ impl MadeUpMachine {
     }
 
     /// Replaces what an HCA's port has of addresses.
-    ///
-    /// # Errors
-    /// When the files cannot be written.
-    ///
-    /// # Panics
-    /// When there is no such port.
     pub fn set_gids(&mut self, hca: &str, port: u32, gids: Vec<GidPlan>) -> io::Result<()> {
         let planned = self.hca_mut(hca).ports.iter_mut().find(|planned| planned.number == port);
         let planned = planned.expect("the HCA has such a port");
@@ -173,9 +134,6 @@ impl MadeUpMachine {
 }
 
 /// Puts something else in the place of a file, a link or a folder: to see what a reader makes of it.
-///
-/// # Errors
-/// When that cannot be removed or made.
 pub fn replace_entry(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     match path.symlink_metadata() {
         Ok(metadata) if metadata.is_dir() => std::fs::remove_dir_all(path)?,

@@ -1,11 +1,11 @@
-//! What a made-up machine has, as plain data.
+//! What a fake machine has, as plain data.
 
-use larder_made_up_nvml::{Gpu, Machine};
+use larder_fake_nvml::{Gpu, Machine};
 
-/// A port that is in service, as sysfs tells it.
+/// A port that is in service, as sysfs reports it.
 pub const PORT_UP: (&str, &str) = ("4: ACTIVE", "5: LinkUp");
 
-/// A port without a link, as sysfs tells it.
+/// A port without a link, as sysfs reports it.
 pub const PORT_DOWN: (&str, &str) = ("1: DOWN", "3: Disabled");
 
 /// A machine.
@@ -28,7 +28,7 @@ pub struct PcieSlot {
     pub bridges: Vec<String>,
     /// The PCI address, as sysfs spells it.
     pub pci: String,
-    /// What `numa_node` holds; -1 if the firmware does not tell.
+    /// What `numa_node` holds; -1 if the firmware reports none.
     pub numa: i32,
 }
 
@@ -89,7 +89,7 @@ pub struct PortPlan {
     pub rate: String,
     /// The LID.
     pub lid: u32,
-    /// The places of its table of GIDs.
+    /// The size of its GID table.
     pub gid_places: u32,
     /// Those that are set.
     pub gids: Vec<GidPlan>,
@@ -111,7 +111,7 @@ pub struct GidPlan {
 }
 
 impl MachinePlan {
-    /// What NVML tells of the same machine.
+    /// The same machine as NVML reports it.
     pub fn driver(&self) -> Machine {
         let gpu = |gpu: &GpuPlan| Gpu {
             uuid: gpu.uuid.clone(),

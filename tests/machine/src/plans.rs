@@ -1,4 +1,4 @@
-//! The made-up machines that tests share.
+//! The fake machines that tests share.
 
 use super::plan::{GpuPlan, HcaPlan, MachinePlan, PcieSlot};
 

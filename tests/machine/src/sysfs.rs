@@ -1,4 +1,4 @@
-//! The files of a made-up machine, as the kernel lays them out: devices in one tree by their places, everything else links into it.
+//! The files of a fake machine, as the kernel lays them out: devices in one tree by their places, everything else links into it.
 
 use std::fs;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! The functions of `nvml.h` that are played, as C calls them.
+//! The functions of `nvml.h` that this library implements, as C calls them.
 #![expect(unsafe_code, reason = "symbols of a C library, which write where their callers say")]
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
@@ -294,15 +294,15 @@ extern "C" fn nvmlEventSetFree(set: usize) -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn nvmlEventSetWait_v2(set: usize, event: Out<nvmlEventData_t>, timeout_ms: c_uint) -> u32 {
-    answer(session::wait(set, Duration::from_millis(timeout_ms.into())).and_then(|told| {
+    answer(session::wait(set, Duration::from_millis(timeout_ms.into())).and_then(|next| {
         event.put(
             0,
             nvmlEventData_t {
-                device: std::ptr::without_provenance_mut(told.device),
+                device: std::ptr::without_provenance_mut(next.device),
                 eventType: nvmlEventTypeXidCriticalError.into(),
-                eventData: told.xid,
-                gpuInstanceId: told.gpu_instance.unwrap_or(u32::MAX),
-                computeInstanceId: told.compute_instance.unwrap_or(u32::MAX),
+                eventData: next.xid,
+                gpuInstanceId: next.gpu_instance.unwrap_or(u32::MAX),
+                computeInstanceId: next.compute_instance.unwrap_or(u32::MAX),
             },
         )
     }))

@@ -1,4 +1,4 @@
-//! Waits until the file may be another one.
+//! Waits until the file may have been replaced.
 //!
 //! NVIDIA's library sleeps while it waits for events, and what is measured with this one should not be its own cost.
 
@@ -12,20 +12,20 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 
-/// How often the file is looked at without inotify, of which a user has a bounded number.
+/// How often the file is polled without inotify, whose instances are limited for each user.
 const TICK: Duration = Duration::from_millis(50);
 
-/// The changes of the file's folder.
+/// Changes in the file's directory.
 pub(crate) struct Changes(Option<&'static OwnedFd>);
 
 impl Changes {
-    /// From now on. One thread at a time is told of a change.
+    /// Changes from now on. Each change wakes one waiting thread.
     pub(crate) fn of(file: &Path) -> Self {
         static WATCH: OnceLock<Option<OwnedFd>> = OnceLock::new();
         Self(WATCH.get_or_init(|| watch(file.parent()?).ok()).as_ref())
     }
 
-    /// Returns after so long, or when the file may have been replaced.
+    /// Returns after `timeout`, or earlier if the file may have been replaced.
     pub(crate) fn wait(&self, timeout: Duration) {
         let Some(watch) = self.0 else { return sleep(TICK.min(timeout)) };
         let timeout = Timespec::try_from(timeout).ok();

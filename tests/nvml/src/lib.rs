@@ -1,12 +1,12 @@
-//! A made-up `libnvidia-ml.so.1`: programs load it as they would NVIDIA's, and it answers what a file says.
+//! A fake `libnvidia-ml.so.1`: programs load it like NVIDIA's, and it answers from a file.
 //!
-//! The file is a [`Machine`] as JSON. It is named by the environment variable [`FILE_VARIABLE`], else it is [`FILE_NAME`] in the
-//! folder of the library. So a process can load several machines, each a copy of the library beside its file. The file is looked
-//! at anew in every call.
+//! The file is a [`Machine`] as JSON. The environment variable [`FILE_VARIABLE`] names it; the default is [`FILE_NAME`] in the
+//! library's directory. A process can therefore load several machines, each a copy of the library beside its file. Every call
+//! looks at the file again.
 //!
-//! Invariant: it answers as NVIDIA's library is documented to, with the traps: a session belongs to the driver that it was begun
-//! with, and a hanging driver holds up every call. It is kinder in one thing: an Xid that comes after the session has begun and
-//! before its GPU is registered for events is kept until it is.
+//! Invariant: it behaves as NVIDIA's library is documented to, traps included: a session belongs to the driver that it was
+//! opened with, and a hanging driver blocks every call. It is more lenient in one respect: an Xid that arrives after the session
+//! was opened and before its GPU is registered for events is kept until the registration.
 
 mod abi;
 mod changes;

@@ -1,4 +1,4 @@
-//! What the library remembers between calls: the session, handles that it gave out, event sets.
+//! The library's state between calls: the session, the handles it returned, the event sets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -30,9 +30,9 @@ static SESSION: Mutex<Session> = Mutex::new(Session {
 struct Session {
     /// How often it was initialized and not shut down.
     users: u32,
-    /// The driver that it was begun with.
+    /// The load of the driver that it was opened with.
     load: u32,
-    /// How many Xids there were when it was begun.
+    /// How many Xids there were when it was opened.
     xids_before: usize,
     /// How many of all Xids each GPU has passed.
     xids_passed: BTreeMap<String, usize>,
@@ -52,12 +52,12 @@ type Stamp = (u64, i64, i64, u64);
 struct EventSet {
     /// Those that were registered with it, with how many of all Xids each has passed here.
     gpus: BTreeMap<String, usize>,
-    /// A wait has met one that is lost: it tells nothing any more.
+    /// A wait found a lost GPU in the set, which reports nothing from then on.
     has_failed: bool,
 }
 
-/// An Xid, as an event set tells it.
-pub(crate) struct Told {
+/// An Xid, as an event set reports it.
+pub(crate) struct Event {
     pub(crate) device: usize,
     pub(crate) xid: u64,
     pub(crate) gpu_instance: Option<u32>,
@@ -76,7 +76,7 @@ fn session() -> MutexGuard<'static, Session> {
 }
 
 impl Session {
-    /// What the file says; its bytes are read again only if it was replaced.
+    /// The machine in the file, which is read again only after it was replaced.
     fn machine(&mut self, file: &Path) -> Result<Arc<Machine>, u32> {
         let metadata = std::fs::metadata(file).map_err(|_| code::DRIVER_NOT_LOADED)?;
         let stamp = (metadata.ino(), metadata.mtime(), metadata.mtime_nsec(), metadata.len());
@@ -85,7 +85,7 @@ impl Session {
         }
         let bytes = std::fs::read(file).map_err(|_| code::DRIVER_NOT_LOADED)?;
         let machine: Machine = serde_json::from_slice(&bytes).map_err(|error| {
-            eprintln!("made-up NVML: {}: {error}", file.display());
+            eprintln!("fake NVML: {}: {error}", file.display());
             code::UNKNOWN
         })?;
         let machine = Arc::new(machine);
@@ -186,7 +186,7 @@ pub(crate) fn free_set(set: usize) -> Result<(), u32> {
     session().sets.remove(&set).map(|_| ()).ok_or(code::INVALID_ARGUMENT)
 }
 
-/// From now on the set tells the GPU's Xids.
+/// From now on the set reports the GPU's Xids.
 pub(crate) fn register(set: usize, gpu: &Gpu) -> Result<(), u32> {
     let mut session = session();
     let passed = session.machine(file())?.xids.len();
@@ -194,15 +194,15 @@ pub(crate) fn register(set: usize, gpu: &Gpu) -> Result<(), u32> {
     Ok(())
 }
 
-/// The next Xid of a set, as soon as there is one. A set with a GPU that is lost tells what has happened, and then fails.
-pub(crate) fn wait(set: usize, timeout: Duration) -> Result<Told, u32> {
+/// The next Xid of a set, as soon as there is one. A set with a lost GPU reports the Xids up to then, and fails after them.
+pub(crate) fn wait(set: usize, timeout: Duration) -> Result<Event, u32> {
     let started = Instant::now();
-    // From now on, so that no change is missed between a look at the file and the wait for another.
+    // Before the first look at the file, so that no change is missed between the look and the wait.
     let changes = Changes::of(file());
     loop {
         let machine = machine()?;
-        if let Some(told) = next_of(set, &machine)? {
-            return Ok(told);
+        if let Some(event) = next_of(set, &machine)? {
+            return Ok(event);
         }
         if has_lost_gpu(set, &machine)? {
             return Err(code::GPU_IS_LOST);
@@ -224,7 +224,7 @@ fn has_lost_gpu(set: usize, machine: &Machine) -> Result<bool, u32> {
     Ok(set.has_failed)
 }
 
-fn next_of(set: usize, machine: &Machine) -> Result<Option<Told>, u32> {
+fn next_of(set: usize, machine: &Machine) -> Result<Option<Event>, u32> {
     let xid = {
         let mut session = session();
         let Session { sets, xids_passed, xids_before, .. } = &mut *session;
@@ -234,7 +234,7 @@ fn next_of(set: usize, machine: &Machine) -> Result<Option<Told>, u32> {
         }
         let passed = |gpu| {
             let of_all = xids_passed.get(gpu).unwrap_or(xids_before);
-            gpus.get(gpu).map(|of_set| if machine.sets_hear_apart { *of_set } else { *of_all })
+            gpus.get(gpu).map(|of_set| if machine.sets_report_independently { *of_set } else { *of_all })
         };
         let mut all = machine.xids.iter().enumerate();
         let next = all.find(|(number, xid)| passed(&xid.gpu).is_some_and(|passed| *number >= passed));
@@ -244,7 +244,7 @@ fn next_of(set: usize, machine: &Machine) -> Result<Option<Told>, u32> {
         xid
     };
     let (gpu_instance, compute_instance) = (xid.gpu_instance, xid.compute_instance);
-    Ok(Some(Told { device: handle(&xid.gpu), xid: xid.xid, gpu_instance, compute_instance }))
+    Ok(Some(Event { device: handle(&xid.gpu), xid: xid.xid, gpu_instance, compute_instance }))
 }
 
 /// The file.

@@ -3,9 +3,6 @@
 use std::path::PathBuf;
 
 /// The program `name` of the same build as the running test.
-///
-/// # Panics
-/// When it is not built.
 pub fn built(name: &str) -> PathBuf {
     // TARGET/PROFILE/deps/TEST-HASH -> TARGET/PROFILE/NAME
     let test = std::env::current_exe().expect("a running test knows its own path");
@@ -18,9 +15,6 @@ pub fn built(name: &str) -> PathBuf {
 
 /// The shared library of the package that is called `name` in code, of the same build as the running program. Cargo builds it for
 /// every package that depends on it.
-///
-/// # Panics
-/// When it is not built.
 pub fn built_library(name: &str) -> PathBuf {
     let program = std::env::current_exe().expect("a running program knows its own path");
     let file = format!("lib{name}.so");

@@ -45,9 +45,6 @@ impl Cluster {
     pub const TRAINING: &str = "larder.dev/training:1";
 
     /// Starts a cluster of the test's own. All its nodes are ready, and dropping it stops it.
-    ///
-    /// # Panics
-    /// When the cluster does not start or is not installed, or the machine cannot have one. It is never skipped.
     pub fn start(nodes: u32) -> Self {
         let folder = temporary();
         start(&folder, nodes, std::process::id(), &[]);
@@ -57,33 +54,21 @@ impl Cluster {
     /// Starts a cluster of the test's own without nodes. Each Node that is made there with the annotation
     /// `kwok.x-k8s.io/node: fake` is ready, and its pods run as `tests/cluster/kwok-pods.yaml` says, until the annotation is
     /// taken away. Dropping the cluster stops it.
-    ///
-    /// # Panics
-    /// As [`Self::start`].
     pub fn of_fake_nodes() -> Self {
         Self::of_fake_nodes_and(0, &[])
     }
 
     /// The same, beside so many real nodes.
-    ///
-    /// # Panics
-    /// As [`Self::start`].
     pub fn of_fake_and_real_nodes(real: u32) -> Self {
         Self::of_fake_nodes_and(real, &[])
     }
 
     /// The same of Kubernetes 1.37, whose scheduler places gangs: `tests/cluster/peers.sh install` builds it.
-    ///
-    /// # Panics
-    /// As [`Self::start`].
     pub fn of_fake_nodes_with_gangs() -> Self {
         Self::of_fake_nodes_and(0, &[("LARDER_TEST_KUBERNETES", "v1.37.0")])
     }
 
     /// Starts Kueue beside it, which `tests/cluster/kueue.sh install` builds. It ends with the cluster.
-    ///
-    /// # Panics
-    /// When it is not installed, or does not come up.
     pub fn start_kueue(&self) {
         let mut command = Command::new(repository().join("tests/cluster/kueue.sh"));
         let started = command.arg("start").arg(&self.folder).output().expect("Kueue's script runs");
@@ -101,18 +86,12 @@ impl Cluster {
     /// The two-node cluster that the tests of this run share, one at a time: this waits for the tests before it to end.
     /// A test works in its own namespace, leaves no pod behind, and undoes its changes to the nodes. After a test that
     /// failed, the next one gets a new cluster.
-    ///
-    /// # Panics
-    /// As [`Self::start`].
     pub fn shared() -> Self {
         Self::shared_by("run", &[])
     }
 
-    /// The same for tests of devices: another cluster, whose nodes have two made-up NUMA nodes with a CPU each. Their kubelets
+    /// The same for tests of devices: another cluster, whose nodes have two fake NUMA nodes with a CPU each. Their kubelets
     /// align devices to them, and report to the API server every second.
-    ///
-    /// # Panics
-    /// As [`Self::start`].
     pub fn shared_with_devices() -> Self {
         Self::shared_by("devices", &[("LARDER_TEST_DEVICES", "1")])
     }
@@ -157,17 +136,11 @@ impl Cluster {
     }
 
     /// Runs kubectl, which must succeed, and returns its output.
-    ///
-    /// # Panics
-    /// When it fails.
     pub fn kubectl_ok(&self, args: &[&str]) -> String {
         succeeded(&format!("kubectl {args:?}"), &self.kubectl(args))
     }
 
     /// Applies manifests.
-    ///
-    /// # Panics
-    /// When they are refused.
     pub fn apply(&self, yaml: &str) {
         let mut kubectl = script();
         kubectl.arg("exec").arg(&self.folder).args(["kubectl", "apply", "-f", "-"]);
@@ -184,9 +157,6 @@ impl Cluster {
     }
 
     /// `kubectl get ARGS -o json`.
-    ///
-    /// # Panics
-    /// When there is no such thing.
     pub fn get_json(&self, args: &[&str]) -> Value {
         let json = self.kubectl_ok(&[&["get", "-o", "json"], args].concat());
         serde_json::from_str(&json).expect("kubectl prints JSON")
@@ -198,9 +168,6 @@ impl Cluster {
     }
 
     /// Waits until `done`, which it calls ten times a second.
-    ///
-    /// # Panics
-    /// When that takes longer than `timeout`.
     pub fn wait_for(&self, what: &str, timeout: Duration, mut done: impl FnMut() -> bool) {
         let started = Instant::now();
         while !done() {
@@ -210,18 +177,12 @@ impl Cluster {
     }
 
     /// Loads an image archive, such as `deploy/images/build` makes, into all nodes.
-    ///
-    /// # Panics
-    /// When a node refuses it.
     pub fn load_image(&self, archive: &Path) {
         let loaded = script().arg("load").arg(&self.folder).arg(archive).output().expect("the cluster's script runs");
         succeeded(&format!("load {}", archive.display()), &loaded);
     }
 
     /// Gives [`Self::TRAINING`] to all nodes, unless an earlier test did.
-    ///
-    /// # Panics
-    /// When it is not installed.
     pub fn load_training_image(&self) {
         let note = self.note("training-image");
         if note.exists() {
@@ -264,17 +225,11 @@ impl Cluster {
     }
 
     /// Restarts a node's kubelet and waits for the new one.
-    ///
-    /// # Panics
-    /// When it does not come back.
     pub fn restart_kubelet(&self, n: u32) {
         self.restart("kubelet", n);
     }
 
     /// Restarts a node's containerd and waits for the new one. Pods keep running.
-    ///
-    /// # Panics
-    /// When it does not come back.
     pub fn restart_containerd(&self, n: u32) {
         self.restart("containerd", n);
     }
@@ -285,18 +240,12 @@ impl Cluster {
     }
 
     /// A socket of this process that listens on [`Self::HOST`] in the cluster's network. Port 0 chooses a free port.
-    ///
-    /// # Panics
-    /// When the port is taken.
     pub fn listen(&self, port: u16) -> TcpListener {
         self.in_network(|| TcpListener::bind((Self::HOST, port)).expect("the port is free in the cluster"))
     }
 
     /// Runs `work` on a thread in the cluster's network. Sockets stay in the network in which they were made, so `work`
     /// may return them for use anywhere.
-    ///
-    /// # Panics
-    /// When `work` does.
     pub fn in_network<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let network = std::fs::File::open(format!("/proc/{}/ns/net", self.pid)).expect("the cluster runs");
         let enter_and_work = || {
@@ -307,9 +256,6 @@ impl Cluster {
     }
 
     /// The mounts of a node: `/proc/PID/mountinfo` of its kubelet.
-    ///
-    /// # Panics
-    /// When the node's kubelet does not run.
     pub fn mounts_of_node(&self, n: u32) -> String {
         let kubelets = self.pids_on_node(n, "kubelet");
         let kubelet = kubelets.first().expect("the node's kubelet runs");

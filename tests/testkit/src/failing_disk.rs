@@ -63,9 +63,6 @@ pub struct DiskErrors {
 
 impl FailingDisk {
     /// Makes a disk of this size, without faults, and mounts its ext4 at `dir`, which is created if it is missing.
-    ///
-    /// # Errors
-    /// When a step of it fails: this needs root, `/dev/fuse` and loop devices.
     pub fn new(dir: &Path, bytes: u64) -> io::Result<Self> {
         let folder = tempfile::tempdir()?;
         let (backing, image) = (folder.path().join("backing"), folder.path().join("image"));
@@ -88,9 +85,6 @@ impl FailingDisk {
 
     /// Unmounts the file system and mounts it again, as a restart of the machine does. Waits 10 s at most for those
     /// that use it.
-    ///
-    /// # Errors
-    /// When it is in use or cannot be mounted.
     pub fn remount(&self) -> io::Result<()> {
         let started = Instant::now();
         loop {
@@ -107,9 +101,6 @@ impl FailingDisk {
 
     /// Makes a part of a file unreadable, and has the kernel forget what it has read of the file, except what is
     /// mapped.
-    ///
-    /// # Errors
-    /// When the file's blocks cannot be determined.
     pub fn break_reads(&self, path: &Path, range: Range<u64>) -> io::Result<()> {
         let blocks = self.blocks(path, range)?;
         self.faults().unreadable.extend(blocks);
@@ -118,9 +109,6 @@ impl FailingDisk {
     }
 
     /// Makes a part of a file unwritable.
-    ///
-    /// # Errors
-    /// When the file's blocks cannot be determined.
     pub fn break_writes(&self, path: &Path, range: Range<u64>) -> io::Result<()> {
         let blocks = self.blocks(path, range)?;
         self.faults().unwritable.extend(blocks);

@@ -49,9 +49,6 @@ impl fmt::Debug for FaultProxy {
 
 impl FaultProxy {
     /// Starts a proxy in front of `upstream` on the current runtime.
-    ///
-    /// # Errors
-    /// When no port can be bound.
     pub async fn start(
         upstream: SocketAddr,
         hook: impl Fn(&RequestHead) -> Fault + Send + Sync + 'static,
@@ -61,9 +58,6 @@ impl FaultProxy {
 
     /// The same, on a listener that was made elsewhere, for example at another address. Must be called within a
     /// runtime.
-    ///
-    /// # Errors
-    /// When the listener has no address.
     pub fn serve(
         listener: TcpListener,
         upstream: SocketAddr,

@@ -63,9 +63,6 @@ impl RealServer {
 
     /// Starts a server. Where it is not installed, this prints `skipped: …` on stderr and returns `None`. Where the
     /// variable `CI` is set it panics instead, because nobody would see that a test is always skipped.
-    ///
-    /// # Panics
-    /// When the server is installed and does not start.
     pub fn start(kind: ServerKind) -> Option<Self> {
         let script = kind.script();
         let installed = Command::new(&script).arg("check").stderr(Stdio::inherit()).status();
@@ -119,9 +116,6 @@ impl RealServer {
     }
 
     /// The environment of a client of the Azure emulator that has a token for the bucket instead of the account's key.
-    ///
-    /// # Panics
-    /// For another server.
     pub fn sas_env(&self) -> Vec<(&'static str, String)> {
         let token = std::fs::read_to_string(self.folder.join("sas")).expect("the token of the Azure emulator");
         vec![("AZURE_STORAGE_ACCOUNT_NAME", Self::ACCESS_KEY.into()), ("AZURE_STORAGE_SAS_TOKEN", token.trim().into())]
@@ -136,9 +130,6 @@ impl RealServer {
 
 impl RealServer {
     /// Puts objects into the bucket of an emulator, as others than Larder do. A key may end with `/`.
-    ///
-    /// # Panics
-    /// When one is refused, and for an S3 server.
     pub fn fill<'a>(&self, objects: impl IntoIterator<Item = (&'a str, &'a [u8])>) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (header, query) = match self.kind {

@@ -4,9 +4,6 @@ use std::path::{Path, PathBuf};
 
 /// The repository's root, found from the package whose test runs. It is found at run time, because clones share one
 /// target folder and the test may have been built in another clone.
-///
-/// # Panics
-/// When neither cargo nor nextest runs the test.
 pub fn repository() -> PathBuf {
     let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo or nextest runs this");
     let root = Path::new(&package).ancestors().find(|folder| folder.join("Cargo.lock").exists());

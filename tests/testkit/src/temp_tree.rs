@@ -21,9 +21,6 @@ pub struct TempTree {
 
 impl TempTree {
     /// Makes one file of each size: `00000/0000000.bin` and on, a hundred in a folder.
-    ///
-    /// # Errors
-    /// When a file cannot be written.
     pub fn new(seed: u64, sizes: impl IntoIterator<Item = u64>) -> io::Result<Self> {
         let mut tree = Self { folder: tempfile::tempdir()?, seed, files: Vec::new() };
         for (number, size) in sizes.into_iter().enumerate() {
@@ -33,9 +30,6 @@ impl TempTree {
     }
 
     /// Adds a file of seeded bytes at a path below the root, which need not be UTF-8.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub fn add(&mut self, path: impl Into<PathBuf>, size: u64) -> io::Result<()> {
         let path = path.into();
         let target = self.folder.path().join(&path);
@@ -63,17 +57,11 @@ impl TempTree {
     }
 
     /// The expected bytes of a file.
-    ///
-    /// # Panics
-    /// When there is no file of that number.
     pub fn bytes(&self, number: usize) -> Vec<u8> {
         seeded_bytes(self.file_seed(number), self.files[number].1)
     }
 
     /// A file's path below the root as a key.
-    ///
-    /// # Panics
-    /// When there is no file of that number.
     pub fn key(&self, number: usize) -> Vec<u8> {
         OsString::from(&self.files[number].0).into_vec()
     }

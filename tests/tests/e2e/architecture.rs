@@ -66,3 +66,32 @@ fn the_files_of_a_crate_use_each_other_one_way() {
     }
     assert!(found.is_empty(), "move what two files share down into a file of its own:{found}");
 }
+
+#[test]
+fn the_two_wings_of_the_controller_do_not_use_each_other() {
+    for uses in circles::uses(&repository().join("controller/src")) {
+        for (wing, other) in [("jobs", "datasets"), ("datasets", "jobs")] {
+            let other = uses.files.iter().find(|file| file.first().is_some_and(|first| first == other));
+            if uses.file.first().is_some_and(|first| first == wing)
+                && let Some(other) = other
+            {
+                let (file, other) = (circles::file_name(&uses.file), circles::file_name(other));
+                panic!("{file} uses {other}: move what both need to the root of the controller");
+            }
+        }
+    }
+}
+
+/// Decisions about jobs are made without the API: only the files that talk to it, and those that read its objects, see a client.
+#[test]
+fn decisions_about_jobs_do_not_see_the_kubernetes_client() {
+    let of_client = ["Api", "Client", "api", "client", "runtime", "core"];
+    for uses in circles::uses(&repository().join("controller/src")) {
+        let is_pure = uses.file.first().is_some_and(|first| first == "jobs")
+            && !uses.file.last().is_some_and(|last| ["discovery", "read"].contains(&last.as_str()));
+        for path in uses.paths.iter().filter(|path| is_pure && path[0] == "larder_kube" && path.len() > 1) {
+            let file = circles::file_name(&uses.file);
+            assert!(!of_client.contains(&path[1].as_str()), "{file} uses {}: it is to be pure", path.join("::"));
+        }
+    }
+}

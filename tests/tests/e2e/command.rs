@@ -166,13 +166,21 @@ fn the_fields_that_the_documents_give_to_jq_exist() {
     let stats: Value =
         serde_json::from_str(&lab.larder_ok(&["stats", mount.dir().to_str().unwrap(), "--json"])).unwrap();
     let mut fields = 0;
-    for document in ["docs/COMMANDS.md", "docs/GUIDE.md", "docs/KUBERNETES.md", "README.md"] {
-        let text = std::fs::read_to_string(larder_testkit::repository().join(document)).unwrap();
+    let root = larder_testkit::repository();
+    let mut documents =
+        ["docs/COMMANDS.md", "docs/MOUNT.md", "docs/START.md", "README.md"].map(|path| root.join(path)).to_vec();
+    documents.extend(std::fs::read_dir(root.join("docs/kubernetes")).unwrap().map(|page| page.unwrap().path()));
+    for document in documents {
+        let text = std::fs::read_to_string(&document).unwrap();
         for line in text.lines().filter(|line| line.contains("larder stats")) {
             let Some((_, field)) = line.split_once("| jq .") else { continue };
             let field = field.split_whitespace().next().unwrap();
             let found = field.split('.').try_fold(&stats, |value, name| value.get(name));
-            assert!(found.is_some_and(|found| !found.is_null()), "{document}: .{field} is not in {stats:#}");
+            assert!(
+                found.is_some_and(|found| !found.is_null()),
+                "{}: .{field} is not in {stats:#}",
+                document.display()
+            );
             fields += 1;
         }
     }

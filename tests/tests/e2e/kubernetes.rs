@@ -399,7 +399,7 @@ fn the_read_path_in_a_pod_beside_larder_mount() {
             "image: {}\n    imagePullPolicy: Never\n    command: [sh, -c, \"true\"]",
             larder_testkit::Cluster::BUSYBOX
         ),
-        "image: larder.dev/larder:0.1.0\n    imagePullPolicy: Never\n    \
+        "image: larder.dev/larder:0.2.0\n    imagePullPolicy: Never\n    \
          command: [larder, stats, /set, --watch]",
     );
     cluster.apply(&pod);

@@ -1,4 +1,4 @@
-//! GPUs and HCAs for pods: `larder-devices` on two real kubelets that align devices to NUMA nodes. The hardware is made up; its
+//! GPUs and HCAs for pods: `larder-devices` on two real kubelets that align devices to NUMA nodes. The hardware is fake; its
 //! device nodes are real ones, which no driver serves: opening one fails with ENXIO, and with EPERM where a cgroup forbids it.
 
 mod aligned;

@@ -25,6 +25,7 @@ mod kubernetes_kueue;
 mod kubernetes_scheduler;
 mod kubernetes_sharing;
 mod kubernetes_warming;
+mod links;
 mod lists;
 mod main_job;
 mod nodes;

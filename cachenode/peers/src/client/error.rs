@@ -25,7 +25,7 @@ pub enum PeerError {
         /// Its name.
         peer: String,
     },
-    /// Another peer answered first, and this one was told that the read is not needed any more.
+    /// Another peer answered first, and this one was notified that the read is no longer needed.
     #[error("the read from the peer {peer} was given up")]
     GivenUp {
         /// Its name.

@@ -5,13 +5,13 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The shortest time that is told from shorter ones.
+/// Shorter times are not distinguished.
 const FIRST_END_US: u64 = 5_000;
 
 /// Each bucket ends a fifth later than the one before. The last one, at 0.83 s, is followed by one without an end.
 const ENDS: usize = 29;
 
-/// Older answers count half as soon as there are so many.
+/// Older answers count half once there are this many.
 const RECENT: u32 = 1_000;
 
 /// With fewer answers nothing is known of the slowest hundredth.

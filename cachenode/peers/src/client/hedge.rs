@@ -166,13 +166,13 @@ impl Peers {
 fn right(peer: &str, outcome: Result<Bytes, PeerError>, is_right: impl Fn(&Bytes) -> bool) -> Option<Bytes> {
     match outcome {
         Ok(bytes) if is_right(&bytes) => return Some(bytes),
-        Ok(_) => warn!(peer, "a peer has wrong bytes: their checksum is not the manifest's"),
-        Err(error) => debug!(peer, error = %Chain(&error), "a range was not read from a peer"),
+        Ok(_) => warn!(peer, "a peer served bytes whose checksum is not the manifest's"),
+        Err(error) => debug!(peer, error = %Chain(&error), "cannot read a range from a peer"),
     }
     None
 }
 
-/// Waits until a time; for ever if there is none.
+/// Waits until a time; forever if there is none.
 async fn until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,

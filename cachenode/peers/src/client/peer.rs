@@ -238,7 +238,7 @@ impl Peer {
         if self.refused.note(snapshot, error) {
             info!(
                 peer = %self.name, %snapshot, %error,
-                "a peer does not serve a dataset to this node; the origin is asked instead"
+                "a peer does not serve a dataset to this node: reading from the origin instead"
             );
         }
         if self.refuses(snapshot) {
@@ -273,7 +273,7 @@ impl Peer {
         if state.slow == most && matches!(state.health, Health::Up) {
             // Until a read succeeds, one more takes the peer down again.
             state.slow = most - 1;
-            let what = "it timed out several reads in a row".to_owned();
+            let what = "several reads in a row timed out".to_owned();
             self.go_down(state, Failure { cause: Cause::TimedOut, what }, true);
         }
     }

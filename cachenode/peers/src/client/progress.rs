@@ -43,7 +43,7 @@ impl ReadProgress {
         self.first_bytes.p99()
     }
 
-    /// Another read was faster: this one is not needed any more.
+    /// Another read was faster: this one is no longer needed.
     pub(super) fn overtaken(&self) {
         if !self.has_begun() {
             // It would have taken longer still. Without those the peer would seem as fast as its fast answers.
@@ -52,7 +52,7 @@ impl ReadProgress {
         self.give_up();
     }
 
-    /// The read is not needed any more. The peer is told so.
+    /// The read is no longer needed, and the peer is notified.
     pub(super) fn give_up(&self) {
         self.given_up.cancel();
     }

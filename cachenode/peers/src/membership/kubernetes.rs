@@ -1,134 +1,91 @@
-//! The endpoints of a Kubernetes service as nodes: EndpointSlices are listed once, then watched.
+//! The endpoints of a Kubernetes Service as nodes.
 //!
-//! A watch continues where the last one ended, by resource version. When the API server no longer has that version, the
-//! slices are listed again. `service` says which endpoints, `api` makes the requests, `endpoints` decodes the answers.
-//!
-//! Invariant: an error leaves the nodes as they were; the token is never printed.
+//! Invariant: an error leaves the nodes as they were.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::BytesMut;
-use http_body_util::{BodyExt, Limited};
 use larder_dataset::Chain;
+use larder_kube::endpoints::{ANSWER_TIMEOUT, Connect, Endpoint, Endpoints, Error, Service};
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tracing::warn;
 
-use super::node::{MembershipError, Node, publish};
-use api::{ANSWER_TIMEOUT, ApiError, get};
-use endpoints::Endpoints;
+use super::node::{MembershipError, Node, check_name, invalid, publish};
 
-pub use service::{KubernetesService, ServiceName};
-
-mod api;
-pub(super) mod endpoints;
-mod service;
 #[cfg(test)]
 mod tests;
 
-/// The length of a watch; then another starts.
-const WATCH_SECONDS: u64 = 300;
+/// A Service whose endpoints are the nodes, written `NAMESPACE/NAME`, as a pod reaches its API server.
+#[derive(Clone, Debug)]
+pub struct KubernetesService {
+    pub(super) service: Service,
+    pub(super) connect: Connect,
+}
 
-/// The longest list, and the longest event.
-const BODY_BYTES_MOST: usize = 16 << 20;
+impl FromStr for KubernetesService {
+    type Err = MembershipError;
 
-const PAUSE: Duration = Duration::from_millis(500);
-const PAUSE_MOST: Duration = Duration::from_secs(30);
+    fn from_str(text: &str) -> Result<Self, MembershipError> {
+        let (namespace, name) = text
+            .split_once('/')
+            .ok_or_else(|| invalid(format_args!("{text:?} is not a service: write NAMESPACE/NAME")))?;
+        check_name("a namespace", namespace)?;
+        check_name("a service", name)?;
+        let service = Service { namespace: namespace.to_owned(), name: name.to_owned(), port: String::new() };
+        Ok(Self { service, connect: Connect::in_cluster() })
+    }
+}
+
+impl fmt::Display for KubernetesService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.service.namespace, self.service.name)
+    }
+}
 
 impl KubernetesService {
-    /// The current nodes; `None` while the API server is unreachable.
-    pub(super) async fn list(&self) -> Result<Option<(Vec<Node>, Endpoints)>, MembershipError> {
-        match self.read_list().await {
-            Ok(endpoints) => Ok(Some((endpoints.nodes(&self.port), endpoints))),
+    /// The current nodes, none while the API server is unreachable, and what follows them.
+    pub(super) async fn open(self) -> Result<(Vec<Node>, Endpoints), MembershipError> {
+        let shown = self.to_string();
+        let mut endpoints = Endpoints::of(self.service, self.connect);
+        // A list of many pages takes longer than one answer. This node's own readers wait for no more than this.
+        match timeout(ANSWER_TIMEOUT, endpoints.next()).await.unwrap_or(Err(Error::TimedOut)) {
+            Ok(found) => Ok((nodes(found), endpoints)),
             Err(error) if error.is_temporary() => {
                 warn!(
-                    service = %self.service,
+                    service = shown,
                     error = %Chain(&error),
                     "cannot list the endpoints yet; until then there are no other nodes"
                 );
-                Ok(None)
+                Ok((Vec::new(), endpoints))
             }
-            Err(error) => {
-                Err(MembershipError::Kubernetes { service: self.service.to_string(), source: Box::new(error) })
-            }
+            Err(error) => Err(MembershipError::Kubernetes { service: shown, source: Box::new(error) }),
         }
     }
+}
 
-    async fn read_list(&self) -> Result<Endpoints, ApiError> {
-        let reply = get(self, "").await?;
-        let body = Limited::new(reply.body, BODY_BYTES_MOST).collect();
-        let body = tokio::time::timeout(ANSWER_TIMEOUT, body).await.map_err(|_| ApiError::TimedOut)?;
-        let body = body.map_err(|source| ApiError::Broken { source })?.to_bytes();
-        Endpoints::from_list(&body)
-    }
-
-    /// Keeps the nodes current, starting from `endpoints` if they were listed. Never ends.
-    pub(super) async fn watch(&self, mut endpoints: Option<Endpoints>, sender: &watch::Sender<Arc<Vec<Node>>>) {
-        let mut pause = PAUSE;
-        let mut logged = false;
-        loop {
-            let outcome = match &mut endpoints {
-                Some(endpoints) => self.watch_once(endpoints, sender, &mut pause).await,
-                None => self.read_list().await.map(|listed| {
-                    publish(sender, listed.nodes(&self.port));
-                    endpoints = Some(listed);
-                }),
-            };
-            let error = match outcome {
-                Ok(()) => {
-                    logged = false;
-                    // Prevents a busy loop with a server that ends watches at once.
-                    tokio::time::sleep(PAUSE).await;
-                    continue;
-                }
-                // The endpoints are listed again; meanwhile the nodes stay as they are.
-                Err(ApiError::Expired) if endpoints.is_some() => {
-                    endpoints = None;
-                    continue;
-                }
-                Err(error) => error,
-            };
-            if !logged {
-                warn!(
-                    service = %self.service, error = %Chain(&error),
-                    "cannot watch the endpoints; the last good list stays"
-                );
+/// Keeps the nodes current. Never ends.
+pub(super) async fn watch(mut endpoints: Endpoints, sender: &watch::Sender<Arc<Vec<Node>>>) {
+    let mut logged = false;
+    loop {
+        match endpoints.next().await {
+            Ok(found) => {
+                logged = false;
+                publish(sender, nodes(found));
+            }
+            Err(error) if !logged => {
                 logged = true;
+                let service = format!("{}/{}", endpoints.service().namespace, endpoints.service().name);
+                warn!(service, error = %Chain(&error), "cannot watch the endpoints; the last good list stays");
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MOST);
+            Err(_) => {}
         }
     }
+}
 
-    /// Follows one watch to its end.
-    async fn watch_once(
-        &self,
-        endpoints: &mut Endpoints,
-        sender: &watch::Sender<Arc<Vec<Node>>>,
-        pause: &mut Duration,
-    ) -> Result<(), ApiError> {
-        let query = format!(
-            "&watch=1&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={}",
-            endpoints.version
-        );
-        let mut reply = get(self, &query).await?;
-        let mut buffer = BytesMut::new();
-        let silence = Duration::from_secs(WATCH_SECONDS) + ANSWER_TIMEOUT;
-        loop {
-            while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
-                endpoints.apply(&buffer.split_to(end + 1))?;
-                publish(sender, endpoints.nodes(&self.port));
-                *pause = PAUSE;
-            }
-            if buffer.len() > BODY_BYTES_MOST {
-                return Err(ApiError::unexpected("an event is too long"));
-            }
-            let frame = tokio::time::timeout(silence, reply.body.frame()).await.map_err(|_| ApiError::TimedOut)?;
-            let Some(frame) = frame else { return Ok(()) };
-            let frame = frame.map_err(|source| ApiError::Broken { source: source.into() })?;
-            if let Some(bytes) = frame.data_ref() {
-                buffer.extend_from_slice(bytes);
-            }
-        }
-    }
+/// The endpoints whose names can be those of nodes.
+fn nodes(endpoints: Vec<Endpoint>) -> Vec<Node> {
+    let endpoints = endpoints.into_iter().filter(|found| check_name("the name of a node", &found.name).is_ok());
+    endpoints.map(|Endpoint { name, address, zone }| Node { name, address, weight: 1, zone }).collect()
 }

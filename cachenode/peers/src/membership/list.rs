@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_wrong_says_what_is() {
+    fn an_invalid_list_of_nodes_names_the_mistake() {
         for (text, says) in [
             ("", "NAME=ADDRESS"),
             ("a", "NAME=ADDRESS"),

@@ -28,8 +28,10 @@ impl Connections {
     pub(super) fn enter(&self, address: IpAddr) -> Result<[OwnedSemaphorePermit; 2], &'static str> {
         // A whole IPv6 network is not one address here: it may have all nodes of a cluster.
         let own = self.places_of(address.to_canonical());
-        let own =
-            own.try_acquire_owned().map_err(|_| "too many connections of its address are open (--peer-connections)")?;
+        let own = own.try_acquire_owned().map_err(|_| {
+            "too many connections from its address are open \
+            (--peer-connections)"
+        })?;
         let all = Arc::clone(&self.all).try_acquire_owned().map_err(|_| "too many connections are open")?;
         Ok([own, all])
     }

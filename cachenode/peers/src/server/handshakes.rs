@@ -1,7 +1,8 @@
-//! Bounds the connections whose handshake is not finished: nobody knows yet whose they are.
+//! Bounds the connections whose handshake is not finished: their peers are not known yet.
 //!
 //! When an address has as many as it may, or all places are taken, the oldest of that address, or of all, is closed for
-//! the new one. So connections that send nothing keep nobody out: a peer needs its place for a few round trips only.
+//! the new one. So connections that send nothing do not keep peers out: a peer needs its place for only a few round
+//! trips.
 //!
 //! Invariant: never more than [`ServerConfig::handshakes_most`](super::ServerConfig) places are taken, nor more than
 //! [`ServerConfig::handshakes_each_most`](super::ServerConfig) by one address.

@@ -16,7 +16,7 @@ fn explain_tls(error: &Error) -> String {
     use AlertDescription as Alert;
     use CertificateError as Wrong;
     let text = match error {
-        Error::NoCertificatesPresented => "the peer shows no certificate: give it one that the CA signed",
+        Error::NoCertificatesPresented => "the peer presents no certificate: give it one that the CA signed",
         Error::InvalidCertificate(Wrong::Expired | Wrong::ExpiredContext { .. }) => {
             "the peer's certificate has expired: renew it, or correct the clocks"
         }
@@ -43,7 +43,7 @@ fn explain_tls(error: &Error) -> String {
             "the peer trusts another CA than the one that signed our certificate: give all nodes the same CA"
         }
         Error::AlertReceived(Alert::CertificateRequired) => {
-            "the peer requires a certificate and we showed none: give this node one that the CA signed"
+            "the peer requires a certificate and this node presented none: give this node one that the CA signed"
         }
         Error::AlertReceived(Alert::BadCertificate | Alert::CertificateUnknown | Alert::AccessDenied) => {
             return format!(

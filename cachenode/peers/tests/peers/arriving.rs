@@ -25,7 +25,7 @@ fn piece(start: u32, len: u32) -> Arrival {
 
 // SEMANTICS: S1
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_come_goes_out_before_the_rest_is_there_and_others_pass_it() {
+async fn pieces_are_sent_as_they_arrive_and_other_answers_overtake_them() {
     let blocks = Fake::open();
     let server = serving(&blocks).await;
     let mut lane = RawLane::connect(&server).await;
@@ -77,7 +77,7 @@ async fn the_reader_has_it_whole_while_its_lane_serves_others() {
 
 // SEMANTICS: S1
 #[tokio::test(flavor = "multi_thread")]
-async fn what_fails_in_the_middle_is_refused_and_costs_the_lane_nothing() {
+async fn a_read_that_fails_halfway_is_refused_and_its_lane_stays() {
     let blocks = Fake::open();
     let server = serving(&blocks).await;
     let reader = one_lane(&server);
@@ -107,7 +107,7 @@ async fn what_fails_in_the_middle_is_refused_and_costs_the_lane_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_come_in_time_is_refused_in_the_middle() {
+async fn a_read_that_stalls_halfway_is_refused() {
     let blocks = Fake::open();
     let server = serving(&blocks).await;
     let mut lane = RawLane::connect(&server).await;

@@ -96,7 +96,7 @@ async fn nodes_of_one_ca_read_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_no_node_of_ours_is_kept_out_and_told_why() {
+async fn a_peer_without_a_certificate_of_the_ca_is_rejected_with_the_reason() {
     let (ours, theirs) = (ca("one"), ca("two"));
     let server = TestNode::start(Fake::open(), Side::good(&ours).security(), |_| {}).await;
     let stranger = |params: &mut CertificateParams| {
@@ -187,7 +187,7 @@ async fn wait_until_presented(node: &TestNode, side: &Side, trusted: &[&Ca]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_shows_no_certificate_or_that_of_something_else_is_kept_out() {
+async fn peers_without_a_node_certificate_are_rejected() {
     let ca = ca("one");
     let server = TestNode::start(Fake::open(), Side::good(&ca).security(), |_| {}).await;
     let signed = |name: &str| {

@@ -219,7 +219,7 @@ impl CacheNode for OddNode {
 
 // SEMANTICS: S5
 #[tokio::test(flavor = "multi_thread")]
-async fn odd_answers_to_other_questions_take_a_peer_down_too() {
+async fn malformed_answers_to_stats_take_a_peer_down() {
     for (protocol, cause, says) in
         [(PROTOCOL, Cause::WrongBlock, "snapshot"), (PROTOCOL + 1, Cause::OtherProtocol, "protocol 2 (Larder 9.9.9)")]
     {

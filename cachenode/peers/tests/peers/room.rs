@@ -45,7 +45,7 @@ async fn a_thousand_reads_at_once_keep_within_the_room() {
 
 // SEMANTICS: S8
 #[tokio::test(flavor = "multi_thread")]
-async fn who_takes_nothing_holds_its_share_and_then_loses_its_connection() {
+async fn a_peer_that_stops_reading_holds_its_share_and_is_then_disconnected() {
     let server = TestNode::start(Fake::open(), Security::Plaintext, |config| {
         config.in_flight_bytes = 20 << 20;
         config.peer_in_flight_bytes = 8 << 20;
@@ -73,7 +73,7 @@ async fn who_takes_nothing_holds_its_share_and_then_loses_its_connection() {
 
 // SEMANTICS: S8
 #[tokio::test(flavor = "multi_thread")]
-async fn who_asks_for_no_bytes_and_reads_no_answers_loses_its_connection() {
+async fn a_peer_that_requests_without_reading_answers_is_disconnected() {
     // By the time that a write may take, and by the age at which it is told to go.
     join_all([10 * 3600 * 1000, 100].map(async |age_ms| {
         let server = TestNode::start(Fake::open(), Security::Plaintext, |config| {
@@ -97,7 +97,7 @@ async fn who_asks_for_no_bytes_and_reads_no_answers_loses_its_connection() {
 
 // SEMANTICS: S8
 #[tokio::test(flavor = "multi_thread")]
-async fn what_there_is_no_room_for_is_not_read() {
+async fn requests_without_room_for_their_answers_are_not_read() {
     let blocks = Fake::open();
     let server = TestNode::start(Arc::clone(&blocks), Security::Plaintext, |config| {
         config.peer_in_flight_bytes = 8 << 20;
@@ -154,7 +154,7 @@ async fn too_many_requests_and_those_that_cannot_be_are_turned_away() {
 
 // SEMANTICS: S5
 #[tokio::test(flavor = "multi_thread")]
-async fn who_speaks_another_protocol_hears_ours_and_no_more() {
+async fn a_peer_of_another_protocol_gets_our_hello_and_nothing_else() {
     let server = TestNode::plain().await;
     let mut lane = RawLane(TcpStream::connect(server.address).await.unwrap());
     lane.0.write_all(&Hello { protocol: PROTOCOL + 1 }.encode()).await.unwrap();

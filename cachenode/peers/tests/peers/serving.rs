@@ -45,7 +45,7 @@ async fn ranges_of_every_length_come_back_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_refused_does_not_keep_the_rest_from_coming() {
+async fn a_refusal_does_not_delay_other_answers() {
     let server = TestNode::plain().await;
     let reader = one_lane(&server);
     let ranges = [range(GONE, 0, 1), range(1, 0, 2 * MIB), range(BLOCKS, 0, 1), range(PANICS, 0, 1), range(2, 0, 10)];
@@ -105,7 +105,7 @@ async fn a_node_tells_what_it_has() {
 
 // SEMANTICS: S6
 #[tokio::test(flavor = "multi_thread")]
-async fn who_lacks_the_token_gets_nothing_and_is_not_asked_for_again_at_once() {
+async fn a_reader_without_the_token_gets_nothing_and_does_not_retry_at_once() {
     let server = TestNode::plain().await;
     let wrong = Token::new("sesamf").unwrap();
     for token in [None, Some(wrong)] {
@@ -140,7 +140,7 @@ async fn heard(server: &TestNode, snapshot: SnapshotId, token: Option<&str>) -> 
 
 // SEMANTICS: S6
 #[tokio::test(flavor = "multi_thread")]
-async fn who_lacks_the_token_cannot_tell_whether_a_dataset_is_there() {
+async fn without_the_token_a_denied_dataset_looks_like_a_missing_one() {
     for token in [None, Some("sesamf")] {
         // A node each, so that the counts that it tells are of this question alone.
         let (there, elsewhere) = (TestNode::plain().await, TestNode::plain().await);
@@ -169,7 +169,7 @@ async fn a_refusal_of_a_dataset_is_forgotten_after_a_while() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_asked_for_is_not_sent() {
+async fn invalid_ranges_are_not_sent() {
     let server = TestNode::plain().await;
     let reader = Reader::plain(&[("a", server.address)]);
     for range in [range(0, 0, 0), range(0, 1, 4 * MIB), range(0, u32::MAX, u32::MAX)] {

@@ -119,11 +119,11 @@ async fn measure_a_restart_with_many_blocks() {
         )
         .unwrap();
         let opened = begun.elapsed();
-        let row = dataset.manifest().file(FileIndex(0)).unwrap();
-        assert!(dataset.read_now(&row, 0, size_of(0), |bytes| assert!(bytes == fill(0))));
+        let row = dataset.manifest().file_blocks(FileIndex(0)).unwrap();
+        assert!(dataset.read_now(row, 0, size_of(0), |bytes| assert!(bytes == fill(0))));
         let hit = begun.elapsed();
         let counting = dataset.cache_usage().rebuilding;
-        dataset.read_later(FileIndex(MISSING), 0, size_of(MISSING)).await.unwrap();
+        dataset.read_file(MISSING, 0, size_of(MISSING)).await.unwrap();
         let missed = begun.elapsed();
         assert!(dataset.cache.wait_rebuilt(PATIENCE * 20));
         let counted = begun.elapsed();

@@ -14,24 +14,24 @@ async fn a_read_across_two_blocks_fetches_the_first_once_whatever_becomes_of_the
     let spec = CacheSpec::exactly(0, PolicyKind::Nr, 1);
     let own: Arc<dyn Origin> = Arc::<Noted>::clone(&origin);
     let dataset = Dataset::open(manifest, &store, spec, own, None, &Handle::current(), FetchConfig::DEFAULT).unwrap();
-    let row = dataset.manifest().file(FileIndex(0)).unwrap();
+    let row = dataset.manifest().file_blocks(FileIndex(0)).unwrap();
     let expected = |offset: u64, len: u32| (offset..offset + u64::from(len)).map(|at| at as u8).collect::<Vec<u8>>();
 
     // All of the first block but its end.
     let most = BLOCK_BYTES as u32 - 50_000;
-    assert_eq!(dataset.read_later(FileIndex(0), 0, most).await.unwrap(), expected(0, most));
+    assert_eq!(dataset.read_file(0, 0, most).await.unwrap(), expected(0, most));
     // Its end, which is here, and the beginning of the second, which is not.
     let (offset, len) = (u64::from(most), 100_000);
-    assert!(!dataset.read_now(&row, offset, len, |_| panic!("the second block is missing")));
-    assert_eq!(dataset.read_later(FileIndex(0), offset, len).await.unwrap(), expected(offset, len));
+    assert!(!dataset.read_now(row, offset, len, |_| panic!("the second block is missing")));
+    assert_eq!(dataset.read_file(0, offset, len).await.unwrap(), expected(offset, len));
     let (offset, len) = (offset + 100_000, 50_000);
-    assert!(dataset.read_now(&row, offset, len, |bytes| assert_eq!(bytes, expected(offset, len))));
+    assert!(dataset.read_now(row, offset, len, |bytes| assert_eq!(bytes, expected(offset, len))));
     assert_eq!(origin.take(), [0..BLOCK_BYTES, BLOCK_BYTES..SIZE]);
 }
 
 // SEMANTICS: S4
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peer_that_asks_for_what_is_cached_gets_that_and_causes_no_get() {
+async fn a_cached_only_read_of_a_peer_causes_no_get() {
     const SIZE: u64 = 100_000;
     let folder = tempfile::tempdir().unwrap();
     let manifest = manifest(folder.path(), &[SIZE; 2]);
@@ -58,11 +58,11 @@ async fn a_peer_that_asks_for_what_is_cached_gets_that_and_causes_no_get() {
     assert!(origin.take().is_empty());
     // The store keeps the first file; the window has the second until it was read to its end.
     for (file, len) in [(0, SIZE), (1, SIZE - 1)] {
-        dataset.read_later(FileIndex(file), 0, len as u32).await.unwrap();
+        dataset.read_file(file, 0, len as u32).await.unwrap();
     }
     dataset.settle().await;
     assert!(ask(0).await && ask(1).await);
-    dataset.read_later(FileIndex(1), SIZE - 1, 1).await.unwrap();
+    dataset.read_file(1, SIZE - 1, 1).await.unwrap();
     assert!(ask(0).await && !ask(1).await);
     assert_eq!(origin.take().len(), 2);
 }

@@ -20,7 +20,7 @@ fn next(pieces: &mut Pieces) -> Bytes {
 }
 
 #[test]
-fn who_follows_has_its_part_piece_by_piece_whenever_it_came() {
+fn a_subscriber_gets_its_part_piece_by_piece_whenever_it_joined() {
     let (in_flight, pending, block) = start();
     let mut whole = in_flight.subscribe(0..LEN);
     let mut part = in_flight.subscribe(100..400_000);
@@ -44,7 +44,7 @@ fn who_follows_has_its_part_piece_by_piece_whenever_it_came() {
 
 // SEMANTICS: S1
 #[test]
-fn who_has_some_of_wrong_bytes_does_not_get_the_rest_of_right_ones() {
+fn a_subscriber_with_wrong_bytes_does_not_get_the_rest_of_a_retry() {
     let (in_flight, pending, block) = start();
     let (mut some, mut none) = (in_flight.subscribe(0..LEN), in_flight.subscribe(900_000..LEN));
     let wrong = vec![0; LEN];
@@ -59,7 +59,7 @@ fn who_has_some_of_wrong_bytes_does_not_get_the_rest_of_right_ones() {
 }
 
 #[test]
-fn whoever_waits_hears_of_the_end_however_it_comes() {
+fn every_waiter_learns_of_the_end_however_it_comes() {
     let (in_flight, pending, _) = start();
     let mut pieces = in_flight.subscribe(0..LEN);
     drop(pending);
@@ -74,7 +74,7 @@ fn whoever_waits_hears_of_the_end_however_it_comes() {
 }
 
 #[test]
-fn who_went_away_is_forgotten() {
+fn subscribers_that_left_are_forgotten() {
     let (in_flight, pending, block) = start();
     drop(in_flight.subscribe(0..LEN));
     assert_eq!(pending.waiters(), 1);

@@ -1,4 +1,4 @@
-//! Reads of blocks that an earlier snapshot's cache has, while they are taken over.
+//! Reads of blocks that an earlier snapshot's cache has, while they are adopted.
 
 use larder_store::{Earlier, SameBlocks};
 
@@ -8,7 +8,7 @@ use crate::earlier::EarlierSnapshot;
 const PIECE_BYTES: u64 = 128 << 10;
 const FILE_BYTES: u64 = 9 << 20;
 
-/// An earlier snapshot of which no block is taken over until the cache is closed.
+/// An earlier snapshot of which no block is adopted until the cache is closed.
 #[derive(Debug)]
 struct Held(EarlierSnapshot);
 

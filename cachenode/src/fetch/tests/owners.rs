@@ -47,7 +47,7 @@ fn world_with(placement: Placement, read_deadline: Duration) -> (World, SilentOw
 /// The clock runs ahead while a connection is made, so a read may take less than what is promised, and never more.
 // SEMANTICS: S4
 #[tokio::test(start_paused = true)]
-async fn silent_owners_delay_a_read_by_what_is_promised_and_then_the_origin_is_asked_once() {
+async fn silent_owners_delay_a_read_by_the_promised_time_and_then_one_get_follows() {
     for (placement, hedges, most) in [
         (Placement::Partitioned, 0, Duration::from_millis(1_500)),
         (Placement::Replicated(2.try_into().unwrap()), 1, Duration::from_millis(2_000)),

@@ -45,10 +45,10 @@ impl Budget<'_> {
         self.grow_beside(dataset, "the reservation grows: room was promised", Closed::MakeRoom)
     }
 
-    /// The same for one that has taken over blocks of earlier snapshots, which may have been closed meanwhile: what an
+    /// The same for one that has adopted blocks of earlier snapshots, which may have been closed meanwhile: what an
     /// opening would give it now that it is known what it shares.
     pub(in super::super) fn grow_adopted(&self, dataset: &Dataset) -> Result<(), NodeError> {
-        self.grow_beside(dataset, "the reservation grows: blocks were taken over", Closed::MakeRoom)
+        self.grow_beside(dataset, "the reservation grows: blocks were adopted", Closed::MakeRoom)
     }
 
     fn grow_beside(&self, dataset: &Dataset, why: &'static str, closed: Closed) -> Result<(), NodeError> {

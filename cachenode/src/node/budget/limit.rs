@@ -21,17 +21,17 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::CacheSize => f.write_str(
-                "the other datasets of this larderd have the rest of its --cache-size: restart it with a larger one, \
-                 or unmount others",
+                "other datasets use the rest of larderd's --cache-size: restart larderd with a larger one, or \
+                unmount other datasets",
             ),
             Self::KeepFree { percent } => write!(
                 f,
-                "the cache leaves {percent} % of its disk free (--keep-free of larderd): free some of the disk, and \
-                 the cache grows by itself, or restart larderd with a lower --keep-free"
+                "the cache leaves {percent} % of its disk free (--keep-free of larderd): free disk space and the \
+                cache grows automatically, or restart larderd with a lower --keep-free"
             ),
             Self::Disk => f.write_str(
-                "the cache takes at most four fifths of what is free on its disk: free some of it, and the cache grows \
-                 by itself, or use a larger disk (--cache-dir)",
+                "the cache takes at most four fifths of the free space on its disk: free disk space and the \
+                cache grows automatically, or use a larger disk (--cache-dir)",
             ),
         }
     }

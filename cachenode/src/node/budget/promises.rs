@@ -1,4 +1,4 @@
-//! Promises: room for datasets that nobody may have open yet.
+//! Promises: room for datasets, whether or not they are open.
 
 use std::collections::HashSet;
 use std::io;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
-use larder_dataset::{DatasetSpec, FileIndex, PolicyKind};
+use larder_dataset::{DatasetSpec, PolicyKind};
 use larder_store::Usage;
 
 use crate::node::{NodeError, User};
@@ -56,7 +56,7 @@ async fn a_new_dataset_takes_nothing_from_those_that_are_not_offered_yet() {
 
 // SEMANTICS: C10
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_keeper_does_not_hold_counts_as_closed_once_it_has_said_so() {
+async fn datasets_that_the_keeper_reports_as_not_held_count_as_closed() {
     for let_go_of_one in [false, true] {
         let mut world = World::new(CROWDED);
         let shown = crowded(&world).await;
@@ -195,7 +195,7 @@ async fn neither_a_lost_index_nor_a_lost_file_loses_a_reservation() {
 
 // SEMANTICS: C10
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_closed_dataset_of_which_everything_was_lost_counts_as_what_it_takes_on_the_disk() {
+async fn a_closed_dataset_without_records_counts_with_its_disk_usage() {
     let mut world = World::new(Some(1_400_000));
     for name in ["a", "b"] {
         let shown = world.show(name, 40, whole()).await;
@@ -218,7 +218,7 @@ async fn a_closed_dataset_of_which_everything_was_lost_counts_as_what_it_takes_o
 
 // SEMANTICS: C11
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mount_that_asks_for_more_than_there_is_is_refused_and_a_connection_gets_what_there_is() {
+async fn without_enough_room_a_mount_is_refused_and_a_connection_gets_the_rest() {
     let world = World::new(CROWDED);
     let first = world.show("first", 30, sized(300_000)).await;
     assert_eq!(first.open.cache_usage().capacity_bytes, 300_000);
@@ -331,7 +331,7 @@ async fn a_new_snapshot_gets_its_room_while_the_old_one_is_mounted_or_closed() {
         adopted(&new).await;
         for _ in 0..2 {
             for file in 0..40 {
-                let read = new.open.read_later(FileIndex(file), 0, FILE_BYTES as u32).await.unwrap();
+                let read = new.open.read_file(file, 0, FILE_BYTES as u32).await.unwrap();
                 assert!(read.len() == FILE_BYTES as usize);
             }
             new.open.settle().await;

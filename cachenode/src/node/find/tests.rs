@@ -4,6 +4,7 @@ use larder_dataset::environment::OWNER;
 use larder_import::Silent;
 use larder_s3_server::{S3Server, S3ServerConfig};
 use larder_testkit::{Fault, FaultProxy, RequestHead};
+use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::*;
 use crate::node::ErrorKind;
@@ -124,7 +125,7 @@ impl Bucket {
 
 // SEMANTICS: V4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listing_for_which_nobody_could_wait_is_for_the_next_caller_and_for_no_other() {
+async fn an_undelivered_listing_goes_to_the_next_caller_only() {
     let world = World::new();
     world.look_and_leave(Refresh::Always).await;
     world.add("second");
@@ -135,11 +136,17 @@ async fn a_listing_for_which_nobody_could_wait_is_for_the_next_caller_and_for_no
     assert_eq!(world.files(Refresh::After(WAIT)).await, 2);
     assert_eq!(world.files(Refresh::Always).await, 3);
     world.look_and_leave(Refresh::Always).await;
-    assert_eq!(world.finder.look_ups.lock().unheard.len(), 1);
-    world.finder.look_ups.lock().unheard.values_mut().for_each(|it| *it = it.checked_sub(UNHEARD_MOST).unwrap());
+    assert_eq!(world.finder.look_ups.lock().undelivered.len(), 1);
+    world
+        .finder
+        .look_ups
+        .lock()
+        .undelivered
+        .values_mut()
+        .for_each(|it| *it = it.checked_sub(UNDELIVERED_MOST).unwrap());
     world.add("fourth");
     assert_eq!(world.files(Refresh::Always).await, 4, "after a while it is for nobody");
-    assert!(world.finder.look_ups.lock().unheard.is_empty());
+    assert!(world.finder.look_ups.lock().undelivered.is_empty());
 }
 
 // SEMANTICS: V4
@@ -177,9 +184,64 @@ async fn a_look_up_that_listed_nothing_saves_the_next_caller_no_listing() {
     assert_eq!(world.files(Refresh::Always).await, 2);
 }
 
+/// A file system for a folder, unmounted at the end.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn new(dir: PathBuf) -> Self {
+        std::fs::create_dir_all(&dir).unwrap();
+        rustix::mount::mount("larder-test", &dir, "tmpfs", MountFlags::empty(), None).unwrap();
+        Self(dir)
+    }
+
+    fn remount(&self, flags: MountFlags) {
+        rustix::mount::mount_remount(&self.0, flags, c"").unwrap();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+// SEMANTICS: C4
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_home_that_became_read_only_known_datasets_are_found_and_new_ones_name_the_remedy() {
+    let world = World::new();
+    let disk = Disk::new(world.folder.path().join("home"));
+    let request = world.request(Refresh::Always);
+    let Prepared::Ready(known) = world.finder.prepare(&request, WAIT).await.unwrap() else { panic!("it is listed") };
+    std::fs::create_dir(world.folder.path().join("other")).unwrap();
+    let other = format!("file://{}", world.folder.path().join("other").display());
+    let other: DatasetRequest = DatasetSpec::new(other).into();
+    world.add("second");
+    disk.remount(MountFlags::RDONLY);
+    // What is mounted, in this process and the next one.
+    for finder in [&world.finder, &Arc::new(world.next())] {
+        let again = finder.find_again(&known.id, &request).await.unwrap();
+        assert_eq!(again.manifest.snapshot(), known.manifest.snapshot());
+        // One more mount of it, which would list the origin again if that could be kept.
+        let Prepared::Ready(found) = finder.prepare(&request, WAIT).await.unwrap() else { panic!("it is there") };
+        assert_eq!(found.id, known.id);
+        assert!(found.refresh_failed.unwrap().contains("Read-only file system"));
+        for refused in [finder.prepare(&other, WAIT).await.map(drop), finder.find(&other).await.map(drop)] {
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Precondition);
+            let message = Chain(&refused).to_string();
+            for part in [disk.0.to_str().unwrap(), "--home", "its disk is read-only: mount it writable"] {
+                assert!(message.contains(part), "{message}");
+            }
+        }
+    }
+    disk.remount(MountFlags::empty());
+    assert!(matches!(world.finder.prepare(&other, WAIT).await.unwrap(), Prepared::Ready(_)));
+    assert_eq!(world.files(Refresh::Always).await, 2);
+}
+
 // SEMANTICS: K7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listing_for_which_nobody_could_wait_opens_nothing_to_credentials_that_were_revoked_meanwhile() {
+async fn an_undelivered_listing_grants_nothing_to_revoked_credentials() {
     let bucket = Bucket::new().await;
     look_and_leave(&bucket.finder, &Bucket::request(Refresh::Always)).await;
     bucket.answer(|_| Some(403));
@@ -221,7 +283,7 @@ async fn tenants_with_the_same_data_have_mounts_of_their_own_whatever_becomes_of
     assert!(shared != a && shared != b);
     assert_eq!(id(&request(None, "2")).await, shared);
     assert_eq!(id(&Bucket::request(Refresh::Never)).await, shared);
-    // What a tenant's new snapshot takes over is looked up under the tenant's name.
+    // What a tenant's new snapshot adopts is looked up under the tenant's name.
     let manifest = bucket.prepare(Refresh::Never).await.unwrap().manifest;
     let earlier = |request: &DatasetRequest| {
         bucket.finder.earlier(&manifest, request, std::iter::once(manifest.snapshot())).len()
@@ -248,7 +310,7 @@ async fn an_object_that_is_gone_proves_no_right_to_read_the_others() {
 
 // SEMANTICS: K1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_manifest_that_is_kept_for_a_mount_is_its_own_whoever_lists_meanwhile() {
+async fn a_mount_keeps_its_own_manifest_when_others_list_meanwhile() {
     let world = World::new();
     let request = world.request(Refresh::Always);
     assert_eq!(world.files(Refresh::Never).await, 1);

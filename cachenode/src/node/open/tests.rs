@@ -77,13 +77,13 @@ impl World {
 }
 
 async fn read(dataset: &Dataset) {
-    assert_eq!(dataset.read_later(FileIndex(0), 0, FILE_BYTES as u32).await.unwrap().len() as u64, FILE_BYTES);
+    assert_eq!(dataset.read_file(0, 0, FILE_BYTES as u32).await.unwrap().len() as u64, FILE_BYTES);
 }
 
 /// Reads from the store or the window alone.
 fn read_now(dataset: &Dataset) -> bool {
-    let file = dataset.manifest().file(FileIndex(0)).unwrap();
-    dataset.read_now(&file, 0, FILE_BYTES as u32, |bytes| assert_eq!(bytes.len() as u64, FILE_BYTES))
+    let file = dataset.manifest().file_blocks(FileIndex(0)).unwrap();
+    dataset.read_now(file, 0, FILE_BYTES as u32, |bytes| assert_eq!(bytes.len() as u64, FILE_BYTES))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -114,16 +114,16 @@ impl World {
 
 async fn read(dataset: &Dataset, files: std::ops::Range<u32>) {
     for file in files {
-        dataset.read_later(FileIndex(file), 0, FILE_BYTES as u32).await.unwrap();
+        dataset.read_file(file, 0, FILE_BYTES as u32).await.unwrap();
     }
     dataset.settle().await;
 }
 
 fn is_kept(dataset: &Dataset, file: u32) -> bool {
-    let row = dataset.manifest().file(FileIndex(file)).unwrap();
+    let row = dataset.manifest().file_blocks(FileIndex(file)).unwrap();
     let stored = || dataset.counters().read_bytes_store.load(std::sync::atomic::Ordering::Relaxed);
     let before = stored();
-    dataset.read_now(&row, 0, FILE_BYTES as u32, |_| ()) && stored() > before
+    dataset.read_now(row, 0, FILE_BYTES as u32, |_| ()) && stored() > before
 }
 
 /// Begins a call that does not end at once.
@@ -339,7 +339,7 @@ async fn after_a_restart_a_reservation_follows_once_all_that_showed_the_dataset_
 
 // SEMANTICS: S2
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn who_opens_a_dataset_during_a_count_is_counted_too() {
+async fn a_dataset_opened_during_a_count_is_counted() {
     let world = World::knowing(&["n", "m"]);
     let one = world.open_as("one", Placement::Partitioned, None).await;
     let other = world.open("other", Placement::Partitioned, None).await;
@@ -390,7 +390,7 @@ async fn a_list_that_never_stops_changing_keeps_no_dataset_from_being_opened() {
 
 // SEMANTICS: S2
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_was_wanted_of_a_cache_stays_when_a_user_that_owns_less_is_offered_first() {
+async fn the_wanted_size_stays_when_a_user_that_owns_less_is_offered_first() {
     let world = World::knowing(&["n", "m"]);
     // It leaves room for a few files of the other.
     let files: Vec<_> = (0..70).map(|n| (format!("{n:02}"), vec![100 + n as u8; FILE_BYTES as usize])).collect();

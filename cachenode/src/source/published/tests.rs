@@ -162,7 +162,7 @@ async fn a_copy_of_the_published_version_is_not_fetched_again() {
 
 // SEMANTICS: C7
 #[tokio::test]
-async fn orders_that_are_fetched_at_the_same_time_are_whole_and_leave_nothing_else() {
+async fn orders_fetched_concurrently_are_complete_and_leave_no_drafts() {
     let bed = Bed::new();
     let list = |letter: u8| vec![letter; 3 * ORDER_PIECE_BYTES as usize / 2];
     let published = bed.folder.path().join("published/m.manifest.order");

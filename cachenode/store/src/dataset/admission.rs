@@ -148,7 +148,7 @@ impl Shared {
         shown
     }
 
-    /// Frees room that nobody needs: whole segments at once, single records in batches, or `all`. Blocks on the disk.
+    /// Frees unused room: whole segments at once, single records in batches, or `all`. Blocks on the disk.
     pub(super) fn free_room(&self, all: bool) {
         let (whole, is_due) = self.lock().allocator.take_whole(&self.space);
         self.free_each(whole.iter());

@@ -90,7 +90,7 @@ impl DatasetCache {
         Some(found)
     }
 
-    /// Frees the room of adopted segments that no dataset uses any more, unless blocks are being adopted. Called after
+    /// Frees the room of adopted segments that no dataset uses, unless blocks are being adopted. Called after
     /// another dataset was released. Blocks on the disk.
     pub fn free_unused(&self) {
         if !self.is_rebuilding()
@@ -121,7 +121,7 @@ impl<F: FnOnce(bool)> Drop for Ended<F> {
     fn drop(&mut self) {
         self.shared.ancestors.store(None);
         self.shared.remember_adopted();
-        // Before anyone is told: the others may be released now.
+        // Before anyone is notified: the others may be released now.
         self.in_use.clear();
         if let Some(done) = self.done.take() {
             done(self.is_complete);

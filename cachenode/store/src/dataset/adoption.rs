@@ -1,4 +1,4 @@
-//! Adoption: blocks that have the same bytes in another snapshot of the origin are taken over from its cache. No byte
+//! Adoption: the cache takes over the blocks that have the same bytes in another snapshot of the origin. No byte
 //! is copied: the segments of the other dataset are linked into this one's folder, and slots point to the records in
 //! them. It runs in the background, after the rebuild; a block that is missed meanwhile is read from the other cache.
 //!

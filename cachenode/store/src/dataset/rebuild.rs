@@ -48,7 +48,7 @@ impl Cached {
 
 /// A segment according to its slots.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
+struct SegmentCount {
     live: u32,
     /// Where its last record ends; u64::MAX if that cannot be known.
     end: u64,
@@ -104,7 +104,7 @@ impl Shared {
             self.free_unused();
         }
         for lost in self.space.lost() {
-            // No slot points to it any more. The next start tries again to remove a file that cannot be removed now.
+            // No slot points to it. The next start tries again to remove a file that cannot be removed now.
             let _ = std::fs::remove_file(&lost.path);
         }
     }
@@ -162,7 +162,7 @@ impl Shared {
         // NR ignores the order and frees nothing: it needs no memory for each block.
         let sorted = self.config.policy.evicts();
         let mut found: Vec<Cached> = Vec::new();
-        let mut tallies = vec![Tally::default(); segments.len()];
+        let mut counts = vec![SegmentCount::default(); segments.len()];
         let mut len_of = self.config.block_lens.in_order();
         let mut unknown = 0_u64;
         for (block, place) in self.cached() {
@@ -171,16 +171,16 @@ impl Shared {
                 let _ = self.slots.set(block, None);
                 continue;
             };
-            let tally = &mut tallies[at];
-            tally.live += 1;
+            let count = &mut counts[at];
+            count.live += 1;
             let Some(len) = len_of(block).filter(|&len| len > 0 && u64::from(len) <= BLOCK_BYTES) else {
                 // The manifest cannot be read there. The block stays, is not counted and will not be evicted.
-                tally.end = u64::MAX;
+                count.end = u64::MAX;
                 unknown += 1;
                 continue;
             };
             let cached = Cached { place, block, len };
-            tally.end = tally.end.max(cached.end());
+            count.end = count.end.max(cached.end());
             self.blocks_cached.fetch_add(1, Ordering::Relaxed);
             if self.space.is_adopted(place) {
                 self.adopted_disk_bytes.fetch_add(record::extent_bytes(len) as u64, Ordering::Relaxed);
@@ -202,7 +202,7 @@ impl Shared {
                 "the manifest is damaged: cached blocks are not counted"
             );
         }
-        self.trust(&segments, &tallies);
+        self.trust(&segments, &counts);
         // Blocks were admitted in the order of their places: FIFO's order, and LRU's until blocks are used.
         found.sort_unstable();
         if sorted && unknown == 0 && self.space.can_free() {
@@ -215,14 +215,15 @@ impl Shared {
         true
     }
 
-    /// Tells the segments what lies in them, and cuts off the room that the last run prepared and the records whose
-    /// slots it did not live to set. Room that cannot be cut off now is freed with its segment, like the gaps below.
-    fn trust(&self, segments: &SegmentTable, tallies: &[Tally]) {
-        for (segment, tally) in segments.iter().zip(tallies) {
-            segment.add_live(tally.live);
+    /// Gives each segment its count of live blocks, and cuts off the room that the last run preallocated and the
+    /// records whose slots it did not live to set. Room that cannot be cut off now is freed with its segment, like the
+    /// gaps below.
+    fn trust(&self, segments: &SegmentTable, counts: &[SegmentCount]) {
+        for (segment, count) in segments.iter().zip(counts) {
+            segment.add_live(count.live);
             let is_shared = segment.is_shared().unwrap_or(true);
-            if !is_shared && segment.bytes().is_ok_and(|bytes| bytes > tally.end) {
-                let _ = segment.cut(tally.end);
+            if !is_shared && segment.bytes().is_ok_and(|bytes| bytes > count.end) {
+                let _ = segment.cut(count.end);
             }
         }
     }

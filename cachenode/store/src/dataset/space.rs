@@ -100,7 +100,7 @@ pub(super) struct Allotment {
     pub(super) prepare: Option<Range<u64>>,
 }
 
-/// Room on the disk that nobody needs; given back without the lock.
+/// Unused room on the disk, given back without the lock.
 #[derive(Debug)]
 pub(super) enum Garbage {
     /// Dead records that lie side by side.

@@ -46,7 +46,7 @@ pub(super) fn open_or_create(path: &Path) -> Result<DB, rocksdb::Error> {
 const SHORTAGES: [&str; 5] =
     ["No space left", "Disk quota exceeded", "Too many open files", "Cannot allocate memory", "Read-only file system"];
 
-/// Moves the index out of the way and removes it, as far as the disk allows that.
+/// Moves the index aside and removes it, as far as the disk allows that.
 fn set_aside(path: &Path) -> io::Result<()> {
     let aside = path.with_extension("damaged");
     let remove = || fs::remove_dir_all(&aside).or_else(|_| fs::remove_file(&aside));
@@ -62,7 +62,7 @@ fn open(path: &Path) -> Result<DB, rocksdb::Error> {
         Ok(names) => names.iter().any(|name| name == EPOCHS),
         // The disk or a limit of the process is at fault, and not the index.
         Err(error) if error.kind() == ErrorKind::IOError && path.join("CURRENT").exists() => return Err(error),
-        // It is new or damaged; opening it tells which.
+        // It is new or damaged; opening it shows which.
         Err(_) => false,
     };
     let families = [DATASETS, BLOCKS].into_iter().chain(has_epochs.then_some(EPOCHS));

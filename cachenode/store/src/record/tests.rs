@@ -37,7 +37,7 @@ fn golden_file_is_still_written_and_read() {
 }
 
 #[test]
-fn a_header_of_anything_else_is_told_apart() {
+fn foreign_headers_are_distinguished() {
     let good = record(1, b"hello");
     assert_eq!(decode_header(&good[..63]), Err(RecordError::Absent));
     assert_eq!(decode_header(&[0; 4096]), Err(RecordError::Absent));

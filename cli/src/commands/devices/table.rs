@@ -1,99 +1,13 @@
-//! The report of a node's devices as text: a row for each device, and then what is wrong, in sentences.
+//! The report of a node's devices as text: a row for each device, followed by a sentence for each problem.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use larder_dataset::size::show_bytes;
-use serde::Deserialize;
+use larder_devices_api::report::{Device, DeviceKind, Report};
 
 use crate::output::{self, cell};
 
-/// The report, as far as the table needs it. Whatever a newer program adds is left out.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Report {
-    node: String,
-    gpu_driver: Option<String>,
-    rdma_mode: String,
-    resources: Vec<Resource>,
-    devices: Vec<Device>,
-    withheld: Vec<Withheld>,
-    oddities: Vec<Oddity>,
-    missing: BTreeMap<String, Option<String>>,
-    refused_config: Option<String>,
-    pods_trouble: Option<String>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Resource {
-    name: String,
-    devices: u64,
-    ids: u64,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Device {
-    id: String,
-    name: String,
-    kind: String,
-    place: Place,
-    model: String,
-    memory_bytes: u64,
-    link_layer: String,
-    rate_gbps: f64,
-    resources: Vec<Offer>,
-    pods: Vec<Holder>,
-    fault: Option<Fault>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Place {
-    pci: String,
-    switch: Option<String>,
-    numa: Option<u32>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Offer {
-    name: String,
-    share: u16,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Holder {
-    namespace: String,
-    pod: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Fault {
-    reason: String,
-    message: String,
-    since: String,
-    ends: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Withheld {
-    device: String,
-    why: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Oddity {
-    at: String,
-    why: String,
-}
-
-/// At most so many characters of a cell.
+/// A cell of at most `most` characters.
 fn short(text: &str, most: usize) -> String {
     let text = cell(text);
     match text.char_indices().nth(most) {
@@ -102,7 +16,7 @@ fn short(text: &str, most: usize) -> String {
     }
 }
 
-/// The first of several, and how many more there are.
+/// The first of several texts, and the number of the others.
 fn first(mut texts: impl Iterator<Item = String>, most: usize) -> String {
     let Some(first) = texts.next() else { return "-".to_owned() };
     match texts.count() {
@@ -115,13 +29,14 @@ fn first(mut texts: impl Iterator<Item = String>, most: usize) -> String {
 }
 
 fn row(device: &Device) -> [String; 8] {
-    let what = match device.kind.as_str() {
-        "hca" => {
-            let layer = if device.link_layer == "Ethernet" { "RoCE" } else { &device.link_layer };
-            format!("{layer} {}G", device.rate_gbps)
+    let what = match &device.kind {
+        DeviceKind::Hca(hca) => {
+            let layer = if hca.link_layer == "Ethernet" { "RoCE" } else { &hca.link_layer };
+            format!("{layer} {}G", hca.rate_gbps)
         }
-        "mig" => show_bytes(device.memory_bytes),
-        _ => device.model.trim_start_matches("NVIDIA ").to_owned(),
+        DeviceKind::Mig(slice) => show_bytes(slice.memory_bytes),
+        DeviceKind::Gpu(gpu) => gpu.model.trim_start_matches("NVIDIA ").to_owned(),
+        DeviceKind::Other => String::new(),
     };
     let offers = device.resources.iter().map(|offer| match offer.share {
         0 | 1 => offer.name.clone(),
@@ -148,7 +63,7 @@ pub(super) fn of(report: &Report) -> String {
     let _ =
         writeln!(text, "node {}, GPU driver {}, RDMA {}", cell(&report.node), cell(driver), cell(&report.rdma_mode));
     if report.devices.is_empty() {
-        text += "no GPU and no HCA is known\n";
+        text += "no GPUs or HCAs\n";
     } else {
         let rows: Vec<_> = report.devices.iter().map(row).collect();
         let head = ["DEVICE", "PCI", "SWITCH", "NUMA", "WHAT", "RESOURCE", "POD", "HEALTH"];
@@ -159,35 +74,38 @@ pub(super) fn of(report: &Report) -> String {
     };
     for resource in &report.resources {
         let count = match resource.devices {
-            0 => "no device of this node".to_owned(),
+            0 => "no devices on this node".to_owned(),
             devices if resource.ids == devices => output::count(devices, "device"),
-            // Of rails half as many, of shared devices more.
-            devices => format!("capacity {}, of {}", resource.ids, output::count(devices, "device")),
+            // A rail has two devices, and a shared device several IDs.
+            devices => format!("capacity {} from {}", resource.ids, output::count(devices, "device")),
         };
         note(&format!("resource {}", resource.name), count);
     }
     for device in &report.devices {
         if let Some(fault) = &device.fault {
             let name = format!("{} ({})", device.name, device.id);
-            note(&name, format!("{}, since {}; back once {}", fault.message, fault.since, fault.ends));
+            note(
+                &name,
+                format!("{}, since {}; it returns to service once {}", fault.message, fault.since, fault.recovery),
+            );
         }
     }
-    for withheld in &report.withheld {
-        note(&withheld.device, format!("not offered: {}", withheld.why));
+    for excluded in &report.excluded {
+        note(&excluded.device, format!("not offered: {}", excluded.why));
     }
     for (part, why) in &report.missing {
         if let Some(why) = why {
-            note(part, format!("missing for limits: {why}"));
+            note(part, format!("limits cannot be kept: {why}"));
         }
     }
-    for oddity in &report.oddities {
-        note(&oddity.at, oddity.why.clone());
+    for warning in &report.warnings {
+        note(&warning.at, warning.why.clone());
     }
     if let Some(why) = &report.refused_config {
-        note("configuration", format!("the newest one is refused, the one before it is in force: {why}"));
+        note("configuration", format!("the newest one is refused and the previous one stays in force: {why}"));
     }
     if let Some(why) = &report.pods_trouble {
-        note("pods", format!("perhaps out of date: {why}"));
+        note("pods", format!("may be out of date: {why}"));
     }
     text
 }
@@ -237,18 +155,28 @@ node n1, GPU driver 570.86.15, RDMA shared
 DEVICE   PCI           SWITCH        NUMA  WHAT             RESOURCE            POD             HEALTH
 nvidia0  0000:13:00.0  0000:11:00.0  0     H100 80GB HBM3   larder.dev/rail     team-a/train-0  ok
 mlx5_0   0000:14:00.0  -             -     InfiniBand 400G  larder.dev/hca x64  team-a/a +1     PortDown
-resource larder.dev/rail: capacity 1, of 2 devices
+resource larder.dev/rail: capacity 1 from 2 devices
 resource larder.dev/gpu: 1 device
-resource larder.dev/mig: no device of this node
-mlx5_0 (0000:14:00.0): port 1 is DOWN, since 2026-01-31T09:00:00Z; back once port 1 is ACTIVE for 30 s
+resource larder.dev/mig: no devices on this node
+mlx5_0 (0000:14:00.0): port 1 is DOWN, since 2026-01-31T09:00:00Z; it returns to service once port 1 is ACTIVE for 30 s
 0000:15:00.0: not offered: no GPU is near
-nri: missing for limits: it is away
+nri: limits cannot be kept: it is away
 ";
         assert_eq!(text, expected);
     }
 
+    /// The report that `larder-devices` promises to serve.
     #[test]
-    fn rows_fit_120_columns_whatever_the_names_are() {
+    fn the_golden_report_is_shown_with_every_device() {
+        let golden = include_str!("../../../../device-plugins/api/golden/report.json");
+        let text = of(&serde_json::from_str(golden).unwrap());
+        let names: Vec<&str> = text.lines().skip(2).take(5).filter_map(|line| line.split_whitespace().next()).collect();
+        assert_eq!(names, ["nvidia0", "1g.10gb", "nvidia1", "mlx5_0", "mlx5_1"], "{text}");
+        assert!(text.contains("mlx5_0 (0000:20:00.0): port 1 is DOWN, since"), "{text}");
+    }
+
+    #[test]
+    fn rows_fit_120_columns_with_names_of_any_length() {
         let long = "x".repeat(200);
         let device = json!({
             "id": long, "name": long, "kind": "gpu", "model": long, "place": {"pci": long, "switch": long, "numa": 99},
@@ -264,7 +192,7 @@ nri: missing for limits: it is away
     fn a_node_without_devices_says_so() {
         assert_eq!(
             shown(json!({"node": "n1", "rdmaMode": "none"})),
-            "node n1, GPU driver none, RDMA none\nno GPU and no HCA is known\n"
+            "node n1, GPU driver none, RDMA none\nno GPUs or HCAs\n"
         );
     }
 }

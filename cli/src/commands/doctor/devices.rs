@@ -1,4 +1,4 @@
-//! Checks of a node with GPUs and HCAs, for larder-devices. All files are below a root, so that tests can show it any machine.
+//! Checks of a node with GPUs and HCAs, for larder-devices. All files are below a root, so that tests can pass any machine.
 
 use std::path::Path;
 
@@ -37,7 +37,7 @@ fn text(root: &Path, path: &str) -> String {
     std::fs::read(root.join(path)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
-/// The names in a folder, sorted; none if it cannot be read.
+/// The names in a directory, sorted; none if it cannot be read.
 fn names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -45,12 +45,12 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// The PCI addresses of NVIDIA's GPUs, without those that another driver has, such as one that gives them to virtual machines.
+/// The PCI addresses of NVIDIA's GPUs, without those bound to another driver, such as vfio-pci for virtual machines.
 fn gpus(root: &Path) -> Vec<String> {
     let devices = root.join("sys/bus/pci/devices");
     let is_gpu = |address: &String| {
         let attribute = |name: &str| text(&devices, &format!("{address}/{name}"));
-        // The class of a display controller is 03 with its kind below, such as 0302 for one without a display.
+        // The class of a display controller is 0x03 followed by its kind, such as 0x0302 for one without a display.
         let driver = std::fs::read_link(devices.join(address).join("driver")).ok();
         let is_for_pods = driver.is_none_or(|driver| driver.ends_with("nvidia"));
         attribute("vendor").trim() == "0x10de" && attribute("class").starts_with("0x03") && is_for_pods
@@ -74,11 +74,11 @@ fn hca(names: &[String]) -> Finding {
 /// In exclusive mode an HCA is in one network namespace.
 fn netns(mode: &str) -> Finding {
     let (verdict, found) = match mode.trim() {
-        "N" | "0" => (Verdict::Fail, "exclusive: larder-devices cannot give HCAs to pods"),
+        "N" | "0" => (Verdict::Fail, "exclusive: larder-devices cannot assign HCAs to pods"),
         "Y" | "1" => (Verdict::Ok, "shared"),
-        _ => (Verdict::Ok, "shared (the kernel knows no other)"),
+        _ => (Verdict::Ok, "shared (the kernel has no other mode)"),
     };
-    let remedy = "rdma system set netns shared, before there are pods, and for the next boot add the line options ib_core \
+    let remedy = "run rdma system set netns shared before any pod starts; for the next boot, add the line options ib_core \
                   netns_mode=1 to a file in /etc/modprobe.d";
     Finding { what: "RDMA namespaces", verdict, found: found.to_owned(), remedy }
 }
@@ -92,7 +92,7 @@ fn controller(root: &Path) -> Finding {
             "use a kernel with CONFIG_CGROUP_RDMA; with cgroup v1, mount its rdma controller at /sys/fs/cgroup/rdma";
         return Finding { what: WHAT, verdict: Verdict::Fail, found: "no rdma controller".to_owned(), remedy };
     };
-    match (controller, Controller::withheld_from(&cgroups)) {
+    match (controller, Controller::missing_from(&cgroups)) {
         (Controller::V1, _) => Finding::ok(WHAT, "cgroup v1".to_owned()),
         (Controller::V2, None) => Finding::ok(WHAT, "cgroup v2".to_owned()),
         (Controller::V2, Some(folder)) => {
@@ -120,8 +120,8 @@ fn memlock(root: &Path) -> Finding {
     });
     let (verdict, found) = match soft.as_deref() {
         Some("unlimited") => (Verdict::Ok, "containers have no limit".to_owned()),
-        Some(bytes) => (Verdict::Warn, format!("containers may lock {bytes} bytes, too few for RDMA")),
-        None => (Verdict::Warn, "unknown: there is no containerd".to_owned()),
+        Some(bytes) => (Verdict::Warn, format!("containers can lock only {bytes} bytes, too few for RDMA")),
+        None => (Verdict::Warn, "unknown: containerd is not running".to_owned()),
     };
     let remedy = "set limits.memlock in the configuration of larder-devices (needs NRI), or LimitMEMLOCK=infinity in \
                   containerd's unit";
@@ -136,7 +136,7 @@ fn peer_memory(root: &Path, release: &str) -> Finding {
     let (verdict, found) = match (has_module, has_dma_buf) {
         (true, _) => (Verdict::Ok, "nvidia_peermem is loaded"),
         (false, true) => (Verdict::Ok, "dma-buf"),
-        (false, false) => (Verdict::Warn, "none: data goes through the memory of the host"),
+        (false, false) => (Verdict::Warn, "none: data is copied through host memory"),
     };
     let remedy = "modprobe nvidia_peermem, or use NVIDIA's open kernel modules on Linux 5.12 or later";
     Finding { what: "peer memory", verdict, found: found.to_owned(), remedy }
@@ -182,12 +182,12 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_devices_has_nothing_to_mend() {
+    fn a_machine_without_devices_has_no_problems() {
         assert_eq!(shown(&findings(machine(&[]).path())), ["HCAs Ok none"]);
     }
 
     #[test]
-    fn a_node_that_has_all_is_well() {
+    fn a_node_with_all_components_has_no_problems() {
         let root = machine(&[
             ("sys/class/infiniband/mlx5_0/node_type", "1"),
             ("sys/module/ib_core/parameters/netns_mode", "Y\n"),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_lacks_all_is_told_what_to_do() {
+    fn each_missing_component_has_a_remedy() {
         let root = machine(&[
             ("sys/class/infiniband/mlx5_0/node_type", "1"),
             ("sys/module/ib_core/parameters/netns_mode", "N\n"),
@@ -226,10 +226,10 @@ mod tests {
         let findings = findings(root.path());
         let expected = [
             "HCAs Ok mlx5_0",
-            "RDMA namespaces Fail exclusive: larder-devices cannot give HCAs to pods",
+            "RDMA namespaces Fail exclusive: larder-devices cannot assign HCAs to pods",
             "RDMA limits Fail no rdma controller",
-            "locked memory Warn containers may lock 8388608 bytes, too few for RDMA",
-            "peer memory Warn none: data goes through the memory of the host",
+            "locked memory Warn containers can lock only 8388608 bytes, too few for RDMA",
+            "peer memory Warn none: data is copied through host memory",
             "NRI Warn no /var/run/nri/nri.sock",
             "CDI Warn neither /etc/cdi nor /var/run/cdi",
         ];
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_controller_has_to_reach_the_pods() {
+    fn the_controller_must_be_enabled_for_pods() {
         let of = |files: &[(&str, &str)]| controller(machine(files).path()).found;
         let all = ("sys/fs/cgroup/cgroup.controllers", "cpu rdma");
         assert_eq!(
@@ -261,8 +261,8 @@ mod tests {
             ("sys/bus/pci/devices/0000:02:00.0/class", "0x030000\n"),
         ];
         let root = machine(&gpu);
-        let told = shown(&findings(root.path()));
-        assert_eq!(told, ["HCAs Ok none", "GPUs Fail 1 without NVIDIA's driver: larder-devices offers none"]);
+        let found = shown(&findings(root.path()));
+        assert_eq!(found, ["HCAs Ok none", "GPUs Fail 1 without NVIDIA's driver: larder-devices offers none"]);
         std::os::unix::fs::symlink("../vfio-pci", root.path().join(gpu[0].0).with_file_name("driver")).unwrap();
         assert_eq!(shown(&findings(root.path())), ["HCAs Ok none"], "it is given to a virtual machine");
         let driver = [&gpu[..], &[("proc/driver/nvidia/version", "NVRM version")]].concat();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn dma_buf_needs_the_open_modules_and_a_kernel_that_knows_it() {
+    fn dma_buf_needs_the_open_modules_and_a_kernel_that_supports_it() {
         let open = machine(&[("proc/driver/nvidia/version", "NVIDIA UNIX Open Kernel Module for x86_64")]);
         assert_eq!(peer_memory(open.path(), "6.1.0").found, "dma-buf");
         assert_eq!(peer_memory(open.path(), "5.10.0").verdict, Verdict::Warn);

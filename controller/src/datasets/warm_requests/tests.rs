@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 use super::*;
 use crate::datasets::decide;
 use crate::datasets::input::{Refusals, Settings};
-use crate::kueue::wish::Wisher;
 use crate::objects::{CacheObject, Job, Node, Role};
+use crate::time::Seconds;
+use crate::warm_request::Requester;
 use crate::write::Change;
 use larder_kube::key::{Key, Meta};
 use larder_kube::kinds::Kind;
@@ -66,9 +67,9 @@ impl Cluster {
         Self { dataset: dataset("pets", spec), nodes: (1..=nodes).map(node).collect(), jobs: Vec::new() }
     }
 
-    fn decide(&self, wishes: &[Wish]) -> Decision {
-        let (settings, told) = (Settings { image: "larder:1".into(), ..Settings::default() }, BTreeSet::new());
-        decide(&World {
+    fn decide(&self, wishes: &[WarmRequest]) -> Decision {
+        let (settings, emitted) = (Settings { image: "larder:1".into(), ..Settings::default() }, BTreeSet::new());
+        decide(&DatasetView {
             now: 1_800_000_000,
             settings: &settings,
             key: &self.dataset.meta.key,
@@ -87,7 +88,7 @@ impl Cluster {
             wishes: wishes.to_vec(),
             warming_slots: 64,
             status_age: i64::MAX,
-            told: &told,
+            emitted: &emitted,
             refused: &Refusals::new(),
             wishes_unknown: false,
             is_left_out: false,
@@ -95,7 +96,7 @@ impl Cluster {
     }
 
     /// Decides, writes the promises, and has each node that holds the dataset cache so many bytes of it.
-    fn settle(&mut self, wishes: &[Wish], cached: u64) -> Decision {
+    fn settle(&mut self, wishes: &[WarmRequest], cached: u64) -> Decision {
         for _ in 0..3 {
             let decision = self.decide(wishes);
             for (node, cache) in &mut self.nodes {
@@ -116,18 +117,18 @@ impl Cluster {
     }
 }
 
-fn wish(name: &str, since: i64, pods: usize) -> Wish {
-    Wish { by: job("team-a", name), since, pods, places: Places::default() }
+fn wish(name: &str, since: i64, pods: usize) -> WarmRequest {
+    WarmRequest { by: job("team-a", name), since: Seconds(since), pods, places: Places::default() }
 }
 
 /// A job whose pods run on nodes of one kind.
-fn wish_on(kind: &str, name: &str, since: i64, pods: usize) -> Wish {
+fn wish_on(kind: &str, name: &str, since: i64, pods: usize) -> WarmRequest {
     let labels = BTreeMap::from([("kind".to_owned(), kind.to_owned())]);
-    Wish { places: Places { labels, ..Places::default() }, ..wish(name, since, pods) }
+    WarmRequest { places: Places { labels, ..Places::default() }, ..wish(name, since, pods) }
 }
 
-fn job(namespace: &str, name: &str) -> Wisher {
-    Wisher::Job(Key::new(namespace, name))
+fn job(namespace: &str, name: &str) -> Requester {
+    Requester::Job(Key::new(namespace, name))
 }
 
 fn nodes_of(decision: &Decision) -> Vec<&str> {
@@ -159,7 +160,7 @@ fn jobs_get_as_many_nodes_as_they_have_pods_and_not_each_others() {
     assert_eq!(warmth_of(&decision, "one"), expected);
     assert_eq!((warmth_of(&decision, "two").percent(), decision.is_starved), (62, false));
     // More jobs than nodes share them, and none of them is without.
-    let many: Vec<Wish> = (0..20).map(|index| wish(&format!("job-{index}"), index, 2)).collect();
+    let many: Vec<WarmRequest> = (0..20).map(|index| wish(&format!("job-{index}"), index, 2)).collect();
     let decision = cluster.settle(&many, BYTES);
     assert_eq!(decision.promises.len(), 8);
     assert!(
@@ -263,7 +264,7 @@ fn two_datasets_of_one_job_are_placed_each_by_itself_and_pod_sets_add_up() {
 #[test]
 fn who_may_not_use_it_gets_nothing() {
     let cluster = Cluster::new(2, json!({}));
-    let of = |namespace: &str| Wish { by: job(namespace, "job"), ..wish("job", 1, 1) };
+    let of = |namespace: &str| WarmRequest { by: job(namespace, "job"), ..wish("job", 1, 1) };
     let decision = cluster.decide(&[of("team-b"), of("team-c")]);
     assert_eq!(decision.promises.len(), 1);
     assert!(matches!(decision.progress[&job("team-b", "job")], Progress::Warms(_)));

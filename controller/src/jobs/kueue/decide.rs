@@ -8,12 +8,13 @@ use super::names;
 use super::places::{NoPlace, place};
 use super::status::{Status, let_go, remove};
 use super::usage::{is_ready, may_have, over, runs, used};
-use super::wanted::Wanted;
+use super::wanted::{NoWorkload, Wanted};
 use super::workload::JobWorkload;
 use crate::jobs::machine::{Observed, Phase, State};
 use crate::jobs::queue::{Running, Verdict, Waiting};
 use crate::jobs::render::Place;
 use crate::kueue::objects::Flavor;
+use crate::time::Seconds;
 use crate::write::Write;
 use larder_kube::key::Key;
 use larder_kube::kinds::KueueVersion;
@@ -22,22 +23,19 @@ use larder_kube::store::Store;
 /// Everything that the decision about a job depends on.
 pub struct Situation<'a> {
     /// Seconds since 1970.
-    pub now: i64,
+    pub now: Seconds,
     /// The version of Kueue's API.
     pub version: KueueVersion,
     /// The job's name.
     pub name: &'a str,
-    /// Its uid.
     pub uid: &'a str,
-    /// Its spec.
     pub job: &'a CheckedJob,
     /// Its LocalQueue.
     pub queue: &'a str,
     /// Makes the Workload that it should have, or says why it can have none.
-    pub wanted: &'a dyn Fn() -> Result<Wanted, String>,
+    pub wanted: &'a dyn Fn() -> Result<Wanted, NoWorkload>,
     /// A pod of each of its roles, in their order, for no place.
     pub pods: &'a [Pod],
-    /// Its state.
     pub state: &'a State,
     /// Its terms and its pods.
     pub observed: &'a Observed,
@@ -70,7 +68,7 @@ pub fn decide(situation: &Situation<'_>) -> Decision {
     let mut decision = match own {
         Some(workload) => with(situation, workload),
         None if workloads.iter().any(|workload| workload.meta.key.name == name) => {
-            situation.stop(format!("the Workload {name} is not this job's: delete it"))
+            situation.stop(format!("the Workload {name} belongs to something else: delete it"))
         }
         None => without(situation),
     };
@@ -93,11 +91,11 @@ fn without(situation: &Situation<'_>) -> Decision {
     }
     // Its quota would count twice.
     if runs(observed, situation.now) {
-        return situation.wait("its earlier pods are still ending".to_owned());
+        return situation.wait("its earlier pods are still terminating".to_owned());
     }
     match (situation.wanted)() {
         Ok(wanted) => situation.wait(messages::asks(queue)).writing(Some(wanted.create())),
-        Err(why) => situation.wait(why),
+        Err(why) => situation.wait(why.to_string()),
     }
 }
 
@@ -174,9 +172,10 @@ fn admitted(situation: &Situation<'_>, workload: &JobWorkload, is_idle: bool) ->
     let places = match places(situation.job, workload, situation.pods, situation.flavors) {
         Ok(places) => Some(places),
         Err(_) if state.holds_room() => None,
-        Err(NoPlace::Unknown(why)) => return situation.wait(why),
+        Err(NoPlace::Unknown(why)) => return situation.wait(why.to_string()),
         Err(NoPlace::Contradiction(why)) => {
-            // No other admission would be different.
+            // Another admission would contradict itself in the same way, so Kueue must not try again.
+            let why = why.to_string();
             status.set("Finished", true, "FailedToStart", &why);
             return situation.wait(why).writing(status.write());
         }

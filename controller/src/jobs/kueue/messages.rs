@@ -5,10 +5,12 @@ use larder_api::training_job::checked::CheckedRole;
 
 use super::workload::{Condition, JobWorkload};
 use crate::jobs::plan::Shortage;
+use crate::time::Seconds;
 use larder_kube::fields::hour;
 
 /// Loses pods because `replicas` was lowered.
-pub(super) const FEWER: &str = "spec.roles[].replicas was lowered; with Kueue it grows again once it was suspended";
+pub(super) const FEWER: &str =
+    "spec.roles[].replicas was lowered; with Kueue the job grows again only after a suspension";
 
 /// Has no Workload yet.
 pub(super) fn asks(queue: &str) -> String {
@@ -18,11 +20,11 @@ pub(super) fn asks(queue: &str) -> String {
 /// Cannot ask. `is_unknown`: this cluster has Kueue, and its objects cannot be listed.
 pub fn absent(queue: &str, is_unknown: bool) -> String {
     if is_unknown {
-        return format!("waits in Kueue's queue {queue}, and Kueue's objects cannot be listed yet");
+        return format!("waits in Kueue's queue {queue}, but Kueue's objects cannot be listed yet");
     }
     format!(
-        "waits in Kueue's queue {queue}, and this cluster has no Kueue, or larder-controller may not read its objects; for a \
-         queue of Larder's, submit it again with spec.queue and without the label {KUEUE_QUEUE_LABEL}"
+        "waits in Kueue's queue {queue}, but this cluster has no Kueue, or larder-controller may not read its objects; to use a \
+         queue of Larder, submit the job again with spec.queue and without the label {KUEUE_QUEUE_LABEL}"
     )
 }
 
@@ -32,14 +34,14 @@ pub fn no_nodes(shortage: &Shortage) -> String {
 }
 
 /// Has had room, and its pods were not bound.
-pub fn held_back(until: i64) -> String {
-    format!("has Kueue's quota; it is tried again at {}", hour(until))
+pub fn held_back(until: Seconds) -> String {
+    format!("has Kueue's quota; it is retried at {}", hour(until.0))
 }
 
 /// Has no quota.
 pub(super) fn pending(queue: &str, workload: &JobWorkload) -> String {
     let said = workload.condition("QuotaReserved").map(|condition| condition.message);
-    let later = workload.requeue_at.map(|at| format!("; queued again at {}", hour(at))).unwrap_or_default();
+    let later = workload.requeue_at.map(|at| format!("; queued again at {}", hour(at.0))).unwrap_or_default();
     match said.filter(|said| !said.is_empty()) {
         Some(said) => format!("Kueue's queue {queue}: {said}{later}"),
         None => format!("Kueue's queue {queue} has not decided yet{later}"),
@@ -85,7 +87,9 @@ pub(super) fn finished(workload: &JobWorkload, finished: &Condition) -> String {
 pub(super) fn too_few(role: &CheckedRole, may_have: Option<u32>) -> String {
     let (name, needs) = (&role.name, role.min.max(1));
     match may_have {
-        Some(may_have) => format!("Kueue has admitted {may_have} of {name}, and it needs {needs} now; it asks again"),
-        None => format!("Kueue has admitted none of {name}; it asks again"),
+        Some(may_have) => {
+            format!("Kueue has admitted {may_have} of {name}, but the job needs {needs} now; the job asks again")
+        }
+        None => format!("Kueue has admitted none of {name}; the job asks again"),
     }
 }

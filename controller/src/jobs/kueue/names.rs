@@ -23,8 +23,8 @@ pub(super) const WORKLOAD_ANNOTATION: &str = "kueue.x-k8s.io/workload";
 /// The gate of pods for which Kueue chooses nodes.
 pub(super) const TOPOLOGY_GATE: &str = "kueue.x-k8s.io/topology";
 
-/// What pods may wish of topology domains; the first one counts.
-pub(super) const TOPOLOGY_WISHES: [&str; 3] = ["required", "preferred", "unconstrained"];
+/// How pods may request topology domains; the first annotation counts.
+pub(super) const TOPOLOGY_REQUESTS: [&str; 3] = ["required", "preferred", "unconstrained"];
 
 /// The most pod sets of a Workload.
 pub(super) const POD_SETS_MAX: usize = 8;
@@ -60,7 +60,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The annotation of pods that has such a wish.
-pub(super) fn topology_annotation(wish: &str) -> String {
-    format!("kueue.x-k8s.io/podset-{wish}-topology")
+/// The annotation of pods with such a request.
+pub(super) fn topology_annotation(request: &str) -> String {
+    format!("kueue.x-k8s.io/podset-{request}-topology")
 }

@@ -1,22 +1,61 @@
 //! Where the pods of an admitted job go, and what they carry for Kueue.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 
-use super::names::{POD_SET_LABEL, TOPOLOGY_GATE, TOPOLOGY_WISHES, WORKLOAD_ANNOTATION, topology_annotation};
+use super::names::{POD_SET_LABEL, TOPOLOGY_GATE, TOPOLOGY_REQUESTS, WORKLOAD_ANNOTATION, topology_annotation};
 use super::workload::{Assigned, JobWorkload, PodSetUpdate};
 use crate::jobs::render::Place;
 use crate::kueue::objects::Flavor;
-use larder_kube::pod::node_affinity::{Places, Toleration as KnownToleration};
+use larder_kube::pod::node_affinity::Places;
 
 /// Why pods have no place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoPlace {
-    /// A flavor is not known, or not yet.
-    Unknown(String),
-    /// Nothing but another Workload helps: two contradict each other.
-    Contradiction(String),
+    /// Something is missing that may still come.
+    Unknown(Missing),
+    /// Two values for one key. Only another Workload helps.
+    Contradiction(Contradiction),
+}
+
+/// What is missing to place pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// The admission of the Workload does not have the role.
+    Role {
+        /// The Workload.
+        workload: String,
+        role: String,
+    },
+    /// The ResourceFlavor is not known.
+    Flavor(String),
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Role { workload, role } => write!(f, "Kueue's admission of {workload} has no {role}"),
+            Self::Flavor(flavor) => write!(f, "there is no ResourceFlavor {flavor}"),
+        }
+    }
+}
+
+/// A key with two values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contradiction {
+    /// Both sides, as words.
+    what: String,
+    key: String,
+    values: (String, String),
+}
+
+impl fmt::Display for Contradiction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, key, values: (one, other) } = self;
+        write!(f, "{what}: {key} is {one:?} in one and {other:?} in the other")
+    }
 }
 
 /// The place of the pods of a role, whose pod `pod` is for no place: what the flavors say, then what each check adds. Two values for
@@ -28,17 +67,16 @@ pub fn place<'f>(
     flavor: impl Fn(&str) -> Option<&'f Flavor>,
 ) -> Result<Place, NoPlace> {
     let name = &workload.meta.key.name;
-    let missing = || NoPlace::Unknown(format!("Kueue's admission of {name} has no {role}"));
+    let missing = || NoPlace::Unknown(Missing::Role { workload: name.clone(), role: role.to_owned() });
     let assigned = workload.assigned.get(role).ok_or_else(missing)?;
     let mut place = Place::default();
     let mut flavors: Vec<&String> = assigned.flavors.values().collect();
     flavors.sort();
     flavors.dedup();
     for flavor_name in flavors {
-        let known = flavor(flavor_name);
-        let known = known.ok_or_else(|| NoPlace::Unknown(format!("there is no ResourceFlavor {flavor_name}")))?;
+        let known = flavor(flavor_name).ok_or_else(|| NoPlace::Unknown(Missing::Flavor(flavor_name.clone())))?;
         place.selector.extend(known.labels.clone());
-        add_tolerations(&mut place, known.tolerations.iter().map(as_written));
+        add_tolerations(&mut place, known.tolerations.iter().cloned());
     }
     mark(&mut place, workload, pod, role, assigned);
     for check in &workload.checks {
@@ -56,17 +94,7 @@ pub fn place<'f>(
 /// What the plan must know of a place beside the pod's own terms. Where Kueue chooses the nodes, there is nothing to plan.
 pub fn confine(places: &mut Places, place: &Place) {
     places.labels.extend(place.selector.clone());
-    let known = |toleration: &Toleration| {
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        KnownToleration {
-            key: text(&toleration.key),
-            operator: text(&toleration.operator),
-            value: text(&toleration.value),
-            effect: text(&toleration.effect),
-            seconds: toleration.toleration_seconds,
-        }
-    };
-    places.tolerations.extend(place.tolerations.iter().map(known));
+    places.tolerations.extend(place.tolerations.iter().cloned());
 }
 
 /// Labels and annotations by which Kueue knows its pods, and its gate where it chooses their nodes.
@@ -76,7 +104,7 @@ fn mark(place: &mut Place, workload: &JobWorkload, pod: &Pod, role: &str, assign
     if assigned.is_placed_by_kueue() {
         place.gates.push(TOPOLOGY_GATE.to_owned());
         let asked = |annotations: &BTreeMap<String, String>| {
-            TOPOLOGY_WISHES.iter().any(|wish| annotations.contains_key(&topology_annotation(wish)))
+            TOPOLOGY_REQUESTS.iter().any(|request| annotations.contains_key(&topology_annotation(request)))
         };
         if !pod.metadata.annotations.as_ref().is_some_and(asked) {
             place.annotations.insert(topology_annotation("unconstrained"), "true".to_owned());
@@ -102,10 +130,13 @@ fn add(place: &mut Place, pod: &Pod, update: &PodSetUpdate, check: &str) -> Resu
 }
 
 /// Errors: a key has two values.
-fn agree(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>, what: &str) -> Result<(), String> {
+fn agree(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>, what: &str) -> Result<(), Contradiction> {
     let differs = |(key, value): &(&String, &String)| one.get(*key).is_some_and(|there| there != *value);
     match other.iter().find(differs) {
-        Some((key, value)) => Err(format!("{what}: {key} is {:?} in one and {value:?} in the other", one[key])),
+        Some((key, value)) => {
+            let values = (one[key].clone(), value.clone());
+            Err(Contradiction { what: what.to_owned(), key: key.clone(), values })
+        }
         None => Ok(()),
     }
 }
@@ -115,16 +146,5 @@ fn add_tolerations(place: &mut Place, given: impl Iterator<Item = Toleration>) {
         if !place.tolerations.contains(&toleration) {
             place.tolerations.push(toleration);
         }
-    }
-}
-
-fn as_written(toleration: &KnownToleration) -> Toleration {
-    let text = |text: &String| (!text.is_empty()).then(|| text.clone());
-    Toleration {
-        key: text(&toleration.key),
-        operator: text(&toleration.operator),
-        value: text(&toleration.value),
-        effect: text(&toleration.effect),
-        toleration_seconds: toleration.seconds,
     }
 }

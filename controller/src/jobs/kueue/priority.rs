@@ -2,6 +2,7 @@
 //! the PriorityClass of its pods, else the default one, else 0.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -36,18 +37,39 @@ enum Source {
     Pods,
 }
 
-/// The priority of a job with these labels and pods. Errors: there is no such class.
-pub(super) fn priority(labels: &BTreeMap<String, String>, pods: &[Pod], classes: &Classes) -> Result<Priority, String> {
+/// A class that a job names and this cluster does not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoClass {
+    /// The WorkloadPriorityClass of the job's label.
+    Workload(String),
+    /// The PriorityClass of its pods.
+    Pod(String),
+}
+
+impl fmt::Display for NoClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Workload(class) => write!(f, "there is no WorkloadPriorityClass {class} ({PRIORITY_LABEL})"),
+            Self::Pod(class) => write!(f, "there is no PriorityClass {class}"),
+        }
+    }
+}
+
+/// The priority of a job with these labels and pods.
+pub(super) fn priority(
+    labels: &BTreeMap<String, String>,
+    pods: &[Pod],
+    classes: &Classes,
+) -> Result<Priority, NoClass> {
     if let Some(class) = labels.get(PRIORITY_LABEL).filter(|class| !class.is_empty()) {
-        let value = classes.workloads.get(class);
-        let value = value.ok_or_else(|| format!("there is no WorkloadPriorityClass {class} ({PRIORITY_LABEL})"))?;
+        let value = classes.workloads.get(class).ok_or_else(|| NoClass::Workload(class.clone()))?;
         return Ok(Priority { source: Source::Workloads, class: class.clone(), value: *value });
     }
     let of_pod = |pod: &Pod| pod.spec.as_ref()?.priority_class_name.clone().filter(|class| !class.is_empty());
     let Some(class) = pods.iter().find_map(of_pod).or_else(|| classes.default.clone()) else {
         return Ok(Priority::default());
     };
-    let value = classes.pods.get(&class).ok_or_else(|| format!("there is no PriorityClass {class}"))?;
+    let value = classes.pods.get(&class).ok_or_else(|| NoClass::Pod(class.clone()))?;
     Ok(Priority { source: Source::Pods, value: *value, class })
 }
 

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::names::FINALIZER;
 use super::workload::JobWorkload;
+use crate::time::Seconds;
 use crate::write::{Change, Write};
 use larder_kube::kinds::{Kind, KueueKind, KueueVersion};
 
@@ -20,14 +21,14 @@ const MESSAGE_MAX: usize = 1024;
 pub(super) struct Status<'a> {
     workload: &'a JobWorkload,
     version: KueueVersion,
-    now: i64,
+    now: Seconds,
     conditions: Vec<Value>,
     others: Value,
     is_changed: bool,
 }
 
 impl<'a> Status<'a> {
-    pub(super) fn of(workload: &'a JobWorkload, version: KueueVersion, now: i64) -> Self {
+    pub(super) fn of(workload: &'a JobWorkload, version: KueueVersion, now: Seconds) -> Self {
         let conditions = workload.conditions.clone();
         Self { workload, version, now, conditions, others: json!({}), is_changed: false }
     }
@@ -41,7 +42,7 @@ impl<'a> Status<'a> {
         }
         let since = match &before {
             Some(before) if before.status() == status => before.since_text().to_owned(),
-            _ => Timestamp::from_second(self.now).unwrap_or(Timestamp::MAX).to_string(),
+            _ => Timestamp::from_second(self.now.0).unwrap_or(Timestamp::MAX).to_string(),
         };
         self.conditions.retain(|condition| condition["type"] != kind);
         self.conditions.push(json!({

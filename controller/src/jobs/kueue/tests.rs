@@ -10,30 +10,32 @@ use larder_kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 use super::decide::{Decision, Situation, decide};
-use super::priority::Classes;
-use super::wanted::{Asking, Wanted};
-use super::workload::{JobWorkload, workload};
+use super::priority::{Classes, NoClass};
+use super::read::workload;
+use super::wanted::{Asking, NoWorkload, Wanted};
+use super::workload::JobWorkload;
 use crate::jobs::machine::{NodeHealth, Observed, Phase, Pod, PodStage, Scope, Slot, Stage, State, Terms};
 use crate::jobs::queue::Verdict;
 use crate::jobs::sample::{Sample, role};
 use crate::kueue::objects::Flavor;
+use crate::time::Seconds;
 use crate::write::{Change, Write};
+use k8s_openapi::api::core::v1::Toleration;
 use larder_kube::key::{Key, Meta};
 use larder_kube::kinds::KueueVersion;
-use larder_kube::pod::node_affinity::Toleration;
 use larder_kube::store::Store;
 
 const NAME: &str = "trainingjob-train-95c868";
 
 /// 2026-01-01T10:40:00Z.
-const NOW: i64 = 1_767_264_000;
+const NOW: Seconds = Seconds(1_767_264_000);
 
 /// Eight workers, four of which are enough, and a parameter server.
 fn sample() -> Sample {
     Sample::of("parameter-server", json!({"roles": [role("server", 1, 1), role("worker", 8, 4)]}))
 }
 
-fn wanted_with(sample: &Sample, labels: &[(&str, &str)], classes: &Classes) -> Result<Wanted, String> {
+fn wanted_with(sample: &Sample, labels: &[(&str, &str)], classes: &Classes) -> Result<Wanted, NoWorkload> {
     let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let annotations = [("provreq.kueue.x-k8s.io/ValidUntilSeconds".to_owned(), "0".to_owned())].into();
     let asking = Asking {
@@ -119,7 +121,12 @@ fn flavors() -> Store<Flavor> {
         labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
         tolerations,
     };
-    let spot = Toleration { key: "spot".into(), operator: "Exists".into(), seconds: Some(30), ..Toleration::default() };
+    let spot = Toleration {
+        key: Some("spot".into()),
+        operator: Some("Exists".into()),
+        toleration_seconds: Some(30),
+        ..Toleration::default()
+    };
     let all = [flavor("default", &[], Vec::new()), flavor("h100", &[("gpu", "h100")], vec![spot])];
     let mut flavors = Store::default();
     for flavor in all {
@@ -144,7 +151,7 @@ struct Case {
     observed: Observed,
     workloads: Vec<JobWorkload>,
     flavors: Store<Flavor>,
-    wanted: Result<Wanted, String>,
+    wanted: Result<Wanted, NoWorkload>,
 }
 
 impl Case {

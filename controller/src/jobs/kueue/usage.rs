@@ -3,10 +3,11 @@
 use super::workload::JobWorkload;
 use crate::jobs::machine::loss::uses_quota;
 use crate::jobs::machine::{Observed, Pod, PodStage, Scope, Stage, State, Terms};
+use crate::time::Seconds;
 
 /// The pods of a role that use quota or will: those that it is to have, and others that still run. One that has ended well uses none,
 /// if nothing can have it made again.
-pub(super) fn used(state: &State, observed: &Observed, role: usize, now: i64) -> u32 {
+pub(super) fn used(state: &State, observed: &Observed, role: usize, now: Seconds) -> u32 {
     let slots = state.roles.get(role).map_or(0, |slots| slots.len() as u32);
     let is_other = |pod: &&Pod| pod.id.role == role && state.slot(pod.id).is_none() && uses_quota(pod, now);
     slots - over(state, &observed.terms, role) + observed.pods.iter().filter(is_other).count() as u32
@@ -32,7 +33,7 @@ pub(super) fn may_have(workload: &JobWorkload, state: &State, terms: &Terms, rol
 }
 
 /// True if something of the job may still run.
-pub(super) fn runs(observed: &Observed, now: i64) -> bool {
+pub(super) fn runs(observed: &Observed, now: Seconds) -> bool {
     observed.pods.iter().any(|pod| uses_quota(pod, now))
 }
 

@@ -1,6 +1,7 @@
 //! The Workload that a job should have.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use larder_api::names::{JOB_ATTEMPT_LABEL, JOB_INDEX_LABEL, JOB_SERVING_LABEL};
@@ -9,30 +10,53 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::names::{
-    DIGEST_ANNOTATION, FINALIZER, JOB_UID_LABEL, MAX_SECONDS_LABEL, POD_SETS_MAX, PROVISIONING_PREFIX, TOPOLOGY_WISHES,
-    hex, topology_annotation, workload,
+    DIGEST_ANNOTATION, FINALIZER, JOB_UID_LABEL, MAX_SECONDS_LABEL, POD_SETS_MAX, PROVISIONING_PREFIX,
+    TOPOLOGY_REQUESTS, hex, topology_annotation, workload,
 };
-use super::priority::{Classes, priority};
+use super::priority::{Classes, NoClass, priority};
 use super::workload::JobWorkload;
 use crate::jobs::render::{Rendered, metadata};
 use crate::write::{Change, Write};
 use larder_kube::kinds::{Kind, KueueKind, KueueVersion};
 
-/// A job that is to wait in a queue of Kueue's.
+/// A job that is to wait in a queue of Kueue.
 #[derive(Clone, Copy, Debug)]
 pub struct Asking<'a> {
-    /// The job.
     pub rendered: Rendered<'a>,
     /// Its LocalQueue.
     pub queue: &'a str,
-    /// Its labels.
     pub labels: &'a BTreeMap<String, String>,
-    /// Its annotations.
     pub annotations: &'a BTreeMap<String, String>,
     /// A pod of each of its roles, in their order, for no place: index 0, attempt 0.
     pub pods: &'a [Pod],
     /// The classes that its priority may be of.
     pub classes: &'a Classes,
+}
+
+/// Why a job can have no Workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoWorkload {
+    /// Its JobType is missing.
+    NoType(String),
+    /// Kueue takes no job with so many roles.
+    TooManyRoles(usize),
+    /// The label with its maximum time is not a positive number.
+    MaxSeconds(String),
+    /// It names a priority class that does not exist.
+    NoClass(NoClass),
+}
+
+impl fmt::Display for NoWorkload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoType(kind) => write!(f, "there is no JobType {kind}"),
+            Self::TooManyRoles(roles) => {
+                write!(f, "Kueue takes jobs of at most {POD_SETS_MAX} roles; this one has {roles}")
+            }
+            Self::MaxSeconds(text) => write!(f, "the label {MAX_SECONDS_LABEL} is not a number of seconds: {text:?}"),
+            Self::NoClass(class) => class.fmt(f),
+        }
+    }
 }
 
 /// The Workload that a job should have.
@@ -46,12 +70,12 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Makes it. Errors: Kueue cannot take such a job. The sentence says why.
-    pub fn of(asking: &Asking<'_>, version: KueueVersion) -> Result<Self, String> {
+    /// Makes it.
+    pub fn of(asking: &Asking<'_>, version: KueueVersion) -> Result<Self, NoWorkload> {
         let Asking { rendered, labels, .. } = asking;
         let roles = &rendered.job.roles;
         if roles.len() > POD_SETS_MAX {
-            return Err(format!("Kueue takes jobs of at most {POD_SETS_MAX} roles; this one has {}", roles.len()));
+            return Err(NoWorkload::TooManyRoles(roles.len()));
         }
         let name = workload(rendered.name, rendered.uid);
         let flexible = flexible(roles);
@@ -63,10 +87,10 @@ impl Wanted {
         let mut spec = json!({"queueName": asking.queue, "podSets": pod_sets, "maximumExecutionTimeSeconds": null});
         if let Some(text) = labels.get(MAX_SECONDS_LABEL) {
             let seconds = text.parse::<i32>().ok().filter(|seconds| *seconds > 0);
-            let wrong = || format!("the label {MAX_SECONDS_LABEL} is not a number of seconds: {text:?}");
-            spec["maximumExecutionTimeSeconds"] = seconds.ok_or_else(wrong)?.into();
+            spec["maximumExecutionTimeSeconds"] = seconds.ok_or_else(|| NoWorkload::MaxSeconds(text.clone()))?.into();
         }
-        extend(&mut spec, priority(labels, asking.pods, asking.classes)?.fields(version));
+        let priority = priority(labels, asking.pods, asking.classes).map_err(NoWorkload::NoClass)?;
+        extend(&mut spec, priority.fields(version));
         let digest = hex(&Sha256::digest(spec.to_string())[..8]);
         let mut metadata = metadata(rendered, name.clone());
         metadata.labels.get_or_insert_default().insert(JOB_UID_LABEL.to_owned(), rendered.uid.to_owned());
@@ -119,7 +143,7 @@ fn pod_set(role: &CheckedRole, is_flexible: bool, pod: &Pod) -> Value {
     let topology = topology(metadata.annotations.as_ref());
     let mut spec = pod.spec.clone();
     if let Some(spec) = &mut spec {
-        // What differs from pod to pod, and is nothing that Kueue goes by.
+        // These differ from pod to pod, and Kueue does not read them.
         spec.hostname = None;
         spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()).for_each(|one| one.env = None);
     }
@@ -134,11 +158,11 @@ fn pod_set(role: &CheckedRole, is_flexible: bool, pod: &Pod) -> Value {
     set
 }
 
-/// The wish of a role's pods for domains, from Kueue's own annotations.
+/// The topology that a role's pods request, from Kueue's own annotations.
 fn topology(annotations: Option<&BTreeMap<String, String>>) -> Option<Value> {
-    TOPOLOGY_WISHES.iter().find_map(|wish| {
-        let text = annotations?.get(&topology_annotation(wish))?;
-        Some(if *wish == "unconstrained" { json!({*wish: text == "true"}) } else { json!({*wish: text}) })
+    TOPOLOGY_REQUESTS.iter().find_map(|request| {
+        let text = annotations?.get(&topology_annotation(request))?;
+        Some(if *request == "unconstrained" { json!({*request: text == "true"}) } else { json!({*request: text}) })
     })
 }
 

@@ -3,26 +3,20 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Toleration;
-use larder_api::TrainingJob;
-use larder_kube::Resource;
-use larder_kube::api::DynamicObject;
 use serde::Deserialize;
-use serde_json::{Error, Value};
+use serde_json::Value;
 
-use super::names::{DIGEST_ANNOTATION, is_of_job};
-use larder_kube::fields::{annotation, fields, meta, seconds};
+use crate::time::Seconds;
+use larder_kube::fields::seconds;
 use larder_kube::key::Meta;
 
 /// The Workload of a job, or one that has the name of such a Workload.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobWorkload {
-    /// Its name and version.
     pub meta: Meta,
     /// The TrainingJob that it belongs to; `None` for somebody else's.
     pub owner: Option<Owner>,
-    /// Its finalizers.
     pub finalizers: Vec<String>,
-    /// Its generation.
     pub generation: i64,
     /// The digest of the spec that Larder wrote last.
     pub digest: String,
@@ -41,7 +35,7 @@ pub struct JobWorkload {
     /// The pods that no longer need their quota, by role.
     pub reclaimable: BTreeMap<String, u32>,
     /// It is not admitted again before.
-    pub requeue_at: Option<i64>,
+    pub requeue_at: Option<Seconds>,
     /// How long it was admitted before the last admission.
     pub past_seconds: i64,
 }
@@ -49,9 +43,7 @@ pub struct JobWorkload {
 /// The TrainingJob of a Workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
-    /// Its name.
     pub name: String,
-    /// Its uid.
     pub uid: String,
 }
 
@@ -59,12 +51,12 @@ pub struct Owner {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Assigned {
-    name: String,
+    pub(super) name: String,
     /// How many pods; `None`: all that were asked for.
     pub count: Option<u32>,
     /// The flavor of each resource.
     pub flavors: BTreeMap<String, String>,
-    /// The topology domains that Kueue has chosen; Kueue itself tells each pod its own.
+    /// The topology domains that Kueue has chosen; Kueue assigns one to each pod itself.
     pub topology_assignment: Option<Value>,
     /// Kueue has yet to choose them.
     delayed_topology_request: Option<String>,
@@ -95,15 +87,11 @@ pub struct CheckState {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodSetUpdate {
-    /// The role.
     pub name: String,
-    /// Labels.
     pub labels: BTreeMap<String, String>,
-    /// Annotations.
     pub annotations: BTreeMap<String, String>,
     /// Labels of nodes.
     pub node_selector: BTreeMap<String, String>,
-    /// Tolerations.
     pub tolerations: Vec<Toleration>,
 }
 
@@ -114,9 +102,7 @@ pub struct Condition {
     #[serde(rename = "type")]
     kind: String,
     status: String,
-    /// Its reason.
     pub reason: String,
-    /// Its message.
     pub message: String,
     last_transition_time: String,
 }
@@ -128,8 +114,8 @@ impl Condition {
     }
 
     /// Since when it is as it is, in seconds since 1970.
-    pub fn since(&self) -> i64 {
-        seconds(&self.last_transition_time)
+    pub fn since(&self) -> Seconds {
+        Seconds(seconds(&self.last_transition_time))
     }
 
     /// The same, as it is written.
@@ -158,86 +144,4 @@ impl JobWorkload {
     pub fn holding(&self, kind: &str) -> Option<Condition> {
         self.condition(kind).filter(Condition::holds)
     }
-}
-
-/// Reads a Workload; `None` if no TrainingJob has anything to do with it.
-pub fn workload(object: &DynamicObject) -> Result<Option<JobWorkload>, Error> {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Fields {
-        spec: Spec,
-        status: Status,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct Spec {
-        pod_sets: Vec<Pods>,
-        active: Option<bool>,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Pods {
-        name: String,
-        count: u32,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct Status {
-        conditions: Vec<Value>,
-        admission: Admission,
-        admission_checks: Vec<CheckState>,
-        reclaimable_pods: Vec<Pods>,
-        requeue_state: Requeue,
-        accumulated_past_exexcution_time_seconds: i64,
-        accumulated_past_execution_time_seconds: i64,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct Admission {
-        cluster_queue: String,
-        pod_set_assignments: Vec<Assigned>,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct Requeue {
-        requeue_at: Option<String>,
-    }
-    let meta = meta(object);
-    let owner = owner(object);
-    if owner.is_none() && !is_of_job(&meta.key.name) {
-        return Ok(None);
-    }
-    let digest = annotation(object, DIGEST_ANNOTATION).unwrap_or_default();
-    let finalizers = object.metadata.finalizers.clone().unwrap_or_default();
-    let generation = object.metadata.generation.unwrap_or_default();
-    let Fields { spec, status } = fields(object.data.clone())?;
-    let counts = |pods: Vec<Pods>| pods.into_iter().map(|pods| (pods.name, pods.count)).collect();
-    let Admission { cluster_queue, pod_set_assignments } = status.admission;
-    Ok(Some(JobWorkload {
-        meta,
-        owner,
-        finalizers,
-        generation,
-        digest,
-        active: spec.active != Some(false),
-        asked: counts(spec.pod_sets),
-        conditions: status.conditions,
-        cluster_queue,
-        assigned: pod_set_assignments.into_iter().map(|assigned| (assigned.name.clone(), assigned)).collect(),
-        checks: status.admission_checks,
-        reclaimable: counts(status.reclaimable_pods),
-        requeue_at: status.requeue_state.requeue_at.as_deref().map(seconds),
-        past_seconds: status
-            .accumulated_past_exexcution_time_seconds
-            .max(status.accumulated_past_execution_time_seconds),
-    }))
-}
-
-fn owner(object: &DynamicObject) -> Option<Owner> {
-    let owners = object.metadata.owner_references.iter().flatten();
-    let is_job = |api_version: &str, kind: &str| {
-        api_version.split('/').next() == Some(&*TrainingJob::group(&())) && kind == TrainingJob::kind(&())
-    };
-    let mut jobs = owners.filter(|owner| owner.controller == Some(true) && is_job(&owner.api_version, &owner.kind));
-    jobs.next().map(|owner| Owner { name: owner.name.clone(), uid: owner.uid.clone() })
 }

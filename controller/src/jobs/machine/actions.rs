@@ -1,5 +1,6 @@
 //! The actions of a step: the difference between the pods that a job may have and those that there are.
 
+use crate::time::Seconds;
 use larder_api::Phase;
 use larder_api::training_job::KeepPods;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,11 +26,11 @@ pub enum Action {
     /// Delete the job.
     Remove,
     /// Make the next step at this time, with a decision of the queue, if nothing happens before.
-    Again(i64),
+    Again(Seconds),
 }
 
 /// All that is to be done in a state.
-pub(super) fn of(state: &State, observed: &Observed, now: i64) -> Vec<Action> {
+pub(super) fn of(state: &State, observed: &Observed, now: Seconds) -> Vec<Action> {
     let last = last_ended(observed);
     let is_to_go = |pod: &&Pod| is_to_go(state, observed, pod, last.contains(&pod.id));
     let mut actions: Vec<Action> = observed.pods.iter().filter(is_to_go).map(|pod| Action::Delete(pod.id)).collect();
@@ -43,7 +44,7 @@ pub(super) fn of(state: &State, observed: &Observed, now: i64) -> Vec<Action> {
     actions
 }
 
-/// So many ended pods of an index are kept.
+/// How many ended pods of an index are kept.
 const KEPT: usize = 3;
 
 /// The ended pods of each index that ended last.
@@ -72,7 +73,7 @@ fn is_to_go(state: &State, observed: &Observed, pod: &Pod, is_last: bool) -> boo
 }
 
 /// The pods that are to be made, of which no earlier one is in the way.
-fn missing(state: &State, observed: &Observed, now: i64) -> impl Iterator<Item = Action> {
+fn missing(state: &State, observed: &Observed, now: Seconds) -> impl Iterator<Item = Action> {
     let mut there: BTreeMap<(usize, u32), Vec<&Pod>> = BTreeMap::new();
     for pod in &observed.pods {
         there.entry((pod.id.role, pod.id.index)).or_default().push(pod);
@@ -87,17 +88,17 @@ fn missing(state: &State, observed: &Observed, now: i64) -> impl Iterator<Item =
     })
 }
 
-fn removal(state: &State, observed: &Observed) -> Option<i64> {
-    Some(state.finished?.saturating_add(observed.terms.ttl?))
+fn removal(state: &State, observed: &Observed) -> Option<Seconds> {
+    Some(state.finished? + observed.terms.ttl?)
 }
 
 /// When time alone may change something.
-fn times(state: &State, observed: &Observed) -> impl Iterator<Item = i64> {
+fn times(state: &State, observed: &Observed) -> impl Iterator<Item = Seconds> {
     let terms = &observed.terms;
     let is_over = state.phase.is_terminal();
     let ends = state.ends(terms).filter(|_| state.phase.has_pods());
     let data = observed.data.iter().filter(|_| state.phase == Phase::DataWarming);
-    let data = data.filter(|data| data.percent < data.enough).map(|data| state.since.saturating_add(data.timeout));
+    let data = data.filter(|data| data.percent < data.enough).map(|data| state.since + data.timeout);
     let pods = observed.pods.iter().filter(move |pod| !(is_over && pod.stage.has_ended())).flat_map(changes_at);
     ends.into_iter()
         .chain(bound_until(state, terms))

@@ -8,6 +8,7 @@ use super::pod::PodId;
 use super::state::{Slot, Stage, State};
 use super::table::{EventKind, next};
 use crate::jobs::planned::PlannedPod;
+use crate::time::Seconds;
 
 /// Something that has happened to a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +58,7 @@ impl Event {
     }
 
     /// Changes the state, if the event counts in its phase.
-    pub(super) fn apply(self, state: &mut State, terms: &Terms, now: i64) {
+    pub(super) fn apply(self, state: &mut State, terms: &Terms, now: Seconds) {
         let Some(phase) = next(state.phase, self.kind()) else { return };
         match self {
             Self::Suspend => clear(state, String::new()),
@@ -111,7 +112,7 @@ impl Event {
                 let (crashes, most) = (state.restarts.crashed, terms.max_crashes);
                 let role = terms.roles.get(pod.role).map_or("", |role| &role.name);
                 state.why = format!(
-                    "its pods have crashed {crashes} times, the last time {role} {}; spec.restart.maxCrashes is {most}",
+                    "its pods have crashed {crashes} times, most recently {role} {}; spec.restart.maxCrashes is {most}",
                     pod.index
                 );
             }
@@ -159,12 +160,12 @@ fn pause(times: u32) -> i64 {
     30 << times.saturating_sub(1).min(4)
 }
 
-/// A job that runs for so long has not failed soon.
+/// A failure after this time is not an early one.
 const SOON_SECONDS: i64 = 60;
 
 /// A pod has failed. If that was soon after the start, and so was the failure before, the next one waits: 2 s, and twice as long
 /// each time, up to about 4 minutes. Failures during the pause are of the same kind.
-fn hold_back(state: &mut State, now: i64) {
+fn hold_back(state: &mut State, now: Seconds) {
     if state.not_before.is_some_and(|until| until > now) {
         return;
     }

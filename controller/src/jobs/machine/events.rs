@@ -5,35 +5,36 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::apply::Event;
 use super::loss::{Cause, cause, is_live};
-use super::observed::{Decides, Observed, Terms};
+use super::observed::{Decides, Decisions, Observed, Terms};
 use super::pod::{Pod, PodId, PodStage};
 use super::state::{Stage, State};
 use crate::jobs::planned::Plan;
 use crate::jobs::queue::{Running, Verdict};
+use crate::time::Seconds;
 
-/// Room must have stayed free for so long before a job grows.
+/// A job grows into room that has stayed free this long.
 pub(super) const ROOM_SECONDS: i64 = 60;
 
-/// Pods that were planned again must be bound in so short a time: others of their gang hold nodes and wait.
+/// Pods that were planned again must be bound this soon: others of their gang hold nodes and wait.
 const RETRY_SECONDS: i64 = 3;
 
-/// Of so many pods that a kubelet has not taken, one soon after the other, the last one is one too many for a gang.
+/// After this many pods in quick succession that kubelets rejected, a gang gives its room back.
 const REJECTIONS: u32 = 4;
 
 /// Until when pods must be bound; `None`: there are none, or they may wait for ever.
-pub(super) fn bound_until(state: &State, terms: &Terms) -> Option<i64> {
+pub(super) fn bound_until(state: &State, terms: &Terms) -> Option<Seconds> {
     let timeout = terms.gang_timeout?;
     let is_second = state.planned_again && !terms.by_scheduler;
-    Some(state.binding_since?.saturating_add(if is_second { RETRY_SECONDS } else { timeout }))
+    Some(state.binding_since? + if is_second { RETRY_SECONDS } else { timeout })
 }
 
-/// What is observed, less what was told once and is used up.
+/// What is observed and decided, less the decisions that earlier events of the step have used up.
 pub(super) struct News<'a> {
     observed: &'a Observed,
     pods: BTreeMap<PodId, &'a Pod>,
     verdict: Option<&'a Verdict>,
     plan: Option<&'a Plan>,
-    now: i64,
+    now: Seconds,
 }
 
 /// The pods, by role and index, that are to be planned now. The caller answers with a [`Plan`]: all of them or none, if the job
@@ -41,7 +42,7 @@ pub(super) struct News<'a> {
 ///
 /// Nothing is asked for as long as a pod lives that must be gone first: the earlier one of an index if the type does not allow
 /// two, and all earlier ones if the whole gang is made again. Nor before [`State::not_before`].
-pub fn unplaced(state: &State, observed: &Observed, now: i64) -> Vec<Vec<u32>> {
+pub fn unplaced(state: &State, observed: &Observed, now: Seconds) -> Vec<Vec<u32>> {
     let nothing = || vec![Vec::new(); state.roles.len()];
     if !state.phase.is_making() || state.not_before.is_some_and(|until| until > now) {
         return nothing();
@@ -62,9 +63,9 @@ pub fn unplaced(state: &State, observed: &Observed, now: i64) -> Vec<Vec<u32>> {
 }
 
 impl<'a> News<'a> {
-    pub(super) fn new(observed: &'a Observed, now: i64) -> Self {
+    pub(super) fn new(observed: &'a Observed, decisions: &'a Decisions, now: Seconds) -> Self {
         let pods = observed.pods.iter().map(|pod| (pod.id, pod)).collect();
-        Self { observed, pods, verdict: observed.verdict.as_ref(), plan: observed.plan.as_ref(), now }
+        Self { observed, pods, verdict: decisions.verdict.as_ref(), plan: decisions.plan.as_ref(), now }
     }
 
     /// Notes times that no event is about.
@@ -102,8 +103,8 @@ impl<'a> News<'a> {
                 return [Some(ended), released].into_iter().flatten().collect();
             }
         }
-        let told = self.verdict.take().and_then(|verdict| self.told(state, verdict));
-        one(told
+        let ruled = self.verdict.take().and_then(|verdict| self.ruled(state, verdict));
+        one(ruled
             .or_else(|| self.warm(state))
             .or_else(|| self.planned(state))
             .or_else(|| self.unmade(state))
@@ -149,7 +150,7 @@ impl<'a> News<'a> {
     }
 
     fn deadline(&self, state: &State) -> Option<Event> {
-        let ends = state.started?.saturating_add(self.observed.terms.active_deadline?);
+        let ends = state.started? + self.observed.terms.active_deadline?;
         (self.now >= ends).then_some(Event::Deadline)
     }
 
@@ -175,17 +176,15 @@ impl<'a> News<'a> {
         }
         let role = self.observed.terms.roles.get(id.role).map_or("", |role| &role.name);
         let reason = if pod.reason.is_empty() { "no reason" } else { &pod.reason };
-        let why = format!(
-            "the kubelets of its nodes reject its pods again and again, at last {role} {} ({reason})",
-            id.index
-        );
+        let why =
+            format!("the kubelets of its nodes keep rejecting its pods, most recently {role} {} ({reason})", id.index);
         // Where the job can do without the pod, others run on, and another one is made after a pause.
         let released = self.without(state, vec![*id], &why);
         matches!(released, Event::Released { .. }).then_some(released)
     }
 
     /// What the queue has decided.
-    fn told(&self, state: &State, verdict: &Verdict) -> Option<Event> {
+    fn ruled(&self, state: &State, verdict: &Verdict) -> Option<Event> {
         match verdict {
             Verdict::Start { granted, nodes } if state.phase == Phase::Queued => {
                 Some(Event::Granted { granted: granted.clone(), nodes: nodes.clone() })
@@ -215,11 +214,8 @@ impl<'a> News<'a> {
     }
 
     fn warm(&self, state: &State) -> Option<Event> {
-        let is_ready = self
-            .observed
-            .data
-            .iter()
-            .all(|data| data.percent >= data.enough || self.now >= state.since.saturating_add(data.timeout));
+        let is_ready =
+            self.observed.data.iter().all(|data| data.percent >= data.enough || self.now >= state.since + data.timeout);
         (state.phase == Phase::DataWarming && is_ready).then_some(Event::Warm)
     }
 
@@ -270,7 +266,7 @@ impl<'a> News<'a> {
             late => {
                 let s = if late == 1 { " was" } else { "s were" };
                 let planned = if terms.by_scheduler { "" } else { " planned twice and" };
-                let said = self.observed.said.as_ref().map(|said| format!(": {said}")).unwrap_or_default();
+                let said = self.observed.scheduler_message.as_ref().map(|said| format!(": {said}")).unwrap_or_default();
                 Some(self.without(state, pods, &format!("{late} pod{s}{planned} not bound in time{said}")))
             }
         }

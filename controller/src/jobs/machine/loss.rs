@@ -1,11 +1,12 @@
 //! Why a pod was lost, from what Kubernetes says about it and its node.
 
 use super::pod::{Devices, NodeHealth, Pod, PodStage};
+use crate::time::Seconds;
 
-/// A node that is not ready for so long is lost.
+/// A node that is not ready for this long is lost.
 pub const NODE_LOST_SECONDS: i64 = 60;
 
-/// A pod that should have ended so long ago is not waited for.
+/// A pod that is this late to end is not waited for.
 pub const STUCK_SECONDS: i64 = 60;
 
 /// Why a pod was lost.
@@ -24,7 +25,6 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// All of them.
     pub const ALL: [Self; 5] = [Self::Crashed, Self::Preempted, Self::Evicted, Self::NodeLost, Self::DeviceFault];
 
     /// Its name in the job's status, and in metrics.
@@ -51,7 +51,7 @@ impl Cause {
 }
 
 /// Why a pod is lost; `None` if it is not.
-pub fn cause(pod: &Pod, now: i64) -> Option<Cause> {
+pub fn cause(pod: &Pod, now: Seconds) -> Option<Cause> {
     if pod.stage == PodStage::Succeeded {
         return None;
     }
@@ -83,40 +83,40 @@ pub fn cause(pod: &Pod, now: i64) -> Option<Cause> {
 }
 
 /// True if a device that the pod holds has failed. The node's condition does not say whose device it is, so it alone counts only
-/// where the kubelet tells nothing.
+/// where the kubelet reports nothing.
 fn has_faulty_device(pod: &Pod) -> bool {
     let of_node = pod.node.and_then(|node| node.device_fault);
     match pod.devices {
         Devices::None | Devices::Well => false,
-        Devices::Untold => of_node == Some(true),
+        Devices::Unreported => of_node == Some(true),
         Devices::Unhealthy => true,
         Devices::UnhealthyToLarder => of_node != Some(false),
     }
 }
 
 /// True if the pod's node is lost. Its pods may still run there, and nobody can know.
-pub fn is_on_lost_node(pod: &Pod, now: i64) -> bool {
+pub fn is_on_lost_node(pod: &Pod, now: Seconds) -> bool {
     pod.node.is_some_and(|node| is_lost(node, now))
 }
 
 /// True if a node is lost.
-pub fn is_lost(node: NodeHealth, now: i64) -> bool {
+pub fn is_lost(node: NodeHealth, now: Seconds) -> bool {
     node.is_out_of_service || node.unready_since.is_some_and(|since| now - since >= NODE_LOST_SECONDS)
 }
 
 /// True if the pod uses room and quota, or will: until it has ended, or its node is lost.
-pub fn uses_quota(pod: &Pod, now: i64) -> bool {
+pub fn uses_quota(pod: &Pod, now: Seconds) -> bool {
     !pod.stage.has_ended() && !is_on_lost_node(pod, now)
 }
 
 /// True if others are to wait for the end of the pod, since it may run: not for one that is stuck or on a lost node.
-pub fn is_live(pod: &Pod, now: i64) -> bool {
+pub fn is_live(pod: &Pod, now: Seconds) -> bool {
     let is_stuck = pod.leaving.is_some_and(|until| now - until >= STUCK_SECONDS);
     uses_quota(pod, now) && !is_stuck
 }
 
 /// When [`cause`] or [`is_live`] may change by time alone.
-pub fn changes_at(pod: &Pod) -> impl Iterator<Item = i64> {
+pub fn changes_at(pod: &Pod) -> impl Iterator<Item = Seconds> {
     let lost = pod.node.and_then(|node| node.unready_since).map(|since| since + NODE_LOST_SECONDS);
     let stuck = pod.leaving.map(|until| until + STUCK_SECONDS);
     lost.into_iter().chain(stuck)

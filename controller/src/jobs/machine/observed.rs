@@ -6,19 +6,23 @@ use super::pod::Pod;
 use crate::jobs::planned::Plan;
 use crate::jobs::queue::Verdict;
 
-/// Everything that a step depends on beside the state and the time.
+/// What was decided about a job since its last step. A step uses it up: no decision is taken twice.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Decisions {
+    /// What the queue decides. A decision of Kueue has the same form.
+    pub verdict: Option<Verdict>,
+    /// The answer to [`super::unplaced`].
+    pub plan: Option<Plan>,
+}
+
+/// Everything else that a step depends on, beside the state and the time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
     /// What the user and the type say.
     pub terms: Terms,
-    /// What the queue has decided, in the first step after each decision and in no other. Kueue's decisions are told in the
-    /// same words.
-    pub verdict: Option<Verdict>,
-    /// The answer to [`super::unplaced`], in the first step after it was found and in no other.
-    pub plan: Option<Plan>,
     /// What the scheduler says of pods that have no node.
-    pub said: Option<String>,
-    /// The API server makes no more of its pods, for want of quota: why.
+    pub scheduler_message: Option<String>,
+    /// Why the API server creates no more of its pods: a ResourceQuota is used up.
     pub shortage: Option<String>,
     /// The data that it waits for.
     pub data: Vec<Data>,

@@ -1,5 +1,6 @@
 //! A pod of a job, and its node, cut to what decides whether it was lost.
 
+use crate::time::Seconds;
 /// A pod of a job. Its name is `JOB-ROLE-INDEX-ATTEMPT`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodId {
@@ -11,7 +12,6 @@ pub struct PodId {
     pub attempt: u32,
 }
 
-/// A pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
     /// Which one it is.
@@ -19,7 +19,7 @@ pub struct Pod {
     /// How far it is.
     pub stage: PodStage,
     /// It is ending, and should be gone at this time (`deletionTimestamp`).
-    pub leaving: Option<i64>,
+    pub leaving: Option<Seconds>,
     /// `status.reason`.
     pub reason: String,
     /// No container of it was ever begun, as far as its status says.
@@ -38,14 +38,14 @@ pub enum Devices {
     /// It requests none.
     #[default]
     None,
-    /// The kubelet does not tell: before Kubernetes 1.36, or before the pod runs.
-    Untold,
-    /// The kubelet tells, and none of them is unhealthy.
+    /// The kubelet does not report them: before Kubernetes 1.36, or before the pod runs.
+    Unreported,
+    /// The kubelet reports them, and none is unhealthy.
     Well,
-    /// The kubelet tells that one of them is unhealthy (`allocatedResourcesStatus`).
+    /// The kubelet reports one of them as unhealthy (`allocatedResourcesStatus`).
     Unhealthy,
-    /// The same, and all of those are larder-devices'. It also calls devices unhealthy that are well but not to be given now, and
-    /// its node's condition tells which it is.
+    /// The same, and all of those are devices of larder-devices. It also reports healthy devices as unhealthy while it withholds
+    /// them, and only the condition of its node tells both cases apart.
     UnhealthyToLarder,
 }
 
@@ -76,7 +76,7 @@ impl PodStage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeHealth {
     /// Since when it is not ready; a node that is not there has not been ready since the pod was bound.
-    pub unready_since: Option<i64>,
+    pub unready_since: Option<Seconds>,
     /// It has the taint `node.kubernetes.io/out-of-service`.
     pub is_out_of_service: bool,
     /// What its condition `larder.dev/DeviceFault` says, if it has one.

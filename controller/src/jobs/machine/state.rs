@@ -1,6 +1,7 @@
 //! What is remembered of a job: its phase, its pods by role and index, and its counters. It is written to the job's status before
 //! anything follows from it, so a controller that was killed goes on from here.
 
+use crate::time::Seconds;
 use larder_api::Phase;
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +16,7 @@ pub struct State {
     /// Where it is.
     pub phase: Phase,
     /// Since when, in seconds since 1970.
-    pub since: i64,
+    pub since: Seconds,
     /// The pods that it may have, by role and index.
     #[serde(with = "super::runs", skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<Vec<Slot>>,
@@ -28,16 +29,16 @@ pub struct State {
     pub restarts: Restarts,
     /// When its first pod could be made.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub started: Option<i64>,
+    pub started: Option<Seconds>,
     /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub finished: Option<i64>,
+    pub finished: Option<Seconds>,
     /// Since when it could grow.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub room_since: Option<i64>,
+    pub room_since: Option<Seconds>,
     /// Since when there are pods to be bound.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub binding_since: Option<i64>,
+    pub binding_since: Option<Seconds>,
     /// Pods that were not bound in time were planned again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub planned_again: bool,
@@ -49,8 +50,8 @@ pub struct State {
     pub failed_soon: u32,
     /// No pods are made before: what kept others from being bound is not in the plan, or others have failed soon.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub not_before: Option<i64>,
-    /// Why it is where it is, as far as nothing else tells.
+    pub not_before: Option<Seconds>,
+    /// Why the job is in this phase, where nothing else says so.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub why: String,
 }
@@ -133,8 +134,8 @@ impl State {
     }
 
     /// When the job ends at the latest, if it may not run for ever.
-    pub fn ends(&self, terms: &Terms) -> Option<i64> {
-        Some(self.started?.saturating_add(terms.active_deadline?))
+    pub fn ends(&self, terms: &Terms) -> Option<Seconds> {
+        Some(self.started? + terms.active_deadline?)
     }
 
     /// How many pods of each role it may have; nothing while it waits.

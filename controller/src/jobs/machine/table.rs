@@ -65,7 +65,6 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// All of them.
     pub const ALL: [Self; 18] = [
         Self::Suspend,
         Self::Resume,

@@ -1,6 +1,9 @@
-use super::*;
+use std::ops::{Deref, DerefMut};
+
+use super::{step as machine_step, *};
 use crate::jobs::planned::{Plan, PlannedPod};
 use crate::jobs::queue::{Running, Verdict};
+use crate::time::Seconds;
 use larder_api::training_job::KeepPods;
 
 mod any_order;
@@ -9,7 +12,40 @@ mod rows;
 mod stories;
 mod unmade;
 
-pub(super) const NOW: i64 = 1_000_000;
+pub(super) const NOW: Seconds = Seconds(1_000_000);
+
+/// What a test shows to a step: what is observed, and what was decided.
+#[derive(Clone, Default)]
+pub(super) struct Shown {
+    pub(super) observed: Observed,
+    pub(super) verdict: Option<Verdict>,
+    pub(super) plan: Option<Plan>,
+}
+
+impl Shown {
+    pub(super) fn of(terms: Terms) -> Self {
+        Self { observed: Observed { terms, ..Observed::default() }, ..Self::default() }
+    }
+}
+
+impl Deref for Shown {
+    type Target = Observed;
+
+    fn deref(&self) -> &Observed {
+        &self.observed
+    }
+}
+
+impl DerefMut for Shown {
+    fn deref_mut(&mut self) -> &mut Observed {
+        &mut self.observed
+    }
+}
+
+pub(super) fn step(state: State, shown: &Shown, now: Seconds) -> (State, Vec<Action>) {
+    let decisions = Decisions { verdict: shown.verdict.clone(), plan: shown.plan.clone() };
+    machine_step(state, &shown.observed, &decisions, now)
+}
 
 /// A job of workers that may shrink to `min`, of a type that allows two pods of an index.
 pub(super) fn elastic(min: u32) -> Terms {
@@ -34,7 +70,7 @@ pub(super) fn pod(index: u32, attempt: u32, stage: PodStage) -> Pod {
 }
 
 /// A job of three workers that run.
-pub(super) fn running(terms: Terms) -> (State, Observed) {
+pub(super) fn running(terms: Terms) -> (State, Shown) {
     let state = State {
         phase: Phase::Running,
         since: NOW - 100,
@@ -44,7 +80,7 @@ pub(super) fn running(terms: Terms) -> (State, Observed) {
         ..State::default()
     };
     let pods = (0..3).map(|index| pod(index, 1, PodStage::Ready)).collect();
-    (state, Observed { terms, pods, ..Observed::default() })
+    (state, Shown { observed: Observed { terms, pods, ..Observed::default() }, ..Shown::default() })
 }
 
 pub(super) fn run(granted: u32, may_grow_to: u32) -> Option<Verdict> {
@@ -77,7 +113,7 @@ pub(super) fn changes(actions: &[Action]) -> (Pods, Pods) {
     (created.collect(), deleted.collect())
 }
 
-pub(super) fn again(actions: &[Action]) -> Option<i64> {
+pub(super) fn again(actions: &[Action]) -> Option<Seconds> {
     actions.iter().find_map(|action| match action {
         Action::Again(at) => Some(*at),
         _ => None,

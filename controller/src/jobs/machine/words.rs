@@ -4,16 +4,17 @@ use super::loss::is_live;
 use super::observed::{Data, Observed};
 use super::pod::{Pod, PodStage};
 use super::state::{Stage, State};
+use crate::time::Seconds;
 use larder_api::Phase;
 use larder_kube::fields::hour;
 
 /// What a job with room waits for; `None` if it waits for nothing. A job that is queued waits for what the queue says.
-pub fn waits_for(state: &State, observed: &Observed, now: i64) -> Option<String> {
+pub fn waits_for(state: &State, observed: &Observed, now: Seconds) -> Option<String> {
     match state.phase {
         Phase::DataWarming => Some(cold(state, &observed.data)),
         Phase::Shrinking => {
             let is_surplus = |pod: &&Pod| state.slot(pod.id).is_none() && is_live(pod, now);
-            Some(format!("{} are still ending", pods(observed.pods.iter().filter(is_surplus).count())))
+            Some(format!("{} are still terminating", pods(observed.pods.iter().filter(is_surplus).count())))
         }
         Phase::Starting | Phase::Growing | Phase::Recovering => Some(missing(state, observed, now)),
         Phase::Queued | Phase::Failed => Some(state.why.clone()).filter(|why| !why.is_empty()),
@@ -24,13 +25,13 @@ pub fn waits_for(state: &State, observed: &Observed, now: i64) -> Option<String>
 
 fn cold(state: &State, data: &[Data]) -> String {
     let cold = data.iter().filter(|data| data.percent < data.enough).map(|data| {
-        let until = hour(state.since.saturating_add(data.timeout));
+        let until = hour((state.since + data.timeout).0);
         format!("{} {} % on its nodes, enough at {} % or {until}", data.name, data.percent, data.enough)
     });
     format!("data: {}", cold.collect::<Vec<_>>().join("; "))
 }
 
-fn missing(state: &State, observed: &Observed, now: i64) -> String {
+fn missing(state: &State, observed: &Observed, now: Seconds) -> String {
     let stage = |id| observed.pods.iter().find(|pod| pod.id == id).map(|pod| pod.stage);
     let (mut all, mut up, mut unplaced, mut unbound) = (0, 0, 0, 0);
     for (id, slot) in state.slots() {
@@ -48,7 +49,7 @@ fn missing(state: &State, observed: &Observed, now: i64) -> String {
         text += &if state.why.is_empty() { String::new() } else { format!(": {}", state.why) };
     }
     if let Some(until) = state.not_before.filter(|until| *until > now) {
-        text += &format!("; pods failed soon after their start, and the next are made at {}", hour(until));
+        text += &format!("; pods failed soon after they started, and the next are created at {}", hour(until.0));
     }
     if unbound > 0 {
         text += &format!("; {unbound} not bound yet");

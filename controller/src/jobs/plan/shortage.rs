@@ -5,7 +5,6 @@ use std::fmt;
 /// Why the required pods of a role do not all fit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shortage {
-    /// The role.
     pub role: String,
     /// How many pods of it are required.
     pub wanted: u32,
@@ -38,7 +37,7 @@ impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { role, wanted, each, found, nodes, allowed, with_room, when_empty, .. } = self;
         if let Some(resource) = &self.unknown {
-            return write!(f, "no node has {resource}, which role {role} requests");
+            return write!(f, "no node offers {resource}, which role {role} requests");
         }
         let (pods, need) = if *wanted == 1 { ("pod", "needs") } else { ("pods", "need") };
         write!(f, "{wanted} {pods} of role {role}")?;

@@ -2,9 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::objects::{Node, Taint};
+use k8s_openapi::api::core::v1::Toleration;
 use larder_kube::key::Key;
 use larder_kube::pod::amounts::Amounts;
-use larder_kube::pod::node_affinity::{Places, Toleration};
+use larder_kube::pod::node_affinity::Places;
 
 const GPU: &str = "nvidia.com/gpu";
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -125,11 +126,17 @@ fn a_role_with_few_nodes_gets_them_when_others_can_go_elsewhere() {
 #[test]
 fn taints_selectors_and_closed_nodes_are_respected() {
     let mut nodes = [node("a", &[]), node("b", &[("gpu", "h100")]), node("c", &[("gpu", "h100")]), node("d", &[])];
-    nodes[2].taints.push(Taint { key: "team".into(), value: "x".into(), effect: "NoSchedule".into() });
+    nodes[2].taints.push(Taint {
+        key: "team".into(),
+        value: Some("x".into()),
+        effect: "NoSchedule".into(),
+        time_added: None,
+    });
     nodes[3].ready = false;
     let on = |places: Places| gang(vec![Want { places, ..want("worker", 1, 1, 1) }]);
     let h100 = Places { labels: [("gpu".to_owned(), "h100".to_owned())].into(), ..Places::default() };
-    let tolerations = vec![Toleration { key: "team".into(), operator: "Exists".into(), ..Toleration::default() }];
+    let tolerations =
+        vec![Toleration { key: Some("team".into()), operator: Some("Exists".into()), ..Toleration::default() }];
     let rooms = |used_b| {
         let used = [0, used_b, 0, 0];
         nodes.iter().zip(used).map(|(node, used)| room(node, used)).collect::<Vec<_>>()
@@ -161,7 +168,7 @@ fn a_gang_larger_than_the_cluster_says_so() {
     let mut odd = want("worker", 1, 1, 1);
     odd.requests.add(&[("example.com/tpu", 1)].into_iter().collect(), 1);
     let shortage = place(&mut cluster, &gang(vec![odd])).unwrap_err();
-    assert_eq!(shortage.to_string(), "no node has example.com/tpu, which role worker requests");
+    assert_eq!(shortage.to_string(), "no node offers example.com/tpu, which role worker requests");
     assert!(place(&mut Cluster::new(&[]), &gang(vec![want("worker", 0, 0, 1)])).is_err());
 }
 
@@ -182,14 +189,14 @@ fn room_is_taken_given_back_and_remembered() {
     assert_eq!(cluster.find("b"), None);
 }
 
-/// A node of a made-up cluster: its GPUs, those in use, its zone, and what it holds.
+/// A node of a fake cluster: its GPUs, those in use, its zone, and what it holds.
 type Made = (u64, u64, u8, u64);
 
 fn any_cluster() -> impl Strategy<Value = Vec<Made>> {
     prop::collection::vec((0..9_u64, 0..9_u64, 0..3_u8, 0..4_u64), 0..12)
 }
 
-/// A role of a made-up gang: GPUs, CPUs, required, optional, and the zone that it must be in.
+/// A role of a fake gang: GPUs, CPUs, required, optional, and the zone that it must be in.
 type MadeRole = (u64, u64, u32, u32, Option<u8>);
 
 fn any_gang() -> impl Strategy<Value = Vec<MadeRole>> {

@@ -1,5 +1,7 @@
 //! Who finds the nodes of a job's pods.
 
+use std::fmt;
+
 use k8s_openapi::api::core::v1::Pod;
 use larder_api::training_job::GangBackend;
 use larder_api::training_job::checked::CheckedJob;
@@ -21,38 +23,68 @@ pub enum Planner {
     Native,
 }
 
-/// The planner of a job. `obstacle` is what [`obstacle`] has found, `is_served` whether this cluster has PodGroups. Errors: it wants
-/// native gangs and cannot have them; the sentence is for its condition Valid.
+/// Why the scheduler cannot take the pods of a job as one gang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// This cluster has no PodGroups.
+    NotServed,
+    /// The job has a topology key.
+    TopologyKey,
+    /// Its roles name different schedulers.
+    SchedulerNames,
+    /// Its roles name different PriorityClasses.
+    PriorityClasses,
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotServed => write!(f, "this cluster serves no PodGroups ({GROUP_VERSION}, off by default)"),
+            Self::TopologyKey => f.write_str("the scheduler's gangs do not support spec.gang.topologyKey"),
+            Self::SchedulerNames => f.write_str("its roles differ in schedulerName"),
+            Self::PriorityClasses => f.write_str("its roles differ in priorityClassName"),
+        }
+    }
+}
+
+/// A job asks for gangs of the scheduler and cannot have them. The sentence is for its condition Valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoGang(pub Obstacle);
+
+impl fmt::Display for NoGang {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "spec.gang.backend is native, but {}; use builtin or auto", self.0)
+    }
+}
+
+/// The planner of a job. `obstacle` is what [`obstacle`] has found, `is_served` whether this cluster has PodGroups.
 ///
-/// `auto` is native only where nothing is lost by it: kube-scheduler does not know where data is, and holds pods to one domain only
-/// behind another gate.
-pub fn choose(job: &CheckedJob, obstacle: Option<&str>, is_served: bool) -> Result<Planner, String> {
-    let missing = format!("this cluster serves no PodGroups ({GROUP_VERSION}, off by default)");
-    let obstacle = if is_served { obstacle } else { Some(missing.as_str()) };
+/// `auto` is native only where nothing is lost by it: kube-scheduler does not know where data is, and keeps pods within one
+/// topology domain only behind another feature gate.
+pub fn choose(job: &CheckedJob, obstacle: Option<Obstacle>, is_served: bool) -> Result<Planner, NoGang> {
+    let obstacle = if is_served { obstacle } else { Some(Obstacle::NotServed) };
     match (job.backend, obstacle) {
         (GangBackend::Builtin, _) | (GangBackend::Auto, Some(_)) => Ok(Planner::Builtin),
         (GangBackend::Auto, None) if !job.datasets.is_empty() => Ok(Planner::Builtin),
-        (GangBackend::Native, Some(obstacle)) => {
-            Err(format!("spec.gang.backend native: {obstacle}; use builtin or auto"))
-        }
+        (GangBackend::Native, Some(obstacle)) => Err(NoGang(obstacle)),
         (GangBackend::Auto | GangBackend::Native, None) => Ok(Planner::Native),
     }
 }
 
 /// Why the scheduler cannot take the job's pods, of which there is one of each role, as one gang.
-pub fn obstacle(job: &CheckedJob, pods: &[Pod]) -> Option<String> {
+pub fn obstacle(job: &CheckedJob, pods: &[Pod]) -> Option<Obstacle> {
     if job.topology_key.is_some() {
-        return Some("spec.gang.topologyKey is not for the scheduler's gangs".to_owned());
+        return Some(Obstacle::TopologyKey);
     }
     let differ = |field: fn(&Pod) -> Option<&String>| pods.windows(2).any(|two| field(&two[0]) != field(&two[1]));
     let scheduler = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.scheduler_name.clone()).unwrap_or_default();
     let schedulers: Vec<String> = pods.iter().map(scheduler).collect();
     let is_default = |name: &String| name.is_empty() || name == "default-scheduler";
     if !schedulers.iter().all(is_default) && schedulers.windows(2).any(|two| two[0] != two[1]) {
-        return Some("its roles differ in schedulerName".to_owned());
+        return Some(Obstacle::SchedulerNames);
     }
     if differ(|pod| pod.spec.as_ref()?.priority_class_name.as_ref()) {
-        return Some("its roles differ in priorityClassName".to_owned());
+        return Some(Obstacle::PriorityClasses);
     }
     None
 }

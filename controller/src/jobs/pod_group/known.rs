@@ -9,7 +9,6 @@ use larder_kube::store::Stored;
 /// A PodGroup that is there.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KnownGroup {
-    /// Its name and version.
     pub meta: Meta,
     /// The job that it is labelled with.
     pub job: Key,

@@ -185,8 +185,9 @@ fn auto_is_native_where_nothing_is_lost_by_it() {
         fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         Sample::of("parameter-server", fields)
     };
-    let chosen =
-        |sample: &Sample, served: bool| choose(&sample.job, obstacle(&sample.job, &sample.pods).as_deref(), served);
+    let chosen = |sample: &Sample, served: bool| {
+        choose(&sample.job, obstacle(&sample.job, &sample.pods), served).map_err(|refused| refused.to_string())
+    };
     let plain = fields(json!({}));
     assert_eq!(chosen(&plain, true), Ok(Planner::Native));
     assert_eq!(chosen(&plain, false), Ok(Planner::Builtin));
@@ -198,14 +199,15 @@ fn auto_is_native_where_nothing_is_lost_by_it() {
     assert_eq!(chosen(&builtin, true), Ok(Planner::Builtin));
     let native = fields(json!({"gang": {"backend": "native"}, "datasets": [{"name": "pets", "mountPath": "/data"}]}));
     assert_eq!(chosen(&native, true), Ok(Planner::Native), "who asks for it gets it");
-    let refused = "spec.gang.backend native: this cluster serves no PodGroups (scheduling.k8s.io/v1beta1, off by default); use builtin or auto";
+    let refused = "spec.gang.backend is native, but this cluster serves no PodGroups (scheduling.k8s.io/v1beta1, off by default); use builtin or auto";
     assert_eq!(chosen(&native, false), Err(refused.to_owned()));
 }
 
 #[test]
 fn a_gang_is_native_if_the_scheduler_takes_its_pods_as_one() {
     let mut sample = sample();
-    let differ = |what: &str| Err(format!("spec.gang.backend native: its roles differ in {what}; use builtin or auto"));
+    let differ =
+        |what: &str| Err(format!("spec.gang.backend is native, but its roles differ in {what}; use builtin or auto"));
     let class = pods(&sample, |at, pod| {
         pod.spec.as_mut().unwrap().priority_class_name = (at == 1).then(|| "high".to_owned());
     });
@@ -213,7 +215,9 @@ fn a_gang_is_native_if_the_scheduler_takes_its_pods_as_one() {
         pods(&sample, |at, pod| pod.spec.as_mut().unwrap().scheduler_name = names[at].map(str::to_owned))
     };
     let (others, same) = (schedulers([None, Some("bin-packer")]), schedulers([None, Some("default-scheduler")]));
-    let chosen = |sample: &Sample, pods: &[Pod]| choose(&sample.job, obstacle(&sample.job, pods).as_deref(), true);
+    let chosen = |sample: &Sample, pods: &[Pod]| {
+        choose(&sample.job, obstacle(&sample.job, pods), true).map_err(|refused| refused.to_string())
+    };
     assert_eq!(chosen(&sample, &class), Ok(Planner::Builtin));
     sample.job.backend = GangBackend::Native;
     assert_eq!(chosen(&sample, &class), differ("priorityClassName"));

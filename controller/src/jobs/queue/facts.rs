@@ -1,5 +1,6 @@
 //! What decisions about queues depend on: quotas, and jobs as queues see them.
 
+use crate::time::Seconds;
 use std::collections::BTreeMap;
 
 use larder_kube::key::Key;
@@ -9,7 +10,6 @@ use larder_kube::pod::node_affinity::Places;
 /// A queue and its quota.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Queue {
-    /// Its name.
     pub name: String,
     /// By resource. What is not listed is not limited.
     pub quotas: BTreeMap<String, Quota>,
@@ -47,15 +47,13 @@ pub enum Stop {
 /// A job that waits for room or has it. One that has ended or is suspended is none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Job {
-    /// Its name.
     pub key: Key,
     /// Its queue; empty for none, which is a queue without quota.
     pub queue: String,
     /// Higher ones come first.
     pub priority: i32,
     /// When it was made, in seconds since 1970.
-    pub created: i64,
-    /// Its pods.
+    pub created: Seconds,
     pub roles: Vec<Role>,
     /// Its datasets and their bytes.
     pub datasets: Vec<(Key, u64)>,
@@ -71,21 +69,20 @@ pub struct Job {
     /// Pods that these replace still run.
     pub replaces_live: bool,
     /// Since when it is the first of its queue and finds no room, as the decisions said ([`super::Waiting::is_head`]).
-    pub head_since: Option<i64>,
+    pub head_since: Option<Seconds>,
     /// Others end to make room for it ([`super::Waiting::claims`]).
     pub claims: bool,
     /// It is not started before.
-    pub not_before: Option<i64>,
+    pub not_before: Option<Seconds>,
     /// Its pods could not be made now, whatever room there is: why.
     pub shortage: Option<String>,
     /// When it ends at the latest.
-    pub ends: Option<i64>,
+    pub ends: Option<Seconds>,
 }
 
 /// Equal pods of a job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Role {
-    /// Its name.
     pub name: String,
     /// What each pod requests.
     pub requests: Amounts,
@@ -93,16 +90,16 @@ pub struct Role {
     pub places: Places,
     /// With fewer the job does not run.
     pub min: u32,
-    /// So many are asked for at the start.
+    /// How many are requested at the start.
     pub wanted: u32,
-    /// So many are made where there is room.
+    /// How many are created where there is room.
     pub max: u32,
     /// Pods cannot come and go while the job runs, whatever its spec asks for since.
     pub is_fixed: bool,
 }
 
 impl Role {
-    /// Of so many pods that it has, those that its spec asks for by now.
+    /// How many of the pods that it has its spec still asks for.
     pub fn asks_for(&self, granted: u32) -> u32 {
         if self.is_fixed { granted } else { self.max.max(1).min(granted) }
     }
@@ -126,7 +123,7 @@ pub struct HeldPod {
 /// A pod whose job neither waits for room nor has it: the job has ended, is suspended, or is gone. The pod uses quota and its
 /// node until it is gone itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LeftPod {
+pub struct LeftoverPod {
     /// The queue that has admitted it; empty for none.
     pub queue: String,
     /// What it requests.
@@ -153,7 +150,7 @@ impl Job {
         self.granted.get(role).copied().unwrap_or(0)
     }
 
-    /// What so many pods of each role request.
+    /// What this many pods of each role request.
     pub fn requests(&self, counts: impl Fn(usize, &Role) -> u32) -> Amounts {
         let mut sum = Amounts::default();
         for (at, role) in self.roles.iter().enumerate() {

@@ -1,5 +1,6 @@
 //! Why a job waits, shrinks or stops: one sentence each, with numbers.
 
+use crate::time::Seconds;
 use larder_api::quantity::words::{number, show, show_part};
 
 use super::facts::Job;
@@ -54,7 +55,7 @@ fn next_to_end(ending: &[&Job], among: impl Fn(&Job) -> bool, resource: &str) ->
     });
     gives.next().map_or_else(String::new, |(ends, key, amount)| {
         let amount = number(resource, amount);
-        format!("; next to end: {key} ({amount}), by {} at its deadline", hour(ends))
+        format!("; next to end: {key} ({amount}), by {} at its deadline", hour(ends.0))
     })
 }
 
@@ -67,32 +68,35 @@ pub(super) fn stopped(queue: &str) -> String {
 }
 
 /// Has had room, and its pods were not bound.
-pub(super) fn held_back(until: i64) -> String {
-    format!("it is tried again at {}", hour(until))
+pub(super) fn held_back(until: Seconds) -> String {
+    format!("it is retried at {}", hour(until.0))
 }
 
 /// Needs more than its queue can ever have.
 pub(super) fn beyond(job: &Job, resource: &str, most: u64) -> String {
     let needs = show(resource, job.floor().get(resource));
-    format!("needs {needs}, and queue {} may never use more than {}", job.queue, number(resource, most))
+    format!("needs {needs}, but queue {} can never use more than {}", job.queue, number(resource, most))
 }
 
 /// Behind the head of its queue. `waited`: the head has waited too long for any job to pass it.
-pub(super) fn behind(head: &Job, now: i64, waited: bool) -> String {
+pub(super) fn behind(head: &Job, now: Seconds, waited: bool) -> String {
     let minutes = head.head_since.map_or(0, |since| (now - since) / 60);
     if waited {
-        format!("waits behind {}, which has found no room for {minutes} min: no job may pass it any more", head.key)
+        format!("waits behind {}, which has found no room for {minutes} min: no job may overtake it any more", head.key)
     } else {
-        format!("waits behind {}, which came first; a job that passes it must need less of everything", head.key)
+        format!(
+            "waits behind {}, which came first; only jobs that request less of every resource may overtake it",
+            head.key
+        )
     }
 }
 
 /// Others end to make room for it.
 pub(super) fn clearing(ending: usize) -> String {
     match ending {
-        0 => "its room is held for it".to_owned(),
-        1 => "its room is held for it; 1 pod is still ending".to_owned(),
-        ending => format!("its room is held for it; {ending} pods are still ending"),
+        0 => "room is reserved for it".to_owned(),
+        1 => "room is reserved for it; 1 pod is still terminating".to_owned(),
+        ending => format!("room is reserved for it; {ending} pods are still terminating"),
     }
 }
 
@@ -104,10 +108,10 @@ pub(super) fn gives_way(to: &Job, pods: u32) -> String {
 
 /// Loses pods because a quota was lowered.
 pub(super) fn over(queue: &str, pods: u32) -> String {
-    format!("queue {queue} uses more than it may; {pods} pod{} must end", if pods == 1 { "" } else { "s" })
+    format!("queue {queue} is over its quota; {pods} pod{} must end", if pods == 1 { "" } else { "s" })
 }
 
 /// Loses pods because it asks for fewer.
 pub(super) fn asks_for_fewer(pods: u32) -> String {
-    format!("its spec asks for {pods} pod{} fewer than it has", if pods == 1 { "" } else { "s" })
+    format!("its spec now asks for {pods} pod{} fewer", if pods == 1 { "" } else { "s" })
 }

@@ -1,19 +1,20 @@
 //! The jobs that wait, queue by queue, and whose turn it is.
 
+use crate::time::Seconds;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::facts::Job;
-use super::quota::Books;
+use super::quota::Ledger;
 use larder_kube::key::Key;
 use larder_kube::pod::amounts::Amounts;
 
-/// For so long a head may be passed.
+/// How long later jobs may overtake a head.
 pub(super) const PASSING_SECONDS: i64 = 30 * 60;
 
 /// The jobs of one queue that wait, in their order; or those of one namespace that have no queue.
 #[derive(Debug)]
-pub(super) struct Line<'a> {
+pub(super) struct WaitingLine<'a> {
     queue: &'a str,
     /// Places in the list of jobs.
     waiting: Vec<usize>,
@@ -25,41 +26,48 @@ pub(super) struct Line<'a> {
 
 /// What makes one queue's next job come before another's: it has waited too long, it does not borrow, its queue has less of its
 /// share, it has the higher priority, it came first.
-type Turn<'a> = (bool, bool, u128, Reverse<i32>, i64, &'a Key);
+type Turn<'a> = (bool, bool, u128, Reverse<i32>, Seconds, &'a Key);
 
 /// The lines of all queues.
-pub(super) struct Lines<'a> {
+pub(super) struct WaitingLines<'a> {
     jobs: &'a [Job],
-    lines: Vec<Line<'a>>,
-    now: i64,
+    lines: Vec<WaitingLine<'a>>,
+    now: Seconds,
 }
 
-impl<'a> Lines<'a> {
-    pub(super) fn new(jobs: &'a [Job], waiting: impl Iterator<Item = usize>, now: i64) -> Self {
+impl<'a> WaitingLines<'a> {
+    pub(super) fn new(jobs: &'a [Job], waiting: impl Iterator<Item = usize>, now: Seconds) -> Self {
         let mut by_line: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
         for job in waiting {
             by_line.entry(jobs[job].line()).or_default().push(job);
         }
         let line = |((queue, _), mut waiting): ((&'a str, &'a str), Vec<usize>)| {
             waiting.sort_by_key(|job| order(&jobs[*job]));
-            Line { queue, waiting, next: 0, head: None, turn: None }
+            WaitingLine { queue, waiting, next: 0, head: None, turn: None }
         };
         Self { jobs, lines: by_line.into_iter().map(line).collect(), now }
     }
 
     /// Finds out whose turn it is in a queue.
-    pub(super) fn rank(&mut self, line: usize, books: &Books<'a>) {
+    pub(super) fn rank(&mut self, line: usize, ledger: &Ledger<'a>) {
         let line = &mut self.lines[line];
         line.turn = line.waiting.get(line.next).map(|job| {
             let job = &self.jobs[*job];
-            let borrows = !books.is_nominal(line.queue, &job.floor());
-            (!is_overdue(job, self.now), borrows, books.share(line.queue), Reverse(job.priority), job.created, &job.key)
+            let borrows = !ledger.is_nominal(line.queue, &job.floor());
+            (
+                !is_overdue(job, self.now),
+                borrows,
+                ledger.share(line.queue),
+                Reverse(job.priority),
+                job.created,
+                &job.key,
+            )
         });
     }
 
-    pub(super) fn rank_all(&mut self, books: &Books<'a>) {
+    pub(super) fn rank_all(&mut self, ledger: &Ledger<'a>) {
         for line in 0..self.lines.len() {
-            self.rank(line, books);
+            self.rank(line, ledger);
         }
     }
 
@@ -73,7 +81,7 @@ impl<'a> Lines<'a> {
         Some((at, job))
     }
 
-    pub(super) fn line(&mut self, at: usize) -> &mut Line<'a> {
+    pub(super) fn line(&mut self, at: usize) -> &mut WaitingLine<'a> {
         &mut self.lines[at]
     }
 
@@ -84,7 +92,7 @@ impl<'a> Lines<'a> {
 }
 
 /// Priority, then first come.
-pub(super) fn order(job: &Job) -> (Reverse<i32>, i64, &Key) {
+pub(super) fn order(job: &Job) -> (Reverse<i32>, Seconds, &Key) {
     (Reverse(job.priority), job.created, &job.key)
 }
 
@@ -93,7 +101,7 @@ pub(super) fn is_small(asks: &Amounts, head: &Amounts) -> bool {
     head.iter().all(|(resource, amount)| asks.get(resource) < amount)
 }
 
-/// True if a head has waited so long that no job may pass it any more.
-pub(super) fn is_overdue(head: &Job, now: i64) -> bool {
+/// True if a head has waited too long for any job to overtake it.
+pub(super) fn is_overdue(head: &Job, now: Seconds) -> bool {
     head.head_since.is_some_and(|since| now - since >= PASSING_SECONDS)
 }

@@ -10,30 +10,31 @@ mod replace;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::facts::{Job, LeftPod, Queue, Role, Stop};
+use super::facts::{Job, LeftoverPod, Queue, Role, Stop};
 use super::messages;
-use super::order::{Lines, PASSING_SECONDS, is_overdue, is_small, order};
-use super::quota::Books;
+use super::order::{PASSING_SECONDS, WaitingLines, is_overdue, is_small, order};
+use super::quota::Ledger;
 use super::room::{Fit, Refusal, Room, requests_of};
 use super::verdict::{Lack, Running, Verdict, Waiting};
 use super::victims::{Cut, Kept, fewest, surplus};
 use crate::jobs::plan::{Cluster, Mark, Placement, Shortage};
+use crate::time::Seconds;
 use larder_kube::key::Key;
 
-/// The data of so many jobs of each queue is warmed before they start.
+/// How many waiting jobs of each queue have their data warmed.
 const WARMED_AHEAD: usize = 2;
 
 /// For a job that is not started for longer than this, no data is warmed.
 const SHORT_PAUSE_SECONDS: i64 = 60;
 
-/// So many gangs without a place are remembered.
+/// How many gangs without a place are remembered.
 const REMEMBERED: usize = 64;
 
 pub(super) struct Pass<'a> {
     queues: BTreeMap<&'a str, &'a Queue>,
     jobs: &'a [Job],
-    left: &'a [LeftPod],
-    time: i64,
+    leftover: &'a [LeftoverPod],
+    time: Seconds,
     now: Room<'a>,
     soon: Room<'a>,
     /// Those that have room and a deadline, the first to end first.
@@ -44,7 +45,7 @@ pub(super) struct Pass<'a> {
     verdicts: Vec<Option<Verdict>>,
     /// Jobs that have no place on the nodes, and so have those that ask for as much.
     refused: Vec<(usize, Shortage)>,
-    /// Lines whose first job has found no room.
+    /// WaitingLines whose first job has found no room.
     with_head: Vec<(&'a str, &'a str)>,
 }
 
@@ -52,13 +53,13 @@ impl<'a> Pass<'a> {
     pub(super) fn new(
         queues: &'a [Queue],
         jobs: &'a [Job],
-        left: &'a [LeftPod],
+        leftover: &'a [LeftoverPod],
         cluster: &Cluster<'a>,
-        time: i64,
+        time: Seconds,
     ) -> Self {
-        let mut now = Room { books: Books::new(queues), cluster: cluster.clone() };
+        let mut now = Room { ledger: Ledger::new(queues), cluster: cluster.clone() };
         for job in jobs {
-            now.books.add(&job.queue, &job.requests(|at, _| job.granted(at)));
+            now.ledger.add(&job.queue, &job.requests(|at, _| job.granted(at)));
             for pod in job.pods.iter().filter(|pod| !pod.bound && !pod.leaving) {
                 if let Some(node) = now.cluster.find(&pod.node) {
                     now.cluster.take(node, &job.roles[pod.role].requests, 1);
@@ -66,16 +67,16 @@ impl<'a> Pass<'a> {
             }
         }
         let mut soon = now.clone();
-        for pod in left {
-            now.books.add(&pod.queue, &pod.requests);
+        for pod in leftover {
+            now.ledger.add(&pod.queue, &pod.requests);
         }
-        for pod in left.iter().filter(|pod| !pod.stays) {
+        for pod in leftover.iter().filter(|pod| !pod.stays) {
             if let Some(node) = soon.cluster.find(&pod.node) {
                 soon.cluster.give(node, &pod.requests, 1);
             }
         }
         for job in jobs {
-            now.books.add(&job.queue, &job.leaving());
+            now.ledger.add(&job.queue, &job.leaving());
             for pod in job.pods.iter().filter(|pod| pod.bound && pod.leaving) {
                 if let Some(node) = soon.cluster.find(&pod.node) {
                     soon.cluster.give(node, &job.roles[pod.role].requests, 1);
@@ -94,12 +95,12 @@ impl<'a> Pass<'a> {
         Self {
             queues: queues.iter().map(|queue| (queue.name.as_str(), queue)).collect(),
             jobs,
-            left,
+            leftover,
             time,
             now,
             soon,
             ending,
-            leaving: leaving + left.iter().filter(|pod| !pod.stays).count(),
+            leaving: leaving + leftover.iter().filter(|pod| !pod.stays).count(),
             verdicts: jobs.iter().map(verdict).collect(),
             refused: Vec::new(),
             with_head: Vec::new(),
@@ -167,9 +168,9 @@ impl<'a> Pass<'a> {
     /// counts only from here on: nothing starts in its place, and no job ends for it.
     pub(super) fn give_back(&mut self) {
         let mut names: Vec<&'a str> = self.queues.keys().copied().collect();
-        names.sort_by_key(|name| Reverse(self.soon.books.share(name)));
+        names.sort_by_key(|name| Reverse(self.soon.ledger.share(name)));
         for queue in names {
-            if !self.soon.books.is_over(queue) {
+            if !self.soon.ledger.is_over(queue) {
                 continue;
             }
             let mut losers: Vec<usize> = self.running().filter(|job| self.jobs[*job].queue == queue).collect();
@@ -177,14 +178,14 @@ impl<'a> Pass<'a> {
             let surpluses = losers.iter().flat_map(|job| self.surpluses(*job));
             let whole = losers.iter().map(|job| Cut { job: *job, role: None, most: 1 });
             let cuts: Vec<Cut> = surpluses.chain(whole).collect();
-            let is_enough = |pass: &mut Self, kept: &Kept| pass.without(kept, |room| !room.books.is_over(queue));
+            let is_enough = |pass: &mut Self, kept: &Kept| pass.without(kept, |room| !room.ledger.is_over(queue));
             // If all of them are too little, others in the cohort are over, too, and come next.
             let all = || losers.iter().map(|job| (*job, vec![0; self.jobs[*job].roles.len()])).collect();
             let kept = self.fewest(&cuts, is_enough).unwrap_or_else(all);
             self.cut(kept, |pods| messages::over(queue, pods));
         }
-        for pod in self.left.iter().filter(|pod| pod.stays) {
-            self.soon.books.add(&pod.queue, &pod.requests);
+        for pod in self.leftover.iter().filter(|pod| pod.stays) {
+            self.soon.ledger.add(&pod.queue, &pod.requests);
         }
     }
 
@@ -215,7 +216,7 @@ impl<'a> Pass<'a> {
         }
         let answer = look(&mut self.soon);
         for (job, amounts) in lost {
-            self.soon.books.add(&job.queue, &amounts);
+            self.soon.ledger.add(&job.queue, &amounts);
         }
         self.soon.cluster.restore(&free);
         answer
@@ -271,7 +272,7 @@ impl<'a> Pass<'a> {
     /// What a placement takes is nobody else's.
     fn reserve(&mut self, job: usize, placement: &Placement) {
         self.soon.take(&self.jobs[job], placement);
-        self.now.books.add(&self.jobs[job].queue, &requests_of(&self.jobs[job], placement));
+        self.now.ledger.add(&self.jobs[job].queue, &requests_of(&self.jobs[job], placement));
         self.now.cluster.keep_free(&self.soon.cluster.mark());
     }
 
@@ -282,11 +283,11 @@ impl<'a> Pass<'a> {
     /// Gives each queue its turns.
     pub(super) fn admit(&mut self) {
         let undecided = (0..self.jobs.len()).filter(|job| self.verdicts[*job].is_none());
-        let mut lines = Lines::new(self.jobs, undecided, self.time);
-        lines.rank_all(&self.now.books);
+        let mut lines = WaitingLines::new(self.jobs, undecided, self.time);
+        lines.rank_all(&self.now.ledger);
         while let Some((line, job)) = lines.next() {
             self.consider(job, &mut lines.line(line).head);
-            lines.rank(line, &self.now.books);
+            lines.rank(line, &self.now.ledger);
         }
         self.with_head = lines.with_head();
     }
@@ -309,7 +310,7 @@ impl<'a> Pass<'a> {
         if let Some(why) = &job.shortage {
             return self.wait(at, waits(Lack::Namespace, why.clone()));
         }
-        if let Some((resource, most)) = self.now.books.beyond(&job.queue, &job.floor()) {
+        if let Some((resource, most)) = self.now.ledger.beyond(&job.queue, &job.floor()) {
             return self.wait(at, waits(Lack::Quota, messages::beyond(job, &resource, most)));
         }
         if let Some(head) = head.filter(|_| !job.queue.is_empty()) {
@@ -355,7 +356,7 @@ impl<'a> Pass<'a> {
     fn find(&mut self, job: usize) -> Result<Fit, Refusal> {
         let known = self.refused.iter().find(|(other, _)| asks_as_much(&self.jobs[job], &self.jobs[*other]));
         if let Some((_, shortage)) = known
-            && self.now.books.lack(&self.jobs[job].queue, &self.jobs[job].floor()).is_none()
+            && self.now.ledger.lack(&self.jobs[job].queue, &self.jobs[job].floor()).is_none()
         {
             return Err(Refusal::Nodes(shortage.clone()));
         }
@@ -371,8 +372,8 @@ impl<'a> Pass<'a> {
     /// Offers elastic jobs what is left.
     pub(super) fn grow(&mut self) {
         let mut elastic: Vec<usize> = self.running().filter(|job| self.may_grow(*job)).collect();
-        let books = &self.now.books;
-        elastic.sort_by_key(|job| (books.share(&self.jobs[*job].queue), order(&self.jobs[*job])));
+        let ledger = &self.now.ledger;
+        elastic.sort_by_key(|job| (ledger.share(&self.jobs[*job].queue), order(&self.jobs[*job])));
         for at in elastic {
             let job = &self.jobs[at];
             let granted = self.granted(at);
@@ -396,7 +397,7 @@ impl<'a> Pass<'a> {
     }
 
     /// The room that is free now, and held for nobody.
-    pub(super) fn left(&self) -> Mark {
+    pub(super) fn free_room(&self) -> Mark {
         self.now.cluster.mark()
     }
 

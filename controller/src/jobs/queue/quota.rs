@@ -12,7 +12,7 @@ use larder_kube::pod::amounts::Amounts;
 /// Parts of a whole in shares.
 const WHOLE_BITS: u32 = 32;
 
-/// A resource of which a queue has too little left.
+/// A shortage of one resource in a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lack {
     pub(super) resource: String,
@@ -26,7 +26,7 @@ pub(super) struct Lack {
 
 /// All accounts.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Books<'a> {
+pub(super) struct Ledger<'a> {
     accounts: BTreeMap<&'a str, Account<'a>>,
     /// By cohort and resource.
     pools: BTreeMap<&'a str, BTreeMap<&'a str, Pool>>,
@@ -35,11 +35,11 @@ pub(super) struct Books<'a> {
 #[derive(Clone, Debug)]
 struct Account<'a> {
     queue: &'a Queue,
-    lines: Vec<Line<'a>>,
+    balances: Vec<Balance<'a>>,
 }
 
 #[derive(Clone, Debug)]
-struct Line<'a> {
+struct Balance<'a> {
     resource: &'a str,
     nominal: u64,
     /// With what it may borrow.
@@ -56,22 +56,22 @@ struct Pool {
     used: u64,
 }
 
-impl Line<'_> {
+impl Balance<'_> {
     /// What is used of the pool.
     fn pooled(&self) -> u64 {
         self.used.saturating_sub(self.own)
     }
 }
 
-impl<'a> Books<'a> {
+impl<'a> Ledger<'a> {
     pub(super) fn new(queues: &'a [Queue]) -> Self {
-        let mut books = Self::default();
+        let mut ledger = Self::default();
         for queue in queues {
             let has_cohort = !queue.cohort.is_empty();
-            let line = |(resource, quota): (&'a String, &super::facts::Quota)| {
+            let balance = |(resource, quota): (&'a String, &super::facts::Quota)| {
                 let lend = if has_cohort { quota.lend.unwrap_or(u64::MAX).min(quota.nominal) } else { 0 };
                 let borrow = if has_cohort { quota.borrow.unwrap_or(u64::MAX) } else { 0 };
-                Line {
+                Balance {
                     resource,
                     nominal: quota.nominal,
                     most: quota.nominal.saturating_add(borrow),
@@ -79,18 +79,18 @@ impl<'a> Books<'a> {
                     used: 0,
                 }
             };
-            let lines: Vec<Line<'a>> = queue.quotas.iter().map(line).collect();
+            let balances: Vec<Balance<'a>> = queue.quotas.iter().map(balance).collect();
             if has_cohort {
-                let pools = books.pools.entry(&queue.cohort).or_default();
-                for line in &lines {
-                    let pool = pools.entry(line.resource).or_default();
-                    pool.nominal = pool.nominal.saturating_add(line.nominal);
-                    pool.lent = pool.lent.saturating_add(line.nominal - line.own);
+                let pools = ledger.pools.entry(&queue.cohort).or_default();
+                for balance in &balances {
+                    let pool = pools.entry(balance.resource).or_default();
+                    pool.nominal = pool.nominal.saturating_add(balance.nominal);
+                    pool.lent = pool.lent.saturating_add(balance.nominal - balance.own);
                 }
             }
-            books.accounts.insert(&queue.name, Account { queue, lines });
+            ledger.accounts.insert(&queue.name, Account { queue, balances });
         }
-        books
+        ledger
     }
 
     pub(super) fn add(&mut self, queue: &str, amounts: &Amounts) {
@@ -104,17 +104,17 @@ impl<'a> Books<'a> {
     fn change(&mut self, queue: &str, amounts: &Amounts, change: fn(u64, u64) -> u64) {
         let Some(account) = self.accounts.get_mut(queue) else { return };
         let mut pools = self.pools.get_mut(account.queue.cohort.as_str());
-        for line in &mut account.lines {
-            let before = line.pooled();
-            line.used = change(line.used, amounts.get(line.resource));
-            if let Some(pool) = pools.as_mut().and_then(|pools| pools.get_mut(line.resource)) {
-                pool.used = pool.used - before + line.pooled();
+        for balance in &mut account.balances {
+            let before = balance.pooled();
+            balance.used = change(balance.used, amounts.get(balance.resource));
+            if let Some(pool) = pools.as_mut().and_then(|pools| pools.get_mut(balance.resource)) {
+                pool.used = pool.used - before + balance.pooled();
             }
         }
     }
 
-    fn lines(&self, queue: &str) -> &[Line<'a>] {
-        self.accounts.get(queue).map_or(&[], |account| &account.lines)
+    fn balances(&self, queue: &str) -> &[Balance<'a>] {
+        self.accounts.get(queue).map_or(&[], |account| &account.balances)
     }
 
     fn pool(&self, queue: &str, resource: &str) -> Option<&Pool> {
@@ -122,77 +122,82 @@ impl<'a> Books<'a> {
     }
 
     /// What a queue may use of a resource now.
-    fn may_use(&self, queue: &str, line: &Line<'_>) -> u64 {
-        let left = self.pool(queue, line.resource).map_or(0, |pool| pool.lent.saturating_sub(pool.used));
-        line.most.min(line.own.max(line.used).saturating_add(left))
+    fn may_use(&self, queue: &str, balance: &Balance<'_>) -> u64 {
+        let left = self.pool(queue, balance.resource).map_or(0, |pool| pool.lent.saturating_sub(pool.used));
+        balance.most.min(balance.own.max(balance.used).saturating_add(left))
     }
 
     /// How many more pods with these requests a queue's quota has room for.
     pub(super) fn pods_left(&self, queue: &str, requests: &Amounts) -> u32 {
-        let left = |line: &Line<'_>| {
-            let left = self.may_use(queue, line).saturating_sub(line.used);
-            left.checked_div(requests.get(line.resource)).unwrap_or(u64::MAX)
+        let left = |balance: &Balance<'_>| {
+            let left = self.may_use(queue, balance).saturating_sub(balance.used);
+            left.checked_div(requests.get(balance.resource)).unwrap_or(u64::MAX)
         };
-        let least = self.lines(queue).iter().map(left).min().unwrap_or(u64::MAX);
+        let least = self.balances(queue).iter().map(left).min().unwrap_or(u64::MAX);
         u32::try_from(least).unwrap_or(u32::MAX)
     }
 
     /// The first resource of which a queue has too little left.
     pub(super) fn lack(&self, queue: &str, need: &Amounts) -> Option<Lack> {
-        self.lines(queue).iter().find_map(|line| {
-            let (needs, may_use) = (need.get(line.resource), self.may_use(queue, line));
-            let lack =
-                Lack { resource: line.resource.to_owned(), needs, uses: line.used, may_use, nominal: line.nominal };
-            (needs > 0 && line.used.saturating_add(needs) > may_use).then_some(lack)
+        self.balances(queue).iter().find_map(|balance| {
+            let (needs, may_use) = (need.get(balance.resource), self.may_use(queue, balance));
+            let lack = Lack {
+                resource: balance.resource.to_owned(),
+                needs,
+                uses: balance.used,
+                may_use,
+                nominal: balance.nominal,
+            };
+            (needs > 0 && balance.used.saturating_add(needs) > may_use).then_some(lack)
         })
     }
 
     /// A resource of which a queue could never have enough, if no other used any: it and the most that the queue may use.
     pub(super) fn beyond(&self, queue: &str, need: &Amounts) -> Option<(String, u64)> {
-        self.lines(queue).iter().find_map(|line| {
-            let lent = self.pool(queue, line.resource).map_or(0, |pool| pool.lent);
-            let most = line.most.min(line.own.saturating_add(lent));
-            (need.get(line.resource) > most).then(|| (line.resource.to_owned(), most))
+        self.balances(queue).iter().find_map(|balance| {
+            let lent = self.pool(queue, balance.resource).map_or(0, |pool| pool.lent);
+            let most = balance.most.min(balance.own.saturating_add(lent));
+            (need.get(balance.resource) > most).then(|| (balance.resource.to_owned(), most))
         })
     }
 
     /// True if a queue's use and `more` are within its nominal quota.
     pub(super) fn is_nominal(&self, queue: &str, more: &Amounts) -> bool {
-        self.lines(queue).iter().all(|line| {
-            let more = more.get(line.resource);
-            more == 0 || line.used.saturating_add(more) <= line.nominal
+        self.balances(queue).iter().all(|balance| {
+            let more = more.get(balance.resource);
+            more == 0 || balance.used.saturating_add(more) <= balance.nominal
         })
     }
 
     /// What a queue uses beyond its nominal quota, of the resources in `of`.
     pub(super) fn borrowed(&self, queue: &str, of: &Amounts) -> Amounts {
-        let lines = self.lines(queue).iter().filter(|line| of.get(line.resource) > 0);
-        lines.map(|line| (line.resource, line.used.saturating_sub(line.nominal))).collect()
+        let balances = self.balances(queue).iter().filter(|balance| of.get(balance.resource) > 0);
+        balances.map(|balance| (balance.resource, balance.used.saturating_sub(balance.nominal))).collect()
     }
 
     /// True if a queue or its cohort uses more than there is.
     pub(super) fn is_beyond(&self, queue: &str) -> bool {
-        self.lines(queue).iter().any(|line| {
-            let pool_is_over = self.pool(queue, line.resource).is_some_and(|pool| pool.used > pool.lent);
-            line.used > line.most || pool_is_over
+        self.balances(queue).iter().any(|balance| {
+            let pool_is_over = self.pool(queue, balance.resource).is_some_and(|pool| pool.used > pool.lent);
+            balance.used > balance.most || pool_is_over
         })
     }
 
     /// True if a queue uses more than it may, since quotas were lowered.
     pub(super) fn is_over(&self, queue: &str) -> bool {
-        self.lines(queue).iter().any(|line| {
-            let pool_is_over = self.pool(queue, line.resource).is_some_and(|pool| pool.used > pool.lent);
-            line.used > line.most || pool_is_over && line.used > line.nominal
+        self.balances(queue).iter().any(|balance| {
+            let pool_is_over = self.pool(queue, balance.resource).is_some_and(|pool| pool.used > pool.lent);
+            balance.used > balance.most || pool_is_over && balance.used > balance.nominal
         })
     }
 
     /// The part that a queue uses of its cohort's quota, of the resource of which that part is largest, for its weight.
     pub(super) fn share(&self, queue: &str) -> u128 {
-        let share = |line: &Line<'_>| {
-            let whole = self.pool(queue, line.resource).map_or(line.nominal, |pool| pool.nominal);
-            (u128::from(line.used) << WHOLE_BITS).checked_div(u128::from(whole)).unwrap_or(0)
+        let share = |balance: &Balance<'_>| {
+            let whole = self.pool(queue, balance.resource).map_or(balance.nominal, |pool| pool.nominal);
+            (u128::from(balance.used) << WHOLE_BITS).checked_div(u128::from(whole)).unwrap_or(0)
         };
         let weight = self.accounts.get(queue).map_or(1, |account| account.queue.weight.max(1));
-        self.lines(queue).iter().map(share).max().unwrap_or(0) / u128::from(weight)
+        self.balances(queue).iter().map(share).max().unwrap_or(0) / u128::from(weight)
     }
 }

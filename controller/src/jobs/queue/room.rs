@@ -1,7 +1,7 @@
 //! Quota and nodes together: what a job needs to run is room in both.
 
 use super::facts::{Job, Role};
-use super::quota::{Books, Lack};
+use super::quota::{Lack, Ledger};
 use crate::jobs::plan::{self, Cluster, Gang, NodeIndex, Placement, Shortage, Want};
 use larder_kube::pod::amounts::Amounts;
 
@@ -24,7 +24,7 @@ pub(super) struct Fit {
 /// What is free: in the queues, and on the nodes.
 #[derive(Clone, Debug)]
 pub(super) struct Room<'a> {
-    pub(super) books: Books<'a>,
+    pub(super) ledger: Ledger<'a>,
     pub(super) cluster: Cluster<'a>,
 }
 
@@ -32,12 +32,12 @@ impl Room<'_> {
     /// Room for a job that waits: for its least pods, and for as many as it asks for.
     pub(super) fn find(&mut self, job: &Job) -> Result<Fit, Refusal> {
         let floor = job.floor();
-        if let Some(lack) = self.books.lack(&job.queue, &floor) {
+        if let Some(lack) = self.ledger.lack(&job.queue, &floor) {
             return Err(Refusal::Quota(lack));
         }
-        self.books.add(&job.queue, &floor);
+        self.ledger.add(&job.queue, &floor);
         let more = self.more(job, |_, role| role.wanted.saturating_sub(role.min));
-        self.books.remove(&job.queue, &floor);
+        self.ledger.remove(&job.queue, &floor);
         let gang = gang(job, |_, role| role.min, |at, _| more[at], Vec::new());
         let placement = plan::place(&mut self.cluster, &gang).map_err(Refusal::Nodes)?;
         let granted = placement.roles.iter().map(|nodes| nodes.len() as u32).collect();
@@ -46,7 +46,7 @@ impl Room<'_> {
 
     /// Room for the least pods of a job alone.
     pub(super) fn find_floor(&mut self, job: &Job) -> Result<Fit, Refusal> {
-        if let Some(lack) = self.books.lack(&job.queue, &job.floor()) {
+        if let Some(lack) = self.ledger.lack(&job.queue, &job.floor()) {
             return Err(Refusal::Quota(lack));
         }
         let gang = gang(job, |_, role| role.min, |_, _| 0, Vec::new());
@@ -80,13 +80,13 @@ impl Room<'_> {
         let mut more = Vec::with_capacity(job.roles.len());
         let mut taken = Amounts::default();
         for (at, role) in job.roles.iter().enumerate() {
-            let pods = asked(at, role).min(self.books.pods_left(&job.queue, &role.requests));
+            let pods = asked(at, role).min(self.ledger.pods_left(&job.queue, &role.requests));
             let amounts = role.requests.times(u64::from(pods));
-            self.books.add(&job.queue, &amounts);
+            self.ledger.add(&job.queue, &amounts);
             taken.add(&amounts, 1);
             more.push(pods);
         }
-        self.books.remove(&job.queue, &taken);
+        self.ledger.remove(&job.queue, &taken);
         more
     }
 
@@ -100,7 +100,7 @@ impl Room<'_> {
     /// Takes a placement with its quota.
     pub(super) fn take(&mut self, job: &Job, placement: &Placement) {
         self.take_nodes(job, placement);
-        self.books.add(&job.queue, &requests_of(job, placement));
+        self.ledger.add(&job.queue, &requests_of(job, placement));
     }
 
     /// Takes the nodes of a placement.
@@ -114,7 +114,7 @@ impl Room<'_> {
 
     /// The pods of a job that it has with `granted` and not with `kept` give their room back.
     pub(super) fn give(&mut self, job: &Job, granted: &[u32], kept: &[u32]) {
-        self.books.remove(&job.queue, &job.requests(|at, _| granted[at] - kept[at]));
+        self.ledger.remove(&job.queue, &job.requests(|at, _| granted[at] - kept[at]));
         for pod in job.pods.iter().filter(|pod| !pod.leaving) {
             if (kept[pod.role]..granted[pod.role]).contains(&pod.index)
                 && let Some(node) = self.cluster.find(&pod.node)

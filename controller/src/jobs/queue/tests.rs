@@ -1,4 +1,4 @@
-//! A made-up cluster of nodes with GPUs, where pods are bound as soon as their job starts.
+//! A fake cluster of nodes with GPUs, where pods are bound as soon as their job starts.
 
 use std::collections::BTreeMap;
 
@@ -6,6 +6,7 @@ use super::*;
 use crate::jobs::plan::NodeRoom;
 use crate::jobs::planned::Plan;
 use crate::objects::Node;
+use crate::time::Seconds;
 use larder_kube::pod::amounts::Amounts;
 
 mod events;
@@ -18,10 +19,10 @@ const GPU: &str = "nvidia.com/gpu";
 pub(super) struct World {
     pub(super) queues: Vec<Queue>,
     pub(super) jobs: Vec<Job>,
-    pub(super) left: Vec<LeftPod>,
+    pub(super) leftover: Vec<LeftoverPod>,
     nodes: Vec<Node>,
     gpus: u64,
-    pub(super) now: i64,
+    pub(super) now: Seconds,
     pub(super) last: BTreeMap<Key, Verdict>,
 }
 
@@ -54,7 +55,15 @@ impl World {
             node
         };
         let nodes = (0..nodes).map(node).collect();
-        Self { queues, jobs: Vec::new(), left: Vec::new(), nodes, gpus, now: 1_000_000, last: BTreeMap::new() }
+        Self {
+            queues,
+            jobs: Vec::new(),
+            leftover: Vec::new(),
+            nodes,
+            gpus,
+            now: Seconds(1_000_000),
+            last: BTreeMap::new(),
+        }
     }
 
     pub(super) fn submit(&mut self, job: Job) {
@@ -67,7 +76,7 @@ impl World {
                 let here = job.pods.iter().filter(|pod| pod.bound && pod.node == name);
                 here.map(|pod| job.roles[pod.role].requests.get(GPU)).sum()
             };
-            let left = self.left.iter().filter(|pod| pod.node == name).map(|pod| pod.requests.get(GPU));
+            let left = self.leftover.iter().filter(|pod| pod.node == name).map(|pod| pod.requests.get(GPU));
             self.jobs.iter().map(gpus).chain(left).sum()
         };
         let room = |node: &'_ Node| -> Amounts { [(GPU, used(&node.meta.key.name))].into_iter().collect() };
@@ -85,7 +94,7 @@ impl World {
     /// Decides, and has everything done but growth and the end of pods.
     pub(super) fn step(&mut self) {
         let rooms = self.rooms();
-        self.last = decide(&self.queues, &self.jobs, &self.left, &mut Cluster::new(&rooms), self.now);
+        self.last = decide(&self.queues, &self.jobs, &self.leftover, &mut Cluster::new(&rooms), self.now);
         for job in &mut self.jobs {
             match &self.last[&job.key] {
                 Verdict::Start { granted, nodes } => {

@@ -18,11 +18,8 @@ use super::names;
 pub struct Rendered<'a> {
     /// Its namespace.
     pub namespace: &'a str,
-    /// Its name.
     pub name: &'a str,
-    /// Its uid.
     pub uid: &'a str,
-    /// Its spec.
     pub job: &'a CheckedJob,
     /// Its type.
     pub kind: &'a CheckedType,

@@ -1,86 +1,92 @@
-//! A job in a queue of Kueue's: its Workload instead of a turn in Larder's queues.
+//! A job in a queue of Kueue: its Workload decides in place of Larder's queues.
 
 use larder_api::Phase;
-use larder_api::training_job::checked::Queueing;
+use larder_api::training_job::checked::CheckedJob;
 
-use super::{Actor, rendered};
-use crate::jobs::cluster_view::Scene;
+use super::Checked;
+use crate::jobs::cluster_view::ClusterView;
 use crate::jobs::kueue::decide::{Situation, abandon, admitted_places, decide};
 use crate::jobs::kueue::priority::Classes;
-use crate::jobs::kueue::wanted::{Asking, Wanted};
+use crate::jobs::kueue::wanted::{Asking, NoWorkload, Wanted};
 use crate::jobs::kueue::workload::JobWorkload;
 use crate::jobs::kueue::{messages, names};
 use crate::jobs::plan::{Cluster, Shortage, place};
+use crate::jobs::profile::Profile;
 use crate::jobs::queue::{Lack, Verdict, Waiting};
+use crate::jobs::render::Place;
+use crate::write::Write;
 use larder_kube::key::Key;
 
-impl<'a> Actor<'a> {
-    /// Its LocalQueue; `None` if Kueue has nothing to do with it.
-    pub(in crate::jobs) fn kueue_queue(&self) -> Option<&'a str> {
-        match &self.job?.queueing {
-            Queueing::Kueue(queue) => Some(queue),
-            Queueing::None | Queueing::Queue(_) => None,
-        }
-    }
+/// What Kueue's objects say about a job.
+#[derive(Default)]
+pub(super) struct KueueAnswer {
+    pub(super) verdict: Option<Verdict>,
+    /// For the job's Workload.
+    pub(super) writes: Vec<Write>,
+}
 
-    /// The Workload that has its name, and all that belong to it.
-    fn workloads<'s>(&self, scene: &Scene<'s>) -> Vec<&'s JobWorkload> {
+impl<'a> Checked<'a> {
+    /// The Workload that has the job's name for it, and all that belong to the job.
+    fn workloads<'s>(&self, view: &ClusterView<'s>) -> Vec<&'s JobWorkload> {
         let uid = &self.object.meta.uid;
         let own = Key::new(&self.key.namespace, &names::workload(&self.key.name, uid));
-        let owned = scene.kueue.of_jobs.get(uid).into_iter().flatten().filter(|key| **key != own);
-        [&own].into_iter().chain(owned).filter_map(|key| scene.kueue.of_job(key)).collect()
+        let owned = view.kueue.of_jobs.get(uid).into_iter().flatten().filter(|key| **key != own);
+        [&own].into_iter().chain(owned).filter_map(|key| view.kueue.of_job(key)).collect()
     }
 
-    /// Finds out where its pods may be. Without an admission, they may be nowhere.
-    pub(super) fn look_at_kueue(&mut self, scene: &Scene<'_>) {
-        let (Some(job), Some(profile)) = (self.job.filter(|_| self.kueue_queue().is_some()), &self.memory.profile)
-        else {
-            return;
-        };
-        let name = names::workload(&self.key.name, &self.object.meta.uid);
-        let workloads = self.workloads(scene);
-        let own =
-            workloads.iter().find(|workload| workload.meta.key.name == name && workload.is_of(&self.object.meta.uid));
-        let places = own.and_then(|own| admitted_places(job, own, &profile.pods, &scene.kueue.flavors));
-        self.places = places.filter(|_| scene.kueue.presence.is_there());
+    /// Where the pods of a job in a queue of Kueue may go; `None` without an admission.
+    pub(super) fn admitted_places(
+        &self,
+        view: &ClusterView<'_>,
+        job: &CheckedJob,
+        profile: &Profile,
+    ) -> Option<Vec<Place>> {
+        let uid = &self.object.meta.uid;
+        let name = names::workload(&self.key.name, uid);
+        let workloads = self.workloads(view);
+        let own = workloads.iter().find(|workload| workload.meta.key.name == name && workload.is_of(uid))?;
+        let places = admitted_places(job, own, &profile.pods, &view.kueue.flavors);
+        places.filter(|_| view.kueue.presence.is_there())
     }
 
-    /// Takes what Kueue has decided. `free` is the room that is left for it.
-    pub(in crate::jobs) fn hear_kueue(&mut self, scene: &Scene<'_>, free: &mut Cluster<'_>) {
-        let (Some(queue), Some(job)) = (self.kueue_queue(), self.job) else { return };
+    /// What Kueue decides about the job, and what it waits for; nothing if the job is not in one of its queues. Nodes that a
+    /// start or growth needs are taken from `free`, the room that Larder's queues have left.
+    pub(super) fn kueue_answer(&self, view: &ClusterView<'_>, free: &mut Cluster<'_>) -> KueueAnswer {
+        let (Some(queue), Some(job)) = (self.kueue_queue(), self.spec) else { return KueueAnswer::default() };
         if !self.can_step() || self.is_undecided() {
-            return;
+            return KueueAnswer::default();
         }
-        let version = scene.kueue.version;
+        let version = view.kueue.version;
         let waits = self.phase() == Phase::Queued;
-        if !scene.kueue.presence.is_there() {
-            if waits && self.refusal.is_none() {
-                let why = messages::absent(queue, scene.kueue.presence.is_unknown());
-                self.hear(scene, Verdict::Wait(Waiting { why, ..Waiting::default() }));
-            }
-            return;
+        let is_refused = self.eligibility.refusal().is_some();
+        if !view.kueue.presence.is_there() {
+            let verdict = (waits && !is_refused).then(|| {
+                let why = messages::absent(queue, view.kueue.presence.is_unknown());
+                Verdict::Wait(Waiting { why, ..Waiting::default() })
+            });
+            return KueueAnswer { verdict, writes: Vec::new() };
         }
-        let workloads = self.workloads(scene);
-        if waits && self.refusal.is_some() {
+        let workloads = self.workloads(view);
+        if waits && is_refused {
             let own = workloads.into_iter().filter(|workload| workload.is_of(&self.object.meta.uid));
-            self.for_kueue = own.filter_map(|workload| abandon(workload, version)).collect();
-            return;
+            let writes = own.filter_map(|workload| abandon(workload, version)).collect();
+            return KueueAnswer { verdict: None, writes };
         }
-        let pods = self.memory.profile.as_ref().map_or(&[][..], |profile| &profile.pods);
+        let pods = self.job_state.profile.as_ref().map_or(&[][..], |profile| &profile.pods);
         let wanted = || {
-            let kind = self.kind.ok_or_else(|| format!("there is no JobType {}", job.kind))?;
             let asking = Asking {
-                rendered: rendered(self.object, job, kind),
+                rendered: self.rendered().ok_or_else(|| NoWorkload::NoType(job.kind.clone()))?,
                 queue,
                 labels: &self.object.labels,
                 annotations: &self.object.annotations,
                 pods,
-                classes: &classes(scene),
+                classes: &classes(view),
             };
             Wanted::of(&asking, version)
         };
+        let state = &self.job_state.record.state;
         let decision = decide(&Situation {
-            now: scene.now,
+            now: view.now,
             version,
             name: &self.key.name,
             uid: &self.object.meta.uid,
@@ -88,35 +94,32 @@ impl<'a> Actor<'a> {
             queue,
             wanted: &wanted,
             pods,
-            state: &self.memory.record.state,
+            state,
             observed: &self.observed,
             workloads,
-            flavors: &scene.kueue.flavors,
+            flavors: &view.kueue.flavors,
         });
-        self.for_kueue = decision.writes;
-        let state = &self.memory.record.state;
-        if state.phase == Phase::Queued || state.holds_room() {
-            let verdict = self.with_nodes(scene, free, decision.verdict);
-            self.hear(scene, verdict);
-        }
+        let counts = state.phase == Phase::Queued || state.holds_room();
+        let verdict = counts.then(|| self.with_nodes(view, free, decision.verdict));
+        KueueAnswer { verdict, writes: decision.writes }
     }
 
-    /// A verdict of Kueue's with nodes, of which it knows nothing. Without room on them there is no start and no growth.
-    fn with_nodes(&self, scene: &Scene<'_>, free: &mut Cluster<'_>, verdict: Verdict) -> Verdict {
-        let state = &self.memory.record.state;
+    /// A verdict of Kueue with nodes, which Kueue does not choose. Without room on nodes the job neither starts nor grows.
+    fn with_nodes(&self, view: &ClusterView<'_>, free: &mut Cluster<'_>, verdict: Verdict) -> Verdict {
+        let state = &self.job_state.record.state;
         match verdict {
             Verdict::Start { granted, .. } => {
                 let waits =
                     |lacks: Lack, why: String| Verdict::Wait(Waiting { lacks, why, warm: true, ..Waiting::default() });
-                if let Some(why) = &self.shortage {
+                if let Some(why) = self.eligibility.shortage() {
                     let lacks = Lack::Namespace;
                     return Verdict::Wait(Waiting { lacks, why: why.clone(), ..Waiting::default() });
                 }
-                if let Some(until) = state.not_before.filter(|until| *until > scene.now) {
+                if let Some(until) = state.not_before.filter(|until| *until > view.now) {
                     return waits(Lack::Pause, messages::held_back(until));
                 }
                 let pods: Vec<Vec<u32>> = granted.iter().map(|pods| (0..*pods).collect()).collect();
-                match self.find(scene, free, &pods) {
+                match self.find(view, free, &pods) {
                     Ok(nodes) => Verdict::Start { granted, nodes },
                     Err(shortage) => {
                         let lacks = if shortage.is_for_ever() { Lack::Cluster } else { Lack::Nodes };
@@ -128,7 +131,7 @@ impl<'a> Actor<'a> {
                 let now = state.granted();
                 let more: Vec<Vec<u32>> =
                     now.iter().zip(&running.may_grow_to).map(|(now, most)| (*now..*most).collect()).collect();
-                if more.iter().any(|pods| !pods.is_empty()) && self.find(scene, free, &more).is_err() {
+                if more.iter().any(|pods| !pods.is_empty()) && self.find(view, free, &more).is_err() {
                     running.may_grow_to.iter_mut().zip(now).for_each(|(most, now)| *most = now.min(*most));
                 }
                 Verdict::Run(running)
@@ -137,9 +140,14 @@ impl<'a> Actor<'a> {
         }
     }
 
-    /// Nodes for these pods, by role and index, which are taken.
-    fn find(&self, scene: &Scene<'_>, free: &mut Cluster<'_>, pods: &[Vec<u32>]) -> Result<Vec<Vec<String>>, Shortage> {
-        let Some(gang) = self.gang(scene, free, pods).filter(|_| self.is_planned()) else { return Ok(Vec::new()) };
+    /// Finds and takes nodes for these pods, by role and index.
+    fn find(
+        &self,
+        view: &ClusterView<'_>,
+        free: &mut Cluster<'_>,
+        pods: &[Vec<u32>],
+    ) -> Result<Vec<Vec<String>>, Shortage> {
+        let Some(gang) = self.gang(view, free, pods).filter(|_| self.is_planned()) else { return Ok(Vec::new()) };
         let placement = place(free, &gang)?;
         let mut found = Vec::new();
         for (nodes, role) in placement.roles.iter().zip(&gang.roles) {
@@ -151,10 +159,10 @@ impl<'a> Actor<'a> {
 }
 
 /// The classes that priorities are of.
-fn classes(scene: &Scene<'_>) -> Classes {
-    let classes = &scene.jobs.classes;
+fn classes(view: &ClusterView<'_>) -> Classes {
+    let classes = &view.jobs.classes;
     Classes {
-        workloads: scene.kueue.classes.iter().map(|class| (class.meta.key.name.clone(), class.value)).collect(),
+        workloads: view.kueue.classes.iter().map(|class| (class.meta.key.name.clone(), class.value)).collect(),
         pods: classes.iter().map(|class| (class.meta.key.name.clone(), class.value)).collect(),
         default: classes.iter().find(|class| class.is_default).map(|class| class.meta.key.name.clone()),
     }

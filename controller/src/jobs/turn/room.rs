@@ -4,23 +4,24 @@ use std::collections::BTreeMap;
 
 use larder_api::Phase;
 
-use super::Actor;
-use crate::jobs::cluster_view::{Scene, Seen};
+use super::Checked;
+use crate::jobs::cluster_view::{ClusterView, Seen};
 use crate::jobs::machine::loss::{is_live, uses_quota};
 use crate::jobs::machine::{Pod, PodStage, Stage};
 use crate::jobs::plan::Cluster;
 use crate::jobs::queue::{HeldPod, Job};
+use crate::time::Seconds;
 
-impl Actor<'_> {
+impl Checked<'_> {
     /// The pods that hold room, or will.
-    pub(in crate::jobs) fn held(&self, scene: &Scene<'_>) -> Vec<HeldPod> {
-        let state = &self.memory.record.state;
+    pub(in crate::jobs) fn held(&self, view: &ClusterView<'_>) -> Vec<HeldPod> {
+        let state = &self.job_state.record.state;
         let there: BTreeMap<_, _> = self.pods.iter().map(|seen| (seen.pod.id, seen)).collect();
         let mut held = Vec::new();
         for (id, slot) in state.slots().filter(|(_, slot)| slot.stage == Stage::Placed || slot.stage == Stage::Seen) {
             let planned = slot.node.clone().unwrap_or_default();
             let pod = match there.get(&id) {
-                Some(seen) if !uses_quota(&seen.pod, scene.now) => continue,
+                Some(seen) if !uses_quota(&seen.pod, view.now) => continue,
                 Some(seen) => {
                     let bound = seen.pod.stage != PodStage::Pending;
                     let node = if bound { seen.object.node.clone() } else { planned };
@@ -32,7 +33,7 @@ impl Actor<'_> {
             held.push(pod);
         }
         // One that has no node may still be given one.
-        let is_stray = |seen: &&Seen<'_>| state.slot(seen.pod.id).is_none() && uses_quota(&seen.pod, scene.now);
+        let is_stray = |seen: &&Seen<'_>| state.slot(seen.pod.id).is_none() && uses_quota(&seen.pod, view.now);
         let strays = self.pods.iter().filter(is_stray);
         held.extend(strays.map(|seen| HeldPod {
             role: seen.pod.id.role,
@@ -45,9 +46,9 @@ impl Actor<'_> {
     }
 
     /// Takes the room of pods that have a node and are not bound yet.
-    pub(in crate::jobs) fn take_room(&self, scene: &Scene<'_>, free: &mut Cluster<'_>) {
-        let Some(profile) = &self.memory.profile else { return };
-        for held in self.held(scene).into_iter().filter(|held| !held.bound) {
+    pub(in crate::jobs) fn take_room(&self, view: &ClusterView<'_>, free: &mut Cluster<'_>) {
+        let Some(profile) = &self.job_state.profile else { return };
+        for held in self.held(view).into_iter().filter(|held| !held.bound) {
             if let Some(node) = free.find(&held.node) {
                 free.take(node, &profile.roles[held.role].requests, 1);
             }
@@ -55,35 +56,34 @@ impl Actor<'_> {
     }
 
     /// The job as queues see it; `None` if it neither waits for room nor has it, or Kueue decides about it.
-    pub(in crate::jobs) fn facts(&self, scene: &Scene<'_>) -> Option<Job> {
-        let state = &self.memory.record.state;
+    pub(in crate::jobs) fn queue_job(&self, view: &ClusterView<'_>) -> Option<Job> {
+        let state = &self.job_state.record.state;
         if self.kueue_queue().is_some() {
             return None;
         }
-        let waits =
-            state.phase == Phase::Queued && self.refusal.is_none() && self.is_tried && !self.observed.terms.suspend;
+        let waits = state.phase == Phase::Queued && self.eligibility.may_queue() && !self.observed.terms.suspend;
         if !waits && !state.holds_room() {
             return None;
         }
-        let (job, profile) = (self.job?, self.memory.profile.as_ref()?);
-        let is_stray = |pod: &Pod| state.slot(pod.id).is_none() && is_live(pod, scene.now);
+        let (job, profile) = (self.spec?, self.job_state.profile.as_ref()?);
+        let is_stray = |pod: &Pod| state.slot(pod.id).is_none() && is_live(pod, view.now);
         Some(Job {
             key: self.key.clone(),
-            queue: self.memory.queue.clone(),
-            priority: scene.priority(job),
-            created: self.object.meta.created,
+            queue: self.job_state.queue.clone(),
+            priority: view.priority(job),
+            created: Seconds(self.object.meta.created),
             roles: profile.roles.clone(),
-            datasets: self.datasets().into_iter().map(|key| (key.clone(), scene.bytes(&key))).collect(),
+            datasets: self.datasets().into_iter().map(|key| (key.clone(), view.bytes(&key))).collect(),
             topology_key: job.topology_key.clone().unwrap_or_default(),
             granted: state.granted(),
-            pods: self.held(scene),
-            unplaced: if self.is_planned() { self.unplaced(scene) } else { Vec::new() },
+            pods: self.held(view),
+            unplaced: if self.is_planned() { self.unplaced(view) } else { Vec::new() },
             replaces_live: self.observed.pods.iter().any(is_stray),
-            head_since: self.memory.record.head_since,
-            claims: self.memory.record.claims,
-            // It is the quota that it waits for.
-            not_before: state.not_before.filter(|_| self.shortage.is_none()),
-            shortage: self.shortage.clone(),
+            head_since: self.job_state.record.head_since,
+            claims: self.job_state.record.claims,
+            // A job whose namespace has used up its quota waits for the quota.
+            not_before: state.not_before.filter(|_| self.eligibility.shortage().is_none()),
+            shortage: self.eligibility.shortage().cloned(),
             ends: state.ends(&self.observed.terms),
         })
     }

@@ -1,9 +1,10 @@
 use super::*;
 use crate::kueue::objects::PodSet;
+use crate::time::Seconds;
 use larder_kube::key::Meta;
 
 /// 10:32 in the morning, at which the quota was reserved.
-const RESERVED: i64 = 1_767_263_520;
+const RESERVED: Seconds = Seconds(1_767_263_520);
 
 fn check(name: &str) -> Check {
     let meta = Meta { key: Key::cluster(name), uid: "c".into(), ..Meta::default() };

@@ -5,14 +5,15 @@ use larder_kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::read::Object;
+use crate::state::Object;
+use crate::time::Seconds;
 use crate::watch::News;
 use crate::write::Change;
 use larder_kube::kinds::Part;
 
 const SINGLE: &str = include_str!("../../../../deploy/components/jobs/types/single.yaml");
 
-const NOW: i64 = 2_000_000_000;
+const NOW: Seconds = Seconds(2_000_000_000);
 
 fn read(kind: Kind, mut value: Value) -> Object {
     value["metadata"]["resourceVersion"] = "1".into();
@@ -60,11 +61,11 @@ fn state(nodes: usize, jobs: usize) -> State {
 }
 
 fn phases(state: &State, phase: Phase) -> usize {
-    state.jobs.memories.values().filter(|memory| memory.record.state.phase == phase).count()
+    state.jobs.job_states.values().filter(|job_state| job_state.record.state.phase == phase).count()
 }
 
 /// A round at `now`, and the writes that it made.
-fn look(state: &mut State, now: i64) -> (Vec<Write>, Duration) {
+fn look(state: &mut State, now: Seconds) -> (Vec<Write>, Duration) {
     let started = Instant::now();
     state.round(now, &String::new, &mut Vec::new());
     let took = started.elapsed();
@@ -72,8 +73,8 @@ fn look(state: &mut State, now: i64) -> (Vec<Write>, Duration) {
 }
 
 fn accept(state: &mut State) {
-    for likeness in state.jobs.trials.keys().cloned().collect::<Vec<_>>() {
-        state.tried(&likeness, None);
+    for spec_hash in state.jobs.dry_runs.keys().cloned().collect::<Vec<_>>() {
+        state.dry_run_answered(&spec_hash, None);
     }
 }
 
@@ -82,8 +83,8 @@ fn jobs_alike_are_tried_once_and_admitted_together_with_their_status_before_thei
     let mut state = state(2, 20);
     let mut work = Vec::new();
     state.round(NOW, &String::new, &mut work);
-    let trials = work.iter().filter(|work| matches!(work, Work::Trial(_))).count();
-    assert_eq!((trials, state.jobs.ready.len()), (1, 0));
+    let dry_runs = work.iter().filter(|work| matches!(work, Work::DryRun(_))).count();
+    assert_eq!((dry_runs, state.jobs.ready.len()), (1, 0));
     accept(&mut state);
     state.round(NOW, &String::new, &mut Vec::new());
     assert_eq!((phases(&state, Phase::Starting), phases(&state, Phase::Queued)), (16, 4));
@@ -105,27 +106,29 @@ fn a_job_that_is_deleted_while_its_pods_are_being_made_uses_quota_until_that_end
     let mut state = state(2, 0);
     let queue = json!({"apiVersion": "larder.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "red", "uid": "uid-red"},
         "spec": {"namespaces": ["team-a"], "quota": {"nvidia.com/gpu": {"nominal": 1}}}});
-    state.apply(News::Changed(Kind::JobQueue, Box::new(read(Kind::JobQueue, queue))));
+    state.apply(News::Changed(Kind::JobQueue, read(Kind::JobQueue, queue)));
     let submit = |state: &mut State, name: &str| {
         let mut job = job(name);
         job["spec"]["queue"] = "red".into();
-        state.apply(News::Changed(Kind::TrainingJob, Box::new(read(Kind::TrainingJob, job))));
+        state.apply(News::Changed(Kind::TrainingJob, read(Kind::TrainingJob, job)));
         look(state, NOW);
         accept(state);
         look(state, NOW).0
     };
     let is_in = |state: &State, name: &str| {
-        state.jobs.memories.get(&Key::new("team-a", name)).map(|memory| memory.record.state.phase)
+        state.jobs.job_states.get(&Key::new("team-a", name)).map(|job_state| job_state.record.state.phase)
     };
     assert!(!submit(&mut state, "first").is_empty(), "its writes are under way");
     state.apply(News::Gone(Kind::TrainingJob, Key::new("team-a", "first"), 2));
     submit(&mut state, "second");
     assert_eq!(is_in(&state, "second"), Some(Phase::Queued));
-    let end = |state: &mut State| state.jobs.memories.values_mut().for_each(|memory| memory.end(true, true, None, NOW));
+    let end = |state: &mut State| {
+        state.jobs.job_states.values_mut().for_each(|job_state| job_state.end(true, true, None, NOW))
+    };
     end(&mut state);
     look(&mut state, NOW);
     assert_eq!(is_in(&state, "second"), Some(Phase::Queued), "they have not begun: others ended");
-    state.jobs.memories.values_mut().for_each(|memory| _ = memory.begin());
+    state.jobs.job_states.values_mut().for_each(|job_state| _ = job_state.begin());
     end(&mut state);
     look(&mut state, NOW);
     assert_eq!((is_in(&state, "first"), is_in(&state, "second")), (None, Some(Phase::Starting)));
@@ -138,19 +141,19 @@ fn answers_about_pods_of_jobs_that_are_gone_are_forgotten() {
         let mut job = job("train");
         job["metadata"]["uid"] = format!("uid-{at}").into();
         job["spec"]["roles"][0]["replicas"] = (at + 1).into();
-        state.apply(News::Changed(Kind::TrainingJob, Box::new(read(Kind::TrainingJob, job))));
+        state.apply(News::Changed(Kind::TrainingJob, read(Kind::TrainingJob, job)));
         look(&mut state, NOW);
         accept(&mut state);
         look(&mut state, NOW);
-        assert!(state.jobs.trials.len() <= 2, "{:?}", state.jobs.trials);
-        for memory in state.jobs.memories.values_mut() {
-            memory.begin();
-            memory.end(true, true, None, NOW);
+        assert!(state.jobs.dry_runs.len() <= 2, "{:?}", state.jobs.dry_runs);
+        for job_state in state.jobs.job_states.values_mut() {
+            job_state.begin();
+            job_state.end(true, true, None, NOW);
         }
         state.apply(News::Gone(Kind::TrainingJob, Key::new("team-a", "train"), 1));
     }
     look(&mut state, NOW);
-    assert!(state.jobs.trials.is_empty());
+    assert!(state.jobs.dry_runs.is_empty());
 }
 
 // SEMANTICS: J7
@@ -160,26 +163,26 @@ fn a_job_that_cannot_be_rendered_is_rendered_once_for_each_change() {
     let mut odd: Value = serde_yaml_ng::from_str(SINGLE).expect("a type");
     (odd["metadata"]["name"], odd["metadata"]["uid"]) = ("odd".into(), "uid-odd".into());
     odd["spec"]["environment"][0]["value"] = "{{ nothing if size == 5 }}".into();
-    state.apply(News::Changed(Kind::JobType, Box::new(read(Kind::JobType, odd))));
+    state.apply(News::Changed(Kind::JobType, read(Kind::JobType, odd)));
     let mut train = job("train");
     train["spec"]["type"] = "odd".into();
     let mut submit = |state: &mut State, generation: u32, replicas: u32| {
         train["metadata"]["generation"] = generation.into();
         train["spec"]["roles"][0]["replicas"] = replicas.into();
-        state.apply(News::Changed(Kind::TrainingJob, Box::new(read(Kind::TrainingJob, train.clone()))));
+        state.apply(News::Changed(Kind::TrainingJob, read(Kind::TrainingJob, train.clone())));
         look(state, NOW).0
     };
     let is_said = |writes: &[Write], why: &str| format!("{writes:?}").contains(why);
     assert!(is_said(&submit(&mut state, 1, 5), "does not fit the JobType odd"));
-    let memory = state.jobs.memories.values_mut().next().expect("a job");
-    memory.pending = None;
-    memory.unprofiled.as_mut().expect("remembered").1.why = "as was found before".to_owned();
+    let job_state = state.jobs.job_states.values_mut().next().expect("a job");
+    job_state.pending = None;
+    job_state.unprofiled.as_mut().expect("remembered").1.why = "as was found before".to_owned();
     assert!(is_said(&look(&mut state, NOW + 100).0, "as was found before"));
-    let memory = state.jobs.memories.values_mut().next().expect("a job");
-    memory.pending = None;
+    let job_state = state.jobs.job_states.values_mut().next().expect("a job");
+    job_state.pending = None;
     submit(&mut state, 2, 4);
-    let memory = state.jobs.memories.values_mut().next().expect("a job");
-    assert!(memory.profile.is_some() && memory.unprofiled.is_none());
+    let job_state = state.jobs.job_states.values_mut().next().expect("a job");
+    assert!(job_state.profile.is_some() && job_state.unprofiled.is_none());
 }
 
 #[test]
@@ -189,24 +192,24 @@ fn an_answer_is_about_the_pods_that_were_asked_about() {
         let mut job = job(name);
         job["metadata"]["generation"] = generation.into();
         job["spec"]["roles"][0]["template"]["spec"]["containers"][0]["image"] = image.into();
-        state.apply(News::Changed(Kind::TrainingJob, Box::new(read(Kind::TrainingJob, job))));
+        state.apply(News::Changed(Kind::TrainingJob, read(Kind::TrainingJob, job)));
         let mut work = Vec::new();
         state.round(NOW, &String::new, &mut work);
-        work.into_iter().find_map(|work| if let Work::Trial(likeness) = work { Some(likeness) } else { None })
+        work.into_iter().find_map(|work| if let Work::DryRun(spec_hash) = work { Some(spec_hash) } else { None })
     };
     let old = submit(&mut state, "first", 1, "old").expect("it is asked about");
     assert_eq!(submit(&mut state, "second", 1, "old"), None, "it is alike");
-    assert_eq!(state.trial(&old).expect("of these pods").len(), 1);
+    assert_eq!(state.dry_run(&old).expect("of these pods").len(), 1);
     let new = submit(&mut state, "first", 2, "new").expect("it is asked about");
-    state.tried(&old, Some("violates PodSecurity"));
-    assert!(matches!(&state.jobs.trials[&old], Trial::Refused(..)));
-    assert!(matches!(&state.jobs.trials[&new], Trial::Asked(_)), "nobody has answered yet");
+    state.dry_run_answered(&old, Some("violates PodSecurity"));
+    assert!(matches!(&state.jobs.dry_runs[&old], DryRun::Refused(..)));
+    assert!(matches!(&state.jobs.dry_runs[&new], DryRun::Asked(_)), "nobody has answered yet");
     // Of the old pods another job is to ask.
-    assert!(state.trial(&old).is_none() && !state.jobs.trials.contains_key(&old));
+    assert!(state.dry_run(&old).is_none() && !state.jobs.dry_runs.contains_key(&old));
     let mut work = Vec::new();
     state.round(NOW + 1, &String::new, &mut work);
-    assert!(work.contains(&Work::Trial(old.clone())), "{work:?}");
-    assert_eq!(state.jobs.trials[&old].asker(), Some(&Key::new("team-a", "second")));
+    assert!(work.contains(&Work::DryRun(old.clone())), "{work:?}");
+    assert_eq!(state.jobs.dry_runs[&old].asker(), Some(&Key::new("team-a", "second")));
 }
 
 // SEMANTICS: J2
@@ -218,14 +221,14 @@ fn pods_of_an_earlier_job_have_names_that_a_job_which_was_invalid_at_first_does_
         "ownerReferences": [{"apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob", "name": "train", "uid": "uid-earlier",
             "controller": true}]},
         "spec": {"containers": []}, "status": {"phase": "Running"}});
-    state.apply(News::Changed(Kind::Pod, Box::new(read(Kind::Pod, pod))));
+    state.apply(News::Changed(Kind::Pod, read(Kind::Pod, pod)));
     let mut train = job("train");
     let roles = std::mem::replace(&mut train["spec"]["roles"], json!([]));
     let mut submit = |state: &mut State, generation: u32, roles: Value| {
         (train["metadata"]["generation"], train["spec"]["roles"]) = (generation.into(), roles);
-        state.apply(News::Changed(Kind::TrainingJob, Box::new(read(Kind::TrainingJob, train.clone()))));
+        state.apply(News::Changed(Kind::TrainingJob, read(Kind::TrainingJob, train.clone())));
         look(state, NOW);
-        state.jobs.memories.values_mut().for_each(|memory| memory.pending = None);
+        state.jobs.job_states.values_mut().for_each(|job_state| job_state.pending = None);
         accept(state);
         look(state, NOW).0
     };
@@ -245,8 +248,8 @@ fn a_round_of_a_thousand_jobs() {
     accept(&mut state);
     let (writes, took) = look(&mut state, NOW);
     println!("admitted, {} writes: {took:?}", writes.len());
-    for memory in state.jobs.memories.values_mut() {
-        memory.end(true, true, None, NOW);
+    for job_state in state.jobs.job_states.values_mut() {
+        job_state.end(true, true, None, NOW);
     }
     for at in 1..4 {
         println!("nothing new: {:?}", look(&mut state, NOW + at).1);

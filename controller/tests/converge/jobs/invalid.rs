@@ -127,7 +127,7 @@ async fn a_job_that_is_suspended_from_the_start_is_checked_like_any_other() {
         tokio::time::sleep(Duration::from_secs(100)).await;
     }
     world.api.allow();
-    world.until("nothing speaks against it", |api| condition(api, "slow", "Valid").0 == "True").await;
+    world.until("the job is valid", |api| condition(api, "slow", "Valid").0 == "True").await;
     world.until("nor against its pods", |api| condition(api, "no-pod", "Valid").0 == "True").await;
 }
 
@@ -141,7 +141,7 @@ async fn a_job_about_whose_pods_the_api_server_says_nothing_says_that() {
     world.api.put("trainingjobs", job("train", "single", &[("worker", 1)]));
     world.api.put("trainingjobs", job("train-too", "single", &[("worker", 1)]));
     world.api.put("trainingjobs", job("other", "single", &[("worker", 2)]));
-    let why = format!("the API server has not said yet whether it takes its pods: {said}");
+    let why = format!("the API server has not answered yet whether it accepts the job's pods: {said}");
     for controller in 1..3 {
         tokio::time::sleep(Duration::from_secs(5)).await;
         for name in ["train", "train-too"] {
@@ -164,7 +164,7 @@ async fn a_pod_that_is_refused_after_all_is_named_and_made_once_it_is_admitted()
     world.api.deny("POST team-a/pods/train", 403);
     world.start();
     world.api.put("trainingjobs", job("train", "single", &[("worker", 1)]));
-    world.until("it says so", |api| waiting_for(api, "train").contains("refuses an object of it: Pod")).await;
+    world.until("it says so", |api| waiting_for(api, "train").contains("rejects one of the job's objects: Pod")).await;
     world.api.allow();
     world.until("it is done", |api| phase(api, "train") == "Succeeded").await;
 }

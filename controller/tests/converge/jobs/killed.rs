@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::api::{Api, Dies};
+use super::super::api::{Api, Dies, serve_jobs};
 use super::super::kubelet::set_fates;
 use super::super::{World, assert_same, end_state};
 use super::{job, phase, pods};
@@ -65,12 +65,12 @@ async fn a_refusal_to_read_that_passes_makes_the_controller_forget_nothing() {
     world.api.put("trainingjobs", job("train", "single", &[("worker", 1)]));
     world.until("it runs", |api| phase(api, "train") == "Running").await;
     tokio::time::sleep(Duration::from_secs(120)).await;
-    world.api.serve_jobs(false);
+    serve_jobs(&world.api, false);
     world.api.break_watches(&["jobtypes"]);
     tokio::time::sleep(Duration::from_secs(1)).await;
     world.api.break_watches(&[]);
     tokio::time::sleep(Duration::from_secs(15)).await;
-    world.api.serve_jobs(true);
+    serve_jobs(&world.api, true);
     world.api.delete("pods", "team-a", "train-worker-0-1");
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(pods(&world.api), ["train-worker-0-2"]);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::super::api::{Api, Dies};
+use super::super::api::{Api, Dies, serve_kueue};
 use super::super::kubelet::set_fates;
 use super::super::{World, assert_same, end_state};
 use super::{condition, job, nodes_of, phase, pods, waiting_for};
@@ -14,7 +14,7 @@ const FINALIZER: &str = "kueue.x-k8s.io/resource-in-use";
 
 /// Kueue, with a flavor of one node.
 fn install(api: &Api) {
-    api.serve_kueue(true);
+    serve_kueue(api, true);
     api.put(
         "resourceflavors",
         json!({"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "ResourceFlavor", "metadata": {"name": "h100"},
@@ -324,7 +324,9 @@ async fn a_job_that_kueue_cannot_take_says_why() {
     world.api.deny("POST team-a/workloads", 403);
     world.api.put("trainingjobs", queued("denied", "pytorch", &[("worker", 2)]));
     world
-        .until("it says so, too", |api| waiting_for(api, "denied").contains("refuses an object of it: Workload"))
+        .until("it says so, too", |api| {
+            waiting_for(api, "denied").contains("rejects one of the job's objects: Workload")
+        })
         .await;
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::super::World;
-use super::super::api::Api;
+use super::super::api::{Api, serve_gangs};
 use super::super::kubelet::{failed, set_fates};
 use super::{condition, job, phase, pods, waiting_for};
 
@@ -20,7 +20,7 @@ fn group_of(pod: &Value) -> Value {
 impl World {
     fn with_gangs() -> Self {
         let world = Self::with_jobs(2);
-        world.api.serve_gangs(true);
+        serve_gangs(&world.api, true);
         world
     }
 }
@@ -85,10 +85,10 @@ async fn native_is_refused_where_it_cannot_be_had_and_auto_is_planned() {
     world
         .until("it is refused", |api| condition(api, "native", "Valid") == ("False".into(), "GangRefused".into()))
         .await;
-    let why = "spec.gang.backend native: this cluster serves no PodGroups (scheduling.k8s.io/v1beta1, off by default); \
+    let why = "spec.gang.backend is native, but this cluster serves no PodGroups (scheduling.k8s.io/v1beta1, off by default); \
                use builtin or auto";
     assert_eq!(waiting_for(&world.api, "native"), why);
-    world.api.serve_gangs(true);
+    serve_gangs(&world.api, true);
     world.until("it is done", |api| phase(api, "native") == "Succeeded").await;
     world.rest().await;
     let mut near = native;
@@ -101,7 +101,7 @@ async fn native_is_refused_where_it_cannot_be_had_and_auto_is_planned() {
 #[tokio::test(start_paused = true)]
 async fn pods_whose_group_the_api_server_drops_are_planned() {
     let mut world = World::with_jobs(2);
-    world.api.serve_gangs(false);
+    serve_gangs(&world.api, false);
     set_fates(&world.api, &[("first-worker-1-1", "pending"), ("first", "running")]);
     world.start();
     world.api.put("trainingjobs", job("first", "pytorch", &[("worker", 2)]));
@@ -153,7 +153,7 @@ async fn a_gang_that_is_never_bound_gives_its_room_back_and_is_tried_again_after
     tokio::time::sleep(Duration::from_secs(290)).await;
     assert_eq!(pods(&world.api).len(), 2, "it may take some minutes");
     world.until("it gives up for now", |api| phase(api, "train") == "Queued" && pods(api).is_empty()).await;
-    let why = "2 pods were not bound in time: claim \"scratch\" not found; it is tried again at ";
+    let why = "2 pods were not bound in time: claim \"scratch\" not found; it is retried at ";
     world.until("it says why", |api| waiting_for(api, "train").starts_with(why)).await;
     assert_eq!(condition(&world.api, "train", "Placed"), ("False".into(), "NotBoundInTime".into()));
     let record = || {

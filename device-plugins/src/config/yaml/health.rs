@@ -6,31 +6,37 @@ use std::time::Duration;
 use larder_dataset::size::parse_duration;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
+use serde_saphyr::Spanned;
 
-use crate::config::document::At;
+use crate::config::document::{Shape, refuse};
 use crate::config::refusal::Refusal;
 use crate::config::settings::{HealthConfig, XidAction};
 
-/// A device that comes back later than that is for people to look at.
+/// A longer time is a mistake: someone has to look at a device that is out of service for a week.
 const TIME_MOST: Duration = Duration::from_secs(7 * 24 * 3600);
 
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default, expecting = "a mapping of times and `xids`")]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct Entry {
-    port_down: Option<String>,
-    port_up: Option<String>,
-    gpu_quiet: Option<String>,
-    nvml_unknown: Option<String>,
+    port_down: Option<Spanned<String>>,
+    port_up: Option<Spanned<String>>,
+    gpu_quiet: Option<Spanned<String>>,
+    nvml_unknown: Option<Spanned<String>>,
     xids: Xids,
 }
 
-pub(super) fn read(entry: Entry, at: &At) -> Result<HealthConfig, Refusal> {
+impl Shape for Entry {
+    const SHAPE: &'static str = "a mapping of times and `xids`";
+}
+
+pub(super) fn read(entry: Entry) -> Result<HealthConfig, Refusal> {
     let default = HealthConfig::default();
-    let time = |text: Option<String>, name: &'static str, default: Duration| {
-        let Some(text) = text else { return Ok(default) };
-        let wrong = |why: String| at.key(name).refuse(format!("{name}: {why}"));
-        match parse_duration(&text) {
-            Ok(time) if time > TIME_MOST => Err(wrong(format!("`{text}` is too long; write 7d at most"))),
+    let time = |written: Option<Spanned<String>>, name: &'static str, default: Duration| {
+        let Some(written) = written else { return Ok(default) };
+        let wrong = |why: String| refuse(&written, format!("{name}: {why}"));
+        let text = &written.value;
+        match parse_duration(text) {
+            Ok(time) if time > TIME_MOST => Err(wrong(format!("`{text}` is too long; write at most 7d"))),
             Ok(time) => Ok(time),
             Err(why) => Err(wrong(why)),
         }
@@ -61,9 +67,12 @@ impl<'de> Deserialize<'de> for Xids {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Xids, A::Error> {
                 let mut xids: Vec<(u64, XidAction)> = Vec::new();
-                while let Some((xid, action)) = map.next_entry()? {
+                while let Some(key) = map.next_key::<String>()? {
+                    let xid =
+                        key.parse().map_err(|_| A::Error::custom(format!("`{key}` is not the number of an Xid")))?;
+                    let action = map.next_value()?;
                     if xids.iter().any(|(old, _)| *old == xid) {
-                        return Err(A::Error::custom(format!("Xid {xid} is there twice: remove one of them")));
+                        return Err(A::Error::custom(format!("Xid {xid} is listed twice: remove one of them")));
                     }
                     xids.push((xid, action));
                 }
@@ -71,6 +80,7 @@ impl<'de> Deserialize<'de> for Xids {
             }
         }
 
-        from.deserialize_map(Actions)
+        // Any shape, so that the error names the expected mapping.
+        from.deserialize_any(Actions)
     }
 }

@@ -1,61 +1,61 @@
 //! `select` of a resource.
 
 use serde::Deserialize;
+use serde_saphyr::Spanned;
 
-use crate::config::document::At;
+use crate::config::document::{Shape, refuse};
 use crate::config::refusal::Refusal;
 use crate::config::settings::{Kind, Select};
-use crate::config::values;
+use crate::config::values::{self, Items};
 
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default, expecting = "a mapping of selectors")]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct Entry {
-    vendors: Option<Vec<String>>,
+    vendors: Option<Spanned<Items>>,
     #[serde(rename = "deviceIDs")]
-    device_ids: Option<Vec<String>>,
-    drivers: Option<Vec<String>>,
-    if_names: Option<Vec<String>>,
-    link_types: Option<Vec<String>>,
-    models: Option<Vec<String>>,
-    uuids: Option<Vec<String>>,
+    device_ids: Option<Spanned<Items>>,
+    drivers: Option<Spanned<Items>>,
+    if_names: Option<Spanned<Items>>,
+    link_types: Option<Spanned<Items>>,
+    models: Option<Spanned<Items>>,
+    uuids: Option<Spanned<Items>>,
 }
 
-/// A selector that is written names something, and fits the kind.
-pub(super) fn read(entry: Entry, kind: Kind, at: &At) -> Result<Select, Refusal> {
-    let list = |list: Option<Vec<String>>, name: &'static str, kinds: &[Kind]| {
-        let at = at.key(name);
-        match list {
-            None => Ok((Vec::new(), at)),
-            Some(_) if !kinds.contains(&kind) => {
-                let devices = if kind == Kind::Rdma { "GPUs" } else { "HCAs" };
-                Err(at.refuse(format!(
-                    "`{name}` is a selector of {devices}, which this resource does not have: remove it"
-                )))
-            }
-            Some(list) if list.is_empty() => {
-                Err(at.refuse(format!("`{name}` is empty and would select nothing: name something, or remove it")))
-            }
-            Some(list) => Ok((list, at)),
+impl Shape for Entry {
+    const SHAPE: &'static str = "a mapping of selectors";
+}
+
+/// Checks that each selector has items and fits the kind.
+pub(super) fn read(entry: Entry, kind: Kind) -> Result<Select, Refusal> {
+    let list = |list: Option<Spanned<Items>>, name: &'static str, kinds: &[Kind]| match list {
+        None => Ok(Vec::new()),
+        Some(list) if !kinds.contains(&kind) => {
+            let devices = if kind == Kind::Rdma { "GPUs" } else { "HCAs" };
+            Err(refuse(&list, format!("`{name}` selects {devices}, which this resource does not have: remove it")))
         }
+        Some(list) if list.value.is_empty() => {
+            Err(refuse(&list, format!("`{name}` is empty and would select nothing: add an item, or remove it")))
+        }
+        Some(list) => Ok(list.value),
     };
     const HCAS: [Kind; 2] = [Kind::Rdma, Kind::Rail];
     const GPUS: [Kind; 3] = [Kind::Gpu, Kind::Mig, Kind::Rail];
     const ALL: [Kind; 4] = [Kind::Gpu, Kind::Mig, Kind::Rdma, Kind::Rail];
-    let (vendors, vendors_at) = list(entry.vendors, "vendors", &HCAS)?;
-    let (device_ids, device_ids_at) = list(entry.device_ids, "deviceIDs", &HCAS)?;
-    let (drivers, drivers_at) = list(entry.drivers, "drivers", &HCAS)?;
-    let (if_names, if_names_at) = list(entry.if_names, "ifNames", &HCAS)?;
-    let (link_types, link_types_at) = list(entry.link_types, "linkTypes", &HCAS)?;
-    let (models, models_at) = list(entry.models, "models", &GPUS)?;
-    let (uuids, uuids_at) = list(entry.uuids, "uuids", &ALL)?;
+    let vendors = list(entry.vendors, "vendors", &HCAS)?;
+    let device_ids = list(entry.device_ids, "deviceIDs", &HCAS)?;
+    let drivers = list(entry.drivers, "drivers", &HCAS)?;
+    let if_names = list(entry.if_names, "ifNames", &HCAS)?;
+    let link_types = list(entry.link_types, "linkTypes", &HCAS)?;
+    let models = list(entry.models, "models", &GPUS)?;
+    let uuids = list(entry.uuids, "uuids", &ALL)?;
     Ok(Select {
-        vendors: values::pci_numbers(vendors, &vendors_at)?,
-        device_ids: values::pci_numbers(device_ids, &device_ids_at)?,
-        drivers: values::names(drivers, &drivers_at)?,
-        if_names: values::names(if_names, &if_names_at)?,
-        link_types: values::link_types(link_types, &link_types_at)?,
-        models: values::names(models, &models_at)?,
-        uuids: values::each(uuids, &uuids_at, |text| uuid(text, kind))?,
+        vendors: values::pci_numbers(vendors)?,
+        device_ids: values::pci_numbers(device_ids)?,
+        drivers: values::names(drivers)?,
+        if_names: values::names(if_names)?,
+        link_types: values::link_types(link_types)?,
+        models: values::names(models)?,
+        uuids: values::each(uuids, |text| uuid(text, kind))?,
     })
 }
 

@@ -10,7 +10,7 @@ fn of(claim: serde_json::Value) -> Result<Vec<String>, String> {
 }
 
 #[test]
-fn what_others_gave_to_the_claim_is_not_ours() {
+fn devices_of_other_drivers_in_a_claim_are_ignored() {
     let mut mixed = claim("u1", &[("gpu", "gpu-0"), ("net", "eth0"), ("hca/fast", "hca-0")]);
     let results = &mut mixed["status"]["allocation"]["devices"]["results"];
     results[1]["driver"] = json!("net.example.com");
@@ -20,29 +20,29 @@ fn what_others_gave_to_the_claim_is_not_ours() {
 }
 
 #[test]
-fn a_claim_that_is_not_what_the_kubelet_asked_for_is_refused() {
+fn a_claim_that_differs_from_the_kubelets_request_is_refused() {
     let with = |path: &str, value: serde_json::Value| {
         let mut claim = claim("u1", &[("gpu", "gpu-0")]);
         *claim.pointer_mut(path).unwrap() = value;
         of(claim).unwrap_err()
     };
     let result = "/status/allocation/devices/results/0";
-    assert_eq!(with("/metadata/uid", json!("u2")), "the claim was deleted, and made again as \"u2\"");
-    let nothing = "nothing of devices.larder.dev is allocated to the claim";
+    assert_eq!(with("/metadata/uid", json!("u2")), "the claim was deleted and created again as \"u2\"");
+    let nothing = "no device of devices.larder.dev is allocated to the claim";
     assert_eq!(with("/status", json!({})), nothing);
     assert_eq!(with("/status/allocation", json!({})), nothing);
     assert_eq!(with("/status/allocation/devices/results", json!([])), nothing);
     assert_eq!(with(&format!("{result}/driver"), json!("x.dev")), nothing);
     let elsewhere = with(&format!("{result}/pool"), json!("n2"));
-    assert_eq!(elsewhere, "device gpu-0 of pool n2 is not of this node, n1");
+    assert_eq!(elsewhere, "device gpu-0 of pool n2 is not on this node, n1");
     for request in ["", "../x", "a b", "A", "a-", "*", "/x", &"a".repeat(64)] {
         let why = with(&format!("{result}/request"), json!(request));
-        assert_eq!(why, format!("{request:?} is no name of a request"));
+        assert_eq!(why, format!("{request:?} is not a request name"));
     }
 }
 
 #[test]
-fn parameters_for_us_are_refused_and_those_for_others_are_none_of_ours() {
+fn parameters_for_this_driver_are_refused_and_others_ignored() {
     let with = |config: serde_json::Value| {
         let mut claim = claim("u1", &[("gpu", "gpu-0")]);
         claim["status"]["allocation"]["devices"]["config"] = config;
@@ -55,7 +55,7 @@ fn parameters_for_us_are_refused_and_those_for_others_are_none_of_ours() {
         assert_eq!(with(none_of_ours), sound);
     }
     let refused = |of: &str| {
-        let remove = format!("remove those for it from the `config` of the {of}, and make the claim again");
+        let remove = format!("remove them from the `config` of the {of} and create the claim again");
         Err(format!("devices.larder.dev takes no parameters: {remove}"))
     };
     assert_eq!(with(json!([others, ours])), refused("claim"));

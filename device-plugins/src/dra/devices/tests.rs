@@ -77,14 +77,14 @@ fn the_devices_of_a_rail_are_two_that_find_each_other() {
 }
 
 #[test]
-fn a_slice_of_a_gpu_is_where_its_gpu_is() {
+fn a_slice_has_the_location_of_its_gpu() {
     let mut machine = (*samples::view().machine).clone();
-    machine.gpus[1].slices = vec![MigSlice {
+    machine.gpus[1].mig = Some(vec![MigSlice {
         uuid: "MIG-5".into(),
         profile: "1g.10gb".into(),
         memory_bytes: 10 << 30,
         ..MigSlice::default()
-    }];
+    }]);
     let mut resource = samples::resource("larder.dev/mig", Kind::Mig, 1, &[DeviceKey::Slice("MIG-5".into())]);
     resource.config.mode = Mode::Dra;
     let view = View { machine: machine.into(), resources: [resource].into(), ..View::default() };
@@ -107,16 +107,16 @@ fn a_device_out_of_service_is_tainted_and_one_that_is_held_is_left_out() {
     assert_eq!(serde_json::to_value(&devices[0]).unwrap()["taints"], taint);
     // It is in service as soon as nothing holds it, and not a moment later.
     assert_eq!(devices[1].taints, None);
-    let names = |withheld: &[DeviceKey]| -> Vec<String> {
-        let withheld = withheld.iter().cloned().collect();
-        super::devices(&view, &withheld).into_iter().map(|device| device.name).collect()
+    let names = |held_back: &[DeviceKey]| -> Vec<String> {
+        let held_back = held_back.iter().cloned().collect();
+        super::devices(&view, &held_back).into_iter().map(|device| device.name).collect()
     };
     assert_eq!(names(&[samples::gpu(1)]), ["gpu-0"]);
     assert_eq!(names(&[samples::gpu(0), samples::gpu(1)]), [""; 0]);
 }
 
 #[test]
-fn what_is_not_known_is_left_out_and_what_is_long_is_cut() {
+fn unknown_attributes_are_omitted_and_long_ones_are_cut() {
     let mut machine = (*samples::view().machine).clone();
     machine.gpus[0].model = "ä".repeat(40);
     machine.gpus[0].place.root = String::new();

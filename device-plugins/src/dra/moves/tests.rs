@@ -25,8 +25,8 @@ fn held(resources: &[Resource], ids: &[(&str, &str)]) -> Held {
     Held::of(resources, &ListPodResourcesResponse { pod_resources: vec![pod] }, &Uids::default())
 }
 
-fn names(withheld: &Withheld) -> Vec<String> {
-    withheld.iter().map(|(device, why)| format!("{device}: {why}")).collect()
+fn names(held_back: &HeldBack) -> Vec<String> {
+    held_back.iter().map(|(device, why)| format!("{device}: {why}")).collect()
 }
 
 // SEMANTICS: D26
@@ -37,18 +37,19 @@ fn a_name_waits_for_the_pods_that_hold_it_and_for_the_kubelet_to_forget_it() {
     let resources = moves.resources(&dra);
     let holds = held(&resources, &[("larder.dev/gpu", "GPU-1")]);
     let counted = node(&[("larder.dev/gpu", "2"), ("larder.dev/hca", "4")]);
-    let kubelet = "the kubelet still counts larder.dev/gpu of the device plugin, for five minutes or until it restarts";
-    let pod = "pod team/p holds it as larder.dev/gpu by the device plugin";
+    let kubelet =
+        "the kubelet still counts larder.dev/gpu of the device plugin, for up to five minutes or until it restarts";
+    let pod = "pod team/p holds it as larder.dev/gpu through the device plugin";
     let both = [format!("GPU-0: {kubelet}"), format!("GPU-1: {pod}")];
     assert_eq!(names(&moves.settle(&dra, &counted, &holds)), both);
     assert!(moves.see(&dra));
     // The kubelet says 0 for a while, and then nothing.
     let forgotten = node(&[("larder.dev/gpu", "0"), ("larder.dev/hca", "4")]);
     assert_eq!(names(&moves.settle(&dra, &forgotten, &holds)), [both[1].clone()]);
-    assert_eq!(moves.settle(&dra, &forgotten, &Held::default()), Withheld::new());
+    assert_eq!(moves.settle(&dra, &forgotten, &Held::default()), HeldBack::new());
     // From now on nobody is asked.
     assert!(!moves.see(&dra));
-    assert_eq!(moves.settle(&dra, &Node::default(), &Held::default()), Withheld::new());
+    assert_eq!(moves.settle(&dra, &Node::default(), &Held::default()), HeldBack::new());
     // Once more the plugin's, and back.
     assert!(!moves.see(&view(Mode::Plugin, Mode::Plugin)));
     assert!(moves.see(&dra));
@@ -65,6 +66,6 @@ fn a_device_that_a_pod_holds_by_another_name_waits_too() {
     dra.resources = resources.into();
     assert!(moves.see(&dra));
     let holds = held(&moves.resources(&dra), &[("larder.dev/gpu", "GPU-1")]);
-    let withheld = moves.settle(&dra, &node(&[("larder.dev/gpu", "2")]), &holds);
-    assert_eq!(withheld.into_keys().collect::<Vec<_>>(), [samples::gpu(1)]);
+    let held_back = moves.settle(&dra, &node(&[("larder.dev/gpu", "2")]), &holds);
+    assert_eq!(held_back.into_keys().collect::<Vec<_>>(), [samples::gpu(1)]);
 }

@@ -116,7 +116,7 @@ fn the_file_says_what_was_prepared() {
 }
 
 #[test]
-fn the_file_of_a_claim_is_as_it_was() {
+fn the_file_of_a_claim_is_the_golden_file() {
     let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/claim-file.dra");
     let text = String::from_utf8(prepared(&rails(), &PAIRS[..2], &[]).1.encode().unwrap()).unwrap();
     if std::env::var_os("LARDER_WRITE_GOLDEN").is_some() {

@@ -63,7 +63,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn slices_follow_the_view_and_whoever_changes_them() {
+async fn slices_follow_the_view_and_repair_foreign_changes() {
     let mut world = World::new();
     let (dra, plugin) = (view(Mode::Dra, Mode::Dra), view(Mode::Plugin, Mode::Plugin));
     assert!(world.look(&dra).await);
@@ -98,9 +98,8 @@ async fn a_name_that_comes_from_the_plugin_is_offered_when_that_has_let_go_of_it
     world.hold(&[("larder.dev/gpu", "GPU-1")]);
     assert!(!world.look(&dra).await);
     assert_eq!((world.api.devices(), world.api.writes()), (Vec::new(), Vec::new()));
-    let kubelet =
-        "GPU-0: the kubelet still counts larder.dev/gpu of the device plugin, for five minutes or until it restarts";
-    let pod = "GPU-1: pod team/p holds it as larder.dev/gpu by the device plugin";
+    let kubelet = "GPU-0: the kubelet still counts larder.dev/gpu of the device plugin, for up to five minutes or until it restarts";
+    let pod = "GPU-1: pod team/p holds it as larder.dev/gpu through the device plugin";
     assert_eq!(world.marks().unwrap(), [kubelet, pod]);
     world.api.lock().capacity = json!({"larder.dev/gpu": "0"});
     assert!(!world.look(&dra).await);
@@ -121,7 +120,7 @@ async fn a_name_that_comes_from_the_plugin_is_offered_when_that_has_let_go_of_it
 
 // SEMANTICS: D26
 #[tokio::test]
-async fn nothing_is_written_while_it_is_not_known_what_pods_hold() {
+async fn nothing_is_written_while_the_allocated_devices_are_unknown() {
     let mut world = World::new();
     let dra = view(Mode::Dra, Mode::Plugin);
     assert!(world.look(&dra).await);
@@ -130,7 +129,10 @@ async fn nothing_is_written_while_it_is_not_known_what_pods_hold() {
     world.publisher.settings.pods = Arc::new(Pods::new(&world.folder.path().join("away")));
     let faulty = with_faults(dra, &[(samples::gpu(0), Reason::GpuFault)]);
     let error = format!("{:#}", world.publisher.look(&faulty).await.unwrap_err());
-    assert!(error.starts_with("it is not known what pods hold by the device plugin: ask the kubelet at"), "{error}");
+    assert!(
+        error.starts_with("cannot list devices allocated through the device plugin: ask the kubelet at"),
+        "{error}"
+    );
     assert_eq!(world.api.writes(), [""; 0]);
     world.hold(&[]);
     assert!(world.look(&faulty).await);
@@ -170,7 +172,7 @@ async fn a_device_that_a_claim_still_has_is_kept_from_the_plugin() {
 }
 
 #[tokio::test]
-async fn a_write_that_fails_is_made_up_for() {
+async fn a_failed_write_is_repeated() {
     let mut world = World::new();
     let dra = view(Mode::Dra, Mode::Dra);
     for (verb, code) in [("POST", 403), ("POST", 500), ("GET /apis/resource.k8s.io/v1/resourceslices", 404)] {

@@ -30,7 +30,7 @@ async fn dial(socket: &Path) -> Channel {
 }
 
 #[tokio::test]
-async fn the_kubelet_finds_the_driver_again_whoever_removes_its_sockets() {
+async fn removed_sockets_of_the_driver_are_recreated_and_registered() {
     let folder = tempfile::tempdir().unwrap();
     let kubelet = folder.path().to_owned();
     // What an earlier process has left.

@@ -70,7 +70,7 @@ async fn unprepare(service: &Service, name: &str, uid: &str) -> String {
 
 // SEMANTICS: D27
 #[tokio::test]
-async fn a_claim_is_prepared_and_unprepared_as_often_as_the_kubelet_likes_by_whichever_process() {
+async fn preparing_and_unpreparing_a_claim_is_idempotent_across_processes() {
     let node = Node::new(rails());
     node.make("c", claim("u1", &[("gpu", "gpu-0"), ("hca", "hca-0000-20-00-0")]));
     let own = "larder.dev/claim=u1";
@@ -99,7 +99,7 @@ async fn a_claim_is_prepared_and_unprepared_as_often_as_the_kubelet_likes_by_whi
 
 // SEMANTICS: D27
 #[tokio::test]
-async fn a_claim_that_cannot_be_prepared_does_not_stop_the_others_and_is_once_it_can_be() {
+async fn a_claim_that_fails_does_not_stop_the_others_and_can_be_retried() {
     let faults = [(samples::gpu(0), Reason::GpuFault)];
     let node = Node::new(with_faults(rails(), &faults));
     node.make("ill", claim("u1", &[("r", "gpu-0")]));
@@ -111,11 +111,11 @@ async fn a_claim_that_cannot_be_prepared_does_not_stop_the_others_and_is_once_it
     let answers = prepare_all(&service, &claims).await;
     let well = "u2: r gpu-1 larder.dev/claim=u2.device.gpu-1 larder.dev/claim=u2.request.r";
     let expected = [
-        "../x: \"../x\" is no uid of a claim",
-        "u1: device gpu-0 is out of service: GpuFault was seen; it is back once it is repaired",
+        "../x: \"../x\" is not the uid of a claim",
+        "u1: device gpu-0 is out of service: GpuFault was seen; it returns to service once it is repaired",
         well,
-        "u3: n1 does not offer device gpu-7 by DRA now",
-        "u4: the claim was deleted, and made again as \"u9\"",
+        "u3: n1 does not offer device gpu-7 through DRA now",
+        "u4: the claim was deleted and created again as \"u9\"",
     ];
     assert_eq!(answers[..5], expected);
     assert!(answers[5].starts_with("u5: read the claim: "), "{}", answers[5]);
@@ -123,12 +123,12 @@ async fn a_claim_that_cannot_be_prepared_does_not_stop_the_others_and_is_once_it
     node.views.send_replace(Arc::new(rails()));
     let now = prepare_all(&service, &claims[..1]).await;
     assert_eq!(now, [well.replace("u2", "u1").replace("gpu-1", "gpu-0")]);
-    assert!(unprepare(&service, "odd", "../x").await.contains("no uid"));
+    assert!(unprepare(&service, "odd", "../x").await.contains("is not the uid of a claim"));
 }
 
 // SEMANTICS: D27
 #[tokio::test]
-async fn the_kubelet_is_told_that_the_driver_takes_no_parameters() {
+async fn parameters_of_a_claim_are_an_error_for_the_kubelet() {
     let node = Node::new(rails());
     let mut tuned = claim("u1", &[("r", "gpu-0")]);
     let opaque = serde_json::json!({"driver": "devices.larder.dev", "parameters": {"sharing": "mps"}});
@@ -180,7 +180,7 @@ async fn a_claim_that_was_given_other_devices_and_a_damaged_file_are_prepared_an
 }
 
 #[tokio::test]
-async fn what_an_api_server_that_is_away_or_a_full_disk_prevents_is_an_error_of_the_claim() {
+async fn an_unreachable_api_server_and_a_full_disk_are_errors_of_the_claim() {
     let node = Node::new(rails());
     node.make("c", claim("u1", &[("r", "gpu-0")]));
     node.api.lock().refused = vec![("GET".into(), 503)];

@@ -41,7 +41,7 @@ fn shown(slices: &[ResourceSlice]) -> Vec<String> {
 }
 
 #[test]
-fn what_is_right_is_not_written_and_what_changes_is_a_new_generation() {
+fn unchanged_slices_are_not_written_and_changed_ones_get_a_new_generation() {
     let mut there = after(&[], writes(&owner(), &devices(64), &[]));
     assert_eq!(shown(&there), ["n1-devices.larder.dev-0: 64, generation 1 of 1"]);
     assert_eq!(writes(&owner(), &devices(64), &there), []);

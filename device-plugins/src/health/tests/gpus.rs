@@ -16,7 +16,7 @@ fn devices_out(world: &World) -> Vec<crate::resource::DeviceKey> {
 
 // SEMANTICS: D15
 #[test]
-fn faults_of_applications_are_told_and_take_no_gpu_out() {
+fn faults_of_applications_are_reported_and_take_no_gpu_out_of_service() {
     let mut world = World::new();
     assert_eq!(world.xid(0, 13), Some(XidAction::RestartWorker));
     assert_eq!(world.xid(0, 31), Some(XidAction::RestartWorker));
@@ -220,7 +220,7 @@ fn a_gpu_that_is_gone_stays_known_and_a_slice_that_is_taken_away_does_not() {
     world.see(Event::DriverAnswered);
     world.machine_without(&[slice(2, 1)]);
     assert_eq!(world.out(), []);
-    assert_eq!(world.health.machine().gpus[2].slices.len(), 1);
+    assert_eq!(world.health.machine().gpus[2].slices().len(), 1);
 }
 
 // SEMANTICS: D18

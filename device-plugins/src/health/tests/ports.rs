@@ -72,7 +72,7 @@ fn two_hcas_and_two_ports_each_have_their_own_time() {
 
 // SEMANTICS: D14
 #[test]
-fn what_is_due_is_done_even_if_the_tick_is_late() {
+fn a_late_tick_applies_everything_that_is_due() {
     let mut world = World::new();
     world.ports(1, &[false, false]);
     // Nobody ticks for 20 s, and the next thing heard of is that the port is up.
@@ -83,7 +83,7 @@ fn what_is_due_is_done_even_if_the_tick_is_late() {
 
 // SEMANTICS: D14
 #[test]
-fn what_is_seen_first_decides_so_a_restart_costs_nothing() {
+fn the_first_reading_decides_so_a_restart_costs_nothing() {
     let mut world = World::new();
     let mut seen = machine();
     let cabled = |bus: u8, ports: &[bool]| Hca {
@@ -102,7 +102,7 @@ fn what_is_seen_first_decides_so_a_restart_costs_nothing() {
 
 // SEMANTICS: D18
 #[test]
-fn an_hca_that_is_gone_stays_known_and_is_back_when_it_is_there_by_whatever_name() {
+fn an_hca_that_is_gone_stays_known_and_returns_under_any_name() {
     let mut world = World::new();
     let gone_at = world.now.wall;
     world.ports(1, &[false, false]);
@@ -141,7 +141,7 @@ fn a_virtual_function_that_is_taken_away_is_forgotten_and_one_that_goes_with_its
 
 // SEMANTICS: D14
 #[test]
-fn other_settings_hold_for_what_has_begun() {
+fn new_settings_apply_to_pending_changes() {
     let mut world = World::new();
     world.ports(1, &[false, false]);
     world.pass(4.0);

@@ -48,13 +48,14 @@ pub(super) fn machine() -> Machine {
         uuid: format!("GPU-{n}"),
         family: GpuFamily::Hopper,
         place: Place { pci: pci(0x10 + n), ..Place::default() },
-        slices: (0..if n == 2 { 2 } else { 0 })
-            .map(|instance| MigSlice {
+        mig: (n == 2).then(|| {
+            let slice = |instance: u32| MigSlice {
                 uuid: format!("MIG-{n}-{instance}"),
                 gpu_instance: instance + 7,
                 ..MigSlice::default()
-            })
-            .collect(),
+            };
+            (0..2).map(slice).collect()
+        }),
         ..Gpu::default()
     };
     Machine { hcas: vec![hca(1), hca(2)], gpus: (0..3).map(gpu).collect(), ..Machine::default() }
@@ -162,8 +163,8 @@ impl World {
         }
         seen.hcas.retain(|hca| !devices.contains(&DeviceKey::Hca(hca.place.pci)));
         seen.gpus.retain(|gpu| !devices.contains(&DeviceKey::Gpu(gpu.uuid.clone())));
-        for gpu in &mut seen.gpus {
-            gpu.slices.retain(|slice| !devices.contains(&DeviceKey::Slice(slice.uuid.clone())));
+        for slices in seen.gpus.iter_mut().filter_map(|gpu| gpu.mig.as_mut()) {
+            slices.retain(|slice| !devices.contains(&DeviceKey::Slice(slice.uuid.clone())));
         }
         self.see(Event::Machine(seen));
     }

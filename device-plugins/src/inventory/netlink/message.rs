@@ -35,7 +35,7 @@ pub(super) fn question() -> [u8; HEADER_BYTES] {
     bytes
 }
 
-/// The mode that an answer tells.
+/// The mode in an answer.
 pub(super) fn decode(bytes: &[u8]) -> io::Result<RdmaMode> {
     let cut_off = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer is cut off");
     let header = bytes.first_chunk::<HEADER_BYTES>().ok_or_else(cut_off)?;

@@ -12,8 +12,8 @@ use crate::node::samples;
 use crate::node::uids::Uids;
 
 fn fault(reason: Reason, message: &str) -> Fault {
-    let ends = "port 1 is ACTIVE for 30 s".to_owned();
-    Fault { reason, message: message.to_owned(), since: SystemTime::UNIX_EPOCH, ends }
+    let recovery = "port 1 is ACTIVE for 30 s".to_owned();
+    Fault { reason, message: message.to_owned(), since: SystemTime::UNIX_EPOCH, recovery }
 }
 
 fn view(faults: &[(DeviceKey, Fault)]) -> View {
@@ -42,34 +42,34 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-fn shown(told: &[Told]) -> Vec<String> {
-    let about = |told: &Told| match &told.about {
+fn shown(events: &[Report]) -> Vec<String> {
+    let about = |event: &Report| match &event.about {
         About::Pod { namespace, name, .. } => format!("{namespace}/{name}"),
         About::Node(name) => format!("node {name}"),
     };
-    told.iter().map(|told| format!("{} {} {}", about(told), told.reason, told.note)).collect()
+    events.iter().map(|event| format!("{} {} {}", about(event), event.reason, event.note)).collect()
 }
 
 // SEMANTICS: D23
 #[test]
-fn each_pod_that_holds_a_device_is_told_once_when_it_leaves_and_when_it_is_back() {
+fn each_pod_with_the_device_gets_one_event_when_it_leaves_service_and_one_when_it_returns() {
     let well = view(&[]);
     let down = view(&[(samples::hca(0), fault(Reason::PortDown, "port 1 is DOWN"))]);
-    let told = between("n1", Some(&well), &down, &held(), at(1));
-    let note = "DeviceOutOfService mlx5_0 (0000:20:00.0) is out of service: port 1 is DOWN (PortDown); it is back once port 1 \
+    let events = between("n1", Some(&well), &down, &held(), at(1));
+    let note = "DeviceOutOfService mlx5_0 (0000:20:00.0) is out of service: port 1 is DOWN (PortDown); it returns to service once port 1 \
                 is ACTIVE for 30 s";
-    assert_eq!(shown(&told), [format!("team/a {note}"), format!("team/b {note}")]);
-    assert!(told.iter().all(|told| told.is_warning && told.at == Some(at(1))));
+    assert_eq!(shown(&events), [format!("team/a {note}"), format!("team/b {note}")]);
+    assert!(events.iter().all(|event| event.is_warning && event.at == Some(at(1))));
     assert_eq!(between("n1", Some(&down), &down, &held(), at(2)), []);
-    let told = between("n1", Some(&down), &well, &held(), at(3));
+    let events = between("n1", Some(&down), &well, &held(), at(3));
     let note = "DeviceInService mlx5_0 (0000:20:00.0) is back in service; it was out because of PortDown";
-    assert_eq!(shown(&told), [format!("team/a {note}"), format!("team/b {note}")]);
-    assert!(told.iter().all(|told| !told.is_warning));
+    assert_eq!(shown(&events), [format!("team/a {note}"), format!("team/b {note}")]);
+    assert!(events.iter().all(|event| !event.is_warning));
 }
 
 // SEMANTICS: D23
 #[test]
-fn a_device_that_was_taken_away_is_not_told_to_be_back() {
+fn a_removed_device_is_not_reported_as_back_in_service() {
     let down = view(&[(samples::hca(0), fault(Reason::PortDown, "port 1 is DOWN"))]);
     let mut without = view(&[]);
     Arc::make_mut(&mut without.machine).hcas.remove(0);
@@ -78,12 +78,12 @@ fn a_device_that_was_taken_away_is_not_told_to_be_back() {
 
 // SEMANTICS: D23
 #[test]
-fn another_reason_is_told_and_other_words_for_the_same_are_not() {
+fn another_reason_is_a_new_event_and_another_message_is_not() {
     let of = |reason, message: &str| view(&[(samples::hca(1), fault(reason, message))]);
     let down = of(Reason::PortDown, "port 1 is DOWN");
     assert_eq!(between("n1", Some(&down), &of(Reason::PortDown, "port 1 is INIT"), &held(), at(1)), []);
-    let told = between("n1", Some(&down), &of(Reason::Gone, "it is gone"), &held(), at(1));
-    assert_eq!((told.len(), told[0].reason), (1, "DeviceOutOfService"));
+    let events = between("n1", Some(&down), &of(Reason::Gone, "it is gone"), &held(), at(1));
+    assert_eq!((events.len(), events[0].reason), (1, "DeviceOutOfService"));
     // Nobody holds a GPU.
     let gpu = view(&[(samples::gpu(0), fault(Reason::GpuFault, "Xid 79"))]);
     assert_eq!(between("n1", Some(&view(&[])), &gpu, &held(), at(1)), []);
@@ -91,7 +91,7 @@ fn another_reason_is_told_and_other_words_for_the_same_are_not() {
 
 // SEMANTICS: D23
 #[test]
-fn pods_are_not_told_of_devices_that_are_out_because_they_hold_them() {
+fn pods_get_no_event_about_devices_that_are_out_of_service_because_they_hold_them() {
     let well = view(&[]);
     let held_elsewhere = view(&[(samples::hca(0), fault(Reason::HeldElsewhere, "pod team/a has it"))]);
     let down = view(&[(samples::hca(0), fault(Reason::PortDown, "port 1 is DOWN"))]);
@@ -102,9 +102,9 @@ fn pods_are_not_told_of_devices_that_are_out_because_they_hold_them() {
         (Some(&held_elsewhere), &down, Some("DeviceOutOfService")),
         (Some(&down), &held_elsewhere, Some("DeviceInService")),
     ] {
-        let told = between("n1", before, now, &held(), at(1));
+        let events = between("n1", before, now, &held(), at(1));
         assert_eq!(
-            told.iter().map(|told| told.reason).collect::<Vec<_>>(),
+            events.iter().map(|event| event.reason).collect::<Vec<_>>(),
             vec![wanted; 2].into_iter().flatten().collect::<Vec<_>>()
         );
     }
@@ -112,18 +112,18 @@ fn pods_are_not_told_of_devices_that_are_out_because_they_hold_them() {
 
 // SEMANTICS: D1
 #[test]
-fn the_node_is_told_what_limits_lack_and_why_a_configuration_is_refused() {
+fn the_node_gets_events_about_missing_components_and_a_refused_configuration() {
     let missing = |why: &str| View {
         capabilities: crate::health::capabilities::Capabilities { nri: Some(why.into()), ..view(&[]).capabilities },
         refused_config: Some("config.yaml:3: unknown key".into()),
         ..view(&[])
     };
-    let told = between("n1", Some(&view(&[])), &missing("it is not connected"), &held(), at(1));
+    let events = between("n1", Some(&view(&[])), &missing("it is not connected"), &held(), at(1));
     let expected = [
-        "node n1 LimitsMissing limits of containers cannot be kept, nri is missing: it is not connected",
-        "node n1 ConfigRefused the configuration is refused, and the one before it stays in force: config.yaml:3: unknown key",
+        "node n1 LimitsMissing container limits cannot be enforced because nri is missing: it is not connected",
+        "node n1 ConfigRefused the new configuration is refused and the previous one stays in force: config.yaml:3: unknown key",
     ];
-    assert_eq!(shown(&told), expected);
+    assert_eq!(shown(&events), expected);
     assert_eq!(between("n1", Some(&missing("a")), &missing("a"), &held(), at(2)), []);
     assert_eq!(between("n1", Some(&missing("a")), &missing("b"), &held(), at(2)).len(), 1);
     assert_eq!(between("n1", Some(&missing("a")), &view(&[]), &held(), at(2)), []);
@@ -137,7 +137,7 @@ fn the_node_is_told_what_limits_lack_and_why_a_configuration_is_refused() {
     let none = View { resources: none.into(), ..missing("a") };
     assert_eq!(between("n1", None, &none, &held(), at(1)).len(), 1, "no device has the limit");
     assert_eq!(between("n1", Some(&none), &missing("a"), &held(), at(1)).len(), 1, "its first device has come");
-    let event = told[0].event("n1", at(9));
+    let event = events[0].event("n1", at(9));
     assert_eq!(event.metadata.namespace.as_deref(), Some("default"));
     let regarding = event.regarding.unwrap();
     assert_eq!((regarding.kind.as_deref(), regarding.uid.as_deref()), (Some("Node"), Some("n1")));
@@ -145,45 +145,45 @@ fn the_node_is_told_what_limits_lack_and_why_a_configuration_is_refused() {
 
 // SEMANTICS: D23
 #[test]
-fn the_holders_of_a_gpu_are_told_of_an_xid() {
+fn the_holders_of_a_gpu_get_an_event_about_an_xid() {
     let notice = Notice {
         device: samples::hca(1),
         action: XidAction::RestartWorker,
         xid: 94,
         meaning: "contained memory error",
     };
-    let told = noticed(&notice, &view(&[]), &held(), at(1));
-    let note = "team/b DeviceXid mlx5_1 (0000:21:00.0): Xid 94: contained memory error; the pod's work on it has failed: start \
-                the pod again; the device stays in service";
-    assert_eq!(shown(&told), [note]);
+    let events = noticed(&notice, &view(&[]), &held(), at(1));
+    let note = "team/b DeviceXid mlx5_1 (0000:21:00.0): Xid 94: contained memory error; the pod's work on it has failed: restart \
+                the pod; the device stays in service";
+    assert_eq!(shown(&events), [note]);
 }
 
 // SEMANTICS: D23
 #[test]
-fn an_xid_of_a_cut_gpu_is_told_to_the_holders_of_all_its_slices_once() {
+fn an_xid_of_a_gpu_in_mig_mode_is_one_event_for_each_holder_of_its_slices() {
     let slice = |n: u32| MigSlice { uuid: format!("MIG-{n}"), ..MigSlice::default() };
     let mut view = view(&[]);
     let mut machine = Machine::clone(&view.machine);
-    (machine.gpus[0].mig, machine.gpus[0].slices) = (true, (0..3).map(slice).collect());
-    (machine.gpus[1].mig, machine.gpus[1].slices) = (true, vec![slice(3)]);
+    machine.gpus[0].mig = Some((0..3).map(slice).collect());
+    machine.gpus[1].mig = Some(vec![slice(3)]);
     view.machine = Arc::new(machine);
     let key = |n| DeviceKey::Slice(format!("MIG-{n}"));
     let resources = [samples::resource("larder.dev/mig", Kind::Mig, 1, &[key(0), key(1), key(2), key(3)])];
     let listed = listed(&[("a", "larder.dev/mig", &["MIG-0", "MIG-1"]), ("b", "larder.dev/mig", &["MIG-3"])]);
     let held = Held::of(&resources, &listed, &Uids::default());
     let notice = Notice { device: samples::gpu(0), action: XidAction::RestartWorker, xid: 13, meaning: "an exception" };
-    let note = "team-a/a DeviceXid GPU 0 (GPU-0, 0000:10:00.0): Xid 13: an exception; the driver does not say on which of its \
-                slices: if the pod's work has failed, start the pod again; the device stays in service";
+    let note = "team-a/a DeviceXid GPU 0 (GPU-0, 0000:10:00.0): Xid 13: an exception; the driver does not report \
+                the slice: restart the pod if its work has failed; the device stays in service";
     assert_eq!(shown(&noticed(&notice, &view, &held, at(1))), [note]);
-    // One that names a slice is told to the slice's holders alone.
-    let told = noticed(&Notice { device: key(3), ..notice }, &view, &held, at(1));
-    assert_eq!(told.len(), 1);
-    assert!(shown(&told)[0].starts_with("team-a/b DeviceXid slice"), "{told:?}");
+    // One that names a slice is reported to the slice's holders alone.
+    let events = noticed(&Notice { device: key(3), ..notice }, &view, &held, at(1));
+    assert_eq!(events.len(), 1);
+    assert!(shown(&events)[0].starts_with("team-a/b DeviceXid slice"), "{events:?}");
 }
 
 // SEMANTICS: D23
 #[test]
-fn an_event_is_the_same_however_often_it_is_tried_and_another_for_another_time() {
+fn retries_of_an_event_have_one_name_and_another_time_has_another() {
     let down = view(&[(samples::hca(1), fault(Reason::PortDown, "port 1 is DOWN"))]);
     let name = |before: Option<&View>, happened, tried| {
         between("n1", before, &down, &held(), at(happened))[0].event("n1", at(tried)).metadata.name.unwrap()
@@ -191,19 +191,19 @@ fn an_event_is_the_same_however_often_it_is_tried_and_another_for_another_time()
     let well = view(&[]);
     assert_eq!(name(Some(&well), 1, 5), name(Some(&well), 1, 9));
     assert_ne!(name(Some(&well), 1, 5), name(Some(&well), 2, 5));
-    // What two processes find when they start is told once.
+    // What two processes find when they start is reported once.
     assert_eq!(name(None, 1, 1), name(None, 2, 2));
     assert_ne!(name(None, 1, 1), name(Some(&well), 1, 1));
 }
 
 #[test]
-fn names_and_notes_are_as_long_as_they_may_be() {
+fn names_and_notes_are_cut_to_the_limits_of_the_api() {
     let about =
         About::Pod { namespace: "a".into(), name: format!("{}-{}", "n".repeat(199), "x".repeat(53)), uid: "".into() };
     let down = view(&[(samples::hca(1), fault(Reason::PortDown, &"ä".repeat(2_000)))]);
-    let told = between("n1", None, &down, &held(), at(1));
-    assert!(told[0].note.len() <= NOTE_BYTES && told[0].note.ends_with('…'));
-    let event = Told { about, ..told[0].clone() }.event(&"n".repeat(253), at(1));
+    let events = between("n1", None, &down, &held(), at(1));
+    assert!(events[0].note.len() <= NOTE_BYTES && events[0].note.ends_with('…'));
+    let event = Report { about, ..events[0].clone() }.event(&"n".repeat(253), at(1));
     let name = event.metadata.name.unwrap();
     assert!(name.len() <= 253 && name.starts_with(&format!("{}.", "n".repeat(199))), "{name}");
     assert_eq!(event.reporting_instance.unwrap().len(), 128);

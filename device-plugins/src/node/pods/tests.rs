@@ -99,7 +99,7 @@ fn of(pod: &str, uid: &str) -> Option<(String, String)> {
 }
 
 #[tokio::test]
-async fn the_kubelet_is_asked_once_a_second_however_many_want_to_know() {
+async fn the_kubelet_is_asked_at_most_once_a_second() {
     let node = Node::new();
     let kubelet = node.serve();
     let checkpoint = br#"{"Data": {"PodDeviceEntries": [{"PodUID": "u1", "ContainerName": "main",
@@ -117,7 +117,7 @@ async fn the_kubelet_is_asked_once_a_second_however_many_want_to_know() {
 }
 
 #[tokio::test]
-async fn what_a_kubelet_said_stands_while_it_is_away_and_a_new_one_is_asked() {
+async fn the_last_answer_is_used_while_the_kubelet_is_away_and_a_new_kubelet_is_asked() {
     let node = Node::new();
     let pods = node.pods();
     assert_eq!(pod_and_uid(&pods).await, (None, true), "there is none");

@@ -1,4 +1,4 @@
-//! Made-up machines.
+//! Fake machines.
 
 use crate::machine::{CharDevice, Gpu, Hca, LinkLayer, Machine, MigSlice, PciAddress, Place, Port, RdmaMode};
 

@@ -19,8 +19,7 @@ prop_compose! {
         let mut gpus: Vec<_> =
             gpus.iter().map(|(root, switch, slot)| gpu(&format!("{root}{switch}{slot}"), place(*root, *switch, *slot))).collect();
         if let Some(gpu) = gpus.get_mut(cut) {
-            gpu.mig = true;
-            gpu.slices = vec![slice("a", "1g.10gb"), slice("b", "2g.20gb")];
+            gpu.mig = Some(vec![slice("a", "1g.10gb"), slice("b", "2g.20gb")]);
         }
         let mut hcas: Vec<_> =
             hcas.iter().map(|(root, switch, slot)| hca(&format!("h{root}{switch}{slot}"), place(*root, *switch, *slot))).collect();

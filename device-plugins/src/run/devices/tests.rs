@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use larder_testkit::machine::{HcaPlan, MachinePlan, MadeUpMachine, PORT_DOWN, PORT_UP, PortPlan};
+use larder_testkit::machine::{FakeMachine, HcaPlan, MachinePlan, PORT_DOWN, PORT_UP, PortPlan};
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -11,7 +11,7 @@ const LIBRARY: &str = "libnvidia-ml.so.1";
 
 /// Followed devices.
 struct Followed {
-    machine: MadeUpMachine,
+    machine: FakeMachine,
     news: mpsc::Sender<DriverNews>,
     events: mpsc::Receiver<Event>,
     stop: CancellationToken,
@@ -21,7 +21,7 @@ struct Followed {
 
 impl Followed {
     async fn of(plan: MachinePlan, read: Read) -> Self {
-        let machine = MadeUpMachine::new(plan).unwrap();
+        let machine = FakeMachine::new(plan).unwrap();
         let (news, taken) = mpsc::channel(16);
         news.send(DriverNews::Answered).await.unwrap();
         let mut devices = Devices::reading(roots(&machine), LIBRARY.into(), taken, read);
@@ -53,7 +53,7 @@ impl Followed {
         self.next(|event| if let HealthEvent::Machine(machine) = event { Some(machine.clone()) } else { None }).await
     }
 
-    /// The ports of `mlx5_0`, as they are told next.
+    /// The ports of `mlx5_0`, as they are reported next.
     async fn ports(&mut self) -> Vec<PortSeen> {
         let ports = |event: &HealthEvent| match event {
             HealthEvent::Ports(ports) => Some(ports["mlx5_0"].clone()),
@@ -72,7 +72,7 @@ impl Followed {
     }
 }
 
-fn roots(machine: &MadeUpMachine) -> Roots {
+fn roots(machine: &FakeMachine) -> Roots {
     Roots { sysfs: machine.sysfs(), dev: machine.dev() }
 }
 
@@ -89,8 +89,8 @@ fn gpu(uuid: &str, plan: &MachinePlan, nth: usize) -> Gpu {
     Gpu { uuid: uuid.to_owned(), place, ..Gpu::default() }
 }
 
-fn told(gpus: &[Gpu]) -> DriverNews {
-    DriverNews::Gpus { driver: "580.1".to_owned(), gpus: gpus.to_vec(), oddities: Vec::new() }
+fn news_of(gpus: &[Gpu]) -> DriverNews {
+    DriverNews::Gpus { driver: "580.1".to_owned(), gpus: gpus.to_vec(), warnings: Vec::new() }
 }
 
 const fn seen(number: u32, state: PortState, phys_state: PhysState) -> PortSeen {
@@ -108,7 +108,7 @@ fn read_in_a_blip(roots: &Roots, gpus: &[Gpu], driver: Option<String>) -> Machin
 
 // SEMANTICS: D14
 #[tokio::test(start_paused = true)]
-async fn a_blip_that_only_a_reading_of_everything_meets_does_not_last() {
+async fn a_blip_seen_only_by_a_full_read_is_cleared_by_the_next_poll() {
     let mut devices = Followed::of(MachinePlan::eight_pairs(), read_in_a_blip).await;
     devices.ports().await;
     std::fs::write(devices.flag("blip"), "").unwrap();
@@ -120,7 +120,7 @@ async fn a_blip_that_only_a_reading_of_everything_meets_does_not_last() {
 // SEMANTICS: D14
 #[tokio::test(start_paused = true)]
 async fn a_port_that_comes_after_the_others_is_polled_too() {
-    let machine = MadeUpMachine::new(two_ports()).unwrap();
+    let machine = FakeMachine::new(two_ports()).unwrap();
     let hca = machine.hca_folder("mlx5_0");
     std::fs::rename(hca.join("ports/2"), hca.join("later")).unwrap();
     let mut sysfs = Sysfs::new(roots(&machine), inventory::read);
@@ -138,7 +138,7 @@ async fn a_port_that_comes_after_the_others_is_polled_too() {
 
 // SEMANTICS: D14
 #[tokio::test(start_paused = true)]
-async fn what_a_port_changes_is_read_soon_and_not_at_once_again_and_again() {
+async fn a_port_change_schedules_one_delayed_full_read() {
     let mut devices = Followed::of(two_ports(), inventory::read).await;
     // What the start brings about is over.
     tokio::time::sleep(ALL_AFTER_CHANGE * 2).await;
@@ -156,7 +156,7 @@ async fn what_a_port_changes_is_read_soon_and_not_at_once_again_and_again() {
     devices.end().await;
 }
 
-/// A reader that hangs as long as there is a file `hang`, and tells so by a file `hangs`.
+/// A reader that hangs as long as there is a file `hang`, and reports it by a file `hangs`.
 fn read_or_hang(roots: &Roots, gpus: &[Gpu], driver: Option<String>) -> Machine {
     while roots.sysfs.join("hang").exists() {
         // At the end the machine is gone.
@@ -168,18 +168,18 @@ fn read_or_hang(roots: &Roots, gpus: &[Gpu], driver: Option<String>) -> Machine 
 
 // SEMANTICS: D16
 #[tokio::test]
-async fn an_hca_that_hangs_holds_up_neither_the_drivers_news_nor_the_end() {
+async fn a_hanging_hca_delays_neither_driver_news_nor_shutdown() {
     let mut devices = Followed::of(MachinePlan::eight_pairs(), read_or_hang).await;
     assert_eq!(devices.machine().await, devices.first);
     let plan = MachinePlan::eight_pairs();
     let gpus = [gpu("GPU-0", &plan, 0), gpu("GPU-1", &plan, 1)];
     std::fs::write(devices.flag("hang"), "").unwrap();
-    let mut told_gpus = Vec::new();
+    let mut sent_gpus = Vec::new();
     for count in 1..=2 {
-        devices.news.send(told(&gpus[..count])).await.unwrap();
+        devices.news.send(news_of(&gpus[..count])).await.unwrap();
         devices.news.send(DriverNews::Answered).await.unwrap();
-        told_gpus = devices.machine().await.gpus;
-        assert_eq!(told_gpus.iter().map(|gpu| gpu.place.root.is_empty()).collect::<Vec<_>>(), vec![false; count]);
+        sent_gpus = devices.machine().await.gpus;
+        assert_eq!(sent_gpus.iter().map(|gpu| gpu.place.root.is_empty()).collect::<Vec<_>>(), vec![false; count]);
         devices.next(|event| matches!(event, HealthEvent::DriverAnswered).then_some(())).await;
         while !devices.flag("hangs").exists() {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -191,7 +191,7 @@ async fn an_hca_that_hangs_holds_up_neither_the_drivers_news_nor_the_end() {
     let mut others = Vec::new();
     let is_down = |event: &HealthEvent| match event {
         HealthEvent::Machine(machine) => {
-            others.extend((machine.gpus != told_gpus).then(|| machine.gpus.clone()));
+            others.extend((machine.gpus != sent_gpus).then(|| machine.gpus.clone()));
             None
         }
         HealthEvent::Ports(ports) => (!ports["mlx5_0"][0].is_up()).then_some(()),
@@ -202,7 +202,7 @@ async fn an_hca_that_hangs_holds_up_neither_the_drivers_news_nor_the_end() {
 
     std::fs::remove_file(devices.flag("hangs")).unwrap();
     std::fs::write(devices.flag("hang"), "").unwrap();
-    devices.news.send(told(&gpus)).await.unwrap();
+    devices.news.send(news_of(&gpus)).await.unwrap();
     while !devices.flag("hangs").exists() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

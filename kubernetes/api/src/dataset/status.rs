@@ -17,16 +17,16 @@ pub struct DatasetStatus {
     /// The snapshot that new pods read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
-    /// The snapshot that is warmed beside it, to be read next.
+    /// The snapshot that is warmed beside it, which new pods read next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// Its files.
+    /// The number of files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<u64>,
-    /// Its bytes.
+    /// The size in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// The last [`SNAPSHOTS_MAX`] snapshots, the newest first.
+    /// The last 5 snapshots, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 5))]
     pub snapshots: Vec<SnapshotStatus>,
@@ -36,10 +36,10 @@ pub struct DatasetStatus {
     /// How many nodes have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<NodesStatus>,
-    /// The part of its bytes that is cached where it is wanted.
+    /// The percentage of its bytes that is cached on the nodes that are to hold it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percent: Option<u32>,
-    /// When all of it will be.
+    /// When all of it will be cached there, by estimate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eta: Option<Time>,
     /// The pods that use it.
@@ -48,7 +48,7 @@ pub struct DatasetStatus {
     /// When a pod was last seen to use it; absent while one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_used: Option<Time>,
-    /// At most [`LAGGING_MAX`] of the nodes that are behind.
+    /// Nodes that do not hold the dataset yet, at most 20.
     #[serde(default, deserialize_with = "known_ones", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub lagging: Vec<LaggingNode>,
@@ -64,7 +64,8 @@ pub struct DatasetStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// Leaves out entries that another version of the controller wrote and this one cannot read: they are written anew anyway.
+/// Leaves out entries that another version of the controller wrote and this one cannot read: they are written anew
+/// anyway.
 fn known_ones<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<LaggingNode>, D::Error> {
     let entries = Vec::<serde_json::Value>::deserialize(from)?;
     Ok(entries.into_iter().filter_map(|entry| serde_json::from_value(entry).ok()).collect())
@@ -80,13 +81,13 @@ pub const LAGGING_MAX: usize = 20;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotStatus {
-    /// Its id.
+    /// The id of the snapshot.
     pub id: String,
-    /// Its files.
+    /// The number of files.
     pub files: u64,
-    /// Its bytes.
+    /// The size in bytes.
     pub bytes: u64,
-    /// When its origin was listed.
+    /// When the origin was listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listed: Option<Time>,
 }
@@ -98,10 +99,10 @@ pub struct ImportedStatus {
     /// A digest of what the spec said then of its origin and its manifest. If the spec says something else now, it is
     /// imported again before pods use that.
     pub from: String,
-    /// The manifest is somebody else's.
+    /// True if the manifest was found at the origin, and was not written by the Dataset's import.
     #[serde(default)]
     pub found: bool,
-    /// The credentials may not write the manifest: each node lists for itself.
+    /// True if the credentials may not write the manifest, so that each node lists for itself.
     #[serde(default)]
     pub by_nodes: bool,
 }
@@ -110,9 +111,9 @@ pub struct ImportedStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodesStatus {
-    /// Nodes that are to have it.
+    /// Nodes that should have the dataset.
     pub wanted: u32,
-    /// Nodes that promised it room.
+    /// Nodes that promised room to it.
     pub holding: u32,
     /// Nodes that have all that they promised.
     pub warm: u32,
@@ -122,9 +123,9 @@ pub struct NodesStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Users {
-    /// How many.
+    /// The number of pods.
     pub count: u32,
-    /// At most 20 of them, as NAMESPACE/NAME.
+    /// The pods as NAMESPACE/NAME, at most 20.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub pods: Vec<String>,
@@ -134,11 +135,11 @@ pub struct Users {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LaggingNode {
-    /// Its name.
+    /// The name of the node.
     pub node: String,
-    /// Why.
+    /// The reason.
     pub reason: LagReason,
-    /// Why, in words.
+    /// The reason in words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
@@ -164,13 +165,13 @@ pub enum LagReason {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Shown {
-    /// SIZE, such as `1.2 TB`.
+    /// The column SIZE, such as `1.2 TB`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub size: String,
-    /// NODES: holding of wanted, such as `2/4`.
+    /// The column NODES: holding of wanted, such as `2/4`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub nodes: String,
-    /// WARM, such as `62%`.
+    /// The column WARM, such as `62%`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub warm: String,
 }

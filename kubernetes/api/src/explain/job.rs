@@ -51,7 +51,7 @@ impl Standing {
             Self::Succeeded => "succeeded",
             Self::Failed => "failed",
             Self::Deleted => "is being deleted",
-            Self::OfOthers => "is not Larder's to run",
+            Self::OfOthers => "is run by another controller",
         }
     }
 }
@@ -93,10 +93,13 @@ pub fn explain_job(job: &TrainingJob, around: &Around) -> JobExplanation {
     let no_status = TrainingJobStatus::default();
     let status = job.status.as_ref().unwrap_or(&no_status);
     if job.metadata.deletion_timestamp.is_some() {
-        return of(Standing::Deleted, "its pods are being ended, and it goes with the last of them".to_owned());
+        return of(
+            Standing::Deleted,
+            "its pods are terminating, and the job is removed with the last of them".to_owned(),
+        );
     }
     if let Some(other) = job.spec.managed_by.as_ref().filter(|_| job.is_of_others()) {
-        let why = format!("spec.managedBy says that {other} runs it, and larder-controller leaves it alone");
+        let why = format!("spec.managedBy names {other}, so larder-controller leaves the job alone");
         let todo = format!("ask whoever runs {other}");
         return JobExplanation { todo, ..of(Standing::OfOthers, why) };
     }
@@ -104,7 +107,7 @@ pub fn explain_job(job: &TrainingJob, around: &Around) -> JobExplanation {
         None if status.conditions.is_empty() => {
             let next = "a running controller does so within seconds".to_owned();
             let todo = format!(
-                "otherwise check that it runs: {LOOK_AT_THE_CONTROLLER}; and that the component `jobs` is applied: kubectl \
+                "otherwise check that the controller runs: {LOOK_AT_THE_CONTROLLER}; and that the component `jobs` is applied: kubectl \
                  get clusterrolebinding larder-controller-jobs"
             );
             let why = "larder-controller has not looked at it yet".to_owned();
@@ -165,7 +168,7 @@ fn suspended(job: &TrainingJob, status: &TrainingJobStatus) -> JobExplanation {
     };
     append(&mut why, &facts::replaced(status));
     let reason = Some(JobReason::Suspended.to_string());
-    let todo = format!("to go on: {}", words::resume(job));
+    let todo = format!("to resume: {}", words::resume(job));
     let mut explanation = JobExplanation { reason, todo, ..of(Standing::Suspended, why) };
     say_if_invalid(&mut explanation, job, status);
     explanation
@@ -176,7 +179,7 @@ fn say_if_invalid(explanation: &mut JobExplanation, job: &TrainingJob, status: &
     let invalid = JobConditionKind::Valid.find(&status.conditions).filter(|valid| valid.status == "False");
     if let Some(invalid) = invalid {
         let now = by_reason(job, explanation.standing, invalid, part(&invalid.message));
-        append(&mut explanation.next, &format!("it could not start now: {}", now.why));
+        append(&mut explanation.next, &format!("it could not start again now: {}", now.why));
         append(&mut explanation.todo, &now.todo);
     }
 }
@@ -208,7 +211,7 @@ fn waits(job: &TrainingJob, status: &TrainingJobStatus, around: &Around) -> JobE
         }
         None => {
             let said = waiting_for.map(str::to_owned).or_else(|| facts::lacks(job, around));
-            of(Standing::Waits, said.unwrap_or_else(|| "it is about to be looked at".to_owned()))
+            of(Standing::Waits, said.unwrap_or_else(|| "larder-controller is about to look at it".to_owned()))
         }
     };
     // What ends gives back quota, and no nodes; a queue that is stopped stays so.
@@ -248,7 +251,11 @@ fn moves(job: &TrainingJob, status: &TrainingJobStatus, standing: Standing) -> J
     append(&mut explanation.why, &facts::fewer(job, status, waiting_for));
     append(&mut explanation.why, &facts::replaced(status));
     if let Some(phase) = status.phase.filter(|phase| matches!(phase, Phase::Shrinking | Phase::Growing)) {
-        let what = if phase == Phase::Growing { "more pods join it" } else { "some of its pods end for others" };
+        let what = if phase == Phase::Growing {
+            "more pods join it"
+        } else {
+            "some of its pods end to make room for other jobs"
+        };
         append(&mut explanation.next, what);
     }
     let cold = JobConditionKind::DataWarm.find(&status.conditions);

@@ -7,17 +7,17 @@ use crate::vocabulary::{conditions, reasons};
 conditions! {
     /// The type of a condition of a TrainingJob.
     pub enum JobConditionKind {
-        /// Its JobType, datasets and Queue exist and are granted, and the API server would admit its pods.
+        /// The JobType, the datasets and the Queue exist and are granted, and the API server would admit the pods.
         Valid,
-        /// Its pods are paid for.
+        /// The job's queue has quota for its pods.
         QuotaReserved,
-        /// Enough of its datasets is cached, or it has waited long enough.
+        /// Enough of the datasets is cached, or the job has waited long enough.
         DataWarm,
-        /// Every pod that it needs has a node.
+        /// Every pod that the job needs has a node.
         Placed,
-        /// It succeeded.
+        /// The job succeeded.
         Complete,
-        /// It is given up.
+        /// The job failed.
         Failed,
     }
 }
@@ -25,72 +25,72 @@ conditions! {
 reasons! {
     /// Why a condition of a TrainingJob has its status.
     pub enum JobReason of JobConditionKind {
-        /// Nothing speaks against it.
+        /// The job is valid.
         Accepted of Valid,
-        /// The spec has a value that the schema let pass and the checks refuse.
+        /// The spec has a value that the schema accepts and the controller refuses.
         InvalidSpec of Valid,
         /// There is no such JobType.
         TypeMissing of Valid,
-        /// The JobType is not valid itself.
+        /// The JobType itself is not valid.
         TypeInvalid of Valid,
-        /// The roles are not those of the JobType: one is unknown, missing, too large or not elastic, or all have more pods than
-        /// files and variables can name.
+        /// The roles are not those of the JobType: one is unknown, missing, too large or not elastic, or all have more
+        /// pods than files and variables can name.
         RolesUnfit of Valid,
         /// A Dataset does not exist, or is not granted to the namespace.
         DatasetNotGranted of Valid,
         /// The Queue does not exist, or is not granted to the namespace.
         QueueNotGranted of Valid,
-        /// The API server does not admit a pod of it. The message has its answer.
+        /// The API server does not admit a pod of the job. The message has its answer.
         PodRefused of Valid,
-        /// It asks for gangs of the scheduler, and cannot have them. The message says what is in the way.
+        /// The job asks for native gangs and cannot have them. The message says what is in the way.
         GangRefused of Valid,
         /// The condition before this one is not true yet.
         Waiting of QuotaReserved | DataWarm | Placed,
-        /// It is in no queue.
+        /// The job is in no queue.
         NoQueue of QuotaReserved,
-        /// Its queue has the quota for it.
+        /// The queue has quota for the job.
         Reserved of QuotaReserved,
-        /// Its queue uses what it has. The message has the arithmetic.
+        /// The queue's quota is used up. The message has the arithmetic.
         QuotaUsed of QuotaReserved,
-        /// A ResourceQuota of its namespace is used up. The message has the API server's arithmetic.
+        /// A ResourceQuota of the namespace is used up. The message has the API server's arithmetic.
         ResourceQuotaUsed of QuotaReserved,
-        /// Jobs before it in the queue are waited for.
+        /// Jobs before it in the queue come first.
         NotItsTurn of QuotaReserved,
-        /// Its queue is stopped.
+        /// The queue is stopped.
         QueueStopped of QuotaReserved,
-        /// Kueue has not admitted it.
+        /// Kueue has not admitted the job.
         KueueDecides of QuotaReserved,
-        /// Another job took its quota.
+        /// Another job took the quota.
         Preempted of QuotaReserved,
-        /// It is suspended.
+        /// The job is suspended.
         Suspended of QuotaReserved,
-        /// It reads no dataset.
+        /// The job reads no dataset.
         NoData of DataWarm,
         /// Enough is cached.
         Cached of DataWarm,
         /// The data is being fetched. The message has percentage and time.
         Warming of DataWarm,
-        /// It waited for `warmTimeout` and starts cold.
+        /// The job has waited for `warmTimeout` and starts with cold data.
         WarmTimeout of DataWarm,
-        /// All pods that it needs are bound.
+        /// All pods that the job needs are bound.
         Bound of Placed,
-        /// Its pods are being bound.
+        /// The pods are being bound.
         Binding of Placed,
-        /// No nodes have room for all of it now. The message has the arithmetic.
+        /// The nodes have no room for all of the job now. The message has the arithmetic.
         NoRoom of Placed,
-        /// All nodes together are too small for it.
+        /// All nodes together are too small for the job.
         LargerThanTheCluster of Placed,
-        /// Pods were not bound in time, and it is planned anew.
+        /// Pods were not bound in time, and the job is planned again.
         NotBoundInTime of Placed,
-        /// Its success rule is met.
+        /// The success rule of the JobType is met.
         Succeeded of Complete,
-        /// Its success rule is not met yet.
+        /// The success rule of the JobType is not met yet.
         NotDone of Complete,
-        /// It has not failed.
+        /// The job has not failed.
         NotFailed of Failed,
         /// More pods crashed than `maxCrashes`.
         CrashedTooOften of Failed,
-        /// It ran for `activeDeadline`.
+        /// The job has run for `activeDeadline`.
         DeadlineExceeded of Failed,
     }
 }

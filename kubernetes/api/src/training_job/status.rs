@@ -14,10 +14,10 @@ pub struct TrainingJobStatus {
     /// The generation of the spec that this is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Where it is.
+    /// The phase of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
-    /// Its pods, by role.
+    /// The pods of the job, by role.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
@@ -25,19 +25,19 @@ pub struct TrainingJobStatus {
     /// The pods that were replaced, by cause. Only `crashed` counts against `spec.restart.maxCrashes`.
     #[serde(default, skip_serializing_if = "Restarts::is_empty")]
     pub restarts: Restarts,
-    /// The reason that it waits, in a sentence with numbers.
+    /// Why the job waits, in a sentence with numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<String>,
-    /// When its pods were first made since it was last suspended.
+    /// When the pods were first created since the job was last suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<Time>,
-    /// When it succeeded or failed.
+    /// When the job succeeded or failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished: Option<Time>,
     /// Texts for the columns of `kubectl get`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shown: Option<ShownJob>,
-    /// The controller's notes, from which it goes on after a restart. They are for no other reader.
+    /// The controller's notes, from which it continues after a restart. They are for no other reader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<String>,
     /// `Valid`, `QuotaReserved`, `DataWarm`, `Placed`, `Complete` and `Failed`.
@@ -46,7 +46,7 @@ pub struct TrainingJobStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// Where a job is.
+/// The phase of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
     /// It waits for quota. It has no pods.
@@ -107,15 +107,15 @@ impl Phase {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RoleStatus {
-    /// Its name.
+    /// The name of the role.
     pub name: String,
-    /// Pods that it is to have now.
+    /// The pods that the role should have now.
     pub desired: u32,
-    /// Pods that there are and that have not ended.
+    /// The pods that exist and have not ended.
     pub active: u32,
-    /// Pods that are ready.
+    /// The pods that are ready.
     pub ready: u32,
-    /// Indexes that ended well.
+    /// The indexes that have succeeded.
     pub done: u32,
 }
 
@@ -123,19 +123,19 @@ pub struct RoleStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Restarts {
-    /// They ended with an error.
+    /// Pods whose program ended with an error.
     #[serde(default)]
     pub crashed: u32,
-    /// Another job took their room.
+    /// Pods whose room another job took.
     #[serde(default)]
     pub preempted: u32,
-    /// Kubernetes evicted them.
+    /// Pods that were evicted or deleted.
     #[serde(default)]
     pub evicted: u32,
-    /// Their node was lost.
+    /// Pods whose node was lost.
     #[serde(default)]
     pub node_lost: u32,
-    /// A device of theirs failed.
+    /// Pods of which a device failed.
     #[serde(default)]
     pub device_fault: u32,
 }
@@ -157,16 +157,16 @@ impl Restarts {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ShownJob {
-    /// READY: ready of desired, such as `3/4`.
+    /// The column READY: ready of desired, such as `3/4`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub ready: String,
-    /// DATA, such as `62%`.
+    /// The column DATA, such as `62%`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub data: String,
-    /// RESTARTS: the sum of `status.restarts`.
+    /// The column RESTARTS: the sum of `status.restarts`.
     #[serde(default)]
     pub restarts: u32,
-    /// WHY: one word.
+    /// The column WHY: one word.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
 }

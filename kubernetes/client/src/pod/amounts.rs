@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Amounts by the names of resources in Kubernetes: CPUs in thousandths, everything else in its own unit. An amount of nothing is
+/// Amounts by the names of resources in Kubernetes: CPUs in thousandths, all others in their own unit. Amounts of zero are
 /// not listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Amounts(BTreeMap<String, u64>);
@@ -13,17 +13,17 @@ impl Amounts {
         self.0.get(resource).copied().unwrap_or(0)
     }
 
-    /// All of them, by name.
+    /// All amounts, by the names of their resources.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
         self.0.iter().map(|(resource, amount)| (resource.as_str(), *amount))
     }
 
-    /// True if there is nothing.
+    /// True if all amounts are zero.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Adds what `times` of `each` have.
+    /// Adds `each`, `times` times.
     pub fn add(&mut self, each: &Self, times: u64) {
         if times == 0 {
             return;
@@ -34,12 +34,12 @@ impl Amounts {
         }
     }
 
-    /// The same, and no more of anything than `most` has.
+    /// The same amounts, limited to those of `most`.
     pub fn at_most(&self, most: &Self) -> Self {
         self.iter().map(|(resource, amount)| (resource, amount.min(most.get(resource)))).collect()
     }
 
-    /// What `times` of this are.
+    /// The amounts, `times` times.
     pub fn times(&self, times: u64) -> Self {
         let mut product = Self::default();
         product.add(self, times);
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_add_up_and_list_nothing_that_is_nothing() {
+    fn amounts_add_up_and_those_of_zero_are_not_listed() {
         let mut sum: Amounts = [("cpu", 2), ("gpu", 0), ("cpu", 1)].into_iter().collect();
         assert_eq!(sum.iter().collect::<Vec<_>>(), [("cpu", 3)]);
         sum.add(&[("gpu", 4)].into_iter().collect(), 2);

@@ -1,124 +1,104 @@
-//! The nodes that pods of a job may run on, as far as their labels and taints tell: the pod template's selector,
-//! required affinity and tolerations, with what the flavors of their quota add.
+//! The nodes that pods may run on by their labels and taints: the node selector, required node affinity and tolerations
+//! of the pods, with what the flavors of their quota add.
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration};
 use larder_api::names::NODE_LABEL_PREFIX;
-use serde::Deserialize;
 
-use crate::node::{Node, Taint};
+use crate::node::Node;
 
 /// Conditions that a node must meet, all of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Places {
     /// Labels that it has.
     pub labels: BTreeMap<String, String>,
-    /// One of these holds; without any, there is no such condition.
-    pub terms: Vec<Term>,
-    /// It has the labels of one of these, the topology domains that Kueue assigned; without any, it may have any.
+    /// Terms of node affinity, at least one of which holds. An empty list excludes no node.
+    pub terms: Vec<NodeSelectorTerm>,
+    /// The topology domains that Kueue assigned, by their labels, of which the node is in one. An empty list excludes no
+    /// node.
     pub domains: Vec<BTreeMap<String, String>>,
     /// Taints that the pods tolerate.
     pub tolerations: Vec<Toleration>,
 }
 
-/// A term of node affinity. One without expressions matches no node.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Term {
-    /// Conditions on labels.
-    pub match_expressions: Vec<Expression>,
-    /// Conditions on the name.
-    pub match_fields: Vec<Expression>,
-}
-
-/// A condition on one label or field.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct Expression {
-    /// The label or field.
-    pub key: String,
-    /// `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt` or `Lt`.
-    pub operator: String,
-    /// The values to compare with.
-    pub values: Vec<String>,
-}
-
-/// A toleration of a pod.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct Toleration {
-    /// The taint's key; empty for all.
-    pub key: String,
-    /// `Equal`, which is the default, or `Exists`.
-    pub operator: String,
-    /// The taint's value.
-    pub value: String,
-    /// The taint's effect; empty for all.
-    pub effect: String,
-    /// How long a pod stays on a node that gets such a taint; `None`: for ever.
-    #[serde(rename = "tolerationSeconds")]
-    pub seconds: Option<i64>,
-}
-
 impl Places {
+    /// The places of pods with this spec.
+    pub fn of(spec: &PodSpec) -> Self {
+        let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
+        let required =
+            affinity.and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
+        Self {
+            labels: spec.node_selector.clone().unwrap_or_default(),
+            terms: required.map(|required| required.node_selector_terms.clone()).unwrap_or_default(),
+            domains: Vec::new(),
+            tolerations: spec.tolerations.clone().unwrap_or_default(),
+        }
+    }
+
     /// True if the pods may run on `node`.
     pub fn allow(&self, node: &Node) -> bool {
         let has = |labels: &BTreeMap<String, String>| {
             labels.iter().all(|(key, value)| is_of_datasets(key) || node.labels.get(key) == Some(value))
         };
         has(&self.labels)
-            && (self.terms.is_empty() || self.terms.iter().any(|term| term.holds(node)))
+            && (self.terms.is_empty() || self.terms.iter().any(|term| holds_on(term, node)))
             && (self.domains.is_empty() || self.domains.iter().any(has))
             && node.taints.iter().all(|taint| self.tolerate(taint))
     }
 
     fn tolerate(&self, taint: &Taint) -> bool {
-        taint.effect == "PreferNoSchedule" || self.tolerations.iter().any(|toleration| toleration.covers(taint))
+        taint.effect == "PreferNoSchedule" || self.tolerations.iter().any(|toleration| covers(toleration, taint))
     }
 }
 
-impl Toleration {
-    fn covers(&self, taint: &Taint) -> bool {
-        let value = self.operator == "Exists" || self.value == taint.value;
-        (self.key.is_empty() && self.operator == "Exists" || self.key == taint.key)
-            && (self.effect.is_empty() || self.effect == taint.effect)
-            && value
-    }
+/// True if a pod with this toleration may run on a node with this taint. A field that is not set is empty.
+fn covers(toleration: &Toleration, taint: &Taint) -> bool {
+    let (key, effect) = (text(&toleration.key), text(&toleration.effect));
+    let is_any = toleration.operator.as_deref() == Some("Exists");
+    (key.is_empty() && is_any || key == taint.key)
+        && (effect.is_empty() || effect == taint.effect)
+        && (is_any || text(&toleration.value) == text(&taint.value))
 }
 
-/// The labels of datasets follow the data. A pod that asks for one would otherwise wait for data that waits for the
+fn text(field: &Option<String>) -> &str {
+    field.as_deref().unwrap_or_default()
+}
+
+/// True for a label of a dataset. These follow the data: a pod that asks for one would wait for data that waits for the
 /// pod.
 fn is_of_datasets(key: &str) -> bool {
     key.starts_with(NODE_LABEL_PREFIX)
 }
 
-impl Term {
-    fn holds(&self, node: &Node) -> bool {
-        if self.match_expressions.is_empty() && self.match_fields.is_empty() {
-            return false;
-        }
-        let labels = self.match_expressions.iter().filter(|expression| !is_of_datasets(&expression.key));
-        labels.into_iter().all(|expression| expression.holds(node.labels.get(&expression.key)))
-            && self.match_fields.iter().all(|expression| expression.holds(Some(&node.meta.key.name)))
+/// A term without conditions holds on no node.
+fn holds_on(term: &NodeSelectorTerm, node: &Node) -> bool {
+    let labels = term.match_expressions.as_deref().unwrap_or_default();
+    let fields = term.match_fields.as_deref().unwrap_or_default();
+    if labels.is_empty() && fields.is_empty() {
+        return false;
     }
+    let mut labels = labels.iter().filter(|requirement| !is_of_datasets(&requirement.key));
+    labels.all(|requirement| holds(requirement, node.labels.get(&requirement.key)))
+        && fields.iter().all(|requirement| holds(requirement, Some(&node.meta.key.name)))
 }
 
-impl Expression {
-    fn holds(&self, value: Option<&String>) -> bool {
-        let compare = |is: fn(&i64, &i64) -> bool| {
-            let number = |text: &String| text.parse::<i64>().ok();
-            let (here, bound) = (value.and_then(number), self.values.first().and_then(number));
-            matches!((here, bound), (Some(here), Some(bound)) if is(&here, &bound))
-        };
-        match self.operator.as_str() {
-            "In" => value.is_some_and(|value| self.values.contains(value)),
-            "NotIn" => value.is_none_or(|value| !self.values.contains(value)),
-            "Exists" => value.is_some(),
-            "DoesNotExist" => value.is_none(),
-            "Gt" => compare(|here, bound| here > bound),
-            "Lt" => compare(|here, bound| here < bound),
-            _ => false,
-        }
+/// True if a label or field with this value meets the requirement.
+fn holds(requirement: &NodeSelectorRequirement, value: Option<&String>) -> bool {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let compare = |is: fn(&i64, &i64) -> bool| {
+        let number = |text: &String| text.parse::<i64>().ok();
+        let (here, bound) = (value.and_then(number), values.first().and_then(number));
+        matches!((here, bound), (Some(here), Some(bound)) if is(&here, &bound))
+    };
+    match requirement.operator.as_str() {
+        "In" => value.is_some_and(|value| values.contains(value)),
+        "NotIn" => value.is_none_or(|value| !values.contains(value)),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => compare(|here, bound| here > bound),
+        "Lt" => compare(|here, bound| here < bound),
+        _ => false,
     }
 }
 
@@ -130,8 +110,12 @@ mod tests {
 
     fn node(taints: &[(&str, &str)]) -> Node {
         let labels = [("gpu", "h100"), ("rank", "7"), ("zone", "a")];
-        let taint =
-            |(key, effect): &(&str, &str)| Taint { key: (*key).into(), value: "yes".into(), effect: (*effect).into() };
+        let taint = |(key, effect): &(&str, &str)| Taint {
+            key: (*key).into(),
+            value: Some("yes".into()),
+            effect: (*effect).into(),
+            time_added: None,
+        };
         let mut node = Node {
             labels: labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
             taints: taints.iter().map(taint).collect(),
@@ -146,13 +130,13 @@ mod tests {
     }
 
     #[test]
-    fn labels_and_domains_are_as_a_selector_says() {
+    fn a_node_has_all_labels_and_is_in_one_domain() {
         let labels = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
         let places = |key, value| Places { labels: labels(key, value), ..Places::default() };
         assert!(places("gpu", "h100").allow(&node(&[])));
         assert!(!places("gpu", "a100").allow(&node(&[])));
         assert!(!places("cpu", "h100").allow(&node(&[])));
-        // Data that is not there yet is no reason not to bring it.
+        // A node may get the data that it does not hold yet.
         assert!(places("dataset.larder.dev/team-a.pets", "90").allow(&node(&[])));
         let domains = |values: &[&str]| Places {
             domains: values.iter().map(|value| labels("zone", value)).collect(),
@@ -162,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operator_of_affinity_is_kubernetes_own() {
+    fn node_affinity_has_the_operators_of_kubernetes() {
         for (expression, holds) in [
             (json!({"key": "gpu", "operator": "In", "values": ["a100", "h100"]}), true),
             (json!({"key": "gpu", "operator": "NotIn", "values": ["h100"]}), false),
@@ -179,7 +163,7 @@ mod tests {
             let places = with_terms(json!([{"matchExpressions": [expression]}]));
             assert_eq!(places.allow(&node(&[])), holds, "{expression}");
         }
-        // Terms are alternatives, what is in one term is not.
+        // One term is enough; within a term, all conditions must hold.
         let (good, bad) = (json!({"key": "gpu", "operator": "Exists"}), json!({"key": "x", "operator": "Exists"}));
         let alternatives = json!([{"matchExpressions": [bad]}, {"matchExpressions": [good]}]);
         assert!(with_terms(alternatives).allow(&node(&[])));
@@ -190,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tainted_node_is_for_pods_that_tolerate_it() {
+    fn a_tainted_node_takes_only_pods_that_tolerate_it() {
         let tainted = node(&[("gpu", "NoSchedule")]);
         for (toleration, allowed) in [
             (json!({"key": "gpu", "operator": "Exists"}), true),

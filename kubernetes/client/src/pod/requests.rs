@@ -1,100 +1,77 @@
 //! What a pod requests of its node, as the scheduler counts it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use larder_api::quantity::amount;
-use serde::Deserialize;
-use serde::de::IgnoredAny;
 
 use crate::pod::amounts::Amounts;
 
-/// The parts of a pod's spec that say what it requests.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct PodResources {
-    containers: Vec<Container>,
-    init_containers: Vec<Container>,
-    resources: Resources,
-    overhead: BTreeMap<String, Quantity>,
-    resource_claims: Vec<IgnoredAny>,
+/// Amounts as they are written. A text that is not a quantity counts as nothing.
+pub fn amounts<'q>(written: impl IntoIterator<Item = (&'q String, &'q Quantity)>) -> Amounts {
+    let read =
+        |(resource, quantity): (&'q String, &'q Quantity)| Some((resource.as_str(), amount(resource, quantity)?));
+    written.into_iter().filter_map(read).collect()
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Container {
-    resources: Resources,
-    restart_policy: Option<String>,
+/// What a container requests. A limit without a request is a request, too.
+fn of_container(container: &Container) -> Amounts {
+    container.resources.as_ref().map(|resources| with_limits(resources, |_| true, |_| false)).unwrap_or_default()
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Resources {
-    requests: BTreeMap<String, Quantity>,
-    limits: BTreeMap<String, Quantity>,
+/// What a pod requests as a whole, whose containers request `containers`. A limit is a request, too, where neither the
+/// pod nor its containers request the resource.
+fn of_pod(resources: &ResourceRequirements, containers: &Amounts) -> Amounts {
+    with_limits(resources, is_of_pods, |name| containers.get(name) > 0)
 }
 
-/// Amounts as they are written. What is no amount counts as nothing.
-pub fn amounts(written: &BTreeMap<String, Quantity>) -> Amounts {
-    written.iter().filter_map(|(resource, quantity)| Some((resource.as_str(), amount(resource, quantity)?))).collect()
+/// The requests, and the limits of resources that are requested neither here nor elsewhere.
+fn with_limits(
+    resources: &ResourceRequirements,
+    counts: impl Fn(&str) -> bool,
+    is_requested_elsewhere: impl Fn(&str) -> bool,
+) -> Amounts {
+    let requests = resources.requests.as_ref();
+    let is_requested = |name: &String| requests.is_some_and(|requests| requests.contains_key(name));
+    let limits = resources.limits.iter().flatten();
+    let limits = limits.filter(|(name, _)| !is_requested(name) && !is_requested_elsewhere(name));
+    amounts(requests.into_iter().flatten().chain(limits).filter(|(name, _)| counts(name)))
 }
 
-impl Resources {
-    /// A limit is a request, too, if there is no other.
-    fn amounts(&self) -> Amounts {
-        let mut all = self.limits.clone();
-        all.extend(self.requests.clone());
-        amounts(&all)
-    }
-}
-
-impl Resources {
-    /// Those of a pod whose containers request these: a limit is a request, too, if there is no other, not of the containers either.
-    fn of_pod(&self, containers: &Amounts) -> Amounts {
-        let is_asked = |name: &str| self.requests.contains_key(name) || containers.get(name) > 0;
-        let mut all = self.limits.clone();
-        all.retain(|name, _| !is_asked(name));
-        all.extend(self.requests.clone());
-        all.retain(|name, _| is_of_pod(name));
-        amounts(&all)
-    }
-}
-
-/// True for a resource that the scheduler knows of whole pods. It does not look at others there.
-fn is_of_pod(resource: &str) -> bool {
+/// True for a resource that the scheduler counts for a whole pod. It ignores others in `spec.resources`.
+fn is_of_pods(resource: &str) -> bool {
     ["cpu", "memory"].contains(&resource) || resource.starts_with("hugepages-")
 }
 
-impl PodResources {
-    /// What all containers that run together request: those of the pod with the sidecars, or an init container with the sidecars
-    /// that were started before it, whichever is more of each resource; or what the pod requests as a whole, if that is more.
-    pub fn requests(&self) -> Amounts {
-        let (mut sidecars, mut most) = (Amounts::default(), Amounts::default());
-        for container in &self.init_containers {
-            let mut now = sidecars.clone();
-            now.add(&container.resources.amounts(), 1);
-            most = larger(&most, &now);
-            if container.restart_policy.as_deref() == Some("Always") {
-                sidecars = now;
-            }
+/// What all containers that run together request: those of the pod with the sidecars, or an init container with the
+/// sidecars that were started before it, whichever is more of each resource; or what the pod requests as a whole, if
+/// that is more.
+pub fn requests(spec: &PodSpec) -> Amounts {
+    let (mut sidecars, mut most) = (Amounts::default(), Amounts::default());
+    for container in spec.init_containers.iter().flatten() {
+        let mut now = sidecars.clone();
+        now.add(&of_container(container), 1);
+        most = larger(&most, &now);
+        if container.restart_policy.as_deref() == Some("Always") {
+            sidecars = now;
         }
-        for container in &self.containers {
-            sidecars.add(&container.resources.amounts(), 1);
-        }
-        let containers = larger(&most, &sidecars);
-        let mut all = larger(&containers, &self.resources.of_pod(&containers));
-        all.add(&amounts(&self.overhead), 1);
-        all
     }
+    for container in &spec.containers {
+        sidecars.add(&of_container(container), 1);
+    }
+    let mut all = larger(&most, &sidecars);
+    if let Some(resources) = &spec.resources {
+        all = larger(&all, &of_pod(resources, &all));
+    }
+    all.add(&amounts(spec.overhead.iter().flatten()), 1);
+    all
 }
 
-impl PodResources {
-    /// True if the pod is given devices: by a resource of a vendor's, whose name has a domain, or by a claim.
-    pub fn has_devices(&self) -> bool {
-        let requests = self.requests();
-        let mut vendors = requests.iter().filter(|(name, amount)| name.contains('/') && *amount > 0);
-        vendors.next().is_some() || !self.resource_claims.is_empty()
-    }
+/// True if the pod is given devices: by a vendor's resource, whose name has a domain, or by a claim.
+pub fn has_devices(spec: &PodSpec) -> bool {
+    let has_claims = spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty());
+    has_claims || requests(spec).iter().any(|(name, amount)| name.contains('/') && amount > 0)
 }
 
 /// The larger amount of each resource.
@@ -110,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_pod_has_devices_by_resources_of_vendors_and_by_claims() {
-        let has = |spec: serde_json::Value| PodResources::deserialize(spec).unwrap().has_devices();
+        let has = |spec: serde_json::Value| has_devices(&serde_json::from_value(spec).unwrap());
         let limits = |limits: serde_json::Value| json!({"containers": [{}, {"resources": {"limits": limits}}]});
         assert!(has(limits(json!({"larder.dev/rail": 4}))));
         assert!(has(json!({"resourceClaims": [{"name": "gpus", "resourceClaimName": "x"}]})));
@@ -132,9 +109,9 @@ mod tests {
             ],
             "overhead": {"memory": "1Mi"},
         });
-        let requests = PodResources::deserialize(pod).expect("a pod").requests();
+        let requested = requests(&serde_json::from_value(pod).expect("a pod"));
         let expected = [("cpu", 3_500), ("memory", (1 << 30) + (1 << 20)), ("nvidia.com/gpu", 2)];
-        assert_eq!(requests, expected.into_iter().collect());
+        assert_eq!(requested, expected.into_iter().collect());
     }
 
     #[test]
@@ -147,12 +124,12 @@ mod tests {
             "containers": [{"resources": {"requests": {"cpu": "0", "memory": "2Gi"}}}],
             "overhead": {"cpu": "1"},
         });
-        let requests = PodResources::deserialize(pod).expect("a pod").requests();
+        let requested = requests(&serde_json::from_value(pod).expect("a pod"));
         let expected = [("cpu", 65_000), ("memory", 2 << 30), ("hugepages-2Mi", 4 << 20), ("hugepages-1Gi", 1 << 30)];
-        assert_eq!(requests, expected.into_iter().collect());
+        assert_eq!(requested, expected.into_iter().collect());
         let limits = json!({"cpu": "64", "memory": "8Gi"});
         let pod = json!({"resources": {"limits": limits}, "containers": [{"resources": {"requests": {"cpu": "2"}}}]});
-        let requests = PodResources::deserialize(pod).expect("a pod").requests();
-        assert_eq!(requests, [("cpu", 2_000), ("memory", 8 << 30)].into_iter().collect());
+        let requested = requests(&serde_json::from_value(pod).expect("a pod"));
+        assert_eq!(requested, [("cpu", 2_000), ("memory", 8 << 30)].into_iter().collect());
     }
 }

@@ -33,7 +33,7 @@ impl Alphabet {
     }
 
     fn base(&self) -> u64 {
-        // Zero stands for the end of a key, the largest digit for what follows every key.
+        // Zero is the end of a key, the largest digit is beyond every key.
         self.chars.len() as u64 + 2
     }
 

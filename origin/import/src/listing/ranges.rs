@@ -2,8 +2,8 @@
 //!
 //! At first there is one range, of all keys. Whenever a call could be made and no range waits for one, the range with
 //! the most keys left, as its pages so far suggest, is split at a guessed key: the call that lists its upper part is
-//! under way while the lower part goes on. A guess beyond the last key costs one empty page and halves the range; a few
-//! of these are allowed at first, and later a part of all calls.
+//! under way while the lower part continues. A guess beyond the last key costs one empty page and halves the range; a
+//! few of these are allowed at first, and later a part of all calls.
 //!
 //! Invariant: the open ranges and the accepted pages never overlap, and together they are all keys. A page is cut at
 //! the end of its range. Its keys beyond must agree with the next range's first page.

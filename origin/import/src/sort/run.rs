@@ -24,7 +24,7 @@ const FREE_BYTES: u64 = 8 << 20;
 const RECORD_BYTES_MAX: usize = 1 << 20;
 
 fn damaged() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the disk changed bytes of a file for sorting: try again")
+    io::Error::new(io::ErrorKind::InvalidData, "the disk corrupted a temporary file of the sort: try again")
 }
 
 /// A complete run.

@@ -87,7 +87,7 @@ pub(super) fn seconds(time: SystemTime) -> i64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs().cast_signed()
 }
 
-/// The header that tells the time.
+/// The header with the server's time.
 pub(super) fn date_header(seconds: i64) -> String {
     let time = UNIX_EPOCH + Duration::from_secs(seconds.max(0).cast_unsigned());
     format!("Date: {}\r\n", httpdate::fmt_http_date(time))

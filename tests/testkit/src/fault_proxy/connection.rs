@@ -64,7 +64,7 @@ impl Connection {
                 self.skip_body(request, body).await?;
                 let text = format!(
                     "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\
-                     <Error><Code>{code}</Code><Message>made up</Message></Error>"
+                     <Error><Code>{code}</Code><Message>injected</Message></Error>"
                 );
                 let body = if request.method == "HEAD" { "" } else { text.as_str() };
                 let answer = format!(

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::source::{Source, Words};
 
 /// A module's path from the crate's root, which is empty.
-type Module = Words;
+pub(super) type Module = Words;
 
 /// The crate's files by the modules that they are, and by whom each is used: the graph of its files.
 struct Files {
@@ -66,7 +66,25 @@ fn shortest_circle<'a>(
     None
 }
 
-fn file_name(module: &Module) -> String {
+/// A file of a crate and what it uses outside of test code: other files of the crate, and paths as they are written.
+pub(super) struct Uses {
+    pub(super) file: Module,
+    pub(super) files: Vec<Module>,
+    pub(super) paths: Vec<Words>,
+}
+
+/// All files of a crate but those of tests.
+pub(super) fn uses(folder: &Path) -> Vec<Uses> {
+    let files = Files::read(folder);
+    let of = |module: &Module| Uses {
+        file: module.clone(),
+        files: files.used_by(module).into_keys().cloned().collect(),
+        paths: files.sources[module].paths.iter().map(|(_, path)| path.clone()).collect(),
+    };
+    files.sources.keys().map(of).collect()
+}
+
+pub(super) fn file_name(module: &Module) -> String {
     if module.is_empty() { "the root".to_owned() } else { format!("{}.rs", module.join("/")) }
 }
 

@@ -1,5 +1,5 @@
 //! Limits of RDMA objects and of locked memory, from a resource to the container's cgroup. The cgroups of the rdma controller are
-//! made up; everything else is as on a node that has them.
+//! fake; everything else is as on a node that has them.
 
 mod host;
 mod killed;
@@ -167,8 +167,8 @@ fn a_pod_lowers_its_limits_and_is_refused_what_is_above_them() {
     );
     assert_eq!((&low.memlock()["hard"], &low.memlock()["soft"]), (&json!(1 << 20), &json!(1 << 20)));
     for (pod, why) in [
-        ("high", "asks for hca_object=2001, and larder.dev/hca allows 2000: ask for less, or leave it out"),
-        ("odd", "is unreadable: \"hca_object=lots\" is none of hca_handle=N"),
+        ("high", "requests hca_object=2001, but larder.dev/hca allows 2000: request less, or omit it"),
+        ("odd", "is malformed: \"hca_object=lots\" is not one of hca_handle=N"),
     ] {
         let why = format!("the pod's annotation rdma.larder.dev/limits {why}");
         devices.cluster.wait_for(&format!("{pod} is refused: {why}"), TIMEOUT, || {

@@ -1,4 +1,4 @@
-//! Room while a dataset takes over the blocks of another, and afterwards.
+//! Room while a dataset adopts the blocks of another, and afterwards.
 
 use std::sync::{Arc, Mutex, mpsc};
 
@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 
-/// Another snapshot, whose blocks are being taken over until its gate is dropped.
+/// Another snapshot, whose blocks are being adopted until its gate is dropped.
 #[derive(Debug)]
 struct Held {
     snapshot: SnapshotId,
@@ -42,7 +42,7 @@ impl Earlier for Held {
     }
 }
 
-/// Makes a dataset take over blocks of a snapshot of 40, until the first end is dropped. The second tells that it has
+/// Makes a dataset adopt blocks of a snapshot of 40, until the first end is dropped. The second tells that it has
 /// ended.
 fn take_over(
     world: &World,
@@ -69,10 +69,10 @@ fn take_over(
 
 // SEMANTICS: C16
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dataset_whose_blocks_are_being_taken_over_is_released_by_nobody_and_keeps_its_promise() {
+async fn a_dataset_whose_blocks_are_being_adopted_is_not_released_and_keeps_its_promise() {
     for is_promised in [false, true] {
         let world = World::new(CROWDED);
-        // Not all of it is cached: blocks are left to take over.
+        // Not all of it is cached: blocks are left to adopt.
         let small = world.show("small", 2, sized(FILE_BYTES)).await;
         let old = world.show("old", 40, whole()).await;
         let snapshot = old.open.manifest().snapshot();
@@ -107,7 +107,7 @@ async fn a_new_snapshot_larger_than_the_cache_takes_over_the_room_of_the_closed_
     adopted(&new).await;
     for _ in 0..2 {
         for file in 0..40 {
-            new.open.read_later(FileIndex(file), 0, FILE_BYTES as u32).await.unwrap();
+            new.open.read_file(file, 0, FILE_BYTES as u32).await.unwrap();
         }
         new.open.settle().await;
     }

@@ -64,7 +64,7 @@ async fn a_closed_dataset_with_a_promise_loses_nothing_to_others_also_after_kill
 
 // SEMANTICS: C17
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn room_is_promised_before_there_is_anything_of_the_dataset_and_nobody_else_gets_it() {
+async fn room_promised_to_a_dataset_without_blocks_goes_to_no_other() {
     let mut world = World::new(Some(700_000));
     let snapshot = world.snapshot("pets", 40).await;
     world.node.promise(vec![promise("pets", snapshot, OF_40_FILES)]).await.unwrap();
@@ -135,7 +135,7 @@ async fn an_open_dataset_that_has_less_than_it_wants_grows_into_its_promise() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_unused_goes_when_it_is_to_go_and_what_is_in_use_or_was_used_later_stays() {
+async fn unused_snapshots_are_dropped_on_request_and_used_ones_stay() {
     let world = World::new(Some(2_000_000));
     let pets = world.show("pets", 5, whole()).await;
     let snapshot = pets.open.manifest().snapshot();

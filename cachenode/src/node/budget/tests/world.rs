@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_dataset::{DatasetSpec, FileIndex};
+use larder_dataset::DatasetSpec;
 use larder_origin::OriginConfig;
 use larder_store::Usage;
 use tempfile::TempDir;
@@ -95,7 +95,7 @@ impl World {
         let (found, request) = self.find(name, files, spec).await;
         let open = self.node.open_dataset(found, &request, User::Connection).await.unwrap();
         for file in 0..files {
-            open.read_later(FileIndex(file as u32), 0, FILE_BYTES as u32).await.unwrap();
+            open.read_file(file as u32, 0, FILE_BYTES as u32).await.unwrap();
         }
         open.settle().await;
         Shown { open, request }

@@ -1,4 +1,4 @@
-//! Blocks that another snapshot's cache has, taken over without copying them.
+//! Blocks that another snapshot's cache has, adopted without copying them.
 
 mod interrupted;
 

@@ -39,7 +39,7 @@ fn the_priority_is_that_of_the_label_then_of_the_pods_then_the_default() {
     let of = |sample: &Sample, labels: &[(&str, &str)], classes: &Classes| {
         let Change::Create(fields) = wanted_with(sample, labels, classes)?.create().change else { panic!() };
         let spec = &fields["spec"];
-        Ok::<_, String>(json!([spec["priority"], spec["priorityClassName"], spec["priorityClassSource"]]))
+        Ok::<_, NoWorkload>(json!([spec["priority"], spec["priorityClassName"], spec["priorityClassSource"]]))
     };
     let mut sample = sample();
     let label = [("kueue.x-k8s.io/priority-class", "research")];
@@ -49,7 +49,7 @@ fn the_priority_is_that_of_the_label_then_of_the_pods_then_the_default() {
     sample.pods[1].spec.as_mut().unwrap().priority_class_name = Some("high".to_owned());
     assert_eq!(of(&sample, &[], &classes), Ok(json!([1000, "high", of_pods])));
     assert_eq!(of(&sample, &label, &classes), Ok(json!([7, "research", of_kueue])));
-    let missing = of(&sample, &label, &Classes::default()).unwrap_err();
+    let missing = of(&sample, &label, &Classes::default()).unwrap_err().to_string();
     assert_eq!(missing, "there is no WorkloadPriorityClass research (kueue.x-k8s.io/priority-class)");
 }
 
@@ -67,10 +67,13 @@ fn a_job_of_more_roles_than_kueue_takes_says_so() {
     let mut sample = sample();
     let worker = sample.job.roles[1].clone();
     sample.job.roles.extend(std::iter::repeat_n(worker, 7));
-    let why = wanted_with(&sample, &[], &Classes::default()).unwrap_err();
+    let why = wanted_with(&sample, &[], &Classes::default()).unwrap_err().to_string();
     assert_eq!(why, "Kueue takes jobs of at most 8 roles; this one has 9");
     let why = wanted_with(&super::sample(), &[("kueue.x-k8s.io/max-exec-time-seconds", "1h")], &Classes::default());
-    assert_eq!(why.unwrap_err(), "the label kueue.x-k8s.io/max-exec-time-seconds is not a number of seconds: \"1h\"");
+    assert_eq!(
+        why.unwrap_err().to_string(),
+        "the label kueue.x-k8s.io/max-exec-time-seconds is not a number of seconds: \"1h\""
+    );
 }
 
 #[test]

@@ -12,10 +12,10 @@ fn a_job_without_a_workload_gets_one_and_waits() {
     // Pods of an earlier start would use quota that the next one is given.
     case.observed.pods = running(1, 1).1;
     let (_, why, writes) = case.held_up();
-    assert_eq!((why.as_str(), writes.len()), ("its earlier pods are still ending", 0));
+    assert_eq!((why.as_str(), writes.len()), ("its earlier pods are still terminating", 0));
     // Those on a lost node do not hold it up.
     for pod in &mut case.observed.pods {
-        pod.node = Some(NodeHealth { unready_since: Some(0), ..NodeHealth::default() });
+        pod.node = Some(NodeHealth { unready_since: Some(Seconds(0)), ..NodeHealth::default() });
     }
     assert_eq!(case.held_up().2.len(), 1);
 }
@@ -23,7 +23,7 @@ fn a_job_without_a_workload_gets_one_and_waits() {
 #[test]
 fn a_job_that_kueue_cannot_take_says_why() {
     let mut case = Case::queued(None);
-    case.wanted = Err("there is no PriorityClass high".to_owned());
+    case.wanted = Err(NoWorkload::NoClass(NoClass::Pod("high".to_owned())));
     let (_, why, writes) = case.held_up();
     assert_eq!((why.as_str(), writes.len()), ("there is no PriorityClass high", 0));
 }
@@ -86,7 +86,7 @@ fn an_admission_that_lacks_a_role_or_has_too_few_of_it_starts_nothing() {
     let mut status = admission(8);
     status["admission"]["podSetAssignments"].as_array_mut().unwrap().pop();
     let (_, why, writes) = Case::queued(Some(there(&sample(), status))).held_up();
-    assert_eq!((why.as_str(), writes[0].verb()), ("Kueue has admitted none of worker; it asks again", "delete"));
+    assert_eq!((why.as_str(), writes[0].verb()), ("Kueue has admitted none of worker; the job asks again", "delete"));
     let mut status = admission(8);
     status.as_object_mut().unwrap().remove("admission");
     assert!(matches!(Case::queued(Some(there(&sample(), status))).decide().verdict, Verdict::Wait(_)));
@@ -94,7 +94,10 @@ fn an_admission_that_lacks_a_role_or_has_too_few_of_it_starts_nothing() {
     let mut case = Case::running(Some(there(&sample(), admission(5))), 5);
     case.sample.job.roles[1].min = 6;
     let (stops, why, writes) = case.held_up();
-    assert_eq!((stops, why.as_str()), (true, "Kueue has admitted 5 of worker, and it needs 6 now; it asks again"));
+    assert_eq!(
+        (stops, why.as_str()),
+        (true, "Kueue has admitted 5 of worker, but the job needs 6 now; the job asks again")
+    );
     assert_eq!(writes, []);
     case.state = State::default();
     assert_eq!(case.held_up().2, [], "its pods are still ending");
@@ -145,7 +148,7 @@ fn a_job_whose_workload_is_not_active_waits_for_whoever_did_that() {
 fn a_workload_that_is_somebody_elses_starts_nothing() {
     let mut object = served(&sample(), admission(8));
     object["metadata"].as_object_mut().unwrap().remove("ownerReferences");
-    let expected = format!("the Workload {NAME} is not this job's: delete it");
+    let expected = format!("the Workload {NAME} belongs to something else: delete it");
     assert_eq!(Case::queued(Some(read(object.clone()))).held_up(), (false, expected.clone(), Vec::new()));
     assert_eq!(Case::running(Some(read(object)), 8).held_up(), (true, expected.clone(), Vec::new()));
     // So is that of an earlier job of the name.

@@ -63,8 +63,8 @@ fn any_terms() -> impl Strategy<Value = Terms> {
 
 struct World {
     state: State,
-    observed: Observed,
-    now: i64,
+    observed: Shown,
+    now: Seconds,
     made: BTreeSet<PodId>,
 }
 
@@ -74,7 +74,7 @@ fn total(restarts: Restarts) -> u32 {
 
 impl World {
     fn new(terms: Terms) -> Self {
-        let mut observed = Observed { terms, ..Observed::default() };
+        let mut observed = Shown::of(terms);
         observed.data.push(Data { name: "pets".into(), percent: 0, enough: 90, timeout: 300 });
         Self { state: State::default(), observed, now: NOW, made: BTreeSet::new() }
     }
@@ -83,7 +83,7 @@ impl World {
     fn apply(&mut self, op: &Op) -> Option<Cause> {
         (self.observed.verdict, self.observed.plan) = (None, None);
         match op {
-            Op::Wait(seconds) => self.now += seconds,
+            Op::Wait(seconds) => self.now += *seconds,
             Op::Start(workers) => self.observed.verdict = start(*workers),
             Op::Stop => self.observed.verdict = Some(Verdict::Stop { why: "others".into() }),
             Op::Resize(granted, most) => self.observed.verdict = run(*granted, *most),
@@ -158,7 +158,7 @@ impl World {
             Cause::Crashed => pod.stage = PodStage::Failed,
             Cause::Preempted => pod.disruption = "PreemptionByScheduler".into(),
             Cause::Evicted => pod.leaving = Some(pod.leaving.unwrap_or(now + 30)),
-            Cause::NodeLost => pod.node = Some(NodeHealth { unready_since: Some(0), ..NodeHealth::default() }),
+            Cause::NodeLost => pod.node = Some(NodeHealth { unready_since: Some(Seconds(0)), ..NodeHealth::default() }),
             Cause::DeviceFault => pod.devices = Devices::Unhealthy,
         }
         counts.then_some(cause)

@@ -22,7 +22,7 @@ fn each_loss_has_its_cause() {
     let fault = Some(Cause::DeviceFault);
     for (devices, anywhere, watched, there) in [
         (Devices::None, None, None, None),
-        (Devices::Untold, None, None, fault),
+        (Devices::Unreported, None, None, fault),
         (Devices::Well, None, None, None),
         (Devices::Unhealthy, fault, fault, fault),
         (Devices::UnhealthyToLarder, fault, None, fault),
@@ -91,21 +91,21 @@ fn a_pod_that_is_stuck_or_on_a_lost_node_is_not_live() {
     assert!(live(&|pod| pod.leaving = Some(NOW - 59)));
     assert!(!live(&|pod| pod.leaving = Some(NOW - 60)));
     assert!(!live(&|pod| pod.stage = PodStage::Failed));
-    assert!(!live(&|pod| pod.node = Some(NodeHealth { unready_since: Some(0), ..NodeHealth::default() })));
+    assert!(!live(&|pod| pod.node = Some(NodeHealth { unready_since: Some(Seconds(0)), ..NodeHealth::default() })));
 }
 
 #[test]
 fn a_pod_that_fails_soon_after_the_start_is_replaced_after_a_pause_that_doubles() {
     let (mut state, mut observed) = running(Terms { max_crashes: 100, active_deadline: None, ..elastic(3) });
     let (mut now, mut pauses) = (NOW, Vec::new());
-    let mut lose = |state: State, now: &mut i64| {
+    let mut lose = |state: State, now: &mut Seconds| {
         let attempt = state.roles[0][2].attempt;
         observed.pods[2] = pod(2, attempt, PodStage::Failed);
         observed.plan = None;
         let (mut state, mut actions) = step(state, &observed, *now);
         let lost_at = *now;
         if *now > NOW && pauses.len() == 1 {
-            let said = "2 of 3 pods are ready; 1 without a node; pods failed soon after their start, and the next are made at 13:46 UTC";
+            let said = "2 of 3 pods are ready; 1 without a node; pods failed soon after they started, and the next are created at 13:46 UTC";
             assert_eq!(waits_for(&state, &observed, *now).unwrap(), said);
         }
         while unplaced(&state, &observed, *now) != [vec![2]] {
@@ -157,7 +157,7 @@ fn a_gang_of_which_a_pod_is_rejected_again_and_again_gives_its_room_back() {
     assert_eq!((state.phase, state.granted().len(), state.restarts.evicted), (Phase::Queued, 0, 4));
     // Meanwhile others may have the room.
     assert_eq!((state.unbound, state.not_before, now - NOW), (1, Some(now + 30), 2 + 4 + 8));
-    let said = "the kubelets of its nodes reject its pods again and again, at last worker 2 (UnexpectedAdmissionError)";
+    let said = "the kubelets of its nodes keep rejecting its pods, most recently worker 2 (UnexpectedAdmissionError)";
     assert_eq!(state.why, said);
 }
 
@@ -165,7 +165,7 @@ fn a_gang_of_which_a_pod_is_rejected_again_and_again_gives_its_room_back() {
 fn pods_that_are_lost_with_their_nodes_are_replaced_at_once() {
     let (mut state, mut observed) = running(elastic(3));
     (state.phase, state.since) = (Phase::Starting, NOW - 5);
-    observed.pods[2].node = Some(NodeHealth { unready_since: Some(0), ..NodeHealth::default() });
+    observed.pods[2].node = Some(NodeHealth { unready_since: Some(Seconds(0)), ..NodeHealth::default() });
     let (state, _) = step(state, &observed, NOW);
     assert_eq!(unplaced(&state, &observed, NOW), [vec![2]]);
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A job in a phase, and nothing that would change it.
-fn quiet(phase: Phase) -> (State, Observed) {
+fn quiet(phase: Phase) -> (State, Shown) {
     let (mut state, mut observed) = running(elastic(2));
     observed.terms.roles[0].decides = Decides::First;
     observed.data.push(Data { name: "pets".into(), percent: 10, enough: 90, timeout: 10_000 });
@@ -25,8 +25,8 @@ fn quiet(phase: Phase) -> (State, Observed) {
 }
 
 /// Makes an event happen, as far as it can. Returns the time.
-fn provoke(event: EventKind, state: &mut State, observed: &mut Observed) -> i64 {
-    let unplace = |state: &mut State, observed: &mut Observed| {
+fn provoke(event: EventKind, state: &mut State, observed: &mut Shown) -> Seconds {
+    let unplace = |state: &mut State, observed: &mut Shown| {
         if let Some(slot) = state.roles.get_mut(0).and_then(|slots| slots.get_mut(2)) {
             *slot = Slot { attempt: 2, node: None, stage: Stage::Unplaced };
         }
@@ -34,7 +34,7 @@ fn provoke(event: EventKind, state: &mut State, observed: &mut Observed) -> i64 
         // Not all are ready, so nothing else follows.
         observed.pods.iter_mut().take(1).for_each(|pod| pod.stage = PodStage::Bound);
     };
-    let last = |observed: &mut Observed, change: &dyn Fn(&mut Pod)| {
+    let last = |observed: &mut Shown, change: &dyn Fn(&mut Pod)| {
         observed.pods.iter_mut().filter(|pod| pod.id.index == 2).for_each(change);
     };
     match event {

@@ -2,7 +2,7 @@ use super::*;
 
 #[test]
 fn a_job_goes_from_its_first_wait_to_its_end() {
-    let mut observed = Observed { terms: elastic(2), verdict: start(2), ..Observed::default() };
+    let mut observed = Shown { verdict: start(2), ..Shown::of(elastic(2)) };
     observed.data.push(Data { name: "pets".into(), percent: 62, enough: 90, timeout: 600 });
     let (state, actions) = step(State::default(), &observed, NOW);
     assert_eq!((state.phase, again(&actions)), (Phase::DataWarming, Some(NOW + 600)));
@@ -95,7 +95,7 @@ fn a_crashed_pod_is_replaced_alone_and_only_crashes_are_limited() {
     observed.pods[2] = pod(2, 2, PodStage::Failed);
     let (state, actions) = step(state, &observed, NOW);
     assert_eq!((state.phase, state.restarts.crashed), (Phase::Failed, 4));
-    assert_eq!(state.why, "its pods have crashed 4 times, the last time worker 2; spec.restart.maxCrashes is 3");
+    assert_eq!(state.why, "its pods have crashed 4 times, most recently worker 2; spec.restart.maxCrashes is 3");
     assert_eq!(changes(&actions).1, [(0, 1), (1, 1), (2, 2)]);
 }
 
@@ -147,7 +147,7 @@ fn the_highest_indexes_end_when_the_queue_takes_room_back() {
     observed.verdict = run(1, 1);
     let (state, actions) = step(state, &observed, NOW);
     assert_eq!((state.phase, changes(&actions).1), (Phase::Shrinking, vec![(1, 1), (2, 1)]));
-    assert_eq!(waits_for(&state, &observed, NOW).unwrap(), "2 pods are still ending");
+    assert_eq!(waits_for(&state, &observed, NOW).unwrap(), "2 pods are still terminating");
     observed.verdict = None;
     observed.pods.remove(2);
     observed.pods[1].leaving = Some(NOW - 60);
@@ -158,7 +158,7 @@ fn the_highest_indexes_end_when_the_queue_takes_room_back() {
 
 #[test]
 fn pods_that_are_not_bound_in_time_are_planned_again_and_then_the_gang_is_released() {
-    let mut observed = Observed { terms: elastic(2), verdict: start(2), ..Observed::default() };
+    let mut observed = Shown { verdict: start(2), ..Shown::of(elastic(2)) };
     let (state, _) = step(State::default(), &observed, NOW);
     assert_eq!(state.phase, Phase::Starting, "it waits for no data");
     observed.verdict = None;
@@ -267,8 +267,8 @@ fn a_lost_worker_is_replaced_at_once_and_a_lost_server_of_the_same_job_restarts_
     state.roles.push(vec![slot(1, Stage::Seen)]);
     let server = Pod { id: PodId { role: 1, index: 0, attempt: 1 }, ..pod(0, 1, PodStage::Ready) };
     observed.pods.push(server);
-    let lose = |observed: &mut Observed, at: usize| {
-        observed.pods[at].node = Some(NodeHealth { unready_since: Some(0), ..NodeHealth::default() });
+    let lose = |observed: &mut Shown, at: usize| {
+        observed.pods[at].node = Some(NodeHealth { unready_since: Some(Seconds(0)), ..NodeHealth::default() });
     };
     let mut with_worker = observed.clone();
     lose(&mut with_worker, 2);
@@ -294,7 +294,8 @@ fn a_gang_that_the_scheduler_never_binds_gives_its_room_back_and_says_why() {
     };
     let pods = (0..3).map(|index| pod(index, 1, PodStage::Pending)).collect();
     let said = Some("3 pods start together or not at all: no claim".to_owned());
-    let observed = Observed { terms: by_scheduler, pods, said, ..Observed::default() };
+    let observed = Observed { terms: by_scheduler, pods, scheduler_message: said, ..Observed::default() };
+    let observed = Shown { observed, ..Shown::default() };
     let (state, actions) = step(state, &observed, NOW + 299);
     assert_eq!((state.phase, again(&actions)), (Phase::Starting, Some(NOW + 300)));
     let (state, actions) = step(state, &observed, NOW + 300);

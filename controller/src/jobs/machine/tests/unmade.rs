@@ -3,7 +3,7 @@
 use super::*;
 
 /// A job of three workers of which the last one is to be made.
-fn making(phase: Phase, min: u32) -> (State, Observed) {
+fn making(phase: Phase, min: u32) -> (State, Shown) {
     let (mut state, mut observed) = running(elastic(min));
     (state.phase, state.binding_since) = (phase, Some(NOW - 1));
     state.roles[0][2].stage = Stage::Placed;
@@ -11,8 +11,9 @@ fn making(phase: Phase, min: u32) -> (State, Observed) {
     (state, observed)
 }
 
-fn short(observed: Observed) -> Observed {
-    Observed { shortage: Some("no quota".into()), ..observed }
+fn short(mut shown: Shown) -> Shown {
+    shown.shortage = Some("no quota".into());
+    shown
 }
 
 #[test]

@@ -41,8 +41,8 @@ impl Pass<'_> {
 
     /// What may be taken for a job, in order.
     fn cuts_for(&self, at: usize, floor: &Amounts) -> Vec<Cut> {
-        let (job, books) = (&self.jobs[at], &self.soon.books);
-        let is_nominal = books.is_nominal(&job.queue, floor);
+        let (job, ledger) = (&self.jobs[at], &self.soon.ledger);
+        let is_nominal = ledger.is_nominal(&job.queue, floor);
         let cohort = self.queues.get(job.queue.as_str()).map_or("", |queue| &queue.cohort);
         let mut excess: BTreeMap<&str, Amounts> = BTreeMap::new();
         // Jobs that may lose something, and whether that is only what their queue has borrowed.
@@ -57,7 +57,7 @@ impl Pass<'_> {
             if is_lower && (is_same || is_near && is_nominal) {
                 victims.push((at, false));
             } else if is_near && (is_nominal || is_lower) {
-                excess.entry(&other.queue).or_insert_with(|| books.borrowed(&other.queue, floor));
+                excess.entry(&other.queue).or_insert_with(|| ledger.borrowed(&other.queue, floor));
                 victims.push((at, true));
             }
         }

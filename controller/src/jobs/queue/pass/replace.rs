@@ -14,7 +14,7 @@ impl Pass<'_> {
         losers.sort_by_key(|job| order(&self.jobs[*job]));
         for at in losers {
             let job = &self.jobs[at];
-            if job.replaces_live && self.now.books.is_beyond(&job.queue) {
+            if job.replaces_live && self.now.ledger.is_beyond(&job.queue) {
                 continue;
             }
             let asked: Vec<Vec<u32>> = job

@@ -55,7 +55,7 @@ impl World {
     fn apply(&mut self, event: &Event) {
         match event {
             Event::Submit(queue, priority, min, more, most) => {
-                let name = format!("j{}", self.now);
+                let name = format!("j{}", self.now.0);
                 self.submit(job(&name, &format!("q{queue}"), *priority, (*min, min + more, min + more + most)));
                 self.last.clear();
             }
@@ -76,7 +76,7 @@ impl World {
                     self.end(&name);
                 }
             }
-            Event::Wait(seconds) => self.now += seconds,
+            Event::Wait(seconds) => self.now += *seconds,
         }
         self.now += 1;
     }
@@ -114,7 +114,7 @@ impl World {
     fn check_claims(&self) {
         let mut after = Self {
             jobs: self.jobs.clone(),
-            left: self.left.clone(),
+            leftover: self.leftover.clone(),
             queues: self.queues.clone(),
             nodes: self.nodes.clone(),
             last: BTreeMap::new(),

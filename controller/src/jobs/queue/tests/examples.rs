@@ -12,7 +12,7 @@ fn priority_comes_first_and_then_the_older_job() {
     world.step();
     assert!(matches!(world.verdict("urgent"), Verdict::Start { .. }));
     assert_eq!(world.waiting("old").why, "queue vision uses 4 of 4 GPUs, needs 4");
-    world.jobs[1].ends = Some(1_000_000 + 600);
+    world.jobs[1].ends = Some(Seconds(1_000_600));
     world.end("none");
     world.step();
     let why = &world.waiting("old").why;
@@ -35,14 +35,14 @@ fn a_small_job_passes_the_head_for_half_an_hour_at_most() {
     assert!(world.waiting("head").is_head && !world.waiting("as-large").is_head);
     assert_eq!(
         world.waiting("as-large").why,
-        "waits behind team/head, which came first; a job that passes it must need less of everything"
+        "waits behind team/head, which came first; only jobs that request less of every resource may overtake it"
     );
     world.now += 30 * 60;
     world.submit(job("late", "vision", 0, (1, 1, 1)));
     world.step();
     assert_eq!(
         world.waiting("late").why,
-        "waits behind team/head, which has found no room for 30 min: no job may pass it any more"
+        "waits behind team/head, which has found no room for 30 min: no job may overtake it any more"
     );
     world.end("first");
     world.end("small");
@@ -105,12 +105,12 @@ fn a_queue_borrows_what_it_may_and_lends_what_it_must() {
     assert_eq!(world.used("a"), 7, "it borrows 3 at most");
     assert_eq!(
         world.waiting("a9").why,
-        "waits behind team/a7, which came first; a job that passes it must need less of everything"
+        "waits behind team/a7, which came first; only jobs that request less of every resource may overtake it"
     );
     assert_eq!(world.waiting("a7").why, "queue a uses 7 GPUs, 3 of them borrowed, and may use 7 now; needs 1");
     world.submit(job("never", "a", 9, (9, 9, 9)));
     world.step();
-    assert_eq!(world.waiting("never").why, "needs 9 GPUs, and queue a may never use more than 7");
+    assert_eq!(world.waiting("never").why, "needs 9 GPUs, but queue a can never use more than 7");
     assert!(!world.waiting("never").warm && !world.waiting("never").is_head);
 }
 
@@ -200,7 +200,7 @@ fn a_job_whose_pods_were_not_bound_lets_others_go_first() {
     world.submit(job("good", "vision", 0, (4, 4, 4)));
     world.step();
     assert!(matches!(world.verdict("good"), Verdict::Start { .. }));
-    assert_eq!(world.waiting("bad").why, "it is tried again at 13:47 UTC");
+    assert_eq!(world.waiting("bad").why, "it is retried at 13:47 UTC");
     world.now += 60;
     world.step();
     assert!(!world.waiting("bad").claims, "others would end for nothing again");
@@ -263,22 +263,22 @@ fn pods_that_a_job_has_left_use_quota_until_they_are_gone_and_nobody_ends_for_ro
     world.step();
     let node = |pod: &HeldPod| if pod.node == "n000" { "n001" } else { "n000" };
     let node = node(&world.job("low").pods[0]).to_owned();
-    let left = LeftPod { queue: "vision".into(), requests: [(GPU, 1)].into_iter().collect(), node, stays: false };
-    world.left = vec![left; 4];
+    let left = LeftoverPod { queue: "vision".into(), requests: [(GPU, 1)].into_iter().collect(), node, stays: false };
+    world.leftover = vec![left; 4];
     world.submit(job("high", "vision", 5, (4, 4, 4)));
     world.step();
     assert_eq!((world.job("low").granted(0), world.waiting("high").claims), (4, true));
     assert!(world.waiting("high").why.contains("4 pods"), "{}", world.waiting("high").why);
-    world.left.clear();
+    world.leftover.clear();
     world.step();
     assert!(matches!(world.verdict("high"), Verdict::Start { .. }));
     // What is kept does not make room.
     world.end("high");
-    world.left = vec![LeftPod {
+    world.leftover = vec![LeftoverPod {
         queue: "vision".into(),
         requests: [(GPU, 4)].into_iter().collect(),
         stays: true,
-        ..LeftPod::default()
+        ..LeftoverPod::default()
     }];
     world.submit(job("next", "vision", 0, (4, 4, 4)));
     world.step();
@@ -297,9 +297,9 @@ fn pods_that_ended_jobs_keep_stop_no_other_job() {
     world.step();
     let left = |gpus: u64| {
         let requests = [(GPU, gpus)].into_iter().collect();
-        vec![LeftPod { queue: "vision".into(), requests, stays: true, ..LeftPod::default() }]
+        vec![LeftoverPod { queue: "vision".into(), requests, stays: true, ..LeftoverPod::default() }]
     };
-    world.left = left(1_000_000);
+    world.leftover = left(1_000_000);
     world.step();
     assert_eq!((world.workers("own").len(), world.workers("borrows").len()), (4, 10));
     world.submit(job("next", "vision", 0, (1, 1, 1)));
@@ -311,7 +311,7 @@ fn pods_that_ended_jobs_keep_stop_no_other_job() {
     world.queues = vec![queue("vision", "", quota(3, None, None))];
     world.step();
     assert_eq!(world.workers("own").len(), 3);
-    world.left = left(1);
+    world.leftover = left(1);
     world.step();
     assert_eq!(world.workers("own").len(), 3);
 }

@@ -18,7 +18,7 @@ fn seed_003_a_production_job_takes_workers_50_to_99_of_an_experiment_and_no_othe
     assert_eq!(world.workers("experiment"), (0..50).collect::<Vec<_>>());
     let Verdict::Run(shrunk) = world.verdict("experiment") else { panic!("it runs on") };
     assert_eq!(shrunk.why, "team/train of queue production with priority 100 needs the room of 50 pods");
-    assert_eq!(world.waiting("train").why, "its room is held for it; 50 pods are still ending");
+    assert_eq!(world.waiting("train").why, "room is reserved for it; 50 pods are still terminating");
     // As long as they end, nothing more is taken, and the room is nobody else's.
     world.submit(job("other", "research", 0, (1, 1, 1)));
     world.step();

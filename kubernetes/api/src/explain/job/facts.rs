@@ -70,7 +70,7 @@ pub(super) fn fewer(job: &TrainingJob, status: &TrainingJobStatus, said: &str) -
     }
     let grows = match (said.contains("it grows again"), is_of_kueue(job)) {
         (true, _) => "",
-        (false, true) => "; with Kueue it grows again once it was suspended",
+        (false, true) => "; with Kueue the job grows again only after a suspension",
         (false, false) => ", and grows once room has stayed free",
     };
     format!("it has fewer pods than it asks for ({}){grows}", fewer.join(", "))
@@ -98,8 +98,8 @@ pub(super) fn replaced(status: &TrainingJobStatus) -> String {
 pub(super) fn still_ending(status: &TrainingJobStatus) -> String {
     match status.roles.iter().map(|role| u64::from(role.active)).sum() {
         0_u64 => "it has no pods".to_owned(),
-        1 => "1 of its pods still ends".to_owned(),
-        active => format!("{active} of its pods still end"),
+        1 => "1 of its pods is still terminating".to_owned(),
+        active => format!("{active} of its pods are still terminating"),
     }
 }
 
@@ -109,9 +109,9 @@ pub(super) fn took(status: &TrainingJobStatus) -> String {
         (Some(started), Some(finished)) => {
             let seconds = finished.0.duration_since(started.0).as_secs().max(0);
             let (hours, minutes, seconds) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
-            format!("it is done after {hours} h {minutes:02} min {seconds:02} s")
+            format!("it finished after {hours} h {minutes:02} min {seconds:02} s")
         }
-        _ => "it is done".to_owned(),
+        _ => "it has finished".to_owned(),
     }
 }
 

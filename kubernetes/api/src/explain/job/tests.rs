@@ -90,7 +90,7 @@ fn a_waiting_job_says_what_the_queue_lacks_which_job_ends_next_and_where_its_dat
     assert_eq!(explained(&own, &around()).sentence("team-a/resnet"), expected);
     // Of a reader without the right to see more than the job, there is no more.
     let bare = job("resnet", "Queued", &conditions[..1]);
-    assert_eq!(sentence(&bare), "team-a/resnet waits: queue vision uses what it may.");
+    assert_eq!(sentence(&bare), "team-a/resnet waits: queue vision has no quota left.");
 }
 
 #[test]
@@ -115,19 +115,21 @@ fn a_waiting_job_says_how_many_jobs_are_before_it() {
 fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
     for reason in JobReason::ALL {
         let (why, rest) = match reason {
-            JobReason::Accepted => ("nothing speaks against it", ""),
-            JobReason::InvalidSpec => ("not accepted", "kubectl edit tj resnet -n team-a"),
+            JobReason::Accepted => ("the job is valid", ""),
+            JobReason::InvalidSpec => ("its spec has an invalid value", "kubectl edit tj resnet -n team-a"),
             JobReason::TypeMissing => ("no JobType pytorch-elastic", "kubectl get jobtypes"),
-            JobReason::TypeInvalid => ("JobType pytorch-elastic is not valid", "kubectl get jobtype pytorch-elastic"),
-            JobReason::RolesUnfit => ("not those of the type", "kubectl get jobtype pytorch-elastic"),
+            JobReason::TypeInvalid => {
+                ("JobType pytorch-elastic is itself invalid", "kubectl get jobtype pytorch-elastic")
+            }
+            JobReason::RolesUnfit => ("do not match the JobType", "kubectl get jobtype pytorch-elastic"),
             JobReason::DatasetNotGranted => ("Dataset", "kubectl get dset -n team-a"),
             JobReason::QueueNotGranted => ("no Queue vision", "ask its administrator to list team-a"),
-            JobReason::PodRefused => ("refuses its pods", "PodSecurity"),
-            JobReason::GangRefused => ("as one gang", "name auto in spec.gang.backend"),
+            JobReason::PodRefused => ("rejects its pods", "PodSecurity"),
+            JobReason::GangRefused => ("as one gang", "set spec.gang.backend to auto"),
             JobReason::Waiting => ("not done yet", ""),
             JobReason::NoQueue => ("in no queue", ""),
-            JobReason::Reserved => ("has the quota", ""),
-            JobReason::QuotaUsed => ("queue vision uses what it may", ""),
+            JobReason::Reserved => ("reserved quota", ""),
+            JobReason::QuotaUsed => ("queue vision has no quota left", ""),
             JobReason::ResourceQuotaUsed => {
                 ("ResourceQuota of its namespace", "kubectl describe resourcequota -n team-a")
             }
@@ -136,7 +138,7 @@ fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
             JobReason::KueueDecides => {
                 ("Kueue has not admitted it", "kubectl describe workloads.kueue.x-k8s.io -n team-a")
             }
-            JobReason::Preempted => ("another job took its quota", "starts again by itself"),
+            JobReason::Preempted => ("another job took its quota", "starts again automatically"),
             JobReason::Suspended => ("spec.suspend is true", "larder job resume team-a/resnet"),
             JobReason::NoData => ("reads no dataset", ""),
             JobReason::Cached => ("is cached", ""),
@@ -144,13 +146,13 @@ fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
             JobReason::WarmTimeout => ("starts cold", ""),
             JobReason::Bound => ("have nodes", ""),
             JobReason::Binding => ("being bound", "kubectl describe pods -n team-a -l larder.dev/job=resnet"),
-            JobReason::NoRoom => ("no nodes have room", "starts when they have"),
-            JobReason::LargerThanTheCluster => ("too small for it", "ask for less"),
-            JobReason::NotBoundInTime => ("not bound in time", "planned again by itself"),
+            JobReason::NoRoom => ("no nodes have room", "starts when there is room"),
+            JobReason::LargerThanTheCluster => ("too small for it", "request less"),
+            JobReason::NotBoundInTime => ("not bound in time", "planned again automatically"),
             JobReason::Succeeded => ("success rule is met", ""),
             JobReason::NotDone | JobReason::NotFailed => ("not done yet", ""),
             JobReason::CrashedTooOften => ("pods crashed", "larder job logs team-a/resnet --all"),
-            JobReason::DeadlineExceeded => ("it ran for 2h", "a longer spec.activeDeadline"),
+            JobReason::DeadlineExceeded => ("it ran for 2h", "raise spec.activeDeadline"),
         };
         // Complete and Failed do not keep a job waiting.
         let ends = [JobConditionKind::Complete, JobConditionKind::Failed].contains(&reason.conditions()[0]);
@@ -207,7 +209,7 @@ fn every_phase_has_a_sentence() {
             Phase::DataWarming => (Standing::Waits, "about to be looked at"),
             Phase::Starting => (Standing::Starts, "3 of 4 pods are ready"),
             Phase::Running => (Standing::Runs, "3 of 4 pods are ready"),
-            Phase::Shrinking => (Standing::Runs, "some of its pods end for others"),
+            Phase::Shrinking => (Standing::Runs, "some of its pods end to make room for other jobs"),
             Phase::Growing => (Standing::Runs, "more pods join it"),
             Phase::Recovering => (Standing::Recovers, "3 of 4 pods are ready"),
             Phase::Suspended => (Standing::Suspended, "larder job resume team-a/resnet"),
@@ -237,7 +239,7 @@ fn the_end_of_a_job_says_how_it_ended_and_what_it_lost() {
     assert!(said.starts_with(begin), "{said}");
     let times = [("/status/started", "2026-01-31T09:00:00Z"), ("/status/finished", "2026-01-31T11:05:09Z")];
     let done = times.iter().fold(job("resnet", "Succeeded", &[]), |job, (at, time)| set(job, at, (*time).into()));
-    assert_eq!(sentence(&done), "team-a/resnet succeeded: it is done after 2 h 05 min 09 s.");
+    assert_eq!(sentence(&done), "team-a/resnet succeeded: it finished after 2 h 05 min 09 s.");
 }
 
 #[test]
@@ -273,7 +275,7 @@ fn a_running_job_says_what_is_worse_than_asked_for() {
 
 #[test]
 fn a_job_of_kueue_with_fewer_pods_grows_no_more_by_itself() {
-    const GROWS: &str = "with Kueue it grows again once it was suspended";
+    const GROWS: &str = "with Kueue the job grows again only after a suspension";
     let own = set(job("resnet", "Running", &[]), "/status/roles/0/desired", 2.into());
     let own = set(own, "/metadata/labels", json!({KUEUE_QUEUE_LABEL: "main"}));
     let said = sentence(&own);
@@ -289,7 +291,7 @@ fn a_suspended_job_says_whether_pods_of_it_still_end() {
     let own = set(own, "/status/roles/0/active", 0.into());
     assert!(sentence(&own).contains("spec.suspend is true, and it has no pods"), "{}", sentence(&own));
     let own = set(set(own, "/spec/suspend", false.into()), "/status/roles/0/active", 1.into());
-    assert!(sentence(&own).contains("it was suspended, and 1 of its pods still ends"), "{}", sentence(&own));
+    assert!(sentence(&own).contains("it was suspended, and 1 of its pods is still terminating"), "{}", sentence(&own));
 }
 
 /// What ends gives back quota, and no nodes.
@@ -311,7 +313,9 @@ fn the_job_that_ends_next_is_named_to_those_that_wait_for_quota() {
 fn jobs_of_others_are_told_apart() {
     let said = sentence(&set(job("resnet", "Queued", &[]), "/spec/managedBy", "kueue.x-k8s.io/multikueue".into()));
     assert!(
-        said.starts_with("team-a/resnet is not Larder's to run: spec.managedBy says that kueue.x-k8s.io/multikueue"),
+        said.starts_with(
+            "team-a/resnet is run by another controller: spec.managedBy says that kueue.x-k8s.io/multikueue"
+        ),
         "{said}"
     );
     let kueue = condition(JobConditionKind::QuotaReserved, false, "KueueDecides", "");

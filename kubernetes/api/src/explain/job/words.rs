@@ -44,63 +44,63 @@ pub(super) fn words(job: &TrainingJob, reason: JobReason, said: &str) -> Words {
     let again = format!("larder job cancel {namespace}/{name}, and submit it with the correction");
     let pods = format!("kubectl describe pods -n {namespace} -l {JOB_LABEL}={name}");
     let (why, next, todo) = match reason {
-        JobReason::Accepted => (or("nothing speaks against it"), "", String::new()),
+        JobReason::Accepted => (or("the job is valid"), "", String::new()),
         JobReason::InvalidSpec => (
-            because("its spec has a value that is not accepted"),
-            "nothing is started until it is corrected",
+            because("its spec has an invalid value"),
+            "nothing starts until the value is corrected",
             format!("kubectl edit tj {name} -n {namespace}, or {again}"),
         ),
         JobReason::TypeMissing => (
             or(&format!("there is no JobType {kind}, which spec.type names")),
-            "it goes on by itself once there is",
+            "it resumes automatically once that JobType exists",
             format!("see which there are: kubectl get jobtypes; to name another: {again}"),
         ),
         JobReason::TypeInvalid => (
-            because(&format!("the JobType {kind} is not valid itself")),
-            "it goes on by itself once that is corrected",
-            format!("tell the administrator: kubectl get jobtype {kind} -o yaml"),
+            because(&format!("the JobType {kind} is itself invalid")),
+            "it resumes automatically once the JobType is corrected",
+            format!("ask the administrator to correct it: kubectl get jobtype {kind} -o yaml"),
         ),
         JobReason::RolesUnfit => (
-            because(&format!("its roles are not those of the type {kind}")),
-            "nothing is started until they are",
+            because(&format!("its roles do not match the JobType {kind}")),
+            "nothing starts until they match",
             format!("see the roles of the type: kubectl get jobtype {kind} -o yaml; then {again}"),
         ),
         JobReason::DatasetNotGranted => (
-            or("a Dataset does not exist, or its namespace may not use it"),
-            "it goes on by itself once it may",
+            or("a Dataset does not exist, or the job's namespace may not use it"),
+            "it resumes automatically once access is granted",
             format!(
-                "see those of its own namespace: kubectl get dset -n {namespace}; the owner of another one grants it by \
-                 spec.namespaces"
+                "list the Datasets of the job's namespace: kubectl get dset -n {namespace}; the owner of any other Dataset \
+                 grants access in spec.namespaces"
             ),
         ),
         JobReason::QueueNotGranted => (
-            or(&format!("there is no Queue {queue}, or it does not take jobs of {namespace}")),
-            "it goes on by itself once it does",
+            or(&format!("there is no Queue {queue}, or it accepts no jobs from {namespace}")),
+            "it resumes automatically once the Queue accepts them",
             format!("ask its administrator to list {namespace} in spec.namespaces of the Queue {queue}"),
         ),
         JobReason::PodRefused => (
-            because("the API server refuses its pods"),
-            "it is tried again by itself",
-            format!("change what it names (PodSecurity, a LimitRange, a quota of {namespace}), or {again}"),
+            because("the API server rejects its pods"),
+            "it is retried automatically",
+            format!("correct what the message names (PodSecurity, a LimitRange, a quota of {namespace}), or {again}"),
         ),
         JobReason::GangRefused => (
             or("the scheduler cannot take its pods as one gang (spec.gang.backend native)"),
-            "it goes on by itself once it can",
-            format!("to have Larder plan it, name auto in spec.gang.backend: {again}"),
+            "it resumes automatically once the scheduler can",
+            format!("to let Larder plan it, set spec.gang.backend to auto: {again}"),
         ),
-        JobReason::Waiting => (or("the step before is not done yet"), "", String::new()),
-        JobReason::NoQueue => (or("it is in no queue, and starts when it fits"), "", String::new()),
-        JobReason::Reserved => (or("its queue has the quota for it"), "", String::new()),
-        JobReason::QuotaUsed => (or(&format!("queue {queue} uses what it may")), "", String::new()),
+        JobReason::Waiting => (or("an earlier step is not done yet"), "", String::new()),
+        JobReason::NoQueue => (or("it is in no queue and starts as soon as it fits"), "", String::new()),
+        JobReason::Reserved => (or("its queue has reserved quota for it"), "", String::new()),
+        JobReason::QuotaUsed => (or(&format!("queue {queue} has no quota left")), "", String::new()),
         JobReason::ResourceQuotaUsed => (
             or("a ResourceQuota of its namespace is used up"),
-            "it starts once there is room in that",
+            "it starts once that quota has room",
             format!("see what uses it: kubectl describe resourcequota -n {namespace}"),
         ),
-        JobReason::NotItsTurn => (or("jobs before it in the queue are waited for"), "", String::new()),
+        JobReason::NotItsTurn => (or("jobs before it in the queue come first"), "", String::new()),
         JobReason::QueueStopped => (
             or(&format!("queue {queue} is stopped (spec.stop)")),
-            "it goes on by itself once the queue does",
+            "it resumes automatically once the queue does",
             format!("ask its administrator: kubectl get tq {queue}"),
         ),
         JobReason::KueueDecides => {
@@ -117,26 +117,28 @@ pub(super) fn words(job: &TrainingJob, reason: JobReason, said: &str) -> Words {
             )
         }
         JobReason::Preempted => {
-            (because("another job took its quota"), "it starts again by itself when there is room", String::new())
+            (because("another job took its quota"), "it starts again automatically when there is room", String::new())
         }
-        JobReason::Suspended => (or("spec.suspend is true"), "", format!("to go on: {}", resume(job))),
+        JobReason::Suspended => (or("spec.suspend is true"), "", format!("to resume: {}", resume(job))),
         JobReason::NoData => (or("it reads no dataset"), "", String::new()),
         JobReason::Cached => (or("enough of its data is cached"), "", String::new()),
         JobReason::Warming => (or("its data is being fetched to its nodes"), "", String::new()),
         JobReason::WarmTimeout => {
-            (because("it has waited for its data long enough, and starts cold"), "", String::new())
+            (because("it waited for its data until the timeout and starts cold"), "", String::new())
         }
         JobReason::Bound => (or("all pods that it needs have nodes"), "", String::new()),
         JobReason::Binding => (or("its pods are being bound to nodes"), "", format!("if this takes long: {pods}")),
-        JobReason::NoRoom => (or("no nodes have room for all of it now"), "it starts when they have", String::new()),
+        JobReason::NoRoom => {
+            (or("no nodes have room for all its pods now"), "it starts when there is room", String::new())
+        }
         JobReason::LargerThanTheCluster => (
-            or("all nodes together are too small for it"),
-            "it starts once there are more nodes",
-            format!("ask for less (fewer pods, smaller requests, a lower spec.roles[].min): {again}"),
+            or("the whole cluster is too small for it"),
+            "it starts once nodes are added",
+            format!("request less (fewer pods, smaller requests, a lower spec.roles[].min): {again}"),
         ),
         JobReason::NotBoundInTime => (
             because("its pods were not bound in time"),
-            "it is planned again by itself",
+            "it is planned again automatically",
             format!("see what held them up: {pods}"),
         ),
         JobReason::Succeeded => (or("its success rule is met"), "", String::new()),
@@ -144,12 +146,12 @@ pub(super) fn words(job: &TrainingJob, reason: JobReason, said: &str) -> Words {
         JobReason::CrashedTooOften => (
             because("too many of its pods crashed"),
             "",
-            format!("see why: {}; spec.restart.maxCrashes is how many it survives", logs(job)),
+            format!("see why: {}; raise spec.restart.maxCrashes to tolerate more crashes", logs(job)),
         ),
         JobReason::DeadlineExceeded => (
             because(&format!("it ran for {}", job.spec.active_deadline.as_deref().unwrap_or("its whole deadline"))),
             "",
-            format!("a longer spec.activeDeadline lets it run on: {again}"),
+            format!("raise spec.activeDeadline to let it run longer: {again}"),
         ),
     };
     Words { why, next, todo }

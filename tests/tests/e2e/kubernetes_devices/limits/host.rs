@@ -113,7 +113,7 @@ fn a_runtime_without_nri_takes_required_limits_of_locked_memory_out_of_service()
     let before = std::fs::read_to_string(&settings).unwrap();
     std::fs::write(&settings, format!("{before}\n[plugins.\"io.containerd.nri.v1.nri\"]\n  disable = true\n")).unwrap();
     devices.cluster.restart_containerd(1);
-    wait_until_missing(&devices, 1, "nri", "the container runtime does not ask the NRI plugin: /var/run/nri/nri.sock");
+    wait_until_missing(&devices, 1, "nri", "the container runtime does not call the NRI plugin: /var/run/nri/nri.sock");
     std::fs::write(&settings, before).unwrap();
     devices.cluster.restart_containerd(1);
     devices.wait_for_allocatable(1, HCA, 3);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use larder_e2e::devices::{Devices, MADE_UP};
+use larder_e2e::devices::{Devices, FAKE_HARDWARE};
 use larder_e2e::platform::TIMEOUT;
 use larder_testkit::{Cluster, scaled};
 use rand::Rng;
@@ -32,7 +32,7 @@ fn pod(devices: &Devices, name: &str, node: u32) -> Value {
     };
     pod["spec"]["containers"] = (0..CONTAINERS).map(container).collect();
     pod["spec"]["volumes"] =
-        json!([{"name": "ran", "hostPath": {"path": format!("{MADE_UP}/ran"), "type": "DirectoryOrCreate"}}]);
+        json!([{"name": "ran", "hostPath": {"path": format!("{FAKE_HARDWARE}/ran"), "type": "DirectoryOrCreate"}}]);
     // A container that did not start is tried again.
     pod["spec"]["restartPolicy"] = json!("OnFailure");
     pod

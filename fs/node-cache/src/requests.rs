@@ -7,21 +7,20 @@ use tracing::warn;
 
 /// The requests of a spec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct Requests {
     /// The room to keep.
     pub promises: Vec<Promise>,
-    /// The snapshots whose bytes are to go, and the time in seconds since 1970 after which they must not have been in
-    /// use.
+    /// The snapshots whose bytes must be dropped unless they were in use after this time, in seconds since 1970.
     pub clean: Vec<(SnapshotId, u64)>,
 }
 
-impl Asked {
+impl Requests {
     /// Skips entries that cannot be read: the API server checks them, so they are of another version.
     pub fn of(spec: &NodeCacheSpec) -> Self {
         let snapshot = |text: &str| {
             let parsed = text.parse().ok();
             if parsed.is_none() {
-                warn!(snapshot = text, "skip an entry of the NodeCache: it names no snapshot");
+                warn!(snapshot = text, "skip an entry of the NodeCache: its snapshot id is invalid");
             }
             parsed
         };

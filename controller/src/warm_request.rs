@@ -1,5 +1,6 @@
 //! A job's wish for a dataset, and how far its nodes are.
 
+use crate::time::Seconds;
 use std::fmt;
 
 use larder_kube::key::Key;
@@ -7,14 +8,14 @@ use larder_kube::pod::node_affinity::Places;
 
 /// Who wishes for data.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Wisher {
+pub enum Requester {
     /// A Workload of Kueue's.
     Workload(Key),
     /// A TrainingJob.
     Job(Key),
 }
 
-impl Wisher {
+impl Requester {
     /// Its name.
     pub fn key(&self) -> &Key {
         match self {
@@ -23,7 +24,7 @@ impl Wisher {
     }
 }
 
-impl fmt::Display for Wisher {
+impl fmt::Display for Requester {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.key().fmt(f)
     }
@@ -31,11 +32,11 @@ impl fmt::Display for Wisher {
 
 /// Pods of one kind of a job are to find a dataset on their nodes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wish {
+pub struct WarmRequest {
     /// The job.
-    pub by: Wisher,
+    pub by: Requester,
     /// When it got its room, in seconds since 1970.
-    pub since: i64,
+    pub since: Seconds,
     /// How many pods there will be.
     pub pods: usize,
     /// Where they may run.

@@ -1,4 +1,4 @@
-//! Makes events: one task finds what there is to tell, another makes one event after the other.
+//! Emits events: one task finds what to report, another creates one event after the other.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -15,10 +15,10 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
 use super::counters::Counters;
-use super::events::{About, Told, between, noticed};
+use super::events::{About, Report, between, noticed};
 use super::pods::{Known, Pods};
 use crate::health::Notice;
-use crate::pace::Backoff;
+use crate::pace::pauses;
 use crate::resource::Resource;
 use crate::view::View;
 
@@ -28,20 +28,20 @@ pub(super) const WAITING: usize = 1024;
 const PAUSE: Duration = Duration::from_millis(100);
 /// The longest that one request may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often an event is tried that the API answers with an error of its own.
+/// Attempts at an event that the API server answers with an error of its own.
 const TRIES: u32 = 4;
-/// An event is not made so long after it was found.
+/// An event that has waited this long is dropped.
 const TOO_OLD: Duration = Duration::from_secs(3600);
-/// The same notice is told again after so long.
+/// The same notice is reported again after this time.
 const SAME_NOTICE: Duration = Duration::from_secs(60);
-/// How often a kubelet that is away is asked who holds a device that changed, once a second.
+/// How often an unreachable kubelet is asked, once a second, which pods hold a changed device.
 const ASKS: u32 = 30;
 
-/// Finds what there is to tell, until there will be no more views.
+/// Finds what to report, until the views end.
 pub(super) struct Finder {
     pub(super) node: String,
     pub(super) pods: Arc<Pods>,
-    pub(super) found: mpsc::Sender<(Told, Instant)>,
+    pub(super) found: mpsc::Sender<(Report, Instant)>,
     pub(super) counters: Arc<Counters>,
 }
 
@@ -66,7 +66,7 @@ impl Finder {
         }
     }
 
-    /// Tells what changed, and returns the view that it has told of.
+    /// Reports what changed, and returns the view that it has reported.
     async fn compare(&self, before: Option<Arc<View>>, view: &mut watch::Receiver<Arc<View>>) -> Arc<View> {
         let at = Timestamp::now();
         let now = Arc::clone(&view.borrow_and_update());
@@ -89,31 +89,31 @@ impl Finder {
         now
     }
 
-    fn put(&self, told: Vec<Told>) {
-        for told in told {
-            if self.found.try_send((told, Instant::now())).is_err() {
+    fn put(&self, reports: Vec<Report>) {
+        for report in reports {
+            if self.found.try_send((report, Instant::now())).is_err() {
                 self.counters.events_dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 }
 
-/// Who was told of which notices not long ago.
+/// Which notices were reported recently, and to whom.
 #[derive(Default)]
 pub(super) struct Recent(BTreeMap<(Notice, About), Instant>);
 
 impl Recent {
-    /// What is told of a notice, without what is told to the same pod again.
-    pub(super) fn news(&mut self, notice: &Notice, mut told: Vec<Told>) -> Vec<Told> {
+    /// The reports of a notice, without those that the same pod has got recently.
+    pub(super) fn news(&mut self, notice: &Notice, mut reports: Vec<Report>) -> Vec<Report> {
         self.0.retain(|_, at| at.elapsed() < SAME_NOTICE);
-        told.retain(|told| match self.0.entry((notice.clone(), told.about.clone())) {
+        reports.retain(|report| match self.0.entry((notice.clone(), report.about.clone())) {
             Entry::Occupied(_) => false,
             Entry::Vacant(new) => {
                 new.insert(Instant::now());
                 true
             }
         });
-        told
+        reports
     }
 }
 
@@ -134,14 +134,14 @@ enum Made {
 pub(super) async fn make(
     client: Client,
     node: String,
-    mut found: mpsc::Receiver<(Told, Instant)>,
+    mut found: mpsc::Receiver<(Report, Instant)>,
     counters: Arc<Counters>,
 ) {
     let mut warned = false;
-    while let Some((told, since)) = found.recv().await {
-        let (mut backoff, mut tries) = (Backoff::new(), 0);
+    while let Some((report, since)) = found.recv().await {
+        let (mut backoff, mut tries) = (pauses(), 0);
         loop {
-            let made = create(&client, &node, &told).await;
+            let made = create(&client, &node, &report).await;
             let (is_over, trouble) = match made {
                 Made::Yes => {
                     counters.events.fetch_add(1, Ordering::Relaxed);
@@ -158,21 +158,21 @@ pub(super) async fn make(
             counters.api_errors.fetch_add(1, Ordering::Relaxed);
             if !warned {
                 warned = true;
-                warn!(error = trouble, reason = told.reason, "no event could be made about a pod or the node");
+                warn!(error = trouble, reason = report.reason, "no event could be made about a pod or the node");
             }
             if is_over {
                 counters.events_dropped.fetch_add(1, Ordering::Relaxed);
                 break;
             }
-            sleep(backoff.pause()).await;
+            sleep(backoff.next().unwrap_or_default()).await;
         }
         sleep(PAUSE).await;
     }
 }
 
-async fn create(client: &Client, node: &str, told: &Told) -> Made {
-    let events: Api<Event> = Api::namespaced(client.clone(), told.namespace());
-    let event = told.event(node, Timestamp::now());
+async fn create(client: &Client, node: &str, report: &Report) -> Made {
+    let event = report.event(node, Timestamp::now());
+    let events: Api<Event> = Api::namespaced(client.clone(), event.metadata.namespace.as_deref().unwrap_or_default());
     match timeout(PATIENCE, events.create(&PostParams::default(), &event)).await {
         Ok(Ok(_)) => Made::Yes,
         // It was made before.

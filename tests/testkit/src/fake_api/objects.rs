@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::values::finalizers;
-use super::{Id, Inner};
+use super::{Entry, Id, Inner};
 
 impl Inner {
     pub(super) fn store(&mut self, id: Id, mut object: Value) -> Value {
@@ -41,7 +41,7 @@ impl Inner {
         }
         let kind = if before.is_none() { "ADDED" } else { "MODIFIED" };
         let gone = object["metadata"]["deletionTimestamp"].is_string() && finalizers(&object).is_empty();
-        self.log.push((self.version, id.0.clone(), if gone { "DELETED" } else { kind }, object.clone()));
+        self.log(&id.0, if gone { "DELETED" } else { kind }, object.clone());
         if gone {
             self.objects.remove(&id);
         } else {
@@ -60,7 +60,11 @@ impl Inner {
         self.objects.remove(id);
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
-        self.log.push((self.version, id.0.clone(), "DELETED", object));
+        self.log(&id.0, "DELETED", object);
         None
+    }
+
+    fn log(&mut self, plural: &str, kind: &'static str, object: Value) {
+        self.log.push(Entry { version: self.version, plural: plural.to_owned(), kind, object, seen_by: 0 });
     }
 }
