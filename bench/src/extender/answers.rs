@@ -396,7 +396,7 @@ mod tests {
         let requests = ["filter", "prioritize"].map(|verb| post(verb, &body));
         check(&mut connection, &requests, 10).unwrap();
         let error = check(&mut connection, &requests, 11).unwrap_err().to_string();
-        assert_eq!(error, "of 11 nodes 10 pass and 10 have a score");
+        assert_eq!(error, "of 11 nodes, 10 pass and 10 are scored");
     }
 
     #[test]

@@ -102,6 +102,6 @@ mod tests {
     fn a_rejection_is_an_error_with_the_reason() {
         let mut connection = answering(&["HTTP/1.1 400 Bad Request\r\ncontent-length: 15\r\n\r\nPod is missing\n"]);
         let error = connection.ask(&post("filter", b"{}")).unwrap_err().to_string();
-        assert_eq!(error, "the extender refuses: Pod is missing");
+        assert_eq!(error, "the extender rejects the request: Pod is missing");
     }
 }

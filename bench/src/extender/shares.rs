@@ -248,7 +248,7 @@ mod tests {
         let goals = goals(&rows, &crowd);
         assert_eq!(goals.iter().map(|goal| goal.is_met).collect::<Vec<_>>(), [false, true]);
         let table = table(&rows, &crowd);
-        assert!(table.contains("among 5000 nodes\n"), "{table}");
+        assert!(table.contains("on 5000 nodes\n"), "{table}");
         let line = |way: Way| table.lines().find(|line| line.starts_with(way.name())).unwrap();
         assert!(line(Way::Default).ends_with("0.2 (0.2..0.2)"), "{table}");
         assert!(line(Way::ExtenderOfAll).contains("98.5 (97.0..100.0)"), "{table}");

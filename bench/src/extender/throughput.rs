@@ -177,7 +177,7 @@ mod tests {
         assert!(super::goals(&rows[..1]).is_empty());
         let nothing = BindsRow { asks: Asks::AboutNothing, ..row(1, true, 95.0) };
         let measured = &super::goals(&[rows[0], rows[1], nothing])[0].measured;
-        assert_eq!(measured, "0.90 (0.90..0.90); asking alone 0.95");
+        assert_eq!(measured, "0.90 (0.90..0.90); requests alone 0.95");
         let table = table(&rows, 1_000);
         assert!(table.starts_with("100 pods on 1000 nodes, percentageOfNodesToScore 50"), "{table}");
     }
