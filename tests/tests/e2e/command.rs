@@ -170,7 +170,11 @@ fn the_fields_that_the_documents_give_to_jq_exist() {
             let Some((_, field)) = line.split_once("| jq .") else { continue };
             let field = field.split_whitespace().next().unwrap();
             let found = field.split('.').try_fold(&stats, |value, name| value.get(name));
-            assert!(found.is_some_and(|found| !found.is_null()), "{}: .{field} is not in {stats:#}", document.display());
+            assert!(
+                found.is_some_and(|found| !found.is_null()),
+                "{}: .{field} is not in {stats:#}",
+                document.display()
+            );
             fields += 1;
         }
     }
