@@ -168,7 +168,7 @@ fn waiting_follows_a_job_to_its_end_and_exits_as_it_did() {
     let queued = job("resnet", json!({"phase": "Queued", "waitingFor": "queue vision uses 6 of 8 GPUs, needs 4"}));
     let running = job("resnet", json!({"phase": "Running", "shown": {"ready": "4/4"}}));
     for (end, code, words) in [
-        (json!({"phase": "Succeeded"}), 0, "team-a/resnet succeeded: it is done.\n"),
+        (json!({"phase": "Succeeded"}), 0, "team-a/resnet succeeded: it has finished.\n"),
         (json!({"phase": "Failed", "restarts": {"crashed": 4}}), 1, "lost so far: 4 pods (4 crashed)"),
     ] {
         let ended = job("resnet", end);

@@ -95,7 +95,7 @@ async fn native_is_refused_where_it_cannot_be_had_and_auto_is_planned() {
     near["metadata"] = json!({"namespace": "team-a", "name": "near"});
     near["spec"]["gang"]["topologyKey"] = "zone".into();
     world.api.put("trainingjobs", near);
-    world.until("it is refused", |api| waiting_for(api, "near").contains("spec.gang.topologyKey is not for")).await;
+    world.until("it is refused", |api| waiting_for(api, "near").contains("do not support spec.gang.topologyKey")).await;
 }
 
 #[tokio::test(start_paused = true)]
