@@ -68,7 +68,7 @@ pub(super) fn fewer(job: &TrainingJob, status: &TrainingJobStatus, said: &str) -
     if fewer.is_empty() {
         return String::new();
     }
-    let grows = match (said.contains("it grows again"), is_of_kueue(job)) {
+    let grows = match (said.contains("grows again"), is_of_kueue(job)) {
         (true, _) => "",
         (false, true) => "; with Kueue the job grows again only after a suspension",
         (false, false) => ", and grows once room has stayed free",

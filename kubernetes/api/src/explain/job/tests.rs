@@ -205,15 +205,15 @@ fn every_phase_has_a_sentence() {
     for phase in Phase::ALL {
         let name = serde_json::to_value(phase).unwrap();
         let (standing, words) = match phase {
-            Phase::Queued => (Standing::Waits, "about to be looked at"),
-            Phase::DataWarming => (Standing::Waits, "about to be looked at"),
+            Phase::Queued => (Standing::Waits, "about to look at it"),
+            Phase::DataWarming => (Standing::Waits, "about to look at it"),
             Phase::Starting => (Standing::Starts, "3 of 4 pods are ready"),
             Phase::Running => (Standing::Runs, "3 of 4 pods are ready"),
             Phase::Shrinking => (Standing::Runs, "some of its pods end to make room for other jobs"),
             Phase::Growing => (Standing::Runs, "more pods join it"),
             Phase::Recovering => (Standing::Recovers, "3 of 4 pods are ready"),
             Phase::Suspended => (Standing::Suspended, "larder job resume team-a/resnet"),
-            Phase::Succeeded => (Standing::Succeeded, "it is done"),
+            Phase::Succeeded => (Standing::Succeeded, "it has finished"),
             Phase::Failed => (Standing::Failed, "does not say why"),
         };
         let own = job("resnet", name.as_str().unwrap(), &[]);
@@ -265,10 +265,13 @@ fn a_running_job_says_what_is_worse_than_asked_for() {
     let revoked = condition(Valid, false, "DatasetNotGranted", "team-b/coco is not granted");
     let suspended = set(job("resnet", "Suspended", std::slice::from_ref(&revoked)), "/spec/suspend", true.into());
     let said = sentence(&suspended);
-    assert!(said.contains("; it could not start now: team-b/coco") && said.contains("larder job resume"), "{said}");
+    assert!(
+        said.contains("; it could not start again now: team-b/coco") && said.contains("larder job resume"),
+        "{said}"
+    );
     let said = sentence(&job("resnet", "Running", &[revoked]));
     assert!(
-        said.starts_with("team-a/resnet runs: 3 of 4 pods are ready; it could not start now: team-b/coco"),
+        said.starts_with("team-a/resnet runs: 3 of 4 pods are ready; it could not start again now: team-b/coco"),
         "{said}"
     );
 }
@@ -287,7 +290,11 @@ fn a_job_of_kueue_with_fewer_pods_grows_no_more_by_itself() {
 #[test]
 fn a_suspended_job_says_whether_pods_of_it_still_end() {
     let own = set(job("resnet", "Suspended", &[]), "/spec/suspend", true.into());
-    assert!(sentence(&own).contains("spec.suspend is true, and 4 of its pods still end"), "{}", sentence(&own));
+    assert!(
+        sentence(&own).contains("spec.suspend is true, and 4 of its pods are still terminating"),
+        "{}",
+        sentence(&own)
+    );
     let own = set(own, "/status/roles/0/active", 0.into());
     assert!(sentence(&own).contains("spec.suspend is true, and it has no pods"), "{}", sentence(&own));
     let own = set(set(own, "/spec/suspend", false.into()), "/status/roles/0/active", 1.into());
@@ -313,9 +320,7 @@ fn the_job_that_ends_next_is_named_to_those_that_wait_for_quota() {
 fn jobs_of_others_are_told_apart() {
     let said = sentence(&set(job("resnet", "Queued", &[]), "/spec/managedBy", "kueue.x-k8s.io/multikueue".into()));
     assert!(
-        said.starts_with(
-            "team-a/resnet is run by another controller: spec.managedBy says that kueue.x-k8s.io/multikueue"
-        ),
+        said.starts_with("team-a/resnet is run by another controller: spec.managedBy names kueue.x-k8s.io/multikueue"),
         "{said}"
     );
     let kueue = condition(JobConditionKind::QuotaReserved, false, "KueueDecides", "");
