@@ -348,5 +348,5 @@ async fn a_process_that_cannot_begin_says_why() {
     // Its parent is the shell.
     let importer = script(world.folder.path(), "\"$IMPORTER\" \"$@\"\nexit $?");
     let text = Chain(&world.import(&importer, "s3://made-up", &config).await.unwrap_err()).to_string();
-    assert!(text.contains("is not the one that started this") && !text.contains("memory"), "{text}");
+    assert!(text.contains("did not start this process") && !text.contains("memory"), "{text}");
 }

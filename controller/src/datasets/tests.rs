@@ -121,7 +121,7 @@ fn what_keeps_an_import_from_ending_is_the_reason() {
     for (pod, reason, said) in [
         (waiting("CreateContainerConfigError", "secret \"keys\" not found"), "SecretMissing", "keys"),
         (failed("not-found"), "BucketMissing", "the origin's words"),
-        (failed("denied"), "AccessDenied", "tried again"),
+        (failed("denied"), "AccessDenied", "retrying"),
         (failed("unavailable"), "OriginUnreachable", "the origin's words"),
         (failed("other"), "ImportFailed", "the origin's words"),
         (waiting("ImagePullBackOff", "no such image"), "Importing", "no such image"),

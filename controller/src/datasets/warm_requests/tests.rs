@@ -181,7 +181,7 @@ fn a_job_has_only_nodes_that_its_pods_may_use_and_whom_fewer_suit_chooses_first(
     assert_eq!(nodes_of(&cluster.settle(&both, 900)), nodes_of(&decision), "they keep their nodes");
     let none = cluster.settle(&[wish_on("tpu", "one", 1, 2)], 0);
     assert!(none.promises.is_empty());
-    assert!(warmth_of(&none, "one").why.contains("no node"), "{none:?}");
+    assert!(warmth_of(&none, "one").why.contains("no ready node"), "{none:?}");
     assert_eq!(warmth_of(&none, "one").percent(), 0);
 }
 
