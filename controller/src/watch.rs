@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::read::Unreadable;
-use crate::state::Object;
+use crate::state::watched::Object;
 
 /// News of one kind.
 #[derive(Debug)]

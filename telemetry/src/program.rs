@@ -10,6 +10,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
+use crate::logs::init_logs;
+
 /// Runs a program until SIGTERM, SIGINT or its own end. `run` gets the token that the signals cancel, and should then end
 /// soon. `workers` is the number of threads of the runtime; without it, there is one for each core.
 ///
@@ -18,7 +20,7 @@ pub fn program<F>(name: &str, workers: Option<usize>, run: impl FnOnce(Cancellat
 where
     F: Future<Output = anyhow::Result<()>>,
 {
-    if let Err(error) = crate::init_logs("info") {
+    if let Err(error) = init_logs("info") {
         eprintln!("{name}: {error}");
         return ExitCode::from(2);
     }

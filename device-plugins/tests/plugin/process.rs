@@ -98,8 +98,8 @@ async fn gpus_without_their_library_and_resources_without_devices_are_in_the_log
     let log = std::fs::read_to_string(log).unwrap();
     let lines = |words: &[&str]| log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count();
     assert_eq!(lines(&["WARN", "/no/nvml", "8 GPUs on the PCI bus are not offered", "No such file"]), 1, "{log}");
-    assert_eq!(lines(&["INFO", "larder.dev/gpu", "devices of a resource", "devices=0"]), 1, "{log}");
-    assert_eq!(lines(&["INFO", HCA, "devices of a resource", "devices=8"]), 1, "{log}");
+    assert_eq!(lines(&["INFO", "larder.dev/gpu", "number of devices changed", "devices=0"]), 1, "{log}");
+    assert_eq!(lines(&["INFO", HCA, "number of devices changed", "devices=8"]), 1, "{log}");
 }
 
 #[tokio::test]

@@ -15,25 +15,21 @@ use bytes::Bytes;
 use chrono::SecondsFormat;
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Body;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tower::util::BoxCloneService;
 
-use log::{Entry, Signal};
+use entry::{Answer, Entry, Signal};
 use values::{id, merge, name_of, put_item, replace_leaves};
 
+mod entry;
 mod log;
 mod objects;
 mod values;
 
-/// An answer; the body of a watch that is cut ends with an error.
-pub type Answer = Response<UnsyncBoxBody<Bytes, io::Error>>;
-
-/// Plural, namespace and name.
-pub type Id = (String, String, String);
+pub use values::Id;
 
 /// How the server answers requests to list or watch a kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

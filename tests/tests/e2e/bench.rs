@@ -96,5 +96,5 @@ fn the_extender_answers_about_a_made_up_cluster_in_a_process_of_its_own() {
         assert!(server["usage"]["rss_bytes"].as_u64().unwrap() > 0, "{server:#}");
         assert!(server["news"]["count"].as_u64().unwrap() > 0, "{server:#}");
     }
-    assert!(lab.larder_fails(1, &["bench", "extender"]).contains("larder-bench"), "it says where that benchmark is");
+    assert!(lab.larder_fails(2, &["bench", "extender"]).contains("larder-bench"), "it says where that benchmark is");
 }

@@ -5,7 +5,7 @@ use larder_kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::state::Object;
+use crate::state::watched::Object;
 use crate::time::Seconds;
 use crate::watch::News;
 use crate::write::Change;

@@ -8,29 +8,8 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use serde_json::{Value, json};
 
-use super::{Answer, FakeApi};
-
-/// A change of an object.
-#[derive(Clone)]
-pub(super) struct Entry {
-    pub(super) version: u64,
-    pub(super) plural: String,
-    pub(super) kind: &'static str,
-    pub(super) object: Value,
-    /// Watches that were opened before this one are not told.
-    pub(super) seen_by: u64,
-}
-
-/// What a test says to the open watches of a kind.
-#[derive(Clone)]
-pub(super) enum Signal {
-    /// A line.
-    Line(Value),
-    /// The connection breaks in the middle of a line.
-    Cut,
-    /// The watch ends.
-    End,
-}
+use super::FakeApi;
+use super::entry::{Answer, Signal};
 
 /// Up to where a watch was told.
 struct Watch {

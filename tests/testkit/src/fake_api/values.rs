@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::Id;
+/// Plural, namespace and name.
+pub type Id = (String, String, String);
 
 pub(super) fn finalizers(object: &Value) -> Vec<String> {
     let list = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
