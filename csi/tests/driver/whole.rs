@@ -251,7 +251,8 @@ async fn the_kubelet_finds_the_driver_and_may_refuse_it() {
     let bad = RegistrationStatus { plugin_registered: false, error: "no such version".to_owned() };
     registration.notify_registration_status(bad).await.unwrap();
     assert_eq!(plugin.ended().await.code(), Some(1));
-    assert!(plugin.log().contains("no such version"));
+    let log = plugin.log();
+    assert!(log.contains("no such version"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

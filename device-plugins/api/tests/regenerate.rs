@@ -11,7 +11,11 @@ fn the_generated_code_is_current() {
     let (file, code) = ("nri.proto", "nri.pkg.api.v1alpha1.rs");
     {
         let out = tempfile::tempdir().unwrap();
-        let builder = tonic_prost_build::configure().out_dir(out.path()).build_transport(false);
+        let builder = tonic_prost_build::configure()
+            .out_dir(out.path())
+            .build_transport(false)
+            .build_client(false)
+            .build_server(false);
         builder
             .compile_protos(&[proto.join(file)], std::slice::from_ref(&proto))
             .expect("protoc works (`make tools` installs it)");

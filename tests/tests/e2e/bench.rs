@@ -34,7 +34,7 @@ fn peers_are_measured_with_every_byte_checked_and_every_request_counted() {
     for words in ["COLD:", "WARM:", "HOT:", "files/s, 2 readers", "larder packed", "x ext4", "Method: 60 files"] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
-    assert!(!shown.contains("LEFT OUT"), "{shown}");
+    assert!(!shown.contains("left out:"), "{shown}");
     assert!(std::fs::read_to_string(&plot).unwrap().contains("larder packed"));
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "nothing is left behind");
 

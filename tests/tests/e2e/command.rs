@@ -153,7 +153,7 @@ fn warming_more_than_the_reservation_says_how_much_does_not_fit_and_is_no_failur
     let mount = lab.mount("m", &lab.url(), &["--cache-size", "300000"]);
     for _ in 0..2 {
         let said = lab.larder_ok(&["warm", mount.dir().to_str().unwrap(), "--wait"]);
-        let words = ["30 of 100 blocks are cached", "70 do not fit into the 300.0 KB", "--cache-size"];
+        let words = ["30 of 100 blocks are cached", "70 do not fit into the dataset's 300.0 KB", "--cache-size"];
         assert!(words.iter().all(|words| said.contains(words)), "{said}");
     }
 }

@@ -174,7 +174,7 @@ fn an_upgrade_to_another_folder_of_sockets_keeps_the_readers_whichever_process_i
         larderd.restart();
         read_all(&larderd, &plugin);
         if larderd_first {
-            assert!(larderd.log().contains("going on with the other folders"), "{}", larderd.log());
+            assert!(larderd.log().contains("using the others"), "{}", larderd.log());
             upgrade_plugin(&mut plugin);
             read_all(&larderd, &plugin);
         }
@@ -293,7 +293,7 @@ fn volumes_that_state_other_sizes_and_policies_are_served_with_those_of_the_firs
     }
     let log = larderd.log();
     for what in ["cache size", "policy"] {
-        let noted = |line: &&str| line.contains("another setting than the open dataset") && line.contains(what);
+        let noted = |line: &&str| line.contains("another setting than the dataset is open with") && line.contains(what);
         assert!(log.lines().any(|line| noted(&line)), "{log}");
     }
 }
