@@ -31,7 +31,12 @@ where
             ExitCode::SUCCESS
         }
         Err(error) => {
-            error!(error = chain(&*error), "{name} failed");
+            // A filter for other modules must not hide why the program ended.
+            if tracing::enabled!(tracing::Level::ERROR) {
+                error!(error = chain(&*error), "{name} failed");
+            } else {
+                eprintln!("{name} failed: {}", chain(&*error));
+            }
             ExitCode::FAILURE
         }
     }

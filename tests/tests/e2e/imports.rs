@@ -133,7 +133,7 @@ fn an_import_says_how_many_keys_it_skipped_and_which_lines_of_an_order_name_noth
     let output = lab.larder(&args);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && out.contains("order      5 lines: 3 found, 2 not found"), "{out}{err}");
-    assert!(err.contains("named by never, *.gif (--order)") && err.contains("skipped 1 key: "), "{err}");
+    assert!(err.contains("matches never, *.gif (--order)") && err.contains("skipped 1 key: "), "{err}");
     let said: Value = serde_json::from_str(&lab.larder_ok(&[&args[..], &["--json"]].concat())).unwrap();
     let lines = serde_json::json!({"found": 3, "not_found": 2, "first_not_found": ["never", "*.gif"]});
     assert_eq!(said["order"], lines, "{said}");
