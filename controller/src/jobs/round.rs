@@ -1,6 +1,6 @@
 //! One round: a look at all jobs, which decides what has become of each, which start, which give way, and what is written.
 //!
-//! The phases of a job in a round are the types of [`super::turn`]. The queues decide once for all jobs, from what the jobs
+//! The phases of a job in a round are the types of `turn`. The queues decide once for all jobs, from what the jobs
 //! took of the decisions before, written or not; room that the queues hold for a job is given to no pod that has lost its node.
 //! Kueue's verdicts come after that: nodes for its jobs are found in the room that is left. A job whose writes are under way
 //! counts with all that it has, and makes no step until they end.

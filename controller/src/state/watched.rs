@@ -1,4 +1,4 @@
-//! The kinds of objects that the controller watches. A kind is one [`Watched`] and its line in [`row`]: how an object
+//! The kinds of objects that the controller watches. A kind is one `Watched` and its line in `row`: how an object
 //! is read, where it is kept, and which work its changes make.
 
 use std::collections::BTreeSet;
