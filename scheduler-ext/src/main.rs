@@ -55,7 +55,7 @@ struct Args {
     #[arg(long, env = "LARDER_SCHEDULER_CONFIG")]
     config: Option<PathBuf>,
 
-    /// The most connections at the same time; further ones are closed
+    /// Maximum concurrent connections; excess connections are closed
     #[arg(
         long,
         env = "LARDER_MAX_CONNECTIONS",

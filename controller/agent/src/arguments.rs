@@ -22,7 +22,7 @@ pub(crate) enum ArgumentsError {
     NoValue(char),
     #[error("the host is missing: give HOST COMMAND...")]
     NoHost,
-    #[error("`{0}` is no name of a host")]
+    #[error("invalid host name `{0}`")]
     BadHost(String),
     #[error("the command is missing, and there are no shells to log in to: give HOST COMMAND...")]
     NoCommand,

@@ -23,7 +23,7 @@ pub(crate) enum WireError {
     Broken(#[from] io::Error),
     #[error("it does not have the key of this job")]
     WrongKey,
-    #[error("it does not speak as an agent of Larder: {0}")]
+    #[error("the peer is not a larder-agent: {0}")]
     Tls(rustls::Error),
     #[error("it sent {0}")]
     Frame(#[from] FrameError),

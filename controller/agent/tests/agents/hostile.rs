@@ -58,7 +58,7 @@ fn junk_and_strangers_who_say_nothing_keep_nobody_out() {
     assert!(job.rsh(agent.port, "true").env("LARDER_AGENT_CONNECT_SECONDS", "60").status().unwrap().success());
     until("the first of the silent ones is left", || agent.log().contains("the first of them is left"));
     drop(silent);
-    until("the junk is named", || agent.log().contains("does not speak as an agent of Larder"));
+    until("the junk is named", || agent.log().contains("the peer is not a larder-agent"));
 }
 
 /// `serve` tells sessions to make room by this signal, and one may have shown the key a moment before.
