@@ -13,10 +13,11 @@ PROFILE ?= dev
 # One more than there are cores: those of the tests on Kubernetes, one at a time, wait most of their time.
 TEST_THREADS ?= $(shell expr $$(nproc) + 1)
 
-.PHONY: help quickstart check test soak build lint fmt unit e2e doc docs deny fuzz tools packages cluster cluster-down peers platform-peers bench
+.PHONY: help quickstart install check test soak build lint fmt unit e2e doc docs deny fuzz tools packages cluster cluster-down peers platform-peers bench
 
 help:
 	@echo "make quickstart   see it all work: embedded S3, real mount, epochs under every policy"
+	@echo "make install      the command larder into /usr/local/bin (PREFIX=...)"
 	@echo "make test         everything that CI checks"
 	@echo "make check        after an edit: format, clippy, unit tests"
 	@echo "make lint unit e2e doc docs deny fuzz   parts of make test"
@@ -25,17 +26,31 @@ help:
 	@echo "make peers        measure Larder beside every peer on this machine (as root; ARGS=--help tells more)"
 	@echo "make platform-peers   build Kueue, coscheduling and Kubernetes 1.37 (most of an hour)"
 	@echo "make bench        time the hot functions"
-	@echo "make cluster cluster-down   a two-node Kubernetes cluster to try things in"
+	@echo "make cluster cluster-down   a two-node Kubernetes with S3, pictures and Larder, to try things in"
 
 quickstart: packages
 	cargo build --release -p larder
 	$(CARGO_TARGET_DIR)/release/larder quickstart $(ARGS)
 
+# Where `make install` puts larder. Its debug information lies beside it, where backtraces look for it.
+PREFIX ?= /usr/local
+SUDO = $(shell [ "$$(id -u)" -eq 0 ] || { mkdir -p $(PREFIX)/bin 2>/dev/null && test -w $(PREFIX)/bin; } || echo sudo)
+SPLIT = $(CARGO_TARGET_DIR)/release/split
+
+install: packages
+	cargo build --release -p larder
+	mkdir -p $(SPLIT)
+	objcopy --only-keep-debug $(CARGO_TARGET_DIR)/release/larder $(SPLIT)/larder.debug
+	objcopy --strip-debug --add-gnu-debuglink=$(SPLIT)/larder.debug $(CARGO_TARGET_DIR)/release/larder $(SPLIT)/larder
+	$(SUDO) install -D $(SPLIT)/larder $(PREFIX)/bin/larder
+	$(SUDO) install -D -m 644 $(SPLIT)/larder.debug $(PREFIX)/bin/.debug/larder.debug
+
 # The command of CI. `tools` is first because it takes longest on a new machine.
 test: tools lint build doc docs fuzz deny
 	cargo nextest run --cargo-profile $(PROFILE) --workspace --test-threads $(TEST_THREADS)
 
-# The edit loop.
+# The edit loop. It leaves out the few unit tests that take longer than two seconds.
+check: UNIT = check
 check: lint unit
 
 lint: packages
@@ -46,10 +61,12 @@ build: packages
 	cargo build --profile $(PROFILE) --workspace --lib --bins --tests
 	.ci/static $(PROFILE)
 
+UNIT = default
 # Unit tests only: no program has to be linked but theirs. Those of quickstart mount, which needs root: `make test` runs them.
 unit:
 	.ci/install-packages unit
-	cargo nextest run --workspace --lib --bins -E 'not (package(larder-epochs) and test(quickstart::tests))'
+	cargo nextest run --profile $(UNIT) --workspace --lib --bins --test-threads $(TEST_THREADS) \
+		-E 'not (package(larder-epochs) and test(quickstart::tests))'
 
 e2e: tools build
 	cargo nextest run --cargo-profile $(PROFILE) -p larder-e2e -p larder-testkit -p larder-agent -p larder-controller -p larder-api --test-threads $(TEST_THREADS) $(ARGS)
@@ -83,19 +100,20 @@ fuzz: tools
 packages:
 	.ci/install-packages build
 
-# Further requirements for testing: nextest, cargo-fuzz, cargo-deny, mdBook, MinIO, Ceph, fake-gcs-server, Azurite,
-# Kubernetes, kwok, and an image of PyTorch and Open MPI.
+# Further requirements for testing: nextest, cargo-fuzz, cargo-deny, mdBook, MinIO, moto, rclone, Ceph, fake-gcs-server,
+# Azurite, Kubernetes, kwok, and an image of PyTorch and Open MPI.
 tools:
 	.ci/install-packages test
 
-# Owned by process 1, so that it stays until cluster-down.
-cluster:
+# Kubernetes, an S3 server with pictures, and Larder, without a network; it says what to type next. As root.
+cluster: packages
 	tests/cluster/cluster.sh install
-	tests/cluster/cluster.sh start $(LARDER_CACHE)/cluster $(or $(NODES),2) 1
-	@echo "try: tests/cluster/cluster.sh exec $(LARDER_CACHE)/cluster kubectl get nodes"
+	cargo build --profile $(PROFILE) --workspace --bins
+	.ci/static $(PROFILE)
+	tests/cluster/try.sh up $(LARDER_CACHE)/cluster $(CARGO_TARGET_DIR)/$(PROFILE:dev=debug) $(NODES)
 
 cluster-down:
-	tests/cluster/cluster.sh stop $(LARDER_CACHE)/cluster
+	tests/cluster/try.sh down $(LARDER_CACHE)/cluster
 
 # Takes half an hour; docs/PERFORMANCE.md says what it does.
 peers: packages

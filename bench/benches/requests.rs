@@ -1,4 +1,4 @@
-//! The time that larderd takes for a request, without the kernel's part: this benchmark plays the kernel.
+//! The time that larderd takes for a request, without the kernel's part: this benchmark acts as the kernel.
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot start may panic")]
 
 use std::os::fd::AsFd;
@@ -20,12 +20,12 @@ use rustix::fs::MemfdFlags;
 #[global_allocator]
 static ALLOCATOR: RequestBuffers = RequestBuffers;
 
-/// Files in the one folder.
+/// Number of files in the dataset's only directory.
 const FILES: u32 = 200;
-/// Bytes that a READDIRPLUS may answer: room for all of the folder.
+/// The size of a READDIRPLUS reply: room for the whole directory.
 const LISTING_BYTES: u32 = 128 << 10;
 
-/// Sends a request and returns the number of bytes in its answer, which is behind a header.
+/// Sends a request and returns the number of bytes in its reply, after the header.
 fn ask(kernel: &Kernel, request: &[u8], answer: &mut [u8]) -> usize {
     kernel.send(request);
     let (_, error, len) = kernel.answer_into(answer);

@@ -1,12 +1,12 @@
-//! The controller at size: how soon many Datasets are ready, what that writes to the API, what it costs at rest, how
-//! soon labels follow the bytes, and how long a restart takes.
+//! The controller at scale: how soon many Datasets are ready, how many API writes that takes, what the controller uses
+//! while idle, how soon labels follow the bytes, and how long a restart takes.
 //!
-//! The cast: [`run`] has the steps; `cluster` makes and removes the objects of the bench; `observer` notes when Datasets
-//! become ready and labels come and go; `outcome` has the figures, their goals and the table.
+//! The cast: [`run`] has the steps; `cluster` creates and removes the benchmark's objects; `observer` records when
+//! Datasets become ready and when labels are added and removed; `outcome` has the figures, their goals and the table.
 //! `larder-fake-platform` simulates the pods of jobs and the larderds; kwok simulates the nodes.
 //!
-//! Invariants: a cluster that somebody else uses Datasets in is refused before anything is made. Its objects are
-//! removed in the end, after an error and after Ctrl-C too; the next run first removes those that a killed one left.
+//! Invariants: a cluster with other users' Datasets is rejected before any object is created. The benchmark removes its
+//! objects at the end, also after an error or Ctrl-C; the next run first removes the objects of a killed run.
 
 mod cluster;
 mod observer;
@@ -31,11 +31,12 @@ use larder_epochs::process::Usage;
 use observer::Observer;
 pub use outcome::{ControllerConfig, ControllerOutcome, Latencies, Rest, Restart, WriteRow};
 
-/// Bytes of a dataset, and room of a node for three times as many as it will get.
+/// Bytes of a dataset. A node's cache has room for [`ROOM`] times the bytes that it will get.
 const BYTES: u64 = 100_000_000_000;
 const ROOM: u64 = 3;
 
-/// How long a job warms a node, and how often a larderd may report, as the real one.
+/// How long a job warms a node, and the shortest interval between two reports of a larderd. The real larderd has the
+/// same.
 const WARMING: Duration = Duration::from_secs(2);
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
@@ -44,13 +45,13 @@ const NODES: Duration = Duration::from_secs(300);
 const READY: Duration = Duration::from_secs(3600);
 const OTHERS: Duration = Duration::from_secs(600);
 
-/// Without a write for so long, the controller counts as at rest.
+/// The controller counts as idle after this long without a write.
 const QUIET: Duration = Duration::from_secs(20);
 
 /// How long a restarted controller is watched for writes that it should not make.
 const AFTER_RESTART: Duration = Duration::from_secs(15);
 
-/// One of so many Datasets is deleted in the end.
+/// One in this many Datasets is deleted at the end.
 const DELETED_ONE_OF: u32 = 10;
 
 /// Measures everything. Must be called on the main thread. Errors stop the run.
@@ -133,7 +134,7 @@ impl Bench<'_> {
         Ok(outcome)
     }
 
-    /// From nothing to all ready.
+    /// Creates the Datasets and waits until all are ready.
     async fn ramp(
         &self,
         outcome: &mut ControllerOutcome,

@@ -1,11 +1,11 @@
-//! `larder-devices` on a fake machine: what it costs to choose devices, to allocate them and to be idle.
+//! `larder-devices` on a fake machine: the cost of choosing devices, of allocating them, and of being idle.
 //!
-//! The cast: [`run`] has the steps; `hardware` makes the machine; `choices` asks for preferred devices within this process;
-//! `kubelet` and `nri` stand in for the kubelet and the container runtime, and `daemon` runs the program beside them, calls it and
-//! leaves it alone; `mellanox` runs k8s-rdma-shared-dev-plugin on the same machine; `hook` runs the hook of containers; `outcome`
-//! has all figures and the table.
+//! The cast: [`run`] has the steps; `hardware` creates the machine; `choices` computes preferred devices within this
+//! process; `kubelet` and `nri` are fakes of the kubelet and of the container runtime, and `daemon` runs the program
+//! beside them, calls it and measures it while idle; `mellanox` runs k8s-rdma-shared-dev-plugin on the same machine;
+//! `hook` runs the container hook; `outcome` has all figures and the table.
 //!
-//! Invariant: both programs read the same files, are called in the same way, and have the same rest.
+//! Invariant: both programs read the same files, get the same calls, and are idle for the same time.
 
 mod choices;
 mod config;
@@ -32,14 +32,14 @@ pub use hook::HookRow;
 use larder_epochs::figures::machine_load;
 pub use outcome::DevicesOutcome;
 
-/// The programs.
+/// The executables to measure.
 #[derive(Clone, Debug)]
 pub struct DevicesPrograms {
     /// `larder-devices`.
     pub larder_devices: PathBuf,
     /// `larder-rdma-limit`.
     pub hook: PathBuf,
-    /// The fake NVML.
+    /// The library of the fake NVML.
     pub nvml: PathBuf,
 }
 

@@ -1,12 +1,12 @@
-//! The scheduler's extender at size: how soon it answers, what it costs a kube-scheduler, and where it leads pods.
+//! The scheduler extender at scale: how soon it answers, how much it slows kube-scheduler down, and where pods land.
 //!
-//! The cast: [`run`] has the steps. `answers` asks a process of its own (`serving`) over a `connection` that stays, about a
-//! cluster that is made up. `throughput`, `wake` and `shares` need a cluster of fake nodes: `scheduler` is a kube-scheduler of
-//! the benchmark's own with the extender beside it, and `data` what the controller and larderds would have written. `outcome`
-//! has all figures, their goals and the table.
+//! The cast: [`run`] has the steps. `answers` sends requests about a simulated cluster over one persistent `connection`
+//! to a server process (`serving`). `throughput`, `wake` and `shares` need a cluster of fake nodes: `scheduler` runs
+//! the benchmark's own kube-scheduler with the extender beside it, and `data` writes what the controller and the
+//! larderds would write. `outcome` has all figures, their goals and the table.
 //!
-//! Invariants: a cluster that somebody else uses is refused before anything is made. Objects are removed after each turn, after
-//! an error and after Ctrl-C too; the next run first removes those that a killed one left.
+//! Invariants: a cluster that other users use is rejected before any object is created. Objects are removed after each
+//! turn, also after an error or Ctrl-C; the next run first removes the objects of a killed run.
 
 mod answers;
 mod connection;
@@ -40,18 +40,18 @@ pub use wake::WakeRow;
 
 /// Nodes that hold the data of the pods of `throughput`.
 const HOLDERS: u32 = 50;
-/// The number of their dataset, and its name.
+/// The number of the dataset of `throughput`, and its name.
 const NUMBER: u8 = 90;
 const NAME: &str = "read";
 
-/// Where programs and the cluster are.
+/// The programs to run and the cluster to use.
 #[derive(Clone, Debug)]
 pub struct Tools {
-    /// The command `larder`, which serves as `bench extender --serve`.
+    /// `larder-bench` itself, which serves as `larder-bench extender --serve`.
     pub larder: PathBuf,
-    /// kube-scheduler and the extender.
+    /// The kube-scheduler and the extender to run.
     pub programs: Programs,
-    /// larder-controller and the cluster.
+    /// The larder-controller to run, and the cluster.
     pub places: Places,
 }
 
@@ -108,7 +108,7 @@ async fn on_a_cluster(
     }
 }
 
-/// Removes everything that the benchmark makes, and what its controller makes for it.
+/// Removes the objects of the benchmark and the objects that its controller created for them.
 async fn remove(client: &Client) -> anyhow::Result<()> {
     cluster::clear(client).await?;
     datasets::delete(client).await?;
@@ -173,7 +173,7 @@ async fn measure(
     Ok(())
 }
 
-/// Makes nodes until there are so many, and returns how many there are.
+/// Creates nodes until there are `count`, and returns their number.
 async fn make_nodes(ground: Ground<'_>, progress: &dyn Progress, there: u32, count: u32) -> anyhow::Result<u32> {
     progress.doing("creating the nodes");
     objects::make_nodes(ground.client, there..count).await?;

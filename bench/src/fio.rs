@@ -1,7 +1,7 @@
 //! fio over Larder, its peers and the disk itself: parts of one large file, and many small files, cold and warm.
 //!
 //! The cast: [`run`] takes all [`systems`](crate::systems) in turns, in every round; `jobs` are the job files of
-//! `bench/fio`; `program` runs fio, whose `output` becomes figures; `outcome` has them all, and their table.
+//! `bench/fio`; `program` runs fio; `output` parses its JSON; `outcome` has all figures and their table.
 //!
 //! Invariant: *cold* is a new mount with an empty local cache; *warm* has everything in the local cache. The kernel's
 //! caches are dropped before each run, and no offset is read twice, so the page cache answers nothing but read-ahead.
@@ -71,7 +71,7 @@ struct Set<'a> {
     progress: &'a dyn Progress,
 }
 
-/// One run of fio, yet to be made.
+/// One run of fio that is still to be done.
 #[derive(Clone, Copy)]
 struct Step<'a> {
     folder: &'a Path,
@@ -115,7 +115,8 @@ impl Set<'_> {
             system.unmount().context("unmount")?;
         }
         let folder = system.mount(corpus).context("mount")?;
-        // Some systems cache nothing of a read that comes while they are busy, so warm data has been read twice.
+        // Some systems do not cache a read that arrives while they are busy, so data is read twice before it counts as
+        // warm.
         for _ in 0..2 {
             drop_kernel_caches()?;
             for file in &corpus.files {

@@ -1,11 +1,11 @@
-//! Imports: keys a second, memory and disk of the importing process, and what it costs to mount the manifest.
+//! Imports: keys per second, memory and disk space of the importing process, and the cost of mounting the manifest.
 //!
-//! The cast: [`run`] imports made-up objects from a listing server, by one call at a time and by many, lists them
+//! The cast: [`run`] imports generated objects from a listing server, with one call at a time and with many, lists them
 //! without keeping anything, imports them again after some were replaced, mounts the manifest, and imports a folder;
 //! `process` runs the command `larder`; `outcome` has the figures and their table.
 //!
-//! Invariants: each import is a process of its own, so its memory is its own. A listing that is not complete, and
-//! changes that are not those that were made, are errors and no figures.
+//! Invariants: each import is a separate process, so its memory can be measured. An incomplete listing and a wrong
+//! number of changed objects are errors, not figures.
 
 mod outcome;
 mod process;
@@ -28,13 +28,13 @@ use process::Larder;
 /// The bucket of the listing server.
 const URL: &str = "s3://made-up";
 
-/// Made-up objects in a folder, and entries in a folder of the disk.
+/// Generated objects per prefix, and files per directory on the disk.
 const PER_FOLDER: u64 = 1000;
 
-/// LIST calls at once of an import.
+/// Number of concurrent LIST calls of an import.
 const CALLS: usize = 16;
 
-/// One of so many objects is replaced before an import is repeated.
+/// One in this many objects is replaced before an import is repeated.
 const REPLACED_ONE_OF: u64 = 100;
 
 /// Measures everything. Must be called as root, on the main thread. Errors stop the run.
@@ -96,7 +96,7 @@ pub fn run(config: &ImportsConfig, progress: &dyn Progress) -> anyhow::Result<Im
     Ok(outcome)
 }
 
-/// The made-up objects.
+/// The generated objects and the server that lists them.
 struct Bucket {
     server: ListingServer,
     keys: MadeUpKeys,
@@ -113,7 +113,7 @@ impl Bucket {
         Ok(imported.row(work, round))
     }
 
-    /// Lists all objects as an import does, and keeps nothing.
+    /// Lists all objects as an import does, without keeping anything.
     async fn count(&self, round: u32) -> anyhow::Result<Row> {
         let config = OriginConfig { env: self.server.env().into_iter().collect(), ..OriginConfig::default() };
         let origin: Arc<dyn Origin> = larder_origin::open(&URL.parse()?, &config)?;
@@ -138,7 +138,7 @@ fn import_folder(larder: &Larder, entries: &Path, count: u64, round: u32) -> any
     Ok(imported.row(Work::Folder, round))
 }
 
-/// Makes empty files, so many to a folder.
+/// Creates empty files, [`PER_FOLDER`] per directory.
 fn make_entries(folder: &Path, count: u64, stop: &Stop) -> anyhow::Result<()> {
     let mut below = PathBuf::new();
     for entry in 0..count {

@@ -1,12 +1,13 @@
-//! Training jobs at size, on a real API server with fake nodes: Larder beside its peers, in turns in one run.
+//! Training jobs at scale, on a real API server with fake nodes: Larder beside its peers, in turns in one run.
 //!
-//! The cast: [`run`] has the steps; `cluster` makes and removes the objects; `work` is a job, as each system is told of it;
-//! `turn` is a system's turn with its queues and jobs; `pods` notes when pods are bound, run and go; `api_writes` counts
-//! what everybody writes; `throughput`, `cohorts`, `gangs`, `preempt` and `plan` are the scenarios, each with its figures and goals; `outcome`
-//! has all of them and the table. kwok runs the pods (tests/cluster/kwok.sh).
+//! The cast: [`run`] has the steps; `cluster` creates and removes the objects; `work` is a job, as an object for each
+//! system; `turn` is a system's turn with its queues and jobs; `pods` records when pods are bound, run and are deleted;
+//! `api_writes` counts the writes of all clients; `throughput`, `cohorts`, `gangs`, `preempt` and `plan` are the
+//! scenarios, each with its figures and goals; `outcome` has all of them and the table. kwok runs the pods
+//! (tests/cluster/kwok.sh).
 //!
-//! Invariants: a cluster that somebody else uses is refused before anything is made. Objects are removed after each turn,
-//! after an error and after Ctrl-C too; the next run first removes those that a killed one left.
+//! Invariants: a cluster that other users use is rejected before any object is created. Objects are removed after each
+//! turn, also after an error or Ctrl-C; the next run first removes the objects of a killed run.
 
 mod api_writes;
 pub(crate) mod cluster;

@@ -1,11 +1,11 @@
-//! Shared by the benchmarks in a Kubernetes cluster of fake nodes.
+//! Shared code of the benchmarks in a Kubernetes cluster of fake nodes.
 //!
-//! The cast: `objects` makes and removes the namespace and the nodes; `datasets` removes Datasets with what is made for
-//! them; `running` is the controller's process; `wait` waits
-//! for what is to happen in the cluster.
+//! The cast: `objects` creates and removes the namespace and the nodes; `datasets` removes Datasets and the objects
+//! that the controller created for them; `running` is the controller's process; `wait` waits for a state of the
+//! cluster.
 //!
-//! Invariant: everything that a benchmark makes is in the namespace [`NAMESPACE`](objects::NAMESPACE), or its name begins
-//! with that, so that the next run can remove what a killed one left.
+//! Invariant: each object of a benchmark is in the namespace [`NAMESPACE`](objects::NAMESPACE), or its name begins with
+//! the namespace's name. The next run can therefore remove the objects of a killed run.
 
 pub(crate) mod datasets;
 pub(crate) mod objects;

@@ -2,10 +2,10 @@
 //!
 //! The cast: [`systems`] are Larder and its peers; [`peers`], [`meta`] and [`fio`] measure them
 //! [side by side](side_by_side). [`peers_net`] measures reads from another node, [`imports`] imports of generated
-//! objects and of folders, [`controller`] larder-controller at size, [`jobs`] its training jobs, [`extender`] the
+//! objects and of folders, [`controller`] larder-controller at scale, [`jobs`] its training jobs, [`extender`] the
 //! scheduler extender, and [`devices`] the device plugin.
 //!
-//! Invariant: a figure is counted or timed, never computed from what it should be.
+//! Invariant: every figure is counted or timed, never derived from an expected value.
 
 pub mod controller;
 pub mod devices;

@@ -1,5 +1,5 @@
-//! The program `larder-bench`: one command for each benchmark. Results go to standard output, as tables; `--json` writes
-//! every figure to a file.
+//! The program `larder-bench`: one command for each benchmark. Results go to standard output, as tables; `--json`
+//! writes every figure to a file.
 
 mod args;
 mod commands;

@@ -1,4 +1,4 @@
-//! Names and attributes: how fast trees are walked and files are looked up, and how much memory a daemon uses for it.
+//! Names and attributes: the speed of walks and file look-ups, and the memory that a daemon uses for them.
 //!
 //! The cast: [`run`] takes all [`systems`](crate::systems) in turns, in every round, over a tree of small files;
 //! `synthetic` mounts manifests of millions of files that do not exist, which only Larder can do; `walk` does what
@@ -26,7 +26,7 @@ pub use outcome::{MetaConfig, MetaOutcome, MetaRow};
 pub use synthetic::SyntheticRow;
 pub use walk::Rate;
 
-/// Threads of the second pass of look-ups.
+/// Number of threads in the second pass of look-ups.
 const THREADS: usize = 16;
 
 /// Measures everything. Must be called as root, on the main thread. A system that fails is left out from then on; an

@@ -1,7 +1,7 @@
 //! Larder and its peers side by side: the same files, the same S3 server, the same reader, in turns.
 //!
 //! The cast: [`run`] takes all [`systems`](crate::systems) in turns, in every round; a [`Measurement`] is one epoch of
-//! one of them; [`PeersOutcome`] holds all measurements with their settings. `reader` is the process that reads,
+//! one system; [`PeersOutcome`] holds all measurements with their settings. `reader` is the process that reads,
 //! `ceiling` reads the objects without any filesystem, `machine` describes the computer, `table` and `chart` show the
 //! results.
 //!
@@ -122,7 +122,7 @@ impl Lab<'_> {
         if self.config.readers.last() == Some(&readers) { all } else { all.min(FILES_OF_FEWER_READERS) }
     }
 
-    /// Seed of the files' order: it differs between rounds and numbers of readers, and is the same for all systems.
+    /// Seed of the files' order. It differs between rounds and numbers of readers, and is the same for all systems.
     fn seed(&self, round: u32, readers: u32) -> u64 {
         self.config.seed.wrapping_mul(1000).wrapping_add(u64::from(round) * 97 + u64::from(readers))
     }
@@ -141,7 +141,8 @@ impl Lab<'_> {
         drop_kernel_caches()?;
         self.epoch(system, &folder, State::Cold, most, round)?;
 
-        // Some systems cache nothing of a read that comes while they are busy, so warm data has been read twice.
+        // Some systems do not cache a read that arrives while they are busy, so data is read twice before it counts as
+        // warm.
         drop_kernel_caches()?;
         self.untimed(&folder, most, round)?;
         for &readers in counts.iter().rev() {
@@ -226,7 +227,7 @@ impl Lab<'_> {
     }
 }
 
-/// The counters when an epoch began.
+/// The counters at the start of an epoch.
 #[derive(Default)]
 struct Before {
     daemon: Usage,
@@ -234,7 +235,7 @@ struct Before {
     fuse: Option<Counting>,
 }
 
-/// The usage of this process. It is the S3 server, and otherwise waits.
+/// The usage of this process: the S3 server's, because this process does nothing else during an epoch.
 fn own_usage() -> Usage {
     Usage::of(&[std::process::id()])
 }

@@ -1,15 +1,15 @@
 //! The cost of a read from another node, beside raw TCP with records of the same size and beside a read from the
 //! origin.
 //!
-//! Each server is a separate process, so that its CPU time is known. Both processes are on this machine and talk over
-//! loopback. The raw server sends the record whose number it receives in four bytes, from the same memory as a peer. In
-//! one row nobody inspects the bytes; in another both ends compute the checksum of every byte, as peers do, which
-//! bounds every protocol with checksums.
+//! Each server is a separate process, so that its CPU time is separate. Server and reader are on this machine and talk
+//! over loopback. The raw server receives a record's number in four bytes and sends that record, from the same kind of
+//! memory as a peer. In one row neither end inspects the bytes. In another row both ends compute the checksum of every
+//! byte, as peers do; this row bounds every protocol with checksums.
 //!
 //! The cast: `kind` names the servers; `serving` is the process that serves `records`; `reading` is the loop that reads
 //! them; `certificates` are for TLS; `outcome` has the figures and their table.
 //!
-//! Invariant: every server is read by the same loop, with the same number of reads at a time.
+//! Invariant: the same loop reads from every server, with the same number of concurrent reads.
 
 mod certificates;
 mod kind;
@@ -36,23 +36,23 @@ pub use serving::{ServeConfig, serve};
 /// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct PeersNetConfig {
-    /// The servers.
+    /// The servers to measure.
     pub kinds: Vec<ServerKind>,
-    /// Sizes of records, 1 byte to 4 MiB.
+    /// Record sizes, 1 byte to 4 MiB.
     pub record_bytes: Vec<u32>,
-    /// Reads at a time.
+    /// Numbers of concurrent reads.
     pub readers: Vec<u32>,
-    /// How long each measurement takes.
+    /// The duration of each measurement.
     pub time: Duration,
-    /// Rounds; each measures every kind once.
+    /// Number of rounds. Each round measures every kind once.
     pub rounds: u32,
     /// A folder on the disk to measure, for the store.
     pub folder: PathBuf,
-    /// This program, which serves as `larder-bench peers-net --serve`.
+    /// `larder-bench` itself, which serves as `larder-bench peers-net --serve`.
     pub serve: PathBuf,
 }
 
-/// Measures everything.
+/// Measures each kind of server with each record size and number of readers.
 pub fn run(config: &PeersNetConfig, progress: &dyn Progress) -> anyhow::Result<PeersNetOutcome> {
     let servers = config.record_bytes.len() * config.kinds.len() * config.readers.len();
     progress.steps(servers as u64 * u64::from(config.rounds));

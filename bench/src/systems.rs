@@ -31,12 +31,12 @@ pub use programs::find_program;
 pub use stop::Stop;
 pub use system::{AnySystem, Kind, System};
 
-/// The systems of this machine.
+/// The systems that this machine can run, and those that it cannot.
 #[derive(Default)]
 pub struct Found {
     /// The installed systems, floors and Larder first.
     pub systems: Vec<AnySystem>,
-    /// The names of the others, and why they cannot run.
+    /// The name of each system that cannot run, with the reason.
     pub missing: Vec<(String, String)>,
 }
 

@@ -28,6 +28,7 @@ use crate::counters::{StatsCounters, add, store_values};
 use crate::fetch::{FetchConfig, FetchError, Fetched, Fetcher, Tier};
 use crate::manifest_file::MappedManifest;
 use crate::ownership::OwnedBlocks;
+use crate::renewal::Renewal;
 use crate::sharing::Sharing;
 use crate::stats::{CacheStats, DatasetSummary, Stats};
 use crate::warm::list_part::WarmListPart;
@@ -178,10 +179,11 @@ impl Dataset {
 
     /// Why its listing could not be renewed for its newest mount, shown in the stats; where the list is of what is
     /// warmed first; and what renews the listing, in words.
-    pub(crate) fn refreshed(&self, failure: Option<String>, order: PathBuf, renewal: String) {
+    pub(crate) fn refreshed(&self, failure: Option<String>, order: PathBuf, renewal: Renewal) {
         self.description.set_refresh_failed(failure);
         self.warmer.set_order(order);
-        self.fetcher.set_renewal(renewal);
+        self.fetcher.set_renewal(renewal.here);
+        self.description.set_renewal(renewal.everywhere);
     }
 
     /// Why its reservation is less than it wants, and what to do, shown in the stats.

@@ -29,6 +29,12 @@ pub(crate) fn check_writable(folder: &Path, flag: &'static str) -> Result<(), Fo
     try_to_write(folder).map_err(|source| FolderRefused::new(source, folder, flag))
 }
 
+/// True if an error means that a folder or its disk takes no writes. Its files may still be readable.
+pub(crate) fn is_unwritable(error: &io::Error) -> bool {
+    use io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), ReadOnlyFilesystem | PermissionDenied | StorageFull | QuotaExceeded)
+}
+
 fn remedy(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ReadOnlyFilesystem => {

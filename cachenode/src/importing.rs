@@ -116,10 +116,11 @@ fn ended_early(import: &Import<'_>, memory_bytes: u64, status: ExitStatus) -> So
         remove_orphaned_drafts(&imports);
     }
     let url = import.url;
+    let publish = source::publish_command(&url.to_string(), import.config);
     let why = format!(
         "the process that listed it ended early ({status}) and published nothing: the next attempt continues \
         where it stopped. If it ran out of memory (its limit is {} MiB), publish a manifest from a machine \
-        with more: larder import {url} --to {url}/.larder/manifest",
+        with more: `{publish}`",
         memory_bytes >> 20
     );
     warn!(%url, %status, "an import process ended early");

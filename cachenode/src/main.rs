@@ -65,13 +65,19 @@ fn main() -> ExitCode {
 /// Serves until `stop`.
 async fn serve(flags: Flags, stop: CancellationToken) -> anyhow::Result<()> {
     let admin_address = flags.node.admin_address;
-    let (config, watcher) = flags.node.open().await?;
-    if config.peers.as_ref().is_none_or(|peers| peers.listen.is_none()) {
-        bail!("cachenode serves only other nodes: set --peers and --peer-listen");
-    }
-    info!(?config, "settings");
-    raise_file_limit();
-    let node = tokio::task::block_in_place(|| Node::open(config)).context("open the cache (--cache-dir)")?;
+    let opening = async {
+        let (config, watcher) = flags.node.open().await?;
+        if config.peers.as_ref().is_none_or(|peers| peers.listen.is_none()) {
+            bail!("cachenode serves only other nodes: set --peers and --peer-listen");
+        }
+        info!(?config, "settings");
+        raise_file_limit();
+        let node = tokio::task::spawn_blocking(|| Node::open(config)).await?;
+        Ok((node.context("open the cache (--cache-dir)")?, watcher))
+    };
+    // A stop does not wait for folders, the API server, or the cache's disk: nothing is served yet.
+    let Some(opened) = stop.run_until_cancelled(opening).await else { return Ok(()) };
+    let (node, watcher) = opened?;
     // Connections of a larderd that had the cache before are gone.
     node.keep_only(&HashSet::new());
     let stopping = node.stopping().clone();

@@ -6,7 +6,16 @@ use larder_origin::OriginConfig;
 
 use crate::home::Home;
 use crate::manifest_file::MappedManifest;
-use crate::source::{PUBLISHED, local_manifest};
+use crate::source::{PUBLISHED, local_manifest, publish_command};
+
+/// How to renew the listing of a dataset, in words.
+#[derive(Clone, Debug, Default)]
+pub struct Renewal {
+    /// The remedy if objects were replaced.
+    pub(crate) here: String,
+    /// The remedy if nodes have different listings.
+    pub(crate) everywhere: String,
+}
 
 /// How to renew the listing that was found at `path`. `mounts`: the folder of the manifests that were kept for mounts,
 /// of which it is not known where they were found.
@@ -16,27 +25,37 @@ pub(crate) fn renewal(
     manifest: &MappedManifest,
     config: &OriginConfig,
     home: &Home,
-) -> String {
-    let Ok((_, origin)) = manifest.name_and_origin() else { return "mount it again".to_owned() };
-    if manifest.is_packed() {
-        return "mount it again".to_owned();
+) -> Renewal {
+    let mut renewal =
+        Renewal { here: "mount it again".to_owned(), everywhere: "mount the dataset again on all nodes".to_owned() };
+    if let Ok((_, origin)) = manifest.name_and_origin()
+        && !manifest.is_packed()
+    {
+        renewal.here = renewal_here(path, mounts, origin, config, home);
+        renewal.everywhere =
+            format!("publish one manifest with `{}`, and {}", publish_command(origin, config), renewal.everywhere);
     }
+    renewal
+}
+
+fn renewal_here(path: &Path, mounts: &Path, origin: &str, config: &OriginConfig, home: &Home) -> String {
     // The home of this process need not be that of the command that listed the origin.
     let listed = local_manifest(origin, config, home).unwrap_or_default();
     let published = listed.with_extension(PUBLISHED);
     let is_kept = path.parent() == Some(mounts);
-    let beside = || format!("`larder import {origin} --to {}/.larder/manifest`", origin.trim_end_matches('/'));
+    let import_to = |to: &str| format!("`{}`", config.command(&["import", origin, "--to", to]));
+    let beside = || format!("`{}`", publish_command(origin, config));
     let import = if path.file_name() == published.file_name() || is_kept && published.exists() {
         beside()
     } else if path.extension().is_some_and(|extension| extension == PUBLISHED) {
-        format!("`larder import {origin} --to URL` with the URL of its manifest")
+        format!("{} with the URL of its manifest", import_to("URL"))
     } else if is_kept || path.file_name() == listed.file_name() {
         return format!(
-            "mount it again with --refresh (volumes: the attribute `refresh`), or run `larder import {origin}` and \
-             mount it again"
+            "mount it again with --refresh (volumes: the attribute `refresh`), or run `{}` and mount it again",
+            config.command(&["import", origin])
         );
     } else {
-        format!("`larder import {origin} --to {}`", path.display())
+        import_to(&path.display().to_string())
     };
     format!("run {import}, and mount it again")
 }
@@ -51,7 +70,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (home, config) = (Home::new(folder.path()), OriginConfig::default());
         let (mounts, manifest) = (folder.path().join("mounts"), manifest(folder.path(), &[1]));
-        let said = |path: &Path| renewal(path, &mounts, &manifest, &config, &home);
+        let said = |path: &Path| renewal(path, &mounts, &manifest, &config, &home).here;
         let import = "larder import s3://bucket/data";
         let listed = local_manifest("s3://bucket/data", &config, &home).unwrap();
         let published = listed.with_extension(PUBLISHED);
@@ -67,5 +86,14 @@ mod tests {
         assert!(said(&published.with_file_name("other.published")).contains(&format!("{import} --to URL`")));
         assert!(said(Path::new("/d/my.manifest")).contains(&format!("{import} --to /d/my.manifest`")));
         assert!(said(&listed).contains("--refresh"), "it was listed although one is published");
+        // What was given when it was mounted is given again.
+        let config =
+            OriginConfig { endpoint: Some("http://h:1/it's".to_owned()), anonymous: true, ..OriginConfig::default() };
+        let said = renewal(Path::new("/d/my.manifest"), &mounts, &manifest, &config, &home);
+        let published = r"`larder import s3://bucket/data --to s3://bucket/data/.larder/manifest --endpoint 'http";
+        assert!(said.everywhere.contains(published) && said.everywhere.contains("--anonymous`"), "{said:?}");
+        let command =
+            r"`larder import s3://bucket/data --to /d/my.manifest --endpoint 'http://h:1/it'\''s' --anonymous`";
+        assert!(said.here.contains(command), "{said:?}");
     }
 }

@@ -257,6 +257,12 @@ pub async fn import_url(
     Ok(imported)
 }
 
+/// The command that lists `origin` and publishes the manifest beside its data.
+pub fn publish_command(origin: &str, config: &OriginConfig) -> String {
+    let beside = format!("{}/.larder/manifest", origin.trim_end_matches('/'));
+    config.command(&["import", origin, "--to", &beside])
+}
+
 /// Opens a manifest file and, with `config`, the origin that it names. Sends no request to the origin.
 pub fn open_source(path: PathBuf, config: &OriginConfig) -> Result<ResolvedSource, SourceError> {
     let manifest = Arc::new(open_manifest(&path)?);

@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod cluster;
+mod example;
 mod explain;
 mod inspect;
 pub(crate) mod job;
@@ -11,12 +12,16 @@ mod publish;
 mod queue;
 mod quickstart;
 
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
+pub(crate) use example::{ExampleArgs, ExampleName};
 pub(crate) use explain::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainPodArgs, Explained, ExtenderUrl};
 pub(crate) use inspect::{DevicesArgs, DoctorArgs, StatsArgs, VerifyArgs};
 pub(crate) use job::JobArgs;
-pub(crate) use mount::{MountArgs, UmountArgs, WarmArgs};
+pub(crate) use mount::{MountArgs, RefreshFlag, UmountArgs, WarmArgs};
 pub(crate) use origin::OriginArgs;
 pub(crate) use publish::{ImportArgs, PackArgs};
 pub(crate) use queue::QueueArgs;
@@ -47,23 +52,50 @@ pub(crate) struct Cli {
     pub(crate) verbose: bool,
 }
 
+impl Cli {
+    /// Parses the arguments of this process. Wrong usage ends the process.
+    pub(crate) fn of_process() -> Self {
+        Self::of(&std::env::args_os().collect::<Vec<_>>()).unwrap_or_else(|error| error.exit())
+    }
+
+    fn of(args: &[OsString]) -> Result<Self, clap::Error> {
+        Self::try_parse_from(args).map_err(|error| hinted(error, args))
+    }
+}
+
+/// Adds how the value of --refresh is written, if it was written as that of other flags is: the value is optional, so
+/// it needs a `=`.
+fn hinted(mut error: clap::Error, args: &[OsString]) -> clap::Error {
+    let value = args.windows(2).find_map(|pair| {
+        let value = pair[1].to_str().filter(|value| pair[0] == "--refresh" && value.parse::<RefreshFlag>().is_ok());
+        value.map(str::to_owned)
+    });
+    if let (ErrorKind::UnknownArgument, Some(value)) = (error.kind(), value) {
+        let hint = format!("write --refresh={value}").into();
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint]));
+    }
+    error
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Demonstrate Larder: mount a dataset from an embedded S3 and read it for several epochs under each policy.
     Quickstart(QuickstartArgs),
     /// List an origin once and write the dataset's manifest.
     Import(ImportArgs),
-    /// Copy a dataset of small files into packs of about 64 MiB, with a checksum per file.
+    /// Copy a dataset of small files into packs of about 64 MiB, with a checksum per block.
     Pack(PackArgs),
     /// Mount a dataset.
     Mount(MountArgs),
     /// Unmount a dataset.
+    #[command(alias = "unmount")]
     Umount(UmountArgs),
     /// Fill the cache of a mount before it is read.
     Warm(WarmArgs),
     /// Compare a mount, or a dataset at its origin, with its manifest.
     Verify(VerifyArgs),
     /// Show the state and the hit ratio of mounts.
+    #[command(visible_alias = "status", aliases = ["ls", "list", "top"])]
     Stats(StatsArgs),
     /// Check this machine and suggest fixes.
     Doctor(DoctorArgs),
@@ -75,6 +107,8 @@ pub(crate) enum Command {
     Queue(QueueArgs),
     /// Explain why a Dataset or job is not ready, or why a pod was placed on its node.
     Explain(ExplainArgs),
+    /// Print manifests to start from, filled with your bucket.
+    Example(ExampleArgs),
     /// Time epochs over a directory, or simulate them. All other benchmarks are in larder-bench.
     Bench(bench::BenchArgs),
     /// Print the text of docs/COMMANDS.md.
@@ -93,12 +127,12 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// The lines of a document that run `larder`, as words.
+    /// The command lines of a document that run `larder`, split into words.
     fn commands(text: &str) -> Vec<Vec<&str>> {
         let commands = text.lines().filter_map(|line| {
             let line = line.trim();
             let from = if line.starts_with("larder ") { 0 } else { line.find("| larder ")? + 2 };
-            // A remark follows after several spaces or a #; a pipe and a second command may follow as well.
+            // The command ends before a comment (several spaces or a #), a pipe or a second command.
             let ends = ["  ", " #", " |", " &&", " >"].into_iter();
             let command = ends.fold(&line[from..], |line, end| line.split(end).next().unwrap_or(line));
             Some(command.split(' ').collect::<Vec<_>>())
@@ -106,7 +140,7 @@ mod tests {
         commands.collect()
     }
 
-    /// The text of a document, with each command that a backslash continues on one line.
+    /// The text of a document, with backslash-continued commands joined into one line.
     fn joined(text: &str) -> String {
         let mut joined = String::new();
         let mut continues = false;
@@ -147,6 +181,38 @@ mod tests {
             }
         }
         assert!(seen > 30, "{seen}");
+    }
+
+    #[test]
+    fn a_value_of_refresh_without_its_equals_sign_is_answered_with_one() {
+        let of = |args: &[&str]| Cli::of(&args.iter().map(OsString::from).collect::<Vec<_>>());
+        for args in [
+            &["larder", "mount", "s3://b/p", "/mnt", "--refresh", "24h"][..],
+            &["larder", "mount", "--refresh", "24h", "s3://b/p", "/mnt"],
+        ] {
+            let error = of(args).unwrap_err().to_string();
+            assert!(error.contains("tip: write --refresh=24h"), "{error}");
+            assert!(!error.contains("-- 24h"), "{error}");
+        }
+        assert!(of(&["larder", "mount", "s3://b/p", "/mnt", "--refresh"]).is_ok());
+        let error = of(&["larder", "mount", "s3://b/p", "/mnt", "--refresh", "/other"]).unwrap_err().to_string();
+        assert!(!error.contains("write --refresh"), "{error}");
+    }
+
+    #[test]
+    fn usual_verbs_are_understood_and_unknown_ones_are_answered_with_the_nearest() {
+        for verb in ["ls", "list", "top", "status"] {
+            let cli = Cli::try_parse_from(["larder", verb]).unwrap();
+            assert!(matches!(cli.command, Command::Stats(_)), "{verb}");
+        }
+        let cli = Cli::try_parse_from(["larder", "unmount", "/mnt"]).unwrap();
+        assert!(matches!(cli.command, Command::Umount(_)));
+        for (verb, nearest) in
+            [("mout", "mount"), ("unmont", "umount"), ("stat", "stats"), ("verfy", "verify"), ("doktor", "doctor")]
+        {
+            let error = Cli::try_parse_from(["larder", verb]).unwrap_err().to_string();
+            assert!(error.contains("tip: ") && error.contains(&format!("'{nearest}'")), "{error}");
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A Kubernetes cluster as the commands use it. Each failure says in the user's words what is missing.
+//! A Kubernetes cluster as the commands use it. Each error says in the user's terms what is missing.
 
 mod failure;
 
@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use k8s_openapi::api::core::v1::Pod;
+use larder_dataset::shell_word;
 use larder_kube::api::{DynamicObject, ListParams};
 use larder_kube::config::{KubeConfigOptions, Kubeconfig};
 use larder_kube::{Api, Client, Config, Error};
@@ -14,30 +15,32 @@ use serde::de::DeserializeOwned;
 use crate::args::cluster::{ClusterArgs, NamespaceArgs};
 pub(crate) use failure::{Asked, DATASET, JOB, Kind, LOG, POD, PORT, PRIORITY_CLASS, QUEUE};
 
-/// The name under which fields are set.
+/// The field manager of the fields that the commands set.
 pub(crate) const MANAGER: &str = "larder";
 
-/// A person waits.
+/// Timeouts of connecting and of a response. They are short because a user waits.
 pub(crate) const CONNECT: Duration = Duration::from_secs(5);
 pub(crate) const ANSWER: Duration = Duration::from_secs(20);
-/// A stream that says nothing for so long is opened again.
+/// A stream without data for this long is reopened.
 const SILENCE: Duration = Duration::from_secs(300);
-/// Objects of one answer.
+/// Objects per page of a list.
 const PAGE: u32 = 500;
 
 /// A connection to a cluster.
 #[derive(Clone)]
 pub(crate) struct Cluster {
     client: Client,
-    /// For watches, logs and ports.
+    /// For watches, logs and ports, whose responses have no deadline.
     streams: Client,
     server: String,
-    /// The namespace of names without one.
+    /// The flags that lead to it, as given, for printed commands.
+    flags: String,
+    /// The namespace for names without one.
     pub(crate) namespace: String,
 }
 
 impl Cluster {
-    /// The cluster of the kubeconfig.
+    /// Connects to the cluster of the kubeconfig.
     pub(crate) async fn of(args: &ClusterArgs) -> anyhow::Result<Self> {
         let mut config = config(args).await?;
         config.connect_timeout = Some(CONNECT);
@@ -50,10 +53,10 @@ impl Cluster {
         let client =
             |config: Config| Client::try_from(config).with_context(|| format!("connect to the cluster at {server}"));
         let (client, streams) = (client(config)?, client(patient)?);
-        Ok(Self { client, streams, server, namespace })
+        Ok(Self { client, streams, server, flags: flags(args), namespace })
     }
 
-    /// The same with the namespace of `--namespace`.
+    /// As [`Self::of`], with the namespace of `--namespace`.
     pub(crate) async fn within(args: &ClusterArgs, namespace: &NamespaceArgs) -> anyhow::Result<Self> {
         let mut cluster = Self::of(args).await?;
         if let Some(namespace) = &namespace.namespace {
@@ -62,13 +65,13 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Objects of a kind; of a namespace, or of none or all. They are untyped: of what it cannot read as a type the client
-    /// writes a log of its own.
+    /// The objects of a kind: in a namespace, or of all namespaces or a cluster-scoped kind if it is `None`. The
+    /// objects are untyped, because the client itself logs each object that it cannot decode as a type.
     pub(crate) fn api(&self, kind: Kind, namespace: Option<&str>) -> Api<DynamicObject> {
         Self::api_of(self.client.clone(), kind, namespace)
     }
 
-    /// [`Self::api`] for requests whose answers take as long as there is something to say.
+    /// As [`Self::api`], for requests with responses of unlimited duration.
     pub(crate) fn streams(&self, kind: Kind, namespace: Option<&str>) -> Api<DynamicObject> {
         Self::api_of(self.streams.clone(), kind, namespace)
     }
@@ -86,7 +89,7 @@ impl Cluster {
         Api::namespaced(self.streams.clone(), namespace)
     }
 
-    /// Gets an object. Errors: it is not there, may not be read, or has another form.
+    /// Gets an object. Errors: it does not exist, the user may not read it, or it cannot be decoded.
     pub(crate) async fn get<T: DeserializeOwned>(&self, asked: &Asked<'_>) -> anyhow::Result<T> {
         let found = match self.api(asked.kind, asked.namespace).get(asked.name).await {
             Ok(object) => typed(object).map_err(Error::SerdeError),
@@ -95,7 +98,7 @@ impl Cluster {
         found.map_err(|error| self.in_words(error, asked))
     }
 
-    /// Tells each object of a kind, a page at a time.
+    /// Calls `tell` with each object of a kind, one page at a time.
     pub(crate) async fn list(
         &self,
         asked: &Asked<'_>,
@@ -114,18 +117,30 @@ impl Cluster {
         }
     }
 
-    /// An error in the user's words.
+    /// An error in the user's terms.
     pub(crate) fn in_words(&self, error: Error, asked: &Asked<'_>) -> anyhow::Error {
-        failure::in_words(error, asked, &self.server)
+        failure::in_words(error, asked, &self.server, &self.flags)
+    }
+
+    /// A command of larder or kubectl that concerns the same cluster, ready to be pasted into a shell.
+    pub(crate) fn command(&self, command: &str) -> String {
+        format!("{command}{}", self.flags)
     }
 }
 
-/// An object as its type.
+/// The flags that were given, which larder and kubectl have in common.
+fn flags(args: &ClusterArgs) -> String {
+    let kubeconfig = args.kubeconfig.as_ref().map(|file| file.to_string_lossy());
+    let given = [("--kubeconfig", kubeconfig.as_deref()), ("--context", args.context.as_deref())];
+    given.iter().filter_map(|(flag, value)| Some(format!(" {flag} {}", shell_word((*value)?)))).collect()
+}
+
+/// Decodes an object as its type.
 pub(crate) fn typed<T: DeserializeOwned>(object: DynamicObject) -> Result<T, serde_json::Error> {
     serde_json::to_value(object).and_then(serde_json::from_value)
 }
 
-/// True if the cluster does not let its user do this, or does not know the kind.
+/// Whether the user lacks the permission, or the cluster does not serve the kind.
 pub(crate) fn is_denied(error: &Error) -> bool {
     matches!(error, Error::Api(status) if [403, 404].contains(&status.code))
 }
@@ -144,4 +159,27 @@ async fn config(args: &ClusterArgs) -> anyhow::Result<Config> {
         return Config::from_kubeconfig(&options).await.with_context(context);
     }
     Config::infer().await.context("no cluster is configured: set KUBECONFIG or --kubeconfig")
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_dataset::Chain;
+
+    use super::*;
+
+    #[test]
+    fn printed_commands_concern_the_cluster_of_the_flags() {
+        let args = ClusterArgs { kubeconfig: Some("/my files/c".into()), context: Some("training".to_owned()) };
+        assert_eq!(flags(&args), " --kubeconfig '/my files/c' --context training");
+        assert_eq!(flags(&ClusterArgs::default()), "");
+    }
+
+    #[tokio::test]
+    async fn a_kubeconfig_that_cannot_be_read_is_named_with_its_cause_once() {
+        let args = ClusterArgs { kubeconfig: Some("/nonexistent/config".into()), context: None };
+        let error = config(&args).await.unwrap_err();
+        let said = Chain(&*error).to_string();
+        assert!(said.starts_with("--kubeconfig /nonexistent/config: "), "{said}");
+        assert_eq!(said.matches("No such file or directory").count(), 1, "{said}");
+    }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod devices;
 pub(crate) mod doctor;
+pub(crate) mod example;
 pub(crate) mod explain;
 pub(crate) mod import;
 pub(crate) mod job;

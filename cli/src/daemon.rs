@@ -11,7 +11,7 @@ use larder_daemon_api::{connect_channel, v1};
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
-/// A daemon's client.
+/// A client of a daemon.
 pub(crate) struct Client(DaemonClient<Channel>);
 
 /// The daemon whose socket is at `socket`; `None` if no process listens there. Must be called within a runtime.
@@ -30,13 +30,13 @@ pub(crate) async fn of(run_dir: &Path) -> anyhow::Result<Option<Client>> {
 }
 
 impl Client {
-    /// `Ok(None)`: the daemon is stopping.
+    /// Mounts a dataset. `Ok(None)`: the daemon is stopping.
     pub(crate) async fn mount(&mut self, request: v1::MountRequest) -> anyhow::Result<Option<v1::Prepared>> {
         Ok(unless_leaving(self.0.mount(request)).await?.and_then(|mounted| mounted.prepared))
     }
 
-    /// Unmounts; unless `lazy`, waits until its cache space is free. True: the daemon stops with this mount.
-    /// `Ok(None)`: the daemon does not know the mount, or is stopping.
+    /// Unmounts; unless `lazy`, waits until the mount's cache space is free. Returns whether the daemon stops with this
+    /// mount. `Ok(None)`: the daemon does not know the mount, or is stopping.
     pub(crate) async fn unmount(&mut self, dir: &Path, lazy: bool) -> anyhow::Result<Option<bool>> {
         let dir = dir.display().to_string();
         match self.0.unmount(v1::UnmountRequest { dir, lazy }).await {
@@ -63,7 +63,7 @@ async fn unless_leaving<T>(asked: impl Future<Output = Result<Response<T>, Statu
     }
 }
 
-/// True if the daemon is stopping, or did not answer at all: one that is being killed may still take a connection.
+/// Whether the daemon is stopping or did not answer. A daemon that is being killed may still accept a connection.
 fn is_away(status: &Status) -> bool {
     status.code() == Code::Unavailable || status.source().is_some()
 }
@@ -82,7 +82,7 @@ mod tests {
         let listener = UnixListener::bind(&socket).expect("a socket");
         std::thread::spawn(move || {
             for connection in listener.incoming() {
-                // It has read something of the request.
+                // The server has read a part of the request.
                 let _ = connection.and_then(|mut connection| connection.read(&mut [0; 24]));
             }
         });

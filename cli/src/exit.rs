@@ -1,11 +1,11 @@
-//! Exit codes: 0 success, 1 failure, 2 wrong usage, 141 if the reader of the output is gone, as after SIGPIPE. Errors go to
-//! standard error and say what to do.
+//! Exit codes: 0 success, 1 failure, 2 wrong usage, 141 if the reader has closed the output, as after SIGPIPE. Errors
+//! go to standard error and say what to do.
 
 use std::process::ExitCode;
 
 use crate::output;
 
-/// The exit code for wrong usage, as clap has it.
+/// The exit code for wrong usage, the same as clap's.
 pub const WRONG_USAGE: u8 = 2;
 
 /// 128 plus the number of SIGPIPE.

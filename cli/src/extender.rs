@@ -1,8 +1,8 @@
-//! The extender of the scheduler, as far as the command asks it: for the last decisions about a pod.
+//! A client of the scheduler extender, which fetches the last decisions about a pod.
 //!
-//! The cast: [`decision`] is what it serves. It listens inside its pod alone, where the API server
-//! forwards a port to; or at the address that `--extender` names. Of several replicas each is asked: only one of them answers the
-//! scheduler, and nobody else knows which.
+//! The cast: [`decision`] reads the extender's decisions. The extender listens only on the loopback of its pod, to
+//! which the API server forwards a port, or at the address of `--extender`. All replicas are asked, because only one of
+//! them answers the scheduler and no other program knows which.
 
 pub(crate) mod decision;
 
@@ -11,6 +11,7 @@ use futures::FutureExt;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use larder_api::names::SYSTEM_NAMESPACE;
+use larder_dataset::Chain;
 use larder_kube::Error;
 use serde::Deserialize;
 use serde_json::Value;
@@ -22,25 +23,26 @@ use crate::args::cluster::ObjectKey;
 use crate::cluster::{ANSWER, Asked, CONNECT, Cluster, POD, PORT, typed};
 use crate::http;
 
-/// The name of the scheduler beside it in its pod.
+/// The `schedulerName` of the kube-scheduler in the extender's pod.
 pub(crate) const SCHEDULER: &str = "larder";
-/// Its pods.
+/// The label selector of the extender's pods.
 const SELECTOR: &str = "app.kubernetes.io/name=larder-scheduler";
-/// Its port, on the loopback of its pod.
+/// The extender's port on the loopback of its pod.
 const LISTENS_AT: u16 = 9468;
-/// The most bytes of an answer. The extender keeps decisions about 50,000 nodes, and serves those of 20,000 for a pod.
+/// The largest response in bytes. The extender keeps decisions about 50,000 nodes, and serves up to 20,000 of them for
+/// a pod.
 const MOST: usize = 32 << 20;
 
-/// What the extender has told.
+/// The extender's answer.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
-    /// The decisions about the pod as they were served, the oldest first.
+    /// The decisions about the pod as served, oldest first.
     pub(crate) decisions: Vec<Value>,
-    /// Which replicas did not answer, for people.
+    /// The replicas that did not answer, as notes for the user.
     pub(crate) notes: Vec<String>,
 }
 
-/// Asks the extender that listens there. Errors: it cannot be reached, or is none.
+/// Asks the extender at a URL. Errors: it cannot be reached, or the server is not an extender.
 pub(crate) async fn at(url: &ExtenderUrl, pod: &ObjectKey) -> anyhow::Result<Told> {
     let asked = async {
         let stream = timeout(CONNECT, TcpStream::connect(&url.authority)).await;
@@ -51,7 +53,7 @@ pub(crate) async fn at(url: &ExtenderUrl, pod: &ObjectKey) -> anyhow::Result<Tol
     Ok(Told { decisions, notes: Vec::new() })
 }
 
-/// Asks the extenders of the cluster. Errors: there is none, or none answers.
+/// Asks all extenders of the cluster. Errors: there is no extender, or none answers.
 pub(crate) async fn of(cluster: &Cluster, pod: &ObjectKey) -> anyhow::Result<Told> {
     let names = ready(cluster).await?;
     let mut told = Told::default();
@@ -67,12 +69,12 @@ pub(crate) async fn of(cluster: &Cluster, pod: &ObjectKey) -> anyhow::Result<Tol
     {
         return Err(first);
     }
-    told.notes = failures.iter().map(|error| format!("{error:#}")).collect();
+    told.notes = failures.iter().map(|error| Chain(&**error).to_string()).collect();
     told.decisions.sort_by_key(|decision| decision.get("at").and_then(Value::as_u64));
     Ok(told)
 }
 
-/// The names of its pods that are ready.
+/// The names of the extender's ready pods.
 async fn ready(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
     let asked = Asked::all(POD, Some(SYSTEM_NAMESPACE));
     let mut pods = Vec::new();
@@ -93,14 +95,14 @@ async fn ready(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
              `scheduler` (docs/kubernetes/scheduling.md); for an extender elsewhere use --extender URL"
         ),
         (_, true) => bail!(
-            "none of the pods {SELECTOR} in {SYSTEM_NAMESPACE} is ready: `kubectl describe pods -n {SYSTEM_NAMESPACE} -l \
-             {SELECTOR}` has the reason"
+            "none of the pods {SELECTOR} in {SYSTEM_NAMESPACE} is ready: `{}` has the reason",
+            cluster.command(&format!("kubectl describe pods -n {SYSTEM_NAMESPACE} -l {SELECTOR}"))
         ),
         _ => Ok(names),
     }
 }
 
-/// Asks the extender in a pod, at a port that the API server forwards.
+/// Asks the extender in a pod, through a port that the API server forwards.
 async fn within(cluster: &Cluster, name: &str, pod: &ObjectKey) -> anyhow::Result<Vec<Value>> {
     let opened = timeout(ANSWER, cluster.pods(SYSTEM_NAMESPACE).portforward(name, &[LISTENS_AT])).await;
     let opened = opened.map_err(|_| anyhow!("cannot reach {name}: no answer within {} s", ANSWER.as_secs()))?;
@@ -139,7 +141,7 @@ fn not_opened(cluster: &Cluster, error: Error, name: &str) -> anyhow::Error {
     }
 }
 
-/// Asks whoever listens on the other side of a stream.
+/// Requests the decisions over a stream.
 async fn ask<S>(stream: S, host: &str, pod: &ObjectKey) -> anyhow::Result<Vec<Value>>
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,

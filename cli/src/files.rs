@@ -1,4 +1,4 @@
-//! The rights and folders that the benchmarks need, and the files for their figures.
+//! The privileges and folders that the benchmarks need, and the files for their figures.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use larder_cachenode::Home;
 use serde::Serialize;
 
-/// The folder of `--folder`, created if missing; by default the folder of this name in Larder's home.
+/// The folder of `--folder`, created if missing. Default: the folder `name` in Larder's home.
 pub fn scratch_folder(given: Option<&Path>, name: &str) -> anyhow::Result<PathBuf> {
     let folder = match given {
         Some(folder) => folder.to_owned(),
@@ -17,7 +17,7 @@ pub fn scratch_folder(given: Option<&Path>, name: &str) -> anyhow::Result<PathBu
     Ok(folder)
 }
 
-/// Checks before a long run that the folder of this flag's file exists.
+/// Checks that the folder of a flag's file exists, before a long run.
 pub fn check_folder(flag: &str, path: Option<&Path>) -> anyhow::Result<()> {
     let folder = path.and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
     match folder {

@@ -17,8 +17,9 @@ pub(crate) fn help_page() -> String {
     }
     let mut page = String::from(
         "# Commands and flags\n\n\
-         Generated from the help of `larder` and its commands, of `larderd`, `cachenode`, `larder-controller`, \
-         `larder-scheduler-ext`, `larder-devices` and `larder-csi`; a test keeps it current.\n\n",
+         On this page you can look up every command and flag of `larder`, and the flags of `larderd`,\n\
+         `cachenode`, `larder-controller`, `larder-scheduler-ext`, `larder-devices` and `larder-csi`, with\n\
+         their defaults. It is generated from the programs' own `--help`; a test keeps it current.\n\n",
     );
     let mut command = Cli::command();
     command.build();

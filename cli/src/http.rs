@@ -1,4 +1,4 @@
-//! One request, with a bound on what is read for it.
+//! One HTTP request with a bounded response.
 
 use anyhow::{Context, anyhow, bail};
 use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
@@ -12,20 +12,20 @@ use tokio::task::JoinSet;
 
 use crate::output::cell;
 
-/// The most bytes of headers.
+/// The largest headers in bytes.
 const HEADERS: usize = 64 << 10;
-/// The most bytes of a refusal.
+/// The largest body of an error response in bytes.
 const REFUSAL: usize = 4 << 10;
 
-/// Gets a path, of at most `most` bytes, from whoever listens on the other side of a stream. Errors: there is no whole answer, a
-/// larger one, or another one than 200. It waits as long as there is no answer: the caller says how long.
+/// GETs a path over a stream, and returns the body. Errors: the response is incomplete, larger than `most` bytes, or
+/// has a status other than 200. There is no timeout; the caller sets one.
 pub(crate) async fn get<S>(stream: S, host: &str, path: &str, most: usize) -> anyhow::Result<Bytes>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let builder = http1::Builder::new().max_buf_size(HEADERS).handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = builder.context("the connection failed")?;
-    // It ends with this request, whatever becomes of it.
+    // The connection's task ends with this request.
     let mut driver = JoinSet::new();
     driver.spawn(connection);
     let request = Request::get(path).header(header::HOST, host).body(Empty::<Bytes>::new())?;
@@ -54,7 +54,7 @@ mod tests {
 
     const MOST: usize = 1000;
 
-    /// What becomes of a request that is answered so, after which the other side is silent, or gone.
+    /// The result of a request that gets this answer, after which the server stays silent or closes the connection.
     async fn answered(answer: &[u8], is_gone: bool) -> Result<Bytes, String> {
         let (ours, mut theirs) = tokio::io::duplex(64 << 10);
         let answer = answer.to_vec();
@@ -65,7 +65,7 @@ mod tests {
             }
             let _ = theirs.write_all(&answer).await;
             if !is_gone {
-                // It says nothing more until the client has gone.
+                // The server sends nothing more until the client closes the connection.
                 let _ = theirs.read_to_end(&mut Vec::new()).await;
             }
             String::from_utf8(asked).unwrap()
@@ -91,11 +91,11 @@ mod tests {
             |length: usize| format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{}", " ".repeat(length));
         assert_eq!(answered(whole(MOST).as_bytes(), false).await.map(|body| body.len()), Ok(MOST));
         let error = answered(whole(MOST + 1).as_bytes(), false).await.unwrap_err();
-        assert_eq!(error, "the response is larger than 1.0 KB");
+        assert_eq!(error, "the response is larger than 1000 B");
         let endless =
             [b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".as_slice(), &b"2\r\n{}\r\n".repeat(MOST)];
         let error = answered(&endless.concat(), false).await.unwrap_err();
-        assert_eq!(error, "the response is larger than 1.0 KB");
+        assert_eq!(error, "the response is larger than 1000 B");
         let headers = format!("HTTP/1.1 200 OK\r\na: {}\r\n\r\n", "b".repeat(HEADERS));
         let error = answered(headers.as_bytes(), false).await.unwrap_err();
         assert!(error.starts_with("the response is not HTTP: "), "{error}");

@@ -1,4 +1,4 @@
-//! The commands that a mount accepts: start warming, and take a part of a list of files to warm.
+//! The ioctls of a mount: start warming, and accept a part of a list of files to warm.
 #![expect(unsafe_code, reason = "this ioctl has no safe wrapper")]
 
 use std::fs::File;
@@ -15,8 +15,8 @@ pub(crate) fn start_warming(stats: &File) -> io::Result<()> {
     unsafe { rustix::ioctl::ioctl(stats, start) }.map_err(Into::into)
 }
 
-/// Hands a part of a list over to the mount whose `.larder/stats.json` is open as `stats`. The errors are those of
-/// [`WARM_LIST_IOCTL`].
+/// Sends a part of a list to the mount whose `.larder/stats.json` is open as `stats`. [`WARM_LIST_IOCTL`] documents the
+/// errors.
 pub(crate) fn warm_list(stats: &File, part: &WarmListPart) -> io::Result<()> {
     // SAFETY: the ioctl `_IOW('L', 2, [u8; PART_BYTES])` reads that many bytes of our memory and writes none.
     let hand_over = unsafe { rustix::ioctl::Setter::<{ WARM_LIST_IOCTL }, [u8; PART_BYTES]>::new(part.encode()) };

@@ -1,5 +1,5 @@
-//! What the command `larder` shares with `larder-bench`: how results look, the folders and files of a run, and how a
-//! command ends.
+//! Code that the command `larder` shares with `larder-bench`: the format of results, the folders and files of a run,
+//! and the exit codes.
 
 pub mod exit;
 pub mod files;

@@ -18,15 +18,14 @@ mod source;
 use std::process::ExitCode;
 
 use args::{Cli, Command};
-use clap::Parser;
 use larder::{exit, files, output};
 
 fn main() -> ExitCode {
     if let Some(code) = larder_cachenode::importer_process::run_if_asked() {
         return code;
     }
-    let cli = Cli::parse();
-    // What the client of clusters logs, a command says itself.
+    let cli = Cli::of_process();
+    // The commands report errors of the Kubernetes client themselves, so its log is off.
     match exit::init_logs(if cli.verbose { "info" } else { "warn,kube_client=off" }) {
         Ok(()) => exit::code(run(cli.command)),
         Err(code) => code,
@@ -48,6 +47,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Job(args) => commands::job::run(&args),
         Command::Queue(args) => commands::queue::run(&args),
         Command::Explain(args) => commands::explain::run(&args),
+        Command::Example(args) => commands::example::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::HelpPage => {
             output::text(&help_page::help_page())?;

@@ -5,21 +5,52 @@ use std::path::Path;
 
 use anyhow::Context;
 use larder_cachenode::Stats;
+use larder_dataset::larder_command;
 
 /// Reads the stats of the mount at `dir`.
 pub(crate) fn read(dir: &Path) -> anyhow::Result<Stats> {
     let path = dir.join(".larder/stats.json");
-    let text = std::fs::read(&path).map_err(|error| {
-        let why = match error.kind() {
-            io::ErrorKind::NotConnected => {
-                format!(
-                    "the process that served {0} is gone: mount the dataset again, or run `larder umount {0}`",
-                    dir.display()
-                )
-            }
-            _ => format!("read {}: is {} the root of a Larder mount?", path.display(), dir.display()),
-        };
-        anyhow::Error::new(error).context(why)
-    })?;
+    let text = std::fs::read(&path).map_err(|error| unreadable(dir, error))?;
     serde_json::from_slice(&text).with_context(|| format!("parse {}", path.display()))
+}
+
+/// A command about the mount at `dir`, ready to be pasted into a shell.
+pub(crate) fn command(verb: &str, dir: &Path) -> String {
+    larder_command(&[verb, &dir.to_string_lossy()])
+}
+
+/// Why the stats of the mount at `dir` cannot be opened or read.
+pub(crate) fn unreadable(dir: &Path, error: io::Error) -> anyhow::Error {
+    let why = match error.kind() {
+        io::ErrorKind::NotConnected => format!(
+            "the process that served {} is gone: mount the dataset again, or run `{}`",
+            dir.display(),
+            command("umount", dir)
+        ),
+        _ => format!("read {0}/.larder/stats.json: is {0} the root of a Larder mount?", dir.display()),
+    };
+    anyhow::Error::new(error).context(why)
+}
+
+/// True if stats could not be read because the mount is of a user who shares it with nobody.
+pub(crate) fn is_foreign(error: &anyhow::Error) -> bool {
+    error.root_cause().downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_of_another_user_does_not_count_as_dead() {
+        for (kind, foreign) in [(io::ErrorKind::PermissionDenied, true), (io::ErrorKind::NotConnected, false)] {
+            assert_eq!(is_foreign(&unreadable(Path::new("/data"), kind.into())), foreign);
+        }
+    }
+
+    #[test]
+    fn a_dead_mount_is_answered_with_a_command_that_can_be_pasted() {
+        let error = unreadable(Path::new("/data/my set"), io::ErrorKind::NotConnected.into());
+        assert!(error.to_string().ends_with("or run `larder umount '/data/my set'`"), "{error}");
+    }
 }

@@ -1,8 +1,8 @@
-//! How results and progress look: bars on a terminal, plain lines in a pipe, JSON on request.
+//! The format of results and progress: bars on a terminal, plain lines in a pipe, JSON on request.
 //!
-//! Invariant: everything that the command prints goes through this file. A reader that closes its end of a pipe, as
-//! `head` does, ends the command without a word ([`ReaderGone`]). Texts of others are in what is printed, so no control
-//! character but the end of a line and the tab is: a terminal would obey it.
+//! Invariant: all output of the command goes through this file. If the reader closes its end of a pipe, as `head` does,
+//! the command ends without a message ([`ReaderGone`]). Output may contain foreign text, so control characters other
+//! than newline and tab are replaced; a terminal would interpret them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -30,7 +30,7 @@ pub fn bar(length: u64, template: &str) -> ProgressBar {
     bar
 }
 
-/// The reader of standard output has closed it. There is nobody to tell.
+/// The reader of standard output has closed it, so no message can be printed there.
 #[derive(Debug, thiserror::Error)]
 #[error("the reader of the output is gone")]
 pub struct ReaderGone;
@@ -40,12 +40,12 @@ pub fn line(line: fmt::Arguments<'_>) -> anyhow::Result<()> {
     text(&format_args!("{line}\n"))
 }
 
-/// Prints a result that ends its lines itself. Errors as for [`line()`].
+/// Prints a result that contains its own line ends. Errors as for [`line()`].
 pub fn text(text: &impl fmt::Display) -> anyhow::Result<()> {
     bytes(plain(&text.to_string()).as_bytes())
 }
 
-/// Writes bytes as they are. Errors as for [`line()`].
+/// Writes bytes unchanged. Errors as for [`line()`].
 pub fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -54,17 +54,17 @@ pub fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
     }
 }
 
-/// True for characters that a terminal obeys, or that show a text in another order than it has.
+/// Whether a terminal interprets a character as a control, or the character changes the direction of text.
 fn is_obeyed(c: char) -> bool {
     (c.is_control() && !matches!(c, '\n' | '\t')) || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A text without characters that a terminal obeys.
+/// A text with control characters replaced.
 fn plain(text: &str) -> Cow<'_, str> {
     if text.contains(is_obeyed) { text.replace(is_obeyed, "?").into() } else { text.into() }
 }
 
-/// A text of somebody else as a cell of a table: one line, and not too long.
+/// Foreign text as a cell of a table: one line of limited length.
 pub fn cell(text: &str) -> String {
     const MOST: usize = 300;
     let words: Vec<&str> =
@@ -76,7 +76,7 @@ pub fn cell(text: &str) -> String {
     }
 }
 
-/// Prints a line to standard error, for a person. If nobody can read it, so be it.
+/// Prints a line to standard error for the user. A failure to print it is ignored.
 pub fn note(line: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "{}", plain(&line.to_string()));
 }
@@ -101,7 +101,7 @@ pub fn json_line(value: &impl Serialize) -> anyhow::Result<()> {
     json_text(&serde_json::to_string(value)?)
 }
 
-/// Only strings of JSON can have characters that a terminal obeys, and there these may be written by their numbers.
+/// Prints JSON. Only strings can contain control characters, and in strings they can be escaped as `\uXXXX`.
 fn json_text(text: &str) -> anyhow::Result<()> {
     line(format_args!("{}", escaped(text)))
 }
@@ -154,7 +154,7 @@ impl ProgressView {
         self.bar.set_message(text);
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }

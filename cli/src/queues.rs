@@ -1,4 +1,4 @@
-//! The queues of a cluster and the jobs in them, as far as the user may see them.
+//! The queues of a cluster and the jobs in them, as far as the user may list them.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,34 +9,34 @@ use larder_api::{Queue, TrainingJob};
 
 use crate::cluster::{Asked, Cluster, JOB, PRIORITY_CLASS, QUEUE, is_denied, typed};
 
-/// Jobs and what decides their order.
+/// Jobs, with the priorities that decide their order.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) jobs: Vec<TrainingJob>,
     pub(crate) priorities: Priorities,
-    /// What is missing from it, for people.
+    /// Notes for the user about missing parts.
     pub(crate) notes: Vec<String>,
 }
 
-/// The time, as the cluster writes it.
+/// The current time in the API's format.
 pub(crate) fn now() -> Timestamp {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     i64::try_from(seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok()).unwrap_or_default()
 }
 
-/// All queues. One of an odd form is none that could be shown.
+/// All queues. A queue that cannot be decoded is left out, because it cannot be shown.
 async fn listed(cluster: &Cluster) -> Result<Vec<Queue>, larder_kube::Error> {
     let mut queues = Vec::new();
     cluster.list(&Asked::all(QUEUE, None), None, |object| queues.extend(typed::<Queue>(object).ok())).await?;
     Ok(queues)
 }
 
-/// All queues. Errors: they may not be read, or the cluster cannot be reached.
+/// All queues. Errors: the user may not list them, or the cluster cannot be reached.
 pub(crate) async fn all(cluster: &Cluster) -> anyhow::Result<Vec<Queue>> {
     listed(cluster).await.map_err(|error| cluster.in_words(error, &Asked::all(QUEUE, None)))
 }
 
-/// All queues, or none if they may not be read. Errors: the cluster cannot be reached.
+/// All queues, or none if the user may not list them. Errors: the cluster cannot be reached.
 pub(crate) async fn seen(cluster: &Cluster) -> anyhow::Result<Vec<Queue>> {
     match listed(cluster).await {
         Err(error) if is_denied(&error) => Ok(Vec::new()),
@@ -44,7 +44,7 @@ pub(crate) async fn seen(cluster: &Cluster) -> anyhow::Result<Vec<Queue>> {
     }
 }
 
-/// The jobs in queues: those of all namespaces, or else of `namespace`.
+/// The jobs in queues: from all namespaces if the user may list them, otherwise from `namespace`.
 pub(crate) async fn jobs(cluster: &Cluster, namespace: &str, is_in: impl Fn(&str) -> bool) -> anyhow::Result<Seen> {
     let mut seen = Seen::default();
     let mut jobs = Vec::new();

@@ -1,4 +1,4 @@
-//! What the program says and returns when it is used wrongly.
+//! The messages and exit codes of wrong usage.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::process::{Command, Output};

@@ -1,4 +1,4 @@
-//! The controller's metrics, and whether it can do its job.
+//! The controller's metrics, and its readiness.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,46 +13,44 @@ use crate::jobs::index::Jobs;
 use crate::jobs::machine::Cause;
 use crate::write::Write;
 
-/// The counters of a controller.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// This process holds the lease.
+    /// This process holds the Lease.
     pub leading: AtomicBool,
-    /// It knows all objects.
+    /// All objects have been listed.
     pub synced: AtomicBool,
-    /// Decisions about a dataset.
+    /// Decisions about datasets.
     pub decisions: AtomicU64,
     /// Writes to the API, by resource and verb.
     pub writes: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
-    /// Writes that the API refused or did not answer.
+    /// Writes that the API rejected or did not answer.
     pub write_errors: AtomicU64,
-    /// Objects that could not be read.
+    /// Objects that could not be parsed.
     pub unreadable: AtomicU64,
-    /// Looks at all training jobs.
+    /// Rounds over all training jobs.
     pub rounds: AtomicU64,
-    /// Training jobs that have no room yet.
+    /// Training jobs that wait for room.
     pub jobs_waiting: AtomicU64,
     /// Training jobs that have room.
     pub jobs_running: AtomicU64,
-    /// Since when that one of them waits that waits longest, in seconds since 1970; 0 if none does.
+    /// Since when the longest-waiting job has been waiting, in seconds since 1970; 0 if no job waits.
     pub oldest_waiting: AtomicU64,
-    /// What the steps of training jobs have counted.
+    /// The counters of training jobs' steps.
     pub steps: Mutex<Counts>,
-    /// Datasets that there are.
+    /// Existing datasets.
     pub datasets: AtomicU64,
-    /// Those of them that are ready.
+    /// Datasets that are ready.
     pub datasets_ready: AtomicU64,
 }
 
 impl Counters {
-    /// Counts the training jobs.
     pub fn count_jobs(&self, jobs: &Jobs) {
         let (mut waiting, mut running, mut oldest) = (0, 0, None::<u64>);
         for job_state in jobs.job_states.values() {
             let state = &job_state.record.state;
             waiting += u64::from(state.phase == Phase::Queued);
             running += u64::from(state.holds_room());
-            // What is not valid waits for its user.
+            // An invalid job waits for its user, not for room.
             let is_valid = job_state.waiting.is_some() && job_state.undecided_since.is_none();
             if state.phase == Phase::Queued && is_valid {
                 let since = u64::try_from(state.since.0).unwrap_or(0);
@@ -64,24 +62,22 @@ impl Counters {
         self.jobs_running.store(running, Ordering::Relaxed);
     }
 
-    /// Adds what the steps of a training job have counted.
     pub fn count_steps(&self, counts: &Counts) {
         self.steps.lock().unwrap_or_else(PoisonError::into_inner).add(counts);
     }
 
-    /// Counts a write.
     pub fn count(&self, write: &Write) {
         let mut writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
         *writes.entry((write.resource(), write.verb())).or_default() += 1;
     }
 }
 
-/// The controller on the admin server.
+/// The controller, as the admin server sees it.
 #[derive(Debug)]
 pub struct Status(pub Arc<Counters>);
 
 impl Admin for Status {
-    /// A replica that waits for the lease is ready too: it can take over.
+    /// A replica that waits for the Lease is ready too, because it can take over.
     fn ready(&self) -> Result<(), String> {
         let counters = &self.0;
         if counters.leading.load(Ordering::Relaxed) && !counters.synced.load(Ordering::Relaxed) {
@@ -125,7 +121,7 @@ impl Admin for Status {
     }
 }
 
-/// How long it is since `since`, if that is not 0.
+/// The time since `since`; 0 if `since` is 0.
 fn age(since: u64, now: u64) -> u64 {
     if since == 0 { 0 } else { now.saturating_sub(since) }
 }

@@ -1,6 +1,6 @@
-//! The loop of the acting controller. It owns the state: events change it, due work becomes writes by pure decisions, and
-//! a bounded number of writes run beside the loop. The result of a write is an event, too, so that the next decision
-//! already sees what it changed.
+//! The main loop of the leading controller. The loop owns the state: events change it, pure decisions turn due work
+//! into writes, and a limited number of writes run concurrently with the loop. The result of a write is an event as
+//! well, so the next decision already sees its effect.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,28 +35,28 @@ use larder_kube::lease::Election;
 
 mod jobs;
 
-/// Pieces of work whose writes are in flight at the same time.
+/// The limit of work items whose writes are in flight at the same time.
 const WRITERS: usize = 32;
 
-/// Events that wait to be applied. With more, the watches wait.
+/// The limit of queued events. When it is reached, the watches block.
 const NEWS: usize = 1024;
 
-/// How a controller is run.
+/// The configuration of a controller.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The image of the pods that import and warm.
     pub image: String,
-    /// The namespace of Larder itself.
+    /// The namespace in which Larder is installed.
     pub namespace: String,
-    /// The name of this process in the lease.
+    /// The identity of this process in the Lease.
     pub identity: String,
-    /// The most pods that warm at the same time.
+    /// The limit of pods that warm at the same time.
     pub max_warming: u32,
-    /// Where metrics are served.
+    /// The address of the metrics server; `None` for none.
     pub admin_address: Option<SocketAddr>,
 }
 
-/// Runs until `stop`, or until the lease is lost, which is an error: the process must end then.
+/// Runs until `stop`. Losing the Lease is an error, after which the process must exit.
 pub async fn run(client: Client, config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     let counters = Arc::new(Counters::default());
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
@@ -78,8 +78,8 @@ pub async fn run(client: Client, config: Config, stop: CancellationToken) -> any
     let (holding, acting) = (stop.clone(), stop.clone());
     tasks.spawn(async move { election.hold(since, holding).await });
     tasks.spawn(act(client, config, counters, acting));
-    // The first task to end ends the process: without its lease a controller must not act, and without its loop it must
-    // not lead.
+    // The first task that ends also ends the process: without its Lease a controller must not act, and without its loop
+    // it must not lead.
     while let Some(ended) = tasks.join_next().await {
         ended??;
         if !stop.is_cancelled() {
@@ -89,7 +89,7 @@ pub async fn run(client: Client, config: Config, stop: CancellationToken) -> any
     Ok(())
 }
 
-/// Follows the cluster and acts on it until `stop`. No other controller may.
+/// Watches the cluster and acts on it until `stop`. The caller ensures that no other controller acts.
 pub async fn act(
     client: Client,
     config: Config,
@@ -124,7 +124,7 @@ pub async fn act(
             next = news.recv() => {
                 let Some(next) = next else { bail!("the watches ended") };
                 control.take_in(next);
-                // Events that arrived together are decided together.
+                // Events that have queued up are applied together, before the next decision.
                 while let Ok(next) = news.try_recv() {
                     control.take_in(next);
                 }
@@ -150,11 +150,11 @@ struct Control {
     config: Config,
     counters: Arc<Counters>,
     started: Instant,
-    /// The same time of day.
+    /// The wall-clock time at which `Millis` was 0.
     started_at: Seconds,
-    /// Warming jobs that are being created.
+    /// Warming jobs whose creation is in flight.
     warming_begun: u32,
-    /// All training jobs are not looked at before.
+    /// The next round over all training jobs starts no earlier.
     next_round: Millis,
 }
 
@@ -163,7 +163,7 @@ impl Control {
         Millis(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// The time of day. It follows the clock that never jumps, so that two decisions never see time run backwards.
+    /// The wall-clock time, derived from the monotonic clock, so that time never runs backwards between two decisions.
     fn seconds(&self) -> Seconds {
         self.started_at + i64::try_from(self.started.elapsed().as_secs()).unwrap_or(0)
     }
@@ -185,13 +185,13 @@ impl Control {
         }
     }
 
-    /// Looks at something at `at`, or as soon after as it may be.
+    /// Schedules work at `at`, or as soon afterwards as its rate limit allows.
     fn add(&mut self, work: Work, at: Millis) {
         let at = if work == Work::Jobs { at.max(self.next_round) } else { at };
         self.queue.add(work, at);
     }
 
-    /// The next due work that makes writes.
+    /// The next due work that results in writes.
     fn next(&mut self) -> Option<(Work, Vec<Write>)> {
         loop {
             let now = self.millis();
@@ -236,10 +236,20 @@ impl Control {
             }
             Work::Labels(node) => {
                 let key = Key::cluster(node);
-                let Some(found) = self.state.nodes.get(&key) else { return Vec::new() };
+                let Some(found) = self.state.nodes.get(&key) else {
+                    self.state.forget_emitted(&key);
+                    return Vec::new();
+                };
                 let current = |snapshot: &str| self.state.labelled(snapshot);
                 let is_kept = |label: &str| self.state.is_label_of_unreadable(label);
-                node_labels::labels(found, self.state.caches.get(&key), current, is_kept).into_iter().collect()
+                let cache = self.state.caches.get(&key);
+                let labels = node_labels::labels(found, cache, current, is_kept);
+                let event = cache.and_then(|cache| node_labels::not_ready_event(cache, self.seconds()));
+                if event.is_none() {
+                    self.state.forget_emitted(&key);
+                }
+                let event = event.filter(|event| !self.state.emitted(&key).contains(&event.name));
+                labels.into_iter().chain(event).collect()
             }
             Work::Orphans(uid) => {
                 let orphans = self.state.orphans(uid).into_iter();
@@ -273,13 +283,13 @@ impl Control {
         self.counters.datasets.store(all, Ordering::Relaxed);
         self.counters.datasets_ready.store(ready, Ordering::Relaxed);
         if self.state.unreadable.contains_key(key) {
-            // Nothing is known of the dataset, not even which claims it refuses.
+            // Nothing is known about the dataset, not even which claims it must reject.
             return Vec::new();
         }
         let time = self.seconds();
-        let taken = self.state.warming(time.0) + self.warming_begun;
+        let taken = self.state.warming(time) + self.warming_begun;
         let slots = self.config.max_warming.saturating_sub(taken);
-        let view = self.state.dataset_view(key, time.0, slots);
+        let view = self.state.dataset_view(key, time, slots);
         let uid = view.dataset.map(|dataset| dataset.meta.uid.clone());
         let is_nothing = view.dataset.is_none() && view.claims.is_empty();
         let decision = decide(&view);
@@ -304,7 +314,7 @@ impl Control {
         let mut work = Vec::new();
         self.state.progressed(key, decision.progress, &mut work);
         work.into_iter().for_each(|work| self.add(work, now));
-        self.again(Work::Dataset(key.clone()), decision.again_at.map(Seconds), time, now);
+        self.again(Work::Dataset(key.clone()), decision.again_at, time, now);
         decision.writes
     }
 
@@ -316,7 +326,7 @@ impl Control {
         write.into_iter().collect()
     }
 
-    /// Looks at something again at `at`. `time` and `now` are the present on both clocks.
+    /// Schedules work again at `at`. `time` and `now` are the current time on the two clocks.
     fn again(&mut self, work: Work, at: Option<Seconds>, time: Seconds, now: Millis) {
         if let Some(at) = at {
             let seconds = u64::try_from(at - time).unwrap_or(0).max(1);
@@ -331,14 +341,14 @@ impl Control {
         if let Work::Dataset(key) = &written.work {
             if written.wrote_status {
                 let now = self.seconds();
-                self.state.status_written.insert(key.clone(), now.0);
+                self.state.status_written.insert(key.clone(), now);
             }
             if written.refused.is_empty() {
                 self.state.refused.remove(key);
             } else {
                 self.state.refused.insert(key.clone(), written.refused.clone());
             }
-            // Decide again: the next decision sees what these writes changed.
+            // Decide again: the next decision sees the effects of these writes.
             self.queue.add(written.work.clone(), now);
         }
         if let Work::Workload(key) = &written.work
@@ -354,8 +364,8 @@ impl Control {
         }
         for (kind, object, is_new) in written.objects {
             match Object::read(kind, object) {
-                // An object that was changed and is not known any more is gone: the watch reported its end before the
-                // answer arrived.
+                // An update of an object that is no longer known: the watch has reported its deletion before the answer
+                // arrived.
                 Ok(Some(object)) if !is_new && !self.state.has(kind, &object.key()) => {}
                 Ok(Some(object)) => self.take_in(News::Written(kind, object)),
                 Ok(None) => {}
@@ -370,7 +380,7 @@ impl Control {
         if !written.succeeded {
             self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
         }
-        // When a job's writes are tried again is decided in a round.
+        // A round decides when a job's writes are retried.
         let succeeded = written.succeeded || matches!(written.work, Work::Job(_));
         self.queue.end(written.work, succeeded, now);
     }

@@ -1,10 +1,10 @@
-//! The decision about one dataset: from a view of the cluster to the writes. Pure, so that any controller decides the
-//! same about the same cluster, whatever its predecessor had begun.
+//! The decision about one dataset: from a view of the cluster to the writes. It is pure, so any controller makes the
+//! same decision about the same cluster, no matter what its predecessor had begun.
 //!
-//! A pass has the steps of [`decide`], in this order: `import` finds the snapshot, `place` and `warm_requests` choose the
-//! nodes, `import` switches to the next snapshot once they hold it, `warm` fills them, `claims` and `follow` give the
-//! dataset to pods, `cleaning` drops bytes on request, and `report` writes the status. Each step reads the verdicts of the
-//! steps before it in the `Draft`, and adds writes; nothing is written that is there already.
+//! A pass runs the steps of [`decide`] in this order: `import` finds the snapshot; `place` and `warm_requests` choose
+//! the nodes; `import` switches to the next snapshot once they hold it; `warm` fills them; `claims` and `follow` give
+//! the dataset to pods; `cleaning` drops bytes on request; `report` writes the status. Each step reads the results of
+//! the previous steps in the `Draft`, and adds writes. Nothing is written that already exists.
 
 mod claims;
 mod cleaning;
@@ -39,7 +39,6 @@ use crate::write::{Change, Write};
 use larder_kube::kinds::Kind;
 use status_draft::Draft;
 
-/// Decides what to do about a dataset.
 pub fn decide(view: &DatasetView<'_>) -> Decision {
     let Some(dataset) = view.dataset else {
         let mut decision = Decision::default();
@@ -79,7 +78,7 @@ pub fn decide(view: &DatasetView<'_>) -> Decision {
         verdicts: Vec::new(),
         decision,
         switch: None,
-        only_wished: BTreeSet::new(),
+        only_requested: BTreeSet::new(),
         only_pinned: BTreeSet::new(),
     };
     import::step(&mut draft);
@@ -94,7 +93,7 @@ pub fn decide(view: &DatasetView<'_>) -> Decision {
     report::step(&mut draft);
     let mut decision = draft.decision;
     if is_new {
-        // Without its finalizer it could go and leave behind what is made for it.
+        // Without its finalizer, the dataset could be deleted and leave the created objects behind.
         let makes = |write: &&mut Write| matches!(write.change, Change::Create(_)) && write.kind != Kind::Event;
         for write in decision.writes.iter_mut().filter(makes).filter(|write| write.needs.is_none()) {
             write.needs = Some((Kind::Dataset, key.name.clone()));
@@ -103,7 +102,7 @@ pub fn decide(view: &DatasetView<'_>) -> Decision {
     decision
 }
 
-/// The spec as values, if the dataset may have it.
+/// The checked spec, if the dataset is allowed to have it.
 fn check(view: &DatasetView<'_>, dataset: &DatasetObject) -> Result<CheckedSpec, (Reason, String)> {
     let (key, spec) = (&dataset.meta.key, &dataset.dataset.spec);
     let checked = spec.check().map_err(|error| (Reason::InvalidSpec, error.to_string()))?;
@@ -114,13 +113,13 @@ fn check(view: &DatasetView<'_>, dataset: &DatasetObject) -> Result<CheckedSpec,
     }
 }
 
-/// True if the spec names another place than the one that was imported, where there may be nothing yet.
+/// True if the spec names another source than the one that was imported. The new source may still be empty.
 pub fn has_moved(spec: &CheckedSpec, status: Option<&DatasetStatus>) -> bool {
     status.is_some_and(|status| origin::has_moved(spec, status))
 }
 
-/// The entry of a dataset in the file that inline volumes are resolved by. It names the snapshot by its own manifest,
-/// since the file reaches nodes later than the current manifest does.
+/// The entry of a dataset in the file that resolves inline volumes. It names the snapshot's own manifest, because the
+/// file reaches nodes later than the current manifest does.
 pub fn inline_attributes(
     spec: &CheckedSpec,
     status: Option<&DatasetStatus>,

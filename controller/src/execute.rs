@@ -1,4 +1,4 @@
-//! The execution of the writes of one piece of work, beside the loop that decided them.
+//! Executes the writes of one work item, concurrently with the main loop.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,19 +23,19 @@ use larder_kube::kinds::Kind;
 /// The timeout of one write.
 const WRITE: Duration = Duration::from_secs(30);
 
-/// Pods that are created and deleted at the same time, for one piece of work.
+/// The limit of pods that are created or deleted at the same time, per work item.
 const PODS: usize = 16;
 
-/// The results of the writes of a piece of work.
+/// The results of the writes of a work item.
 pub(crate) struct Written {
     pub(crate) work: Work,
-    /// The objects as they are now, and whether the write may have created them.
+    /// The objects after the writes, and whether the write may have created them.
     pub(crate) objects: Vec<(Kind, DynamicObject, bool)>,
     /// The deleted objects, with their uids.
     pub(crate) deleted: Vec<(Kind, Key, String, Deletion)>,
     /// The names of the Events that were written.
     pub(crate) emitted: Vec<String>,
-    /// The writes that the API refused, with its messages. A retry does not change the answer.
+    /// The writes that the API rejected, with its messages. A retry would be rejected again.
     pub(crate) refused: Refusals,
     pub(crate) wrote_status: bool,
     pub(crate) succeeded: bool,
@@ -44,11 +44,11 @@ pub(crate) struct Written {
     pub(crate) warming: u32,
     /// A pod was created without the PodGroup that it names.
     pub(crate) drops_groups: bool,
-    /// The objects that the API refused to create, and those that were left out because they need one of them.
+    /// Objects that the API refused to create, and objects that were skipped because they need one of those.
     missing: BTreeSet<(Kind, String)>,
 }
 
-/// How many of the writes begin to warm a node.
+/// How many of the writes start to warm a node.
 pub(crate) fn warming(writes: &[Write]) -> u32 {
     let begins = |write: &&Write| match (&write.kind, &write.change) {
         (Kind::Job, Change::Create(job)) => job["metadata"]["labels"][ROLE_LABEL] == ROLE_WARM,
@@ -57,9 +57,9 @@ pub(crate) fn warming(writes: &[Write]) -> u32 {
     writes.iter().filter(begins).count() as u32
 }
 
-/// Executes writes in their order, up to the first that fails and may succeed later; neighbours that are about pods beside each
-/// other. A write that the API refuses for good stops only those that need it: otherwise one claim in the way would keep a dataset
-/// from everything else, and its status from saying so.
+/// Executes writes in order, up to the first one that fails temporarily. Consecutive writes to pods run concurrently. A
+/// permanently rejected write skips only the writes that need it: otherwise one conflicting claim would block
+/// everything else for the dataset, including the status that reports it.
 pub(crate) async fn execute_all(client: Client, counters: Arc<Counters>, work: Work, writes: Vec<Write>) -> Written {
     let mut written = Written {
         work,
@@ -81,7 +81,7 @@ pub(crate) async fn execute_all(client: Client, counters: Arc<Counters>, work: W
             group.push(next);
         }
         group.retain(|write| written.makes_sense(write));
-        // The first failure ends the group: an API server that does not answer must not get a thousand requests.
+        // The first failure ends the group, so that an unresponsive API server does not get a thousand requests.
         let failed = AtomicBool::new(false);
         let answers = group.into_iter().take_while(|_| !failed.load(Ordering::Relaxed)).map(|write| {
             counters.count(&write);
@@ -129,7 +129,7 @@ impl Written {
             }
         };
         match error {
-            // Other writers change these objects at any time. The watch reports the change, and a new decision follows.
+            // Other clients change these objects at any time. The watch reports the change, and a new decision follows.
             Error::Api(status)
                 if [404, 409].contains(&status.code)
                     && !is_final(&status)
@@ -139,7 +139,7 @@ impl Written {
                 self.succeeded = false;
                 false
             }
-            // A lost Event stops nothing else.
+            // A lost Event does not block other writes.
             Error::Api(status) if write.kind == Kind::Event && is_final(&status) => {
                 warn!(namespace, name, reason = status.reason, "the API refused an Event");
                 self.emitted.push(write.name);

@@ -1,7 +1,7 @@
-//! Training jobs: which of them start, where their pods go, and what becomes of each.
+//! Training jobs: which of them start, where their pods run, and what happens to each.
 //!
-//! A [`round`] looks at all jobs at once, in the snapshot of the cluster that [`cluster_view`] is. Each job takes a `turn`
-//! in it, of six phases, each a type that the one before makes:
+//! A [`round`] decides about all jobs at once, based on one snapshot of the cluster, the [`cluster_view`]. In a round,
+//! each job goes through the six phases of a `turn`. Each phase is a type that only the previous phase can construct:
 //!
 //! ```text
 //! Checked ──► Stepped ──► Ruled ──► Placed ──► Decided ──► Written
@@ -9,21 +9,23 @@
 //!  dry_run                plan
 //! ```
 //!
-//! [`validate`] and [`dry_run`] find out whether a job may start ([`eligibility`]); [`machine`] takes one job from its first
-//! wait to its end; [`queue`] decides which jobs have quota and room and which give way; [`plan`] finds a node for every pod of
-//! a job, or for none. [`kueue`] takes the place of [`queue`] for jobs in queues of Kueue, and [`pod_group`] that of [`plan`]
-//! where the scheduler has gangs of its own. [`render`] makes a job's pods as its JobType describes them, [`report`] its
-//! status, and [`writes`] all that is written for it.
+//! [`validate`] and [`dry_run`] determine whether a job may start ([`eligibility`]). [`machine`] is the life of one
+//! job. [`queue`] decides which jobs get quota and room and which are preempted. [`plan`] finds a node for every
+//! required pod of a job, or for none. [`kueue`] replaces [`queue`] for jobs in queues of Kueue, and [`pod_group`]
+//! replaces [`plan`] where kube-scheduler has gang scheduling. [`render`] renders a job's pods from its JobType,
+//! [`report`] computes its status, and the last phase of the `turn` collects all of its writes.
 //!
-//! Between rounds, [`job_state`] is what is remembered of one job and [`index`] of all. [`leftover_pods`] are pods that jobs
-//! leave behind. [`counts`] counts for operators. [`objects`] and [`mod@read`] cut the API's objects down; [`discovery`] finds
-//! out whether the cluster has training jobs at all.
+//! Between rounds, [`job_state`] keeps the state of one job, and [`index`] keeps everything known about jobs.
+//! [`leftover_pods`] are pods that outlive their jobs. [`counts`] are counters for operators. [`objects`] and
+//! [`mod@read`] reduce API objects to the fields that decisions need. [`discovery`] detects whether the cluster
+//! supports training jobs.
 //!
-//! Only [`discovery`] talks to the API and only [`mod@read`] and its like for Kueue see objects as the API sends them. All else
-//! is pure: nothing reads a clock or the API, and nothing is remembered outside of the values that are passed in and returned.
+//! Only [`discovery`] calls the API, and only [`mod@read`] and its counterpart for Kueue see unreduced objects. All
+//! other modules are pure: they read neither a clock nor the API, and keep no state outside their arguments and
+//! results.
 //!
-//! Invariants: a decision about a job is in its status before a pod is made or deleted because of it, and no pod's
-//! name is used twice. Queues decide from what jobs took of earlier decisions, written or not.
+//! Invariants: a decision about a job is in its status before a pod is created or deleted because of it. No pod name is
+//! used twice. Queues decide from what jobs took of earlier decisions, whether those are written or not.
 
 pub mod cluster_view;
 mod condition;
@@ -55,4 +57,3 @@ mod sample;
 mod turn;
 pub mod usage;
 pub mod validate;
-pub mod writes;

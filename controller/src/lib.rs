@@ -1,14 +1,16 @@
 //! `larder-controller`: reconciles datasets and training jobs with the objects of a Kubernetes cluster.
 //!
-//! The cast: [`watch`] follows the API, and [`read`] cuts each object to the fields of [`objects`]; [`state`] keeps
-//! them, and says which work a change makes; [`work_queue`] orders the work; the two wings decide, both pure:
-//! [`datasets`] about one dataset or one node, [`jobs`] about all training jobs, and [`kueue`] about one Workload of
-//! Kueue; [`mod@write`] is one write, of which `execute` runs those of one piece of work; [`control`] is the loop that
-//! owns the state and the queue; [`optional_api`] tracks the parts of the API that a cluster may lack. One of several
-//! controllers acts at a time, by [`larder_kube::lease`].
+//! Parts:
+//! - [`watch`] follows the API. [`read`] reduces each object to the fields of [`objects`]. [`state`] stores them and
+//!   derives the work that a change causes; [`work_queue`] orders that work.
+//! - Three pure modules decide: [`datasets`] about one dataset or one node, [`jobs`] about all training jobs, and
+//!   [`kueue`] about one Workload of Kueue.
+//! - [`mod@write`] is a single write; `execute` runs the writes of one work item.
+//! - [`control`] is the loop that owns the state and the queue. [`optional_api`] tracks the parts of the API that a
+//!   cluster may lack. [`larder_kube::lease`] ensures that only one of several controllers acts.
 //!
-//! Invariant: what the controller decides follows from the objects of the cluster alone, and repeating one of its
-//! writes changes nothing. A controller that is killed at any write is followed by one that reaches the same state.
+//! Invariant: the controller's decisions follow from the objects of the cluster alone, and its writes are idempotent.
+//! If a controller is killed at any write, its successor reaches the same state.
 
 pub mod admin;
 pub mod control;

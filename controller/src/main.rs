@@ -1,37 +1,44 @@
-//! `larder-controller`: reads its flags, waits for the lease, then acts until a signal or until the lease is lost.
+//! `larder-controller`: reads its flags, waits for the Lease, then acts until it receives a signal or loses the Lease.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use anyhow::{Context, bail};
 use clap::Parser;
+use k8s_openapi::api::core::v1::Pod;
 use larder_controller::{Config, run};
+use larder_dataset::Chain;
+use larder_kube::Error;
+use larder_kube::api::Api;
+use larder_kube::client::Client;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 /// Runs datasets and training jobs: imports, places, warms, labels and collects what `Dataset` objects describe, and
 /// starts, recovers and ends `TrainingJob`s.
 ///
-/// Several may run; the holder of a Lease acts.
+/// Several replicas may run; only the leader, which holds the Lease, acts.
 #[derive(Debug, Parser)]
 #[command(
     version,
     max_term_width = 100,
     after_help = "Examples:
-  larder-controller --image larder.dev/larder:0.2.0
-      in a pod, with its service account
-  KUBECONFIG=admin.yaml larder-controller --image larder.dev/larder:0.2.0
-      outside of the cluster
+  larder-controller
+      in a pod, with its service account and the variables POD_NAME and NAMESPACE
+  KUBECONFIG=admin.yaml larder-controller --image registry.example/larder
+      outside the cluster
 LARDER_LOG sets the log level, such as `info` or `larder_controller=debug`."
 )]
 struct Args {
     /// The image of the pods that import and warm, and of the agent in training jobs; it has the programs `larder` and
-    /// `larder-agent`
+    /// `larder-agent`. Default: the image of this pod
     #[arg(long, env = "LARDER_IMAGE")]
-    image: String,
+    image: Option<String>,
 
     /// The namespace of the Lease and of the ConfigMaps larder-endpoints, larder-registry and larder-job-types. Only
-    /// Datasets of larder-system have the administrator's rights, whatever this is
+    /// Datasets in larder-system have the administrator's rights, regardless of this flag
     #[arg(long, env = "NAMESPACE", default_value = "larder-system")]
     namespace: String,
 
@@ -39,7 +46,7 @@ struct Args {
     #[arg(long, env = "POD_NAME")]
     identity: Option<String>,
 
-    /// The most pods that warm at the same time
+    /// Maximum number of pods that warm at the same time
     #[arg(
         long,
         env = "LARDER_MAX_WARMING",
@@ -53,14 +60,17 @@ struct Args {
     admin_address: Option<SocketAddr>,
 }
 
+/// The pause before the API server is asked again.
+const RETRY: Duration = Duration::from_secs(5);
+
 impl Args {
-    fn into_config(self) -> Config {
+    fn into_config(self, image: String) -> Config {
         let identity = self.identity.unwrap_or_else(|| {
             let host = std::fs::read_to_string(PathBuf::from("/proc/sys/kernel/hostname")).unwrap_or_default();
             format!("{}-{}", host.trim(), std::process::id())
         });
         Config {
-            image: self.image,
+            image,
             namespace: self.namespace,
             identity,
             max_warming: self.max_warming,
@@ -70,14 +80,42 @@ impl Args {
 }
 
 fn main() -> ExitCode {
-    let config = Args::parse().into_config();
-    larder_telemetry::program("larder-controller", Some(2), |stop| start(config, stop))
+    let args = Args::parse();
+    larder_telemetry::program("larder-controller", Some(2), |stop| start(args, stop))
 }
 
-async fn start(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
-    info!(?config, "settings");
+async fn start(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     let client = larder_kube::connect().await?;
+    let image = match (&args.image, &args.identity) {
+        (Some(image), _) => image.clone(),
+        (None, Some(pod)) => match stop.run_until_cancelled(own_image(&client, &args.namespace, pod)).await {
+            Some(image) => image?,
+            None => return Ok(()),
+        },
+        (None, None) => bail!("--image is required outside of a pod, and in a pod without the variable POD_NAME"),
+    };
+    let config = args.into_config(image);
+    info!(?config, "settings");
     run(client, config, stop).await
+}
+
+/// The image of this process's pod. An overlay that renames the image of the Deployment thus renames it everywhere.
+/// Waits for an API server that does not answer. Errors: the pod cannot be read.
+async fn own_image(client: &Client, namespace: &str, name: &str) -> anyhow::Result<String> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let what = || format!("find this process's image: get pod {namespace}/{name} (POD_NAME), or set --image");
+    let pod = loop {
+        match pods.get(name).await {
+            Ok(pod) => break pod,
+            Err(Error::Api(refused)) if refused.code < 500 => return Err(Error::Api(refused)).with_context(what),
+            Err(error) => warn!(error = %Chain(&error), "cannot {}; retrying", what()),
+        }
+        tokio::time::sleep(RETRY).await;
+    };
+    let containers = pod.spec.map(|spec| spec.containers).unwrap_or_default();
+    let own = containers.into_iter().find(|container| container.name == "larder-controller");
+    own.and_then(|own| own.image)
+        .with_context(|| format!("pod {namespace}/{name} has no container larder-controller: set --image"))
 }
 
 #[cfg(test)]
@@ -88,7 +126,7 @@ mod tests {
     fn flags_have_their_documented_defaults() {
         use clap::CommandFactory;
         Args::command().debug_assert();
-        let config = Args::parse_from(["larder-controller", "--image", "i"]).into_config();
+        let config = Args::parse_from(["larder-controller"]).into_config("i".to_owned());
         assert_eq!((config.namespace.as_str(), config.max_warming), ("larder-system", 64));
         assert!(!config.identity.is_empty());
     }

@@ -1,170 +1,152 @@
-//! The objects of Kubernetes, cut to the fields that decisions need: what a store keeps of a thousand nodes must be
-//! small.
+//! Kubernetes objects, reduced to the fields that decisions need, so that a store of a thousand nodes stays small.
 
-use crate::jobs::objects::JobPod;
+mod job_pod;
+
+use crate::time::Seconds;
+pub use job_pod::{Devices, JobPod, PodStage};
 pub use larder_kube::key::{Key, Meta};
 pub use larder_kube::node::{Node, Taint};
 use larder_kube::pod::amounts::Amounts;
 use larder_kube::store::Stored;
 
-/// On a job: what exactly it was made for, in words of the controller.
+/// Annotation of a job: its exact purpose, in a format of the controller.
 pub const PURPOSE_ANNOTATION: &str = "larder.dev/purpose";
-/// On a volume: a digest of its attributes, which cannot be changed.
+/// Annotation of a volume: a digest of its attributes, which are immutable.
 pub const DESCRIPTION_ANNOTATION: &str = "larder.dev/description";
 
-/// The labels of an object that the controller made.
+/// The labels of an object that the controller created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Role {
-    /// The uid of its Dataset.
+    /// The uid of the Dataset that the object belongs to.
     pub uid: String,
     /// One of the `ROLE_` values.
     pub role: String,
-    /// The node that it is for, if any.
+    /// The node that the object is for; empty for none.
     pub node: String,
 }
 
-/// A Dataset.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DatasetObject {
-    /// Its name and version.
     pub meta: Meta,
-    /// The whole object.
     pub dataset: larder_api::Dataset,
 }
 
-/// A NodeCache.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CacheObject {
-    /// Its name, which is that of the node.
+    /// The metadata. The name is the node's name.
     pub meta: Meta,
-    /// Grows with each change of the promises.
+    /// Increases with each change of the promises.
     pub generation: i64,
-    /// The promises.
     pub spec: larder_api::NodeCacheSpec,
-    /// The node's report, once there is one.
+    /// The node's report; `None` before the first.
     pub status: Option<larder_api::NodeCacheStatus>,
 }
 
-/// A pod that uses a volume or room on a node, or that the controller made.
+/// A pod that uses a volume or room on a node, or that the controller created.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pod {
-    /// Its name and version.
     pub meta: Meta,
-    /// Set if it is the controller's.
+    /// The labels of a pod that the controller created; `None` for any other pod.
     pub role: Option<Role>,
-    /// The job that made it.
+    /// The name of the Job that created it.
     pub job: String,
-    /// Its node, once it has one.
+    /// Its node; empty while it has none.
     pub node: String,
-    /// Until then, the node on which the scheduler makes room for it; empty if on none.
+    /// The node on which the scheduler makes room for it; empty for none, or once the pod has a node.
     pub nominated: String,
-    /// It runs no more.
+    /// The pod has terminated.
     pub ended: bool,
     /// The claims that it mounts.
     pub claims: Vec<String>,
     /// The datasets that its inline volumes name.
     pub inline: Vec<String>,
-    /// Why it does not run; only for the controller's.
+    /// Why it does not run; only for the controller's pods.
     pub waiting: Option<Waiting>,
-    /// Its container runs; only for the controller's.
+    /// Its container runs; only for the controller's pods.
     pub runs: bool,
-    /// How its container ended; only for the controller's.
+    /// How its container ended; only for the controller's pods.
     pub terminated: Option<Terminated>,
-    /// What it requests, while it has a node or is to have one.
+    /// Its requests, while it has a node or is nominated to one.
     pub requests: Amounts,
-    /// Set if it is of a TrainingJob.
+    /// The fields of a pod that belongs to a TrainingJob.
     pub of_job: Option<JobPod>,
 }
 
-/// Why a pod does not run yet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Waiting {
-    /// One word.
+    /// The reason, as one CamelCase word.
     pub reason: String,
-    /// The sentence.
+    /// The reason, as a sentence.
     pub message: String,
 }
 
-/// The end of a container.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Terminated {
-    /// Its exit status.
     pub exit_code: i32,
-    /// Why, in one word.
+    /// The reason, as one CamelCase word.
     pub reason: String,
-    /// Its termination message.
     pub message: String,
 }
 
-/// A job of the controller's.
+/// A Job that the controller created.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Job {
-    /// Its name and version.
     pub meta: Meta,
-    /// Its labels.
     pub role: Role,
-    /// How it ended.
+    /// How the Job ended; `None` while it runs.
     pub end: Option<JobEnd>,
 }
 
-/// The end of a job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobEnd {
     /// None of its pods succeeded.
     pub failed: bool,
-    /// When, in seconds since 1970.
-    pub at: i64,
+    /// When it ended.
+    pub at: Seconds,
     /// Why, in Kubernetes' words.
     pub why: String,
 }
 
-/// A PersistentVolume of the controller's.
+/// A PersistentVolume that the controller created.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Volume {
-    /// Its name and version.
     pub meta: Meta,
-    /// Its labels.
     pub role: Role,
-    /// The claim that it is for.
+    /// The claim that the volume is reserved for.
     pub claim: Key,
-    /// The uid of that claim, once they are bound.
+    /// The uid of that claim, once the volume is bound.
     pub claim_uid: String,
-    /// [`DESCRIPTION_ANNOTATION`].
+    /// The value of [`DESCRIPTION_ANNOTATION`].
     pub description: String,
 }
 
-/// A claim of class `larder`.
+/// A claim of the storage class `larder`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Claim {
-    /// Its name and version.
     pub meta: Meta,
-    /// Set if it is the controller's.
+    /// The labels of a claim that the controller created; `None` for any other claim.
     pub role: Option<Role>,
-    /// The dataset that it asks for.
+    /// The dataset that it requests.
     pub wants: Option<String>,
     /// The volume that it names.
     pub volume: String,
-    /// It is bound.
     pub bound: bool,
 }
 
 /// A Deployment that follows a dataset of its namespace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Deployment {
-    /// Its name and version.
     pub meta: Meta,
-    /// The dataset.
     pub follows: String,
-    /// The snapshot that its pods were last rolled for.
+    /// The snapshot for which its pods were last rolled.
     pub snapshot: String,
 }
 
 /// One of the two ConfigMaps that the controller reads.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ConfigMap {
-    /// Its name and version.
     pub meta: Meta,
-    /// The value of its one key.
+    /// The value of its only key.
     pub text: String,
 }
 
@@ -187,7 +169,7 @@ macro_rules! stored {
     };
 }
 
-/// The key that the objects of the Dataset with this uid belong to.
+/// The key under which the objects of the Dataset with this uid are stored.
 pub fn by_uid(uid: &str) -> Key {
     Key::cluster(uid)
 }
@@ -211,7 +193,7 @@ stored! {
 }
 
 impl Pod {
-    /// The datasets that its inline volumes name: `NAMESPACE/NAME`, or the name of one of the administrator's.
+    /// The datasets that its inline volumes name: `NAMESPACE/NAME`, or the name of an administrator's dataset.
     pub fn inline_keys(&self) -> impl Iterator<Item = Key> {
         self.inline.iter().filter_map(|name| {
             if name.contains('/') {
@@ -224,7 +206,7 @@ impl Pod {
 }
 
 impl Claim {
-    /// The dataset that it asks for, if the text names one.
+    /// The dataset that the claim requests, if the text is a valid name.
     pub fn wanted(&self) -> Option<Key> {
         self.wants.as_deref().and_then(Key::parse)
     }

@@ -1,23 +1,23 @@
-//! Whether a cluster serves an optional part of the API, and whether the objects of that part are known.
+//! Whether a cluster serves an optional part of the API, and whether the part's objects are known.
 
 use std::collections::BTreeSet;
 
 use larder_kube::kinds::Kind;
 
-/// What is known of an optional part of the API.
+/// The state of an optional part of the API.
 #[derive(Debug, Default)]
 pub struct Presence {
     listed: BTreeSet<Kind>,
     /// All of its objects are known.
     has_all: bool,
-    /// It has been established whether the cluster has the part, and if so, which objects.
+    /// It is known whether the cluster has the part; if it does, its objects are known as well.
     is_settled: bool,
-    /// The cluster has the part, and its objects could not be listed yet.
+    /// The cluster has the part, but its objects could not be listed yet.
     is_unknown: bool,
 }
 
 impl Presence {
-    /// True once decisions can depend on the part. Until then, an object that is missing may only be unknown.
+    /// True once decisions may depend on the part. Before that, a missing object may merely be unknown.
     pub fn is_settled(&self) -> bool {
         self.is_settled
     }
@@ -32,7 +32,7 @@ impl Presence {
         self.has_all
     }
 
-    /// All objects of a kind are known, which is one of the `kinds` kinds of the part.
+    /// Records that all objects of `kind` are known. The part consists of `kinds` kinds.
     pub fn listed(&mut self, kind: Kind, kinds: usize) {
         self.listed.insert(kind);
         if self.listed.len() == kinds {
@@ -40,13 +40,13 @@ impl Presence {
         }
     }
 
-    /// The objects of the part cannot be listed: decisions no longer wait for them.
+    /// Records that the objects of the part cannot be listed: decisions no longer wait for them.
     pub fn is_silent(&mut self) {
         self.is_unknown |= !self.is_settled;
         self.is_settled = true;
     }
 
-    /// The cluster does not have the part.
+    /// Records that the cluster does not have the part.
     pub fn becomes_absent(&mut self) {
         self.listed.clear();
         (self.has_all, self.is_settled, self.is_unknown) = (false, true, false);

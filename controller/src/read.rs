@@ -1,5 +1,7 @@
-//! From an object as the API serves it to the few fields that are kept. Kubernetes' own kinds are read with its types;
-//! an object in which a field has another type is [`Unreadable`], and stops no other.
+//! Reduces API objects to the fields that are kept. Kubernetes' own kinds are read with its types. An object in which a
+//! field has another type is [`Unreadable`], and does not affect other objects. Of a pod, only that field is left out.
+
+mod job_pod;
 
 use k8s_openapi::api::batch::v1::JobStatus;
 use k8s_openapi::api::core::v1::{
@@ -15,25 +17,28 @@ use larder_kube::Resource;
 use larder_kube::api::DynamicObject;
 use serde::de::IgnoredAny;
 use serde_json::{Error, Value};
+use tracing::warn;
 
-use crate::jobs::read as job_read;
+use self::job_pod::job_pod;
 use crate::objects::{
     CacheObject, Claim, ConfigMap, DESCRIPTION_ANNOTATION, DatasetObject, Deployment, Job, JobEnd, Key, Node, Pod,
     Role, Terminated, Volume, Waiting,
 };
+use crate::time::Seconds;
 use larder_kube::fields::{Parts, annotation, label, meta, second_of, whole};
 use larder_kube::kinds::Kind;
 use larder_kube::pod;
 use larder_kube::pod::amounts::Amounts;
 use larder_kube::pod::requests::requests;
 
-/// An object that cannot be read. It is counted. What belongs to a Dataset that cannot be read stays.
+/// An object that cannot be parsed. It is counted in the metrics. Objects that belong to an unreadable Dataset are
+/// kept.
 #[derive(Debug)]
 pub struct Unreadable {
     pub kind: Kind,
     pub key: Key,
     pub uid: String,
-    /// The error.
+    /// The parse error.
     pub why: String,
 }
 
@@ -52,16 +57,19 @@ pub(crate) fn node(object: DynamicObject) -> Result<Option<Node>, Error> {
     Node::read(object).map(Some)
 }
 
-/// The labels of an object that the controller made; `None` for any other.
+/// The labels of an object that the controller created; `None` for any other object.
 fn role(object: &impl Resource) -> Option<Role> {
     let text = |key| label(object, key).unwrap_or_default().to_owned();
     label(object, UID_LABEL).map(|uid| Role { uid: uid.to_owned(), role: text(ROLE_LABEL), node: text(NODE_LABEL) })
 }
 
-/// Pods that neither use a volume, nor take room on a node, nor are the controller's are of no interest.
+/// Reads a pod. Skips pods that use no volume, take no room on a node, and were not created by the controller.
 pub(crate) fn pod(object: DynamicObject) -> Result<Option<Pod>, Error> {
-    let pod = pod::read(object)?;
-    let (role, of_job) = (role(&pod), job_read::pod(&pod));
+    let (pod, unread) = pod::read(object);
+    if let Some(error) = unread {
+        warn!(pod = %Key::of(&pod), %error, "a field of the pod cannot be read and is left out");
+    }
+    let (role, of_job) = (role(&pod), job_pod(&pod));
     let (mut claims, mut inline) = (Vec::new(), Vec::new());
     for volume in pod.spec.iter().flat_map(pod::data_volumes) {
         match volume {
@@ -76,7 +84,7 @@ pub(crate) fn pod(object: DynamicObject) -> Result<Option<Pod>, Error> {
     if role.is_none() && claims.is_empty() && inline.is_empty() && of_job.is_none() && !takes_room {
         return Ok(None);
     }
-    // The controller knows the meaning of the texts of its own pods only.
+    // Only pods that the controller created have messages in a known format.
     let progress = if role.is_some() { progress(&pod) } else { Progress::default() };
     Ok(Some(Pod {
         meta: meta(&pod),
@@ -95,7 +103,7 @@ pub(crate) fn pod(object: DynamicObject) -> Result<Option<Pod>, Error> {
     }))
 }
 
-/// How far the one container of a pod of the controller's is.
+/// The progress of the container in a pod that the controller created.
 #[derive(Default)]
 struct Progress {
     runs: bool,
@@ -124,7 +132,7 @@ fn progress(pod: &KubePod) -> Progress {
     Progress {
         runs: state.running.is_some(),
         waiting: state.waiting.map(|state| waiting(state.reason, state.message)).or_else(unscheduled),
-        // A container that was restarted tells how it ended before.
+        // A restarted container still reports how its previous run ended.
         terminated: state.terminated.or(last_state.terminated).map(end),
     }
 }
@@ -137,7 +145,7 @@ pub(crate) fn job(object: DynamicObject) -> Result<Option<Job>, Error> {
     let end = conditions.find(|there| ["Complete", "Failed"].contains(&there.type_.as_str()) && there.status == "True");
     let end = end.map(|condition| JobEnd {
         failed: condition.type_ == "Failed",
-        at: second_of(condition.last_transition_time.as_ref()),
+        at: Seconds(second_of(condition.last_transition_time.as_ref())),
         why: condition.message.unwrap_or_default(),
     });
     Ok(Some(Job { meta, role, end }))
@@ -165,7 +173,7 @@ pub(crate) fn claim(object: DynamicObject) -> Result<Option<Claim>, Error> {
     Ok(Some(Claim { meta, role, wants, volume: spec.volume_name.unwrap_or_default(), bound }))
 }
 
-/// Only one field of a Deployment's large spec counts, so the spec is not read whole.
+/// Reads a Deployment. Only one field of its large spec matters, so the spec is not parsed as a whole.
 pub(crate) fn deployment(object: DynamicObject) -> Result<Option<Deployment>, Error> {
     let Some(follows) = annotation(&object, FOLLOW_ANNOTATION) else { return Ok(None) };
     let template = object.data.pointer("/spec/template/metadata/annotations");
@@ -174,7 +182,7 @@ pub(crate) fn deployment(object: DynamicObject) -> Result<Option<Deployment>, Er
     Ok(Some(Deployment { meta: meta(&object), follows: follows.to_owned(), snapshot }))
 }
 
-/// Of a ConfigMap, the value of the one key that the controller reads.
+/// Reads the one key of a ConfigMap that the controller uses.
 pub(crate) fn config_map(object: DynamicObject) -> Result<Option<ConfigMap>, Error> {
     let meta = meta(&object);
     let key = match meta.key.name.as_str() {
@@ -185,4 +193,47 @@ pub(crate) fn config_map(object: DynamicObject) -> Result<Option<ConfigMap>, Err
     };
     let text = object.data.get("data").and_then(|data| data.get(key)).and_then(Value::as_str);
     Ok(Some(ConfigMap { meta, text: text.unwrap_or_default().to_owned() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(value: Value) -> Pod {
+        pod(serde_json::from_value(value).unwrap()).unwrap().expect("of interest")
+    }
+
+    fn bound() -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "namespace": "team-a", "name": "train-worker-0-1", "labels": {"larder.dev/job": "train"},
+                "ownerReferences": [{"apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob", "name": "train", "uid": "u",
+                    "controller": true}],
+            },
+            "spec": {"nodeName": "n1", "containers": [{"name": "main", "resources": {"requests": {"cpu": "2"}}}]},
+        })
+    }
+
+    #[test]
+    fn a_bound_pod_uses_its_room_even_if_a_field_cannot_be_read() {
+        let whole = read(bound());
+        assert_eq!((whole.node.as_str(), whole.requests.get("cpu")), ("n1", 2_000));
+        let mut odd = bound();
+        odd["spec"]["containers"][0]["livenessProbe"] = "of a newer release".into();
+        odd["status"] = json!({"startTime": 7});
+        assert_eq!(read(odd), whole);
+    }
+
+    #[test]
+    fn a_pod_of_a_stranger_with_the_kind_and_name_of_a_job_does_not_belong_to_the_job() {
+        assert!(read(bound()).of_job.is_some());
+        for (field, value) in [("apiVersion", json!("kubeflow.org/v1")), ("controller", Value::Null)] {
+            let mut strange = bound();
+            strange["metadata"]["ownerReferences"][0][field] = value;
+            assert_eq!(read(strange).of_job, None, "{field}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
-//! What the controller knows of the cluster, and which work each event makes.
+//! The controller's view of the cluster, and the work that each event causes.
 //!
-//! Invariant: all of it can be read again from the API, except for the decisions that are not written yet, and the times of
+//! Invariant: all of it can be read from the API again, except for decisions that are not written yet and the times of
 //! the last writes.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +12,7 @@ use crate::jobs::index::Jobs;
 use crate::kueue::known::Kueue;
 use crate::objects::{CacheObject, Claim, ConfigMap, DatasetObject, Deployment, Job, Key, Node, Pod, Volume, by_uid};
 use crate::optional_api::Presence;
+use crate::time::Seconds;
 use crate::work_queue::Work;
 use larder_kube::kinds::{Kind, Part};
 use larder_kube::store::Store;
@@ -31,67 +32,60 @@ mod warming;
 pub mod watched;
 mod workloads;
 
-/// What the controller knows.
 #[derive(Debug, Default)]
 pub struct State {
-    /// The Datasets.
     pub datasets: Store<DatasetObject>,
-    /// The uids of Datasets that cannot be read, and were not before: what belongs to them stays.
+    /// The uids of unreadable Datasets that were never readable. Objects that belong to them are kept.
     pub unreadable: BTreeMap<Key, String>,
-    /// The caches of nodes.
+    /// The NodeCaches.
     pub caches: Store<CacheObject>,
-    /// The nodes.
     pub nodes: Store<Node>,
     pods: Store<Pod>,
     batch_jobs: Store<Job>,
     volumes: Store<Volume>,
     claims: Store<Claim>,
     deployments: Store<Deployment>,
-    /// The ConfigMaps.
     pub config_maps: Store<ConfigMap>,
     listed: BTreeSet<Kind>,
-    /// The latest version that the watch of a kind has reported.
+    /// The latest resource version that the watch of a kind has reported.
     seen: BTreeMap<Kind, u64>,
     /// The promises that this process has decided, by Dataset and node.
     decided: BTreeMap<String, BTreeMap<String, Vec<PromisedDataset>>>,
-    /// The Datasets of [`Self::decided`] by node.
+    /// The Datasets of [`Self::decided`], by node.
     decided_on: BTreeMap<String, BTreeSet<String>>,
-    /// All promises of a node: decided, or written and not decided anew.
+    /// All promises of a node: decided ones, and written ones that were not decided again.
     promised: BTreeMap<String, Vec<PromisedDataset>>,
-    /// The bytes that this process has decided to have dropped, by Dataset and node.
+    /// The bytes that this process has decided to drop, by Dataset and node.
     cleaned: BTreeMap<String, BTreeMap<String, Vec<CleanedSnapshot>>>,
     /// The datasets whose pods read a snapshot.
     by_snapshot: BTreeMap<String, BTreeSet<Key>>,
-    /// The jobs that warm, of Datasets that are known.
+    /// The warming jobs of known Datasets.
     warming: BTreeSet<Key>,
-    /// The Datasets that are ready.
     ready: BTreeSet<Key>,
-    /// The datasets for which there is not enough room.
+    /// The datasets that do not have enough room.
     pub starved: BTreeSet<Key>,
     /// The datasets that wait for slots to warm.
     pub queued: BTreeSet<Key>,
     /// The datasets whose bytes are being dropped.
     pub cleaning: BTreeSet<Key>,
-    /// The datasets for which the ConfigMap of inline volumes has no room.
+    /// The datasets that do not fit into the ConfigMap of inline volumes.
     pub left_out: BTreeSet<Key>,
     /// The names of the Events that were written about a dataset.
     emitted: BTreeMap<Key, BTreeSet<String>>,
     none_emitted: BTreeSet<String>,
-    /// What the API refused of the last writes about a dataset.
+    /// The rejected ones of the last writes about a dataset.
     pub refused: BTreeMap<Key, Refusals>,
     nothing_refused: Refusals,
-    /// When the status of a dataset was written last.
-    pub status_written: BTreeMap<Key, i64>,
-    /// What the administrator set.
+    /// When the status of a dataset was last written.
+    pub status_written: BTreeMap<Key, Seconds>,
+    /// The administrator's settings.
     pub settings: Settings,
-    /// What is known of Kueue.
     pub kueue: Kueue,
-    /// What is known of training jobs.
     pub jobs: Jobs,
 }
 
 impl State {
-    /// True once all kinds were listed. Until then, an object that is missing may only be unknown.
+    /// True once all kinds have been listed. Before that, a missing object may merely be unknown.
     pub fn is_complete(&self) -> bool {
         self.listed.len() == Kind::WATCHED.len()
             && [Part::Kueue, Part::Jobs, Part::Gangs].iter().all(|part| self.presence(*part).is_settled())
@@ -105,7 +99,7 @@ impl State {
         }
     }
 
-    /// True if there is such an object, as far as is known.
+    /// True if the object is known to exist.
     pub fn has(&self, kind: Kind, key: &Key) -> bool {
         self.meta(kind, key).is_some()
     }
@@ -126,7 +120,7 @@ impl State {
     }
 
     fn everything_on_nodes(&mut self, work: &mut Vec<Work>) {
-        // Only now it is known which promises are to nobody.
+        // Only now is it known which promises belong to no Dataset.
         for key in self.caches.keys() {
             self.sum_up(&key.name);
         }
@@ -136,7 +130,7 @@ impl State {
         }
     }
 
-    /// True if the Dataset with this uid is gone, as far as is known.
+    /// True if the Dataset with this uid is known not to exist.
     fn is_gone(&self, uid: &str) -> bool {
         self.key_of(uid).is_none() && !self.unreadable.values().any(|there| there == uid)
     }
@@ -146,7 +140,7 @@ impl State {
         self.datasets.of(&by_uid(uid)).next().map(|dataset| &dataset.meta.key)
     }
 
-    /// Remembers the promises that a Dataset is to have, and which of its bytes are to go.
+    /// Records the promises that a Dataset should have, and the bytes that it should drop.
     pub fn decide(
         &mut self,
         uid: &str,
@@ -177,7 +171,7 @@ impl State {
         }
     }
 
-    /// Sums up the promises of a node.
+    /// Recomputes the promises of a node.
     fn sum_up(&mut self, node: &str) {
         let cache = self.caches.get(&Key::cluster(node));
         let written = cache.into_iter().flat_map(|cache| &cache.spec.datasets);
@@ -196,12 +190,11 @@ impl State {
         }
     }
 
-    /// All promises of a node.
     pub fn promised(&self, node: &str) -> &[PromisedDataset] {
         self.promised.get(node).map_or(&[], Vec::as_slice)
     }
 
-    /// How many Datasets there are, and how many of them are ready.
+    /// The number of Datasets, and how many of them are ready.
     pub fn counts(&self) -> (u64, u64) {
         (self.datasets.len() as u64, self.ready.len() as u64)
     }

@@ -1,18 +1,19 @@
-//! The two clocks of the controller, each a type, so that a time of one is never taken for a time of the other.
+//! The two clocks of the controller, each with its own type, so that their times cannot be mixed up.
 //!
-//! The loop measures with [`Millis`], which nobody sets; objects of the API name [`Seconds`]. A length of time is a plain
-//! integer in the unit of its clock. Arithmetic stops at the ends of the range: times come from objects that anybody may
-//! have written.
+//! The loop measures with [`Millis`], a monotonic clock. API objects contain [`Seconds`], wall-clock time. A duration
+//! is a plain integer in the unit of its clock. Arithmetic saturates, because any user may have written the times in
+//! objects.
 
 use std::ops::{Add, AddAssign, Sub};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
 
-/// A time in milliseconds since the process started, on a clock that never jumps.
+/// Milliseconds since the process started, on a monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Millis(pub u64);
 
-/// A time in seconds since 1970.
+/// Seconds since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Seconds(pub i64);
@@ -20,6 +21,11 @@ pub struct Seconds(pub i64);
 impl Seconds {
     /// Later than any other time.
     pub const NEVER: Self = Self(i64::MAX);
+
+    /// A time in an object.
+    pub fn of(time: &Time) -> Self {
+        Self(time.0.as_second())
+    }
 }
 
 impl Add<u64> for Millis {
@@ -33,7 +39,7 @@ impl Add<u64> for Millis {
 impl Sub for Millis {
     type Output = u64;
 
-    /// The milliseconds since `earlier`; 0 if that is later.
+    /// The milliseconds since `earlier`; 0 if `earlier` is later.
     fn sub(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
@@ -64,25 +70,25 @@ impl Sub<i64> for Seconds {
 impl Sub for Seconds {
     type Output = i64;
 
-    /// The seconds since `earlier`; negative if that is later.
+    /// The seconds since `earlier`; negative if `earlier` is later.
     fn sub(self, earlier: Self) -> i64 {
         self.0.saturating_sub(earlier.0)
     }
 }
 
-/// The earliest of the times that were noted.
+/// Collects times and keeps the earliest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Earliest(Option<Seconds>);
 
 impl Earliest {
-    /// Notes a time. [`Seconds::NEVER`] does not count.
+    /// Adds a time. [`Seconds::NEVER`] is ignored.
     pub fn note(&mut self, at: Seconds) {
         if at != Seconds::NEVER {
             self.0 = Some(self.0.map_or(at, |before| before.min(at)));
         }
     }
 
-    /// The earliest time, if any was noted.
+    /// The earliest time; `None` if none was added.
     pub fn at(self) -> Option<Seconds> {
         self.0
     }

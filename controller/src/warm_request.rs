@@ -1,4 +1,4 @@
-//! A job's wish for a dataset, and how far its nodes are.
+//! A job's request for a dataset on its nodes, and its progress.
 
 use crate::time::Seconds;
 use std::fmt;
@@ -6,17 +6,15 @@ use std::fmt;
 use larder_kube::key::Key;
 use larder_kube::pod::node_affinity::Places;
 
-/// Who wishes for data.
+/// The object that requests data.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Requester {
-    /// A Workload of Kueue's.
+    /// A Workload of Kueue.
     Workload(Key),
-    /// A TrainingJob.
     Job(Key),
 }
 
 impl Requester {
-    /// Its name.
     pub fn key(&self) -> &Key {
         match self {
             Self::Workload(key) | Self::Job(key) => key,
@@ -30,45 +28,45 @@ impl fmt::Display for Requester {
     }
 }
 
-/// Pods of one kind of a job are to find a dataset on their nodes.
+/// A request that pods of one kind of a job find a dataset on their nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WarmRequest {
-    /// The job.
     pub by: Requester,
-    /// When it got its room, in seconds since 1970.
+    /// When the job got its room, in seconds since 1970.
     pub since: Seconds,
-    /// How many pods there will be.
+    /// The number of pods.
     pub pods: usize,
-    /// Where they may run.
+    /// Where the pods may run.
     pub places: Places,
 }
 
-/// How far a dataset is on the nodes of a job.
+/// The progress of a dataset on the nodes of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// There is no such dataset, or the job's namespace may not use it.
+    /// The dataset does not exist, or the job's namespace may not use it.
     Refused,
-    /// It is warmed, as far as `holding` of `wanted` nodes have room for it.
+    /// The dataset is being warmed; `holding` of the `wanted` nodes have room for it.
     Warms(Warmth),
 }
 
-/// How much of a dataset the nodes of a job have.
+/// How much of a dataset the nodes of a job hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Warmth {
-    /// Nodes that its pods can use.
+    /// The number of nodes that the pods can use.
     pub wanted: u64,
-    /// Those that have promised room.
+    /// The number of those nodes that have promised room.
     pub holding: u64,
-    /// Bytes that are there.
+    /// The bytes that the nodes hold.
     pub cached_bytes: u64,
-    /// Bytes that are to be there.
+    /// The bytes that the nodes should hold.
     pub wanted_bytes: u64,
-    /// Why there may never be more; empty if nothing is in the way.
+    /// Why the nodes may never hold more; empty if there is no obstacle.
     pub why: String,
 }
 
 impl Warmth {
-    /// The percentage that is there. A hundredth may be missing: blocks take a little more room than their bytes.
+    /// The percentage that the nodes hold. One percent may be missing and still count as complete: blocks take slightly
+    /// more room than their bytes.
     pub fn percent(&self) -> u64 {
         if self.wanted == 0 {
             return 0;
@@ -77,7 +75,7 @@ impl Warmth {
         if percent >= 99 { 100 } else { percent as u64 }
     }
 
-    /// This and what other pods of the same job have.
+    /// The sum of this and the progress for other pods of the same job.
     pub fn and(&self, other: &Self) -> Self {
         Self {
             wanted: self.wanted + other.wanted,

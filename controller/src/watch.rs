@@ -1,4 +1,4 @@
-//! Follows the objects that the controller decides from, kind by kind.
+//! Watches the objects that the controller decides from, kind by kind.
 
 use std::time::Duration;
 
@@ -13,29 +13,29 @@ use tokio::task::JoinSet;
 use crate::read::Unreadable;
 use crate::state::watched::Object;
 
-/// News of one kind.
+/// An event about one kind.
 #[derive(Debug)]
 pub enum News {
-    /// These are all objects of the kind, and those of them that cannot be read.
+    /// The complete list of a kind, and the objects of it that cannot be parsed.
     All(Kind, Vec<Object>, Vec<Unreadable>),
-    /// An object was made or changed.
+    /// An object was created or changed.
     Changed(Kind, Object),
-    /// The controller made or changed an object. The watch may have reported the change already.
+    /// The controller created or changed an object. The watch may have reported the change already.
     Written(Kind, Object),
-    /// An object is gone, or is not of interest any more; with its version.
+    /// An object was deleted, or no longer matters, at this resource version.
     Gone(Kind, Key, u64),
-    /// An object was made or changed, and cannot be read.
+    /// An object was created or changed, and cannot be parsed.
     Unreadable(Unreadable),
     /// The cluster lacks this optional part of the API.
     Absent(Part),
-    /// The cluster has the part, but its objects cannot be listed for now.
+    /// The cluster has the part, but its objects cannot be listed at the moment.
     Silent(Part),
 }
 
-/// Sends what happens to the objects of `kind` until the receiver is gone, or the kind's part is.
+/// Sends events about the objects of `kind` until the receiver is closed, or the kind's part disappears.
 pub async fn follow(client: Client, kind: Kind, namespace: String, news: mpsc::Sender<News>) -> End {
     let api: Api<DynamicObject> = match kind {
-        // The controller may read no other ConfigMaps than those of Larder's namespace.
+        // The controller may read only the ConfigMaps of Larder's namespace.
         Kind::ConfigMap => Api::namespaced_with(client, &namespace, &kind.resource()),
         _ => Api::all_with(client, &kind.resource()),
     };
@@ -58,16 +58,16 @@ pub async fn follow(client: Client, kind: Kind, namespace: String, news: mpsc::S
     listen(api, kind.name(), read, |error| end(kind, error), message, news).await
 }
 
-/// How long a part may take until all of its objects are listed.
+/// The time limit for listing all objects of a part.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// Follows all kinds of a part until one of them ends. Sends [`News::Silent`] if the part may not be listed after a while.
+/// Follows all kinds of a part until one of them ends. Sends [`News::Silent`] if the part cannot be listed within 60 s.
 pub async fn follow_part(client: &Client, part: Part, kinds: &[Kind], news: &mpsc::Sender<News>) -> End {
     let mut watches = JoinSet::new();
     for kind in kinds {
         watches.spawn(follow(client.clone(), *kind, String::new(), news.clone()));
     }
-    // The other watches end with the set.
+    // The other watches end when the set is dropped.
     let mut ended = std::pin::pin!(watches.join_next());
     let ended = match tokio::time::timeout(SILENCE, &mut ended).await {
         Ok(ended) => ended,

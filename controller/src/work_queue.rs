@@ -1,45 +1,38 @@
-//! The work that is due, and when.
+//! Due work and its times.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::objects::Key;
 use crate::time::Millis;
 
-/// Something to look at.
+/// A work item.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Work {
-    /// All training jobs, before the datasets whose data they request.
+    /// All training jobs. Ordered before the datasets whose data they request.
     Jobs,
-    /// A dataset.
     Dataset(Key),
-    /// The promises of a node.
     Promises(String),
-    /// The labels of a node.
+    /// The labels of a node, and the Event about its cache.
     Labels(String),
-    /// Leftovers of the Dataset with this uid.
+    /// Orphaned objects of the Dataset with this uid.
     Orphans(String),
-    /// The ConfigMap for inline volumes.
     Registry,
-    /// The checks of a Workload of Kueue's.
+    /// The checks of a Workload of Kueue.
     Workload(Key),
-    /// A Workload of Kueue's whose TrainingJob is gone.
+    /// A Workload of Kueue whose TrainingJob was deleted.
     Abandoned(Key),
-    /// An AdmissionCheck.
     AdmissionCheck(String),
-    /// The writes of a training job.
     Job(Key),
-    /// The dry run of pods whose specs have this hash.
+    /// The dry run for this pod-spec hash.
     DryRun(String),
     /// The status of a JobType.
     JobType(String),
-    /// The ConfigMap with the names of JobTypes.
     JobTypes,
-    /// The status of a Queue.
     JobQueue(String),
 }
 
 impl Work {
-    /// True if it must not be done often: the writes of a node's promises, a node's labels, the registry, and the like.
+    /// True for rate-limited work, such as the writes of a node's promises, a node's labels, and the registry.
     fn rests(&self) -> bool {
         match self {
             Self::Jobs
@@ -60,24 +53,24 @@ impl Work {
     }
 }
 
-/// Work by the time that it is due.
+/// Work by due time.
 #[derive(Debug, Default)]
 pub struct Queue {
     due: BTreeSet<(Millis, Work)>,
     at: BTreeMap<Work, Millis>,
-    /// Under way; if it becomes due meanwhile, it waits.
+    /// Work in flight. If it becomes due again, it waits.
     busy: BTreeSet<Work>,
-    /// Failures in a row.
+    /// Consecutive failures.
     failures: BTreeMap<Work, u32>,
-    /// When a kind of work that must not be done often was done last.
+    /// When rate-limited work was last done.
     last: BTreeMap<Work, Millis>,
 }
 
-/// The least time between two writes of what rests.
+/// The minimum interval between two writes of rate-limited work.
 const REST_MILLIS: u64 = 10_000;
 
 impl Queue {
-    /// Looks at it at `at`, or before if it is due before.
+    /// Schedules work at `at`, unless it is already due earlier.
     pub fn add(&mut self, work: Work, at: Millis) {
         let rest = self.last.get(&work).map_or(Millis::default(), |last| *last + REST_MILLIS);
         let at = at.max(rest);
@@ -92,7 +85,7 @@ impl Queue {
         self.at.insert(work, at);
     }
 
-    /// Takes what is due.
+    /// Takes due work.
     pub fn take(&mut self, now: Millis) -> Option<Work> {
         let next =
             self.due.iter().take_while(|(at, _)| *at <= now).find(|(_, work)| !self.busy.contains(work)).cloned()?;
@@ -101,29 +94,29 @@ impl Queue {
         Some(next.1)
     }
 
-    /// When something becomes due.
+    /// When the next work is due.
     pub fn next(&self) -> Option<Millis> {
         self.due.iter().find(|(_, work)| !self.busy.contains(work)).map(|(at, _)| *at)
     }
 
-    /// There is nothing to be written for it: what failed before is over.
+    /// Records that the work needs no writes, which resets its failures.
     pub fn rest(&mut self, work: &Work) {
         self.failures.remove(work);
     }
 
-    /// Its writes are under way.
+    /// Records that the work's writes are in flight.
     pub fn begin(&mut self, work: &Work) {
         self.busy.insert(work.clone());
     }
 
-    /// Its writes ended.
+    /// Records that the work's writes have completed.
     pub fn end(&mut self, work: Work, succeeded: bool, now: Millis) {
         self.busy.remove(&work);
         if succeeded {
             self.failures.remove(&work);
             if work.rests() {
                 self.last.insert(work.clone(), now);
-                // Work that became due meanwhile waits, too.
+                // Work that became due again in the meantime is delayed, too.
                 if let Some(at) = self.at.remove(&work) {
                     self.due.remove(&(at, work.clone()));
                     self.add(work, at);
@@ -140,7 +133,7 @@ impl Queue {
         self.add(work, now + pause);
     }
 
-    /// Forgets about things that are gone.
+    /// Forgets work about a deleted node.
     pub fn forget_node(&mut self, node: &str) {
         for work in [Work::Promises(node.to_owned()), Work::Labels(node.to_owned())] {
             self.last.remove(&work);
@@ -191,7 +184,7 @@ mod tests {
             queue.take(Millis(u64::MAX));
         }
         assert_eq!(pauses, [1000, 2000, 4000, 8000, 16000, 32000, 60000, 60000, 60000]);
-        // What has vanished makes no writes, and is not remembered.
+        // Work about a deleted object makes no writes and is forgotten.
         queue.rest(&node());
         assert!(queue.failures.is_empty());
     }

@@ -1,8 +1,8 @@
-//! One write to the API, and its execution.
+//! A single write to the API, and its execution.
 //!
-//! Every write is idempotent: the name of an object follows from its purpose, so a second create fails and makes no
-//! second object, and a deletion names the uid that it means. A controller that dies between two writes leaves nothing
-//! that its successor does not finish.
+//! Every write is idempotent. The name of an object follows from its purpose, so a second create fails instead of
+//! creating a second object, and a deletion names the uid. If a controller dies between two writes, its successor
+//! completes the rest.
 
 use larder_api::names::{FIELD_MANAGER, JOB_LABEL};
 use larder_kube::api::{
@@ -17,31 +17,28 @@ use larder_kube::kinds::Kind;
 /// The answer to a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
-    /// The object is being deleted, or is gone already.
+    /// The object is being deleted, or was already deleted.
     Accepted,
-    /// There is no such object.
+    /// The object does not exist.
     NotFound,
 }
 
-/// One write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write {
-    /// The kind of the object.
     pub kind: Kind,
-    /// Its namespace; empty for a cluster-wide kind.
+    /// The namespace; empty for a cluster-scoped kind.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// The change.
     pub change: Change,
-    /// The object that this one needs: if its write is refused, this one is left out.
+    /// If the write of this object is rejected, this write is skipped.
     pub needs: Option<(Kind, String)>,
 }
 
-/// How an object is changed.
+/// The kind of change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// Server-side apply: the controller owns these fields.
+    /// Server-side apply. The controller owns the fields.
     Apply(Value),
     /// Server-side apply of the status.
     ApplyStatus(Value),
@@ -49,30 +46,29 @@ pub enum Change {
     Merge(Value),
     /// A merge patch of the status.
     MergeStatus(Value),
-    /// A new object. An existing object of that name is an error, unless the kind is Event.
+    /// Creates an object. It is an error if an object of that name exists, unless the kind is Event.
     Create(Value),
-    /// A new object. An existing object of that name counts if it has the same owner and job label. A Secret cannot be
-    /// read, so any Secret of that name counts.
+    /// Creates an object. An existing object of that name is accepted if it has the same owner and job label. Secrets
+    /// cannot be read, so any Secret of that name is accepted.
     Make(Value),
-    /// A dry run of creating such an object.
+    /// A dry run that creates an object.
     Try(Value),
     /// Deletes the object with this uid.
     Delete(String),
 }
 
 impl Write {
-    /// A write to an object.
     pub fn new(kind: Kind, namespace: &str, name: &str, change: Change) -> Self {
         Self { kind, namespace: namespace.to_owned(), name: name.to_owned(), change, needs: None }
     }
 
-    /// Leaves the write out if that of this object is refused.
+    /// Skips this write if the write of the given object is rejected.
     pub fn needing(mut self, kind: Kind, name: &str) -> Self {
         self.needs = Some((kind, name.to_owned()));
         self
     }
 
-    /// The written resource, as the API calls it.
+    /// The plural name of the resource in the API.
     pub fn resource(&self) -> &'static str {
         match self.change {
             Change::ApplyStatus(_) | Change::MergeStatus(_) => self.kind.status(),
@@ -91,7 +87,8 @@ impl Write {
     }
 }
 
-/// True for an error that a retry does not change: another object has the name, or a quota or a policy refuses it.
+/// True for an error that a retry does not change: another object has the name, or a quota or a policy rejects the
+/// object.
 pub fn is_final(status: &Status) -> bool {
     match status.code {
         409 => status.reason == "AlreadyExists",
@@ -100,22 +97,22 @@ pub fn is_final(status: &Status) -> bool {
     }
 }
 
-/// What a write did.
+/// The outcome of a write.
 #[derive(Debug)]
 pub enum Done {
-    /// The object is as in the answer.
+    /// The object after the write.
     Object(Box<DynamicObject>),
-    /// The object that was to be made is there already.
+    /// The object to be created already exists.
     Found(Box<DynamicObject>),
-    /// There is no object to read: the Event or the Secret existed, or it was a dry run.
+    /// No object was returned: the Event or the Secret existed already, or the write was a dry run.
     Nothing,
-    /// The object is being deleted, or is gone.
+    /// The object is being deleted, or was already deleted.
     Deleted,
-    /// The object to be deleted is not there.
+    /// The object to be deleted does not exist.
     NotFound,
 }
 
-/// Executes a write. An error that means that nothing is left to do counts as success.
+/// Executes a write. Errors that mean that nothing remains to be done count as success.
 pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
     let resource = write.kind.resource();
     let api: Api<DynamicObject> = if write.kind.is_cluster_wide() {
@@ -135,7 +132,8 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
             let object = serde_json::from_value(typed(write, fields)).map_err(Error::SerdeError)?;
             let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
             match api.create(&params, &object).await {
-                // An Event is written once. Any other existing object is an error until the watch reports it.
+                // An Event is written once, so it may exist. For other kinds, an existing object is an error until the
+                // watch reports it.
                 Err(Error::Api(status)) if status.reason == "AlreadyExists" && write.kind == Kind::Event => {
                     return Ok(Done::Nothing);
                 }
@@ -173,7 +171,7 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
             return match api.delete(name, &params).await {
                 Ok(_) => Ok(Done::Deleted),
                 Err(Error::Api(status)) if status.code == 404 => Ok(Done::NotFound),
-                // On a conflict, another object has the name now, which the watch reports.
+                // A conflict means that another object has the name now. The watch reports it.
                 Err(error) => Err(error),
             };
         }
@@ -181,7 +179,7 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
     done.map(|object| Done::Object(Box::new(object)))
 }
 
-/// The uid of the object that an object is part of, and the job that its label names; empty for none.
+/// The uid of the owner of an object, and the job in its label; empty for none.
 fn part_of(object: &DynamicObject) -> (&str, &str) {
     let mut owners = object.metadata.owner_references.iter().flatten();
     let owner = owners.find(|owner| owner.controller == Some(true)).map_or("", |owner| owner.uid.as_str());
@@ -189,7 +187,7 @@ fn part_of(object: &DynamicObject) -> (&str, &str) {
     (owner, labels.and_then(|labels| labels.get(JOB_LABEL)).map_or("", String::as_str))
 }
 
-/// The fields with the object's type and name.
+/// Adds the type and the name of the object to the fields.
 fn typed(write: &Write, fields: &Value) -> Value {
     let mut object = fields.clone();
     object["apiVersion"] = write.kind.api_version().into();

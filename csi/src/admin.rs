@@ -1,4 +1,4 @@
-//! The driver's values and state, for the admin server.
+//! The driver's metrics and readiness for the admin server.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use crate::calls::Calls;
 use crate::fdkeeper::KeeperCounters;
 use crate::node::Node;
 
-/// The driver, as the admin server sees it.
+/// The parts of the driver that the admin server reads.
 #[derive(Debug)]
 pub(crate) struct DriverAdmin {
     pub(crate) node: Arc<Node>,

@@ -1,7 +1,7 @@
-//! The request of a volume: its attributes, checked.
+//! The checked attributes of a volume.
 //!
-//! All of it comes from outside, part of it from anyone who can create a pod. So each key must be a known one, each
-//! value is checked, and each refusal names the key.
+//! Attributes are untrusted: some come from any user who can create a pod. So each key must be known, each value is
+//! checked, and each error names the key.
 
 mod error;
 #[cfg(test)]
@@ -34,8 +34,8 @@ const KNOWN: [&str; 13] = [
     "namespaces",
 ];
 
-/// The attributes that a pod author may set in an inline volume. Placement is not among them: it must be the same on
-/// all nodes.
+/// The attributes that a pod author may set in an inline volume. Placement is not one of them, since it must be the
+/// same on all nodes.
 const KNOWN_INLINE: [&str; 2] = ["dataset", "cacheSize"];
 
 /// The attributes that describe an origin, and so cannot accompany `dataset`.
@@ -48,13 +48,12 @@ const PROVISIONER_IDENTITY: &str = "storage.kubernetes.io/csiProvisionerIdentity
 /// Which dataset to mount.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Selection {
-    /// One that the administrator described in the volume.
+    /// A dataset that the administrator described in the volume.
     Spec(DatasetSpec),
     /// An entry of the administrator's datasets file.
     Entry {
-        /// Its name.
         name: String,
-        /// Bytes of cache; `None`: as the entry says.
+        /// The cache size; `None` for the size in the entry.
         cache_bytes: Option<u64>,
     },
 }
@@ -64,34 +63,30 @@ pub enum Selection {
 pub struct Attributes {
     /// Which dataset to mount.
     pub selection: Selection,
-    /// The namespaces that may use the volume, `*` for all; `None`: no restriction.
+    /// The namespaces that may use the volume, `*` for all; `None` for no restriction.
     pub namespaces: Option<Vec<String>>,
-    /// The dataset is read with the keys of the volume's Secret, and never with larderd's own identity.
+    /// True if the dataset must be read with the keys of the volume's Secret, and never with larderd's own identity.
     pub identity_of_secret: bool,
-    /// Whose volume it is, if a tenant describes the dataset: a mount that is read with the keys of its Secret is for
-    /// volumes of that owner alone.
+    /// The owner of the volume, if a tenant describes the dataset. A mount that is read with the keys of the owner's
+    /// Secret is used only for volumes of that owner.
     pub owner: Option<String>,
     /// The pod.
     pub pod: Pod,
-    /// A pod author wrote them.
+    /// True if a pod author wrote the attributes.
     pub inline: bool,
 }
 
-/// The pod, as far as the kubelet reported it; empty otherwise.
+/// The pod. Fields that the kubelet did not report are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Its uid.
     pub uid: String,
-    /// Its service account.
     pub service_account: String,
 }
 
 impl Attributes {
-    /// Reads a volume context, or the parameters of a StorageClass.
+    /// Parses a volume context, or the parameters of a StorageClass.
     pub fn parse(context: &HashMap<String, String>, rules: &Rules) -> Result<Self, AttributeError> {
         let kubernetes = |key: &str| {
             context.get(&format!("{KUBERNETES_PREFIX}{key}")).map(String::as_str).unwrap_or_default().to_owned()
@@ -165,7 +160,7 @@ fn select(context: &HashMap<String, String>, inline: bool, rules: &Rules) -> Res
     Ok(Selection::Spec(spec.check(rules)?))
 }
 
-/// The keys that are ours, not Kubernetes' own.
+/// The keys that Kubernetes did not add.
 pub(crate) fn own_keys(context: &HashMap<String, String>) -> impl Iterator<Item = &String> {
     context.keys().filter(|key| !key.starts_with(KUBERNETES_PREFIX) && *key != PROVISIONER_IDENTITY)
 }

@@ -1,5 +1,5 @@
-//! Runs each call in a task of its own: a call continues when the kubelet gives up on it, a panic fails only its own
-//! call, and a stop waits for the running calls.
+//! Runs each call in its own task: a call continues when the kubelet cancels it, a panic fails only its own call, and a
+//! stop waits for running calls.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 use tonic::{Code, Response, Status};
 use tracing::{Instrument, Span, error, info, warn};
 
-/// Concurrent calls. Further ones are refused, and the kubelet retries.
+/// The most concurrent calls. Excess calls are rejected, and the kubelet retries them.
 const CALLS: usize = 256;
 
 /// The running calls. Clones share them.
@@ -43,7 +43,8 @@ impl Calls {
             let outcome = call.await.map(Response::new).map_err(Into::into);
             match &outcome {
                 Ok(_) => {}
-                // A person must look at our own errors; the caller sees its own mistakes and temporary conditions.
+                // An administrator must look at our own errors. The caller sees its own mistakes and temporary
+                // conditions.
                 Err(status) if status.code() == Code::Internal => error!(error = status.message(), "the call failed"),
                 Err(status) if status.code() == Code::Unavailable => {
                     info!(why = status.message(), "the call cannot succeed yet")
@@ -62,7 +63,7 @@ impl Calls {
         }
     }
 
-    /// Waits until no call runs. There must be no new ones.
+    /// Waits until no call runs. No new call may begin.
     pub async fn finish(&self) {
         self.running.close();
         self.running.wait().await;
@@ -81,7 +82,7 @@ pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
         Ok(value) => value,
         Err(failed) => match failed.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // Blocking work is cancelled only when the runtime ends, which ends the caller too.
+            // Blocking work is cancelled only when the runtime shuts down, which also ends the caller.
             Err(_) => std::future::pending().await,
         },
     }

@@ -12,71 +12,61 @@ use tonic::transport::Channel;
 
 use crate::mount_id::MountId;
 
-/// Time for the connection itself, on top of the time that larderd may take.
+/// Time for the connection, in addition to the time that larderd may take.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Why larderd did not prepare a dataset.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// It is not running, or does not answer.
+    /// larderd is not running, or does not answer.
     #[error("larderd does not answer at {socket}: {what}")]
-    Silent {
-        /// Its socket.
-        socket: PathBuf,
-        /// The failure.
-        what: String,
-    },
-    /// It is still listing the origin.
+    Silent { socket: PathBuf, what: String },
+    /// larderd is still listing the origin.
     #[error("the origin is being listed: {files} files so far")]
     Importing {
-        /// Files found.
+        /// The number of files found so far.
         files: u64,
     },
-    /// It refused.
+    /// larderd rejected the request.
     #[error("{message}")]
-    Refused {
-        /// Its code.
-        code: Code,
-        /// Its message.
-        message: String,
-    },
-    /// Its answer is malformed.
+    Refused { code: Code, message: String },
+    /// larderd's answer is malformed.
     #[error("larderd's answer is malformed: {0}")]
     Malformed(&'static str),
 }
 
-/// A dataset that is ready to be mounted.
+/// A dataset that larderd is ready to serve.
 #[derive(Clone, Debug)]
 pub struct Prepared {
     /// The name of the mount.
     pub mount: MountId,
-    /// The dataset's name, for people.
+    /// The dataset's name, shown as the source of the mount.
     pub name: String,
-    /// The number of its files.
+    /// The number of files in the dataset.
     pub files: u64,
-    /// The sum of their bytes.
+    /// The size of the dataset.
     pub bytes: u64,
-    /// The snapshot that was found.
+    /// The snapshot that larderd will serve.
     pub snapshot: String,
 }
 
-/// larderd, at its socket.
+/// A client of larderd.
 #[derive(Clone, Debug)]
 pub struct Daemon {
     client: DaemonClient<Channel>,
     socket: PathBuf,
-    /// How long it may work before it reports progress.
+    /// How long larderd may work before it answers with its progress.
     wait: Duration,
 }
 
 impl Daemon {
-    /// At the first of these sockets at which it listens. Does not connect before the first call.
+    /// A client for the first of these sockets on which larderd listens. It connects at the first call.
     pub fn new(sockets: Vec<PathBuf>, wait: Duration) -> Self {
         let socket = sockets.first().cloned().unwrap_or_default();
         Self { client: DaemonClient::new(connect_channel_to_first(sockets)), socket, wait }
     }
 
-    /// Has larderd find and list a dataset. Idempotent.
+    /// Makes larderd find and list a dataset. Idempotent.
     pub async fn prepare(&self, dataset: Dataset) -> Result<Prepared, DaemonError> {
         let silent = |what: String| DaemonError::Silent { socket: self.socket.clone(), what };
         let wait_ms = u32::try_from(self.wait.as_millis()).unwrap_or(u32::MAX);
@@ -85,7 +75,7 @@ impl Daemon {
         let answer = match tokio::time::timeout(self.wait + GRACE, client.prepare(request)).await {
             Err(_) => return Err(silent(format!("no answer within {} s", (self.wait + GRACE).as_secs()))),
             Ok(Err(status)) => {
-                // A failure of the connection has a source; a status from larderd has none.
+                // A connection error has a source; a status from larderd has none.
                 return Err(match std::error::Error::source(&status) {
                     Some(cause) => silent(deepest(cause).to_string()),
                     None => DaemonError::Refused { code: status.code(), message: status.message().to_owned() },

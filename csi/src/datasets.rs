@@ -1,5 +1,5 @@
 //! The datasets that the administrator grants to namespaces, from a YAML (or JSON) file, usually a mounted ConfigMap.
-//! It is read at each use, so a change needs no restart.
+//! The file is read at each use, so a change needs no restart.
 //!
 //! ```yaml
 //! datasets:
@@ -22,13 +22,13 @@ use tracing::{error, info};
 
 use crate::attributes::{Attributes, Selection};
 
-/// The largest file: a ConfigMap's limit.
+/// The largest file, in bytes: the limit of a ConfigMap.
 const FILE_BYTES: u64 = 1 << 20;
 
-/// Why a volume gets no dataset.
+/// Why a volume is denied its dataset.
 #[derive(Debug, thiserror::Error)]
 pub enum GrantError {
-    /// It is not granted to this pod, or does not exist.
+    /// The dataset is not granted to the pod, or does not exist.
     #[error("{0}")]
     Denied(String),
     /// The administrator's file cannot be used. Only the log says why: the pod's author may not see the file.
@@ -43,7 +43,8 @@ struct DatasetsFile {
     datasets: BTreeMap<String, Entry>,
 }
 
-/// An entry as it was written. Its values are text, so that an invalid one spoils its own entry and not the whole file.
+/// An entry as written. Its values are text, so that an invalid value affects only its own entry and not the whole
+/// file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct Entry {
@@ -93,7 +94,7 @@ impl Entry {
     }
 }
 
-/// The administrator's file; `None`: nothing is granted.
+/// The administrator's file. If it is `None`, nothing is granted.
 #[derive(Clone, Debug)]
 pub struct Datasets {
     file: Option<PathBuf>,
@@ -101,12 +102,12 @@ pub struct Datasets {
 }
 
 impl Datasets {
-    /// Does not read the file yet.
+    /// Does not read the file.
     pub fn new(file: Option<PathBuf>, rules: Rules) -> Self {
         Self { file, rules }
     }
 
-    /// The dataset that a volume is for, if its pod may have it. Blocks.
+    /// Returns the dataset of a volume, if its pod may use it. Blocks.
     pub fn resolve(&self, attributes: &Attributes) -> Result<DatasetSpec, GrantError> {
         let pod = &attributes.pod.namespace;
         if let Some(allowed) = &attributes.namespaces {
@@ -127,7 +128,7 @@ impl Datasets {
         if !attributes.inline {
             spec.cache_bytes = cache_bytes.or(spec.cache_bytes);
         } else if cache_bytes.is_some() && cache_bytes != spec.cache_bytes {
-            // All pods of a node share the dataset's cache.
+            // All pods of a node share the dataset's cache, so a pod cannot size it.
             let (asked, granted) = (cache_bytes, spec.cache_bytes);
             info!(
                 dataset = name,
@@ -222,7 +223,7 @@ mod tests {
         assert_eq!((got.placement, got.refresh), (Some(Placement::Partitioned), "24h".parse().ok()));
         resolve(FILE, &inline("open", "anyone")).expect("granted to all");
         resolve(FILE, &inline("open", "")).expect("granted to all");
-        // A namespace in front is part of the name: it neither grants nor hides anything.
+        // A namespace prefix is part of the entry's name. It does not affect grants.
         let own = resolve(FILE, &inline("team-b/imagenet", "team-b")).expect("granted");
         assert_eq!(own.source, "s3://sets/own");
         resolve(FILE, &inline("team-b/imagenet", "team-a")).expect("granted");

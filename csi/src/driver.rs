@@ -50,27 +50,27 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Config {
     /// The driver's CSI socket.
     pub endpoint: PathBuf,
-    /// The path of that socket as the kubelet sees it.
+    /// The path of that socket in the kubelet's mount namespace.
     pub kubelet_endpoint: PathBuf,
     /// The kubelet's folder, which contains the FUSE mounts and the registration socket.
     pub kubelet_dir: PathBuf,
-    /// More folders in which targets may be.
+    /// Additional folders that may contain targets.
     pub target_roots: Vec<PathBuf>,
     /// The node's name.
     pub node_id: String,
-    /// Report the node as a topology segment.
+    /// True to report the node as a topology segment.
     pub topology: bool,
-    /// The folders in which larderd's sockets may be, the preferred one first.
+    /// The folders that may contain larderd's sockets, the preferred one first.
     pub run_dirs: Vec<PathBuf>,
     /// Folders to create for larderd, such as its cache folder.
     pub daemon_dirs: Vec<PathBuf>,
-    /// The folder of records and volumes.
+    /// The folder for records and volumes.
     pub state_dir: PathBuf,
     /// The administrator's datasets file.
     pub datasets: Option<PathBuf>,
     /// The user that larderd runs as.
     pub daemon_uid: u32,
-    /// KiB that the kernel reads ahead in a file.
+    /// The kernel's read-ahead per file, in KiB.
     pub read_ahead_kib: u64,
     /// Folders that `file://` may name.
     pub file_roots: Vec<PathBuf>,
@@ -83,27 +83,24 @@ pub struct Config {
 /// The driver, open but not serving.
 #[derive(Debug)]
 pub struct Driver {
-    /// The node service.
     pub node: Arc<Node>,
-    /// The volumes.
     pub volumes: Arc<Volumes>,
-    /// The keeper's counters.
     pub counters: Arc<KeeperCounters>,
     calls: Calls,
     config: Config,
-    /// Excludes a second process from the state folder.
+    /// The lock that keeps a second process out of the state folder.
     _lock: OwnedFd,
 }
 
 impl Driver {
-    /// Creates the folders, loads the records, and starts to connect to larderd. Blocks; must be called within a
+    /// Creates the folders, loads the records, and starts connecting to larderd. Blocks. Must be called within a tokio
     /// runtime.
     pub fn open(config: Config) -> anyhow::Result<Self> {
         let rules = Rules { file_roots: config.file_roots.clone() };
         for dir in config.daemon_dirs.iter().chain(&config.run_dirs) {
             if let Err(error) = give(dir, config.daemon_uid) {
-                // The node's mounts need this process, whatever becomes of a disk. larderd goes on without a folder, or
-                // says which it needs.
+                // Only logged: the node's mounts need this process even if a disk has failed. larderd runs without the
+                // folder, or reports which folder it needs.
                 error!(%error, dir = %dir.display(), "cannot create a directory for larderd (--daemon-dir, --run-dir)");
             }
         }
@@ -134,13 +131,13 @@ impl Driver {
         Ok(Self { node, volumes, counters, calls: Calls::default(), config, _lock: lock })
     }
 
-    /// The node service, as the socket offers it.
+    /// The node service for the CSI socket.
     pub fn node_service(&self) -> NodeService {
         NodeService { node: Arc::clone(&self.node), calls: self.calls.clone() }
     }
 
-    /// Serves until `stop`, then waits for running calls. Mounts stay. Ends early if the kubelet refuses the driver, or
-    /// if a service or the keeper ends.
+    /// Serves until `stop`, then waits for running calls. Mounts stay. Returns an error if the kubelet rejects the
+    /// driver, or if a service or the keeper ends.
     pub async fn serve(self, stop: CancellationToken) -> anyhow::Result<()> {
         let (endpoint, path) = (&self.config.endpoint, self.config.kubelet_dir.join("plugins_registry"));
         let (_csi, incoming) = listen(endpoint).with_context(|| format!("listen at {}", endpoint.display()))?;
@@ -184,7 +181,7 @@ impl Driver {
             }
         };
         let outcome = tokio::select! {
-            // After a stop the services end too, which is not an error.
+            // `biased`: after a stop the services end as well, and that is not an error.
             biased;
             () = stop.cancelled() => Ok(()),
             Some(ended) = tasks.join_next() => ended.context("a service panicked").flatten()
@@ -209,7 +206,7 @@ impl Driver {
         outcome
     }
 
-    /// Waits until larderd has all connections: this process's descriptors close when it ends.
+    /// Waits until larderd has all connections, since this process's descriptors close when it exits.
     async fn hand_over(&self) {
         if !self.node.mounts.keeper.mounts().is_empty() {
             let _ = self.node.mounts.keeper.session().wait_for(|session| session.settled).await;
@@ -217,7 +214,8 @@ impl Driver {
     }
 }
 
-/// Creates a folder that larderd owns. Changes nothing if it does already: the disk may have become read-only.
+/// Creates a folder that larderd owns. Does not write if larderd owns it already, since the disk may have become
+/// read-only.
 fn give(dir: &Path, uid: u32) -> io::Result<()> {
     if std::fs::metadata(dir).is_ok_and(|found| found.is_dir() && found.uid() == uid) {
         return Ok(());
@@ -227,7 +225,7 @@ fn give(dir: &Path, uid: u32) -> io::Result<()> {
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o750))
 }
 
-/// Waits until no other process has the folder locked.
+/// Locks the folder, and waits while another process holds its lock.
 fn lock(dir: &Path) -> io::Result<OwnedFd> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let fd = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;

@@ -1,11 +1,11 @@
 //! Holds a duplicate of every FUSE connection that larderd serves, so that either process can be killed: the pods'
-//! reads pause and continue. A mount ends only when both processes die at once.
+//! reads pause and continue. A mount ends only if both processes are dead at the same time.
 //!
-//! The cast: the [`FdKeeper`] passes requests to one `thread`, which is in `session` with larderd; both share the
+//! The parts: the [`FdKeeper`] passes requests to a `thread`, which keeps a `session` with larderd. Both share the
 //! `connections` that the keeper holds.
 //!
-//! Invariants: a connection enters the map when larderd has accepted it, or when larderd handed it over. Credentials
-//! are in memory only, and those in the map are the newest.
+//! Invariants: a connection is added to the map when larderd has accepted it, or when larderd has handed it over.
+//! Credentials are kept in memory only, and the map has the newest ones.
 
 mod connection;
 mod connections;
@@ -30,7 +30,7 @@ use connections::{Connections, Reply, Request};
 pub use connections::{KeeperCounters, SessionState};
 pub use error::KeeperError;
 
-/// Requests that wait for the thread. When full, [`KeeperError::Busy`].
+/// The queue of requests to the thread. When it is full, calls fail with [`KeeperError::Busy`].
 const QUEUE: usize = 64;
 
 /// How long a caller waits for larderd's answer. larderd may have to read a manifest first.
@@ -45,8 +45,8 @@ pub struct FdKeeper {
 }
 
 impl FdKeeper {
-    /// Starts to connect to the first of these handover sockets at which somebody listens, who must be `daemon_uid` or
-    /// root.
+    /// Starts connecting to the first of these handover sockets on which a process listens. That process must run as
+    /// `daemon_uid` or root.
     pub fn start(sockets: Vec<PathBuf>, daemon_uid: u32, counters: Arc<KeeperCounters>) -> io::Result<Self> {
         let connections = Arc::new(Connections::new(sockets, daemon_uid, counters)?);
         let (requests, queue) = sync_channel(QUEUE);
@@ -60,7 +60,7 @@ impl FdKeeper {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// The state of the session with larderd, now and from now on.
+    /// A watch on the state of the session with larderd.
     pub fn session(&self) -> watch::Receiver<SessionState> {
         self.connections.subscribe()
     }
@@ -70,7 +70,7 @@ impl FdKeeper {
         self.connections.held().get(mount).cloned()
     }
 
-    /// True if the keeper holds a connection of a mount that the kernel has not ended.
+    /// True if the keeper holds the mount's connection, and the kernel has not ended it.
     pub fn is_alive(&self, mount: &MountId) -> bool {
         self.connection(mount).is_some_and(|connection| connection.is_alive())
     }
@@ -80,8 +80,8 @@ impl FdKeeper {
         self.connections.held().keys().cloned().collect()
     }
 
-    /// Gives larderd a new connection to serve, and holds it once larderd has accepted it. On failure the connection is
-    /// dropped, and so ends.
+    /// Offers larderd a new connection, and holds it once larderd has accepted it. On failure the connection is
+    /// dropped, which ends it.
     pub async fn offer(&self, connection: Connection) -> Result<(), KeeperError> {
         if !self.session().borrow().connected {
             return Err(self.connections.not_connected());
@@ -89,9 +89,9 @@ impl FdKeeper {
         self.ask(|reply| Request::Offer(Arc::new(connection), reply)).await
     }
 
-    /// Has the dataset of a mount read with these credentials from now on: here at once, for the next larderd, and by
-    /// the one that is connected. Nothing to do if the mount is not held, or if larderd has said that it uses them.
-    /// After an error, the same call tells larderd again.
+    /// Changes the credentials with which a mount's dataset is read. The keeper stores them immediately, for the next
+    /// larderd, and sends them to the connected larderd. Does nothing if the mount is not held, or if larderd has
+    /// confirmed that it uses these credentials. After an error, a repeated call sends them again.
     pub async fn renew(&self, mount: &MountId, credentials: Option<v1::Credentials>) -> Result<(), KeeperError> {
         let Some(held) = self.connection(mount).filter(|held| held.renew(&credentials)) else { return Ok(()) };
         self.ask(|reply| Request::Renew(Arc::clone(&held), reply)).await?;
@@ -99,9 +99,9 @@ impl FdKeeper {
         Ok(())
     }
 
-    /// Drops a connection, if it is held: here at once, and at larderd if that is connected. Waits for a session that
-    /// is about to begin, since larderd may just have been offered the connection. Errors concern larderd only; the
-    /// next session tells larderd that the mount has ended.
+    /// Drops a connection, if it is held. The keeper drops it immediately, and so does larderd if it is connected.
+    /// Waits for a session that is just beginning, since larderd may have been offered the connection in it. An error
+    /// means only that larderd was not informed; the next session informs it that the mount has ended.
     pub async fn forget(&self, mount: &MountId) -> Result<(), KeeperError> {
         let Some(held) = self.connections.held().remove(mount) else { return Ok(()) };
         let outcome = self.ask(|reply| Request::Forget(mount.clone(), reply)).await;

@@ -12,7 +12,7 @@ use crate::node::Node;
 /// The identity service on the wire.
 #[derive(Clone, Debug)]
 pub struct IdentityService {
-    /// The node whose readiness it reports.
+    /// The node whose readiness is reported.
     pub node: Arc<Node>,
 }
 
@@ -42,7 +42,8 @@ impl csi::identity_server::Identity for IdentityService {
         Ok(Response::new(csi::GetPluginCapabilitiesResponse { capabilities }))
     }
 
-    /// Being unready is not an error: an error would restart the plugin, which does not help while larderd is away.
+    /// Being unready is not an error: an error would restart the plugin, which does not help while larderd is not
+    /// running.
     async fn probe(&self, _: Request<csi::ProbeRequest>) -> Result<Response<csi::ProbeResponse>, Status> {
         Ok(Response::new(csi::ProbeResponse { ready: Some(self.node.is_ready()) }))
     }

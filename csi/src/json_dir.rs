@@ -1,6 +1,6 @@
-//! A folder of small JSON files. Each file is there whole or not at all, whatever dies.
+//! A folder of small JSON files. Each file is either complete or absent, even after a crash.
 //!
-//! Calls block. Different keys may be written concurrently; of two writers of one key one may fail.
+//! Calls block. Different keys may be written concurrently. If two calls write one key concurrently, one may fail.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
@@ -14,7 +14,6 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use tracing::error;
 
-/// The folder.
 #[derive(Debug)]
 pub(crate) struct JsonDir(PathBuf);
 
@@ -22,7 +21,7 @@ pub(crate) struct JsonDir(PathBuf);
 #[derive(Debug)]
 pub(crate) struct Loaded<T> {
     pub(crate) values: Vec<T>,
-    /// The files that the disk does not give; the folder itself if it cannot be listed.
+    /// The files that cannot be read, or the folder itself if it cannot be listed.
     pub(crate) unread: BTreeSet<PathBuf>,
 }
 
@@ -33,8 +32,8 @@ impl JsonDir {
         Ok(Self(path.to_owned()))
     }
 
-    /// Loads all values. A broken file is renamed, and one that cannot be read stays; both are logged, and prevent the
-    /// use of no other.
+    /// Loads all values. A corrupt file is renamed, and an unreadable file stays. Both are logged, and do not affect
+    /// other files.
     pub(crate) fn load<T: DeserializeOwned>(&self) -> Loaded<T> {
         let mut loaded = Loaded { values: Vec::new(), unread: BTreeSet::new() };
         let mut unread = |path: PathBuf, error: io::Error| {
@@ -58,7 +57,7 @@ impl JsonDir {
                     Ok(Ok(value)) => loaded.values.push(value),
                     Ok(Err(error)) => {
                         error!(path = %path.display(), %error, "set aside a corrupt record");
-                        // On a disk that is read-only it stays, and is set aside later.
+                        // On a read-only disk the rename fails; a later start renames the file.
                         let _ = fs::rename(&path, path.with_extension("broken"));
                     }
                     Err(error) => unread(path, error),
@@ -92,7 +91,7 @@ impl JsonDir {
         &self.0
     }
 
-    /// Keys are paths and names of any length; the file is named after their hash.
+    /// Keys are paths and names of any length, so the file is named by the key's hash.
     pub(crate) fn path(&self, key: &str) -> PathBuf {
         self.0.join(format!("{}.json", hex_hash(key.as_bytes())))
     }
@@ -124,8 +123,7 @@ mod tests {
         assert!(path.join("torn.broken").exists() && !path.join("half.tmp").exists());
     }
 
-    /// A folder in place of a file, or a file in place of the folder, fails as on a bad sector: with an error of the
-    /// read.
+    /// A folder in place of a file, or a file in place of the folder, causes a read error, as a bad sector does.
     #[test]
     fn what_cannot_be_read_is_named_and_all_else_is_loaded() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,12 +1,13 @@
 //! The CSI driver `csi.larder.dev`: mounts datasets into pods, and holds their FUSE connections.
 //!
-//! The cast: [`node`] publishes and unpublishes, [`mounter`] makes mounts, [`fdkeeper`] holds their connections and
-//! hands them to larderd, [`records`] remember what is published where. [`attributes`], [`secrets`] and [`datasets`]
-//! decide what a volume may ask for, [`volumes`] keep the volumes of claims, [`status`] turns errors into codes,
-//! [`driver`] runs it all.
+//! The parts: [`node`] publishes and unpublishes volumes, [`mounter`] creates mounts, [`fdkeeper`] holds their
+//! connections and hands them to larderd, and [`records`] stores the published targets. [`attributes`], [`secrets`] and
+//! [`datasets`] decide what a volume may request. [`volumes`] stores the volumes of claims, [`status`] maps errors to
+//! gRPC codes, and [`driver`] runs everything.
 //!
 //! Invariants: no secret is written to disk, logged or reported. Nothing outside the kubelet's folder is mounted on or
-//! removed. No call sends a request to a FUSE mount, so everything but a new mount works while larderd is away.
+//! removed. No call sends a request to a FUSE mount, so everything except a new mount works while larderd is not
+//! running.
 
 mod admin;
 pub mod attributes;

@@ -1,4 +1,5 @@
-//! Exclusive access: a target belongs to one call at a time, and further calls are refused; for a mount, calls queue.
+//! Exclusive access. Only one call at a time works on a target, and other calls are rejected. For a mount, calls wait
+//! in a queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,11 +9,11 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::mount_id::MountId;
 
-/// The targets on which calls work.
+/// The targets that calls are working on.
 #[derive(Debug, Default)]
 pub(crate) struct BusyTargets(Arc<Mutex<BTreeSet<PathBuf>>>);
 
-/// The right to work on a target, until it is dropped.
+/// The exclusive right to work on a target, until dropped.
 #[derive(Debug)]
 pub(crate) struct Busy {
     targets: Arc<Mutex<BTreeSet<PathBuf>>>,
@@ -20,7 +21,7 @@ pub(crate) struct Busy {
 }
 
 impl BusyTargets {
-    /// `None`: another call works on it.
+    /// Locks the target; `None` if another call is working on it.
     pub(crate) fn take(&self, path: &Path) -> Option<Busy> {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned());
         taken.then(|| Busy { targets: Arc::clone(&self.0), path: path.to_owned() })
@@ -33,7 +34,7 @@ impl Drop for Busy {
     }
 }
 
-/// One lock per mount, held while the mount is made, counted or ended. Taken after a target, never before one.
+/// One lock per mount, held while the mount is created, counted or ended. Always taken after a target's lock.
 #[derive(Debug, Default)]
 pub(crate) struct MountLocks(Mutex<BTreeMap<MountId, Arc<tokio::sync::Mutex<()>>>>);
 
@@ -42,7 +43,7 @@ impl MountLocks {
     pub(crate) async fn lock(&self, mount: &MountId) -> OwnedMutexGuard<()> {
         let lock = {
             let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            // Forget the locks that nobody holds or waits for.
+            // Remove the locks that no call holds or waits for.
             locks.retain(|_, lock| Arc::strong_count(lock) > 1);
             Arc::clone(locks.entry(mount.clone()).or_default())
         };

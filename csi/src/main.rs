@@ -137,12 +137,14 @@ impl Args {
 
 fn main() -> ExitCode {
     let config = Args::parse().into_config();
-    // New files are private unless their mode is set explicitly.
+    // New files are accessible to root only, unless their mode is set explicitly.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     larder_telemetry::program("larder-csi", Some(2), |stop| async move {
         info!(?config, "settings");
-        let driver = tokio::task::block_in_place(|| Driver::open(config))?;
-        driver.serve(stop).await
+        // A stop does not wait for another process's lock or for a disk: nothing is served yet.
+        let opening = tokio::task::spawn_blocking(|| Driver::open(config));
+        let Some(driver) = stop.run_until_cancelled(opening).await else { return Ok(()) };
+        driver??.serve(stop).await
     })
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// 1 to 64 lower-case hex digits, so it is a safe name for a folder.
+/// The name of a mount: 1 to 64 lower-case hex digits, so it is safe as a folder name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct MountId(String);
@@ -22,7 +22,6 @@ impl TryFrom<String> for MountId {
 }
 
 impl MountId {
-    /// The digits.
     pub fn as_str(&self) -> &str {
         &self.0
     }

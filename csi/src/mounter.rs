@@ -1,7 +1,7 @@
-//! Makes and ends mounts: one FUSE mount per dataset snapshot in a folder of our own, and binds of it at targets.
+//! Creates and ends mounts: one FUSE mount per dataset snapshot in a private folder, and its binds at targets.
 //!
-//! All calls block, and none sends a request to a FUSE file system: no `stat`, no `statfs`, no look-up below its root.
-//! So they work while larderd is stopped or gone. The caller holds the lock of the mount or of the target.
+//! All calls block. None sends a request to a FUSE file system: no `stat`, no `statfs`, no lookup below its root. So
+//! they work while larderd is stopped. The caller holds the lock of the mount or of the target.
 
 use std::ffi::CString;
 use std::fs::{DirBuilder, File};
@@ -25,7 +25,7 @@ use crate::target_path::{TargetError, TargetPath};
 /// How long the kernel may take to send its first request.
 const INIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The kernel requires room for the largest request, whatever it sends.
+/// The kernel requires a buffer for the largest possible request on every read.
 const REQUEST_BYTES: usize = 1 << 20;
 
 /// Longer dataset names are cut in the source of a mount.
@@ -34,17 +34,15 @@ const NAME_CHARS: usize = 64;
 /// The operation code of FUSE_INIT, in the second word of a request.
 const FUSE_INIT: u32 = 26;
 
-/// Why a mount could not be made or ended.
+/// Why a mount could not be created or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum MounterError {
-    /// The kernel refused.
+    /// A system call failed.
     #[error("{what} {path}: {source}")]
     Io {
         /// The failed step.
         what: &'static str,
-        /// The path.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
     /// The kernel sent no INIT request.
@@ -91,14 +89,15 @@ pub struct Mounter {
 pub struct Begun {
     /// The device from which its requests are read.
     pub fd: OwnedFd,
-    /// Where larderd keeps the requests that it has taken and not answered.
+    /// The shared memory in which larderd keeps requests that it has read and not answered.
     pub memory: OwnedFd,
     /// The kernel's first request.
     pub init: Vec<u8>,
 }
 
 impl Mounter {
-    /// FUSE mounts go into `dir`, which is created if missing; a process of `daemon_uid` will answer their requests.
+    /// Creates FUSE mounts in `dir`, which is created if missing. A process of user `daemon_uid` will answer their
+    /// requests.
     pub fn new(dir: &Path, daemon_uid: u32, read_ahead_kib: u64) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o750).create(dir)?;
         Ok(Self { dir: dir.canonicalize()?, daemon_uid, read_ahead_kib })
@@ -125,7 +124,8 @@ impl Mounter {
         Ok(names.into_iter().flatten().filter_map(|name| MountId::try_from(name).ok()).collect())
     }
 
-    /// Mounts, and reads the kernel's first request. The mount ends with the last descriptor of its connection.
+    /// Creates the mount, and reads the kernel's first request. The mount's connection ends when its last descriptor
+    /// closes.
     pub fn begin(&self, mount: &MountId, dataset: &str) -> Result<Begun, MounterError> {
         let path = self.path(mount);
         let failed = |what, source| MounterError::Io { what, path: path.clone(), source };
@@ -161,8 +161,9 @@ impl Mounter {
         }
     }
 
-    /// Raises the kernel's read-ahead above 128 KiB, the size of the requests into which it otherwise cuts every file.
-    /// Called after the INIT request was answered, since the answer sets the read-ahead too. Only logs a failure.
+    /// Raises the kernel's read-ahead above the default of 128 KiB, which would otherwise limit the size of read
+    /// requests. Call it after the INIT request was answered, since the answer also sets the read-ahead. Only logs a
+    /// failure.
     pub fn raise_read_ahead(&self, mount: &MountId) {
         let Ok(Some(Device { major, minor })) = self.device(mount) else { return };
         let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
@@ -193,8 +194,8 @@ impl Mounter {
         let parent =
             target.open_parent()?.ok_or_else(|| TargetError::NoParent { path: target.as_path().to_owned() })?;
         let folder = target.make(&parent)?;
-        // The descriptor stays on the mount that it was opened on, so the mount that is checked is the one that is
-        // cloned.
+        // A descriptor refers to the mount that it was opened on, so the mount that is checked is also the mount that
+        // is cloned.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(&path, flags, Mode::empty()).map_err(|errno| failed("open", errno))?;
         let id = mount_of(&root).map_err(|source| MounterError::Io { what: "look at", path: path.clone(), source })?;
@@ -214,7 +215,7 @@ impl Mounter {
         Ok(())
     }
 
-    /// Finds what is mounted at `target`. If nothing is mounted there, anything but a folder is an error.
+    /// Finds the mount at `target`. If nothing is mounted, the target must be a folder or missing.
     pub fn look(&self, target: &TargetPath) -> Result<Found, TargetError> {
         let Some(parent) = target.open_parent()? else { return Ok(Found::Nothing) };
         let entry = mounted_at(parent.target_in_mountinfo()).map_err(|source| TargetError::Io {
@@ -232,8 +233,8 @@ impl Mounter {
         })
     }
 
-    /// Unmounts our mounts at `target`, and removes its folder. Idempotent. A foreign mount and a folder that is not
-    /// empty are errors, and stay.
+    /// Unmounts our mounts at `target`, and removes its folder. Idempotent. A foreign mount or a folder with content is
+    /// an error, and stays.
     pub fn unbind(&self, target: &TargetPath) -> Result<(), TargetError> {
         let Some(parent) = target.open_parent()? else { return Ok(()) };
         loop {
@@ -280,7 +281,7 @@ fn unmount(path: &Path) -> Result<(), Errno> {
 fn mount_of(fd: &OwnedFd) -> io::Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
     let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
-    id.ok_or_else(|| io::Error::other("/proc/self/fdinfo names no mount of a descriptor"))
+    id.ok_or_else(|| io::Error::other("/proc/self/fdinfo has no mount ID for a descriptor"))
 }
 
 fn read_init(fd: &OwnedFd) -> Result<Vec<u8>, &'static str> {

@@ -1,8 +1,10 @@
-//! The node service: publishes a volume at a target, removes it again, reports its usage.
+//! The node service: publishes a volume at a target, unpublishes it, and reports its usage.
 //!
-//! The cast: [`Datasets`] decides what a pod may have, larderd ([`Daemon`]) prepares it, [`Mounts`] mounts it.
+//! The parts: [`Datasets`] decides which dataset a pod may use, larderd ([`Daemon`]) prepares it, and [`Mounts`] mounts
+//! it.
 //!
-//! After each new session with larderd a sweep restores the invariants of [`Mounts`], whatever was killed when.
+//! After each new session with larderd, a sweep restores the invariants of [`Mounts`], even if a process was killed
+//! between two steps.
 
 mod error;
 mod mounts;
@@ -41,27 +43,25 @@ pub struct Node {
     pub node_id: String,
     /// Report the node as a topology segment.
     pub topology: bool,
-    /// The folders in which targets may be.
+    /// The folders that may contain targets.
     pub roots: TargetRoots,
-    /// The values that attributes may have.
+    /// The allowed values of attributes.
     pub rules: Rules,
-    /// The datasets that pods may have.
+    /// The datasets that pods may use.
     pub datasets: Datasets,
-    /// larderd.
     pub daemon: Daemon,
-    /// The mounts.
     pub mounts: Arc<Mounts>,
-    /// The first sweep is done: it is known which connections are alive.
+    /// True after the first sweep, when it is known which connections are alive.
     pub(crate) swept: AtomicBool,
 }
 
 impl Node {
-    /// True if a publish can succeed: larderd is connected, and what was left behind is cleaned up.
+    /// True if a publish can succeed: larderd is connected, and the first sweep is done.
     pub fn is_ready(&self) -> bool {
         self.swept.load(Ordering::Acquire) && self.mounts.keeper.session().borrow().connected
     }
 
-    /// Sweeps after each new session with larderd, as long as the process runs.
+    /// Sweeps after each new session with larderd. Never returns.
     pub async fn keep_clean(self: Arc<Self>) {
         let mut session = self.mounts.keeper.session();
         let mut last = 0;
@@ -116,28 +116,29 @@ impl Node {
             credentials.variables.insert(OWNER.to_owned(), owner.clone());
         }
         if inline && dataset.credentials.is_some() {
-            // A pod author's key may see less than others: it renews no listing for them.
+            // A pod author's key may see fewer files, so it must not refresh a listing that other pods use.
             dataset.refresh.clear();
         }
         let prepared = self.daemon.prepare(dataset.clone()).await?;
         if !self.is_ready() {
             return Err(PublishError::NotReady);
         }
-        // A later larderd must serve the snapshot that was found now.
+        // A restarted larderd must serve the snapshot that was found now.
         dataset.snapshot = prepared.snapshot;
         dataset.refresh.clear();
 
-        // A call that was killed half-way, a mount whose connection has died, or a lost state folder left these.
+        // Leftovers of a killed call, of a dead connection, or of a lost state folder.
         match &before {
             Some(before) => self.mounts.withdraw(&target, before, &busy).await?,
             None if found != Found::Nothing => self.mounts.unbind(&target).await.map_err(UnpublishError::Target)?,
             None => {}
         }
-        // After the step above, which may have ended the mount.
+        // Decided after the step above, since that may have ended the mount.
         let right = match (inline, dataset.credentials.is_some()) {
             (true, true) => self.check_own_credentials(&mut dataset, &prepared.mount).await?,
             (true, false) => Right::Make,
-            // Without credentials, it has no mount of its own, and that of all is the administrator's.
+            // A tenant's volume without credentials shares the common mount, which belongs to the administrator, so it
+            // must not change that mount's credentials.
             (false, false) if owner.is_some() => Right::Make,
             (false, _) => Right::Renew,
         };
@@ -154,9 +155,9 @@ impl Node {
         self.mounts.place(&target, record, &prepared.name, dataset, right, &busy).await
     }
 
-    /// Takes a pod author's credentials out of `dataset`: they have proved that the pod may read it, and are not used
-    /// for anything else. A mount that exists is read as before. A new one is read with larderd's own credentials, so
-    /// it may be made only if these can read the dataset.
+    /// Removes a pod author's credentials from `dataset`: they have proved that the pod may read it, and are not used
+    /// for anything else. An existing mount keeps its credentials. A new mount uses larderd's own credentials, so it
+    /// may be created only if these can read the dataset.
     async fn check_own_credentials(&self, dataset: &mut v1::Dataset, mount: &MountId) -> Result<Right, PublishError> {
         dataset.credentials = None;
         if self.mounts.keeper.is_alive(mount) {

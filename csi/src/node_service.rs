@@ -10,7 +10,7 @@ use tracing::info_span;
 use crate::calls::Calls;
 use crate::node::Node;
 
-/// The key of the one topology segment, reported if the administrator wants it.
+/// The key of the only topology segment, which is reported with `--topology`.
 pub const TOPOLOGY_KEY: &str = "topology.larder.dev/node";
 
 /// The node service on the wire.
@@ -73,7 +73,8 @@ impl csi::node_server::Node for NodeService {
         _: Request<csi::NodeGetInfoRequest>,
     ) -> Result<Response<csi::NodeGetInfoResponse>, Status> {
         let node_id = self.node.node_id.clone();
-        // Cached data is a reason to prefer a node, not a condition: a segment would bind volumes to their nodes.
+        // By default no segment is reported: it would bind volumes to nodes, but cached data is a preference and not a
+        // requirement.
         let accessible_topology =
             self.node.topology.then(|| csi::Topology { segments: [(TOPOLOGY_KEY.to_owned(), node_id.clone())].into() });
         Ok(Response::new(csi::NodeGetInfoResponse { node_id, max_volumes_per_node: 0, accessible_topology }))

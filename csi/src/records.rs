@@ -1,9 +1,9 @@
-//! The published targets: one small file for each, written before the bind and removed after the bind is gone. So no
-//! mount is ever without a record, whatever dies.
+//! The published targets, each in a small file. The file is written before the bind is created, and removed after the
+//! bind was removed, so that every mount has a record even if a process is killed between steps.
 //!
-//! A file that cannot be removed from a failing disk keeps no pod: its target counts as gone, and a sweep removes the
-//! file later, of this process or of the next one. A file that cannot be read may name any mount, so none is unused
-//! until it is gone.
+//! A file that cannot be removed from a failing disk does not block its pod: the target counts as removed, and a later
+//! sweep of this process or the next one removes the file. A file that cannot be read may name any mount, so no mount
+//! counts as unused while such a file exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -23,13 +23,13 @@ pub struct Record {
     pub volume_id: String,
     /// The path at which it is published.
     pub target: PathBuf,
-    /// The mount that is bound there.
+    /// The mount that is bound at the target.
     pub mount: MountId,
     /// A hash of the call's arguments, to distinguish a repeated call from a different one.
     pub arguments: String,
-    /// Files of the dataset.
+    /// The number of files in the dataset.
     pub files: u64,
-    /// Bytes of the dataset.
+    /// The size of the dataset.
     pub bytes: u64,
     /// The pod's namespace, if the kubelet reported it.
     pub pod_namespace: String,
@@ -48,14 +48,14 @@ pub struct Records {
 #[derive(Debug, Default)]
 struct Known {
     by_target: BTreeMap<PathBuf, Record>,
-    /// Files that cannot be read; the folder if it cannot be listed.
+    /// Files that cannot be read, or the folder if it cannot be listed.
     unread: BTreeSet<PathBuf>,
-    /// Targets that are gone and whose files could not be removed.
+    /// Removed targets whose files could not be removed.
     left: BTreeSet<PathBuf>,
 }
 
 impl Records {
-    /// Loads them from `dir`, which is created if missing.
+    /// Loads the records from `dir`, which is created if missing.
     pub fn open(dir: &Path) -> io::Result<Self> {
         let dir = JsonDir::open(dir)?;
         let loaded = dir.load::<Record>();
@@ -78,7 +78,7 @@ impl Records {
         self.lock().by_target.values().cloned().collect()
     }
 
-    /// True if a target other than `but` has `mount`, or may have it: a record cannot be read.
+    /// True if a target other than `but` uses `mount`, or may use it because a record cannot be read.
     pub fn uses(&self, mount: &MountId, but: Option<&Path>) -> bool {
         let known = self.lock();
         let names = |record: &Record| record.mount == *mount && Some(record.target.as_path()) != but;
@@ -95,7 +95,8 @@ impl Records {
         Ok(())
     }
 
-    /// Removes the record of `target`, if there is one. If the disk keeps the file, it is [`left`](Self::left).
+    /// Removes the record of `target`, if there is one. If the file cannot be removed, [`left`](Self::left) returns the
+    /// target.
     pub fn remove(&self, target: &Path) {
         let file = self.dir.path(&key(target));
         let is_known = {
@@ -124,7 +125,7 @@ impl Records {
         }
     }
 
-    /// The targets that are gone and whose files could not be removed. A caller that works on one removes it again.
+    /// The removed targets whose files could not be removed. A caller that works on such a target retries the removal.
     pub fn left(&self) -> Vec<PathBuf> {
         self.lock().left.iter().cloned().collect()
     }
@@ -151,7 +152,7 @@ mod tests {
         }
     }
 
-    /// A folder in the place of a file can be neither read nor removed as one.
+    /// A folder in place of the file can be neither read nor removed as a file, as on a failing disk.
     #[test]
     fn a_record_that_the_disk_keeps_is_gone_and_removed_later() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,8 +1,8 @@
-//! A volume's Secret, checked: the credentials that read its origin, and the token that gives its blocks to other
-//! nodes.
+//! Checks a volume's Secret: the credentials that read its origin, and the token with which nodes share its blocks.
 //!
-//! Invariants: no error contains a value. Whoever has written a Secret says who reads, and neither from where, nor that
-//! the machine's identity reads: for stores that a Secret has no keys for, its credentials send none.
+//! Invariants: no error contains a value. The author of a Secret chooses the identity that reads, but cannot choose the
+//! server, and cannot select the machine's own identity: to stores for which the Secret has no keys, requests are sent
+//! without credentials.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use larder_dataset::environment::PEER_TOKEN;
 
 use crate::attributes::{AttributeError, printable};
 
-/// The keys that a Secret may have, and the variables that they stand for.
+/// The keys that a Secret may have, and the variables that they set.
 const SECRETS: [(&str, &str); 11] = [
     ("AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY_ID"),
     ("AWS_SECRET_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY"),
@@ -27,7 +27,7 @@ const SECRETS: [(&str, &str); 11] = [
     (PEER_TOKEN, PEER_TOKEN),
 ];
 
-/// Variables that are useless without another.
+/// Variables that require another variable.
 const NEEDS: [(&str, &str); 5] = [
     ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
     ("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"),
@@ -36,16 +36,16 @@ const NEEDS: [(&str, &str); 5] = [
     ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_ACCOUNT_NAME"),
 ];
 
-/// The keys that read a kind of store.
+/// The keys for a kind of store.
 struct Keys {
-    /// How the URLs of the store begin.
+    /// The prefix of the store's URLs.
     scheme: &'static str,
-    /// One of these variables is enough, with the others that it requires.
+    /// One of these variables is enough, together with the variables that it requires.
     any: &'static [&'static str],
-    /// The same for people.
+    /// The keys as text for error messages.
     words: &'static str,
-    /// The variable that has requests sent without credentials. Without it, the store's client would look for an
-    /// identity of the machine.
+    /// The variable that makes requests unsigned. Without it, the store's client would look for the machine's own
+    /// identity.
     unsigned: &'static str,
 }
 
@@ -76,8 +76,8 @@ impl Keys {
     }
 }
 
-/// Checks that a Secret has the keys that the origin of `spec` requires; `must`: it cannot have none at all. A manifest
-/// elsewhere may describe an origin of another kind, which is then read without credentials.
+/// Checks that a Secret has the keys that the origin of `spec` requires. With `must`, an empty Secret is an error as
+/// well. A manifest at another store may describe an origin of another kind, which is then read without credentials.
 pub fn check_keys(given: Option<&Credentials>, spec: &DatasetSpec, must: bool) -> Result<(), AttributeError> {
     let keys = KEYS.iter().find(|keys| spec.source.starts_with(keys.scheme));
     match (given, keys) {
@@ -95,8 +95,8 @@ pub fn check_keys(given: Option<&Credentials>, spec: &DatasetSpec, must: bool) -
     }
 }
 
-/// Reads the node-publish secrets; `inline`: a pod author wrote them. `None`: there are none, and larderd uses its own
-/// identity.
+/// Parses the node-publish secrets. `inline` is true if a pod author wrote them. Returns `None` if there are none;
+/// larderd then uses its own identity.
 pub fn credentials(secrets: &HashMap<String, String>, inline: bool) -> Result<Option<Credentials>, AttributeError> {
     let mut variables = HashMap::new();
     for (key, value) in secrets {
@@ -105,7 +105,7 @@ pub fn credentials(secrets: &HashMap<String, String>, inline: bool) -> Result<Op
             let known: Vec<_> = SECRETS.iter().map(|(known, _)| *known).collect();
             return Err(secret(format!("is unknown; known are {}", known.join(", "))));
         };
-        // The token is the administrator's: a pod author could only shut other nodes out with one.
+        // Only the administrator sets the token: a pod author's token could only exclude other nodes.
         if *variable == PEER_TOKEN && inline {
             return Err(secret(
                 "is not for inline volumes: these use larderd's own token, from the Secret larder-origin".to_owned(),
@@ -119,7 +119,7 @@ pub fn credentials(secrets: &HashMap<String, String>, inline: bool) -> Result<Op
         if *variable == "GOOGLE_SERVICE_ACCOUNT_KEY" {
             check_service_account(value).map_err(|what| secret(what.to_owned()))?;
         }
-        // The account is a part of the server's name.
+        // The account name becomes part of the server's host name, so it must not contain other characters.
         if *variable == "AZURE_STORAGE_ACCOUNT_NAME" && !is_account_name(value) {
             return Err(secret(
                 "is not the name of a storage account: 3 to 24 lower-case letters and digits".to_owned(),
@@ -135,7 +135,7 @@ pub fn credentials(secrets: &HashMap<String, String>, inline: bool) -> Result<Op
             return needs(has, &format!("requires {other}"));
         }
     }
-    // A token alone would be an identity that may read nothing.
+    // A token without keys would be an identity that cannot read anything.
     if variables.len() == 1 && variables.contains_key(PEER_TOKEN) {
         return needs(
             PEER_TOKEN,
@@ -155,8 +155,8 @@ pub fn credentials(secrets: &HashMap<String, String>, inline: bool) -> Result<Op
     Ok(Some(given))
 }
 
-/// Refuses a service account's key that decides which server is asked, or that nobody asks for a token. The client reads
-/// a key that is a list as well, in which fields have no names.
+/// Rejects a service account key that chooses the server, or that disables authentication. The key must be a JSON
+/// object: the client also accepts a JSON list, in which fields have no names and could not be checked.
 fn check_service_account(key: &str) -> Result<(), &'static str> {
     let fields = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(key)
         .map_err(|_| "is not the key of a service account as Google writes it: a JSON object")?;
@@ -166,7 +166,7 @@ fn check_service_account(key: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// True for a name that Azure gives an account.
+/// True for a valid Azure storage account name.
 fn is_account_name(name: &str) -> bool {
     (3..=24).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
 }
@@ -252,7 +252,7 @@ mod tests {
             for bad in bad {
                 let error = check_keys(bad.as_ref(), &spec, false).expect_err(source).to_string();
                 assert!(error.contains(words) && !error.contains("hunter2"), "{error}");
-                // Nor does a manifest that describes an origin of another kind.
+                // A manifest that describes an origin of another kind does not lead to the machine's identity either.
                 let unsigned = match &source[..2] {
                     "s3" => "AWS_SKIP_SIGNATURE",
                     "gs" => "GOOGLE_SKIP_SIGNATURE",

@@ -1,7 +1,7 @@
-//! The one table from our errors to the codes that a caller sees.
+//! The only mapping from our errors to the gRPC codes that a caller sees.
 //!
-//! A caller's mistake never becomes a code that invites a retry. A temporary condition is `UNAVAILABLE`. A condition
-//! that a person must look at is `INTERNAL`.
+//! A caller's mistake never gets a code that invites a retry. A temporary condition is `UNAVAILABLE`. A condition that
+//! needs an administrator is `INTERNAL`.
 
 use tonic::{Code, Status};
 
@@ -61,7 +61,7 @@ fn daemon(error: &DaemonError) -> Code {
         DaemonError::Silent { .. } | DaemonError::Importing { .. } => Code::Unavailable,
         DaemonError::Malformed(_) => Code::Internal,
         DaemonError::Refused { code, .. } => match code {
-            // The codes that its proto promises mean the same here.
+            // The codes that larderd's proto documents are passed through, since they mean the same here.
             Code::InvalidArgument
             | Code::NotFound
             | Code::PermissionDenied

@@ -1,5 +1,5 @@
-//! The path at which a volume is published. It comes from outside, so it is resolved below the kubelet's folder without
-//! following a symbolic link, and used by descriptor: the folder that is checked is the one that is mounted on.
+//! The path at which a volume is published. It is untrusted, so it is resolved below the kubelet's folder without
+//! following symbolic links. It is used by descriptor, so that the folder that was checked is also the mount point.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -12,15 +12,15 @@ use rustix::io::Errno;
 /// Why a target cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    /// A kubelet does not send such a path.
+    /// The path is not one that a kubelet sends.
     #[error("target path: {0}")]
     Invalid(&'static str),
-    /// The target or a folder above it is something else.
+    /// The target or one of its parents is not a folder.
     #[error("target path {path}: {what}")]
     NotAFolder {
         /// The target.
         path: PathBuf,
-        /// The file system that is there.
+        /// What was found instead.
         what: &'static str,
     },
     /// The folder above the target is missing.
@@ -29,15 +29,15 @@ pub enum TargetError {
         /// The target.
         path: PathBuf,
     },
-    /// A foreign mount is there.
-    #[error("target path {path}: a mount of type {fs_type} is there that Larder did not make; unmount it first")]
+    /// A mount that Larder did not create is at the target.
+    #[error("target path {path}: Larder did not create the mount of type {fs_type} there; unmount it first")]
     Foreign {
         /// The target.
         path: PathBuf,
-        /// Its file system.
+        /// The file system type of that mount.
         fs_type: String,
     },
-    /// The kernel refused.
+    /// A system call failed.
     #[error("{what} {path}: {source}")]
     Io {
         /// The failed step.
@@ -49,17 +49,17 @@ pub enum TargetError {
     },
 }
 
-/// The folders in which targets may be.
+/// The folders that may contain targets.
 #[derive(Clone, Debug)]
 pub struct TargetRoots(Vec<PathBuf>);
 
 impl TargetRoots {
-    /// Absolute folders.
+    /// The folders must be absolute paths.
     pub fn new(roots: Vec<PathBuf>) -> Self {
         Self(roots)
     }
 
-    /// Reads a target path, without any I/O.
+    /// Parses a target path, without I/O.
     pub fn parse(&self, text: &str) -> Result<TargetPath, TargetError> {
         if text.len() > 4000 || text.contains('\0') {
             return Err(TargetError::Invalid("is too long or contains a NUL byte"));
@@ -85,7 +85,7 @@ impl TargetRoots {
     }
 }
 
-/// A checked path.
+/// A target path that is below one of the roots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetPath {
     root: PathBuf,
@@ -101,7 +101,7 @@ impl TargetPath {
         &self.path
     }
 
-    /// Opens the folder above the target; `None` if it is gone.
+    /// Opens the folder above the target; `None` if it does not exist.
     pub fn open_parent(&self) -> Result<Option<Parent>, TargetError> {
         let failed = |errno| self.io("open the folder above", errno);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -114,15 +114,15 @@ impl TargetPath {
         let mut tries = 0;
         let fd = loop {
             match rustix::fs::openat2(&root, parent, flags, Mode::empty(), resolve) {
-                // A folder was renamed meanwhile.
+                // A folder on the path was renamed during the resolution, so try again.
                 Err(Errno::AGAIN) if tries < 100 => tries += 1,
                 Err(Errno::NOENT) => return Ok(None),
-                Err(Errno::LOOP) => return Err(self.not_a_folder("a symbolic link is on the way")),
-                Err(Errno::NOTDIR) => return Err(self.not_a_folder("a file is on the way")),
+                Err(Errno::LOOP) => return Err(self.not_a_folder("a symbolic link is on the path")),
+                Err(Errno::NOTDIR) => return Err(self.not_a_folder("a file is on the path")),
                 opened => break opened.map_err(failed)?,
             }
         };
-        // Mountinfo has the resolved path; the root may be a link.
+        // Mountinfo has resolved paths, and the root may be a symbolic link.
         let real = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
             .map_err(|source| TargetError::Io { what: "resolve", path: self.path.clone(), source })?
             .join(&self.name);
@@ -138,9 +138,11 @@ impl TargetPath {
         self.open(parent)?.ok_or_else(|| self.io("open the folder", Errno::NOENT))
     }
 
-    /// Opens the target's folder; `None` if it is missing. Anything but a folder is an error, and so is a mount on it.
+    /// Opens the target's folder; `None` if it is missing. Any other kind of file is an error, and so is a mount on the
+    /// folder.
     pub fn open(&self, parent: &Parent) -> Result<Option<OwnedFd>, TargetError> {
-        // O_PATH with O_NOFOLLOW opens a link itself. NO_XDEV refuses a mount that was made since the last check.
+        // O_PATH with O_NOFOLLOW opens a link itself, which the check below then rejects. NO_XDEV rejects a mount that
+        // was created since the last check.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         let fd = match rustix::fs::openat2(parent, &self.name, flags, Mode::empty(), resolve) {
@@ -155,7 +157,7 @@ impl TargetPath {
         }
     }
 
-    /// Removes the target's folder, if it exists. A folder that is not empty stays, and is an error.
+    /// Removes the target's folder, if it exists. A folder with content is an error, and stays.
     pub fn remove(&self, parent: &Parent) -> Result<(), TargetError> {
         match rustix::fs::unlinkat(parent, &self.name, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -197,7 +199,7 @@ impl Parent {
         &self.real
     }
 
-    /// A path to `name` that is valid as long as `self` lives, for calls that take no descriptor.
+    /// A path to `name` for system calls that take no descriptor. Valid while `self` exists.
     pub fn path_to(&self, name: &OsStr) -> PathBuf {
         Path::new("/proc/self/fd").join(self.fd.as_raw_fd().to_string()).join(name)
     }
@@ -235,9 +237,12 @@ mod tests {
             let parent = target.open_parent()?.expect("a parent");
             target.make(&parent).map(drop)
         };
-        for (path, words) in
-            [("way/x", "link is on the way"), ("end", "symbolic link"), ("file", "is a file"), ("file/x", "on the way")]
-        {
+        for (path, words) in [
+            ("way/x", "link is on the path"),
+            ("end", "symbolic link"),
+            ("file", "is a file"),
+            ("file/x", "on the path"),
+        ] {
             let error = open(path).expect_err(path).to_string();
             assert!(error.contains(words), "{path}: {error}");
         }

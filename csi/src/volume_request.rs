@@ -9,10 +9,10 @@ use larder_csi_api::csi::volume_capability::access_mode::Mode;
 use crate::attributes::{AttributeError, printable};
 use crate::json_dir::hex_hash;
 
-/// The longest id of a volume. CSI says 128; the kubelet creates some of 68.
+/// The longest volume ID. It is generous: CSI allows 128 bytes, and the kubelet creates IDs of 68.
 const ID_BYTES: usize = 256;
 
-/// Mount flags that the mount has anyway.
+/// Mount flags that are accepted because every mount has them anyway.
 const HARMLESS_FLAGS: [&str; 5] = ["ro", "noatime", "nodiratime", "nodev", "nosuid"];
 
 /// Checks the id of a volume.
@@ -26,8 +26,8 @@ pub fn check_volume_id(id: &str) -> Result<(), AttributeError> {
     Ok(())
 }
 
-/// Checks how a volume is to be accessed: it must be as a folder. Every access mode is accepted, and the mount is
-/// read-only in each.
+/// Checks the volume capability: it must request a file system mount. Every access mode is accepted, and the mount is
+/// always read-only.
 pub fn check_capability(capability: Option<&csi::VolumeCapability>) -> Result<(), AttributeError> {
     let refuse = |what: &str| Err(AttributeError::field("volume_capability", what));
     let Some(capability) = capability else { return refuse("is missing") };
@@ -60,8 +60,8 @@ pub fn check_capability(capability: Option<&csi::VolumeCapability>) -> Result<()
     Ok(())
 }
 
-/// A hash of everything that makes two publish calls the same. Service account tokens are left out: they are secret,
-/// and change with time.
+/// A hash of all arguments that must be equal in a repeated publish call. Service account tokens are left out, since
+/// they are secret and change over time.
 pub fn arguments_hash(request: &csi::NodePublishVolumeRequest) -> String {
     let context: BTreeMap<_, _> =
         request.volume_context.iter().filter(|(key, _)| !key.ends_with("serviceAccount.tokens")).collect();

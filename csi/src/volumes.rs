@@ -1,5 +1,5 @@
-//! The volumes of claims of a StorageClass. A volume is a name and its attributes, in a small file. It has no bytes of
-//! its own, so creating and deleting one touches no dataset.
+//! The volumes that claims of a StorageClass create. A volume is a name with attributes, stored in a small file. It has
+//! no data of its own, so creating or deleting a volume does not affect the dataset.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -15,7 +15,7 @@ use crate::attributes::{AttributeError, Attributes, own_keys};
 use crate::json_dir::{JsonDir, hex_hash};
 use crate::volume_request::{check_capability, check_volume_id};
 
-/// The longest id that CSI wants to see.
+/// The longest volume ID that CSI recommends.
 const ID_BYTES: usize = 128;
 
 /// Why a volume could not be created, deleted or listed.
@@ -27,19 +27,19 @@ pub enum VolumeError {
     /// The requested size is impossible.
     #[error("capacity_range {0}")]
     Size(&'static str),
-    /// It exists with other properties.
+    /// A volume of this name exists with other properties.
     #[error("a volume named {name} exists with another size or other parameters")]
     Exists {
         /// Its name.
         name: String,
     },
-    /// It does not exist.
+    /// The volume does not exist.
     #[error("volume {id} does not exist")]
     Unknown {
         /// The id.
         id: String,
     },
-    /// The list cannot continue there.
+    /// The list cannot continue at this token.
     #[error("starting_token does not come from an earlier response")]
     Token,
     /// The disk failed.
@@ -47,14 +47,15 @@ pub enum VolumeError {
     Disk(#[source] io::Error),
 }
 
-/// A volume, as it is stored.
+/// A volume in its stored form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Volume {
     id: String,
     name: String,
     capacity_bytes: i64,
     parameters: BTreeMap<String, String>,
-    /// Volumes are listed in the order of their creation, so that a list can continue whatever is deleted meanwhile.
+    /// Volumes are listed in the order of their creation, so that a paged list can continue even if volumes are deleted
+    /// between pages.
     number: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Lookups in a manifest of a million files, as for LOOKUP, GETATTR and READDIRPLUS.
+//! Look-ups in a manifest of a million files, as LOOKUP, GETATTR and READDIRPLUS make them.
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot start may panic")]
 
 use std::hint::black_box;
@@ -7,7 +7,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use larder_dataset::manifest::PlainFile;
 use larder_dataset::{DirIndex, Entry, FileIndex, Manifest, ManifestBuilder, NameRules, VersionTag};
 
-/// Files in the big folder, and in all other folders together.
+/// Files in the large folder, and in all other folders together.
 const FILES: u32 = 500_000;
 /// Files in each of the other folders.
 const FILES_IN_A_FOLDER: u32 = 1000;
@@ -26,8 +26,8 @@ fn manifest() -> Manifest<Vec<u8>> {
     Manifest::open(builder.finish("bench", "s3://bench/train", 0).unwrap().to_bytes()).unwrap()
 }
 
-/// Numbers below `below`, equally likely, without the cost of a generator; the multiplier is odd, so none repeats
-/// early.
+/// Uniformly distributed numbers below `below`, without the cost of a generator. The multiplier is odd, so no number
+/// repeats early.
 fn scattered(below: u32) -> impl FnMut() -> u32 {
     let mut state = 0_u32;
     move || {

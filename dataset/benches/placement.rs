@@ -1,4 +1,4 @@
-//! Finding the owners of a block, as each miss does.
+//! Finds the owners of a block, as each miss does.
 
 use std::hint::black_box;
 use std::num::NonZeroU8;

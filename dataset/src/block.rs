@@ -1,9 +1,9 @@
 //! Blocks: the unit of caching. A file of up to 4 MiB is one block; a larger one is split every 4 MiB.
 //!
 //! Blocks are numbered through the whole snapshot in file order, so that a flat table indexed by [`BlockIndex`] can
-//! hold the place of each. An empty file has no block.
+//! store a value for each block. An empty file has no block.
 
-/// The most bytes a block holds.
+/// The most bytes that a block has.
 pub const BLOCK_BYTES: u64 = 4 << 20;
 
 /// The number of a block within its snapshot, counted over all files in manifest order.
@@ -24,9 +24,9 @@ pub const fn block_count(size: u64) -> u64 {
 /// A range of bytes of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRange {
-    /// Which block of the snapshot.
+    /// The block's number within its snapshot.
     pub block: BlockIndex,
-    /// First byte, counted from the start of the block.
+    /// The first byte of the range, counted from the start of the block.
     pub start: u32,
     /// Length in bytes, at least 1.
     pub len: u32,
@@ -39,40 +39,40 @@ impl BlockRange {
     }
 }
 
-/// The part of a read that falls into one block.
+/// The part of a read that lies in one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockPart {
-    /// Which block of the snapshot.
+    /// The block's number within its snapshot.
     pub block: BlockIndex,
-    /// Where the block starts in its file, in bytes.
+    /// The offset of the block in its file, in bytes.
     pub file_offset: u64,
     /// Length of the whole block in bytes.
     pub block_len: u32,
-    /// First byte of the part, counted from the start of the block.
+    /// The first byte of the part, counted from the start of the block.
     pub start: u32,
     /// Length of the part in bytes.
     pub len: u32,
 }
 
 impl BlockPart {
-    /// The bytes of this part.
+    /// The part as a range of its block.
     pub const fn range(&self) -> BlockRange {
         BlockRange { block: self.block, start: self.start, len: self.len }
     }
 
-    /// All bytes of the block that this part belongs to.
+    /// The range of the whole block.
     pub const fn whole_block(&self) -> BlockRange {
         BlockRange { block: self.block, start: 0, len: self.block_len }
     }
 
-    /// True if this part reaches the last byte of its block.
+    /// True if the part includes the last byte of its block.
     pub const fn reaches_end(&self) -> bool {
         self.start + self.len == self.block_len
     }
 }
 
 /// Splits a read of `len` bytes at `offset` into its parts, for a file of `size` bytes whose first block is
-/// `first_block`. Bytes beyond the end of the file are left out.
+/// `first_block`. Ignores bytes beyond the end of the file.
 ///
 /// ```
 /// use larder_dataset::block::{BLOCK_BYTES, BlockIndex, parts};
@@ -97,7 +97,8 @@ pub fn parts(first_block: BlockIndex, size: u64, offset: u64, len: u64) -> impl 
         let len = (end - at).min(block_len - start);
         at += len;
         Some(BlockPart {
-            // The builder and the decoder of a manifest both check that it has at most u32::MAX blocks.
+            // The cast cannot truncate: builder and decoder of a manifest both check that it has at most u32::MAX
+            // blocks.
             block: BlockIndex(first_block.0 + nth as u32),
             file_offset,
             block_len: block_len as u32,

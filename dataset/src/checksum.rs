@@ -1,25 +1,26 @@
 //! CRC32C, the checksum of everything that Larder stores and packs.
 //!
-//! Every byte that a reader gets from the cache's disk is checksummed first. Over bytes in the CPU's cache, carry-less
-//! multiplication over wide vectors is four times as fast as the CPU's CRC instruction; over bytes fresh from the disk,
-//! memory is the limit.
+//! Every byte that a reader gets from the cache's disk is checksummed first. For bytes in the CPU's cache, carry-less
+//! multiplication over wide vectors is four times as fast as the CPU's CRC instruction. For bytes that come fresh from
+//! the disk, memory bandwidth is the limit.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// The CRC32C of `bytes`. Allocates nothing.
+/// Computes the CRC32C of `bytes`. Allocates nothing.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// Continues a CRC32C: the checksum of the bytes that gave `crc`, followed by `bytes`. The CRC32C of no bytes is 0.
+/// Continues a CRC32C: returns the checksum of the bytes whose CRC32C is `crc`, followed by `bytes`. The CRC32C of no
+/// bytes is 0.
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
     digest.update(bytes);
-    // The type fits all CRCs; this one has 32 bits.
+    // The digest's type has room for every CRC; this one has 32 bits.
     digest.finalize() as u32
 }
 
-/// The CRC32C of two adjacent pieces from the CRC32C of each; the second has `second_len` bytes.
+/// Computes the CRC32C of two adjacent pieces from the CRC32C of each. The second piece has `second_len` bytes.
 pub fn crc32c_combine(first: u32, second: u32, second_len: u64) -> u32 {
     let both = crc_fast::checksum_combine(CrcAlgorithm::Crc32Iscsi, u64::from(first), u64::from(second), second_len);
     both as u32

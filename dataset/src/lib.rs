@@ -4,13 +4,13 @@
 //! - [`block`] splits files into the units of caching.
 //! - [`manifest`] is the immutable index of a snapshot and the inode table of its mounts.
 //! - [`placement`] decides which nodes own which blocks.
-//! - [`selection`] finds the files that the lines of a list name.
-//! - [`spec`] is a dataset as users describe it; [`size`], [`policy`] and [`refresh`] are parts of
-//!   it. [`written`] checks the texts that they wrote.
-//! - [`nodes`] chooses the nodes that hold a dataset, and [`score`] tells nodes apart for a pod.
+//! - [`selection`] finds the files that the lines of a list select.
+//! - [`spec`] is a dataset as users describe it; [`size`], [`policy`] and [`refresh`] are the types of its values.
+//!   [`written`] validates the text that users wrote.
+//! - [`nodes`] chooses the nodes that hold a dataset, and [`score`] ranks nodes for a pod.
 //!
-//! Invariant: everything here is pure. No I/O, no clock, no logging, no async: the same input gives the same answer on
-//! every node, so readers, schedulers and controllers cannot disagree.
+//! Invariant: this crate is pure. It has no I/O, no clock, no logging and no async. The same input gives the same
+//! answer on every node, so readers, schedulers and controllers cannot disagree.
 
 #![warn(missing_docs)]
 
@@ -26,6 +26,7 @@ pub mod policy;
 pub mod refresh;
 pub mod score;
 pub mod selection;
+mod shell;
 pub mod size;
 pub mod snapshot;
 pub mod spec;
@@ -42,5 +43,6 @@ pub use name::{NameRules, Rejection};
 pub use placement::{Member, Members, Owners, PlaceKey, Placement, PlacementError};
 pub use policy::{PolicyKind, UnknownPolicy};
 pub use refresh::{InvalidRefresh, Refresh};
+pub use shell::{larder_command, shell_word};
 pub use snapshot::{InvalidSnapshotId, SnapshotId};
 pub use spec::DatasetSpec;

@@ -1,20 +1,20 @@
 //! The manifest: the index of one snapshot, and the inode table of its mounts.
 //!
-//! - [`ManifestBuilder`] makes one in memory from rows in any order; `tree` numbers its folders. [`RowEncoder`] and
-//!   [`Seal`] make one of rows that come in order, in constant memory.
-//! - [`Manifest`] reads one in place over any bytes, usually a mapped file, without parsing it; `sections` gives it
-//!   only bytes whose checksum is right.
+//! - [`ManifestBuilder`] builds a manifest in memory from rows in any order; `tree` numbers its folders. [`RowEncoder`]
+//!   and [`Seal`] build one from rows in order, in constant memory.
+//! - [`Manifest`] reads a manifest in place from any bytes, usually a mapped file, without parsing it. `sections` gives
+//!   it only bytes whose checksum is right.
 //! - `layout` is the format.
-//! - [`Manifest::compare`] says which files two snapshots share.
-//! - [`ManifestBytes`] are the bytes, of which a failing disk may lose some; [`BlockLens`] gives blocks' lengths in
-//!   order.
+//! - [`Manifest::compare`] finds the files that two snapshots share.
+//! - [`ManifestBytes`] are the bytes, some of which a failing disk may lose. [`BlockLens`] returns the lengths of
+//!   blocks in order.
 //!
-//! A file's inode number is its row number, so any daemon that has the manifest can answer for any inode that an
-//! earlier daemon gave out.
+//! A file's inode number follows from its row number, so any daemon that has the manifest can answer for any inode
+//! number that an earlier daemon assigned.
 //!
-//! Invariant: everything that is read was covered by a CRC when it was first touched, and no bytes, however broken,
-//! make a reader panic, loop or reach outside the file: they give [`ManifestError::Corrupt`]. So do bytes that a disk
-//! loses after that.
+//! Invariant: every byte that is read was covered by a CRC when it was first touched. No bytes, however broken, make a
+//! reader panic, loop or reach outside the file: the reader returns [`ManifestError::Corrupt`], including for bytes
+//! that a disk loses after they were checked.
 //!
 //! Invariant: the time of the listing is in the header and not part of the snapshot's id (ADR 18).
 

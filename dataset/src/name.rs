@@ -1,31 +1,31 @@
-//! Decides which origin keys can be file names, and why the others cannot.
+//! Decides which origin keys can be file names, and why others cannot.
 //!
-//! A key becomes a path by splitting it at `/`. Nothing is repaired: a key that is not a clean relative path is
-//! rejected. `larder import` lists it with the reason, and no name leads to it, so that no key can shadow or escape
+//! A key becomes a path by splitting it at `/`. Keys are never repaired: a key that is not a clean relative path is
+//! rejected. `larder import` lists it with the reason, and no path leads to it. Therefore no key can shadow or escape
 //! another.
 
 use std::fmt;
 
-/// Maximum length of one part of a path in bytes (Linux's NAME_MAX).
+/// The maximum length of one path part in bytes (Linux's NAME_MAX).
 pub const NAME_MAX: usize = 255;
 
-/// Maximum length of a whole path in bytes (Linux's PATH_MAX without the final NUL).
+/// The maximum length of a whole path in bytes (Linux's PATH_MAX without the final NUL).
 pub const PATH_MAX: usize = 4095;
 
-/// The folder at the root of each mount that describes the mount itself.
+/// The reserved folder in the root of each mount. It describes the mount itself.
 pub const RESERVED: &[u8] = b".larder";
 
-/// Which names a kind of origin can express, beside the rules of every file system.
+/// The names that a kind of origin can express, in addition to the rules that apply to all origins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameRules {
-    /// False where no request can carry a key with ASCII control characters.
+    /// True if requests to the origin can contain a key with ASCII control characters.
     pub control_characters: bool,
 }
 
 impl NameRules {
-    /// Object stores: no request can carry a key with control characters.
+    /// Object stores, whose requests cannot contain keys with control characters.
     pub const OBJECT_STORE: Self = Self { control_characters: false };
-    /// Local folders: every byte except `/` and NUL.
+    /// Local folders, which allow every byte except `/` and NUL.
     pub const FOLDER: Self = Self { control_characters: true };
 }
 
@@ -33,28 +33,28 @@ impl NameRules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Rejection {
-    /// An empty part: a leading `/`, or `//`.
+    /// The key has an empty part: a leading `/`, or `//`.
     EmptyPart,
-    /// A part that is `.` or `..`.
+    /// A part of the key is `.` or `..`.
     DotPart,
-    /// A part of more than 255 bytes.
+    /// A part of the key has more than 255 bytes.
     PartTooLong,
-    /// More than 4,095 bytes in total.
+    /// The key has more than 4,095 bytes.
     PathTooLong,
-    /// A NUL byte.
+    /// The key contains a NUL byte.
     Nul,
-    /// An ASCII control character, in an origin whose requests cannot carry it.
+    /// The key contains an ASCII control character, and requests to the origin cannot contain it.
     ControlCharacter,
-    /// Below the reserved folder `.larder` at the root.
+    /// The key is below the reserved folder `.larder` in the root.
     Reserved,
-    /// A folder has the same name (`a` beside `a/b`).
+    /// A folder has the same name (`a` where `a/b` exists).
     ShadowedByFolder,
-    /// A folder marker (a key that ends in `/`) that holds bytes.
+    /// The key is a folder marker (it ends in `/`), but its object is not empty.
     MarkerWithBytes,
 }
 
 impl Rejection {
-    /// Every reason.
+    /// All reasons.
     pub const ALL: [Self; 9] = [
         Self::EmptyPart,
         Self::DotPart,
@@ -67,7 +67,7 @@ impl Rejection {
         Self::MarkerWithBytes,
     ];
 
-    /// The reason in words, as `larder import` prints it.
+    /// The reason as text, as `larder import` prints it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::EmptyPart => "empty path part (leading / or //)",
@@ -91,7 +91,7 @@ impl fmt::Display for Rejection {
 
 impl std::error::Error for Rejection {}
 
-/// Checks that `path` is a clean relative path of a file or folder. Errors: the first reason found.
+/// Checks that `path` is a clean relative path. Errors: the first reason found.
 ///
 /// ```
 /// use larder_dataset::name::{NameRules, Rejection, check};

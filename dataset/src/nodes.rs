@@ -1,13 +1,14 @@
-//! Chooses the nodes that are to hold a dataset before any pod asks for it.
+//! Chooses the nodes that hold a dataset before any pod requests it.
 //!
-//! A [`Candidate`] is a node that matches, with the room that other datasets were promised there. [`choose`] prefers
-//! nodes that have promised this dataset room already, then those that have its bytes, then those with more free room,
-//! and spreads the rest over zones. Bytes and room are compared in tenths: a few bytes must not outweigh a zone.
+//! A [`Candidate`] is a node that matches, together with the space that it has promised to other datasets. [`choose`]
+//! prefers nodes that have already promised this dataset space, then nodes that have its bytes, then nodes with more
+//! free space. It spreads equal candidates over zones. Bytes and space are compared in tenths, so that a few bytes do
+//! not outweigh a zone.
 //!
-//! Invariants: no node is chosen beyond its capacity, the order of the candidates does not matter, and a node that was
-//! chosen stays chosen while it matches, has room, and no fewer nodes are wanted.
+//! Invariants: no node is chosen beyond its capacity. The order of the candidates does not matter. A chosen node stays
+//! chosen while it matches, has space, and the wanted number of nodes does not shrink.
 //!
-//! This module does not know what a node can serve right now. The caller leaves out nodes that are not to be chosen.
+//! This module does not know whether a node can serve at the moment. The caller must leave out nodes that cannot.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,34 +17,37 @@ use std::fmt;
 use crate::BLOCK_BYTES;
 use crate::score::tenths;
 
-/// How many nodes and how many promises a message lists.
+/// The most nodes, and the most promises, that a message lists.
 const LISTED: usize = 5;
 
 /// A node that may hold the dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its name.
+    /// The node's name.
     pub name: String,
-    /// Its failure domain; empty if it has none. All nodes without one count as one zone.
+    /// The node's failure domain; empty if it has none. All nodes without one count as one zone.
     pub zone: String,
-    /// Room for all datasets together.
+    /// The cache space of the node for all datasets, in bytes.
     pub capacity_bytes: u64,
-    /// The room there that is not to be had: each promise to another dataset, and to what its pods have open.
+    /// Why the node lacks space, in its own words; empty if it does not say so.
+    pub full_because: String,
+    /// The space of the node that is not available: each promise to another dataset, and to datasets that its pods have
+    /// open.
     pub promised: Vec<Promise>,
-    /// Room that the dataset wants on this node: all of it, or its share.
+    /// The space that the dataset wants on this node, in bytes: all of it, or the node's share.
     pub wanted_bytes: u64,
-    /// Bytes of the dataset that are there.
+    /// The bytes of the dataset that the node has cached.
     pub cached_bytes: u64,
-    /// True if the node has promised this dataset room already.
+    /// True if the node has already promised this dataset space.
     pub is_chosen: bool,
 }
 
-/// Room on a node that another dataset was promised.
+/// Space on a node that is promised to another dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promise {
     /// The other dataset, as messages name it.
     pub to: String,
-    /// How much.
+    /// The size of the promise in bytes.
     pub bytes: u64,
 }
 
@@ -60,7 +64,7 @@ impl Candidate {
         self.promised_bytes().saturating_add(self.wanted_bytes) <= self.capacity_bytes
     }
 
-    /// The candidate's rank, without regard to its zone.
+    /// The candidate's rank without its zone.
     fn rank(&self) -> Reverse<(bool, u8, u8)> {
         Reverse((
             self.is_chosen,
@@ -70,7 +74,8 @@ impl Candidate {
     }
 }
 
-/// The share of `total` bytes that a node with `weight` of `weights` is to have, if each block has `copies` owners.
+/// The share of `total` bytes that belongs to a node with `weight` of `weights` in total, if each block has `copies`
+/// owners.
 pub fn share_bytes(total: u64, copies: u8, weight: u64, weights: u64) -> u64 {
     let all = (u128::from(total) * u128::from(copies)).saturating_mul(u128::from(weight));
     let share =
@@ -78,8 +83,8 @@ pub fn share_bytes(total: u64, copies: u8, weight: u64, weights: u64) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX).min(total)
 }
 
-/// The most that `bytes` of a dataset take on a node's disk, of which all files are `files` and have `total` bytes:
-/// each block has checksums and a header, and is rounded up to 4 KiB.
+/// The most disk space that `bytes` of a dataset take on a node. The whole dataset has `files` files with `total`
+/// bytes. Each block has checksums and a header, and is rounded up to 4 KiB.
 pub fn most_on_disk(bytes: u64, total: u64, files: u64) -> u64 {
     const RECORD_BYTES: u64 = 64 + 4 + 4095;
     let blocks = u128::from(files) + u128::from(total / BLOCK_BYTES);
@@ -88,46 +93,48 @@ pub fn most_on_disk(bytes: u64, total: u64, files: u64) -> u64 {
     u64::try_from(part).unwrap_or(u64::MAX)
 }
 
-/// The nodes that are to hold a dataset.
+/// The nodes that were chosen to hold a dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Their names, sorted.
+    /// The names of the nodes, sorted.
     pub nodes: Vec<String>,
-    /// Why they are fewer than wanted.
+    /// Why there are fewer nodes than wanted; `None` if there are enough.
     pub shortage: Option<Shortage>,
 }
 
-/// Why fewer nodes than wanted hold a dataset.
+/// Too few nodes match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shortage {
-    /// Too few nodes match.
+    /// Too few nodes match the dataset's selector.
     Nodes {
-        /// How many are wanted; `None`: all that match, and none does.
+        /// The wanted number of nodes. `None` if all matching nodes are wanted, and none matches.
         wanted: Option<usize>,
-        /// How many match.
+        /// The number of nodes that match.
         matching: usize,
     },
-    /// The dataset wants more room than any of the nodes has in total.
+    /// The dataset wants more space than any of the nodes has in total.
     Larger {
         /// The node with the largest cache.
         node: String,
-        /// Room that the dataset wants there.
+        /// The space that the dataset wants on that node, in bytes.
         wanted_bytes: u64,
-        /// Its capacity.
+        /// The capacity of that node in bytes.
         capacity_bytes: u64,
+        /// Why that node lacks space; empty if it does not say so.
+        full_because: String,
     },
-    /// Other datasets were promised the room.
+    /// The space is promised to other datasets.
     Room {
-        /// How many nodes are wanted.
+        /// The wanted number of nodes.
         wanted: usize,
-        /// How many have room.
+        /// The number of nodes that have space.
         found: usize,
-        /// The others, those that lack least first.
+        /// The nodes without space, those that lack least first.
         without: Vec<Candidate>,
     },
 }
 
-/// Chooses `count` of the candidates, or all of them with `None`. If too few have room, those that have it are chosen.
+/// Chooses `count` of the candidates, or all of them if it is `None`. If too few have space, chooses those that have.
 ///
 /// ```
 /// use larder_dataset::nodes::{Candidate, choose};
@@ -162,7 +169,7 @@ pub fn choose(count: Option<usize>, mut candidates: Vec<Candidate>) -> Choice {
     Choice { nodes, shortage }
 }
 
-/// Adds equally good candidates, each from the zone with the fewest, until `nodes` are as many as wanted.
+/// Adds equal candidates, each from the zone with the fewest chosen nodes, until `nodes` has the wanted number.
 fn spread(equals: &[Candidate], wanted: usize, in_zone: &mut BTreeMap<String, usize>, nodes: &mut Vec<String>) {
     let mut by_zone: BTreeMap<&str, std::vec::IntoIter<&Candidate>> = BTreeMap::new();
     for candidate in equals {
@@ -192,6 +199,7 @@ fn shortage(count: Option<usize>, matching: usize, found: usize, mut without: Ve
             node: largest.name.clone(),
             wanted_bytes: largest.wanted_bytes,
             capacity_bytes: largest.capacity_bytes,
+            full_because: largest.full_because.clone(),
         },
         Some(_) => {
             without.sort_by_key(|node| node.wanted_bytes.saturating_sub(node.free_bytes()));
@@ -213,10 +221,11 @@ impl fmt::Display for Shortage {
                     if *matching == 1 { "matches" } else { "match" }
                 )
             }
-            Self::Larger { node, wanted_bytes, capacity_bytes } => {
+            Self::Larger { node, wanted_bytes, capacity_bytes, full_because } => {
                 let unit = Unit::of(*wanted_bytes);
                 write!(f, "wants {} {}; the largest cache, of {node}, has ", unit.up(*wanted_bytes), unit.name)?;
-                write!(f, "{} {}", unit.down(*capacity_bytes), unit.name)
+                write!(f, "{} {}", unit.down(*capacity_bytes), unit.name)?;
+                if full_because.is_empty() { Ok(()) } else { write!(f, ": {full_because}") }
             }
             Self::Room { wanted, found, without } => {
                 write!(f, "{found} of {wanted} nodes have room")?;
@@ -232,7 +241,7 @@ impl fmt::Display for Shortage {
     }
 }
 
-/// Why a candidate has no room, in numbers.
+/// Formats why a candidate has no space, in numbers.
 struct Arithmetic<'a>(&'a Candidate);
 
 impl fmt::Display for Arithmetic<'_> {
@@ -266,7 +275,7 @@ impl fmt::Display for Arithmetic<'_> {
     }
 }
 
-/// The unit of all numbers of one sentence, so that readers can add them up.
+/// The unit of all numbers in one sentence, so that readers can add them up.
 #[derive(Clone, Copy)]
 struct Unit {
     name: &'static str,
@@ -281,12 +290,13 @@ impl Unit {
         Self { name, bytes }
     }
 
-    /// Rounded down to a tenth: room.
+    /// Formats available space, rounded down to a tenth.
     fn down(self, bytes: u64) -> String {
         Self::show(u128::from(bytes) * 10 / u128::from(self.bytes))
     }
 
-    /// Rounded up to a tenth: demands. So the sum of a sentence never looks as if there were room.
+    /// Formats wanted or promised space, rounded up to a tenth. The sum in a sentence therefore never suggests that
+    /// there is enough space.
     fn up(self, bytes: u64) -> String {
         Self::show((u128::from(bytes) * 10).div_ceil(u128::from(self.bytes)))
     }

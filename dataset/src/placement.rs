@@ -1,20 +1,21 @@
 //! Placement: which nodes own which blocks of a dataset, by weighted rendezvous hashing.
 //!
 //! [`Members`] are the nodes, a [`PlaceKey`] is a unit of placement (a block of a file, or an extent of a pack), and
-//! [`Placement`] is the number of nodes that own each. For each key, every member draws a waiting time from an
-//! exponential distribution whose rate is its weight. The draw depends on nothing but a hash of the member's name and
+//! [`Placement`] determines how many nodes own each. For each key, every member draws a waiting time from an
+//! exponential distribution whose rate is the member's weight. The draw depends only on a hash of the member's name and
 //! the key. The members with the shortest times own the key. A member's chance to be first is its share of all weights.
-//! Since no draw depends on another member, a member that leaves gives away only what it owned, and one that joins
-//! takes only what it will own.
+//! No draw depends on another member: a member that leaves gives away only the keys that it owned, and a member that
+//! joins takes only the keys that it will own.
 //!
-//! Invariant: the same members and key give the same owners on every node and machine, in whatever order the members
-//! were listed. Therefore members' names are hashed with SHA-256, and the rest uses integers and those operations on
-//! f64 (`+ - * /`, comparison) whose results IEEE 754 defines to the last bit. It does not define `f64::ln`, which is
-//! not used. A change of the function would move every dataset of every cluster; a table in the tests pins it.
+//! Invariant: the same members and key give the same owners on every node and machine, in any order of the list of
+//! members. Members' names are therefore hashed with SHA-256. The rest uses integers and only those operations on f64
+//! (`+ - * /`, comparison) whose results IEEE 754 defines to the last bit. It does not define `f64::ln`, which is not
+//! used. A change of the function would move every dataset of every cluster, so a table in the tests fixes it.
 //!
 //! This module does not know which nodes are alive or what they have cached. Two nodes that see different members may
-//! name different owners. That costs an extra GET, since the requested owner may have to fetch a block that the other
-//! has. It never gives a wrong byte, since a block is checked against its snapshot wherever it comes from.
+//! compute different owners. That causes an extra GET, since the requested owner may have to fetch a block that the
+//! other one has. It never causes a wrong byte, since a block is checked against its snapshot, whichever node it comes
+//! from.
 
 use std::fmt;
 use std::num::NonZeroU8;
@@ -24,10 +25,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Finding up to this many owners does not allocate.
+/// Up to this many owners are found without an allocation.
 const FEW: usize = 8;
 
-/// How a dataset's blocks are spread over the nodes that cache it.
+/// How a dataset's blocks are distributed over the nodes that cache it.
 ///
 /// ```
 /// use larder_dataset::{Member, Members, PlaceKey, Placement};
@@ -44,12 +45,13 @@ const FEW: usize = 8;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Placement {
-    /// Each node caches what it reads; no block has an owner.
+    /// Each node caches the blocks that it reads; no block has an owner.
     #[default]
     Local,
     /// Each block has one owner, so that the nodes' caches add up.
     Partitioned,
-    /// Each block has this many owners, in different zones as far as there are zones. One is the same as `Partitioned`.
+    /// Each block has this many owners, in different zones if there are enough zones. One is equivalent to
+    /// `Partitioned`.
     Replicated(NonZeroU8),
 }
 
@@ -57,12 +59,12 @@ pub enum Placement {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("placement {given:?} is invalid: use local, partitioned or replicated:N (N copies, 1 to 255)")]
 pub struct PlacementError {
-    /// The text.
+    /// The invalid text.
     pub given: String,
 }
 
 impl Placement {
-    /// How many nodes own each block, if there are that many nodes.
+    /// The number of nodes that own each block, if there are that many nodes.
     pub const fn copies(self) -> u8 {
         match self {
             Self::Local => 0,
@@ -107,16 +109,16 @@ impl FromStr for Placement {
             None if text == "partitioned" => Some(Self::Partitioned),
             None => None,
         };
-        // Rust also parses `+2` and `02` as integers.
+        // Rust also parses `+2` and `02` as integers, so compare with the canonical text.
         placement
             .filter(|placement| placement.to_string() == text)
             .ok_or_else(|| PlacementError { given: text.to_owned() })
     }
 }
 
-/// A unit of placement: a hash of where a block comes from. It is built from the origin's URL, the names of the object
-/// from the file up to the folder at the root (or the key of its pack), and the number of the block in the file (or of
-/// the extent in the pack). The snapshot is no part of it: a file has the same owners in every snapshot of its origin.
+/// A unit of placement: a hash of a block's source. It is computed from the origin's URL, the names from the file up to
+/// the folder in the root (or the key of the pack), and the number of the block in the file (or of the extent in the
+/// pack). It excludes the snapshot: a file has the same owners in every snapshot of its origin.
 ///
 /// ```
 /// use larder_dataset::PlaceKey;
@@ -130,12 +132,12 @@ impl FromStr for Placement {
 pub struct PlaceKey(u64);
 
 impl PlaceKey {
-    /// The key that all keys of an origin start from.
+    /// The key from which all keys of an origin are derived.
     pub fn of_origin(url: &str) -> Self {
         Self(0).name(url.as_bytes())
     }
 
-    /// The key of something with this name below what this is the key of.
+    /// The key of the entry with this name below the entry that `self` is the key of.
     #[must_use]
     pub fn name(self, name: &[u8]) -> Self {
         let (words, rest) = name.as_chunks::<8>();
@@ -143,7 +145,7 @@ impl PlaceKey {
         Self(absorb(state, le_word(rest)))
     }
 
-    /// The key of part `number` of what this is the key of.
+    /// The key of part `number` of the entry that `self` is the key of.
     #[must_use]
     pub fn number(self, number: u64) -> Self {
         Self(absorb(self.0, number))
@@ -153,12 +155,13 @@ impl PlaceKey {
 /// A node of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Member {
-    /// Its name, the same everywhere in the cluster.
+    /// The node's name, which must be the same everywhere in the cluster.
     pub name: String,
-    /// Its share relative to the others' weights, such as the size of its cache. With 0 it owns nothing.
+    /// The node's share relative to the weights of the others, for example the size of its cache. A node with 0 owns no
+    /// block.
     pub weight: u32,
-    /// Its failure domain: a rack, or a zone of a cloud. All members without a zone count as one zone, since nothing
-    /// says that they fail independently.
+    /// The node's failure domain: a rack, or a zone of a cloud. All members without a zone count as one zone, since
+    /// they may fail together.
     pub zone: String,
 }
 
@@ -166,22 +169,22 @@ pub struct Member {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Members {
     members: Vec<Member>,
-    /// The members with a weight, in the same order.
+    /// The members with a weight above 0, in the same order.
     entrants: Vec<Entrant>,
-    /// Number of zones that have an entrant.
+    /// The number of zones that have an entrant.
     zone_count: usize,
 }
 
-/// The data of a member that a draw needs, compact for the one pass over all members.
+/// A member's data for a draw, kept compact for the one pass over all members.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Entrant {
-    /// The hash of its name.
+    /// The hash of the member's name.
     seed: u64,
-    /// The mean of its waiting times: 1 / weight.
+    /// The mean of the member's waiting times: 1 / weight.
     mean_wait: f64,
-    /// Its position in the list of members.
+    /// The member's position in the list of members.
     at: u32,
-    /// The number of its zone.
+    /// The number of the member's zone.
     zone: u32,
 }
 
@@ -194,14 +197,14 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Fills a place in a list until a better candidate comes.
+    /// A placeholder that every real candidate beats.
     const NOBODY: Self = Self { wait: f64::INFINITY, at: u32::MAX, zone: u32::MAX };
 }
 
 impl Members {
-    /// The order of `members` does not matter, not even where several have one name (a node may appear in more than one
-    /// EndpointSlice). Of these, the one with the largest weight counts; of equal weights, the one whose zone sorts
-    /// last.
+    /// Creates the list. The order of `members` does not matter, not even if several have the same name (a node may
+    /// appear in more than one EndpointSlice). Among members with the same name, the one with the largest weight
+    /// counts; among equal weights, the one whose zone sorts last.
     pub fn new(members: impl IntoIterator<Item = Member>) -> Self {
         let mut members: Vec<Member> = members.into_iter().collect();
         members.sort_by(|a, b| (&a.name, b.weight, &b.zone).cmp(&(&b.name, a.weight, &a.zone)));
@@ -236,21 +239,23 @@ impl Members {
         self.members.is_empty()
     }
 
-    /// The member at a position. Panics if there is none; every position that [`Members::owners`] gives has one.
+    /// The member at a position. Panics if the position is out of range; every position that [`Members::owners`]
+    /// returns is valid.
     pub fn get(&self, at: u32) -> &Member {
         &self.members[at as usize]
     }
 
-    /// The position of the member with this name.
+    /// The position of the member with this name. None if there is no such member.
     pub fn position(&self, name: &str) -> Option<u32> {
         self.members.binary_search_by(|member| member.name.as_str().cmp(name)).ok().map(|at| at as u32)
     }
 
-    /// The positions of the owners of `key`, best first: as many as `placement` requires, or all members with a weight
-    /// if there are fewer. The first is the only owner under `Partitioned`. The others are in different zones, in the
-    /// order of each zone's best member; when every zone has an owner, the next best members of all follow.
+    /// The positions of the owners of `key`, best first. There are as many as `placement` requires, or all members with
+    /// a weight if those are fewer. Under `Partitioned`, the first one is the only owner. The others are in different
+    /// zones, in the order of each zone's best member. Once every zone has an owner, the best of the remaining members
+    /// follow.
     ///
-    /// Makes one pass over the members, and does not allocate for up to eight owners.
+    /// Makes one pass over the members. Does not allocate for up to eight owners.
     pub fn owners(&self, placement: Placement, key: PlaceKey) -> Owners {
         let copies = usize::from(placement.copies()).min(self.entrants.len());
         let mut owners = Owners::default();
@@ -264,14 +269,14 @@ impl Members {
             many.resize(2 * copies, Candidate::NOBODY);
             &mut many[..]
         };
-        // The best of each zone, and the best of all for when the zones run out.
+        // The best member of each zone, and the best of all members for when every zone has an owner.
         let (zone_best, best) = candidates.split_at_mut(copies.min(self.zone_count));
         let best = &mut best[..if zone_best.len() < copies { copies } else { 0 }];
 
         let mut slowest = f64::INFINITY;
         for entrant in &self.entrants {
             let chance = chance(entrant.seed, key);
-            // -ln(1 - x) >= x, so few entrants need the logarithm.
+            // -ln(1 - x) >= x, so this cheap lower bound excludes most entrants without the logarithm.
             if chance * entrant.mean_wait >= slowest {
                 continue;
             }
@@ -309,7 +314,7 @@ impl<'a> IntoIterator for &'a Members {
 pub struct Owners {
     few: [u32; FEW],
     len: usize,
-    /// All positions, once there are more than `few` holds.
+    /// All positions, if there are more than `few` can hold.
     many: Vec<u32>,
 }
 
@@ -335,8 +340,8 @@ impl Deref for Owners {
     }
 }
 
-/// Inserts a candidate into a sorted list. It replaces the one at `replaced`, or else the last, unless it waits longer
-/// than that one. Of two with equal times, the earlier member stays ahead.
+/// Inserts a candidate into a sorted list. It replaces the candidate at `replaced`, or else the last one, unless it
+/// waits longer than that one. Among candidates with equal times, the earlier member stays ahead.
 fn insert(list: &mut [Candidate], replaced: Option<usize>, candidate: Candidate) {
     let Some(out) = replaced.or(list.len().checked_sub(1)) else { return };
     let place = list.partition_point(|held| held.wait <= candidate.wait);
@@ -346,7 +351,7 @@ fn insert(list: &mut [Candidate], replaced: Option<usize>, candidate: Candidate)
     }
 }
 
-/// The waiting time of a list's last candidate; 0, less than any other, for an empty list.
+/// The waiting time of a list's last candidate. For an empty list 0, which is less than any other.
 fn last_wait(list: &[Candidate]) -> f64 {
     list.last().map_or(0.0, |held| held.wait)
 }
@@ -354,16 +359,16 @@ fn last_wait(list: &[Candidate]) -> f64 {
 /// A member's draw for a key: one of 2^52 equally likely numbers between 0 and 1, both excluded.
 fn chance(seed: u64, key: PlaceKey) -> f64 {
     let bits = mix(seed ^ key.0) >> 12;
-    // An f64 holds 52 bits and a half exactly, so neither this number nor 1 minus it is rounded.
+    // An f64 holds a 52-bit integer plus 0.5 exactly, so neither this number nor 1 minus it is rounded.
     (bits as f64 + 0.5) * (1.0 / (1_u64 << 52) as f64)
 }
 
-/// -ln(1 - chance), never less than `chance`: the waiting time with mean 1 that is not exceeded with probability
-/// `chance`.
+/// -ln(1 - chance), and never less than `chance`: a waiting time from the exponential distribution with mean 1, at the
+/// quantile `chance`.
 ///
-/// `f64::ln` may differ in the last bit between machines. This function cannot: see the module.
+/// `f64::ln` may differ in the last bit between machines. This function cannot; see the module's documentation.
 fn exponential(chance: f64) -> f64 {
-    /// 1 / (2n + 1). As t is at most 1/3, the truncated terms are less than 1e-8 of the result.
+    /// 1 / (2n + 1). Since t is at most 1/3, the truncated terms are less than 1e-8 of the result.
     const TERMS: [f64; 8] = [1.0, 1.0 / 3.0, 1.0 / 5.0, 1.0 / 7.0, 1.0 / 9.0, 1.0 / 11.0, 1.0 / 13.0, 1.0 / 15.0];
     let (mut rest, mut wait) = (1.0 - chance, 0.0);
     while rest < 0.5 {
@@ -376,24 +381,25 @@ fn exponential(chance: f64) -> f64 {
     wait + 2.0 * t * series
 }
 
-/// Mixes a word into the state of a hash: gives number `word` of the generator SplitMix64 that starts from this state.
+/// Mixes a word into the state of a hash. The result is number `word` of the SplitMix64 generator that starts from this
+/// state.
 fn absorb(state: u64, word: u64) -> u64 {
     mix(state.wrapping_add(word.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
 }
 
-/// SplitMix64's mixing function: each bit of the input changes each bit of the output half of the time.
+/// SplitMix64's mixing function. Each bit of the input flips each bit of the output with probability one half.
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
-/// The first eight bytes of a SHA-256; any other eight would do as well.
+/// The first eight bytes of a SHA-256. Any other eight would serve as well.
 fn first_word(hash: &[u8; 32]) -> u64 {
     le_word(&hash[..8])
 }
 
-/// Up to eight bytes as a little-endian number.
+/// Converts up to eight bytes to a little-endian number.
 fn le_word(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, byte| (word << 8) | u64::from(*byte))
 }

@@ -1,11 +1,11 @@
-//! The names of the admission policies. The policies themselves are the store's.
+//! The names of the admission policies. The store implements the policies.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The policy of a cache whose reservation is full.
+/// Determines what happens when the reservation of a cache is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PolicyKind {
@@ -21,10 +21,10 @@ pub enum PolicyKind {
 }
 
 impl PolicyKind {
-    /// All of them, in the order in which they are shown.
+    /// All policies, in the order in which they are displayed.
     pub const ALL: [Self; 4] = [Self::Nr, Self::Lru, Self::Fifo, Self::Random];
 
-    /// The name that [`FromStr`] reads.
+    /// The name, as [`FromStr`] parses it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Nr => "nr",
@@ -46,7 +46,7 @@ impl fmt::Display for PolicyKind {
     }
 }
 
-/// A name that no policy has.
+/// A name that belongs to no policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no such policy: {name:?} (one of nr, lru, fifo, random)")]
 pub struct UnknownPolicy {

@@ -1,4 +1,4 @@
-//! When the origin of a dataset is listed again.
+//! When the origin of a dataset must be listed again.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::size::{exact_duration, parse_duration};
 
-/// A listing that is this far in the future was made by a wrong clock, and its age is unknown.
+/// A listing that is further than this in the future was made with a wrong clock, so its age is unknown.
 const CLOCK_SKEW: Duration = Duration::from_secs(300);
 
-/// When the origin of a dataset is listed again before it is mounted.
+/// When the origin of a dataset must be listed again before it is mounted.
 ///
 /// ```
 /// use larder_dataset::Refresh;
@@ -24,17 +24,17 @@ const CLOCK_SKEW: Duration = Duration::from_secs(300);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Refresh {
-    /// The listing that is found is used, however old it is.
+    /// The existing listing is used at any age.
     #[default]
     Never,
-    /// Each time.
+    /// The origin is listed before each mount.
     Always,
-    /// When the listing is older than this.
+    /// The origin is listed if the listing is older than this.
     After(Duration),
 }
 
 impl Refresh {
-    /// True if a listing of the time `listed_ns` has to be renewed at `now_ns`, both in nanoseconds since the epoch.
+    /// True if a listing made at `listed_ns` must be renewed at `now_ns`. Both are nanoseconds since the epoch.
     pub fn is_due(self, listed_ns: i64, now_ns: i64) -> bool {
         let age_ns = i128::from(now_ns) - i128::from(listed_ns);
         match self {
@@ -57,7 +57,7 @@ impl fmt::Display for Refresh {
     }
 }
 
-/// Text that does not say when to list again.
+/// Text that is not a valid refresh setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is neither always, never, nor an age with its unit (ms, s, m, h or d): write for example 24h for a day, \
@@ -74,7 +74,7 @@ impl FromStr for Refresh {
         match text {
             "never" => Ok(Self::Never),
             "always" => Ok(Self::Always),
-            // A bare number would count seconds, and is more often meant as hours.
+            // A number without a unit would count as seconds, but its author more likely means hours. It is rejected.
             age if !age.ends_with(|last: char| last.is_ascii_digit()) => {
                 parse_duration(age).map(Self::After).map_err(|_| InvalidRefresh { text: text.to_owned() })
             }

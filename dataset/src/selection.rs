@@ -1,33 +1,34 @@
 //! Selects files of a snapshot by the lines of a list: paths, folders and patterns.
 //!
-//! A line is a path below the root of the dataset. A folder means all files below it. If no file or folder has
-//! that name, the line is a pattern: `*` is any part of a name, `?` one character, `[a-z]` one of these, `[!a-z]` none
-//! of these, and the name `**` any number of folders. Blank lines and lines that begin with `#` select nothing and
-//! count for nothing.
+//! A line is a path below the root of the dataset. A folder selects all files below it. If no file or folder has that
+//! name, the line is a pattern: `*` matches any part of a name, `?` one character, `[a-z]` one of these characters,
+//! `[!a-z]` none of them, and the name `**` any number of folders. Blank lines and lines that begin with `#` are
+//! ignored.
 //!
-//! [`Selected`] walks the manifest as far as its caller asks: into each folder at most once, with the set of conditions
-//! that are left for what is in it. So a line takes time in proportion to the entries of the dataset and the parts of
-//! the line at most, and memory in proportion to the depth of the tree and these parts.
+//! [`Selected`] walks the manifest only as far as its caller requests. It enters each folder at most once, with the set
+//! of conditions that remain for the folder's entries. The time for a line is at most proportional to the product of
+//! the dataset's entries and the line's parts. The memory is proportional to the depth of the tree and the number of
+//! parts.
 
 #[cfg(test)]
 mod tests;
 
 use crate::manifest::{DirIndex, Entry, FileIndex, Manifest, ManifestBytes, ManifestError};
 
-/// The path or pattern of a line; `None` for a comment and for a blank line.
+/// The path or pattern in a line. `None` for a comment or a blank line.
 pub fn path_of_line(line: &[u8]) -> Option<&[u8]> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     (!line.starts_with(b"#") && !line.trim_ascii().is_empty()).then_some(line)
 }
 
-/// The files that a path or pattern selects. None at all if it is unknown.
+/// The files that a path or pattern selects. Empty if nothing matches.
 #[derive(Debug)]
 pub struct Selected<'m, B> {
     manifest: &'m Manifest<B>,
     parts: Vec<Part>,
-    /// From the root to where the walk is.
+    /// The folders from the root to the current position of the walk.
     folders: Vec<Folder>,
-    /// A path that names a file needs no walk.
+    /// The selected file, if the path names a file. No walk is needed then.
     file: Option<FileIndex>,
 }
 
@@ -36,7 +37,7 @@ pub struct Selected<'m, B> {
 enum Part {
     Name(Vec<u8>),
     Pattern(Vec<u8>),
-    /// Any number of folders.
+    /// Matches any number of folders.
     Deep,
 }
 
@@ -44,25 +45,26 @@ enum Part {
 #[derive(Debug)]
 struct Folder {
     dir: DirIndex,
-    /// The parts that its entries may match, in ascending order. The number of all parts alone: all below is selected.
+    /// The indices of the parts that the folder's entries may match, in ascending order. If it contains only the number
+    /// of parts, everything below the folder is selected.
     live: Vec<usize>,
-    /// The step that comes next.
+    /// The next step of the walk.
     next: u32,
 }
 
-/// How far a walk came.
+/// How far a walk got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advance {
-    /// To a file that is selected.
+    /// The walk found a selected file.
     File(FileIndex),
-    /// As many steps as were allowed.
+    /// The walk took as many steps as were allowed.
     Paused,
-    /// To the end.
+    /// The walk reached the end.
     End,
 }
 
 impl<'m, B: ManifestBytes> Selected<'m, B> {
-    /// Selects by `path`. Errors: the manifest is damaged.
+    /// Starts a selection by `path`. Errors: the manifest is damaged.
     pub fn new(manifest: &'m Manifest<B>, path: &[u8]) -> Result<Self, ManifestError> {
         let mut selected = Self { manifest, parts: Vec::new(), folders: Vec::new(), file: None };
         let names = || path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".");
@@ -76,7 +78,7 @@ impl<'m, B: ManifestBytes> Selected<'m, B> {
             None if plain.iter().any(|byte| b"*?[".contains(byte)) => {
                 selected.parts = names().map(Part::of).collect();
                 selected.parts.dedup_by(|a, b| *a == Part::Deep && *b == Part::Deep);
-                // All that is below a folder.
+                // `folder/**` selects everything below the folder, as `folder` does.
                 selected.parts.pop_if(|last| *last == Part::Deep);
                 DirIndex(0)
             }
@@ -87,8 +89,8 @@ impl<'m, B: ManifestBytes> Selected<'m, B> {
         Ok(selected)
     }
 
-    /// Walks on to the next file, for at most this many steps. A step is an entry that is looked at. After an error,
-    /// the walk is at its end.
+    /// Continues the walk to the next selected file, for at most `steps` steps. Each entry that is visited is a step.
+    /// After an error, the walk is at its end.
     pub fn advance(&mut self, steps: usize) -> Result<Advance, ManifestError> {
         if let Some(file) = self.file.take() {
             return Ok(Advance::File(file));
@@ -107,7 +109,7 @@ impl<'m, B: ManifestBytes> Selected<'m, B> {
         Ok(Advance::Paused)
     }
 
-    /// These parts, and those that are reached from them without a name.
+    /// These parts, and the parts that can be reached from them without consuming a name.
     fn live(&self, parts: impl Iterator<Item = usize>) -> Vec<usize> {
         let mut live = Vec::new();
         for mut part in parts {
@@ -122,7 +124,7 @@ impl<'m, B: ManifestBytes> Selected<'m, B> {
         if live.last() == Some(&self.parts.len()) { vec![self.parts.len()] } else { live }
     }
 
-    /// The parts that are left below a folder of this name.
+    /// The parts that remain for the entries below a folder with this name.
     fn below(&self, live: &[usize], name: &[u8]) -> Vec<usize> {
         let next = |&part: &usize| match self.parts.get(part) {
             None | Some(Part::Deep) => Some(part),
@@ -137,7 +139,7 @@ impl<'m, B: ManifestBytes> Selected<'m, B> {
         let at = *next;
         *next += 1;
         let row = manifest.dir(*dir)?;
-        // Only the last part can be met by a file.
+        // A file can match only the last part.
         let last = live.last().and_then(|&part| Some((part, self.parts.get(part)?)));
         let last = last.filter(|(part, _)| part + 1 == self.parts.len()).map(|(_, condition)| condition);
         let files = match last {
@@ -215,7 +217,7 @@ impl Part {
         }
     }
 
-    /// True if an entry of this name meets the condition.
+    /// True if an entry with this name meets the condition.
     fn is_met(&self, name: &[u8]) -> bool {
         match self {
             Self::Name(wanted) => wanted == name,
@@ -225,10 +227,11 @@ impl Part {
     }
 }
 
-/// True if the whole name matches. Takes time in proportion to the product of the lengths at most.
+/// True if the whole name matches. Takes at most time proportional to the product of the lengths.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut rest, mut left) = (pattern, name);
-    // Behind the last star: the pattern, and the name without what the star has taken so far.
+    // The state after the last star: the rest of the pattern, and the rest of the name after what the star has matched
+    // so far.
     let mut star: Option<(&[u8], &[u8])> = None;
     loop {
         if let Some(behind) = rest.strip_prefix(b"*") {
@@ -248,7 +251,7 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// Matches one character: what is left of pattern and name behind it.
+/// Matches one character. Returns the rest of the pattern and of the name.
 fn one<'p, 'n>(pattern: &'p [u8], name: &'n [u8]) -> Option<(&'p [u8], &'n [u8])> {
     let (first, rest) = pattern.split_first()?;
     let (byte, left) = name.split_first()?;
@@ -258,7 +261,8 @@ fn one<'p, 'n>(pattern: &'p [u8], name: &'n [u8]) -> Option<(&'p [u8], &'n [u8])
             Some((rest, &left[if *byte < 0x80 { 0 } else { more }..]))
         }
         b'[' => {
-            // A bracket that is never closed, or that nothing is in, is itself. The first byte may be a closing one.
+            // A bracket that is never closed, or that contains nothing, stands for itself. A closing bracket as the
+            // first character is an ordinary one.
             let negated = rest.starts_with(b"!");
             let class = &rest[usize::from(negated)..];
             let Some(end) = class.iter().skip(1).position(|byte| *byte == b']').map(|at| at + 1) else {

@@ -15,7 +15,7 @@ const UNITS: [(&str, u64); 10] = [
     ("", 1),
 ];
 
-/// Parses a number of bytes. The error names the accepted forms.
+/// Parses a number of bytes. The error lists the accepted forms.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let accepted = || {
         format!(
@@ -39,29 +39,29 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Writes a number of bytes so that [`parse_bytes`] gives exactly the same number: `100GiB`, `1536KiB`, `1001`.
+/// Formats a number of bytes such that [`parse_bytes`] returns exactly the same number: `100GiB`, `1536KiB`, `1001`.
 pub fn exact_bytes(bytes: u64) -> String {
     let binary = UNITS[..4].iter().rev().find(|(_, factor)| bytes != 0 && bytes.is_multiple_of(*factor));
     binary.map_or_else(|| bytes.to_string(), |(unit, factor)| format!("{}{unit}", bytes / factor))
 }
 
-/// For serde: an optional size as text.
+/// Serde functions for an optional size as text.
 pub mod optional {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    /// Writes the size with [`super::exact_bytes`].
+    /// Serializes the size with [`super::exact_bytes`].
     pub fn serialize<S: Serializer>(bytes: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
         bytes.map(super::exact_bytes).serialize(serializer)
     }
 
-    /// Parses the size with [`super::parse_bytes`].
+    /// Deserializes the size with [`super::parse_bytes`].
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
         let text = Option::<String>::deserialize(deserializer)?;
         text.map(|text| super::parse_bytes(&text)).transpose().map_err(serde::de::Error::custom)
     }
 }
 
-/// Parses a duration; a number without a unit counts seconds. The error names the accepted forms.
+/// Parses a duration. A number without a unit counts as seconds. The error lists the accepted forms.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let accepted = || format!("`{text}` is not a time; write for example 250ms, 60s, 2m, 24h or 7d");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -80,7 +80,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Writes a duration of whole milliseconds so that [`parse_duration`] gives exactly the same: `24h`, `90m`, `1500ms`.
+/// Formats a duration of whole milliseconds such that [`parse_duration`] returns exactly the same: `24h`, `90m`,
+/// `1500ms`.
 pub fn exact_duration(time: Duration) -> String {
     let ms = time.as_millis();
     let units = [("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
@@ -88,7 +89,7 @@ pub fn exact_duration(time: Duration) -> String {
     whole.map_or_else(|| format!("{ms}ms"), |(unit, factor)| format!("{}{unit}", ms / factor))
 }
 
-/// Writes a duration in a rounded form for people: `5 minutes`, `3 days`.
+/// Formats a duration for people, rounded: `5 minutes`, `3 days`.
 pub fn show_duration(time: Duration) -> String {
     let seconds = time.as_secs();
     let (count, unit) = match seconds {
@@ -100,16 +101,18 @@ pub fn show_duration(time: Duration) -> String {
     format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Writes a number of bytes in a rounded form for people: `1.5 MB`.
+/// Formats a number of bytes for people, rounded, in the units of the flags' examples: `1.5 MiB`. [`parse_bytes`]
+/// accepts the result.
 pub fn show_bytes(bytes: u64) -> String {
-    let (unit, factor) = match bytes {
-        0..1_000 => return format!("{bytes} B"),
-        1_000..1_000_000 => ("KB", 1e3),
-        1_000_000..1_000_000_000 => ("MB", 1e6),
-        1_000_000_000..1_000_000_000_000 => ("GB", 1e9),
-        _ => ("TB", 1e12),
+    let shown = |(unit, factor): &(&str, u64)| {
+        let tenths = (u128::from(bytes) * 10 + u128::from(factor / 2)) / u128::from(*factor);
+        // What rounds to 1024.0 is shown in the next unit.
+        (tenths < 10_240 || *unit == "TiB").then(|| format!("{}.{} {unit}", tenths / 10, tenths % 10))
     };
-    format!("{:.1} {unit}", bytes as f64 / factor)
+    match bytes {
+        0..1_024 => format!("{bytes} B"),
+        _ => UNITS[..4].iter().find_map(shown).unwrap_or_else(|| format!("{bytes} B")),
+    }
 }
 
 #[cfg(test)]
@@ -140,6 +143,28 @@ mod tests {
             assert_eq!(parse_bytes(text), Ok(bytes));
         }
         assert_eq!(parse_bytes(&exact_bytes(u64::MAX)), Ok(u64::MAX));
+    }
+
+    #[test]
+    fn a_size_is_shown_in_the_unit_in_which_it_was_given() {
+        for (given, shown) in [
+            ("0", "0 B"),
+            ("1023", "1023 B"),
+            ("1KiB", "1.0 KiB"),
+            ("20MiB", "20.0 MiB"),
+            ("100GiB", "100.0 GiB"),
+            ("1.5TiB", "1.5 TiB"),
+            ("4096TiB", "4096.0 TiB"),
+            ("1048575", "1.0 MiB"),
+            ("1MB", "976.6 KiB"),
+        ] {
+            let bytes = parse_bytes(given).unwrap();
+            assert_eq!(show_bytes(bytes), shown, "{given}");
+            // What was shown may be pasted as the value of a flag.
+            let pasted = parse_bytes(shown).unwrap();
+            assert!(pasted.abs_diff(bytes) <= bytes / 1_000, "{shown}");
+        }
+        assert_eq!(show_bytes(u64::MAX), "16777216.0 TiB");
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Identifies a snapshot: SHA-256 over its contents and its origin's URL. Two snapshots of the same listing have the
-/// same id.
+/// Identifies a snapshot: the SHA-256 of its contents and its origin's URL. Two snapshots with the same listing have
+/// the same id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SnapshotId(pub [u8; 32]);
@@ -23,11 +23,11 @@ impl fmt::Debug for SnapshotId {
     }
 }
 
-/// A text that is not a snapshot id.
+/// Text that is not a snapshot id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is not a snapshot id: give its 64 hex digits, as `larder stats` shows them")]
 pub struct InvalidSnapshotId {
-    /// The text.
+    /// The invalid text.
     pub given: String,
 }
 

@@ -1,9 +1,9 @@
-//! The specification of a dataset: where it is read from and how it is cached.
+//! The specification of a dataset: its source and how it is cached.
 //!
 //! [`DatasetSpec`] is the only type for it. The command line, the CSI driver's attributes, the administrator's file and
-//! the daemon's gRPC interface each have a syntax of their own, which they convert to this type at their edge.
+//! the daemon's gRPC interface each have a syntax of their own; each converts it to this type at its boundary.
 //!
-//! It never holds credentials: those travel beside it and are not written anywhere.
+//! The specification never contains credentials. They are passed beside it and never written to disk.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ use crate::refresh::Refresh;
 use crate::size;
 use crate::snapshot::SnapshotId;
 
-/// A dataset as users describe it. A field that is `None` has the node's default.
+/// A dataset as users describe it. A field that is `None` uses the node's default.
 ///
 /// ```
 /// use larder_dataset::{DatasetSpec, Placement};
@@ -29,36 +29,36 @@ use crate::snapshot::SnapshotId;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DatasetSpec {
-    /// URL of the origin (`s3://`, `gs://`, `az://`, `file://`), or of a manifest, or the path of a manifest file.
+    /// The URL of the origin (`s3://`, `gs://`, `az://`, `file://`) or of a manifest, or the path of a manifest file.
     pub source: String,
-    /// URL of the S3 server; not needed for AWS.
+    /// The URL of the S3 server. Not needed for AWS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// Region of the bucket.
+    /// The region of the bucket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
-    /// True to read without credentials.
+    /// True to send requests without credentials.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub anonymous: bool,
-    /// The only snapshot that is accepted.
+    /// The only snapshot that is accepted. `None` accepts any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotId>,
-    /// Size of the cache on each node; `None` for the size of the dataset.
+    /// The size of the cache on each node, in bytes. `None` means the size of the dataset.
     #[serde(default, rename = "cacheSize", with = "size::optional", skip_serializing_if = "Option::is_none")]
     pub cache_bytes: Option<u64>,
-    /// The policy once the cache is full.
+    /// What happens when the cache is full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyKind>,
-    /// Which nodes hold which blocks.
+    /// Which nodes cache which blocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
-    /// When the origin is listed again; `None`: never. A published manifest is not replaced by a listing.
+    /// When the origin is listed again. `None` means never. A published manifest is never replaced by a listing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<Refresh>,
 }
 
 impl DatasetSpec {
-    /// A dataset with only a source and defaults.
+    /// A dataset with a source and defaults for everything else.
     pub fn new(source: impl Into<String>) -> Self {
         Self { source: source.into(), ..Self::default() }
     }

@@ -1,34 +1,34 @@
-//! The values of a dataset as they were written, in the attributes of a volume, in an entry of the administrator's file
-//! or in a Dataset object, and the checks that make a [`DatasetSpec`] of them. There is one set of checks, so what one
-//! of these accepts the others accept.
+//! The values of a dataset as text, as users wrote them in the attributes of a volume, in an entry of the
+//! administrator's file or in a Dataset object, and the checks that convert them to a [`DatasetSpec`]. All of these
+//! sources share one set of checks, so each accepts the same values.
 //!
-//! All values come from outside, and each refusal names the value without repeating it: users have put keys into URLs.
+//! All values come from outside. An error names the value without repeating it, because users have put keys into URLs.
 
 use std::path::{Component, Path, PathBuf};
 
 use crate::size::parse_bytes;
 use crate::spec::DatasetSpec;
 
-/// The longest value.
+/// The length of the longest value, in bytes.
 pub const VALUE_BYTES: usize = 1024;
 
-/// The form of a snapshot's id.
+/// The form of a snapshot's id, for error messages.
 const SNAPSHOT: &str = "must be 64 lower-case hex digits";
 
-/// The values that the administrator allows.
+/// The limits that the administrator sets.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    /// The folders that `file://` may name.
+    /// The folders that `file://` URLs may be in.
     pub file_roots: Vec<PathBuf>,
 }
 
-/// A value that is not accepted.
+/// A value that was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{name}` {what}")]
 pub struct InvalidValue {
-    /// Its name, as an attribute of a volume.
+    /// The name of the value, as in the attributes of a volume.
     pub name: &'static str,
-    /// The mistake.
+    /// The mistake and the accepted values.
     pub what: String,
 }
 
@@ -39,7 +39,7 @@ impl InvalidValue {
     }
 }
 
-/// The values of a dataset as they were written; empty where nothing was.
+/// The values of a dataset as text. A value that was not set is empty.
 ///
 /// ```
 /// use larder_dataset::written::{Rules, WrittenSpec};
@@ -49,28 +49,28 @@ impl InvalidValue {
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WrittenSpec<'a> {
-    /// URL of the origin.
+    /// The URL of the origin.
     pub source: &'a str,
-    /// URL of the S3 server.
+    /// The URL of the S3 server.
     pub endpoint: &'a str,
-    /// Region of the bucket.
+    /// The region of the bucket.
     pub region: &'a str,
-    /// True to read without credentials.
+    /// True to send requests without credentials.
     pub anonymous: bool,
     /// The only snapshot that is accepted.
     pub snapshot: &'a str,
-    /// Size of the cache on each node.
+    /// The size of the cache on each node.
     pub cache_size: Option<&'a str>,
-    /// The policy once the cache is full.
+    /// What happens when the cache is full.
     pub policy: &'a str,
-    /// Which nodes hold which blocks.
+    /// Which nodes cache which blocks.
     pub placement: &'a str,
     /// When the origin is listed again.
     pub refresh: &'a str,
 }
 
 impl WrittenSpec<'_> {
-    /// Checks every value. Errors: the first that is not accepted.
+    /// Checks every value. Errors: the first value that is rejected.
     pub fn check(self, rules: &Rules) -> Result<DatasetSpec, InvalidValue> {
         let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         check_source("source", self.source, rules)?;
@@ -112,7 +112,7 @@ fn check_text(name: &'static str, value: &str) -> Result<(), InvalidValue> {
     Ok(())
 }
 
-/// Checks the URL of an origin, or of an object in one. `name` is for the error.
+/// Checks the URL of an origin, or of an object in one. `name` is the value's name in an error.
 pub fn check_source(name: &'static str, source: &str, rules: &Rules) -> Result<(), InvalidValue> {
     let refuse = |what: &str| Err(InvalidValue::new(name, what));
     check_text(name, source)?;
@@ -126,7 +126,7 @@ pub fn check_source(name: &'static str, source: &str, rules: &Rules) -> Result<(
         "s3" | "gs" | "az" => {
             let bucket = rest.split('/').next().unwrap_or_default();
             let bucket_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-._$".contains(&byte);
-            // The value is not repeated: users have put keys before an `@`.
+            // The error does not repeat the value: users have put keys before an `@`.
             if bucket.is_empty() || !bucket.bytes().all(bucket_byte) {
                 return refuse("names no bucket: write s3://bucket/prefix, without keys or a server");
             }
@@ -144,7 +144,8 @@ pub fn check_source(name: &'static str, source: &str, rules: &Rules) -> Result<(
     }
 }
 
-fn check_endpoint(endpoint: &str) -> Result<(), InvalidValue> {
+/// Checks the URL of an S3 server. An empty one stands for AWS.
+pub fn check_endpoint(endpoint: &str) -> Result<(), InvalidValue> {
     if endpoint.is_empty() {
         return Ok(());
     }
@@ -153,7 +154,7 @@ fn check_endpoint(endpoint: &str) -> Result<(), InvalidValue> {
     let host = endpoint.strip_prefix("https://").or_else(|| endpoint.strip_prefix("http://"));
     match host {
         None | Some("") => refuse("must be a server's URL, such as https://s3.example.org:9000"),
-        // The value is not repeated: it may contain a password.
+        // The error does not repeat the value: it may contain a password.
         Some(host) if host.contains(['@', '?', '#', ' ', '\\']) || host.split('/').any(|part| part == "..") => {
             refuse("must consist of a scheme, a host and a port only")
         }
@@ -169,7 +170,7 @@ fn check_region(region: &str) -> Result<(), InvalidValue> {
     Ok(())
 }
 
-/// A size of a cache, with its unit.
+/// Parses the size of a cache, with its unit.
 pub fn cache_size(value: &str) -> Result<u64, InvalidValue> {
     check_text("cacheSize", value)?;
     match parse_bytes(value) {
@@ -179,7 +180,7 @@ pub fn cache_size(value: &str) -> Result<u64, InvalidValue> {
     }
 }
 
-/// The name of a namespace, or `*`.
+/// Checks the name of a namespace. `*` stands for all namespaces.
 pub fn namespace(name: &str) -> Result<String, InvalidValue> {
     let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if name != "*" && (name.is_empty() || name.len() > 63 || !name.bytes().all(good)) {

@@ -1,7 +1,8 @@
-//! The Container Device Interface: our file, by which a container gets HCAs at every start of it, and the files of others.
+//! The Container Device Interface: the file that we write, from which a container gets its HCAs at every start, and the
+//! files that other programs write.
 //!
-//! The cast: [`Spec`] is what our file says, [`nodes`] which device nodes an HCA has; [`keep`] keeps the file as it should be,
-//! and passes views on once the file fits them; [`Found`] knows the devices of others.
+//! The parts: [`Spec`] is the content of our file. [`nodes`] lists the device nodes of an HCA. [`keep`] keeps the file
+//! current and passes each view on once the file matches it. [`Found`] lists the devices in other programs' files.
 
 mod decode;
 mod found;

@@ -1,11 +1,14 @@
-//! Offers the resources of mode `dra` by dynamic resource allocation: the scheduler gives their devices to claims.
+//! Offers the resources of mode `dra` through dynamic resource allocation: the scheduler allocates their devices to
+//! claims.
 //!
-//! The cast: [`devices`] says what the API server is told of them, [`slices`] in which objects, [`moves`] which of them the device
-//! plugin has not let go of yet, and [`Publisher`] writes that. The kubelet calls [`Service`], by the sockets of `server`: [`claim`]
-//! reads what a claim was given, [`prepared`] says what its containers get, a [`claim_file`] holds that as a CDI file, and [`files`] keeps
-//! these files, the only memory of claims. `health` reports to the kubelet which devices are out of service.
+//! The parts that publish: [`devices`] builds the API's description of each device, [`slices`] distributes the
+//! descriptions over ResourceSlices, [`moves`] finds the devices that the device plugin has not released yet, and
+//! [`Publisher`] writes the slices. The parts that serve the kubelet: the kubelet calls [`Service`] through the sockets
+//! of `server`. [`claim`] reads the allocation of a claim, [`prepared`] computes what its containers get,
+//! [`claim_file`] encodes that as a CDI file, and [`files`] stores these files, which are the only stored state of
+//! claims. `health` reports to the kubelet which devices are out of service.
 //!
-//! Invariant: no device is offered here and by the device plugin at a time.
+//! Invariant: no device is offered through DRA and through the device plugin at the same time.
 
 pub mod claim;
 pub mod claim_file;
@@ -45,29 +48,27 @@ use crate::state::Event;
 use crate::view::View;
 use files::Files;
 
-/// How often claims of an earlier process are looked for, without a resource of mode `dra`.
+/// How often the folder is checked for claims of an earlier process while no resource has mode `dra`.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// Where things are.
+/// The settings of the DRA driver.
 #[derive(Debug)]
 pub struct Settings {
-    /// The node's name.
     pub node: String,
     /// The kubelet's folder.
     pub kubelet: PathBuf,
-    /// The runtime's folder for CDI files of programs, or `None` if the runtime has no CDI.
+    /// The runtime's folder for generated CDI files, or `None` if the runtime has no CDI.
     pub cdi: Option<PathBuf>,
     /// The folders in which the runtime finds CDI files.
     pub cdi_found: Vec<PathBuf>,
-    /// Who holds devices of the device plugin.
+    /// Lists the pods that hold devices through the device plugin.
     pub pods: Arc<Pods>,
-    /// What is counted.
     pub counters: Arc<Counters>,
 }
 
-/// Serves the kubelet and the API server from the moment on that a resource says `mode: dra`, or that a claim is found that an
-/// earlier process has prepared, until `stop`. `views` must be those that [`crate::cdi::keep`] has prepared. `client` is asked for
-/// then.
+/// Serves the kubelet and the API server until `stop`. It starts once a resource has `mode: dra`, or once a claim is
+/// found that an earlier process prepared; only then is `client` awaited. `views` must be the views that
+/// [`crate::cdi::keep`] has prepared.
 pub async fn run(
     settings: Settings,
     instance: Arc<Instance>,
@@ -81,7 +82,7 @@ pub async fn run(
         let is_needed =
             stop.run_until_cancelled(views.wait_for(|view| has_dra(view))).await.is_some_and(|it| it.is_ok());
         if is_needed {
-            error!("`mode: dra` needs a container runtime with CDI: remove --no-cdi. no device is offered through DRA");
+            error!("no device is offered through DRA, which needs a container runtime with CDI: remove --no-cdi");
         }
         stop.cancelled().await;
         return;
@@ -106,7 +107,7 @@ fn has_dra(view: &View) -> bool {
     view.resources.iter().any(|resource| resource.config.mode == Mode::Dra)
 }
 
-/// Returns true when something has to be done, or false if there will be no more views.
+/// Returns true once DRA is needed, or false if there will be no more views.
 async fn wanted(files: &Files, views: &mut watch::Receiver<Arc<View>>) -> bool {
     loop {
         if has_dra(&views.borrow_and_update()) {

@@ -1,8 +1,10 @@
-//! Which devices are in service: a state machine without I/O, to which time is passed in.
+//! Decides which devices are in service: a state machine without I/O and without a clock of its own. Callers pass the
+//! time in.
 //!
-//! [`Health`] takes [`Event`]s and has [`Faults`] after each; [`Health::next`] says when time alone changes something. Its parts:
-//! `hca` (ports, with hysteresis), `gpu` (Xids and recovery), `silence` (a driver that does not answer), `roster` (devices
-//! that are gone), [`xid`] (the table), [`capabilities`] (limits that cannot be kept).
+//! [`Health`] applies [`Event`]s and holds the resulting [`Faults`]. [`Health::next`] returns the next time at which
+//! the faults change without an event. The parts: `hca` (ports, with hysteresis), `gpu` (Xids and recovery), `silence`
+//! (a driver that does not answer), `roster` (devices that were removed), [`xid`] (the table), [`capabilities`] (limits
+//! that cannot be enforced).
 //!
 //! Invariant: after [`Health::apply`], every device of [`Health::machine`] to which a condition applies is in
 //! [`Health::faults`], and no other.
@@ -38,13 +40,13 @@ use silence::Silence;
 #[derive(Clone, Debug)]
 pub struct Health {
     config: HealthConfig,
-    /// As last read: without devices that are gone.
+    /// The machine as last read, without removed devices.
     told: Arc<Machine>,
     machine: Arc<Machine>,
-    /// Devices of `machine` that are no longer there, and since when.
+    /// The devices of `machine` that were removed, and when.
     gone: BTreeMap<DeviceKey, SystemTime>,
     hcas: BTreeMap<PciAddress, HcaHealth>,
-    /// By UUID, also those that no inventory has named.
+    /// Keyed by UUID. Includes GPUs that no inventory has named.
     gpus: BTreeMap<String, GpuHealth>,
     driver: Silence,
     marks: BTreeMap<Mark, BTreeMap<DeviceKey, (String, SystemTime)>>,
@@ -52,7 +54,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// Nothing was seen yet, but the faults of GPUs of an earlier life of the process are remembered.
+    /// Starts without devices, but with the GPU faults that an earlier process stored.
     pub fn new(config: HealthConfig, remembered: &[Remembered], now: Now) -> Self {
         let fault = |one: &Remembered| Some((one.gpu.clone(), GpuHealth::remembered(one.fault(now)?)));
         Self {
@@ -70,7 +72,8 @@ impl Health {
 
     /// Applies an event. Returns the notices to report.
     pub fn apply(&mut self, event: Event, now: Now) -> Vec<Notice> {
-        // What was due before is done before: a port that was down for too long was, even if it is up now.
+        // Apply expired deadlines first: a port that was down for too long must count as down, even if this event
+        // reports it up.
         self.settle(now);
         let notices = self.take(event, now);
         self.settle(now);
@@ -78,20 +81,20 @@ impl Health {
         notices
     }
 
-    /// Time has passed.
+    /// Applies the deadlines that have expired by now.
     pub fn tick(&mut self, now: Now) {
         self.settle(now);
         self.faults = self.all_faults().into();
     }
 
-    /// Other settings hold from now on, also for what has begun already.
+    /// Applies new settings, also to intervals that have already begun.
     pub fn configure(&mut self, config: HealthConfig, now: Now) {
         self.settle(now);
         self.config = config;
         self.tick(now);
     }
 
-    /// When time alone changes something, if nothing else happens. Always after the last call with a time.
+    /// When the faults next change without an event. Always later than the time of the last call.
     pub fn next(&self) -> Option<Instant> {
         let answers = self.driver.answers();
         let hcas = self.hcas.values().filter_map(|hca| hca.next(&self.config));
@@ -104,12 +107,12 @@ impl Health {
         &self.faults
     }
 
-    /// All devices that were seen since the process started. Those that are gone stay as they were last, and have a fault.
+    /// All devices that were seen since the process started. A removed device stays as it was last seen, with a fault.
     pub fn machine(&self) -> &Arc<Machine> {
         &self.machine
     }
 
-    /// The faults of GPUs that must outlive the process.
+    /// The GPU faults to store for the next process.
     pub fn remember(&self) -> Vec<Remembered> {
         let faults = self.gpus.iter().filter_map(|(uuid, gpu)| Some((uuid, gpu.standing()?)));
         faults.map(|(uuid, fault)| Remembered::new(uuid, fault)).collect()
@@ -131,7 +134,7 @@ impl Health {
             Event::DriverAnswered if self.driver.answers() => {}
             Event::DriverAnswered => {
                 self.driver.answer();
-                // Now it is known which of the GPUs that it did not name are gone.
+                // Only now is it known that GPUs missing from the last inventory were removed.
                 self.count(now);
             }
             Event::DriverFailed { why } => self.driver.fail(why, now),
@@ -159,11 +162,11 @@ impl Health {
         }
     }
 
-    /// Finds which devices are there, and which are gone.
+    /// Determines which devices are present, and which were removed.
     fn count(&mut self, now: Now) {
         let mut seen = Machine::clone(&self.told);
         if !self.driver.answers() {
-            // While NVML is silent, a missing GPU cannot be recognized.
+            // While NVML does not answer, a missing GPU does not mean that it was removed.
             let named: BTreeSet<String> = seen.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
             let is_there = |gpu: &&Gpu| !self.gone.contains_key(&DeviceKey::Gpu(gpu.uuid.clone()));
             let others = self.machine.gpus.iter().filter(|gpu| !named.contains(&gpu.uuid));
@@ -258,7 +261,7 @@ impl Health {
         Some(Fault { reason: Reason::Gone, message: message.to_owned(), since, recovery })
     }
 
-    /// The fault of a GPU that takes all others along.
+    /// A GPU fault that takes all GPUs of the node out of service.
     fn node_fault(&self) -> Option<Fault> {
         let standing = self.gpus.iter().filter_map(|(uuid, gpu)| Some((uuid, gpu.standing()?)));
         let (uuid, fault) =

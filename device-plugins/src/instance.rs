@@ -1,10 +1,10 @@
-//! Which of several processes of this program on a node is the newest: a rolling update runs two at once.
+//! Which process of this program is the newest on its node: during a rolling update, two run at the same time.
 //!
-//! Each process locks a file of its own in a folder below the kubelet's, which the kubelet leaves alone when it empties its
-//! folder of sockets. The kernel releases the lock when the process ends, however it ends.
+//! Each process locks its own file in a subfolder of the kubelet's socket folder. The kubelet keeps subfolders when it
+//! empties its socket folder. The kernel releases the lock when the process ends, even if it crashes.
 //!
-//! Invariant: an older process never registers after a newer one. Registering takes turns with starting: a registration shares
-//! the folder's lock, and a start has it alone while it shows its own file.
+//! Invariant: an older process never registers after a newer one. Registrations and starts exclude each other: a
+//! registration holds the folder's lock shared, and a start holds it exclusively while it creates its file.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -17,48 +17,50 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::FlockOperation;
 
-/// The folder of the processes' files, below the kubelet's folder of sockets.
+/// The folder of the processes' files, below the kubelet's socket folder.
 const FOLDER: &str = "larder";
 
-/// How long a process waits for its turn before it goes on without: another one may be stopped in the midst of its own.
+/// How long a process waits for the lock before it continues without it: another process may have been stopped while it
+/// holds the lock.
 const TURN: Duration = Duration::from_secs(20);
 
-/// This process among all of this program.
+/// This process's rank among all processes of the program on the node.
 #[derive(Debug)]
 pub struct Instance {
     folder: PathBuf,
     sockets: PathBuf,
-    /// A newer process has a higher one.
+    /// Higher in a newer process.
     number: u64,
     sockets_made: AtomicU64,
-    /// Locked as long as this process lives.
+    /// Locked while this process runs.
     _file: File,
 }
 
-/// This process among all of this program, for what runs before it has begun. Its clones are the same one.
+/// The [`Instance`] of this process, for tasks that start before it exists. Clones share one value.
 #[derive(Clone, Debug, Default)]
 pub struct Begun(Arc<OnceLock<Arc<Instance>>>);
 
 impl Begun {
-    /// It has begun.
+    /// Sets the instance. Later calls have no effect.
     pub fn set(&self, instance: &Arc<Instance>) {
         let _ = self.0.set(Arc::clone(instance));
     }
 
-    /// Whether it is the newest; `None` before it has begun.
+    /// Whether this process is the newest; `None` before [`Self::set`].
     pub fn is_newest(&self) -> Option<bool> {
         self.0.get().map(|instance| instance.is_newest())
     }
 }
 
-/// A turn to register. Dropping it ends it.
+/// The permission to register, held until it is dropped.
 #[derive(Debug)]
 pub struct Turn {
     _lock: File,
 }
 
 impl Instance {
-    /// Makes this process the newest, and removes the sockets and files that dead ones left in `sockets`, the kubelet's folder.
+    /// Makes this process the newest, and removes the sockets and files of dead processes from `sockets`, the kubelet's
+    /// folder.
     pub async fn begin(sockets: &Path) -> io::Result<Self> {
         let folder = sockets.join(FOLDER);
         let turn = lock(&folder, FlockOperation::NonBlockingLockExclusive).await?;
@@ -74,24 +76,24 @@ impl Instance {
         Ok(instance)
     }
 
-    /// A file name for a socket, which no other socket has or had.
+    /// A socket file name that was never used before.
     pub fn new_socket_name(&self) -> String {
         format!("larder-{}-{}.sock", name(self.number), self.sockets_made.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// False while a newer process lives.
+    /// False while a newer process is running.
     pub fn is_newest(&self) -> bool {
         let newer = numbers(&self.folder).unwrap_or_default().into_iter().filter(|number| *number > self.number);
         newer.into_iter().all(|number| !self.lives(number))
     }
 
-    /// A turn to register, or `None` while a newer process lives.
+    /// Acquires the permission to register; `None` while a newer process is running.
     pub async fn turn(&self) -> io::Result<Option<Turn>> {
         let turn = lock(&self.folder, FlockOperation::NonBlockingLockShared).await?;
         Ok(self.is_newest().then_some(Turn { _lock: turn }))
     }
 
-    /// True if that process has not ended.
+    /// True if the process with this number is still running.
     fn lives(&self, number: u64) -> bool {
         let file = match File::open(self.folder.join(name(number))) {
             Ok(file) => file,
@@ -100,7 +102,7 @@ impl Instance {
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err()
     }
 
-    /// Removes what dead processes left.
+    /// Removes the files and sockets of dead processes.
     fn sweep(&self) -> io::Result<()> {
         let dead = |number: u64| number != self.number && !self.lives(number);
         for entry in std::fs::read_dir(&self.sockets)?.flatten() {
@@ -119,7 +121,7 @@ impl Instance {
     }
 }
 
-/// Removes a file, which the kubelet may have removed before: it empties its folder when it starts.
+/// Removes a file if it exists. The kubelet may have removed it already, since it empties its folder when it starts.
 fn remove(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -133,7 +135,7 @@ impl Drop for Instance {
     }
 }
 
-/// The file of a process.
+/// The file name of the process with this number.
 fn name(number: u64) -> String {
     format!("{number:011x}")
 }
@@ -144,9 +146,9 @@ fn numbers(folder: &Path) -> io::Result<Vec<u64>> {
     Ok(std::fs::read_dir(folder)?.flatten().filter_map(|entry| number(&entry.file_name())).collect())
 }
 
-/// The folder, locked; after [`TURN`] without the lock.
+/// Opens and locks the folder. After [`TURN`], returns it without the lock.
 async fn lock(folder: &Path, operation: FlockOperation) -> io::Result<File> {
-    // Again for each turn: somebody may have replaced the kubelet's folder.
+    // Opened again for each lock: the kubelet's folder may have been deleted and recreated.
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let file = File::open(folder)?;
     let started = Instant::now();
@@ -206,7 +208,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let names: Vec<PathBuf> =
             (0..200).map(|n| folder.path().join(format!("larder-00000000001-{n}.sock"))).collect();
-        // As a kubelet that starts empties its folder.
+        // The kubelet empties its folder when it starts.
         let (emptied, is_over) = (names.clone(), tokio_util::sync::CancellationToken::new());
         let over = is_over.clone();
         let emptying = std::thread::spawn(move || {

@@ -1,10 +1,10 @@
-//! What a node has, read from sysfs: its HCAs with their ports, and the places of all devices.
+//! The devices of a node, read from sysfs: its HCAs with their ports, and the attach points of all devices.
 //!
-//! The cast: [`Roots`] says where a node's files are; `hca` reads the class of HCAs, `pci` finds the place of a function,
-//! and both do it through `folder`, which is wary of what it opens, and `attribute`, which decodes; [`ports`] rereads the states
-//! of ports; [`netlink`] asks the kernel for the mode of network namespaces.
-//! The invariant: a broken entry costs one device or one attribute of it, and is reported as a warning. No content is a panic or
-//! a wait. Everything here blocks: it is not for the runtime's threads.
+//! The parts: [`Roots`] holds the paths of a node's `/sys` and `/dev`. `hca` reads the class of HCAs, and `pci` finds
+//! the attach point of a PCI function. Both use `folder`, which opens files safely, and `attribute`, which decodes
+//! their text. [`ports`] polls the port states. [`netlink`] asks the kernel for the mode of RDMA network namespaces.
+//! Invariant: a broken entry loses one device or one attribute, and is reported as a warning. No file content causes a
+//! panic or an unbounded wait. All functions block, so they must not run on the async runtime's threads.
 
 mod attribute;
 mod folder;
@@ -22,8 +22,8 @@ use folder::{Folder, Warnings};
 
 use crate::machine::{Gpu, Machine, RdmaMode};
 
-/// The GPUs that NVML has told of, of whose places the addresses count alone. Of one that sysfs does not know, the address is all
-/// that is told. No device's firmware is asked.
+/// The GPUs that NVML reported, with their attach points from sysfs. Of each input's place, only the PCI address is
+/// used. A GPU that sysfs does not list keeps only its address. No device firmware is queried.
 pub fn gpus(roots: &Roots, gpus: &[Gpu]) -> Vec<Gpu> {
     placed(roots, gpus, &mut Warnings::default())
 }
@@ -37,12 +37,12 @@ fn placed(roots: &Roots, gpus: &[Gpu], warnings: &mut Warnings) -> Vec<Gpu> {
     gpus
 }
 
-/// The machine: its HCAs, and its [GPUs](gpus()).
+/// Reads the whole machine: its HCAs, and its [GPUs](gpus()).
 pub fn read(roots: &Roots, gpus: &[Gpu], gpu_driver: Option<String>) -> Machine {
     read_with(roots, gpus, gpu_driver, netlink::mode())
 }
 
-/// The same, a pure function of the files and of what NVML and the kernel's netlink have answered.
+/// As [`read`], but a pure function of the files and of the answers of NVML and the kernel's netlink.
 pub fn read_with(roots: &Roots, gpus: &[Gpu], gpu_driver: Option<String>, kernel: io::Result<RdmaMode>) -> Machine {
     let mut warnings = Warnings::default();
     let hcas = hca::read(roots, &mut warnings);
@@ -53,8 +53,8 @@ pub fn read_with(roots: &Roots, gpus: &[Gpu], gpu_driver: Option<String>, kernel
     Machine { gpus, hcas, gpu_driver, gpu_warnings, gpu_functions, rdma_mode, warnings }
 }
 
-/// The mode that the kernel reports by netlink. Where it does not, the setting of its module counts, which follows the mode; and
-/// kernels without that setting know no other mode than `Shared`.
+/// The mode that the kernel reports over netlink. If netlink does not report it, the module parameter `netns_mode`
+/// decides, which follows the mode. Kernels without that parameter support only `Shared`.
 fn rdma_mode(roots: &Roots, kernel: io::Result<RdmaMode>, has_hcas: bool, warnings: &mut Warnings) -> RdmaMode {
     match kernel {
         Ok(mode @ (RdmaMode::Shared | RdmaMode::Exclusive)) => return mode,

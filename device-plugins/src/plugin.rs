@@ -1,7 +1,8 @@
 //! Serves the kubelet's device plugin API: one server for each resource of mode `plugin`.
 //!
-//! The cast: `list` says what the kubelet is told of a resource, `service` answers its calls, `registration` tells it where, `folder`
-//! notices changes of its folder, and `server` keeps all of that up for one resource.
+//! The parts: `list` builds the device list of a resource. `service` answers the kubelet's calls. `registration`
+//! registers a resource with the kubelet. `folder` notices changes in the kubelet's folder. `server` keeps one resource
+//! served and registered.
 
 mod folder;
 mod list;
@@ -26,8 +27,8 @@ use server::Server;
 pub use list::devices;
 pub use settings::{Choose, Settings};
 
-/// Serves the resources of the newest view, which come and go with the configuration, until `stop`. `views` must be those that
-/// [`crate::cdi::keep`] has prepared.
+/// Serves the resources of the newest view until `stop`; a change of the configuration adds and removes resources.
+/// `views` must be the views that [`crate::cdi::keep`] has prepared.
 pub async fn run(
     settings: Settings,
     instance: Arc<Instance>,

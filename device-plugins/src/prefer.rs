@@ -1,8 +1,9 @@
-//! Which of the available IDs a container should get.
+//! Chooses which of the available IDs a container should get.
 //!
-//! The cast: `near` chooses among exclusive IDs those whose devices are nearest to each other, and `least_used` spreads shared IDs.
+//! The parts: `near` chooses the exclusive IDs whose devices are nearest to each other, and `least_used` spreads shared
+//! IDs.
 //!
-//! Invariant: equal questions have equal answers.
+//! Invariant: equal inputs give equal results.
 
 mod least_used;
 mod near;
@@ -12,14 +13,15 @@ use crate::machine::Machine;
 use crate::resource::Resource;
 use pool::Pool;
 
-/// Chooses `size` IDs: those of `must_include`, and others of `available`.
+/// Chooses `size` IDs: all of `must_include`, and the rest from `available`.
 ///
-/// Exclusive IDs are chosen near to each other: by the NVLinks between their GPUs, then by the distance of their devices on PCIe,
-/// then by NUMA node; of equally near ones, those that leave the other available ones nearer to each other. Shared IDs are chosen on
-/// as many devices as can be, and on those of which the fewest IDs are taken. What is equal after that goes by PCI address.
+/// Exclusive IDs are chosen near to each other: by the NVLinks between their GPUs, then by the distance of their
+/// devices on PCIe, then by NUMA node. Among equally near sets, the set that leaves the remaining IDs nearer to each
+/// other wins. Shared IDs are spread over as many devices as possible, preferring devices with the fewest IDs in use.
+/// Remaining ties are broken by PCI address.
 ///
-/// An ID that the resource does not have is chosen only if it is in `must_include`. The answer is longer than `size` if
-/// `must_include` is, and shorter if there are too few IDs.
+/// An ID that the resource does not have is chosen only if it is in `must_include`. The result is longer than `size` if
+/// `must_include` is, and shorter if too few IDs are available.
 pub fn choose(
     machine: &Machine,
     resource: &Resource,

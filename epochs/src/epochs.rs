@@ -21,15 +21,16 @@ use crate::process::own_cpu_seconds;
 pub use epoch::Epoch;
 pub use targets::{Target, read_expected, walk, write_expected};
 
-/// Bytes of a reader's buffer.
+/// Size of a reader's buffer.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// How to read.
+/// The settings of an epoch.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadOptions {
-    /// Threads.
+    /// Number of reader threads.
     pub readers: usize,
-    /// Drops each file's pages from the kernel's cache once it is read, so that the next epoch requests them again.
+    /// Whether to drop each file's pages from the page cache after reading it, so that the next epoch requests them
+    /// again.
     pub drop_pages: bool,
     /// Seed of this epoch's order.
     pub seed: u64,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::table::figures_table;
 
-/// The median of some values, with the least and the greatest.
+/// The median, the minimum and the maximum of some values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     pub median: f64,
@@ -27,7 +27,7 @@ impl Spread {
     }
 }
 
-/// The median alone.
+/// The median; `None` for no values.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     Spread::of(values).map(|spread| spread.median)
 }
@@ -41,13 +41,13 @@ pub fn percentile<T: Copy>(sorted: &[T], share: f64) -> Option<T> {
 /// Times of many events.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Latencies {
-    /// How many.
+    /// Number of events.
     pub count: usize,
     /// The median, in seconds.
     pub p50: f64,
-    /// The 99th percentile.
+    /// The 99th percentile, in seconds.
     pub p99: f64,
-    /// The longest.
+    /// The longest time, in seconds.
     pub max: f64,
 }
 
@@ -61,7 +61,7 @@ impl Latencies {
 }
 
 impl Latencies {
-    /// In milliseconds, for a line.
+    /// The times in milliseconds, as a phrase for a line of progress.
     pub fn milliseconds(&self) -> String {
         let [p50, p99, max] = [self.p50, self.p99, self.max].map(|seconds| seconds * 1e3);
         format!("p50 {p50:.3}, p99 {p99:.3}, longest {max:.3} ms of {}", self.count)
@@ -74,14 +74,14 @@ impl fmt::Display for Latencies {
     }
 }
 
-/// The machine's load.
+/// The machine's load averages over 1, 5 and 15 minutes; zeros if they cannot be read.
 pub fn machine_load() -> [f64; 3] {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let mut numbers = text.split_whitespace().map(|word| word.parse().unwrap_or_default());
     std::array::from_fn(|_| numbers.next().unwrap_or_default())
 }
 
-/// A measured figure beside its goal.
+/// A measured figure and its goal.
 #[derive(Clone, Debug)]
 pub struct Goal {
     pub figure: String,
@@ -90,7 +90,7 @@ pub struct Goal {
     pub is_met: bool,
 }
 
-/// A table of figures beside their goals.
+/// A table of figures with their goals.
 pub fn goals_table(goals: &[Goal]) -> String {
     let head = ["figure", "measured", "goal", ""].map(str::to_owned).to_vec();
     let rows = goals.iter().map(|Goal { figure, measured, goal, is_met }| {

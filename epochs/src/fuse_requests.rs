@@ -1,8 +1,8 @@
 //! Counts the requests that the kernel sends to a FUSE daemon, by kind, for one mount.
 //!
-//! The kernel's tracepoint `fuse:fuse_request_send` is counted, not recorded: the kernel keeps one counter for each
-//! kind and CPU, and increments it when its filter matches. This needs root, tracefs and perf events; without them the
-//! error of [`Counting::of_device`] says what is missing.
+//! The kernel counts hits of its tracepoint `fuse:fuse_request_send` without recording events: it has one counter for
+//! each kind and CPU, and increments it when the counter's filter matches. This needs root, tracefs and perf events;
+//! without them the error of [`Counting::of_device`] says what is missing.
 #![expect(unsafe_code, reason = "perf_event_open and its ioctls, which none of our dependencies wraps")]
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use anyhow::Context;
 
 use larder_daemon_api::mountinfo::{self, Device};
 
-/// The kinds that are counted by name, with their numbers in the protocol.
+/// The kinds that are counted separately, with their opcodes.
 pub const KINDS: [(&str, u32); 12] = [
     ("lookup", 1),
     ("getattr", 3),
@@ -63,17 +63,17 @@ struct PerfEventAttr {
     breakpoint_address: u64,
 }
 
-/// Requests by kind, and the total of those that have a reply.
+/// The number of requests by kind, and in total.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Requests {
-    /// By the kinds of [`KINDS`].
+    /// The number of requests of each of the [`KINDS`].
     pub kinds: BTreeMap<&'static str, u64>,
-    /// All but FORGETs and INTERRUPTs.
+    /// The number of all requests that have a reply: all but FORGET, BATCH_FORGET and INTERRUPT.
     pub total: u64,
 }
 
 impl Requests {
-    /// The requests a file, by kind; see [`show_rates`].
+    /// The requests per file, by kind; see [`show_rates`].
     pub fn per_file(&self, files: u64) -> String {
         show_rates(self.kinds.iter().map(|(&kind, &count)| (kind, count as f64 / files as f64)))
     }
@@ -89,7 +89,7 @@ pub fn show_rates(rates: impl IntoIterator<Item = (&'static str, f64)>) -> Strin
 /// Running counters.
 #[derive(Debug)]
 pub struct Counting {
-    /// By kind, a counter for each CPU.
+    /// By kind: one counter per CPU.
     kinds: Vec<(&'static str, Vec<File>)>,
     total: Vec<File>,
 }
@@ -101,10 +101,10 @@ impl Counting {
         Self::of_device(mount.device)
     }
 
-    /// Starts counting the requests of the FUSE mount whose files have this device number. Fails where the kernel or
-    /// its settings do not allow it.
+    /// Starts counting the requests of the FUSE mount whose files have this device number. Fails if the kernel or its
+    /// settings do not allow it.
     pub fn of_device(device: Device) -> anyhow::Result<Self> {
-        // The tracepoint has the device number in the kernel's own form.
+        // The tracepoint reports the device number in the kernel's internal encoding.
         let connection = device.major << 20 | device.minor;
         let event = event_id()?;
         let cpus = online_cpus()?;
@@ -141,7 +141,7 @@ fn event_id() -> anyhow::Result<u64> {
     id.context("no tracepoint fuse:fuse_request_send (needs root, tracefs and a kernel with that tracepoint)")
 }
 
-/// The numbers in `0-3,8`.
+/// Parses a list of CPUs such as `0-3,8`.
 fn parse_cpus(text: &str) -> Option<Vec<i32>> {
     let mut cpus = Vec::new();
     for part in text.trim().split(',') {

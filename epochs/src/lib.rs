@@ -1,4 +1,5 @@
-//! What users run to see the cache at work, and what the benchmarks share with it.
+//! The quickstart, the epochs benchmark and the simulation that users run, and the parts that the other benchmarks
+//! share.
 //!
 //! The cast: [`tree`] makes files with the sizes of a training set; [`epochs`] reads a folder the way training does, in
 //! the order that [`order`] gives, and checks every byte; [`quickstart`] puts an embedded S3, a mount and the readers
@@ -6,7 +7,7 @@
 //! [`kernel_caches`] empties the kernel's caches, [`process`] reads the resources that processes use, [`figures`] are
 //! statistics, [`table`] makes text tables, and [`plot`] draws.
 //!
-//! Invariant: a figure is counted or timed, never computed from what it should be.
+//! Invariant: every figure is counted or timed, never derived from an expected value.
 
 pub mod epochs;
 pub mod figures;

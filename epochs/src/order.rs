@@ -9,7 +9,7 @@ pub fn epoch_seed(seed: u64, epoch: u32) -> u64 {
     seed.wrapping_mul(1000).wrapping_add(u64::from(epoch))
 }
 
-/// Writes the numbers `0..count` in the order of this seed into a reusable buffer: 4 bytes a file.
+/// Writes the numbers `0..count` in the order of this seed into a reusable buffer, with 4 bytes per file.
 pub fn shuffle_into(order: &mut Vec<u32>, count: u32, seed: u64) {
     order.clear();
     order.extend(0..count);

@@ -1,5 +1,5 @@
-//! Resources of processes and of the machine, from `/proc` and from the clocks of processes. Of a process only `stat` and `status`
-//! are read: they answer even if it is stuck.
+//! Resources of processes and of the machine, from `/proc` and from the clocks of processes. Only a process's `stat`
+//! and `status` are read, because reading them succeeds even if the process is stuck.
 
 use std::collections::HashMap;
 
@@ -10,9 +10,9 @@ use anyhow::Context;
 pub struct Usage {
     /// Seconds of CPU, user and kernel.
     pub cpu_seconds: f64,
-    /// Resident bytes now.
+    /// Current resident memory.
     pub rss_bytes: u64,
-    /// Sum of the peaks of each process.
+    /// The sum of the processes' peak resident memory.
     pub peak_rss_bytes: u64,
 }
 
@@ -52,8 +52,8 @@ fn read(id: u32, file: &str) -> String {
     std::fs::read_to_string(format!("/proc/{id}/{file}")).unwrap_or_default()
 }
 
-/// The CPU that all threads of a process have used, those that have ended, too. `stat` tells it in hundredths of a second, too
-/// coarse for an idle process.
+/// The CPU time of all threads of a process, including threads that have ended. `stat` reports it in hundredths of a
+/// second, which is too coarse for an idle process.
 #[expect(unsafe_code, reason = "the C library alone names the clock of another process")]
 fn cpu_seconds(id: u32) -> f64 {
     let Ok(id) = libc::pid_t::try_from(id) else { return 0.0 };
@@ -88,7 +88,7 @@ fn status_bytes(text: &str, field: &str) -> u64 {
     value.map_or(0, |kib: u64| kib << 10)
 }
 
-/// Bytes of memory of this machine.
+/// The machine's memory in bytes.
 pub fn total_memory() -> anyhow::Result<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));

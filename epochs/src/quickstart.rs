@@ -1,9 +1,9 @@
-//! The main job in one run: files in an embedded S3, imported, mounted through the kernel, read for epochs under every
-//! policy at four cache sizes. Hit ratios come from the GETs that the S3 server counted.
+//! Larder's main use case in one run: files in an embedded S3 are imported, mounted through the kernel, and read for
+//! several epochs under every policy at four cache sizes. Hit ratios come from the S3 server's count of GETs.
 //!
 //! The cast: `lab` has the dataset, its origin and its mounts; `outcome` shows the result.
 //!
-//! Invariant: an epoch begins only after every block that the one before it fetched is in the store.
+//! Invariant: an epoch begins only after every block that the previous epoch fetched is in the store.
 
 mod config;
 mod lab;

@@ -1,9 +1,9 @@
 //! Simulates caching policies over shuffled epochs: the share of reads that would have been hits, for any cache size
 //! and number of nodes, in seconds and without a disk.
 //!
-//! The cast: `config` has the settings; `files` makes up sizes; `replay` runs the store's own policy code
+//! The cast: `config` has the settings; `files` generates sizes; `replay` runs the store's own policy code
 //! ([`larder_store::build_policy`]) over the orders of [`crate::order`], which the readers of `larder quickstart`
-//! follow too; `belady` is the policy that knows the order; `bits` are the sets that they need; `outcome` shows the
+//! follow too; `belady` is the policy that knows the order; `bits` has the sets that both need; `outcome` shows the
 //! result.
 //!
 //! Invariant: the simulation does what a mount with one reader does, block for block. It has no notion of time: several
@@ -33,7 +33,8 @@ pub use outcome::{SimCell, SimOutcome};
 pub use replay::EpochHits;
 use replay::{Cell, replay};
 
-/// With at most this many files the cells run in parallel; beyond, one at a time, so that memory stays bounded.
+/// Up to this many files the cells run in parallel; with more files they run one at a time, so that memory stays
+/// bounded.
 const PARALLEL_FILES: u32 = 10_000_000;
 
 /// Runs the simulation; `bar` counts the files read. Errors: nothing to simulate, or a dataset with too many blocks.
@@ -191,8 +192,8 @@ mod tests {
         };
         let outcome = run(&config, &ProgressBar::hidden()).unwrap();
         let table = outcome.table();
-        assert!(table.contains("1 node, each with a cache of 25.00 % (0.2 GB)"), "{table}");
-        assert!(table.contains("2 nodes, each with a cache of 50.00 % (0.5 GB)"), "{table}");
+        assert!(table.contains("1 node, each with a cache of 25.00 % (238.4 MiB)"), "{table}");
+        assert!(table.contains("2 nodes, each with a cache of 50.00 % (476.8 MiB)"), "{table}");
         assert!(table.contains("nr         0.00    25.00          25.00     25.00"), "{table}");
         let names: Vec<String> = outcome.plot().lines.into_iter().map(|line| line.name).collect();
         assert_eq!(names, ["nr, 1 node", "belady, 1 node", "nr, 2 nodes", "belady, 2 nodes"]);

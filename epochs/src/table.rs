@@ -1,20 +1,20 @@
-//! Text tables: columns as wide as their widest cell, two spaces apart, no blanks at the end of a line.
+//! Text tables: columns as wide as their widest cell, two spaces apart, without trailing blanks.
 
-/// The side on which a column's cells begin.
+/// The alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Align {
     Left,
     Right,
 }
 
-/// A table of texts: every column is aligned to the left.
+/// A table of texts: every column is left-aligned.
 pub fn text_table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
     let head = head.map(str::to_owned);
     let rows: Vec<&[String]> = std::iter::once(&head).chain(rows).map(<[String; N]>::as_slice).collect();
     aligned(&rows, |_| Align::Left)
 }
 
-/// A table of figures: names on the left, and every other column aligned to the right. Rows may have fewer cells.
+/// A table of figures: the first column is left-aligned, all others are right-aligned. Rows may have fewer cells.
 pub fn figures_table(rows: &[Vec<String>]) -> String {
     let rows: Vec<&[String]> = rows.iter().map(Vec::as_slice).collect();
     aligned(&rows, |column| if column == 0 { Align::Left } else { Align::Right })

@@ -1,27 +1,27 @@
-//! Makes a folder of files like those of a training set: many small ones, a few large ones, random bytes, reproducible
-//! from a seed.
+//! Creates a folder of files like those of a training set: many small files, a few large files, and random bytes that a
+//! seed reproduces.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use rand::rngs::StdRng;
-use rand::{Rng, RngCore, SeedableRng};
+use rand::{Rng, RngExt, SeedableRng};
 
-/// The talk's image sizes: 16 KB to 5 MB.
+/// The sizes of images, as in the talk that introduced NR (README.md): 16 KB to 5 MB.
 pub const SIZES: std::ops::RangeInclusive<u64> = 16_000..=5_000_000;
 
 /// Spread of the sizes: sigma of the log-normal distribution.
 const SIGMA: f64 = 0.75;
 
-/// Files in one folder.
+/// Number of files in one folder.
 const FILES_IN_A_FOLDER: u32 = 200;
 
-/// One file that was made.
+/// A file that was created.
 #[derive(Clone, Debug)]
 pub struct MadeFile {
-    /// Path below the root.
+    /// The path below the root.
     pub path: PathBuf,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// CRC32C of its bytes.
     pub crc32c: u32,
@@ -32,7 +32,7 @@ pub fn sizes(files: u32, mean: u64, seed: u64) -> Vec<u64> {
     let mut random = StdRng::seed_from_u64(seed);
     let normal: Vec<f64> = (0..files)
         .map(|_| {
-            // Box-Muller: two uniform numbers give a normal one.
+            // Box-Muller: two uniform numbers give a normally distributed one.
             let (a, b): (f64, f64) = (1.0 - random.random::<f64>(), random.random());
             (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos()
         })

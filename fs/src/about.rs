@@ -1,5 +1,5 @@
-//! The files below `.larder`, generated on demand. They are readable by name and not listed in the root, so a loader
-//! that walks the dataset never finds them.
+//! The files below `.larder`, generated on demand. They can be opened by name but are not listed in the root, so a
+//! loader that walks the dataset does not find them.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -7,7 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::inode::About;
 use larder_cachenode::dataset::Dataset;
 
-/// The text is padded with spaces to a multiple of this, so that its size rarely changes between a stat and a read.
+/// The text is padded with spaces to a multiple of this many bytes, so that its size rarely changes between a stat and
+/// a read.
 const PAD_BYTES: usize = 4096;
 
 /// How long a text is reused, so that a reader that reads in pieces gets one version.
@@ -16,9 +17,8 @@ const FRESH: Duration = Duration::from_millis(50);
 /// The text of a file at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Text {
-    /// Its bytes.
     pub(crate) bytes: std::sync::Arc<[u8]>,
-    /// When it was generated.
+    /// When the text was generated; shown as the file's modification time.
     pub(crate) made: SystemTime,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct AboutFiles {
 }
 
 impl AboutFiles {
-    /// The current text of a file, as a stat shows it. `None` for the folder.
+    /// The current text of a file, for a stat. `None` for the folder.
     pub(crate) fn refresh(&self, file: About, dataset: &Dataset) -> Option<Text> {
         match file {
             About::Folder => None,
@@ -53,7 +53,7 @@ impl AboutFiles {
         *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// The text that the last stat showed, for the read that follows it.
+    /// The text that the last stat showed. The read that follows the stat gets the same text.
     pub(crate) fn shown(&self, file: About, dataset: &Dataset) -> Option<Text> {
         if file == About::Stats {
             let kept = self.stats.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,17 +1,17 @@
 //! Places the buffers of FUSE threads in the memory of their connection.
 //!
-//! fuser allocates the buffer into which a thread reads its requests, and offers no way to choose where. So the
-//! program's allocator, [`RequestBuffers`], recognizes these allocations by their size. It maps them one by one, and
-//! while [`spawn`] starts the threads of a session, it maps the beginning of each over a piece of the session's
-//! [`Requests`]. Everything else goes to the system's allocator.
+//! fuser allocates the buffer into which a thread reads its requests, and offers no way to choose its address. The
+//! program's allocator, [`RequestBuffers`], therefore recognizes these allocations by their size and maps each of them
+//! separately. While [`spawn`] starts the threads of a session, the allocator maps the beginning of each buffer over a
+//! piece of the session's [`Requests`]. All other allocations go to the system's allocator.
 //!
-//! The kernel copies a request out in the middle of a system call. If it must find a page first and the process is
-//! killed meanwhile, the request ends with EIO. So the pieces are touched before their use. A read-only mount never
-//! uses the memory behind a piece.
+//! The kernel copies a request out in the middle of a system call. If it must first allocate a page and the process is
+//! killed during that, the request ends with EIO. The pieces are therefore touched before their use. A read-only mount
+//! never uses the part of a buffer behind its piece.
 //!
-//! Invariants: a buffer belongs to the session whose threads start, because all sessions of a process start through
-//! [`spawn`], one at a time, and each until its last thread has its buffer. An allocation of this size is always a
-//! mapping of its own, so the layout alone says how to free it.
+//! Invariants: a buffer belongs to the session whose threads are starting. All sessions of a process start through
+//! [`spawn`], one at a time, and each holds the lock until its last thread has its buffer. An allocation of this size
+//! is always a mapping of its own, so the layout alone determines how to free it.
 #![expect(unsafe_code, reason = "an allocator, which maps memory")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -28,22 +28,22 @@ use tracing::error;
 
 use crate::requests::{BUFFER_BYTES, Requests};
 
-/// The bytes that fuser allocates for a thread: the largest write, and a page.
+/// The size that fuser allocates for a thread: the largest write and one page.
 const ALLOCATION_BYTES: usize = (16 << 20) + 4096;
 
 const PAGE_BYTES: usize = 4096;
 
-/// How often a start looks whether it has failed.
+/// How often a start checks whether it has failed.
 const POLL: Duration = Duration::from_millis(10);
 
 /// The allocator of a program that serves handed-over connections.
 #[derive(Debug)]
 pub struct RequestBuffers;
 
-/// The session whose threads start.
+/// The session whose threads are starting.
 #[derive(Debug)]
 struct Starting {
-    /// `None`: its requests need not outlive the process.
+    /// `None` if its requests need not outlive the process.
     requests: Option<Arc<Requests>>,
     threads: usize,
     placed: usize,
@@ -51,21 +51,23 @@ struct Starting {
 
 static STARTING: Mutex<Option<Starting>> = Mutex::new(None);
 
-/// A thread has its buffer.
+/// Notified when a thread has received its buffer.
 static PLACED: Condvar = Condvar::new();
 
-/// Held while a session starts.
+/// Held while a session starts, since a buffer is assigned to the session that is starting.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// A buffer was allocated: the program has this allocator, and fuser's buffers have the expected size.
+/// True once a buffer was allocated. It proves that the program uses this allocator and that fuser's buffers have the
+/// expected size.
 static RECOGNIZED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// The buffers that this thread allocates are for the first request of a session, which has no threads yet.
+    /// True while this thread opens a session: the buffer that it allocates is for the session's first request, before
+    /// the session has threads.
     static OPENING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Opens a session. Its first request is read on this thread, into a buffer that is no thread's of a session.
+/// Opens a session. Its first request is read on this thread, into a buffer that belongs to no thread of a session.
 pub(crate) fn open<T>(open: impl FnOnce() -> T) -> T {
     OPENING.set(true);
     let opened = open();
@@ -73,10 +75,10 @@ pub(crate) fn open<T>(open: impl FnOnce() -> T) -> T {
     opened
 }
 
-/// Starts the threads of a session that [`open`] opened, with their buffers in `requests`, if there are any. Waits
-/// until each has its buffer. Errors: the session cannot be started, or the program's allocator is another. Ends the
-/// process if only some of its threads can be started: they would serve the connection indefinitely, and no other
-/// process could; the next process takes all over.
+/// Starts the threads of a session that [`open`] opened and places their buffers in `requests`, if given. Waits until
+/// each thread has its buffer. Errors: the session cannot be started, or the program uses another allocator. Ends the
+/// process if only some of the threads can be started: they would serve the connection indefinitely, and no other
+/// process could take it. The next process takes over all connections.
 pub(crate) fn spawn<F: Filesystem>(
     session: Session<F>,
     threads: usize,
@@ -99,8 +101,8 @@ pub(crate) fn spawn<F: Filesystem>(
     };
     let mut starting = lock(&STARTING);
     while starting.as_ref().is_some_and(|starting| starting.placed < starting.threads) {
-        // It ends after its threads. If one of them has no buffer yet, that one was never started, and others that were
-        // may still be without one: nothing else may start.
+        // The session ends after its threads. If one of them has no buffer yet, that thread was never started, and
+        // others that were started may still lack theirs. No other session may start in this state.
         if session.guard.is_finished() {
             error!(
                 "some threads of a FUSE session cannot be started: ending, so that the next larderd serves its \
@@ -122,7 +124,7 @@ const fn is_buffer(layout: Layout) -> bool {
     layout.size() == ALLOCATION_BYTES && layout.align() <= PAGE_BYTES
 }
 
-/// A new mapping for a buffer, zeroed; null if there is no memory.
+/// Maps a new, zeroed buffer. Null if there is no memory.
 fn map() -> *mut u8 {
     RECOGNIZED.store(true, Ordering::Release);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -131,7 +133,7 @@ fn map() -> *mut u8 {
     if at == libc::MAP_FAILED { null_mut() } else { at.cast() }
 }
 
-/// As [`map`], with its beginning in the memory of the session that starts, if one does.
+/// Like [`map`], but places the beginning of the buffer in the memory of the session that is starting, if there is one.
 fn map_for_a_thread() -> *mut u8 {
     let buffer = map();
     if buffer.is_null() || OPENING.get() {
@@ -150,37 +152,37 @@ fn map_for_a_thread() -> *mut u8 {
     if in_place {
         return buffer;
     }
-    // SAFETY: the mapping was made above, and nothing else has its address.
+    // SAFETY: the mapping was made above, and nothing else refers to its address.
     unsafe { libc::munmap(buffer.cast(), ALLOCATION_BYTES) };
     null_mut()
 }
 
-/// Puts a thread's piece of `requests` in place of the beginning of a new mapping. False: there is no memory.
+/// Maps a thread's piece of `requests` over the beginning of a new buffer. False if there is no memory.
 fn put_in_place(buffer: *mut u8, requests: &Requests, thread: usize) -> bool {
     let (fd, at) = (requests.as_fd().as_raw_fd(), Requests::buffer_at(thread).cast_signed());
     let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-    // SAFETY: it replaces the beginning of a mapping that `map` made, which is larger and not used yet.
+    // SAFETY: it replaces the beginning of a mapping that `map` made. That mapping is larger and not in use yet.
     let mapped = unsafe { libc::mmap(buffer.cast(), BUFFER_BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, fd, at) };
     if mapped == libc::MAP_FAILED {
         return false;
     }
     for page in (0..BUFFER_BYTES).step_by(PAGE_BYTES) {
-        // SAFETY: the page is in the mapping, and the file has bytes there: `Requests::open` gave it its size, and it
-        // never shrinks.
+        // SAFETY: the page is in the mapping, and the file is large enough: `Requests::open` set its size, and it never
+        // shrinks.
         unsafe { buffer.add(page).write_volatile(0) };
     }
     true
 }
 
-// SAFETY: a buffer is a mapping of its own, of the layout's size, zeroed, aligned to a page, and unmapped as it was
-// mapped. Every other layout is the system allocator's, on every path; `is_buffer` depends on the layout alone, and a
-// layout is the same when it is freed. Nothing unwinds: locks are taken without panicking.
+// SAFETY: a buffer is a mapping of its own, of the layout's size, zeroed, aligned to a page, and unmapped the way it
+// was mapped. Every other layout goes to the system allocator on every path. `is_buffer` depends only on the layout,
+// which is the same when the memory is freed. Nothing unwinds: locks are taken without panicking.
 unsafe impl GlobalAlloc for RequestBuffers {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_buffer(layout) {
             return map();
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
@@ -188,17 +190,17 @@ unsafe impl GlobalAlloc for RequestBuffers {
         if is_buffer(layout) {
             return map_for_a_thread();
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `alloc_zeroed`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, allocated: *mut u8, layout: Layout) {
         if is_buffer(layout) {
-            // SAFETY: the caller has it from `map`, and no longer uses it.
+            // SAFETY: the caller got the pointer from `map` and no longer uses it.
             unsafe { libc::munmap(allocated.cast(), ALLOCATION_BYTES) };
             return;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `dealloc`.
         unsafe { System.dealloc(allocated, layout) }
     }
 
@@ -206,14 +208,14 @@ unsafe impl GlobalAlloc for RequestBuffers {
         // SAFETY: the caller promises that `size`, rounded up to the alignment, does not overflow.
         let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         if !is_buffer(layout) && !is_buffer(wanted) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds the contract of `realloc`.
             return unsafe { System.realloc(allocated, layout, size) };
         }
         // SAFETY: the caller promises that `size` is not 0.
         let moved = unsafe { self.alloc(wanted) };
         if !moved.is_null() {
-            // SAFETY: both have at least the smaller number of bytes and do not overlap; the caller gives up the old
-            // one.
+            // SAFETY: both blocks have at least the smaller number of bytes and do not overlap. The caller gives up the
+            // old block.
             unsafe {
                 std::ptr::copy_nonoverlapping(allocated, moved, layout.size().min(size));
                 self.dealloc(allocated, layout);
@@ -231,13 +233,13 @@ mod tests {
     fn an_allocation_of_the_size_of_a_buffer_is_a_mapping_and_others_are_the_systems() {
         let buffer = Layout::from_size_align(ALLOCATION_BYTES, 1).unwrap();
         let other = Layout::from_size_align(ALLOCATION_BYTES - 1, 1).unwrap();
-        // SAFETY: each is used within its layout, and freed once, with the layout that it has at that time.
+        // SAFETY: each block is used within its layout and freed once, with its layout at that time.
         unsafe {
             let first = RequestBuffers.alloc_zeroed(buffer);
             assert!(!first.is_null() && first.addr().is_multiple_of(PAGE_BYTES));
             assert_eq!((first.read(), first.add(ALLOCATION_BYTES - 1).read()), (0, 0));
             first.write(7);
-            // It shrinks and grows, to and from the system's memory.
+            // The block shrinks into the system's memory and grows out of it.
             let smaller = RequestBuffers.realloc(first, buffer, other.size());
             assert_eq!(smaller.read(), 7);
             let again = RequestBuffers.realloc(smaller, other, buffer.size());

@@ -1,11 +1,11 @@
-//! Serves a FUSE connection whose mount another process made and keeps: the descriptor came over the handover socket.
+//! Serves a FUSE connection whose mount another process made and keeps. Its descriptor came over the handover socket.
 //!
-//! A connection may have been served before by a process that was killed. The kernel sends INIT only once, so the
-//! keeper remembers it. The INIT is replayed to the session over a socket pair before the real descriptor takes that
+//! The connection may have been served before by a process that was killed. The kernel sends INIT only once, so the
+//! keeper remembers it. The INIT is replayed to the session over a socket pair; then the real descriptor takes that
 //! socket's place. Requests that the killed process had taken from the kernel and not answered are in the connection's
-//! memory (`Requests`), which the keeper holds too, and are answered first (`replay`).
+//! memory (`Requests`), which the keeper holds too. They are answered first (`replay`).
 //!
-//! Invariant: serving is idempotent for a connection; neither side needs to know how far the killed process got.
+//! Invariant: serving a connection is idempotent; neither side needs to know how far the killed process got.
 #![expect(unsafe_code, reason = "the session owns its descriptor, which can be replaced only by its number")]
 
 use std::io::{self, IoSlice};
@@ -25,19 +25,19 @@ use crate::reading::Reader;
 use crate::requests::{BUFFERS, Requests};
 use crate::{buffers, replay, wire};
 
-/// The answer to INIT is about 80 bytes.
+/// Larger than the answer to INIT, which has about 80 bytes.
 const INIT_ANSWER_BYTES: usize = 4096;
 
 /// How a connection is served.
 #[derive(Clone, Copy, Debug)]
 pub struct ServeConfig {
-    /// Threads that take requests from the kernel.
+    /// The number of threads that take requests from the kernel.
     pub threads: usize,
-    /// Background requests that the kernel keeps in flight.
+    /// The most background requests that the kernel keeps in flight.
     pub max_background: u16,
 }
 
-/// A connection being served. It ends when its mount does; dropping this affects neither.
+/// A connection being served. It ends with its mount. Dropping this value affects neither.
 #[derive(Debug)]
 pub struct Serving {
     session: BackgroundSession,
@@ -45,7 +45,7 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Waits until the mount is gone and all threads have ended.
+    /// Waits until the mount has ended and all threads have returned.
     pub fn wait(self) -> io::Result<()> {
         self.session.join()
     }
@@ -57,10 +57,9 @@ impl Serving {
 }
 
 /// Serves `dataset` over the connection `fuse`, for which the kernel sent `init`, and keeps its unanswered requests in
-/// `memory`. The mount answers when this returns. Must be called in a program whose allocator is
-/// [`RequestBuffers`](crate::RequestBuffers).
-/// Errors: the INIT is invalid, the descriptor is not a live connection, or another session uses the memory. A call
-/// that failed can be repeated.
+/// `memory`. The mount answers requests once this returns. The program's allocator must be
+/// [`RequestBuffers`](crate::RequestBuffers). Errors: the INIT is invalid, the descriptor is not a live connection, or
+/// another session uses the memory. A failed call can be repeated.
 pub fn serve(
     dataset: Arc<Dataset>,
     fuse: OwnedFd,
@@ -76,20 +75,20 @@ pub fn serve(
     let (requests, mut unanswered) = Requests::open(memory)?;
     let runtime = dataset.runtime().clone();
     let reader = Reader::new(Arc::new(Filesystem::new(dataset)), Some(Arc::clone(&requests)));
-    // The keeper mounts as root, and a mount's files belong to the user that mounted it.
+    // The keeper mounts as root, and the files of a mount belong to the user that mounted it.
     let front = Front::new(reader.clone(), limits, (0, 0));
 
-    // SEQPACKET keeps the boundaries of messages, as /dev/fuse does.
+    // SEQPACKET preserves message boundaries, as /dev/fuse does.
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     rustix::net::send(&ours, init, SendFlags::NOSIGNAL)?;
     let session = buffers::open(|| Session::from_fd(front.clone(), theirs, SessionACL::All, options))?;
-    // The session has answered INIT by now, so nothing is waited for.
+    // The session has already answered INIT, so this receive does not block.
     let mut answer = vec![0; INIT_ANSWER_BYTES];
     let (len, _) = rustix::net::recv(&ours, &mut answer, RecvFlags::DONTWAIT)?;
-    // An earlier process may have answered it.
+    // An earlier process may have answered INIT already; a second answer has no effect.
     wire::send(fuse.as_fd(), &[IoSlice::new(&answer[..len])])?;
-    // The kernel's answer to that is the same if the connection has ended.
+    // The send succeeds even if the connection has ended, so check.
     if !is_alive(&fuse) {
         return Err(io::ErrorKind::NotConnected.into());
     }
@@ -104,7 +103,7 @@ pub fn serve(
         );
     }
     replay::others(&front, &unanswered.others, init, fuse.as_fd());
-    // Every request that was in a buffer is answered or in the table.
+    // Every request that was in a buffer is now answered or in the table.
     requests.clear_buffers()?;
     let session = buffers::spawn(session, threads, Some(Arc::clone(&requests)))?;
     let (kept, fuse) = (Arc::clone(&requests), Arc::new(fuse));
@@ -113,10 +112,10 @@ pub fn serve(
     Ok(Serving { session, requests })
 }
 
-/// Makes the descriptor number of `session` refer to the connection.
+/// Makes the descriptor number of `session` refer to the FUSE connection.
 fn put_in_place(fuse: &OwnedFd, session: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: the session owns its descriptor and keeps it open; nothing else uses the descriptor before the session
-    // runs. `ManuallyDrop` leaves ownership with the session.
+    // SAFETY: the session owns its descriptor and keeps it open. Nothing else uses the descriptor before the session
+    // runs. `ManuallyDrop` leaves the ownership with the session.
     let mut theirs = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(session.as_raw_fd()) });
     rustix::io::dup3(fuse, &mut theirs, rustix::io::DupFlags::CLOEXEC)?;
     Ok(())

@@ -1,11 +1,11 @@
 //! The node daemon: one cache, many mounts.
 //!
-//! The cast: [`DaemonConfig`] configures it; [`Daemon`] is a [`Node`](larder_cachenode::Node) with mounts (`core`);
-//! `mounts` owns the mounts; `service` answers gRPC; `handover` takes connections from the keeper and returns those
-//! that are held; `offers` has those that are not served yet; `error` is the only place where an error becomes a gRPC
-//! code.
+//! Its parts: [`DaemonConfig`] configures it; [`Daemon`] is a [`Node`](larder_cachenode::Node) with mounts (`core`);
+//! `mounts` owns the mounts; `service` answers gRPC; `handover` takes connections from the keeper and returns the ones
+//! that are held; `offers` holds the connections that are not served yet; `error` is the only place where an error
+//! becomes a gRPC code.
 //!
-//! Invariants: a mount is listed for as long as the kernel may send it requests. Credentials are in memory only.
+//! Invariants: a mount is listed while the kernel may send it requests. Credentials are in memory only.
 
 mod convert;
 mod core;
@@ -21,6 +21,7 @@ use std::sync::Arc;
 use larder_cachenode::process::wait_for_folder;
 use larder_daemon_api::socket::{GRPC_SOCKET, HANDOVER_SOCKET};
 use larder_daemon_api::v1;
+use larder_dataset::Chain;
 use larder_dataset::environment::PEER_TOKEN;
 use tracing::warn;
 
@@ -29,8 +30,8 @@ pub use error::DaemonError;
 use handover::CurrentKeeper;
 
 impl Daemon {
-    /// Serves the sockets, until [`Self::stopping`] is cancelled or, if so configured, the last mount has ended.
-    /// Errors: a socket or the admin address cannot be used, or a task of the daemon has ended.
+    /// Serves the sockets until [`Self::stopping`] is cancelled or, if so configured, the last mount has ended. Errors:
+    /// a socket or the admin address cannot be used, or a task of the daemon ended unexpectedly.
     pub async fn run(self: Arc<Self>) -> anyhow::Result<()> {
         let mut tasks = tokio::task::JoinSet::new();
         let keeper = CurrentKeeper::default();
@@ -66,8 +67,8 @@ impl Daemon {
         outcome
     }
 
-    /// Serves the sockets in a folder, as soon as it can be written to: `larder-csi` may have yet to give it to this
-    /// user. Errors: a socket of a folder that is there from the start cannot be used.
+    /// Serves the sockets in a folder once it is writable: `larder-csi` may still have to make this user its owner.
+    /// Errors: the folder was writable from the start, but a socket in it cannot be used.
     async fn serve_in(self: Arc<Self>, dir: PathBuf, keeper: CurrentKeeper) -> anyhow::Result<()> {
         let was_late = wait_for_folder(&dir).await;
         let served = tokio::try_join!(
@@ -77,7 +78,7 @@ impl Daemon {
         match served {
             Err(error) if was_late => {
                 warn!(
-                    error = format!("{error:#}"),
+                    error = %Chain(&*error),
                     "cannot serve the sockets in a folder: using the other \
                 folders"
                 );
@@ -89,10 +90,10 @@ impl Daemon {
     }
 }
 
-/// The variables of this process with which origins are accessed.
+/// The variables of this process that give access to origins.
 pub fn origin_variables() -> v1::Credentials {
     const PREFIXES: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
-    // Profile files are looked for at home.
+    // HOME is included because the profile files of the clouds' SDKs are in the home folder.
     let wanted =
         |name: &str| ["HOME", PEER_TOKEN].contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     v1::Credentials {

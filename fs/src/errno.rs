@@ -1,4 +1,4 @@
-//! The only mapping from errors to errnos. `docs/SEMANTICS.md` documents it for users.
+//! The only place where errors become errnos. `docs/SEMANTICS.md` documents the mapping for users.
 
 use larder_dataset::ManifestError;
 
@@ -6,7 +6,7 @@ use crate::filesystem::FsError;
 use larder_cachenode::ListRefused;
 use larder_cachenode::fetch::FetchError;
 
-/// An errno as the kernel expects it.
+/// An errno as a positive number, as the kernel expects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 

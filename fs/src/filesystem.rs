@@ -1,8 +1,8 @@
-//! Names, attributes and folders of a mount, answered from the manifest alone. This module knows nothing of FUSE, so it
-//! is tested without a mount. Reads are answered by [`Dataset`].
+//! Names, attributes and folders of a mount, answered from the manifest alone. This module does not depend on FUSE, so
+//! it is tested without a mount. [`Dataset`] answers reads.
 //!
-//! Invariant: stateless. Every answer follows from the manifest and the request, so any number of threads may call, and
-//! a new daemon answers as the old one did.
+//! Invariant: stateless. Every answer follows from the manifest and the request. Any number of threads may call, and a
+//! new daemon gives the same answers as the old one.
 
 use std::sync::Arc;
 
@@ -16,22 +16,22 @@ use crate::inode::{About, Inodes, Node};
 /// Why a request about a node failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FsError {
-    /// No node has this number: it belongs to another snapshot.
+    /// No node has this inode number; it belongs to another snapshot.
     #[error("no such inode")]
     NoSuchInode,
-    /// A file where a folder is needed.
+    /// The operation needs a folder, but the node is a file.
     #[error("not a folder")]
     NotADirectory,
-    /// A folder where a file is needed.
+    /// The operation needs a file, but the node is a folder.
     #[error("is a folder")]
     IsADirectory,
-    /// A name longer than any file's.
+    /// The name is longer than any file name may be.
     #[error("name too long")]
     NameTooLong,
-    /// No extended attribute of this name.
+    /// The node has no extended attribute of this name.
     #[error("no such attribute")]
     NoSuchAttribute,
-    /// The manifest is damaged or cannot be read where the answer is.
+    /// The part of the manifest that has the answer is damaged or cannot be read.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
 }
@@ -39,7 +39,6 @@ pub(crate) enum FsError {
 /// Attributes of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attr {
-    /// Inode number.
     pub(crate) ino: u64,
     /// Folder or file.
     pub(crate) is_dir: bool,
@@ -49,7 +48,7 @@ pub(crate) struct Attr {
     pub(crate) mtime_ns: i64,
     /// Links: for a folder 2 plus its subfolders, for a file 1.
     pub(crate) nlink: u32,
-    /// True if the attributes never change.
+    /// True if the attributes never change, so that the kernel may cache them without end.
     pub(crate) forever: bool,
 }
 
@@ -60,11 +59,11 @@ pub(crate) struct DirEntry<'a> {
     pub(crate) name: &'a [u8],
     /// Its attributes.
     pub(crate) attr: Attr,
-    /// Offset of the entry after it.
+    /// The offset of the entry after this one, for the next call.
     pub(crate) next_offset: u64,
 }
 
-/// The names of the extended attributes of files.
+/// The names of the extended attributes that files have.
 pub(crate) const XATTRS: [&str; 3] = ["user.larder.crc32c", "user.larder.etag", "user.larder.origin"];
 
 /// Answers from the manifest. Shared by all threads of a mount.
@@ -76,13 +75,13 @@ pub(crate) struct Filesystem {
 }
 
 impl Filesystem {
-    /// The names of `dataset`.
+    /// Creates the file system of `dataset`.
     pub(crate) fn new(dataset: Arc<Dataset>) -> Self {
         let totals = dataset.manifest().totals();
         Self { inodes: Inodes::new(totals.dirs, totals.files), about: AboutFiles::default(), dataset }
     }
 
-    /// The dataset whose names these are.
+    /// The dataset that this file system shows.
     pub(crate) fn dataset(&self) -> &Arc<Dataset> {
         &self.dataset
     }
@@ -91,13 +90,13 @@ impl Filesystem {
         self.inodes.node(ino).ok_or(FsError::NoSuchInode)
     }
 
-    /// Finds a name in a folder. `None`: this snapshot has no such name.
+    /// Finds a name in a folder. `None` if the snapshot has no such name.
     pub(crate) fn lookup(&self, parent: u64, name: &[u8]) -> Result<Option<Attr>, FsError> {
         if name.len() > larder_dataset::name::NAME_MAX {
             return Err(FsError::NameTooLong);
         }
         match self.node(parent)? {
-            // No key has this name, and it must be found whatever the disk has lost of the manifest.
+            // No key can have this name. It must be found even if the disk has lost parts of the manifest.
             Node::Row(Entry::Dir(DirIndex(0))) if name == larder_dataset::name::RESERVED => {
                 Ok(Some(self.about_attr(About::Folder)))
             }
@@ -114,7 +113,7 @@ impl Filesystem {
         }
     }
 
-    /// The attributes of a node.
+    /// The attributes of the node with this inode number.
     pub(crate) fn attr(&self, ino: u64) -> Result<Attr, FsError> {
         match self.node(ino)? {
             Node::Row(entry) => self.attr_of(entry),
@@ -156,8 +155,9 @@ impl Filesystem {
         }
     }
 
-    /// Calls `emit` for the entries of a folder from `offset` on (0 at first, then an entry's `next_offset`), until it
-    /// returns true. The order is `.`, `..`, folders, files; each by name.
+    /// Calls `emit` for the entries of a folder, starting at `offset`, until it returns true. The first offset is 0;
+    /// later ones are an entry's `next_offset`. The order is `.`, `..`, folders, files; folders and files are each
+    /// sorted by name.
     pub(crate) fn read_dir(
         &self,
         ino: u64,
@@ -170,7 +170,8 @@ impl Filesystem {
             Node::Row(Entry::File(_)) | Node::About(_) => return Err(FsError::NotADirectory),
         };
         let manifest = self.dataset.manifest();
-        // Names are used where they are: nothing of it is valid if the manifest's disk loses them meanwhile.
+        // Names are borrowed from the mapped manifest. If the disk loses parts of it during the call, all emitted names
+        // are invalid.
         manifest.stable(|| {
             let row = manifest.dir(dir)?;
             let (dirs, files) = (u64::from(row.dir_count), u64::from(row.file_count));
@@ -206,7 +207,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// The source of a read of an inode: a file of the dataset, or the text of one of the mount's own files.
+    /// Where to read an inode from: a file of the dataset, or the text of one of the mount's own files.
     pub(crate) fn readable(&self, ino: u64) -> Result<Readable, FsError> {
         match self.node(ino)? {
             Node::Row(Entry::File(file)) => Ok(Readable::File(self.dataset.manifest().file_blocks(file)?)),
@@ -218,20 +219,20 @@ impl Filesystem {
         }
     }
 
-    /// Starts to warm the store; the next stats report it.
+    /// Starts to warm the store. The next stats report the progress.
     pub(crate) fn start_warming(&self) {
         self.dataset.start_warming();
         self.about.forget_stats();
     }
 
-    /// Takes a part of a list of files to fill the store with.
+    /// Accepts a part of a list of files to warm.
     pub(crate) fn warm_listed(&self, part: WarmListPart) -> Result<(), ListRefused> {
         let taken = self.dataset.warm_listed(part);
         self.about.forget_stats();
         taken
     }
 
-    /// True for `.larder/stats.json`, which takes the ioctls of a mount.
+    /// True for `.larder/stats.json`, the file that accepts the ioctls of a mount.
     pub(crate) fn is_stats(&self, ino: u64) -> bool {
         self.inodes.node(ino) == Some(Node::About(About::Stats))
     }
@@ -257,7 +258,7 @@ impl Filesystem {
         })
     }
 
-    /// The names of a node's extended attributes, each ended by a NUL.
+    /// The names of a node's extended attributes, each terminated by a NUL.
     pub(crate) fn xattr_names(&self, ino: u64) -> Result<Vec<u8>, FsError> {
         let mut names = Vec::new();
         for name in XATTRS {
@@ -274,11 +275,11 @@ impl Filesystem {
     }
 }
 
-/// The source of a read.
+/// Where a read gets its bytes.
 #[derive(Debug)]
 pub(crate) enum Readable {
     /// A file of the dataset.
     File(FileBlocks),
-    /// A generated text.
+    /// A generated text below `.larder`.
     Text(Arc<[u8]>),
 }

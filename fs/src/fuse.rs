@@ -1,9 +1,9 @@
-//! The FUSE callbacks: decode, call, reply. Decides nothing but how a request is answered on the wire.
+//! The FUSE callbacks: decode, call, reply. They decide only how a request is answered on the wire.
 //!
-//! Invariant: no callback waits for the network (`reading`).
+//! Invariant: no callback waits for the network (see `reading`).
 //!
-//! OPEN, OPENDIR and FLUSH are answered ENOSYS. The kernel then stops sending them and RELEASE, and keeps pages and
-//! listings from one open to the next, which is correct because a snapshot never changes.
+//! OPEN, OPENDIR and FLUSH are answered with ENOSYS. The kernel then stops sending them, and RELEASE too. It keeps
+//! pages and listings from one open to the next, which is correct because a snapshot never changes.
 
 use std::ffi::OsStr;
 use std::io;
@@ -26,17 +26,17 @@ use crate::filesystem::{Attr, Filesystem, FsError};
 use crate::reading::Reader;
 use crate::wire::ReadRequest;
 
-/// How long the kernel may cache what never changes.
+/// How long the kernel may cache immutable attributes: the longest time that it accepts.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// Bytes of a block as statfs counts them.
+/// The block size that statfs reports.
 const STATFS_BLOCK: u64 = 4096;
 
 /// Limits requested from the kernel at INIT.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KernelLimits {
-    /// Background requests (read-ahead) that the kernel keeps in flight. A hung origin blocks as many of them as there
-    /// are readers of missing blocks, and must leave room for the others.
+    /// The most background requests (read-ahead) that the kernel keeps in flight. A hung origin blocks as many of them
+    /// as there are readers of missing blocks; the rest must suffice for the other readers.
     pub(crate) max_background: u16,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    /// `owner` is the user and the group that own every file and folder.
+    /// `owner` is the user and group that own every file and folder.
     pub(crate) fn new(reader: Reader, limits: KernelLimits, owner: (u32, u32)) -> Self {
         Self { filesystem: Arc::clone(reader.filesystem()), reader, limits, uid: owner.0, gid: owner.1 }
     }
@@ -116,7 +116,7 @@ impl fuser::Filesystem for Front {
                 Err(_) => info!(effect, "kernel capability missing; slower without it"),
             }
         }
-        // The kernel offers its current read-ahead; `mount` raises that once the mount exists.
+        // The kernel offers its current read-ahead as the limit. `mount` raises the read-ahead once the mount exists.
         let readahead = config.set_max_readahead(u32::MAX).or_else(|most| config.set_max_readahead(most));
         let max_background = self.limits.max_background;
         let background = config.set_max_background(max_background);
@@ -134,7 +134,7 @@ impl fuser::Filesystem for Front {
                 Ok(Some(attr)) => {
                     reply.entry_with_ttls(&ttl(&attr), &FOREVER, &self.file_attr(&attr), Generation(0));
                 }
-                // Inode 0 means that there is no such name, and lets the kernel cache that.
+                // Inode 0 means that the name does not exist, and allows the kernel to cache that.
                 Ok(None) => {
                     let none = Attr { ino: 0, is_dir: false, size: 0, mtime_ns: 0, nlink: 0, forever: true };
                     reply.entry(&FOREVER, &self.file_attr(&none), Generation(0));
@@ -261,7 +261,7 @@ impl fuser::Filesystem for Front {
     }
 
     fn lseek(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        // Files have no holes: data is where one is, the only hole is the end.
+        // Files have no holes: each offset is data, and the only hole is at the end of the file.
         self.guard(|| match self.filesystem.attr(ino.0) {
             Ok(attr) if (0..attr.size.cast_signed()).contains(&offset) => match whence {
                 libc::SEEK_DATA => reply.offset(offset),
@@ -273,8 +273,8 @@ impl fuser::Filesystem for Front {
         });
     }
 
-    // The requests below would change something. The kernel itself refuses them while the mount is read-only; if root
-    // has remounted it writable, they are refused here.
+    // The requests below would modify the file system. The kernel rejects them itself while the mount is read-only. If
+    // root has remounted it writable, they are rejected here.
 
     fn access(&self, _req: &Request, _ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         if mask.contains(AccessFlags::W_OK) { reply.error(fuser::Errno::EROFS) } else { reply.ok() }
@@ -377,7 +377,7 @@ impl fuser::Filesystem for Front {
     }
 }
 
-/// Replies with a value, or with its size if the caller asks for the size first.
+/// Replies with a value, or with the value's size if the caller requests the size first.
 fn xattr_reply(value: Result<Vec<u8>, FsError>, room: u32, reply: ReplyXattr) {
     match value {
         Ok(value) if room == 0 => reply.size(value.len() as u32),

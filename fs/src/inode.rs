@@ -1,12 +1,12 @@
-//! Inode numbers: 1 is the root, then come the folders, then the files, each in row order. The numbers need no table
-//! and no FORGET, and a new daemon understands the numbers that an earlier one gave out.
+//! Inode numbers: 1 is the root, followed by the folders and then the files, each in row order. The numbering needs no
+//! table and no FORGET. A new daemon understands the numbers that an earlier one assigned.
 
 use larder_dataset::{DirIndex, Entry, FileIndex};
 
 /// The root folder.
 pub(crate) const ROOT: u64 = 1;
 
-/// Numbers at and above this one are not rows of the manifest.
+/// The first number that does not stand for a row of the manifest.
 const ABOUT_BASE: u64 = 1 << 62;
 
 /// The files that describe the mount.
@@ -21,12 +21,12 @@ pub(crate) enum About {
 }
 
 impl About {
-    /// The files in the folder, with their names.
+    /// The files in the folder `.larder`, with their names.
     pub(crate) const FILES: [(Self, &'static str); 2] =
         [(Self::Manifest, "manifest.json"), (Self::Stats, "stats.json")];
 }
 
-/// The object that an inode number names.
+/// The object that an inode number stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     /// A row of the manifest.
@@ -35,7 +35,7 @@ pub(crate) enum Node {
     About(About),
 }
 
-/// The numbers of a snapshot with `dirs` folders.
+/// The inode numbers of a snapshot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inodes {
     dirs: u32,
@@ -43,7 +43,7 @@ pub(crate) struct Inodes {
 }
 
 impl Inodes {
-    /// The numbering for these counts.
+    /// The numbering of a snapshot with these counts.
     pub(crate) const fn new(dirs: u32, files: u32) -> Self {
         Self { dirs, files }
     }
@@ -57,7 +57,7 @@ impl Inodes {
         }
     }
 
-    /// The node of a number; `None` if no node has it.
+    /// The node with this inode number; `None` if there is none.
     pub(crate) fn node(&self, number: u64) -> Option<Node> {
         if number >= ABOUT_BASE {
             return [About::Folder, About::Stats, About::Manifest]

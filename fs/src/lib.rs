@@ -1,12 +1,13 @@
 //! The FUSE front of Larder: serves the datasets of a node's cache to readers.
 //!
-//! The cast, from the kernel inwards: [`mount`] makes a mount and ends it; `fuse` decodes requests and replies, and
-//! decides nothing; `reading` answers reads at once or later; `filesystem` answers names, attributes and folders out of
-//! the manifest, and hands reads to [`larder_cachenode::Dataset`]; `about` makes the files below `.larder`; [`errno`]
-//! is the only place where an error becomes an errno. Around them: [`connection`] serves a mount that another process
-//! made; `requests` holds what it has not answered where it outlives the process, with the threads' `buffers`, and
-//! `replay` answers what an earlier process left there; `wire` is what that takes of the FUSE protocol; [`daemon`] is
-//! all of it for many mounts at once, which `larderd` and `larder mount` run.
+//! Its parts, from the kernel inwards: [`mount`] makes and ends a mount; `fuse` decodes requests and encodes replies,
+//! and decides nothing; `reading` answers reads, immediately or later; `filesystem` answers names, attributes and
+//! folders from the manifest, and passes reads to [`larder_cachenode::Dataset`]; `about` generates the files below
+//! `.larder`; [`errno`] is the only place where an error becomes an errno. Around them: [`connection`] serves a mount
+//! that another process made; `requests` stores its unanswered requests where they outlive the process, together with
+//! the threads' `buffers`; `replay` answers the requests that an earlier process left there; `wire` implements the part
+//! of the FUSE protocol that these need; [`daemon`] combines everything for many mounts at once, and both `larderd` and
+//! `larder mount` run it.
 //!
 //! Invariant: a FUSE thread never waits for the network.
 

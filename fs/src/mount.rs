@@ -1,11 +1,13 @@
-//! Makes mounts and ends them.
+//! Making and ending mounts.
 
+use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fuser::{BackgroundSession, MountOption, Session, SessionACL};
 use larder_daemon_api::mountinfo::{larder_mounts, source_of};
+use larder_dataset::larder_command;
 use tracing::{info, warn};
 
 use crate::buffers;
@@ -14,18 +16,18 @@ use crate::fuse::{Front, KernelLimits};
 use crate::reading::Reader;
 use larder_cachenode::dataset::Dataset;
 
-/// How a dataset is mounted.
+/// The options of a mount.
 #[derive(Clone, Debug)]
 pub struct MountConfig {
-    /// Where.
+    /// The folder to mount at.
     pub mountpoint: PathBuf,
     /// Lets other users access the mount. Without root this needs `user_allow_other` in /etc/fuse.conf.
     pub allow_other: bool,
-    /// Threads that take requests from the kernel.
+    /// The number of threads that take requests from the kernel.
     pub threads: usize,
-    /// Bytes that the kernel reads ahead in a file.
+    /// The number of bytes that the kernel reads ahead in a file.
     pub read_ahead_bytes: u64,
-    /// Background requests that the kernel keeps in flight.
+    /// The most background requests that the kernel keeps in flight.
     pub max_background: u16,
 }
 
@@ -45,33 +47,22 @@ impl MountConfig {
 /// Why a mount could not be made or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// The mount point cannot be used.
+    /// The mount point is not usable.
     #[error("mount point {path}: {what}")]
     Mountpoint {
-        /// The mount point.
         path: PathBuf,
-        /// The mistake, and how to correct it.
-        what: &'static str,
+        /// The mistake and its correction.
+        what: Cow<'static, str>,
     },
-    /// The kernel or fusermount3 refused.
-    #[error("mount at {path}: {source} (`larder doctor` shows what is missing)")]
-    Refused {
-        /// The mount point.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    /// The kernel or fusermount3 refused to mount.
+    #[error("mount at {path} (`larder doctor` shows what is missing)")]
+    Refused { path: PathBuf, source: io::Error },
     /// The mount could not be unmounted.
-    #[error("unmount {path}: {source}")]
-    Unmount {
-        /// The mount point.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    #[error("unmount {path}")]
+    Unmount { path: PathBuf, source: io::Error },
 }
 
-/// A mount being served. Dropping it unmounts.
+/// A mount being served. Dropping it unmounts it.
 #[derive(Debug)]
 pub struct Mounted {
     session: BackgroundSession,
@@ -88,7 +79,7 @@ pub fn mount(dataset: Arc<Dataset>, config: &MountConfig) -> Result<Mounted, Mou
         MountOption::NoDev,
         MountOption::NoSuid,
         MountOption::NoAtime,
-        // The kernel checks the modes itself and sends no ACCESS requests.
+        // The kernel checks the file modes itself and sends no ACCESS requests.
         MountOption::DefaultPermissions,
         MountOption::FSName(source_of(&name)),
         MountOption::Subtype("larder".to_owned()),
@@ -108,58 +99,109 @@ pub fn mount(dataset: Arc<Dataset>, config: &MountConfig) -> Result<Mounted, Mou
 }
 
 impl Mounted {
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Unmounts and waits until the last request is answered. If files are in use, the mount disappears from the tree
-    /// at once and ends when the last of them is closed.
+    /// Unmounts, and waits until the last request is answered. If files are in use, the mount disappears from the tree
+    /// immediately and ends when the last file is closed.
     pub fn unmount(self) -> Result<(), MountError> {
         let Self { session, path } = self;
         session.umount_and_join().map_err(|source| MountError::Unmount { path, source })
     }
 
-    /// Waits until it is unmounted and all its threads have ended.
+    /// Waits until the mount is unmounted and all its threads have returned.
     pub fn wait(self) -> io::Result<()> {
         self.session.join()
     }
 }
 
-/// Checks the mount point, and unmounts a dead mount of Larder that a killed process left there.
-fn prepare(mountpoint: &Path) -> Result<PathBuf, MountError> {
-    let refuse = |what| MountError::Mountpoint { path: mountpoint.to_owned(), what };
-    // The kernel caches the attributes of the root without end, so a dead mount may still have them; statfs always
-    // asks.
+/// Checks a mount point and changes nothing. A command can thus refuse it before its first request to the origin.
+/// With `over`, it may contain files, which the mount hides.
+pub fn check_mount_point(mountpoint: &Path, over: bool) -> Result<(), MountError> {
+    match examine(mountpoint)? {
+        MountPoint::Directory(path)
+            if !over && std::fs::read_dir(&path).is_ok_and(|mut files| files.next().is_some()) =>
+        {
+            Err(MountError::Mountpoint {
+                path: mountpoint.to_owned(),
+                what: "is not empty; name an empty directory, or use --over to hide its files until the unmount".into(),
+            })
+        }
+        MountPoint::Directory(_) | MountPoint::Dead => Ok(()),
+    }
+}
+
+/// A mount point that can be used.
+enum MountPoint {
+    /// A directory, by its resolved path.
+    Directory(PathBuf),
+    /// A dead Larder mount, which a killed process left.
+    Dead,
+}
+
+fn examine(mountpoint: &Path) -> Result<MountPoint, MountError> {
+    let refuse = |what: &'static str| MountError::Mountpoint { path: mountpoint.to_owned(), what: what.into() };
+    // The kernel caches the attributes of the root without end, so `metadata` may succeed on a dead mount. `statfs`
+    // always queries the file system's process.
     let looked = std::fs::metadata(mountpoint).and_then(|found| {
         rustix::fs::statfs(mountpoint)?;
         Ok(found)
     });
     match looked {
-        Ok(found) if !found.is_dir() => return Err(refuse("is not a folder; name an empty folder")),
-        Ok(_) => {}
+        Ok(found) if !found.is_dir() => Err(refuse("is not a directory; name an empty directory")),
+        Ok(_) => {
+            let path = mountpoint.canonicalize().map_err(|_| refuse("cannot be resolved"))?;
+            if larder_mounts().iter().any(|mount| mount.path == path) {
+                let what =
+                    format!("already has a Larder mount; run `{}` first, or name another directory", umount(&path));
+                return Err(MountError::Mountpoint { path: mountpoint.to_owned(), what: what.into() });
+            }
+            Ok(MountPoint::Directory(path))
+        }
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
             if larder_mounts().iter().any(|mount| mount.path == absolute(mountpoint)) {
-                warn!(path = %mountpoint.display(), "unmounting the dead mount of a killed process");
-                unmount(mountpoint, true)?;
+                Ok(MountPoint::Dead)
             } else {
-                return Err(refuse("holds a dead mount of another program; unmount that first"));
+                Err(refuse("holds a dead mount of another program; unmount that first"))
             }
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(refuse("does not exist; create the folder first (mkdir -p)"));
+            Err(refuse("does not exist; create the directory first (mkdir -p)"))
         }
-        Err(error) => return Err(MountError::Refused { path: mountpoint.to_owned(), source: error }),
+        Err(error) => Err(MountError::Refused { path: mountpoint.to_owned(), source: error }),
     }
-    let path = mountpoint.canonicalize().map_err(|_| refuse("cannot be resolved"))?;
-    if larder_mounts().iter().any(|mount| mount.path == path) {
-        return Err(refuse("has a Larder mount already; `larder umount` it first, or name another folder"));
+}
+
+/// Makes the mount point ready: unmounts a dead Larder mount there. Returns its resolved path.
+fn prepare(mountpoint: &Path) -> Result<PathBuf, MountError> {
+    match examine(mountpoint)? {
+        MountPoint::Directory(path) => Ok(path),
+        MountPoint::Dead => {
+            warn!(path = %mountpoint.display(), "unmounting the dead mount of a killed process");
+            unmount(mountpoint, true)?;
+            match examine(mountpoint)? {
+                MountPoint::Directory(path) => Ok(path),
+                MountPoint::Dead => Err(MountError::Mountpoint {
+                    path: mountpoint.to_owned(),
+                    what: format!(
+                        "has several dead mounts on top of each other; repeat `{}` until none is left",
+                        umount(mountpoint)
+                    )
+                    .into(),
+                }),
+            }
+        }
     }
-    Ok(path)
+}
+
+/// The command that unmounts `path`.
+fn umount(path: &Path) -> String {
+    larder_command(&["umount", &path.to_string_lossy()])
 }
 
 fn absolute(path: &Path) -> PathBuf {
-    // The last component may be a dead mount, which cannot be resolved; its parent can.
+    // The last component may be a dead mount, which cannot be resolved, so its parent is resolved instead.
     match (
         path.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent }),
         path.file_name(),
@@ -171,18 +213,18 @@ fn absolute(path: &Path) -> PathBuf {
     }
 }
 
-/// Unmounts `path`; `lazy` detaches it from the tree even if files are in use.
+/// Unmounts `path`. With `lazy`, detaches it from the tree even if files are in use.
 pub fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
     use rustix::mount::UnmountFlags;
-    // A link in the place of the mount point must not redirect the unmount.
+    // A symbolic link in place of the mount point must not redirect the unmount.
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() } | UnmountFlags::NOFOLLOW;
     let failed = |source: io::Error| MountError::Unmount { path: path.to_owned(), source };
     match rustix::mount::unmount(path, flags) {
         Ok(()) => Ok(()),
-        // Without root the setuid helper does it.
+        // Without root, the setuid helper fusermount3 unmounts.
         Err(rustix::io::Errno::PERM) => {
             let mut helper = std::process::Command::new("fusermount3");
-            // `--`: the path may begin with a dash.
+            // `--` because the path may begin with a dash.
             helper.arg("-u").args(lazy.then_some("-z")).arg("--").arg(path);
             let output = helper.output().map_err(failed)?;
             if output.status.success() {
@@ -195,8 +237,8 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
     }
 }
 
-/// The kernel reads 128 KiB ahead by default, and splits reads of a file into pieces of that size. Only root may change
-/// it.
+/// Raises the read-ahead of a mount. The kernel's default is 128 KiB, and it splits reads of a file into pieces of that
+/// size. Only root may change it.
 fn raise_read_ahead(path: &Path, bytes: u64) {
     let Ok(stat) = rustix::fs::stat(path) else { return };
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
@@ -211,6 +253,8 @@ fn raise_read_ahead(path: &Path, bytes: u64) {
 
 #[cfg(test)]
 mod tests {
+    use larder_dataset::Chain;
+
     use super::*;
 
     #[test]
@@ -218,6 +262,23 @@ mod tests {
         let missing = prepare(Path::new("/nonexistent/larder")).unwrap_err().to_string();
         assert!(missing.contains("mkdir -p"), "{missing}");
         let file = prepare(Path::new("/proc/self/status")).unwrap_err().to_string();
-        assert!(file.contains("not a folder"), "{file}");
+        assert!(file.contains("not a directory"), "{file}");
+    }
+
+    #[test]
+    fn the_cause_of_a_refused_mount_or_unmount_is_given_once() {
+        let (path, denied) = (PathBuf::from("/data"), || io::Error::from_raw_os_error(libc::EACCES));
+        let refused = MountError::Refused { path: path.clone(), source: denied() };
+        let helper = || io::Error::other("fusermount3: mount failed: Operation not permitted");
+        for (error, cause) in [
+            (refused, "Permission denied"),
+            (MountError::Refused { path: path.clone(), source: helper() }, "fusermount3"),
+            (MountError::Unmount { path: path.clone(), source: denied() }, "Permission denied"),
+            (MountError::Unmount { path, source: helper() }, "fusermount3"),
+        ] {
+            let said = Chain(&error).to_string();
+            assert_eq!(said.matches(cause).count(), 1, "{said}");
+            assert!(said.contains("mount at /data (`larder doctor`") || said.starts_with("unmount /data: "), "{said}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The process `larderd`: its flags, and serving until a signal.
+//! The process `larderd`: its flags, and its run until a signal.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub struct DaemonFlags {
     node_cache: Option<String>,
 }
 
-/// Serves mounts until `stop`.
+/// Serves mounts until `stop` is cancelled.
 pub async fn serve(flags: DaemonFlags, stop: CancellationToken) -> anyhow::Result<()> {
     let (run_dirs, run_dirs_flag) = match flags.run_dir {
         dirs if dirs.is_empty() => (
@@ -42,12 +42,18 @@ pub async fn serve(flags: DaemonFlags, stop: CancellationToken) -> anyhow::Resul
         dirs => (dirs, "--run-dir"),
     };
     let (admin, node_cache) = (flags.node.admin_address, flags.node_cache);
-    let (node, watcher) = flags.node.open().await?;
-    let run_dirs = wait_for_folders(&run_dirs, run_dirs_flag).await?;
-    let config = DaemonConfig { node, run_dirs, admin, threads: flags.threads as usize, stop_when_idle: false };
-    info!(?config, "settings");
-    raise_file_limit();
-    let daemon = tokio::task::block_in_place(|| Daemon::open(config)).context("open the cache (--cache-dir)")?;
+    let opening = async {
+        let (node, watcher) = flags.node.open().await?;
+        let run_dirs = wait_for_folders(&run_dirs, run_dirs_flag).await?;
+        let config = DaemonConfig { node, run_dirs, admin, threads: flags.threads as usize, stop_when_idle: false };
+        info!(?config, "settings");
+        raise_file_limit();
+        let daemon = tokio::task::spawn_blocking(|| Daemon::open(config)).await?;
+        anyhow::Ok((daemon.context("open the cache (--cache-dir)")?, watcher))
+    };
+    // A stop does not wait for folders, the API server, or the cache's disk: nothing is served yet.
+    let Some(opened) = stop.run_until_cancelled(opening).await else { return Ok(()) };
+    let (daemon, watcher) = opened?;
     let stopping = daemon.stopping().clone();
     tokio::spawn(async move {
         stop.cancelled().await;
@@ -61,7 +67,7 @@ pub async fn serve(flags: DaemonFlags, stop: CancellationToken) -> anyhow::Resul
             let (node, stop) = (Arc::clone(daemon.node()), daemon.stopping().clone());
             tokio::spawn(larder_node_cache::follow(node, name, stop));
         }
-        // Without a NodeCache nobody makes promises.
+        // Without a NodeCache, no controller makes promises, so earlier ones are released.
         None => {
             if let Err(error) = daemon.node().promise(Vec::new()).await {
                 warn!(%error, "cannot release the promises that an earlier larderd made with --node-cache");

@@ -1,8 +1,8 @@
-//! Answers reads: at once from the store, or later from the runtime.
+//! Answers reads: immediately from the store, or later from the runtime.
 //!
-//! Invariant: no thread of the kernel's requests waits for the network, and none takes the next request before the one
-//! that is answered later is kept. The exception is a read that cannot be kept for want of room, which its thread
-//! answers itself.
+//! Invariant: no thread that serves the kernel waits for the network, and none takes the next request before a read
+//! that is answered later is kept in `requests`. There is one exception: if a read cannot be kept because the table is
+//! full, its thread waits and answers it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::filesystem::{Filesystem, FsError, Readable};
 use crate::requests::{Kept, Requests};
 use crate::wire::ReadRequest;
 
-/// Takes the answer to a read. If it is dropped without one, the read fails with EIO.
+/// Receives the answer to a read. If it is dropped without an answer, the read fails with EIO.
 pub(crate) trait ReadReply: Send + 'static {
-    /// The bytes.
+    /// Answers the read with bytes.
     fn data(self, bytes: &[u8]);
-    /// The read has failed.
+    /// Fails the read.
     fn error(self, errno: Errno);
 }
 
@@ -38,17 +38,17 @@ impl ReadReply for fuser::ReplyData {
 #[derive(Clone, Debug)]
 pub(crate) struct Reader {
     filesystem: Arc<Filesystem>,
-    /// Of a connection that was handed over: where its reads outlive this process.
+    /// Where reads of a handed-over connection are kept so that they outlive this process. None for a mount of our own.
     requests: Option<Arc<Requests>>,
 }
 
 impl Reader {
-    /// Reads that are answered later are kept in `requests`.
+    /// Creates a reader. Reads that are answered later are kept in `requests`, if given.
     pub(crate) fn new(filesystem: Arc<Filesystem>, requests: Option<Arc<Requests>>) -> Self {
         Self { filesystem, requests }
     }
 
-    /// The names and the dataset.
+    /// The file system that the reads belong to.
     pub(crate) fn filesystem(&self) -> &Arc<Filesystem> {
         &self.filesystem
     }
@@ -58,14 +58,15 @@ impl Reader {
         self.filesystem.dataset().counters()
     }
 
-    /// Runs a callback. A panic in it fails one request, not the mount, since a dropped reply is an answer.
+    /// Runs a callback. A panic in it fails one request and not the mount, because dropping a reply answers it with
+    /// EIO.
     pub(crate) fn guard(&self, callback: impl FnOnce()) {
         if catch_unwind(AssertUnwindSafe(callback)).is_err() {
             add(&self.counters().panics, 1);
         }
     }
 
-    /// Answers a read, now or later. `kept`: it is kept already.
+    /// Answers a read, now or later. `kept` is set if the read is already in the table.
     pub(crate) fn read(&self, read: ReadRequest, kept: Option<Kept>, reply: impl ReadReply) {
         let dataset = self.filesystem.dataset();
         let ReadRequest { ino, offset, size, .. } = read;
@@ -107,7 +108,8 @@ impl Reader {
         match kept {
             Ok(kept) => {
                 runtime.spawn(async move {
-                    // Dropped after the reply, even in a panic.
+                    // Dropped after the reply, even in a panic: until then, the next process may have to answer the
+                    // read.
                     let _kept = kept;
                     answer.await;
                 });
@@ -125,7 +127,7 @@ impl Reader {
     }
 }
 
-/// Counts a panic of the task that holds it.
+/// Counts a panic of the task that owns this value.
 struct CountPanic<'a>(&'a StatsCounters);
 
 impl Drop for CountPanic<'_> {

@@ -1,9 +1,9 @@
-//! Answers what an earlier process had taken from the kernel and not answered.
+//! Answers the requests that an earlier process had taken from the kernel and not answered.
 //!
-//! Reads are answered as any other read, at the same time and in any order, since one may wait for the origin. Requests
-//! of other kinds are answered at once, from the manifest: they are played one by one to a session of their own over a
-//! socket, and each answer is passed on to the kernel as it is. The kernel ignores an answer to a request that was
-//! answered before.
+//! Reads are answered like any other read: concurrently and in any order, since each may wait for the origin. Requests
+//! of other kinds are answered immediately from the manifest: they are played one by one to a separate session over a
+//! socket, and each answer is forwarded to the kernel unchanged. The kernel ignores an answer to a request that was
+//! already answered.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,13 +23,13 @@ use crate::wire::{self, Taken};
 #[cfg(test)]
 mod tests;
 
-/// How long an answer from the manifest may take. The disk may be slow.
+/// The limit for an answer from the manifest, whose disk may be slow.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The largest answer: a read of 1 MiB and more, as the kernel allows.
+/// The largest answer: a read of 1 MiB or more, as the kernel allows.
 const ANSWER_BYTES: usize = 32 << 20;
 
-/// The answer to a read, as it goes to the kernel.
+/// The answer to a read, sent to the kernel.
 struct Answer {
     fuse: Arc<OwnedFd>,
     unique: u64,
@@ -54,7 +54,7 @@ impl ReadReply for Answer {
 }
 
 impl Drop for Answer {
-    /// A panic must not leave a reader without an answer.
+    /// If the read panicked, sends EIO: a panic must not leave a reader without an answer.
     fn drop(&mut self) {
         if !self.sent {
             self.send(Err(Errno(libc::EIO)));
@@ -62,7 +62,7 @@ impl Drop for Answer {
     }
 }
 
-/// Answers the reads. Blocks for as long as the disk takes; what must be fetched is answered later.
+/// Answers the reads. Blocks while the disk is read; reads that need a fetch are answered later.
 pub(crate) fn reads(reader: &Reader, unanswered: Unanswered, requests: &Arc<Requests>, fuse: &Arc<OwnedFd>) {
     for (read, kept) in unanswered.into_reads(requests) {
         let answer = Answer { fuse: Arc::clone(fuse), unique: read.unique, sent: false };
@@ -70,8 +70,8 @@ pub(crate) fn reads(reader: &Reader, unanswered: Unanswered, requests: &Arc<Requ
     }
 }
 
-/// Answers the requests of other kinds. Each has an answer when this returns: EIO if it got no other. A request that
-/// spoils its session fails alone: those behind it get a new session.
+/// Answers the requests of other kinds. When this returns, each has an answer, if only EIO. If a request breaks its
+/// session, only that request fails: the requests after it get a new session.
 pub(crate) fn others<F: Filesystem + Clone>(
     filesystem: &F,
     mut requests: &[Vec<u8>],
@@ -92,7 +92,7 @@ pub(crate) fn others<F: Filesystem + Clone>(
     }
 }
 
-/// Plays requests to a session of their own, and counts those that were answered.
+/// Plays requests to a session of their own. Returns how many were answered.
 fn play<F: Filesystem>(
     filesystem: F,
     requests: &[Vec<u8>],
@@ -107,10 +107,10 @@ fn play<F: Filesystem>(
     let open = || Session::from_fd(filesystem, theirs.into(), SessionACL::All, fuser::Config::default());
     let session = buffers::open(open)?;
     receive(&mut ours)?;
-    // Nothing else of the session is kept, so that its end of the socket closes as soon as its thread ends.
+    // Only the thread's guard is kept, so that the session's end of the socket closes as soon as its thread ends.
     let thread = buffers::spawn(session, 1, None)?.guard;
     for request in requests {
-        // A request is small enough to arrive in one piece, and nothing follows it before its answer.
+        // A request is small enough to arrive in one piece, and no other is sent before its answer.
         ours.write_all(request)?;
         report(wire::send(fuse, &[IoSlice::new(&receive(&mut ours)?)]));
         *answered += 1;
@@ -125,7 +125,7 @@ fn report(sent: io::Result<()>) {
     }
 }
 
-/// One answer, which begins with its length.
+/// Receives one answer. Its first four bytes are its length.
 fn receive(from: &mut UnixStream) -> io::Result<Vec<u8>> {
     let mut len = [0; 4];
     from.read_exact(&mut len)?;

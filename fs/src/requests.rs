@@ -1,20 +1,21 @@
-//! The unanswered requests of a connection, where they outlive this process.
+//! The unanswered requests of a connection, stored where they outlive this process.
 //!
 //! A request that was read from `/dev/fuse` is no longer in the kernel's queue. If its process is killed, the next
-//! process can answer only what it finds here: in a memfd that the keeper holds too. Each thread reads its requests
-//! into a piece of it (`buffers`), so the request that a thread works on is there. A read that is answered later is
-//! kept in a table behind the pieces before its thread takes the next request, and removed after its reply.
+//! process can answer only requests that are stored here: in a memfd that the keeper holds too. Each thread reads its
+//! requests into a piece of the memfd (`buffers`), so the request that a thread is working on is stored there. A read
+//! that is answered later is stored in a table behind the pieces before its thread takes the next request. It is
+//! removed after its reply.
 //!
 //! ```text
 //! 0            format, 8 bytes
 //! 4 KiB        256 buffers of 32 KiB, one for each thread
 //! 8,196 KiB    table of reads, 32 bytes each: unique, inode, offset (u64), size, CRC32C (u32)
 //! ```
-//! Numbers are in the machine's byte order. Only pages that were written count as memory. The table grows with the
+//! Numbers are in the machine's byte order. Only pages that were written use memory. The table grows with the number of
 //! reads that wait at the same time.
 //!
-//! Invariants: at every instant, a request that was taken and not answered is in a buffer or in the table. Entries
-//! of an earlier process are checked, not trusted; a torn one is skipped. One session at a time uses the file.
+//! Invariants: at every instant, a request that was taken and not answered is in a buffer or in the table. Entries of
+//! an earlier process are validated, and torn ones are skipped. At most one session at a time uses the file.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -33,30 +34,30 @@ use crate::wire::{ReadRequest, Taken};
 #[cfg(test)]
 mod tests;
 
-/// The name of the layout. A file with another one is started afresh.
+/// The name of the layout. A file with another name is emptied and used with this layout.
 const FORMAT: [u8; 8] = *b"LARDREQ\x01";
 
-/// Where the buffers begin.
+/// The offset of the buffers.
 const BUFFERS_AT: u64 = 4 << 10;
 
-/// A buffer. The largest request to a read-only mount is an ioctl with 16 KiB.
+/// The size of a buffer. The largest request to a read-only mount is an ioctl with 16 KiB.
 pub(crate) const BUFFER_BYTES: usize = 32 << 10;
 
-/// Buffers, and so threads, at most.
+/// The most buffers, and so the most threads of a session.
 pub(crate) const BUFFERS: usize = 256;
 
-/// Where the table begins.
+/// The offset of the table.
 const TABLE_AT: u64 = BUFFERS_AT + (BUFFERS * BUFFER_BYTES) as u64;
 
 const ENTRY_BYTES: usize = 32;
 
-/// Entries at most. A read that finds the table full occupies its thread until it is answered.
+/// The most entries of the table. A read that finds the table full occupies its thread until it is answered.
 const ENTRIES: usize = 1 << 20;
 
-/// How long to wait for a process that is just ending to let go of the file.
+/// How long to wait for an ending process to release the file.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The pause between two looks at the file's lock, or at the table.
+/// The pause between two checks of the file's lock, or of the table.
 const POLL: Duration = Duration::from_millis(5);
 
 /// The unanswered requests of a connection that this process serves.
@@ -66,33 +67,33 @@ pub(crate) struct Requests {
     table: Mutex<Table>,
 }
 
-/// Which entries are in use.
+/// The entries that are in use.
 #[derive(Debug, Default)]
 struct Table {
-    /// For each entry the number of its read, or 0.
+    /// The number of the read in each entry; 0 if the entry is unused.
     reads: Vec<u64>,
     unused: Vec<u32>,
-    /// Reads so far.
+    /// The number of reads so far, which numbers the next one.
     count: u64,
 }
 
-/// A read that is in the table until this is dropped.
+/// A read in the table. Dropping this value removes it.
 #[derive(Debug)]
 pub(crate) struct Kept {
     requests: Arc<Requests>,
     entry: u32,
 }
 
-/// The requests that an earlier process had taken, and not answered or answered last. Dropping this loses none of them.
+/// The requests that an earlier process had taken and may not have answered. Dropping this value loses none of them.
 #[derive(Debug, Default)]
 pub(crate) struct Unanswered {
     reads: Vec<(ReadRequest, u32)>,
-    /// Requests of other kinds, as the kernel sent them. They are in the buffers alone.
+    /// Requests of other kinds, as the kernel sent them. They are stored only in the buffers.
     pub(crate) others: Vec<Vec<u8>>,
 }
 
 impl Unanswered {
-    /// Drops what has been answered.
+    /// Drops requests that were answered. `waits` returns whether the kernel still waits for an answer.
     pub(crate) fn retain_unanswered(&mut self, requests: &Requests, waits: impl Fn(u64) -> bool) {
         self.reads.retain(|&(read, entry)| {
             waits(read.unique) || {
@@ -103,12 +104,12 @@ impl Unanswered {
         self.others.retain(|request| Taken::parse(request).is_some_and(|taken| waits(taken.unique())));
     }
 
-    /// The number of reads, all of which are in the table.
+    /// The number of reads. All of them are in the table.
     pub(crate) fn reads(&self) -> usize {
         self.reads.len()
     }
 
-    /// The reads, each of which must be answered before its hold is dropped.
+    /// The reads. Each must be answered before its `Kept` is dropped.
     pub(crate) fn into_reads(self, requests: &Arc<Requests>) -> impl Iterator<Item = (ReadRequest, Kept)> + use<> {
         let requests = Arc::clone(requests);
         self.reads.into_iter().map(move |(read, entry)| (read, Kept { requests: Arc::clone(&requests), entry }))
@@ -116,10 +117,10 @@ impl Unanswered {
 }
 
 impl Requests {
-    /// Opens the memory of a connection, and finds what an earlier process left there. Waits up to 5 s for that process
-    /// to end. Errors: another session uses it, or it cannot be opened.
+    /// Opens the memory of a connection, and finds the requests that an earlier process left there. Waits up to 5 s for
+    /// that process to end. Errors: another session uses the memory, or it cannot be opened.
     pub(crate) fn open(memory: BorrowedFd<'_>) -> io::Result<(Arc<Self>, Unanswered)> {
-        // The keeper's description of the file is shared by all processes, and so would its lock be.
+        // Opened separately, because a lock belongs to the open file description, and all processes share the keeper's.
         let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         lock(&file)?;
@@ -138,14 +139,14 @@ impl Requests {
         let entries = read_table(&file)?;
         let reads = entries.iter().map(|entry| u64::from(entry.is_some())).collect();
         let unused = (0..).zip(&entries).filter_map(|(at, entry)| entry.is_none().then_some(at)).collect::<Vec<_>>();
-        // The beginning of the table is used again first.
+        // Reversed, so that entries at the beginning of the table are reused first.
         let table = Table { reads, unused: unused.into_iter().rev().collect(), count: 1 };
         let requests = Self { file, table: Mutex::new(table) };
         let unanswered = requests.find(&entries)?;
         Ok((Arc::new(requests), unanswered))
     }
 
-    /// Collects one of each request, and puts the reads among those in the buffers into the table.
+    /// Collects each request once. Reads that are only in a buffer are added to the table.
     fn find(&self, entries: &[Option<ReadRequest>]) -> io::Result<Unanswered> {
         let mut found = BTreeSet::new();
         let mut unanswered = Unanswered::default();
@@ -153,13 +154,13 @@ impl Requests {
             if found.insert(read.unique) {
                 unanswered.reads.push((read, entry));
             } else {
-                // A process that was killed while it took over may have left a read in two entries.
+                // A process that was killed while taking over may have left a read in two entries.
                 self.remove(entry);
             }
         }
         let mut buffer = vec![0; BUFFER_BYTES];
         for thread in 0..BUFFERS {
-            // Most are unused, or hold a few hundred bytes.
+            // Most buffers are unused or hold a few hundred bytes, so the length is read first.
             let mut len = [0; 4];
             self.file.read_exact_at(&mut len, Self::buffer_at(thread))?;
             let len = (u32::from_ne_bytes(len) as usize).min(BUFFER_BYTES);
@@ -175,25 +176,25 @@ impl Requests {
         Ok(unanswered)
     }
 
-    /// Empties the buffers. Their requests must be answered or in the table.
+    /// Empties the buffers. Each request in them must be answered or in the table.
     pub(crate) fn clear_buffers(&self) -> io::Result<()> {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         Ok(rustix::fs::fallocate(&self.file, hole, BUFFERS_AT, TABLE_AT - BUFFERS_AT)?)
     }
 
-    /// Where a thread's buffer is in the file.
+    /// The offset of a thread's buffer in the file.
     pub(crate) const fn buffer_at(thread: usize) -> u64 {
         BUFFERS_AT + (thread * BUFFER_BYTES) as u64
     }
 
-    /// Keeps a read until its answer is sent. Errors: there is no room.
+    /// Keeps a read in the table until its answer is sent. Errors: the table is full or cannot be written.
     pub(crate) fn keep(self: &Arc<Self>, read: ReadRequest) -> io::Result<Kept> {
         Ok(Kept { requests: Arc::clone(self), entry: self.add(read)? })
     }
 
     fn add(&self, read: ReadRequest) -> io::Result<u32> {
         let entry = self.table().add().ok_or_else(|| io::Error::other("too many reads wait"))?;
-        // One write of the whole entry, within a page: a process that is killed has written all of it or none.
+        // The entry is written in one call and lies within one page: a killed process has written all of it or none.
         match self.file.write_all_at(&encode(read), entry_at(entry)) {
             Ok(()) => Ok(entry),
             Err(error) => {
@@ -204,12 +205,12 @@ impl Requests {
     }
 
     fn remove(&self, entry: u32) {
-        // After a failure the next process answers the read once more, which has no effect.
+        // If this fails, the next process answers the read once more, which has no effect.
         let _ = self.file.write_all_at(&0u64.to_ne_bytes(), entry_at(entry));
         self.table().remove(entry);
     }
 
-    /// Waits until all reads that are kept at the moment of the call have been answered. Cancel-safe.
+    /// Waits until all reads that are in the table at the time of the call have been answered. Cancel-safe.
     pub(crate) async fn answered(&self) {
         let until = self.table().count;
         while self.table().reads.iter().any(|read| (1..=until).contains(read)) {
@@ -229,13 +230,13 @@ impl AsFd for Requests {
 }
 
 impl Table {
-    /// Takes an entry; `None` if all are in use.
+    /// Takes a free entry; `None` if all are in use.
     fn add(&mut self) -> Option<u32> {
         let entry = match self.unused.pop() {
             Some(entry) => entry,
             None if self.reads.len() < ENTRIES => {
                 self.reads.push(0);
-                // At most ENTRIES.
+                // The cast cannot truncate: there are at most ENTRIES entries.
                 (self.reads.len() - 1) as u32
             }
             None => return None,
@@ -291,7 +292,7 @@ fn encode(ReadRequest { unique, ino, offset, size }: ReadRequest) -> [u8; ENTRY_
     entry
 }
 
-/// `None`: the entry is unused or torn.
+/// Decodes an entry. `None` if it is unused or torn.
 fn decode(entry: &[u8; ENTRY_BYTES]) -> Option<ReadRequest> {
     let [unique, ino, offset, rest] = *entry.as_chunks::<8>().0 else { return None };
     let [size, crc] = *rest.as_chunks::<4>().0 else { return None };

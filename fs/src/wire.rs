@@ -1,5 +1,5 @@
-//! The little of the FUSE protocol that is needed beside fuser: to find requests again that an earlier process had
-//! read, and to answer them.
+//! The part of the FUSE protocol that is needed in addition to fuser: finding requests that an earlier process had
+//! read, and answering them.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -11,10 +11,10 @@ use crate::errno::Errno;
 /// `struct fuse_in_header`: length, operation (u32), unique, node (u64), user, group, process, extensions (u32).
 const HEADER_BYTES: usize = 40;
 
-/// `struct fuse_read_in`: handle, offset (u64), size (u32), and what a snapshot has no use for.
+/// `struct fuse_read_in`: handle, offset (u64), size (u32), and fields that a snapshot does not use.
 const READ_BYTES: usize = HEADER_BYTES + 40;
 
-/// `struct fuse_out_header`, and a byte too many.
+/// One byte more than `struct fuse_out_header`, so that the kernel rejects the length.
 const PROBE_BYTES: usize = 17;
 
 const FORGET: u32 = 2;
@@ -28,18 +28,18 @@ const BATCH_FORGET: u32 = 42;
 /// A READ request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReadRequest {
-    /// The kernel's number of the request, never used twice for a connection.
+    /// The kernel's number of the request. It is never used twice on a connection.
     pub(crate) unique: u64,
     pub(crate) ino: u64,
     pub(crate) offset: u64,
     pub(crate) size: u32,
 }
 
-/// A request that was read from the kernel and waits for an answer.
+/// A request that was read from the kernel and waits for its answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Taken<'a> {
     Read(ReadRequest),
-    /// Another kind, as the kernel sent it.
+    /// A request of another kind, as the kernel sent it.
     Other {
         unique: u64,
         request: &'a [u8],
@@ -47,7 +47,8 @@ pub(crate) enum Taken<'a> {
 }
 
 impl<'a> Taken<'a> {
-    /// The request at the beginning of a buffer. `None`: there is none, it is not whole, or the kernel wants no answer.
+    /// Parses the request at the beginning of a buffer. `None` if there is none, it is incomplete, or the kernel
+    /// expects no answer to it.
     pub(crate) fn parse(buffer: &'a [u8]) -> Option<Self> {
         let len = u32_at(buffer, 0)? as usize;
         let (operation, unique) = (u32_at(buffer, 4)?, u64_at(buffer, 8)?);
@@ -68,7 +69,6 @@ impl<'a> Taken<'a> {
         }
     }
 
-    /// The kernel's number of the request.
     pub(crate) fn unique(&self) -> u64 {
         match *self {
             Self::Read(ReadRequest { unique, .. }) | Self::Other { unique, .. } => unique,
@@ -84,7 +84,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().copied().map(u64::from_ne_bytes)
 }
 
-/// The request that ends a session.
+/// The DESTROY request, which ends a session.
 pub(crate) fn destroy() -> [u8; HEADER_BYTES] {
     let mut request = [0; HEADER_BYTES];
     request[..4].copy_from_slice(&(HEADER_BYTES as u32).to_ne_bytes());
@@ -108,10 +108,10 @@ pub(crate) fn answer(fuse: BorrowedFd<'_>, unique: u64, outcome: Result<&[u8], E
     send(fuse, &[IoSlice::new(&header), IoSlice::new(bytes)])
 }
 
-/// False if the kernel has the answer to a request already. It is asked by an answer that it refuses for its length,
-/// after it has looked for the request.
+/// False if the kernel already has the answer to a request. Probes with an answer of an invalid length: the kernel
+/// looks the request up first and rejects the length afterwards.
 pub(crate) fn waits(fuse: BorrowedFd<'_>, unique: u64) -> bool {
-    // As if it were the answer to an INTERRUPT of the request, whose number has this bit.
+    // Formed as the answer to an INTERRUPT of the request, whose number has this bit set.
     const INTERRUPT_BIT: u64 = 1;
     let mut odd = [0; PROBE_BYTES];
     odd[..4].copy_from_slice(&(PROBE_BYTES as u32).to_ne_bytes());
@@ -119,7 +119,7 @@ pub(crate) fn waits(fuse: BorrowedFd<'_>, unique: u64) -> bool {
     rustix::io::write(fuse, &odd) != Err(SystemErrno::NOENT)
 }
 
-/// Sends an answer. One to a request that was answered before has no effect.
+/// Sends an answer to the kernel. An answer to a request that was answered before has no effect.
 pub(crate) fn send(fuse: BorrowedFd<'_>, answer: &[IoSlice<'_>]) -> io::Result<()> {
     match rustix::io::writev(fuse, answer) {
         Ok(_) | Err(SystemErrno::NOENT) => Ok(()),
@@ -133,7 +133,7 @@ mod tests {
 
     use super::*;
 
-    /// A request whose header states this length, whatever follows it.
+    /// A request whose header states the length `len`, with any body.
     fn request(len: usize, operation: u32, unique: u64, body: &[u8]) -> Vec<u8> {
         let mut request = kernel::request(operation, unique, 7, body);
         request[..4].copy_from_slice(&(len as u32).to_ne_bytes());
@@ -145,7 +145,7 @@ mod tests {
         let read = kernel::read(READ, 5, 7, 9, 10);
         let found = Taken::parse(&read).unwrap();
         assert_eq!(found, Taken::Read(ReadRequest { unique: 5, ino: 7, offset: 9, size: 10 }));
-        // An earlier, longer request left its end in the buffer.
+        // The end of an earlier, longer request is still in the buffer.
         let lookup = request(45, 1, 6, b"name\0and more");
         let found = Taken::parse(&lookup).unwrap();
         assert_eq!(found, Taken::Other { unique: 6, request: &lookup[..45] });

@@ -27,7 +27,8 @@ fn builder(url: &OriginUrl, config: &OriginConfig) -> Result<MicrosoftAzureBuild
             Err(_) => {}
         }
     }
-    // The server's name begins with the account's, which must not end it.
+    // The account's name becomes the beginning of the server's name, so it must not contain characters that end a host
+    // name.
     let account = builder.get_config_value(&AzureConfigKey::AccountName).unwrap_or_default();
     if !account.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
         return Err(OriginError::Invalid {
@@ -38,7 +39,7 @@ fn builder(url: &OriginUrl, config: &OriginConfig) -> Result<MicrosoftAzureBuild
         options = options.with_allow_http(endpoint.starts_with("http://"));
         builder = builder.with_endpoint(endpoint.clone());
     }
-    // Otherwise the environment says whether requests are signed.
+    // If the flag is not set, the environment decides whether requests are signed.
     if config.anonymous {
         builder = builder.with_skip_signature(true);
     }

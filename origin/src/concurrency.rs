@@ -1,14 +1,14 @@
-//! How many requests an origin is sent at a time: a limit that adapts to its answers.
+//! The number of concurrent requests to an origin: a limit that adapts to the origin's answers.
 //!
-//! [`ConcurrencyLimit`] hands out permits. Their number doubles with each window of answers until the origin shows
-//! signs of overload, and then grows by one per window, but only while a call waits for a permit. A refusal (503, 429,
-//! or an answer that never came) halves it; answers that take four times as long as the origin's best shrink it by a
-//! quarter. TCP does the same for the same reason: a node that shares an origin with a thousand others must find its
-//! share without asking them.
+//! [`ConcurrencyLimit`] issues permits. Their number doubles with each window of answers until the origin shows signs
+//! of overload. After that it grows by one per window, but only while a call waits for a permit. A refusal (503, 429,
+//! or an answer that never came) halves the number. Answers that take four times as long as the origin's best reduce it
+//! by a quarter. TCP does the same for the same reason: a node that shares an origin with a thousand other nodes must
+//! find its share without asking them.
 //!
-//! The cast: `Rule` computes the limit, pure and without a clock; [`ConcurrencyLimit`] is the semaphore that follows
-//! it; [`Permit`] is the right to one call. The invariant: there are [`LEAST`] to `most` permits, and a waiting call
-//! gets one when another call ends.
+//! Its parts: `Rule` computes the limit; it is pure and has no clock. [`ConcurrencyLimit`] is the semaphore that
+//! follows the rule. [`Permit`] allows one call. The invariant: there are [`LEAST`] to `most` permits, and a waiting
+//! call gets one when another call ends.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,17 +16,17 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-/// The first and the smallest number of permits. A call keeps its permit while it pauses between attempts, and a few
+/// The initial and the smallest number of permits. A call keeps its permit while it pauses between attempts, so a few
 /// calls that cannot succeed must not block all others.
 const LEAST: usize = 32;
 
-/// The smallest number of answers in a window, so that one slow answer decides nothing.
+/// The smallest number of answers in a window, so that a single slow answer does not change the limit.
 const WINDOW_LEAST: usize = 16;
 
-/// Answers that take this many times the best mean indicate a queue.
+/// A mean of this many times the best mean indicates a queue at the origin.
 const SLOW: u32 = 4;
 
-/// A mean below this indicates nothing: it may be a busy loopback or a cache in memory.
+/// A mean below this is not a sign of overload: it may come from a busy loopback or a cache in memory.
 const SLOW_LEAST: Duration = Duration::from_millis(50);
 
 /// The rule that computes the limit. It knows neither clock nor semaphore.
@@ -35,18 +35,18 @@ struct Rule {
     limit: usize,
     least: usize,
     most: usize,
-    /// The limit doubles until the first sign of overload.
+    /// True until the first sign of overload; the limit doubles until then.
     doubling: bool,
-    /// The best mean of a window. It rises slowly, so that an origin that became slower for good is accepted in the
-    /// end.
+    /// The best mean of a window. It rises slowly, so that an origin that became permanently slower is eventually
+    /// accepted.
     best: Option<Duration>,
-    /// Answers in this window.
+    /// The number of answers in this window.
     answers: usize,
-    /// The time that they took together.
+    /// The sum of the times of these answers.
     total: Duration,
-    /// A call had to wait for a permit in this window.
+    /// True if a call had to wait for a permit in this window.
     wanted: bool,
-    /// How many more refusals count as having the cause of the last cut.
+    /// How many more refusals are attributed to the cause of the last cut.
     forgiven: usize,
 }
 
@@ -73,7 +73,7 @@ impl Rule {
         if self.answers < self.limit.max(WINDOW_LEAST) {
             return;
         }
-        // A window has at least 16 answers and at most as many as a semaphore has permits.
+        // The cast cannot truncate: a window has at least 16 answers and at most as many as a semaphore has permits.
         let mean = self.total / self.answers as u32;
         let best = self.best.map_or(mean, |best| mean.min(best + best / 64));
         self.best = Some(best);
@@ -100,26 +100,26 @@ impl Rule {
     }
 }
 
-/// The permits of an origin, shared by all of its callers.
+/// The permits of an origin. All of its callers share them.
 #[derive(Debug)]
 pub(crate) struct ConcurrencyLimit {
     permits: Semaphore,
-    /// Permits that are withdrawn as soon as they are returned.
+    /// The number of permits that must be withdrawn when they are returned.
     owed: AtomicUsize,
     rule: Mutex<Rule>,
 }
 
-/// The right to one call; returned when dropped.
+/// Allows one call. Dropping it returns the permit.
 #[derive(Debug)]
 pub(crate) struct Permit<'a>(&'a ConcurrencyLimit);
 
 impl ConcurrencyLimit {
-    /// Adapts the number of permits, up to `most`.
+    /// A limit that adapts, up to `most` permits.
     pub(crate) fn adaptive(most: usize) -> Arc<Self> {
         Self::of(Rule::new(most))
     }
 
-    /// Always `permits` permits.
+    /// A limit of always `permits` permits.
     pub(crate) fn fixed(permits: usize) -> Arc<Self> {
         let rule = Rule::new(permits);
         Self::of(Rule { limit: rule.most, ..rule })
@@ -129,7 +129,7 @@ impl ConcurrencyLimit {
         Arc::new(Self { permits: Semaphore::new(rule.limit), owed: AtomicUsize::new(0), rule: Mutex::new(rule) })
     }
 
-    /// Waits for a permit, first come, first served, for at most `wait`.
+    /// Waits at most `wait` for a permit, first come, first served. `None` after that time.
     pub(crate) async fn acquire(&self, wait: Duration) -> Option<Permit<'_>> {
         if let Ok(permit) = self.permits.try_acquire() {
             permit.forget();
@@ -141,12 +141,12 @@ impl ConcurrencyLimit {
         Some(Permit(self))
     }
 
-    /// Reports that the head of an answer came, this long after its request.
+    /// Reports that the head of an answer arrived `after` its request was sent.
     pub(crate) fn answered(&self, after: Duration) {
         self.apply(|rule| rule.answered(after));
     }
 
-    /// Reports that the origin refused a request as one too many, or never answered it.
+    /// Reports that the origin refused a request for lack of capacity, or never answered it.
     pub(crate) fn refused(&self) {
         self.apply(Rule::refused);
     }
@@ -160,7 +160,7 @@ impl ConcurrencyLimit {
         let before = rule.limit;
         change(&mut rule);
         let after = rule.limit;
-        // Under the lock, so that changes reach the semaphore in order.
+        // Done under the lock, so that changes reach the semaphore in order.
         if after > before {
             (before..after).for_each(|_| self.release());
         } else if after < before {
@@ -173,7 +173,7 @@ impl ConcurrencyLimit {
         }
     }
 
-    /// Adds one permit, unless one is owed.
+    /// Adds one permit, unless a permit must be withdrawn.
     fn release(&self) {
         let paid = self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |owed| owed.checked_sub(1));
         if paid.is_err() {
@@ -192,7 +192,7 @@ impl Drop for Permit<'_> {
 mod tests {
     use super::*;
 
-    /// A window of answers that took this long each, while a call waited.
+    /// A window of answers that took `each`, while a call waited for a permit.
     fn window(rule: &mut Rule, each: Duration) {
         rule.wanted = true;
         for _ in 0..rule.limit.max(WINDOW_LEAST) {

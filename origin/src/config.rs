@@ -1,25 +1,27 @@
 //! How to reach an origin: the flags, and the environment as a value.
 //!
-//! The invariant: nothing here reads the process's environment on its own. A caller that wants the usual `AWS_*`
-//! variables passes [`Env::of_process`]; tests pass their own, so that no test affects another.
+//! The invariant: this module does not read the process's environment unless asked. A caller that wants the usual
+//! `AWS_*` variables passes [`Env::of_process`]. Tests pass their own, so that no test affects another.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// Environment variables as a value; only their number is ever printed.
+use larder_dataset::larder_command;
+
+/// Environment variables as a value. `Debug` prints only their number.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Env(BTreeMap<String, String>);
 
 impl Env {
-    /// The variables of this process, except those that are not UTF-8.
+    /// The environment of this process, without variables that are not UTF-8.
     pub fn of_process() -> Self {
         std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect()
     }
 
-    /// The variable's value; an empty value counts as not set.
+    /// The value of a variable. An empty value counts as not set.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
@@ -50,37 +52,46 @@ impl fmt::Debug for Env {
 /// How to reach an origin.
 #[derive(Debug, Clone)]
 pub struct OriginConfig {
-    /// The server, such as `http://127.0.0.1:9000`; overrides `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL` and the
-    /// profile.
+    /// The URL of the server, for example `http://127.0.0.1:9000`. Overrides `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`
+    /// and the profile.
     pub endpoint: Option<String>,
-    /// The region; overrides `AWS_REGION`, `AWS_DEFAULT_REGION` and the profile. Without any of these it is
+    /// The region. Overrides `AWS_REGION`, `AWS_DEFAULT_REGION` and the profile. If none of these is set, it is
     /// `us-east-1`.
     pub region: Option<String>,
-    /// Sends no credentials, for public buckets.
+    /// True to send requests without credentials, for public buckets.
     pub anonymous: bool,
     /// An attempt that makes no progress for this long is cancelled and retried.
     pub attempt_timeout: Duration,
     /// How long a connection may take to open.
     pub connect_timeout: Duration,
-    /// How long one call may take, including all of its attempts. Its wait for a permit is bounded by the same time
-    /// again.
+    /// The limit for one call, including all of its attempts. Its wait for a permit is limited to the same time again.
     pub deadline: Duration,
-    /// How many calls may be in flight; the others wait. An object store that refuses requests or slows down gets
-    /// fewer.
+    /// The most calls in flight; other calls wait. The limit decreases for an object store that refuses requests or
+    /// slows down.
     pub concurrency: usize,
-    /// The variables that supply credentials and settings.
+    /// The variables that supply credentials and settings, such as `AWS_ACCESS_KEY_ID`.
     pub env: Env,
 }
 
 impl OriginConfig {
-    /// The settings that decide whose objects `url` names: the server, and for Azure the account. Texts that differ are
-    /// of different origins.
+    /// The settings that determine which store `url` refers to: the server, and for Azure the account. If the texts
+    /// differ, the origins are different.
     pub fn place(&self, url: &str) -> String {
         let endpoint = self.endpoint.clone().unwrap_or_default();
         match self.env.get("AZURE_STORAGE_ACCOUNT_NAME") {
             Some(account) if url.starts_with("az://") => format!("{endpoint} {account}"),
             _ => endpoint,
         }
+    }
+
+    /// A `larder` command with the flags of these settings, ready to be pasted into a shell.
+    pub fn command(&self, words: &[&str]) -> String {
+        let mut words = words.to_vec();
+        for (flag, value) in [("--endpoint", &self.endpoint), ("--region", &self.region)] {
+            words.extend(value.iter().flat_map(|value| [flag, value]));
+        }
+        words.extend(self.anonymous.then_some("--anonymous"));
+        larder_command(&words)
     }
 }
 
@@ -109,6 +120,20 @@ mod tests {
         let env: Env = [("AWS_SECRET_ACCESS_KEY", "hunter2")].into_iter().collect();
         let shown = format!("{:?}", OriginConfig { env, ..OriginConfig::default() });
         assert!(shown.contains("1 variables") && !shown.contains("AWS_") && !shown.contains("hunter2"), "{shown}");
+    }
+
+    #[test]
+    fn a_command_has_the_flags_that_were_given_and_words_that_a_shell_does_not_split() {
+        let config = OriginConfig {
+            endpoint: Some("http://h:9000".to_owned()),
+            region: Some("eu".to_owned()),
+            anonymous: true,
+            ..OriginConfig::default()
+        };
+        let command = config.command(&["mount", "s3://b/it's mine", "DIR"]);
+        let flags = "--endpoint http://h:9000 --region eu --anonymous";
+        assert_eq!(command, format!(r"larder mount 's3://b/it'\''s mine' DIR {flags}"));
+        assert_eq!(OriginConfig::default().command(&["import", ""]), "larder import ''");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The checks that every origin must pass, as one function that the tests of each origin run.
 //!
-//! It writes objects below a prefix of its own and leaves them there, since an origin cannot delete. The invariant: it
-//! does not know which kind of origin it checks.
+//! It writes objects below a prefix of its own and leaves them there, since an origin cannot delete. The invariant: the
+//! checks do not depend on the kind of the origin.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -41,11 +41,12 @@ const NAMES: [&str; 22] = [
     "prefix0",
 ];
 
-/// Runs all checks. The seed determines the prefix, so that runs on one store do not collide. `many` is the number of
-/// objects that the check of long listings writes: more than 1,000 wherever the store can do that in reasonable time.
+/// Runs all checks. The seed determines the prefix, so that runs on the same store do not collide. `many` is the number
+/// of objects that the check of long listings writes. It should exceed 1,000, a full page, unless the store is too slow
+/// for that.
 ///
 /// # Panics
-/// When the origin does something wrong, with a description of it.
+/// If the origin fails a check, with a description of the failure.
 pub async fn conformance(origin: Arc<dyn Origin>, seed: u64, many: usize) {
     let prefix = format!("conformance-{seed:016x}/");
     let suite = Suite { origin, prefix };
@@ -77,7 +78,7 @@ impl Suite {
         read.unwrap_or_else(|error| panic!("read {range:?} of {name:?}: {error:?}"))
     }
 
-    /// All pages of a listing; panics if they are not in order.
+    /// Collects all pages of a listing. Panics if they are not in order.
     async fn list(&self, below: &str, depth: Depth) -> Page {
         let prefix = self.key(below);
         let mut whole = Page::default();
@@ -205,7 +206,8 @@ impl Suite {
     }
 
     async fn streams_of_any_size_are_whole(&self) {
-        // No bytes, less than one part, and more than two parts of an upload, in chunks that do not divide a part.
+        // The sizes: no bytes, less than one part, and more than two parts of an upload. The chunks do not divide a
+        // part evenly.
         for (name, size) in [("stream-0", 0), ("stream-1", 1_000_003), ("stream-2", 35_000_017)] {
             let bytes = pattern(size as u64, size);
             let chunks: Vec<_> = bytes.chunks(777_777).map(|chunk| Ok(Bytes::copy_from_slice(chunk))).collect();
@@ -233,7 +235,7 @@ impl Suite {
     }
 
     async fn listings_are_whole_and_ordered(&self, many: usize) {
-        // Files and folders alternate, so that pages end at both.
+        // Files and folders alternate, so that some pages end at a file and some at a folder.
         let names: Vec<String> = (0..many)
             .map(|n| if n % 3 == 0 { format!("many/{n:05}") } else { format!("many/{:05}.d/{n:05}", n - n % 3) })
             .collect();
@@ -281,9 +283,9 @@ fn keys(files: &[ObjectInfo]) -> Vec<String> {
     files.iter().map(|file| shown(&file.key)).collect()
 }
 
-/// Random bytes, so that no two ranges are alike.
+/// Random bytes, so that no two ranges are equal.
 fn pattern(seed: u64, size: usize) -> Bytes {
-    use rand::{RngCore, SeedableRng};
+    use rand::{Rng, SeedableRng};
     let mut bytes = vec![0; size];
     rand::rngs::SmallRng::seed_from_u64(seed).fill_bytes(&mut bytes);
     bytes.into()

@@ -1,8 +1,9 @@
 //! The errors of an origin: one variant for each decision that a caller makes.
 //!
-//! `Stale` and `NotFound` end a read for good. `Busy` and `Unavailable` are worth a retry later. `Denied` and `Invalid`
-//! need a person. A call that ends with one of these has already been retried. The invariant: no variant ever shows a
-//! secret, and keys are shown escaped so that a hostile key cannot forge a log line.
+//! `Stale` and `NotFound` end a read permanently. `Busy` and `Unavailable` are worth a retry later. `Denied` and
+//! `Invalid` require a person to change something. A call that ends with one of these has already been retried. The
+//! invariant: no variant ever shows a secret, and keys are shown escaped, so that a hostile key cannot forge a log
+//! line.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,37 +11,37 @@ use std::time::Duration;
 use crate::key::Key;
 use crate::version::Version;
 
-/// The cause below an [`OriginError`].
+/// The error that caused an [`OriginError`].
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a call failed. The module describes how a caller treats each variant.
+/// Why a call failed. The module's documentation describes how a caller handles each variant.
 #[derive(Debug, thiserror::Error)]
 pub enum OriginError {
-    /// There is no such object or folder.
+    /// The object or folder does not exist.
     #[error("{}not found at the origin", About(.key))]
     NotFound {
-        /// The key of the request.
+        /// The key in the request.
         key: Key,
     },
-    /// The object is no longer the requested version.
+    /// The object has changed: it no longer has the requested version.
     #[error("{key}: changed at the origin: wanted {expected}, found {}", Found(.got))]
     Stale {
-        /// The key of the request.
+        /// The key in the request.
         key: Key,
-        /// The version to which the caller is bound.
+        /// The version that the caller requested.
         expected: Version,
-        /// The current version, where the origin reported it.
+        /// The current version, if the origin reported it.
         got: Option<Version>,
     },
-    /// The credentials are missing, wrong or without the right to do this.
+    /// The credentials are missing, wrong or lack the required permission.
     #[error("{}access denied by the origin", About(.key))]
     Denied {
-        /// The key of the request.
+        /// The key in the request.
         key: Key,
         /// The answer of the origin or of the credential provider.
         source: BoxError,
     },
-    /// The origin refused for lack of capacity until the deadline.
+    /// The origin refused the request for lack of capacity until the call's deadline.
     #[error("the origin is too busy")]
     Busy {
         /// The last refusal.
@@ -49,7 +50,7 @@ pub enum OriginError {
     /// No answer came in time.
     #[error("{}no answer from the origin within {}", About(.key), Rounded(.after))]
     TimedOut {
-        /// The key of the request.
+        /// The key in the request.
         key: Key,
         /// How long the last attempt waited without progress.
         after: Duration,
@@ -57,30 +58,30 @@ pub enum OriginError {
     /// A flag, a variable, a URL or a key is wrong; a retry cannot help.
     #[error("{what}")]
     Invalid {
-        /// Why it is invalid, and which flag or variable to change.
+        /// The mistake, and the flag or variable to change.
         what: String,
     },
     /// The object is larger than the caller is willing to hold in memory.
     #[error("{key}: {size} bytes are more than the {limit} bytes allowed here")]
     TooLarge {
-        /// The key of the request.
+        /// The key in the request.
         key: Key,
-        /// The size in bytes.
+        /// The object's size in bytes.
         size: u64,
         /// The largest size allowed, in bytes.
         limit: u64,
     },
-    /// The origin returned fewer bytes than it holds or than the listing said.
+    /// The origin returned fewer bytes than the object or the listing promised.
     #[error("{key}: the origin returned {got} of {expected} bytes")]
     Truncated {
-        /// The key of the request.
+        /// The key in the request.
         key: Key,
-        /// How many bytes were requested.
+        /// The number of bytes that were requested.
         expected: u64,
-        /// How many bytes came.
+        /// The number of bytes that arrived.
         got: u64,
     },
-    /// The origin cannot be reached, or its answers make no sense.
+    /// The origin cannot be reached, or its answers are invalid.
     #[error("the origin is unavailable")]
     Unavailable {
         /// The last failure.
@@ -89,7 +90,7 @@ pub enum OriginError {
 }
 
 impl OriginError {
-    /// Whether the same call may succeed later without a person changing anything.
+    /// True if the same call may succeed later without a change by a person.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Busy { .. } | Self::TimedOut { .. } | Self::Truncated { .. } | Self::Unavailable { .. } => true,
@@ -102,7 +103,7 @@ impl OriginError {
     }
 }
 
-/// The key and a colon; nothing for the empty key, which is the origin itself.
+/// Formats the key and a colon. Formats nothing for the empty key, which is the origin itself.
 struct About<'a>(&'a Key);
 
 impl fmt::Display for About<'_> {

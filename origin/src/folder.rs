@@ -1,8 +1,8 @@
 //! A local folder as an origin.
 //!
-//! Our own code over openat2, since a folder can contain what an object store cannot: names that are not UTF-8,
-//! symbolic links, pipes. [`FolderOrigin`] moves every call off the runtime; `root` opens paths, and `list`, `read` and
-//! `put` do the work.
+//! Implemented directly over openat2, because a folder can contain entries that an object store cannot: names that are
+//! not UTF-8, symbolic links, pipes. [`FolderOrigin`] moves every call off the runtime; `root` opens paths; `list`,
+//! `read` and `put` do the work.
 
 mod error;
 mod list;
@@ -46,8 +46,8 @@ impl FolderOrigin {
         Ok(Self { url: url.clone(), root: Arc::new(Root::new(path.to_path_buf())), deadline: config.deadline })
     }
 
-    /// Does blocking work off the runtime. If a dead network filesystem blocks it, the caller still gets an answer at
-    /// the deadline, and the blocked thread is abandoned.
+    /// Runs blocking work off the runtime. If a dead network filesystem blocks it, the caller still gets an answer at
+    /// the deadline; the blocked thread is abandoned.
     async fn blocking<T: Send + 'static>(
         &self,
         key: &[u8],
@@ -104,7 +104,7 @@ impl Origin for FolderOrigin {
         let name = key.to_vec();
         let mut unfinished = self.blocking(key, move |root| UnfinishedFile::create(root, &name)).await?;
         while let Some(chunk) = chunks.next().await {
-            // An error drops the unfinished file, which removes it.
+            // Returning an error drops the unfinished file, which removes it.
             let chunk = chunk?;
             unfinished = self
                 .blocking(key, move |_| {

@@ -33,7 +33,7 @@ fn builder(url: &OriginUrl, config: &OriginConfig) -> GoogleCloudStorageBuilder 
         options = options.with_allow_http(endpoint.starts_with("http://"));
         builder = builder.with_config(GoogleConfigKey::BaseUrl, endpoint);
     }
-    // Otherwise the environment says whether requests are signed.
+    // If the flag is not set, the environment decides whether requests are signed.
     if config.anonymous {
         builder = builder.with_skip_signature(true);
     }

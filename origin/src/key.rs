@@ -1,8 +1,8 @@
-//! A key in the form that people see.
+//! Keys in printable form.
 
 use std::fmt;
 
-/// A key as shown to people: unprintable characters are escaped.
+/// A key of any bytes. `Display` escapes unprintable characters.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(Vec<u8>);
 

@@ -1,13 +1,13 @@
-//! Where datasets come from: an object store or a folder, behind one trait.
+//! The sources of datasets: object stores and folders, behind one trait.
 //!
 //! - [`Origin`] lists keys, reads ranges of one version of an object, and writes manifests and packs.
-//! - [`open()`] makes one from an [`OriginUrl`] and an [`OriginConfig`].
+//! - [`open()`] opens the origin of an [`OriginUrl`] with an [`OriginConfig`].
 //! - [`Counting`], [`Slow`], [`Faulty`] and [`Limited`] wrap any origin.
-//! - [`conformance()`] holds the checks that every implementation must pass.
+//! - [`conformance()`] contains the checks that every implementation must pass.
 //!
-//! The invariant: a read returns exactly the requested bytes of exactly the requested version, or an error; and every
-//! call ends within a stated time. This crate knows nothing of manifests, of blocks, or of which names a filesystem can
-//! hold: a listing returns every key unchanged, including hostile ones.
+//! The invariants: a read returns exactly the requested bytes of exactly the requested version, or an error. Every call
+//! ends within a configured time. This crate knows nothing about manifests, blocks, or the names that a filesystem
+//! allows: a listing returns every key unchanged, including hostile ones.
 
 #![warn(missing_docs)]
 

@@ -1,9 +1,9 @@
-//! An origin over any of object_store's stores, which Google Cloud Storage and Azure use.
+//! An origin over any of object_store's stores. Google Cloud Storage and Azure use it.
 //!
-//! [`ObjectOrigin`] implements the whole trait, with `listing`; `writer`, `keys` and `settings` also serve the S3
-//! origin. The invariant is that of the trait. The limits of object_store remain: one key that is not a valid path to
-//! it (`a//b`, a control character) fails the listing that contains it, with a clear error, and a marker `a/` is listed
-//! as `a`.
+//! [`ObjectOrigin`] implements the whole trait, with `listing`. `writer`, `keys` and `settings` also serve the S3
+//! origin. The invariant is that of the trait. Two limits of object_store remain. One key that is not a valid path to
+//! it (`a//b`, a control character) makes the listing that contains it fail, with a clear error. A marker `a/` is
+//! listed as `a`.
 
 pub(crate) mod error;
 pub(crate) mod keys;
@@ -70,7 +70,7 @@ impl ObjectOrigin {
         keys::full(&self.key_prefix, key)
     }
 
-    /// Makes one attempt at a read; of the whole object if there is no range.
+    /// Makes one attempt at a read of a range, or of the whole object if there is no range.
     async fn attempt(
         &self,
         retry: &Retry,
@@ -107,13 +107,13 @@ impl ObjectOrigin {
         }
         if bytes.len() as u64 != expected {
             let error = OriginError::Truncated { key: Key::from(key), expected, got: bytes.len() as u64 };
-            // If the store itself returned a shorter range, the object ends there, and a retry cannot help.
+            // If the store itself returned a shorter range, the object ends there and a retry cannot help.
             return Err(if wanted < expected { AttemptError::Final(error) } else { AttemptError::Retryable(error) });
         }
         Ok((bytes.freeze(), got.version))
     }
 
-    /// Each store reports a range past the end in its own way, so the object's size decides.
+    /// Each store reports a range past the end differently, so this compares the range with the object's size.
     async fn past_the_end(
         &self,
         retry: &Retry,

@@ -14,8 +14,8 @@ use crate::s3::S3Origin;
 use crate::url::{OriginUrl, Scheme};
 use crate::wrappers::limited::Limited;
 
-/// Opens the origin of `url`. Object stores get as many concurrent requests as they can bear, up to the configured
-/// limit. Nothing is sent to the origin yet.
+/// Opens the origin of `url`. Object stores get as many concurrent requests as they can handle, up to the configured
+/// limit. Sends no request yet.
 ///
 /// # Errors
 /// `Invalid`, naming the flag or variable to change.
@@ -27,7 +27,7 @@ pub fn open(url: &OriginUrl, config: &OriginConfig) -> Result<Arc<dyn Origin>, O
         Scheme::Gcs => Arc::new(gcs::open(url, config, policy)?),
         Scheme::Azure => Arc::new(azure::open(url, config, policy)?),
         Scheme::Folder => {
-            // A disk has its own queue.
+            // A disk queues its requests itself, so the limit is fixed.
             let folder = FolderOrigin::open(url, config)?;
             return Ok(Arc::new(Limited::new(Arc::new(folder), config.concurrency, config.deadline)));
         }

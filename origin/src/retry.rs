@@ -1,8 +1,8 @@
 //! Retries: jittered exponential back-off under one deadline for all attempts of a call.
 //!
-//! A call makes a [`Retry`], bounds each wait of an attempt with [`Retry::progress`], and passes a failed attempt to
+//! A call creates a [`Retry`], bounds each wait of an attempt with [`Retry::progress`], and passes a failed attempt to
 //! [`Retry::pause`], which either sleeps or returns the failure as final. The invariant: a call returns within its
-//! deadline, whatever the origin does.
+//! deadline, even if the origin never answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::key::Key;
 /// How long attempts and calls may take.
 #[derive(Debug, Clone)]
 pub(crate) struct RetryPolicy {
-    /// Learns how attempts end.
+    /// The limit to which the outcome of each attempt is reported.
     pub(crate) limit: Arc<ConcurrencyLimit>,
     /// An attempt that makes no progress for this long is cancelled.
     pub(crate) attempt_timeout: Duration,
-    /// The time for all attempts of a call together.
+    /// The limit for all attempts of a call together.
     pub(crate) deadline: Duration,
 }
 
@@ -34,7 +34,7 @@ impl RetryPolicy {
 /// Why an attempt failed.
 #[derive(Debug)]
 pub(crate) enum AttemptError {
-    /// Another attempt would fail in the same way.
+    /// Another attempt would fail the same way.
     Final(OriginError),
     /// Another attempt may succeed.
     Retryable(OriginError),
@@ -56,15 +56,17 @@ pub(crate) struct Retry {
     policy: RetryPolicy,
     end: Instant,
     attempts: u32,
+    /// Why the attempt before failed.
+    failure: Option<OriginError>,
 }
 
 impl Retry {
     pub(crate) fn new(policy: &RetryPolicy, key: &[u8]) -> Self {
         let end = Instant::now() + policy.deadline;
-        Self { key: Key::from(key), policy: policy.clone(), end, attempts: 0 }
+        Self { key: Key::from(key), policy: policy.clone(), end, attempts: 0, failure: None }
     }
 
-    /// Waits for one step of an attempt. The step is cancelled after the attempt's timeout or at the deadline.
+    /// Waits for one step of an attempt. Cancels the step after the attempt's timeout or at the deadline.
     pub(crate) async fn progress<T>(&self, step: impl Future<Output = T>) -> Result<T, AttemptError> {
         let left = self.end.saturating_duration_since(Instant::now());
         let wait = left.min(self.policy.attempt_timeout);
@@ -73,7 +75,7 @@ impl Retry {
             .map_err(|_| AttemptError::Retryable(OriginError::TimedOut { key: self.key.clone(), after: wait }))
     }
 
-    /// Like `progress`, for the head of an answer; the time it took shows how busy the origin is.
+    /// Like `progress`, for the head of an answer. Also reports its duration, which shows how busy the origin is.
     pub(crate) async fn answer<T>(&self, step: impl Future<Output = T>) -> Result<T, AttemptError> {
         let sent = Instant::now();
         let answer = self.progress(step).await?;
@@ -93,13 +95,19 @@ impl Retry {
         let ceiling = FIRST_PAUSE.saturating_mul(1 << self.attempts.min(10)).min(LONGEST_PAUSE);
         let pause = ceiling.mul_f64(rand::random_range(0.5..=1.0));
         if Instant::now() + pause >= self.end {
-            return Err(error);
+            return Err(match (error, self.failure.take()) {
+                // The deadline cut the last attempt short, so the one before says more about the origin.
+                (OriginError::TimedOut { after, .. }, Some(failure)) if after < self.policy.attempt_timeout => failure,
+                (OriginError::TimedOut { key, .. }, _) => OriginError::TimedOut { key, after: self.policy.deadline },
+                (error, _) => error,
+            });
         }
         self.attempts += 1;
         tracing::debug!(
             key = %self.key, attempts = self.attempts, error = &error as &dyn std::error::Error,
             "retry at the origin"
         );
+        self.failure = Some(error);
         tokio::time::sleep(pause).await;
         Ok(())
     }
@@ -107,6 +115,8 @@ impl Retry {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
     use super::*;
 
     fn policy() -> RetryPolicy {
@@ -115,6 +125,17 @@ mod tests {
 
     fn busy() -> AttemptError {
         AttemptError::Retryable(OriginError::Busy { source: "slow down".into() })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_not_hidden_by_an_attempt_that_the_deadline_cut_short() {
+        let policy = policy();
+        let mut retry = Retry::new(&policy, b"k");
+        tokio::time::advance(policy.deadline.saturating_sub(policy.attempt_timeout / 2)).await;
+        retry.pause(busy()).await.expect("time for another attempt");
+        let cut = retry.progress(pending::<()>()).await.unwrap_err();
+        let error = retry.pause(cut).await.unwrap_err();
+        assert!(matches!(error, OriginError::Busy { .. }), "{error:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,13 +1,14 @@
 //! S3 and servers that speak its protocol.
 //!
-//! Reads and listings are requests of our own; writes go through object_store, which knows multipart uploads.
+//! Reads and listings use requests of our own. Writes use object_store, which implements multipart uploads.
 //!
 //! - `settings` turns flags, environment and `profile` into a `client`, which sends requests signed by `sigv4`.
-//! - `clock` is the server's clock, where this machine's is wrong.
-//! - `read` and `list_objects` check the answers, `empty_pages` ends listings without end, `refusal` turns failed ones into errors.
+//! - `clock` follows the server's clock if this machine's clock is wrong.
+//! - `read` and `list_objects` validate the answers, `empty_pages` ends endless listings, and `refusal` converts failed
+//!   answers into errors.
 //!
-//! The invariant: bytes are passed on only if the status, the entity tag, `Content-Range` and the length all agree with
-//! the request.
+//! The invariant: bytes are passed on only if the status, the entity tag, `Content-Range` and the length all match the
+//! request.
 
 mod body;
 mod client;
@@ -48,7 +49,7 @@ use read::PartialRead;
 /// An origin with the S3 API.
 pub(crate) struct S3Origin {
     url: OriginUrl,
-    /// The text that precedes every relative key; UTF-8 since a URL is.
+    /// The text that precedes every relative key. It is UTF-8 because a URL is.
     key_prefix: String,
     client: S3Client,
     store: AmazonS3,
@@ -75,7 +76,7 @@ impl S3Origin {
     fn full_key(&self, key: &[u8]) -> Result<String, OriginError> {
         let unusable = |why: &str| OriginError::Invalid { what: format!("{}: {why}", Key::from(key)) };
         let full = keys::full(&self.key_prefix, key)?;
-        // URL parsers resolve these segments, even percent-encoded ones, and would request another object.
+        // URL parsers resolve these segments, even if they are percent-encoded, and would request another object.
         if full.split('/').any(|part| part == "." || part == "..") {
             return Err(unusable("HTTP cannot request a key with a path segment '.' or '..'"));
         }
@@ -117,7 +118,8 @@ impl S3Origin {
         list_objects::parse(&xml, self.key_prefix.len(), shown, after.map(str::as_bytes)).map_err(|error| {
             let incomplete = matches!(error, list_objects::Malformed::Incomplete);
             let error = OriginError::Unavailable { source: Box::new(error) };
-            // An incomplete page may have broken off in transit. Any other answer would be the same the next time.
+            // An incomplete page may have been cut off in transit. Any other invalid answer would be the same the next
+            // time.
             if incomplete { AttemptError::Retryable(error) } else { AttemptError::Final(error) }
         })
     }
@@ -139,7 +141,7 @@ impl Origin for S3Origin {
         loop {
             match self.list_page(&retry, &prefix, after.as_deref(), token.as_deref(), depth).await {
                 Ok(parsed) => match parsed.continuation {
-                    // A store with many deleted keys returns pages without entries; each has its own deadline.
+                    // A store with many deleted keys returns pages without entries. Each page has its own deadline.
                     Some(next) => {
                         empty.count(&next)?;
                         token = Some(next);

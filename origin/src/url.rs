@@ -1,8 +1,8 @@
 //! The URL of an origin: which store, which bucket, which prefix.
 //!
-//! Everything after the bucket is taken literally, as `aws s3` does: without percent-decoding, query or fragment, since
-//! `%`, `?` and `#` are valid characters of a key. The invariant: an [`OriginUrl`] never holds credentials, so it may
-//! be printed, logged and stored.
+//! Everything after the bucket is taken literally, as by `aws s3`: without percent-decoding, query or fragment, since
+//! `%`, `?` and `#` are valid characters in a key. The invariant: an [`OriginUrl`] never contains credentials, so it
+//! may be printed, logged and stored.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -38,18 +38,18 @@ impl Scheme {
     }
 }
 
-/// The location of a dataset's objects. Parse one with [`str::parse`], or make one from a path with
+/// The location of a dataset's objects. Parse one with [`str::parse`], or create one from a path with
 /// [`OriginUrl::folder`].
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct OriginUrl {
     scheme: Scheme,
     bucket: String,
-    /// Without the trailing `/`; for a folder the whole path.
+    /// The prefix without the trailing `/`. For a folder, the whole path.
     prefix: Vec<u8>,
 }
 
 impl OriginUrl {
-    /// The URL of a local folder. A relative path is resolved against the working directory of the process.
+    /// The URL of a local folder. A relative path is resolved against the process's working directory.
     ///
     /// # Errors
     /// `Invalid` if the path is empty or contains a NUL byte.
@@ -78,7 +78,7 @@ impl OriginUrl {
         &self.prefix
     }
 
-    /// The folder's path, if this is a folder.
+    /// The folder's path. `None` for object stores.
     pub fn path(&self) -> Option<&Path> {
         (self.scheme == Scheme::Folder).then(|| Path::new(OsStr::from_bytes(&self.prefix)))
     }
@@ -98,7 +98,7 @@ impl FromStr for OriginUrl {
 
     fn from_str(text: &str) -> Result<Self, OriginError> {
         let invalid = |what: String| Err(OriginError::Invalid { what });
-        // Errors do not repeat the text until it is known to contain no credentials.
+        // Errors do not repeat the text before it is known to contain no credentials.
         let Some((scheme, rest)) = text.split_once("://") else {
             return invalid(
                 "an origin is a URL: s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///folder"

@@ -1,26 +1,27 @@
-//! The version of an object, to which reads are bound.
+//! The version of an object, which a read can request.
 
 use std::fmt;
 
 use crate::key::Key;
 
-/// The version of an object: two reads of the same version return bytes of the same object.
+/// The version of an object. Two reads of the same version return bytes of the same content.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Version {
-    /// The entity tag as the store sent it, including its quotes; quotes are added where a store omits them.
+    /// The entity tag as the store sent it, including its quotes. Quotes are added if a store omits them.
     ETag(String),
-    /// For folders and for stores without entity tags. A change in place that keeps both size and time goes undetected.
+    /// Used for folders and for stores without entity tags. A change in place that keeps both size and time is not
+    /// detected.
     MtimeSize {
-        /// Modification time in nanoseconds since 1970.
+        /// The modification time in nanoseconds since 1970.
         mtime_ns: i64,
-        /// Size in bytes.
+        /// The object's size in bytes.
         size: u64,
     },
 }
 
 impl Version {
-    /// The version that an entity tag stands for, or `None` if the tag is empty. Some stores send the quotes in one
-    /// place and omit them in another; Ceph completes a multipart upload with an empty tag.
+    /// The version for an entity tag, or `None` if the tag is empty. Some stores send the quotes in one answer and omit
+    /// them in another. Ceph completes a multipart upload with an empty tag.
     pub(crate) fn from_etag(etag: &str) -> Option<Self> {
         match etag.trim() {
             "" | "\"\"" => None,
@@ -29,7 +30,7 @@ impl Version {
         }
     }
 
-    /// The entity tag, or time and size if the store sent no tag.
+    /// The entity tag, or the time and size if the store sent no tag.
     pub(crate) fn from_etag_or_mtime(etag: Option<&str>, mtime_ns: i64, size: u64) -> Self {
         etag.and_then(Self::from_etag).unwrap_or(Self::MtimeSize { mtime_ns, size })
     }

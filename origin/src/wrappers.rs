@@ -1,6 +1,7 @@
-//! Wrappers around any origin: one for production, the others so that production code needs no test switches.
+//! Wrappers around any origin. One is for production; the others are for tests, so that production code needs no test
+//! switches.
 //!
-//! The invariant: apart from the effect it is named after, a wrapper answers as the inner origin does.
+//! The invariant: apart from the effect that its name states, a wrapper answers like the inner origin.
 
 pub(crate) mod counting;
 pub(crate) mod faulty;

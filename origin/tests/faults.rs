@@ -1,4 +1,5 @@
-//! Faults on the wire are retried until the answer is right or end in a clear error in time; never in wrong bytes.
+//! Faults on the wire are retried until the answer is right, or end in a clear error in time. They never cause wrong
+//! bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,7 +11,7 @@ use larder_origin::{Depth, Origin, OriginConfig, OriginError, Version, open};
 use larder_s3_server::{S3Server, S3ServerConfig};
 use larder_testkit::{Fault, FaultProxy, RequestHead, seeded_bytes};
 
-/// Far longer than any call may take, so that only a hanging call reaches it.
+/// Far longer than any call may take, so that only a call that hangs reaches it.
 const HANG: Duration = Duration::from_secs(30);
 
 struct Bench {
@@ -23,13 +24,17 @@ struct Bench {
 
 impl Bench {
     async fn new(deadline: Duration) -> Self {
+        Self::with_timeouts(Duration::from_millis(300), deadline).await
+    }
+
+    async fn with_timeouts(attempt_timeout: Duration, deadline: Duration) -> Self {
         let server = S3Server::start(S3ServerConfig::default()).await.expect("server");
         let bytes = seeded_bytes(1, 300_000);
         let etag = server.put("bucket", "k", bytes.clone());
         let proxy = FaultProxy::start(server.address(), |_| Fault::None).await.expect("proxy");
         let config = OriginConfig {
             endpoint: Some(proxy.endpoint()),
-            attempt_timeout: Duration::from_millis(300),
+            attempt_timeout,
             deadline,
             env: server.env().into_iter().collect(),
             ..OriginConfig::default()
@@ -97,7 +102,9 @@ async fn reads_are_right_after_any_fault_that_ends() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn faults_that_do_not_end_are_clear_errors_in_time() {
-    let bench = Bench::new(Duration::from_millis(900)).await;
+    // On a busy machine an answer takes long: an attempt ends when the call does, so that only one that hangs runs out of time.
+    let deadline = Duration::from_millis(900);
+    let bench = Bench::with_timeouts(deadline, deadline).await;
     for fault in faults() {
         if matches!(fault, Fault::Delay(_)) {
             continue;
@@ -107,7 +114,7 @@ async fn faults_that_do_not_end_are_clear_errors_in_time() {
             move |_| fault.clone()
         });
         let error = match bench.read(0..300_000).await {
-            // Each attempt brings some of the bytes, so enough attempts may bring all of them.
+            // Each attempt returns some of the bytes, so enough attempts may return all of them.
             Ok(bytes) => {
                 assert!(matches!(fault, Fault::Truncate { after: 1.. }) && bytes == bench.bytes, "{fault:?}");
                 continue;
@@ -165,7 +172,7 @@ async fn object_that_changes_between_two_attempts_is_stale_and_never_mixed() {
     let bench = Bench::new(Duration::from_secs(20)).await;
     let (requested, mut seen) = tokio::sync::mpsc::unbounded_channel();
     bench.proxy.set_hook(move |head| {
-        // The test may have ended when a late request arrives.
+        // The test may have ended before a late request arrives.
         let _ = requested.send(head.seq);
         Fault::Truncate { after: 1000 }
     });
@@ -211,7 +218,7 @@ async fn server_that_ignores_ranges_or_conditions_is_seen_through() {
         "{error:?}"
     );
 
-    // Nothing to compare the bytes with.
+    // An answer without anything to compare its bytes with.
     let unnamed = answer("206 Partial Content\r\nContent-Range: bytes 0-2/300000", b"abc");
     bench.proxy.set_hook(move |_| unnamed.clone());
     let error = bench.read(0..3).await.expect_err("no version");
@@ -284,7 +291,7 @@ async fn origin_that_is_gone_is_unavailable_and_comes_back() {
     assert!(bench.origin.read(b"k", 0..10, Some(&bench.version)).await.expect("back") == bench.bytes[..10]);
 }
 
-/// A server whose clock is this far ahead refuses what was not signed with its time.
+/// A server whose clock is `ahead` seconds ahead. It rejects requests that were not signed with its time.
 fn strict(ahead: i64, says_why: bool) -> impl Fn(&RequestHead) -> Fault + Send + Sync + 'static {
     move |head| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock");
@@ -316,7 +323,7 @@ async fn a_wrong_clock_is_seen_and_the_servers_time_used_from_then_on() {
         let bytes = bench.bytes[..3].to_vec();
         let Version::ETag(tag) = bench.version.clone() else { panic!("an entity tag") };
         bench.proxy.set_hook(move |head| match strict(head) {
-            // The server behind the proxy has the clock of this machine.
+            // The real server behind the proxy uses this machine's clock.
             Fault::None => {
                 let head = format!(
                     "206 Partial Content\r\nETag: {tag}\r\nContent-Range: bytes 0-2/300000\r\nContent-Length: 3"
@@ -346,7 +353,12 @@ async fn a_clock_that_the_server_refuses_twice_is_an_error_that_names_it() {
         let body = "<Error><Code>RequestTimeTooSkewed</Code><Message>The difference</Message></Error>";
         let date = "Date: Tue, 01 Jan 2030 00:00:00 GMT";
         Fault::Answer(
-            format!("HTTP/1.1 403 Forbidden\r\n{date}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into(),
+            // The proxy closes the connection after it: a request on its way over it would come twice.
+            format!(
+                "HTTP/1.1 403 Forbidden\r\n{date}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            )
+            .into(),
         )
     });
     let error = bench.read(0..3).await.expect_err("refused");

@@ -66,7 +66,7 @@ async fn hostile_keys_are_all_listed_raw() {
     assert_eq!(below.files.iter().map(|file| file.key.as_slice()).collect::<Vec<_>>(), [b"a/".as_slice(), b"a/b"]);
     assert_eq!(below.prefixes, [b"a/../".as_slice(), b"a/./", b"a//"]);
 
-    // Each is read as itself, or refused if HTTP cannot name it; never as another object.
+    // Each key is read as itself, or rejected if HTTP cannot express it, but never as another object.
     for file in page.files {
         let name = String::from_utf8(file.key.clone()).expect("UTF-8");
         match origin.read(&file.key, 0..file.size, Some(&file.version)).await {
@@ -183,8 +183,8 @@ async fn profile_and_flag_find_the_server() {
     let config = OriginConfig { env: by_profile.clone(), ..OriginConfig::default() };
     assert_eq!(origin("s3://bucket", &config).read(b"k", 0..1, None).await.expect("read"), "x");
 
-    // The flag overrides the variable, and the variable the profile. The keys of the profile are not mixed with remains
-    // of other keys in the environment.
+    // The flag overrides the variable, and the variable overrides the profile. The profile's keys are not combined with
+    // remaining variables of other keys.
     let mut env = by_profile;
     env.set("AWS_ENDPOINT_URL", "http://127.0.0.1:1");
     env.set("AWS_SESSION_TOKEN", "left over");

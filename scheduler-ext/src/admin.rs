@@ -1,4 +1,4 @@
-//! The program's metrics, and whether it can answer.
+//! The program's metrics, and its readiness.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,35 +7,32 @@ use arc_swap::ArcSwap;
 use larder_telemetry::Histogram;
 use larder_telemetry::admin::{Admin, Sample};
 
-use crate::heard::Heard;
 use crate::index::state::Snapshot;
 use crate::ring::Verb;
+use crate::watch_age::WatchAge;
 
-/// The counters of the program.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// How long answers took, by verb.
+    /// The duration of answers, by verb.
     pub durations: [Histogram; Verb::ALL.len()],
-    /// When the API last said anything.
-    pub heard: Arc<Heard>,
-    /// News of the API.
+    /// When the API last sent data.
+    pub watch_age: Arc<WatchAge>,
+    /// Events from the API.
     pub events: AtomicU64,
-    /// Requests that are none.
+    /// Requests that were rejected as malformed.
     pub refused: AtomicU64,
-    /// Connections that were too many.
+    /// Connections above the limit.
     pub connections_refused: AtomicU64,
     /// Decisions that were not kept.
     pub decisions_dropped: AtomicU64,
-    /// Requests about pods of which nobody knows what they read.
+    /// Requests about pods whose datasets could not be determined.
     pub troubled: AtomicU64,
 }
 
-/// The program on the admin server.
+/// The program, as the admin server sees it.
 #[derive(Debug)]
 pub struct Status {
-    /// What it counts.
     pub counters: Arc<Counters>,
-    /// What it knows.
     pub snapshot: Arc<ArcSwap<Snapshot>>,
 }
 
@@ -56,7 +53,7 @@ impl Admin for Status {
             ("scheduler_connections_refused_total", number(&c.connections_refused)),
             ("scheduler_decisions_dropped_total", number(&c.decisions_dropped)),
             ("scheduler_watch_events_total", number(&c.events)),
-            ("scheduler_watch_age_seconds", c.heard.age().as_secs()),
+            ("scheduler_watch_age_seconds", c.watch_age.age().as_secs()),
             ("scheduler_nodes", snapshot.nodes.len() as u64),
             ("scheduler_pods", snapshot.pods.len() as u64),
             ("scheduler_requests_refused_total", number(&c.refused)),

@@ -1,13 +1,13 @@
-//! The answers to filter and prioritize, from a question and a look at each node. A decision that was kept is answered by the same
-//! functions as a request.
+//! The answers to filter and prioritize, from a question and a look at each node. Replayed decisions and requests use
+//! the same functions.
 
 use crate::filter::{NAMED, Sentence, reason};
 use crate::question::{Look, Question};
 use crate::score::score;
 use crate::wire;
 
-/// The answer to filter. `look` gives what the node at a place of `names` has, as far as it can be refused for it; without a question
-/// all nodes pass.
+/// The answer to filter. `look` returns the facts that can exclude the node at a position of `names`. Without a
+/// question, all nodes pass.
 pub fn filter<'l>(asked: Option<(&Question, impl Fn(usize) -> Look<'l>)>, names: &[impl AsRef<str>]) -> Vec<u8> {
     let all = names.iter().map(AsRef::as_ref);
     let Some((question, look)) = asked else {
@@ -31,7 +31,7 @@ pub fn filter<'l>(asked: Option<(&Question, impl Fn(usize) -> Look<'l>)>, names:
     wire::filter_answer(passing.into_iter(), sentences)
 }
 
-/// The answer to prioritize; without a question all nodes are equal.
+/// The answer to prioritize. Without a question, all nodes get the same score.
 pub fn prioritize<'l>(asked: Option<(&Question, impl Fn(usize) -> Look<'l>)>, names: &[impl AsRef<str>]) -> Vec<u8> {
     let of = |at: usize| asked.as_ref().map_or(0, |(question, look)| score(question, &look(at)));
     wire::prioritize_answer(names.iter().enumerate().map(|(at, name)| (name.as_ref(), of(at))))

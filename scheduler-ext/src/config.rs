@@ -1,4 +1,4 @@
-//! The configuration, a YAML file. Missing fields have defaults; unknown fields are refused with their line.
+//! The configuration, a YAML file. Missing fields have defaults; unknown fields are rejected with their line.
 
 use std::fmt;
 use std::path::Path;
@@ -15,13 +15,13 @@ pub const REQUIRED_PERCENT: u8 = 90;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Settings {
-    /// One profile for the pods of each scheduler. Pods of other schedulers have the defaults.
+    /// A profile per scheduler name. Pods of other schedulers get the defaults.
     #[serde(deserialize_with = "profiles")]
     pub profiles: Vec<Profile>,
-    /// The labels of nodes that name their zone and rack.
+    /// The node labels that contain their zone and rack.
     pub topology: Topology,
-    /// Labels of pods. The pods of a namespace that have the same value for one of these labels form a group. The first
-    /// label that a pod has counts.
+    /// Pod labels. The pods of a namespace with the same value of such a label form a group. If a pod has several, the
+    /// first in this list counts.
     pub group_labels: Vec<String>,
     /// The devices that TrainingJobs wait for.
     pub devices: Vec<Device>,
@@ -43,21 +43,21 @@ impl Default for Settings {
 /// The weights for the pods of one scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// The scheduler's name, as in `spec.schedulerName` of pods.
+    /// The scheduler's name, as in a pod's `spec.schedulerName`.
     pub name: String,
-    /// How much each reason to prefer a node counts.
+    /// The weight of each reason to prefer a node.
     pub weights: Weights,
-    /// The percentage of a dataset that a node must hold for pods that require it and do not say how much.
+    /// The percentage of a dataset that a node must hold for pods that require it without naming a percentage.
     pub required_percent: u8,
 }
 
-/// The labels of nodes that name their zone and rack.
+/// The node labels that contain their zone and rack.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Topology {
-    /// The failure domain.
+    /// The label with the failure domain.
     pub zone: String,
-    /// The rack, or another part of a zone.
+    /// The label with the rack, or another part of a zone.
     pub rack: String,
 }
 
@@ -74,7 +74,7 @@ impl Default for Topology {
 pub struct Device {
     /// The resource that pods request.
     pub resource: String,
-    /// How many devices of a node share a NUMA node and its rail; 0: all.
+    /// How many devices of a node share a NUMA node and its rail; 0 for all.
     #[serde(default)]
     pub together: u32,
 }
@@ -89,7 +89,7 @@ fn percent<'de, D: Deserializer<'de>>(from: D) -> Result<u8, D::Error> {
             f.write_str("a percentage from 0 to 100")
         }
 
-        // Refused here, where the YAML reader still knows the line of the number.
+        // Rejected here, because the YAML parser still knows the line of the number.
         fn visit_u64<E: Error>(self, percent: u64) -> Result<u8, E> {
             let known = u8::try_from(percent).ok().filter(|percent| *percent <= 100);
             known.ok_or_else(|| E::custom(format!("{percent} is not a percentage: use 0 to 100")))
@@ -99,7 +99,7 @@ fn percent<'de, D: Deserializer<'de>>(from: D) -> Result<u8, D::Error> {
     from.deserialize_u8(Percent)
 }
 
-/// Reads profiles, which have distinct names.
+/// Parses profiles, whose names must be distinct.
 fn profiles<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Profile>, D::Error> {
     struct Profiles;
 
@@ -122,8 +122,8 @@ fn profiles<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Profile>, D::Error
     from.deserialize_seq(Profiles)
 }
 
-/// Reads a profile that follows others. A name that one of them has is refused here, where the YAML reader still knows
-/// its line.
+/// Parses a profile that follows others. A duplicate name is rejected here, because the YAML parser still knows its
+/// line.
 struct After<'p>(&'p [Profile]);
 
 impl<'de> DeserializeSeed<'de> for After<'_> {
@@ -169,7 +169,7 @@ impl<'de> Visitor<'de> for After<'_> {
     }
 }
 
-/// Reads a name that none of these profiles has.
+/// Parses a name that none of these profiles has.
 struct NewName<'p>(&'p [Profile]);
 
 impl<'de> DeserializeSeed<'de> for NewName<'_> {
@@ -196,26 +196,26 @@ impl Visitor<'_> for NewName<'_> {
 }
 
 impl Settings {
-    /// Reads a file.
+    /// Reads and parses a file.
     ///
     /// # Errors
-    /// The file cannot be read, or is not a configuration; with the line.
+    /// The file cannot be read, or is not a valid configuration. The error names the line.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         use anyhow::Context;
         let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
         Self::parse(&text).with_context(|| format!("parse the configuration {}", path.display()))
     }
 
-    /// Parses a text; an empty one is the default configuration.
+    /// Parses a configuration. An empty text is the default configuration.
     ///
     /// # Errors
-    /// The text is not a configuration; with the line.
+    /// The text is not a valid configuration. The error names the line.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
             return Ok(Self::default());
         }
         serde_yaml_ng::from_str(text).map_err(|error| match error.location() {
-            // For this one location, the error does not include it.
+            // The parser omits the location from the error if it is line 1, column 1.
             Some(at) if (at.line(), at.column()) == (1, 1) => anyhow::anyhow!("{error} at line 1 column 1"),
             _ => error.into(),
         })
@@ -258,7 +258,7 @@ devices: [{resource: example.com/npu, together: 4}]
 
     #[test]
     fn the_shipped_configuration_has_the_defaults() {
-        let file = include_str!("../../deploy/components/scheduler/extender.yaml");
+        let file = include_str!("../../deploy/components/scheduler/base/extender.yaml");
         let (file, default) = (Settings::parse(file).unwrap(), Settings::default());
         assert_eq!(file.of("larder"), default.of("larder"));
         assert_eq!(Settings { profiles: Vec::new(), ..file }, default);

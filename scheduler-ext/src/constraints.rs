@@ -1,9 +1,9 @@
-//! What can keep pods off a node beyond what they request. Where a pod has such a constraint, only the scheduler knows
-//! which pods have to end for it.
+//! Constraints beyond resource requests that can keep a pod off a node. If a pod has one, only the scheduler can tell
+//! which pods must be preempted for it.
 
 use k8s_openapi::api::core::v1::PodSpec;
 
-/// True if a pod has one: a port of the node, an affinity to pods, a spread that must hold, or a claim to devices.
+/// True if a pod has one: a host port, an affinity to pods, a required topology spread, or a claim to devices.
 pub fn has_constraints(spec: &PodSpec) -> bool {
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let mut ports = containers.flat_map(|container| container.ports.iter().flatten());

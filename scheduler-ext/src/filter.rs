@@ -1,34 +1,33 @@
-//! Whether a pod may go to a node. A node is excluded only if the pod would not work there, or asked for it.
+//! Whether a pod may run on a node. A node is excluded only if the pod would not work there, or if the pod requires it.
 
 use std::fmt;
 
 use crate::question::{Look, Question};
 
-/// How many excluded nodes an answer names one by one. With more, nodes that fail for the same reason share one sentence:
-/// the scheduler writes all distinct sentences into the pod's status.
+/// The most excluded nodes that an answer names one by one. Above that, nodes with the same reason share one sentence,
+/// because the scheduler writes all distinct sentences into the pod's status.
 pub const NAMED: usize = 10;
 
-/// Why a pod may not go to a node.
+/// Why a pod may not run on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason<'q> {
-    /// The pod requires its data, which cannot be determined.
+    /// The pod requires its data, and its datasets cannot be determined.
     Trouble(&'q str),
-    /// The node holds less than it requires.
+    /// The node holds less than the pod requires.
     Holds {
-        /// The dataset.
         dataset: &'q str,
-        /// The percentage that is there.
+        /// The percentage that the node holds.
         percent: u8,
-        /// The percentage that must be there.
+        /// The percentage that the pod requires.
         required: u8,
     },
-    /// The cache takes no new pods.
+    /// The cache accepts no new pods.
     Cordoned(&'q str),
-    /// No larderd serves the node.
+    /// No ready larderd serves the node.
     Away,
 }
 
-/// Why the pod may not go there; `None` if it may.
+/// The reason against the node; `None` if the pod may run there.
 pub fn reason<'q>(question: &'q Question, look: &'q Look<'_>) -> Option<Reason<'q>> {
     if let Some(trouble) = &question.trouble {
         return question.required.map(|_| Reason::Trouble(trouble));
@@ -52,12 +51,11 @@ impl Reason<'_> {
     }
 }
 
-/// A reason about one node, or about many.
+/// A reason about one node or about many.
 #[derive(Clone, Debug)]
 pub struct Sentence<'r> {
-    /// The reason.
     pub reason: Reason<'r>,
-    /// The node, if there are few.
+    /// The node; `None` if the sentence is about many.
     pub node: Option<&'r str>,
 }
 

@@ -1,7 +1,8 @@
 //! The server for the scheduler's requests: HTTP/1.1 with keep-alive, over TLS if it is configured.
 //!
-//! Connections, the size of a body, and the time for headers and body are bounded. A request beyond a bound gets an error
-//! or is cut off. Answers leave at once (TCP_NODELAY), since the scheduler waits for each.
+//! Connections, the size of a body, and the time for headers and body are limited. A request that exceeds a limit gets
+//! an error, or its connection is closed. Answers are sent without delay (TCP_NODELAY), because the scheduler waits for
+//! each.
 
 pub mod tls;
 pub mod verbs;
@@ -33,16 +34,15 @@ use crate::ring::Verb;
 use tls::Tls;
 use verbs::{Failure, Verbs};
 
-/// The limits of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Concurrent connections; excess connections are closed at once.
+    /// Concurrent connections; excess connections are closed immediately.
     pub connections: usize,
-    /// Bytes of a body. A pod has at most 1.5 MiB, and 5,000 names 350 KiB.
+    /// Bytes of a body. A pod has at most 1.5 MiB, and 5,000 node names take 350 KiB.
     pub body_bytes: usize,
-    /// How long the headers of a request may take, which also limits how long a connection may be idle.
+    /// The timeout for the headers of a request, which is also the limit for an idle connection.
     pub headers: Duration,
-    /// How long the body of a request may take.
+    /// The timeout for the body of a request.
     pub body: Duration,
 }
 
@@ -60,7 +60,7 @@ struct Shared {
     counters: Arc<Counters>,
 }
 
-/// A server that listens.
+/// A listening server.
 pub struct Server {
     listener: TcpListener,
     tls: Option<Tls>,
@@ -68,7 +68,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens.
+    /// Binds the address.
     ///
     /// # Errors
     /// The address cannot be bound.
@@ -83,12 +83,12 @@ impl Server {
         Ok(Self { listener, tls, shared: Shared { verbs, limits, counters } })
     }
 
-    /// The address with the port on which the server listens.
+    /// The address and port on which the server listens.
     pub fn address(&self) -> anyhow::Result<SocketAddr> {
         Ok(self.listener.local_addr()?)
     }
 
-    /// Serves until `stop`, and completes the requests in flight.
+    /// Serves until `stop`, then completes the requests in flight.
     pub async fn serve(self, stop: CancellationToken) {
         let Self { listener, tls, shared } = self;
         let limits = shared.limits;
@@ -103,7 +103,7 @@ impl Server {
             let stream = match accepted {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    // For example, too many open files, which may be closed in a moment.
+                    // For example too many open files. Some may be closed in a moment.
                     debug!(%error, "accept a connection");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
@@ -125,7 +125,7 @@ impl Server {
 }
 
 async fn serve_one(stream: TcpStream, tls: Option<Tls>, router: Router, limits: Limits, stop: CancellationToken) {
-    // Without TCP_NODELAY, an answer of two packets waits 40 ms for an acknowledgement.
+    // Without TCP_NODELAY, an answer of two packets would wait 40 ms for an acknowledgement.
     if stream.set_nodelay(true).is_err() {
         return;
     }
@@ -135,7 +135,7 @@ async fn serve_one(stream: TcpStream, tls: Option<Tls>, router: Router, limits: 
     }
 }
 
-/// Serves a connection until it ends, or after `stop`, until its request is answered.
+/// Serves a connection until it ends. After `stop`, completes the current request and closes the connection.
 async fn serve_on<S>(stream: S, router: Router, limits: Limits, stop: CancellationToken)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -148,7 +148,7 @@ where
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         ended = &mut connection => {
-            // The client disconnected, or the request was cut off.
+            // The client disconnected, or the request exceeded a limit.
             if let Err(error) = ended {
                 debug!(%error, "a connection ended");
             }
@@ -189,7 +189,7 @@ async fn verb(State(shared): State<Shared>, Path(name): Path<String>, request: R
     }
 }
 
-/// An error with its reason. It closes the connection, in which unread bytes of the request may be left.
+/// An error response with its reason. It closes the connection, because unread bytes of the request may remain in it.
 fn refuse(status: StatusCode, why: &str) -> Response {
     (status, [(header::CONNECTION, "close")], format!("{why}\n")).into_response()
 }

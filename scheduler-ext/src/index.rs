@@ -1,7 +1,8 @@
-//! What is known of the cluster. One writer applies what the API tells; readers take the [`Snapshot`] that was shown last.
+//! The known state of the cluster. One writer applies events from the API; readers use the most recently published
+//! [`Snapshot`].
 //!
-//! Invariant: what is kept follows from the objects that there are, in whatever order their news came. An object that is
-//! older than the one that is known changes nothing.
+//! Invariant: the state depends only on the existing objects, not on the order of their events. An object with an older
+//! version than the known one changes nothing.
 
 pub mod counts;
 pub mod facts;
@@ -18,101 +19,96 @@ use counts::count;
 use facts::{CacheFacts, DatasetFacts, Held, JobFacts, Name, NodeFacts, Nomination, PodFacts, Read, VolumeFacts};
 use state::{GroupState, JobState, NodeState, Snapshot, Spread, first_bytes};
 
-/// The kinds of objects that are followed.
+/// The kinds of objects that are watched.
 pub const FOLLOWED: [Kind; 6] =
     [Kind::Node, Kind::Pod, Kind::Volume, Kind::NodeCache, Kind::Dataset, Kind::TrainingJob];
 
-/// An object, cut to what is kept of it.
+/// An object, reduced to the fields that are kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Object {
-    /// Its name, or `NAMESPACE/NAME`.
+    /// The name, or `NAMESPACE/NAME`.
     pub key: Name,
-    /// Grows with each change of it.
+    /// Increases with each change of the object.
     pub version: u64,
-    /// The rest.
     pub facts: Facts,
 }
 
-/// What is kept of an object.
+/// The kept fields of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Facts {
-    /// A node.
     Node(NodeFacts),
     /// A pod that has a node.
     Pod(PodFacts),
-    /// A pod that is to have one.
+    /// A pod without a node, for which the scheduler makes room on one.
     Nominated(Nomination),
-    /// A volume.
     Volume(VolumeFacts),
-    /// A node's cache.
     Cache(CacheFacts),
     /// A dataset.
     Dataset(DatasetFacts),
-    /// A training job.
     Job(JobFacts),
 }
 
-/// News of the API.
+/// An event from the API.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// These are all objects of a kind.
+    /// The complete list of a kind.
     All(Kind, Vec<Object>),
-    /// An object was made or changed.
+    /// An object was created or changed.
     Changed(Kind, Box<Object>),
-    /// An object is gone, or is not of interest any more; with its version.
+    /// An object was deleted, or no longer matters; with its version.
     Gone(Kind, Name, u64),
-    /// This cluster has no objects of the kind.
+    /// The cluster does not serve the kind.
     Absent(Kind),
 }
 
-/// A pod with the Datasets that its reads lead to.
+/// A pod, with the Datasets to which its reads resolve.
 #[derive(Debug)]
 struct PodEntry {
     facts: Arc<PodFacts>,
     datasets: Box<[Name]>,
 }
 
-/// What is known of the cluster, with what only the writer needs.
+/// The known state of the cluster, including the data that only the writer needs.
 #[derive(Debug, Default)]
 pub struct Index {
     now: Snapshot,
-    /// The kinds of devices that are counted.
+    /// The device resources that are counted.
     devices: Vec<String>,
     listed: BTreeSet<Kind>,
     versions: BTreeMap<Kind, HashMap<Name, u64>>,
-    /// One of each name that many objects have.
+    /// Interned names: objects share one copy of each name.
     names: HashSet<Name>,
-    /// One of each amount that many pods request.
+    /// Interned requests: pods share one copy of equal amounts.
     requests: HashMap<String, Arc<Amounts>>,
     pods: HashMap<Name, PodEntry>,
-    /// The uids of the pods for which room is made, by their names.
+    /// By pod name, the uid of each pod for which the scheduler makes room.
     nominated: HashMap<Name, Name>,
     volumes: HashMap<Name, VolumeFacts>,
-    /// The volume of each claim.
+    /// Per claim, its volume.
     claimed: HashMap<Name, Name>,
-    /// Pods by the claims whose volumes are not known.
+    /// Pods by claims whose volumes are not known yet.
     unresolved: HashMap<Name, BTreeSet<Name>>,
 }
 
 impl Index {
-    /// Knows nothing yet. Devices of these names are counted.
+    /// Creates an empty index that counts these device resources.
     pub fn new(devices: Vec<String>) -> Self {
         Self { devices, ..Self::default() }
     }
 
-    /// What readers are to see from now on.
+    /// Publishes the current state as a snapshot.
     pub fn show(&mut self) -> Arc<Snapshot> {
         self.now.version += 1;
         self.now.is_complete = self.listed.len() == FOLLOWED.len();
         Arc::new(self.now.clone())
     }
 
-    /// How many objects of a kind are known.
+    /// The number of known objects of a kind.
     pub fn count(&self, kind: Kind) -> usize {
         self.versions.get(&kind).map_or(0, HashMap::len)
     }
 
-    /// Applies news.
+    /// Applies an event.
     pub fn apply(&mut self, event: Event) {
         match event {
             Event::All(kind, objects) => {
@@ -134,7 +130,7 @@ impl Index {
                     self.forget(kind, &key);
                 }
             }
-            // There is nothing to wait for: the kind counts as listed.
+            // There is nothing to wait for, so the kind counts as listed.
             Event::Absent(kind) => self.apply(Event::All(kind, Vec::new())),
         }
     }
@@ -177,12 +173,12 @@ impl Index {
                 self.now.datasets.remove(key);
             }
             Kind::TrainingJob => self.put_job(key, None),
-            // Nothing is kept of the other kinds.
+            // The other kinds keep nothing of this.
             _ => {}
         }
     }
 
-    /// The one copy of a name. Those that nobody else has any more go when there are many.
+    /// Interns a name. When there are many names, the unused ones are dropped.
     fn name(&mut self, name: &Name) -> Name {
         if let Some(known) = self.names.get(name) {
             return Arc::clone(known);
@@ -227,7 +223,7 @@ impl Index {
         self.drop_if_nothing(name);
     }
 
-    /// Counts a node's pods and bytes in its zone and rack, or no more.
+    /// Adds a node's pods and bytes to the counts of its zone and rack, or subtracts them.
     fn count_node(&mut self, node: &NodeState, adds: bool) {
         for pod in &node.pods {
             self.count_in_group(pod, places(node), adds);
@@ -262,7 +258,7 @@ impl Index {
         let known = self.now.nodes.get(name).cloned().unwrap_or_default();
         let (before, after) = (known.cache.as_ref().map_or(&[][..], |cache| &cache.held), facts.as_ref());
         let after = after.map_or(&[][..], |cache| &cache.held);
-        // Of forty snapshots one has changed.
+        // Typically only one of many snapshots has changed.
         let changed = |some: &[Held], others: &[Held]| -> Vec<Held> {
             let is_there = |held: &Held| {
                 let at = others.binary_search_by(|other| other.snapshot.0.cmp(&held.snapshot.0));
@@ -287,7 +283,7 @@ impl Index {
 
     fn put_volume(&mut self, name: &Name, facts: Option<VolumeFacts>) {
         if let Some(before) = self.volumes.remove(name) {
-            // Another volume may be the claim's now.
+            // Another volume may belong to the claim by now.
             if self.claimed.get(&before.claim) == Some(name) {
                 self.claimed.remove(&before.claim);
                 self.now.claims.remove(&before.claim);
@@ -369,10 +365,11 @@ impl Index {
         }
     }
 
-    /// The Dataset that a read leads to. A claim whose volume is not known yet is remembered.
+    /// Resolves a read to its Dataset. A claim whose volume is not known yet is remembered.
     fn dataset_of(&mut self, pod: &Name, read: &Read) -> Option<Name> {
         let dataset = match read {
-            // Whoever is of another namespace may not read it, or not yet; that it is fetched is seen once it is mounted.
+            // A pod of another namespace may have no permission, or not yet. Its fetch becomes visible when the volume
+            // is mounted.
             Read::Dataset(key)
                 if key.split_once('/').map(|(own, _)| own) != pod.split_once('/').map(|(own, _)| own) =>
             {
@@ -390,7 +387,7 @@ impl Index {
         Some(self.name(&dataset))
     }
 
-    /// Counts a pod on its node, in its group and in its job, or no more.
+    /// Adds a pod to the counts of its node, its group and its job, or subtracts it.
     fn count_pod(&mut self, entry: &PodEntry, adds: bool) {
         let pod = &entry.facts;
         let asked: Vec<u32> =
@@ -425,7 +422,7 @@ impl Index {
         }
     }
 
-    /// The one copy of amounts.
+    /// Interns amounts.
     fn amounts(&mut self, amounts: &Arc<Amounts>) -> Arc<Amounts> {
         let text: String = amounts.iter().map(|(resource, amount)| format!("{resource}={amount};")).collect();
         if self.requests.len() == self.requests.capacity() {

@@ -1,21 +1,24 @@
-//! `larder-scheduler-ext`: a scheduler extender, which tells kube-scheduler on which nodes data is cached.
+//! `larder-scheduler-ext`: a scheduler extender that tells kube-scheduler on which nodes data is cached.
 //!
-//! The cast: [`watch`] follows the API, [`read`] cuts each object small, and [`index`] is what is known; [`wire`] is the
-//! JSON of the scheduler; [`question`] is what a pod wants and what each node has of it; [`score`], [`filter`] and
-//! [`preempt`] decide, all pure, the last by the [`constraints`] of pods; [`ring`] keeps the last decisions and [`replay`]
-//! repeats them; [`http`] serves requests. [`load`] generates a large cluster. [`heard`] knows how long the API has been
-//! silent; [`notice`] makes Events for users whose pods name a dataset that they may not read.
+//! Parts:
+//! - [`watch`] follows the API, [`read`] reduces each object, and [`index`] is the known state of the cluster.
+//! - [`wire`] is the scheduler's JSON, and [`http`] serves its requests.
+//! - [`question`] determines a pod's datasets and what each node holds of them. [`score`], [`filter`] and [`preempt`]
+//!   decide; all are pure. Preemption also considers the [`constraints`] of pods.
+//! - [`ring`] keeps the last decisions, and [`replay`] repeats them.
+//! - [`watch_age`] measures how long the API has been silent. [`notice`] creates Events for users whose pods name a
+//!   dataset that they may not read.
+//! - [`load`] generates a large cluster.
 //!
-//! Invariant: an answer follows from the request and one snapshot alone. The answer to preempt also depends on the pods
-//! that earlier answers may have ended. No request waits for the API. Filter and prioritize take no lock; requests to
-//! preempt take turns. The program writes nothing to the API but the Events of [`notice`].
+//! Invariant: an answer depends only on the request and on one snapshot. The answer to preempt also depends on the pods
+//! that earlier answers may have preempted. No request waits for the API. Filter and prioritize take no lock; preempt
+//! requests are serialized. The program writes only the Events of [`notice`] to the API.
 
 pub mod admin;
 pub mod answer;
 pub mod config;
 pub mod constraints;
 pub mod filter;
-pub mod heard;
 pub mod http;
 pub mod index;
 pub mod load;
@@ -27,6 +30,7 @@ pub mod replay;
 pub mod ring;
 pub mod score;
 pub mod watch;
+pub mod watch_age;
 pub mod wire;
 
 use std::net::SocketAddr;
@@ -51,17 +55,17 @@ use index::state::Snapshot;
 pub struct Config {
     /// The address on which the scheduler is answered.
     pub address: SocketAddr,
-    /// The certificate, if requests come over TLS.
+    /// The certificate files; `None` for plain HTTP.
     pub tls: Option<TlsFiles>,
     /// How nodes are scored.
     pub settings: Settings,
     /// The limits of the server.
     pub limits: Limits,
-    /// Where metrics and probes are served, if they are.
+    /// The address of metrics and probes; `None` for none.
     pub admin_address: Option<SocketAddr>,
 }
 
-/// Answers until `stop`.
+/// Answers requests until `stop`.
 ///
 /// # Errors
 /// An address cannot be bound, or the certificate cannot be read.
@@ -89,7 +93,7 @@ pub async fn run(client: Client, config: Config, stop: CancellationToken) -> any
     };
     let (notices, waiting) = mpsc::channel(notice::WAITING);
     let keeper = tokio::spawn(keeper.run(notices));
-    let teller = tokio::spawn(notice::tell(client.clone(), waiting));
+    let emitter = tokio::spawn(notice::emit(client.clone(), waiting));
     let watches = tokio::spawn(watch::run(client, Arc::clone(&settings), Arc::clone(&shown), Arc::clone(&counters)));
     let served = tokio::select! {
         () = server.serve(stop.clone()) => Ok(()),
@@ -98,6 +102,6 @@ pub async fn run(client: Client, config: Config, stop: CancellationToken) -> any
         ended = watches => Err(anyhow::anyhow!("the watches ended: {ended:?}")),
     };
     keeper.abort();
-    teller.abort();
+    emitter.abort();
     served
 }

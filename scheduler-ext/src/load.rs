@@ -9,19 +9,19 @@ use serde_json::json;
 use crate::index::facts::{CacheFacts, DatasetFacts, Held, Name, NodeFacts, PodFacts, Read, VolumeFacts};
 use crate::index::{Event, Facts, Kind, Object};
 
-/// The bytes of each dataset.
+/// The size of each dataset.
 pub const BYTES: u64 = 1_000_000;
-/// How many datasets each node has something of.
+/// How many datasets each node holds a part of.
 const HELD: usize = 20;
 
-/// How large a cluster is.
+/// The size of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Its nodes.
+    /// Nodes.
     pub nodes: usize,
-    /// Its datasets; every third is in shared caches.
+    /// Datasets; every third is in shared caches.
     pub datasets: usize,
-    /// Its pods that have a node; every tenth reads a dataset.
+    /// Pods that have a node; every tenth reads a dataset.
     pub pods: usize,
 }
 
@@ -34,7 +34,7 @@ impl Size {
         format!("team-{}/dataset-{number}", number % 10).into()
     }
 
-    /// All that the API has of it.
+    /// The events that list the whole cluster.
     pub fn events(self) -> Vec<Event> {
         let all = |kind, count: usize, object: &dyn Fn(usize) -> (Name, Facts)| {
             let object = |number| {
@@ -88,7 +88,7 @@ impl Size {
         }
     }
 
-    /// An event of the everyday: a pod that comes, or a node that reports a little more.
+    /// A typical event: a new pod, or a node that reports slightly more bytes.
     pub fn event(self, number: usize, version: u64) -> Event {
         let object = if number.is_multiple_of(2) {
             let pod = self.pod(self.pods + number);
@@ -101,13 +101,13 @@ impl Size {
         Event::Changed(kind, Box::new(object))
     }
 
-    /// A request about `names` nodes for a pod that reads a dataset, or none.
+    /// A request about `names` nodes, for a pod that reads a dataset or none.
     pub fn request(self, names: usize, dataset: Option<usize>) -> Bytes {
         let annotations = json!({"kubectl.kubernetes.io/last-applied-configuration": "{\"kind\":\"Pod\"}"});
         self.request_with(names, dataset, &annotations)
     }
 
-    /// The same for a pod that requires its data.
+    /// Like [`Self::request`], for a pod that requires its data.
     pub fn requiring(self, names: usize, dataset: Option<usize>) -> Bytes {
         self.request_with(names, dataset, &json!({"larder.dev/data": "required"}))
     }

@@ -1,4 +1,4 @@
-//! `larder-scheduler-ext`: reads its flags, then answers kube-scheduler until a signal.
+//! `larder-scheduler-ext`: reads its flags, then answers kube-scheduler until it receives a signal.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,8 +16,8 @@ use tracing::info;
 
 /// Tells kube-scheduler where data is: an extender with the verbs filter, prioritize and preempt.
 ///
-/// It reads nodes, pods, volumes, NodeCaches, Datasets and TrainingJobs, and writes nothing but Events about pods
-/// that name Datasets which are not there.
+/// It reads nodes, pods, volumes, NodeCaches, Datasets and TrainingJobs. The only objects that it writes are Events
+/// about pods that name Datasets which do not exist.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -25,29 +25,29 @@ use tracing::info;
     args_conflicts_with_subcommands = true,
     after_help = "Examples:
   larder-scheduler-ext
-      beside a kube-scheduler in one pod, which asks http://127.0.0.1:9468
+      in the same pod as kube-scheduler, which calls http://127.0.0.1:9468
   larder-scheduler-ext --address 0.0.0.0:9468 --tls-cert tls.crt --tls-key tls.key
-      for a scheduler elsewhere
+      for a scheduler in another pod
   curl -s http://127.0.0.1:9468/decisions?pod=team-a/notebook > decisions.json
       the last decisions about a pod
   larder-scheduler-ext replay decisions.json
-      makes them again
+      replays them
 LARDER_LOG sets the log level, such as `info` or `larder_scheduler_ext=debug`."
 )]
 struct Args {
     #[command(subcommand)]
     command: Option<Command>,
 
-    /// The address on which to answer the scheduler over HTTP. Whoever reaches it can read the last decisions, with the
-    /// names of pods
+    /// The address on which to answer the scheduler over HTTP. Any client that can reach it can read the last
+    /// decisions, including the names of pods
     #[arg(long, env = "LARDER_ADDRESS", default_value = "127.0.0.1:9468")]
     address: SocketAddr,
 
-    /// The certificate to answer over TLS with, as PEM; it is read again when it changes
+    /// The TLS certificate, in PEM format; it is reloaded when it changes
     #[arg(long, env = "LARDER_TLS_CERT", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
 
-    /// Its private key
+    /// The private key of the certificate, in PEM format
     #[arg(long, env = "LARDER_TLS_KEY", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
@@ -73,7 +73,7 @@ struct Args {
 enum Command {
     /// Replays recorded decisions, and fails if an answer differs
     Replay {
-        /// What /decisions has served
+        /// A file with the output of /decisions
         file: PathBuf,
     },
 }

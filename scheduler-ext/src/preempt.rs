@@ -1,11 +1,12 @@
-//! Whose pods may end for another: no gang falls below its floor, index 0 of a role stays, and so does what is pinned.
+//! Which pods may be preempted for another pod. No gang falls below its minimum; index 0 of a role and pinned pods are
+//! never preempted.
 //!
-//! A [`Case`] is everything that the answer depends on, in plain values; [`decide`] is pure. For each node it ends surplus workers
-//! of elastic jobs instead of what the scheduler would end, highest index first, where that frees as much. Else it takes the
-//! scheduler's victims, if they may end; else it drops the node.
+//! A [`Case`] contains everything that the answer depends on, in plain values; [`decide`] is pure. On each node, it
+//! prefers workers of elastic jobs above their minimum to the scheduler's victims, from the highest index down, if they
+//! free as much. Otherwise it keeps the scheduler's victims if they may be preempted, or else drops the node.
 //!
-//! The scheduler chooses one of the nodes that are left. So the floors hold for each node by itself, and what earlier answers may
-//! have ended counts as ended until it is known which node was chosen: that is [`ledger`]'s.
+//! The scheduler chooses one of the remaining nodes, so the minimums must hold for each node separately. Pods that
+//! earlier answers may have preempted count as gone until it is known which node was chosen; see [`ledger`].
 
 pub mod case;
 pub mod ledger;
@@ -14,18 +15,17 @@ use std::collections::BTreeMap;
 
 pub use larder_api::decision::{Case, NodeCase, PodCase, RoleRoom};
 
-/// A node with the pods that are to end there.
+/// A node with the pods to preempt on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen<'c> {
-    /// The node.
     pub node: &'c str,
     /// Their uids, at least one.
     pub uids: Vec<&'c str>,
-    /// Those of them that a PodDisruptionBudget is against, as far as it is known.
+    /// How many of them would violate a PodDisruptionBudget, as far as the request tells.
     pub budget_violations: i64,
 }
 
-/// The nodes on which the pod may take room, with the pods that end there.
+/// The nodes on which the pod may take room, with the pods to preempt on each.
 pub fn decide(case: &Case) -> Vec<Chosen<'_>> {
     case.nodes.iter().filter_map(|node| on_node(case, node)).collect()
 }
@@ -37,7 +37,7 @@ fn on_node<'c>(case: &'c Case, node: &'c NodeCase) -> Option<Chosen<'c>> {
     let may_end = may_end(case, &node.victims);
     let uids = |pods: &[&'c PodCase]| pods.iter().map(|pod| pod.uid.as_str()).collect();
     if let Some(workers) = surplus(case, node, may_end) {
-        // Surplus was lent: no budget is against its end, as far as anybody said.
+        // The scheduler reports budget violations only for its own victims, so other workers count as none.
         let is_asked = |worker: &&PodCase| node.victims.iter().any(|victim| victim.uid == worker.uid);
         let same = workers.len() == node.victims.len() && workers.iter().all(is_asked);
         let budget_violations = if same { node.budget_violations } else { 0 };
@@ -50,7 +50,7 @@ fn on_node<'c>(case: &'c Case, node: &'c NodeCase) -> Option<Chosen<'c>> {
     })
 }
 
-/// True if all of these may end together.
+/// True if all of these pods may be preempted together.
 fn may_end(case: &Case, pods: &[PodCase]) -> bool {
     let mut of_role = vec![0u32; case.roles.len()];
     for pod in pods {
@@ -65,7 +65,7 @@ fn may_end(case: &Case, pods: &[PodCase]) -> bool {
         }
         let Some((role, index)) = pod.seat else { continue };
         let Some(room) = case.roles.get(role) else { return false };
-        // A job that is being deleted has no floor, and no first pod.
+        // A job that is being deleted has no minimum, and its index 0 is not protected.
         if index == 0 && room.floor != Some(0) {
             return false;
         }
@@ -74,7 +74,7 @@ fn may_end(case: &Case, pods: &[PodCase]) -> bool {
     case.roles.iter().zip(of_role).all(|(room, ending)| ending <= room.surplus() || ending == 0)
 }
 
-/// Surplus workers of the node that free at least what the victims would, and none of which could stay.
+/// A minimal set of workers above the minimum that frees at least as much as the victims would.
 fn surplus<'c>(case: &'c Case, node: &'c NodeCase, victims_may_end: bool) -> Option<Vec<&'c PodCase>> {
     if case.entangled || node.victims.iter().any(|victim| victim.entangled || !victim.known) {
         return None;
@@ -86,7 +86,7 @@ fn surplus<'c>(case: &'c Case, node: &'c NodeCase, victims_may_end: bool) -> Opt
             *sum = sum.saturating_add(*amount);
         }
     }
-    // Where the scheduler's victims may end, nobody of a higher priority ends instead.
+    // If the scheduler's victims may be preempted, no pod with a higher priority is preempted in their place.
     let highest = node.victims.iter().map(|victim| victim.priority).max().unwrap_or(i32::MIN);
     let is_below = |pod: &PodCase| pod.priority < case.priority && (!victims_may_end || pod.priority <= highest);
     let is_lent = |pod: &&PodCase| {
@@ -105,7 +105,7 @@ fn surplus<'c>(case: &'c Case, node: &'c NodeCase, victims_may_end: bool) -> Opt
             break;
         }
         let Some((role, _)) = pod.seat else { continue };
-        // It frees nothing that is wanted.
+        // Skips a pod that frees none of the wanted resources.
         let helps = pod.requests.iter().any(|(resource, amount)| *amount > 0 && wanted.contains_key(resource.as_str()));
         if left[role] > 0 && helps {
             left[role] -= 1;
@@ -115,7 +115,7 @@ fn surplus<'c>(case: &'c Case, node: &'c NodeCase, victims_may_end: bool) -> Opt
     if chosen.is_empty() || !frees(&chosen, &wanted) {
         return None;
     }
-    // Those with the lowest indexes stay if they can.
+    // Workers with the lowest indexes stay if possible.
     let mut at = chosen.len();
     while at > 0 && chosen.len() > 1 {
         at -= 1;
@@ -127,7 +127,7 @@ fn surplus<'c>(case: &'c Case, node: &'c NodeCase, victims_may_end: bool) -> Opt
     Some(chosen)
 }
 
-/// True if these pods request as much of everything.
+/// True if these pods request at least as much of every wanted resource.
 fn frees(pods: &[&PodCase], wanted: &BTreeMap<&str, u64>) -> bool {
     wanted.iter().all(|(resource, wanted)| {
         let sum = pods.iter().map(|pod| pod.requests.get(*resource).copied().unwrap_or(0));

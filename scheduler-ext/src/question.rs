@@ -1,8 +1,8 @@
-//! What a pod wants, and how much of it each node has: from a request and a snapshot to plain numbers, from which `score`
-//! and `filter` decide.
+//! A pod's datasets, and how much of them each node holds: converts a request and a snapshot to plain numbers, from
+//! which `score` and `filter` decide.
 //!
-//! A [`Question`] is about the pod. A [`Sight`] of the snapshot gives a [`Look`] at each node, without allocating. Questions
-//! and looks can be kept: the same answer follows from them again.
+//! A [`Question`] describes the pod. A [`Sight`] of the snapshot yields a [`Look`] at each node, without allocating.
+//! Questions and looks can be stored, and yield the same answer again.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::PodSpec;
 pub use larder_api::decision::{Least, Look, Question};
 use larder_dataset::SnapshotId;
-use larder_dataset::score::{Devices, Standing};
+use larder_dataset::score::{Devices, NodeFacts};
 use larder_kube::pod::requests::requests;
 
 use crate::config::Settings;
@@ -18,9 +18,9 @@ use crate::index::counts::count_of;
 use crate::index::facts::{Name, Read};
 use crate::index::state::{GroupState, NodeState, Snapshot, Spread};
 use crate::read;
-use crate::wire::{Pod, Refused};
+use crate::wire::{Pod, Refused, Spec};
 
-/// A dataset of the question.
+/// A dataset that the pod reads.
 #[derive(Debug)]
 struct Wanted<'s> {
     key: Name,
@@ -30,27 +30,27 @@ struct Wanted<'s> {
     spread: Option<&'s Arc<Spread>>,
 }
 
-/// The part of a snapshot that a question is about.
+/// The part of a snapshot that a question needs.
 #[derive(Debug)]
 pub struct Sight<'s> {
     snapshot: &'s Snapshot,
-    /// By their places in the question; `None`: there is nothing to hold.
+    /// In the order of the question's datasets; `None` if there is nothing to hold.
     wanted: Vec<Option<Wanted<'s>>>,
-    /// The node must hold a part of it.
+    /// The pod requires a node to hold a part of its data.
     requires: bool,
     group: Option<&'s Arc<GroupState>>,
-    /// The kind of devices that the pod asks for, and how many.
+    /// The requested device kind, and how many devices.
     device: usize,
     devices: Devices,
 }
 
-/// What the pod asks; `None` if it reads no dataset.
+/// Builds the question of a pod; `None` if the pod reads no dataset.
 pub fn ask<'s>(
     pod: &Pod<'_>,
     settings: &Settings,
     snapshot: &'s Snapshot,
 ) -> Result<Option<(Question, Sight<'s>)>, Refused> {
-    let (metadata, spec) = (&pod.metadata, pod.spec()?);
+    let (metadata, Spec { spec, .. }) = (&pod.metadata, pod.spec()?);
     let annotations = metadata.annotations();
     let namespace = &*metadata.namespace;
     let reads = read::reads(namespace, &spec, annotations.datasets.as_deref());
@@ -63,7 +63,7 @@ pub fn ask<'s>(
                 match find(read, namespace, snapshot) {
                     Ok(None) => {}
                     Ok(Some((key, one))) => {
-                        // A claim and an annotation may name the same one.
+                        // A claim and an annotation may name the same dataset.
                         if !question.datasets.contains(&key) {
                             question.datasets.push(key);
                             wanted.push(one);
@@ -82,7 +82,8 @@ pub fn ask<'s>(
     question.uid = metadata.uid.clone().into_owned();
     if annotations.data.as_deref() == Some("required") {
         let asked = annotations.min_warm.as_deref().and_then(|text| text.trim().parse().ok());
-        // Labels of nodes count in tens of percent, and only a change of a label wakes a pod.
+        // Node labels are in steps of ten percent, and only a change of a label makes the scheduler retry a pod. So the
+        // requirement is rounded up to tens.
         let asked = asked.filter(|asked: &u8| (1..=100).contains(asked)).map(|asked| asked.div_ceil(10) * 10);
         question.required = Some(asked.unwrap_or(percent));
     }
@@ -92,8 +93,8 @@ pub fn ask<'s>(
     Ok(Some((question, Sight { snapshot, wanted, requires, group, device, devices })))
 }
 
-/// A dataset that a pod reads, and what there is to hold of it. `None`: the claim is not one of Larder's. Errors: there is none, or
-/// the pod may not read it; in words that do not tell which.
+/// A dataset that a pod reads, and what a node can hold of it. `None`: the claim is not one of Larder's. Fails if the
+/// dataset does not exist or the pod may not read it; the message does not reveal which.
 fn find<'s>(
     read: &Read,
     namespace: &str,
@@ -108,7 +109,7 @@ fn find<'s>(
     };
     let own = key.split_once('/').map_or("", |(own, _)| own);
     let (name, known) = snapshot.datasets.entry(key).unzip();
-    // A bound claim was granted the dataset.
+    // A bound claim was granted access to the dataset.
     let is_readable = |uid: Option<&Name>| match (known, uid) {
         (Some(dataset), Some(uid)) => dataset.uid == *uid,
         (Some(dataset), None) => dataset.is_granted(own, namespace),
@@ -117,7 +118,7 @@ fn find<'s>(
     let Some((name, dataset)) = name.zip(known).filter(|_| is_readable(uid)) else {
         return Err(format!("there is no Dataset {key} that pods of {namespace} may read"));
     };
-    // A folder is read as it is.
+    // A directory is read in place, so there is nothing to hold.
     let wanted = (!dataset.is_folder).then(|| Wanted {
         key: Arc::clone(name),
         snapshot: dataset.snapshot,
@@ -128,7 +129,7 @@ fn find<'s>(
     Ok(Some((key.to_string(), wanted)))
 }
 
-/// The devices that a pod asks for, if training jobs wait for any: their kind, and how many.
+/// The device kind that a pod requests, and how many, if training jobs wait for any devices.
 fn devices(spec: &PodSpec, settings: &Settings, snapshot: &Snapshot) -> (usize, Devices) {
     if snapshot.waiting_jobs == 0 || settings.devices.is_empty() {
         return (0, Devices::default());
@@ -141,7 +142,7 @@ fn devices(spec: &PodSpec, settings: &Settings, snapshot: &Snapshot) -> (usize, 
 }
 
 impl<'s> Sight<'s> {
-    /// What the node of this name has for the pod. A node that is not known has nothing.
+    /// What the node of this name offers the pod. An unknown node offers nothing.
     pub fn look(&self, name: &str) -> Look<'s> {
         let node = self.node(name);
         let mut look = self.bytes(node);
@@ -150,7 +151,8 @@ impl<'s> Sight<'s> {
         look
     }
 
-    /// What the pod can be refused there for, and no more: where no data is required, the bytes are left out.
+    /// Like [`Self::look`], but only with the facts that can exclude the node. Bytes are omitted if the pod does not
+    /// require data.
     pub fn glance(&self, name: &str) -> Look<'s> {
         let node = self.node(name);
         let mut look = if self.requires { self.bytes(node) } else { Look::default() };
@@ -162,7 +164,7 @@ impl<'s> Sight<'s> {
         self.snapshot.nodes.get(name).map(|node| &**node)
     }
 
-    /// The bytes that are there, and that come.
+    /// The bytes that the node holds, and the bytes that it is fetching.
     fn bytes(&self, node: Option<&NodeState>) -> Look<'s> {
         let mut look = Look::default();
         for (at, wanted) in self.wanted.iter().enumerate() {
@@ -175,60 +177,62 @@ impl<'s> Sight<'s> {
         look
     }
 
-    /// The pod's group nearby, and the devices.
-    fn place(&self, node: Option<&NodeState>, standing: &mut Standing) {
+    /// The pods of the group nearby, and the devices.
+    fn place(&self, node: Option<&NodeState>, facts: &mut NodeFacts) {
         if let Some(group) = self.group {
-            standing.group = group.pods;
-            standing.group_in_zone = count_of(&group.zones, node.map_or("", NodeState::zone));
-            standing.group_in_rack = count_of(&group.racks, node.map_or("", NodeState::rack));
+            facts.group = group.pods;
+            facts.group_in_zone = count_of(&group.zones, node.map_or("", NodeState::zone));
+            facts.group_in_rack = count_of(&group.racks, node.map_or("", NodeState::rack));
         }
-        standing.devices = self.devices;
+        facts.devices = self.devices;
         let Some(node) = node.filter(|_| self.devices.asked > 0) else { return };
         let all = node.facts.as_ref().and_then(|facts| facts.devices.get(self.device)).copied().unwrap_or(0);
         let used = node.used.get(self.device).copied().unwrap_or(0);
-        standing.devices = Devices { all, free: all.saturating_sub(used), ..self.devices };
+        facts.devices = Devices { all, free: all.saturating_sub(used), ..self.devices };
     }
 
-    /// Why the node takes no pods that read.
+    /// Whether the node accepts pods that read datasets.
     fn bar(&self, node: Option<&'s NodeState>, look: &mut Look<'s>) {
         let Some(node) = node else { return };
-        // Where larderd does not run as a pod, its state is unknown.
+        // If larderd does not run as pods in this cluster, its state is unknown.
         look.is_away = self.snapshot.larderds > 0 && node.larderds == 0;
         look.cordon = node.cordon.as_deref().map(Cow::Borrowed);
     }
 }
 
 impl Wanted<'_> {
-    /// Adds what a node has of it, and what is to come. Returns the percentage of its own part that the node holds.
-    fn on(&self, node: Option<&NodeState>, standing: &mut Standing) -> u8 {
+    /// Adds what a node holds of the dataset, and what it is fetching. Returns the percentage of its share that the
+    /// node holds.
+    fn on(&self, node: Option<&NodeState>, facts: &mut NodeFacts) -> u8 {
         let here = node.zip(self.snapshot.as_ref()).and_then(|(node, snapshot)| node.holds(snapshot));
         let bytes = here.map_or(0, |here| here.bytes);
         let comes = here.is_some_and(|here| here.comes) || node.is_some_and(|node| node.is_read(&self.key));
         let Some(copies) = self.copies else {
-            standing.reads(bytes, self.bytes);
+            facts.reads(bytes, self.bytes);
             if comes {
-                standing.coming_bytes = standing.coming_bytes.saturating_add(self.bytes.saturating_sub(bytes));
+                facts.coming_bytes = facts.coming_bytes.saturating_add(self.bytes.saturating_sub(bytes));
             }
             return percent(bytes, self.bytes);
         };
-        // A node that has a share reads the shares of the others, too: what all have together counts for each.
+        // A node with a share also reads the shares of the other nodes, so the bytes of all nodes together count for
+        // each.
         let (all, near) = self
             .spread
             .map_or((0, 0), |spread| (spread.bytes, count_of(&spread.zones, node.map_or("", NodeState::zone))));
         let together = (all / u64::from(copies.max(1))).min(self.bytes);
-        standing.reads(if here.is_some() { together } else { 0 }, self.bytes);
+        facts.reads(if here.is_some() { together } else { 0 }, self.bytes);
         if comes {
             let rest = if here.is_some() { self.bytes - together } else { self.bytes };
-            standing.coming_bytes = standing.coming_bytes.saturating_add(rest);
+            facts.coming_bytes = facts.coming_bytes.saturating_add(rest);
         }
-        standing.shared_bytes = standing.shared_bytes.saturating_add(all);
-        standing.shared_near_bytes = standing.shared_near_bytes.saturating_add(near);
+        facts.shared_bytes = facts.shared_bytes.saturating_add(all);
+        facts.shared_near_bytes = facts.shared_near_bytes.saturating_add(near);
         let share = here.map_or(0, |here| here.wanted);
         percent(bytes, if share > 0 { share } else { self.bytes })
     }
 }
 
-/// The percentage, rounded down. Of nothing, nothing is there.
+/// The percentage, rounded down. The percentage of an empty whole is 0.
 fn percent(part: u64, whole: u64) -> u8 {
     (u128::from(part) * 100).checked_div(u128::from(whole)).unwrap_or(0).min(100) as u8
 }

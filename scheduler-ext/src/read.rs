@@ -1,5 +1,5 @@
-//! From objects as the API serves them to what is kept of them. A spec or a status that cannot be read counts as absent:
-//! no object that a tenant writes may stop the answers about others.
+//! Reduces API objects to the fields that are kept. A spec or a status that cannot be parsed counts as absent, and of
+//! a pod only the fields that cannot be parsed, so no object of a tenant can prevent answers about other objects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,15 +9,16 @@ use larder_api::names::{
     CORDON_ANNOTATION, DATASET_ANNOTATION, DATASETS_ANNOTATION, DatasetKey, JOB_INDEX_LABEL, JOB_LABEL, JOB_ROLE_LABEL,
     LARDERD_ACCOUNT, PINNED_ANNOTATION, SYSTEM_NAMESPACE, UID_LABEL,
 };
-use larder_api::{DatasetSpec, DatasetStatus, NodeCacheSpec, NodeCacheStatus, Phase};
+use larder_api::{DatasetSpec, DatasetStatus, NodeCacheSpec, NodeCacheStatus, Phase, TrainingJob};
 use larder_dataset::{Placement, SnapshotId};
 use larder_kube::api::DynamicObject;
-use larder_kube::fields::{Parts, annotation, label, uid, version};
+use larder_kube::fields::{Parts, annotation, controller, label, uid, version};
 use larder_kube::key::Key;
 use larder_kube::node::Node;
 use larder_kube::pod::requests::requests;
 use larder_kube::pod::{self, DataVolume, data_volumes};
 use serde::Deserialize;
+use tracing::warn;
 
 use crate::config::Settings;
 use crate::constraints::has_constraints;
@@ -26,13 +27,13 @@ use crate::index::facts::{
 };
 use crate::index::{Facts, Kind, Object};
 
-/// Reads an object; `None` if it is of no interest.
+/// Parses an object; `None` if it does not matter.
 pub fn object(kind: Kind, settings: &Settings, mut object: DynamicObject) -> Option<Object> {
     object.metadata.managed_fields = None;
     let (version, key) = (version(&object), Key::of(&object).to_string().into());
     let facts = match kind {
         Kind::Node => Facts::Node(node(settings, object)),
-        Kind::Pod => pod(settings, &pod::read_leniently(object))?,
+        Kind::Pod => pod(settings, object)?,
         Kind::Volume => Facts::Volume(volume(object)?),
         Kind::NodeCache => Facts::Cache(cache(object)),
         Kind::Dataset => Facts::Dataset(dataset(object)),
@@ -95,7 +96,7 @@ fn volume(object: DynamicObject) -> Option<VolumeFacts> {
     let leaving = object.metadata.deletion_timestamp.is_some();
     let Parts { spec, status } = Parts::<PersistentVolumeSpec, PersistentVolumeStatus>::read_leniently(object.data);
     let phase = status.and_then(|status| status.phase).unwrap_or_default();
-    // The claim may have another volume by now: this one was released, or is being deleted.
+    // This volume was released or is being deleted, so the claim may have another volume by now.
     if leaving || ["Released", "Failed"].contains(&phase.as_str()) {
         return None;
     }
@@ -139,15 +140,15 @@ fn job(object: DynamicObject) -> JobFacts {
     }
 }
 
-/// The most volumes and names of datasets that a pod may have. What is kept of a pod is bounded: its author may write
-/// 256 KiB of annotations.
+/// The most volumes and dataset names of a pod. The limit bounds the memory per pod, because its author may write 256
+/// KiB of annotations.
 pub const MOST_READS: usize = 256;
 
-/// The datasets that a pod of `namespace` reads: by its claims, by its inline volumes, and by the value of
+/// The datasets that a pod of `namespace` reads: through its claims, its inline volumes, and the value of
 /// `larder.dev/datasets`.
 ///
 /// # Errors
-/// A text names no dataset that can exist, or there are too many.
+/// A text is not a valid dataset name, or there are too many.
 pub fn reads(namespace: &str, spec: &PodSpec, named: Option<&str>) -> Result<Vec<Read>, String> {
     let names = || named.unwrap_or_default().split(',').map(str::trim).filter(|name| !name.is_empty());
     let volumes = spec.volumes.as_ref().map_or(0, Vec::len);
@@ -162,7 +163,7 @@ pub fn reads(namespace: &str, spec: &PodSpec, named: Option<&str>) -> Result<Vec
     for volume in data_volumes(spec) {
         reads.push(match volume {
             DataVolume::Claim(claim) => Read::Claim(format!("{namespace}/{claim}").into()),
-            // An inline volume names a dataset of the administrator's, or one with its namespace.
+            // An inline volume names an administrator's dataset, or another dataset with its namespace.
             DataVolume::Inline(name) => dataset(SYSTEM_NAMESPACE, name)?,
         });
     }
@@ -174,13 +175,16 @@ pub fn reads(namespace: &str, spec: &PodSpec, named: Option<&str>) -> Result<Vec
     Ok(reads)
 }
 
-/// The group of a pod: the pods of its namespace that have the same value of the first group label that it has.
+/// The group of a pod: the pods of its namespace with the same value of the first group label that the pod has.
 pub fn group<'a>(settings: &Settings, namespace: &str, label: impl Fn(&str) -> Option<&'a str>) -> Option<Name> {
     let find = |key: &String| Some(format!("{namespace}/{key}={}", label(key)?).into());
     settings.group_labels.iter().find_map(find)
 }
 
-fn pod(settings: &Settings, pod: &Pod) -> Option<Facts> {
+/// Reads a pod.
+fn pod(settings: &Settings, object: DynamicObject) -> Option<Facts> {
+    let (pod, unread) = pod::read(object);
+    let pod = &pod;
     if pod::has_ended(pod) {
         return None;
     }
@@ -194,6 +198,9 @@ fn pod(settings: &Settings, pod: &Pod) -> Option<Facts> {
     let is_true = |kind: &str| pod::condition(pod, kind, "True").is_some();
     let key = Key::of(pod);
     let namespace = key.namespace.as_str();
+    if let Some(error) = &unread {
+        warn!(pod = %key, %error, "a field of the pod cannot be read and is left out");
+    }
     let is_larderd = namespace == SYSTEM_NAMESPACE && spec.service_account_name.as_deref() == Some(LARDERD_ACCOUNT);
     Some(Facts::Pod(PodFacts {
         uid,
@@ -202,7 +209,8 @@ fn pod(settings: &Settings, pod: &Pod) -> Option<Facts> {
         // The scheduler sets the condition before it deletes its victims.
         leaving: pod.metadata.deletion_timestamp.is_some() || is_true("DisruptionTarget"),
         pinned: annotation(pod, PINNED_ANNOTATION) == Some("true"),
-        entangled: has_constraints(spec),
+        // What could not be read may be a constraint.
+        entangled: unread.is_some() || has_constraints(spec),
         larderd: is_larderd.then(|| is_true("Ready")),
         group: group(settings, namespace, |key| label(pod, key)),
         seat: seat(pod, namespace),
@@ -212,14 +220,11 @@ fn pod(settings: &Settings, pod: &Pod) -> Option<Facts> {
     }))
 }
 
-/// The place of a pod in a TrainingJob. Anyone can write the labels, so the job must own the pod, too; that this job
-/// exists is checked when the place counts.
+/// The position of a pod in a TrainingJob. Any user can write the labels, so the job must own the pod, too. Whether
+/// this job exists is checked when the position is used.
 fn seat(pod: &Pod, namespace: &str) -> Option<Seat> {
     let job = label(pod, JOB_LABEL)?;
-    let owner = pod.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
-    if !owner.api_version.starts_with("larder.dev/") || owner.kind != "TrainingJob" || owner.name != job {
-        return None;
-    }
+    let owner = controller::<TrainingJob>(pod).filter(|owner| owner.name == job)?;
     Some(Seat {
         job: format!("{namespace}/{job}").into(),
         uid: owner.uid.as_str().into(),

@@ -6,11 +6,11 @@ use serde::Deserialize;
 use crate::ring::{About, Decision, Verb};
 use crate::{answer, preempt, wire};
 
-/// How many decisions were replayed.
+/// The number of replayed decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replayed(pub usize);
 
-/// Computes the answer to a decision again.
+/// Recomputes the answer to a decision.
 pub fn answer(decision: &Decision) -> anyhow::Result<Vec<u8>> {
     Ok(match (&decision.about, decision.verb) {
         (About::Nodes { question, candidates }, Verb::Filter) => {
@@ -27,10 +27,10 @@ pub fn answer(decision: &Decision) -> anyhow::Result<Vec<u8>> {
     })
 }
 
-/// Replays all decisions of a text.
+/// Replays all decisions of a text in the format of `/decisions`.
 ///
 /// # Errors
-/// The text has no decisions, or an answer differs now.
+/// The text contains no decisions, or an answer differs now.
 pub fn replay(text: &str) -> anyhow::Result<Replayed> {
     #[derive(Deserialize)]
     struct File {

@@ -1,9 +1,9 @@
-//! The last decisions, with everything that is needed to repeat them.
+//! The most recent decisions, with all inputs that are needed to replay them.
 //!
-//! A request hands over its input and answers. A task evaluates the nodes again, reduces them to plain numbers and drops the
-//! snapshot. If it cannot keep up, decisions are dropped and counted.
+//! A request hands over its inputs and its answer. A background task evaluates the nodes again, reduces them to plain
+//! numbers and releases the snapshot. If the task cannot keep up, decisions are dropped and counted.
 //!
-//! Invariant: a decision is kept with all of its inputs.
+//! Invariant: a decision is stored with all of its inputs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use crate::wire;
 
 /// The most decisions that are kept.
 const DECISIONS: usize = 256;
-/// The most nodes of all of them together, and pods on these.
+/// The most nodes, and pods on nodes, of all kept decisions together.
 const NODES: usize = 50_000;
-/// The most of them that are shown of one pod. It is asked about again and again while it waits.
+/// The most of them that are shown for one pod. The scheduler repeats its requests about a pending pod.
 const SHOWN: usize = 20_000;
 
-/// How much of [`NODES`] a decision takes.
+/// The share of [`NODES`] that a decision uses.
 fn size(decision: &Decision) -> usize {
     match &decision.about {
         About::Nodes { candidates, .. } => candidates.len(),
@@ -39,28 +39,26 @@ fn size(decision: &Decision) -> usize {
 /// A request that was answered.
 #[derive(Debug)]
 pub struct Note {
-    /// What was asked.
     pub verb: Verb,
-    /// What it was about: the request, or the case.
+    /// The input: the request, or the case.
     pub asked: AskedFor,
-    /// How many nodes it was about.
+    /// The number of nodes that it was about.
     pub nodes: usize,
-    /// Nobody knows what the pod reads: its user is told.
+    /// The pod's datasets could not be determined, so its user gets an Event.
     pub is_troubled: bool,
-    /// What it was answered from.
+    /// The snapshot from which it was answered.
     pub snapshot: Arc<Snapshot>,
-    /// How long before that the API had last said something.
+    /// The age of the snapshot: how long the API had been silent.
     pub age: Duration,
-    /// The answer.
     pub answer: Bytes,
 }
 
-/// What a request was about.
+/// The input of a request.
 #[derive(Debug)]
 pub enum AskedFor {
-    /// The body of a request for filter or prioritize.
+    /// The body of a filter or prioritize request.
     Nodes(Bytes),
-    /// The case of one for preempt.
+    /// The case of a preempt request.
     Victims(Box<Case>),
 }
 
@@ -70,7 +68,7 @@ pub fn now() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Makes a decision of a note. `None`: the pod reads no dataset.
+/// Converts a note to a decision; `None` if the pod reads no dataset.
 pub fn decision(note: Note, settings: &Settings) -> Option<Decision> {
     let about = match note.asked {
         AskedFor::Victims(case) => About::Victims(*case),
@@ -96,22 +94,23 @@ pub fn decision(note: Note, settings: &Settings) -> Option<Decision> {
     })
 }
 
-/// What may be kept now: no more than the ring has room for in a second, since looking at nodes again takes as long as the answer
-/// did. Of a storm of pods the others are not kept; they would be gone from the ring at once.
+/// A rate limit for keeping decisions: per second at most as many nodes as the ring holds, because evaluating the nodes
+/// again takes as long as the answer did. In a burst of pods the excess decisions are not kept; they would be pushed
+/// out of the ring immediately.
 #[derive(Debug)]
 pub struct Allowance {
-    /// Nodes; less than nothing after a large request.
+    /// The remaining nodes; negative after a large request.
     left: i64,
     at: Instant,
 }
 
 impl Allowance {
-    /// All of it, at a time.
+    /// The full allowance.
     pub fn new(now: Instant) -> Self {
         Self { left: NODES as i64, at: now }
     }
 
-    /// True if something about so many nodes may be kept; then it is taken.
+    /// Takes `nodes` from the allowance. Returns false if it is used up.
     pub fn takes(&mut self, nodes: usize, now: Instant) -> bool {
         let grown = now.duration_since(self.at).as_micros().saturating_mul(NODES as u128) / 1_000_000;
         if grown > 0 {
@@ -126,7 +125,6 @@ impl Allowance {
     }
 }
 
-/// The last decisions.
 #[derive(Debug, Default)]
 pub struct Ring {
     decisions: VecDeque<Decision>,
@@ -134,7 +132,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Keeps a decision; the oldest go.
+    /// Keeps a decision, and drops the oldest.
     pub fn push(&mut self, decision: Decision) {
         self.size += size(&decision);
         self.decisions.push_back(decision);
@@ -143,18 +141,18 @@ impl Ring {
         }
     }
 
-    /// As JSON for [`crate::replay`] and for readers: the last about a pod, or all.
+    /// The decisions as JSON for [`crate::replay`] and for users: all of them, or the last ones about a pod.
     pub fn show(&self, pod: Option<&str>) -> String {
         let shown = |decision| ServedDecision { decision, nodes: served_nodes(decision) };
         let decisions = match pod {
             Some(pod) => self.last_about(pod, SHOWN).into_iter().map(shown).collect(),
             None => self.decisions.iter().map(shown).collect(),
         };
-        // All of it is plain data.
+        // All values are plain data, so serialization cannot fail.
         serde_json::to_string(&ServedDecisions { decisions }).unwrap_or_default()
     }
 
-    /// The last decisions about a pod, the oldest first: as many as have this size together, and at least one.
+    /// The last decisions about a pod, the oldest first: as many as fit into `most`, and at least one.
     fn last_about(&self, pod: &str, most: usize) -> Vec<&Decision> {
         let (mut last, mut total) = (Vec::new(), 0);
         for decision in self.decisions.iter().rev().filter(|decision| decision.pod() == pod) {

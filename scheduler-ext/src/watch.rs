@@ -1,4 +1,4 @@
-//! Follows the objects of the cluster, and publishes what is known of them to readers.
+//! Watches the objects of the cluster, and publishes snapshots to readers.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,20 +16,21 @@ use tracing::{info, warn};
 
 use crate::admin::Counters;
 use crate::config::Settings;
-use crate::heard::noting;
 use crate::index::state::Snapshot;
 use crate::index::{Event, FOLLOWED, Index, Kind};
 use crate::read;
+use crate::watch_age::measured_client;
 
-/// Events that wait to be applied. With more, the watches wait.
+/// The limit of queued events. When it is reached, the watches block.
 const WAITING: usize = 4096;
-/// The least time between two snapshots. Each copies what changed since the last one, so changes are published together.
+/// The minimum interval between two snapshots. A snapshot copies everything that changed since the last one, so changes
+/// are published together.
 const PAUSE: Duration = Duration::from_millis(2);
-/// The pause before a kind that is not served, or that may not be read, is asked for again.
+/// The delay before the program retries a kind that is not served, or that it may not read.
 const ABSENCE: Duration = Duration::from_secs(60);
 
-/// Follows one kind for ever. Where the API does not serve the kind, there are no objects of it until it is asked for
-/// again; where it may not be read, the objects that were known stay.
+/// Watches one kind. Never returns. If the API does not serve the kind, it counts as empty until the next retry. If the
+/// kind may not be read, its known objects stay.
 async fn follow(client: Client, kind: Kind, settings: Arc<Settings>, events: mpsc::Sender<Event>) -> Infallible {
     loop {
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind.resource());
@@ -58,28 +59,28 @@ async fn follow(client: Client, kind: Kind, settings: Arc<Settings>, events: mps
     }
 }
 
-/// Why objects of a kind cannot be followed: the API refused to list them. A later error does not end a watch.
+/// Why a kind cannot be watched: the API refused to list it. Later errors do not end a watch.
 fn end(error: &watcher::Error) -> Option<End> {
     refusal(error).filter(|_| matches!(error, watcher::Error::InitialListFailed(_)))
 }
 
-/// Follows all kinds for ever, and publishes what is known of them in `shown`.
+/// Watches all kinds, and publishes snapshots in `shown`. Never returns.
 pub async fn run(client: Client, settings: Arc<Settings>, shown: Arc<ArcSwap<Snapshot>>, counters: Arc<Counters>) {
     let (sender, events) = mpsc::channel(WAITING);
     let mut watches = JoinSet::new();
     for kind in FOLLOWED {
-        let client = noting(client.clone(), kind, Arc::clone(&counters.heard));
+        let client = measured_client(client.clone(), kind, Arc::clone(&counters.watch_age));
         watches.spawn(follow(client, kind, Arc::clone(&settings), sender.clone()));
     }
     let devices = settings.devices.iter().map(|device| device.resource.clone()).collect();
     tokio::select! {
         () = apply_all(events, Index::new(devices), &shown, &counters) => {}
-        // A watch ends only by a bug.
+        // A watch ends only because of a bug.
         Some(ended) = watches.join_next() => warn!(?ended, "a watch ended"),
     }
 }
 
-/// Applies events and publishes what is known, at most every 2 ms, until all senders are gone.
+/// Applies events and publishes snapshots, at most every 2 ms, until all senders are dropped.
 pub async fn apply_all(
     mut events: mpsc::Receiver<Event>,
     mut index: Index,

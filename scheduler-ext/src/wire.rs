@@ -1,25 +1,27 @@
 //! The JSON of kube-scheduler: its requests and their answers, as in `k8s.io/kube-scheduler/extender/v1`.
 //!
-//! The names of fields are those of the Go structs, as the scheduler sends them. The names in the documentation of
-//! Kubernetes, which begin with a lower-case letter, are accepted too. The metadata of a pod is borrowed from the request;
-//! its spec is read when an answer needs it. Unknown fields are skipped; a missing field is refused by its name.
+//! Field names are those of the Go structs, as the scheduler sends them. The lower-case variants in the Kubernetes
+//! documentation are accepted too. The metadata of a pod is borrowed from the request; its spec is parsed only when an
+//! answer needs it. Unknown fields are skipped; a missing field is rejected with its name.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 
 use k8s_openapi::api::core::v1::PodSpec;
+use larder_kube::fields::readable;
 use serde::Deserialize;
 use serde::Serializer;
+use serde_json::Value;
 use serde_json::value::RawValue;
+use tracing::warn;
 
-/// A text of the request.
+/// A string that is borrowed from the request if it has no escapes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(transparent)]
 pub struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl Text<'_> {
-    /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -31,14 +33,14 @@ impl AsRef<str> for Text<'_> {
     }
 }
 
-/// The reason for which a request is refused.
+/// Why a request is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused(pub String);
 
-/// The request of filter and prioritize.
+/// A filter or prioritize request.
 #[derive(Debug)]
 pub struct Args<'a> {
-    /// The pod that wants a node.
+    /// The pod that needs a node.
     pub pod: Pod<'a>,
     /// The candidate nodes.
     pub names: Vec<Text<'a>>,
@@ -47,24 +49,28 @@ pub struct Args<'a> {
 /// The pod of a request.
 #[derive(Debug, Deserialize)]
 pub struct Pod<'a> {
-    /// Its name, labels and annotations.
     #[serde(borrow)]
     pub metadata: Metadata<'a>,
     #[serde(borrow)]
     spec: &'a RawValue,
 }
 
-/// Name, labels and annotations.
+/// The spec of a pod in a request.
+#[derive(Debug)]
+pub struct Spec {
+    pub spec: PodSpec,
+    /// False if a field could not be read.
+    pub is_whole: bool,
+}
+
+/// The metadata of a pod.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Metadata<'a> {
-    /// Its name.
     #[serde(borrow)]
     pub name: Cow<'a, str>,
-    /// Its namespace.
     #[serde(borrow)]
     pub namespace: Cow<'a, str>,
-    /// Its uid.
     #[serde(borrow)]
     pub uid: Cow<'a, str>,
     #[serde(borrow)]
@@ -73,7 +79,7 @@ pub struct Metadata<'a> {
     annotations: Option<Annotations<'a>>,
 }
 
-/// The annotations that an answer depends on. Others are skipped, and may be long.
+/// The annotations that an answer depends on. Others are skipped, since they may be long.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Annotations<'a> {
@@ -102,9 +108,19 @@ impl<'a> Metadata<'a> {
 }
 
 impl Pod<'_> {
-    /// Its spec.
-    pub fn spec(&self) -> Result<PodSpec, Refused> {
-        serde_json::from_str(self.spec.get()).map_err(|error| Refused(format!("Pod.spec: {error}")))
+    /// Parses the spec. Fields that cannot be read are left out, so that no field which no answer needs prevents one.
+    pub fn spec(&self) -> Result<Spec, Refused> {
+        let text = self.spec.get();
+        let unreadable = match serde_json::from_str(text) {
+            Ok(spec) => return Ok(Spec { spec, is_whole: true }),
+            Err(error) => Refused(format!("Pod.spec: {error}")),
+        };
+        let Ok(value @ Value::Object(_)) = serde_json::from_str(text) else { return Err(unreadable) };
+        let (spec, error) = readable(&value);
+        if let Some(error) = error {
+            warn!(pod = self.key(), %error, "a field of the pod's spec cannot be read and is left out");
+        }
+        Ok(Spec { spec, is_whole: false })
     }
 
     /// `NAMESPACE/NAME`.
@@ -123,7 +139,7 @@ fn missing(field: &str, advice: &str) -> Refused {
 
 const NO_POD: &str = "kube-scheduler sends the pod that wants a node";
 
-/// Reads the request of filter or prioritize.
+/// Parses a filter or prioritize request.
 pub fn args(body: &[u8]) -> Result<Args<'_>, Refused> {
     #[derive(Deserialize)]
     struct Fields<'a> {
@@ -138,19 +154,18 @@ pub fn args(body: &[u8]) -> Result<Args<'_>, Refused> {
     Ok(Args { pod, names: names.ok_or_else(|| missing("NodeNames", advice))? })
 }
 
-/// The request of preempt.
+/// A preempt request.
 #[derive(Debug)]
 pub struct PreemptArgs<'a> {
-    /// The pod that wants a node.
+    /// The pod that needs a node.
     pub pod: Pod<'a>,
-    /// The pods that would end for it, by node.
+    /// The pods that would be preempted for it, by node.
     pub nodes: Vec<Victims<'a>>,
 }
 
-/// The pods of a node that would end.
+/// The pods that would be preempted on a node.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Victims<'a> {
-    /// The node.
     pub node: Text<'a>,
     /// Their uids.
     pub uids: Vec<Text<'a>>,
@@ -158,7 +173,7 @@ pub struct Victims<'a> {
     pub budget_violations: i64,
 }
 
-/// Reads the request of preempt, which names victims as whole pods or by their uids.
+/// Parses a preempt request, which names victims either as whole pods or by uid.
 pub fn preempt_args(body: &[u8]) -> Result<PreemptArgs<'_>, Refused> {
     #[derive(Deserialize)]
     struct Fields<'a> {
@@ -207,13 +222,13 @@ pub fn preempt_args(body: &[u8]) -> Result<PreemptArgs<'_>, Refused> {
     Ok(PreemptArgs { pod, nodes })
 }
 
-/// Writes a text as JSON.
+/// Writes a string as JSON.
 fn put(answer: &mut Vec<u8>, text: &str) {
     // Writing to a Vec cannot fail.
     let _ = serde_json::to_writer(answer, text);
 }
 
-/// Writes items with commas between them.
+/// Writes items separated by commas.
 fn put_all<T>(answer: &mut Vec<u8>, items: impl Iterator<Item = T>, mut put: impl FnMut(&mut Vec<u8>, T)) {
     for (at, item) in items.enumerate() {
         if at > 0 {
@@ -223,7 +238,7 @@ fn put_all<T>(answer: &mut Vec<u8>, items: impl Iterator<Item = T>, mut put: imp
     }
 }
 
-/// A sentence with the word `percent` for each `%`: the scheduler makes an Event of it, and uses the text as a format.
+/// A sentence with `%` replaced by the word `percent`: the scheduler uses the text as a format string for an Event.
 struct WithoutPercent<T>(T);
 
 impl<T: Display> Display for WithoutPercent<T> {
@@ -242,7 +257,7 @@ impl<T: Display> Display for WithoutPercent<T> {
     }
 }
 
-/// The answer to filter: the nodes that pass, and the reasons of those that fail, which preemption would not change.
+/// The answer to filter: the nodes that pass, and the reasons of the nodes that fail, which preemption could not fix.
 pub fn filter_answer<'n>(
     passing: impl Iterator<Item = &'n str>,
     failing: impl Iterator<Item = (&'n str, impl Display)>,
@@ -254,7 +269,7 @@ pub fn filter_answer<'n>(
     put_all(&mut answer, failing, |answer, (name, why)| {
         put(answer, name);
         answer.push(b':');
-        // Written without a text of its own for each.
+        // Serialized directly, without an intermediate string per node.
         let _ = serde_json::Serializer::new(answer).collect_str(&WithoutPercent(why));
     });
     answer.extend_from_slice(br#"},"Error":""}"#);
@@ -269,7 +284,7 @@ pub fn prioritize_answer<'n>(scores: impl Iterator<Item = (&'n str, u8)>) -> Vec
         answer.extend_from_slice(br#"{"Host":"#);
         put(answer, name);
         answer.extend_from_slice(br#","Score":"#);
-        // One digit or two.
+        // One or two digits.
         let _ = serde_json::to_writer(&mut *answer, &score);
         answer.push(b'}');
     });
@@ -277,7 +292,7 @@ pub fn prioritize_answer<'n>(scores: impl Iterator<Item = (&'n str, u8)>) -> Vec
     answer
 }
 
-/// The answer to preempt: for each remaining node, the uids of the pods that would end.
+/// The answer to preempt: for each remaining node, the uids of the pods to preempt.
 pub fn preempt_answer<'n>(nodes: impl Iterator<Item = (&'n str, Vec<&'n str>, i64)>) -> Vec<u8> {
     let mut answer = Vec::with_capacity(4 << 10);
     answer.extend_from_slice(br#"{"NodeNameToMetaVictims":{"#);

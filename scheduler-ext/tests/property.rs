@@ -1,5 +1,5 @@
-//! Scores and filters of made-up clusters: they follow from a node and the snapshot alone, never fall with more bytes, and are there
-//! for whatever is asked.
+//! Scores and filters in generated clusters: they depend only on the node and the snapshot, never decrease with more
+//! bytes, and exist for every requested node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use larder_scheduler_ext::ring::Verb;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// The bytes that a node has of each of two datasets; how many pods of the group run there; whether its larderd does; whether the
-/// rest is on its way.
+/// The bytes that a node holds of each of two datasets, how many pods of the group run there, whether its larderd runs,
+/// and whether the rest is being fetched.
 type Node = ([u64; 2], usize, bool, bool);
 
 #[derive(Clone, Debug)]
@@ -110,7 +110,7 @@ fn any_world() -> impl Strategy<Value = World> {
         .prop_map(|(nodes, copies, bytes)| World { nodes, copies, bytes })
 }
 
-/// Nodes of the world, and some that nobody knows, in any order.
+/// Nodes of the cluster and unknown nodes, in any order.
 fn any_names() -> impl Strategy<Value = Vec<String>> {
     proptest::sample::subsequence((0..9).collect::<Vec<_>>(), 0..=9)
         .prop_shuffle()
@@ -130,7 +130,7 @@ proptest! {
         let (mut passing, failing) = filtered(&verbs, &names);
         passing.sort();
         prop_assert_eq!((passing, failing), filtered(&verbs, &sorted));
-        // What others are asked about changes nothing for a node.
+        // The other nodes of a request do not affect a node's score.
         if let Some(name) = names.first() {
             prop_assert_eq!(all[name], scores(&verbs, std::slice::from_ref(name))[name]);
         }

@@ -12,9 +12,9 @@ use larder_scheduler_ext::index::facts::{CacheFacts, DatasetFacts, Held, JobFact
 use larder_scheduler_ext::index::{Event, FOLLOWED, Facts, Index, Kind, Object};
 use larder_scheduler_ext::ring::Verb;
 
-/// Of `default/imagenet`, n1 has all and n2 an eighth. Of the victims of the recorded preemption, f0's is the first pod of a gang,
-/// f1's a surplus worker of it, beside which there is one with a higher index, f2's nobody's in particular, and f3's pinned.
-/// The others are not known.
+/// n1 holds all of `default/imagenet`, and n2 an eighth of it. In the recorded preemption, the victim on f0 is index 0
+/// of a gang, the victim on f1 is a worker of it above the minimum, next to one with a higher index, the victim on f2
+/// belongs to no job, and the victim on f3 is pinned. The other victims are unknown.
 fn verbs() -> Verbs {
     let mut index = Index::new(Vec::new());
     for kind in FOLLOWED {

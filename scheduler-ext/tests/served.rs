@@ -1,10 +1,10 @@
-//! What `/decisions` serves, which `larder explain pod` reads: the same file is read in its tests.
+//! The output of `/decisions`, which `larder explain pod` reads: the CLI's tests read the same file.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use larder_dataset::score::{Devices, Standing};
+use larder_dataset::score::{Devices, NodeFacts};
 use larder_scheduler_ext::preempt::{Case, NodeCase, PodCase, RoleRoom};
 use larder_scheduler_ext::question::{Least, Look, Question};
 use larder_scheduler_ext::replay::{self, Replayed};
@@ -14,9 +14,9 @@ const POD: &str = "team-a/notebook";
 /// 2026-01-31T08:00:00Z
 const AT: u64 = 1_769_846_400_000;
 
-/// A node that has so much of a dataset of 1 GB, and pods of the group.
+/// A node that holds this percentage of a 1 GB dataset, with this many pods of the group in its zone.
 fn candidate(name: &str, percent: u8, group_in_zone: u32) -> Candidate {
-    let mut standing = Standing { group: 4, group_in_zone, group_in_rack: 0, ..Standing::default() };
+    let mut standing = NodeFacts { group: 4, group_in_zone, group_in_rack: 0, ..NodeFacts::default() };
     standing.reads(u64::from(percent) * 10_000_000, 1_000_000_000);
     standing.devices = Devices { asked: 1, all: 8, free: 7, together: 4, awaited: true };
     Candidate {
@@ -57,7 +57,7 @@ fn victims() -> Case {
         priority: 9,
         roles: vec![RoleRoom { name: "team-b/train worker".into(), live: 4, spoken_for: 0, floor: Some(3) }],
         nodes: vec![
-            // Surplus of a job ends in the place of another pod.
+            // A worker above the minimum is preempted in place of another pod.
             node("n7", vec![pod("u1", None)], vec![pod("u2", Some((0, 3)))]),
             node("n1", vec![pod("u3", None), pod("u4", None)], Vec::new()),
             node("n3", vec![pod("u5", Some((0, 0)))], Vec::new()),

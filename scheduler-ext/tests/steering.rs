@@ -1,4 +1,4 @@
-//! Where pods are led, and where they may not go, in a small cluster as the API describes it.
+//! Which nodes pods prefer, and which nodes exclude them, in a small cluster as the API describes it.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl Cluster {
         self
     }
 
-    /// Dataset `number` of 1,000 bytes in the namespace a.
+    /// Dataset `number`, with 1,000 bytes, in the namespace a.
     fn dataset(&mut self, number: u8, placement: &str) -> &mut Self {
         self.put(
             Kind::Dataset,
@@ -89,7 +89,7 @@ impl Cluster {
         std::array::from_fn(|at| answer[at]["Score"].as_u64().expect("a score"))
     }
 
-    /// Why n1 to n4 are refused.
+    /// Why n1 to n4 are excluded.
     fn refused(&mut self, pod: &Value) -> Vec<String> {
         let answer = self.answer(Verb::Filter, &json!({"Pod": pod, "NodeNames": ["n1", "n2", "n3", "n4"]}));
         let failed = answer["FailedAndUnresolvableNodes"].as_object().expect("a map").values();
@@ -109,7 +109,7 @@ fn a_pod_goes_where_its_bytes_are_then_where_they_come() {
     cluster.cache("n3", &[], &[1]);
     let by_name = pod("a", json!({"larder.dev/datasets": "d1"}));
     assert_eq!(cluster.scores(&by_name), [10, 5, 3, 0]);
-    // Another pod brings the bytes to n4.
+    // Another pod causes n4 to fetch the bytes.
     cluster.pod("reader", "n4", |pod| pod["metadata"]["annotations"]["larder.dev/datasets"] = "d1".into());
     assert_eq!(cluster.scores(&by_name), [10, 5, 3, 3]);
 }
@@ -118,7 +118,7 @@ fn a_pod_goes_where_its_bytes_are_then_where_they_come() {
 fn a_claim_an_inline_volume_and_a_name_lead_to_the_same_dataset() {
     let mut cluster = Cluster::new();
     cluster.dataset(1, "local").cache("n1", &[(1, 1_000)], &[]);
-    // The second is of a Dataset that had the name before.
+    // The second volume belongs to an earlier Dataset of the same name.
     for (volume, claim, uid) in [("v1", "mine", "uid-1"), ("v2", "old", "uid-0")] {
         let annotations = json!({"larder.dev/dataset": "a/d1"});
         let metadata = json!({"name": volume, "labels": {"larder.dev/dataset-uid": uid}, "annotations": annotations});
@@ -208,7 +208,7 @@ fn required_data_refuses_the_nodes_that_hold_less() {
     let odd = json!({"larder.dev/datasets": "a/d1", "larder.dev/data": "required", "larder.dev/min-warm": "200"});
     assert_eq!(cluster.refused(&pod("b", odd)).len(), 2);
     assert!(cluster.refused(&pod("b", json!({"larder.dev/datasets": "a/d1"}))).is_empty());
-    // Of a shared dataset each node has its share.
+    // With a shared dataset, each node holds a share.
     cluster.dataset(3, "partitioned");
     let share = json!({"snapshot": snapshot(3), "bytes": 250, "wantedBytes": 250});
     cluster.put(Kind::NodeCache, json!({"metadata": {"name": "n4"}, "status": {"snapshots": [share]}}));
@@ -240,7 +240,7 @@ fn a_dataset_that_a_pod_may_not_read_makes_nodes_equal_and_refuses_them_where_da
         let required = json!({"larder.dev/datasets": datasets, "larder.dev/data": "required"});
         assert_eq!(cluster.refused(&pod(namespace, required)).len(), 4, "{datasets}");
     }
-    // Whether there is such a dataset is nobody's business.
+    // The answer does not reveal whether the dataset exists.
     let required = json!({"larder.dev/datasets": "a/d1", "larder.dev/data": "required"});
     let why = &cluster.refused(&pod("c", required))[0];
     assert_eq!(why, "n1: there is no Dataset a/d1 that pods of c may read, and its data is required");
@@ -264,7 +264,7 @@ fn a_node_without_its_larderd_takes_no_pod_that_reads() {
     let mut cluster = Cluster::new();
     cluster.dataset(1, "local");
     let reads = pod("a", json!({"larder.dev/datasets": "d1"}));
-    // Where none is a pod, nobody knows.
+    // If no larderd runs as a pod, its state is unknown.
     assert!(cluster.refused(&reads).is_empty());
     for (node, ready) in [("n1", "True"), ("n2", "False"), ("n3", "True")] {
         cluster.pod(&format!("larderd-{node}"), node, |pod| {
@@ -305,10 +305,10 @@ fn two_preemptions_in_a_row_do_not_take_the_same_worker_twice() {
     };
     let of = |uid: &str| json!({"Pods": [{"UID": uid}], "NumPDBViolations": 0});
     let all = json!({"n1": of("uid-w0"), "n2": of("uid-w1"), "n3": of("uid-w2")});
-    // Index 0 stays; of the others one may end, wherever.
+    // Index 0 stays. Of the others, one may be preempted, on any node.
     assert_eq!(ask("first", all.clone()), ["n2", "n3"]);
     assert_eq!(ask("second", all.clone()), Vec::<String>::new());
-    // The same pod asks again.
+    // A repeated request of the same pod gets the same answer.
     assert_eq!(ask("first", all), ["n2", "n3"]);
 }
 

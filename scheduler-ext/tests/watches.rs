@@ -1,5 +1,5 @@
-//! What becomes of the answers when the API is cut off, forgets what was told, or is away: they go on from what was known, say how
-//! old that is, and catch up.
+//! Answers while the API is unreachable, has forgotten old versions, or is down: they continue from the known state,
+//! report its age, and catch up afterwards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,22 +20,22 @@ use tokio::time::sleep;
 
 const KINDS: [&str; 6] = ["nodes", "pods", "persistentvolumes", "nodecaches", "datasets", "trainingjobs"];
 
-/// When a client gives up a connection on which nothing comes back.
+/// When a client gives up on a connection without any response.
 const UNANSWERED: Duration = Duration::from_secs(120);
 const HANGS: Mode = Mode::Hangs(UNANSWERED);
 
-/// What the API says of a version that it has forgotten.
+/// The API's response about a version that it has forgotten.
 fn expired() -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410, "reason": "Expired", "message": "no"})
 }
 
-/// The cache of n1, which holds these tenths of the dataset.
+/// The cache of n1, which holds this many tenths of the dataset.
 fn cache(tenths: u64) -> Value {
     let held = json!([{"snapshot": "07".repeat(32), "bytes": tenths * 100}]);
     json!({"apiVersion": "larder.dev/v1alpha1", "kind": "NodeCache", "metadata": {"name": "n1"}, "status": {"snapshots": held}})
 }
 
-/// The program, which follows an API where n1 holds the dataset a/d.
+/// The running program, with an API where n1 holds the dataset a/d.
 struct Running {
     api: FakeApi,
     verbs: Verbs,
@@ -75,7 +75,7 @@ impl Running {
         Self { api, verbs, status: Status { counters, snapshot: shown }, watches }
     }
 
-    /// The score of n1 for a pod that reads the dataset. The program is ready.
+    /// The score of n1 for a pod that reads the dataset. Asserts that the program is ready.
     fn score(&self) -> u64 {
         assert_eq!(self.status.ready(), Ok(()));
         let metadata = json!({"name": "p", "namespace": "a", "annotations": {"larder.dev/datasets": "d"}});
@@ -85,7 +85,7 @@ impl Running {
         answer[0]["Score"].as_u64().expect("a score")
     }
 
-    /// How old the news are, in seconds.
+    /// The age of the known state, in seconds.
     fn age(&self) -> u64 {
         let samples = self.status.samples();
         match samples.iter().find(|sample| sample.name == "scheduler_watch_age_seconds").map(|sample| &sample.value) {
@@ -99,11 +99,11 @@ impl Running {
 #[tokio::test(start_paused = true)]
 async fn answers_go_on_while_the_api_is_away_and_catch_up_when_it_is_back() {
     let running = Running::start().await;
-    // A server that restarts refuses what it does not know the roles for yet.
+    // A restarting server denies requests while it has not loaded the roles yet.
     for (mode, now) in [(Mode::Refuses(503), 3), (HANGS, 5), (Mode::Refuses(403), 7)] {
         running.api.turn(&KINDS, mode);
         if mode == Mode::Refuses(403) {
-            // Then they begin with a list, which is refused.
+            // Then the watches start over with a list, which is rejected.
             KINDS.iter().for_each(|plural| running.api.tell_watches(plural, "ERROR", &expired()));
         } else {
             running.api.cut_watches(&KINDS);
@@ -116,17 +116,17 @@ async fn answers_go_on_while_the_api_is_away_and_catch_up_when_it_is_back() {
             assert!((minute * 60..minute * 60 + 10).contains(&age), "{age} s in minute {minute}, {mode:?}");
         }
         running.api.turn(&KINDS, Mode::Serves);
-        // Requests that were never answered have ended by then, and so have the pauses between them.
+        // By then, unanswered requests and the delays between them are over.
         sleep(UNANSWERED * 2).await;
         assert_eq!(running.score(), now, "{mode:?}");
-        // It is as if it had just begun.
+        // From here on, it behaves like a fresh start.
         running.api.bookmark(&KINDS);
         sleep(Duration::from_secs(1)).await;
         assert_eq!(running.age(), 1);
     }
 }
 
-/// Nothing was ever known of what may not be read: who is not ready is not asked.
+/// A kind that may not be read was never known: the program is not ready, so the scheduler does not ask it.
 // SEMANTICS: X4
 #[tokio::test(start_paused = true)]
 async fn without_its_rights_it_is_not_ready_until_it_has_them() {
@@ -148,7 +148,7 @@ async fn a_watch_whose_version_is_too_old_begins_with_a_list() {
     running.api.tell_watches("nodecaches", "ERROR", &expired());
     sleep(Duration::from_secs(60)).await;
     assert_eq!((running.score(), running.api.lists("nodecaches")), (3, 2));
-    // It is told so when it begins again after a cut, for as long as the server says so.
+    // The watch is refused in this way when it resumes after an interruption, until the server accepts it again.
     running.api.turn(&["nodecaches"], Mode::RefusesWatches(410));
     running.api.put_unseen("nodecaches", cache(5));
     running.api.cut_watches(&["nodecaches"]);

@@ -1,5 +1,6 @@
-//! The admin server of a daemon: `/metrics` as OpenMetrics text, `/healthz` while the process runs, `/readyz` while it can
-//! do its job. Plain HTTP, read-only, no secrets: anyone who can reach the address can read all of it.
+//! The admin server of a daemon: `/metrics` in Prometheus' text format, `/healthz` while the process runs, `/readyz`
+//! while it can do its job. It is plain HTTP, read-only, and shows no secrets: any client that reaches the address can
+//! read all of it.
 
 use std::fmt;
 use std::future::Future;
@@ -12,66 +13,63 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::routing::get;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::prometheus_text::{CONTENT_TYPE, encode};
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use crate::metrics::{Kind, METRICS, Metric};
 
-/// What [`encode`] writes.
-const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// The labels of a sample.
+/// The names and values of a sample's labels.
 pub type Labels = Vec<(&'static str, String)>;
 
 /// The value of a metric in [`METRICS`], for one set of labels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// The metric's name.
+    /// The metric's name in [`METRICS`], without the prefix `larder_`.
     pub name: &'static str,
-    /// Its labels. Their values may come from anyone.
+    /// The sample's labels. Their values may come from users, so they are escaped in the output.
     pub labels: Labels,
-    /// Its value.
+    /// The value at the time of the scrape.
     pub value: Value,
 }
 
 /// The value of a sample.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Of a counter or a gauge.
+    /// The value of a counter or a gauge.
     Number(u64),
-    /// Of a histogram.
+    /// The value of a histogram.
     Histogram {
-        /// The upper end of each range, and how many values fell into it. The last end is infinite.
+        /// The upper end of each range and the number of values in it. The last end is infinite.
         buckets: Vec<(f64, u64)>,
-        /// The sum of all values.
+        /// The sum of all values, in the metric's unit.
         sum: f64,
     },
 }
 
 impl Sample {
-    /// A number without labels.
+    /// A counter or gauge without labels.
     pub fn new(name: &'static str, value: u64) -> Self {
         Self::with(name, [], value)
     }
 
-    /// A number with labels.
+    /// A counter or gauge with labels.
     pub fn with<const N: usize>(name: &'static str, labels: [(&'static str, &str); N], value: u64) -> Self {
         let labels = labels.map(|(label, value)| (label, value.to_owned())).into();
         Self { name, labels, value: Value::Number(value) }
     }
 }
 
-/// The state that a daemon reports.
+/// The state that a daemon reports through its admin server.
 pub trait Admin: Send + Sync + 'static {
-    /// Whether the daemon can do its job; if not, why.
+    /// `Ok` while the daemon can do its job; otherwise the reason.
     fn ready(&self) -> Result<(), String>;
 
-    /// All its metrics, the samples of a metric behind each other. Called for each scrape; must not block.
+    /// All metrics of the daemon. The samples of one metric must be adjacent. Called for each scrape; must not block.
     fn samples(&self) -> Vec<Sample>;
 
-    /// Those that have to be looked up elsewhere for each scrape.
+    /// Metrics that must be queried from elsewhere for each scrape.
     fn read(&self) -> impl Future<Output = Vec<Sample>> + Send {
         std::future::ready(Vec::new())
     }
@@ -86,7 +84,8 @@ pub async fn serve(
     serve_with(address, admin, Router::new(), stop).await
 }
 
-/// The same with `more` routes, whose handlers get the address of the client (`ConnectInfo<SocketAddr>`).
+/// Like [`serve`], with additional routes in `more`. Their handlers can extract the client's address
+/// (`ConnectInfo<SocketAddr>`).
 pub async fn serve_with(
     address: SocketAddr,
     admin: Arc<impl Admin>,
@@ -120,12 +119,13 @@ fn router<A: Admin>(admin: Arc<A>) -> Router {
         .with_state(admin)
 }
 
-/// The OpenMetrics text of samples. Every name is prefixed with `larder_`.
+/// Encodes samples in Prometheus' text format, as 0.1.0 did. Every name is prefixed with `larder_`. In OpenMetrics,
+/// a dashboard's `le="1"` would be another series (`le="1.0"`), and the HELP and TYPE of a counter would lack `_total`.
 fn text(samples: Vec<Sample>) -> String {
     let mut registry = Registry::with_prefix("larder");
     registry.register_collector(Box::new(Samples(samples)));
     let mut text = String::new();
-    // Writing to a String does not fail.
+    // Writing to a String cannot fail.
     let _ = encode(&mut text, &registry);
     text
 }
@@ -137,9 +137,9 @@ struct Samples(Vec<Sample>);
 impl Collector for Samples {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         for samples in self.0.chunk_by(|one, next| one.name == next.name) {
-            // What the table does not name has no meaning, and is not served.
+            // A metric that the table does not name has no documented meaning and is not served.
             let Some(metric) = METRICS.iter().find(|metric| metric.name == samples[0].name) else { continue };
-            // OpenMetrics names a counter without the suffix of its samples, which the encoder adds.
+            // The encoder adds the suffix of a counter.
             let (name, kind) = match metric.kind {
                 Kind::Counter => (metric.name.trim_end_matches("_total"), MetricType::Counter),
                 Kind::Gauge => (metric.name, MetricType::Gauge),
@@ -179,8 +179,8 @@ mod tests {
         let samples = vec![Sample::new("fs_reads_total", 7), Sample::new("not_in_the_table", 1)];
         assert_eq!(
             text(samples),
-            "# HELP larder_fs_reads READ requests (requests)\n# TYPE larder_fs_reads counter\n\
-             larder_fs_reads_total 7\n# EOF\n"
+            "# HELP larder_fs_reads_total READ requests (requests)\n# TYPE larder_fs_reads_total counter\n\
+             larder_fs_reads_total 7\n"
         );
     }
 
@@ -197,8 +197,8 @@ mod tests {
         let of = |source, value| Sample::with("fs_reads_total", [("source", source)], value);
         assert_eq!(
             text(vec![of("a", 1), of("b\\c\"d\ne", 2)]),
-            "# HELP larder_fs_reads READ requests (requests)\n# TYPE larder_fs_reads counter\n\
-             larder_fs_reads_total{source=\"a\"} 1\nlarder_fs_reads_total{source=\"b\\\\c\\\"d\\ne\"} 2\n# EOF\n"
+            "# HELP larder_fs_reads_total READ requests (requests)\n# TYPE larder_fs_reads_total counter\n\
+             larder_fs_reads_total{source=\"a\"} 1\nlarder_fs_reads_total{source=\"b\\\\c\\\"d\\ne\"} 2\n"
         );
     }
 
@@ -207,7 +207,7 @@ mod tests {
         let of = |verb: &str, values| Sample {
             name: "scheduler_request_seconds",
             labels: vec![("verb", verb.to_owned())],
-            value: Value::Histogram { buckets: vec![(0.001, values), (f64::INFINITY, 1)], sum: 0.25 },
+            value: Value::Histogram { buckets: vec![(0.001, values), (1.0, 0), (f64::INFINITY, 1)], sum: 0.25 },
         };
         let text = text(vec![of("filter", 3), of("preempt", 0)]);
         let lines: Vec<&str> = text.lines().skip(1).collect();
@@ -215,15 +215,16 @@ mod tests {
             lines,
             [
                 "# TYPE larder_scheduler_request_seconds histogram",
+                "larder_scheduler_request_seconds_bucket{verb=\"filter\",le=\"0.001\"} 3",
+                "larder_scheduler_request_seconds_bucket{verb=\"filter\",le=\"1\"} 3",
+                "larder_scheduler_request_seconds_bucket{verb=\"filter\",le=\"+Inf\"} 4",
                 "larder_scheduler_request_seconds_sum{verb=\"filter\"} 0.25",
                 "larder_scheduler_request_seconds_count{verb=\"filter\"} 4",
-                "larder_scheduler_request_seconds_bucket{le=\"0.001\",verb=\"filter\"} 3",
-                "larder_scheduler_request_seconds_bucket{le=\"+Inf\",verb=\"filter\"} 4",
+                "larder_scheduler_request_seconds_bucket{verb=\"preempt\",le=\"0.001\"} 0",
+                "larder_scheduler_request_seconds_bucket{verb=\"preempt\",le=\"1\"} 0",
+                "larder_scheduler_request_seconds_bucket{verb=\"preempt\",le=\"+Inf\"} 1",
                 "larder_scheduler_request_seconds_sum{verb=\"preempt\"} 0.25",
                 "larder_scheduler_request_seconds_count{verb=\"preempt\"} 1",
-                "larder_scheduler_request_seconds_bucket{le=\"0.001\",verb=\"preempt\"} 0",
-                "larder_scheduler_request_seconds_bucket{le=\"+Inf\",verb=\"preempt\"} 1",
-                "# EOF",
             ]
         );
     }

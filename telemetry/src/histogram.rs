@@ -1,17 +1,17 @@
-//! A histogram of durations that many threads count into without a lock.
+//! A histogram of durations. Many threads count into it without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::admin::{Sample, Value};
 
-/// The upper ends of the ranges, in microseconds.
+/// The upper ends of the ranges, in microseconds. An end belongs to its range.
 const ENDS: [u64; 11] = [50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 50_000, 250_000, 1_000_000];
 
-/// How long something took, how often.
+/// Counts of durations by range, and their sum.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    /// One more than there are ends: the last has no end.
+    /// One range more than there are ends: the last range has no end.
     ranges: [AtomicU64; ENDS.len() + 1],
     nanoseconds: AtomicU64,
 }
@@ -24,7 +24,7 @@ impl Histogram {
         self.nanoseconds.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// The sample of a metric in seconds.
+    /// The histogram as a sample of the metric `name`, in seconds.
     pub fn sample<const N: usize>(&self, name: &'static str, labels: [(&'static str, &str); N]) -> Sample {
         let ends = ENDS.iter().map(|end| *end as f64 / 1e6).chain([f64::INFINITY]);
         let buckets = ends.zip(&self.ranges).map(|(end, range)| (end, range.load(Ordering::Relaxed))).collect();

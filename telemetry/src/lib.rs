@@ -1,7 +1,7 @@
-//! How a program of Larder runs, logs and reports metrics.
+//! How Larder's programs run, log and report metrics.
 //!
-//! The cast: [`program()`] runs each daemon; [`init_logs`] sets up its log; [`METRICS`] is the one place that names a metric and the
-//! source of `docs/METRICS.md`; [`admin`] serves the metrics.
+//! Its parts: [`program()`] runs each daemon; [`init_logs`] sets up the log; [`METRICS`] is the one place that names a
+//! metric and the source of `docs/METRICS.md`; [`admin`] serves the metrics.
 //!
 //! Invariant: no metric is named elsewhere, and no label or field carries a secret.
 

@@ -1,26 +1,26 @@
 //! The table of metrics: name, kind, unit and meaning. A name never changes its meaning; a new meaning gets a new name.
 
-/// How a metric's value moves.
+/// How a metric's value changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows, from 0 at the start of the process.
+    /// The value only grows, from 0 at the start of the process.
     Counter,
-    /// Goes up and down.
+    /// The value goes up and down.
     Gauge,
-    /// Counts how often a value was in a range.
+    /// The metric counts how many values fell into each range.
     Histogram,
 }
 
-/// One metric.
+/// One metric of a daemon.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// Its name, as in `stats.json`.
+    /// The name without the prefix `larder_`, as in `stats.json`.
     pub name: &'static str,
-    /// How it moves.
+    /// How the value changes.
     pub kind: Kind,
-    /// The unit of its value.
+    /// The unit of the value, as in `docs/METRICS.md`.
     pub unit: &'static str,
-    /// Its meaning.
+    /// The meaning of the value, for `docs/METRICS.md` and the help text of the scrape.
     pub meaning: &'static str,
 }
 
@@ -36,7 +36,7 @@ const fn histogram(name: &'static str, unit: &'static str, meaning: &'static str
     Metric { name, kind: Kind::Histogram, unit, meaning }
 }
 
-/// Every metric of every component, by name.
+/// All metrics of all components, sorted by name.
 pub const METRICS: &[Metric] = &[
     gauge("controller_datasets", "datasets", "Datasets in the cluster"),
     gauge("controller_datasets_ready", "datasets", "Datasets that are Ready"),
@@ -263,19 +263,23 @@ pub const METRICS: &[Metric] = &[
     ),
 ];
 
-/// The text of `docs/METRICS.md`.
+/// Generates the text of `docs/METRICS.md`.
 pub fn metrics_page() -> String {
     use std::fmt::Write;
     let mut page = String::from(
         "# Metrics\n\n\
-         After reading this page you can tell what every metric of Larder counts, and where it is served.\n\n\
-         - Each metric of a mount is a field of `metrics` in `DIR/.larder/stats.json` (`larder stats --json`).\n\
-         - `/metrics` at `--admin-address` serves metrics as OpenMetrics text, with the prefix `larder_`. `larderd` and\n  \
-         `cachenode` serve sums over all datasets.\n\
-         - Metrics that begin with `daemon_`, `csi_`, `controller_`, `scheduler_` and `devices_` exist only at `/metrics`:\n  \
-         of `larderd` and `cachenode`, `larder-csi`, `larder-controller`, `larder-scheduler-ext` and `larder-devices`.\n\
-         - Counters at `/metrics` start at 0 with the process. Those in a mount's `stats.json` start when its dataset is\n  \
-         opened, except those of `store_`, which count the whole cache since the process started.\n\n\
+         After this page you can read every metric of Larder: what it counts, in which unit, and where it is\n\
+         served.\n\n\
+         - Each metric of a mount is a field of `metrics` in `DIR/.larder/stats.json`\n  \
+         (`larder stats --json`).\n\
+         - `/metrics` at `--admin-address` serves metrics in Prometheus' text format, with the prefix\n  \
+         `larder_`. `larderd` and `cachenode` serve sums over all datasets.\n\
+         - The following metrics exist only at `/metrics`: `daemon_` of `larderd` and `cachenode`, `csi_` of\n  \
+         `larder-csi`, `controller_` of `larder-controller`, `scheduler_` of `larder-scheduler-ext`, and\n  \
+         `devices_` of `larder-devices`.\n\
+         - Counters at `/metrics` start at 0 with the process. Counters in a mount's `stats.json` start when\n  \
+         its dataset is opened, except `store_` counters, which count the whole cache since the process\n  \
+         started.\n\n\
          This page is generated from the table in `telemetry/src/metrics.rs`.\n\n\
          | name | kind | unit | meaning |\n|---|---|---|---|\n",
     );

@@ -1,21 +1,21 @@
-//! The one way in which a program of Larder runs: log, runtime, signals, exit code.
+//! The common frame of Larder's programs: log, runtime, signals, exit code.
 
-use std::error::Error;
 use std::future::Future;
 use std::mem::ManuallyDrop;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use larder_dataset::Chain;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::logs::init_logs;
 
-/// Runs a program until SIGTERM, SIGINT or its own end. `run` gets the token that the signals cancel, and should then end
-/// soon. `workers` is the number of threads of the runtime; without it, there is one for each core.
+/// Runs a program until SIGTERM, SIGINT or its own end. The signals cancel the token that `run` receives; `run` should
+/// then end soon, even while it still waits for what it needs to serve. `workers` is the number of threads of the runtime; by default there is one for each core.
 ///
-/// Exit codes: 0 the program ended as asked, 1 it failed, 2 [`LOG_VARIABLE`](crate::LOG_VARIABLE) is invalid.
+/// Exit codes: 0 after a clean end, 1 after a failure, 2 if [`LOG_VARIABLE`](crate::LOG_VARIABLE) is invalid.
 pub fn program<F>(name: &str, workers: Option<usize>, run: impl FnOnce(CancellationToken) -> F) -> ExitCode
 where
     F: Future<Output = anyhow::Result<()>>,
@@ -31,11 +31,11 @@ where
             ExitCode::SUCCESS
         }
         Err(error) => {
-            // A filter for other modules must not hide why the program ended.
+            // A log filter for other modules must not hide the reason for the exit.
             if tracing::enabled!(tracing::Level::ERROR) {
-                error!(error = chain(&*error), "{name} failed");
+                error!(error = Chain(&*error).to_string(), "{name} failed");
             } else {
-                eprintln!("{name} failed: {}", chain(&*error));
+                eprintln!("{name} failed: {}", Chain(&*error));
             }
             ExitCode::FAILURE
         }
@@ -50,8 +50,9 @@ where
     if let Some(workers) = workers {
         builder.worker_threads(workers);
     }
-    // Never shut down: a call that hangs in the kernel or in a device's firmware must not keep the process alive, and a
-    // task that a shutdown drops would answer its FUSE reader with EIO, where the next larderd answers it with data.
+    // The runtime is never shut down. A call that hangs in the kernel or in a device's firmware must not keep the
+    // process alive. A shutdown would also drop tasks that answer FUSE readers; those readers would get EIO, whereas
+    // the next larderd answers them with data.
     let runtime = ManuallyDrop::new(builder.enable_all().build().context("start the runtime")?);
     runtime.block_on(async {
         let stop = CancellationToken::new();
@@ -69,29 +70,9 @@ where
     })
 }
 
-/// An error and its causes. Some errors quote their cause: it is not repeated.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let quoted = error.to_string();
-        if !text.ends_with(&quoted) {
-            text = format!("{text}: {quoted}");
-        }
-        cause = error.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_cause_is_named_once() {
-        let quoting = anyhow::anyhow!("open the cache").context("serve: open the cache").context("start");
-        assert_eq!(chain(&*quoting), "start: serve: open the cache");
-    }
 
     #[test]
     fn a_signal_cancels_the_token_and_an_error_is_returned() {

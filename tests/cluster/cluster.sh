@@ -8,6 +8,7 @@
 #   cluster.sh stop DIR                           stops it and removes its files
 #   cluster.sh load DIR IMAGE.tar                 loads an image into all nodes
 #   cluster.sh restart DIR kubelet|containerd N   restarts a part of node nN
+#   cluster.sh kubectl ARGS...                    runs kubectl outside of any cluster, for `kubectl kustomize`
 #   cluster.sh exec DIR COMMAND...                runs a command inside the cluster; kubectl is on its PATH
 #   cluster.sh exec-node DIR N COMMAND...         runs a command inside node nN; ctr is on its PATH
 #
@@ -223,6 +224,7 @@ processes() { find "$(tracked)/$1" -name cgroup.procs -exec cat {} + 2>/dev/null
 stop() {
     local dir cgroup guard tree pids tries=0
     dir=$(realpath -m "$1")
+    [[ ! -e $dir || -d $dir/pids || -z $(ls -A "$dir" | grep -vx images) ]] || die "$dir has files that are no cluster's"
     cgroup=$(cgroup_of "$dir")
     # Its guard first, which would take a new cluster in this folder for one whose folder is gone.
     guard=$(cat "$dir/guard" 2>/dev/null || echo $$)
@@ -283,6 +285,7 @@ case "${1-}:$#" in
     stop:2) stop "$2" ;;
     load:3) load "$(realpath "$2")" "$(realpath "$3")" ;;
     restart:4) inside "$(realpath "$2")" "$here/init.sh" restart "$(realpath "$2")" "$3" "$4" ;;
+    kubectl:[2-9] | kubectl:[1-9][0-9]*) exec "$BIN/$KUBE" "$@" ;;
     exec:[3-9] | exec:[1-9][0-9]*) inside "$(realpath "$2")" "${@:3}" ;;
     exec-node:[4-9] | exec-node:[1-9][0-9]*) inside_node "$(realpath "$2")" "$3" "${@:4}" ;;
     *) sed -n '/^#  /s/^# *//p' "$0" >&2; exit 2 ;;

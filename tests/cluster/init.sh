@@ -73,7 +73,9 @@ cluster() {
 leave_mounts() {
     local path
     while read -r path; do
-        umount --lazy --internal-only --no-canonicalize "$(printf %b "$path")"
+        # It may have gone in the meantime: whoever removes the folder of a mount removes the mount in all namespaces.
+        umount --lazy --internal-only --no-canonicalize "$(printf %b "$path")" 2>/dev/null ||
+            ! grep -qF " $path " /proc/self/mounts
     done < <(awk '$3 ~ /^fuse($|\.)/ { print $2 }' /proc/self/mounts)
 }
 
@@ -104,12 +106,17 @@ leave_sysctls() {
 control_plane() {
     local key=$dir/service-accounts.key
     openssl ecparam -name prime256v1 -genkey -noout -out "$key"
-    echo 'test-admin,admin,admin,"system:masters"' >"$dir/tokens.csv"
+    # Whoever has the token is root on the nodes, and thus on this machine.
+    local token
+    token=$(openssl rand -hex 16)
+    install -m 600 /dev/null "$dir/tokens.csv"
+    install -m 600 /dev/null "$KUBECONFIG"
+    echo "$token,admin,admin,\"system:masters\"" >"$dir/tokens.csv"
     cat >"$KUBECONFIG" <<YAML
 apiVersion: v1
 kind: Config
 clusters: [{name: test, cluster: {server: "https://$BRIDGE", insecure-skip-tls-verify: true}}]
-users: [{name: admin, user: {token: test-admin}}]
+users: [{name: admin, user: {token: $token}}]
 contexts: [{name: test, context: {cluster: test, user: admin}}]
 current-context: test
 YAML

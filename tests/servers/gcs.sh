@@ -15,18 +15,8 @@ here=$(dirname "$(realpath "$0")")
 readonly here
 # shellcheck source=tests/servers/one_process.sh
 source "$here/one_process.sh"
-# A change of the source or of a version is another program.
-GCS=$BIN/gcs-$(cat "$here"/gcs/{main.go,go.mod,go.sum} | sha256sum | head -c 12)
+GCS=$(go_program gcs)
 readonly GCS
-
-install() {
-    [[ -x $GCS ]] && return
-    command -v go >/dev/null || die "needs Go to build fake-gcs-server: https://go.dev/dl"
-    echo "building fake-gcs-server"
-    mkdir -p "$BIN"
-    # Renamed into place, so that a build that was killed leaves no half of a program.
-    (cd "$here/gcs" && go build -trimpath -ldflags='-s -w' -o "$GCS.$$" .) && mv "$GCS.$$" "$GCS"
-}
 
 start() {
     local dir port=$2
@@ -38,7 +28,7 @@ start() {
 }
 
 case "${1-}:$#" in
-    install:1) install ;;
+    install:1) build_go gcs ;;
     check:1) [[ -x $GCS ]] || die "is not installed: run $0 install" ;;
     start:3) start "$2" "$3" ;;
     stop:2) stop "$2" ;;

@@ -3,6 +3,7 @@
 #
 #   minio.sh install          builds the pinned version, unless it is there (about three minutes)
 #   minio.sh check            fails unless it is there
+#   minio.sh path             prints where the program is
 #   minio.sh start DIR PORT   starts a server with its data in DIR and the bucket larder-test
 #   minio.sh stop DIR         stops it and removes its data
 #
@@ -45,7 +46,8 @@ start() {
 case "${1-}:$#" in
     install:1) install ;;
     check:1) [[ -x $MINIO ]] || die "is not installed: run $0 install" ;;
+    path:1) echo "$MINIO" ;;
     start:3) start "$2" "$3" ;;
     stop:2) stop "$2" ;;
-    *) die "use: $0 install | check | start DIR PORT | stop DIR" ;;
+    *) die "use: $0 install | check | path | start DIR PORT | stop DIR" ;;
 esac

@@ -5,6 +5,22 @@
 
 readonly BIN=${LARDER_TEST_BIN:-${LARDER_CACHE:-$HOME/.cache/larder}/bin}
 
+# The path of the program whose source is in the folder NAME beside the scripts: go_program NAME. A change of the source or of
+# a version is another program. Needs `here`.
+go_program() { echo "$BIN/$1-$(cat "$here/$1"/{main.go,go.mod,go.sum} | sha256sum | head -c 12)"; }
+
+# Builds it, unless it is there: build_go NAME
+build_go() {
+    local program
+    program=$(go_program "$1")
+    [[ -x $program ]] && return
+    command -v go >/dev/null || die "needs Go to build a server of tests: https://go.dev/dl"
+    echo "building $(basename "$program")"
+    mkdir -p "$BIN"
+    # Renamed into place, so that a build that was killed leaves no half of a program.
+    (cd "$here/$1" && go build -trimpath -ldflags='-s -w' -o "$program.$$" .) && mv "$program.$$" "$program"
+}
+
 # Makes the folder of a server and prints its path.
 folder() {
     mkdir -p "$1"

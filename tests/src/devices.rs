@@ -270,7 +270,11 @@ fn overlay(components: &[&str], config: &str) -> tempfile::TempDir {
     let copied = Command::new("cp").arg("-r").arg(&deploy).arg(overlay.path().join("deploy")).status();
     assert!(copied.unwrap().success(), "copy deploy");
     let components: Vec<String> = components.iter().map(|name| format!("deploy/components/{name}")).collect();
-    let last = components.last().expect("there is a component");
+    // Each component's own, of which the last one counts.
+    let last = match components.last().expect("there is a component").as_str() {
+        last @ "deploy/components/devices" => format!("{last}/base"),
+        last => last.to_owned(),
+    };
     std::fs::write(overlay.path().join(last).join("config.yaml"), config).unwrap();
     let volumes = [
         ("sys-class", "sys/class"),

@@ -10,7 +10,7 @@ use larder_daemon_api::socket::GRPC_SOCKET;
 use larder_daemon_api::v1::daemon_client::DaemonClient;
 use larder_dataset::environment::PEER_TOKEN;
 use larder_testkit::built;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tonic::transport::Channel;
 
 use crate::lab::{Lab, SECRET};
@@ -148,6 +148,14 @@ impl Larderd {
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.pid().unwrap().cast_signed()).unwrap();
         kill_process(pid, signal).unwrap();
+    }
+
+    /// Stops it with SIGSTOP. One thread takes the signal and stops the others, so they may run a little longer: the
+    /// call returns once the kernel reports the whole process as stopped.
+    pub(crate) fn pause(&self) {
+        let pid = Pid::from_raw(self.pid().unwrap().cast_signed()).unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
+        waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).unwrap();
     }
 
     /// A field of its `/proc/PID/status`, in KiB.

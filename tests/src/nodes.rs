@@ -165,9 +165,9 @@ impl Node {
         self.restart();
     }
 
-    /// SIGSTOP: it holds all its connections and answers nothing.
+    /// SIGSTOP, and waits until every thread has stopped: it holds all its connections and answers nothing.
     pub fn stop(&self) {
-        self.larderd.signal(Signal::STOP);
+        self.larderd.pause();
     }
 
     /// SIGCONT.

@@ -1,4 +1,4 @@
-//! The settings of the simulation, and what it has recorded.
+//! The settings of the simulation, and the record of its events.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 /// The settings of the simulation.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The namespace whose jobs are ended.
+    /// The namespace whose jobs the simulation completes.
     pub namespace: String,
-    /// The nodes that have a larderd.
+    /// The nodes that get a simulated larderd.
     pub nodes: BTreeSet<String>,
-    /// Room of each node's cache.
+    /// The size of each node's cache.
     pub capacity_bytes: u64,
-    /// Files of each dataset.
+    /// The number of files that each import reports.
     pub files: u64,
-    /// Bytes of each dataset.
+    /// The size that each import reports, and that each node caches.
     pub bytes: u64,
-    /// How long a job warms a node.
+    /// The time from the start of a warming job until its node has all bytes.
     pub warming: Duration,
     /// The minimum interval between two reports of a node.
     pub report_every: Duration,
@@ -27,15 +27,15 @@ pub struct Config {
 /// A node that has all bytes of a dataset.
 #[derive(Clone, Debug)]
 pub struct Filled {
-    /// The node.
+    /// The node's name.
     pub node: String,
-    /// The name of the Dataset.
+    /// The Dataset's name, without its namespace.
     pub dataset: String,
     /// When the last byte arrived; the node reports it later.
     pub at: Instant,
 }
 
-/// What has happened so far.
+/// The events of the simulation so far.
 #[derive(Debug, Default)]
 pub struct Seen {
     filled: Mutex<Vec<Filled>>,
@@ -44,17 +44,17 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// The nodes that were filled.
+    /// Every pair of node and dataset that is complete, in the order of completion.
     pub fn filled(&self) -> Vec<Filled> {
         self.filled.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How many nodes have reported their cache.
+    /// The number of nodes that have reported their cache.
     pub fn reporting(&self) -> u64 {
         self.reporting.load(Ordering::Relaxed)
     }
 
-    /// Writes to the API.
+    /// The number of the simulation's writes to the API.
     pub fn writes(&self) -> u64 {
         self.writes.load(Ordering::Relaxed)
     }
@@ -72,7 +72,7 @@ impl Seen {
     }
 }
 
-/// The snapshot that an import finds, 64 hex digits that follow from the name of the Dataset.
+/// The snapshot that an import reports: 64 hex digits, derived from the Dataset's name.
 pub fn snapshot_of(dataset: &str) -> String {
     let digits: String = dataset.bytes().map(|byte| format!("{byte:02x}")).collect();
     let digits: String = digits.chars().rev().take(64).collect();

@@ -1,4 +1,4 @@
-//! Takes jobs from Kubernetes' Job controller with `spec.managedBy`: a mutating admission policy sets it on each job of a
+//! Takes jobs away from Kubernetes' Job controller: a mutating admission policy sets `spec.managedBy` on each job of a
 //! namespace.
 
 use std::time::Duration;
@@ -13,12 +13,12 @@ use serde_json::json;
 /// The value of `spec.managedBy`.
 const MANAGER: &str = "larder.dev/fake-platform";
 
-/// How often, and with which pause, to check whether the policy is in effect.
+/// The pause between two checks whether the policy is in effect, and the number of checks.
 const PAUSE: Duration = Duration::from_millis(200);
 const LOOKS: u32 = 300;
 
-/// Takes over the jobs of `namespace`, where none may exist yet, and waits until the policy is in effect. Needs
-/// Kubernetes 1.36.
+/// Takes over the jobs of `namespace` and waits until the policy is in effect. The namespace must not contain jobs yet.
+/// Needs Kubernetes 1.36.
 pub async fn hand_over(client: &Client, namespace: &str) -> anyhow::Result<()> {
     let name = policy_of(namespace);
     let policy = json!({
@@ -73,7 +73,7 @@ pub async fn hand_over(client: &Client, namespace: &str) -> anyhow::Result<()> {
     )
 }
 
-/// Returns new jobs to Kubernetes; jobs that were taken over stay so.
+/// Leaves new jobs to Kubernetes' Job controller. Jobs that were taken over before keep their `managedBy`.
 pub async fn give_back(client: &Client, namespace: &str) -> anyhow::Result<()> {
     let (name, delete) = (policy_of(namespace), DeleteParams::default());
     let bindings: Api<MutatingAdmissionPolicyBinding> = Api::all(client.clone());

@@ -1,4 +1,4 @@
-//! Completes jobs as their pods would: an import with a report, a warming job once its node has the bytes.
+//! Completes jobs as their pods would: an import job with a report, a warming job once its node has the bytes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::larderd::{Message, Nodes};
 /// The pause before a failed write is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The scheduler of the fake import pods: nobody serves it, so they never run.
+/// The `schedulerName` of the fake import pods. No scheduler has this name, so the pods never run.
 const NO_SCHEDULER: &str = "larder.dev-fake";
 
 #[derive(Clone)]
@@ -45,7 +45,7 @@ impl Jobs {
         let mut running = JoinSet::new();
         while let Some(job) = jobs.next().await {
             while running.try_join_next().is_some() {}
-            // The watch starts again with a new list, so an error loses nothing.
+            // The watch restarts with a new list, so an error loses no events.
             let Ok(job) = job else { continue };
             let ended = job.status.as_ref().and_then(|status| status.conditions.as_ref()).is_some();
             let uid = job.metadata.uid.clone().unwrap_or_default();
@@ -83,7 +83,7 @@ impl Jobs {
         self.write(|| async { api.patch_status(&name, &PatchParams::default(), &patch).await.map(drop) }).await;
     }
 
-    /// Creates the pod of an import, completed with a report. Returns false if the job is gone.
+    /// Creates the pod of an import job, completed with a report. Returns false if the job was deleted.
     async fn import(&self, job: &Job, name: &str, dataset: &str) -> bool {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.config.namespace);
         let report = json!({
@@ -107,7 +107,7 @@ impl Jobs {
         self.write(|| async { api.patch_status(&pod, &PatchParams::default(), &patch).await.map(drop) }).await
     }
 
-    /// Retries a write until it succeeds. Returns false if its object is gone.
+    /// Retries a write until it succeeds. Returns false if the object was deleted.
     async fn write<F: Future<Output = Result<(), Error>> + Send>(&self, write: impl Fn() -> F) -> bool {
         loop {
             {
@@ -116,7 +116,7 @@ impl Jobs {
                 self.seen.add_write();
                 match write().await {
                     Ok(()) => return true,
-                    // Gone, or its namespace goes.
+                    // The object was deleted, or its namespace is being deleted.
                     Err(Error::Api(status)) if [403, 404].contains(&status.code) => return false,
                     Err(_) => {}
                 }
@@ -126,13 +126,13 @@ impl Jobs {
     }
 }
 
-/// The snapshot that a job warms: the end of its purpose, `NODE SNAPSHOT`.
+/// The snapshot that a job warms: the second word of its purpose, `NODE SNAPSHOT`.
 fn purpose(job: &Job) -> Option<String> {
     let purpose = job.metadata.annotations.as_ref()?.get("larder.dev/purpose")?;
     purpose.split_once(' ').map(|(_, snapshot)| snapshot.to_owned())
 }
 
-/// The snapshot whose manifest an import copies, if it does not list.
+/// The snapshot whose manifest an import copies; `None` for an import that lists its origin.
 fn imported(job: &Job) -> Option<String> {
     let container = job.spec.as_ref()?.template.spec.as_ref()?.containers.first()?;
     let manifest = container.args.as_ref()?.get(1)?.rsplit('/').next()?.strip_suffix(".manifest")?.to_owned();
@@ -170,7 +170,7 @@ fn pod_ended(message: &str) -> Value {
     }})
 }
 
-/// The time in whole seconds, as the API writes times.
+/// The current time in whole seconds, in the API's format.
 fn now() -> String {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let seconds = i64::try_from(since.as_secs()).unwrap_or_default();

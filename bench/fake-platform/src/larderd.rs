@@ -1,5 +1,5 @@
-//! A simulated larderd per node, as the controller sees it: it accepts promises and reports its cached bytes, at a limited
-//! rate.
+//! A simulated larderd per node, as the controller sees it: it accepts promises and reports its cached bytes, at a
+//! limited rate.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use tokio::time::Instant;
 
 use crate::config::{Config, Seen};
 
-/// Messages queued for one larderd; senders wait when it is full.
+/// Capacity of one larderd's mailbox; senders wait while it is full.
 const MAILBOX: usize = 16;
 
 /// A message to a larderd.
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// The promises in its NodeCache.
+    /// The generation and the promises of the node's NodeCache.
     Promises { uid: String, generation: i64, promises: Vec<PromisedDataset> },
-    /// A pod warms a snapshot.
+    /// A pod has started to warm a snapshot.
     Warming { snapshot: String, since: Instant },
 }
 
@@ -41,7 +41,7 @@ pub(crate) async fn listen(client: Client, nodes: Nodes) {
     let mut caches =
         watcher::watcher(Api::<NodeCache>::all(client), config).default_backoff().applied_objects().boxed();
     while let Some(cache) = caches.next().await {
-        // The watch starts again with a new list, so an error loses nothing.
+        // The watch restarts with a new list, so an error loses no events.
         let Ok(cache) = cache else { continue };
         let name = cache.metadata.name.unwrap_or_default();
         if let Some(larderd) = nodes.get(&name) {
@@ -144,7 +144,7 @@ impl Larderd {
         let _permit = self.writers.acquire().await;
         let patch = Patch::Merge(json!({"status": status}));
         self.seen.add_write();
-        // A failed report is repeated after the pause.
+        // A failed report is retried after the interval.
         if self.api.patch_status(&self.node, &PatchParams::default(), &patch).await.is_ok() {
             if self.reported.is_none() {
                 self.seen.add_reporting();
@@ -174,7 +174,7 @@ impl Larderd {
     }
 }
 
-/// How many of `all` bytes are cached `after` some time of a warm-up that takes `warming`.
+/// The bytes that are cached `after` the start of a warm-up that fetches `all` bytes within `warming`.
 fn filled(all: u64, after: Duration, warming: Duration) -> u64 {
     if after >= warming {
         return all;

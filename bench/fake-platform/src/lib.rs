@@ -1,9 +1,9 @@
-//! Simulates the platform around `larder-controller` on a real API server, so that the controller alone can be measured
-//! and disturbed: no origin is listed, no byte is fetched, and no pod has to run.
+//! Simulates the platform around `larder-controller` on a real API server, so that tests and benchmarks can measure and
+//! disturb the controller alone. No origin is listed, no byte is fetched, and no pod has to run.
 //!
-//! The cast: [`handover`] takes the jobs of one namespace from Kubernetes' Job controller; `jobs` completes them as their
-//! pods would, with a report of the import; `larderd` simulates the daemon of each node, which accepts promises and
-//! reports bytes that grow while a job warms. [`program`] starts the controller and reads its metrics.
+//! The cast: [`handover`] takes the jobs of one namespace from Kubernetes' Job controller; `jobs` completes them as
+//! their pods would, with a report of the import; `larderd` simulates the daemon of each node, which accepts promises
+//! and reports bytes that grow while a job warms. [`program`] starts the controller and reads its metrics.
 //!
 //! Invariant: it writes only what the kubelet, Kubernetes' controllers and larderd would write.
 
@@ -25,16 +25,16 @@ pub use config::{Config, Filled, Seen, snapshot_of};
 /// Concurrent writes to the API.
 const WRITERS: usize = 16;
 
-/// The simulation; it stops when it is dropped.
+/// A running simulation. Dropping it stops the simulation.
 #[derive(Debug)]
 pub struct FakePlatform {
     seen: Arc<Seen>,
-    /// Its tasks end with it.
+    /// Dropping the set aborts its tasks.
     _tasks: JoinSet<()>,
 }
 
 impl FakePlatform {
-    /// Starts the simulation. Jobs must have been handed over before. Must be called in a runtime.
+    /// Starts the simulation. Call [`handover::hand_over`] first. Must be called within a Tokio runtime.
     pub fn start(client: &Client, config: Config) -> Self {
         let (config, seen) = (Arc::new(config), Arc::new(Seen::default()));
         let writers = Arc::new(Semaphore::new(WRITERS));
@@ -53,7 +53,7 @@ impl FakePlatform {
         Self { seen, _tasks: tasks }
     }
 
-    /// What has happened so far.
+    /// The events so far.
     pub fn seen(&self) -> &Seen {
         &self.seen
     }

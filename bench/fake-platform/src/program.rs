@@ -1,4 +1,4 @@
-//! `larder-controller` as a process: its command line, and its metrics.
+//! `larder-controller` as a process: its command line and its metrics.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -9,23 +9,23 @@ use anyhow::Context;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// How to start a controller.
+/// The settings of a controller process.
 #[derive(Clone, Debug)]
 pub struct Program<'a> {
-    /// The program.
+    /// The executable.
     pub path: &'a Path,
-    /// The cluster; by default that of the environment.
+    /// The kubeconfig. Default: $KUBECONFIG.
     pub kubeconfig: Option<&'a Path>,
-    /// The namespace of its Lease.
+    /// `--namespace`: the namespace of the controller's Lease.
     pub namespace: &'a str,
-    /// Its name in the Lease.
+    /// `--identity`: the controller's name in the Lease.
     pub identity: &'a str,
-    /// Its --admin-address.
+    /// `--admin-address`, which serves the metrics.
     pub admin: SocketAddr,
 }
 
 impl Program<'_> {
-    /// The command that starts it. Logs go to its standard error.
+    /// The command that starts the controller, which logs to standard error.
     pub fn command(&self) -> Command {
         let mut command = Command::new(self.path);
         command.args(["--image", "larder.dev/larder:fake", "--namespace", self.namespace]);
@@ -38,18 +38,18 @@ impl Program<'_> {
     }
 }
 
-/// An address of this machine that is free now.
+/// A loopback address with a free port. Another process may take the port before it is used.
 pub fn free_address() -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("find a free port")?;
     listener.local_addr().context("find a free port")
 }
 
-/// Metrics, by name with their labels.
+/// A scrape of the controller's metrics; the keys are names with labels, without the prefix.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures(BTreeMap<String, u64>);
 
 impl Figures {
-    /// Scrapes a controller; `None` unless it answers.
+    /// Scrapes a controller; `None` if it does not answer with status 200.
     pub async fn of(admin: SocketAddr) -> Option<Self> {
         let mut stream = TcpStream::connect(admin).await.ok()?;
         let request = format!("GET /metrics HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n");
@@ -68,7 +68,7 @@ impl Figures {
         Self(lines.collect())
     }
 
-    /// The metric `larder_controller_NAME`.
+    /// The metric `larder_controller_NAME`; 0 if the scrape lacks it.
     pub fn get(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or_default()
     }
@@ -84,7 +84,7 @@ impl Figures {
         writes.collect()
     }
 
-    /// All writes together.
+    /// The sum of all writes.
     pub fn all_writes(&self) -> u64 {
         self.writes().values().sum()
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-/// `ROUNDS`: the benchmark's default.
+/// The number of rounds; `ROUNDS` is the benchmark's default.
 #[derive(Debug, Args)]
 pub(crate) struct RoundsArgs<const ROUNDS: u32> {
     /// Number of rounds; each round measures everything once.
@@ -35,7 +35,7 @@ pub(crate) struct OnlyArgs<T: ValueEnum + Clone + Send + Sync + 'static> {
 }
 
 impl<T: ValueEnum + Clone + Send + Sync + 'static> OnlyArgs<T> {
-    /// The parts that were chosen; all of them if none was.
+    /// The chosen parts; all parts if the user chose none.
     pub(crate) fn chosen(&self) -> Vec<T> {
         if self.only.is_empty() { T::value_variants().to_vec() } else { self.only.clone() }
     }

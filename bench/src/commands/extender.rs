@@ -48,7 +48,7 @@ fn config(args: &ExtenderArgs) -> anyhow::Result<ExtenderConfig> {
     })
 }
 
-/// The programs; those of a cluster must be there only if one is needed.
+/// The programs to run. The programs of a cluster must exist only if a chosen scenario needs a cluster.
 fn tools(args: &ExtenderArgs, needs_cluster: bool) -> anyhow::Result<Tools> {
     let find = |flag, name, named: Option<&std::path::Path>| match needs_cluster {
         true => program::find(flag, name, named),

@@ -7,7 +7,7 @@ use super::measure::measure;
 use super::program;
 use crate::args::JobsArgs;
 
-/// Pods of one node at most; a node has room for 110, of which some stay free.
+/// The most pods per node. A node has room for 110; some of the room stays free.
 const PODS_OF_A_NODE: u32 = 90;
 
 pub(crate) fn run(args: &JobsArgs) -> anyhow::Result<()> {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::steps::Steps;
 use crate::args::OutputArgs;
 
-/// Runs a benchmark that reports its progress in `unit`s, and prints and writes its outcome, which it returns.
+/// Runs a benchmark that reports its progress in `unit`s. Prints its outcome, writes it to `--json`, and returns it.
 pub(super) fn measure<T: Serialize>(
     output: &OutputArgs,
     unit: &str,
@@ -18,7 +18,7 @@ pub(super) fn measure<T: Serialize>(
     check_folder("--json", output.json.as_deref())?;
     let steps = Steps::new(unit);
     let outcome = run(&steps);
-    // The bar goes first, so that an error is not written into it.
+    // Removes the progress bar first, so that an error does not end up in its line.
     steps.finish();
     let outcome = outcome?;
     output::text(&table(&outcome))?;

@@ -12,7 +12,7 @@ use larder::output;
 
 pub(crate) fn run(args: &PeersArgs) -> anyhow::Result<()> {
     require_root("peers")?;
-    // The run opens a counter for each kind of request and each processor.
+    // The run opens one counter per kind of request and processor, possibly more than the default limit of open files.
     raise_file_limit();
     let folder = scratch_folder(args.systems.folder.folder.as_deref(), "peers")?;
     check_folder("--plot", args.plot.as_deref())?;

@@ -1,4 +1,4 @@
-//! The objects that the bench makes, and their removal.
+//! The objects that the benchmark creates, and their removal.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -26,13 +26,13 @@ impl Objects {
         Self { client: client.clone(), config: config.clone() }
     }
 
-    /// Fails if a controller or datasets that are not the bench's are in the cluster.
+    /// Fails if the cluster has a controller or Datasets that are not the benchmark's.
     pub(super) async fn refuse_a_cluster_in_use(&self) -> anyhow::Result<()> {
         datasets::refuse_others(&self.client).await?;
         objects::refuse_another_controller(&self.client).await
     }
 
-    /// Makes the Datasets. Returns when each was sent.
+    /// Creates the Datasets. Returns when each request was sent.
     pub(super) async fn make_datasets(&self) -> anyhow::Result<BTreeMap<String, Instant>> {
         let api: Api<Dataset> = Api::namespaced(self.client.clone(), NAMESPACE);
         let sent = Mutex::new(BTreeMap::new());
@@ -56,7 +56,7 @@ impl Objects {
         Ok(taken(sent))
     }
 
-    /// Deletes the first of the Datasets. Returns when each was.
+    /// Deletes the first `count` Datasets. Returns when each was deleted.
     pub(super) async fn delete_datasets(&self, count: u32) -> anyhow::Result<BTreeMap<String, Instant>> {
         let api: Api<Dataset> = Api::namespaced(self.client.clone(), NAMESPACE);
         let sent = Mutex::new(BTreeMap::new());
@@ -72,14 +72,15 @@ impl Objects {
         Ok(taken(sent))
     }
 
-    /// Removes everything that a bench makes, and what a controller makes for it. The controller must have ended.
+    /// Removes the objects of the benchmark and the objects that its controller created for them. The controller must
+    /// have ended.
     pub(super) async fn remove(&self) -> anyhow::Result<()> {
         datasets::delete(&self.client).await?;
         objects::delete_namespace(&self.client).await?;
         datasets::delete_volumes(&self.client).await?;
         objects::delete_nodes(&self.client).await?;
         datasets::delete_caches(&self.client).await?;
-        // Last: the jobs of a namespace that goes must not come to life.
+        // Last, so that Kubernetes' Job controller never starts the jobs of a namespace that is being deleted.
         objects::await_namespace_gone(&self.client).await?;
         handover::give_back(&self.client, NAMESPACE).await
     }

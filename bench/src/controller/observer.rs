@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::kubernetes::objects::{BENCH_LABEL, NAMESPACE};
 
-/// The value of the label of a node that has all.
+/// The label's value on a node that has all bytes.
 const ALL: &str = "100";
 
 /// When each change was seen first.
@@ -24,10 +24,10 @@ pub(super) struct Times {
     pub(super) ready_nodes: BTreeSet<String>,
     pub(super) ready: BTreeMap<String, Instant>,
     pub(super) gone: BTreeMap<String, Instant>,
-    /// By node and dataset.
+    /// The keys are node and dataset.
     pub(super) labelled: HashMap<(String, String), Instant>,
     pub(super) unlabelled: HashMap<(String, String), Instant>,
-    /// Errors of the watches.
+    /// Errors of the benchmark's own watches.
     pub(super) errors: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ impl Times {
 
 pub(super) struct Observer {
     times: Arc<Mutex<Times>>,
-    /// Its watches end with it.
+    /// Dropping the set ends the watches.
     _tasks: JoinSet<()>,
 }
 
@@ -55,7 +55,7 @@ impl Observer {
         Self { times, _tasks: tasks }
     }
 
-    /// The times seen so far. Held briefly: the watches wait.
+    /// The times so far. Hold the guard only briefly, because the watches wait for it.
     pub(super) fn times(&self) -> MutexGuard<'_, Times> {
         lock(&self.times)
     }
@@ -73,7 +73,7 @@ async fn nodes(api: Api<Node>, times: Arc<Mutex<Times>>) {
         let now = Instant::now();
         let node = match node {
             Ok(node) => node,
-            // The watch starts again with a new list, so that only the times are late.
+            // The watch restarts with a new list, so no event is lost, but its time is late.
             Err(error) => {
                 lock(&times).errors.push(format!("watch nodes: {error}"));
                 continue;
@@ -115,7 +115,7 @@ async fn datasets(api: Api<Dataset>, times: Arc<Mutex<Times>>) {
                 times.see(dataset, now);
             }
             Ok(Event::InitDone) => {
-                // Datasets deleted while the watch was down are missing from the new list; no Delete event comes.
+                // Datasets deleted while the watch was down are missing from the new list, without a Delete event.
                 times.gone.extend(known.difference(&listed).map(|name: &String| (name.clone(), now)));
                 known = std::mem::take(&mut listed);
             }

@@ -1,4 +1,4 @@
-//! The settings of a run, everything that it measured, its goals, and the table.
+//! The settings of a run, its measurements, their goals, and the table.
 
 use std::fmt;
 
@@ -11,39 +11,39 @@ use larder_epochs::table::figures_table;
 /// The settings of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ControllerConfig {
-    /// Fake nodes.
+    /// Number of fake nodes.
     pub nodes: u32,
-    /// Datasets.
+    /// Number of Datasets.
     pub datasets: u32,
-    /// Nodes that hold each of them.
+    /// Number of nodes that hold each Dataset (`spec.nodes.count`).
     pub count: u32,
-    /// How often the controller is restarted.
+    /// Number of controller restarts.
     pub restarts: u32,
-    /// How long it is watched at rest.
+    /// How long the idle controller is measured.
     pub rest_seconds: u64,
 }
 
-/// Writes of the controller to one resource by one verb.
+/// The controller's writes with one verb to one resource.
 #[derive(Clone, Debug, Serialize)]
 pub struct WriteRow {
-    /// As the API calls it, `/status` included.
+    /// The resource as in the API's paths, including `/status`.
     pub resource: String,
-    /// create, patch or delete.
+    /// `create`, `patch` or `delete`.
     pub verb: String,
-    /// How many.
+    /// Number of writes.
     pub count: u64,
 }
 
-/// The controller while nothing happens.
+/// The idle controller.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Rest {
-    /// How long it was watched.
+    /// The duration of the measurement.
     pub seconds: f64,
-    /// Writes, without those of the Lease.
+    /// Writes, excluding the Lease.
     pub writes: u64,
-    /// Share of a core.
+    /// Fraction of a core.
     pub cpu: f64,
-    /// Resident bytes.
+    /// Resident memory.
     pub rss_bytes: u64,
 }
 
@@ -52,11 +52,11 @@ pub struct Rest {
 pub struct Restart {
     /// Seconds from the start of the process to its first decision about a Dataset.
     pub first_seconds: f64,
-    /// And until it had decided as often as there are Datasets.
+    /// Seconds from the start of the process until it has made one decision per Dataset.
     pub all_seconds: f64,
-    /// Writes, of which none was needed.
+    /// Writes after the restart. Nothing has changed, so a perfect controller makes none.
     pub writes: u64,
-    /// Peak of the resident memory.
+    /// Peak resident memory.
     pub peak_rss_bytes: u64,
 }
 
@@ -67,44 +67,42 @@ impl fmt::Display for Restart {
     }
 }
 
-/// Everything that was measured.
+/// The measurements of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ControllerOutcome {
-    /// The settings.
     pub config: ControllerConfig,
-    /// The machine's load before, of one, five and fifteen minutes.
+    /// The machine's load averages over 1, 5 and 15 minutes, before the run.
     pub load: [f64; 3],
-    /// And after.
+    /// The same after the run.
     pub load_after: [f64; 3],
-    /// Seconds in which the Datasets were created.
+    /// Seconds that the creation of the Datasets took.
     pub created_seconds: f64,
-    /// From the first creation until all were ready.
+    /// Seconds from the first creation until all Datasets were ready.
     pub ready_seconds: f64,
-    /// From the creation of each until it was.
+    /// Seconds from the creation of each Dataset until it was ready.
     pub ready: Latencies,
-    /// The controller's CPU until it rested.
+    /// The controller's CPU time until it was idle.
     pub cpu_seconds: f64,
-    /// Its decisions until then.
+    /// The controller's decisions until it was idle.
     pub decisions: u64,
-    /// Its writes that failed.
+    /// The controller's failed writes.
     pub write_errors: u64,
-    /// The peak of its resident memory until then.
+    /// The controller's peak resident memory until it was idle.
     pub peak_rss_bytes: u64,
-    /// Its writes until then.
+    /// The controller's writes until it was idle.
     pub writes: Vec<WriteRow>,
     /// Writes by the fake platform.
     pub platform_writes: u64,
-    /// Errors of the benchmark's own watches. Events that came during one were seen late.
+    /// Errors of the benchmark's own watches. Events that arrived during an error were recorded late.
     pub watch_errors: Vec<String>,
-    /// From all bytes on a node to the label that says so.
+    /// Seconds from the last byte on a node to the node's label.
     pub fill_to_label: Latencies,
-    /// From the deletion of a Dataset to the end of its label on each node.
+    /// Seconds from the deletion of a Dataset to the removal of its label from each node.
     pub delete_to_unlabelled: Latencies,
-    /// And to that of the Dataset.
+    /// Seconds from the deletion of a Dataset to its disappearance from the API.
     pub delete_to_gone: Latencies,
-    /// At rest.
+    /// The idle controller.
     pub rest: Rest,
-    /// The restarts.
     pub restarts: Vec<Restart>,
 }
 
@@ -143,16 +141,16 @@ impl ControllerOutcome {
         goals
     }
 
-    /// The figures beside their goals, and the writes.
+    /// The table that the benchmark prints: the figures with their goals, then the writes.
     pub fn table(&self) -> String {
         let ControllerConfig { nodes, datasets, count, rest_seconds, .. } = self.config;
         let mut text = format!(
-            "{datasets} Datasets on {count} of {nodes} fake nodes each; imports, warming pods and larderds stood in \
-             for\n\n"
+            "{datasets} Datasets on {count} of {nodes} fake nodes each; imports, warming pods and larderds are \
+             simulated\n\n"
         );
         text += &goals_table(&self.goals());
 
-        text += "\nWrites to the API until all rested, those of the Lease left out\n";
+        text += "\nWrites to the API until the controller was idle, excluding the Lease\n";
         let holders = f64::from(datasets) * f64::from(count);
         let mut table =
             vec![["resource", "verb", "all", "a dataset", "a node that holds it"].map(str::to_owned).to_vec()];
@@ -169,7 +167,7 @@ impl ControllerOutcome {
 
         let seconds = |restart: fn(&Restart) -> f64| Spread::of(self.restarts.iter().map(restart));
         let all = seconds(|restart| restart.all_seconds).map_or_else(String::new, |all| {
-            format!("; all looked at after {:.2} ({:.2}..{:.2}) s", all.median, all.min, all.max)
+            format!("; all reconciled after {:.2} ({:.2}..{:.2}) s", all.median, all.min, all.max)
         });
         let writes: u64 = self.restarts.iter().map(|restart| restart.writes).sum();
         text += &format!(

@@ -1,4 +1,4 @@
-//! The choice of 8 of 16 GPUs, within this process.
+//! The preferred allocation of 8 of 16 GPUs, computed within this process.
 
 use std::fmt;
 use std::time::Instant;
@@ -14,18 +14,18 @@ use serde::Serialize;
 use super::hardware::{PAIRS, plan};
 use larder_epochs::figures::Latencies;
 
-/// GPUs that are chosen.
+/// Number of GPUs to choose.
 const CHOSEN: usize = 8;
 
 /// How the GPUs are linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Links {
-    /// Each to all others.
+    /// NVSwitch: each GPU is linked to all others.
     Switch,
-    /// Each to four others, one of them twice.
+    /// A mesh: each GPU is linked to four others, to one of them twice.
     Mesh,
-    /// None: only their places on PCIe differ.
+    /// No links: the GPUs differ only in their position on PCIe.
     None,
 }
 
@@ -40,7 +40,7 @@ impl Links {
         }
     }
 
-    /// The links between two GPUs.
+    /// The number of links between two GPUs.
     fn between(self, one: usize, other: usize) -> u32 {
         match self {
             Self::Switch => 18,
@@ -51,14 +51,13 @@ impl Links {
     }
 }
 
-/// Times of choices in one round.
+/// The times of the choices in one round.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ChoiceRow {
-    /// The round.
     pub round: u32,
     /// How the GPUs are linked.
     pub links: Links,
-    /// The times.
+    /// The time of each choice.
     pub times: Latencies,
 }
 

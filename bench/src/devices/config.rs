@@ -5,10 +5,10 @@ use serde::Serialize;
 /// The settings of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DevicesConfig {
-    /// Calls of each kind in each round.
+    /// Number of calls of each kind in each round.
     pub calls: u32,
-    /// How long each process rests.
+    /// How long each process is measured while idle.
     pub idle_seconds: u64,
-    /// How often.
+    /// Number of rounds.
     pub rounds: u32,
 }

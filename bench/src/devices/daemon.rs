@@ -1,4 +1,5 @@
-//! A device plugin as a process: how soon its IDs are known, how long its calls take, and what it uses while nothing happens.
+//! A device plugin as a process: how soon the kubelet has its IDs, how long its calls take, and what it uses while
+//! idle.
 
 use std::fmt;
 use std::future::Future;
@@ -24,23 +25,23 @@ use crate::systems::child::Child;
 use larder_epochs::figures::{Latencies, machine_load};
 use larder_epochs::process::{Usage, family};
 
-/// Our program.
+/// The name of Larder's program.
 pub(super) const LARDER: &str = "larder-devices";
 
-/// IDs of each HCA.
+/// Number of IDs for each HCA.
 const SHARE: usize = 256;
-/// Limits of containers with an HCA, which the NRI plugin and the hook keep.
+/// Limits of containers with an HCA, which the NRI plugin and the hook enforce.
 const LIMITS: &str = "{hcaHandles: 2, hcaObjects: 2000, memlock: 1GiB}";
-/// How long the IDs may take to be there.
+/// The timeout until the kubelet has all IDs.
 const READY: Duration = Duration::from_secs(60);
-/// Between two looks at the process and at a stop.
+/// The interval at which the process and a stop request are checked.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What a process offers.
+/// The resources that a process offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shape {
-    /// One resource of all GPUs, and one of all HCAs.
+    /// One resource for all GPUs, and one for all HCAs.
     GpusAndHcas,
     /// A resource for each HCA, in the `configList` that both programs read; no GPUs.
     ConfigList,
@@ -62,7 +63,7 @@ impl Shape {
         }
     }
 
-    /// The text of the configuration.
+    /// The text of the configuration file.
     pub(super) fn config(self, hardware: &Hardware) -> String {
         match self {
             Self::GpusAndHcas => format!(
@@ -83,42 +84,41 @@ impl Shape {
 /// A kind of call.
 #[derive(Clone, Debug, Serialize)]
 pub struct CallRow {
-    /// The call.
+    /// The name of the call in the table.
     pub call: &'static str,
     /// Its times, over the plugin's socket.
     pub times: Latencies,
 }
 
-/// A process in one round.
+/// The measurements of a process in one round.
 #[derive(Clone, Debug, Serialize)]
 pub struct DaemonRow {
-    /// The round.
     pub round: u32,
-    /// The program.
+    /// The program's name.
     pub system: &'static str,
-    /// What it offers.
+    /// The resources that it offers.
     pub shape: Shape,
-    /// From its start to the last ID at the kubelet, in seconds.
+    /// Seconds from its start until the kubelet has the last ID.
     pub ready_seconds: f64,
-    /// The calls.
+    /// The times of its calls.
     pub calls: Vec<CallRow>,
-    /// What it uses after its rest.
+    /// Its memory and CPU time after the idle period.
     pub usage: Usage,
-    /// Seconds of CPU while it rests.
+    /// Seconds of CPU during the idle period.
     pub idle_cpu_seconds: f64,
-    /// The length of the rest.
+    /// The length of the idle period.
     pub idle_seconds: f64,
-    /// The machine's load of one minute before.
+    /// The machine's one-minute load average before the measurement.
     pub load: f64,
 }
 
 impl DaemonRow {
-    /// The part of a core that it uses while it rests, in percent.
+    /// The CPU that it uses while idle, in percent of a core.
     pub fn idle_percent(&self) -> f64 {
         100.0 * self.idle_cpu_seconds / self.idle_seconds
     }
 
-    /// Its resident MiB after the rest.
+    /// Its resident memory after the idle period, in MiB.
     pub fn rss_mib(&self) -> f64 {
         self.usage.rss_bytes as f64 / f64::from(1 << 20)
     }
@@ -132,7 +132,7 @@ impl fmt::Display for DaemonRow {
     }
 }
 
-/// Starts our program. There is no API server.
+/// Starts larder-devices. There is no API server.
 pub(super) fn start(program: &Path, hardware: &Hardware, kubelet: &Kubelet, shape: Shape) -> anyhow::Result<Child> {
     let nvml = match shape {
         Shape::GpusAndHcas => hardware.nvml(),
@@ -207,7 +207,7 @@ pub(super) fn measure(
         let call = |nth| allocate(of(nth).clone(), one(of(nth), nth));
         calls.push(timed("allocate an HCA", runtime, config.calls, call)?);
     }
-    // Connected to the end: a plugin without a runtime looks for one all the time.
+    // The connection stays open to the end, because a plugin without a runtime polls for one.
     let _nri = match nri {
         Some(nri) => {
             let mut nri = runtime.block_on(nri).context("accept the NRI plugin")??;
@@ -235,7 +235,7 @@ pub(super) fn measure(
     Ok(DaemonRow { round, system, shape, ready_seconds, calls, usage, idle_cpu_seconds, idle_seconds, load })
 }
 
-/// Times calls, one after the other.
+/// Times calls, one after another.
 fn timed<F: Future<Output = anyhow::Result<()>>>(
     call: &'static str,
     runtime: &Runtime,
@@ -252,7 +252,7 @@ fn timed<F: Future<Output = anyhow::Result<()>>>(
     Ok(CallRow { call, times: Latencies::of(times.into_iter()) })
 }
 
-/// Times the runtime's questions.
+/// Times the runtime's requests.
 fn timed_nri(
     call: &'static str,
     runtime: &Runtime,

@@ -1,4 +1,4 @@
-//! The fake machine: 16 GPUs and 16 HCAs, two of each on a switch, eight switches over two NUMA nodes.
+//! The fake machine: 16 GPUs and 16 HCAs, two of each behind a PCIe switch, with eight switches on two NUMA nodes.
 
 use std::path::{Path, PathBuf};
 
@@ -7,13 +7,13 @@ use larder_fake_machine::{FakeMachine, GpuPlan, HcaPlan, MachinePlan, PcieSlot};
 use larder_fake_nvml::{FILE_NAME, Link};
 use tempfile::TempDir;
 
-/// GPUs, and as many HCAs.
+/// Number of GPUs, and of HCAs.
 pub(super) const PAIRS: u8 = 16;
 
-/// What stands for the hook's program.
+/// A file in place of the hook's program. Nothing runs it.
 pub(super) const HOOK: &str = "hook-program";
 
-/// What the machine has.
+/// The devices of the machine.
 pub(super) fn plan() -> MachinePlan {
     let slot = |nth: u8, device: u8| {
         let root = 0x20 * (nth / 2);
@@ -26,7 +26,7 @@ pub(super) fn plan() -> MachinePlan {
     }
 }
 
-/// The machine in a folder of its own, which ends with the value.
+/// The machine in a temporary folder, which is removed when the value is dropped.
 pub(super) struct Hardware {
     folder: TempDir,
     pub(super) machine: FakeMachine,
@@ -41,7 +41,7 @@ impl Hardware {
         for folder in ["nvml", "cgroup/rdma", "kubelet/device-plugins"] {
             std::fs::create_dir_all(hardware.path(folder)).with_context(|| format!("make the folder {folder}"))?;
         }
-        // What limits of RDMA objects need: else no HCA is in service.
+        // RDMA limits need this file; without it, no HCA would be in service.
         hardware.write("cgroup/rdma/cgroup.procs", "")?;
         hardware.write(HOOK, "not run")?;
         std::fs::copy(library, hardware.nvml()).with_context(|| format!("copy {}", library.display()))?;
@@ -57,12 +57,12 @@ impl Hardware {
         self.folder.path().join(name)
     }
 
-    /// Its NVML.
+    /// The path of the machine's copy of the fake NVML.
     pub(super) fn nvml(&self) -> PathBuf {
         self.path("nvml/libnvidia-ml.so.1")
     }
 
-    /// Writes a file of it.
+    /// Writes a file of the machine.
     pub(super) fn write(&self, name: &str, text: &str) -> anyhow::Result<PathBuf> {
         let path = self.path(name);
         std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;

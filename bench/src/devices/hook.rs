@@ -1,4 +1,4 @@
-//! The hook that limits RDMA objects: a process of its own at each start of a container that has an HCA.
+//! The hook that limits RDMA objects. The container runtime runs it once for each container with an HCA.
 
 use std::fmt;
 use std::io::Write;
@@ -12,12 +12,11 @@ use serde_json::json;
 
 use larder_epochs::figures::Latencies;
 
-/// Times of the hook in one round.
+/// The times of the hook in one round.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct HookRow {
-    /// The round.
     pub round: u32,
-    /// From its start to its end.
+    /// From the start of the process to its end.
     pub times: Latencies,
 }
 
@@ -27,7 +26,7 @@ impl fmt::Display for HookRow {
     }
 }
 
-/// Runs the hook for a container in a fake hierarchy of cgroups.
+/// Runs the hook for a container in a fake cgroup hierarchy.
 pub(super) fn measure(round: u32, program: &Path, calls: u32) -> anyhow::Result<HookRow> {
     let folder = tempfile::tempdir().context("make a temporary folder")?;
     let (cgroups, processes) = (folder.path().join("cgroup"), folder.path().join("proc"));
@@ -40,7 +39,7 @@ pub(super) fn measure(round: u32, program: &Path, calls: u32) -> anyhow::Result<
     let state = state.to_string();
     let mut times = Vec::new();
     for _ in 0..calls {
-        // The kernel's file takes one line at a time.
+        // Emptied before each run: the kernel's file takes one line per write, but this plain file would grow.
         std::fs::write(group.join("rdma.max"), "").context("make a cgroup's limits up")?;
         let mut command = Command::new(program);
         command.args(["--max", "mlx5_0 hca_handle=2 hca_object=2000"]);

@@ -1,4 +1,4 @@
-//! A kubelet's side of device plugins: it lets them register, and follows their lists.
+//! A fake kubelet: device plugins register with it, and it follows their device lists.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,37 +16,38 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Endpoint, Server, Uri};
 use tonic::{Request, Response, Status, async_trait};
 
-/// A resource.
+/// A registered resource.
 #[derive(Clone, Debug)]
 pub(super) struct Resource {
-    /// Its plugin.
+    /// The client of its plugin.
     pub(super) plugin: DevicePluginClient<Channel>,
     /// The IDs of its healthy devices.
     pub(super) ids: Vec<String>,
 }
 
-/// Listening, until it is dropped.
+/// A listening kubelet. Dropping it closes its socket.
 pub(super) struct Kubelet {
-    /// Its folder.
+    /// The folder that plugins get as --kubelet-dir.
     pub(super) folder: PathBuf,
     resources: watch::Sender<BTreeMap<String, Resource>>,
     serving: JoinHandle<()>,
 }
 
 impl Kubelet {
-    /// In a folder such as `/var/lib/kubelet`, which has one for device plugins. Must be called within a runtime.
+    /// Starts the kubelet in a folder like `/var/lib/kubelet`, which must contain `device-plugins`. Must be called
+    /// within a runtime.
     pub(super) fn start(folder: &Path) -> anyhow::Result<Self> {
         let resources = watch::Sender::default();
         let sockets = folder.join("device-plugins");
         let listener = UnixListener::bind(sockets.join("kubelet.sock")).context("make the kubelet's socket")?;
         let service = RegistrationServer::new(Service { sockets, resources: resources.clone() });
         let serving = Server::builder().add_service(service).serve_with_incoming(UnixListenerStream::new(listener));
-        // Whoever waits for resources is told that they do not come.
+        // An error of the server is ignored here: the wait for resources then times out.
         let serving = tokio::spawn(async move { drop(serving.await) });
         Ok(Self { folder: folder.to_owned(), resources, serving })
     }
 
-    /// All resources, once they have so many IDs; `None` if that takes longer.
+    /// All resources, as soon as they have `ids` IDs together; `None` if that takes longer than `within`.
     pub(super) async fn resources(&self, ids: usize, within: Duration) -> Option<BTreeMap<String, Resource>> {
         let mut resources = self.resources.subscribe();
         let all = |resources: &BTreeMap<String, Resource>| resources.values().map(|one| one.ids.len()).sum::<usize>();

@@ -1,5 +1,5 @@
-//! k8s-rdma-shared-dev-plugin on the fake machine. It reads fixed paths, so it gets a mount namespace in which they are the
-//! machine's, and a network namespace with interfaces of the HCAs' names.
+//! k8s-rdma-shared-dev-plugin on the fake machine. It reads fixed paths, so it runs in a mount namespace where these
+//! paths belong to the fake machine, and in a network namespace with interfaces named after the HCAs.
 #![expect(unsafe_code, reason = "the child's own system call filter")]
 
 use std::io;
@@ -16,9 +16,9 @@ use super::hardware::Hardware;
 use super::kubelet::Kubelet;
 use crate::systems::child::Child;
 
-/// Its name.
+/// The plugin's name in the table.
 pub(super) const NAME: &str = "k8s-rdma-shared-dev-plugin";
-/// Its program.
+/// The plugin's executable.
 pub(super) const PROGRAM: &str = "k8s-rdma-shared-dp";
 
 const SCRIPT: &str = r#"set -e
@@ -31,7 +31,7 @@ mount --bind "$KUBELET" /var/lib/kubelet
 exec "$PROGRAM" -config-file "$CONFIG"
 "#;
 
-/// Starts it.
+/// Starts the plugin.
 pub(super) fn start(program: &Path, hardware: &Hardware, kubelet: &Kubelet) -> anyhow::Result<Child> {
     let config = hardware.write("config.json", &Shape::ConfigList.config(hardware))?;
     let netdevs: Vec<&str> =
@@ -48,13 +48,13 @@ pub(super) fn start(program: &Path, hardware: &Hardware, kubelet: &Kubelet) -> a
     Child::spawn(NAME, &mut command, &hardware.path("log"))
 }
 
-/// On a kernel without rdma netlink the plugin ends, but for old kernels, which answer EINVAL: for it and its children this one is
-/// old.
+/// The plugin exits on a kernel without rdma netlink, except on an old kernel, which answers EINVAL. A seccomp filter
+/// gives EINVAL to the plugin and its children, so that it takes this kernel for an old one.
 fn without_rdma_netlink() -> io::Result<()> {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const EQUALS: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    /// Where the call's number and the low halves of its first and its third argument are.
+    /// The offsets in `seccomp_data` of the call's number and of the low halves of its first and third arguments.
     const NUMBER: u32 = 0;
     const DOMAIN: u32 = 16;
     const PROTOCOL: u32 = 32;

@@ -1,4 +1,4 @@
-//! A container runtime's side of NRI, as far as one plugin and calls one after the other need it.
+//! A container runtime's side of NRI, limited to one plugin and one call at a time.
 //!
 //! ```text
 //! frame   = connection:u32  length:u32  payload[length]                     big-endian
@@ -48,13 +48,14 @@ struct Response {
 /// A runtime with a plugin.
 pub(super) struct Nri {
     socket: UnixStream,
-    /// What came of a message of each connection.
+    /// The bytes received so far of a message on each connection.
     received: [Vec<u8>; 2],
     stream: u32,
 }
 
 impl Nri {
-    /// Waits for a plugin, and tells it that there are no containers. From then on it is asked.
+    /// Waits for a plugin, configures it, and synchronizes an empty list of containers. After that,
+    /// [`create`](Self::create) may be called.
     pub(super) async fn accept(listener: UnixListener) -> anyhow::Result<Self> {
         let (socket, _) = listener.accept().await.context("wait for an NRI plugin")?;
         let mut nri = Self { socket, received: Default::default(), stream: 1 };
@@ -66,7 +67,8 @@ impl Nri {
         Ok(nri)
     }
 
-    /// Asks about a container that is to be created, with an HCA by its CDI name or without. True if the plugin changes it.
+    /// Sends CreateContainer for a container with the HCA of this CDI name, or without an HCA. Returns whether the
+    /// plugin adjusts the container.
     pub(super) async fn create(&mut self, nth: u32, hca: Option<&str>) -> anyhow::Result<bool> {
         let pod = PodSandbox { id: "pod".into(), uid: "uid".into(), name: "pod".into(), ..PodSandbox::default() };
         let container = Container {
@@ -87,7 +89,7 @@ impl Nri {
             method: method.to_owned(),
             payload: request.encode_to_vec(),
         };
-        // A client's streams have odd numbers.
+        // In ttrpc, a client's streams have odd numbers.
         self.stream += 2;
         self.send(PLUGIN, self.stream, REQUEST, &request.encode_to_vec()).await?;
         let (stream, answer) = self.receive(PLUGIN, RESPONSE).await.with_context(|| format!("wait for {method}"))?;
@@ -109,7 +111,7 @@ impl Nri {
         self.socket.write_all(&frame).await.context("write to the plugin")
     }
 
-    /// The stream and the payload of the next message of a connection.
+    /// Returns the stream and the payload of the next message on a connection.
     async fn receive(&mut self, connection: u32, kind: u8) -> anyhow::Result<(u32, Vec<u8>)> {
         loop {
             let received = &mut self.received[connection as usize - 1];

@@ -1,4 +1,4 @@
-//! Everything that a run measured, and the table.
+//! The measurements of a run, and the table.
 
 use serde::Serialize;
 
@@ -11,34 +11,33 @@ use crate::side_by_side::LeftOut;
 use larder_epochs::figures::{Goal, Latencies, Spread, goals_table};
 use larder_epochs::table::figures_table;
 
-/// The longest that a choice, an allocation and an answer to the runtime may take (p99), in milliseconds; MiB of memory; percent of a core.
+/// The goals: a choice, an allocation and a response to the runtime (p99, milliseconds), memory, and CPU while idle.
 const CHOICE_MS: f64 = 1.0;
 const ALLOCATE_MS: f64 = 2.0;
 const NRI_MS: f64 = 2.0;
 const RSS_MIB: f64 = 20.0;
 const IDLE_PERCENT: f64 = 0.1;
 
-/// Everything that was measured.
+/// The measurements of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DevicesOutcome {
-    /// The settings.
     pub config: DevicesConfig,
-    /// The machine's load before, of one, five and fifteen minutes.
+    /// The machine's load averages over 1, 5 and 15 minutes, before the run.
     pub load: [f64; 3],
-    /// And after.
+    /// The same after the run.
     pub load_after: [f64; 3],
-    /// Choices within this process.
+    /// The rows of the choices, within this process.
     pub choices: Vec<ChoiceRow>,
-    /// The hook.
+    /// The rows of the hook.
     pub hooks: Vec<HookRow>,
-    /// Processes.
+    /// The rows of the processes.
     pub daemons: Vec<DaemonRow>,
-    /// The peer, if it did not run.
+    /// The peer with the reason why it did not run; empty if it ran.
     pub left_out: Vec<LeftOut>,
 }
 
 impl DevicesOutcome {
-    /// The figures beside their goals, and more about them.
+    /// The tables that the benchmark prints: the figures with their goals, the calls, and the processes.
     pub fn table(&self) -> String {
         let DevicesConfig { calls, idle_seconds, rounds } = self.config;
         let mut text = format!("larder-devices on a fake machine, {rounds} rounds\n\n");

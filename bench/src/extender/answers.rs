@@ -1,7 +1,7 @@
-//! How long the extender takes to answer in a large cluster: filter, then prioritize, over one connection that stays.
+//! The extender's response time in a large cluster: filter, then prioritize, over one persistent connection.
 //!
-//! The loop is open: requests are due at even times, and a time counts from when its first request was due, so that one that
-//! had to wait for the one before it is not told too short.
+//! The loop is open: requests are due at even intervals, and a response time starts when its request was due. A request
+//! that waits for the previous request therefore includes that wait.
 
 use std::fmt;
 use std::path::Path;
@@ -19,31 +19,31 @@ use larder_epochs::figures::{Goal, Latencies, Spread, machine_load};
 use larder_epochs::process::Usage;
 use larder_epochs::table::figures_table;
 
-/// Names that kube-scheduler sends of a thousand nodes or more, about.
+/// About as many names as kube-scheduler sends in a cluster of a thousand nodes or more.
 const SOME: usize = 500;
-/// Datasets that pods take turns to read.
+/// Number of datasets, which the pods read in turn.
 const DATASETS: usize = 32;
-/// Before a time that is due, so much is not slept: a sleep may last longer than it was told to.
+/// The loop spins instead of sleeping for this long before a due time, because a sleep may last longer than requested.
 const AWAKE: Duration = Duration::from_micros(200);
 
-/// The longest that answers may take (p99), in microseconds, and news (the mean); bytes of memory.
+/// The goals: response times in microseconds (p99), the time to apply an event in microseconds (mean), and memory.
 const SOME_US: f64 = 1_000.0;
 const ALL_US: f64 = 4_000.0;
 const NONE_US: f64 = 100.0;
 const NEWS_US: f64 = 50.0;
 const RSS_MIB: f64 = 150.0;
 
-/// The nodes and the pod that a row asks about.
+/// The nodes and the pod of a row's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Asked {
-    /// No names: what the way alone costs.
+    /// No names: the cost of the connection alone.
     Empty,
-    /// A pod that reads nothing, about 500 names.
+    /// A pod without a dataset, with about 500 names.
     NoDataset,
-    /// A pod that reads a dataset, about 500 names.
+    /// A pod with a dataset, with about 500 names.
     Some,
-    /// The same about all names.
+    /// A pod with a dataset, with the names of all nodes.
     All,
 }
 
@@ -58,7 +58,7 @@ impl Asked {
         }
     }
 
-    /// A request, about the `nth` dataset if it is about one.
+    /// The body of a request; `nth` picks the dataset.
     fn request(self, known: Known, nth: usize) -> Bytes {
         let reads = [Self::Some, Self::All].contains(&self);
         known.size().request(self.names(known), reads.then(|| nth % known.datasets.max(1)))
@@ -74,68 +74,65 @@ impl Asked {
     }
 }
 
-/// How much is asked.
+/// The load of the benchmark.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Load {
-    /// The cluster.
+    /// The simulated cluster.
     pub known: Known,
-    /// Requests a second; two for each pod.
+    /// Requests per second, two for each pod.
     pub rate: u32,
-    /// Pods that are asked about, of each kind in each round.
+    /// Number of pods of each kind in each round.
     pub asks: u32,
 }
 
-/// Times of one kind in one round.
+/// The response times of one kind in one round.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct AnswersRow {
-    /// The round.
     pub round: u32,
-    /// The nodes and the pod that it asks about.
+    /// The nodes and the pod of the requests.
     pub asked: Asked,
-    /// The machine's load of one minute before.
+    /// The machine's one-minute load average before the round.
     pub load: f64,
-    /// Both answers, over loopback.
+    /// Both responses, over loopback.
     pub times: Latencies,
-    /// Requests that were answered, a second: fewer than were due if it does not keep up.
+    /// Responses per second: fewer than the rate if the extender does not keep up.
     pub answered: f64,
 }
 
-/// The same within one process, without a network and one after the other.
+/// The same requests within one process, without a network, one after another.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct InProcessRow {
-    /// The round.
     pub round: u32,
-    /// The nodes and the pod that it asks about.
+    /// The nodes and the pod of the requests.
     pub asked: Asked,
-    /// Both answers, in seconds: the median.
+    /// The median of both responses together, in seconds.
     pub p50: f64,
     /// The 99th percentile.
     pub p99: f64,
-    /// The longest.
+    /// The maximum.
     pub max: f64,
 }
 
-/// The cost of the process that answered a round.
+/// The cost of the serving process in one round.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ServerRow {
-    /// The round.
     pub round: u32,
-    /// Its resident bytes in the end, and the most.
+    /// Its resident memory at the end, and its peak.
     pub usage: Usage,
-    /// The mean time of news, in seconds.
+    /// The mean time to apply an event, in seconds.
     pub news_mean: f64,
-    /// How long each took.
+    /// The time to apply each event.
     pub news: Latencies,
 }
 
-/// All that was measured.
+/// The measurements of all rounds.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Answers {
-    /// By round and kind.
+    /// One row per round and kind.
     pub rows: Vec<AnswersRow>,
-    /// By round and kind.
+    /// One row per round and kind.
     pub in_process: Vec<InProcessRow>,
-    /// By round.
+    /// One row per round.
     pub servers: Vec<ServerRow>,
 }
 
@@ -148,7 +145,7 @@ impl fmt::Display for AnswersRow {
 }
 
 impl Answers {
-    /// Measures a round, with a process of its own: `larder` serves as `bench extender --serve`.
+    /// Measures a round with a new serving process, `larder-bench extender --serve`.
     pub(super) fn round(
         &mut self,
         round: u32,
@@ -179,7 +176,7 @@ impl Answers {
     }
 }
 
-/// Asks as often within this process, without the network.
+/// Makes the same number of requests within this process, without the network.
 fn within(load: Load) -> anyhow::Result<[(Asked, Vec<Duration>); 3]> {
     let knowing = Knowing::of(load.known);
     let mut all = [Asked::NoDataset, Asked::Some, Asked::All].map(|asked| (asked, Vec::new()));
@@ -197,7 +194,7 @@ fn within(load: Load) -> anyhow::Result<[(Asked, Vec<Duration>); 3]> {
     Ok(all)
 }
 
-/// Asks about so many pods, each when it is due. Returns the time of each, and that of all together.
+/// Sends the requests of `asks` pods, each when it is due. Returns the time of each pod and the total time.
 fn ask_all(
     connection: &mut Connection,
     asked: Asked,
@@ -245,7 +242,7 @@ fn wait_until(due: Instant) {
     }
 }
 
-/// Microseconds of a value in seconds, over all rounds.
+/// The spread over all rounds of values in seconds, in microseconds.
 fn spread(values: impl Iterator<Item = f64>) -> Option<Spread> {
     Spread::of(values.map(|seconds| seconds * 1e6))
 }
@@ -294,7 +291,7 @@ pub(super) fn goals(answers: &Answers, Load { known, rate, .. }: Load) -> Vec<Go
     goals
 }
 
-/// All rounds.
+/// The rows of all rounds.
 pub(super) fn table(answers: &Answers, Load { known, rate, asks }: Load) -> String {
     let Known { nodes, datasets, pods } = known;
     let mut text = format!(
@@ -378,7 +375,7 @@ mod tests {
         let mut connection = Connection::open(serving.address).unwrap();
         for asked in Asked::ALL {
             let (times, all) = ask_all(&mut connection, asked, load, &Stop::default()).unwrap();
-            // The last one is due after 19 ms.
+            // The last request is due after 19 ms.
             assert!(times.len() == 20 && all >= Duration::from_millis(19), "{asked:?}: {all:?}");
         }
         let stop = Stop::default();

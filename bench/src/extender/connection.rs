@@ -1,4 +1,4 @@
-//! One connection to the extender that stays, as kube-scheduler keeps it.
+//! One persistent connection to the extender, as kube-scheduler has.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 
-/// The longest that an answer may take.
+/// The timeout of a response.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// A connection, with the last answer.
+/// A connection and the buffer of its last response.
 pub(super) struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -23,7 +23,7 @@ impl Connection {
         Ok(Self { stream, buffer: Vec::new() })
     }
 
-    /// Sends a whole request and returns the body of the answer. Fails unless it has the status 200.
+    /// Sends a complete request and returns the body of the response. Fails unless the status is 200.
     pub(super) fn ask(&mut self, request: &[u8]) -> anyhow::Result<&[u8]> {
         self.stream.write_all(request).context("ask the extender")?;
         self.buffer.clear();
@@ -56,7 +56,7 @@ impl Connection {
     }
 }
 
-/// A whole request to a verb.
+/// A complete request to a verb.
 pub(super) fn post(verb: &str, body: &[u8]) -> Vec<u8> {
     let head = format!(
         "POST /{verb} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
@@ -71,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers one connection with these texts, each after a request.
+    /// Accepts one connection and answers each request with the next text.
     fn answering(texts: &'static [&'static str]) -> Connection {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -79,7 +79,7 @@ mod tests {
             let (mut stream, _) = listener.accept().unwrap();
             for text in texts {
                 assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
-                // In two parts, as a network may bring it.
+                // In two parts, as a network may deliver it.
                 let (first, rest) = text.split_at(text.len() / 2);
                 stream.write_all(first.as_bytes()).unwrap();
                 stream.write_all(rest.as_bytes()).unwrap();

@@ -17,7 +17,7 @@ use crate::kubernetes::objects::{AT_ONCE, NAMESPACE};
 const BYTES: u64 = 100 << 30;
 /// CPUs of a pod, of the 96 of a node.
 pub(super) const CPUS: u32 = 2;
-/// So many pods have room on a node.
+/// Number of pods that fit on a node.
 pub(super) const ROOM: u32 = 96 / CPUS;
 
 /// A dataset of the benchmark.
@@ -28,7 +28,7 @@ pub(super) struct Data {
 }
 
 impl Data {
-    /// Each has a number of its own.
+    /// `number` must be unique among the datasets.
     pub(super) fn new(name: String, number: u8) -> Self {
         Self { name, number }
     }
@@ -41,7 +41,7 @@ impl Data {
         DatasetKey::new(NAMESPACE, &self.name).node_label().context("compute the label of a dataset")
     }
 
-    /// Makes it, imported long ago: a controller has nothing left to do about it.
+    /// Creates the Dataset as if it had been imported, so that a controller has nothing left to do for it.
     pub(super) async fn make(&self, client: &Client) -> anyhow::Result<()> {
         let api: Api<Dataset> = Api::namespaced(client.clone(), NAMESPACE);
         let object = json!({
@@ -57,7 +57,7 @@ impl Data {
         api.patch_status(&self.name, &PatchParams::default(), &patch).await.map(drop).with_context(made)
     }
 
-    /// Has a node hold this percentage of it.
+    /// Reports that a node holds this percentage of the dataset.
     pub(super) async fn hold(&self, client: &Client, node: &str, percent: u64) -> anyhow::Result<()> {
         let caches: Api<NodeCache> = Api::all(client.clone());
         let held = || format!("report the cache of {node}");
@@ -77,20 +77,20 @@ impl Data {
         nodes.patch_metadata(node, &PatchParams::default(), &Patch::Merge(label)).await.map(drop).with_context(held)
     }
 
-    /// Has each of these nodes hold all of it.
+    /// Reports that each of these nodes holds the whole dataset.
     pub(super) async fn hold_on(&self, client: &Client, nodes: &[String]) -> anyhow::Result<()> {
         let held = futures::stream::iter(nodes).map(anyhow::Ok);
         held.try_for_each_concurrent(AT_ONCE, |node| self.hold(client, node, 100)).await
     }
 
-    /// A pod that reads it, for the scheduler of the benchmark.
+    /// A pod that reads the dataset, for the benchmark's scheduler.
     pub(super) fn pod(&self, name: String) -> Value {
         let mut pod = Self::foreign_pod(name);
         pod["metadata"]["annotations"][DATASETS_ANNOTATION] = self.name.clone().into();
         pod
     }
 
-    /// A pod that reads nothing, for the same scheduler.
+    /// A pod without a dataset, for the benchmark's scheduler.
     pub(super) fn foreign_pod(name: String) -> Value {
         let work = Work { cpus: CPUS, ..Work::new(name, 1, NAMESPACE) };
         let mut pod = work.bare_pods(None).pop().unwrap_or_default();
@@ -98,14 +98,14 @@ impl Data {
         pod
     }
 
-    /// A pod that reads it and runs only where it is.
+    /// A pod that reads the dataset and may run only on nodes that have it.
     pub(super) fn waiting_pod(&self, name: String) -> Value {
         let mut pod = self.pod(name);
         pod["metadata"]["annotations"][DATA_ANNOTATION] = "required".into();
         pod
     }
 
-    /// The same, with the terms of `deploy/components/datasets/affinity.yaml`.
+    /// A pod that reads the dataset, with the node affinity of `deploy/components/datasets/base/affinity.yaml`.
     pub(super) fn steered_pod(&self, name: String) -> anyhow::Result<Value> {
         let label = self.label()?;
         let term = |(weight, more_than): (u32, &str)| {
@@ -118,7 +118,7 @@ impl Data {
         Ok(pod)
     }
 
-    /// A TrainingJob of so many pods that read it.
+    /// A TrainingJob of `pods` pods that read the dataset.
     pub(super) fn training_job(&self, name: String, pods: u32) -> Value {
         let work = Work { cpus: CPUS, ..Work::new(name, pods, NAMESPACE) };
         let mut job = work.training_job();
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn the_node_affinity_matches_the_shipped_policy() {
-        let policy = include_str!("../../../deploy/components/datasets/affinity.yaml");
+        let policy = include_str!("../../../deploy/components/datasets/base/affinity.yaml");
         let steered = Data::new("pets".to_owned(), 7).steered_pod("p".to_owned()).unwrap();
         let terms = &steered["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
         for term in terms.as_array().unwrap() {

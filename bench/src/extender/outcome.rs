@@ -1,4 +1,4 @@
-//! The settings of a run, everything that it measured, and the table.
+//! The settings of a run, its measurements, and the table.
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use super::throughput::{self, BindsRow};
 use super::wake::{self, WakeRow};
 use larder_epochs::figures::goals_table;
 
-/// What is measured, in this order.
+/// The scenarios, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Scenario {
@@ -25,43 +25,42 @@ pub enum Scenario {
 /// The settings of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ExtenderConfig {
-    /// A part of the measurement.
+    /// The scenarios to run.
     pub scenarios: Vec<Scenario>,
-    /// How often.
+    /// Number of rounds.
     pub rounds: u32,
     /// The requests of `answers`.
     pub load: Load,
-    /// Fake nodes, but for the shares.
+    /// Number of fake nodes of `throughput` and `wake`.
     pub nodes: u32,
-    /// Pods of a turn of kube-scheduler.
+    /// Number of pods in each turn of `throughput`.
     pub pods: u32,
-    /// Pods that are woken.
+    /// Number of pods of `wake`.
     pub wakes: u8,
-    /// The scenario about shares.
+    /// The sizes of `shares`.
     pub crowd: Crowd,
 }
 
-/// Everything that was measured.
+/// The measurements of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ExtenderOutcome {
-    /// The settings.
     pub config: ExtenderConfig,
-    /// The machine's load before, of one, five and fifteen minutes.
+    /// The machine's load averages over 1, 5 and 15 minutes, before the run.
     pub load: [f64; 3],
-    /// And after.
+    /// The same after the run.
     pub load_after: [f64; 3],
-    /// The time of answers.
+    /// The rows of `answers`.
     pub answers: Answers,
-    /// Pods a second.
+    /// The rows of `throughput`.
     pub throughput: Vec<BindsRow>,
-    /// Pods that waited.
+    /// The rows of `wake`.
     pub wake: Vec<WakeRow>,
-    /// The part of pods on holders.
+    /// The rows of `shares`.
     pub shares: Vec<SharesRow>,
 }
 
 impl ExtenderOutcome {
-    /// The figures beside their goals, and more about them.
+    /// The tables that the benchmark prints: the figures with their goals, then the rows of each scenario.
     pub fn table(&self) -> String {
         let ExtenderConfig { rounds, load, nodes, crowd, .. } = &self.config;
         let mut text = format!("The scheduler's extender, {rounds} rounds\n\n");

@@ -1,4 +1,4 @@
-//! A kube-scheduler of the benchmark's own, with or without the extender, each a process.
+//! The benchmark's own kube-scheduler, with or without the extender. Each is a process.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -18,34 +18,34 @@ use crate::kubernetes::objects::NAMESPACE;
 use crate::systems::Stop;
 use crate::systems::child::Child;
 
-/// `schedulerName` of the pods.
+/// The `schedulerName` of the pods.
 pub(super) const SCHEDULER: &str = NAMESPACE;
-/// The configuration that users get.
-const COMPONENT: &str = include_str!("../../../deploy/components/scheduler/scheduler-config.yaml");
+/// The scheduler configuration that Larder ships.
+const COMPONENT: &str = include_str!("../../../deploy/components/scheduler/base/scheduler-config.yaml");
 
-/// The longest that the extender may take to know the cluster.
+/// The timeout until the extender has listed the cluster.
 const READY: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The programs.
+/// The programs to run.
 #[derive(Clone, Debug)]
 pub struct Programs {
-    /// kube-scheduler.
+    /// The kube-scheduler.
     pub scheduler: PathBuf,
-    /// larder-scheduler-ext.
+    /// The extender, larder-scheduler-ext.
     pub extender: PathBuf,
 }
 
-/// How a kube-scheduler is set.
+/// The settings of a kube-scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Setting {
-    /// The percentage of nodes after which it looks for no more; its own default if there is none.
+    /// `percentageOfNodesToScore`; `None` for kube-scheduler's default.
     pub(super) percent: Option<u32>,
-    /// With the extender.
+    /// Whether it calls the extender.
     pub(super) extended: bool,
 }
 
-/// A kube-scheduler that runs, until it is dropped.
+/// A running kube-scheduler. Dropping it ends the process.
 pub(super) struct Scheduler {
     scheduler: Child,
     extender: Option<Child>,
@@ -53,7 +53,7 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    /// Starts the extender, waits until it knows the cluster, and starts kube-scheduler. Must be called on the main thread.
+    /// Starts the extender, waits until it is ready, and starts kube-scheduler. Must be called on the main thread.
     pub(super) async fn start(
         places: &Places,
         programs: &Programs,
@@ -78,7 +78,7 @@ impl Scheduler {
         Ok(Self { scheduler, extender, _folder: folder })
     }
 
-    /// Waits until `done` about what was seen of the pods.
+    /// Waits until `done` returns true for the observed pods.
     pub(super) async fn until(
         &mut self,
         stop: &Stop,
@@ -102,7 +102,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Ends both.
+    /// Ends kube-scheduler and the extender.
     pub(super) fn stop(self) {
         self.scheduler.stop();
         if let Some(extender) = self.extender {
@@ -155,7 +155,7 @@ async fn is_ready(admin: SocketAddr) -> bool {
     ask.await.is_some()
 }
 
-/// A file: kube-scheduler's own configuration names it.
+/// The path of the kubeconfig, which kube-scheduler's configuration needs.
 fn kubeconfig(places: &Places) -> anyhow::Result<PathBuf> {
     let of_home = || std::env::home_dir().map(|home| home.join(".kube/config"));
     let named = places.kubeconfig.clone().or_else(|| std::env::var_os("KUBECONFIG").map(PathBuf::from));
@@ -164,7 +164,8 @@ fn kubeconfig(places: &Places) -> anyhow::Result<PathBuf> {
         .with_context(|| format!("open the kubeconfig {}: name a single file with --kubeconfig", path.display()))
 }
 
-/// In JSON, which is YAML too. Nothing but the API server limits it, as all clients of these benchmarks.
+/// The configuration as JSON, which is also YAML. Its client limits are so high that only the API server limits it, as
+/// for all clients of these benchmarks.
 fn configuration(setting: Setting, kubeconfig: &Path, extender: SocketAddr) -> Value {
     let mut configuration = json!({
         "apiVersion": "kubescheduler.config.k8s.io/v1",

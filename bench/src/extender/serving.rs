@@ -1,4 +1,4 @@
-//! The program's own server in a process of its own, about a large cluster that is made up.
+//! The extender's server in a separate process, with a large simulated cluster.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -27,24 +27,25 @@ use tokio_util::sync::CancellationToken;
 use larder_epochs::figures::Latencies;
 use larder_epochs::process::Usage;
 
-/// News of the API while it answers: a second of 5,000 nodes that each report their cache every minute, and of as many pods.
+/// API events per second while the server answers: 5,000 nodes that each report their cache every minute, and about as
+/// many events of pods.
 const NEWS_A_SECOND: u32 = 100;
-/// How many of the pods that came stay; then one goes for each that comes.
+/// The number of added pods that stay. After that, one pod is deleted for each pod that is added.
 const GUESTS: usize = 100;
 
-/// The cluster that is known; JSON on the command line of the process.
+/// The size of the simulated cluster; JSON on the command line of the process.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Known {
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: usize,
-    /// Datasets.
+    /// Number of datasets.
     pub datasets: usize,
-    /// Pods that have a node.
+    /// Number of bound pods.
     pub pods: usize,
 }
 
 impl Known {
-    /// Of so many nodes, a fifth as many datasets and ten times as many pods.
+    /// A cluster of this many nodes, with a fifth as many datasets and ten times as many pods.
     pub fn of(nodes: usize) -> Self {
         Self { nodes, datasets: nodes / 5, pods: nodes * 10 }
     }
@@ -54,16 +55,16 @@ impl Known {
     }
 }
 
-/// The figures that the process prints in the end.
+/// The figures that the process prints at the end.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct News {
-    /// The mean of all, in seconds.
+    /// The mean time to apply an event, in seconds.
     pub(super) mean: f64,
-    /// How long each took: it is applied, and what is known then is shown to readers.
+    /// The time to apply each event and to publish the new index to readers.
     pub(super) times: Latencies,
 }
 
-/// Serves until standard input ends. Prints its address on standard output, and in the end what news cost.
+/// Serves until standard input ends. Prints its address on standard output, and at the end the cost of the events.
 pub fn serve(known: &str) -> anyhow::Result<()> {
     let known: Known = serde_json::from_str(known).context("parse --serve")?;
     let serving = Serving::start(known)?;
@@ -73,7 +74,7 @@ pub fn serve(known: &str) -> anyhow::Result<()> {
     writeln!(out, "{}", serde_json::to_string(&serving.news())?).context("print the cost of events")
 }
 
-/// What answers, and what it knows.
+/// The verbs, and the index from which they answer.
 pub(super) struct Knowing {
     index: Index,
     shown: Arc<ArcSwap<Snapshot>>,
@@ -83,7 +84,7 @@ pub(super) struct Knowing {
 }
 
 impl Knowing {
-    /// Knows all of a cluster.
+    /// Loads the whole cluster into an index.
     pub(super) fn of(known: Known) -> Self {
         let settings = Arc::new(Settings::default());
         let mut index = Index::new(settings.devices.iter().map(|device| device.resource.clone()).collect());
@@ -96,7 +97,7 @@ impl Knowing {
     }
 }
 
-/// A server, until it is dropped.
+/// A running server. Dropping it stops the server.
 pub(super) struct Serving {
     pub(super) address: SocketAddr,
     times: Arc<Mutex<Vec<Duration>>>,
@@ -104,9 +105,9 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    /// Starts it; it knows all of the cluster.
+    /// Starts a server that has loaded the whole cluster.
     pub(super) fn start(known: Known) -> anyhow::Result<Self> {
-        // As the program has it.
+        // Two worker threads, as in larder-scheduler-ext.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.context("start the runtime")?;
         let Knowing { index, shown, counters, verbs, keeper } = Knowing::of(known);
@@ -114,20 +115,20 @@ impl Serving {
         let server = runtime.block_on(Server::bind(address, None, Limits::default(), verbs, counters))?;
         let address = server.address()?;
         let times: Arc<Mutex<Vec<Duration>>> = Arc::default();
-        // All pods read datasets that there are: nobody has to be told anything.
+        // All pods read existing datasets, so the keeper has no Events to send.
         runtime.spawn(keeper.run(mpsc::channel(1).0));
         runtime.spawn(server.serve(CancellationToken::new()));
         runtime.spawn(hear(index, known.size(), shown, Arc::clone(&times)));
         Ok(Self { address, times, _runtime: runtime })
     }
 
-    /// The cost of news so far.
+    /// The cost of the events so far.
     pub(super) fn news(&self) -> News {
         News::of(&self.times.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Applies news one by one, for ever, and notes how long each took.
+/// Applies events one by one and records the time of each. Never returns.
 async fn hear(mut index: Index, size: Size, shown: Arc<ArcSwap<Snapshot>>, times: Arc<Mutex<Vec<Duration>>>) {
     let mut pace = tokio::time::interval(Duration::from_secs(1) / NEWS_A_SECOND);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -145,7 +146,8 @@ async fn hear(mut index: Index, size: Size, shown: Arc<ArcSwap<Snapshot>>, times
     }
 }
 
-/// A node that reports more, or a pod that comes; and another that goes, so that there are as many as before.
+/// The next events: a node reports its cache, or a pod is added and an older pod is deleted, so that the number of pods
+/// stays constant.
 fn news(size: Size, number: usize, version: &mut u64, guests: &mut VecDeque<Name>) -> Vec<Event> {
     *version += 1;
     let event = size.event(number, *version);
@@ -169,7 +171,7 @@ impl News {
     }
 }
 
-/// The serving process. It ends when its standard input is closed, and so with this process.
+/// The serving process. It ends when its standard input is closed, and therefore no later than this process.
 pub(super) struct Process {
     child: std::process::Child,
     said: BufReader<std::process::ChildStdout>,
@@ -177,7 +179,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts `larder`, which serves as `bench extender --serve`.
+    /// Starts `larder-bench extender --serve`.
     pub(super) fn start(larder: &Path, known: Known) -> anyhow::Result<Self> {
         let mut command = Command::new(larder);
         command.args(["extender", "--serve", &serde_json::to_string(&known)?]);
@@ -194,7 +196,7 @@ impl Process {
         Usage::of(&[self.child.id()])
     }
 
-    /// Ends it, and returns what news cost.
+    /// Ends the process and returns the cost of the events.
     pub(super) fn end(mut self) -> anyhow::Result<News> {
         drop(self.child.stdin.take());
         let mut line = String::new();

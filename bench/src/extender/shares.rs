@@ -1,4 +1,4 @@
-//! Which part of the pods of a dataset lands where it is: few holders among many nodes.
+//! The share of a dataset's pods that land on nodes that have it, with few such nodes among many.
 
 use std::fmt;
 use std::time::Duration;
@@ -22,22 +22,22 @@ use larder_epochs::figures::{Goal, Spread, machine_load};
 use larder_epochs::table::figures_table;
 
 const SEED: u64 = 5;
-/// The least part on holders with the extender, of all nodes scored.
+/// The goal: the share on holders with the extender when all nodes are scored.
 const LEAST: f64 = 0.98;
-/// The longest that a turn may take.
+/// The timeout of a turn.
 const LONGEST: Duration = Duration::from_secs(1800);
 
-/// A way to lead pods to their data.
+/// A way to steer pods to their data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Way {
-    /// Nothing: kube-scheduler alone.
+    /// No steering: kube-scheduler alone.
     Default,
-    /// Preferred terms of node affinity.
+    /// Preferred node affinity.
     Affinity,
-    /// The extender, of a tenth of the nodes.
+    /// The extender, with a tenth of the nodes scored.
     ExtenderOfTenth,
-    /// The extender, of all nodes.
+    /// The extender, with all nodes scored.
     ExtenderOfAll,
     /// A TrainingJob, whose nodes Larder's controller plans.
     TrainingJob,
@@ -57,7 +57,7 @@ impl Way {
         }
     }
 
-    /// The scheduler of its pods, if it needs one of its own.
+    /// The settings of the benchmark's scheduler; `None` if the pods use the cluster's scheduler.
     fn setting(self) -> Option<Setting> {
         let setting = |percent, extended| Some(Setting { percent, extended });
         match self {
@@ -69,36 +69,35 @@ impl Way {
     }
 }
 
-/// How many nodes, holders and pods.
+/// The numbers of nodes, holders and pods.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Crowd {
-    /// Fake nodes.
+    /// Number of fake nodes.
     pub nodes: u32,
-    /// Nodes that hold the data, in turns.
+    /// Numbers of nodes that hold the data, measured one after another.
     pub holders: Vec<u32>,
-    /// Pods of a turn.
+    /// Number of pods in each turn.
     pub pods: u32,
 }
 
 impl Crowd {
-    /// Pods for which so many nodes have room.
+    /// Number of pods that fit on this many nodes.
     pub fn room(nodes: u32) -> u32 {
         nodes * ROOM
     }
 }
 
-/// A turn.
+/// One turn.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct SharesRow {
-    /// The round.
     pub round: u32,
-    /// The way in which they were led.
+    /// How the pods were steered.
     pub way: Way,
-    /// Nodes that held the data.
+    /// Number of nodes that held the data.
     pub holders: u32,
-    /// The machine's load of one minute before.
+    /// The machine's one-minute load average before the turn.
     pub load: f64,
-    /// The part of the pods that landed on them.
+    /// The fraction of the pods that landed on holders.
     pub on_holders: f64,
 }
 
@@ -115,7 +114,7 @@ pub(super) struct HeldData {
     holders: Vec<String>,
 }
 
-/// Makes a dataset for each number of holders. No node holds two.
+/// Creates a dataset for each number of holders. No node holds two datasets.
 pub(super) async fn make(ground: Ground<'_>, crowd: &Crowd) -> anyhow::Result<Vec<HeldData>> {
     let mut nodes: Vec<String> = (0..crowd.nodes).map(objects::node).collect();
     nodes.shuffle(&mut StdRng::seed_from_u64(SEED));
@@ -132,7 +131,7 @@ pub(super) async fn make(ground: Ground<'_>, crowd: &Crowd) -> anyhow::Result<Ve
     Ok(made)
 }
 
-/// Measures a way, with each number of holders.
+/// Measures one way with each number of holders.
 pub(super) async fn measure(
     ground: Ground<'_>,
     programs: &Programs,
@@ -196,7 +195,7 @@ impl HeldData {
     }
 }
 
-/// The shares of a way and a number of holders, in percent.
+/// The shares of one way and one number of holders, in percent.
 fn shares(rows: &[SharesRow], way: Way, holders: u32) -> Option<Spread> {
     let mine = rows.iter().filter(|row| row.way == way && row.holders == holders);
     Spread::of(mine.map(|row| row.on_holders * 100.0))

@@ -1,7 +1,7 @@
-//! How many pods a second kube-scheduler binds, with the extender and without it, in turns.
+//! How many pods per second kube-scheduler binds, with and without the extender, in turns.
 //!
-//! All pods are there before kube-scheduler starts, so that neither the one who makes them nor its start is measured: the time
-//! is that from the first bind to the last.
+//! All pods exist before kube-scheduler starts, and the time runs from the first bind to the last, so that neither the
+//! creation of the pods nor the start of kube-scheduler is measured.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -20,22 +20,22 @@ use crate::kubernetes::objects::NAMESPACE;
 use larder_epochs::figures::{Goal, Spread, machine_load};
 use larder_epochs::table::figures_table;
 
-/// Names that the extender is sent, about.
+/// About as many names as kube-scheduler sends to the extender.
 const NAMES: u32 = 500;
-/// The least part of the pods a second without the extender.
+/// The goal: pods per second with the extender, relative to pods per second without it.
 const RATIO: f64 = 0.9;
-/// The longest that a turn may take.
+/// The timeout of a turn.
 const LONGEST: Duration = Duration::from_secs(1800);
 
-/// Whom a kube-scheduler asks, and about what.
+/// Whether kube-scheduler calls the extender, and for which pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Asks {
-    /// Nobody.
+    /// kube-scheduler alone.
     Nobody,
-    /// The extender, about pods that read nothing: what asking alone costs.
+    /// It calls the extender for pods without data: the cost of the requests alone.
     AboutNothing,
-    /// The extender, about pods that read data.
+    /// It calls the extender for pods with data.
     AboutData,
 }
 
@@ -51,22 +51,21 @@ impl Asks {
     }
 }
 
-/// A turn of a kube-scheduler.
+/// One turn of kube-scheduler.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct BindsRow {
-    /// The round.
     pub round: u32,
-    /// Whom it asked.
+    /// Whether it called the extender, and for which pods.
     pub asks: Asks,
-    /// The machine's load of one minute before.
+    /// The machine's one-minute load average before the turn.
     pub load: f64,
-    /// How many pods.
+    /// Number of pods.
     pub pods: u32,
-    /// From the first bind to the last.
+    /// Seconds from the first bind to the last.
     pub seconds: f64,
-    /// Those after the first one, in that time.
+    /// Pods per second: all pods but the first, divided by `seconds`.
     pub pods_a_second: f64,
-    /// The part that landed on holders of the data.
+    /// The fraction of the pods that landed on holders of the data.
     pub on_holders: f64,
 }
 
@@ -76,12 +75,12 @@ impl fmt::Display for BindsRow {
     }
 }
 
-/// The percentage of nodes of which about 500 names are sent.
+/// The `percentageOfNodesToScore` at which kube-scheduler sends about [`NAMES`] names.
 pub(super) fn percent(nodes: u32) -> u32 {
     (NAMES * 100).div_ceil(nodes.max(1)).min(100)
 }
 
-/// Measures a turn. `holders` have the data.
+/// Measures one turn. The nodes `holders` have the data.
 pub(super) async fn measure(
     ground: Ground<'_>,
     programs: &Programs,
@@ -117,7 +116,7 @@ pub(super) async fn measure(
     Ok(BindsRow { round, asks, load, pods, seconds, pods_a_second, on_holders })
 }
 
-/// The ratio of each round, of those that ask and those that do not.
+/// The ratio of each round between `asks` and kube-scheduler alone.
 fn ratios(rows: &[BindsRow], asks: Asks) -> impl Iterator<Item = f64> {
     let with = rows.iter().filter(move |row| row.asks == asks);
     with.filter_map(|with| {
@@ -138,7 +137,7 @@ pub(super) fn goals(rows: &[BindsRow]) -> Vec<Goal> {
     }]
 }
 
-/// Each turn.
+/// The row of each turn.
 pub(super) fn table(rows: &[BindsRow], nodes: u32) -> String {
     let pods = rows.first().map_or(0, |row| row.pods);
     let text =

@@ -1,7 +1,7 @@
-//! How soon a pod that waits for its data is bound once a node has it.
+//! How soon a pod that waits for its data is bound after a node has the data.
 //!
-//! Each pod waits for a dataset of its own, of which one node has a tenth. Once the scheduler has refused it, and after a while,
-//! the node reports all of it, and gets the label that the controller gives it.
+//! Each pod waits for its own dataset, of which one node has a tenth. Some time after the scheduler has found no node,
+//! that node reports the whole dataset and gets the label that the controller would set.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -20,24 +20,24 @@ use crate::kubernetes::objects::{self, NAMESPACE};
 use larder_epochs::figures::{Goal, Latencies, machine_load};
 use larder_epochs::table::figures_table;
 
-/// How long pods wait after they were refused, in turns. kube-scheduler tries a pod again after 1 to 10 s at the soonest, the
-/// more often it was refused the later.
+/// How long the pods wait after the scheduler has found no node, in turn. kube-scheduler's backoff grows from 1 to 10 s
+/// with each failed attempt.
 const RESTS: [Duration; 4] =
     [Duration::from_secs(1), Duration::from_secs(3), Duration::from_secs(6), Duration::from_secs(12)];
-/// The longest from the report to the bind (p99), in seconds.
+/// The goal: seconds from the report to the bind (p99).
 const GOAL_SECONDS: f64 = 5.0;
-/// The longest that a step may take.
+/// The timeout of a step.
 const LONGEST: Duration = Duration::from_secs(600);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// One pod that waited.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct WakeRow {
-    /// How long it waited after it was refused.
+    /// How long it waited after the scheduler had found no node.
     pub rest_seconds: f64,
-    /// The machine's load of one minute before.
+    /// The machine's one-minute load average before the measurement.
     pub load: f64,
-    /// From the report of its node's cache to its bind.
+    /// Seconds from the report of the node's cache to the bind.
     pub bound_seconds: f64,
 }
 
@@ -47,7 +47,7 @@ impl fmt::Display for WakeRow {
     }
 }
 
-/// Wakes so many pods, one after the other.
+/// Wakes `wakes` pods, one after another.
 pub(super) async fn measure(
     ground: Ground<'_>,
     programs: &Programs,
@@ -97,13 +97,13 @@ async fn wake(
     Ok(WakeRow { rest_seconds: rest.as_secs_f64(), load, bound_seconds })
 }
 
-/// True once the time is over.
+/// A condition that becomes true when the time is over.
 fn resting(rest: Duration) -> impl Fn(&crate::jobs::pods::Pods) -> bool {
     let started = Instant::now();
     move |_| started.elapsed() >= rest
 }
 
-/// Waits until the scheduler has said that it finds no node.
+/// Waits until the scheduler reports that it found no node for the pod.
 async fn await_refusal(ground: Ground<'_>, api: &Api<Pod>, name: &str) -> anyhow::Result<()> {
     let started = Instant::now();
     loop {
@@ -140,7 +140,7 @@ pub(super) fn goals(rows: &[WakeRow]) -> Vec<Goal> {
     }]
 }
 
-/// The times by how long the pods had waited.
+/// One row for each waiting time.
 pub(super) fn table(rows: &[WakeRow]) -> String {
     let text = "From the label of a node, set when its cache reports the data, to the binding of the waiting pod\n";
     let head = ["waited before s", "pods", "p50 s", "p99 s", "longest s", "load"];

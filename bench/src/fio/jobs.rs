@@ -1,9 +1,9 @@
 //! The job files of `bench/fio`.
 
-/// Mean size of the small files in bytes: the talk's images.
+/// Mean size of the small files in bytes, as in the talk that introduced NR (README.md).
 pub(super) const SMALL_MEAN: u64 = 111_000;
 
-/// A job file, and the sections of it that are run.
+/// A job file, and the sections to run.
 pub(super) struct Jobs {
     pub(super) name: &'static str,
     pub(super) text: &'static str,
@@ -21,8 +21,8 @@ pub(super) const LARGE: Jobs = Jobs {
 pub(super) const SMALL: Jobs =
     Jobs { name: "small-files.fio", text: include_str!("../../fio/small-files.fio"), patterns: &["small-files"] };
 
-/// How many bytes of a file of this size are read in pieces of 4 KiB (at most 32 MiB), in pieces of 128 KiB (at most
-/// 256 MiB), and in pieces of 128 KiB by each of four jobs.
+/// The number of bytes to read of a file of this size in 4 KiB reads (at most 32 MiB), in 128 KiB reads (at most 256
+/// MiB), and in 128 KiB reads by each of four jobs.
 pub(super) fn bytes_to_read(size: u64) -> [u64; 3] {
     const PIECE: u64 = 128 << 10;
     let large = (size / (4 * PIECE) * (4 * PIECE)).clamp(4 * PIECE, 256 << 20);

@@ -1,4 +1,4 @@
-//! The settings of a run, everything that it measured, and the table.
+//! The settings of a run, its measurements, and the table.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::side_by_side::{LeftOut, State, SystemInfo, footer};
 use larder_epochs::figures::median;
 use larder_epochs::table::figures_table;
 
-/// The system that the others are compared with.
+/// The system to which the others are compared.
 const BASE: &str = "ext4";
 
 /// The settings of a run.
@@ -20,18 +20,18 @@ pub struct FioConfig {
     pub size: u64,
     /// Number of small files; 0 skips them.
     pub files: u32,
-    /// Seconds that one run may read, at most.
+    /// Maximum duration of one run.
     pub seconds: u32,
-    /// How often everything is measured.
+    /// Number of rounds.
     pub rounds: u32,
     /// The names of the systems to measure; all if empty.
     pub only: Vec<String>,
     /// Seed of files, offsets and orders.
     pub seed: u64,
-    /// An existing folder on the disk to measure. Everything made in it is removed in the end.
+    /// An existing folder on the disk to measure. The benchmark removes its files from it at the end.
     #[serde(skip)]
     pub folder: PathBuf,
-    /// The command `larder`.
+    /// The executable of `larder`.
     #[serde(skip)]
     pub binary: PathBuf,
 }
@@ -39,32 +39,30 @@ pub struct FioConfig {
 /// One run of fio.
 #[derive(Clone, Debug, Serialize)]
 pub struct FioRow {
-    /// The system.
     pub system: String,
     /// The section of the job file.
     pub pattern: String,
-    /// The caches at its start.
+    /// The state of the caches at its start.
     pub state: State,
     /// The round, from 0.
     pub round: u32,
     /// The figures that fio reports.
     pub said: FioResult,
-    /// Seconds of CPU of the daemon and of the metadata engine.
+    /// Seconds of CPU of the daemon and of the metadata engine together.
     pub daemon_cpu_seconds: f64,
 }
 
-/// Everything that was measured.
+/// The measurements of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct FioOutcome {
-    /// The settings.
     pub config: FioConfig,
     /// The version that fio reports.
     pub fio: String,
-    /// The systems, in order.
+    /// The systems, in the order of the table.
     pub systems: Vec<SystemInfo>,
     /// The systems that were not measured, or not in every round.
     pub left_out: Vec<LeftOut>,
-    /// Every run.
+    /// One row per run of fio.
     pub rows: Vec<FioRow>,
 }
 
@@ -74,7 +72,7 @@ impl FioOutcome {
         median(rows.filter(|row| row.system == system && row.pattern == pattern && row.state == state).map(figure))
     }
 
-    /// Medians over the rounds, with ratios to the disk itself.
+    /// The table that the benchmark prints: medians over the rounds, with ratios to the disk itself.
     pub fn table(&self) -> String {
         let heads = ["", "MB/s", "x", "IOPS", "p50 us", "p99 us", "CPU s/GB"];
         let mut table = vec![heads.map(str::to_owned).to_vec()];

@@ -53,7 +53,7 @@ struct Percentiles {
 
 /// Reads the output of a run whose jobs report as one group. Errors: fio failed, or read nothing.
 pub(super) fn parse(text: &str) -> anyhow::Result<FioResult> {
-    // fio writes its remarks into the same file, before the JSON document.
+    // fio writes its warnings into the same file, before the JSON document.
     let start = text.lines().take_while(|line| !line.starts_with('{')).map(|line| line.len() + 1).sum::<usize>();
     let document: Document =
         serde_json::from_str(text.get(start..).unwrap_or_default()).context("parse the output of fio")?;
@@ -74,7 +74,7 @@ pub(super) fn parse(text: &str) -> anyhow::Result<FioResult> {
 mod tests {
     use super::*;
 
-    /// fio 3.33 over four jobs, with one of its remarks in front.
+    /// The output of fio 3.33 with four jobs and a warning before the JSON document.
     const SAMPLE: &str = include_str!("../../fio/sample.json");
 
     #[test]

@@ -20,7 +20,7 @@ pub(super) struct Fio {
 }
 
 impl Fio {
-    /// Finds it. Errors say how to install it.
+    /// Finds fio on `PATH`. Errors say how to install it.
     pub(super) fn find() -> anyhow::Result<Self> {
         let (major, minor) = OLDEST_FIO;
         let path = find_program("fio").with_context(|| {
@@ -64,7 +64,7 @@ impl Fio {
     }
 }
 
-/// "fio-3.33" and "fio-3.36-5-gabc" have these two numbers.
+/// The major and the minor number of a version such as "fio-3.33" or "fio-3.36-5-gabc".
 fn parse_version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.strip_prefix("fio-")?.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

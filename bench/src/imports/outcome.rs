@@ -1,4 +1,4 @@
-//! The settings of a run, everything that it measured, and the table.
+//! The settings of a run, its measurements, and the table.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,37 +11,37 @@ use larder_epochs::table::figures_table;
 /// The settings of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct ImportsConfig {
-    /// Made-up objects; 0 measures none.
+    /// Number of generated objects; 0 skips them.
     pub keys: u64,
-    /// Without the import with one LIST call at a time.
+    /// Whether to skip the import with one LIST call at a time.
     pub skip_one_call: bool,
-    /// How long the server takes for a page of 1,000 keys, in milliseconds.
+    /// How long the server takes for a page of 1,000 keys.
     pub page_ms: u64,
-    /// Empty files in folders on the disk; 0 measures none.
+    /// Number of empty files on the disk; 0 skips them.
     pub folder_entries: u64,
-    /// How often everything is measured.
+    /// Number of rounds.
     pub rounds: u32,
-    /// An existing folder. Everything made in it is removed in the end.
+    /// An existing folder. The benchmark removes its files from it at the end.
     #[serde(skip)]
     pub folder: PathBuf,
-    /// The command `larder`.
+    /// The executable of `larder`.
     #[serde(skip)]
     pub binary: PathBuf,
 }
 
-/// The kinds of work that are measured.
+/// The kinds of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
     /// An import with one LIST call at a time.
     OneLister,
-    /// A listing with many, of which nothing is kept.
+    /// A listing with many concurrent calls that keeps nothing.
     Listing,
-    /// An import with many.
+    /// An import with many concurrent LIST calls.
     Parallel,
-    /// The same after some objects were replaced.
+    /// The same import after some objects were replaced.
     Again,
-    /// An import of a folder of the disk.
+    /// An import of a directory on the disk.
     Folder,
 }
 
@@ -62,21 +62,20 @@ impl Work {
 /// One import or listing.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The work that was measured.
     pub work: Work,
     /// The round, from 0.
     pub round: u32,
-    /// Files that were listed.
+    /// Number of listed files.
     pub files: u64,
     /// Seconds from the start of the process to its end.
     pub seconds: f64,
-    /// LIST calls.
+    /// Number of LIST calls.
     pub list_requests: u64,
-    /// Peak of the resident memory of the process while it listed and sorted; 0 where nothing is sorted.
+    /// Peak resident memory of the process while it listed and sorted; 0 if the work sorts nothing.
     pub peak_memory_bytes: u64,
-    /// Bytes that were sorted on the disk.
+    /// Bytes that the import sorted on the disk.
     pub spilled_bytes: u64,
-    /// Bytes of the manifest.
+    /// Size of the manifest.
     pub manifest_bytes: u64,
 }
 
@@ -97,14 +96,14 @@ impl fmt::Display for Row {
     }
 }
 
-/// One mount of what was imported.
+/// One mount of the imported manifest.
 #[derive(Clone, Debug, Serialize)]
 pub struct MountRow {
     /// The round, from 0.
     pub round: u32,
-    /// Seconds from the start of the daemon to its first answer to a look-up; nothing in the kernel's caches.
+    /// Seconds from the start of the daemon to its first answer to a look-up, with nothing in the kernel's caches.
     pub seconds: f64,
-    /// Resident memory of the daemon then.
+    /// Resident memory of the daemon after that look-up.
     pub rss_bytes: u64,
 }
 
@@ -114,14 +113,13 @@ impl fmt::Display for MountRow {
     }
 }
 
-/// Everything that was measured.
+/// The measurements of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct ImportsOutcome {
-    /// The settings.
     pub config: ImportsConfig,
-    /// All imports and listings.
+    /// One row per import or listing.
     pub rows: Vec<Row>,
-    /// All mounts.
+    /// One row per mount.
     pub mounts: Vec<MountRow>,
 }
 
@@ -135,11 +133,11 @@ impl ImportsOutcome {
         Spread::of(self.rows.iter().filter(|row| row.work == work).map(figure))
     }
 
-    /// Medians with the least and the greatest of the rounds.
+    /// The table that the benchmark prints: the median of the rounds, with minimum and maximum.
     pub fn table(&self) -> String {
         let ImportsConfig { keys, page_ms, folder_entries, rounds, .. } = self.config;
         let mut text = format!(
-            "{keys} made-up objects, {page_ms} ms a page of 1,000 keys; {folder_entries} entries of a folder; {rounds} \
+            "{keys} generated objects, {page_ms} ms a page of 1,000 keys; {folder_entries} entries of a folder; {rounds} \
              rounds: median (least..greatest)\n\
              x one: keys/s, times those of one call at a time; x list: seconds, times those of the listing alone\n\n"
         );
@@ -177,7 +175,7 @@ impl ImportsOutcome {
         text
     }
 
-    /// How a figure compares with that of other work: medians.
+    /// The ratio of a figure's median to the median of the same figure for other work.
     fn ratio(&self, work: Work, base: Work, figure: impl Fn(&Row) -> f64 + Copy) -> String {
         let both = self.spread(work, figure).zip(self.spread(base, figure));
         match both.filter(|_| work != Work::Folder && work != base) {

@@ -1,4 +1,4 @@
-//! The command `larder` as a process: an import that tells its figures, and a mount.
+//! The command `larder` as a process: an import that reports its figures, and a mount.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,17 +13,17 @@ use crate::systems::{Stop, mounts};
 use larder_epochs::kernel_caches::drop_kernel_caches;
 use larder_epochs::process::{Usage, family};
 
-/// The command, with a home folder of its own.
+/// The command with a separate home folder.
 pub(super) struct Larder {
     pub(super) binary: PathBuf,
     pub(super) home: PathBuf,
     pub(super) variables: Vec<(&'static str, String)>,
 }
 
-/// The output of an import, and how long it took.
+/// The output of an import and its duration.
 pub(super) struct Imported {
     pub(super) files: u64,
-    /// Files that another version was found of, if there was an earlier import.
+    /// Number of files whose version has changed; `None` if there was no earlier import.
     pub(super) changed: Option<u64>,
     seconds: f64,
     said: Value,
@@ -37,7 +37,7 @@ impl Larder {
         command
     }
 
-    /// Imports `url` to where a mount finds it.
+    /// Imports `url` to the default location, where a mount finds the manifest.
     pub(super) fn import(&self, url: &str, flags: &[&str]) -> anyhow::Result<Imported> {
         let started = Instant::now();
         let mut command = self.command();
@@ -53,12 +53,12 @@ impl Larder {
         Ok(Imported { files, changed: said["changes"]["changed"].as_u64(), seconds, said })
     }
 
-    /// Forgets what was imported.
+    /// Removes the imported manifest.
     pub(super) fn forget(&self) -> anyhow::Result<()> {
         std::fs::remove_dir_all(&self.home).with_context(|| format!("remove {}", self.home.display()))
     }
 
-    /// Mounts what was imported, with nothing in the kernel's caches, and looks one file up.
+    /// Mounts the imported manifest with nothing in the kernel's caches, and looks one file up.
     pub(super) fn mount(
         &self,
         url: &str,

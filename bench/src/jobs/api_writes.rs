@@ -1,21 +1,21 @@
-//! How many writes the API server has taken, from all its clients.
+//! The number of writes that the API server has accepted from all its clients.
 
 use anyhow::Context;
 use larder_kube::Client;
 use larder_kube::api::ListParams;
 use larder_kube::core::Request;
 
-/// The verbs of its metric that write.
+/// The verbs of `apiserver_request_total` that write.
 const VERBS: [&str; 5] = ["POST", "PUT", "PATCH", "APPLY", "DELETE"];
 
-/// Writes so far, without those of Leases and events, and without trials (`dryRun`).
+/// Writes so far, excluding Leases, Events and dry runs.
 pub(super) async fn count(client: &Client) -> anyhow::Result<u64> {
     let request = Request::new("/metrics").list(&ListParams::default()).context("get metrics")?;
     let text = client.request_text(request).await.context("read the API server's metrics")?;
     Ok(text.lines().filter_map(write).sum())
 }
 
-/// The number of writes that a line of the metrics tells of.
+/// The number of writes that a line of the metrics counts; `None` if it counts none.
 fn write(line: &str) -> Option<u64> {
     let (labels, count) = line.strip_prefix("apiserver_request_total{")?.rsplit_once("} ")?;
     let label = |key: &str| labels.split(',').find_map(|label| label.strip_prefix(key)?.strip_prefix("=\""));

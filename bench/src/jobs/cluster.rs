@@ -1,4 +1,4 @@
-//! The objects that the benchmark makes, and their removal.
+//! The objects that the benchmark creates, and their removal.
 
 use std::time::{Duration, Instant};
 
@@ -20,12 +20,12 @@ use crate::kubernetes::objects::{self, AT_ONCE, NAMESPACE, gone};
 /// The field manager of what the benchmark applies.
 const MANAGER: &str = NAMESPACE;
 
-/// How long the objects of a turn may take to go.
+/// The timeout of the deletion of a turn's objects.
 const GOING: Duration = Duration::from_secs(900);
-/// How often they are looked at.
+/// The interval at which the deletion is checked.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Kueue's and coscheduling's kinds, of which nothing but the name is known here.
+/// A kind of Kueue or coscheduling, whose fields have no types here.
 pub(crate) fn kind(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
 }
@@ -38,7 +38,7 @@ pub(crate) fn pod_groups() -> ApiResource {
     kind("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups")
 }
 
-/// Whether the API server knows this kind.
+/// Whether the API server serves this kind.
 pub(crate) async fn serves(client: &Client, resource: &ApiResource) -> anyhow::Result<bool> {
     let objects: Api<DynamicObject> = Api::all_with(client.clone(), resource);
     match objects.list(&ListParams::default().limit(1)).await {
@@ -48,7 +48,7 @@ pub(crate) async fn serves(client: &Client, resource: &ApiResource) -> anyhow::R
     }
 }
 
-/// Fails if somebody else uses the cluster for jobs.
+/// Fails if the cluster has jobs, queues or nodes that are not the benchmark's.
 pub(crate) async fn refuse_a_cluster_in_use(client: &Client) -> anyhow::Result<()> {
     let known = "if the CRDs are missing, run `kubectl apply -k deploy/crds` and try again";
     let all = ListParams::default();
@@ -84,7 +84,7 @@ fn refuse(kind: &str, name: &Option<String>) -> anyhow::Result<()> {
     }
 }
 
-/// Creates objects at their times, some at once. Returns when each was sent.
+/// Creates each object when it is due, several at a time. Returns when each request was sent.
 pub(crate) async fn create<K>(api: &Api<K>, objects: Vec<(Duration, Value)>) -> anyhow::Result<Vec<(String, Instant)>>
 where
     K: Resource + Clone + DeserializeOwned + serde::Serialize + std::fmt::Debug,
@@ -108,14 +108,14 @@ where
     Ok((name, sent))
 }
 
-/// Applies an object of whatever kind, in the namespace if it is in one.
+/// Applies an object of any kind, in its namespace if it has one.
 pub(crate) async fn apply(api: Api<DynamicObject>, object: &Value) -> anyhow::Result<()> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let applied = api.patch(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(object)).await;
     applied.map(drop).with_context(|| format!("apply {name}"))
 }
 
-/// The priorities and the types of jobs.
+/// Creates the PriorityClasses and the JobTypes.
 pub(crate) async fn make_classes(client: &Client) -> anyhow::Result<()> {
     let classes: Api<PriorityClass> = Api::all(client.clone());
     for priority in Priority::ALL {
@@ -130,7 +130,7 @@ pub(crate) async fn make_classes(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the controller has found all types to be valid.
+/// Whether the controller reports all JobTypes as valid.
 pub(crate) async fn types_are_valid(client: &Client) -> anyhow::Result<bool> {
     let types = Api::<JobType>::all(client.clone()).list(&ListParams::default()).await.context("list JobTypes")?;
     let valid = |type_: &JobType| {
@@ -144,8 +144,8 @@ fn named(type_: &JobType, name: &str) -> bool {
     type_.metadata.name.as_deref() == Some(name)
 }
 
-/// Removes the jobs of a turn and their pods, and waits until they are gone. Kubernetes' controllers and Kueue, which have
-/// finalizers on them, must run.
+/// Removes the jobs of a turn and their pods, and waits until they are deleted. Kubernetes' controllers and Kueue must
+/// run, because the objects have their finalizers.
 pub(crate) async fn clear(client: &Client) -> anyhow::Result<()> {
     let background = DeleteParams::background();
     delete_all(&Api::<TrainingJob>::namespaced(client.clone(), NAMESPACE), &background).await?;
@@ -153,7 +153,7 @@ pub(crate) async fn clear(client: &Client) -> anyhow::Result<()> {
     let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
     let started = Instant::now();
     loop {
-        // Those that a controller made meanwhile go, too.
+        // Again each time, because a controller may have created more pods.
         delete_all(&pods, &DeleteParams::default().grace_period(0)).await?;
         let left = [
             any(&Api::<TrainingJob>::namespaced(client.clone(), NAMESPACE)).await?,
@@ -180,7 +180,7 @@ pub(crate) async fn clear(client: &Client) -> anyhow::Result<()> {
     gone(flavors.delete(NAMESPACE, &background).await.map(drop)).context("delete the ResourceFlavor")
 }
 
-/// Removes everything that the benchmark makes. Its controller must have ended.
+/// Removes all objects of the benchmark. Its controller must have ended.
 pub(crate) async fn remove(client: &Client) -> anyhow::Result<()> {
     clear(client).await?;
     objects::delete_namespace(client).await?;
@@ -204,7 +204,7 @@ where
     gone(api.delete_collection(how, &ListParams::default()).await.map(drop)).context("delete the objects of a run")
 }
 
-/// The name of an object that there is.
+/// The name of some existing object; `None` if there is none.
 async fn any<K>(api: &Api<K>) -> anyhow::Result<Option<String>>
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug,

@@ -1,7 +1,7 @@
 //! Kueue's own scenario (test/performance/scheduler of v0.14.0): 30 queues in 5 cohorts, 15,000 jobs of three sizes.
 //!
-//! Kueue measures it without pods, and has 351 s for its wall time. Here each job is a pod that kwok runs, with the same
-//! times of creation, sizes, running times and priorities, for each system.
+//! Kueue runs it without pods and allows 351 s of wall time. Here each job is a pod that kwok runs, and each system
+//! gets the same creation times, sizes, running times and priorities.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -18,14 +18,14 @@ use larder_epochs::table::figures_table;
 
 const COHORTS: u32 = 5;
 const QUEUES: u32 = 6;
-/// CPUs of each queue, and the most that it borrows.
+/// The nominal CPUs of each queue, and its borrowing limit.
 const NOMINAL: u32 = 20;
 const BORROW: u32 = 100;
 
-/// The longest that a turn may take.
+/// The timeout of a turn.
 const LONGEST: Duration = Duration::from_secs(4 * 3600);
 
-/// Jobs of a size in each queue.
+/// The jobs of one size in each queue.
 struct Class {
     name: &'static str,
     count: u32,
@@ -46,33 +46,32 @@ const CLASSES: [Class; 3] = [
     class("large", 50, [1200, 1000], Priority::High, 20),
 ];
 
-/// How long the jobs of a size waited.
+/// The waiting times of the jobs of one size.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClassWait {
-    /// The size.
+    /// `small`, `medium` or `large`.
     pub class: &'static str,
     /// The mean, in seconds.
     pub mean: f64,
-    /// From the creation of each until its pod was bound.
+    /// Seconds from the creation of each job until its pod was bound.
     pub wait: Latencies,
 }
 
-/// A turn of a system.
+/// One turn of a system.
 #[derive(Clone, Debug, Serialize)]
 pub struct CohortsRow {
-    /// The system.
     pub system: System,
-    /// The machine's load of one minute before.
+    /// The machine's one-minute load average before the turn.
     pub load: f64,
-    /// How many jobs.
+    /// Number of jobs.
     pub jobs: usize,
-    /// From the first creation until the last pod ended.
+    /// Seconds from the first creation until the last pod ended.
     pub wall_seconds: f64,
-    /// Until the last job was created; with enough time it is 60 s at scale 1.
+    /// Seconds from the first creation to the last. On a fast enough machine it is 60 s at scale 1.
     pub created_seconds: f64,
-    /// By size.
+    /// One entry per size.
     pub waits: Vec<ClassWait>,
-    /// The part of all quota that bound pods had in that time.
+    /// The fraction of all quota that bound pods used during `wall_seconds`.
     pub quota_use: f64,
 }
 
@@ -91,7 +90,7 @@ fn queues() -> Vec<(u32, u32)> {
     (0..COHORTS).flat_map(|cohort| (0..QUEUES).map(move |queue| (cohort, queue))).collect()
 }
 
-/// Of each queue and size this part of the jobs, at least one, in the order of their creation.
+/// The jobs in the order of their creation: this fraction of each queue and size, but at least one job of each.
 fn works(scale: f64) -> Vec<Work> {
     let mut works = Vec::new();
     for (cohort, nth) in queues() {
@@ -110,7 +109,7 @@ fn works(scale: f64) -> Vec<Work> {
     works
 }
 
-/// Measures a turn of a system.
+/// Measures one turn of a system.
 pub(super) async fn measure(ground: Ground<'_>, system: System, scale: f64) -> anyhow::Result<CohortsRow> {
     let wish = |(cohort, nth)| Wish {
         name: queue(cohort, nth),
@@ -153,7 +152,7 @@ async fn turn_of(turn: &mut Turn<'_>, system: System, works: &[Work]) -> anyhow:
     })
 }
 
-/// What the pods had, from their binding to their end.
+/// The CPU-seconds that the pods used, from binding to end.
 fn cpu_seconds(pods: &Pods, works: &[Work]) -> f64 {
     let cpus: std::collections::HashMap<&str, u32> = works.iter().map(|work| (work.name.as_str(), work.cpus)).collect();
     let of = |pod: &super::pods::PodTimes| {
@@ -163,7 +162,7 @@ fn cpu_seconds(pods: &Pods, works: &[Work]) -> f64 {
     pods.all().filter_map(of).sum()
 }
 
-/// Each turn.
+/// The row of each turn.
 pub(super) fn table(rows: &[CohortsRow]) -> String {
     let jobs = rows.first().map_or(0, |row| row.jobs);
     let mut text =

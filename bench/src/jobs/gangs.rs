@@ -1,14 +1,15 @@
-//! Gangs that ask for 90 % of a hundred nodes: how long each waits for all its pods, and what gangs hold that do not run.
+//! Gangs that request 90 % of 100 nodes: how long each gang waits for all its pods, and how many GPUs incomplete gangs
+//! hold.
 //!
-//! The gangs, their sizes, running times and the times between them are drawn once, and are the same in each turn. Each pod
-//! takes a whole node.
+//! The gangs' sizes, running times and creation times come from a fixed seed, so they are the same in each turn. Each
+//! pod takes a whole node.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
 use super::pods::{PodTimes, Pods};
@@ -20,30 +21,29 @@ use larder_epochs::table::figures_table;
 
 const SEED: u64 = 3;
 const SIZES: [u32; 5] = [2, 4, 8, 16, 32];
-/// The mean running time, in seconds, and the least and the most.
+/// The running time in seconds: mean, minimum and maximum.
 const RUNS_FOR: f64 = 20.0;
 const SHORTEST: f64 = 5.0;
 const LONGEST_RUN: f64 = 60.0;
-/// The part of the nodes that the gangs ask for.
+/// The fraction of the nodes that the gangs request.
 const LOAD: f64 = 0.9;
 
-/// The longest that a turn may take.
+/// The timeout of a turn.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// A turn of a system.
+/// One turn of a system.
 #[derive(Clone, Debug, Serialize)]
 pub struct GangsRow {
-    /// The system.
     pub system: System,
-    /// The machine's load of one minute before.
+    /// The machine's one-minute load average before the turn.
     pub load: f64,
-    /// How many gangs.
+    /// Number of gangs.
     pub gangs: usize,
-    /// From the creation of each until its last pod was bound.
+    /// Seconds from the creation of each gang until its last pod was bound.
     pub bound: Latencies,
-    /// GPUs times seconds, of pods that were bound while others of their gang were not.
+    /// GPU-seconds of pods that were bound while other pods of their gang were not.
     pub held_gpu_seconds: f64,
-    /// Of all that the nodes have, the part that whole gangs used until the last one was created.
+    /// The fraction of all GPUs that complete gangs used until the last gang was created.
     pub used: f64,
 }
 
@@ -81,7 +81,7 @@ fn node_seconds(work: &Work) -> f64 {
     f64::from(work.pods) * work.runs_for.unwrap_or_default().as_secs_f64()
 }
 
-/// Measures a turn of a system.
+/// Measures one turn of a system.
 pub(super) async fn measure(ground: Ground<'_>, system: System, gangs: u32) -> anyhow::Result<GangsRow> {
     let queue = Wish::ample([("nvidia.com/gpu", (GPUS * PART * 1000, 0))].into());
     let works = works(gangs);
@@ -115,7 +115,7 @@ fn left(pod: &PodTimes) -> Option<Instant> {
     pod.ended.into_iter().chain(pod.gone).min()
 }
 
-/// Pods times seconds from the binding of each until its gang was whole, or until it left.
+/// Pod-seconds from the binding of each pod until its gang was complete or the pod was deleted.
 fn held_seconds(pods: &Pods, placed: &BTreeMap<String, Instant>) -> f64 {
     let of = |pod: &PodTimes| {
         let whole = placed.get(&pod.work).copied();
@@ -125,7 +125,7 @@ fn held_seconds(pods: &Pods, placed: &BTreeMap<String, Instant>) -> f64 {
     pods.all().filter_map(of).sum()
 }
 
-/// Pods times seconds in whole gangs, until `end`.
+/// Pod-seconds in complete gangs, until `end`.
 fn used_seconds(pods: &Pods, placed: &BTreeMap<String, Instant>, end: Instant) -> f64 {
     let of = |pod: &PodTimes| {
         let whole = *placed.get(&pod.work)?;
@@ -134,7 +134,7 @@ fn used_seconds(pods: &Pods, placed: &BTreeMap<String, Instant>, end: Instant) -
     pods.all().filter_map(of).sum()
 }
 
-/// Each turn.
+/// The row of each turn.
 pub(super) fn table(rows: &[GangsRow]) -> String {
     let gangs = rows.first().map_or(0, |row| row.gangs);
     let text = format!("{gangs} gangs of 2 to 32 pods that request 90 % of {PART} nodes, one system after another\n");

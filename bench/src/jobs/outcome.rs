@@ -1,4 +1,4 @@
-//! The settings of a run, everything that it measured, and the table.
+//! The settings of a run, its measurements, and the table.
 
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ use super::throughput::{self, Sizes, ThroughputRow};
 use crate::side_by_side::LeftOut;
 use larder_epochs::figures::goals_table;
 
-/// What is measured, in this order.
+/// The scenarios, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Scenario {
@@ -29,45 +29,44 @@ pub enum Scenario {
 /// The settings of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct JobsConfig {
-    /// What is measured.
+    /// The scenarios to run.
     pub scenarios: Vec<Scenario>,
-    /// How often.
+    /// Number of rounds.
     pub rounds: u32,
-    /// Fake nodes.
+    /// Number of fake nodes.
     pub nodes: u32,
-    /// The jobs of the first scenario.
+    /// The jobs of `throughput`.
     pub sizes: Sizes,
-    /// The part of the jobs of Kueue's own scenario.
+    /// The fraction of the jobs of `cohorts` to run.
     pub scale: f64,
-    /// The gangs of the scenario about them.
+    /// Number of gangs of `gangs`.
     pub gangs: u32,
 }
 
-/// Everything that was measured.
+/// The measurements of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct JobsOutcome {
-    /// The settings.
     pub config: JobsConfig,
-    /// Peers that are missing, and why.
+    /// The peers that are not installed in the cluster, with the reason.
     pub left_out: Vec<LeftOut>,
-    /// The machine's load before, of one, five and fifteen minutes.
+    /// The machine's load averages over 1, 5 and 15 minutes, before the run.
     pub load: [f64; 3],
-    /// And after.
+    /// The same after the run.
     pub load_after: [f64; 3],
-    /// Many jobs at once.
+    /// The rows of `throughput`.
     pub throughput: Vec<ThroughputRow>,
-    /// Kueue's own scenario.
+    /// The rows of `cohorts`.
     pub cohorts: Vec<CohortsRow>,
-    /// Gangs at 90 % load.
+    /// The rows of `gangs`.
     pub gangs: Vec<GangsRow>,
-    /// 50 of 100.
+    /// The rows of `preempt`.
     pub preempt: Vec<PreemptRow>,
-    /// The plan.
+    /// The rows of `plan`.
     pub plan: Vec<PlanRow>,
 }
 
 impl JobsOutcome {
-    /// The figures beside their goals, and more about them.
+    /// The tables that the benchmark prints: the figures with their goals, then the rows of each scenario.
     pub fn table(&self) -> String {
         let JobsConfig { rounds, nodes, sizes, .. } = self.config;
         let mut text = format!("Training jobs on {nodes} fake nodes, {rounds} rounds\n\n");

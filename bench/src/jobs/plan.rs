@@ -1,4 +1,4 @@
-//! How long the plan of a large gang takes. It is a function without any I/O, so it needs no cluster.
+//! The time to plan a large gang. Planning does no I/O, so the scenario needs no cluster.
 
 use std::time::Instant;
 
@@ -17,22 +17,22 @@ const HOSTNAME: &str = "kubernetes.io/hostname";
 const NODES: u64 = 5_000;
 const PODS: u32 = 1_000;
 
-/// How often each plan is made.
+/// The number of times that each plan is made.
 const TIMES: usize = 21;
 
-/// The longest that the plan may take, in milliseconds.
+/// The goal: milliseconds per plan.
 const GOAL_MS: f64 = 50.0;
 
-/// The times of a plan.
+/// The times of one plan.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanRow {
-    /// The label of nodes whose values are topology domains; empty for none.
+    /// The node label whose values are topology domains; empty for a plan without domains.
     pub topology_key: String,
-    /// Milliseconds: the median.
+    /// The median.
     pub median_ms: f64,
-    /// The least.
+    /// The minimum.
     pub min_ms: f64,
-    /// The most.
+    /// The maximum.
     pub max_ms: f64,
 }
 

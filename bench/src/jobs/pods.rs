@@ -15,11 +15,11 @@ use tokio::task::JoinSet;
 use super::work::WORK_LABEL;
 use crate::kubernetes::objects::NAMESPACE;
 
-/// When each change of a pod was seen first.
+/// The times at which the watch first reported each change of a pod.
 #[derive(Clone, Debug)]
 pub(crate) struct PodTimes {
     pub(crate) work: String,
-    /// Larder's number of it, if it has one.
+    /// The pod's index in its role; `None` for pods that Larder did not create.
     pub(crate) index: Option<u32>,
     pub(crate) node: Option<String>,
     pub(crate) bound: Option<Instant>,
@@ -44,22 +44,22 @@ impl Pods {
         self.0.values()
     }
 
-    /// Those of a job.
+    /// The pods of one job.
     pub(crate) fn of<'a>(&'a self, work: &'a str) -> impl Iterator<Item = &'a PodTimes> {
         self.all().filter(move |pod| pod.work == work)
     }
 
-    /// How many were ever bound.
+    /// The number of pods that were ever bound.
     pub(crate) fn bound(&self) -> usize {
         self.all().filter(|pod| pod.bound.is_some()).count()
     }
 
-    /// How many have ended by themselves.
+    /// The number of pods that have succeeded or failed.
     pub(crate) fn ended(&self) -> usize {
         self.all().filter(|pod| pod.ended.is_some()).count()
     }
 
-    /// When the last pod of each job was bound, of the jobs that had `pods(job)` bound.
+    /// When the last pod of each job was bound, for jobs of which `pods(job)` pods were bound.
     pub(crate) fn placed(&self, pods: impl Fn(&str) -> Option<u32>) -> BTreeMap<String, Instant> {
         let mut times: BTreeMap<&str, Vec<Instant>> = BTreeMap::new();
         for pod in self.all() {
@@ -98,10 +98,10 @@ impl Pods {
     }
 }
 
-/// Watches the pods of the benchmark, from its start until it is dropped.
+/// Watches the pods of the benchmark until it is dropped.
 pub(crate) struct Observer {
     pods: Arc<Mutex<Pods>>,
-    /// The watch ends with it.
+    /// Dropping the set ends the watch.
     _tasks: JoinSet<()>,
 }
 
@@ -113,7 +113,7 @@ impl Observer {
         Self { pods, _tasks: tasks }
     }
 
-    /// What was seen so far. Held briefly: the watch waits.
+    /// The pods so far. Hold the guard only briefly, because the watch waits for it.
     pub(crate) fn pods(&self) -> MutexGuard<'_, Pods> {
         lock(&self.pods)
     }
@@ -131,7 +131,7 @@ async fn watch(api: Api<Pod>, pods: Arc<Mutex<Pods>>) {
             Ok(Event::Apply(pod) | Event::InitApply(pod)) => lock(&pods).note(&pod, false, now),
             Ok(Event::Delete(pod)) => lock(&pods).note(&pod, true, now),
             Ok(Event::Init | Event::InitDone) => {}
-            // The watch starts again with a new list: what happened in between is seen late.
+            // The watch restarts with a new list, so events in between are recorded late.
             Err(error) => tracing::warn!(%error, "pod watch failed: some times may be too long"),
         }
     }

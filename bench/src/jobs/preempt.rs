@@ -1,4 +1,4 @@
-//! 50 of 100: a production job takes half of an elastic experiment's pods, and no other.
+//! 50 of 100: a production job preempts half of an elastic experiment's pods and no other pods.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,30 +18,30 @@ use larder_epochs::figures::{Goal, Spread, machine_load};
 
 const EXPERIMENT: &str = "experiment";
 const PRODUCTION: &str = "production";
-/// Each takes a whole node of the first part.
+/// Pods of the experiment, and pods that the production job preempts. Each takes a whole node of the first part.
 const ALL: u32 = 100;
 const TAKEN: u32 = 50;
 
-/// How long each deleted pod takes to leave.
+/// The termination time of each deleted pod.
 const GRACE: Duration = Duration::from_secs(5);
-/// What the goal allows beyond it.
+/// The goal: seconds until the production job is bound, in addition to `GRACE`.
 const BEYOND: f64 = 5.0;
 
-/// The longest that a step may take.
+/// The timeout of a step.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// One such preemption.
+/// One preemption.
 #[derive(Clone, Debug, Serialize)]
 pub struct PreemptRow {
-    /// The machine's load of one minute before.
+    /// The machine's one-minute load average before the turn.
     pub load: f64,
-    /// How long a deleted pod took to leave.
+    /// The termination time of a deleted pod.
     pub grace_seconds: f64,
-    /// From the creation of the production job until its last pod was bound.
+    /// Seconds from the creation of the production job until its last pod was bound.
     pub bound_seconds: f64,
-    /// From its deletion until the experiment had all its pods bound again.
+    /// Seconds from the deletion of the production job until all pods of the experiment were bound again.
     pub regrown_seconds: f64,
-    /// The indexes of the experiment's pods that were taken.
+    /// The indexes of the experiment's preempted pods.
     pub taken: BTreeSet<u32>,
 }
 
@@ -79,12 +79,12 @@ fn works() -> [Work; 2] {
     ]
 }
 
-/// Those of a job that run and were not seen to go.
+/// The number of a job's pods that are bound and not being deleted.
 fn alive(pods: &Pods, work: &str) -> usize {
     pods.of(work).filter(|pod| pod.running.is_some() && pod.ended.is_none() && pod.gone.is_none()).count()
 }
 
-/// Measures one.
+/// Measures one preemption.
 pub(super) async fn measure(ground: Ground<'_>) -> anyhow::Result<PreemptRow> {
     let queue = Wish::ample([("nvidia.com/gpu", (GPUS * ALL, 0))].into());
     let mut turn = Turn::begin(ground, System::Larder, &[queue]).await?;

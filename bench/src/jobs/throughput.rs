@@ -1,4 +1,4 @@
-//! How many jobs a minute have all their pods bound, and what that writes to the API.
+//! How many jobs per minute have all their pods bound, and how many API writes that takes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,13 +16,14 @@ use larder_epochs::figures::{Goal, Latencies, Spread, machine_load};
 use larder_epochs::process::Usage;
 use larder_epochs::table::figures_table;
 
-/// The longest that a turn may take.
+/// The timeout of a turn.
 const LONGEST: Duration = Duration::from_secs(1800);
 
-/// The verb of pods that are not made, but only asked about: one for each role of a job, and so a job's, not a pod's.
+/// The verb of pods that are created as a dry run. There is one for each role of a job, so they count per job, not per
+/// pod.
 const TRIED: &str = "try";
 
-/// Jobs a minute, their ratio to Kueue's, and writes of a job and of each of its pods.
+/// The goals: jobs per minute, the ratio to Kueue, writes per job, and writes per pod.
 const JOBS_A_MINUTE: f64 = 2500.0;
 const RATIO: f64 = 2.0;
 const WRITES_A_JOB: f64 = 4.0;
@@ -31,11 +32,11 @@ const WRITES_A_POD: f64 = 1.0;
 /// The jobs of this scenario.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Sizes {
-    /// Jobs of one pod.
+    /// Number of jobs of one pod.
     pub jobs: u32,
-    /// Jobs of several.
+    /// Number of jobs of several pods.
     pub gangs: u32,
-    /// Their pods.
+    /// Number of pods of each gang.
     pub gang_size: u32,
 }
 
@@ -44,12 +45,12 @@ impl Sizes {
         self.jobs + self.gangs
     }
 
-    /// All pods.
+    /// Number of pods of all jobs.
     pub fn pods(&self) -> u32 {
         self.jobs + self.gangs * self.gang_size
     }
 
-    /// The gangs evenly among the others.
+    /// All jobs, with the gangs spread evenly among the jobs of one pod.
     fn works(&self) -> Vec<Work> {
         let gangs_before = |nth: u32| u64::from(nth) * u64::from(self.gangs) / u64::from(self.all().max(1));
         let work = |nth| {
@@ -61,30 +62,29 @@ impl Sizes {
     }
 }
 
-/// A turn of a system.
+/// One turn of a system.
 #[derive(Clone, Debug, Serialize)]
 pub struct ThroughputRow {
-    /// The system.
     pub system: System,
-    /// The machine's load of one minute before.
+    /// The machine's one-minute load average before the turn.
     pub load: f64,
-    /// Seconds in which the jobs were created.
+    /// Seconds that the creation of the jobs took.
     pub created_seconds: f64,
-    /// From the first creation until the last pod was bound.
+    /// Seconds from the first creation until the last pod was bound.
     pub bound_seconds: f64,
-    /// From the creation of each job until its last pod was bound.
+    /// Seconds from the creation of each job until its last pod was bound.
     pub bound: Latencies,
-    /// Jobs a minute.
+    /// Jobs divided by `bound_seconds`, per minute.
     pub jobs_a_minute: f64,
-    /// Pods a minute.
+    /// Pods divided by `bound_seconds`, per minute.
     pub pods_a_minute: f64,
-    /// Writes of everybody until the last pod was bound.
+    /// API writes of all clients until the last pod was bound.
     pub api_writes: u64,
-    /// CPU of larder-controller until then.
+    /// CPU time of larder-controller until the last pod was bound; `None` for other systems.
     pub controller_cpu_seconds: Option<f64>,
-    /// Its writes until it rested, with all pods running.
+    /// Writes of larder-controller until all pods ran and it was idle.
     pub writes: Vec<WriteRow>,
-    /// Its writes that failed.
+    /// Failed writes of larder-controller.
     pub write_errors: u64,
 }
 
@@ -95,7 +95,7 @@ impl fmt::Display for ThroughputRow {
     }
 }
 
-/// Measures a turn of a system.
+/// Measures one turn of a system.
 pub(super) async fn measure(ground: Ground<'_>, system: System, sizes: Sizes) -> anyhow::Result<ThroughputRow> {
     let works = sizes.works();
     let queue = Wish::ample([("cpu", (sizes.pods() * 2, 0))].into());
@@ -160,7 +160,7 @@ async fn turn_of(
     Ok(row)
 }
 
-/// Waits until the controller rests, and notes its writes since those `before`.
+/// Waits until the controller is idle, and adds its writes since `before` to the row.
 async fn rest(
     turn: &mut Turn<'_>,
     before: &BTreeMap<(String, String), u64>,
@@ -176,7 +176,7 @@ async fn rest(
     Ok(())
 }
 
-/// The writes of a row for pods, and all others.
+/// The writes of a row: those for pods, then all others.
 fn split(row: &ThroughputRow) -> (u64, u64) {
     let is_a_pods = |row: &&WriteRow| row.resource == "pods" && row.verb != TRIED;
     let (pods, others): (Vec<_>, Vec<_>) = row.writes.iter().partition(is_a_pods);
@@ -217,7 +217,7 @@ pub(super) fn goals(rows: &[ThroughputRow], sizes: Sizes) -> Vec<Goal> {
     goals
 }
 
-/// Each turn, then Larder's writes in its last one.
+/// The row of each turn, then Larder's writes in its last turn.
 pub(super) fn table(rows: &[ThroughputRow], sizes: Sizes) -> String {
     let Sizes { jobs, gangs, gang_size } = sizes;
     let mut text = format!("{jobs} jobs of 1 pod and {gangs} gangs of {gang_size}, one system after another\n");

@@ -1,4 +1,4 @@
-//! A system's turn: its queues, its jobs, and how soon their pods are bound.
+//! A system's turn: it creates queues, submits jobs, and waits until their pods are bound.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -22,26 +22,26 @@ use crate::kubernetes::running::{Places, Running};
 use crate::kubernetes::wait;
 use crate::systems::Stop;
 
-/// The longest that a system may take to be ready for jobs.
+/// The timeout until a system is ready for jobs.
 const READY: Duration = Duration::from_secs(300);
-/// How often it is looked at.
+/// The interval at which its state is checked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Without a write for so long, a controller counts as at rest, for which it has [`REST`].
+/// A controller counts as idle after `QUIET` without a write. The wait for that ends after `REST` at the latest.
 const QUIET: Duration = Duration::from_secs(5);
 const REST: Duration = Duration::from_secs(300);
 
-/// The name of the scheduler (tests/cluster/peers.sh).
+/// The `schedulerName` of coscheduling (tests/cluster/peers.sh).
 const COSCHEDULING: &str = "coscheduling";
 
-/// Memory that no job is short of.
+/// A memory quota that never limits a job.
 const MUCH_MEMORY: &str = "1000Ti";
 
 /// A system that runs jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum System {
-    /// Pods that are created directly and bound by kube-scheduler: what the API server gives.
+    /// Pods that are created directly and bound by kube-scheduler: the upper bound that the API server sets.
     Direct,
     /// TrainingJobs in Queues.
     Larder,
@@ -52,7 +52,7 @@ pub enum System {
 }
 
 impl System {
-    /// Its name in tables.
+    /// The name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Direct => "pods created directly",
@@ -63,23 +63,23 @@ impl System {
     }
 }
 
-/// A queue, and the quota of its jobs.
+/// A queue to create, with its quota.
 #[derive(Clone, Debug)]
 pub(crate) struct Wish {
     pub(crate) name: String,
     pub(crate) cohort: Option<String>,
-    /// By resource: its own, and the most that it borrows.
+    /// By resource: the nominal quota and the borrowing limit.
     pub(crate) quota: BTreeMap<&'static str, (u32, u32)>,
 }
 
 impl Wish {
-    /// A queue of its own with more quota than its jobs need.
+    /// A queue without a cohort that has more quota than its jobs need.
     pub(crate) fn ample(quota: BTreeMap<&'static str, (u32, u32)>) -> Self {
         Self { name: NAMESPACE.to_owned(), cohort: None, quota }
     }
 }
 
-/// Where the benchmark works.
+/// The environment of the benchmark: cluster, programs and progress.
 #[derive(Clone, Copy)]
 pub(crate) struct Ground<'a> {
     pub(crate) client: &'a Client,
@@ -92,13 +92,13 @@ pub(crate) struct Turn<'a> {
     ground: Ground<'a>,
     system: System,
     pub(crate) observer: Observer,
-    /// Larder's, if it is its turn.
+    /// larder-controller; `None` in another system's turn.
     pub(crate) controller: Option<Running>,
     _logs: TempDir,
 }
 
 impl<'a> Turn<'a> {
-    /// Must be called on the main thread.
+    /// Creates the queues and waits until the system is ready for jobs. Must be called on the main thread.
     pub(crate) async fn begin(ground: Ground<'a>, system: System, queues: &[Wish]) -> anyhow::Result<Self> {
         let logs = tempfile::tempdir().context("create a directory for logs")?;
         let observer = Observer::start(ground.client);
@@ -116,12 +116,12 @@ impl<'a> Turn<'a> {
             }
             tokio::time::sleep(LOOK).await;
         }
-        // What it writes about a cluster that is new to it is about no job.
+        // The controller's first writes about the cluster belong to no job, so they must not be counted.
         turn.rest().await?;
         Ok(turn)
     }
 
-    /// Waits until Larder's controller rests, if it is its turn, and returns its figures.
+    /// Waits until larder-controller is idle and returns its metrics; `None` in another system's turn.
     pub(crate) async fn rest(&mut self) -> anyhow::Result<Option<Figures>> {
         let Some(controller) = &mut self.controller else { return Ok(None) };
         let started = Instant::now();
@@ -137,7 +137,7 @@ impl<'a> Turn<'a> {
         Ok(Some(figures))
     }
 
-    /// Removes its jobs, queues and pods. Larder's controller has no part in that.
+    /// Removes the jobs, queues and pods of the turn, after larder-controller has ended.
     pub(crate) async fn end(self) -> anyhow::Result<()> {
         if let Some(controller) = self.controller {
             controller.stop();
@@ -200,7 +200,7 @@ impl<'a> Turn<'a> {
         Ok(())
     }
 
-    /// Creates the jobs at their times, some at once. Returns when each was sent.
+    /// Creates each job when it is due, several at a time. Returns when each request was sent.
     pub(crate) async fn submit(&self, works: &[Work]) -> anyhow::Result<BTreeMap<String, Instant>> {
         let client = self.ground.client.clone();
         let all = |manifest: fn(&Work) -> serde_json::Value| {
@@ -238,7 +238,7 @@ impl<'a> Turn<'a> {
         Ok(sent.into_iter().collect())
     }
 
-    /// Waits until `done` about what was seen of the pods.
+    /// Waits until `done` returns true for the observed pods.
     pub(crate) async fn until(
         &mut self,
         what: &str,
@@ -269,7 +269,7 @@ fn for_larder(queue: &Wish) -> serde_json::Value {
     json!({"apiVersion": "larder.dev/v1alpha1", "kind": "Queue", "metadata": {"name": queue.name}, "spec": spec})
 }
 
-/// Kueue wants a quota of every resource that pods request.
+/// The ClusterQueue. Kueue needs a quota for every resource that pods request, so it also gets memory.
 fn for_kueue(queue: &Wish) -> serde_json::Value {
     let mut resources: Vec<serde_json::Value> = queue
         .quota

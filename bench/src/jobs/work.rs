@@ -1,4 +1,4 @@
-//! A job of the benchmark, and how each system is told of it.
+//! A job of the benchmark, and its objects for each system.
 
 use std::time::Duration;
 
@@ -7,17 +7,18 @@ use serde_json::{Value, json};
 
 use crate::kubernetes::objects::{NAMESPACE, PART_LABEL};
 
-/// On each pod: the job that it is of. Larder's pods have a label of its own, so that jobs alike are alike to it.
+/// On each pod: its job. Larder's pods do not get it from their template, but have a label of Larder's, so that equal
+/// jobs have the same pod-spec hash.
 pub(crate) const WORK_LABEL: &str = "larder.dev/bench-job";
 
 /// On a pod: its PodGroup, for coscheduling.
 const GROUP_LABEL: &str = "scheduling.x-k8s.io/pod-group";
 
-/// How long a pod of kwok's runs, and how long it takes to leave once it is deleted (tests/cluster/kwok-pods.yaml).
+/// Annotations for kwok: how long a pod runs, and how long it terminates once deleted (tests/cluster/kwok-pods.yaml).
 const RUNS_FOR: &str = "test.larder.dev/runs-for";
 const LEAVES_AFTER: &str = "test.larder.dev/leaves-after";
 
-/// Where a job stands in line.
+/// The priority of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Priority {
     Low,
@@ -38,7 +39,7 @@ impl Priority {
         format!("{NAMESPACE}-{name}")
     }
 
-    /// As in Kueue's own scenario.
+    /// The value, as in Kueue's own scenario.
     pub(crate) fn value(self) -> i32 {
         match self {
             Self::Low => 50,
@@ -48,7 +49,7 @@ impl Priority {
     }
 }
 
-/// The JobType of a job, of those that Larder brings.
+/// The JobType of a job, one of the types that Larder ships.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Type {
     Single,
@@ -59,7 +60,7 @@ pub(crate) enum Type {
 impl Type {
     pub(crate) const ALL: [Self; 3] = [Self::Single, Self::Pytorch, Self::PytorchElastic];
 
-    /// The benchmark's copy of the type: a cluster's own is left alone.
+    /// The name of the benchmark's copy of the type. The cluster's own types stay unchanged.
     pub(crate) fn name(self) -> String {
         let name = match self {
             Self::Single => "single",
@@ -69,7 +70,7 @@ impl Type {
         format!("{NAMESPACE}-{name}")
     }
 
-    /// The type as Larder brings it.
+    /// The type's manifest as Larder ships it.
     pub(crate) fn manifest(self) -> &'static str {
         match self {
             Self::Single => include_str!("../../../deploy/components/jobs/types/single.yaml"),
@@ -85,25 +86,25 @@ pub(crate) struct Work {
     pub(crate) name: String,
     pub(crate) type_: Type,
     pub(crate) pods: u32,
-    /// The fewest that it can run with.
+    /// The minimum number of pods, as `min` of the role.
     pub(crate) min: u32,
     pub(crate) queue: String,
     /// Requests of each pod.
     pub(crate) cpus: u32,
     pub(crate) gpus: u32,
     pub(crate) priority: Option<Priority>,
-    /// When it is created, after the first one.
+    /// When the job is created, relative to the first job.
     pub(crate) due: Duration,
-    /// How long each pod runs; without it, until it is deleted.
+    /// How long each pod runs; `None` until it is deleted.
     pub(crate) runs_for: Option<Duration>,
-    /// How long a deleted pod takes to leave; at once without it.
+    /// How long a deleted pod terminates; `None` ends it immediately.
     pub(crate) grace: Option<Duration>,
-    /// The nodes it may run on; all without it.
+    /// The part of the nodes that it may run on; `None` for all nodes.
     pub(crate) part: Option<u32>,
 }
 
 impl Work {
-    /// A job of so many pods, of one CPU each.
+    /// A job of `pods` pods with one CPU each.
     pub(crate) fn new(name: String, pods: u32, queue: &str) -> Self {
         let type_ = if pods == 1 { Type::Single } else { Type::Pytorch };
         let (queue, priority, runs_for, grace, part) = (queue.to_owned(), None, None, None, None);
@@ -111,7 +112,7 @@ impl Work {
         Self { name, type_, pods, min: pods, queue, cpus: 1, gpus: 0, priority, due, runs_for, grace, part }
     }
 
-    /// For Larder.
+    /// The TrainingJob, for Larder.
     pub(crate) fn training_job(&self) -> Value {
         let mut template = self.template();
         template["metadata"]["labels"] = json!({});
@@ -126,7 +127,7 @@ impl Work {
         })
     }
 
-    /// For Kubernetes' own controller, queued by Kueue.
+    /// The Job, for Kubernetes' Job controller and a queue of Kueue.
     pub(crate) fn batch_job(&self) -> Value {
         let mut template = self.template();
         template["spec"]["restartPolicy"] = "Never".into();
@@ -144,7 +145,7 @@ impl Work {
         })
     }
 
-    /// Its pods alone, for kube-scheduler or the one named so.
+    /// The pods without a job object, for kube-scheduler or the named scheduler.
     pub(crate) fn bare_pods(&self, scheduler: Option<&str>) -> Vec<Value> {
         let mut pod = self.template();
         if let Some(scheduler) = scheduler {
@@ -160,7 +161,7 @@ impl Work {
         (0..self.pods).map(named).collect()
     }
 
-    /// Of its pods, for coscheduling.
+    /// The PodGroup of the pods, for coscheduling.
     pub(crate) fn pod_group(&self) -> Value {
         json!({
             "apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup",

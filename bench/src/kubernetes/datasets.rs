@@ -1,4 +1,4 @@
-//! The Datasets of a benchmark, and what a controller makes for them.
+//! Removal of a benchmark's Datasets and of the objects that a controller creates for them.
 
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::objects::{NAMESPACE, each, gone, names};
 
-/// Fails if Datasets or caches that are not the benchmark's are in the cluster.
+/// Fails if the cluster has Datasets or NodeCaches that are not the benchmark's.
 pub(crate) async fn refuse_others(client: &Client) -> anyhow::Result<()> {
     let all = ListParams::default();
     let datasets = Api::<Dataset>::all(client.clone())
@@ -36,13 +36,13 @@ pub(crate) async fn delete(client: &Client) -> anyhow::Result<()> {
     let all = ListParams::default();
     let datasets: Api<Dataset> = Api::namespaced(client.clone(), NAMESPACE);
     datasets.delete_collection(&DeleteParams::default(), &all).await.context("delete the Datasets")?;
-    // No controller does it any more.
+    // No controller runs that would remove the finalizers.
     let left = names(datasets.list(&all).await.context("list the Datasets")?.items, |dataset| dataset.metadata.name);
     let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     each(left, async |name| gone(datasets.patch(&name, &PatchParams::default(), &free).await.map(drop))).await
 }
 
-/// Deletes the volumes that a controller made.
+/// Deletes the PersistentVolumes that a controller created.
 pub(crate) async fn delete_volumes(client: &Client) -> anyhow::Result<()> {
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
     let made = volumes.list(&ListParams::default().labels(UID_LABEL)).await.context("list the volumes")?;
@@ -59,7 +59,7 @@ pub(crate) async fn delete_volumes(client: &Client) -> anyhow::Result<()> {
 pub(crate) async fn delete_caches(client: &Client) -> anyhow::Result<()> {
     let caches: Api<NodeCache> = Api::all(client.clone());
     let made = caches.list(&ListParams::default()).await.context("list the NodeCaches")?.items;
-    // Of other nodes only the controller of the benchmark has made any.
+    // NodeCaches of other nodes can only come from the benchmark's own controller: a cluster with others was rejected.
     let made = made.into_iter().filter(|cache| cache.status.is_none() || is_ours(&cache.metadata.name)).collect();
     let made = names(made, |cache| cache.metadata.name);
     let delete = DeleteParams::default();

@@ -12,27 +12,27 @@ use larder_kube::api::{DeleteParams, ListParams, PostParams};
 use larder_kube::{Api, Client, Error};
 use serde_json::json;
 
-/// The namespace of everything that is in one, and the start of the names of everything else.
+/// The namespace of all namespaced objects, and the prefix of the names of all others.
 pub(crate) const NAMESPACE: &str = "larder-bench";
-/// On the nodes.
+/// The label of the benchmark's nodes.
 pub(crate) const BENCH_LABEL: &str = "larder.dev/bench";
-/// On the nodes: a number that [`PART`] neighbours share.
+/// The label of a node's part: a number that [`PART`] consecutive nodes share.
 pub(crate) const PART_LABEL: &str = "larder.dev/bench-part";
-/// Nodes of a part.
+/// Number of nodes in a part.
 pub(crate) const PART: u32 = 100;
-/// GPUs of a node.
+/// Number of GPUs of a node.
 pub(crate) const GPUS: u32 = 8;
 
-/// Requests at the same time.
+/// Number of concurrent requests.
 pub(crate) const AT_ONCE: usize = 32;
 
-/// Nodes of a zone.
+/// Number of nodes in a zone.
 const ZONE: u32 = 256;
 
-/// How long a namespace may take to go.
+/// The timeout of the namespace's deletion.
 const GOING: Duration = Duration::from_secs(600);
 
-/// Fails if a controller that is not the benchmark's is in the cluster.
+/// Fails if a controller that is not the benchmark's runs in the cluster.
 pub(crate) async fn refuse_another_controller(client: &Client) -> anyhow::Result<()> {
     let leases = Api::<Lease>::all(client.clone());
     let leases = leases.list(&ListParams::default().fields(&format!("metadata.name={LEASE}"))).await;
@@ -49,7 +49,7 @@ pub(crate) async fn make_namespace(client: &Client) -> anyhow::Result<()> {
     let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}}))?;
     let created = Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await;
     created.with_context(|| format!("create the namespace {NAMESPACE}"))?;
-    // The pods need it; Kubernetes makes it soon, and then this is refused.
+    // Pods need this account. Kubernetes also creates it, so an error AlreadyExists is success.
     let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "default"}}))?;
     let accounts = Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE);
     match accounts.create(&PostParams::default(), &account).await {
@@ -58,12 +58,12 @@ pub(crate) async fn make_namespace(client: &Client) -> anyhow::Result<()> {
     }
 }
 
-/// The name of a node.
+/// The name of the `nth` node.
 pub(crate) fn node(nth: u32) -> String {
     format!("{NAMESPACE}-{nth:05}")
 }
 
-/// Makes the nodes of these numbers.
+/// Creates the nodes with these numbers.
 pub(crate) async fn make_nodes(client: &Client, numbers: Range<u32>) -> anyhow::Result<()> {
     let api: &Api<Node> = &Api::all(client.clone());
     let made = futures::stream::iter(numbers).map(anyhow::Ok);
@@ -113,7 +113,7 @@ pub(crate) async fn await_namespace_gone(client: &Client) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// The names of objects that have one.
+/// The names of the objects.
 pub(crate) fn names<T>(objects: Vec<T>, name: impl Fn(T) -> Option<String>) -> Vec<String> {
     objects.into_iter().filter_map(name).collect()
 }

@@ -10,19 +10,19 @@ use larder_fake_platform::program::{Figures, Program, free_address};
 use super::objects::NAMESPACE;
 use crate::systems::child::Child;
 
-/// How often a controller that does not tell its figures is asked again.
+/// The pause before the metrics of a controller that did not answer are scraped again.
 const TRIES: u32 = 100;
 
-/// Where the program and the cluster are.
+/// The program to run and the cluster to use.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// The program `larder-controller`.
+    /// The executable of `larder-controller`.
     pub program: PathBuf,
-    /// The kubeconfig; by default that of the environment.
+    /// The kubeconfig. Default: $KUBECONFIG.
     pub kubeconfig: Option<PathBuf>,
 }
 
-/// A controller that runs, until it is dropped.
+/// A running controller. Dropping it ends the process.
 pub(crate) struct Running {
     child: Option<Child>,
     admin: SocketAddr,
@@ -30,14 +30,15 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Must be called on the main thread.
+    /// Starts the controller. Must be called on the main thread, because the process ends with the thread that started
+    /// it.
     pub(crate) fn start(places: &Places, logs: &Path) -> anyhow::Result<Self> {
         let (admin, log) = (free_address()?, logs.join("larder-controller.log"));
         let child = Some(spawn(places, admin, &log)?);
         Ok(Self { child, admin, log })
     }
 
-    /// Ends it, and starts it again. Returns when that was.
+    /// Ends the controller and starts it again. Returns the time of the start.
     pub(crate) fn restart(&mut self, places: &Places) -> anyhow::Result<Instant> {
         if let Some(child) = self.child.take() {
             child.stop();
@@ -57,7 +58,7 @@ impl Running {
         self.child.as_ref().map_or(0, Child::id)
     }
 
-    /// Fails if it has ended.
+    /// Fails if the controller has ended.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         let Some(child) = &mut self.child else { bail!("larder-controller was stopped") };
         match child.ended()? {
@@ -84,7 +85,7 @@ impl Running {
 
 fn spawn(places: &Places, admin: SocketAddr, log: &Path) -> anyhow::Result<Child> {
     let (path, kubeconfig) = (places.program.as_path(), places.kubeconfig.as_deref());
-    // Always of the same name, so that it need not wait until its own lease has run out.
+    // The identity is always the same, so that a restarted controller need not wait until its own Lease expires.
     let program = Program { path, kubeconfig, namespace: NAMESPACE, identity: NAMESPACE, admin };
     Child::spawn("larder-controller", &mut program.command(), log).context("--controller")
 }

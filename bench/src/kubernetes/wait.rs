@@ -1,4 +1,4 @@
-//! Waiting for the cluster.
+//! Waiting for a state of the cluster.
 
 use std::time::{Duration, Instant};
 
@@ -11,13 +11,13 @@ use super::objects::BENCH_LABEL;
 use super::running::Running;
 use crate::systems::Stop;
 
-/// How often what is waited for is looked at.
+/// The interval at which a condition is checked.
 const LOOK: Duration = Duration::from_millis(50);
-/// The longest that the nodes may take to be ready, and how often they are looked at.
+/// The timeout until the nodes are ready, and the interval at which they are checked.
 const NODES: Duration = Duration::from_secs(600);
 const LOOK_AT_NODES: Duration = Duration::from_millis(500);
 
-/// Waits until `done`. Fails after `limit`, on Ctrl-C, and if the controller ends.
+/// Waits until `done` returns true. Fails after `limit`, on Ctrl-C, and if the controller ends.
 pub(crate) async fn until(
     stop: &Stop,
     what: &str,
@@ -39,7 +39,7 @@ pub(crate) async fn until(
     Ok(())
 }
 
-/// Waits until so many of the benchmark's nodes are ready.
+/// Waits until `count` of the benchmark's nodes are ready.
 pub(crate) async fn for_nodes(client: &Client, stop: &Stop, count: u32) -> anyhow::Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
     let started = Instant::now();

@@ -1,4 +1,4 @@
-//! The settings of a run, everything that it measured, and the tables.
+//! The settings of a run, its measurements, and the tables.
 
 use std::path::PathBuf;
 
@@ -10,29 +10,29 @@ use crate::side_by_side::{LeftOut, SystemInfo, footer};
 use larder_epochs::figures::median;
 use larder_epochs::table::figures_table;
 
-/// Bytes of a file.
+/// Size of each file.
 pub(super) const FILE_BYTES: u64 = 1024;
 
-/// The system that the others are compared with.
+/// The system to which the others are compared.
 const BASE: &str = "ext4";
 
 /// The settings of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct MetaConfig {
-    /// Files, 200 to a folder; 0 measures no systems.
+    /// Number of files, 200 per folder; 0 measures only synthetic manifests.
     pub files: u32,
     /// Numbers of files of the synthetic manifests.
     pub synthetic: Vec<u32>,
-    /// How often everything is measured.
+    /// Number of rounds.
     pub rounds: u32,
     /// The names of the systems to measure; all if empty.
     pub only: Vec<String>,
     /// Seed of files and orders.
     pub seed: u64,
-    /// An existing folder on the disk to measure. Everything made in it is removed in the end.
+    /// An existing folder on the disk to measure. The benchmark removes its files from it at the end.
     #[serde(skip)]
     pub folder: PathBuf,
-    /// The command `larder`.
+    /// The executable of `larder`.
     #[serde(skip)]
     pub binary: PathBuf,
 }
@@ -40,7 +40,6 @@ pub struct MetaConfig {
 /// One system in one round.
 #[derive(Clone, Debug, Serialize)]
 pub struct MetaRow {
-    /// The system.
     pub system: String,
     /// The round, from 0.
     pub round: u32,
@@ -58,22 +57,21 @@ pub struct MetaRow {
     pub second_stat: Rate,
     /// Resident memory of daemon and metadata engine after all these steps.
     pub rss_bytes: u64,
-    /// Its peak.
+    /// Peak resident memory of daemon and metadata engine.
     pub peak_rss_bytes: u64,
 }
 
-/// Everything that was measured.
+/// The measurements of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct MetaOutcome {
-    /// The settings.
     pub config: MetaConfig,
-    /// The systems, in order.
+    /// The systems, in the order of the table.
     pub systems: Vec<SystemInfo>,
     /// The systems that were not measured, or not in every round.
     pub left_out: Vec<LeftOut>,
-    /// Every system in every round.
+    /// One row per system and round.
     pub rows: Vec<MetaRow>,
-    /// Every synthetic manifest in every round.
+    /// One row per synthetic manifest and round.
     pub synthetic: Vec<SyntheticRow>,
 }
 
@@ -82,7 +80,7 @@ impl MetaOutcome {
         median(self.rows.iter().filter(|row| row.system == system).map(figure))
     }
 
-    /// Medians over the rounds, with ratios to the disk itself.
+    /// The tables that the benchmark prints: medians over the rounds, with ratios to the disk itself.
     pub fn table(&self) -> String {
         let mut text = String::new();
         if !self.rows.is_empty() {

@@ -17,7 +17,7 @@ use larder_epochs::kernel_caches::drop_kernel_caches;
 use larder_epochs::order::shuffled;
 use larder_epochs::process::{self, Usage};
 
-/// Bytes of each file, as the manifest has it.
+/// Size of each file in the manifest.
 const FILE_BYTES: u64 = 111_000;
 
 const FILES_IN_A_FOLDER: u32 = 1000;
@@ -28,23 +28,23 @@ const LOOK_UPS: u32 = 100_000;
 /// One synthetic manifest, mounted once.
 #[derive(Clone, Debug, Serialize)]
 pub struct SyntheticRow {
-    /// Files of the manifest.
+    /// Number of files in the manifest.
     pub files: u32,
     /// The round, from 0.
     pub round: u32,
     /// Seconds from the start of the daemon to its first answer to a look-up.
     pub mount_seconds: f64,
-    /// Resident memory of the daemon then.
+    /// Resident memory of the daemon after that look-up.
     pub rss_bytes_mounted: u64,
-    /// Look-ups of 100,000 different files (all, if there are fewer) in random order by one thread.
+    /// Look-ups of up to 100,000 different files in random order by one thread.
     pub stat: Rate,
-    /// Resident memory of the daemon after that.
+    /// Resident memory of the daemon after all look-ups.
     pub rss_bytes: u64,
-    /// Bytes of the manifest.
+    /// Size of the manifest.
     pub manifest_bytes: u64,
 }
 
-/// A manifest in a folder of its own.
+/// A manifest in a separate folder.
 pub(super) struct Made {
     folder: PathBuf,
     manifest: PathBuf,
@@ -53,7 +53,7 @@ pub(super) struct Made {
 }
 
 impl Made {
-    /// Makes it. This takes about 200 bytes of memory per file.
+    /// Creates the manifest. This takes about 200 bytes of memory per file.
     pub(super) fn new(folder: &Path, files: u32) -> anyhow::Result<Self> {
         let origin = folder.join("origin");
         std::fs::create_dir_all(&origin).with_context(|| format!("create the directory {}", origin.display()))?;
@@ -102,7 +102,7 @@ impl Made {
             order.truncate(LOOK_UPS as usize);
             let paths: Vec<PathBuf> = order.iter().map(|&file| path(file).into()).collect();
             let paths: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
-            // Shuffled already.
+            // The paths are already shuffled.
             let in_order: Vec<u32> = (0_u32..).take(paths.len()).collect();
             let stat = walk::stat(&mountpoint, &paths, &in_order, 1, FILE_BYTES)?;
             Ok(SyntheticRow {

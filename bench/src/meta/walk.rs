@@ -12,13 +12,13 @@ use serde::Serialize;
 
 use larder_epochs::figures::percentile;
 
-/// Look-ups that a thread claims at once.
+/// Number of look-ups that a thread claims at a time.
 const BATCH: usize = 256;
 
 /// The speed of an operation that was repeated many times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rate {
-    /// Operations a second, by all threads together.
+    /// Operations per second of all threads together.
     pub per_second: f64,
     /// Half of them took at most this many microseconds.
     pub p50_us: f64,
@@ -26,7 +26,7 @@ pub struct Rate {
     pub p99_us: f64,
 }
 
-/// Seconds of a walk that reads names and kinds. Fails if it finds another number of files.
+/// Walks the tree reading names and kinds. Returns the seconds. Fails on an unexpected number of files.
 pub(super) fn find(root: &Path, files: usize) -> anyhow::Result<f64> {
     let started = Instant::now();
     let found = walk(root, &mut |_| Ok(()))?;
@@ -35,7 +35,8 @@ pub(super) fn find(root: &Path, files: usize) -> anyhow::Result<f64> {
     Ok(seconds)
 }
 
-/// Seconds of a walk that also reads each file's attributes. Fails if it finds another number of files or another size.
+/// Walks the tree reading each file's attributes too. Returns the seconds. Fails on an unexpected number of files or
+/// size.
 pub(super) fn list(root: &Path, files: usize, size: u64) -> anyhow::Result<f64> {
     let started = Instant::now();
     let found = walk(root, &mut |entry| {

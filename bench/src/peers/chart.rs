@@ -1,11 +1,11 @@
-//! The figures as bars: files a second with the largest number of readers, cold, warm and hot.
+//! The figures as bars: files per second with the largest number of readers, cold, warm and hot.
 
 use super::outcome::{PeersOutcome, RAW};
 use crate::side_by_side::State;
 use larder_epochs::plot::{Bar, Bars, Group};
 
 impl PeersOutcome {
-    /// A group of bars for each state, with a bar for each system that was measured in it.
+    /// A group of bars for each state, with a bar for each system measured in that state.
     pub fn bars(&self) -> Bars {
         let most = self.most_readers();
         let systems = self.systems.iter().filter(|system| system.name != RAW);

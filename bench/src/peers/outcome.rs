@@ -1,4 +1,4 @@
-//! The settings of a run, and everything that it measured.
+//! The settings of a run, and its measurements.
 
 use std::path::PathBuf;
 
@@ -14,29 +14,29 @@ use larder_epochs::fuse_requests::Requests;
 /// The name of the row that reads objects without a filesystem.
 pub const RAW: &str = "object_store";
 
-/// How many files are read, except by the largest number of readers. Fewer readers are slow, and a rate needs no more
-/// files.
+/// The number of files that all but the largest number of readers read. Few readers are slow, and this many files
+/// suffice for a stable rate.
 pub(super) const FILES_OF_FEWER_READERS: u32 = 4000;
 
 /// The settings of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct PeersConfig {
-    /// Files.
+    /// Number of files.
     pub files: u32,
     /// Their mean size in bytes.
     pub mean_size: u64,
     /// Numbers of reader threads, ascending. The largest number reads all files, the others 4000 of them.
     pub readers: Vec<u32>,
-    /// How often everything is measured.
+    /// Number of rounds.
     pub rounds: u32,
     /// The names of the systems to measure; all if empty.
     pub only: Vec<String>,
     /// Seed of files and shuffles.
     pub seed: u64,
-    /// An existing folder on the disk to measure. Everything made in it is removed in the end.
+    /// An existing folder on the disk to measure. The benchmark removes its files from it at the end.
     #[serde(skip)]
     pub folder: PathBuf,
-    /// The command `larder`.
+    /// The executable of `larder`.
     #[serde(skip)]
     pub binary: PathBuf,
 }
@@ -44,44 +44,42 @@ pub struct PeersConfig {
 /// One epoch of one system, and its cost.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measurement {
-    /// The system.
     pub system: String,
-    /// The caches at its start.
+    /// The state of the caches at its start.
     pub state: State,
-    /// Reader threads.
+    /// Number of reader threads.
     pub readers: u32,
     /// The round, from 0.
     pub round: u32,
-    /// The result that the reader measured, with its own CPU time.
+    /// The reader's result, with the reader's own CPU time.
     pub epoch: Epoch,
-    /// Seconds of CPU of the daemon and of the metadata engine.
+    /// Seconds of CPU of the daemon and of the metadata engine together.
     pub daemon_cpu_seconds: f64,
     /// Seconds of CPU of the S3 server; `None` where its client is in the same process.
     pub s3_cpu_seconds: Option<f64>,
-    /// Resident memory of daemon and metadata engine afterwards.
+    /// Resident memory of daemon and metadata engine after the epoch.
     pub rss_bytes: u64,
-    /// Its peak since they started.
+    /// Their peak resident memory since their start.
     pub peak_rss_bytes: u64,
-    /// Requests of the kernel to the daemon; `None` where they cannot be counted.
+    /// Requests of the kernel to the daemon; `None` if they cannot be counted.
     pub fuse: Option<Requests>,
-    /// GETs that the S3 server received.
+    /// GET requests that the S3 server received.
     pub gets: u64,
-    /// Bytes that it sent in reply.
+    /// Bytes in the S3 server's responses to GET.
     pub get_bytes: u64,
-    /// HEADs.
+    /// HEAD requests.
     pub heads: u64,
-    /// Pages of listings.
+    /// LIST requests: one per page.
     pub lists: u64,
 }
 
-/// Everything that was measured.
+/// The measurements of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct PeersOutcome {
-    /// The settings.
     pub config: PeersConfig,
     /// The machine.
     pub machine: Machine,
-    /// Bytes of the dataset.
+    /// Size of the dataset.
     pub bytes: u64,
     /// Whether the S3 server had the objects in memory.
     pub objects_in_memory: bool,
@@ -91,12 +89,12 @@ pub struct PeersOutcome {
     pub left_out: Vec<LeftOut>,
     /// Why FUSE requests were not counted; `None` if they were.
     pub no_fuse_requests: Option<String>,
-    /// Every epoch of every round.
+    /// One entry per epoch.
     pub measurements: Vec<Measurement>,
 }
 
 impl PeersOutcome {
-    /// The measurements of one system, over the rounds.
+    /// The measurements of one system in all rounds.
     pub(super) fn of<'a>(
         &'a self,
         system: &'a str,
@@ -106,7 +104,7 @@ impl PeersOutcome {
         self.measurements.iter().filter(move |one| one.system == system && one.state == state && one.readers == readers)
     }
 
-    /// A figure of one system over the rounds.
+    /// The spread of one system's figure over the rounds.
     pub(super) fn spread(
         &self,
         system: &str,
@@ -117,12 +115,12 @@ impl PeersOutcome {
         Spread::of(self.of(system, state, readers).map(figure))
     }
 
-    /// The largest number of readers; they read all files.
+    /// The largest number of readers, which reads all files.
     pub(super) fn most_readers(&self) -> u32 {
         self.config.readers.last().copied().unwrap_or_default()
     }
 
-    /// Files a second of the fastest system of these kinds, with the largest number of readers.
+    /// Files per second of the fastest system of these kinds, with the largest number of readers.
     pub(super) fn best(&self, kinds: &[Kind], state: State) -> Option<f64> {
         let rate = |one: &Measurement| one.epoch.files_per_second;
         let systems = self.systems.iter().filter(|system| kinds.contains(&system.kind));

@@ -1,4 +1,5 @@
-//! The reader, the same for every system: `larder bench epochs` in a separate process, so that its CPU time is known.
+//! The reader, the same for every system: `larder bench epochs` in a separate process, so that its CPU time is
+//! separate.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +11,7 @@ use crate::systems::Corpus;
 use crate::systems::child::Child;
 use larder_epochs::epochs::Epoch;
 
-/// How long an epoch may take, and how much longer for each file. A system that needs more time is stuck.
+/// The timeout of an epoch, and its extension per file. A system that needs more time is stuck.
 const TIMEOUT: Duration = Duration::from_secs(120);
 const TIMEOUT_A_FILE: Duration = Duration::from_millis(50);
 
@@ -38,7 +39,7 @@ impl Reader<'_> {
             .arg(self.expected)
             .arg("--json")
             .arg(&json)
-            // A table shows its error.
+            // The table shows the error, which must not include a backtrace.
             .env("RUST_BACKTRACE", "0");
         let mut reader = Child::spawn("reader", &mut command, &work.join("log"))?;
         let (started, limit) = (Instant::now(), TIMEOUT + TIMEOUT_A_FILE * files);

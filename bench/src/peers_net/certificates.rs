@@ -1,4 +1,4 @@
-//! TLS between the two sides.
+//! TLS between server and reader.
 
 use std::path::Path;
 

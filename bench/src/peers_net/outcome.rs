@@ -1,4 +1,4 @@
-//! Everything that was measured, and its table.
+//! The measurements of a run, and the table.
 
 use std::fmt::Write;
 
@@ -12,11 +12,11 @@ use larder_epochs::table::figures_table;
 /// One measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct PeersNetRow {
-    /// The server.
+    /// The server that was read from.
     pub kind: ServerKind,
-    /// Size of a record.
+    /// Size of each record.
     pub record_bytes: u32,
-    /// Reads at a time.
+    /// Number of concurrent reads.
     pub readers: u32,
     /// The round, from 1.
     pub round: u32,
@@ -28,10 +28,10 @@ pub struct PeersNetRow {
     pub reader_cpu_seconds_per_gb: f64,
 }
 
-/// Everything that was measured.
+/// The measurements of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct PeersNetOutcome {
-    /// One for each kind, size, number of readers and round.
+    /// One row per kind, size, number of readers and round.
     pub rows: Vec<PeersNetRow>,
 }
 
@@ -47,7 +47,8 @@ impl PeersNetOutcome {
         Spread::of(self.rows.iter().filter(wanted).map(figure))
     }
 
-    /// Medians over the rounds, with the least and the greatest throughput, and the ratio to raw TCP.
+    /// The table that the benchmark prints: medians over the rounds, minimum and maximum throughput, and the ratio to
+    /// raw TCP.
     pub fn table(&self) -> String {
         let mut text = String::new();
         let mut cells: Vec<(u32, u32)> = self.rows.iter().map(|row| (row.record_bytes, row.readers)).collect();

@@ -19,7 +19,7 @@ use super::serving::ServeConfig;
 use larder_epochs::epochs::Epoch;
 use larder_epochs::process::own_cpu_seconds;
 
-/// Reads records for this long, this many at a time.
+/// Reads records for the duration `time`, with `readers` concurrent reads.
 pub(super) fn read_for(
     runtime: &Runtime,
     server: &ServeConfig,

@@ -3,13 +3,13 @@
 use bytes::Bytes;
 use larder_dataset::SnapshotId;
 
-/// The dataset that is read.
+/// The snapshot that the records belong to.
 pub(super) const SNAPSHOT: SnapshotId = SnapshotId([7; 32]);
-/// Number of records; each is read in turn.
+/// Number of records. The readers read them in turn.
 pub(super) const RECORDS: u32 = 64;
-/// The bucket of the origin.
+/// The bucket of the S3 server.
 pub(super) const BUCKET: &str = "bench";
-/// The secret key of the origin.
+/// The secret key of the S3 server.
 pub(super) const SECRET: &str = "larder-secret";
 
 /// The bytes of a record.

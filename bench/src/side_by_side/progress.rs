@@ -2,10 +2,10 @@
 
 /// Receives the progress of a run.
 pub trait Progress {
-    /// The run has this many steps.
+    /// Called once: the run has `count` steps.
     fn steps(&self, count: u64);
 
-    /// A step is starting.
+    /// A step starts.
     fn doing(&self, what: &str);
 
     /// A step was measured; `line` gives the result.

@@ -1,10 +1,10 @@
-//! The words that every comparison uses: the systems, their state, and those that were left out.
+//! The types that every comparison reports: the systems, the state of their caches, and the systems that were left out.
 
 use serde::Serialize;
 
 use crate::systems::{Kind, System};
 
-/// The caches at the start of a measurement.
+/// The state of the caches at the start of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -17,10 +17,10 @@ pub enum State {
 }
 
 impl State {
-    /// All of them, in the order in which they are measured.
+    /// All states, in the order in which they are measured.
     pub const ALL: [Self; 3] = [Self::Cold, Self::Warm, Self::Hot];
 
-    /// Its name in tables.
+    /// The name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cold => "cold",
@@ -37,9 +37,9 @@ pub struct SystemInfo {
     pub name: String,
     /// Its role in the comparison.
     pub kind: Kind,
-    /// The version that its program reports.
+    /// The version that the system's program reports; empty if it has no program.
     pub version: String,
-    /// How it was set up.
+    /// How the system was set up, as a sentence for the table.
     pub options: String,
 }
 
@@ -63,7 +63,7 @@ pub struct LeftOut {
     pub why: String,
 }
 
-/// Lists how each system was set up, then those left out.
+/// Lists how each system was set up, then the systems that were left out.
 pub(crate) fn footer(systems: &[SystemInfo], left_out: &[LeftOut]) -> String {
     let measured = systems.iter().map(|system| match system.version.as_str() {
         "" => format!("{}: {}\n", system.name, system.options),

@@ -1,4 +1,4 @@
-//! Takes the systems in turns. A system that fails is left out from then on; the others continue.
+//! Measures the systems in turns. A system that fails is left out of the rest of the run; the others continue.
 
 use anyhow::Context;
 
@@ -41,12 +41,13 @@ impl<'a> Rounds<'a> {
         Ok(rounds)
     }
 
-    /// How many systems have not failed.
+    /// The number of systems that have not failed.
     pub(crate) fn running(&self) -> usize {
         self.running.iter().flatten().count()
     }
 
-    /// Runs `measure` on each system, which may leave it mounted, and unmounts it. Only a signal stops the run.
+    /// Runs `measure` on each system and unmounts the system, which `measure` may leave mounted. Only a signal stops
+    /// the run.
     pub(crate) fn round(
         &mut self,
         round: u32,
@@ -66,7 +67,7 @@ impl<'a> Rounds<'a> {
         Ok(())
     }
 
-    /// The systems that failed, in the order in which they did.
+    /// The systems that failed, in the order of their failures.
     pub(crate) fn into_left_out(self) -> Vec<LeftOut> {
         self.left_out
     }
@@ -78,7 +79,8 @@ impl<'a> Rounds<'a> {
     }
 }
 
-/// The order of `count` systems in a round. Each round starts with another one, so that no system always comes first.
+/// The order of `count` systems in a round. Each round starts with a different system, so that no system always comes
+/// first.
 fn turns(count: usize, round: u32) -> impl Iterator<Item = usize> {
     (0..count).map(move |nth| (nth + round as usize) % count)
 }

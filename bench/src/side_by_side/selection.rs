@@ -1,4 +1,4 @@
-//! The systems of a run: those installed here, restricted to the ones that the user named.
+//! The systems of a run: the installed systems, restricted to the user's choice.
 
 use std::path::Path;
 
@@ -7,7 +7,8 @@ use anyhow::bail;
 use super::report::LeftOut;
 use crate::systems::{self, AnySystem, Found};
 
-/// Returns the requested systems, and those of them that are missing. Fails on an unknown name.
+/// Returns the requested systems that are installed, and the requested systems that are missing. Fails on an unknown
+/// name.
 pub(crate) fn chosen(binary: &Path, only: &[String]) -> anyhow::Result<(Vec<AnySystem>, Vec<LeftOut>)> {
     let Found { mut systems, missing } = systems::all(binary);
     let names = systems.iter().map(|system| system.name()).chain(missing.iter().map(|(name, _)| name.as_str()));

@@ -12,13 +12,13 @@ use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal
 
 use larder_epochs::process;
 
-/// How long a daemon may take to end after its mount is gone, and again after SIGTERM.
+/// How long a daemon may take to end after its mount was removed, and again after SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Interval between two looks.
+/// The interval at which a process is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Lines of a log that an error quotes.
+/// Number of log lines that an error quotes.
 const LINES_IN_ERRORS: usize = 12;
 
 /// A process that is killed when this is dropped, and by the kernel when this process ends for any reason.
@@ -41,7 +41,7 @@ impl Child {
         unsafe {
             command.pre_exec(move || {
                 set_parent_process_death_signal(Some(Signal::KILL))?;
-                // The parent may have died before that was set.
+                // The parent may have died before the signal was set; then the child would live on.
                 if rustix::process::getppid() == Some(parent) { Ok(()) } else { Err(std::io::ErrorKind::Other.into()) }
             });
         }
@@ -49,17 +49,17 @@ impl Child {
         Ok(Self { name: name.to_owned(), log: log.to_owned(), process })
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// How it ended, if it has.
+    /// The exit status; `None` while the process runs.
     pub fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
         self.process.try_wait().with_context(|| format!("poll {}", self.name))
     }
 
-    /// The end of its output, with its name.
+    /// The last lines of its output, with its name, for an error.
     pub fn last_words(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -72,7 +72,7 @@ impl Child {
         }
     }
 
-    /// Waits for it to end by itself, then sends SIGTERM, then kills it with all its descendants.
+    /// Waits for the process to end without a signal, then sends SIGTERM, then kills it with all its descendants.
     pub fn end(mut self) {
         if !self.ends_within(END_TIMEOUT) {
             self.signal(Signal::TERM);
@@ -109,7 +109,7 @@ impl Drop for Child {
         if matches!(self.process.try_wait(), Ok(Some(_))) {
             return;
         }
-        // Not reaped yet, so no other process can have its id.
+        // The process was not reaped yet, so no other process can have its id.
         for id in process::family(self.process.id()) {
             if let Some(id) = Pid::from_raw(id as i32) {
                 let _ = kill_process(id, Signal::KILL);
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     fn alive(id: u32) -> bool {
-        // A process that has ended and was not waited for is a zombie.
+        // An ended process that was not waited for is a zombie; its files in /proc still exist.
         std::fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
     }
 

@@ -14,14 +14,14 @@ const BUCKET: &str = "bench";
 const PREFIX: &str = "train";
 const ACCESS_KEY: &str = "larder-bench";
 
-/// The objects are held in memory if they take at most this part of it. Larder's packs and JuiceFS's blocks take as
-/// much again each, and the page cache needs room for the files of the disk, of a cache and of a mount.
+/// The objects are kept in memory if they take at most one part in this many. Larder's packs and JuiceFS's blocks each
+/// take the same amount again, and the page cache needs room for the files of the disk, of a cache and of a mount.
 const PART_OF_MEMORY: u64 = 6;
 
 /// The files to make.
 #[derive(Clone, Debug)]
 pub struct CorpusOptions {
-    /// Sizes of the files.
+    /// The size of each file.
     pub sizes: Vec<u64>,
     /// Seed of their bytes.
     pub seed: u64,
@@ -32,7 +32,7 @@ pub struct CorpusOptions {
 /// The data that every system serves: files on the disk, and the same files as objects in the S3 server.
 #[derive(Clone, Debug)]
 pub struct Corpus {
-    /// The folder on the disk. Reading it directly bounds every filesystem on top of it.
+    /// The folder on the disk. Reading it directly gives the upper bound for every filesystem on top of it.
     pub tree: PathBuf,
     /// Its files, with paths below [`tree`](Self::tree) that are also the keys below [`prefix`](Self::prefix).
     pub files: Vec<MadeFile>,
@@ -40,19 +40,19 @@ pub struct Corpus {
     pub bytes: u64,
     /// The bucket of the objects.
     pub bucket: String,
-    /// Their prefix, without a slash at its end.
+    /// The prefix of all keys, without a trailing slash.
     pub prefix: String,
     /// The S3 server: `http://127.0.0.1:PORT`.
     pub endpoint: String,
-    /// Its key id.
+    /// The access key id of the S3 server.
     pub access_key: String,
     /// The secret of that key.
     pub secret_key: String,
     /// Scratch space on the same disk, with a folder for each system.
     pub work: PathBuf,
-    /// Whether the objects are in memory, so that a GET reads no disk.
+    /// Whether the objects are in memory, so that a GET does not read from the disk.
     pub in_memory: bool,
-    /// Ends every wait.
+    /// A stop request ends every wait.
     pub stop: Stop,
 }
 

@@ -1,4 +1,4 @@
-//! The disk itself: the bound of every filesystem with a cache on the same disk.
+//! The disk itself: the upper bound for every filesystem with a cache on the same disk.
 
 use std::path::PathBuf;
 

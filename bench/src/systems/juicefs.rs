@@ -1,5 +1,5 @@
-//! JuiceFS, as shipped and with metadata cached for an hour. It cannot serve existing objects: the data is copied in
-//! once, through its own mount, and both variants mount the same volume. Its metadata is in a Redis started for it.
+//! JuiceFS, as shipped and with metadata cached for an hour. It cannot serve existing objects, so the data is copied in
+//! once, through its own mount, and both variants mount the same volume. Its metadata is in a Redis of its own.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ impl JuiceFs {
 
     fn start_redis(&self, corpus: &Corpus) -> anyhow::Result<Volume> {
         let folder = corpus.folder_of("redis")?;
-        // Free a moment ago. If another process takes it first, Redis reports that and the system is left out.
+        // The port was free a moment ago. If another process takes it first, Redis fails and the system is left out.
         let port =
             TcpListener::bind(("127.0.0.1", 0)).and_then(|free| free.local_addr()).context("find a port")?.port();
         let mut command = Command::new(&self.redis);
@@ -101,7 +101,7 @@ impl JuiceFs {
         command
             .args(["mount", url])
             .arg(mountpoint)
-            // Without a watcher between JuiceFS and this process: the kernel ends only direct children with it.
+            // This suppresses JuiceFS's watcher process: the kernel kills only direct children when this process ends.
             .env("JFS_SUPERVISOR", "larder")
             .args(["--no-usage-report", "--backup-meta", "0", "--cache-size", "1048576", "--free-space-ratio", "0.02"])
             .arg("--cache-dir")

@@ -36,7 +36,7 @@ impl Larder {
         command
             .env("LARDER_HOME", corpus.folder_of(self.name())?.join("home"))
             .envs(corpus.aws_variables())
-            // Errors show the end of its output.
+            // Errors quote the last lines of the output, where a backtrace would hide the message.
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::null());
         Ok(command)

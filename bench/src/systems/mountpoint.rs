@@ -51,7 +51,7 @@ impl System for Mountpoint {
             .args(["--metadata-ttl", "indefinite", "--cache"])
             .arg(cache)
             .envs(corpus.aws_variables())
-            // Otherwise it queries the metadata service of a cloud machine.
+            // Otherwise it queries the instance metadata service of AWS, which does not exist here.
             .env("AWS_EC2_METADATA_DISABLED", "true");
         self.served.start(corpus, NAME, &mut command)
     }

@@ -16,7 +16,7 @@ const MOUNT_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a mount may be busy before it is detached.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Interval between two looks.
+/// The interval at which mounts are polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Waits until something is mounted at `folder`. If the daemon ends first or takes too long, the error quotes its
@@ -38,7 +38,7 @@ pub fn wait_for(folder: &Path, daemon: &mut Child, stop: &Stop) -> anyhow::Resul
     }
 }
 
-/// Unmounts everything at `folder`. A mount that stays busy is detached and ends with its last user.
+/// Removes all mounts at `folder`. A mount that stays busy is detached and ends with its last user.
 pub fn unmount(folder: &Path) -> anyhow::Result<()> {
     let started = Instant::now();
     while mounted_at(folder)?.is_some() {

@@ -1,4 +1,5 @@
-//! `rclone mount`, with the options that its documentation gives for reading, and with those that it recommends for S3.
+//! `rclone mount`, with the options that its documentation gives for reading, and with the options that it recommends
+//! for S3.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -58,7 +59,7 @@ impl System for Rclone {
             .args(["--read-only", "--vfs-cache-mode", "full", "--dir-cache-time", "24h", "--attr-timeout", "1h"])
             .args(["--vfs-cache-max-age", "24h", "--cache-dir"])
             .arg(cache)
-            // No file: the environment defines the remote.
+            // No configuration file: the environment defines the remote.
             .env("RCLONE_CONFIG", "")
             .env("RCLONE_CONFIG_PEER_TYPE", "s3")
             .env("RCLONE_CONFIG_PEER_PROVIDER", "Other")

@@ -1,4 +1,4 @@
-//! Common to every FUSE daemon of a benchmark: a process, a mount point and a cache folder.
+//! The common parts of every FUSE daemon: a process, a mount point and a cache folder.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -37,7 +37,7 @@ impl Served {
         let log = corpus.folder_of(name)?.join("log");
         let mut child = Child::spawn(name, command, &log)?;
         let mounted = mounts::wait_for(&self.mountpoint, &mut child, &corpus.stop);
-        // Kept even after a failure, so that `unmount` ends it.
+        // The child is kept even after a failure, so that `unmount` ends it.
         self.child = Some(child);
         mounted?;
         Ok(self.mountpoint.clone())

@@ -7,12 +7,13 @@ use anyhow::{Context, bail};
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Asks a running benchmark to end soon and to take everything down.
+/// A request to a running benchmark to end soon and to remove its mounts and files.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Requests the stop on SIGINT and SIGTERM; the second signal ends the process at once. `runtime` listens for them.
+    /// Requests the stop on SIGINT or SIGTERM. A second signal ends the process immediately. `runtime` listens for the
+    /// signals.
     pub fn on_signals(runtime: &Handle) -> anyhow::Result<Self> {
         let stop = Self::default();
         let requested = stop.clone();

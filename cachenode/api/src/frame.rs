@@ -23,45 +23,45 @@
 //! sum comes last, so that a server without a stored CRC32C computes it while it sends. Every piece but the last has at
 //! least [`PIECE_BYTES_LEAST`] bytes.
 //!
-//! `cached only` is the highest bit of the deadline: nodes of version 0.1.0, which do not know it, see a long deadline
-//! and answer the read as any other.
+//! `cached only` is the highest bit of the deadline. Nodes of version 0.1.0 do not know the bit: they see a long
+//! deadline and answer like any other read.
 //!
 //! Invariants: a decoded frame is within the limits below; no decoder panics; nothing here does I/O.
 
 /// The first bytes of each hello. Neither HTTP/2 nor TLS can start with them.
 pub const MAGIC: [u8; 8] = *b"larderbk";
 
-/// Bytes of a hello.
+/// The size of a hello.
 pub const HELLO_BYTES: usize = 16;
 
-/// Bytes of the shortest request, and of the first part of every request.
+/// The size of the shortest request, and of the first part of every request.
 pub const REQUEST_BYTES: usize = 8;
 
-/// Bytes of a `Read`, before its token.
+/// The size of a `Read` without its token.
 pub const READ_BYTES: usize = 56;
 
-/// The longest deadline of a read. The bit above it says that only what is cached is wanted.
+/// The longest deadline of a read. The bit above it requests only cached bytes.
 const DEADLINE_MS_MOST: u32 = u32::MAX >> 1;
 
-/// Bytes of an answer, before its body.
+/// The size of an answer without its body.
 pub const ANSWER_BYTES: usize = 12;
 
-/// Bytes of the sum after a range.
+/// The size of the sum that follows a range.
 pub const SUM_BYTES: usize = 4;
 
-/// The longest range.
+/// The length of the longest range, in bytes.
 pub const RANGE_BYTES_MOST: u32 = 4 << 20;
 
-/// The shortest piece of a range, except for the last piece.
+/// The length of the shortest piece of a range, in bytes. Only the last piece may be shorter.
 pub const PIECE_BYTES_LEAST: u32 = 64 << 10;
 
-/// The longest token.
+/// The length of the longest token, in bytes.
 pub const TOKEN_BYTES_MOST: usize = 4096;
 
-/// The longest reason of a refusal.
+/// The length of the longest refusal reason, in bytes.
 pub const REASON_BYTES_MOST: usize = 1024;
 
-/// Why a frame cannot be decoded. Nothing after it on the lane can be decoded either.
+/// Why a frame cannot be decoded. No later frame on the lane can be decoded either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 
@@ -83,7 +83,7 @@ fn unless(wrong: bool, what: &'static str) -> Result<(), Malformed> {
     if wrong { Err(Malformed(what)) } else { Ok(()) }
 }
 
-/// The first frame of each side.
+/// The first frame that each side sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The protocol number of the sender. A side that receives another number sends its own and closes.
@@ -91,7 +91,7 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// The frame's bytes.
+    /// Encodes the frame.
     pub fn encode(self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -109,13 +109,13 @@ impl Hello {
 /// A range of a block of a snapshot, as a frame carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WireRange {
-    /// The snapshot.
+    /// The id of the snapshot.
     pub snapshot: [u8; 32],
     /// The block's number within the snapshot.
     pub block: u32,
-    /// First byte, counted from the start of the block.
+    /// The first byte of the range, counted from the start of the block.
     pub start: u32,
-    /// Bytes. `start` + `len` is at most [`RANGE_BYTES_MOST`], and `len` at least 1.
+    /// The length in bytes, at least 1. `start` + `len` is at most [`RANGE_BYTES_MOST`].
     pub len: u32,
 }
 
@@ -139,27 +139,28 @@ impl WireRange {
 /// A frame from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Asks for a range. The token follows.
+    /// Requests a range. The token follows the frame.
     Read {
-        /// Identifies the answer. No two reads in flight share a tag.
+        /// Identifies the answer. No two reads in flight may share a tag.
         tag: u32,
-        /// The range. The server refuses one that no block can contain.
+        /// The requested range. The server refuses a range that no block can contain.
         range: WireRange,
-        /// Bytes of the token; 0: no token.
+        /// The length of the token in bytes; 0 for no token.
         token_len: u16,
-        /// The server must not ask another node for the range.
+        /// True if the server must not ask another node for the range.
         forwarded: bool,
-        /// The server must ask neither another node nor the origin, and refuses what it does not have.
+        /// True if the server must ask neither another node nor the origin. It refuses bytes that it has not cached.
         cached_only: bool,
-        /// How long the client waits, at most 2^31 - 1. The server applies its own limit to 0 and to larger values.
+        /// How long the client waits, in milliseconds, at most 2^31 - 1. The server caps it, and applies its cap to 0
+        /// too.
         deadline_ms: u32,
     },
-    /// The client no longer waits for this read. The server still answers it, with whatever it has.
+    /// The client no longer waits for this read. The server still answers it, with the range or a refusal.
     Cancel {
-        /// The read's tag.
+        /// The tag of the read to cancel.
         tag: u32,
     },
-    /// Asks for a [`Pong`](Answer::Pong).
+    /// Requests a [`Pong`](Answer::Pong).
     Ping,
 }
 
@@ -185,7 +186,7 @@ impl Request {
         }
     }
 
-    /// Bytes of the request that starts with `begin`, without its token.
+    /// The length of the request that starts with `begin`, without its token.
     pub fn len_of(begin: &[u8; REQUEST_BYTES]) -> usize {
         if begin[0] == 1 { READ_BYTES } else { REQUEST_BYTES }
     }
@@ -221,28 +222,28 @@ impl Request {
 /// Why the server refuses a range. The numbers are 1 to 9 in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalCode {
-    /// The node does not serve this snapshot, or not to this token: a peer must not learn which.
+    /// The node does not serve this snapshot, or not to this token. A peer must not find out which of the two.
     UnknownDataset = 1,
     /// The token is missing or wrong. Nodes of version 0.1.0 send it; others send `UnknownDataset`.
     Denied,
-    /// The snapshot has no such block, or the block no such range.
+    /// The snapshot has no such block, or the block has no such range.
     NoSuchRange,
-    /// The object is gone from the origin.
+    /// The object no longer exists at the origin.
     Gone,
-    /// The origin has another version of the object than the snapshot.
+    /// The object at the origin has another version than the snapshot records.
     Stale,
-    /// The deadline passed.
+    /// The node could not provide the range before the request's deadline.
     TimedOut,
-    /// The range is currently unavailable. A client treats unknown codes the same way.
+    /// The range is currently unavailable. A client treats unknown codes as this one.
     Unavailable,
-    /// The node is stopping. The client should ask another.
+    /// The node is stopping. The client should ask another node.
     Stopping,
-    /// No block can contain the range, or no dataset can have the token: the client's mistake.
+    /// No block can contain the range, or no dataset can have the token. This is a bug in the client.
     Invalid,
 }
 
 impl RefusalCode {
-    /// Every code, in the order of their numbers.
+    /// All codes, in the order of their numbers.
     pub const ALL: [Self; 9] = [
         Self::UnknownDataset,
         Self::Denied,
@@ -263,30 +264,30 @@ impl RefusalCode {
 /// A frame from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The next piece of a range. The bytes follow; after the last piece, the sum follows too.
+    /// The next piece of a range. Its bytes follow the frame; after the last piece, the sum follows too.
     Bytes {
-        /// The read's tag.
+        /// The tag of the read that is answered.
         tag: u32,
-        /// Bytes of the piece, without the sum.
+        /// The length of the piece in bytes, without the sum.
         len: u32,
     },
-    /// The server does not send the range, or not the rest of it. The reason follows as text.
+    /// The server does not send the range, or not the rest of it. The reason follows the frame as text.
     Refusal {
-        /// The read's tag.
+        /// The tag of the read that is answered.
         tag: u32,
-        /// Why.
+        /// The kind of refusal.
         code: RefusalCode,
-        /// Bytes of the reason.
+        /// The length of the reason in bytes.
         len: u32,
     },
     /// Answers a [`Ping`](Request::Ping).
     Pong,
-    /// The client must send new requests on another lane, and close this one when every read is answered.
+    /// Requests that the client send new requests on another lane, and close this one once every read is answered.
     Goodbye,
 }
 
 impl Answer {
-    /// The frame's bytes.
+    /// Encodes the frame's head; the body follows it.
     pub fn encode(self) -> [u8; ANSWER_BYTES] {
         let (kind, code, tag, len) = match self {
             Self::Bytes { tag, len } => (1, 0, tag, len),
@@ -301,7 +302,7 @@ impl Answer {
         bytes
     }
 
-    /// Decodes the head of an answer.
+    /// Decodes the head of an answer, without its body.
     pub fn decode(bytes: &[u8; ANSWER_BYTES]) -> Result<Self, Malformed> {
         let (kind, code, tag, len) = (bytes[0], bytes[1], u32_at(bytes, 4), u32_at(bytes, 8));
         unless(bytes[2..4] != [0, 0] || (code != 0 && kind != 2), "a reserved field of the answer is not 0")?;
@@ -336,7 +337,7 @@ mod tests {
         cached_only: false,
         deadline_ms: 1500,
     };
-    /// The same for what is cached.
+    /// The same request for cached bytes only.
     const READ_CACHED: Request = Request::Read {
         tag: 0x0a0b_0c0d,
         range: RANGE,
@@ -352,15 +353,15 @@ mod tests {
         bytes
     }
 
-    /// Each frame of the client in the order of the drawing. With those of [`answered`], the permanent layout of
-    /// version 1.
+    /// One of each frame from the client, in the order of the drawing. Together with those of [`answered`], they fix
+    /// the layout of version 1 permanently.
     fn asked() -> Vec<u8> {
         let requests = [READ, Request::Cancel { tag: 3 }, Request::Ping].map(|request| encoded(&request));
         let [read, cancel, ping] = &requests;
         [&Hello { protocol: 1 }.encode()[..], read, b"sesame", cancel, ping].concat()
     }
 
-    /// Each frame of the server.
+    /// One of each frame from the server.
     fn answered() -> Vec<u8> {
         let refusal = Answer::Refusal { tag: 2, code: RefusalCode::Gone, len: 4 };
         let [bytes, refusal, pong, goodbye] =
@@ -371,7 +372,7 @@ mod tests {
 
     #[test]
     fn the_layout_is_that_of_the_golden_files() {
-        // Read at run time, since the test binary may have been built in another clone.
+        // Read at run time: the test binary may have been built in another clone.
         let golden = std::path::PathBuf::from(std::env::var("CARGO_MANIFEST_DIR").unwrap()).join("golden");
         for (name, made) in [("v1-asked.frames", asked()), ("v1-answered.frames", answered())] {
             let path = golden.join(name);
@@ -397,7 +398,7 @@ mod tests {
         assert_eq!(Hello::decode(&Hello { protocol: 7 }.encode()), Ok(Hello { protocol: 7 }));
     }
 
-    /// A node that does not know the bit sees a read with a deadline that is longer than it allows.
+    /// A node that does not know the bit sees a read whose deadline exceeds its limit.
     #[test]
     fn a_read_of_what_is_cached_differs_in_the_highest_bit_of_the_deadline() {
         let mut bytes = encoded(&READ);

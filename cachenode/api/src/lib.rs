@@ -1,9 +1,9 @@
-//! How nodes talk to each other about cached blocks.
+//! The protocols between nodes for cached blocks.
 //!
 //! [`frame`] carries bytes of blocks on connections of their own. [`v1`] is the gRPC service `CacheNode` for everything
 //! small, generated from `proto/`; `tests/regenerate.rs` fails if the checked-in code differs.
 //!
-//! Invariant: nothing here knows about stores or origins, or which node asks which.
+//! Invariant: this crate knows nothing about stores or origins, or about which node asks which.
 
 #![warn(missing_docs)]
 
@@ -21,7 +21,7 @@ pub mod frame;
 #[rustfmt::skip]
 pub mod v1;
 
-/// The protocol number. Both sides send it, and refuse a peer with another number.
+/// The protocol number. Each side sends it and rejects a peer with another number.
 pub const PROTOCOL: u32 = 1;
 
 /// The largest gRPC message that either side accepts.

@@ -9,54 +9,55 @@ use crate::token::Token;
 /// A dataset that a peer asks about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AskedDataset {
-    /// Which snapshot.
+    /// The snapshot of the dataset.
     pub snapshot: SnapshotId,
-    /// The token that the peer shows.
+    /// The dataset's token, as the peer has it.
     pub token: Option<Token>,
-    /// A hash of the origin's URL, server and account; empty: not stated.
+    /// A hash of the origin's URL, server and account, as the peer sent it; empty if it sent none.
     pub origin: String,
 }
 
-/// A snapshot that a node shares of the same origin as one that it was asked about.
+/// A snapshot that a node shares from the same origin as a snapshot that a peer asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OtherSnapshot {
-    /// The snapshot that it was asked about, which it does not share.
+    /// The snapshot that the peer asked about. The node does not share it.
     pub asked: SnapshotId,
-    /// The one that it shares.
+    /// The snapshot that the node shares.
     pub snapshot: SnapshotId,
-    /// When that was listed, nanoseconds since the epoch.
+    /// When the shared snapshot was listed, in nanoseconds since the epoch.
     pub listed_ns: i64,
 }
 
-/// One dataset as a node has cached it.
+/// A node's cached part of one dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatasetStats {
-    /// Which snapshot.
+    /// The snapshot of the dataset.
     pub snapshot: SnapshotId,
-    /// Its name.
+    /// The dataset's name on that node.
     pub name: String,
-    /// Blocks in the store.
+    /// Blocks of the dataset in the node's store.
     pub blocks_cached: u64,
-    /// Bytes in the store.
+    /// Bytes of the dataset in the node's store.
     pub bytes_cached: u64,
-    /// The most bytes of the dataset that the node keeps.
+    /// The most bytes of the dataset that the node may cache.
     pub capacity_bytes: u64,
 }
 
-/// Serves a node's blocks to its peers; implemented by the owner of the store and the origin. Called concurrently, for
+/// Serves a node's blocks to its peers. The owner of the store and the origin implements it. Called concurrently, for
 /// every peer and range.
 #[async_trait]
 pub trait Blocks: Send + Sync + 'static {
-    /// Exactly `request.range.len` bytes, from the store or from wherever the node gets them. The implementation
-    /// decides whether the token opens the dataset. The server drops the future when the peer disconnects or the
-    /// deadline passes, so work that others also wait for must continue without it. Must not block.
+    /// Returns exactly `request.range.len` bytes, from the store or from another source. The implementation decides
+    /// whether the token grants access to the dataset. The server drops the future when the peer disconnects or the
+    /// deadline passes, so work that other readers also wait for must continue without it. Must not block.
     async fn read(&self, request: &ReadRequest) -> Result<BlockBytes, ReadError>;
 
-    /// Statistics of the requested datasets that the node shares and whose token is right; nothing about others.
+    /// Statistics of the requested datasets that the node shares and whose token is right. Reveals nothing about other
+    /// datasets.
     fn stats(&self, asked: &[AskedDataset]) -> Vec<DatasetStats>;
 
-    /// Of those of the datasets that the node does not share: what it shares of the same origin, if the token opens
-    /// that.
+    /// For each requested dataset that the node does not share: the snapshot of the same origin that it shares, if the
+    /// token grants access to that snapshot.
     fn others(&self, _asked: &[AskedDataset]) -> Vec<OtherSnapshot> {
         Vec::new()
     }

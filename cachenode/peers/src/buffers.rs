@@ -1,9 +1,10 @@
-//! Reusable memory for ranges that are sent to peers and received from them.
+//! Reusable memory for ranges that are sent to peers or received from them.
 //!
-//! The kernel hands out memory of such sizes page by page, zeroed, and takes it back the same way: that was a fifth of
-//! the time of a read from a peer over loopback. A buffer that its reader has dropped is therefore filled again.
+//! For allocations of this size, the kernel maps and zeroes memory page by page and unmaps it again when it is freed.
+//! That took a fifth of the time of a read from a peer over loopback. A buffer that its reader has dropped is therefore
+//! reused.
 //!
-//! Invariant: idle buffers are bounded in bytes and in number. Buffers on loan are bounded by the number of reads.
+//! Invariant: idle buffers are bounded in bytes and in number. Buffers in use are bounded by the number of reads.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,18 +12,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-/// Smaller buffers come from the allocator, which reuses such memory itself.
+/// Smaller buffers come from the allocator, which reuses memory of that size itself.
 const LEN_LEAST: usize = 32 << 10;
 
-/// The most bytes of idle buffers.
+/// The most bytes that idle buffers may hold.
 const IDLE_BYTES_MOST: usize = 32 << 20;
 
-/// The most idle buffers; a search visits all of them.
+/// The most idle buffers. A search visits all of them.
 const IDLE_MOST: usize = 64;
 
 #[derive(Debug, Default)]
 struct Idle {
-    /// The least recently used first.
+    /// Ordered by use, the least recently used buffer first.
     buffers: VecDeque<Vec<u8>>,
     bytes: usize,
 }
@@ -31,7 +32,7 @@ struct Idle {
 #[derive(Debug, Default)]
 pub struct Buffers(Mutex<Idle>);
 
-/// A buffer on loan, which returns when it is dropped.
+/// A buffer in use. It returns to the idle buffers when it is dropped.
 struct Loan {
     bytes: Vec<u8>,
     pool: Arc<Buffers>,
@@ -49,7 +50,7 @@ impl Drop for Loan {
     }
 }
 
-/// The size of a buffer for `len` bytes: similar lengths share a size, at most an eighth larger than needed.
+/// The size of a buffer for `len` bytes. Similar lengths share a size, which exceeds the length by at most an eighth.
 fn size_for(len: usize) -> usize {
     len.next_multiple_of(len.next_power_of_two() / 16)
 }
@@ -59,7 +60,7 @@ impl Buffers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An idle buffer of this size.
+    /// Takes an idle buffer of this size.
     fn used(&self, size: usize) -> Option<Vec<u8>> {
         let mut idle = self.lock();
         // The most recently used buffer may still be in the CPU's cache.
@@ -69,7 +70,7 @@ impl Buffers {
         Some(buffer)
     }
 
-    /// An empty buffer with room for `len` bytes.
+    /// Takes an empty buffer with capacity for `len` bytes.
     pub(crate) fn take(&self, len: usize) -> Vec<u8> {
         if len < LEN_LEAST {
             return Vec::with_capacity(len);
@@ -80,19 +81,19 @@ impl Buffers {
         buffer
     }
 
-    /// A buffer of `len` bytes or slightly more, with arbitrary contents.
+    /// Takes a buffer of `len` bytes or slightly more, with arbitrary contents.
     pub fn take_filled(&self, len: usize) -> Vec<u8> {
         if len < LEN_LEAST {
             return vec![0; len];
         }
         let size = size_for(len);
         let mut buffer = self.used(size).unwrap_or_else(|| vec![0; size]);
-        // Writes nothing if the buffer was filled before.
+        // Writes nothing if the buffer was filled to this size before.
         buffer.resize(size, 0);
         buffer
     }
 
-    /// The contents of a buffer, which returns when the last reference is dropped.
+    /// Shares a buffer's contents. The buffer returns to the idle buffers when the last reference is dropped.
     pub(crate) fn lend(self: &Arc<Self>, bytes: Vec<u8>) -> Bytes {
         if bytes.len() < LEN_LEAST {
             return bytes.into();
@@ -100,8 +101,8 @@ impl Buffers {
         Bytes::from_owner(Loan { bytes, pool: Arc::clone(self) })
     }
 
-    /// Part of the contents of a buffer. A part of less than half is copied, so that a part holds at most twice its
-    /// length.
+    /// Shares a part of a buffer's contents. A part shorter than half the buffer is copied, so that a shared part keeps
+    /// at most twice its length in use.
     pub fn lend_part(self: &Arc<Self>, bytes: Vec<u8>, part: Range<usize>) -> Bytes {
         let is_less = part.len() < bytes.len() / 2;
         let lent = self.lend(bytes);
@@ -118,7 +119,7 @@ impl Buffers {
             idle.bytes -= oldest.capacity();
             excess.push(oldest);
         }
-        // The excess is freed without the lock.
+        // The excess buffers are freed after the lock is released.
         drop(idle);
     }
 }

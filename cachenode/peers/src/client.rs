@@ -1,18 +1,18 @@
 //! Reads blocks from other nodes, and bypasses those that fail.
 //!
-//! The cast: [`Peers`] is all other nodes, and reads from one of them. A `peer` is one of them, with its health and
-//! what it refused. Requests go over a `connection`: a `lane` for blocks, a `link` for gRPC. `error` is why a read
-//! failed, `status` what is known about peers, `context` what all peers share. Where several peers may have a block,
-//! `hedge` asks a second one before the first has failed: `first_bytes` says when, `hedge_budget` how often, and
-//! `progress` is how far a read is.
+//! Its parts: [`Peers`] is all other nodes, and reads from one of them. A `peer` is one node, with its health and its
+//! refusals. Requests use a `connection`: a `lane` for blocks, a `link` for gRPC. `error` describes why a read failed,
+//! `status` what is known about peers, `context` what all peers share. If several peers may have a block, `hedge` asks
+//! a second peer before the first has failed: `first_bytes` decides when, `hedge_budget` how often, and `progress`
+//! tracks how far a read has got.
 //!
-//! Timeouts: a peer must give a sign of life within [`PeersConfig::answer_timeout`], since that needs nothing but the
-//! node; a silent lane is pinged. The bytes must arrive at [`PeersConfig::rate_least`] on average, plus
-//! [`PeersConfig::origin_timeout`] where the peer may have to ask the origin. The request carries that timeout, and the
-//! peer refuses a range that it cannot have by then; a peer that does not even refuse is down.
+//! Timeouts: a peer must send something within [`PeersConfig::answer_timeout`], because that requires no disk and no
+//! origin. A silent lane is pinged. The bytes must arrive at [`PeersConfig::rate_least`] on average, plus
+//! [`PeersConfig::origin_timeout`] if the peer may have to ask the origin. The request carries that timeout, and the
+//! peer refuses a range that it cannot have by then. A peer that does not even refuse is down.
 //!
-//! Invariants: a returned range has the requested length and matches its checksum; the peer, too, abandons a read that
-//! is dropped.
+//! Invariants: a returned range has the requested length and matches its checksum. If a read is dropped, the peer
+//! abandons it too.
 
 pub use config::PeersConfig;
 pub use error::PeerError;

@@ -1,4 +1,4 @@
-//! Translates between wire types and ours. Nothing from the other side passes unchecked.
+//! Translates between wire types and the crate's own types. Everything from a peer is validated here.
 
 use bytes::Bytes;
 use larder_cachenode_api::frame::{REASON_BYTES_MOST, RefusalCode, WireRange};
@@ -10,10 +10,10 @@ use crate::blocks::{AskedDataset, DatasetStats, OtherSnapshot};
 use crate::read::ReadError;
 use crate::token::Token;
 
-/// The most datasets that a node asks about at once.
+/// The most datasets in one request for statistics.
 pub(crate) const ASKED_MOST: usize = 1024;
 
-/// The longest hash of an origin.
+/// The longest hash of an origin, in bytes.
 const ORIGIN_BYTES_MOST: usize = 64;
 
 /// The error for bytes that cannot be a token.
@@ -56,13 +56,13 @@ pub(crate) fn range_from_wire(range: &WireRange) -> (SnapshotId, BlockRange) {
     (SnapshotId(snapshot), BlockRange { block: BlockIndex(block), start, len })
 }
 
-/// The sum that follows a range whose CRC32C is `crc`.
+/// The sum that follows a range: its `crc` (CRC32C) combined with the request's.
 pub(crate) fn sum(range: &WireRange, crc: u32) -> u32 {
     crc ^ crc32c(&range.encode())
 }
 
-/// The code of a refusal, and its reason. A peer without the token is told the same as one that asks for a dataset that
-/// is not there.
+/// The code and the reason of a refusal. A peer without the token gets the same answer as a peer that asks for an
+/// unknown dataset, so that it cannot find out which datasets exist.
 pub(crate) fn refusal(error: &ReadError) -> (RefusalCode, String) {
     let error = if *error == ReadError::Denied { &ReadError::UnknownDataset } else { error };
     let code = match error {
@@ -84,7 +84,7 @@ pub(crate) fn refusal(error: &ReadError) -> (RefusalCode, String) {
     (code, reason)
 }
 
-/// The error that a refusal means. Error: the reason why the request itself was invalid.
+/// The error that a refusal stands for. Error: the reason why the request itself was invalid.
 pub(crate) fn read_error(code: RefusalCode, reason: String) -> Result<ReadError, String> {
     Ok(match code {
         RefusalCode::UnknownDataset => ReadError::UnknownDataset,

@@ -1,4 +1,4 @@
-//! The counters of both sides. Callers pass them in, so that tests and metrics can read them.
+//! The counters of client and server. Callers pass them in, so that tests and metrics can read them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use crate::read::ReadError;
 /// Why a peer failed. A closed set, which suits a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// No connection: nothing listens there, or one side does not accept the other's certificate.
+    /// No connection: no process listens on the address, or one side does not accept the other's certificate.
     Connect,
     /// No answer, or an answer that was too slow.
     TimedOut,
@@ -17,16 +17,16 @@ pub enum Cause {
     Truncated,
     /// A checksum was wrong.
     WrongBytes,
-    /// The answer was not one to the request.
+    /// The answer did not belong to the request.
     WrongBlock,
-    /// The peer speaks another protocol.
+    /// The peer speaks another version of the protocol.
     OtherProtocol,
     /// The peer is stopping.
     Stopping,
 }
 
 impl Cause {
-    /// Every cause, in the order of their numbers.
+    /// All causes, in the order of their numbers.
     pub const ALL: [Self; 8] = [
         Self::Connect,
         Self::TimedOut,
@@ -38,7 +38,7 @@ impl Cause {
         Self::Stopping,
     ];
 
-    /// Its name in metrics.
+    /// The cause's name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
@@ -79,18 +79,18 @@ impl RefusalCounters {
         self.0[refusal_number(error)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The count of this kind of refusal, whatever its message.
+    /// The number of refusals of this kind, with any message.
     pub fn of(&self, error: &ReadError) -> u64 {
         self.0[refusal_number(error)].load(Ordering::Relaxed)
     }
 
-    /// Each refusal's name and count.
+    /// The name and count of each kind of refusal.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         REFUSALS.into_iter().zip(self.0.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 }
 
-/// Every counter about peers, shared by a node's client and server.
+/// All counters about peers. A node's client and server share them.
 #[derive(Debug, Default)]
 pub struct PeerCounters {
     /// Requests sent to peers.
@@ -99,7 +99,7 @@ pub struct PeerCounters {
     pub read_bytes: AtomicU64,
     /// Reads that were not sent, or were abandoned, because their peer is down.
     pub bypassed: AtomicU64,
-    /// Reads for which no second peer was asked, although the first was slow, because the budget was spent.
+    /// Reads that were not hedged although the first peer was slow, because the budget was spent.
     pub hedges_held_back: AtomicU64,
     /// How often a peer went down.
     pub went_down: AtomicU64,
@@ -130,12 +130,12 @@ pub struct PeerCounters {
 }
 
 impl PeerCounters {
-    /// Reads that failed for this cause, and took the peer down or found it still down.
+    /// Reads that failed for this cause and took the peer down, or found it still down.
     pub fn errors(&self, cause: Cause) -> u64 {
         self.errors[cause as usize].load(Ordering::Relaxed)
     }
 
-    /// Reads for which peers said that they do not serve the dataset to this node.
+    /// Reads that peers refused because they do not serve the dataset to this node.
     pub fn not_served_by_peers(&self) -> u64 {
         [ReadError::UnknownDataset, ReadError::Denied].iter().map(|error| self.refused_by_peers.of(error)).sum()
     }
@@ -144,7 +144,7 @@ impl PeerCounters {
         self.errors[cause as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Every count and its name, as `GetStats` reports them.
+    /// All counts with their names, as `GetStats` reports them.
     pub fn values(&self) -> Vec<(String, u64)> {
         let plain = [
             ("reads", &self.reads),
@@ -166,7 +166,8 @@ impl PeerCounters {
             plain.iter().map(|(name, count)| ((*name).to_owned(), count.load(Ordering::Relaxed))).collect();
         values.extend(Cause::ALL.map(|cause| (format!("errors_{}", cause.name()), self.errors(cause))));
         values.extend(self.refused_by_peers.all().map(|(name, count)| (format!("refused_by_peers_{name}"), count)));
-        // Peers read these counts. They must not tell a dataset that is denied from one that is not there.
+        // Peers can read these counts, which must not reveal whether a denied dataset exists. Both refusals share one
+        // count.
         let not_served = self.refused.of(&ReadError::UnknownDataset) + self.refused.of(&ReadError::Denied);
         values.extend(self.refused.all().filter_map(|(name, count)| match name {
             "denied" => None,

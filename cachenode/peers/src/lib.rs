@@ -1,15 +1,15 @@
-//! How nodes share what they have cached.
+//! Sharing of cached blocks between nodes.
 //!
-//! The cast: [`server`] serves blocks to peers, which it gets from an implementation of [`blocks::Blocks`]; [`client`]
+//! Its parts: [`server`] serves blocks to peers and gets them from an implementation of [`blocks::Blocks`]; [`client`]
 //! reads from peers and bypasses those that fail; [`read`] holds the request and the answer that both sides use;
-//! [`membership`] says which nodes there are; [`tls`] authenticates them; [`counters`] counts all of it. [`token`] is a
-//! dataset's secret, [`buffers`] is memory that is reused, `wire` is a connection of either side, and `convert`
-//! translates between wire types and ours.
+//! [`membership`] lists the nodes; [`tls`] authenticates them; [`counters`] counts what both sides do. [`token`] is a
+//! dataset's secret, [`buffers`] is reusable memory, `wire` is a connection of either side, and `convert` translates
+//! between wire types and the crate's own types.
 //!
-//! Invariants: bytes from a peer have the requested length and match the checksum they came with; a peer that does not
-//! answer costs a reader a bounded time, once and not for every request; bytes in flight to peers are bounded.
+//! Invariants: bytes from a peer have the requested length and match the checksum that came with them. A peer that does
+//! not answer costs a reader a bounded time, once and not for every request. Bytes in flight to peers are bounded.
 //!
-//! This crate does not know where blocks come from, which node should have which block, or what a file is.
+//! This crate does not know the source of blocks, which node should have which block, or files.
 
 #![warn(missing_docs)]
 

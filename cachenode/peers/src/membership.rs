@@ -1,11 +1,11 @@
-//! Which nodes there are: a fixed list, a watched file, or the endpoints of a Kubernetes service.
+//! The list of nodes: fixed, from a watched file, or from the endpoints of a Kubernetes service.
 //!
 //! Opening a [`MemberSource`] returns a [`Membership`], which always holds the newest list, and a [`Watcher`], which
-//! updates it for as long as it runs. A node is a member whether it works or not: the client finds out which nodes
-//! work, and placement must not change each time a node stumbles. `node` has the shared types, `list` parses text,
-//! `kubernetes` watches endpoints.
+//! keeps the list current while it runs. A node is a member whether or not it works: the client finds out which nodes
+//! work, and placement must not change each time a node fails briefly. `node` has the shared types, `list` parses text,
+//! and `kubernetes` watches endpoints.
 //!
-//! Invariant: every name and address is in a list once, and a source that cannot be read never empties the list.
+//! Invariant: a list contains every name and address at most once. A source that cannot be read never empties the list.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -31,7 +31,7 @@ mod node;
 #[cfg(test)]
 mod tests;
 
-/// How often a file is checked.
+/// How often a file is checked for changes.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// Where the list of nodes comes from.
@@ -39,17 +39,18 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 pub enum MemberSource {
     /// A list that never changes.
     Static(NodeList),
-    /// A file, one node per line: `NAME ADDRESS:PORT [weight=N] [zone=Z]`, comments after `#`. It is checked once a
-    /// second; replace it by renaming.
+    /// A file with one node per line: `NAME ADDRESS:PORT [weight=N] [zone=Z]`, comments after `#`. It is checked once a
+    /// second. Replace it by renaming, so that no half-written list is read.
     File(PathBuf),
-    /// The endpoints of a service.
+    /// The endpoints of a Kubernetes service.
     Kubernetes(KubernetesService),
 }
 
 impl FromStr for MemberSource {
     type Err = MembershipError;
 
-    /// Nodes in the form of [`NodeList`], `@` and the path of a file, or `kubernetes:NAMESPACE/SERVICE` within a pod.
+    /// Accepts nodes in the form of [`NodeList`], `@` and the path of a file, or `kubernetes:NAMESPACE/SERVICE` within
+    /// a pod.
     fn from_str(text: &str) -> Result<Self, MembershipError> {
         if let Some(path) = text.strip_prefix('@') {
             return Ok(Self::File(path.into()));
@@ -65,9 +66,9 @@ impl FromStr for MemberSource {
 }
 
 impl MemberSource {
-    /// Reads the list, and returns it with its watcher. Fails if the list cannot be read now. Only the list of a
-    /// Kubernetes service may be empty, while it has no endpoints yet or the API server is unreachable: this node's own
-    /// readers must not wait for either.
+    /// Reads the list and returns it with its watcher. Fails if the list cannot be read now. Only the list of a
+    /// Kubernetes service may be empty, while the service has no endpoints or the API server is unreachable: this
+    /// node's own readers must not wait for either.
     pub async fn open(self) -> Result<(Membership, Watcher), MembershipError> {
         let (first, kind) = match self {
             Self::Static(NodeList(nodes)) => (nodes, Watched::Nothing),
@@ -105,7 +106,8 @@ enum Watched {
 }
 
 impl Watcher {
-    /// Runs until `stopping` is cancelled. An error is logged once and retried; meanwhile the last good list stays.
+    /// Runs until `stopping` is cancelled. An error is logged once and retried; until a retry succeeds, the last good
+    /// list stays.
     pub async fn run(self, stopping: CancellationToken) {
         let sender = self.sender;
         let watching = async {

@@ -1,15 +1,15 @@
-//! Serves blocks to authenticated peers: bytes of blocks over lanes (`lane`), everything small over gRPC (`service`),
-//! both on one port (`accept`). TLS negotiates which of the two a connection carries; without TLS its first bytes tell.
-//! Connections that have not got that far have a limit of their own (`handshakes`), so that they keep no peer out;
+//! Serves blocks to authenticated peers, on one port (`accept`): bytes of blocks over lanes (`lane`), everything small
+//! over gRPC (`service`). TLS negotiates which of the two a connection carries; without TLS, its first bytes show it.
+//! Connections whose handshake is not finished have a limit of their own (`handshakes`), so that they keep no peer out;
 //! `connections` bounds the others.
 //!
 //! Bytes of blocks count against a limit (`limits`) from before they are read until the kernel has taken the whole
-//! range, and a range is read only when there is room for it. A peer that stops reading is disconnected some time after
-//! its deadline, which releases what it holds; until then it holds at most one peer's share. Bytes that the kernel has
-//! taken no longer count; the kernel bounds those itself.
+//! range. A range is read only when the limit allows it. A peer that stops reading is disconnected some time after its
+//! deadline, which releases its bytes; until then they amount to at most one peer's share. Bytes that the kernel has
+//! taken no longer count, because the kernel bounds them itself.
 //!
-//! Invariants: never more than [`ServerConfig::in_flight_bytes`] in flight; what a request takes is released when it
-//! ends, however it ends; no lock is held across an await.
+//! Invariants: at most [`ServerConfig::in_flight_bytes`] are in flight. Everything that a request takes is released
+//! when it ends, in any way. No lock is held across an await.
 
 use std::io;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ mod state;
 pub struct Server(Arc<ServerState>);
 
 impl Server {
-    /// A server that does not listen yet.
+    /// Creates a server that does not listen yet.
     pub fn new(
         config: ServerConfig,
         security: Security,
@@ -58,13 +58,13 @@ impl Server {
         Self(Arc::new(ServerState::new(config, security, blocks, counters, stopping)))
     }
 
-    /// Serves until `stopping` is cancelled. Then the server accepts nothing new, requests in flight may finish within
-    /// [`ServerConfig::stop_timeout`], and connections that remain are closed.
+    /// Serves until `stopping` is cancelled. The server then accepts nothing new, gives requests in flight
+    /// [`ServerConfig::stop_timeout`] to finish, and closes the remaining connections.
     pub async fn serve(self, listener: TcpListener) -> Result<(), tonic::transport::Error> {
         let state = self.0;
         let cancel_all = CancellationToken::new();
         let _cancel_on_drop = cancel_all.clone().drop_guard();
-        // A connection for gRPC is passed on as soon as it is accepted; one waits here while tonic takes another.
+        // A gRPC connection is passed to tonic as soon as it is accepted; at most one waits in the channel.
         let (grpc, incoming) = mpsc::channel(1);
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(Arc::clone(&state), listener, grpc, cancel_all.clone()));
@@ -76,7 +76,7 @@ impl Server {
         let serving = tonic::transport::Server::builder()
             .http2_keepalive_interval(Some(Duration::from_secs(20)))
             .http2_keepalive_timeout(Some(Duration::from_secs(10)))
-            // Without a grace period, which in tonic 0.14 would replace the graceful shutdown.
+            // No grace period is set: in tonic 0.14 it would replace the graceful shutdown.
             .max_connection_age(state.config.connection_age_most)
             .add_service(service)
             .serve_with_incoming_shutdown(

@@ -1,20 +1,22 @@
-//! How nodes authenticate each other: TLS 1.3, with a certificate from both sides.
+//! Authentication between nodes: TLS 1.3, with a certificate from each side.
 //!
-//! Both sides apply one rule: they accept a certificate if the CA of [`TlsFiles::ca`] signed it, it has not expired,
-//! and it carries the DNS name [`NODE_DNS_NAME`]. One secret therefore serves all nodes of a cluster, no address needs
-//! to be in a certificate, and certificates that the same CA signed for other purposes are rejected.
+//! Both sides apply one rule. They accept a certificate if the CA of [`TlsFiles::ca`] signed it, it has not expired,
+//! and it carries the DNS name [`NODE_DNS_NAME`]. One secret therefore serves all nodes of a cluster, no certificate
+//! needs to list addresses, and certificates that the same CA signed for other purposes are rejected.
 //!
-//! A certificate can be denied although the CA signed it: [`TlsFiles::denied`] lists those that were lost or stolen.
+//! A certificate can be denied although the CA signed it: [`TlsFiles::denied`] lists certificates that were lost or
+//! stolen.
 //!
-//! The cast: [`Tls`] loads the files and reloads them when they change (`watched`); `verify` is the rule, `denied` its
-//! exceptions, `protocol` the choice between gRPC and lanes, `explain` the errors for people.
+//! Its parts: [`Tls`] loads the files and reloads them when they change (`watched`); `verify` implements the rule,
+//! `denied` its exceptions, `protocol` the choice between gRPC and lanes, and `explain` the error messages for
+//! operators.
 //!
-//! The files are checked once a second, and each new connection uses the newest usable ones. Existing connections stay,
-//! at most for the server's `connection_age_most`, unless their peer's certificate is denied; sessions are not resumed,
-//! so that every connection has presented its certificate itself.
+//! The files are checked once a second, and each new connection uses the newest usable ones. Existing connections stay
+//! open for at most the server's `connection_age_most`, unless their peer's certificate is denied. Sessions are not
+//! resumed, so that every connection has presented its certificate itself.
 //!
-//! Invariant: the contents of a key file are never printed, and files that do not belong together never replace those
-//! that do.
+//! Invariant: the contents of a key file are never printed. Files that do not match each other never replace files that
+//! do.
 
 use std::collections::HashSet;
 use std::io;
@@ -49,58 +51,58 @@ mod tests;
 pub(crate) mod verify;
 mod watched;
 
-/// How often the files are checked.
+/// How often the files are checked for changes.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// How connections between nodes are secured.
 #[derive(Clone, Debug)]
 pub enum Security {
-    /// Encrypted, and both sides are authenticated.
+    /// Connections are encrypted, and both sides are authenticated.
     Tls(Arc<Tls>),
-    /// Neither. Only if an administrator explicitly configured it: anyone who reaches the port can try tokens, and
-    /// anyone who sees the packets can read them.
+    /// Connections are neither encrypted nor authenticated. Used only if an administrator explicitly configured it: any
+    /// host that reaches the port can try tokens, and any host that sees the packets can read them.
     Plaintext,
 }
 
-/// Where the PEM files are.
+/// The paths of the PEM files.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// The certificates of the CAs that sign the nodes' certificates: several while one CA replaces another.
+    /// The certificates of the CAs that sign the nodes' certificates. There are several while one CA replaces another.
     pub ca: PathBuf,
     /// This node's certificate, and the intermediates between it and the CA.
     pub cert: PathBuf,
-    /// Its private key.
+    /// The private key of that certificate.
     pub key: PathBuf,
-    /// The fingerprints of certificates that are not accepted although the CA signed them: the SHA-256 of each in hex
-    /// digits, one per line, comments after `#`. A file that does not exist denies none.
+    /// The list of fingerprints of certificates that are denied although the CA signed them: one SHA-256 in hex digits
+    /// per line, comments after `#`. A file that does not exist denies no certificate.
     pub denied: Option<PathBuf>,
 }
 
 /// Why certificates are unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read, or is not PEM.
+    /// A file cannot be read or is not PEM.
     #[error("read {what} from {}", path.display())]
     File {
-        /// The expected contents.
+        /// The expected contents, for the message.
         what: &'static str,
-        /// Where.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the PEM reader.
         source: rustls::pki_types::pem::Error,
     },
     /// A file contains no certificate.
     #[error("{} contains no certificate", path.display())]
     Empty {
-        /// Where.
+        /// The file.
         path: PathBuf,
     },
-    /// The CA, certificate and key do not belong together.
+    /// The CA, certificate and key do not match each other.
     #[error("use the certificate {} with its key and CA", path.display())]
     Unfit {
-        /// The certificate.
+        /// The file of the certificate.
         path: PathBuf,
-        /// Why.
+        /// The mismatch, as rustls reports it.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The list of denied certificates is unusable.
@@ -172,7 +174,7 @@ fn client_builder(
     ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&rustls::version::TLS13])
 }
 
-/// The certificates of a PEM file: at least one.
+/// Reads the certificates of a PEM file. An error if there is none.
 fn certificates(path: &PathBuf, what: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let file = |source| TlsError::File { what, path: path.clone(), source };
     let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).map_err(file)?.collect();
@@ -185,11 +187,11 @@ struct Configs {
     server: Arc<ServerConfig>,
     /// In the order of [`AppProtocol::ALL`].
     clients: [Arc<ClientConfig>; 2],
-    /// This node's own certificate.
+    /// The fingerprint of this node's own certificate.
     own: Fingerprint,
 }
 
-/// The certificates of this node, and those that are denied: the newest usable ones.
+/// The newest usable certificates of this node, and the certificates that are denied.
 #[derive(Debug)]
 pub struct Tls {
     files: TlsFiles,
@@ -198,7 +200,8 @@ pub struct Tls {
     watched: Mutex<WatchedFiles>,
 }
 
-/// A list of denied certificates takes effect even if the certificates beside it are unusable, and the other way round.
+/// The two are watched separately: a list of denied certificates takes effect even if the certificates are unusable,
+/// and vice versa.
 #[derive(Debug)]
 struct WatchedFiles {
     certificates: Watched,
@@ -206,9 +209,9 @@ struct WatchedFiles {
 }
 
 impl Tls {
-    /// Loads the files. Blocks.
+    /// Loads the files. Blocks on the disk.
     pub fn load(files: TlsFiles) -> Result<Arc<Self>, TlsError> {
-        // The versions come first: a file that changes in between is loaded again.
+        // The file versions are read before the files. A file that changes in between is then loaded again.
         let watched = WatchedFiles {
             certificates: Watched::new(files.versions()),
             denied: Watched::new(files.denied_versions()),
@@ -221,16 +224,16 @@ impl Tls {
     }
 
     /// Reloads the files whenever they change, until `stopping` is cancelled. Unusable files are logged once and
-    /// retried at each check; meanwhile the old ones stay in use.
+    /// retried at each check; until then the old ones stay in use.
     pub async fn watch(self: Arc<Self>, stopping: CancellationToken) {
         while stopping.run_until_cancelled(tokio::time::sleep(CHECK_EVERY)).await.is_some() {
             let tls = Arc::clone(&self);
-            // A runtime that shuts down drops tasks that have not started.
+            // The runtime is shutting down: it drops blocking tasks that have not started.
             let Ok(()) = tokio::task::spawn_blocking(move || tls.look()).await else { return };
         }
     }
 
-    /// Reloads the files that changed. Blocks.
+    /// Reloads the files that changed. Blocks on the disk.
     fn look(&self) {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let denied = watched.denied.look(self.files.denied_versions(), || self.files.load_denied());
@@ -283,8 +286,8 @@ impl Tls {
         Arc::clone(&self.configs.load().clients[protocol as usize]).into()
     }
 
-    /// Accepts the peer at the other end of an authenticated connection, unless its certificate is denied. `cancel` is
-    /// cancelled if that is denied later, until the returned value is dropped.
+    /// Accepts the peer at the other end of an authenticated connection, unless its certificate is denied. If the
+    /// certificate is denied later, before the returned value is dropped, `cancel` is cancelled.
     pub(crate) fn accept_peer(&self, connection: &CommonState, cancel: &CancellationToken) -> io::Result<Accepted> {
         let certificate = connection.peer_certificates().and_then(|chain| chain.first());
         let certificate = certificate.ok_or_else(|| io::Error::other(Error::NoCertificatesPresented))?;

@@ -1,29 +1,29 @@
-//! The secret that lets a node read a dataset from another.
+//! The secret that lets a node read a dataset from another node.
 //!
-//! Invariant: a token is never printed, and comparing two tokens takes the same time wherever they differ.
+//! Invariant: a token is never printed. Comparing two tokens takes the same time wherever they differ.
 
 use std::fmt;
 use std::sync::Arc;
 
 use larder_cachenode_api::frame::TOKEN_BYTES_MOST;
 
-/// The secret that lets a node read a dataset from another. `Debug` does not show it; it compares in constant time.
+/// The secret that lets a node read a dataset from another node. `Debug` hides it, and comparisons take constant time.
 #[derive(Clone, Eq)]
 pub struct Token(Arc<str>);
 
-/// The text is empty, too long, or has characters that a token cannot have.
+/// The text is empty, too long, or contains characters other than printable ASCII without spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a token is 1 to {TOKEN_BYTES_MOST} printable ASCII characters without spaces")]
 pub struct InvalidToken;
 
 impl Token {
-    /// A token of printable ASCII characters without spaces.
+    /// Accepts printable ASCII characters without spaces.
     pub fn new(token: &str) -> Result<Self, InvalidToken> {
         let fits = (1..=TOKEN_BYTES_MOST).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_graphic());
         if fits { Ok(Self(token.into())) } else { Err(InvalidToken) }
     }
 
-    /// The secret itself, for the code that sends it.
+    /// The secret as text, for the code that sends it.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
@@ -32,7 +32,7 @@ impl Token {
 impl PartialEq for Token {
     fn eq(&self, other: &Self) -> bool {
         let (ours, theirs) = (self.0.as_bytes(), other.0.as_bytes());
-        // Without black_box the compiler may stop at the first difference.
+        // Without black_box, the compiler could stop the loop at the first difference.
         let differing = ours.iter().zip(theirs).fold(0, |sum, (a, b)| std::hint::black_box(sum | (a ^ b)));
         ours.len() == theirs.len() && differing == 0
     }

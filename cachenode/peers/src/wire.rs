@@ -1,7 +1,7 @@
-//! One connection of either side, encrypted or not: bytes in and out, until it is cancelled.
+//! One connection of either side, encrypted or not. Carries bytes in both directions until it is cancelled.
 //!
-//! Invariants: once its token is cancelled no byte passes in either direction; the reason why its bytes stopped is kept
-//! as text, since the protocols above drop it.
+//! Invariants: once its token is cancelled, no byte passes in either direction. The reason why the bytes stopped is
+//! kept as text, because the protocols above drop it.
 
 use std::io;
 use std::pin::Pin;
@@ -21,10 +21,10 @@ use crate::tls::denied::Accepted;
 use crate::tls::explain::explain;
 use crate::tls::protocol::AppProtocol;
 
-/// More than an HTTP/2 server's settings or the hello of a lane.
+/// The most bytes that are peeked. Larger than an HTTP/2 server's settings and than a lane's hello.
 const PEEKED_BYTES_MOST: usize = 256;
 
-/// Why a connection's bytes stopped, if they have.
+/// The reason why a connection's bytes stopped; empty while they have not.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fault(Arc<OnceLock<String>>);
 
@@ -40,18 +40,18 @@ enum Io {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// A connection.
+/// A connection to a peer.
 #[derive(Debug)]
 pub(crate) struct Wire {
     io: Io,
     cancel: CancellationToken,
     cancelled: Pin<Box<WaitForCancellationFutureOwned>>,
     fault: Fault,
-    /// Bytes that were peeked at and are read first.
+    /// Bytes that were peeked and not read yet; later reads return them first.
     peeked: BytesMut,
-    /// Count against the server's limits of connections.
+    /// The connection's places in the server's limits, held until it is dropped.
     _permits: Option<[OwnedSemaphorePermit; 2]>,
-    /// Cancels the connection when its certificate is denied.
+    /// Cancels the connection if its certificate is denied.
     _accepted: Option<Accepted>,
 }
 
@@ -80,14 +80,14 @@ impl Wire {
         Ok(Self { _accepted: Some(accepted), ..Self::new(Io::Tls(Box::new(io)), cancel) })
     }
 
-    /// Keeps `permits` for as long as the connection lives.
+    /// Keeps `permits` while the connection exists.
     pub(crate) fn holding(mut self, permits: [OwnedSemaphorePermit; 2]) -> Self {
         self._permits = Some(permits);
         self
     }
 
-    /// Waits for the first `least` bytes from the other side, before this side sends any. Later reads return them
-    /// again.
+    /// Waits for the first `least` bytes from the other side, before this side sends any. Later reads return these
+    /// bytes too.
     pub(crate) async fn peek(&mut self, least: usize) -> io::Result<&[u8]> {
         let mut peeked = BytesMut::with_capacity(PEEKED_BYTES_MOST);
         while peeked.len() < least {
@@ -111,7 +111,7 @@ impl Wire {
         self.fault.clone()
     }
 
-    /// Returns `outcome`, and keeps the reason of the first error.
+    /// Returns `outcome` unchanged. Keeps the reason of the first error.
     fn noted<T>(&self, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let Poll::Ready(Err(error)) = &outcome {
             self.fault.0.get_or_init(|| explain(error));
@@ -126,7 +126,7 @@ fn was_cancelled() -> io::Error {
 
 impl AsyncRead for Wire {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        // Polled while it is pending, so that cancelling wakes the reader.
+        // Polled even while the connection is idle, so that cancelling wakes the reader.
         if self.cancelled.as_mut().poll(context).is_ready() {
             return Poll::Ready(Err(was_cancelled()));
         }

@@ -25,6 +25,8 @@ pub(super) struct Description {
     refresh_failed: Mutex<Option<String>>,
     /// Why the reservation is less than what is wanted.
     shortage: Mutex<Option<String>>,
+    /// How all nodes get the same listing.
+    renewal: Mutex<String>,
 }
 
 impl Description {
@@ -40,6 +42,7 @@ impl Description {
             socket: OnceLock::new(),
             refresh_failed: Mutex::default(),
             shortage: Mutex::default(),
+            renewal: Mutex::default(),
         })
     }
 
@@ -59,6 +62,10 @@ impl Description {
         *self.shortage.lock().unwrap_or_else(PoisonError::into_inner) = shortage;
     }
 
+    pub(super) fn set_renewal(&self, renewal: String) {
+        *self.renewal.lock().unwrap_or_else(PoisonError::into_inner) = renewal;
+    }
+
     pub(super) fn shortage(&self) -> Option<String> {
         self.shortage.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -67,12 +74,13 @@ impl Description {
     /// `sharing`: with whom the dataset is shared.
     pub(super) fn listing(&self, stale: Option<String>, sharing: Option<&Sharing>) -> ListingStats {
         let listed_ns = self.manifest.created_ns();
+        let renewal = self.renewal.lock().unwrap_or_else(PoisonError::into_inner);
         ListingStats {
             unix_seconds: listed_ns / 1_000_000_000,
             age_seconds: age_of(listed_ns).as_secs(),
             refresh_failed: self.refresh_failed.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             stale,
-            other_snapshots: sharing.and_then(|sharing| sharing.others().advice(&self.origin_url)),
+            other_snapshots: sharing.and_then(|sharing| sharing.others().advice(&renewal)),
         }
     }
 

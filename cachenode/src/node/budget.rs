@@ -244,6 +244,18 @@ impl Budget<'_> {
         })
     }
 
+    /// Bytes on the disk that can be promised, and what limits them. A configured size promises no more than the disk
+    /// can hold.
+    fn promisable(&self, datasets: &[DatasetInfo]) -> std::io::Result<(u64, Limit)> {
+        let (budget, limit) = self.bytes(datasets)?;
+        let disk = self.disk_room(datasets)?.saturating_add(datasets.iter().map(overestimate).sum());
+        Ok(match (disk < budget, self.keep_free_percent) {
+            (false, _) => (budget, limit),
+            (true, 0) => (disk, Limit::DiskFull),
+            (true, percent) => (disk, Limit::KeepFree { percent }),
+        })
+    }
+
     /// Bytes that all datasets together can take on this disk.
     fn disk_room(&self, datasets: &[DatasetInfo]) -> std::io::Result<u64> {
         Ok(self.store.spare_bytes()?.saturating_add(self.held(datasets)))
@@ -253,6 +265,14 @@ impl Budget<'_> {
     fn held(&self, datasets: &[DatasetInfo]) -> u64 {
         disk_bytes_of(datasets).saturating_add(self.store.dropped_bytes())
     }
+}
+
+/// How much less a promised dataset takes on the disk than what was promised for the part that is cached. Promises
+/// assume the largest overhead of each block, so room that they no longer need still counts as theirs.
+fn overestimate(info: &DatasetInfo) -> u64 {
+    let wanted = info.open.map(|usage| usage.wanted_bytes).or(info.reservation.map(|it| it.wanted_bytes));
+    let cached = scaled(promised_bytes(info), info.used_bytes.min(wanted.unwrap_or(0)), wanted.unwrap_or(0));
+    cached.saturating_sub(info.disk_bytes)
 }
 
 /// Bytes that datasets take on the disk now.
@@ -281,22 +301,29 @@ struct Promises {
 impl Promises {
     /// Of those of the datasets that have one.
     fn of<'a>(datasets: impl Iterator<Item = &'a DatasetInfo>) -> Self {
-        Self::of_all(datasets.filter(|info| is_promised(info)).collect())
+        Self::of_all(datasets.filter(|info| is_promised(info)).collect(), promised_bytes)
+    }
+
+    /// The same, without what open datasets have not filled yet of the room that they got beyond a promise.
+    fn filled<'a>(datasets: impl Iterator<Item = &'a DatasetInfo>) -> Self {
+        let filled = |info: &DatasetInfo| info.promised_disk_bytes.max(promised_bytes(info).min(info.disk_bytes));
+        Self::of_all(datasets.filter(|info| is_promised(info)).collect(), filled)
     }
 
     /// The promises to `others`, less the blocks that a dataset has in common with them, whichever of them took those
     /// over: all promises without the dataset's own.
     fn beside<'a>(own: Option<&'a DatasetInfo>, others: impl Iterator<Item = &'a DatasetInfo>) -> u64 {
         let all = others.filter(|info| is_promised(info)).chain(own).collect();
-        Self::of_all(all).bytes.saturating_sub(own.map_or(0, promised_bytes))
+        Self::of_all(all, promised_bytes).bytes.saturating_sub(own.map_or(0, promised_bytes))
     }
 
-    fn of_all(mut promised: Vec<&DatasetInfo>) -> Self {
+    /// `bytes`: those of one dataset, before what it shares is taken off.
+    fn of_all(mut promised: Vec<&DatasetInfo>, bytes: impl Fn(&DatasetInfo) -> u64) -> Self {
         // Those that have adopted least come first: the others have it from them.
         promised.sort_by_key(|info| info.adopted_disk_bytes);
         let mut all = Self { bytes: 0, files: HashSet::new() };
         for info in &promised {
-            let more = promised_bytes(info).saturating_sub(all.shared_with(info));
+            let more = bytes(info).saturating_sub(all.shared_with(info));
             all.bytes = all.bytes.saturating_add(more);
             all.files.extend(info.shared.iter().map(|file| file.inode));
         }

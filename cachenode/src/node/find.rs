@@ -21,13 +21,13 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::error::NodeError;
-use crate::folder::{HOME_FLAG, check_writable};
+use crate::folder::{HOME_FLAG, check_writable, is_unwritable};
 use crate::home::Home;
 use crate::importing::Importer;
 use crate::kept_listing::age_of;
 use crate::kept_manifests::{KeptManifests, MOUNTS};
 use crate::manifest_file::{MappedManifest, open_manifest, order_of};
-use crate::renewal::renewal;
+use crate::renewal::{Renewal, renewal};
 use crate::request::{Credentials, DatasetRequest};
 use crate::source::{ResolvedSource, SourceError, check_access, open_source, resolve, short_hash};
 
@@ -52,7 +52,7 @@ pub struct Found {
     /// The list of what is warmed first, if there is such a file.
     pub order: PathBuf,
     /// How to renew its listing, in words.
-    pub renewal: String,
+    pub renewal: Renewal,
 }
 
 /// How far a look-up came while its caller waited.
@@ -341,12 +341,9 @@ impl Finder {
     async fn keep(&self, id: &str, source: &ResolvedSource) -> io::Result<()> {
         let (kept, id, source) = (self.kept.clone(), id.to_owned(), source.clone());
         let keep = move || match kept.keep(&id, &source) {
-            // It is there from before, and cannot be removed meanwhile either.
-            Err(error)
-                if error.kind() == io::ErrorKind::ReadOnlyFilesystem && kept.has(&id, source.manifest.snapshot()) =>
-            {
-                Ok(())
-            }
+            // The manifest is there from before. Should another process remove it as unused, the next start finds the
+            // dataset by its source again.
+            Err(error) if is_unwritable(&error) && kept.has(&id, source.manifest.snapshot()) => Ok(()),
             kept => kept,
         };
         tokio::task::spawn_blocking(keep).await.map_err(io::Error::other)?

@@ -46,7 +46,7 @@ impl Node {
 
     fn report(&self) -> io::Result<CacheReport> {
         let datasets = self.store.datasets();
-        let (capacity_bytes, promised_bytes) = self.budget().totals(&datasets)?;
+        let totals = self.budget().totals(&datasets)?;
         let cached = |info: &larder_store::DatasetInfo| {
             let mounts = info.connections.as_ref().map_or(0, |connections| connections.len() as u32);
             let reserved = info.reservation.filter(|_| info.open.is_some() || mounts > 0);
@@ -62,7 +62,14 @@ impl Node {
             }
         };
         let snapshots = datasets.iter().map(cached).collect();
-        Ok(CacheReport { capacity_bytes, promised_bytes, snapshots, promises: self.store.promises() })
+        Ok(CacheReport {
+            capacity_bytes: totals.capacity_bytes,
+            limit: totals.limit,
+            promised_bytes: totals.promised_bytes,
+            needed_bytes: totals.needed_bytes,
+            snapshots,
+            promises: self.store.promises(),
+        })
     }
 
     /// Drops what is cached of a snapshot that nobody has open or adopts blocks of, and that was last in use before

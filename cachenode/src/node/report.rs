@@ -8,8 +8,12 @@ use larder_store::Promise;
 pub struct CacheReport {
     /// Room for all datasets together.
     pub capacity_bytes: u64,
+    /// The limit of that room, with its remedy.
+    pub limit: String,
     /// Room that is promised: by promises, and to datasets that are open.
     pub promised_bytes: u64,
+    /// Promised room, and what open datasets have filled beyond it.
+    pub needed_bytes: u64,
     /// The cached snapshots, sorted.
     pub snapshots: Vec<CachedSnapshot>,
     /// The promises, and how far they are kept.

@@ -30,21 +30,23 @@ impl OtherSnapshots {
                     own = %other.asked,
                     theirs = %other.snapshot,
                     listed_seconds_ago,
-                    "a node shares another snapshot of the origin and no block with this one: publish one manifest for \
-                     all nodes (larder import SRC --to SRC/.larder/manifest) and mount the dataset again"
+                    "another node serves a different snapshot of this origin, so the two share no blocks: `larder stats \
+                     DIR` prints the command that publishes one listing for all nodes"
                 );
             }
         }
         *known = others;
     }
 
-    /// Which peers share other snapshots of the origin `source`, and what to do about it; none if none is known to.
-    pub(crate) fn advice(&self, source: &str) -> Option<String> {
+    /// Which peers share other snapshots of the origin, and `renewal`, which is what to do about it; none if none is
+    /// known to.
+    pub(crate) fn advice(&self, renewal: &str) -> Option<String> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.is_empty() {
             return None;
         }
-        let mut text = "nodes share other snapshots of this origin, and no block with this one: ".to_owned();
+        let mut text =
+            "other nodes serve different snapshots of this origin and share no blocks with this node: ".to_owned();
         for (at, (peer, other)) in known.iter().enumerate() {
             let snapshot = other.snapshot.to_string();
             let shown = snapshot.get(..SHOWN_DIGITS).unwrap_or_default();
@@ -52,13 +54,7 @@ impl OtherSnapshots {
             // Writing to a String cannot fail.
             let _ = write!(text, "{}{peer} has {shown} (listed {minutes} min ago)", if at > 0 { ", " } else { "" });
         }
-        let source = source.trim_end_matches('/');
-        let _ = write!(
-            text,
-            "; publish one manifest with larder import {source} --to {source}/.larder/manifest, and mount the dataset \
-             again on all nodes"
-        );
-        Some(text)
+        Some(text + "; " + renewal)
     }
 }
 
@@ -71,13 +67,13 @@ mod tests {
     #[test]
     fn peers_that_share_another_snapshot_are_named_with_what_to_do() {
         let others = OtherSnapshots::default();
-        assert_eq!(others.advice("s3://bucket"), None);
+        assert_eq!(others.advice("mount it"), None);
         let other = OtherSnapshot { asked: SnapshotId([1; 32]), snapshot: SnapshotId([0xab; 32]), listed_ns: 0 };
         others.apply("data", [("b".to_owned(), other), ("c".to_owned(), other)].into());
-        let advice = others.advice("s3://bucket/").unwrap();
+        let advice = others.advice("mount it").unwrap();
         assert!(advice.contains("b has abababababab (listed") && advice.contains(", c has"), "{advice}");
-        assert!(advice.contains("larder import s3://bucket --to s3://bucket/.larder/manifest"), "{advice}");
+        assert!(advice.ends_with("; mount it"), "{advice}");
         others.apply("data", BTreeMap::new());
-        assert_eq!(others.advice("s3://bucket"), None);
+        assert_eq!(others.advice("mount it"), None);
     }
 }

@@ -52,13 +52,15 @@ impl VersionNote {
 }
 
 /// Fetches a published manifest, unless the local copy has the same version. False if none is published. An origin that
-/// denies access to objects that do not exist (S3 without the right to list) counts as having none.
+/// denies access to objects that do not exist (S3 without the right to list) counts as having none, unless there is a
+/// local copy: then one was published, and these credentials may not read it.
 pub(super) async fn fetch(origin: &dyn Origin, key: &[u8], to: &Path) -> Result<bool, SourceError> {
     let note = VersionNote(to.with_extension("version"));
     match origin.head(key).await {
         Ok(there) if note.vouches_for(to, &there.version) => return Ok(true),
         Ok(_) => {}
-        Err(OriginError::NotFound { .. } | OriginError::Denied { .. }) => return Ok(false),
+        Err(OriginError::NotFound { .. }) => return Ok(false),
+        Err(OriginError::Denied { .. }) if !to.exists() => return Ok(false),
         Err(error) => return Err(error.into()),
     }
     let stamp = Arc::new(OnceLock::new());

@@ -15,7 +15,7 @@ const LEN: u32 = 111_000;
 const BLOCKS: u32 = 1_000_000;
 const SNAPSHOT: SnapshotId = SnapshotId([7; 32]);
 
-/// Uniform numbers below `below`, without the cost of a generator.
+/// Uniformly distributed numbers below `below`, without the cost of a generator.
 fn scattered(below: u32) -> impl FnMut() -> u32 {
     let mut state = 0_u32;
     move || {
@@ -27,7 +27,7 @@ fn scattered(below: u32) -> impl FnMut() -> u32 {
 fn policies(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("policy");
     for kind in PolicyKind::ALL {
-        // Room for a third of the blocks.
+        // The cache holds a third of the blocks.
         let capacity = u64::from(BLOCKS / 3) * u64::from(LEN);
         let mut policy = build_policy(kind, capacity, BLOCKS, 1);
         let (mut cached, mut evicted) = (vec![false; BLOCKS as usize], Vec::new());

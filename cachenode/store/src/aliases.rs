@@ -3,11 +3,12 @@
 //! ```text
 //!  word of a block: 0 = none, else  bits 32..64 = first 4 bytes of the other snapshot's id | bits 0..32 = its block + 1
 //! ```
-//! See `table` for the file. It is made when the first block is adopted, and only its used parts take room.
+//! The file's layout is described in `table`. It is created when the first block is adopted. It is sparse: only pages
+//! that hold aliases occupy disk space.
 //!
-//! Invariant: an alias says that two blocks of two snapshots have the same bytes. That was found in both manifests, so
-//! it stays true, whatever happens to slots and records. A damaged or missing one leads to a record that does not
-//! prove itself.
+//! Invariant: an alias states that two blocks of two snapshots have the same bytes. Both manifests prove it, so the
+//! alias stays true whatever happens to slots and records. A damaged or missing alias leads to a record that fails
+//! verification.
 
 use std::io;
 use std::path::Path;
@@ -19,17 +20,17 @@ use crate::table::{Kind, Table};
 
 const KIND: Kind = Kind { magic: *b"LRDRALIA", allocate: false };
 
-/// The aliases of a snapshot's blocks. Look-ups from any number of threads; changes from one at a time.
+/// The aliases of a snapshot's blocks. Any number of threads may look up; only one may change aliases at a time.
 #[derive(Debug)]
 pub(crate) struct Aliases(Table);
 
 impl Aliases {
-    /// Opens the file at `path`, or makes it if it is missing or not this snapshot's.
+    /// Opens the file at `path`. Creates it if it is missing or belongs to another snapshot.
     pub(crate) fn open(path: &Path, snapshot: &SnapshotId, blocks: u32) -> io::Result<Self> {
         Table::open(path, KIND, snapshot, blocks).map(|(table, _)| Self(table))
     }
 
-    /// The file at `path`, if it is there and this snapshot's.
+    /// Opens the file at `path` if it exists and belongs to this snapshot.
     pub(crate) fn open_existing(path: &Path, snapshot: &SnapshotId, blocks: u32) -> io::Result<Option<Self>> {
         match Table::open_existing(path, KIND, snapshot, blocks) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -37,21 +38,21 @@ impl Aliases {
         }
     }
 
-    /// The block of the snapshot of `key` that has the same bytes.
+    /// Returns the block with the same bytes in the snapshot whose key is `key`.
     pub(crate) fn get(&self, block: BlockIndex, key: &[u8; KEY_BYTES]) -> Option<BlockIndex> {
         let word = self.0.get(block.0);
-        // The truncation keeps the lower half.
+        // The cast keeps the lower 32 bits: the other block's index plus 1, or 0 for no alias.
         let other = (word as u32).checked_sub(1)?;
         (word >> 32 == tag(key)).then_some(BlockIndex(other))
     }
 
     pub(crate) fn set(&self, block: BlockIndex, key: &[u8; KEY_BYTES], other: BlockIndex) -> io::Result<()> {
-        // A snapshot has at most u32::MAX blocks, so the last has no higher number than u32::MAX - 1.
+        // `None` here means block u32::MAX, which cannot exist: a snapshot has at most u32::MAX blocks.
         let other = other.0.checked_add(1).ok_or(io::ErrorKind::InvalidInput)?;
         self.0.set(block.0, tag(key) << 32 | u64::from(other))
     }
 
-    /// Makes all aliases set so far outlive a power loss.
+    /// Makes all aliases set so far survive a power loss.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.0.sync()
     }

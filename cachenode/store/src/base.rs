@@ -29,11 +29,12 @@ pub(crate) struct Base {
     pub(crate) segment_bytes: u64,
     pub(crate) closed: AtomicBool,
     pub(crate) logged: LoggedFlaws,
-    /// None if it cannot be used: datasets have no cache. Last, so that the lock is released after RocksDB is closed.
+    /// None if the cache folder cannot be used; datasets then have no cache. Declared last: fields drop in order, so
+    /// RocksDB closes before the folder's lock is released.
     pub(crate) folder: Option<Folder>,
 }
 
-/// Which kinds of flaws were logged: each is logged once, and the counters have the rest.
+/// Which kinds of flaws were logged. Each kind is logged once; the counters hold the totals.
 #[derive(Debug, Default)]
 pub(crate) struct LoggedFlaws {
     pub(crate) torn: AtomicBool,
@@ -43,7 +44,7 @@ pub(crate) struct LoggedFlaws {
 }
 
 impl Base {
-    /// Changes what is known of a dataset. Blocks on the disk.
+    /// Changes what is known about a dataset. Blocks on the disk.
     pub(crate) fn change(&self, snapshot: &SnapshotId, change: impl FnOnce(&mut Known)) -> Known {
         let folder = self.folder.as_ref().map(|folder| folder.dataset(snapshot));
         self.reservations.put(snapshot, folder.as_deref(), change)

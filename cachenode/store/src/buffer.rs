@@ -1,7 +1,7 @@
 //! Aligned memory for reads and writes that bypass the page cache: one buffer for each thread, or part of the caller's.
 //!
-//! Invariant: the memory handed out starts at a multiple of 4 KiB. A buffer grows to the most that its thread ever
-//! needed and stays, so that a warm read allocates nothing.
+//! Invariant: the memory handed out starts at a multiple of 4 KiB. A thread's buffer grows to the largest size that the
+//! thread has needed and keeps that size, so a warm read allocates nothing.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -12,23 +12,23 @@ thread_local! {
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Memory of this size has `len` aligned bytes.
+/// The size of an allocation that is certain to contain `len` aligned bytes.
 pub(crate) const fn bytes_for(len: usize) -> usize {
     len + ALIGN_BYTES
 }
 
-/// Where `len` aligned bytes are in memory of [`bytes_for`] them.
+/// The range of `len` aligned bytes within memory of [`bytes_for`]`(len)` bytes.
 pub(crate) fn aligned(memory: &[u8], len: usize) -> Range<usize> {
     let start = memory.as_ptr().align_offset(ALIGN_BYTES);
     start..start + len
 }
 
-/// Calls `f` with `len` bytes of this thread's buffer, whose content is arbitrary. A call within `f` gets another
-/// buffer.
+/// Calls `f` with `len` bytes of this thread's buffer, whose content is arbitrary. A nested call within `f` gets a
+/// separate buffer.
 pub(crate) fn with<R>(len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
     let mut memory = BUFFER.take();
     if memory.len() < bytes_for(len) {
-        // Dropped first, so that growing does not copy arbitrary bytes.
+        // Dropped before the new allocation: growing in place would copy the arbitrary old bytes.
         drop(std::mem::take(&mut memory));
         memory = vec![0; bytes_for(len).next_multiple_of(16 * ALIGN_BYTES)];
     }

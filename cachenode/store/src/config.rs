@@ -9,10 +9,10 @@ use crate::reservations::Reservation;
 
 /// The lengths of a snapshot's blocks.
 pub trait BlockLens: Send + Sync {
-    /// The length of a block in bytes. None if it cannot be known at present.
+    /// The length of a block in bytes. None if it is not known now, for example because the manifest cannot be read.
     fn len_of(&self, block: BlockIndex) -> Option<u32>;
 
-    /// The same, for a caller that asks for many blocks in ascending order.
+    /// A variant of [`len_of`](Self::len_of) for callers that request many blocks in ascending order.
     fn in_order(&self) -> Box<dyn FnMut(BlockIndex) -> Option<u32> + '_> {
         Box::new(|block| self.len_of(block))
     }
@@ -29,20 +29,20 @@ impl<F: Fn(BlockIndex) -> u32 + Send + Sync> BlockLens for F {
 pub struct CacheConfig {
     /// The snapshot whose blocks are cached.
     pub snapshot: SnapshotId,
-    /// For people; the index keeps at most 1 KiB of it.
+    /// The dataset's name, for logs and listings; the index keeps at most 1 KiB of it.
     pub name: String,
-    /// Blocks of the snapshot.
+    /// The number of blocks in the snapshot.
     pub blocks: u32,
-    /// Bytes of blocks that may be cached at first.
+    /// The initial limit on the bytes of cached blocks.
     pub reservation_bytes: u64,
-    /// The promise that a later process finds: more than `reservation_bytes` while the whole cache is too
-    /// small for all that was promised.
+    /// The promise that is stored for a later process. It exceeds `reservation_bytes` while the whole cache is too
+    /// small for everything that was promised.
     pub promised: Reservation,
     /// Which blocks are kept when not all fit.
     pub policy: PolicyKind,
-    /// For the random policy.
+    /// Seeds the random policy's draws; other policies ignore it.
     pub seed: u64,
-    /// The length of each block; asked for when blocks of an earlier run are counted and when a block is evicted.
+    /// The length of each block. Used to count the blocks of an earlier run and to evict a block.
     pub block_lens: Arc<dyn BlockLens>,
 }
 

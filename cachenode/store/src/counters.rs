@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that only grows, in a cache line of its own, so that cores do not slow each other.
+/// A number that only grows. It occupies a cache line of its own, so that cores updating different counters do not slow
+/// each other.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Counter(AtomicU64);
@@ -18,10 +19,10 @@ impl Counter {
     }
 }
 
-/// Counts of one store, over all its datasets, since it was opened.
+/// Counts for one store since it was opened, summed over all its datasets.
 #[derive(Debug, Default)]
 pub struct StoreCounters {
-    /// Reads of (a part of) a block that was cached.
+    /// Reads of a cached block, whole or in part.
     pub hits: Counter,
     /// Bytes requested by those reads.
     pub hit_bytes: Counter,
@@ -41,7 +42,7 @@ pub struct StoreCounters {
     pub evicted: Counter,
     /// Bytes of the blocks evicted.
     pub evicted_bytes: Counter,
-    /// Blocks that another node owns now and that left for a block of this node.
+    /// Blocks that another node owns now and that were dropped to make room for a block of this node.
     pub disowned: Counter,
     /// Records found cut off or never completely written.
     pub corrupt_torn: Counter,
@@ -55,7 +56,7 @@ pub struct StoreCounters {
     pub write_errors: Counter,
     /// Changes to the index that failed.
     pub index_errors: Counter,
-    /// Changes to the index that were dropped because too many were waiting.
+    /// Changes to the index that were dropped because its queue was full.
     pub index_dropped: Counter,
 }
 

@@ -1,16 +1,16 @@
 //! One dataset's part of the store: reads, and how a block gets into it.
 //!
-//! The cast: [`DatasetCache`] is what callers hold; `files` opens its files; `shared` is the state behind the one lock
-//! that admissions share, and `admission` how blocks come and go; `permit` is the room of a block between the decision
-//! to keep it and its bytes; `flaws` drops what cannot be read; `disowned` is the blocks that other nodes own now, and
-//! `search` finds them; `owners` knows the users of the cache, each of which is a [`CacheUser`]; `space` is the room in
-//! the segments; `rebuild` counts the blocks of an earlier run, and `rebuilt` waits for it; `touches` carries hits to
-//! policies that want to know of them.
+//! Its parts: [`DatasetCache`] is what callers hold; `files` opens its files; `shared` is the state behind the one lock
+//! that admissions share; `admission` is how blocks enter and leave the cache; `permit` is the space granted to a block
+//! between the decision to keep it and the write of its bytes; `flaws` drops blocks that cannot be read; `disowned`
+//! holds the blocks that other nodes own now, and `search` finds them; `owners` tracks the users of the cache, each of
+//! which is a [`CacheUser`]; `space` is the space in the segments; `rebuild` counts the blocks of an earlier run, and
+//! `rebuilt` waits for that count; `touches` carries hits to policies that need them.
 //!
-//! Invariant: a read takes no lock that is held across I/O and allocates nothing once its thread's buffer has grown. A
-//! slot is set after its record is written, cleared before its record is freed, and changed under the admission lock
-//! only (or by the rebuild, before there are admissions). A reader that finds a flaw in a record and the slot unchanged
-//! has therefore found a true flaw and not an eviction in progress.
+//! Invariant: a read takes no lock that is held across I/O. It allocates nothing once its thread's buffer has grown. A
+//! slot is set after its record is written and cleared before its record is freed. Slots change only under the
+//! admission lock (or in the rebuild, before admissions begin). A reader that finds a flaw in a record and sees the
+//! slot unchanged has therefore found a real flaw, not an eviction in progress.
 //!
 //! Invariant: no answer waits for the count of the blocks of an earlier run.
 
@@ -66,15 +66,15 @@ use space::Trouble;
 pub use permit::AdmissionPermit;
 pub use user::CacheUser;
 
-/// A dataset's cache. Shared by any number of readers and writers.
+/// A dataset's cache. Any number of readers and writers may share it.
 #[derive(Debug)]
 pub struct DatasetCache {
     shared: Arc<Shared>,
-    /// Why it has no files, if that is so.
+    /// Why the cache has no files; None if it has them.
     fault: Option<&'static str>,
-    /// The rebuild and the adoption.
+    /// The threads that run the rebuild and the adoption.
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// The last field: it is dropped when all work of this cache has ended.
+    /// Declared last, so that it is dropped after all work of this cache has ended.
     _in_use: InUse,
 }
 
@@ -87,7 +87,7 @@ impl DatasetCache {
                 if folder.dropped_bytes() == 0 {
                     return Err(error);
                 }
-                // It may need the room of a dataset that was released for it.
+                // This dataset may need the space of a dataset that was released to make room for it.
                 folder.finish_removing();
                 open()
             })
@@ -126,8 +126,8 @@ impl DatasetCache {
         Ok(Self { shared, fault, threads: Mutex::new(threads), _in_use: in_use })
     }
 
-    /// Notes a user of the cache, which owns these blocks of it, or all of them. A block can be disowned only while
-    /// there is a user and no user owns it.
+    /// Adds a user of the cache. With an `ownership`, the user owns the blocks that the ownership names; without one,
+    /// it owns all blocks. A block can be disowned only while the cache has users and none of them owns the block.
     pub fn join(&self, ownership: Option<Arc<dyn Ownership>>) -> CacheUser {
         CacheUser::new(&self.shared, ownership)
     }
@@ -136,8 +136,8 @@ impl DatasetCache {
     /// miss. `block_len` is the length of the whole block. Blocks on the disk for one read; takes no lock and allocates
     /// nothing. A part that is empty or not within the block is a miss.
     ///
-    /// A torn, foreign or rotten record is counted, dropped from the cache, and a miss. A read that fails on the disk
-    /// is counted and a miss, and the block stays: the disk may recover.
+    /// A torn, foreign or rotten record is dropped from the cache and counted; the read is a miss. A read that fails on
+    /// the disk is counted and is a miss too, but the block stays: the disk may recover.
     pub fn read<R>(
         &self,
         block: BlockIndex,
@@ -154,9 +154,9 @@ impl DatasetCache {
         self.looked_up(block, place, len, result)
     }
 
-    /// The same bytes and their CRC32C, in memory from `memory`, without a copy. `memory` is called with the number of
-    /// bytes needed; the content of what it returns does not matter, and less is extended. Blocks on the disk as
-    /// [`read`](Self::read) does.
+    /// Reads the same bytes into memory from `memory`, without a copy, and returns them with their CRC32C. `memory` is
+    /// called with the number of bytes needed. It may return memory with any content; memory that is too small is
+    /// extended. Blocks on the disk as [`read`](Self::read) does.
     pub fn read_into(
         &self,
         block: BlockIndex,
@@ -179,7 +179,7 @@ impl DatasetCache {
         self.looked_up(block, place, len, result)
     }
 
-    /// The place of a part of a block; a miss is counted.
+    /// Finds the place of a part of a block. Counts a miss if the block has none.
     fn find(&self, block: BlockIndex, block_len: u32, start: u32, len: u32) -> Option<(Place, Part)> {
         let found = self.shared.slots.get(block).zip(Part::new(block_len, start, len));
         if found.is_none() {
@@ -188,7 +188,7 @@ impl DatasetCache {
         found
     }
 
-    /// Counts a finished read, and drops a block that is flawed.
+    /// Counts a finished read, and drops the block if its record is flawed.
     fn looked_up<R>(&self, block: BlockIndex, place: Place, len: u32, result: Result<R, Trouble>) -> Lookup<R> {
         let (shared, counters) = (&*self.shared, &self.shared.base.counters);
         match result {
@@ -206,24 +206,25 @@ impl DatasetCache {
         }
     }
 
-    /// True if the block is cached, as far as the slot table knows; one load.
+    /// True if the slot table shows the block as cached. Costs one load and does not verify the record.
     pub fn contains(&self, block: BlockIndex) -> bool {
         self.shared.slots.get(block).is_some()
     }
 
-    /// Decides, before the fetch, whether the block will be kept, and takes its room. Does not wait for the disk,
+    /// Decides, before the fetch, whether the block will be kept, and takes space for it. Does not wait for the disk,
     /// except for one write to the page cache for each evicted block.
     ///
-    /// None if the block is cached or has a permit already, the policy refuses, the disk fails, the store is closed or
-    /// still counts the blocks of an earlier run (see [`DatasetCache::wait_rebuilt`]).
+    /// Returns None if the block is cached or has a permit already, the policy refuses the block, the disk fails, the
+    /// store is closed, or the store is still counting the blocks of an earlier run (see
+    /// [`DatasetCache::wait_rebuilt`]).
     ///
-    /// Blocks that must be evicted for it are misses from now on; later writes free their room on the disk. [`Usage`]
-    /// says how much more than the capacity the disk holds at most, apart from the blocks of the permits in flight.
+    /// Blocks evicted for this admission are misses from now on; later writes free their disk space. [`Usage`] states
+    /// how far disk use may exceed the capacity, not counting blocks whose permits are in flight.
     pub fn admit(&self, block: BlockIndex, len: u32) -> Option<AdmissionPermit> {
         self.permit(block, len, true)
     }
 
-    /// Like [`DatasetCache::admit`], but also None if another block that this node owns would have to be evicted.
+    /// Like [`DatasetCache::admit`], but returns None where that would evict a block that this node owns.
     pub fn admit_without_evicting(&self, block: BlockIndex, len: u32) -> Option<AdmissionPermit> {
         self.permit(block, len, false)
     }
@@ -233,20 +234,21 @@ impl DatasetCache {
         Some(AdmissionPermit { shared: Arc::clone(&self.shared), block, len, number })
     }
 
-    /// Memory for the record of a block of `len` bytes that is being fetched: 4 KiB and a little more than the block.
+    /// Memory for the record of a block of `len` bytes that is being fetched. Takes 4 KiB and a little more than the
+    /// block's length.
     pub fn draft(&self, block: BlockIndex, len: u32) -> Draft {
         Draft::new(Header { key: self.shared.key, block, len })
     }
 
-    /// The record of a block whose bytes are all in memory.
+    /// Builds the record of a block whose bytes are all in memory.
     pub fn record(&self, block: BlockIndex, bytes: &[u8]) -> Record {
         Record::new(self.shared.key, block, bytes)
     }
 
-    /// Writes a block: it is a hit from the moment this returns, unless the policy evicted it meanwhile. Blocks on the
-    /// disk; call it off an async runtime.
+    /// Writes a block. The block is a hit once this returns, unless the policy has evicted it before then. Blocks on
+    /// the disk; call it off an async runtime.
     ///
-    /// A disk failure is counted, logged once, and pauses admissions for a while.
+    /// A disk failure is counted, logged once, and pauses admissions.
     pub fn write(&self, permit: AdmissionPermit, record: &Record) -> Result<(), WriteError> {
         let shared = &*self.shared;
         let Header { key, block, len } = *record.header();
@@ -260,7 +262,7 @@ impl DatasetCache {
         shared.free_room(false);
         let mut kept = shared.keep(permit.number, record);
         if kept.as_ref().is_err_and(is_full) {
-            // The room of dead records is freed in batches. Now it is needed.
+            // Freeing dead records is batched, but the disk is full now: free all of them.
             shared.free_room(true);
             kept = shared.keep(permit.number, record);
         }
@@ -283,12 +285,12 @@ impl DatasetCache {
         }
     }
 
-    /// Lets the next admission try a disk that failed, although the pause after its failure has not ended.
+    /// Ends the pause after a disk failure, so that the next admission tries the disk again.
     pub fn try_disk_again(&self) {
         self.shared.base.health.end_pause(Instant::now());
     }
 
-    /// How full the cache is. Reads a few numbers; may be called often.
+    /// How full the cache is. Cheap enough to call often: it reads a few numbers.
     pub fn usage(&self) -> Usage {
         let shared = &*self.shared;
         let used_bytes = shared.used_bytes.load(Ordering::Relaxed);
@@ -305,8 +307,8 @@ impl DatasetCache {
         }
     }
 
-    /// Changes how many bytes may be cached from now on, and what a later process finds that the dataset was promised.
-    /// No block leaves now; see [`Policy::set_capacity`](crate::Policy::set_capacity). Blocks on the disk.
+    /// Changes how many bytes may be cached from now on, and the promise that is stored for a later process. Evicts
+    /// nothing now; see [`Policy::set_capacity`](crate::Policy::set_capacity). Blocks on the disk.
     pub fn resize(&self, capacity_bytes: u64, promised: Reservation) {
         let shared = &*self.shared;
         let mut state = shared.lock();
@@ -318,8 +320,8 @@ impl DatasetCache {
         remember(&shared.base, &shared.config, promised, |_| ());
     }
 
-    /// Writes down that a connection shows the dataset, so that a later process keeps the dataset for it. Blocks on the
-    /// disk.
+    /// Records that a connection shows the dataset, so that a later process keeps the dataset for that connection.
+    /// Blocks on the disk.
     pub fn hold(&self, connection: &str) {
         let shared = &*self.shared;
         remember(&shared.base, &shared.config, shared.granted.promised(), |connections| {
@@ -328,13 +330,14 @@ impl DatasetCache {
         shared.change_owners(|owners| owners.arrived(connection));
     }
 
-    /// True while a connection that showed the dataset when the last process ended is neither held nor known to be
-    /// gone. It may be a user that owns all blocks.
+    /// True while some connection that showed the dataset when the last process ended is neither held nor known to have
+    /// closed. Such a connection may be a user that owns all blocks.
     pub fn awaits_connections(&self) -> bool {
         self.shared.lock().owners.is_awaiting()
     }
 
-    /// Awaits no connections but those that are left. True if it awaits none any more. Blocks on the disk.
+    /// Stops awaiting the connections for which `is_left` is false. True if none is awaited any more. Blocks on the
+    /// disk.
     pub(crate) fn keep_connections(&self, is_left: impl Fn(&str) -> bool) -> bool {
         let shared = &*self.shared;
         let gone = shared.change_owners(|owners| owners.give_up(is_left));
@@ -346,41 +349,43 @@ impl DatasetCache {
         !gone.is_empty() && !self.awaits_connections()
     }
 
-    /// Notes that a connection shows the dataset no longer. Written down when the dataset is closed.
+    /// Records that a connection no longer shows the dataset. The change is written when the dataset is closed.
     pub fn let_go(&self, connection: &str) {
         self.shared.base.reservations.note(&self.shared.config.snapshot, |known| {
             known.connections.get_or_insert_default().remove(connection);
         });
     }
 
-    /// True if an admission found too little room, and blocks that other nodes own now may be here:
-    /// [`search_disowned`](Self::search_disowned) looks for them. One load.
+    /// True if an admission found too little space and blocks that other nodes own now may be cached here;
+    /// [`search_disowned`](Self::search_disowned) finds them. Costs one load.
     pub fn wants_search(&self) -> bool {
         self.shared.disowned.wants_search()
     }
 
-    /// Looks for blocks that other nodes own now, so that later admissions find their room. Does nothing unless
-    /// [`wants_search`](Self::wants_search). One call visits a million blocks at most. Call it off an async runtime.
+    /// Searches for blocks that other nodes own now, so that later admissions can take their space. Does nothing unless
+    /// [`wants_search`](Self::wants_search) is true. One call visits at most a million blocks. Call it off an async
+    /// runtime.
     pub fn search_disowned(&self) {
         self.shared.search_disowned();
     }
 
-    /// True while the blocks of an earlier run are being counted: nothing is admitted.
+    /// True while the blocks of an earlier run are being counted; nothing is admitted until that ends.
     pub fn is_rebuilding(&self) -> bool {
         self.shared.is_rebuilding()
     }
 
-    /// Calls `call` once the blocks of an earlier run are counted, at once if they are. It must not block.
+    /// Calls `call` once the blocks of an earlier run are counted, or immediately if they already are. `call` must not
+    /// block.
     pub fn when_rebuilt(&self, call: impl FnOnce() + Send + 'static) {
         self.shared.when_rebuilt(Box::new(call));
     }
 
-    /// Waits until the blocks of an earlier run are counted and admissions are open; false after `timeout`.
+    /// Waits until the blocks of an earlier run are counted and admissions are open. Returns false after `timeout`.
     pub fn wait_rebuilt(&self, timeout: Duration) -> bool {
         self.shared.wait_rebuilt(timeout)
     }
 
-    /// Makes every cached block outlive a power loss.
+    /// Makes every cached block survive a power loss.
     pub(crate) fn settle(&self) -> Result<(), StoreError> {
         self.stop();
         let shared = &*self.shared;
@@ -391,7 +396,7 @@ impl DatasetCache {
         shared.slots.sync().map_err(failed("sync the slot table"))
     }
 
-    /// Ends what runs in the background.
+    /// Stops the background threads.
     fn stop(&self) {
         self.shared.stop();
         for thread in std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner)) {
@@ -421,14 +426,14 @@ impl Drop for DatasetCache {
     }
 }
 
-/// Writes down how many bytes are cached, or that this changes from now on.
+/// Stores how many bytes are cached, or with `None` that this number changes from now on.
 fn note_used(base: &Base, config: &CacheConfig, used_bytes: Option<u64>) {
     if let Some(folder) = &base.folder {
         base.reservations.put_used(&config.snapshot, &folder.dataset(&config.snapshot), used_bytes);
     }
 }
 
-/// Writes down what the dataset is promised, and that it is used now.
+/// Stores the dataset's promise and marks the dataset as used now.
 fn remember(
     base: &Base,
     config: &CacheConfig,

@@ -1,24 +1,24 @@
-//! Records in memory: a [`Draft`] gathers the bytes of a block as they arrive, a [`Record`] is complete.
+//! Records in memory. A [`Draft`] collects the bytes of a block as they arrive; a [`Record`] is complete.
 //!
-//! Invariant: the bytes lie aligned for direct I/O and never move. From here they go to the disk and to every waiter
-//! without another copy.
+//! Invariant: the bytes are aligned for direct I/O and never move. They go from this memory to the disk and to every
+//! waiter without another copy.
 
 use bytes::Bytes;
 use larder_dataset::BlockIndex;
 
 use crate::record::{self, ALIGN_BYTES, Header, KEY_BYTES};
 
-/// A record in memory that does not have all of its data yet.
+/// A record in memory whose data is not complete yet.
 #[derive(Debug)]
 pub struct Draft {
     header: Header,
-    /// Padding up to `start`, then the record so far. Never reallocated: the full capacity is there from the beginning.
+    /// Padding up to `start`, then the record so far. Allocated with its full capacity and never reallocated.
     memory: Vec<u8>,
     start: usize,
 }
 
 impl Draft {
-    /// A record without data.
+    /// Allocates a record without data.
     pub fn new(header: Header) -> Self {
         let mut memory: Vec<u8> = Vec::with_capacity(record::extent_bytes(header.len) + ALIGN_BYTES);
         let start = memory.as_ptr().align_offset(ALIGN_BYTES);
@@ -31,19 +31,19 @@ impl Draft {
         self.start + record::data_at(self.header.len) + self.header.len as usize - self.memory.len()
     }
 
-    /// The data so far.
+    /// The data received so far.
     pub fn so_far(&self) -> &[u8] {
         &self.memory[self.start + record::data_at(self.header.len)..]
     }
 
-    /// Appends data and returns the bytes that exceed the block.
+    /// Appends data. Returns the bytes beyond the block's length.
     pub fn push<'a>(&mut self, data: &'a [u8]) -> &'a [u8] {
         let (ours, rest) = data.split_at(data.len().min(self.missing()));
         self.memory.extend_from_slice(ours);
         rest
     }
 
-    /// The record, if all of its data is there.
+    /// Completes the record. None if data is missing.
     pub fn seal(self) -> Option<Record> {
         (self.missing() == 0).then(|| self.finished())
     }
@@ -65,25 +65,25 @@ pub struct Record {
 }
 
 impl Record {
-    /// The record of a block whose bytes are all in memory: 1 byte to 4 MiB, like every block.
+    /// Builds the record of a block whose bytes are all in memory. Like every block, it has 1 byte to 4 MiB.
     pub fn new(key: [u8; KEY_BYTES], block: BlockIndex, data: &[u8]) -> Self {
         let mut draft = Draft::new(Header { key, block, len: data.len() as u32 });
         draft.push(data);
         draft.finished()
     }
 
-    /// The block that it holds.
+    /// The header: the block, its length, and its snapshot's key.
     pub const fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The block's bytes.
+    /// The block's bytes, without a copy.
     pub fn data(&self) -> Bytes {
         let at = record::data_at(self.header.len);
         self.bytes.slice(at..at + self.header.len as usize)
     }
 
-    /// The whole record as it is written to the disk.
+    /// The whole record as it is written to the disk: header, checksums, data and padding.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -4,33 +4,35 @@ use std::fmt;
 
 use larder_dataset::{BlockIndex, SnapshotId};
 
-/// Another snapshot of the same origin, compared with that of a dataset. Only blocks that certainly have the same bytes
-/// are the same.
+/// Another snapshot of the same origin, compared with a dataset's snapshot. Two blocks count as the same only if their
+/// bytes are certainly equal.
 pub trait Earlier: fmt::Debug + Send + Sync {
-    /// The other snapshot.
+    /// The id of the other snapshot.
     fn snapshot(&self) -> SnapshotId;
 
-    /// The number of its blocks.
+    /// The number of blocks in the other snapshot.
     fn blocks(&self) -> u32;
 
-    /// True if it has room of its own: what is adopted from it takes none of the dataset's.
+    /// True if the other snapshot has a reservation of its own: blocks adopted from it take no space from the dataset's
+    /// reservation.
     fn is_promised(&self) -> bool;
 
-    /// Its block that has the same bytes as `block` of the dataset.
+    /// The block of the other snapshot that has the same bytes as `block` of the dataset.
     fn find(&self, block: BlockIndex) -> Option<BlockIndex>;
 
-    /// Calls `f` with all runs of blocks that have the same bytes, in the order of the dataset's blocks, until it
-    /// returns false, or until `is_stopped`: there may be millions of files between two of them.
+    /// Calls `f` with each run of blocks that have the same bytes, in the order of the dataset's blocks. Ends when `f`
+    /// returns false or `is_stopped` returns true. `is_stopped` is checked between runs as well: two runs may be
+    /// millions of files apart.
     fn each_run(&self, is_stopped: &dyn Fn() -> bool, f: &mut dyn FnMut(SameBlocks) -> bool);
 }
 
-/// Blocks that follow each other in two snapshots and have the same bytes.
+/// Consecutive blocks that have the same bytes in two snapshots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SameBlocks {
-    /// The first of them in the dataset.
+    /// The first block of the run in the dataset.
     pub first: BlockIndex,
-    /// The first of them in the other snapshot.
+    /// The first block of the run in the other snapshot.
     pub earlier: BlockIndex,
-    /// Their number.
+    /// The number of blocks in the run.
     pub count: u32,
 }

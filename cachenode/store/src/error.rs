@@ -1,4 +1,4 @@
-//! Why a store cannot be used. A failure of a single block is a miss or a `WriteError`, never one of these.
+//! Reasons why a store cannot be used. A failure of a single block is a miss or a `WriteError`, never a `StoreError`.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use larder_dataset::SnapshotId;
 /// Why a store or one of its datasets cannot be opened or released.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another process uses it.
+    /// Another process has the cache folder open.
     #[error(
         "cache folder {dir:?} is in use by {}: stop that process or choose another --cache-dir",
         .pid.map_or("another process".to_owned(), |pid| format!("process {pid}"))
@@ -16,16 +16,17 @@ pub enum StoreError {
     InUse {
         /// The cache folder.
         dir: PathBuf,
-        /// The process id in that process's own pid namespace.
+        /// The id of the process that has the folder open, in that process's own pid namespace. None if it cannot be
+        /// read.
         pid: Option<u32>,
     },
-    /// Not empty and not a store.
+    /// The folder is not empty and not a store.
     #[error("cache folder {dir:?} is neither empty nor a Larder cache: choose another --cache-dir, or empty it")]
     NotAStore {
-        /// The folder.
+        /// The configured cache folder.
         dir: PathBuf,
     },
-    /// The folder cannot be used.
+    /// An operation on the cache folder failed.
     #[error("{step} cache folder {dir:?}: {source}")]
     Folder {
         /// The cache folder.
@@ -35,29 +36,29 @@ pub enum StoreError {
         /// The system's error.
         source: io::Error,
     },
-    /// A dataset's part of the folder cannot be used.
+    /// An operation on a dataset's part of the folder failed.
     #[error("{step} of dataset {snapshot} in the cache: {source}")]
     Dataset {
-        /// The snapshot.
+        /// The snapshot of the dataset.
         snapshot: SnapshotId,
         /// The failed step, as a verb.
         step: &'static str,
         /// The system's error.
         source: io::Error,
     },
-    /// Opened a second time with another policy.
+    /// The dataset was opened a second time with another policy.
     #[error("dataset {snapshot} is already open with another policy: unmount it first, or request the same one")]
     AlreadyOpen {
-        /// The snapshot.
+        /// The snapshot of the dataset.
         snapshot: SnapshotId,
     },
-    /// Released while open, or while another dataset adopts its blocks.
+    /// The dataset was released while it was open or while another dataset was adopting its blocks.
     #[error("dataset {snapshot} is in use: unmount it first")]
     DatasetInUse {
-        /// The snapshot.
+        /// The snapshot of the dataset.
         snapshot: SnapshotId,
     },
-    /// The store was closed.
+    /// A dataset was opened after the store was closed.
     #[error("the cache is closed")]
     Closed,
 }

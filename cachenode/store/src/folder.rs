@@ -4,7 +4,7 @@
 //!  format                           0 LARDERST 8 | version 9 | zeros 12 | crc32c of 0..12 16, little-endian
 //!  LOCK                             held by flock while a process has the store open; contains that process's id
 //!  index/                           RocksDB
-//!  index.damaged, dropped/          what was replaced or released, and is being removed
+//!  index.damaged, dropped/          content that was replaced or released, and is being removed
 //!  promises                         see `promises`; absent if none was made
 //!  datasets/<snapshot>/slots        see `slots`
 //!  datasets/<snapshot>/reservation  see `reservations`
@@ -12,11 +12,11 @@
 //!  datasets/<snapshot>/aliases      see `aliases`; absent if no block was adopted from another snapshot
 //!  datasets/<snapshot>/segments/    00000001.seg and so on, see `segment` and `record`
 //! ```
-//! A cache of another version is emptied: its blocks are fetched again. A marker that is damaged or lost is written
-//! anew, since slot tables, records and rows each prove themselves.
+//! A cache of another version is emptied, and its blocks are fetched again. A marker that is damaged or lost is
+//! rewritten: slot tables, records and rows each carry their own checks, so their content remains usable.
 //!
-//! Invariant: a folder that holds anything else and no marker is refused and left unchanged, because the store deletes
-//! files that it has no use for.
+//! Invariant: a folder without a marker that holds anything else is rejected and left unchanged. The store deletes
+//! files that it has no use for, and those must be its own.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -32,7 +32,7 @@ use crate::error::StoreError;
 use crate::probe;
 use crate::record::ALIGN_BYTES;
 
-/// The permissions of folders and files: their owner's alone.
+/// Only the owner may access the cache's folders and files.
 const PRIVATE_DIR: u32 = 0o700;
 pub(crate) const PRIVATE_FILE: u32 = 0o600;
 
@@ -40,9 +40,9 @@ const MAGIC: [u8; 8] = *b"LARDERST";
 const VERSION: u8 = 1;
 const MARKER_BYTES: usize = 16;
 
-/// Files that an interrupted start may leave in an empty folder, or that come with a new file system.
+/// Files that an interrupted start may leave in an empty folder, and those that a new file system contains.
 const LEFT_OVER: [&str; 3] = ["LOCK", "format.new", "lost+found"];
-/// The other contents of a cache.
+/// The other entries of a cache folder.
 const CONTENT: [&str; 8] = ["format", "index", "index.damaged", DATASETS, "dropped", "probe", PROMISES, "promises.new"];
 const PROMISES: &str = "promises";
 const DATASETS: &str = "datasets";
@@ -54,25 +54,25 @@ pub(crate) struct Folder {
     read_only: bool,
     /// Held while the files that were moved aside are removed.
     pub(crate) removing: Arc<Mutex<()>>,
-    /// Holds the lock.
+    /// Keeps the folder's lock; closing the file releases it.
     _lock: File,
 }
 
-/// The result of reading a folder's format marker.
+/// The state of a folder, by its format marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Marker {
-    /// A cache of this version.
+    /// The marker of this version.
     Valid,
-    /// A cache of another version.
+    /// The marker of another version.
     Version(u8),
-    /// A cache, by all that it holds, whose marker is damaged or lost.
+    /// The marker is damaged or lost, but everything else in the folder belongs to a cache.
     Damaged,
-    /// No cache yet.
+    /// The folder holds no cache yet.
     Empty,
 }
 
 impl Folder {
-    /// Opens or creates the folder and takes its lock. On a disk that is read-only an existing cache can be opened.
+    /// Opens or creates the folder and takes its lock. An existing cache on a read-only disk can be opened too.
     pub(crate) fn open(dir: &Path) -> Result<Self, StoreError> {
         let failed = |step| move |source| StoreError::Folder { dir: dir.to_owned(), step, source };
         make_private(dir).map_err(failed("create"))?;
@@ -101,7 +101,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Moves all content aside.
+    /// Moves all content aside, to be removed.
     fn empty(&self) -> io::Result<()> {
         [self.datasets(), self.index()].iter().try_for_each(|content| match self.move_away(content) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -118,21 +118,21 @@ impl Folder {
             std::fs::create_dir_all(self.dropped())?;
             let free = (0..).map(|number| self.dropped().join(number.to_string())).find(|name| !name.exists());
             match std::fs::rename(content, free.unwrap_or_default()) {
-                // The folder of what was dropped was removed meanwhile.
+                // The remover deleted the `dropped` folder between its creation and the rename: try again.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && content.exists() => {}
                 moved => return moved,
             }
         }
     }
 
-    /// Removes a dataset's folder. Returns before its room is free: it may hold terabytes.
+    /// Removes a dataset's folder. Returns before its disk space is free, since the folder may hold terabytes.
     pub(crate) fn remove(&self, snapshot: &SnapshotId) -> io::Result<()> {
         let folder = self.dataset(snapshot);
         unlink_shared(&folder.join("segments"));
         match self.move_away(&folder) {
             Ok(()) => self.remove_dropped(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
-            // The disk may be too full for another folder.
+            // The disk may be too full to create the `dropped` folder.
             Err(_) => std::fs::remove_dir_all(folder)?,
         }
         Ok(())
@@ -143,23 +143,23 @@ impl Folder {
         let (dropped, removing) = (self.dropped(), Arc::clone(&self.removing));
         if dropped.exists() {
             let thread = std::thread::Builder::new().name("larder-drop".into());
-            // Anything left is removed after the next start.
+            // If no thread starts, the files are removed after the next start.
             let _ = thread.spawn(move || remove_content(&dropped, &removing));
         }
     }
 
-    /// Removes the files that were moved aside, and returns when their room is free.
+    /// Removes the files that were moved aside. Returns once their disk space is free.
     pub(crate) fn finish_removing(&self) {
         remove_content(&self.dropped(), &self.removing);
     }
 
-    /// Bytes on the disk that will be free as soon as they are removed: those of files that belong to no dataset.
+    /// Disk bytes of files that were moved aside: they belong to no dataset and are free once removed.
     pub(crate) fn dropped_bytes(&self) -> u64 {
         let used = disk_use(&self.dropped());
         used.bytes - used.shared.iter().map(|file| file.bytes).sum::<u64>()
     }
 
-    /// True if the disk is read-only: cached blocks can be read, and nothing can be changed.
+    /// True if the disk is read-only: cached blocks can be read, and nothing can be written.
     pub(crate) const fn is_read_only(&self) -> bool {
         self.read_only
     }
@@ -184,7 +184,7 @@ impl Folder {
         self.datasets().join(snapshot.to_string())
     }
 
-    /// The snapshots that have a folder. None if somebody has deleted all of them.
+    /// The snapshots that have a folder. None if the folder of all datasets was deleted by another process.
     pub(crate) fn snapshots(&self) -> io::Result<Vec<SnapshotId>> {
         let mut found = Vec::new();
         let entries = match std::fs::read_dir(self.datasets()) {
@@ -199,7 +199,8 @@ impl Folder {
         Ok(found)
     }
 
-    /// Tests what segments need. An ability that cannot be tested, for example on a full disk, is assumed.
+    /// Tests the abilities that segments need. An ability that cannot be tested, for example on a full disk, is
+    /// assumed.
     pub(crate) fn probe(&self) -> Abilities {
         let refused = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP));
         let free = |file: &File| {
@@ -212,19 +213,19 @@ impl Folder {
     }
 }
 
-/// True if the cache folder `dir`, whoever has it open, holds anything of a snapshot. A folder that is not there holds
-/// nothing. Errors: the disk cannot be read.
+/// True if the cache folder `dir` holds files of a snapshot, even while a process has the folder open. False if `dir`
+/// does not exist. Errors: the disk cannot be read.
 pub fn has_snapshot(dir: &Path, snapshot: &SnapshotId) -> io::Result<bool> {
     dir.join(DATASETS).join(snapshot.to_string()).try_exists()
 }
 
-/// Removes the links to files that other datasets have, too: at once, so that those know what is theirs alone. It frees
-/// no room and takes no time.
+/// Removes the links to files that other datasets share. This happens before the rest is removed, so that the other
+/// datasets know immediately which space is theirs alone. It frees no space and takes little time.
 fn unlink_shared(segments: &Path) {
     use std::os::unix::fs::MetadataExt;
     for segment in std::fs::read_dir(segments).into_iter().flatten().flatten() {
         if segment.metadata().is_ok_and(|found| found.nlink() > 1) {
-            // A file that stays is removed with the rest.
+            // A link that cannot be removed here is removed with the rest of the folder.
             let _ = std::fs::remove_file(segment.path());
         }
     }
@@ -235,13 +236,13 @@ fn remove_content(dropped: &Path, removing: &Mutex<()>) {
     for content in std::fs::read_dir(dropped).into_iter().flatten().flatten() {
         let _ = std::fs::remove_dir_all(content.path());
     }
-    // Unless there is more by now, for which another thread waits.
+    // Fails if more content was moved here since; another thread is waiting to remove it.
     let _ = std::fs::remove_dir(dropped);
 }
 
-/// Creates a folder that only its owner may enter, since a cache holds the data of all who read through it. One that
-/// exists, of an earlier version or made by an administrator, is closed to others if this process may do that: where it
-/// belongs to another user, what is made in it is closed.
+/// Creates a folder that only its owner may enter, since a cache holds the data of all its readers. An existing folder,
+/// from an earlier version or an administrator, is closed to other users if this process may change its mode. If it
+/// belongs to another user, only the entries created in it are private.
 fn make_private(dir: &Path) -> io::Result<()> {
     if let Some(parent) = dir.parent() {
         std::fs::create_dir_all(parent)?;
@@ -264,20 +265,20 @@ fn make_private(dir: &Path) -> io::Result<()> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DiskUse {
     pub(crate) bytes: u64,
-    /// Those of them that have links elsewhere.
+    /// The files that have links outside the folder.
     pub(crate) shared: Vec<SharedFile>,
 }
 
-/// A file that several datasets have: blocks of one that another has adopted are in it.
+/// A file that several datasets link to: it contains blocks that one dataset adopted from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SharedFile {
-    /// The same for all links to the file.
+    /// The inode number, which is the same for all links to the file.
     pub inode: u64,
-    /// Bytes that it takes on the disk.
+    /// Bytes that the file occupies on the disk.
     pub bytes: u64,
 }
 
-/// Measures the disk use of the files below a folder. Files that vanish meanwhile count as nothing.
+/// Measures the disk use of the files below a folder. Files that vanish during the walk count as 0.
 pub(crate) fn disk_use(folder: &Path) -> DiskUse {
     use std::os::unix::fs::MetadataExt;
     let mut found = DiskUse::default();
@@ -303,9 +304,9 @@ pub(crate) fn disk_use(folder: &Path) -> DiskUse {
 /// Abilities of the folder's file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Abilities {
-    /// Reads and writes that bypass the page cache.
+    /// The file system supports reads and writes that bypass the page cache.
     pub(crate) direct: bool,
-    /// Frees the room of a part of a file.
+    /// The file system can free the space of a part of a file.
     pub(crate) free: bool,
 }
 
@@ -329,7 +330,7 @@ fn encode_marker() -> [u8; MARKER_BYTES] {
     marker
 }
 
-/// Errors: the folder cannot be read, or holds something else.
+/// Errors: the folder cannot be read, or is neither empty nor a cache.
 fn read_marker(dir: &Path) -> Result<Marker, StoreError> {
     let failed = |step| move |source| StoreError::Folder { dir: dir.to_owned(), step, source };
     let found = match std::fs::read(dir.join("format")) {
@@ -356,13 +357,13 @@ fn is_left_over(name: &str) -> bool {
     LEFT_OVER.contains(&name) || name.starts_with(probe::PREFIX)
 }
 
-/// True if the folder holds datasets of a cache, and nothing that a cache does not hold.
+/// True if the folder holds datasets of a cache and no foreign entry.
 fn is_cache(dir: &Path) -> io::Result<bool> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
         let name = entry.file_name();
         let known = name.to_str().is_some_and(|name| is_left_over(name) || CONTENT.contains(&name));
-        // The sockets of the process that has the folder open.
+        // Sockets are allowed: the process that has the folder open may keep its sockets in it.
         if !known && !entry.file_type()?.is_socket() {
             return Ok(false);
         }
@@ -374,20 +375,20 @@ fn is_cache(dir: &Path) -> io::Result<bool> {
     }
 }
 
-/// The names in a folder. One that is not text is shown as text that no file of a cache has.
+/// The names in a folder. A name that is not valid UTF-8 is converted lossily and then matches no file of a cache.
 fn names_in(dir: &Path) -> io::Result<impl Iterator<Item = io::Result<String>>> {
     let entries = std::fs::read_dir(dir)?;
     Ok(entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())))
 }
 
-/// Takes the lock. True if the disk is read-only.
+/// Takes the folder's lock. Also returns whether the disk is read-only.
 fn take_lock(dir: &Path) -> Result<(File, bool), StoreError> {
     let failed = |source| StoreError::Folder { dir: dir.to_owned(), step: "lock", source };
     let path = dir.join("LOCK");
     let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
     let (mut file, read_only) = match opened {
         Ok(file) => (file, false),
-        // A lock needs no right to write.
+        // flock needs no write permission.
         Err(error) if is_read_only(&error) => (File::open(&path).map_err(|_| failed(error))?, true),
         Err(error) => return Err(failed(error)),
     };
@@ -395,23 +396,24 @@ fn take_lock(dir: &Path) -> Result<(File, bool), StoreError> {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let mut text = String::new();
-            // Without a readable id the message is only less specific.
+            // If the id cannot be read, the message only becomes less specific.
             let _ = (&file).take(32).read_to_string(&mut text);
             return Err(StoreError::InUse { dir: dir.to_owned(), pid: text.trim().parse().ok() });
         }
         Err(error) => return Err(failed(error.into())),
     }
-    // The id is for people; a full or read-only disk must not keep the store from opening.
+    // The id is for the error message of another process. A full or read-only disk must not keep the store from
+    // opening.
     let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
     Ok((file, read_only))
 }
 
-/// True if a file cannot be opened for writing because of its disk or its owner.
+/// True if a file cannot be opened for writing because the disk is read-only or another user owns the file.
 pub(crate) fn is_read_only(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied)
 }
 
-/// Writes a file so that after a power loss it is complete or absent.
+/// Writes a file atomically: after a power loss, it is complete or absent.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
     let mut options = OpenOptions::new();
@@ -422,7 +424,7 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_parent(path)
 }
 
-/// Makes a rename in the folder of `path` outlive a power loss.
+/// Makes a rename in the folder of `path` survive a power loss.
 pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }

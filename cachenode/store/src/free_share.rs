@@ -1,8 +1,9 @@
-//! The part of the disk that the cache leaves free, whatever fills the rest. On a Kubernetes node the kubelet evicts
-//! pods when their disk has little room left, and the cache must not be the reason.
+//! The part of the disk that the cache leaves free, whichever process fills the rest. On a Kubernetes node, the kubelet
+//! evicts pods when little disk space is left, and the cache must not be the cause.
 //!
-//! Invariant: nothing is written while less than that part is free, except what was taken ahead of the records. The
-//! disk is asked once a second, or when as much as was free beyond that part is written.
+//! Invariant: nothing is written while less than that part is free, except to space that was allocated ahead of the
+//! records. The file system is queried once a second, or earlier when the cache has written as many bytes as the last
+//! query found available.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use crate::probe::spare_bytes;
 
-/// How long an answer of the disk counts: others write to it, too.
+/// How long a result of the file system stays valid: other processes write to the disk too.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// Less than the stated part of the disk is free.
+/// Less than the configured part of the disk is free.
 #[derive(Debug, thiserror::Error)]
 #[error("less than {percent} % of the disk is free (--keep-free): nothing more is cached")]
 pub(crate) struct TooLittleFree {
@@ -25,12 +26,12 @@ pub(crate) struct TooLittleFree {
 #[derive(Debug)]
 pub(crate) struct FreeShare {
     dir: PathBuf,
-    /// Of the whole disk.
+    /// Percent of the whole disk.
     percent: u8,
     spare: Mutex<Spare>,
 }
 
-/// The room that may still be written.
+/// The bytes that may still be written before the next query.
 #[derive(Debug, Default)]
 struct Spare {
     bytes: u64,
@@ -42,7 +43,7 @@ impl FreeShare {
         Self { dir, percent, spare: Mutex::default() }
     }
 
-    /// Takes room for a write. Errors: `StorageFull`, caused by [`TooLittleFree`].
+    /// Takes space for a write. Errors: `StorageFull`, caused by [`TooLittleFree`].
     pub(crate) fn take(&self, bytes: u64, now: Instant) -> io::Result<()> {
         if self.percent == 0 {
             return Ok(());
@@ -61,7 +62,7 @@ impl FreeShare {
         }
     }
 
-    /// Bytes that are free beyond the part that stays free.
+    /// Free disk bytes in excess of the part that must stay free.
     pub(crate) fn spare_bytes(&self) -> io::Result<u64> {
         spare_bytes(&self.dir, self.percent)
     }

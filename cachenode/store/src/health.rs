@@ -1,7 +1,7 @@
-//! The pause after a failed write: a full or failing disk is retried after a while, not for every block.
+//! The pause after a failed write: a full or failing disk is retried after a pause, not for every block.
 //!
-//! Invariant: while the disk fails, at most one admission for each pause tries it; the pause doubles with each failed
-//! try up to its limit, and a successful try ends it. Reads are not affected.
+//! Invariant: while the disk fails, at most one admission in each pause tries the disk. The pause doubles with each
+//! failed attempt up to its limit, and a successful attempt ends it. Reads are not affected.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 #[derive(Debug)]
 pub(crate) struct Health {
-    /// A hint that spares the healthy case the lock.
+    /// True while the disk fails. Checked first, so that a healthy disk needs no lock.
     failing: AtomicBool,
     failure: Mutex<Option<Failure>>,
     first: Duration,
@@ -29,7 +29,7 @@ impl Health {
         Self { failing: AtomicBool::new(false), failure: Mutex::new(None), first, most }
     }
 
-    /// May an admission write to the disk now?
+    /// True if an admission may write to the disk now.
     pub(crate) fn may_write(&self, now: Instant) -> bool {
         if !self.failing.load(Ordering::Relaxed) {
             return true;
@@ -38,7 +38,8 @@ impl Health {
             None => true,
             Some(failure) if now < failure.until => false,
             Some(failure) => {
-                // If this try never writes, because its fetch failed, the next one is a pause later.
+                // The attempt may never write, because its fetch failed. The next attempt is then allowed one pause
+                // later.
                 failure.until = now + failure.pause;
                 failure.tried = true;
                 true
@@ -46,7 +47,7 @@ impl Health {
         }
     }
 
-    /// A write failed. True if this is the start of a failure.
+    /// Records a failed write. True if it is the first of a failure.
     pub(crate) fn failed(&self, reason: &'static str, now: Instant) -> bool {
         self.failing.store(true, Ordering::Relaxed);
         match &mut *self.lock() {
@@ -56,7 +57,7 @@ impl Health {
             }
             Some(failure) => {
                 failure.reason = reason;
-                // Writes in flight when the first one failed are no news.
+                // Writes that were already in flight at the first failure must not double the pause.
                 if failure.tried {
                     failure.pause = (failure.pause * 2).min(self.most);
                     failure.until = now + failure.pause;
@@ -67,13 +68,14 @@ impl Health {
         }
     }
 
-    /// A write succeeded. True if that ends a failure.
+    /// Records a successful write. True if it ends a failure.
     pub(crate) fn worked(&self) -> bool {
         if !self.failing.load(Ordering::Relaxed) {
             return false;
         }
         let mut failure = self.lock();
-        // Only a try counts: on a full disk, small writes in flight may succeed between large ones that fail.
+        // Only a success after an attempt counts: on a full disk, small writes in flight may succeed between large ones
+        // that fail.
         let over = failure.as_ref().is_some_and(|failure| failure.tried);
         if over {
             *failure = None;
@@ -82,14 +84,14 @@ impl Health {
         over
     }
 
-    /// Ends the pause, but not the failure: the next admission is a try.
+    /// Ends the pause but not the failure: the next admission is an attempt.
     pub(crate) fn end_pause(&self, now: Instant) {
         if let Some(failure) = &mut *self.lock() {
             failure.until = now;
         }
     }
 
-    /// Why admissions are paused, if they are.
+    /// Why admissions are paused. None if they are not.
     pub(crate) fn reason(&self) -> Option<&'static str> {
         self.failing.load(Ordering::Relaxed).then(|| self.lock().as_ref().map(|failure| failure.reason)).flatten()
     }

@@ -1,12 +1,12 @@
-//! The index: what must survive when the slot tables do not, in RocksDB.
+//! The index: a copy of the slot tables in RocksDB, used when the tables themselves are lost.
 //!
-//! The cast: [`Index`] is the handle and the bounded queue of changes; `changes` writes them in batches on a thread of
-//! its own and syncs the write-ahead log about once a second; `rows` says what lies in the database; `database` opens
-//! it. When the queue is full a change is dropped and counted: the slot table has it, and a block that is missing or
-//! wrong in the index costs one fetch after a power loss.
+//! Its parts: [`Index`] is the handle and the bounded queue of changes; `changes` writes them in batches on a thread of
+//! its own and syncs the write-ahead log about once a second; `rows` defines the rows of the database; `database` opens
+//! it. When the queue is full, a change is dropped and counted. The slot table still has the change, and a block that
+//! is missing or wrong in the index costs one fetch after a power loss.
 //!
-//! Invariant: no read ever waits for the index, and no failure here fails anything else: it is counted, logged once,
-//! and the store continues without the index.
+//! Invariant: no read ever waits for the index. A failure of the index fails no other operation: it is counted, logged
+//! once, and the store continues without the index.
 
 mod changes;
 mod database;
@@ -35,13 +35,13 @@ const BOOT_ID_BYTES: usize = 64;
 /// The index's record of the last run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LastRun {
-    /// The machine went down before the store was closed: slots may be lost.
+    /// The machine went down before the store was closed, so slots may be lost.
     pub(crate) slots_doubtful: bool,
-    /// The index was created just now and knows no block that is already in the cache.
+    /// The index was just created and has no rows for blocks that are already cached.
     pub(crate) index_is_new: bool,
 }
 
-/// The index of one store. All methods may be called from any thread.
+/// The index of one store. Any thread may call its methods.
 #[derive(Debug)]
 pub(crate) struct Index {
     /// None if RocksDB could not be opened; changes are then ignored.
@@ -55,7 +55,7 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// An index that knows nothing and ignores changes.
+    /// An index without a database: it is empty and ignores changes.
     pub(crate) fn none(counters: Arc<StoreCounters>) -> Self {
         Self {
             db: None,
@@ -117,13 +117,13 @@ impl Index {
         self.offer(Change::Delete { dataset, block });
     }
 
-    /// Like [`Index::put`], but waits when the queue is full. For background work.
+    /// Waits when the queue is full, unlike [`Index::put`]. For background work.
     pub(crate) fn put_waiting(&self, dataset: u32, block: BlockIndex, place: Place) {
         self.send(Change::Put { dataset, block, place });
     }
 
-    /// Records a dataset under the number that it had before, or else a new one, and returns the number; that of `row`
-    /// is ignored.
+    /// Stores the row of a dataset under the number that it had before, or else under a new one. Returns that number;
+    /// the number in `row` is ignored.
     pub(crate) fn register(&self, snapshot: &SnapshotId, row: DatasetRow) -> u32 {
         let _one_at_a_time = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         self.flush();
@@ -133,7 +133,7 @@ impl Index {
             None => rows.iter().map(|(_, row)| row.number).max().map_or(1, |most| most.saturating_add(1)),
         };
         self.update(snapshot, DatasetRow { number, ..row });
-        // The next call must see this number.
+        // The next call reads the database to choose a number, so this row must be in it.
         self.flush();
         number
     }
@@ -143,7 +143,7 @@ impl Index {
         self.send(Change::Dataset { snapshot: *snapshot, row });
     }
 
-    /// Deletes a dataset and all its blocks; false if it was not known.
+    /// Deletes a dataset's row and the rows of its blocks. False if the dataset had none.
     pub(crate) fn release(&self, snapshot: &SnapshotId) -> bool {
         self.flush();
         let row = self.datasets().into_iter().find(|(known, _)| known == snapshot);
@@ -154,7 +154,7 @@ impl Index {
         row.is_some()
     }
 
-    /// All datasets known.
+    /// The rows of all datasets.
     pub(crate) fn datasets(&self) -> Vec<(SnapshotId, DatasetRow)> {
         let mut found = Vec::new();
         self.scan("list datasets", rows::DATASETS, b"", |key, value| {
@@ -166,7 +166,7 @@ impl Index {
         found
     }
 
-    /// Calls `f` for each block of the dataset until it returns false. Includes every change sent before.
+    /// Calls `f` for each block of the dataset until it returns false. Includes every change that was sent earlier.
     pub(crate) fn each_block(&self, dataset: u32, mut f: impl FnMut(BlockIndex, Place) -> bool) {
         self.flush();
         self.scan("list blocks", rows::BLOCKS, &dataset.to_be_bytes(), |key, value| {
@@ -174,16 +174,16 @@ impl Index {
         });
     }
 
-    /// Waits until every change sent before is written (not synced).
+    /// Waits until every change that was sent earlier is written (not synced).
     pub(crate) fn flush(&self) {
         let (done, wait) = sync_channel(1);
         self.send(Change::Flush(done));
-        // An error means that the writer has ended and nothing is left to wait for.
+        // An error means that the writer has ended, so no change is left to wait for.
         let _ = wait.recv();
     }
 
-    /// Writes and syncs everything, and records that the slots can be trusted. Later changes are still written, but
-    /// only the slots are certain to have them.
+    /// Writes and syncs everything, and records that the slots can be trusted. Later changes are still written to the
+    /// index, but are only guaranteed in the slots.
     pub(crate) fn close(&self) {
         self.flush();
         if let Some(db) = &self.db {
@@ -229,7 +229,7 @@ impl Index {
 
 impl Drop for Index {
     fn drop(&mut self) {
-        // Without a sender the writer writes the rest of the queue and ends.
+        // Closing the channel makes the writer write the rest of the queue and end.
         self.queue = None;
         if let Some(writer) = self.writer.take()
             && writer.join().is_err()

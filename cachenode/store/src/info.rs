@@ -1,4 +1,4 @@
-//! A dataset as its store describes it.
+//! Information about a dataset that its store reports.
 
 use std::collections::BTreeSet;
 
@@ -8,35 +8,37 @@ use crate::folder::SharedFile;
 use crate::reservations::Reservation;
 use crate::usage::Usage;
 
-/// A dataset in a store.
+/// The state of one dataset in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatasetInfo {
-    /// The snapshot.
+    /// The snapshot that the dataset shows.
     pub snapshot: SnapshotId,
-    /// Its name when it was last opened; empty if that was lost.
+    /// The dataset's name when it was last opened; empty if the name was lost.
     pub name: String,
-    /// Its promise when it was last opened; `None` if that was lost.
+    /// The dataset's promise when it was last opened; `None` if it was lost.
     pub reservation: Option<Reservation>,
-    /// Its policy when it was last opened.
+    /// The dataset's policy when it was last opened.
     pub policy: PolicyKind,
-    /// The connections that show it, or did when the process that served them ended; `None` if that was lost.
+    /// The connections that show the dataset. After the process that served them ended, the connections that it served
+    /// last. `None` if that information was lost.
     pub connections: Option<BTreeSet<String>>,
-    /// When it was last opened or closed, seconds since 1970; 0 if that was lost.
+    /// When the dataset was last opened or closed, in seconds since 1970; 0 if that was lost.
     pub last_use_unix_s: u64,
-    /// Bytes on the disk that are promised to it, whether or not it is open; see [`Promise`](crate::Promise).
+    /// Disk bytes that are promised to the dataset, open or not; see [`Promise`](crate::Promise).
     pub promised_disk_bytes: u64,
-    /// Bytes of its blocks.
+    /// Bytes of the dataset's cached blocks.
     pub used_bytes: u64,
-    /// Bytes that it takes on the disk now, with those that it shares with other datasets.
+    /// Bytes that the dataset occupies on the disk now, including files shared with other datasets.
     pub disk_bytes: u64,
-    /// The files that it shares with other datasets: one of them has adopted blocks of another.
+    /// The files that the dataset shares with other datasets, because one adopted blocks of the other.
     pub shared: Vec<SharedFile>,
-    /// Bytes of its adopted blocks on the disk.
+    /// Bytes that the dataset's adopted blocks occupy on the disk.
     pub adopted_disk_bytes: u64,
-    /// Another dataset is adopting its blocks: it cannot be released.
+    /// True while another dataset is adopting this dataset's blocks. It cannot be released during that time.
     pub is_ancestor: bool,
-    /// When that began it had a promise of its own, which stands until it ends.
+    /// True if the dataset had a promise of its own when that adoption began. The promise stays in force until the
+    /// adoption ends.
     pub keeps_promise: bool,
-    /// How full it is, while a [`DatasetCache`](crate::DatasetCache) of it exists.
+    /// How full the cache is. `None` unless a [`DatasetCache`](crate::DatasetCache) of it exists.
     pub open: Option<Usage>,
 }

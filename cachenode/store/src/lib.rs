@@ -1,24 +1,23 @@
 //! One node's cache: blocks that were fetched once and need not be fetched again.
 //!
-//! The cast: [`Store`] is a cache folder, owned by one process; [`DatasetCache`] is one snapshot's part of it. Blocks
-//! lie in append-only `segment`s as [`record`]s that carry their own checksums; `slots` is the mapped table that says
-//! where each block is; `index` is the RocksDB that restores the slots when they are lost; `reservations` remembers
-//! what each dataset was promised, and `promises` the room that is kept for datasets, open or not; `aliases`
-//! name the blocks that were adopted from another snapshot; [`policy`] decides what is kept; `health` pauses admissions
-//! when the disk fails, and `free_share` when little of it is free; [`probe`] tests whether a folder can be written to;
-//! [`Mapping`] is a mapped file whose disk errors do not end the process; `uses` knows which datasets must not be
-//! released.
+//! Its parts: [`Store`] is a cache folder, owned by one process; [`DatasetCache`] is one snapshot's part of it. Blocks
+//! are in append-only `segment`s, as [`record`]s that carry their own checksums. `slots` is the mapped table of each
+//! block's place; `index` is the RocksDB that restores slots when they are lost. `reservations` stores each dataset's
+//! promise, and `promises` the space that is kept for datasets, open or not. `aliases` name the blocks that were
+//! adopted from another snapshot. [`policy`] decides which blocks are kept. `health` pauses admissions when the disk
+//! fails, and `free_share` when little of it is free. [`probe`] tests whether a folder can be written to. [`Mapping`]
+//! is a mapped file whose disk errors do not end the process. `uses` tracks the datasets that must not be released.
 //!
 //! Invariant: [`DatasetCache::read`] returns exactly the bytes that were admitted for this snapshot and block, whatever
-//! happened to process, disk or folder in between. Everything else is a [`Lookup::Miss`] and a counter. A block has a
+//! happened to the process, disk or folder since. Any other result is a [`Lookup::Miss`] and a counter. A block has a
 //! slot only while its complete record is on the disk.
 //!
-//! The store does not know where blocks come from or who reads them, and nothing in it is async:
-//! [`DatasetCache::write`] and all of [`Store`] block, the rest is quick.
+//! The store does not depend on the source of the blocks or on their readers. Nothing in it is async:
+//! [`DatasetCache::write`] and all methods of [`Store`] block; the other calls are quick.
 //!
-//! Invariant: a record is verified (snapshot, block, length, CRC32C of each 64 KiB) each time it is read from disk; a
-//! record that fails is a counted miss. A record that another snapshot wrote is verified by that snapshot and its block
-//! there.
+//! Invariant: a record is verified (snapshot, block, length, CRC32C of each 64 KiB) each time it is read from disk. A
+//! record that fails verification is a counted miss. An adopted record is verified against the snapshot that wrote it
+//! and the block's number in that snapshot.
 
 #![warn(missing_docs)]
 

@@ -1,18 +1,18 @@
-//! The results of a read of the store.
+//! The results of a read from the store.
 
 use std::ops::Range;
 
 /// The result of a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup<R> {
-    /// The bytes were there; this is what the caller made of them.
+    /// The block was cached; carries the result of the caller's function.
     Hit(R),
-    /// Not cached, or not usable: fetch it.
+    /// The block is not cached or its record is not usable; the caller fetches it.
     Miss,
 }
 
 impl<R> Lookup<R> {
-    /// The hit, if it is one.
+    /// Converts a hit to `Some` and a miss to `None`.
     pub fn hit(self) -> Option<R> {
         match self {
             Self::Hit(found) => Some(found),
@@ -24,11 +24,11 @@ impl<R> Lookup<R> {
 /// Bytes of a block in memory that the caller provided.
 #[derive(Debug)]
 pub struct PartBytes {
-    /// The memory, with the bytes and what surrounds them on the disk.
+    /// The memory, with the requested bytes and the bytes around them on the disk.
     pub memory: Vec<u8>,
-    /// Where the bytes are in it.
+    /// The range of the requested bytes in `memory`.
     pub range: Range<usize>,
-    /// Their CRC32C.
+    /// The CRC32C of the requested bytes.
     pub crc: u32,
 }
 

@@ -1,14 +1,14 @@
-//! Files mapped into memory, of which a failing disk takes pages and not the process.
+//! Files mapped into memory so that a failing disk costs pages, not the process.
 //!
-//! The kernel answers an access to a page that the disk cannot read with SIGBUS. The handler puts a page of zeros in
-//! its place, counts the loss, and lets the access continue; what is lost is for the owner of the mapping to find out.
-//! A SIGBUS anywhere else ends the process, as it does without the handler.
+//! The kernel answers an access to a page that the disk cannot read with SIGBUS. The handler replaces the page with
+//! zeros, counts the loss, and lets the access continue. The owner of the mapping must check for losses. A SIGBUS
+//! anywhere else ends the process, as it does without the handler.
 //!
-//! The cast: [`Mapping`] is a mapped file; `TABLE` names the mappings of the process to the handler, which can use
-//! nothing but atomics and system calls.
+//! Its parts: [`Mapping`] is a mapped file; `TABLE` lists the process's mappings for the handler, which may use only
+//! atomics and system calls.
 //!
-//! Invariant: a loss is counted before its zeros can be seen. A reader that finds the
-//! count unchanged after it has read bytes has those of the file.
+//! Invariant: a loss is counted before its zeros become visible. A reader that finds the count unchanged after reading
+//! bytes has therefore read the file's bytes.
 #![expect(unsafe_code, reason = "maps files, and handles the signal of their failing disk")]
 
 use std::ffi::c_int;
@@ -23,41 +23,41 @@ use std::time::{Duration, Instant};
 
 use memmap2::{Mmap, MmapOptions};
 
-/// The most mappings of a process.
+/// The most mappings that a process can have.
 const MAPPINGS: usize = 8192;
 
-/// After this many losses, the next one takes the whole mapping: each page that is replaced costs the process a mapping
-/// of its own, of which the kernel allows it some 65,000.
+/// After this many losses, the next one replaces the whole mapping. Each replaced page uses a kernel mapping of its
+/// own, and the kernel allows a process about 65,000.
 const PAGES_MOST: u32 = 1024;
 
-/// Interval between two attempts to read lost pages again.
+/// The shortest interval between two attempts to read lost pages again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Bits of the number of pages in [`Entry::pages`].
+/// Bits for the number of pages in [`Entry::pages`].
 const COUNT_BITS: u32 = 28;
 
 static TABLE: [Entry; MAPPINGS] = [const { Entry { pages: AtomicU64::new(0), losses: AtomicU32::new(0) } }; MAPPINGS];
 
-/// Set once, before the handler is installed.
+/// Set once, before the handler is installed, so the handler always finds it.
 static HANDLER: OnceLock<Handler> = OnceLock::new();
 
 /// A mapping, as the handler sees it.
 #[derive(Debug)]
 struct Entry {
-    /// The number of its first page, and the number of its pages in the lower [`COUNT_BITS`]: together, so that no
-    /// handler sees the one without the other. 0 pages: the entry is free, or not complete yet.
+    /// The mapping's first page number, and in the lower [`COUNT_BITS`] its number of pages. One atomic holds both, so
+    /// the handler never sees one without the other. 0 pages: the entry is free or not complete yet.
     pages: AtomicU64,
     losses: AtomicU32,
 }
 
-/// State that the SIGBUS handler needs.
+/// The state that the SIGBUS handler needs.
 struct Handler {
     page_bytes: usize,
-    /// The action of SIGBUS before.
+    /// The action that SIGBUS had before.
     before: libc::sigaction,
 }
 
-/// A file mapped read-only. It shows later changes of the file.
+/// A file mapped read-only. Later changes to the file are visible through it.
 #[derive(Debug)]
 pub struct Mapping {
     map: Mmap,
@@ -68,13 +68,14 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Maps the first `len` bytes of a file, which must be at least that long. Nobody may shorten the file while it is
-    /// mapped; what is cut off all the same is lost. Errors: the system's, and too many mappings.
+    /// Maps the first `len` bytes of a file, which must be at least that long. No process may shorten the file while it
+    /// is mapped; if one does, the bytes cut off read as lost. Errors: a system call fails, or the process has too many
+    /// mappings.
     pub fn new(file: File, len: usize) -> io::Result<Self> {
-        // SAFETY: the caller keeps the file's length, and its changes are read as what they are. Pages that the disk
-        // loses all the same are replaced by the handler.
+        // SAFETY: the caller keeps the file's length, and readers expect the bytes to change. If pages are lost
+        // regardless, the handler replaces them.
         let map = unsafe { MmapOptions::new().len(len).map(&file)? };
-        // Look-ups are random; read-ahead would load pages in vain. Advice only.
+        // Look-ups are random, so read-ahead would load useless pages. Only advice: failure is harmless.
         let _ = map.advise(memmap2::Advice::Random);
         let page_bytes = install()?.page_bytes;
         let (first, count) = (map.as_ptr().addr() / page_bytes, len.div_ceil(page_bytes));
@@ -82,22 +83,22 @@ impl Mapping {
         Ok(Self { map, file, entry, page_bytes, retried: Mutex::new(None) })
     }
 
-    /// The bytes. Zeros in place of what was lost.
+    /// The mapped bytes, with zeros in place of lost pages.
     pub fn bytes(&self) -> &[u8] {
         &self.map
     }
 
-    /// The file.
+    /// The file that is mapped.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// How often pages were lost so far.
+    /// The number of losses so far. Compare it before and after a read to know whether the bytes are the file's.
     pub fn losses(&self) -> u32 {
         self.entry.losses.load(Ordering::Acquire)
     }
 
-    /// Tells the kernel that the bytes of this range are read soon.
+    /// Advises the kernel that this range will be read soon.
     pub fn will_read(&self, range: Range<usize>) {
         let end = range.end.min(self.map.len());
         if range.start < end {
@@ -105,8 +106,8 @@ impl Mapping {
         }
     }
 
-    /// Reads these ranges of the file, and if the disk gives them maps the whole file again: what else was lost may be
-    /// back too. Tries at most once a second.
+    /// Reads these ranges of the file. If that succeeds, maps the whole file again, since other lost pages may be
+    /// readable again too. Tries at most once a second.
     pub fn read_again(&self, ranges: &[Range<usize>]) -> bool {
         let mut retried = self.retried.lock().unwrap_or_else(PoisonError::into_inner);
         if retried.is_some_and(|at| at.elapsed() < RETRY) {
@@ -121,7 +122,7 @@ impl Mapping {
         ranges.iter().all(&mut can_be_read) && self.map_again(0..self.map.len()).is_ok()
     }
 
-    /// Shows the file's bytes again in place of zeros.
+    /// Maps a range of the file again, in place of the zeros.
     pub(crate) fn map_again(&self, range: Range<usize>) -> io::Result<()> {
         let start = range.start / self.page_bytes * self.page_bytes;
         let len = (range.end.min(self.map.len()) - start).next_multiple_of(self.page_bytes);
@@ -142,7 +143,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Before the addresses can belong to another mapping.
+        // Frees the table entry before unmapping: afterwards, the addresses may belong to another mapping.
         self.entry.pages.store(0, Ordering::SeqCst);
     }
 }
@@ -159,7 +160,7 @@ fn register(first: u64, count: u64) -> io::Result<&'static Entry> {
     Ok(entry)
 }
 
-/// Installs the handler, unless it is there.
+/// Installs the handler if it is not installed yet.
 fn install() -> io::Result<&'static Handler> {
     static INSTALLING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -175,11 +176,11 @@ fn install() -> io::Result<&'static Handler> {
         before
     };
     let handler = HANDLER.get_or_init(|| Handler { page_bytes: rustix::param::page_size(), before });
-    // SAFETY: as above; the handler keeps to what is safe in a signal.
+    // SAFETY: as above; the handler uses only async-signal-safe operations.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_bus_error as *const () as libc::sighandler_t;
-        // A thread that has a stack for signals may have used up its other one.
+        // SA_ONSTACK: a thread with an alternate signal stack may have used up its normal stack.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         libc::sigemptyset(&mut action.sa_mask);
         if libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut()) != 0 {
@@ -189,7 +190,8 @@ fn install() -> io::Result<&'static Handler> {
     Ok(handler)
 }
 
-/// Handles SIGBUS. Runs in the thread that touched the page, at any place in it: no lock, no allocation.
+/// Handles SIGBUS. Runs in the thread that touched the page and may interrupt it anywhere, so it takes no lock and
+/// allocates nothing.
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let Some(handler) = HANDLER.get() else { return };
     // SAFETY: the kernel passes a valid siginfo.
@@ -199,12 +201,12 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     }
     let before = &handler.before;
     match before.sa_sigaction {
-        // Once the action is the default, the access that is repeated ends the process.
+        // Restores the default action. The access is then repeated and ends the process.
         // SAFETY: resetting a signal's action is allowed in a handler.
         libc::SIG_DFL | libc::SIG_IGN => drop(unsafe { libc::signal(signal, libc::SIG_DFL) }),
         earlier if before.sa_flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: a handler that was installed with SA_SIGINFO has this type. (Rust's, which reports stack
-            // overflows.)
+            // SAFETY: a handler that was installed with SA_SIGINFO has this type. Rust's handler for stack overflows is
+            // one.
             let earlier: extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void) =
                 unsafe { std::mem::transmute(earlier) };
             earlier(signal, info, context);
@@ -217,7 +219,7 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     }
 }
 
-/// Puts zeros in place of the page at `address`, if it belongs to a mapping. False if it does not, or if that fails.
+/// Replaces the page at `address` with zeros if it belongs to a mapping. False if it does not or the replacement fails.
 fn replace(page_bytes: usize, address: usize) -> bool {
     let page = (address / page_bytes) as u64;
     for entry in &TABLE {
@@ -229,8 +231,8 @@ fn replace(page_bytes: usize, address: usize) -> bool {
         let losses = entry.losses.fetch_add(1, Ordering::SeqCst);
         let (from, len) = if losses < PAGES_MOST { (page, 1) } else { (first, count) };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: the pages belong to a mapping that is in use, by this thread at least, and stay readable. errno is
-        // what it was for the interrupted code.
+        // SAFETY: the pages belong to a mapping that this thread at least is using, and they stay readable. errno is
+        // restored for the interrupted code.
         return unsafe {
             let errno = *libc::__errno_location();
             let at = std::ptr::with_exposed_provenance_mut(from as usize * page_bytes);
@@ -255,7 +257,7 @@ mod tests {
         file
     }
 
-    /// Pages that the file no longer has fail as those of a bad sector do.
+    /// Accesses to pages beyond the end of the file raise SIGBUS, as a bad sector does.
     #[test]
     fn pages_that_the_file_lost_read_as_zeros_and_are_counted_and_other_mappings_are_not_touched() {
         let page = rustix::param::page_size();
@@ -306,7 +308,7 @@ mod tests {
         let page = rustix::param::page_size();
         let _registered = Mapping::new(file_of(7, 1), page).unwrap();
         let foreign = file_of(7, 1);
-        // SAFETY: this process is meant to die of it.
+        // SAFETY: the mapping is read only to raise SIGBUS, which ends this process on purpose.
         let map = unsafe { Mmap::map(&foreign).unwrap() };
         foreign.set_len(0).unwrap();
         std::hint::black_box(map[0]);

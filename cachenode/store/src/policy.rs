@@ -1,18 +1,18 @@
 //! Admission policies: which blocks are kept when not all of them fit.
 //!
-//! The cast: [`Policy`] is what a dataset's cache asks; [`build_policy`] makes the four that [`PolicyKind`] names. `nr`
-//! keeps the first blocks admitted and never evicts, `lru` and `fifo` evict the oldest by use and by admission,
-//! `random` evicts any.
+//! Its parts: [`Policy`] is the interface to a dataset's cache; [`build_policy`] builds the four that [`PolicyKind`]
+//! names. `nr` keeps the first blocks admitted and never evicts. `lru` and `fifo` evict the oldest by use and by
+//! admission. `random` evicts any block.
 //!
-//! Invariant: an admission never leaves more bytes used than the capacity. A policy is pure: no I/O and no clock, and
-//! its randomness comes from a seed, so that a simulator with 100 million blocks runs the same code as a node.
+//! Invariant: an admission never leaves more bytes used than the capacity. A policy is pure: no I/O, no clock, and
+//! randomness from a seed. A simulator with 100 million blocks therefore runs the same code as a node.
 //!
-//! Capacity counts the blocks' own bytes, so that the hit ratio of NR is exactly cache / dataset. On disk a block takes
-//! up to 4 KiB more, plus 64 bytes and 4 for each 64 KiB.
+//! Capacity counts the blocks' own bytes, so that NR's hit ratio is exactly cache / dataset. On disk, a block takes up
+//! to 4 KiB more, plus 64 bytes, plus 4 bytes for each 64 KiB.
 //!
 //! Invariants: NR evicts no block that the node should have. Where nodes share a dataset, a block that another node
-//! owns now is dropped when a block of this node needs its room, before any policy decides, and for no other reason
-//! (ADR 12, ADR 17). The bytes in the store never exceed the reservation.
+//! owns now is dropped only when a block of this node needs its space; this happens before any policy decides (ADR 12,
+//! ADR 17). The bytes in the store never exceed the reservation.
 
 mod contract;
 mod fifo;
@@ -32,8 +32,8 @@ use lru::Lru;
 use nr::Nr;
 use random::Random;
 
-/// An empty policy for blocks `0..blocks`. NR takes no memory for a block; the others take 12 bytes, which the system
-/// provides as blocks are touched. `seed` is for random.
+/// Builds an empty policy for blocks `0..blocks`. NR uses no memory per block. The others use 12 bytes per block, which
+/// the system allocates only as blocks are touched. `seed` is for the random policy.
 pub fn build_policy(kind: PolicyKind, capacity_bytes: u64, blocks: u32, seed: u64) -> Box<dyn Policy> {
     match kind {
         PolicyKind::Nr => Box::new(Nr::new(capacity_bytes)),

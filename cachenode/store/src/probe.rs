@@ -1,8 +1,8 @@
-//! The one test whether files can be made and written in a folder: it makes one. And the one measure of what a cache
-//! may take there.
+//! Tests whether files can be created and written in a folder, by creating one. Also measures how much disk space a
+//! cache may take there. All programs use these functions, so their results agree.
 //!
-//! Invariant: what a kill leaves behind has a name that only this module gives, so a folder with it is still an empty
-//! one, or a cache.
+//! Invariant: a file left behind by a killed process has a name that only this module uses. A folder that contains one
+//! still counts as empty, or as a cache.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,11 +12,11 @@ use std::path::Path;
 use crate::buffer;
 use crate::record::ALIGN_BYTES;
 
-/// How the name of a probe begins.
+/// The prefix of a probe file's name.
 pub(crate) const PREFIX: &str = ".larder-probe-";
 
-/// Creates the folder if it is missing, and writes a file in it, which is removed. Errors: what the disk or the rights
-/// in the folder do not allow.
+/// Creates the folder if it is missing, writes a file in it, and removes the file. Errors: the disk or the permissions
+/// of the folder do not allow one of these steps.
 pub fn try_to_write(dir: &Path) -> io::Result<()> {
     std::fs::create_dir_all(dir)?;
     with_file(dir, 0, |file| {
@@ -25,8 +25,8 @@ pub fn try_to_write(dir: &Path) -> io::Result<()> {
     })
 }
 
-/// Writes and reads a file in an existing folder past the page cache, and removes it. Errors: `InvalidInput` or
-/// `Unsupported` if the file system cannot do that.
+/// Writes and reads a file in an existing folder past the page cache, then removes it. Errors: `InvalidInput` or
+/// `Unsupported` if the file system has no direct I/O.
 pub fn try_direct(dir: &Path) -> io::Result<()> {
     with_file(dir, libc::O_DIRECT, |file| {
         write_page(file)?;
@@ -37,11 +37,11 @@ pub fn try_direct(dir: &Path) -> io::Result<()> {
 /// Calls `f` with a new file in the folder, and removes the file.
 pub(crate) fn with_file<T>(dir: &Path, flags: i32, f: impl FnOnce(&File) -> io::Result<T>) -> io::Result<T> {
     let path = dir.join(format!("{PREFIX}{}", std::process::id()));
-    // An earlier process with this id may have been killed here.
+    // A killed process with the same id may have left this file.
     let _ = std::fs::remove_file(&path);
     let file = OpenOptions::new().read(true).write(true).create_new(true).custom_flags(flags).open(&path)?;
     let outcome = f(&file);
-    // Nothing depends on its removal.
+    // A file that stays is harmless: its name is known.
     let _ = std::fs::remove_file(&path);
     outcome
 }
@@ -53,7 +53,7 @@ fn write_page(file: &File) -> io::Result<()> {
     })
 }
 
-/// Bytes of the disk of a folder that are free beyond this part of the whole disk, in percent.
+/// Free bytes on a folder's disk in excess of `keep_free_percent` of the whole disk.
 pub fn spare_bytes(dir: &Path, keep_free_percent: u8) -> io::Result<u64> {
     let disk = rustix::fs::statvfs(dir)?;
     let stays = u128::from(disk.f_blocks) * u128::from(keep_free_percent) / 100;

@@ -1,5 +1,5 @@
-//! The promises of a store: room for a snapshot that no other dataset gets, whether or not it is open or anything of it
-//! is cached.
+//! The promises of a store. A promise keeps space for one snapshot, and no other dataset may use that space. It counts
+//! whether or not the snapshot is open or any of its blocks are cached.
 //!
 //! ```text
 //!  promises, little-endian:
@@ -7,9 +7,9 @@
 //!  | LARDERPM | version | count u32 | promises | crc32c u32 of all before |
 //!  a promise: snapshot 32, wanted u64, kept u64, length u16 and text of the holder, the same of the name
 //! ```
-//! A damaged file counts as missing: the controller repeats its promises.
+//! A damaged file counts as missing, since the controller repeats its promises.
 //!
-//! Invariant: a change is synced before [`Promises::put`] returns, or is not made.
+//! Invariant: [`Promises::put`] returns success only after the change is synced. On an error it changes nothing.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -23,21 +23,22 @@ use crate::folder::write_whole;
 
 const MAGIC: [u8; 8] = *b"LARDERPM";
 const VERSION: u8 = 1;
-/// The largest file that is read.
+/// A larger file counts as damaged.
 const FILE_BYTES: u64 = 4 << 20;
 
-/// Room in the cache that a snapshot has for itself.
+/// Space in the cache that is reserved for one snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promise {
-    /// The snapshot.
+    /// The snapshot that the space is for.
     pub snapshot: SnapshotId,
-    /// To whom: several may be promised room for one snapshot, and then the largest of these promises counts.
+    /// The party that the promise is made to. One snapshot may have promises to several holders; the largest of them
+    /// counts.
     pub holder: String,
-    /// The dataset's name, for people.
+    /// The dataset's name, for logs and listings.
     pub name: String,
-    /// Bytes on the disk that are wanted.
+    /// Disk bytes that were requested.
     pub wanted_disk_bytes: u64,
-    /// Those of them for which there was room.
+    /// The part of `wanted_disk_bytes` for which there was space.
     pub disk_bytes: u64,
 }
 
@@ -45,7 +46,7 @@ pub struct Promise {
 #[derive(Debug, Default)]
 pub(crate) struct Promises {
     made: Mutex<Vec<Promise>>,
-    /// Held over a write. Reading the promises waits for no disk.
+    /// Held during a write. Reading the promises never waits for the disk.
     file: Mutex<Option<PathBuf>>,
 }
 
@@ -65,7 +66,8 @@ impl Promises {
         self.lock().clone()
     }
 
-    /// Replaces all promises. Blocks on the disk. Errors: they cannot be written; those before stand.
+    /// Replaces all promises. Blocks on the disk. Errors: the promises cannot be written; the previous ones stay in
+    /// force.
     pub(crate) fn put(&self, promises: Vec<Promise>) -> io::Result<()> {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         if *self.lock() == promises {
@@ -73,7 +75,7 @@ impl Promises {
         }
         match &*file {
             Some(file) => write_whole(file, &encode(&promises))?,
-            // Without a folder nothing is cached.
+            // Without a folder nothing is cached, so no space can be promised.
             None => return Err(io::ErrorKind::NotFound.into()),
         }
         *self.lock() = promises;
@@ -112,7 +114,7 @@ fn encode(promises: &[Promise]) -> Vec<u8> {
     file
 }
 
-/// None if the bytes are of another version or damaged.
+/// Decodes the file. None if it is of another version or damaged.
 fn decode(file: &[u8]) -> Option<Vec<Promise>> {
     let (file, crc) = file.split_last_chunk::<4>()?;
     if u32::from_le_bytes(*crc) != larder_dataset::crc32c(file) {
@@ -175,7 +177,7 @@ mod tests {
         let file = encode(&[promise(1), promise(2)]);
         for cut in 0..file.len() {
             assert_eq!(decode(&file[..cut]), None);
-            // A valid checksum does not make them valid.
+            // The checksum is valid, so the decoder must reject the content itself.
             let mut sealed = file[..cut].to_vec();
             sealed.extend(larder_dataset::crc32c(&sealed).to_le_bytes());
             assert!(cut + 4 == file.len() || decode(&sealed).is_none(), "{cut}");
@@ -193,7 +195,7 @@ mod tests {
         let file = folder.path().join("promises");
         let promises = Promises::load(file.clone());
         promises.put(vec![promise(1)]).unwrap();
-        // A folder stands where the file is written first.
+        // A folder blocks the path of the temporary file, so the write fails.
         std::fs::create_dir(folder.path().join("promises.new")).unwrap();
         promises.put(vec![promise(2)]).unwrap_err();
         assert_eq!((promises.all(), Promises::load(file).all()), (vec![promise(1)], vec![promise(1)]));

@@ -1,4 +1,5 @@
-//! A record: one block as a segment holds it, with everything needed to tell whether it is the right block and intact.
+//! A record: one block as a segment stores it, with the data needed to verify that the block is the right one and
+//! intact.
 //!
 //! ```text
 //!  0      4   5     8              24     28    32        60      64           64 + 4 n        + len      4 KiB multiple
@@ -10,11 +11,11 @@
 //! header and chunk CRCs fit in the first 4 KiB. A part of a large block is therefore checked with the record's first
 //! page and the chunks that the part touches, and a small block takes one read.
 //!
-//! The cast: `encode_head` writes everything before the data, [`decode_header`] reads the first 64 bytes, [`Part`]
-//! knows which bytes of a record a read needs and checks them.
+//! Its parts: `encode_head` writes everything before the data; [`decode_header`] reads the first 64 bytes; [`Part`]
+//! computes which bytes of a record a read needs, and verifies them.
 //!
 //! Invariant: [`Part::check`] returns the bytes that were encoded for this snapshot, block and length, or a [`Flaw`].
-//! No bytes, however broken, make anything here panic.
+//! No input makes a function of this module panic.
 
 use std::ops::Range;
 
@@ -25,33 +26,33 @@ mod tests;
 
 /// First bytes of a record.
 pub const MAGIC: [u8; 4] = *b"LREC";
-/// The version this code writes and reads.
+/// The version that this code writes and reads.
 pub const VERSION: u8 = 1;
-/// Bytes of the header.
+/// The size of the header.
 pub const HEADER_BYTES: usize = 64;
-/// Bytes that one checksum covers.
+/// The number of data bytes that one checksum covers.
 pub const CHUNK_BYTES: usize = 64 << 10;
-/// Records start and end at multiples of this.
+/// Records start and end at multiples of this, as direct I/O requires.
 pub const ALIGN_BYTES: usize = 4096;
-/// Bytes of the snapshot id that a record carries; enough that no two snapshots of a node share them.
+/// Bytes of the snapshot id that a record carries. 16 bytes are enough to tell all snapshots of a node apart.
 pub const KEY_BYTES: usize = 16;
 
-/// A part that starts this close to the record's start is read together with the header.
+/// A part that starts within this distance of the record's start is read together with the header.
 const ONE_READ_BYTES: usize = 2 * CHUNK_BYTES;
 
-/// The block that a record holds.
+/// Identifies the block that a record holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The first bytes of the snapshot's id.
     pub key: [u8; KEY_BYTES],
-    /// The block.
+    /// The block's index in that snapshot.
     pub block: BlockIndex,
-    /// Bytes of the block, 1 to 4 MiB.
+    /// The block's length in bytes, 1 to 4 MiB.
     pub len: u32,
 }
 
 impl Header {
-    /// The header of a block of this snapshot.
+    /// Builds the header of a block of `snapshot`.
     pub fn new(snapshot: &SnapshotId, block: BlockIndex, len: u32) -> Self {
         let mut key = [0; KEY_BYTES];
         key.copy_from_slice(&snapshot.0[..KEY_BYTES]);
@@ -59,27 +60,27 @@ impl Header {
     }
 }
 
-/// Why bytes are not the header of a record.
+/// Why bytes are not a valid header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// Fewer than 64 bytes, or only zeros: never written, or freed.
+    /// Fewer than 64 bytes, or only zeros: no record was written, or it was freed.
     #[error("no record was written here")]
     Absent,
-    /// Something else is here.
+    /// The bytes do not start with [`MAGIC`].
     #[error("not a record (wrong first bytes)")]
     NotARecord,
-    /// Written by another version of Larder.
+    /// Another version of Larder wrote the record.
     #[error("record version {found}, this program reads version {VERSION}")]
     Version {
-        /// The version byte found.
+        /// The version byte that was found.
         found: u8,
     },
-    /// The header's bytes have changed.
+    /// The header's checksum does not match.
     #[error("record header is damaged")]
     Damaged,
 }
 
-/// Reads a header; `bytes` may be longer.
+/// Decodes a header. `bytes` may be longer than the header.
 pub fn decode_header(bytes: &[u8]) -> Result<Header, RecordError> {
     let Some(bytes) = bytes.first_chunk::<HEADER_BYTES>() else { return Err(RecordError::Absent) };
     if bytes[..4] != MAGIC {
@@ -100,7 +101,7 @@ pub fn decode_header(bytes: &[u8]) -> Result<Header, RecordError> {
     Ok(header)
 }
 
-/// Writes the header and the chunk CRCs of `data`, the whole block, into `head`: [`data_at`] zeros.
+/// Writes the header and the chunk CRCs of `data`, the whole block, into `head`, which must be [`data_at`] zeros.
 pub(crate) fn encode_head(header: &Header, head: &mut [u8], data: &[u8]) {
     head[..4].copy_from_slice(&MAGIC);
     head[4] = VERSION;
@@ -115,12 +116,12 @@ pub(crate) fn encode_head(header: &Header, head: &mut [u8], data: &[u8]) {
     }
 }
 
-/// Where the data of a block of `len` bytes starts in its record.
+/// The offset of the data in the record of a block of `len` bytes.
 pub(crate) const fn data_at(len: u32) -> usize {
     HEADER_BYTES + 4 * (len as usize).div_ceil(CHUNK_BYTES)
 }
 
-/// Bytes that the record of a block of `len` bytes takes in a segment.
+/// Bytes that the record of a block of `len` bytes occupies in a segment.
 pub const fn extent_bytes(len: u32) -> usize {
     (data_at(len) + len as usize).next_multiple_of(ALIGN_BYTES)
 }
@@ -128,33 +129,34 @@ pub const fn extent_bytes(len: u32) -> usize {
 /// A defect of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// Cut off, never completely written, or freed.
+    /// The record is cut off, was never completely written, or was freed.
     Torn,
-    /// A sound header of another block, length or snapshot.
+    /// The header is valid but belongs to another block, length or snapshot.
     Foreign,
-    /// No sound header: its bytes have changed, or this is the middle of something else.
+    /// The header is not valid: its bytes have changed, or the place is not the start of a record.
     RottenHeader,
-    /// The right header, but changed data.
+    /// The header is right, but the data has changed.
     RottenData,
 }
 
-/// Which bytes of a record a read of part of its block needs, and where they go in a buffer: first `head_bytes` from
-/// the record's start, then the bytes `from..to` of the record, or nothing when `head_bytes` reaches them.
+/// The bytes of a record that a read of part of its block needs, and their position in a buffer. The buffer holds
+/// `head_bytes` from the record's start, then the record's bytes `from..to`. The second range is empty if `head_bytes`
+/// already includes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     block_len: u32,
     start: u32,
     len: u32,
-    /// Bytes to read from the record's start.
+    /// The number of bytes to read from the record's start.
     pub head_bytes: usize,
-    /// First byte of the record to read after that.
+    /// The first byte of the second read, as an offset in the record.
     pub from: usize,
-    /// End of the bytes to read after that.
+    /// The end of the second read, exclusive.
     pub to: usize,
 }
 
 impl Part {
-    /// The part of `len` bytes from `start` of a block; none if it is empty or not within the block.
+    /// The part of `len` bytes from `start` of a block. None if it is empty or not within the block.
     pub fn new(block_len: u32, start: u32, len: u32) -> Option<Self> {
         let end = start.checked_add(len)?;
         if len == 0 || end > block_len || u64::from(block_len) > BLOCK_BYTES {
@@ -172,13 +174,13 @@ impl Part {
         })
     }
 
-    /// Bytes of buffer needed.
+    /// The size of buffer that the part needs.
     pub const fn buffer_bytes(&self) -> usize {
         self.head_bytes + self.to - self.from
     }
 
-    /// Where the part's bytes are in a buffer that was filled as this part says, if they are unchanged bytes of `block`
-    /// in the snapshot of `key`.
+    /// Verifies that a buffer filled for this part holds unchanged bytes of `block` in the snapshot whose key is `key`.
+    /// Returns the range of the part's bytes in the buffer.
     pub fn check(&self, key: &[u8; KEY_BYTES], block: BlockIndex, buffer: &[u8]) -> Result<Range<usize>, Flaw> {
         if buffer.len() < self.buffer_bytes() {
             return Err(Flaw::Torn);
@@ -190,7 +192,7 @@ impl Part {
         if found != (Header { key: *key, block, len: self.block_len }) {
             return Err(Flaw::Foreign);
         }
-        // The bytes between the two reads are not in the buffer.
+        // The bytes between the two reads are not in the buffer, so later offsets shift by their number.
         let gap = self.from - self.head_bytes;
         let place = |byte: usize| data_at(self.block_len) + byte - gap;
         let (start, end) = (self.start as usize, (self.start + self.len) as usize);

@@ -1,4 +1,4 @@
-//! Each dataset's promise and used bytes: in memory, and in files of the dataset's own folder.
+//! Each dataset's promise and used bytes: in memory, and in files in the dataset's own folder.
 //!
 //! ```text
 //!  datasets/<snapshot>/reservation, little-endian:
@@ -10,10 +10,10 @@
 //! ```text
 //!  datasets/<snapshot>/used, of a closed dataset: bytes of its blocks u64 | crc32c u32
 //! ```
-//! A process that is killed leaves none, and then it is estimated from what the blocks take on the disk.
+//! A killed process leaves no `used` file. The number is then estimated from the disk space of the blocks.
 //!
-//! A dataset without a reservation file has the row that the index keeps of it, as caches of earlier versions do. The
-//! folder and the index would both have to be damaged for a promise to be lost; such a dataset is listed without one.
+//! A dataset without a reservation file, for example in a cache of an earlier version, uses its row in the index. A
+//! promise is lost only if both the file and the index are damaged; such a dataset is listed without a promise.
 //!
 //! Invariant: a change is synced before [`Reservations::put`] returns.
 
@@ -31,62 +31,63 @@ use crate::folder::write_whole;
 use crate::index::{DatasetRow, policy_byte, policy_of};
 use crate::record;
 
-/// The file that says how many bytes of a closed dataset are cached.
+/// The file that stores how many bytes of a closed dataset are cached.
 const USED: &str = "used";
 
 const MAGIC: [u8; 8] = *b"LARDERRV";
 const VERSION: u8 = 1;
 const FIXED_BYTES: usize = 48;
 const NAME_BYTES: usize = 1024;
-/// In this many bytes the disk space of adopted blocks is written down. A version that does not know of it writes 0.
+/// The unit in which the disk space of adopted blocks is stored. A version that predates the field writes 0.
 const ADOPTED_UNIT: u64 = 4096;
-/// The largest file that is read.
+/// A larger file counts as damaged.
 const FILE_BYTES: u64 = 128 << 10;
 
-/// The promise to a dataset.
+/// The space that a dataset is promised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reservation {
-    /// Bytes of the dataset's blocks.
+    /// Bytes of the dataset's blocks that may be cached.
     pub bytes: u64,
-    /// Bytes that these take on the disk: see [`disk_bytes`].
+    /// Disk bytes that those blocks occupy at most: see [`disk_bytes`].
     pub disk_bytes: u64,
-    /// Bytes that it would have been promised if there had been room; 0 if that is not known.
+    /// Bytes that the dataset would have been promised if there had been space; 0 if that is unknown.
     pub wanted_bytes: u64,
 }
 
 impl Reservation {
-    /// As much as was wanted, without regard to what blocks take beyond their own bytes.
+    /// A promise of all that was wanted, without the overhead of blocks on disk.
     pub const fn exactly(bytes: u64) -> Self {
         Self { bytes, disk_bytes: bytes, wanted_bytes: bytes }
     }
 }
 
-/// The most bytes that blocks take on the disk: `bytes` in `blocks` records, each with its header and checksums,
-/// rounded up to 4 KiB.
+/// The most disk space that blocks occupy: `bytes` in `blocks` records, each with its header and checksums, rounded up
+/// to 4 KiB.
 pub fn disk_bytes(bytes: u64, blocks: u64) -> u64 {
     let overhead = (record::HEADER_BYTES + 4 + record::ALIGN_BYTES - 1) as u64;
     let checksums = bytes / record::CHUNK_BYTES as u64 * 4;
     bytes.saturating_add(checksums).saturating_add(blocks.saturating_mul(overhead))
 }
 
-/// The facts about a dataset that are known whether it is open or not.
+/// The facts about a dataset that hold whether or not it is open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) name: String,
     pub(crate) reservation: Option<Reservation>,
     /// Which blocks are kept when not all fit.
     pub(crate) policy: PolicyKind,
-    /// The connections that show the dataset, or did when the process that served them ended; `None` if that was lost.
+    /// The connections that show the dataset. After the process that served them ended, the connections that it served
+    /// last. `None` if that information was lost.
     pub(crate) connections: Option<BTreeSet<String>>,
     pub(crate) last_use_unix_s: u64,
-    /// Bytes of its adopted blocks on the disk.
+    /// Disk bytes of the dataset's adopted blocks.
     pub(crate) adopted_disk_bytes: u64,
-    /// Bytes of its blocks when it was closed, if that is known.
+    /// Bytes of the dataset's blocks when it was closed, if known.
     pub(crate) used_bytes: Option<u64>,
 }
 
 impl Known {
-    /// The row that the index keeps too.
+    /// The dataset's row for the index, which keeps a copy.
     pub(crate) fn row(&self, number: u32) -> DatasetRow {
         DatasetRow {
             number,
@@ -98,7 +99,7 @@ impl Known {
     }
 
     pub(crate) fn use_now(&mut self) {
-        // A clock before 1970 counts as 0.
+        // A clock that is set before 1970 counts as 0.
         self.last_use_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     }
 }
@@ -112,16 +113,16 @@ impl From<DatasetRow> for Known {
     }
 }
 
-/// All datasets of a store.
+/// The facts about all datasets of a store.
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
     known: Mutex<HashMap<SnapshotId, Known>>,
-    /// Held over a write, so that of two changes at once the file has both. Reading what is known waits for no disk.
+    /// Held during a write, so that the file has both of two concurrent changes. Reading never waits for the disk.
     writing: Mutex<()>,
 }
 
 impl Reservations {
-    /// Reads the files of the datasets whose folders these are; for those without a usable one, the rows of the index.
+    /// Reads the reservation files of these datasets. A dataset without a usable file uses its row in the index.
     pub(crate) fn load(
         folders: impl IntoIterator<Item = (SnapshotId, PathBuf)>,
         rows: impl IntoIterator<Item = (SnapshotId, DatasetRow)>,
@@ -140,8 +141,8 @@ impl Reservations {
         self.lock().get(snapshot).cloned()
     }
 
-    /// Changes what is known of a dataset, and writes it to `folder` so that it outlives a power loss; returns what is
-    /// known now. Blocks on the disk. If that fails, or there is no folder, the change is in memory only.
+    /// Changes what is known about a dataset and writes it to `folder` so that it survives a power loss. Returns the
+    /// new state. Blocks on the disk. If the write fails or there is no folder, the change is in memory only.
     pub(crate) fn put(&self, snapshot: &SnapshotId, folder: Option<&Path>, change: impl FnOnce(&mut Known)) -> Known {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let known = {
@@ -157,22 +158,22 @@ impl Reservations {
                 dataset = known.name, %error,
                 "cannot write a reservation: after a restart the dataset may get another one"
             );
-            // Better none than one that says that no connection serves the dataset: a start then keeps it for every
-            // mount that has a manifest.
+            // The old file may list no connection although one now serves the dataset. No file is better: a start then
+            // keeps the dataset for every mount that has a manifest.
             let _ = std::fs::remove_file(file_in(folder));
         }
         known
     }
 
-    /// Changes what is known of a dataset in memory. The next [`put`](Self::put) writes it.
+    /// Changes what is known about a dataset in memory only. The next [`put`](Self::put) writes it.
     pub(crate) fn note(&self, snapshot: &SnapshotId, change: impl FnOnce(&mut Known)) {
         if let Some(known) = self.lock().get_mut(snapshot) {
             change(known);
         }
     }
 
-    /// Notes how many bytes the blocks of a dataset have, which is being closed, or with `None` that this changes from
-    /// now on. Blocks on the disk.
+    /// Stores how many bytes of a closing dataset are cached, or with `None` that this number changes from now on.
+    /// Blocks on the disk.
     pub(crate) fn put_used(&self, snapshot: &SnapshotId, folder: &Path, used_bytes: Option<u64>) {
         self.note(snapshot, |known| known.used_bytes = used_bytes);
         let file = folder.join(USED);
@@ -191,7 +192,7 @@ impl Reservations {
         self.lock().remove(snapshot);
     }
 
-    /// All datasets known.
+    /// All datasets that are known, with their state.
     pub(crate) fn all(&self) -> Vec<(SnapshotId, Known)> {
         self.lock().iter().map(|(snapshot, known)| (*snapshot, known.clone())).collect()
     }
@@ -213,7 +214,7 @@ fn read(path: &Path) -> Option<Known> {
 
 fn encode(known: &Known) -> Vec<u8> {
     let Reservation { bytes, disk_bytes, wanted_bytes } = known.reservation.unwrap_or_default();
-    // A snapshot has a connection for each server that it is read from.
+    // A snapshot has one connection for each server that it is read from.
     let connections: Vec<&String> =
         known.connections.iter().flatten().filter(|name| name.len() < 256).take(255).collect();
     let mut file = MAGIC.to_vec();
@@ -230,7 +231,7 @@ fn encode(known: &Known) -> Vec<u8> {
     seal(file)
 }
 
-/// Appends the checksum.
+/// Appends the checksum to a file's content.
 fn seal(mut file: Vec<u8>) -> Vec<u8> {
     file.extend(larder_dataset::crc32c(&file).to_le_bytes());
     file
@@ -244,7 +245,7 @@ fn read_used(path: &Path) -> Option<u64> {
     is_whole.then(|| used.try_into().ok().map(u64::from_le_bytes))?
 }
 
-/// None if the bytes are of another version or damaged.
+/// Decodes a reservation file. None if it is of another version or damaged.
 fn decode(file: &[u8]) -> Option<Known> {
     let (file, crc) = file.split_last_chunk::<4>()?;
     if u32::from_le_bytes(*crc) != larder_dataset::crc32c(file) || file[..8.min(file.len())] != MAGIC {
@@ -264,7 +265,7 @@ fn decode(file: &[u8]) -> Option<Known> {
     }
     let reservation = Reservation { bytes: number(16)?, disk_bytes: number(24)?, wanted_bytes: number(32)? };
     Some(Known {
-        // A dataset that was promised nothing wanted something.
+        // All zeros mean that the promise is unknown: a dataset that was promised nothing still wanted something.
         reservation: Some(reservation).filter(|reservation| *reservation != Reservation::default()),
         policy: policy_of(fixed[9])?,
         connections: Some(connections),
@@ -315,7 +316,7 @@ mod tests {
         let file = encode(&known());
         for cut in 0..file.len() {
             assert_eq!(decode(&file[..cut]), None);
-            // A valid checksum does not make them valid.
+            // The checksum is valid, so the decoder must reject the content itself.
             let mut sealed = file[..cut].to_vec();
             sealed.extend(larder_dataset::crc32c(&sealed).to_le_bytes());
             let _ = decode(&sealed);
@@ -341,7 +342,7 @@ mod tests {
         };
         let before = put(&[]);
         assert_eq!(read(&file_in(folder.path())), Some(before));
-        // A folder stands where the file is written first.
+        // A folder blocks the path of the temporary file, so the write fails.
         std::fs::create_dir(folder.path().join("reservation.new")).unwrap();
         let now = put(&["a"]);
         assert_eq!(reservations.get(&SNAPSHOT), Some(now), "in memory it is known");
@@ -355,7 +356,7 @@ mod tests {
     #[test]
     fn known_usage_is_readable_while_a_reservation_is_written() {
         let folder = tempfile::tempdir().unwrap();
-        // To open a pipe for writing waits for a reader.
+        // Opening a pipe for writing blocks until a reader opens it, like a hanging disk.
         let pipe = folder.path().join("reservation.new");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
         let reservations = Reservations::default();
@@ -371,7 +372,7 @@ mod tests {
                 done.send(reservations.get(&SNAPSHOT)).unwrap();
             });
             let noted = finished.recv_timeout(std::time::Duration::from_secs(30));
-            // The write ends before the test does.
+            // Let the blocked write finish before the test ends.
             drop(File::open(&pipe).unwrap());
             assert_eq!(noted.expect("it does not wait for the disk"), Some(Known { last_use_unix_s: 9, ..known() }));
         });

@@ -4,12 +4,13 @@
 //!  00000001.seg                                      a segment of this snapshot
 //!  00000002-<32 hex digits>.seg                      an adopted one: the digits are the key in its records
 //! ```
-//! An adopted segment was written for another snapshot of the same origin and is a second link to its file. A file with
-//! several links is shared with other datasets, so no part of it is freed: the room is free when the last link is gone.
+//! An adopted segment was written for another snapshot of the same origin; it is a second link to the other snapshot's
+//! file. No part of a file with several links is freed, because other datasets share it. Its disk space is free once
+//! the last link is deleted.
 //!
-//! Invariant: a place in a segment is written once in the segment's life, and a segment's number is not reused while a
-//! process runs. A late reader therefore finds the record, zeros where it was freed, or no segment; never another
-//! record in its place.
+//! Invariant: a place in a segment is written at most once, and a segment's number is not reused while a process runs.
+//! A late reader therefore finds the record, zeros where it was freed, or no segment, but never another record in its
+//! place.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -24,16 +25,16 @@ use crate::folder::{PRIVATE_FILE, is_read_only};
 use crate::record::{ALIGN_BYTES, KEY_BYTES, Part};
 use crate::slots::Place;
 
-/// One segment file. Read and written at given offsets by any number of threads.
+/// One segment file. Any number of threads may read and write it at given offsets.
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) number: u32,
-    /// The key in its records, if it was adopted from another snapshot.
+    /// The key in the segment's records, if it was adopted from another snapshot.
     pub(crate) key: Option<[u8; KEY_BYTES]>,
     file: File,
     path: PathBuf,
-    /// Records that have a slot or are being written. Changed under the dataset's admission lock (or by the rebuild)
-    /// only.
+    /// The number of records that have a slot or are being written. Changes only under the dataset's admission lock, or
+    /// in the rebuild.
     live: AtomicU32,
 }
 
@@ -43,7 +44,7 @@ impl Segment {
         Self::open_with(OpenOptions::new().create_new(true).mode(PRIVATE_FILE), path, (number, None), direct)
     }
 
-    /// Makes a link in `folder` to this segment of another snapshot, whose records have `key`.
+    /// Links this segment of another snapshot, whose records have `key`, into `folder`.
     pub(crate) fn link(&self, folder: &Path, number: u32, key: [u8; KEY_BYTES], direct: bool) -> io::Result<Self> {
         let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
         let path = folder.join(format!("{number:08}-{hex}.seg"));
@@ -51,9 +52,9 @@ impl Segment {
         Self::open(path, (number, Some(key)), direct)
     }
 
-    /// Opens a segment of an earlier run; for reading only if the disk does not allow more.
+    /// Opens a segment of an earlier run, read-only if the disk does not allow writing.
     fn open(path: PathBuf, name: Name, direct: bool) -> io::Result<Self> {
-        // Before it is opened: opening a device or a pipe may do more than that.
+        // Checked before the open, because opening a device or a pipe can have side effects.
         if !std::fs::symlink_metadata(&path)?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
@@ -71,7 +72,7 @@ impl Segment {
         Ok(Self { number, key, file, path, live: AtomicU32::new(0) })
     }
 
-    /// Fills `buffer` with what `part` needs of the record at `place`. False if the file ends before.
+    /// Fills `buffer` with the bytes that `part` needs of the record at `place`. False if the file is too short.
     pub(crate) fn read(&self, place: Place, part: &Part, buffer: &mut [u8]) -> io::Result<bool> {
         let (head, rest) = buffer.split_at_mut(part.head_bytes);
         Ok(self.read_whole(head, place.offset())? && self.read_whole(rest, place.offset() + part.from as u64)?)
@@ -80,7 +81,8 @@ impl Segment {
     fn read_whole(&self, mut buffer: &mut [u8], mut offset: u64) -> io::Result<bool> {
         while !buffer.is_empty() {
             match self.file.read_at(buffer, offset) {
-                // A direct read ends within a page only at the end of the file; continuing from there would be refused.
+                // A direct read returns part of a page only at the end of the file, and the kernel rejects a read that
+                // continues there.
                 Ok(read) if read == 0 || read % ALIGN_BYTES != 0 => return Ok(false),
                 Ok(read) => {
                     buffer = &mut buffer[read..];
@@ -93,25 +95,25 @@ impl Segment {
         Ok(true)
     }
 
-    /// Allocates room on the disk for the next records and extends the file: writers that neither extend a file nor
-    /// fill its holes need not wait for each other, which on ext4 allows two to four times as many writes. Without room
-    /// it does nothing; the writes themselves will fail.
+    /// Allocates disk space for the next records and extends the file. Writers that neither extend a file nor fill its
+    /// holes need not wait for each other; on ext4 that allows two to four times as many writes. If the allocation
+    /// fails, nothing changes here and the writes themselves will fail.
     pub(crate) fn prepare(&self, offset: u64, len: u64) {
         let _ = rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset, len);
     }
 
-    /// Frees the room from `offset` on that was prepared and not used. Only the segment's writer knows that there is no
-    /// record.
+    /// Frees the space from `offset` on that was allocated and not used. Call it only from the segment's writer, which
+    /// knows that no record is there.
     pub(crate) fn cut(&self, offset: u64) -> io::Result<()> {
         self.file.set_len(offset)
     }
 
-    /// Which file it is: links of several datasets may be to the same one.
+    /// The file's inode number, which identifies the file across the links of several datasets.
     pub(crate) fn inode(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.ino())
     }
 
-    /// True if another dataset may use records of this segment.
+    /// True if other datasets may use records of this segment.
     pub(crate) fn is_shared(&self) -> io::Result<bool> {
         Ok(self.file.metadata()?.nlink() > 1)
     }
@@ -120,12 +122,12 @@ impl Segment {
         self.file.write_all_at(record, offset)
     }
 
-    /// True if the file was deleted: bytes written to it are lost with the process.
+    /// True if the file was deleted: bytes written to it disappear when the process closes it.
     pub(crate) fn is_deleted(&self) -> io::Result<bool> {
         Ok(self.file.metadata()?.nlink() == 0)
     }
 
-    /// Frees the room of records, unless the segment is shared; it reads as zeros from now on.
+    /// Frees the disk space of records, which then read as zeros. Does nothing if the segment is shared.
     pub(crate) fn free(&self, offset: u64, len: u64) -> io::Result<()> {
         if self.is_shared()? {
             return Ok(());
@@ -154,10 +156,10 @@ impl Segment {
         self.live.fetch_add(records, Ordering::Relaxed);
     }
 
-    /// Subtracts a record; true if it was the last.
+    /// Subtracts one live record. True if it was the last.
     pub(crate) fn drop_live(&self) -> bool {
         let before = self.live.load(Ordering::Relaxed);
-        // A slot that rotted may name the wrong segment; the count must not wrap.
+        // A corrupt slot may name the wrong segment; the count must not wrap below 0.
         self.live.store(before.saturating_sub(1), Ordering::Relaxed);
         before == 1
     }
@@ -167,7 +169,7 @@ const fn direct_flag(direct: bool) -> i32 {
     if direct { libc::O_DIRECT } else { 0 }
 }
 
-/// The number of a segment, and the key in its records if it was adopted.
+/// A segment's number, and the key in its records if it was adopted.
 type Name = (u32, Option<[u8; KEY_BYTES]>);
 
 fn parse_name(name: &str) -> Option<Name> {
@@ -191,7 +193,7 @@ fn parse_key(hex: &str) -> Option<[u8; KEY_BYTES]> {
     Some(key)
 }
 
-/// A segment that is there and cannot be opened.
+/// A segment file that exists but cannot be opened.
 #[derive(Debug)]
 pub(crate) struct LostSegment {
     pub(crate) number: u32,
@@ -199,13 +201,13 @@ pub(crate) struct LostSegment {
     pub(crate) error: io::Error,
 }
 
-/// The segments of a dataset, sorted by number. Replaced as a whole when one is added or deleted.
+/// The segments of a dataset, sorted by number. Adding or deleting a segment replaces the whole table.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SegmentTable(Vec<Arc<Segment>>);
 
 impl SegmentTable {
-    /// Opens all segments in `folder`, and returns those that cannot be opened. Other files are left alone. Errors: the
-    /// folder cannot be listed, or the process is short of what opening any file needs.
+    /// Opens all segments in `folder` and returns those that cannot be opened separately. Ignores other files. Errors:
+    /// the folder cannot be listed, or the process lacks a resource that opening any file needs.
     pub(crate) fn open(folder: &Path, direct: bool) -> io::Result<(Self, Vec<LostSegment>)> {
         let (mut segments, mut lost) = (Vec::new(), Vec::new());
         for entry in std::fs::read_dir(folder)? {
@@ -219,7 +221,7 @@ impl SegmentTable {
                 Err(error) => lost.push(LostSegment { number: name.0, path: entry.path(), error }),
             }
         }
-        // Versions that do not know adopted segments use their numbers again.
+        // Versions that ignore adopted segments reuse their numbers, so two segments may have the same one.
         segments.sort_by_key(|segment: &Arc<Segment>| (segment.number, segment.key));
         segments.dedup_by(|later, first| {
             let same = later.number == first.number;
@@ -232,9 +234,9 @@ impl SegmentTable {
         Ok((Self(segments), lost))
     }
 
-    /// Where the segment is in the table's order.
+    /// The segment's position in the table.
     pub(crate) fn position(&self, number: u32) -> Option<usize> {
-        // Numbers without gaps are found at once.
+        // Numbers usually have no gaps; the position is then the difference to the first number.
         let dense = number.checked_sub(self.0.first()?.number)? as usize;
         if self.0.get(dense).is_some_and(|segment| segment.number == number) {
             return Some(dense);
@@ -254,7 +256,7 @@ impl SegmentTable {
         self.0.iter()
     }
 
-    /// The number after the highest of these and of the `lost`; none when all numbers are used up.
+    /// The number after the highest of these segments and the `lost` ones. None when all numbers are used up.
     pub(crate) fn next_number(&self, lost: &[LostSegment]) -> Option<u32> {
         let numbers = self.0.iter().map(|segment| segment.number).chain(lost.iter().map(|lost| lost.number));
         let next = numbers.max().map_or(1, |highest| highest + 1);

@@ -1,14 +1,14 @@
-//! The slot table: for each block of a snapshot, where its record is. See `table` for the file.
+//! The slot table: the place of each block's record. The file's layout is described in `table`.
 //!
 //! ```text
 //!  slot: 0 = absent, else  bit 63 = 1 | bits 32..63 = segment number | bits 0..32 = offset in 4 KiB
 //! ```
 //!
-//! A page that the disk cannot read shows no blocks. The first slot that is set in it mends it if the disk takes the
-//! write; the other slots of the page are lost until the rebuild of a later start fetches them from the index; `lost`
-//! in the file says so until that is done.
+//! If the disk cannot read a page of the table, its blocks appear absent. Setting a slot rewrites the whole page, which
+//! repairs it if the disk accepts the write. The page's other slots are then lost until the rebuild after a later start
+//! restores them from the index. Until then, `lost` in the file records the loss.
 //!
-//! Invariant: a slot may be stale or wrong: records name their own block.
+//! Invariant: a slot may be stale or wrong, and does no harm: each record names its own block.
 
 use std::io;
 use std::ops::Range;
@@ -20,18 +20,19 @@ use crate::table::{Kind, PAGE_WORDS, Table};
 
 pub(crate) use crate::table::Found;
 
-/// A full disk is an error when the table is made, and an eviction can always be recorded.
+/// The file is fully allocated when it is created. A full disk is an error then, and later an eviction can always be
+/// recorded.
 const KIND: Kind = Kind { magic: *b"LRDRSLOT", allocate: true };
-/// Slots that are read ahead of a walk through the table: 1 MiB.
+/// The number of slots that are read ahead of a walk through the table: 1 MiB.
 const AHEAD_SLOTS: u32 = 128 << 10;
 const PRESENT: u64 = 1 << 63;
 
-/// Where a record starts.
+/// The place of a record: where it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     /// The segment's number, below 2^31.
     pub(crate) segment: u32,
-    /// Offset in the segment, in 4 KiB.
+    /// The record's offset in the segment, in units of 4 KiB.
     pub(crate) page: u32,
 }
 
@@ -47,7 +48,7 @@ impl Place {
     }
 
     const fn from_slot(slot: u64) -> Option<Self> {
-        // Truncations on purpose: the two halves.
+        // The casts truncate on purpose: they split the word into its halves.
         if slot & PRESENT == 0 {
             None
         } else {
@@ -56,24 +57,24 @@ impl Place {
     }
 }
 
-/// A snapshot's slot table. Look-ups from any number of threads; changes from one at a time.
+/// A snapshot's slot table. Any number of threads may look up; only one may change slots at a time.
 #[derive(Debug)]
 pub(crate) struct Slots(Table);
 
 impl Slots {
-    /// Opens the table at `path`, or creates it if it is missing, unreadable or not this snapshot's. A table on a disk
-    /// that is read-only can be read, and no slot of it can be set.
+    /// Opens the table at `path`. Creates it if it is missing, unreadable or belongs to another snapshot. On a
+    /// read-only disk the table can be read, but no slot can be set.
     pub(crate) fn open(path: &Path, snapshot: &SnapshotId, blocks: u32) -> io::Result<(Self, Found)> {
         let (table, found) = Table::open(path, KIND, snapshot, blocks)?;
         Ok((Self(table), found))
     }
 
-    /// The table at `path`, if it is there and this snapshot's.
+    /// Opens the table at `path` if it exists and belongs to this snapshot.
     pub(crate) fn open_existing(path: &Path, snapshot: &SnapshotId, blocks: u32) -> io::Result<Option<Self>> {
         Ok(Table::open_existing(path, KIND, snapshot, blocks)?.map(Self))
     }
 
-    /// A table without slots, in memory: every look-up finds nothing.
+    /// An empty table in memory: every look-up finds nothing.
     pub(crate) fn none() -> io::Result<Self> {
         Table::none().map(Self)
     }
@@ -82,7 +83,7 @@ impl Slots {
         self.0.blocks()
     }
 
-    /// Where the block's record is.
+    /// The place of the block's record. None if the block is not cached.
     pub(crate) fn get(&self, block: BlockIndex) -> Option<Place> {
         Place::from_slot(self.0.get(block.0))
     }
@@ -91,53 +92,53 @@ impl Slots {
         self.0.set(block.0, place.map_or(0, Place::to_slot))
     }
 
-    /// True if the disk failed to read a part of the table: blocks in it are missing.
+    /// True if the disk failed to read a part of the table. The blocks in that part appear absent.
     pub(crate) fn is_damaged(&self) -> bool {
         self.0.is_damaged()
     }
 
-    /// True if slots were lost and not looked up in the index since.
+    /// True if slots were lost and the index was not yet searched for them.
     pub(crate) fn has_lost_slots(&self) -> bool {
         self.0.has_lost_words()
     }
 
-    /// Notes that what was lost has been looked up.
+    /// Notes that the lost slots were restored from the index.
     pub(crate) fn found_lost_slots(&self) -> io::Result<()> {
         self.0.found_lost_words()
     }
 
-    /// Loses all slots of a page but this one, as a disk that cannot read the page does.
+    /// Overwrites a page with a single slot, which loses its other slots as an unreadable page does.
     #[cfg(test)]
     pub(crate) fn write_page(&self, page: u64, slot_at: usize, slot: [u8; 8]) -> io::Result<()> {
         self.0.write_page(page, slot_at, slot)
     }
 
-    /// The pages of slots from `from` on in which blocks might be present, in order.
+    /// The pages of slots from `from` on that may contain blocks, in order.
     pub(crate) const fn pages(&self, from: u32) -> Pages<'_> {
         Pages { slots: self, next: Some(from) }
     }
 
-    /// The blocks of a page that are present.
+    /// The blocks of a page that have a slot, with their places.
     pub(crate) fn present(&self, page: Range<u32>) -> impl Iterator<Item = (BlockIndex, Place)> {
         page.map(BlockIndex).filter_map(|block| Some((block, self.get(block)?)))
     }
 
-    /// Makes all slots set so far outlive a power loss.
+    /// Makes all slots set so far survive a power loss.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.0.sync()
     }
 }
 
-/// A walk over the pages of a table. The kernel reads ahead of it.
+/// A walk over the pages of a table. The kernel reads ahead of the walk.
 #[derive(Debug)]
 pub(crate) struct Pages<'a> {
     slots: &'a Slots,
-    /// None after the last page.
+    /// The next slot to visit; None after the last page.
     next: Option<u32>,
 }
 
 impl Pages<'_> {
-    /// Where another walk would continue this one; none at its end.
+    /// Where a later walk can continue this one. None at the end of the table.
     pub(crate) const fn rest(&self) -> Option<u32> {
         self.next
     }

@@ -1,7 +1,7 @@
 //! A store: one cache folder with its datasets, owned by one process.
 //!
-//! The cast: [`StoreConfig`] says where the folder is and how it behaves; [`Store`] opens and closes it and hands out a
-//! [`DatasetCache`] for each snapshot.
+//! Its parts: [`StoreConfig`] sets the location of the folder and the store's behaviour; [`Store`] opens and closes the
+//! folder and provides a [`DatasetCache`] for each snapshot.
 //!
 //! Invariant: at most one process has a folder open, and within it each snapshot is open at most once.
 
@@ -30,29 +30,29 @@ use crate::reservations::{Known, Reservation, Reservations};
 use crate::uses::Use;
 use crate::write_error::READ_ONLY;
 
-/// Where a store is, and how it behaves.
+/// The location and behaviour of a store.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
-    /// The cache folder. Created if missing; must be empty or a store.
+    /// The cache folder. Created if missing; must be empty or contain a store.
     pub dir: PathBuf,
-    /// A segment is full at this size, or earlier if the policy evicts and the reservation is below 16 times that. Each
-    /// segment is an open file of the process.
+    /// The size at which a segment is full. If the policy evicts, a segment is at most a 16th of the reservation. The
+    /// process keeps one open file per segment.
     pub segment_bytes: u64,
-    /// The pause of admissions after a failed write; doubles with each failed try.
+    /// The pause of admissions after a failed write. Doubles with each failed attempt.
     pub pause_first: Duration,
-    /// The longest pause.
+    /// The longest pause of admissions.
     pub pause_most: Duration,
-    /// The part of the whole disk that writes leave free, in percent.
+    /// The percentage of the whole disk that writes leave free.
     pub keep_free_percent: u8,
-    /// Changes that may wait for the index; further ones are dropped and counted.
+    /// The capacity of the index's queue. Changes that exceed it are dropped and counted.
     pub index_queue: usize,
-    /// The interval between syncs of the index: a power loss costs at most the changes of one.
+    /// The interval between syncs of the index. A power loss loses at most the changes of one interval.
     pub index_sync: Duration,
 }
 
 impl StoreConfig {
-    /// The defaults: segments of 1 GiB, pauses from 10 s to 5 min, a disk that may become full, index synced every
-    /// second.
+    /// The defaults: segments of 1 GiB, pauses from 10 s to 5 min, no part of the disk kept free, and an index sync
+    /// every second.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
@@ -66,8 +66,8 @@ impl StoreConfig {
     }
 }
 
-/// A cache folder. Methods block on the disk; call them off an async runtime. Dropping it without [`Store::close`] is
-/// like killing the process: nothing is lost, but a later power loss may cost some blocks.
+/// An open cache folder. Methods block on the disk; call them off an async runtime. Dropping the store without
+/// [`Store::close`] is equivalent to killing the process: nothing is lost, but a later power loss may lose some blocks.
 #[derive(Debug)]
 pub struct Store {
     pub(crate) base: Arc<Base>,
@@ -75,14 +75,14 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens or creates the cache folder and takes its lock. Reads no segment and no slot: the time does not depend on
-    /// how much is cached.
+    /// Opens or creates the cache folder and takes its lock. Reads no segment and no slot, so the time does not depend
+    /// on how much is cached.
     ///
-    /// A disk that does not let the folder be used is no error: it is logged, and the store caches nothing. On a disk
-    /// that is read-only it serves the blocks that are there. A cache of another format is emptied. Errors: the folder
-    /// is in use by another process, or holds something else.
+    /// A folder that the disk does not let the store use is logged, not returned as an error: the store then caches
+    /// nothing. On a read-only disk the store serves the blocks that are cached. A cache of another format is emptied.
+    /// Errors: another process has the folder open, or the folder contains something other than a cache.
     pub fn open(config: StoreConfig, counters: Arc<StoreCounters>) -> Result<Self, StoreError> {
-        // Without a boot id every unclean end counts as a power loss, which only costs background work.
+        // Without a boot id, every unclean shutdown counts as a power loss. That causes only extra background work.
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         Self::open_at_boot(config, counters, boot_id.trim())
     }
@@ -126,7 +126,8 @@ impl Store {
             (index, last_run) =
                 Index::open(&folder.index(), boot_id, config.index_queue, config.index_sync, Arc::clone(&counters));
             info!(dir = ?folder.dir(), ?abilities, ?last_run, "cache opened");
-            // They could be listed a moment ago. A dataset that is not known gets a new reservation.
+            // The folder was listed successfully above. If listing fails now, the datasets count as unknown and get new
+            // reservations.
             let snapshots = folder.snapshots().unwrap_or_default();
             let folders = snapshots.into_iter().map(|snapshot| (snapshot, folder.dataset(&snapshot)));
             reservations = Reservations::load(folders, index.datasets());
@@ -150,25 +151,25 @@ impl Store {
         Ok(Self { base: Arc::new(base), open: Mutex::new(HashMap::new()) })
     }
 
-    /// The counters that the store was opened with.
+    /// The counters that were passed to [`Store::open`].
     pub fn counters(&self) -> &Arc<StoreCounters> {
         &self.base.counters
     }
 
-    /// False if the cache folder cannot be used: nothing is cached.
+    /// False if the cache folder cannot be used. Nothing is cached then.
     pub fn has_folder(&self) -> bool {
         self.base.folder.is_some()
     }
 
-    /// Opens a dataset's cache with the blocks of earlier runs; hits are served from the moment this returns. If the
-    /// dataset is already open with the same policy, returns the same cache, which keeps its reservation. Waits
-    /// for a cache of it that is being closed: two at once would write to the same files.
+    /// Opens a dataset's cache with the blocks of earlier runs. Hits are served once this returns. If the dataset is
+    /// already open with the same policy, returns the existing cache, which keeps its reservation. If the cache is
+    /// being closed, waits for that to end, because two caches would write to the same files.
     ///
-    /// If the reservation is smaller than before, the evicting policies evict down to it before they admit again; NR
-    /// keeps all blocks and admits nothing.
+    /// If the reservation is smaller than before, evicting policies evict down to it before they admit again. NR keeps
+    /// all blocks and admits nothing until it has space.
     ///
-    /// A dataset whose part of the folder cannot be used has a cache that stays empty; [`Usage::degraded`] says why.
-    /// Errors: the store is closed, or the dataset is open with another policy.
+    /// If the dataset's part of the folder cannot be used, the cache stays empty and [`Usage::degraded`] gives the
+    /// reason. Errors: the store is closed, or the dataset is open with another policy.
     ///
     /// [`Usage::degraded`]: crate::Usage::degraded
     pub fn dataset(&self, config: CacheConfig) -> Result<Arc<DatasetCache>, StoreError> {
@@ -198,11 +199,11 @@ impl Store {
         Ok(cache)
     }
 
-    /// Deletes all that the store holds of a dataset. False if it held nothing. Returns before its room on the disk is
-    /// free; until then [`dropped_bytes`](Self::dropped_bytes) counts it. Errors: it is open, or another dataset is
-    /// adopting its blocks, or its folder cannot be removed.
+    /// Deletes everything that the store holds of a dataset. False if it held nothing. Returns before the disk space is
+    /// free; until then [`dropped_bytes`](Self::dropped_bytes) counts it. Errors: the dataset is open, another dataset
+    /// is adopting its blocks, or its folder cannot be removed.
     pub fn release(&self, snapshot: &SnapshotId) -> Result<bool, StoreError> {
-        // Locked until it is gone: an adoption that begins now finds all of it or nothing.
+        // Locked until the folder is moved away, so an adoption that starts now sees the whole dataset or none of it.
         let (_open, _uses) = loop {
             let open = self.lock();
             let uses = self.base.uses.lock();
@@ -212,7 +213,7 @@ impl Store {
                 Some(by) if is_open || by.adoptions > 0 => {
                     return Err(StoreError::DatasetInUse { snapshot: *snapshot });
                 }
-                // Its cache is being closed.
+                // The dataset's cache is being closed: wait for that, then try again.
                 Some(_) => {
                     drop(open);
                     self.base.uses.wait(uses);
@@ -229,24 +230,24 @@ impl Store {
         }
     }
 
-    /// The promises that stand.
+    /// The promises in force.
     pub fn promises(&self) -> Vec<Promise> {
         self.base.promises.all()
     }
 
-    /// Replaces the promises; they stand until they are replaced, also in later processes. Blocks on the disk. Errors:
-    /// they cannot be written down; those before stand.
+    /// Replaces the promises. They stay in force until they are replaced, including in later processes. Blocks on the
+    /// disk. Errors: the promises cannot be written; the previous ones stay in force.
     pub fn promise(&self, promises: Vec<Promise>) -> io::Result<()> {
         self.base.promises.put(promises)
     }
 
-    /// The datasets in the store, and those that room is promised to, sorted by snapshot. If the disk cannot list them,
-    /// those that were there before.
+    /// The datasets in the store and those that have a promise, sorted by snapshot. If the disk cannot list the
+    /// datasets, returns those that were known at the start.
     pub fn datasets(&self) -> Vec<DatasetInfo> {
         self.datasets_under(&self.promises())
     }
 
-    /// The same as if these were the promises.
+    /// The result of [`datasets`](Self::datasets) if these were the promises.
     pub fn datasets_under(&self, promises: &[Promise]) -> Vec<DatasetInfo> {
         let mut promised: HashMap<SnapshotId, (u64, &str)> = HashMap::new();
         for promise in promises {
@@ -257,7 +258,7 @@ impl Store {
         let folder = self.base.folder.as_ref();
         let info = |snapshot| {
             let (promised_disk_bytes, promised_name) = promised.get(&snapshot).copied().unwrap_or_default();
-            // A dataset that is promised and not there was never shown.
+            // A dataset that has a promise but no folder was never opened.
             let unknown =
                 || Known { name: promised_name.to_owned(), connections: Some(BTreeSet::new()), ..Known::default() };
             let is_there = folder.is_some_and(|folder| folder.dataset(&snapshot).exists());
@@ -278,7 +279,7 @@ impl Store {
                 last_use_unix_s,
                 promised_disk_bytes,
                 used_bytes: match &open {
-                    // Blocks that are not counted yet are in the estimate.
+                    // Blocks that the rebuild has not counted yet are included in the estimate.
                     Some(cache) if cache.is_rebuilding() => {
                         cache.usage().used_bytes.max(estimate(used.bytes, reservation))
                     }
@@ -303,7 +304,7 @@ impl Store {
             }),
             None => Vec::new(),
         };
-        // Those that have no part of the folder too.
+        // Datasets with a promise are listed even if they have no folder.
         snapshots.extend(promised.keys());
         snapshots.extend(open.iter().filter(|(_, cache)| cache.strong_count() > 0).map(|(snapshot, _)| *snapshot));
         let mut found: Vec<_> = snapshots.into_iter().map(info).collect();
@@ -312,24 +313,24 @@ impl Store {
         found
     }
 
-    /// Bytes of the disk that are free beyond the part that stays free.
+    /// Free disk bytes in excess of the part that must stay free.
     pub fn spare_bytes(&self) -> io::Result<u64> {
         self.base.free_share.spare_bytes()
     }
 
-    /// Bytes on the disk of what was released and is still being deleted.
+    /// Disk bytes of released files that are still being deleted.
     pub fn dropped_bytes(&self) -> u64 {
         self.base.folder.as_ref().map_or(0, Folder::dropped_bytes)
     }
 
-    /// Notes that of a dataset whose connections were lost these are known. Blocks on the disk.
+    /// Records the connections of a dataset whose own list of connections was lost. Blocks on the disk.
     pub fn found_connections(&self, snapshot: &SnapshotId, connections: BTreeSet<String>) {
         self.change(snapshot, |known| known.connections = Some(connections));
     }
 
-    /// Notes that of the connections that showed datasets when the last process ended only these are left. Of a dataset
-    /// that is open, those that it has had since stay. True if an open dataset awaits none any more. Blocks on the
-    /// disk.
+    /// Records which connections remain of those that showed datasets when the last process ended. An open dataset also
+    /// keeps the connections that it gained since. True if an open dataset no longer awaits any connection. Blocks on
+    /// the disk.
     pub fn keep_connections(&self, is_left: impl Fn(&str) -> bool) -> bool {
         let open = self.lock();
         let mut complete = false;
@@ -353,8 +354,8 @@ impl Store {
         self.base.change(snapshot, change);
     }
 
-    /// Ends admissions, makes all cached blocks outlive a power loss and records that. Reads continue as long as a
-    /// [`DatasetCache`] exists; the folder's lock is released with the last of them.
+    /// Ends admissions, makes all cached blocks survive a power loss, and records a clean shutdown. Reads continue
+    /// while a [`DatasetCache`] exists; dropping the last one releases the folder's lock.
     pub fn close(&self) -> Result<(), StoreError> {
         let open = self.lock();
         self.base.closed.store(true, Ordering::Relaxed);
@@ -375,7 +376,7 @@ impl Store {
     }
 }
 
-/// Bytes of blocks that take `disk_bytes`.
+/// Estimates the bytes of blocks that occupy `disk_bytes` on the disk.
 fn estimate(disk_bytes: u64, reservation: Option<Reservation>) -> u64 {
     let Some(Reservation { bytes, disk_bytes: reserved, .. }) = reservation else { return disk_bytes };
     let bytes = (u128::from(disk_bytes) * u128::from(bytes)).checked_div(u128::from(reserved)).unwrap_or(0);

@@ -1,5 +1,5 @@
-//! A mapped file with a number for each block of a snapshot: slot tables and aliases. A look-up is one load from the
-//! mapped file; a restart maps the file again.
+//! A mapped file with one 64-bit word for each block of a snapshot, used for slot tables and aliases. A look-up is one
+//! load from the mapped file. A restart maps the file again.
 //!
 //! ```text
 //!  0       8         16             48       52      60       64     72        4096          4096 + 8 b
@@ -8,16 +8,15 @@
 //! ```
 //! Little-endian; the file is a multiple of 4 KiB long, at most 4 KiB + 8 bytes for each of 2^32 blocks.
 //!
-//! The table is read through a read-only mapping and changed by `pwrite`: both use the page cache, so that a change is
-//! visible at once and outlives the process. On a disk that has become read-only or full, a store through the mapping
-//! would be a SIGBUS; a `pwrite` is an error.
+//! The table is read through a read-only mapping and changed by `pwrite`. Both use the page cache, so a change is
+//! visible immediately and outlives the process. On a disk that has become read-only or full, a store through the
+//! mapping would raise SIGBUS; `pwrite` returns an error instead.
 //!
-//! A page that the disk cannot read is zeros (see `mapping`). The first word that is set in it writes it whole, which
-//! mends it if the disk takes the write; the other words of the page are lost. `lost` is not 0 from before that write
-//! until somebody has looked for them elsewhere.
+//! A page that the disk cannot read appears as zeros (see `mapping`). Setting a word in it writes the whole page, which
+//! repairs it if the disk accepts the write. The page's other words are then lost. `lost` is set to a non-zero value
+//! before that write and stays so until the lost words have been searched for elsewhere.
 //!
-//! Invariant: the mapping has the length that the file was created with, and the file is never shortened while it is
-//! open.
+//! Invariant: the mapping has the length that the file was created with. The file is never shortened while it is open.
 #![expect(unsafe_code, reason = "reads the mapped file as atomics")]
 
 use std::fs::{File, OpenOptions};
@@ -34,32 +33,34 @@ use crate::mapping::Mapping;
 
 const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 64;
-/// Where the file says that words were lost.
+/// The offset of `lost`, which records that words were lost.
 const LOST_AT: u64 = HEADER_BYTES as u64;
 const TABLE_AT: u64 = 4096;
 
-/// Words in a page of the file.
+/// The number of words in a page of the file.
 pub(crate) const PAGE_WORDS: u32 = 4096 / 8;
 
 /// A kind of table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
-    /// The first bytes of its file.
+    /// The first bytes of the table's file, which identify the kind.
     pub(crate) magic: [u8; 8],
-    /// Take the room for the whole file when it is made, so that a full disk is an error then and no later change is.
+    /// If true, the whole file is allocated when it is created. A full disk is then an error at that point and not at a
+    /// later change.
     pub(crate) allocate: bool,
 }
 
-/// Whether a table was there.
+/// Whether a table existed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// It was there.
+    /// The table existed and is valid.
     Kept,
-    /// It was created; `replaced` if there was one that did not fit.
+    /// The table was created; `replaced` if an existing table did not match.
     Made { replaced: bool },
 }
 
-/// A number for each block of a snapshot, 0 at first. Look-ups from any number of threads; changes from one at a time.
+/// One word for each block of a snapshot, initially 0. Any number of threads may look up; only one may change words at
+/// a time.
 #[derive(Debug)]
 pub(crate) struct Table {
     map: Mapping,
@@ -67,8 +68,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Opens the table at `path`, or creates it if it is missing, unreadable or not this snapshot's. A table on a disk
-    /// that is read-only can be read, and no word of it can be set.
+    /// Opens the table at `path`. Creates it if it is missing, unreadable or belongs to another snapshot. On a
+    /// read-only disk the table can be read, but no word can be set.
     pub(crate) fn open(path: &Path, kind: Kind, snapshot: &SnapshotId, blocks: u32) -> io::Result<(Self, Found)> {
         let (file, found) = match Self::open_existing(path, kind, snapshot, blocks) {
             Ok(Some(table)) => return Ok((table, Found::Kept)),
@@ -80,7 +81,7 @@ impl Table {
         Ok((Self::map(file, blocks)?, found))
     }
 
-    /// Opens the table at `path`. None if it is not this snapshot's.
+    /// Opens the table at `path`. None if it belongs to another snapshot.
     pub(crate) fn open_existing(
         path: &Path,
         kind: Kind,
@@ -92,7 +93,7 @@ impl Table {
         is_whole.then(|| Self::map(file, blocks)).transpose()
     }
 
-    /// A table of no block, in memory.
+    /// A table for 0 blocks, in memory.
     pub(crate) fn none() -> io::Result<Self> {
         let file = File::from(rustix::fs::memfd_create("larder-table", rustix::fs::MemfdFlags::CLOEXEC)?);
         file.set_len(file_bytes(0))?;
@@ -108,11 +109,12 @@ impl Table {
         self.blocks
     }
 
-    /// The word of a block; 0 if there is no such block.
+    /// The word of a block; 0 if the block is out of range.
     pub(crate) fn get(&self, block: u32) -> u64 {
         let Some(word) = self.words().get(block as usize) else { return 0 };
         let word = word.load(Ordering::Relaxed);
-        // A load with Acquire is not defined on read-only memory; a relaxed load and a fence are, and cost the same.
+        // An Acquire load is undefined behaviour on read-only memory. A relaxed load followed by a fence is defined
+        // there, and costs the same.
         fence(Ordering::Acquire);
         u64::from_le(word)
     }
@@ -131,14 +133,15 @@ impl Table {
             written => written?,
         }
         if self.is_damaged() {
-            // The page can be read now, and the mapping may still show zeros in its place. If so, and it stays that
-            // way, its words are missing until the next start.
+            // The page is readable again, but the mapping may still show zeros in its place. If mapping it again fails,
+            // its words appear absent until the next start.
             let _ = self.map.map_again(page as usize..page as usize + 4096);
         }
         Ok(())
     }
 
-    /// Writes a word with all of its page: a part of it cannot be written if the page cannot be read.
+    /// Writes a whole page that contains only this word. A partial write would fail, because the kernel would first
+    /// have to read the unreadable page.
     pub(crate) fn write_page(&self, page: u64, word_at: usize, word: [u8; 8]) -> io::Result<()> {
         self.map.file().write_all_at(&1_u64.to_le_bytes(), LOST_AT)?;
         let mut bytes = self.map.bytes()[page as usize..][..4096].to_vec();
@@ -146,7 +149,7 @@ impl Table {
         self.map.file().write_all_at(&bytes, page)
     }
 
-    /// True if the disk failed to read a part of the table: words in it are missing.
+    /// True if the disk failed to read a part of the table. The words in that part appear absent.
     pub(crate) fn is_damaged(&self) -> bool {
         self.map.losses() > 0
     }
@@ -156,29 +159,29 @@ impl Table {
         self.map.bytes()[LOST_AT as usize..][..8] != [0; 8]
     }
 
-    /// Notes that what was lost has been looked for.
+    /// Notes that the lost words were searched for elsewhere.
     pub(crate) fn found_lost_words(&self) -> io::Result<()> {
         self.map.file().write_all_at(&0_u64.to_le_bytes(), LOST_AT)
     }
 
-    /// The next block from `from` on whose word might not be 0: skips the parts of the file that were never written.
+    /// The next block from `from` on whose word may not be 0. Skips the parts of the file that were never written.
     pub(crate) fn next_written(&self, from: u32) -> Option<u32> {
         let at = TABLE_AT + 8 * u64::from(from);
         match rustix::fs::seek(self.map.file(), SeekFrom::Data(at)) {
             Ok(data) => u32::try_from((data.max(at) - TABLE_AT) / 8).ok().filter(|&block| block < self.blocks),
             Err(rustix::io::Errno::NXIO) => None,
-            // The file system does not know.
+            // The file system cannot report holes, so nothing is skipped.
             Err(_) => (from < self.blocks).then_some(from),
         }
     }
 
-    /// Announces that this many words from `from` on will be read soon.
+    /// Advises the kernel that this many words from `from` on will be read soon.
     pub(crate) fn will_read(&self, from: u32, words: u32) {
         let at = TABLE_AT as usize + 8 * from as usize;
         self.map.will_read(at..at + 8 * words as usize);
     }
 
-    /// Makes all words set so far outlive a power loss.
+    /// Makes all words set so far survive a power loss.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.map.file().sync_data()
     }
@@ -192,7 +195,7 @@ impl Table {
     }
 }
 
-/// The existing table; for reading only if the disk does not allow more.
+/// Opens the existing table, read-only if the disk does not allow writing.
 fn open_file(path: &Path) -> io::Result<File> {
     let writable = OpenOptions::new().read(true).write(true).open(path);
     match &writable {
@@ -216,7 +219,7 @@ fn encode_header(kind: Kind, snapshot: &SnapshotId, blocks: u32) -> [u8; HEADER_
     header
 }
 
-/// A table fits if and only if its header is the one that would be written now: nothing in it varies.
+/// A table is valid if and only if its header equals the one that would be written now: no header field varies.
 fn is_whole(file: &File, header: &[u8; HEADER_BYTES], blocks: u32) -> io::Result<bool> {
     if file.metadata()?.len() < file_bytes(blocks) {
         return Ok(false);

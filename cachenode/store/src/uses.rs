@@ -1,7 +1,8 @@
-//! The users of a dataset's files: the cache that has it open, and the adoptions of its blocks by other datasets.
+//! The uses of a dataset's files: by the cache that has the dataset open, and by adoptions of its blocks by other
+//! datasets.
 //!
-//! Invariant: what is in use is not released, and a dataset has at most one cache. A cache that is being closed counts
-//! until all of its work has ended.
+//! Invariant: a dataset in use is not released, and a dataset has at most one cache. A cache that is being closed
+//! counts until all of its work has ended.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,23 +13,23 @@ use larder_dataset::SnapshotId;
 #[derive(Debug, Default)]
 pub(crate) struct Uses {
     all: Mutex<HashMap<SnapshotId, Use>>,
-    /// Some use has ended.
+    /// Signalled when a use ends.
     ended: Condvar,
 }
 
 /// How the files of one dataset are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Use {
-    /// Caches that have it open.
+    /// The number of caches that have the dataset open.
     pub(crate) caches: usize,
-    /// Adoptions of its blocks by other datasets.
+    /// The number of adoptions of its blocks by other datasets.
     pub(crate) adoptions: usize,
-    /// Those of them at whose beginning it had a promise of its own.
+    /// The number of those adoptions before which the dataset had a promise of its own.
     pub(crate) promised: usize,
 }
 
 impl Uses {
-    /// Locked: no use begins or ends.
+    /// Locks the uses: no use begins or ends while the guard exists.
     pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<SnapshotId, Use>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -37,7 +38,7 @@ impl Uses {
         self.lock().get(snapshot).copied().unwrap_or_default()
     }
 
-    /// Waits until some use has ended.
+    /// Waits until a use has ended.
     pub(crate) fn wait(&self, uses: MutexGuard<'_, HashMap<SnapshotId, Use>>) {
         drop(self.ended.wait(uses).unwrap_or_else(PoisonError::into_inner));
     }
@@ -52,12 +53,12 @@ pub(crate) struct InUse {
 }
 
 impl InUse {
-    /// A cache has the dataset open.
+    /// Registers a cache that opens the dataset.
     pub(crate) fn by_cache(uses: &Arc<Uses>, snapshot: SnapshotId) -> Self {
         Self::by(uses, snapshot, Use { caches: 1, ..Use::default() })
     }
 
-    /// An adoption adopts blocks of this snapshot, which has or has not a promise of its own.
+    /// Registers an adoption of this snapshot's blocks. `is_promised`: the snapshot has a promise of its own.
     pub(crate) fn by_adoption(uses: &Arc<Uses>, snapshot: SnapshotId, is_promised: bool) -> Self {
         Self::by(uses, snapshot, Use { adoptions: 1, promised: is_promised.into(), ..Use::default() })
     }

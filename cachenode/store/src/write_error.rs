@@ -1,4 +1,4 @@
-//! Why a single block was not written.
+//! Reasons why a single block was not written.
 
 use std::io;
 
@@ -6,27 +6,27 @@ use larder_dataset::BlockIndex;
 
 use crate::free_share::TooLittleFree;
 
-/// The reason of [`WriteError::ReadOnly`].
+/// The text that [`WriteError::ReadOnly`] shows as its reason.
 pub(crate) const READ_ONLY: &str = "disk read-only";
 
-/// Why a block was not kept. Its room is given back in every case.
+/// Why a block was not kept. In every case its space is given back.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The caller's mistake: not the block of the permit, or not of its length.
+    /// A bug in the caller: the record is not of the permit's block, or has another length.
     #[error(
         "block {got} of {got_bytes} bytes does not match the permit for block {permitted} of {permitted_bytes} bytes"
     )]
     WrongBlock {
-        /// The block of the permit.
+        /// The block that the permit is for.
         permitted: BlockIndex,
-        /// Its bytes.
+        /// The length that the permit is for.
         permitted_bytes: u32,
-        /// The block given.
+        /// The block of the record.
         got: BlockIndex,
-        /// Its bytes.
+        /// The record's length in bytes.
         got_bytes: u32,
     },
-    /// The caller's mistake: a permit or a record of another dataset.
+    /// A bug in the caller: the permit or the record belongs to another dataset.
     #[error("the permit or the record belongs to another dataset")]
     WrongDataset,
     /// The disk is full.
@@ -35,10 +35,10 @@ pub enum WriteError {
         /// The system's error.
         source: io::Error,
     },
-    /// The disk has no more room than the cache leaves to others.
+    /// The disk has no free space beyond the part that the cache must leave free.
     #[error("write to the cache: {source}")]
     TooLittleFree {
-        /// Says how much room is left to others.
+        /// States the configured part that stays free.
         source: io::Error,
     },
     /// The disk is read-only.

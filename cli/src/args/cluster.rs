@@ -23,7 +23,7 @@ pub(crate) struct NamespaceArgs {
     pub(crate) namespace: Option<String>,
 }
 
-/// An object as users name it.
+/// The name of an object, with an optional namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectName {
     pub(crate) namespace: Option<String>,
@@ -31,7 +31,7 @@ pub(crate) struct ObjectName {
 }
 
 impl ObjectName {
-    /// The full key, with `namespace` as the default.
+    /// The key of the object, in `namespace` if the name has none.
     pub(crate) fn within(&self, namespace: &str) -> ObjectKey {
         ObjectKey { namespace: self.namespace.clone().unwrap_or_else(|| namespace.to_owned()), name: self.name.clone() }
     }
@@ -49,7 +49,7 @@ impl FromStr for ObjectName {
     }
 }
 
-/// An object and its namespace.
+/// The name of an object with its namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectKey {
     pub(crate) namespace: String,
@@ -62,7 +62,7 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// Whether a text is an object's name, and so cannot change the path of a URL.
+/// Whether a text is a valid object name and therefore cannot change the path of a URL.
 fn is_name(text: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
     !text.is_empty() && text.len() <= 253 && text.bytes().all(inner) && !text.starts_with('.')

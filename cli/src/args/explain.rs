@@ -54,8 +54,8 @@ Examples:
   larder explain job resnet
   larder explain job team-a/resnet --context training --json | jq -r .sentence
 
-Required permission: `get` on trainingjobs.larder.dev. With permission to `list` TrainingJobs in all
-namespaces, queues.larder.dev and priorityclasses.scheduling.k8s.io, the explanation also says which
+Required permission: `get` on trainingjobs.larder.dev. With permission to `list` TrainingJobs in all \
+namespaces, queues.larder.dev and priorityclasses.scheduling.k8s.io, the explanation also says which \
 resources the queue is short of, which jobs are ahead and which one is due to end next.")]
 pub(crate) struct ExplainJobArgs {
     /// The TrainingJob, NAME or NAMESPACE/NAME.
@@ -78,15 +78,15 @@ Examples:
   larder explain pod team-a/notebook --extender http://10.0.0.5:9468
   larder explain pod team-a/notebook --json | jq -r .sentence
 
-SCORE is 0 to 10, and the columns after it show its parts in tenths; `-` means that a part does not
-apply. DATA is the share of the data that the node has cached. WARMING also counts data that is being
-fetched to it. SHARED is the share of the data held by caches in its zone. ZONE and RACK are the
-share of the pod's group that runs there. WHOLE says whether the node keeps its devices free for
+SCORE is 0 to 10, and the columns after it show its parts in tenths; `-` means that a part does not \
+apply. DATA is the share of the data that the node has cached. WARMING also counts data that is being \
+fetched to it. SHARED is the share of the data held by caches in its zone. ZONE and RACK are the \
+share of the pod's group that runs there. WHOLE says whether the node keeps its devices free for \
 training jobs that are waiting for them. The scheduler also weighs criteria of its own.
 
-The extender keeps its most recent decisions in memory. They are fetched from its pods in
-larder-system. Required permissions: `list` on pods and `get` and `create` on pods/portforward in
-larder-system, and `get` on the pod itself. `larder-scheduler-ext replay` accepts the output of
+The extender keeps its most recent decisions in memory. They are fetched from its pods in \
+larder-system. Required permissions: `list` on pods and `get` and `create` on pods/portforward in \
+larder-system, and `get` on the pod itself. `larder-scheduler-ext replay` accepts the output of \
 --json.")]
 pub(crate) struct ExplainPodArgs {
     /// The pod, NAME or NAMESPACE/NAME.
@@ -108,7 +108,7 @@ pub(crate) struct ExplainPodArgs {
     pub(crate) json: bool,
 }
 
-/// Where an extender listens, without TLS.
+/// The address of an extender, which listens without TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ExtenderUrl {
     /// `HOST:PORT`.

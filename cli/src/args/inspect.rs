@@ -32,7 +32,10 @@ Examples:
   larder stats                     all mounts on this machine
   larder stats /data/train --watch
   larder stats /data/train --json | jq .stats.metrics
-  larder stats /data/train --cluster       the nodes that share their caches with this node")]
+  larder stats /data/train --cluster       the nodes that share their caches with this node
+
+`hits` counts the bytes that the kernel read from Larder, its read-ahead included. Reads that the page
+cache answers are not counted. Sizes are in KiB, MiB, GiB and TiB.")]
 pub(crate) struct StatsArgs {
     /// A mount point. Default: all mounts on this machine.
     pub(crate) dir: Option<PathBuf>,

@@ -48,10 +48,10 @@ Examples:
   larder job submit --name b --image i --dataset imagenet:/data --queue vision -- python train.py
   larder job submit --name hello --image busybox --dry-run -- echo hello
 
-Resubmitting updates the mutable fields of an existing job; an unchanged job is left alone. A job
-that has ended does not start again: cancel it first, or use another name. With --wait, the command
-follows the jobs until they end and exits with 0 if all of them succeeded, otherwise with 1. Ctrl-C
-stops the command, not the jobs. Required permissions: `patch` on trainingjobs.larder.dev, `create`
+Resubmitting updates the mutable fields of an existing job; an unchanged job is left alone. A job \
+that has ended does not start again: cancel it first, or use another name. With --wait, the command \
+follows the jobs until they end and exits with 0 if all of them succeeded, otherwise with 1. Ctrl-C \
+stops the command, not the jobs. Required permissions: `patch` on trainingjobs.larder.dev, `create` \
 for new jobs, and with --wait `get` and `watch`.")]
 pub(crate) struct SubmitArgs {
     /// YAML or JSON manifests of one or more jobs; - reads standard input.
@@ -163,9 +163,9 @@ Examples:
   larder job cancel resnet --json | tee resnet.json
   larder job cancel resnet --suspend       stop its pods and keep the job, for `larder job resume`
 
-The TrainingJob is deleted in the foreground: it is gone, with the logs of its pods, when its last
-pod is gone. The output says how far each job got; with --json it is the whole object. With --suspend
-the TrainingJob and its status are kept, and its quota is released. Required permissions: `get` and
+The TrainingJob is deleted in the foreground: it is gone, with the logs of its pods, when its last \
+pod is gone. The output says how far each job got; with --json it is the whole object. With --suspend \
+the TrainingJob and its status are kept, and its quota is released. Required permissions: `get` and \
 `delete` on trainingjobs.larder.dev, with --suspend `get` and `patch`, and with --wait `watch`.")]
 pub(crate) struct CancelArgs {
     /// TrainingJobs, NAME or NAMESPACE/NAME.
@@ -174,7 +174,7 @@ pub(crate) struct CancelArgs {
     /// Set spec.suspend: stop the pods and keep the job.
     #[arg(long)]
     pub(crate) suspend: bool,
-    /// Wait until the jobs are gone, or suspended with --suspend.
+    /// Wait until the jobs are deleted, or suspended with --suspend.
     #[arg(long, short)]
     pub(crate) wait: bool,
     #[command(flatten)]
@@ -191,7 +191,7 @@ pub(crate) struct CancelArgs {
 Examples:
   larder job resume resnet
 
-The job goes back to its queue. When it starts, its program continues from its last checkpoint, if it
+The job goes back to its queue. When it starts, its program continues from its last checkpoint, if it \
 writes checkpoints. Required permission: `patch` on trainingjobs.larder.dev.")]
 pub(crate) struct ResumeArgs {
     /// TrainingJobs, NAME or NAMESPACE/NAME.

@@ -1,14 +1,34 @@
 //! The flags of `larder mount`, `umount` and `warm`.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::Args;
 use larder_dataset::Placement;
 use larder_dataset::PolicyKind;
-use larder_dataset::Refresh;
 use larder_dataset::size::parse_bytes;
+use larder_dataset::{InvalidRefresh, Refresh};
 
 use super::origin::OriginArgs;
+
+/// The value of `--refresh`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RefreshFlag {
+    pub(crate) when: Refresh,
+    /// Whether a listing that cannot be renewed is used with a warning.
+    pub(crate) best_effort: bool,
+}
+
+impl FromStr for RefreshFlag {
+    type Err = InvalidRefresh;
+
+    fn from_str(text: &str) -> Result<Self, InvalidRefresh> {
+        match text {
+            "best-effort" => Ok(Self { when: Refresh::Always, best_effort: true }),
+            text => Ok(Self { when: text.parse()?, best_effort: false }),
+        }
+    }
+}
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -29,16 +49,17 @@ pub(crate) struct MountArgs {
     pub(crate) cache_dir: Option<PathBuf>,
     /// List the origin again before mounting: always, or if the last listing is older than this (--refresh=24h; units:
     /// ms, s, m, h, d). Without this flag the existing listing is used, whatever its age. A manifest published
-    /// beside the data is only renewed by `larder import --to`.
+    /// beside the data is only renewed by `larder import --to`: for it, --refresh is an error, and with best-effort a
+    /// warning.
     #[arg(
         long,
-        value_name = "AGE|always|never",
+        value_name = "AGE|always|never|best-effort",
         num_args = 0..=1,
         require_equals = true,
         default_value = "never",
         default_missing_value = "always"
     )]
-    pub(crate) refresh: Refresh,
+    pub(crate) refresh: RefreshFlag,
     /// Bytes of the dataset to cache. Default: the whole dataset (with a placement other than local, the part that
     /// this node owns), provided that a fifth of the disk's free space remains. Each file takes up to 5 KiB more on
     /// disk. Units: B, KB, MB, GB, TB, KiB, MiB, GiB, TiB. With 0 nothing is cached, and every read goes to the origin.
@@ -48,11 +69,14 @@ pub(crate) struct MountArgs {
     /// size/dataset size.
     #[arg(long, value_name = "nr|lru|fifo|random")]
     pub(crate) policy: Option<PolicyKind>,
-    /// How nodes divide the dataset: each node caches for itself (local), each file has one owner (partitioned), or
-    /// each file has N owners (replicated:N). partitioned and replicated require a larderd with --peers on this cache,
+    /// How nodes divide the dataset: each node caches for itself (local), each block has one owner (partitioned), or
+    /// each block has N owners (replicated:N). partitioned and replicated require a larderd with --peers on this cache,
     /// and LARDER_PEER_TOKEN if the other nodes set it.
     #[arg(long, value_name = "local|partitioned|replicated:N")]
     pub(crate) placement: Option<Placement>,
+    /// Mount over a directory that has files. They are hidden until the unmount.
+    #[arg(long)]
+    pub(crate) over: bool,
     /// Give other users access. Root's mounts always do; other users need user_allow_other in /etc/fuse.conf.
     #[arg(long)]
     pub(crate) allow_other: bool,
@@ -62,7 +86,7 @@ pub(crate) struct MountArgs {
     /// Bytes that the kernel reads ahead within a file (root only).
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = parse_bytes)]
     pub(crate) read_ahead: u64,
-    /// Stay in the foreground and log to standard error.
+    /// Stay in the foreground and log to standard error. Standard output gets two lines once the dataset is mounted.
     #[arg(long, short)]
     pub(crate) foreground: bool,
     /// Print the result as JSON.

@@ -11,7 +11,7 @@ Examples:
   larder queue vision               its quota, and its waiting jobs in order
   larder queue vision --json | jq '.[0].waiting[].why'
 
-Required permission: `list` on queues.larder.dev. Jobs are shown for all namespaces if you may list
+Required permission: `list` on queues.larder.dev. Jobs are shown for all namespaces if you may list \
 them, otherwise for the namespace of --namespace or of the context.")]
 pub(crate) struct QueueArgs {
     /// The Queue. Default: all queues.

@@ -10,7 +10,7 @@ use larder_dataset::size::parse_bytes;
 Examples:
   larder quickstart
   larder quickstart --files 200 --epochs 3                  a quick run
-  larder quickstart --keep /tmp/larder --json result.json   keep the data, the plot and the figures")]
+  larder quickstart --keep /tmp/larder --json result.json   keep the data and the figures")]
 pub(crate) struct QuickstartArgs {
     /// Number of files in the dataset.
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(16..=1_000_000))]
@@ -27,7 +27,7 @@ pub(crate) struct QuickstartArgs {
     /// Seed of the files and the shuffles.
     #[arg(long, default_value_t = 42)]
     pub(crate) seed: u64,
-    /// Use this directory instead of a temporary one, and keep everything in it.
+    /// Use this directory for data, cache and mounts instead of a temporary one, and keep it.
     #[arg(long, value_name = "DIR")]
     pub(crate) keep: Option<PathBuf>,
     /// Write the plot to this file.

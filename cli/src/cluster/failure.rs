@@ -1,4 +1,4 @@
-//! What the failure of a request means for the user.
+//! Translates the failure of a request into the user's terms.
 
 use std::fmt;
 
@@ -12,15 +12,15 @@ use larder_kube::core::ApiResource;
 /// A kind of object.
 #[derive(Clone, Copy)]
 pub(crate) struct Kind {
-    /// Its resource for the client.
+    /// The resource, for the client.
     pub(crate) resource: fn() -> ApiResource,
-    /// `Dataset`.
+    /// The kind's name, such as `Dataset`.
     one: &'static str,
-    /// `datasets.larder.dev`, as rights name it.
+    /// The resource's name in permissions, such as `datasets.larder.dev`.
     rights: &'static str,
-    /// The command that lists them.
+    /// The command that lists the objects.
     lists: &'static str,
-    /// The components of Larder's manifests that it takes; empty if it is one of Kubernetes.
+    /// The components of Larder's manifests that serve the kind; empty for Kubernetes' own kinds.
     components: &'static str,
 }
 
@@ -56,7 +56,7 @@ pub(crate) const POD: Kind = Kind {
     components: "",
 };
 
-/// The output of a pod.
+/// The log of a pod.
 pub(crate) const LOG: Kind = Kind { rights: "pods/log", ..POD };
 
 /// A port of a pod.
@@ -70,32 +70,31 @@ pub(crate) const PRIORITY_CLASS: Kind = Kind {
     components: "",
 };
 
-/// What was asked of the cluster.
+/// A request to the cluster, for error messages.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked<'a> {
-    /// The right that it takes: `get`, `list`, `patch` ….
+    /// The verb that needs permission: `get`, `list`, `patch` ….
     pub(crate) right: &'static str,
-    /// Of what.
     pub(crate) kind: Kind,
-    /// Its namespace; `None` for all, or where there is none.
+    /// The namespace; `None` for all namespaces, or for a cluster-scoped kind.
     pub(crate) namespace: Option<&'a str>,
-    /// Its name; empty for all.
+    /// The object's name; empty for a list.
     pub(crate) name: &'a str,
 }
 
 impl<'a> Asked<'a> {
-    /// One object.
+    /// A request for one object.
     pub(crate) fn one(right: &'static str, kind: Kind, namespace: &'a str, name: &'a str) -> Self {
         Self { right, kind, namespace: Some(namespace), name }
     }
 
-    /// All objects of a namespace, or of all.
+    /// A list of all objects in a namespace, or in all namespaces.
     pub(crate) fn all(kind: Kind, namespace: Option<&'a str>) -> Self {
         Self { right: "list", kind, namespace, name: "" }
     }
 }
 
-/// `team-a/pets`, a name alone, or what a list is of.
+/// `team-a/pets`, a name without a namespace, or `the list of …`.
 impl fmt::Display for Asked<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.name, self.namespace) {
@@ -106,11 +105,11 @@ impl fmt::Display for Asked<'_> {
     }
 }
 
-/// What an applied object with an unknown field is answered.
+/// The server's message about an applied object with an unknown field.
 const UNTYPED: &str = "failed to create typed patch object";
 
-/// An error in the user's words.
-pub(super) fn in_words(error: Error, asked: &Asked<'_>, server: &str) -> anyhow::Error {
+/// An error in the user's terms. `flags` are repeated in the commands that it suggests.
+pub(super) fn in_words(error: Error, asked: &Asked<'_>, server: &str, flags: &str) -> anyhow::Error {
     let Kind { one, rights, lists, components, .. } = asked.kind;
     let flag = asked.namespace.map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
     match error {
@@ -121,9 +120,9 @@ pub(super) fn in_words(error: Error, asked: &Asked<'_>, server: &str) -> anyhow:
             }
             (404, "NotFound") if !asked.name.is_empty() => {
                 let those = if asked.namespace.is_some() { "those of its namespace" } else { "all" };
-                anyhow!("there is no {one} {asked}: `{lists}{flag}` lists {those}")
+                anyhow!("there is no {one} {asked}: `{lists}{flag}{flags}` lists {those}")
             }
-            // The path is unknown, and not the object.
+            // The path is unknown rather than the object.
             (404, _) => anyhow!(
                 "the cluster at {server} does not serve {one}s: an administrator enables them with the {components} \
                  (docs/kubernetes/README.md)"
@@ -147,7 +146,7 @@ pub(super) fn in_words(error: Error, asked: &Asked<'_>, server: &str) -> anyhow:
                 status.message
             ),
             (400 | 422, _) if asked.right == "patch" => anyhow!("the cluster rejects {asked}: {}", status.message),
-            // A field that the kind does not have is an error of the server's to the API server.
+            // For an unknown field, the API server returns an internal error (500) instead of a 4xx.
             (500, _) if asked.right == "patch" && status.message.contains(UNTYPED) => {
                 anyhow!("the cluster rejects {asked}: {}", status.message)
             }

@@ -29,8 +29,9 @@ pub(crate) fn run(args: &DevicesArgs) -> anyhow::Result<ExitCode> {
     });
     let asked = asked.map_err(|_| anyhow!("no answer within {} s", PATIENCE.as_secs())).and_then(|asked| asked);
     let body = asked.with_context(|| {
-        let hint = "kubectl exec -n larder-system ds/larder-devices -- larder devices";
-        format!("cannot ask larder-devices at {} (in a cluster: {hint})", args.address)
+        let json = if args.json { " --json" } else { "" };
+        let hint = format!("kubectl exec -n larder-system ds/larder-devices -- larder devices{json}");
+        format!("cannot ask larder-devices at {} (in a cluster: `{hint}`)", args.address)
     })?;
     if args.json {
         let report: serde_json::Value = serde_json::from_slice(&body).context("the answer is not a device report")?;

@@ -81,7 +81,8 @@ async fn pod(args: &ExplainPodArgs) -> anyhow::Result<ExitCode> {
     if found.is_none() && decisions.is_empty() {
         let namespace = key.split('/').next().unwrap_or_default();
         anyhow::bail!(
-            "there is no Pod {key}, and no decision about it: `kubectl get pods -n {namespace}` lists those of its namespace"
+            "there is no Pod {key}, and no decision about it: `{}` lists those of its namespace",
+            cluster.command(&format!("kubectl get pods -n {namespace}"))
         );
     }
     let story = Story::new(&key, found.as_ref(), &decisions);
@@ -100,7 +101,7 @@ async fn pod(args: &ExplainPodArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A pod; `None` if it is not there. Errors: it may not be read, or the cluster cannot be reached.
+/// A pod; `None` if it does not exist. Errors: the user may not read it, or the cluster cannot be reached.
 async fn placed(cluster: &Cluster, key: &ObjectKey) -> anyhow::Result<Option<Placed>> {
     let asked = Asked::one("get", POD, &key.namespace, &key.name);
     let got = cluster.api(POD, Some(&key.namespace)).get_opt(&key.name).await;

@@ -18,7 +18,7 @@ use serde_json::json;
 use tokio::runtime::Runtime;
 
 use crate::args::ImportArgs;
-use crate::output::count;
+use crate::output::{ProgressView, count};
 use crate::{output, source};
 use larder_dataset::size::show_bytes;
 use order::OrderLines;
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
 
 fn import(args: &ImportArgs, report: &mut Report) -> anyhow::Result<()> {
     if let Some(list) = &args.order {
-        // It is read twice.
+        // The list is read twice, so it must not be a pipe.
         let is_file = std::fs::metadata(list).with_context(|| format!("--order {}", list.display()))?.is_file();
         ensure!(is_file, "--order {}: not a regular file: write the list to a file first", list.display());
     }
@@ -52,14 +52,14 @@ fn import(args: &ImportArgs, report: &mut Report) -> anyhow::Result<()> {
     let url: OriginUrl = args.src.parse()?;
     let origin = args.origin.open(&url)?;
     let imported = source::import(&url, &origin, args.name.as_deref(), args.restart, &args.origin, &runtime)?;
-    // Before anything is mapped: those pages would count, too.
+    // Measured before the manifest is mapped, because mapped pages count as resident.
     let peak_memory_bytes = Usage::of(&[std::process::id()]).peak_rss_bytes;
     let (snapshot, totals) = (imported.manifest.snapshot(), imported.manifest.totals());
     let manifest_bytes = imported.manifest.len_bytes();
     report.of(snapshot, totals);
 
     let targets = Target::all(args, snapshot, &home)?;
-    // Storing takes the file away; its bytes stay as long as they are mapped.
+    // Storing moves the file away. Its bytes stay readable while they are mapped.
     let listed =
         args.order.as_ref().map(|list| anyhow::Ok((list, open_manifest(imported.manifest.path())?))).transpose()?;
     let mut draft = Some(imported.manifest);
@@ -136,7 +136,7 @@ fn print_totals(snapshot: SnapshotId, totals: Totals) -> anyhow::Result<()> {
     output::line(format_args!("snapshot   {snapshot}"))
 }
 
-/// The manifest that is to be used instead of a listing, with its URL: SRC itself, or that of --unless-published.
+/// The manifest to use instead of a listing, with its URL: SRC itself, or the manifest of --unless-published.
 fn published(args: &ImportArgs, home: &Home, runtime: &Runtime) -> anyhow::Result<Option<(String, DraftManifest)>> {
     let is_source = is_url(&args.src) && manifest_url(&args.src).is_some();
     let Some(url) = (if is_source { Some(&args.src) } else { args.unless_published.as_ref() }) else { return Ok(None) };
@@ -144,10 +144,14 @@ fn published(args: &ImportArgs, home: &Home, runtime: &Runtime) -> anyhow::Resul
         .with_context(|| format!("--unless-published {url}: the URL must end in .manifest or /.larder/manifest"))?;
     let folder = args.origin.open(&folder.parse()?)?;
     let scratch = home.sub_folder("imports")?.join(format!("fetched-{}.manifest", std::process::id()));
-    let fetched = runtime.block_on(fetch_manifest(&*folder, key.as_bytes(), &scratch, verify_file));
-    match fetched {
+    let fetching = fetch_manifest(&*folder, key.as_bytes(), &scratch, verify_file);
+    let progress = ProgressView::new(0, "fetching");
+    let fetched = runtime.block_on(source::with_waiting_note(url, &args.origin, &progress, fetching));
+    progress.finish();
+    match fetched? {
         Ok(_) => {}
-        // Credentials that may not list are denied a missing object; the listing says so, if that is the cause.
+        // For a missing object, S3 answers "denied" to credentials that may not list. If they may not, the listing
+        // fails with that error.
         Err(PublishError::Origin { source: OriginError::NotFound { .. } | OriginError::Denied { .. }, .. })
             if !is_source =>
         {
@@ -160,7 +164,7 @@ fn published(args: &ImportArgs, home: &Home, runtime: &Runtime) -> anyhow::Resul
     Ok(Some((url.clone(), draft)))
 }
 
-/// Stores a manifest that was fetched at the other places.
+/// Stores a fetched manifest at every other target.
 fn store_fetched(
     args: &ImportArgs,
     report: &mut Report,

@@ -1,4 +1,5 @@
-//! `larder verify` of a mount: reads every file as a user would and compares its length and checksum with the manifest.
+//! `larder verify` of a mount: reads every file as a user would, and compares its length and checksum with the
+//! manifest.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,6 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use anyhow::Context;
+use larder_dataset::Chain;
 use larder_epochs::epochs::walk;
 use serde_json::json;
 
@@ -15,7 +17,7 @@ use crate::{mount_stats, output};
 use larder_dataset::size::show_bytes;
 
 const READERS: usize = 16;
-/// Problems that are printed; the count covers all.
+/// The most problems that are printed; the count includes all.
 const NAMES_MAX: usize = 100;
 
 pub(crate) fn run(dir: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
@@ -38,7 +40,7 @@ pub(crate) fn run(dir: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
                             problems
                                 .lock()
                                 .unwrap_or_else(std::sync::PoisonError::into_inner)
-                                .push(format!("{error:#}"));
+                                .push(Chain(&*error).to_string());
                         }
                     }
                     bar.inc(1);

@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use larder_cachenode::Home;
-use larder_dataset::Refresh;
 use larder_import::PackOptions;
 use larder_origin::OriginUrl;
 use serde_json::json;
 
-use crate::args::PackArgs;
+use crate::args::{PackArgs, RefreshFlag};
 use crate::output::ProgressView;
 use crate::{output, source};
 use larder_dataset::size::show_bytes;
@@ -19,7 +18,7 @@ pub(crate) fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     let runtime = source::runtime()?;
     let _in_runtime = runtime.enter();
     let url: OriginUrl = args.dst.parse().context("DST")?;
-    let from = source::resolve(&args.src, &args.origin, Refresh::Never, &runtime)?;
+    let from = source::resolve(&args.src, &args.origin, RefreshFlag::default(), &runtime)?;
     let (_, origin) = from.manifest.name_and_origin()?;
     if origin == url.to_string() {
         bail!("DST {url} is the prefix of the dataset itself: choose another prefix");
@@ -48,7 +47,7 @@ pub(crate) fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
         output::line(format_args!("files      {} ({})", totals.files, show_bytes(totals.bytes)))?;
         output::line(format_args!("packs      {} ({} from an unfinished run)", totals.packs, packed.packs_resumed))?;
         output::line(format_args!("snapshot   {}", packed.built.snapshot))?;
-        output::line(format_args!("mount it   larder mount {url} DIR"))?;
+        output::line(format_args!("mount it   {}", args.origin.config().command(&["mount", &url.to_string(), "DIR"])))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -24,7 +24,7 @@ async fn show(args: &QueueArgs) -> anyhow::Result<ExitCode> {
     let is_chosen = |queue: &&Queue| args.name.as_ref().is_none_or(|name| queue.name_any() == *name);
     let chosen: Vec<&Queue> = all.iter().filter(is_chosen).collect();
     if let (Some(name), true) = (&args.name, chosen.is_empty()) {
-        bail!("there is no Queue {name}: `larder queue` lists all queues");
+        bail!("there is no Queue {name}: `{}` lists all queues", cluster.command("larder queue"));
     }
     // The list of all queues has their own counts.
     let seen = if args.name.is_some() || args.json {

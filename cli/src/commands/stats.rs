@@ -7,14 +7,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::bail;
 use larder_cachenode::Stats;
 use larder_daemon_api::mountinfo::larder_mounts;
 
 use crate::args::StatsArgs;
-use crate::mount_stats::read;
+use crate::mount_stats::{is_foreign, read};
 use crate::output;
-use table::table;
+use table::{overview, table};
 
 pub(crate) fn run(args: &StatsArgs) -> anyhow::Result<ExitCode> {
     let dirs: Vec<PathBuf> = match &args.dir {
@@ -22,7 +21,16 @@ pub(crate) fn run(args: &StatsArgs) -> anyhow::Result<ExitCode> {
         None => larder_mounts().into_iter().map(|mount| mount.path).collect(),
     };
     if dirs.is_empty() {
-        bail!("no dataset is mounted: mount one with `larder mount SRC DIR`");
+        output::note(format_args!("no dataset is mounted: mount one with `larder mount SRC DIR`"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.dir.is_none() && !args.json && !args.cluster && !args.watch {
+        let all: Vec<_> = dirs.iter().map(|dir| (dir.as_path(), read(dir))).collect();
+        output::text(&overview(&all))?;
+        let errors = all.iter().filter_map(|(_, stats)| stats.as_ref().err());
+        let dead: Vec<_> = errors.filter(|error| !is_foreign(error)).collect();
+        dead.iter().for_each(|error| output::error(error));
+        return Ok(if dead.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     if args.cluster {
         return cluster::run(&dirs, args.json);

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use larder_daemon_api::mountinfo::larder_mounts;
+use larder_dataset::{Chain, larder_command, shell_word};
 use larder_fs::mount::unmount;
 
 use crate::args::UmountArgs;
@@ -19,7 +20,7 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
     if !larder_mounts().iter().any(|mount| mount.path == resolved) {
         bail!("{} is not a Larder mount: `larder stats` lists the mounts of this machine", args.dir.display());
     }
-    // A dead mount has no stats that would name its process.
+    // A dead mount has no stats, which would contain the id of its process.
     let server = mount_stats::read(&resolved).ok().map(|stats| stats.process);
     let asked = match server.as_ref().and_then(|process| process.socket.as_deref()) {
         Some(socket) => {
@@ -38,7 +39,7 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
     let ended = match asked {
         Ok(Some(leaving)) => Ok(leaving),
         _ if is_gone() => Ok(true),
-        // No daemon, or one that does not know this mount: let the kernel unmount it.
+        // There is no daemon, or the daemon does not know this mount: the kernel unmounts it.
         Ok(None) => match unmount(&resolved, args.lazy) {
             Err(_) if is_gone() => Ok(true),
             unmounted => unmounted.map(|()| true).map_err(Into::into),
@@ -54,8 +55,10 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
         }
         Err(error) if !args.lazy => {
             bail!(
-                "{error:#}: if files are in use, stop their readers (`fuser -m {0}` lists them) or use --lazy",
-                args.dir.display()
+                "{}: if files are in use, stop their readers (`fuser -m {}` lists them) or run `{}`",
+                Chain(&*error),
+                shell_word(&args.dir.to_string_lossy()),
+                larder_command(&["umount", "--lazy", &args.dir.to_string_lossy()])
             )
         }
         Err(error) => Err(error),
@@ -67,7 +70,7 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
 fn wait_for_end(pid: u32) {
     const TIMEOUT: Duration = Duration::from_secs(30);
     let started = Instant::now();
-    // In another PID namespace this id may belong to another process, or to none.
+    // The daemon's PID namespace may differ from this one, where the id may belong to another process or to none.
     let serves = || {
         std::fs::read_to_string(format!("/proc/{pid}/stat"))
             .is_ok_and(|stat| stat.contains("(larder) ") && !stat.contains(") Z "))

@@ -8,11 +8,10 @@ use anyhow::{Context, bail};
 use larder_import::{Problems, verify_origin};
 use serde_json::json;
 
-use crate::args::VerifyArgs;
+use crate::args::{RefreshFlag, VerifyArgs};
 use crate::commands::mounted_check;
 use crate::output::{self, ProgressView};
 use crate::source;
-use larder_dataset::Refresh;
 use larder_dataset::size::show_bytes;
 
 pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
@@ -26,19 +25,14 @@ pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
         return mounted_check::run(Path::new(&args.target), args.json);
     }
     let runtime = source::runtime()?;
-    let dataset = source::resolve(&args.target, &args.origin, Refresh::Never, &runtime)?;
+    let dataset = source::resolve(&args.target, &args.origin, RefreshFlag::default(), &runtime)?;
     let totals = dataset.manifest.totals();
     let progress = ProgressView::new(u64::from(totals.files).max(1), "checking");
     let concurrency = args.origin.origin_concurrency as usize;
-    let report = runtime.block_on(verify_origin(
-        Arc::clone(&dataset.manifest),
-        dataset.origin,
-        args.deep,
-        concurrency,
-        &progress,
-    ));
+    let verifying = verify_origin(Arc::clone(&dataset.manifest), dataset.origin, args.deep, concurrency, &progress);
+    let report = runtime.block_on(source::with_waiting_note(&args.target, &args.origin, &progress, verifying));
     progress.finish();
-    let report = report.with_context(|| format!("verify {}", args.target))?;
+    let report = report?.with_context(|| format!("verify {}", args.target))?;
     let kinds = [
         ("missing", &report.missing),
         ("changed", &report.changed),

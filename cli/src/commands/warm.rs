@@ -8,19 +8,21 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use larder_cachenode::{CacheStats, WarmState};
+use larder_cachenode::{CacheStats, Stats, WarmState};
 use larder_dataset::size::show_bytes;
 
 use crate::args::WarmArgs;
 use crate::{ioctl, mount_stats, output};
 
-/// Interval between two looks at the progress.
+/// The interval at which the progress is polled.
 const POLL: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &WarmArgs) -> anyhow::Result<ExitCode> {
-    let path = args.dir.join(".larder/stats.json");
-    let file = File::open(&path)
-        .with_context(|| format!("open {}: is {} the root of a Larder mount?", path.display(), args.dir.display()))?;
+    let file =
+        File::open(args.dir.join(".larder/stats.json")).map_err(|error| mount_stats::unreadable(&args.dir, error))?;
+    if let Some(plan) = plan(&mount_stats::read(&args.dir)?, args.from.as_deref()) {
+        output::note(format_args!("{plan}"));
+    }
     match &args.from {
         Some(from) => list::send(from, &args.dir, &file)?,
         None => {
@@ -34,7 +36,8 @@ pub(crate) fn run(args: &WarmArgs) -> anyhow::Result<ExitCode> {
         let cache = mount_stats::read(&args.dir)?.cache;
         output::line(format_args!("{}", summary(&state, &cache)))?;
     } else {
-        output::line(format_args!("warming {}; `larder stats {0}` shows the progress", args.dir.display()))?;
+        let stats = mount_stats::command("stats", &args.dir);
+        output::line(format_args!("warming {}; `{stats}` shows the progress", args.dir.display()))?;
     }
     check(args, &state)?;
     Ok(ExitCode::SUCCESS)
@@ -60,7 +63,8 @@ fn wait(dir: &Path) -> anyhow::Result<WarmState> {
     }
 }
 
-/// The state of a warming that was just started; of one by a list, when the first file was found or there is none.
+/// The state of a warming that was just started. For a list, this waits until the first file was found, or no file is
+/// left to find.
 fn started(args: &WarmArgs) -> anyhow::Result<WarmState> {
     loop {
         let state = read(&args.dir)?;
@@ -71,7 +75,35 @@ fn started(args: &WarmArgs) -> anyhow::Result<WarmState> {
     }
 }
 
-/// How much is cached, and why it is not all.
+/// The part of a dataset that does not fit that will be kept, and its order; `None` if all of it fits.
+fn plan(stats: &Stats, from: Option<&Path>) -> Option<String> {
+    let cache = &stats.cache;
+    if cache.capacity_bytes >= stats.dataset.bytes {
+        return None;
+    }
+    let (room, all) = (show_bytes(cache.capacity_bytes), show_bytes(stats.dataset.bytes));
+    let free = cache.capacity_bytes.saturating_sub(cache.used_bytes);
+    let files = u64::from(stats.dataset.files.max(1));
+    if cache.capacity_bytes == 0 {
+        let why = cache.shortage.as_deref().unwrap_or("mount it with a larger --cache-size");
+        return Some(format!("nothing can be cached: {why}"));
+    }
+    // A file of average size is the least that a full cache has no room for.
+    if cache.policy == "nr" && free < stats.dataset.bytes / files {
+        return Some(format!("the cache is full with {room} of the dataset's {all}, and nr replaces nothing"));
+    }
+    let about = u128::from(free) * u128::from(files) / u128::from(stats.dataset.bytes.max(1));
+    let order = match from {
+        Some(from) => format!("in the order of {}", from.display()),
+        None => "in the order that was imported with it, else by path (--from FILE sets another)".to_owned(),
+    };
+    Some(format!(
+        "the cache has room for {room} of the dataset's {all}: about {about} more of its {files} files will be kept, \
+         {order}"
+    ))
+}
+
+/// How much is cached, and why the rest is not.
 fn summary(state: &WarmState, cache: &CacheStats) -> String {
     let mut text = format!("{} of {} blocks are cached", state.blocks_kept, state.blocks_total);
     if state.blocks_elsewhere > 0 {
@@ -85,7 +117,7 @@ fn summary(state: &WarmState, cache: &CacheStats) -> String {
     text
 }
 
-/// Errors: the list names no file, or blocks that have room are not cached.
+/// Fails if no line of the list matches a file, or if blocks that fit into the cache were not cached.
 fn check(args: &WarmArgs, state: &WarmState) -> anyhow::Result<()> {
     if state.lines_unknown > 0 {
         output::note(format_args!("{} lines match no file of the dataset:", state.lines_unknown));
@@ -106,7 +138,11 @@ fn check(args: &WarmArgs, state: &WarmState) -> anyhow::Result<()> {
         );
     }
     if state.blocks_failed > 0 {
-        bail!("{} blocks could not be fetched from the origin: see `larder stats` and the log", state.blocks_failed);
+        bail!(
+            "{} blocks could not be fetched from the origin: see `{}` and the log",
+            state.blocks_failed,
+            mount_stats::command("stats", &args.dir)
+        );
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Reads the decisions of the extender, and the answers to preemption in them.
+//! Decodes the extender's decisions and their answers to preemption.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +19,13 @@ pub(crate) struct Evictions {
     pub(crate) others: usize,
 }
 
-/// Reads a decision as it was served. Errors: it has another form.
+/// Decodes a decision as served. Errors: it has a different form.
 pub(crate) fn read(served: &Value) -> anyhow::Result<ServedDecision> {
     ServedDecision::deserialize(served)
         .context("the extender's decisions cannot be decoded; use the `larder` of the extender's release")
 }
 
-/// On how many nodes kube-scheduler looked for pods to evict.
+/// The number of nodes on which kube-scheduler proposed evictions.
 pub(crate) fn proposed_nodes(decision: &Decision) -> usize {
     match &decision.about {
         About::Victims(case) => case.nodes.len(),
@@ -33,7 +33,7 @@ pub(crate) fn proposed_nodes(decision: &Decision) -> usize {
     }
 }
 
-/// The evictions that the answer to a preemption offers, by the names of nodes; empty for other answers.
+/// The evictions in the answer to a preemption, sorted by node; empty for other answers.
 pub(crate) fn evictions(decision: &Decision) -> Vec<Evictions> {
     #[derive(Deserialize)]
     struct Answer {

@@ -35,7 +35,7 @@ fn only_the_dataset_is_read_to_explain_why_it_is_not_ready() {
 fn each_failure_has_an_error_with_advice() {
     let status = |code: u16, reason: &str| status(code, reason, "its words");
     for (code, body, words) in [
-        (404, status(404, "NotFound"), "there is no Dataset team-a/pets: `kubectl get dset -n team-a`"),
+        (404, status(404, "NotFound"), "there is no Dataset team-a/pets: `kubectl get dset -n team-a --kubeconfig "),
         (404, "404 page not found\n".to_owned(), "does not serve Datasets"),
         (401, status(401, "Unauthorized"), "log in again"),
         (403, status(403, "Forbidden"), "you may not read Datasets in team-a"),

@@ -1,4 +1,4 @@
-//! A port of a pod, as an API server forwards it.
+//! The port of a pod, as an API server forwards it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,18 +7,18 @@ use tungstenite::handshake::derive_accept_key;
 use tungstenite::protocol::Role;
 use tungstenite::{Message, WebSocket};
 
-/// What happens at the port once the command has asked there.
+/// The behaviour of the port after the command's request.
 #[derive(Clone)]
 pub(crate) enum Port {
-    /// It says this, and ends.
+    /// Sends this and closes the connection.
     Says(String),
-    /// It says this, and nothing more.
+    /// Sends this and leaves the connection open.
     Hangs(String),
-    /// Nobody listens there.
+    /// No process listens on the port.
     Refuses(String),
 }
 
-/// Forwards it over this connection, whose request had this head.
+/// Forwards the port over this connection, whose request had this head.
 pub(crate) fn serve(mut stream: TcpStream, head: &[String], port: &Port) {
     let header = |name: &str| {
         let of = |line: &String| {
@@ -36,7 +36,7 @@ pub(crate) fn serve(mut stream: TcpStream, head: &[String], port: &Port) {
     stream.write_all(answer.as_bytes()).unwrap();
     let number: u16 = head[0].split("ports=").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     let mut socket = WebSocket::from_raw_socket(stream, Role::Server, None);
-    // A channel for what the port says and one for errors, which both begin with its number.
+    // A data channel and an error channel, which both begin with the port's number.
     let mut say = |channel: u8, bytes: &[u8]| socket.send(Message::binary([&[channel], bytes].concat()));
     for channel in [0, 1] {
         say(channel, &number.to_le_bytes()).unwrap();
@@ -61,6 +61,6 @@ pub(crate) fn serve(mut stream: TcpStream, head: &[String], port: &Port) {
         let _ = socket.close(None);
         let _ = socket.flush();
     }
-    // Until the command has gone.
+    // Waits until the command closes the connection.
     let _ = socket.get_mut().read_to_end(&mut Vec::new());
 }

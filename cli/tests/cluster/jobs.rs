@@ -1,4 +1,4 @@
-//! `larder job` but its logs, and `larder explain job`.
+//! `larder job` except its logs, and `larder explain job`.
 
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ fn a_job_is_applied_with_every_field_checked() {
     let output = server.larder_with(&["job", "submit", "-"], MANIFEST);
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(out(&output), "team-a/resnet submitted\n");
-    // First it is asked what would become of it.
+    // The first request is a dry run.
     let [first, asked] = &server.asked()[..] else { panic!("{:?}", server.asked()) };
     assert!(first.line.contains("dryRun=All") && first.body == asked.body, "{first:?}");
     for part in ["fieldManager=larder", "fieldValidation=Strict"] {
@@ -74,7 +74,7 @@ fn a_job_of_kubeflow_is_converted_and_says_so() {
     assert!(output.status.success(), "{}", said(&output));
     let notes = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(notes.contains("converted a TFJob to a TrainingJob") && notes.contains("spec.successPolicy"), "{notes}");
-    // Without a cluster, the same is printed.
+    // Conversion without a cluster prints the same.
     let output = run(&["job", "convert", "-"], tf);
     assert!(output.status.success() && out(&output).contains("kind: TrainingJob\n"), "{}", said(&output));
     assert!(!out(&output).contains("status"), "{}", out(&output));
@@ -146,7 +146,11 @@ fn each_rejection_of_a_job_has_an_error_with_advice() {
             status(409, "Conflict", "kubectl set .spec.suspend"),
             "team-a/resnet has fields that another program manages",
         ),
-        (200, ended, "has ended before (Failed) and does not start again: `larder job cancel team-a/resnet --wait`"),
+        (
+            200,
+            ended,
+            "has ended before (Failed) and does not start again: `larder job cancel team-a/resnet --wait --kubeconfig ",
+        ),
         (200, deleted.to_string(), "is being deleted: submit it again once it is gone"),
     ] {
         let server = Server::start().answers(&format!("PATCH {}", path("resnet")), code, &body);
@@ -154,7 +158,7 @@ fn each_rejection_of_a_job_has_an_error_with_advice() {
         let said = said(&output);
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains(words) && !said.contains('\u{1b}') && !said.contains("hunter2"), "{code}: {said}");
-        // And nothing was changed.
+        // Only dry runs were sent.
         let asked = server.asked();
         assert!(asked.iter().all(|asked| asked.line.contains("dryRun=All")), "{asked:?}");
     }
@@ -179,7 +183,7 @@ fn waiting_follows_a_job_to_its_end_and_returns_its_result() {
         let server = Server::start()
             .answers(&format!("PATCH {}", path("resnet")), 201, &job("resnet", json!(null)).to_string())
             .answers(&format!("GET {}", path("resnet")), 200, &queued.to_string())
-            // A watch that ends, one whose version is too old, and one that brings the end.
+            // The first watch ends, the second reports that the version is too old, and the third brings the job's end.
             .answers_once(&format!("GET {JOBS}"), 200, &event("MODIFIED", &running))
             .answers_once(
                 &format!("GET {JOBS}"),
@@ -301,13 +305,13 @@ fn cancel_deletes_the_job_that_it_read_and_prints_its_record() {
     let output = server.larder(&["job", "cancel", "resnet", "--json"]);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json[0]["status"]["phase"], "Running");
-    // One that is not there, beside one that is.
+    // A job that does not exist, and a job that exists.
     let missing = status(404, "NotFound", "no");
     let server = server.answers(&format!("GET {}", path("none")), 404, &missing);
     let output = server.larder(&["job", "cancel", "none", "resnet"]);
     assert_eq!(output.status.code(), Some(1));
     let said = said(&output);
-    assert!(said.contains("there is no TrainingJob team-a/none: `larder job list -n team-a`"), "{said}");
+    assert!(said.contains("there is no TrainingJob team-a/none: `larder job list -n team-a --kubeconfig "), "{said}");
     assert!(said.contains("team-a/resnet cancelled"), "{said}");
 }
 
@@ -341,7 +345,7 @@ fn the_records_of_cancelled_jobs_are_printed_even_if_waiting_fails() {
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&json[0]["metadata"]["name"], &json[1]["metadata"]["name"]), (&json!("resnet"), &json!("bert")));
-    // Each is waited for, though the first may not be.
+    // The command waits for each job, even if waiting for the first fails.
     for name in ["resnet", "bert"] {
         let asked = server.lines().iter().filter(|line| **line == format!("GET {}", path(name))).count();
         assert_eq!(asked, 2, "{name}: {:?}", server.lines());
@@ -426,7 +430,7 @@ fn explain_names_the_missing_quota_and_the_job_that_ends_next() {
     let output = server.larder(&["explain", "job", "team-a/resnet", "--json"]);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&json["sentence"], &json["explanation"]["standing"]), (&json!(expected), &json!("waits")));
-    // Without the rights to see more than the job, the job alone is explained.
+    // Without permission to read anything but the job, the explanation uses only the job.
     let server = of_job(Server::start())
         .answers("GET /apis/larder.dev/v1alpha1/trainingjobs", 403, &denied)
         .answers(&format!("GET {JOBS}"), 403, &denied)

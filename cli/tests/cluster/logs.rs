@@ -65,7 +65,7 @@ fn lines_of_all_pods_are_prefixed() {
     assert_eq!(lines[1], json!({"role": "worker", "index": 1, "attempt": 0, "line": "\u{1b}[31mstep 2"}));
 }
 
-/// A job that runs at first, with a pod that does; whenever it is looked at again, it has ended with these pods.
+/// A job that runs at the first request, with a running pod. At later requests it has ended, with these pods.
 fn ending(pods: &[Value]) -> Server {
     Server::start()
         .answers_once(JOB, 200, &job("resnet", json!({"phase": "Running"})).to_string())
@@ -77,7 +77,7 @@ fn ending(pods: &[Value]) -> Server {
 #[test]
 fn following_continues_after_the_last_line_and_into_a_replacement_pod() {
     let server = ending(&[pod(0, 0, "Failed"), pod(0, 1, "Succeeded")])
-        // The stream breaks in the middle, and begins again with the second of its last line.
+        // The stream breaks, and resumes with the second of its last line.
         .answers_once(&log(0, 0), 200, &format!("{ONE}{TWO}"))
         .answers(&log(0, 0), 200, &format!("{TWO}{THREE}"))
         .answers(&log(0, 1), 200, "2026-01-31T09:00:09Z again\n");
@@ -87,7 +87,7 @@ fn following_continues_after_the_last_line_and_into_a_replacement_pod() {
     let (again, first): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| *line == "again");
     assert_eq!(first, ["step 1", "\u{1b}[31mstep 2", "step 3"], "no line twice: {text:?}");
     assert_eq!(again.len(), 1, "{text:?}");
-    // Not the second after it, in which lines would be lost.
+    // A start at the next second would lose lines.
     let asked = server.asked();
     let since = |second: &str| {
         asked.iter().any(|asked| asked.line.contains(&format!("sinceTime=2026-01-31T09%3A00%3A{second}Z")))
@@ -167,7 +167,7 @@ fn requests_are_retried_while_the_cluster_fails() {
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(out(&output), "step 1\n");
     assert!(said(&output).contains("retrying every"), "{}", said(&output));
-    // What is refused for good is not.
+    // A permanent rejection is not retried.
     let denied = status(403, "Forbidden", "no");
     let server = Server::start()
         .answers(JOB, 200, &job("resnet", json!({"phase": "Running"})).to_string())

@@ -1,5 +1,5 @@
-//! The commands that use a Kubernetes cluster, against an API server that follows a script: what it is asked, and what the user
-//! reads then.
+//! The commands that use a Kubernetes cluster, against a scripted API server: the requests that they send, and their
+//! output.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod datasets;

@@ -9,7 +9,7 @@ use crate::forward::Port;
 use crate::jobs::list;
 use crate::server::{NOBODY, Server, out, said, status};
 
-/// What the extender serves, as its own tests have it.
+/// The extender's golden file of decisions.
 const SERVED: &str = include_str!("../../../scheduler-ext/tests/golden/decisions.json");
 const PODS: &str = "GET /api/v1/namespaces/larder-system/pods";
 const NOTEBOOK: &str = "GET /api/v1/namespaces/team-a/pods/notebook";
@@ -51,7 +51,7 @@ fn one() -> Server {
     server(&[extender("a", "True")])
 }
 
-/// The decisions of the golden file with these places.
+/// The decisions of the golden file at these positions.
 fn served(places: &[usize]) -> String {
     let all: Value = serde_json::from_str(SERVED).unwrap();
     let these: Vec<&Value> = places.iter().map(|at| &all["decisions"][at]).collect();
@@ -77,7 +77,7 @@ fn every_ready_replica_is_queried_through_the_api_server() {
     let all: Value = serde_json::from_str(SERVED).unwrap();
     assert_eq!((&json["node"], &json["pod"]), (&json!("n7"), &json!("team-a/notebook")));
     assert_eq!(format!("{}\n", json["sentence"].as_str().unwrap()), SENTENCE);
-    // Of both replicas by their times, and as they came.
+    // The decisions of both replicas, sorted by time and otherwise unchanged.
     assert_eq!(json["decisions"], all["decisions"]);
 }
 

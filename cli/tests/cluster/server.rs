@@ -1,4 +1,4 @@
-//! The server, and the command that asks it.
+//! The scripted API server, and runs of the command against it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,21 +7,21 @@ use std::sync::{Arc, Mutex};
 
 use crate::forward::{self, Port};
 
-/// Where no server is.
+/// An address without a server.
 pub(crate) const NOBODY: &str = "http://127.0.0.1:1";
 
-/// A request, and what it is answered.
+/// A request and its answer.
 struct Line {
     request: String,
     code: u16,
     body: String,
-    /// It answers one request, and not each that comes.
+    /// Whether the entry answers only one request.
     is_once: bool,
-    /// Instead of an answer, what is said at the port of a pod.
+    /// The behaviour of a pod's port, for a request to forward it; replaces the answer.
     port: Option<Port>,
 }
 
-/// A request that came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     /// Method, path and query.
@@ -29,7 +29,7 @@ pub(crate) struct Asked {
     pub(crate) body: String,
 }
 
-/// An API server that answers what is in its script, and all else with an error.
+/// An API server that answers the requests of its script, and every other request with an error.
 pub(crate) struct Server {
     url: String,
     script: Arc<Mutex<Vec<Line>>>,
@@ -51,17 +51,17 @@ impl Server {
         server
     }
 
-    /// Answers a request, `GET /path`, each time it comes. What is behind `?` counts only if it is in `request`.
+    /// Answers every request `GET /path`. The query counts only if `request` has one.
     pub(crate) fn answers(self, request: &str, code: u16, body: &str) -> Self {
         self.with(request, code, body, false)
     }
 
-    /// Answers a request once. Those of the same request are taken in their order.
+    /// Answers a request once. Several answers to the same request are used in their order.
     pub(crate) fn answers_once(self, request: &str, code: u16, body: &str) -> Self {
         self.with(request, code, body, true)
     }
 
-    /// Forwards a port of a pod, each time it is asked to.
+    /// Forwards a port of a pod at every request.
     pub(crate) fn forwards(self, request: &str, port: Port) -> Self {
         let line =
             Line { request: request.to_owned(), code: 101, body: String::new(), is_once: false, port: Some(port) };
@@ -89,12 +89,12 @@ impl Server {
         self.larder_with(arguments, "")
     }
 
-    /// What was asked, in its order.
+    /// The requests, in order.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap().clone()
     }
 
-    /// Method and path of what was asked, without the query.
+    /// Method and path of the requests, without the query.
     pub(crate) fn lines(&self) -> Vec<String> {
         self.asked().iter().map(|asked| asked.line.split('?').next().unwrap().to_owned()).collect()
     }
@@ -139,7 +139,7 @@ fn answer(mut stream: TcpStream, script: &Mutex<Vec<Line>>, asked: &Mutex<Vec<As
     let _ = stream.write_all(format!("{head}connection: close\r\n\r\n{body}").as_bytes());
 }
 
-/// A failure as the API server says it.
+/// A Status object of an API server's failure.
 pub(crate) fn status(code: u16, reason: &str, message: &str) -> String {
     serde_json::json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "reason": reason, "code": code,
@@ -147,7 +147,7 @@ pub(crate) fn status(code: u16, reason: &str, message: &str) -> String {
     .to_string()
 }
 
-/// A kubeconfig with the context `here` for a server, in the namespace team-a. The current one is another.
+/// A kubeconfig with the context `here` for a server, in the namespace team-a. The current context is a different one.
 pub(crate) fn kubeconfig(url: &str) -> tempfile::NamedTempFile {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     let text = format!(
@@ -162,13 +162,13 @@ pub(crate) fn kubeconfig(url: &str) -> tempfile::NamedTempFile {
     file
 }
 
-/// Runs `larder`, which finds none of this machine's own clusters.
+/// Runs `larder` with an environment that hides this machine's own clusters.
 pub(crate) fn run(arguments: &[&str], input: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
     command.env_remove("KUBECONFIG").env_remove("KUBERNETES_SERVICE_HOST").env("HOME", "/nonexistent");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.args(arguments).spawn().unwrap();
-    // One that does not read it may be gone already.
+    // The error is ignored: a command that does not read its input may have exited.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     child.wait_with_output().unwrap()
 }
@@ -177,7 +177,7 @@ pub(crate) fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Everything that it said.
+/// The command's whole output.
 pub(crate) fn said(output: &Output) -> String {
     format!("{}{}", out(output), String::from_utf8_lossy(&output.stderr))
 }

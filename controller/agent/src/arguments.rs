@@ -1,19 +1,19 @@
-//! The words of `rsh`: the flags that mpirun and its like pass to rsh and ssh, a host, and a command.
+//! The arguments of `rsh`: the flags that mpirun and similar launchers pass to rsh and ssh, a host, and a command.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// What `rsh` shall run, and where.
+/// The command that `rsh` runs, and its host.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Target {
     pub(crate) host: String,
-    /// For the shell there.
+    /// Interpreted by the shell on the host.
     pub(crate) command: Vec<u8>,
-    /// Whether the command reads the standard input of this process.
+    /// Whether the command reads this process's standard input.
     pub(crate) reads_stdin: bool,
 }
 
-/// Words that are no call of `rsh`.
+/// Why the arguments of `rsh` are invalid.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub(crate) enum ArgumentsError {
     #[error("the flag -{0} is not supported; give HOST COMMAND...")]
@@ -30,18 +30,19 @@ pub(crate) enum ArgumentsError {
     TooLong(usize),
 }
 
-/// Linux's limit of one argument, which the command is to the shell, with its final zero.
+/// Linux's limit for one argument (`MAX_ARG_STRLEN`) minus the final zero byte: the shell receives the command as one
+/// argument.
 pub(crate) const COMMAND_BYTES_MOST: usize = 128 * 1024 - 1;
 
-/// Flags about a terminal, forwarding, addresses or talkativeness. Open MPI passes -x, Hydra -x and -q; rsh itself knows -n and
-/// -d. There is no terminal, and nothing is forwarded.
+/// Flags about a terminal, forwarding, addresses or verbosity. Open MPI passes -x, Hydra -x and -q; rsh itself has -n
+/// and -d. Ignoring them is safe: there is no terminal, and nothing is forwarded.
 const IGNORED: &[u8] = b"46aCdkKqtTvxXY";
-/// Flags with a value that says who one is, and how to reach a host by ssh: the key of the job and its port decide that.
-/// PRRTE passes -p, horovodrun -o, -p and -i, and hostfiles with users -l.
+/// Flags with a value that select a user, or how ssh reaches the host. They are ignored: the job's key and port decide
+/// both. PRRTE passes -p, horovodrun -o, -p and -i, and hostfiles with users -l.
 const IGNORED_WITH_VALUE: &[u8] = b"ceFilmop";
 
-/// Reads them as ssh does: flags may follow the host, and the first word after it that is none begins the command, whose words
-/// are joined by spaces.
+/// Parses the arguments as ssh does: flags may follow the host. The first other word after the host begins the command,
+/// and its words are joined by spaces.
 pub(crate) fn parse(words: Vec<OsString>) -> Result<Target, ArgumentsError> {
     let mut words = words.into_iter().map(OsString::into_vec).peekable();
     let mut host = None;
@@ -86,7 +87,7 @@ pub(crate) fn parse(words: Vec<OsString>) -> Result<Target, ArgumentsError> {
     Ok(Target { host, command, reads_stdin })
 }
 
-/// The host of `HOST` or `USER@HOST`.
+/// Extracts the host of `HOST` or `USER@HOST`.
 fn name_of(word: &[u8]) -> Result<String, ArgumentsError> {
     let host = word.rsplit(|byte| *byte == b'@').next().unwrap_or_default();
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._:%".contains(byte);

@@ -1,4 +1,4 @@
-//! The launcher's way to an agent.
+//! The launcher's connection to an agent.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -8,7 +8,7 @@ use crate::frame::{Frame, VERSION};
 use crate::settings::Settings;
 use crate::wire::{Wire, WireError};
 
-/// Why an agent does not answer.
+/// Why no agent could be reached.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
     #[error("its name does not resolve: {0}")]
@@ -17,15 +17,15 @@ pub(crate) enum ConnectError {
     Unreachable { address: SocketAddr, source: io::Error },
     #[error("at {address}: {source}")]
     Wire { address: SocketAddr, source: WireError },
-    #[error("at {address}: its agent speaks version {theirs}, this one version {VERSION}: start the job's pods anew")]
+    #[error("at {address}: its agent speaks version {theirs}, this one version {VERSION}: restart the job's pods")]
     Version { address: SocketAddr, theirs: u8 },
 }
 
-/// How long one attempt at one address may take for each of its two steps.
+/// The timeout of each of the two steps, connecting and the handshake, per address.
 const ATTEMPT: Duration = Duration::from_secs(5);
 
-/// Connects to the agent of a host, by the first of its addresses that answers. The agent has proved that it has the key of the
-/// job, and has accepted this one's proof.
+/// Connects to the agent of a host, using the first of its addresses that answers. When this returns, both sides have
+/// proved that they have the job's key.
 pub(crate) fn connect(settings: &Settings, host: &str) -> Result<Wire, ConnectError> {
     let addresses = (host, settings.port).to_socket_addrs().map_err(ConnectError::Name)?;
     let mut last = ConnectError::Name(io::Error::other("it has no address"));
@@ -47,6 +47,6 @@ fn connect_to(settings: &Settings, address: SocketAddr) -> Result<Wire, ConnectE
     match wire.wait_for_next(ATTEMPT).map_err(failed)? {
         Frame::Welcome(VERSION) => Ok(wire),
         Frame::Welcome(theirs) => Err(ConnectError::Version { address, theirs }),
-        _ => Err(failed(WireError::Unexpected("something else than its welcome"))),
+        _ => Err(failed(WireError::Unexpected("something other than its welcome"))),
     }
 }

@@ -1,4 +1,4 @@
-//! What the two ends of a connection say to each other, inside of TLS.
+//! The messages between a launcher and an agent, inside TLS.
 //!
 //! ```text
 //!  0        1              5
@@ -6,62 +6,62 @@
 //!  │ kind u8│ length u32 LE│ length bytes    │   length ≤ PAYLOAD_BYTES_MOST
 //!  └────────┴──────────────┴─────────────────┘
 //! ```
-//! The agent says `Welcome` first. A launcher that wants more than to know that it answers then says `Run`, once. The agent ends
-//! the conversation with `Exit` or `Failed`.
+//! The agent sends `Welcome` first. A launcher that only checks whether the agent answers then disconnects; any other
+//! launcher sends `Run`, once. The agent ends the conversation with `Exit` or `Failed`.
 
-/// The version of this protocol, which `Welcome` tells.
+/// The version of this protocol, which `Welcome` carries.
 pub(crate) const VERSION: u8 = 1;
-/// What precedes a payload.
+/// The size of the header of a frame.
 pub(crate) const HEADER_BYTES: usize = 5;
-/// The most bytes of a payload: those of a command.
+/// The largest payload, which is a command's.
 pub(crate) const PAYLOAD_BYTES_MOST: usize = 128 * 1024;
-/// The most bytes of a stream that may be on their way, unconsumed. Both ends know it.
+/// The largest number of bytes of a stream that may be in flight, sent and not consumed. Both ends enforce it.
 pub(crate) const WINDOW_BYTES: u32 = 256 * 1024;
 
-/// A stream of a command.
+/// One of the three standard streams of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stream {
-    /// Towards the command.
+    /// Flows to the command.
     Stdin,
-    /// From the command.
+    /// Flows from the command.
     Stdout,
-    /// From the command.
+    /// Flows from the command.
     Stderr,
 }
 
 /// One message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frame<'a> {
-    /// Agent: the launcher has the key of the job. Its version of the protocol.
+    /// From the agent: the launcher has proved that it has the key. Carries the agent's version of the protocol.
     Welcome(u8),
-    /// Launcher: run this by the shell.
+    /// From the launcher: run this command with the shell.
     Run(&'a [u8]),
-    /// Bytes of a stream, at least one and within what the receiver granted.
+    /// Bytes of a stream: at least one, and no more than the receiver has granted.
     Data(Stream, &'a [u8]),
     /// The stream has ended.
     End(Stream),
-    /// The receiver of a stream has consumed so many bytes of it.
+    /// The receiver of a stream has consumed this many bytes.
     Granted(Stream, u32),
-    /// Launcher: a signal for the processes of the command.
+    /// From the launcher: send a signal to the processes of the command.
     Signal(u8),
-    /// A sign of life.
+    /// Keeps the connection alive.
     Alive,
-    /// Agent: the command ended with this status, and its streams have ended.
+    /// From the agent: the command has exited with this status, and its output streams have ended.
     Exit(u8),
-    /// Agent: the command could not be run, for this reason.
+    /// From the agent: the command could not be started, for this reason.
     Failed(&'a [u8]),
 }
 
-/// Bytes that are no frame.
+/// Why bytes are not a valid frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
-    /// Its kind is unknown.
+    /// The kind of the frame is unknown.
     #[error("a message of the unknown kind {0}")]
     Kind(u8),
-    /// It is longer than any may be.
+    /// The payload is longer than [`PAYLOAD_BYTES_MOST`].
     #[error("a message of {0} bytes")]
     Length(u32),
-    /// Its payload is not one of its kind.
+    /// The payload does not match the kind.
     #[error("a malformed message of the kind {0}")]
     Payload(u8),
 }
@@ -91,7 +91,8 @@ impl Stream {
 }
 
 impl<'a> Frame<'a> {
-    /// The first frame of `bytes` and its length with the header, or `None` if more bytes are needed.
+    /// Decodes the first frame of `bytes`. Returns it with its length including the header, or `None` if more bytes are
+    /// needed.
     pub(crate) fn decode(bytes: &'a [u8]) -> Result<Option<(Self, usize)>, FrameError> {
         let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
         let [kind, length @ ..] = *header;
@@ -124,7 +125,7 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// Appends it. Callers keep payloads within [`PAYLOAD_BYTES_MOST`].
+    /// Appends the encoded frame. Callers keep payloads within [`PAYLOAD_BYTES_MOST`].
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let mut put = |kind: u8, parts: &[&[u8]]| {
             let length: usize = parts.iter().map(|part| part.len()).sum();
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_refused_before_its_payload_is_there() {
+    fn an_invalid_frame_is_rejected_before_its_payload_arrives() {
         assert_eq!(Frame::decode(&[DATA, 1, 0, 2, 0]), Err(FrameError::Length(0x2_0001)));
         assert_eq!(Frame::decode(&[0, 0, 0, 0, 0]), Err(FrameError::Kind(0)));
         assert_eq!(Frame::decode(&[FAILED + 1, 9, 0, 0, 0]), Err(FrameError::Kind(FAILED + 1)));
@@ -191,7 +192,7 @@ mod tests {
         }
     }
 
-    /// Agents and launchers of different versions meet, so a version's bytes never change.
+    /// Agents and launchers of different versions talk to each other, so the bytes of a version never change.
     #[test]
     fn the_bytes_of_version_1_stay() {
         let mut bytes = Vec::new();

@@ -1,10 +1,9 @@
-//! Puts this program into a folder, under the names by which the containers of a job call it.
+//! Installs this program into a folder, under the names that the containers of a job call.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// A step that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("install into {folder}: {source}")]
 pub(crate) struct InstallError {
@@ -12,17 +11,17 @@ pub(crate) struct InstallError {
     source: std::io::Error,
 }
 
-/// Copies this program to `agent`, and links `rsh` and `ssh` to it. Each name is there complete or not at all, and installing
-/// again replaces them, also while they run.
+/// Copies this program to `agent`, and links `rsh` and `ssh` to it. Each name is replaced atomically, so installing
+/// again is safe while the old programs run.
 pub(crate) fn install(folder: &Path) -> Result<(), InstallError> {
     let steps = || {
         let begun = folder.join(".agent");
-        // Left by one that was killed.
+        // An earlier installation was killed and left this file.
         if begun.exists() {
             std::fs::remove_file(&begun)?;
         }
         std::fs::copy("/proc/self/exe", &begun)?;
-        // Whoever the containers run as.
+        // Executable by every user, because containers run as any user.
         std::fs::set_permissions(&begun, Permissions::from_mode(0o555))?;
         std::fs::rename(&begun, folder.join("agent"))?;
         for name in ["rsh", "ssh"] {

@@ -1,9 +1,10 @@
-//! The key of a job, and the two ends of TLS 1.3 that it makes.
+//! The job's key, and the two TLS 1.3 identities that are derived from it.
 //!
-//! From the key follow two Ed25519 key pairs, the agents' and the launchers', and only those who have the key can have them.
-//! Both ends show a raw public key (RFC 7250) and prove that they have its private half, by signing what both have just drawn
-//! at random. So the key itself is in no message, nothing can be replayed, and all that follows is encrypted and authenticated,
-//! by session keys that are lost with the connection: whoever learns the key of the job later cannot read what was said before.
+//! Two Ed25519 key pairs are derived from the key: one for all agents of the job, one for its launchers. Only a process
+//! that has the key can derive them. Both ends present a raw public key (RFC 7250) and prove that they have the private
+//! key by signing the random values that both have just generated. The key itself is therefore never sent, handshakes
+//! cannot be replayed, and all further data is encrypted and authenticated with session keys. The session keys are
+//! discarded with the connection: a later leak of the job's key does not reveal earlier traffic.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use rustls::{
     ServerConnection, SignatureScheme,
 };
 
-/// A key that cannot be one.
+/// Why a key is unusable.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeyError {
     #[error("it is too short: {0} bytes, and at least {KEY_BYTES_LEAST} are needed")]
@@ -31,7 +32,7 @@ pub(crate) enum KeyError {
 
 const KEY_BYTES_LEAST: usize = 16;
 
-/// What the key of a job makes.
+/// The TLS identities that are derived from a job's key.
 pub(crate) struct Key {
     agent: Arc<CertifiedKey>,
     launcher: Arc<CertifiedKey>,
@@ -54,20 +55,20 @@ impl Key {
         })
     }
 
-    /// The agent's end of a connection.
+    /// The agent's side of a TLS connection.
     pub(crate) fn agent_end(&self) -> Result<ServerConnection, Error> {
         agent_end(&self.agent, &self.launcher)
     }
 
-    /// The launcher's end of a connection.
+    /// The launcher's side of a TLS connection.
     pub(crate) fn launcher_end(&self) -> Result<ClientConnection, Error> {
         launcher_end(&self.launcher, &self.agent)
     }
 }
 
-/// The key pair that follows from the secret for one of the two ends.
+/// Derives the key pair of one of the two ends from the job's key.
 fn key_pair(secret: &[u8], purpose: &[u8]) -> Result<Arc<CertifiedKey>, Error> {
-    // PKCS #8 of an Ed25519 key, up to the 32 bytes of the key (RFC 8410).
+    // The PKCS #8 encoding of an Ed25519 private key, without its last 32 bytes, which are the key (RFC 8410).
     let mut pkcs8 =
         *b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20................................";
     let (_, seed) = pkcs8.split_at_mut(16);
@@ -99,12 +100,12 @@ fn launcher_end(own: &Arc<CertifiedKey>, agent: &CertifiedKey) -> Result<ClientC
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::clone(own))));
     config.enable_sni = false;
     config.resumption = rustls::client::Resumption::disabled();
-    // TLS wants a name. It is not sent, and nothing depends on it: the key tells the agents of the job.
+    // rustls requires a server name. It is not sent and not verified: the key pair identifies the agents of the job.
     let name = ServerName::try_from("agent").map_err(|_| Error::General("no name".to_owned()))?;
     ClientConnection::new(Arc::new(config), name)
 }
 
-/// The one public key that is accepted.
+/// A verifier that accepts exactly one public key.
 #[derive(Debug)]
 struct Expected {
     public: CertificateDer<'static>,
@@ -216,7 +217,7 @@ impl ClientCertVerifier for Expected {
     }
 }
 
-/// Neither end offers TLS 1.2.
+/// Unreachable in practice: neither end offers TLS 1.2.
 fn not_tls13() -> Error {
     Error::General("a signature of TLS 1.2".to_owned())
 }

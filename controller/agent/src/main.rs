@@ -1,17 +1,17 @@
 //! `larder-agent`: starts processes in other pods of a job, without ssh.
 //!
-//! An init container installs it into the pods of a job. There it is `/larder/agent`, which serves, and under the names
-//! `/larder/rsh` and `/larder/ssh` the command by which mpirun and its like start a process on a host.
+//! An init container installs it into the pods of a job. `/larder/agent serve` accepts connections. Under the names
+//! `/larder/rsh` and `/larder/ssh` it is the command by which mpirun and similar launchers start a process on a host.
 //!
 //! ```text
 //!  mpirun ── rsh HOST COMMAND ── TLS 1.3, keys of the job alone ──► agent serve ── session ── /bin/sh -c COMMAND
 //! ```
-//! `serve` accepts connections and starts a process for each of them, a session, which knows one peer and one command. The two
-//! ends of a connection exchange frames (`frame.rs`); each of the three streams has a window of its own (`stream.rs`), so that
-//! nothing has to wait for a stream that nobody reads: no signal, no sign of life, no other stream.
+//! `serve` accepts connections and starts a session process for each of them, which serves one peer and one command.
+//! The two ends of a connection exchange frames (`frame.rs`). Each of the three streams has its own flow-control window
+//! (`stream.rs`), so an unread stream delays neither signals, nor keep-alives, nor the other streams.
 //!
-//! Invariants: a peer without the job's key gets no further than the handshake. Every wait for a peer is bounded. A command
-//! outlives neither its connection nor its session.
+//! Invariants: a peer without the job's key does not get past the handshake. Every wait for a peer has a timeout. A
+//! command outlives neither its connection nor its session.
 
 mod arguments;
 mod connect;
@@ -36,15 +36,15 @@ use std::process::ExitCode;
 
 use settings::Settings;
 
-/// The status of a failure that is not the command's, as ssh has it.
+/// The exit status of Larder's own failures, as with ssh.
 const FAILED: u8 = 255;
-/// The status of wrong use.
+/// The exit status of invalid usage.
 const MISUSED: u8 = 2;
 
 const USAGE: &str = "\
 usage: larder-agent install FOLDER      copies itself to FOLDER/agent, FOLDER/rsh and FOLDER/ssh
        larder-agent serve               runs the commands of launchers that have the key of the job
-       larder-agent wait HOSTS_FILE     until the agent of every host of the file answers, one host a line
+       larder-agent wait HOSTS_FILE     waits until the agent of every host in the file answers (one host per line)
        rsh [FLAGS] HOST COMMAND...      runs a command on a host; ssh is the same
 
 LARDER_AGENT_PORT             the port of all agents of a job
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
         (Some("install"), [folder]) => install::install(Path::new(folder)).map(done).map_err(Failure::from),
         (Some("wait"), [hosts]) => with_settings(|it| wait::wait(it, Path::new(hosts))).map(done),
         (Some("serve"), []) => with_settings(serve::serve).map(ExitCode::from),
-        // For `serve` alone: the connection is its standard input.
+        // Only `serve` calls this, with the connection as standard input.
         (Some("session"), []) => with_settings(session::serve).map(done),
         (Some("--help" | "help"), []) => Ok(say(USAGE)),
         (Some("--version"), []) => Ok(say(concat!("larder-agent ", env!("CARGO_PKG_VERSION")))),

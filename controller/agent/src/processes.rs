@@ -1,39 +1,39 @@
-//! The processes of a session, and those that a process has below it, as /proc shows them.
+//! The processes of a session and the children of a process, found through /proc.
 
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long processes that are told to end have before they are killed.
+/// How long processes have between SIGTERM and SIGKILL.
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
-/// How long the kernel has to end processes that were killed.
+/// How long to wait for killed processes to disappear.
 const KILLED: Duration = Duration::from_secs(5);
-/// Between two looks at processes that end.
+/// The interval between two polls of terminating processes.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Sends a signal to the processes of a session, but for the one that leads it. Says how many there were.
+/// Sends a signal to all processes of a session except its leader. Returns how many processes received it.
 pub(crate) fn signal_session(leader: Pid, signal: Signal) -> usize {
     signal_all(|process| process.session == leader.as_raw_nonzero().get() && process.pid != leader, signal)
 }
 
-/// Sends a signal to the processes whose parent this is.
+/// Sends a signal to the children of a process. Returns how many received it.
 pub(crate) fn signal_children(parent: Pid, signal: Signal) -> usize {
     signal_all(|process| process.parent == parent.as_raw_nonzero().get(), signal)
 }
 
-/// Ends the processes of a session, but for the one that leads it: those that do not end when told to are killed.
+/// Terminates all processes of a session except its leader, and kills those that do not exit within [`GRACE`].
 pub(crate) fn end_session(leader: Pid) {
     signal_session(leader, Signal::CONT);
     signal_session(leader, Signal::TERM);
-    let told = Instant::now();
-    while told.elapsed() < GRACE {
+    let signaled_at = Instant::now();
+    while signaled_at.elapsed() < GRACE {
         if all().iter().all(|process| process.session != leader.as_raw_nonzero().get() || process.pid == leader) {
             return;
         }
         std::thread::sleep(PAUSE);
     }
     let killed = Instant::now();
-    // Again, for what they start meanwhile.
+    // Repeated, because the processes may have forked before they were killed.
     while signal_session(leader, Signal::KILL) > 0 && killed.elapsed() < KILLED {
         std::thread::sleep(PAUSE);
     }
@@ -41,7 +41,7 @@ pub(crate) fn end_session(leader: Pid) {
 
 fn signal_all(is_meant: impl Fn(&Process) -> bool, signal: Signal) -> usize {
     let meant = all().into_iter().filter(is_meant);
-    // One that has ended since is not there any more; one of another user cannot be ended by this one.
+    // Sending fails if a process has exited since, or runs as another user.
     meant.filter(|process| kill_process(process.pid, signal).is_ok()).count()
 }
 
@@ -51,7 +51,7 @@ struct Process {
     session: i32,
 }
 
-/// All processes that have not ended.
+/// All processes that are not zombies.
 fn all() -> Vec<Process> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries
@@ -63,7 +63,7 @@ fn all() -> Vec<Process> {
         .collect()
 }
 
-/// `PID (NAME) STATE PARENT GROUP SESSION ...`, where the name may have any character.
+/// Parses `PID (NAME) STATE PARENT GROUP SESSION ...`. The name may contain any character, including `)`.
 fn parse(pid: Pid, stat: &str) -> Option<Process> {
     let mut words = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = words.next()?;

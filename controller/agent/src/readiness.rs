@@ -1,4 +1,4 @@
-//! Waiting for several descriptors at once.
+//! Waits for several file descriptors at the same time.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// A descriptor, and what is awaited of it.
+/// A file descriptor and the events to wait for.
 pub(crate) type Interest<'a> = (BorrowedFd<'a>, PollFlags);
 
-/// Waits until one of them is ready, a signal arrives or the time is over. Says of each whether it is; of those that are `None`
-/// never.
+/// Waits until a descriptor is ready, a signal arrives, or the time has passed. Returns for each entry whether it is
+/// ready; `None` entries never are.
 pub(crate) fn wait(interests: &[Option<Interest<'_>>], time: Duration) -> io::Result<Vec<bool>> {
     let mut fds: Vec<PollFd<'_>> =
         interests.iter().flatten().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();

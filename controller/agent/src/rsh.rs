@@ -1,4 +1,5 @@
-//! Runs a command on a host, as rsh does: its streams are this process's, and so is its status.
+//! Runs a command on a host, as rsh does: it connects the command's streams to its own, and exits with the command's
+//! status.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,7 +15,7 @@ use crate::signals::{FORWARDED, Signals};
 use crate::stream::{Inlet, Outlet};
 use crate::wire::{Wire, WireError};
 
-/// Why the status of the command is not known.
+/// Why the status of the command is unknown.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RshError {
     #[error("{source} (tried for {seconds} s)")]
@@ -27,16 +28,16 @@ pub(crate) enum RshError {
     Local(#[from] io::Error),
 }
 
-/// Between two attempts to reach a host.
+/// The interval between two attempts to reach a host.
 const PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
-/// As a process that writes to nobody ends.
+/// The status of a process that was killed by SIGPIPE.
 const BROKEN_PIPE: u8 = 128 + 13;
 
-/// Runs it, and returns its status, or 128 and the signal that ended it.
+/// Runs the command. Returns its status, or 128 plus the number of the signal that killed it.
 pub(crate) fn run(settings: &Settings, target: &Target) -> Result<u8, RshError> {
     resolver::choose_sources();
     let mut wire = reach(settings, &target.host)?;
-    // From here on they are the command's.
+    // From here on, these signals are forwarded to the command.
     let signals = Signals::catch(&FORWARDED)?;
     wire.send(&Frame::Run(&target.command))?;
     let stdin = if target.reads_stdin {
@@ -49,7 +50,8 @@ pub(crate) fn run(settings: &Settings, target: &Target) -> Result<u8, RshError> 
     Conversation { wire, signals, stdin, stdout, stderr }.run()
 }
 
-/// Tries again for a while: a pod that was replaced has no name for some seconds. No command was sent yet.
+/// Retries for a while: the name of a pod that was replaced does not resolve for some seconds. No command has been sent
+/// yet, so retrying is safe.
 fn reach(settings: &Settings, host: &str) -> Result<Wire, RshError> {
     let start = Instant::now();
     loop {
@@ -119,7 +121,7 @@ impl Conversation {
         }
     }
 
-    /// Writes what is left of the command's output. A signal leaves it.
+    /// Writes the rest of the command's output. A signal interrupts this.
     fn finish(mut self, status: u8) -> Result<u8, RshError> {
         drop(self.wire);
         while !self.stdout.is_empty() || !self.stderr.is_empty() {

@@ -1,7 +1,7 @@
 //! The agent of a pod: accepts connections, and starts a process for each.
 //!
-//! It parses nothing that comes from the network. As the first process of a container, or wherever it runs, it inherits the
-//! orphans of what it started, and buries them.
+//! This process parses no data from the network. As PID 1 of a container, or as a subreaper elsewhere, it inherits the
+//! orphans of the processes that it started, and reaps them.
 
 use std::io::{self, PipeReader, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -19,7 +19,7 @@ use crate::session::HANDSHAKE;
 use crate::settings::Settings;
 use crate::signals::{ROOM, Signals};
 
-/// Why it cannot serve.
+/// Why the agent cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServeError {
     #[error("listen on {address}: {source} (LARDER_AGENT_PORT, LARDER_AGENT_ADDRESS)")]
@@ -28,17 +28,17 @@ pub(crate) enum ServeError {
     System(#[from] io::Error),
 }
 
-/// The most commands that run at a time. Further launchers wait until one has ended.
+/// The limit of concurrent commands. Further launchers wait until a command has ended.
 const SESSIONS_MOST: usize = 512;
-/// The most peers that shake hands at a time: one more, and the first of them is left. Launchers need milliseconds, so strangers
-/// who connect and say nothing cannot keep them out.
+/// The limit of concurrent handshakes. When it is reached, the oldest handshake is dropped. Launchers need only
+/// milliseconds for a handshake, so silent connections of other peers cannot lock them out.
 const HANDSHAKES_MOST: usize = 32;
-/// How long it waits for its processes after it was told to end: they have [`GRACE`], and their launchers a moment to hear.
+/// The timeout of the shutdown: the processes have [`GRACE`], and their launchers a moment to receive the status.
 const END: Duration = Duration::from_secs(GRACE.as_secs() + 5);
-/// The status of a process that was told to end and did.
+/// The exit status after SIGTERM.
 const TERMINATED: u8 = 128 + 15;
 
-/// Serves until it is told to end. Then its processes are told, too, and it ends after them.
+/// Serves until it receives a termination signal. Then it terminates its processes and exits after them.
 pub(crate) fn serve(settings: &Settings) -> Result<u8, ServeError> {
     let signals = Signals::catch(&[Signal::CHILD, Signal::TERM, Signal::INT, Signal::HUP])?;
     set_child_subreaper(Some(getpid())).map_err(io::Error::from)?;
@@ -47,7 +47,7 @@ pub(crate) fn serve(settings: &Settings) -> Result<u8, ServeError> {
     Agent { listener, signals, sessions: Vec::new() }.run()
 }
 
-/// Of an agent that listens everywhere, everywhere is IPv4 alone where there is no IPv6.
+/// The wildcard address falls back to IPv4 if the node has no IPv6.
 fn listen(settings: &Settings) -> Result<TcpListener, ServeError> {
     let bind = |address: IpAddr| {
         let address = SocketAddr::from((address, settings.port));
@@ -58,7 +58,7 @@ fn listen(settings: &Settings) -> Result<TcpListener, ServeError> {
         Err(_) if settings.address == everywhere => bind(Ipv4Addr::UNSPECIFIED.into())?,
         other => other?,
     };
-    // A peer may be gone before it is accepted.
+    // A peer may disconnect before it is accepted, and `accept` would then block.
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
@@ -66,20 +66,21 @@ fn listen(settings: &Settings) -> Result<TcpListener, ServeError> {
 struct Agent {
     listener: TcpListener,
     signals: Signals,
-    /// In the order in which they began.
+    /// In the order in which they started.
     sessions: Vec<Session>,
 }
 
 struct Session {
     pid: Pid,
-    /// Says when the peer has shown the key, or ends with the session. `None` from then on.
+    /// Delivers one byte when the peer has proved that it has the key, and end-of-file when the session exits. `None`
+    /// after either.
     handshake: Option<PipeReader>,
     has_key: bool,
 }
 
 impl Session {
-    /// Hears what the handshake came to. Waits, unless that is there or the session has ended.
-    fn hear(&mut self) {
+    /// Reads the result of the handshake. Blocks until there is a result or the session has exited.
+    fn read_handshake(&mut self) {
         if let Some(mut handshake) = self.handshake.take() {
             self.has_key = handshake.read(&mut [0]).is_ok_and(|read| read == 1);
         }
@@ -99,13 +100,13 @@ impl Agent {
             let ready = readiness::wait(&interests, HANDSHAKE)?;
             for (session, ready) in self.sessions.iter_mut().zip(&ready[2..]) {
                 if *ready {
-                    session.hear();
+                    session.read_handshake();
                 }
             }
             if self.signals.take().iter().any(|signal| *signal != Signal::CHILD) {
                 return self.end();
             }
-            self.bury();
+            self.reap();
             if ready[1] {
                 self.accept();
             }
@@ -124,7 +125,7 @@ impl Agent {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {}
             Err(error) => {
                 eprintln!("larder-agent: accept a connection: {error}");
-                // It may be out of descriptors or memory: nothing is gained by asking again at once.
+                // The process may be out of descriptors or memory, so an immediate retry would fail again.
                 std::thread::sleep(Duration::from_millis(100));
             }
         }
@@ -134,14 +135,14 @@ impl Agent {
         let mut shaking = self.sessions.iter().filter(|session| session.handshake.is_some());
         let first = shaking.next();
         if let Some(first) = first.filter(|_| shaking.count() + 1 >= HANDSHAKES_MOST) {
-            eprintln!("larder-agent: {HANDSHAKES_MOST} peers have not shown the key yet: the first of them is left");
-            // One that has ended already is buried soon.
+            eprintln!("larder-agent: {HANDSHAKES_MOST} peers have not shown the key yet: dropping the oldest of them");
+            // The session may have exited already; it is reaped soon.
             let _ = kill_process(first.pid, ROOM);
         }
     }
 
-    /// Buries the children that have ended: sessions, and orphans of theirs. Says whether any are left.
-    fn bury(&mut self) -> bool {
+    /// Reaps the children that have exited: sessions and their orphans. Returns whether any children remain.
+    fn reap(&mut self) -> bool {
         loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) => self.forget(pid, status),
@@ -155,8 +156,8 @@ impl Agent {
     fn forget(&mut self, pid: Pid, status: WaitStatus) {
         let Some(at) = self.sessions.iter().position(|session| session.pid == pid) else { return };
         let mut session = self.sessions.remove(at);
-        session.hear();
-        // A session ends its command before it ends itself. One that was killed could not.
+        session.read_handshake();
+        // A session terminates its command before it exits. A session that was killed could not.
         if status.signaled() && session.has_key {
             eprintln!("larder-agent: a session was killed: its command is killed, too");
             processes::signal_session(pid, Signal::KILL);
@@ -165,17 +166,17 @@ impl Agent {
 
     fn end(mut self) -> Result<u8, ServeError> {
         processes::signal_children(getpid(), Signal::TERM);
-        let told = Instant::now();
-        while self.bury() && told.elapsed() < END {
-            readiness::wait(&[Some(self.signals.interest())], END.saturating_sub(told.elapsed()))?;
+        let signaled_at = Instant::now();
+        while self.reap() && signaled_at.elapsed() < END {
+            readiness::wait(&[Some(self.signals.interest())], END.saturating_sub(signaled_at.elapsed()))?;
             self.signals.take();
         }
         Ok(TERMINATED)
     }
 }
 
-/// Starts the process of a session. Its standard input is the connection, and its standard output says when the peer has shown
-/// the key.
+/// Starts the process of a session. The connection is its standard input. It writes to its standard output when the
+/// peer has proved that it has the key.
 fn start(socket: TcpStream) -> io::Result<Session> {
     let (handshake, shown) = io::pipe()?;
     let child = Command::new("/proc/self/exe")
@@ -184,7 +185,7 @@ fn start(socket: TcpStream) -> io::Result<Session> {
         .stdin(Stdio::from(OwnedFd::from(socket)))
         .stdout(shown)
         .spawn()?;
-    // Its end is awaited with all others.
+    // Not waited for here: [`Agent::reap`] reaps all children.
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
     Ok(Session { pid, handshake: Some(handshake), has_key: false })
 }

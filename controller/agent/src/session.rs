@@ -1,7 +1,7 @@
-//! The agent's side of one connection, in a process of its own: one peer, and one command.
+//! The agent's side of one connection, in a process of its own, for one peer and one command.
 //!
-//! The process leads a session of the kernel, in which its command runs. Whatever the command starts is in that session, unless
-//! it leaves on purpose, and is ended with it when the launcher goes away.
+//! This process leads a kernel session in which the command runs. All processes that the command starts belong to that
+//! session, unless they deliberately leave it, and they are terminated when the launcher disconnects.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -22,10 +22,10 @@ use crate::signals::{FORWARDED, ROOM, Signals};
 use crate::stream::{Inlet, Outlet};
 use crate::wire::{Wire, WireError};
 
-/// Why there is no session at all.
+/// Why there is no session.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionError {
-    #[error("its standard input is no connection: {0}")]
+    #[error("its standard input is not a connection: {0}")]
     Start(io::Error),
     #[error("{peer}: {source}")]
     Peer { peer: SocketAddr, source: WireError },
@@ -33,10 +33,10 @@ pub(crate) enum SessionError {
     Shell { peer: SocketAddr, source: io::Error },
 }
 
-/// What failed without a shell.
+/// The step that fails if the image has no shell.
 const SHELL: &str = "run /bin/sh, which the image must have";
 
-/// How long a peer has to show the key.
+/// How long a peer may take to prove that it has the key.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Serves the connection that is this process's standard input.
@@ -48,12 +48,12 @@ pub(crate) fn serve(settings: &Settings) -> Result<(), SessionError> {
     let Some(mut wire) = welcome(settings, socket).map_err(failed)? else { return Ok(()) };
     let command = match wire.wait_for_next(settings.silence) {
         Ok(Frame::Run(command)) => command.to_vec(),
-        // It wanted to know whether this agent answers.
+        // The launcher only checked whether this agent answers.
         Err(WireError::Closed) => return Ok(()),
-        Ok(_) => return Err(failed(WireError::Unexpected("something else than a command"))),
+        Ok(_) => return Err(failed(WireError::Unexpected("something other than a command"))),
         Err(error) => return Err(failed(error)),
     };
-    // Before there is a command that could end.
+    // Registered before the command starts, so that its exit is not missed.
     let signals = Signals::catch(&[Signal::CHILD, Signal::TERM]).map_err(SessionError::Start)?;
     let child = match start(&command) {
         Ok(child) => child,
@@ -80,15 +80,16 @@ fn start(command: &[u8]) -> io::Result<Child> {
         .spawn()
 }
 
-/// Shakes hands. From then on, [`ROOM`] ends this process no more. `None` if the peer left without a word, as probes of ports do.
+/// Completes the handshake. Afterwards [`ROOM`] no longer ends this process. `None` if the peer disconnected without
+/// sending anything, as port probes do.
 fn welcome(settings: &Settings, socket: TcpStream) -> Result<Option<Wire>, WireError> {
     let mut wire = match Wire::open(socket, settings.key.agent_end()?, HANDSHAKE, settings.silence) {
         Err(WireError::Closed) => return Ok(None),
         opened => opened?,
     };
-    // It goes on being caught when this is dropped.
+    // The handler stays installed after this value is dropped.
     Signals::catch(&[ROOM])?;
-    // `serve` may be gone, and what follows does not need it.
+    // `serve` may have exited already. The session does not need it any more.
     let _ = io::stdout().write_all(b"k").and_then(|()| io::stdout().flush());
     wire.send(&Frame::Welcome(VERSION))?;
     Ok(Some(wire))
@@ -103,7 +104,7 @@ struct Conversation {
     stdout: Inlet,
     stderr: Inlet,
     status: Option<ExitStatus>,
-    /// When the command is killed, if this agent was told to end.
+    /// When the command is killed, if this agent is terminating.
     killed_at: Option<Instant>,
 }
 
@@ -116,7 +117,7 @@ impl Conversation {
         Ok(Self { wire, signals, leader, child, stdin, stdout, stderr, status: None, killed_at: None })
     }
 
-    /// Until the command and its output have ended and the launcher knows its status.
+    /// Runs until the command and its output have ended and the launcher has received the status.
     fn run(mut self) -> Result<(), WireError> {
         loop {
             if let Some(status) = self.status.filter(|_| self.stdout.is_ended() && self.stderr.is_ended()) {
@@ -140,7 +141,7 @@ impl Conversation {
                 match self.stdin.transfer() {
                     Ok(None) => {}
                     Ok(Some(granted)) => self.wire.send(&granted)?,
-                    // The command reads no more.
+                    // The command has closed its standard input.
                     Err(_) => self.stdin.give_up(),
                 }
             }
@@ -166,7 +167,7 @@ impl Conversation {
         }
         if self.killed_at.is_some_and(|at| at <= Instant::now()) {
             processes::signal_session(self.leader, Signal::KILL);
-            // What it started meanwhile.
+            // Kill again after a second: the command may have forked in between.
             self.killed_at = Some(Instant::now() + Duration::from_secs(1));
         }
         if self.status.is_none() {

@@ -1,4 +1,4 @@
-//! The settings of a process: variables of the environment, which the controller sets in the pods of a job.
+//! The settings of a process: environment variables that the controller sets in the pods of a job.
 
 use std::io::Read;
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,24 +7,23 @@ use std::time::Duration;
 
 use crate::key::{Key, KeyError};
 
-/// What this process was told.
+/// The settings of this process.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// The port of all agents of the job.
+    /// The port on which all agents of the job listen.
     pub(crate) port: u16,
-    /// The key of the job.
     pub(crate) key: Key,
-    /// Where the agent listens.
+    /// The address on which the agent listens.
     pub(crate) address: IpAddr,
-    /// After how long without a sign of life a peer counts as lost.
+    /// A peer counts as lost after this long without any data.
     pub(crate) silence: Duration,
-    /// How long `rsh` tries to reach a host.
+    /// How long `rsh` retries to reach a host.
     pub(crate) connect: Duration,
-    /// How long `wait` waits for all hosts.
+    /// How long `wait` waits for all hosts together.
     pub(crate) wait: Duration,
 }
 
-/// A setting that is missing or wrong. No variant holds a byte of the key.
+/// A missing or invalid setting. No variant contains any byte of the key.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SettingsError {
     #[error("{0} is not set: it is in the pods of a job whose type has a launcher")]
@@ -37,11 +36,11 @@ pub(crate) enum SettingsError {
     Key { path: PathBuf, source: KeyError },
 }
 
-/// More than any key has.
+/// No valid key file is longer.
 const KEY_BYTES_MOST: u64 = 4096;
 
 impl Settings {
-    /// The settings of this process.
+    /// Reads the settings from the environment.
     pub(crate) fn read() -> Result<Self, SettingsError> {
         Self::of(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
@@ -109,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named() {
+    fn an_error_names_the_missing_or_invalid_setting() {
         let error = |name, value| settings(&[(name, value)]).unwrap_err();
         assert!(error("LARDER_AGENT_PORT", "").starts_with("LARDER_AGENT_PORT is not set"));
         assert_eq!(error("LARDER_AGENT_PORT", "70000"), "LARDER_AGENT_PORT is `70000`: give a port");

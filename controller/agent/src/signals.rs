@@ -1,4 +1,4 @@
-//! Signals to this process, as something to wait for.
+//! Signals as a file descriptor to wait for.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -11,14 +11,14 @@ use rustix::process::Signal;
 
 use crate::readiness::Interest;
 
-/// The signals that `rsh` passes on to its command.
+/// The signals that `rsh` forwards to its command.
 pub(crate) const FORWARDED: [Signal; 6] =
     [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2];
 
-/// Tells a session to make room for others. Only one whose peer has not shown the key obeys.
+/// Asks a session to make room for others. Only a session whose peer has not proved that it has the key obeys.
 pub(crate) const ROOM: Signal = Signal::ALARM;
 
-/// From when it is made, these signals end the process no more.
+/// Catches signals. From its creation on, these signals no longer end the process.
 pub(crate) struct Signals {
     wake: UnixStream,
     arrived: Vec<(Signal, Arc<AtomicBool>)>,
@@ -31,7 +31,7 @@ impl Signals {
         let mut arrived = Vec::new();
         for signal in signals {
             let flag = Arc::new(AtomicBool::new(false));
-            // The flag is registered first, so that it is set once the reader wakes.
+            // The flag is registered first, so it is already set when the pipe wakes the reader.
             signal_hook::flag::register(signal.as_raw(), Arc::clone(&flag))?;
             signal_hook::low_level::pipe::register(signal.as_raw(), waker.try_clone()?)?;
             arrived.push((*signal, flag));
@@ -43,9 +43,9 @@ impl Signals {
         (self.wake.as_fd(), PollFlags::IN)
     }
 
-    /// The signals that have arrived since it was last asked.
+    /// Returns the signals that have arrived since the last call.
     pub(crate) fn take(&mut self) -> Vec<Signal> {
-        // More bytes than this wake the reader again.
+        // If more bytes are pending, the descriptor stays readable.
         let _ = self.wake.read(&mut [0; 64]);
         let taken = self.arrived.iter().filter(|(_, flag)| flag.swap(false, Ordering::SeqCst));
         taken.map(|(signal, _)| *signal).collect()

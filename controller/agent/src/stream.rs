@@ -1,5 +1,5 @@
-//! The two ends of a stream of a command, with a window of their own: the bytes that are on their way and not consumed are at
-//! most [`WINDOW_BYTES`]. So a stream that nobody reads keeps neither memory nor the other frames of its connection.
+//! The two ends of a command's stream, with flow control: at most [`WINDOW_BYTES`] are sent and not yet consumed. An
+//! unread stream therefore neither uses unbounded memory nor blocks the other frames of its connection.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -11,15 +11,15 @@ use crate::frame::{Frame, Stream, WINDOW_BYTES};
 use crate::readiness::Interest;
 use crate::wire::{Wire, WireError};
 
-/// The most that is read at once.
+/// The size of one read.
 const READ_BYTES: usize = 32 * 1024;
-/// The most that is written at once. A pipe that is ready takes as much without making the writer wait, although the descriptor
-/// is shared with others and may not be made non-blocking.
+/// The size of one write. A pipe that polls as writable accepts this much without blocking. The descriptor is shared
+/// with other processes, so it must not be set non-blocking.
 const WRITE_BYTES: usize = 4096;
-/// What was consumed is granted again once it is as much.
+/// A new grant is sent once this many bytes have been consumed.
 const GRANT_BYTES: u32 = WINDOW_BYTES / 8;
 
-/// Where a stream enters the connection: a descriptor that is read.
+/// Where a stream enters the connection: reads a descriptor and sends frames.
 pub(crate) struct Inlet {
     stream: Stream,
     file: Option<std::fs::File>,
@@ -31,7 +31,7 @@ impl Inlet {
         Self { stream, file: Some(std::fs::File::from(fd.into())), granted: WINDOW_BYTES }
     }
 
-    /// One that has nothing to read.
+    /// An inlet without a descriptor, whose stream has ended.
     pub(crate) fn ended(stream: Stream, wire: &mut Wire) -> Result<Self, WireError> {
         wire.send(&Frame::End(stream))?;
         Ok(Self { stream, file: None, granted: 0 })
@@ -46,7 +46,7 @@ impl Inlet {
         Some((file.as_fd(), PollFlags::IN))
     }
 
-    /// The receiver has consumed so many bytes.
+    /// Records that the receiver has consumed this many bytes.
     pub(crate) fn grant(&mut self, bytes: u32) -> Result<(), WireError> {
         let granted = self.granted.saturating_add(bytes);
         if granted > WINDOW_BYTES {
@@ -56,7 +56,7 @@ impl Inlet {
         Ok(())
     }
 
-    /// Sends what the descriptor, which is ready, has.
+    /// Reads from the descriptor, which is ready, and sends the bytes.
     pub(crate) fn transfer(&mut self, wire: &mut Wire) -> Result<(), WireError> {
         let Some(file) = &mut self.file else { return Ok(()) };
         let mut buffer = [0; READ_BYTES];
@@ -75,25 +75,25 @@ impl Inlet {
     }
 }
 
-/// How much was read; `None` if the stream has ended.
+/// The number of bytes read; `None` if the stream has ended.
 fn bytes_read(read: io::Result<usize>) -> Option<usize> {
     match read {
-        // The descriptor may be shared, and another reader of it has been faster.
+        // The descriptor may be shared, and another process has read the bytes first.
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Some(0),
-        // A terminal that is gone fails, instead of ending.
+        // Reading from a terminal that was closed returns an error instead of end-of-file.
         Ok(0) | Err(_) => None,
         Ok(read) => Some(read),
     }
 }
 
-/// Where a stream leaves the connection: a descriptor that is written.
+/// Where a stream leaves the connection: receives frames and writes a descriptor.
 pub(crate) struct Outlet {
     stream: Stream,
     file: Option<std::fs::File>,
     waiting: VecDeque<u8>,
-    /// No byte follows those that wait.
+    /// The stream has ended; only the queued bytes remain.
     ended: bool,
-    /// Bytes that were written and are not granted again yet.
+    /// Bytes that were written and not granted again yet.
     consumed: u32,
 }
 
@@ -103,7 +103,7 @@ impl Outlet {
         Self { stream, file, waiting: VecDeque::new(), ended: false, consumed: 0 }
     }
 
-    /// Whether everything that was received is written.
+    /// Whether everything received has been written.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -113,7 +113,7 @@ impl Outlet {
         Some((file.as_fd(), PollFlags::OUT))
     }
 
-    /// Keeps bytes until they can be written.
+    /// Queues bytes until they can be written.
     pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<(), WireError> {
         if self.ended || self.waiting.len() + bytes.len() > WINDOW_BYTES as usize {
             return Err(WireError::Unexpected("more of a stream than was granted"));
@@ -124,25 +124,25 @@ impl Outlet {
         Ok(())
     }
 
-    /// The stream has ended: the descriptor is closed once everything is written.
+    /// Marks the end of the stream: the descriptor is closed once all queued bytes are written.
     pub(crate) fn end(&mut self) {
         self.ended = true;
         self.close_if_done();
     }
 
-    /// Nothing reads the descriptor any more. What else arrives is dropped, and no more of it is granted.
+    /// Stops writing because nothing reads the descriptor any more. Further bytes are dropped and not granted again.
     pub(crate) fn give_up(&mut self) {
         self.file = None;
         self.waiting.clear();
     }
 
-    /// Writes what the descriptor, which is ready, takes, and grants it again.
+    /// Writes queued bytes to the descriptor, which is ready. Returns a grant for them when one is due.
     pub(crate) fn transfer(&mut self) -> io::Result<Option<Frame<'static>>> {
         let Some(file) = &mut self.file else { return Ok(None) };
         let (bytes, _) = self.waiting.as_slices();
         let written = match file.write(&bytes[..bytes.len().min(WRITE_BYTES)]) {
             Ok(written) => written,
-            // The descriptor may be non-blocking: it is shared.
+            // The descriptor is shared, so another process may have made it non-blocking.
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
             Err(error) => return Err(error),
         };

@@ -1,4 +1,4 @@
-//! Waits until the agents of all hosts answer, so that a launcher begins when every name resolves and every pod is there.
+//! Waits until the agents of all hosts answer, so that a launcher starts when every name resolves and every pod runs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::resolver;
 use crate::settings::Settings;
 use crate::wire::Wire;
 
-/// Why it ended before all hosts answered.
+/// Why the wait ended before all hosts answered.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WaitError {
     #[error("read the hosts {path}: {source}")]
@@ -23,16 +23,16 @@ pub(crate) enum WaitError {
     Late { time: Duration, missing: String, port: u16 },
 }
 
-/// The most hosts that are asked at a time.
+/// The limit of concurrent connection attempts.
 const AT_ONCE: usize = 64;
-/// Between two questions to a host that does not answer.
+/// The interval between two attempts to reach a host.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Between two lines of what is waited for.
+/// The interval between two progress lines.
 const REPORT: Duration = Duration::from_secs(10);
-/// The most hosts that a line names.
+/// The most hosts that one progress line names.
 const NAMED: usize = 5;
 
-/// Returns once the agent of every host that the file lists has answered.
+/// Returns once the agent of every listed host has answered.
 pub(crate) fn wait(settings: &Settings, path: &Path) -> Result<(), WaitError> {
     let text = std::fs::read_to_string(path).map_err(|source| WaitError::Hosts { path: path.to_owned(), source })?;
     resolver::choose_sources();
@@ -60,10 +60,10 @@ pub(crate) fn wait(settings: &Settings, path: &Path) -> Result<(), WaitError> {
     }
 }
 
-/// The hosts that have not answered, with the reason that each last had.
+/// The hosts that have not answered, each with the most recent reason.
 type Missing<'a> = BTreeMap<&'a str, String>;
 
-/// Asks all that are missing once, unless the time is over, and calls `look` from time to time.
+/// Contacts every missing host once, unless the time is over. Calls `look` from time to time.
 fn ask(settings: &Settings, start: Instant, missing: &mut Missing<'_>, mut look: impl FnMut(&Missing<'_>)) {
     let hosts: Vec<&str> = missing.keys().copied().collect();
     let next = AtomicUsize::new(0);
@@ -76,7 +76,7 @@ fn ask(settings: &Settings, start: Instant, missing: &mut Missing<'_>, mut look:
                     if start.elapsed() >= settings.wait {
                         return;
                     }
-                    // Its receiver lives as long as this scope.
+                    // The receiver lives until the end of this scope, so sending cannot fail.
                     let _ = answers.send((*host, connect(settings, host).map(Wire::finish)));
                 }
             });

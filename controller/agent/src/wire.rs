@@ -1,7 +1,7 @@
-//! One end of a connection: frames over TLS over a socket that is never waited for.
+//! One end of a connection: frames over TLS over a non-blocking socket.
 //!
-//! Bytes from the peer are read only as fast as their frames are taken, and an incomplete frame is the most that is kept of
-//! them. Bytes to the peer are limited by what it granted.
+//! Bytes from the peer are read only as fast as their frames are consumed, so at most one incomplete frame is buffered.
+//! Bytes to the peer are limited by what the peer has granted.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -27,7 +27,7 @@ pub(crate) enum WireError {
     Tls(rustls::Error),
     #[error("it sent {0}")]
     Frame(#[from] FrameError),
-    #[error("it sent {0} where that is not expected")]
+    #[error("protocol error: it sent {0}")]
     Unexpected(&'static str),
     #[error("no sign of life for {} s", .0.as_secs())]
     Silent(Duration),
@@ -45,23 +45,23 @@ impl From<rustls::Error> for WireError {
     }
 }
 
-/// An end of a connection.
 pub(crate) struct Wire {
     socket: TcpStream,
     tls: Connection,
-    /// Bytes of the peer that are not taken yet, from `taken` on.
+    /// Received bytes. Those from `taken` on are not consumed yet.
     inbox: Vec<u8>,
     taken: usize,
     outbox: Vec<u8>,
     silence: Duration,
-    heard: Instant,
+    last_received: Instant,
     said: Instant,
-    /// The peer has ended its half, which counts once all that came before it is taken.
+    /// The peer has closed its half. This takes effect after all received frames are consumed.
     closed: bool,
 }
 
 impl Wire {
-    /// Shakes hands with the peer, for `time` at most. Says nothing if the peer leaves before its first byte.
+    /// Completes the TLS handshake within `time`. Fails with [`WireError::Closed`] if the peer disconnects first, as
+    /// port probes do.
     pub(crate) fn open(
         socket: TcpStream,
         tls: impl Into<Connection>,
@@ -71,7 +71,8 @@ impl Wire {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
         let mut tls: Connection = tls.into();
-        // Windows limit what is on its way, and a frame must not be cut.
+        // rustls would buffer only part of a larger write, and a frame must not be cut. The windows of the streams
+        // limit the data in flight.
         tls.set_buffer_limit(None);
         let now = Instant::now();
         let mut wire = Self {
@@ -81,7 +82,7 @@ impl Wire {
             taken: 0,
             outbox: Vec::new(),
             silence,
-            heard: now,
+            last_received: now,
             said: now,
             closed: false,
         };
@@ -102,15 +103,15 @@ impl Wire {
         (self.socket.as_fd(), flags)
     }
 
-    /// How long one may wait for the peer before [`Self::transfer`] has to be called again.
+    /// How long the caller may wait before it must call [`Self::transfer`] again.
     pub(crate) fn time(&self) -> Duration {
-        let silent = (self.heard + self.silence).saturating_duration_since(Instant::now());
+        let silent = (self.last_received + self.silence).saturating_duration_since(Instant::now());
         let due = (self.said + self.silence / 3).saturating_duration_since(Instant::now());
-        // Never quite zero: it is rounded down where it is used.
+        // At least 1 ms: the poll timeout is rounded down to whole milliseconds, and zero would spin.
         silent.min(due) + Duration::from_millis(1)
     }
 
-    /// Sends a frame, or as much of it as the socket takes now.
+    /// Sends a frame. The part that the socket does not accept yet stays buffered.
     pub(crate) fn send(&mut self, frame: &Frame<'_>) -> Result<(), WireError> {
         self.outbox.clear();
         frame.encode(&mut self.outbox);
@@ -119,30 +120,30 @@ impl Wire {
         self.write()
     }
 
-    /// Moves what the socket has and takes, and keeps the connection alive.
+    /// Reads and writes as much as the socket allows, and sends keep-alives.
     pub(crate) fn transfer(&mut self) -> Result<(), WireError> {
         if !self.closed {
             match self.tls.read_tls(&mut self.socket) {
                 Ok(0) => self.closed = true,
-                Ok(_) => self.heard = Instant::now(),
+                Ok(_) => self.last_received = Instant::now(),
                 Err(error) if is_later(&error) => {}
                 Err(error) => return Err(error.into()),
             }
             let processed = self.tls.process_new_packets();
             if processed.is_err() {
-                // It tells the peer why.
+                // The alert tells the peer why.
                 let _ = self.write();
             }
             processed?;
             match self.tls.reader().read_to_end(&mut self.inbox) {
-                // It said farewell.
+                // The peer has sent a TLS close-notify.
                 Ok(_) => self.closed = true,
                 Err(error) if is_later(&error) => {}
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => self.closed = true,
                 Err(error) => return Err(error.into()),
             }
         }
-        if self.heard.elapsed() > self.silence {
+        if self.last_received.elapsed() > self.silence {
             return Err(WireError::Silent(self.silence));
         }
         if self.said.elapsed() > self.silence / 3 && !self.tls.is_handshaking() {
@@ -151,7 +152,7 @@ impl Wire {
         self.write()
     }
 
-    /// The next frame that is complete. Signs of life are left out.
+    /// Returns the next complete frame, skipping keep-alives.
     pub(crate) fn next(&mut self) -> Result<Option<Frame<'_>>, WireError> {
         loop {
             match Frame::decode(&self.inbox[self.taken..])? {
@@ -159,7 +160,7 @@ impl Wire {
                 Some((_, length)) => {
                     let start = self.taken;
                     self.taken += length;
-                    // Decoded again, since a borrow that is returned would last for the whole loop.
+                    // Decoded a second time: returning the first borrow would extend it over the whole loop.
                     return Ok(Frame::decode(&self.inbox[start..])?.map(|(frame, _)| frame));
                 }
                 None => {
@@ -182,7 +183,7 @@ impl Wire {
         self.next()?.ok_or(WireError::Closed)
     }
 
-    /// Whether there is a complete frame that is no sign of life.
+    /// Whether a complete frame other than a keep-alive has arrived.
     fn has_next(&mut self) -> Result<bool, WireError> {
         let before = self.taken;
         let is_there = self.next()?.is_some();
@@ -192,7 +193,8 @@ impl Wire {
         Ok(is_there)
     }
 
-    /// Says farewell, and waits until the peer has everything and has left. An error of the peer changes nothing any more.
+    /// Sends close-notify, and waits until the peer has received everything and closed its half. Errors of the peer are
+    /// ignored here.
     pub(crate) fn finish(mut self) {
         let start = Instant::now();
         self.tls.send_close_notify();
@@ -201,7 +203,8 @@ impl Wire {
             if self.transfer().is_err() {
                 return;
             }
-            // A peer may still send; were that unread, the kernel would drop what it has not received.
+            // The peer may still send. If the socket closed with unread data, the kernel would reset the connection and
+            // drop data that the peer has not received.
             self.inbox.clear();
             if !ended && !self.tls.wants_write() {
                 let _ = self.socket.shutdown(Shutdown::Write);

@@ -1,4 +1,4 @@
-//! The part of the loop that is about training jobs.
+//! The part of the main loop that handles training jobs.
 
 use std::io::Read;
 use std::sync::atomic::Ordering;
@@ -18,17 +18,17 @@ use crate::write::{Change, Write};
 use larder_kube::key::Key;
 use larder_kube::kinds::Kind;
 
-/// The least time between two rounds.
+/// The minimum interval between two rounds.
 const ROUND_MILLIS: u64 = 50;
 
-/// A round is followed by a pause of this many times its duration.
+/// A round is followed by a pause of this many times its own duration.
 const REST: u64 = 4;
 
-/// How long until the API server is asked again about pods that it did not create because a ResourceQuota is used up.
+/// The interval between two dry runs of pods that were not created because a ResourceQuota is used up.
 const SHORT_MILLIS: u64 = 60_000;
 
 impl Control {
-    /// Looks at all jobs. News that arrive before the next round are looked at together.
+    /// Runs a round over all jobs. Events that arrive before the next round are handled together.
     pub(super) fn round(&mut self, now: Millis) {
         let time = self.seconds();
         let mut work = Vec::new();
@@ -43,14 +43,13 @@ impl Control {
         self.again(Work::Jobs, again_at, time, ended);
     }
 
-    /// The writes for a job that were decided in a round, unless it is gone since.
+    /// The writes that the last round decided for a job, unless the job was deleted since.
     pub(super) fn plan_job(&mut self, key: &Key) -> Vec<Write> {
         let writes = self.state.jobs.ready.remove(key).unwrap_or_default();
         let begun = !writes.is_empty() && self.state.jobs.job_states.get_mut(key).is_some_and(JobState::begin);
         if begun { writes } else { Vec::new() }
     }
 
-    /// The requests of a dry run.
     pub(super) fn plan_dry_run(&mut self, spec_hash: &str, now: Millis) -> Vec<Write> {
         self.state.dry_run(spec_hash).unwrap_or_else(|| {
             self.add(Work::Jobs, now);
@@ -58,7 +57,7 @@ impl Control {
         })
     }
 
-    /// The condition of a JobType, if that is news.
+    /// The write of a JobType's condition, if it has changed.
     pub(super) fn plan_type(&self, name: &str) -> Vec<Write> {
         let of_type = self.state.jobs.types.get(&Key::cluster(name));
         let Some(status) = of_type.and_then(|of_type| job_types::status(of_type, self.seconds())) else {
@@ -67,7 +66,7 @@ impl Control {
         vec![Write::new(Kind::JobType, "", name, Change::ApplyStatus(json!({"status": status})))]
     }
 
-    /// The status of a queue, if that is news.
+    /// The write of a queue's status, if it has changed.
     pub(super) fn plan_queue(&self, name: &str) -> Vec<Write> {
         let object = self.state.jobs.queues.get(&Key::cluster(name));
         let status =
@@ -76,7 +75,7 @@ impl Control {
         vec![Write::new(Kind::JobQueue, "", name, Change::ApplyStatus(json!({"status": status})))]
     }
 
-    /// The names of all JobTypes, for the policy that refuses jobs of others.
+    /// The names of all JobTypes, for the admission policy that rejects jobs of other types.
     pub(super) fn plan_types(&self) -> Vec<Write> {
         if !self.state.jobs.presence.is_there() {
             return Vec::new();
@@ -91,7 +90,7 @@ impl Control {
         vec![Write::new(Kind::ConfigMap, &self.config.namespace, JOB_TYPES_CONFIG_MAP, Change::Apply(fields))]
     }
 
-    /// The writes for a job have ended.
+    /// Handles the completion of a job's writes.
     pub(super) fn job_written(&mut self, key: &Key, written: &Written) {
         let now = self.seconds();
         let refused = written.refused.iter().find(|((kind, _), _)| *kind != Kind::Event);
@@ -115,9 +114,9 @@ impl Control {
         self.add(Work::Jobs, self.millis());
     }
 
-    /// The API server was asked for a dry run. If it did not answer, it is asked again.
+    /// Handles the answer to a dry run. Without an answer, the dry run is repeated.
     pub(super) fn dry_run_answered(&mut self, spec_hash: &str, written: &Written) {
-        // One role may be refused for good, and another one for now.
+        // One role may be rejected permanently and another temporarily. The permanent reason comes first.
         let refusal = written.refused.values().min_by_key(|why| shortage(why).is_some());
         let is_answered = written.succeeded || refusal.is_some();
         if is_answered {
@@ -129,7 +128,7 @@ impl Control {
     }
 }
 
-/// A key that nobody can guess: 64 hex digits.
+/// Generates an unpredictable key of 64 hex digits.
 fn draw() -> String {
     let mut bytes = [0; 32];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));

@@ -1,8 +1,8 @@
-//! Claims and volumes, through which pods read the dataset.
+//! The claims and volumes through which pods read the dataset.
 //!
-//! A claim of the dataset's name is made in its namespace; a claim of another namespace is bound if that namespace was
-//! granted the dataset. A volume is made for exactly one claim. Other claims are refused in words that do not reveal
-//! whether the dataset exists.
+//! A claim with the dataset's name is created in its namespace. A claim of another namespace is bound if that namespace
+//! was granted the dataset. Each volume is created for exactly one claim. Other claims are rejected with a message that
+//! does not reveal whether the dataset exists.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +17,7 @@ use super::{names, origin, pods};
 use crate::datasets::input::{DatasetView, Decision};
 use crate::events::write_event;
 use crate::objects::{Claim, DESCRIPTION_ANNOTATION, DatasetObject, Job, Key, Volume};
+use crate::time::Seconds;
 use crate::write::Change;
 use larder_kube::events::Severity;
 use larder_kube::kinds::Kind;
@@ -25,10 +26,10 @@ use larder_kube::short_hash::short_hash;
 /// How long the first pod waits for its nodes to be warm.
 const FIRST_WAIT_SECONDS: i64 = 600;
 
-/// The capacity of volumes. A claim binds only to a volume that is at least as large as its request.
+/// The capacity of volumes. A claim binds only to a volume at least as large as its request.
 const CAPACITY: &str = "1Pi";
 
-/// The storage request of the controller's own claims, which must not use up a quota.
+/// The storage request of the controller's own claims. It is small so that it does not use up a quota.
 const REQUEST: &str = "1Mi";
 
 pub(super) fn step(draft: &mut Draft<'_>) {
@@ -63,11 +64,11 @@ fn is_imported(draft: &Draft<'_>) -> bool {
     if origin::has_moved(&draft.spec, &draft.status) {
         return false;
     }
-    // A folder has no snapshot that the controller knows.
+    // The controller does not know the snapshot of a directory.
     draft.status.snapshot.is_some() || origin::is_folder(&draft.spec) && draft.found(ConditionKind::Imported).is_some()
 }
 
-/// True once pods may have the claim: when their nodes are warm, or cannot be for now, or took too long.
+/// True once pods may have the claim: its nodes are warm, cannot become warm for now, or took too long.
 fn is_open(draft: &mut Draft<'_>) -> bool {
     let own = draft.key();
     let claim = draft.view.claims.iter().find(|claim| claim.meta.key == *own);
@@ -77,19 +78,20 @@ fn is_open(draft: &mut Draft<'_>) -> bool {
     if !is_imported(draft) {
         return false;
     }
-    // A user's claim was there first: its pods wait for nothing but the import.
+    // A user created the claim before: its pods wait only for the import.
     if claim.is_some() {
         return true;
     }
     let is_true = |kind| draft.found(kind).is_some_and(|verdict| verdict.status);
-    // Nodes that do not report yet may do so soon; room may take days.
-    let no_room = |reason| [Reason::NotEnoughRoom, Reason::LargerThanAnyCache].contains(&reason);
+    // Nodes that do not report yet may do so soon. A lack of room may last for days, so it is not waited for.
+    let no_room =
+        |reason| [Reason::NotEnoughRoom, Reason::LargerThanAnyCache, Reason::CachesLackRoom].contains(&reason);
     let stuck = draft.found(ConditionKind::Placed).is_some_and(|placed| !placed.status && no_room(placed.reason));
     if is_true(ConditionKind::Warm) || stuck {
         return true;
     }
     let imported = ConditionKind::Imported.find(&draft.status.conditions);
-    let since = imported.map_or(draft.view.now, |condition| condition.last_transition_time.0.as_second());
+    let since = imported.map_or(draft.view.now, |condition| Seconds::of(&condition.last_transition_time));
     let due = since + FIRST_WAIT_SECONDS;
     if draft.view.now < due {
         draft.decision.again(due);
@@ -97,8 +99,8 @@ fn is_open(draft: &mut Draft<'_>) -> bool {
     draft.view.now >= due
 }
 
-/// Makes the claim and the volume through which a snapshot is warmed. False while those that describe it as it was before
-/// are taken away: until they are gone, no pod may begin to warm.
+/// Creates the claim and the volume through which a snapshot is warmed. Returns false while outdated ones are being
+/// deleted: until they are gone, no pod may start to warm.
 pub(super) fn make_for_warming(draft: &mut Draft<'_>, claim: &str, snapshot: &str) -> bool {
     if origin::has_moved(&draft.spec, &draft.status) {
         return false;
@@ -120,7 +122,8 @@ pub(super) fn make_for_warming(draft: &mut Draft<'_>, claim: &str, snapshot: &st
     true
 }
 
-/// True while a pod warms the snapshot. Jobs whose pods do not run end: they may wait for a Secret that is gone.
+/// True while a pod warms the snapshot. Jobs whose pods do not run are ended, because they may be waiting for a deleted
+/// Secret.
 fn is_used_for_warming(draft: &mut Draft<'_>, snapshot: &str) -> bool {
     let view = draft.view;
     let job_of = |node: &str| names::warm_job(draft.key(), draft.uid(), snapshot, node);
@@ -135,7 +138,7 @@ fn is_used_for_warming(draft: &mut Draft<'_>, snapshot: &str) -> bool {
     !running.is_empty()
 }
 
-/// Deletes a claim of the controller's and its volume. Kubernetes may keep either for a while: they are made anew when
+/// Deletes a claim of the controller and its volume. Kubernetes may keep either for a while. They are recreated after
 /// both are gone.
 fn take_away(draft: &mut Draft<'_>, key: &Key, volume: &Volume) {
     let claim = draft.view.claims.iter().find(|claim| claim.meta.key == *key && claim.role.is_some());
@@ -178,11 +181,11 @@ fn labels(draft: &Draft<'_>, role: &str) -> Value {
 fn attributes(draft: &Draft<'_>, source: &str) -> BTreeMap<&'static str, String> {
     let mut attributes = origin::attributes(&draft.spec, source);
     if draft.spec.secret.is_some() {
-        // Otherwise a Secret without keys would have the dataset read with larderd's own identity.
+        // Without this, larderd would read the dataset with its own identity if the Secret contained no keys.
         attributes.insert("identity", "secret".to_owned());
     }
     if draft.key().namespace != SYSTEM_NAMESPACE {
-        // Otherwise tenants that describe the same data would read with each other's keys.
+        // Without this, tenants that describe the same data would read it with each other's keys.
         attributes.insert("owner", draft.uid().to_owned());
     }
     attributes
@@ -234,13 +237,13 @@ fn make_volume(draft: &mut Draft<'_>, claim: &Key, source: &str, role: &str) {
     draft.write(Kind::Volume, "", &name, Change::Create(volume));
 }
 
-/// Volumes cannot be changed: if the spec was, claim and volume are made anew, as soon as no pod uses them.
+/// Volumes are immutable. If the spec has changed, the claim and the volume are recreated as soon as no pod uses them.
 fn replace_if_stale(draft: &mut Draft<'_>, own: &Key, source: &str) -> bool {
     let name = names::volume(draft.uid(), own);
     let wanted = description(draft, source);
     let view = draft.view;
     let Some(volume) = view.volumes.iter().find(|volume| volume.meta.key.name == name) else { return false };
-    // A user's claim gets an Event instead: Kubernetes would keep its volume while the claim is bound.
+    // For a user's claim an Event is written instead: Kubernetes keeps its volume while the claim is bound.
     let is_users = view.claims.iter().any(|claim| claim.meta.key == *own && claim.role.is_none());
     if volume.description == wanted || !view.users.is_empty() || is_users && !volume.claim_uid.is_empty() {
         return false;
@@ -249,7 +252,7 @@ fn replace_if_stale(draft: &mut Draft<'_>, own: &Key, source: &str) -> bool {
     true
 }
 
-/// Drops volumes whose claim is gone, and the claims through which snapshots were warmed that are not wanted any more.
+/// Deletes volumes whose claim was deleted, and warming claims of snapshots that are no longer wanted.
 fn drop_volumes(draft: &mut Draft<'_>) {
     let view = draft.view;
     let snapshots = draft.status.snapshot.iter().chain(&draft.status.next);
@@ -270,8 +273,8 @@ fn drop_volumes(draft: &mut Draft<'_>) {
     }
 }
 
-/// True if a volume that is not bound is not to be: its claim is gone or may not have it, so that the next of that name
-/// would get it, or it describes the dataset as it was before.
+/// True if an unbound volume must not be bound: its claim was deleted or may not have it, so the next claim of that
+/// name would get it; or it describes an outdated spec.
 fn is_for_nobody(draft: &Draft<'_>, volume: &Volume, warming: &[String]) -> bool {
     let own = draft.key();
     if !volume.claim_uid.is_empty() {
@@ -283,12 +286,12 @@ fn is_for_nobody(draft: &Draft<'_>, volume: &Volume, warming: &[String]) -> bool
     let is_there = draft.view.claims.iter().any(|claim| claim.meta.key == volume.claim);
     let is_granted = draft.spec.is_granted(&own.namespace, &volume.claim.namespace);
     let is_stale = || volume.description != description(draft, &origin::current_source(&draft.spec));
-    // The controller makes its own claim after the volume.
+    // The controller creates its own claim after the volume, so a missing claim is expected.
     volume.claim != *own && (!is_there || !is_granted || is_stale())
 }
 
-/// Warns about a bound claim of another namespace whose volume describes the dataset as it was before. Only its owner
-/// can delete it, and a volume cannot be changed.
+/// Warns about a bound claim of another namespace whose volume describes an outdated spec. Only the claim's owner can
+/// delete it, and a volume is immutable.
 fn warn_if_stale(draft: &mut Draft<'_>, claim: &Claim, source: &str) {
     let view = draft.view;
     let wanted = description(draft, source);
@@ -305,14 +308,14 @@ fn warn_if_stale(draft: &mut Draft<'_>, claim: &Claim, source: &str) {
     event(view, claim, &[&claim.meta.uid, &wanted], "DatasetChanged", &message, &mut draft.decision);
 }
 
-/// True if the claim that a volume was bound to is gone.
+/// True if the claim to which a volume was bound no longer exists.
 pub(super) fn is_abandoned(volume: &Volume, claims: &[&Claim]) -> bool {
     let claim = claims.iter().find(|claim| claim.meta.key == volume.claim);
     !volume.claim_uid.is_empty() && claim.is_none_or(|claim| claim.meta.uid != volume.claim_uid)
 }
 
-/// Refuses the claims of namespaces that may not use the dataset, in any state of the dataset. A claim that merely
-/// waited would reveal that the dataset exists.
+/// Rejects the claims of namespaces that may not use the dataset, regardless of the dataset's state. A claim that
+/// merely waited would reveal that the dataset exists.
 pub(super) fn refuse_ungranted(view: &DatasetView<'_>, dataset: &DatasetObject, decision: &mut Decision) {
     let (own, spec) = (&dataset.meta.key, &dataset.dataset.spec);
     for claim in &view.claims {
@@ -323,8 +326,8 @@ pub(super) fn refuse_ungranted(view: &DatasetView<'_>, dataset: &DatasetObject, 
     }
 }
 
-/// Refuses every claim to a dataset that does not exist. Those that are bound were granted it before it could not be read
-/// any more.
+/// Rejects every claim to a dataset that does not exist. Bound claims are exempt: they were granted the dataset before
+/// it became unreadable.
 pub(super) fn refuse_all(view: &DatasetView<'_>, decision: &mut Decision) {
     for claim in &view.claims {
         if claim.role.is_none() && !claim.meta.deleting && !claim.bound {
@@ -333,7 +336,7 @@ pub(super) fn refuse_all(view: &DatasetView<'_>, decision: &mut Decision) {
     }
 }
 
-/// Refuses a claim with an Event whose message is the same whether or not the dataset exists.
+/// Rejects a claim with an Event whose message is the same whether or not the dataset exists.
 fn refuse(view: &DatasetView<'_>, claim: &Claim, decision: &mut Decision) {
     let (key, wanted) = (&claim.meta.key, view.key);
     let message = format!(

@@ -1,9 +1,9 @@
-//! Drops cached bytes on request: the annotation `larder.dev/clean` is a time, and bytes that were last in use before it
-//! go.
+//! Drops cached bytes on request: the annotation `larder.dev/clean` is a time, and bytes that were last used before it
+//! are dropped.
 //!
-//! Each NodeCache that reports bytes of the dataset gets an entry. The entries stay until the status says that all have
-//! been acted on. So a controller that starts in between finds them, and a node whose bytes are back is not asked
-//! again. If it is nevertheless, it keeps what was in use later.
+//! Each NodeCache that reports bytes of the dataset gets an entry. The entries stay until the status reports that all
+//! nodes have acted. A controller that starts in between therefore finds them, and a node that fetches bytes again is
+//! not asked a second time. Even a repeated request would keep bytes that were used after the time.
 
 use k8s_openapi::jiff::Timestamp;
 use larder_api::names::CLEAN_ANNOTATION;
@@ -13,6 +13,7 @@ use super::origin;
 use super::status_draft::{Draft, time};
 use crate::datasets::input::NodeFacts;
 use crate::objects::CacheObject;
+use crate::time::Seconds;
 
 pub(super) fn step(draft: &mut Draft<'_>) {
     let annotations = draft.dataset.dataset.metadata.annotations.as_ref();
@@ -29,8 +30,8 @@ pub(super) fn step(draft: &mut Draft<'_>) {
             format!("is {given:?} and must be a time such as 2026-01-31T09:00:00Z (`date -u +%FT%TZ` prints it)");
         return refuse(draft, what);
     };
-    // Bytes that are fetched after the time stay, so it must be past before anything is dropped.
-    let before = before.as_second();
+    // Bytes that are fetched after the time must stay, so the time must be past before any bytes are dropped.
+    let before = Seconds(before.as_second());
     if draft.view.now < before {
         return draft.decision.again(before);
     }
@@ -42,7 +43,7 @@ pub(super) fn step(draft: &mut Draft<'_>) {
     let entry = |snapshot: &String| CleanedSnapshot { snapshot: snapshot.clone(), before: time(before) };
     let mut waits = false;
     let mut clean = Vec::new();
-    // A node that is not ready may never be again.
+    // A node that is not ready may never be ready again, so it is not waited for.
     for facts in draft.view.nodes.iter().filter(|facts| facts.node.ready && !facts.node.meta.deleting) {
         let Some(cache) = facts.cache else { continue };
         let goes = |entry: &CleanedSnapshot| goes(facts, cache, &draft.dataset.meta.uid, entry);
@@ -65,20 +66,20 @@ fn refuse(draft: &mut Draft<'_>, what: String) {
     }
 }
 
-/// True if the node has bytes of the snapshot, or was already asked to drop them. Bytes that another dataset was promised
-/// stay.
+/// True if the node has bytes of the snapshot, or was already asked to drop them. Bytes that are promised to another
+/// dataset stay.
 fn goes(facts: &NodeFacts<'_>, cache: &CacheObject, uid: &str, entry: &CleanedSnapshot) -> bool {
     let has = facts.snapshot(&entry.snapshot).is_some_and(|cached| cached.bytes > 0);
     let is_anothers = facts.promised.iter().any(|there| there.uid != uid && there.snapshot == entry.snapshot);
     (has || is_asked(cache, entry)) && !is_anothers
 }
 
-/// True if the node's spec has the entry, or one of another dataset that asks for more.
+/// True if the node's spec has the entry, or an entry of another dataset with a later time.
 fn is_asked(cache: &CacheObject, entry: &CleanedSnapshot) -> bool {
     cache.spec.clean.iter().any(|there| there.snapshot == entry.snapshot && there.before.0 >= entry.before.0)
 }
 
-/// True once the node's larderd has seen the entries and dropped what nothing mounts.
+/// True once the node's larderd has seen the entries and has dropped the bytes that are not mounted.
 fn has_acted(cache: &CacheObject, entries: &[CleanedSnapshot]) -> bool {
     let observed = cache.status.as_ref().and_then(|status| status.observed_generation).unwrap_or(0);
     observed >= cache.generation && entries.iter().all(|entry| is_asked(cache, entry))

@@ -1,4 +1,5 @@
-//! Deployments that follow the dataset: a new snapshot changes an annotation of their pods, and Kubernetes rolls them.
+//! Deployments that follow the dataset: a new snapshot changes an annotation of their pod templates, so Kubernetes
+//! rolls them.
 
 use larder_api::names::SNAPSHOT_ANNOTATION;
 use serde_json::json;

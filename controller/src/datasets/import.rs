@@ -1,7 +1,7 @@
-//! Which snapshot the dataset has: from reports of import jobs, which list the origin or publish a manifest.
+//! Determines the dataset's snapshot from the reports of import jobs, which list the origin or publish a manifest.
 //!
-//! A manifest is kept under its snapshot's id beside the current one, so an earlier snapshot can become current again.
-//! Pods read the current manifest, and only a job changes that, with the dataset's own credentials.
+//! Each manifest is also stored under its snapshot's id, so an earlier snapshot can become current again. Pods read the
+//! current manifest, and only a job with the dataset's own credentials changes it.
 
 use larder_api::dataset::SNAPSHOTS_MAX;
 use larder_api::names::ROLE_IMPORT;
@@ -12,16 +12,17 @@ use super::status_draft::{Draft, time};
 use super::task::Task;
 use super::{origin, pods};
 use crate::objects::{Job, Pod};
+use crate::time::Seconds;
 use crate::write::Change;
 use larder_kube::kinds::Kind;
 
-/// The pause before a failed import is retried.
+/// The delay before a failed import is retried.
 const RETRY_SECONDS: i64 = 60;
 
-/// How long the report of a job that has ended may take to arrive.
+/// How long the report of an ended job may take to arrive.
 const REPORT_SECONDS: i64 = 10;
 
-/// The last line of an import job: `larder import --report`.
+/// The last line of an import job's output: `larder import --report`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Outcome {
@@ -30,7 +31,7 @@ struct Outcome {
     bytes: u64,
     /// The manifest already existed.
     found: bool,
-    /// The manifest was written to its place.
+    /// The manifest was written to its location.
     published: bool,
     error: Option<Failure>,
 }
@@ -42,13 +43,13 @@ struct Failure {
     message: String,
 }
 
-/// How far a job is.
+/// The progress of a job.
 enum Progress {
-    Ended(Outcome, i64),
+    Ended(Outcome, Seconds),
     Fails(Reason, String),
     Runs(String),
-    /// It has ended, and its report is awaited until this time.
-    Reports(i64),
+    /// The job has ended. Its report is awaited until this time.
+    Reports(Seconds),
 }
 
 pub(super) fn step(draft: &mut Draft<'_>) {
@@ -57,7 +58,7 @@ pub(super) fn step(draft: &mut Draft<'_>) {
         draft.find(ConditionKind::Imported, true, Reason::ListedByNodes, message);
         return;
     }
-    // Each turn consumes one report; the next may already be there.
+    // Each iteration consumes one report. The next report may have arrived already.
     for _ in 0..3 {
         let Some((task, purpose)) = next_task(draft) else { break };
         match job_of(draft, &purpose) {
@@ -85,7 +86,7 @@ pub(super) fn step(draft: &mut Draft<'_>) {
     report_success(draft);
 }
 
-/// The next task for a job, with its purpose, from which the name of the job follows.
+/// The next task for a job, and its purpose, from which the name of the job is derived.
 fn next_task(draft: &mut Draft<'_>) -> Option<(Task, String)> {
     let fingerprint = origin::digest(&draft.spec);
     let has_moved = origin::has_moved(&draft.spec, &draft.status);
@@ -93,20 +94,20 @@ fn next_task(draft: &mut Draft<'_>) -> Option<(Task, String)> {
         return Some((Task::First, format!("first {fingerprint}")));
     };
     let listed = draft.status.snapshots.iter().filter_map(|snapshot| snapshot.listed.as_ref());
-    let listed = listed.map(|time| time.0.as_second()).max().unwrap_or(draft.dataset.meta.created);
+    let listed = listed.map(Seconds::of).max().unwrap_or(Seconds(draft.dataset.meta.created));
     let pinned = draft.spec.snapshot.map(|snapshot| snapshot.to_string());
     let target = pinned.unwrap_or(newest.id);
     let published = !draft.status.imported.as_ref().is_some_and(|imported| imported.by_nodes);
     if draft.status.snapshot.as_ref() != Some(&target) {
         if !published {
-            // Nodes list for themselves: what they find is what pods get.
+            // Nodes list the directory themselves, and pods read what the nodes find.
             draft.status.snapshot = Some(target);
         } else {
-            // Each roll has a job of its own: that of an earlier one to the same snapshot may still be there, and has
-            // ended.
+            // Each roll needs a job of its own: the job of an earlier roll to the same snapshot may still exist, and
+            // has ended.
             let is_known = known(draft, &target);
             let known = draft.status.snapshots.iter().find(|known| known.id == target);
-            let listed = known.and_then(|known| known.listed.as_ref()).map_or(0, |time| time.0.as_second());
+            let Seconds(listed) = known.and_then(|known| known.listed.as_ref()).map(Seconds::of).unwrap_or_default();
             let generation = draft.dataset.dataset.metadata.generation.unwrap_or_default();
             let purpose = format!("publish {target} {listed} {generation} {fingerprint}");
             if draft.status.snapshot.is_none() || !is_known || job_of(draft, &purpose).is_some() {
@@ -119,17 +120,17 @@ fn next_task(draft: &mut Draft<'_>) -> Option<(Task, String)> {
         draft.status.next = None;
     }
     let refresh = i64::try_from(draft.spec.refresh?.as_secs()).unwrap_or(i64::MAX);
-    let due = listed.saturating_add(refresh);
+    let due = listed + refresh;
     if draft.view.now < due {
         draft.decision.again(due);
         return None;
     }
     let found = draft.status.imported.as_ref().is_some_and(|imported| imported.found);
-    Some((Task::Again { found }, format!("again {listed} {fingerprint}")))
+    Some((Task::Again { found }, format!("again {} {fingerprint}", listed.0)))
 }
 
-/// Begins to publish the next snapshot once the nodes that this pass has chosen for it hold it, or there is no room for
-/// both. Only then is it known which these are: what an earlier pass chose may never have been written.
+/// Publishes the next snapshot once the nodes that this pass has chosen for it hold it, or if there is no room for
+/// both. This runs after the placement, because the choice of an earlier pass may never have been written.
 pub(super) fn switch(draft: &mut Draft<'_>) {
     let (Some(next), Some(purpose)) = (draft.status.next.clone(), draft.switch.take()) else { return };
     if super::warm::next_is_ready(draft, &next) {
@@ -147,7 +148,7 @@ fn job_of(draft: &Draft<'_>, purpose: &str) -> Option<Progress> {
     Some(progress(draft.view.now, job, pod.copied()))
 }
 
-fn progress(now: i64, job: &Job, pod: Option<&Pod>) -> Progress {
+fn progress(now: Seconds, job: &Job, pod: Option<&Pod>) -> Progress {
     let outcome: Option<Outcome> =
         pod.and_then(|pod| pod.terminated.as_ref()).and_then(|end| serde_json::from_str(end.message.trim()).ok());
     let log = format!("see `kubectl logs -n {} job/{}`", job.meta.key.namespace, job.meta.key.name);
@@ -156,10 +157,8 @@ fn progress(now: i64, job: &Job, pod: Option<&Pod>) -> Progress {
             Some(outcome) if !end.failed && outcome.error.is_none() && !outcome.snapshot.is_empty() => {
                 Progress::Ended(outcome, end.at)
             }
-            // Jobs and pods are watched apart, and the report is its pod's.
-            None if !end.failed && now < end.at.saturating_add(REPORT_SECONDS) => {
-                Progress::Reports(end.at + REPORT_SECONDS)
-            }
+            // Jobs and pods are watched separately, and the report comes from the pod.
+            None if !end.failed && now < end.at + REPORT_SECONDS => Progress::Reports(end.at + REPORT_SECONDS),
             _ => Progress::Fails(Reason::ImportFailed, format!("the job ended without a result: {}; {log}", end.why)),
         };
     }
@@ -180,7 +179,7 @@ fn progress(now: i64, job: &Job, pod: Option<&Pod>) -> Progress {
             format!("the import pod is waiting: {} {}", waiting.reason, waiting.message).trim().to_owned(),
         ),
         Some(pod) => {
-            let minutes = (now - pod.meta.created).max(0) / 60;
+            let minutes = (now - Seconds(pod.meta.created)).max(0) / 60;
             let since = if minutes > 0 { format!(" for {minutes} min") } else { String::new() };
             Progress::Runs(format!("the origin is being listed{since}; {log}"))
         }
@@ -202,7 +201,7 @@ fn reason_of(kind: &str) -> Reason {
 
 fn begin(draft: &mut Draft<'_>, task: &Task, purpose: &str) {
     let (namespace, uid_jobs) = (draft.key().namespace.clone(), &draft.view.jobs);
-    // A job for what is not wanted any more would go on for ever if it fails.
+    // An outdated job that keeps failing would be retried forever.
     let stale: Vec<_> = uid_jobs
         .iter()
         .filter(|job| job.role.role == ROLE_IMPORT && job.end.is_none() && !job.meta.deleting)
@@ -216,14 +215,15 @@ fn begin(draft: &mut Draft<'_>, task: &Task, purpose: &str) {
     draft.write(Kind::Job, &namespace, &name, Change::Create(job));
 }
 
-fn consume(draft: &mut Draft<'_>, task: &Task, outcome: Outcome, at: i64) {
+fn consume(draft: &mut Draft<'_>, task: &Task, outcome: Outcome, at: Seconds) {
     let now = draft.view.now;
     let (has_moved, found) = (origin::has_moved(&draft.spec, &draft.status), is_anothers(draft, &outcome));
     let digest = origin::digest(&draft.spec);
     let status = &mut draft.status;
-    // Each listing is later than those before it: the next one is named by its time.
-    let before = status.snapshots.iter().filter_map(|known| known.listed.as_ref()).map(|time| time.0.as_second()).max();
-    let at = (if at > 0 { at } else { now }).max(before.map_or(0, |before| before + 1));
+    // A listing gets a later time than all earlier ones, even if the clock has not advanced: the name of the next job
+    // is derived from this time.
+    let before = status.snapshots.iter().filter_map(|known| known.listed.as_ref()).map(Seconds::of).max();
+    let at = (if at > Seconds(0) { at } else { now }).max(before.map_or(Seconds(0), |before| before + 1));
     let entry = SnapshotStatus {
         id: outcome.snapshot.clone(),
         files: outcome.files,
@@ -234,7 +234,7 @@ fn consume(draft: &mut Draft<'_>, task: &Task, outcome: Outcome, at: i64) {
         let by_nodes = !outcome.published && !outcome.found;
         status.imported = Some(ImportedStatus { from: digest, found, by_nodes });
         if has_moved {
-            // The copies of the others' manifests are where this one was.
+            // The copies of the other manifests are at the previous location.
             status.snapshots.clear();
             (status.snapshot, status.next) = (None, None);
         }
@@ -255,7 +255,7 @@ fn consume(draft: &mut Draft<'_>, task: &Task, outcome: Outcome, at: i64) {
         status.snapshot = Some(outcome.snapshot);
         status.next = None;
     }
-    // The oldest go first, but not the one that pods read.
+    // Drops the oldest snapshots first, except the one that pods read.
     while status.snapshots.len() > SNAPSHOTS_MAX {
         let current = status.snapshot.clone();
         let Some(oldest) = status.snapshots.iter().rposition(|snapshot| Some(&snapshot.id) != current.as_ref()) else {
@@ -265,8 +265,8 @@ fn consume(draft: &mut Draft<'_>, task: &Task, outcome: Outcome, at: i64) {
     }
 }
 
-/// True if somebody else keeps the manifest that a first import found. One that this dataset's import kept, and that is
-/// read with other credentials or from another server now, is not.
+/// True if another owner maintains the manifest that a first import found. A manifest that this dataset's own import
+/// published is not another owner's, even if it is now read with other credentials or from another server.
 fn is_anothers(draft: &Draft<'_>, outcome: &Outcome) -> bool {
     let manifest = |digest: &str| digest.split('-').next().map(str::to_owned);
     let own = draft.status.imported.as_ref().filter(|before| !before.found);

@@ -1,4 +1,4 @@
-//! The promises that a dataset has.
+//! The promises that a dataset already has.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,11 @@ use larder_api::PromisedDataset;
 use crate::datasets::input::DatasetView;
 use crate::objects::DatasetObject;
 
-/// The promises that there are.
-pub(super) fn standing(view: &DatasetView<'_>, dataset: &DatasetObject) -> BTreeMap<String, Vec<PromisedDataset>> {
+/// The existing promises, by node.
+pub(super) fn existing_promises(
+    view: &DatasetView<'_>,
+    dataset: &DatasetObject,
+) -> BTreeMap<String, Vec<PromisedDataset>> {
     let of_node = |facts: &crate::datasets::input::NodeFacts<'_>| {
         let own = facts.promised.iter().filter(|promise| promise.uid == dataset.meta.uid);
         (facts.node.meta.key.name.clone(), own.cloned().collect::<Vec<_>>())

@@ -1,5 +1,5 @@
-//! The ConfigMap that inline volumes are resolved by: the Datasets that larderd reads without a Secret of their own, in
-//! the form of the administrator's file of datasets. Datasets are its only source.
+//! The ConfigMap that resolves inline volumes. It contains the Datasets that larderd reads without a Secret, in the
+//! format of the administrator's dataset file. Datasets are its only source.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,33 +10,34 @@ use serde_json::{Value, json};
 
 use crate::datasets::{has_moved, inline_attributes};
 use crate::objects::{DatasetObject, Key};
+use crate::time::Seconds;
 use crate::write::{Change, Write};
 use larder_kube::kinds::Kind;
 
-/// The most bytes of the ConfigMap's text. The API server takes a mebibyte.
+/// The most bytes of the ConfigMap's text. The API server accepts 1 MiB for the whole object.
 pub const BYTES_MAX: usize = 768 << 10;
 
-/// What the ConfigMap is to be.
+/// The desired ConfigMap.
 #[derive(Debug, Default)]
 pub struct Registry {
-    /// The write that makes it so; `None` if it is.
+    /// The write that updates it; `None` if it is up to date.
     pub write: Option<Write>,
-    /// The Datasets for which there is no room in it.
+    /// The Datasets that do not fit into it.
     pub left_out: BTreeSet<Key>,
 }
 
-/// An entry that asks for room.
+/// An entry that requests space.
 struct Asks {
-    /// Of its Dataset.
+    /// The key of its Dataset.
     key: Key,
-    created: i64,
+    created: Seconds,
     name: String,
     entry: Value,
     bytes: usize,
 }
 
-/// The ConfigMap as the datasets say. The entries of those that cannot be read, or are not imported yet from the place that
-/// they name now, stay as they are.
+/// Computes the ConfigMap from the Datasets. Entries of unreadable Datasets, and of Datasets whose current source has
+/// not been imported yet, stay as they are.
 pub fn registry<'a>(
     namespace: &str,
     there: Option<&str>,
@@ -49,7 +50,7 @@ pub fn registry<'a>(
         let name = DatasetKey::new(&key.namespace, &key.name).inline_name();
         written["datasets"].get(&name).map(|entry| (name, entry.clone()))
     };
-    let asks = |(key, created): (&Key, i64), (name, entry): (String, Value)| {
+    let asks = |(key, created): (&Key, Seconds), (name, entry): (String, Value)| {
         let bytes = line(&name, &entry).len() + 1;
         Asks { key: key.clone(), created, name, entry, bytes }
     };
@@ -63,9 +64,9 @@ pub fn registry<'a>(
                 (name, entry)
             }
         };
-        Some(asks((key, object.meta.created), entry))
+        Some(asks((key, Seconds(object.meta.created)), entry))
     });
-    let of_others = unreadable.keys().filter_map(|key| Some(asks((key, 0), kept(key)?)));
+    let of_others = unreadable.keys().filter_map(|key| Some(asks((key, Seconds(0)), kept(key)?)));
     let (entries, left_out) = share_out(of_datasets.chain(of_others).collect(), BYTES_MAX);
     let text = text(&entries);
     if there == Some(text.as_str()) {
@@ -78,8 +79,9 @@ pub fn registry<'a>(
     }
 }
 
-/// Gives the administrator's Datasets what they ask for, and each other namespace an equal part of the rest; what one does
-/// not need is for the others. Within a namespace the oldest are first, so that a new one takes no other's place.
+/// Gives the administrator's Datasets the space that they request, and each other namespace an equal part of the rest.
+/// Unused space goes to the other namespaces. Within a namespace the oldest Datasets come first, so a new one never
+/// displaces another.
 fn share_out(all: Vec<Asks>, most: usize) -> (BTreeMap<String, Value>, BTreeSet<Key>) {
     let mut namespaces: BTreeMap<String, Vec<Asks>> = BTreeMap::new();
     for asks in all {
@@ -117,19 +119,20 @@ fn share_out(all: Vec<Asks>, most: usize) -> (BTreeMap<String, Value>, BTreeSet<
 /// The entry of a Dataset.
 #[derive(Debug, PartialEq)]
 pub enum Entry {
-    /// This one, of this name.
+    /// A name and its entry.
     Is(String, Value),
-    /// The one that is there, if any, for these namespaces: it names another place now, where there may be nothing yet.
+    /// Keep the existing entry, if any, for these namespaces: the Dataset names another source now, which may still be
+    /// empty.
     Stays(Vec<String>),
 }
 
-/// A dataset's entry in the ConfigMap, with its name. `None` if it is not in it.
+/// A dataset's name and entry in the ConfigMap; `None` if it does not belong there.
 pub fn entry(object: &DatasetObject, endpoints: &Endpoints) -> Option<Entry> {
     if object.meta.deleting {
         return None;
     }
     let key = DatasetKey::new(&object.meta.key.namespace, &object.meta.key.name);
-    // Most have a Secret; their specs need not be read.
+    // Most Datasets have a Secret, and need no further parsing.
     if object.dataset.spec.origin.secret_ref.is_some() {
         return None;
     }
@@ -148,7 +151,7 @@ pub fn entry(object: &DatasetObject, endpoints: &Endpoints) -> Option<Entry> {
     Some(Entry::Is(key.inline_name(), entry))
 }
 
-/// JSON, which is YAML; one dataset a line, for people who read it.
+/// JSON, which is also valid YAML, with one dataset per line for human readers.
 fn text(entries: &BTreeMap<String, Value>) -> String {
     let mut text = String::from("{\"datasets\": {");
     for (index, (name, entry)) in entries.iter().enumerate() {

@@ -1,20 +1,23 @@
-//! The writes about a node: its promises with what it is to drop, and its labels. Both are made of all datasets
-//! together, and at most once in ten seconds.
+//! The writes to a node: its promises with the bytes that it should drop, its labels, and an Event about a cache that
+//! lacks room. They combine all datasets, and are written at most once in ten seconds.
 
 use std::collections::BTreeMap;
 
 use larder_api::names::{NODE_LABEL_PREFIX, NODE_LABELS_MAX, node_label_value};
-use larder_api::{CleanedSnapshot, PromisedDataset};
+use larder_api::{CacheConditionKind, CleanedSnapshot, PromisedDataset};
 use serde_json::{Value, json};
 
+use crate::events::write_event;
 use crate::objects::{CacheObject, Node};
+use crate::time::Seconds;
 use crate::write::{Change, Write};
+use larder_kube::events::Severity;
 use larder_kube::kinds::Kind;
 
-/// Most promises of a NodeCache, as its schema has it.
+/// The most promises of a NodeCache, as in its schema.
 const PROMISES_MAX: usize = 1024;
 
-/// The write that makes the promises of a node, and what it is to drop, what was decided; `None` if they are. A node
+/// The write that sets the promises of a node, and the bytes that it should drop; `None` if they are up to date. A node
 /// without a NodeCache gets one.
 pub fn promises(
     node: &Node,
@@ -37,7 +40,7 @@ pub fn promises(
     }
     let name = &node.meta.key.name;
     if cache.is_some() {
-        // No apply: with its last entry the whole spec would go.
+        // A merge patch instead of an apply: with the last entry, an apply would remove the whole spec.
         let mut fields = json!({"spec": {"datasets": decided}});
         if !is_asked {
             fields["spec"]["clean"] = if clean.is_empty() { Value::Null } else { json!(clean) };
@@ -56,8 +59,8 @@ pub fn promises(
     Some(Write::new(Kind::NodeCache, "", name, Change::Create(fields)))
 }
 
-/// As many promises as a NodeCache lists, those that stand first: what is more waits, and what stands can be taken
-/// back.
+/// As many promises as a NodeCache can list. Existing promises come first, so that they can still be withdrawn; further
+/// ones wait.
 fn first_most(mut promises: Vec<PromisedDataset>, cache: Option<&CacheObject>) -> Vec<PromisedDataset> {
     if promises.len() > PROMISES_MAX {
         let stands = |promise: &PromisedDataset| {
@@ -73,19 +76,31 @@ fn first_most(mut promises: Vec<PromisedDataset>, cache: Option<&CacheObject>) -
     promises
 }
 
+/// An Event about a cache that lacks room; `None` if it does not.
+pub fn not_ready_event(cache: &CacheObject, now: Seconds) -> Option<Write> {
+    let ready = CacheConditionKind::Ready.find(&cache.status.as_ref()?.conditions)?;
+    if ready.status != "False" {
+        return None;
+    }
+    // Without the message: each of many datasets that lack room in turn would be another Event.
+    let identity = [&*cache.meta.uid, &*ready.reason];
+    let said = (Severity::Warning, &*ready.reason, &*ready.message);
+    Some(write_event(now, Kind::NodeCache, &cache.meta, &identity, said))
+}
+
 /// A dataset that a node may be labelled with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Labelled {
     /// The key of its label.
     pub label: String,
-    /// Its bytes.
+    /// Its size.
     pub bytes: u64,
-    /// Each node has a share of it.
+    /// Each node holds a share of it.
     pub is_shared: bool,
 }
 
-/// The write that makes the labels of a node what its cache has; `None` if they are. `current` names the datasets whose
-/// current snapshot this is, and labels that `is_kept` stay as they are.
+/// The write that brings the labels of a node in line with its cache; `None` if they are up to date. `current` returns
+/// the datasets whose current snapshot is the given one. Labels for which `is_kept` is true stay as they are.
 pub fn labels(
     node: &Node,
     cache: Option<&CacheObject>,
@@ -101,7 +116,7 @@ pub fn labels(
             }
         }
     }
-    // The fullest stay if there are too many.
+    // If there are too many labels, the datasets with the most bytes keep theirs.
     wanted.sort_by(|a, b| (b.0, &a.1).cmp(&(a.0, &b.1)));
     wanted.truncate(NODE_LABELS_MAX);
     let wanted: BTreeMap<String, &str> = wanted.into_iter().map(|(_, label, value)| (label, value)).collect();

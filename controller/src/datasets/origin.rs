@@ -1,4 +1,4 @@
-//! Where the manifests of a dataset are, and what a volume says of its origin.
+//! The locations of a dataset's manifests, and the attributes of its volumes.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use larder_dataset::size::exact_bytes;
 
 use larder_kube::short_hash::short_hash;
 
-/// URL of the copy of a snapshot's manifest that stays, beside the one that is current.
+/// The URL of the permanent copy of a snapshot's manifest, next to the current manifest.
 pub(super) fn kept_manifest(spec: &CheckedSpec, snapshot: &str) -> String {
     let folder = spec.manifest.rsplit_once('/').map_or(spec.manifest.as_str(), |(folder, _)| folder);
     format!("{folder}/{snapshot}.manifest")
 }
 
-/// A digest of what a spec says of its manifest, and one of what it says of its origin.
+/// Digests of the manifest's location and of the origin in a spec.
 pub(super) fn digest(spec: &CheckedSpec) -> String {
     let dataset = &spec.dataset;
     let origin = [
@@ -25,12 +25,13 @@ pub(super) fn digest(spec: &CheckedSpec) -> String {
     format!("{}-{}", short_hash(&[&spec.manifest]), short_hash(&origin))
 }
 
-/// True if the spec names another place than the one that was imported: nothing may read there before it is, too.
+/// True if the spec names another source than the imported one. No pod may read from the new source before it is
+/// imported.
 pub(super) fn has_moved(spec: &CheckedSpec, status: &DatasetStatus) -> bool {
     status.imported.as_ref().is_some_and(|imported| imported.from != digest(spec))
 }
 
-/// True for a folder, which only nodes can list.
+/// True for a directory, which only nodes can list.
 pub(super) fn is_folder(spec: &CheckedSpec) -> bool {
     spec.dataset.source.starts_with("file://")
 }

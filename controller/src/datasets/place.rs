@@ -1,20 +1,21 @@
 //! Which nodes promise room to the dataset, and how much.
 //!
-//! A promise that stands is kept as long as its node is fit: moving one costs a whole fetch. That of an earlier
-//! snapshot stays until no pod of its node reads it.
+//! An existing promise is kept while its node is eligible, because moving it would cause a complete fetch. A promise to
+//! an earlier snapshot is kept until no pod on its node reads that snapshot.
 
 use std::collections::BTreeMap;
 
 use larder_api::dataset::NodeCount;
-use larder_api::{ConditionKind, Keeping, PromisedDataset, Reason};
+use larder_api::{CacheReason, ConditionKind, Keeping, PromisedDataset, Reason};
 use larder_dataset::Placement;
 use larder_dataset::nodes::{Candidate, Promise, Shortage, choose, most_on_disk, share_bytes};
 
 use super::origin;
 use super::status_draft::Draft;
 use crate::datasets::input::NodeFacts;
+use crate::time::Seconds;
 
-/// The label of a node's zone.
+/// The node label with the zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
 
 pub(super) fn step(draft: &mut Draft<'_>) {
@@ -42,17 +43,17 @@ pub(super) fn step(draft: &mut Draft<'_>) {
     }
 }
 
-/// Since when no pod uses the dataset, if that is longer than `keep.unusedFor`.
-fn unused_since(draft: &mut Draft<'_>) -> Option<i64> {
+/// Since when no pod has used the dataset, if that is longer than `keep.unusedFor`.
+fn unused_since(draft: &mut Draft<'_>) -> Option<Seconds> {
     let Keeping::UnusedFor(most) = draft.spec.keep else { return None };
     if !draft.view.users.is_empty() {
         return None;
     }
-    // The last pod may have ended just now: the status is written after this.
+    // The last pod may have ended a moment ago. The status is written after this.
     let had_users = draft.status.users.as_ref().is_some_and(|users| users.count > 0);
-    let last_used = draft.status.last_used.as_ref().map_or(draft.dataset.meta.created, |time| time.0.as_second());
+    let last_used = draft.status.last_used.as_ref().map_or(Seconds(draft.dataset.meta.created), Seconds::of);
     let since = if had_users { draft.view.now } else { last_used };
-    let due = since.saturating_add(i64::try_from(most.as_secs()).unwrap_or(i64::MAX));
+    let due = since + i64::try_from(most.as_secs()).unwrap_or(i64::MAX);
     if draft.view.now < due {
         draft.decision.again(due);
         return None;
@@ -60,8 +61,8 @@ fn unused_since(draft: &mut Draft<'_>) -> Option<i64> {
     Some(since)
 }
 
-/// Keeps the room of what is cached, with `keep.pinned`, on the nodes that nothing else asks to hold it. They hold what
-/// they have: nothing is fetched there, and the conditions are not about them.
+/// With `keep.pinned`, keeps the room of cached bytes on the nodes where no other request keeps it. These nodes keep
+/// what they have: nothing is fetched there, and the conditions do not cover them.
 pub(super) fn pin(draft: &mut Draft<'_>) {
     if draft.spec.keep != Keeping::Pinned {
         return;
@@ -83,7 +84,7 @@ pub(super) fn pin(draft: &mut Draft<'_>) {
     }
 }
 
-/// Keeps the promises as they are.
+/// Keeps the existing promises.
 fn keep_promises(draft: &mut Draft<'_>) {
     let view = draft.view;
     for facts in &view.nodes {
@@ -104,7 +105,7 @@ pub(super) fn promise_of(draft: &mut Draft<'_>, facts: &NodeFacts<'_>, promise: 
     }
 }
 
-/// Earlier snapshots stay where pods read them.
+/// Keeps earlier snapshots where pods read them.
 fn keep_mounted(draft: &mut Draft<'_>, current: &str) {
     let view = draft.view;
     for facts in &view.nodes {
@@ -117,20 +118,20 @@ fn keep_mounted(draft: &mut Draft<'_>, current: &str) {
     }
 }
 
-/// The bytes and the files of a snapshot.
+/// The bytes and the number of files of a snapshot.
 pub(super) fn extent_of(draft: &Draft<'_>, snapshot: &str) -> (u64, u64) {
     let known = draft.status.snapshots.iter().find(|known| known.id == snapshot);
     known.map_or((0, 0), |known| (known.bytes, known.files))
 }
 
-/// The part of the room that what is cached takes, in whole tenths and never more than there is: what is pinned is what a
-/// node has.
+/// The part of the room that the cached bytes take, in whole tenths, and never more than what is cached: pinning keeps
+/// only what a node has.
 fn tenths_of(room: u64, cached: u64, bytes: u64) -> u64 {
     let tenths = (u128::from(cached) * 10 / u128::from(bytes.max(1))).min(10);
     u64::try_from(u128::from(room) * tenths / 10).unwrap_or(u64::MAX)
 }
 
-/// The bytes of the dataset that each of `nodes` nodes is to hold.
+/// The bytes of the dataset that each of `nodes` nodes should hold.
 pub(super) fn part(draft: &Draft<'_>, bytes: u64, nodes: usize) -> u64 {
     let copies = match draft.spec.dataset.placement {
         None | Some(Placement::Local) => None,
@@ -141,7 +142,7 @@ pub(super) fn part(draft: &Draft<'_>, bytes: u64, nodes: usize) -> u64 {
     share.min(draft.spec.dataset.cache_bytes.unwrap_or(u64::MAX))
 }
 
-/// The room on the disk that each of them is to promise.
+/// The disk space that each of the nodes should promise.
 pub(super) fn share(draft: &Draft<'_>, (bytes, files): (u64, u64), nodes: usize) -> u64 {
     most_on_disk(part(draft, bytes, nodes), bytes, files)
 }
@@ -150,7 +151,7 @@ pub(super) fn is_local(draft: &Draft<'_>) -> bool {
     matches!(draft.spec.dataset.placement, None | Some(Placement::Local))
 }
 
-/// Chooses the nodes of a snapshot. `first`: it is the one that pods read, which the condition is about.
+/// Chooses the nodes of a snapshot. `first`: pods read this snapshot, so the condition is about it.
 fn place(draft: &mut Draft<'_>, snapshot: &str, first: bool, wanted_at_all: bool) {
     let view = draft.view;
     let fit: Vec<&NodeFacts<'_>> = view.nodes.iter().filter(|facts| is_fit(draft, facts, snapshot)).collect();
@@ -203,6 +204,7 @@ fn place(draft: &mut Draft<'_>, snapshot: &str, first: bool, wanted_at_all: bool
                     Reason::NoNodeMatches,
                     " spec.nodes.selector, is ready and schedulable, and reports its cache (kubectl get nodecaches)",
                 ),
+                Shortage::Larger { ref full_because, .. } if !full_because.is_empty() => (Reason::CachesLackRoom, ""),
                 Shortage::Larger { .. } => (Reason::LargerThanAnyCache, "; set spec.cache.size to cache a part"),
                 Shortage::Room { .. } => (Reason::NotEnoughRoom, ""),
             };
@@ -215,22 +217,23 @@ pub(super) fn promise(draft: &Draft<'_>, snapshot: &str, bytes: u64) -> Promised
     PromisedDataset { uid: draft.uid().to_owned(), name: draft.key().to_string(), snapshot: snapshot.to_owned(), bytes }
 }
 
-/// A node that may hold the snapshot: it reports a cache, and it has room for pods or holds it already.
+/// True for a node that may hold the snapshot: it reports a cache, and it is open for pods or already holds the
+/// snapshot.
 pub(super) fn is_fit(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str) -> bool {
     let labelled = draft.spec.selector.iter().all(|(key, value)| facts.node.labels.get(key) == Some(value));
     labelled && may_hold(draft, facts, snapshot)
 }
 
-/// The same whatever its labels are.
+/// Like [`is_fit`], without regard to the node's labels.
 pub(super) fn may_hold(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str) -> bool {
     let node = facts.node;
     let reports = facts.cache.is_some_and(|cache| cache.status.is_some());
     let holds = holds(draft, facts, snapshot);
-    // A NodeCache that was deleted and made again moves no promise.
+    // A NodeCache that was deleted and recreated does not move a promise.
     (reports || holds) && !node.meta.deleting && (holds || node.ready && !node.unschedulable)
 }
 
-/// True if the node was chosen for the snapshot before. Bytes that are only pinned there are fewer.
+/// True if the node was chosen for the snapshot before. Nodes with only pinned bytes have promised less.
 fn stands(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str, bytes: u64) -> bool {
     let own = |promise: &&PromisedDataset| promise.uid == draft.uid() && promise.snapshot == snapshot;
     let promise = facts.promised.iter().find(own);
@@ -244,11 +247,11 @@ fn holds(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str) -> bool {
 pub(super) fn candidate(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str, bytes: u64) -> Candidate {
     let status = facts.cache.and_then(|cache| cache.status.as_ref());
     let mut promised = promised_to_others(draft, facts, snapshot, bytes);
-    // Datasets that pods have open without a promise keep their room, too.
+    // Datasets that pods have open without a promise keep their room as well.
     let written = facts.cache.map_or(0, |cache| cache.spec.promised_bytes());
     let here = facts.snapshot(snapshot);
 
-    // Room that is promised to any Dataset of this snapshot is among what is written.
+    // The written room includes a promise of this snapshot to any Dataset.
     let is_promised = facts.promised.iter().any(|promise| promise.snapshot == snapshot);
     let own = if is_promised { 0 } else { here.map_or(0, |here| here.reserved_bytes) };
     let open = status.map_or(0, |status| status.promised_bytes).saturating_sub(written).saturating_sub(own);
@@ -259,6 +262,10 @@ pub(super) fn candidate(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str
         name: facts.node.meta.key.name.clone(),
         zone: facts.node.labels.get(ZONE).cloned().unwrap_or_default(),
         capacity_bytes: status.map_or(0, |status| status.capacity_bytes),
+        full_because: status
+            .and_then(|status| status.not_ready_because(CacheReason::NoRoom))
+            .unwrap_or_default()
+            .to_owned(),
         promised,
         wanted_bytes: bytes,
         cached_bytes: here.map_or(0, |here| here.bytes),
@@ -266,7 +273,8 @@ pub(super) fn candidate(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str
     }
 }
 
-/// The room that `bytes` of a snapshot do not get: of the promises to one snapshot, the largest is the room for all of them.
+/// The promised room that is not available to `bytes` of a snapshot. Several promises to one snapshot share their room,
+/// so the largest counts.
 fn promised_to_others(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str, bytes: u64) -> Vec<Promise> {
     let mut largest: BTreeMap<&str, &PromisedDataset> = BTreeMap::new();
     let others = facts.promised.iter().filter(|other| other.uid != draft.uid() || other.snapshot != snapshot);
@@ -288,7 +296,7 @@ fn is_decided(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str) -> bool 
     promises.into_iter().flatten().any(|promise| promise.snapshot == snapshot)
 }
 
-/// The chosen nodes whose larderd has the promise in its store.
+/// The number of chosen nodes whose larderd has stored the promise.
 fn holding(draft: &Draft<'_>, snapshot: &str) -> usize {
     let chosen = draft.view.nodes.iter().filter(|facts| is_decided(draft, facts, snapshot));
     chosen.filter(|facts| facts.has_promised(draft.uid(), snapshot)).count()

@@ -1,5 +1,5 @@
-//! The jobs that import and warm. Their pods pass PodSecurity `restricted`, have no token of the API, and get a Secret
-//! by reference only: the kubelet hands it to the pod, and the controller never reads it.
+//! The Jobs that import and warm. Their pods pass PodSecurity `restricted`, have no API token, and use Secrets only by
+//! reference: the kubelet passes them to the pod, and the controller never reads them.
 
 use larder_api::names::{NODE_LABEL, ROLE_IMPORT, ROLE_LABEL, ROLE_WARM, SYSTEM_NAMESPACE, UID_LABEL};
 use serde_json::{Value, json};
@@ -10,19 +10,19 @@ use super::{names, origin};
 use crate::objects::{DatasetObject, PURPOSE_ANNOTATION};
 use larder_kube::kinds::Kind;
 
-/// Kubernetes restarts what failed, after pauses that grow to five minutes, and remembers for how long.
+/// Kubernetes restarts failed pods with delays that grow to five minutes. The count must not end that.
 const RESTARTS: u32 = 1_000_000;
 
-/// A finished job is kept this long for its log to be read.
+/// How long a finished Job is kept, in seconds, so that its log can be read.
 const KEPT_SECONDS: u32 = 600;
 
-/// Where a pod leaves its report.
+/// Where a pod writes its report.
 const REPORT: &str = "/dev/termination-log";
 
-/// larderd's user, too.
+/// The same user as larderd's.
 const USER: u32 = 65_532;
 
-/// The object of which a dataset's objects are part: they go with it.
+/// The owner reference to the dataset: Kubernetes deletes the dataset's objects with it.
 pub(super) fn owner(dataset: &DatasetObject) -> Value {
     json!([{
         "apiVersion": Kind::Dataset.api_version(),
@@ -33,7 +33,7 @@ pub(super) fn owner(dataset: &DatasetObject) -> Value {
     }])
 }
 
-/// The arguments of `larder` that list the origin, or with `from` copy that manifest.
+/// The arguments of `larder` that list the origin, or copy an existing manifest with `from`.
 pub(super) fn import_arguments(draft: &Draft<'_>, task: &Task) -> Vec<String> {
     let spec = &draft.spec;
     let mut arguments = vec!["import".to_owned()];
@@ -68,11 +68,11 @@ pub(super) fn import_arguments(draft: &Draft<'_>, task: &Task) -> Vec<String> {
     arguments
 }
 
-/// The job that lists the origin or publishes a manifest.
+/// The Job that lists the origin or publishes a manifest.
 pub(super) fn import_job(draft: &Draft<'_>, purpose: &str, arguments: &[String]) -> Value {
     let secret = match &draft.spec.secret {
         Some(name) => json!([{"secretRef": {"name": name}}]),
-        // Where larderd's own identity may be used, it is this one.
+        // In the namespace where larderd's own identity may be used, the pod has that identity.
         None if draft.key().namespace == SYSTEM_NAMESPACE && !draft.spec.dataset.anonymous => {
             json!([{"secretRef": {"name": "larder-origin", "optional": true}}])
         }
@@ -87,7 +87,7 @@ pub(super) fn import_job(draft: &Draft<'_>, purpose: &str, arguments: &[String])
     job(draft, ROLE_IMPORT, None, purpose, container, volumes)
 }
 
-/// The job that warms a node through a claim.
+/// The Job that warms a node through a claim.
 pub(super) fn warm_job(draft: &Draft<'_>, node: &str, claim: &str, purpose: &str) -> Value {
     let arguments = ["warm", "/data", "--wait"].map(str::to_owned);
     let mut container = container(draft, &arguments);
@@ -136,14 +136,14 @@ fn job(draft: &Draft<'_>, role: &str, node: Option<&str>, purpose: &str, contain
         "volumes": volumes,
     });
     if let Some(node) = node {
-        // A label holds 63 characters; the name of a node may have more. The whole one is in the purpose.
+        // A label value holds 63 characters, and a node name may be longer. The purpose contains the complete name.
         labels[NODE_LABEL] = node.chars().take(63).collect::<String>().trim_end_matches(['.', '-']).into();
         pod["affinity"] = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
             "nodeSelectorTerms": [{"matchFields": [
                 {"key": "metadata.name", "operator": "In", "values": [node]},
             ]}],
         }}});
-        // It goes where the data is to be; whether other pods may go there, their own tolerations say.
+        // The pod must reach the node that should hold the data. Other pods still need tolerations of their own.
         pod["tolerations"] = json!([{"operator": "Exists", "effect": "NoSchedule"}]);
     }
     json!({
@@ -160,7 +160,7 @@ fn job(draft: &Draft<'_>, role: &str, node: Option<&str>, purpose: &str, contain
     })
 }
 
-/// The name of the job for a purpose.
+/// The name of the Job for a purpose.
 pub(super) fn import_job_name(draft: &Draft<'_>, purpose: &str) -> String {
     names::import_job(draft.key(), draft.uid(), purpose)
 }

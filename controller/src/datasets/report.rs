@@ -1,5 +1,6 @@
-//! The status: conditions, numbers and texts. What becomes true, ceases to be so, or asks for somebody to act is written
-//! at once; the rest waits, so that a dataset that is warmed on many nodes does not write for each of them.
+//! The status: conditions, numbers and messages. A condition that becomes true or false, or that requires an action of
+//! a user, is written immediately. Other changes are delayed, so that a dataset that is warmed on many nodes does not
+//! cause a write for each of them.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use larder_api::dataset::LAGGING_MAX;
@@ -7,7 +8,7 @@ use larder_api::{ConditionKind, DatasetStatus, Reason, Shown, Users};
 use larder_dataset::size::show_bytes;
 use serde_json::json;
 
-use super::in_use::standing;
+use super::in_use::existing_promises;
 use super::status_draft::{Draft, Verdict, time};
 use crate::datasets::input::{DatasetView, Decision};
 use crate::events::write_event;
@@ -16,7 +17,7 @@ use crate::write::{Change, Write};
 use larder_kube::events::Severity;
 use larder_kube::kinds::Kind;
 
-/// How long small changes of a status wait, so that several are written together.
+/// How long small changes of a status are delayed, so that several are written together.
 const SMALL_NEWS_SECONDS: i64 = 30;
 
 pub(super) fn step(draft: &mut Draft<'_>) {
@@ -49,7 +50,7 @@ pub(super) fn step(draft: &mut Draft<'_>) {
     finish(view, dataset, status, verdicts, &mut draft.decision);
 }
 
-/// The words of the API about a write that it refused and that is about to be tried again.
+/// The API's message about a rejected write that is about to be retried.
 fn refusal(view: &DatasetView<'_>, decision: &Decision) -> Option<String> {
     decision.writes.iter().find_map(|write| {
         let key = Key::new(&write.namespace, &write.name);
@@ -59,7 +60,7 @@ fn refusal(view: &DatasetView<'_>, decision: &Decision) -> Option<String> {
     })
 }
 
-/// The status of a dataset whose spec is not accepted. It keeps its promises and its snapshot.
+/// The status of a dataset whose spec is rejected. It keeps its promises and its snapshot.
 pub(super) fn refused(
     view: &DatasetView<'_>,
     dataset: &DatasetObject,
@@ -68,7 +69,7 @@ pub(super) fn refused(
     reason: Reason,
     message: String,
 ) -> Decision {
-    decision.promises = standing(view, dataset);
+    decision.promises = existing_promises(view, dataset);
     let of = |kind, reason, message: &str| Verdict { kind, status: false, reason, message: message.to_owned() };
     let verdicts = vec![
         of(ConditionKind::Imported, reason, &message),
@@ -118,7 +119,7 @@ fn shown(status: &DatasetStatus) -> Shown {
     }
 }
 
-/// Adds the write of the status, and an event if something went wrong.
+/// Adds the write of the status, and an Event for each thing that went wrong.
 fn finish(
     view: &DatasetView<'_>,
     dataset: &DatasetObject,
@@ -130,7 +131,7 @@ fn finish(
     let generation = dataset.dataset.metadata.generation.unwrap_or_default();
     status.observed_generation = Some(generation);
     let mut conditions = Vec::new();
-    let mut bad_news = None;
+    let mut bad_news = Vec::new();
     for &kind in ConditionKind::ALL {
         let old = kind.find(&before.conditions);
         let Some(verdict) = verdicts.iter().find(|verdict| verdict.kind == kind) else {
@@ -141,8 +142,13 @@ fn finish(
             (if verdict.status { "True" } else { "False" }, old.filter(|old| old.status == status_text(verdict)));
         let since = since.map_or_else(|| time(view.now), |old| old.last_transition_time.clone());
         let changed = old.is_none_or(|old| old.status != is || old.reason != verdict.reason.as_str());
-        if changed && kind == ConditionKind::Ready && !verdict.status && is_trouble(verdict.reason) {
-            bad_news = Some(verdict.clone());
+        let is_bad = match kind {
+            ConditionKind::Ready => !verdict.status && is_trouble(verdict.reason),
+            ConditionKind::Degraded => verdict.status,
+            _ => false,
+        };
+        if changed && is_bad {
+            bad_news.push(verdict);
         }
         conditions.push(kind.is(verdict.status, verdict.reason, verdict.message.clone(), generation, since));
     }
@@ -155,10 +161,14 @@ fn finish(
         return;
     }
     let key = &dataset.meta.key;
-    if let Some(verdict) = bad_news {
+    for verdict in bad_news {
         let reason = verdict.reason.as_str();
         let said = (Severity::Warning, reason, &*verdict.message);
-        let identity = [&*dataset.meta.uid, reason, &*verdict.message];
+        let mut identity = vec![&*dataset.meta.uid, reason];
+        // The message about a node that lacks room has numbers, which change all the time.
+        if verdict.kind == ConditionKind::Ready {
+            identity.push(&verdict.message);
+        }
         let write = write_event(view.now, Kind::Dataset, &dataset.meta, &identity, said);
         if !view.emitted.contains(&write.name) {
             decision.writes.push(write);
@@ -172,12 +182,12 @@ fn status_text(verdict: &Verdict) -> &'static str {
     if verdict.status { "True" } else { "False" }
 }
 
-/// True for reasons that somebody must do something about.
+/// True for reasons that require an action of a user.
 fn is_trouble(reason: Reason) -> bool {
     !matches!(reason, Reason::Importing | Reason::Waiting | Reason::Warming | Reason::InUse)
 }
 
-/// True if readers of the status must learn of it at once.
+/// True if the change must be visible immediately.
 fn is_big_news(before: &DatasetStatus, now: &DatasetStatus) -> bool {
     let gist = |status: &DatasetStatus| {
         let conditions: Vec<(String, String, String)> = status.conditions.iter().map(headline).collect();
@@ -194,7 +204,7 @@ fn is_big_news(before: &DatasetStatus, now: &DatasetStatus) -> bool {
     gist(before) != gist(now)
 }
 
-/// A condition as far as it is news. Which of its waits a dataset is in is none.
+/// The part of a condition that is news. The reason of a wait is not part of it.
 fn headline(condition: &Condition) -> (String, String, String) {
     let Condition { type_, status, reason, .. } = condition;
     let waits = status == "False" && reason.parse().is_ok_and(|reason| !is_trouble(reason));
@@ -206,7 +216,7 @@ mod tests {
     use super::*;
 
     fn ready(status: bool, reason: Reason) -> DatasetStatus {
-        let condition = ConditionKind::Ready.is(status, reason, String::new(), 1, time(0));
+        let condition = ConditionKind::Ready.is(status, reason, String::new(), 1, time(crate::time::Seconds(0)));
         DatasetStatus { conditions: vec![condition], ..DatasetStatus::default() }
     }
 

@@ -1,4 +1,4 @@
-//! A decision in the making, which the steps pass on.
+//! The draft of a decision, which is passed from step to step.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,11 @@ use larder_api::{CheckedSpec, ConditionKind, DatasetStatus, Reason};
 
 use crate::datasets::input::{DatasetView, Decision};
 use crate::objects::{DatasetObject, Key};
+use crate::time::Seconds;
 use crate::write::{Change, Write};
 use larder_kube::kinds::Kind;
 
-/// The finding of a step.
+/// The result of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Verdict {
     pub(super) kind: ConditionKind,
@@ -20,7 +21,6 @@ pub(super) struct Verdict {
     pub(super) message: String,
 }
 
-/// A decision in the making.
 pub(super) struct Draft<'a> {
     pub(super) view: &'a DatasetView<'a>,
     pub(super) dataset: &'a DatasetObject,
@@ -28,11 +28,11 @@ pub(super) struct Draft<'a> {
     pub(super) status: DatasetStatus,
     pub(super) verdicts: Vec<Verdict>,
     pub(super) decision: Decision,
-    /// The purpose of the job that publishes the next snapshot, once nodes hold it.
+    /// The purpose of the Job that publishes the next snapshot once nodes hold it.
     pub(super) switch: Option<String>,
-    /// Nodes that hold a snapshot for jobs that wait for it, and that `spec.nodes` does not ask for.
-    pub(super) only_wished: BTreeSet<(String, String)>,
-    /// Nodes that keep what they have of a snapshot, and that nothing asks for more.
+    /// Nodes that hold a snapshot only for jobs that wait for it, and not because of `spec.nodes`.
+    pub(super) only_requested: BTreeSet<(String, String)>,
+    /// Nodes that keep their bytes of a snapshot only because they are pinned.
     pub(super) only_pinned: BTreeSet<(String, String)>,
 }
 
@@ -57,14 +57,14 @@ impl Draft<'_> {
         self.decision.writes.push(Write::new(kind, namespace, name, change));
     }
 
-    /// A write that makes no sense if that of the object `needs` is refused.
+    /// Adds a write that is skipped if the write of the object `needs` is rejected.
     pub(super) fn write_with(&mut self, needs: (Kind, &str), kind: Kind, key: &Key, change: Change) {
         let write = Write::new(kind, &key.namespace, &key.name, change).needing(needs.0, needs.1);
         self.decision.writes.push(write);
     }
 }
 
-/// A time of the API.
-pub(super) fn time(seconds: i64) -> Time {
-    Time(Timestamp::from_second(seconds).unwrap_or(Timestamp::UNIX_EPOCH))
+/// Converts a time to the API's type.
+pub(super) fn time(at: Seconds) -> Time {
+    Time(Timestamp::from_second(at.0).unwrap_or(Timestamp::UNIX_EPOCH))
 }

@@ -1,15 +1,14 @@
-//! The purpose of an import job.
+//! The task of an import job.
 
-/// Work for an import job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Task {
-    /// Find the manifest, or list the origin and publish it.
+    /// Use an existing manifest, or list the origin and publish a manifest.
     First,
-    /// Look whether there is a new snapshot: list the origin, or if the manifest is somebody else's read that again.
+    /// Check for a new snapshot: list the origin, or reread the manifest if another owner maintains it.
     Again {
-        /// It is somebody else's.
+        /// Another owner maintains the manifest.
         found: bool,
     },
-    /// Make a kept manifest the current one.
+    /// Make a stored manifest the current one.
     Publish(String),
 }

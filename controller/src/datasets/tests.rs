@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::datasets::input::{NodeFacts, Refusals, Settings};
 use crate::objects::{CacheObject, Job, JobEnd, Key, Meta, Node, Pod, Role, Terminated, Waiting};
+use crate::time::Seconds;
 
 fn dataset(spec: Value) -> DatasetObject {
     let object = json!({
@@ -32,7 +33,7 @@ fn decide_on(nodes: Vec<NodeFacts<'_>>, dataset: &DatasetObject, jobs: &[Job], p
     let (settings, emitted) = (Settings { image: "larder:1".into(), ..Settings::default() }, BTreeSet::new());
     let key = dataset.meta.key.clone();
     decide(&DatasetView {
-        now: 1_000_000,
+        now: Seconds(1_000_000),
         settings: &settings,
         key: &key,
         dataset: Some(dataset),
@@ -43,12 +44,12 @@ fn decide_on(nodes: Vec<NodeFacts<'_>>, dataset: &DatasetObject, jobs: &[Job], p
         claims: Vec::new(),
         volumes: Vec::new(),
         deployments: Vec::new(),
-        wishes: Vec::new(),
+        warm_requests: Vec::new(),
         warming_slots: 1,
         status_age: i64::MAX,
         emitted: &emitted,
         refused: &Refusals::new(),
-        wishes_unknown: false,
+        warm_requests_unknown: false,
         is_left_out: false,
     })
 }
@@ -74,7 +75,7 @@ fn condition(decision: &Decision, kind: &str) -> (String, String, String) {
     (text("status"), text("reason"), text("message"))
 }
 
-/// The import job of a new dataset, as the decision makes it.
+/// The import job of a new dataset, as the decision creates it.
 fn import_job(dataset: &DatasetObject) -> (Job, Value) {
     let decision = decide_about(dataset, &[], &[]);
     let created = decision.writes.iter().find_map(|write| match &write.change {
@@ -106,7 +107,7 @@ fn a_job_names_the_secret_and_passes_the_restricted_standard() {
 }
 
 #[test]
-fn what_keeps_an_import_from_ending_is_the_reason() {
+fn the_reason_of_an_unfinished_import_is_the_obstacle() {
     let dataset = dataset(with_secret());
     let (job, _) = import_job(&dataset);
     let failed = |kind: &str| {
@@ -138,7 +139,7 @@ fn an_import_whose_end_is_seen_before_its_report_has_not_failed() {
     let dataset = dataset(with_secret());
     let (job, _) = import_job(&dataset);
     let ended = |ago: i64, failed: bool| {
-        let end = Some(JobEnd { failed, at: 1_000_000 - ago, why: "as it is".into() });
+        let end = Some(JobEnd { failed, at: Seconds(1_000_000 - ago), why: "as it is".into() });
         imported(&decide_about(&dataset, &[Job { end, ..job.clone() }], &[pod_of(&job)]))
     };
     let (status, reason, message) = ended(9, false);
@@ -158,12 +159,12 @@ fn a_snapshot_that_is_not_found_is_unknown_and_one_that_may_not_be_kept_is_serve
     let ended = |job: &Job, published: bool| {
         let message = json!({"snapshot": found, "files": 3, "bytes": 5, "published": published}).to_string();
         let terminated = Some(Terminated { exit_code: 0, reason: "Completed".into(), message });
-        let end = Some(JobEnd { failed: false, at: 900_000, why: String::new() });
+        let end = Some(JobEnd { failed: false, at: Seconds(900_000), why: String::new() });
         (Job { end, ..job.clone() }, Pod { terminated, ..pod_of(job) })
     };
     let wanted = dataset(spec);
     let (job, pod) = ended(&import_job(&wanted).0, true);
-    // It is not what was listed: a manifest of that name may be there.
+    // The found snapshot is not the listed one: another manifest of that name may have existed.
     let decision = decide_about(&wanted, std::slice::from_ref(&job), std::slice::from_ref(&pod));
     let next = decision.writes.iter().find(|write| write.kind == Kind::Job).unwrap().clone();
     let Change::Create(create) = &next.change else { panic!("{next:?}") };
@@ -184,7 +185,7 @@ fn a_snapshot_that_is_not_found_is_unknown_and_one_that_may_not_be_kept_is_serve
 }
 
 #[test]
-fn what_only_the_administrator_may_have_is_refused() {
+fn an_origin_that_only_the_administrator_may_use_is_refused() {
     for (spec, said) in [
         (json!({"origin": {"source": "s3://bucket/pets"}}), "secretRef"),
         (json!({"origin": {"source": "file:///data", "anonymous": true}}), "folder"),
@@ -216,7 +217,7 @@ fn a_dataset_in_a_folder_is_ready_without_an_import_and_placed_nowhere() {
     assert!(!decision.writes.iter().any(|write| write.kind == Kind::Job), "no job is made");
 }
 
-/// A dataset whose bytes are asked to be dropped.
+/// A dataset with a request to drop its bytes.
 fn with_clean(value: &str, snapshots: &[&str]) -> DatasetObject {
     let mut dataset = dataset(with_secret());
     let annotations = dataset.dataset.metadata.annotations.get_or_insert_default();
@@ -245,9 +246,9 @@ fn a_request_to_clean_that_is_no_time_is_refused_and_one_to_come_waits() {
     folder.dataset.spec.origin.secret_ref = None;
     let (found, reason, message) = condition(&decide_about(&folder, &[], &[]), "Degraded");
     assert_eq!((found.as_str(), reason.as_str()), ("True", "InvalidClean"), "{message}");
-    // It is 1,000,000 seconds past 1970.
+    // The current time is 1,000,000 s after 1970, so this time is in the future.
     let to_come = decide_about(&with_clean("1970-01-12T13:46:41Z", &["a"]), &[], &[]);
-    assert_eq!((to_come.again_at, &status(&to_come)["cleaned"]), (Some(1_000_001), &Value::Null));
+    assert_eq!((to_come.again_at, &status(&to_come)["cleaned"]), (Some(Seconds(1_000_001)), &Value::Null));
     let now = decide_about(&with_clean("1970-01-12T14:46:40+01:00", &["a"]), &[], &[]);
     assert_eq!(status(&now)["cleaned"], "1970-01-12T14:46:40+01:00");
 }
@@ -256,7 +257,10 @@ fn a_request_to_clean_that_is_no_time_is_refused_and_one_to_come_waits() {
 fn each_node_that_has_bytes_is_asked_to_drop_them_and_waited_for_unless_it_is_not_ready() {
     let (current, earlier) = ("a".repeat(64), "b".repeat(64));
     let dataset = with_clean("1970-01-12T00:00:00Z", &[&current, &earlier]);
-    let entry = |snapshot: &str| CleanedSnapshot { snapshot: snapshot.to_owned(), before: status_draft::time(950_400) };
+    let entry = |snapshot: &str| CleanedSnapshot {
+        snapshot: snapshot.to_owned(),
+        before: status_draft::time(Seconds(950_400)),
+    };
     let node = |name: &str, ready: bool| {
         let meta = Meta { key: Key::cluster(name), ..Meta::default() };
         Node { meta, ready, ..Node::default() }
@@ -289,7 +293,7 @@ fn each_node_that_has_bytes_is_asked_to_drop_them_and_waited_for_unless_it_is_no
     assert_eq!(asked(&is_ready, &fresh, &[]), (vec![entry(&current), entry(&earlier)], false));
     assert_eq!(asked(&is_ready, &fresh, &others), (vec![entry(&current)], false));
     assert_eq!(asked(&is_ready, &waiting, &[]), (vec![entry(&current)], false));
-    // It stays until the status says so: otherwise bytes that come back would be asked for again.
+    // The entry stays until the status records it: otherwise bytes that return would be dropped again.
     assert_eq!(asked(&is_ready, &acted, &[]), (vec![entry(&current)], true));
     assert_eq!(asked(&is_ready, &empty, &[]), (vec![], true));
     assert_eq!(asked(&is_not, &waiting, &[]), (vec![], true));

@@ -1,4 +1,5 @@
-//! Brings the bytes to the nodes that promised room: a short-lived pod on each mounts the snapshot, warms it and ends.
+//! Brings the bytes to the nodes that promised room: on each node, a short-lived pod mounts the snapshot, warms it and
+//! ends.
 
 use larder_api::dataset::LAGGING_MAX;
 use larder_api::names::ROLE_WARM;
@@ -8,31 +9,32 @@ use super::status_draft::{Draft, time};
 use super::{claims, names, pods};
 use crate::datasets::input::NodeFacts;
 use crate::objects::{Job, Key, Pod};
+use crate::time::Seconds;
 use crate::write::Change;
 use larder_kube::kinds::Kind;
 
-/// How long a node may take to report what a pod has warmed.
+/// How long a node may take to report the bytes that a pod has warmed.
 const REPORT_SECONDS: i64 = 30;
 
-/// How soon a slot is looked for again.
+/// The interval between two checks for a free slot.
 const QUEUED_SECONDS: i64 = 60;
 
-/// A node and what it has of a snapshot.
+/// A node, and what it holds of a snapshot.
 struct Holder<'a> {
     facts: &'a NodeFacts<'a>,
-    /// Its larderd knows of the promise.
+    /// Its larderd knows the promise.
     taken: bool,
-    /// And has room for it.
+    /// Its larderd has room for the promise.
     promised: bool,
     cached: u64,
     wanted: u64,
     job: Option<&'a Job>,
-    /// Only a job in a queue asks for it: the dataset's conditions are not about it.
-    only_wished: bool,
+    /// Only a queued job requests the node, so the dataset's conditions do not cover it.
+    only_requested: bool,
 }
 
 impl Holder<'_> {
-    /// A hundredth may be missing: blocks take a little more room than their bytes.
+    /// One percent may be missing: blocks take slightly more room than their bytes.
     fn is_warm(&self) -> bool {
         self.taken && self.cached.saturating_mul(100) >= self.wanted.saturating_mul(99)
     }
@@ -49,7 +51,7 @@ pub(super) fn step(draft: &mut Draft<'_>) {
             continue;
         }
         let purpose = |holder: &Holder<'_>| format!("{} {snapshot}", holder.facts.node.meta.key.name);
-        // Also those of nodes that are warm already: they end by themselves.
+        // Including the jobs of nodes that are warm already: they end on their own.
         let jobs = holders.iter().map(|holder| &holder.facts.node.meta.key.name);
         jobs_wanted.extend(jobs.map(|node| names::warm_job(draft.key(), draft.uid(), snapshot, node)));
         let cold: Vec<&Holder<'_>> = holders.iter().filter(|holder| holder.taken && !holder.is_warm()).collect();
@@ -68,13 +70,13 @@ pub(super) fn step(draft: &mut Draft<'_>) {
                 }
                 None if holder.facts.node.ready => {
                     draft.decision.is_queued = true;
-                    // A job that does not start loses its slot in silence.
+                    // A job that does not start loses its slot without an event, so a timer is needed.
                     draft.decision.again(view.now + QUEUED_SECONDS);
                 }
                 Some(job) if job.meta.deleting => {}
-                // Not all of it fits: another try is worth it when Kubernetes has removed this one, and not before.
+                // The dataset does not fit completely: a retry makes sense only after Kubernetes has removed this Job.
                 Some(job) if job.end.is_some() && !holder.promised => {}
-                // The bytes went again after it had ended.
+                // The bytes disappeared again after the Job had ended.
                 Some(job) if job.end.as_ref().is_some_and(|end| end.at + REPORT_SECONDS < view.now) => {
                     let (key, uid) = (job.meta.key.clone(), job.meta.uid.clone());
                     draft.write(Kind::Job, &key.namespace, &key.name, Change::Delete(uid));
@@ -83,7 +85,7 @@ pub(super) fn step(draft: &mut Draft<'_>) {
                 _ => {}
             }
         }
-        let asked: Vec<Holder<'_>> = holders.into_iter().filter(|holder| !holder.only_wished).collect();
+        let asked: Vec<Holder<'_>> = holders.into_iter().filter(|holder| !holder.only_requested).collect();
         if index == 0 && !asked.is_empty() {
             tell(draft, &asked);
         }
@@ -94,7 +96,7 @@ pub(super) fn step(draft: &mut Draft<'_>) {
     }
 }
 
-/// The nodes that are to hold a snapshot. Those that only keep what they have are none of them.
+/// The nodes that should hold a snapshot. Nodes that only keep pinned bytes are not among them.
 fn holders<'a>(draft: &Draft<'a>, snapshot: &str) -> Vec<Holder<'a>> {
     let view = draft.view;
     let decided = |facts: &&NodeFacts<'_>| {
@@ -117,14 +119,14 @@ fn holders<'a>(draft: &Draft<'a>, snapshot: &str) -> Vec<Holder<'a>> {
             cached: here.map_or(0, |here| here.bytes),
             wanted,
             job: view.jobs.iter().find(|job| job.meta.key.name == name).copied(),
-            only_wished: draft.only_wished.contains(&(facts.node.meta.key.name.clone(), snapshot.to_owned())),
+            only_requested: draft.only_requested.contains(&(facts.node.meta.key.name.clone(), snapshot.to_owned())),
         });
     }
     holders
 }
 
-/// True if every node that is to hold the snapshot has it, or as much of it as there turned out to be room for; also if
-/// there is none.
+/// True if every node that should hold the snapshot has it, or as much of it as it has room for. Also true if there are
+/// no such nodes.
 pub(super) fn next_is_ready(draft: &Draft<'_>, snapshot: &str) -> bool {
     holders(draft, snapshot).iter().all(|holder| {
         let has_tried = holder.job.is_some_and(|job| job.end.is_some());
@@ -133,7 +135,7 @@ pub(super) fn next_is_ready(draft: &Draft<'_>, snapshot: &str) -> bool {
     })
 }
 
-/// Ends what warms a node that is not to hold the snapshot any more.
+/// Deletes the Jobs of nodes that should no longer hold the snapshot.
 fn end_others(draft: &mut Draft<'_>, wanted: &[String]) {
     let view = draft.view;
     for job in &view.jobs {
@@ -172,7 +174,7 @@ fn tell(draft: &mut Draft<'_>, holders: &[Holder<'_>]) {
         draft.status.percent = Some(percent);
         let begun = holders.iter().filter_map(|holder| holder.job).map(|job| job.meta.created).min();
         let eta = begun.filter(|_| (10..100).contains(&percent)).map(|begun| {
-            let took = (view.now - begun).max(1);
+            let took = (view.now - Seconds(begun)).max(1);
             view.now + took * i64::from(100 - percent) / i64::from(percent)
         });
         draft.status.eta = eta.map(time);
@@ -215,7 +217,9 @@ fn lag(draft: &Draft<'_>, holder: &Holder<'_>) -> Option<LaggingNode> {
     let unkept = status.and_then(|status| status.unkept.iter().find(|unkept| unkept.uid == draft.uid()));
     if let Some(unkept) = unkept {
         let missing = larder_dataset::size::show_bytes(unkept.missing_bytes);
-        return lag(LagReason::PromiseUnkept, &format!("lacks {missing} of room for its promise"));
+        let limit = status.and_then(|status| status.unkept_because(draft.uid()));
+        let why = limit.map(|limit| format!(": {limit}")).unwrap_or_default();
+        return lag(LagReason::PromiseUnkept, &format!("lacks {missing} of room for its promise{why}"));
     }
     if !holder.taken {
         return lag(LagReason::Queued, "its larderd has not promised the space yet");

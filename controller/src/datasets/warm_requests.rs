@@ -1,9 +1,9 @@
-//! Room on the nodes of jobs, in Kueue's queues or Larder's own, and how far it is filled.
+//! Room on the nodes of jobs, in Kueue's or Larder's queues, and how much of it is filled.
 //!
-//! Each job gets as many nodes as it has pods, of those that they may run on. Jobs run beside each other, so one gets
-//! nodes that no other job has as long as there are any; nodes that `spec.nodes` chose are for all. The job that fewer
-//! nodes suit chooses first, then the one that waits longer. The conditions of the dataset are about `spec.nodes`
-//! alone.
+//! Each job gets as many nodes as it has pods, chosen from the nodes on which they may run. Jobs run at the same time,
+//! so each gets nodes that no other job has while such nodes are available. Nodes that `spec.nodes` chose are shared by
+//! all. The job with the fewest eligible nodes chooses first, then the job that has waited longer. The conditions of
+//! the dataset cover only `spec.nodes`.
 
 use std::collections::BTreeSet;
 
@@ -16,52 +16,52 @@ use crate::datasets::input::{DatasetView, Decision, NodeFacts};
 use crate::objects::DatasetObject;
 use crate::warm_request::{Progress, WarmRequest, Warmth};
 
-/// The nodes of a wish.
+/// The nodes of a warm request.
 #[derive(Clone)]
 struct Granted {
-    /// As many as its pods can use.
+    /// The number of nodes that its pods can use.
     wanted: usize,
-    /// Those that have room.
+    /// The nodes that have room.
     nodes: BTreeSet<String>,
     why: String,
 }
 
 pub(super) fn step(draft: &mut Draft<'_>) {
     let view = draft.view;
-    if view.wishes_unknown {
+    if view.warm_requests_unknown {
         keep_promises(draft);
     }
-    if view.wishes.is_empty() {
+    if view.warm_requests.is_empty() {
         return;
     }
     let own = draft.key().namespace.clone();
     let (granted, refused): (Vec<&WarmRequest>, Vec<&WarmRequest>) =
-        view.wishes.iter().partition(|wish| draft.spec.is_granted(&own, &wish.by.key().namespace));
-    refused.into_iter().for_each(|wish| refuse(&mut draft.decision, wish));
+        view.warm_requests.iter().partition(|request| draft.spec.is_granted(&own, &request.by.key().namespace));
+    refused.into_iter().for_each(|request| refuse(&mut draft.decision, request));
     if origin::is_folder(&draft.spec) {
         let warmth =
             Warmth { wanted: 1, holding: 1, why: "a directory, which is not cached".into(), ..Warmth::default() };
-        granted.into_iter().for_each(|wish| tell(draft, wish, warmth.clone()));
+        granted.into_iter().for_each(|request| report(draft, request, warmth.clone()));
         return;
     }
     let Some(current) = draft.status.snapshot.clone() else {
         let imported = draft.found(ConditionKind::Imported);
         let why = imported.map(|verdict| verdict.reason.to_string()).unwrap_or_default();
         let warmth = Warmth { why, ..Warmth::default() };
-        granted.into_iter().for_each(|wish| tell(draft, wish, warmth.clone()));
+        granted.into_iter().for_each(|request| report(draft, request, warmth.clone()));
         return;
     };
-    for (wish, room) in place(draft, &granted, &current) {
+    for (request, room) in place(draft, &granted, &current) {
         let warmth = warmth(draft, &room, &current);
-        tell(draft, wish, warmth);
+        report(draft, request, warmth);
     }
-    // A job that starts after the next snapshot took over reads that one.
+    // A job that starts after the switch to the next snapshot reads that one.
     if let Some(next) = draft.status.next.clone() {
         place(draft, &granted, &next);
     }
 }
 
-/// While nobody knows which jobs there are, what was promised to them stays.
+/// While the jobs are not known yet, keeps the rooms that were promised to them.
 fn keep_promises(draft: &mut Draft<'_>) {
     let view = draft.view;
     let snapshots: Vec<String> = draft.status.snapshot.iter().chain(&draft.status.next).cloned().collect();
@@ -73,56 +73,56 @@ fn keep_promises(draft: &mut Draft<'_>) {
     }
 }
 
-/// Wishes for a dataset whose spec is not accepted.
+/// The progress of requests for a dataset whose spec is rejected.
 pub(super) fn hold(view: &DatasetView<'_>, dataset: &DatasetObject, reason: Reason, decision: &mut Decision) {
     let own = &dataset.meta.key.namespace;
-    for wish in &view.wishes {
-        if dataset.dataset.spec.is_granted(own, &wish.by.key().namespace) {
+    for request in &view.warm_requests {
+        if dataset.dataset.spec.is_granted(own, &request.by.key().namespace) {
             let warmth = Warmth { why: reason.to_string(), ..Warmth::default() };
-            decision.progress.insert(wish.by.clone(), Progress::Warms(warmth));
+            decision.progress.insert(request.by.clone(), Progress::Warms(warmth));
         } else {
-            refuse(decision, wish);
+            refuse(decision, request);
         }
     }
 }
 
-/// Wishes for a dataset that is not there, or may not be used.
+/// The progress of requests for a dataset that does not exist or may not be used.
 pub(super) fn refuse_all(view: &DatasetView<'_>, decision: &mut Decision) {
-    view.wishes.iter().for_each(|wish| refuse(decision, wish));
+    view.warm_requests.iter().for_each(|request| refuse(decision, request));
 }
 
-fn refuse(decision: &mut Decision, wish: &WarmRequest) {
-    decision.progress.insert(wish.by.clone(), Progress::Refused);
+fn refuse(decision: &mut Decision, request: &WarmRequest) {
+    decision.progress.insert(request.by.clone(), Progress::Refused);
 }
 
-fn tell(draft: &mut Draft<'_>, wish: &WarmRequest, warmth: Warmth) {
+fn report(draft: &mut Draft<'_>, request: &WarmRequest, warmth: Warmth) {
     let progress = &mut draft.decision.progress;
-    let all = match progress.get(&wish.by) {
+    let all = match progress.get(&request.by) {
         Some(Progress::Warms(before)) => before.and(&warmth),
         _ => warmth,
     };
-    progress.insert(wish.by.clone(), Progress::Warms(all));
+    progress.insert(request.by.clone(), Progress::Warms(all));
 }
 
-/// Promises room for a snapshot to each wish.
-fn place<'a>(draft: &mut Draft<'_>, wishes: &[&'a WarmRequest], snapshot: &str) -> Vec<(&'a WarmRequest, Granted)> {
+/// Promises room for a snapshot to each request.
+fn place<'a>(draft: &mut Draft<'_>, requests: &[&'a WarmRequest], snapshot: &str) -> Vec<(&'a WarmRequest, Granted)> {
     let view = draft.view;
     if !place::is_local(draft) {
         let room = place_shares(draft, snapshot);
-        return wishes.iter().map(|wish| (*wish, room.clone())).collect();
+        return requests.iter().map(|request| (*request, room.clone())).collect();
     }
     let may_hold = |facts: &&NodeFacts<'_>| place::may_hold(draft, facts, snapshot);
     let able: Vec<&NodeFacts<'_>> = view.nodes.iter().filter(may_hold).collect();
-    let mut wishes: Vec<(Vec<&NodeFacts<'_>>, &'a WarmRequest)> = wishes
+    let mut requests: Vec<(Vec<&NodeFacts<'_>>, &'a WarmRequest)> = requests
         .iter()
-        .map(|wish| (able.iter().copied().filter(|facts| wish.places.allow(facts.node)).collect(), *wish))
+        .map(|request| (able.iter().copied().filter(|facts| request.places.allow(facts.node)).collect(), *request))
         .collect();
-    wishes.sort_by(|(a, left), (b, right)| (a.len(), left.since, &left.by).cmp(&(b.len(), right.since, &right.by)));
+    requests.sort_by(|(a, left), (b, right)| (a.len(), left.since, &left.by).cmp(&(b.len(), right.since, &right.by)));
     let bytes = place::share(draft, place::extent_of(draft, snapshot), 1);
     let mut taken = BTreeSet::new();
     let mut granted = Vec::new();
-    for (allowed, wish) in wishes {
-        let wanted = wish.pods.min(allowed.len());
+    for (allowed, request) in requests {
+        let wanted = request.pods.min(allowed.len());
         let is_used = |facts: &&NodeFacts<'_>| taken.contains(&facts.node.meta.key.name);
         let (used, free): (Vec<_>, Vec<_>) = allowed.iter().copied().partition(is_used);
         let candidates = |of: &[&NodeFacts<'_>]| {
@@ -143,12 +143,13 @@ fn place<'a>(draft: &mut Draft<'_>, wishes: &[&'a WarmRequest], snapshot: &str) 
             promise(draft, facts, snapshot, bytes);
         }
         taken.extend(nodes.iter().cloned());
-        granted.push((wish, Granted { wanted, nodes, why }));
+        granted.push((request, Granted { wanted, nodes, why }));
     }
     granted
 }
 
-/// Of a dataset that nodes share, every node that suits it gets its share, whichever of them the pods run on.
+/// For a dataset whose cache is shared between nodes, every eligible node gets its share, regardless of where the pods
+/// run.
 fn place_shares(draft: &mut Draft<'_>, snapshot: &str) -> Granted {
     let view = draft.view;
     let fit: Vec<&NodeFacts<'_>> = view.nodes.iter().filter(|facts| place::is_fit(draft, facts, snapshot)).collect();
@@ -168,7 +169,7 @@ fn promise(draft: &mut Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str, bytes: 
     let node = &facts.node.meta.key.name;
     let there = draft.decision.promises.get(node).into_iter().flatten().any(|promise| promise.snapshot == snapshot);
     if !there {
-        draft.only_wished.insert((node.clone(), snapshot.to_owned()));
+        draft.only_requested.insert((node.clone(), snapshot.to_owned()));
         place::promise_of(draft, facts, place::promise(draft, snapshot, bytes));
     }
 }
@@ -181,13 +182,13 @@ fn warmth(draft: &Draft<'_>, room: &Granted, snapshot: &str) -> Warmth {
         let here = facts.snapshot(snapshot);
         let wanted = here.map(|here| here.wanted_bytes).filter(|wanted| *wanted > 0).unwrap_or(bytes).min(bytes);
         warmth.wanted_bytes += wanted;
-        // Bytes that are there without the promise may go again.
+        // Bytes without a promise may be evicted.
         if facts.has_taken(draft.uid(), snapshot) {
             warmth.holding += u64::from(facts.has_promised(draft.uid(), snapshot));
             warmth.cached_bytes += here.map_or(0, |here| here.bytes).min(wanted);
         }
     }
-    // Nodes without room have nothing, and count.
+    // Nodes without room hold nothing, but count.
     warmth.wanted_bytes += bytes.saturating_mul((room.wanted - room.nodes.len()) as u64);
     warmth
 }

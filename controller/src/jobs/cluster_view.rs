@@ -1,44 +1,40 @@
-//! The snapshot of the cluster that a round looks at, and what is looked up in it.
+//! The snapshot of the cluster that a round decides from, and lookups in it.
 
 use larder_api::names::{DatasetKey, OUT_OF_SERVICE_TAINT};
 use larder_api::training_job::checked::CheckedJob;
 
 use crate::jobs::index::Jobs;
 use crate::jobs::machine::{NodeHealth, Pod, PodId};
-use crate::jobs::objects::{JobObject, JobPod};
+use crate::jobs::objects::JobObject;
 use crate::jobs::plan::NodeRoom;
 use crate::kueue::known::Kueue;
+use crate::objects::JobPod;
 use crate::objects::{self, CacheObject, DatasetObject, Node};
 use crate::time::Seconds;
 use larder_kube::key::Key;
 use larder_kube::store::Store;
 
-/// What a round looks at.
+/// The inputs of a round.
 #[derive(Clone, Copy)]
 pub struct ClusterView<'a> {
-    /// The time.
     pub now: Seconds,
-    /// The image that has the agent of launchers.
+    /// The image that contains larder-agent, for jobs with a launcher.
     pub image: &'a str,
     pub nodes: &'a Store<Node>,
-    /// Their caches.
+    /// The caches of the nodes.
     pub caches: &'a Store<CacheObject>,
     pub datasets: &'a Store<DatasetObject>,
-    /// All pods.
     pub pods: &'a Store<objects::Pod>,
-    /// The jobs, and what they depend on.
+    /// Training jobs and the objects that they depend on.
     pub jobs: &'a Jobs,
-    /// Kueue's objects.
     pub kueue: &'a Kueue,
 }
 
-/// A pod of a job as the state machine sees it, and the object.
+/// A pod of a job: its object, and its reduction for the state machine.
 pub struct Seen<'a> {
-    /// Which one it is, and how far.
     pub pod: Pod,
-    /// Its object.
     pub object: &'a objects::Pod,
-    /// What it is to its job.
+    /// The fields that only pods of a job have.
     pub of_job: &'a JobPod,
 }
 
@@ -49,7 +45,8 @@ impl<'a> ClusterView<'a> {
         let pods = keys.filter_map(|key| self.pods.get(key)).filter_map(|pod| {
             let of_job = pod.of_job.as_ref().filter(|of_job| of_job.uid == object.meta.uid)?;
             let id = pod_id(&object.meta.key.name, job, &pod.meta.key.name)?;
-            // The watch has not shown the deletion that this process asked for: until it does, the time is unknown.
+            // The controller has deleted the pod, and the watch has not reported that yet. Until it does, the deadline
+            // is unknown, and the current time is used instead.
             let leaving = of_job.leaving.or_else(|| pod.meta.deleting.then_some(self.now));
             let seen = Pod {
                 id,
@@ -66,7 +63,7 @@ impl<'a> ClusterView<'a> {
         pods.collect()
     }
 
-    /// The last attempt that has a pod, even another's: an earlier job of the same name may have left pods behind.
+    /// The latest attempt that has a pod. This includes pods that an earlier job of the same name left behind.
     pub fn last_attempt(&self, object: &JobObject, job: &CheckedJob) -> u32 {
         let Key { namespace, name } = &object.meta.key;
         let begin = Key::new(namespace, &format!("{name}-"));
@@ -74,18 +71,18 @@ impl<'a> ClusterView<'a> {
         ids.map(|id| id.attempt).max().unwrap_or(0)
     }
 
-    /// True if the scheduler has gangs.
+    /// True if kube-scheduler has gang scheduling.
     pub fn has_gangs(&self) -> bool {
         self.jobs.gangs.is_there() && !self.jobs.drops_groups
     }
 
-    /// True if there is a job of this name and uid that this controller runs.
+    /// True if this controller runs the job with this name and uid.
     pub fn has(&self, job: &Key, uid: &str) -> bool {
         self.jobs.jobs.get(job).is_some_and(|object| object.is_ours() && object.meta.uid == uid)
     }
 
-    /// The health of a pod's node. The watch of pods may be ahead of that of nodes, so an unknown node counts as not ready since the
-    /// pod was bound.
+    /// The health of a pod's node. The watch of pods may be ahead of the watch of nodes, so an unknown node counts as
+    /// not ready since the pod was bound.
     pub fn health(&self, node: &str, bound_at: Seconds) -> NodeHealth {
         let Some(node) = self.nodes.get(&Key::cluster(node)) else {
             return NodeHealth { unready_since: Some(bound_at), ..NodeHealth::default() };
@@ -97,7 +94,7 @@ impl<'a> ClusterView<'a> {
         }
     }
 
-    /// The nodes with what is used there. `datasets` are those whose bytes count.
+    /// The nodes with the resources that are used on them. `datasets` are the datasets whose cached bytes matter.
     pub fn rooms(&self, datasets: &[Key]) -> Vec<NodeRoom<'a>> {
         let snapshots: Vec<(&Key, &str)> = datasets.iter().filter_map(|key| Some((key, self.snapshot(key)?))).collect();
         let room = |node: &'a Node| {
@@ -117,35 +114,33 @@ impl<'a> ClusterView<'a> {
         self.nodes.iter().map(room).collect()
     }
 
-    /// The snapshot of a dataset that pods read.
     pub fn snapshot(&self, key: &Key) -> Option<&'a str> {
         self.datasets.get(key)?.dataset.status.as_ref()?.snapshot.as_deref()
     }
 
-    /// The bytes of a dataset.
+    /// The size of a dataset in bytes.
     pub fn bytes(&self, key: &Key) -> u64 {
         let status = self.datasets.get(key).and_then(|object| object.dataset.status.as_ref());
         status.and_then(|status| status.bytes).unwrap_or(0)
     }
 
-    /// The priority of a job.
     pub fn priority(&self, job: &CheckedJob) -> i32 {
         self.jobs.priorities.of(job.roles.iter().map(|role| &role.template))
     }
 }
 
-/// The name of a Dataset's object.
+/// The object key of a Dataset.
 pub fn dataset_key(dataset: &DatasetKey) -> Key {
     Key::new(&dataset.namespace, &dataset.name)
 }
 
-/// The pod that a name, `JOB-ROLE-INDEX-ATTEMPT`, stands for.
+/// Parses a pod name of the form `JOB-ROLE-INDEX-ATTEMPT`.
 pub fn pod_id(name: &str, job: &CheckedJob, pod: &str) -> Option<PodId> {
     let rest = pod.strip_prefix(name)?.strip_prefix('-')?;
     let (rest, attempt) = rest.rsplit_once('-')?;
     let (role, index) = rest.rsplit_once('-')?;
     let role = job.roles.iter().position(|there| there.name == role)?;
-    // A number has one name, and so does a pod.
+    // Rejects other spellings of a number, such as `01`: a pod has exactly one valid name.
     let number = |text: &str| text.parse::<u32>().ok().filter(|number| number.to_string() == text);
     Some(PodId { role, index: number(index)?, attempt: number(attempt)? })
 }

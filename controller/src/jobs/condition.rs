@@ -1,25 +1,25 @@
-//! A condition of a kind that has only one.
+//! Conditions of kinds whose status has only one.
 
 use crate::time::Seconds;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
-/// What was found.
+/// The result of a check.
 pub(super) struct Finding {
-    /// It holds.
+    /// Whether the condition is true.
     pub(super) is: bool,
-    /// Why, in one word.
+    /// The reason, as one CamelCase word.
     pub(super) reason: &'static str,
-    /// Why, in a sentence.
+    /// The reason, as a sentence.
     pub(super) message: String,
 }
 
-/// A time as the API has it.
+/// A time in the API's type.
 pub(super) fn time(at: Seconds) -> Time {
     Time(Timestamp::from_second(at.0).unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
-/// A condition with what was found. It has its status since `now`, unless it had that `before`.
+/// Builds a condition from a finding. Keeps the transition time of `before` if the status is the same.
 pub(super) fn condition(
     kind: &str,
     finding: Finding,

@@ -1,23 +1,24 @@
-//! What operators count of jobs: their waits, their losses, and room that was taken back.
+//! Counters of training jobs for operators: waits, losses and preemptions.
 
 use crate::jobs::machine::{Cause, Phase, Restarts, State};
 use crate::jobs::queue::{Role, Verdict};
 use crate::time::Seconds;
 
-/// What the steps of a job count. It is added to the metrics once the status that says so is written, and so only once.
+/// The events that the steps of a job count. They reach the metrics after the status with these steps is written, so
+/// each event is counted once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Pods that were lost, in the order of [`Cause::ALL`].
+    /// Lost pods, in the order of [`Cause::ALL`].
     pub lost: [u64; Cause::ALL.len()],
-    /// Times that a job was given room after it had waited.
+    /// How often a job got room after it had waited.
     pub starts: u64,
-    /// How long these had waited together, in seconds.
+    /// The total waiting time before those starts, in seconds.
     pub waited_seconds: u64,
-    /// Times that room was taken back for which a job still asks.
+    /// How often room was taken back that the job's spec still requests.
     pub preemptions: u64,
 }
 
-/// The part of a state that is compared with the one after a step.
+/// The part of a state that is compared before and after a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Before {
     waiting_since: Option<Seconds>,
@@ -25,7 +26,6 @@ pub struct Before {
 }
 
 impl Before {
-    /// That of a state.
     pub fn of(state: &State) -> Self {
         let waiting_since = (state.phase == Phase::Queued).then_some(state.since);
         Self { waiting_since, restarts: state.restarts }
@@ -44,7 +44,7 @@ impl Counts {
         }
     }
 
-    /// Adds another one.
+    /// Adds the counters of another job.
     pub fn add(&mut self, other: &Self) {
         for (lost, more) in self.lost.iter_mut().zip(other.lost) {
             *lost += more;
@@ -55,7 +55,7 @@ impl Counts {
     }
 }
 
-/// True if a decision takes room back from a job for which its spec still asks.
+/// True if a decision takes back room that the job's spec still requests.
 pub fn takes_room(verdict: &Verdict, state: &State, roles: &[Role]) -> bool {
     let is_short = |((role, before), kept): ((&Role, u32), &u32)| *kept < role.asks_for(before);
     state.holds_room()

@@ -1,4 +1,4 @@
-//! How much of a job's datasets is on its nodes.
+//! How much of a job's datasets its nodes hold.
 
 use std::collections::BTreeSet;
 
@@ -10,27 +10,38 @@ use crate::jobs::machine::Data;
 use crate::warm_request::Warmth;
 use larder_kube::key::Key;
 
-/// How far each dataset of a job is on these nodes.
+/// The progress of each dataset of a job on these nodes.
 pub fn on_nodes(view: &ClusterView<'_>, job: &CheckedJob, nodes: &BTreeSet<String>) -> Vec<Data> {
     let data = |mount: &CheckedMount| Data {
         name: mount.dataset.to_string(),
         percent: percent(view, &dataset_key(&mount.dataset), nodes),
         enough: u64::from(mount.min_warm),
         timeout: i64::try_from(mount.warm_timeout.as_secs()).unwrap_or(i64::MAX),
+        full_node: full_node(view, &dataset_key(&mount.dataset), nodes),
     };
     job.datasets.iter().map(data).collect()
+}
+
+/// The first of the nodes whose cache has no room for the dataset, and why.
+fn full_node(view: &ClusterView<'_>, key: &Key, nodes: &BTreeSet<String>) -> String {
+    let uid = view.datasets.get(key).map_or("", |object| &*object.meta.uid);
+    let full = nodes.iter().find_map(|node| {
+        let status = view.caches.get(&Key::cluster(node))?.status.as_ref()?;
+        status.unkept_because(uid).map(|message| format!("{node}: {message}"))
+    });
+    full.unwrap_or_default()
 }
 
 fn percent(view: &ClusterView<'_>, key: &Key, nodes: &BTreeSet<String>) -> u64 {
     let Some(object) = view.datasets.get(key) else { return 0 };
     let spec = &object.dataset.spec;
-    // A folder is read as it is.
+    // A directory is read in place and never cached.
     if spec.origin.source.starts_with("file://") {
         return 100;
     }
     let placement = spec.cache.placement.as_deref().and_then(|text| text.parse().ok());
     if !matches!(placement, None | Some(Placement::Local)) {
-        // Wherever pods run, they read the shares of all nodes.
+        // Pods read the shares of all nodes, so the dataset's overall percentage counts, wherever the pods run.
         let percent = object.dataset.status.as_ref().and_then(|status| status.percent);
         return percent.map_or(0, u64::from);
     }

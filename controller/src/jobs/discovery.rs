@@ -1,5 +1,5 @@
-//! Follows training jobs and what they depend on, where they are installed: their definitions, and the controller's rights to
-//! them. They may come at any time; a cluster without them is asked now and then, and nothing is logged.
+//! Follows training jobs and the objects that they depend on, if their definitions are installed and the controller has
+//! the rights to read them. Both may appear at any time. A cluster without them is polled, and nothing is logged.
 
 use std::time::Duration;
 
@@ -10,25 +10,25 @@ use tokio::time::Instant;
 use crate::watch::{News, follow_part};
 use larder_kube::kinds::{Kind, Part};
 
-/// How long until they are looked for again.
+/// The interval between two polls for an absent part.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// A part that was there is looked for so many times more before it is given up: an API server that starts may refuse what it
-/// grants a moment later.
+/// A part that was present is retried this many times before it counts as absent: an API server that is starting may
+/// temporarily deny rights that it grants a moment later.
 const TRIES: u32 = 6;
 
-/// How long until it is looked for again then.
+/// The interval between those retries.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// The kinds of the scheduler's gangs.
+/// The kinds of kube-scheduler's gang scheduling.
 const GANGS: [Kind; 1] = [Kind::PodGroup];
 
-/// Sends what happens to the scheduler's gangs until the receiver is gone: where they are served, and turned on.
+/// Sends events about PodGroups until the receiver is closed. Does nothing while the API does not serve them.
 pub async fn follow_gangs(client: Client, news: mpsc::Sender<News>) {
     follow(client, Part::Gangs, &GANGS, news).await;
 }
 
-/// Sends what happens to the objects of training jobs until the receiver is gone.
+/// Sends events about the objects of training jobs until the receiver is closed.
 pub async fn follow_jobs(client: Client, news: mpsc::Sender<News>) {
     follow(client, Part::Jobs, &Kind::OF_JOBS, news).await;
 }
@@ -37,7 +37,8 @@ async fn follow(client: Client, part: Part, kinds: &[Kind], news: mpsc::Sender<N
     let mut tries = 0;
     while !news.is_closed() {
         let begun = Instant::now();
-        // The definitions are missing, which come with the component `datasets`, or the rights, which come with `jobs`.
+        // Either the definitions are missing, which the component `datasets` installs, or the rights, which `jobs`
+        // grants.
         follow_part(&client, part, kinds, &news).await;
         if begun.elapsed() >= PAUSE {
             tries = TRIES;

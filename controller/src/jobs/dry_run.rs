@@ -1,4 +1,4 @@
-//! Whether the API server would create the pods of a job: a dry run of one pod of each role.
+//! Whether the API server would create the pods of a job, determined by a dry run of one pod per role.
 
 use std::collections::BTreeMap;
 
@@ -11,25 +11,25 @@ use crate::write::{Change, Write};
 use larder_kube::key::Key;
 use larder_kube::kinds::Kind;
 
-/// The dry runs by the hash of the pod specs: jobs whose pods are alike share one.
+/// Dry runs by pod-spec hash: jobs with the same hash share one.
 pub type DryRuns = BTreeMap<String, DryRun>;
 
-/// A dry run.
+/// The state of a dry run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DryRun {
-    /// The API server was asked for this job, and has not answered.
+    /// Requested for this job; no answer yet.
     Asked(Key),
-    /// It would create the pods.
+    /// The API server would create the pods.
     Accepted,
-    /// It would not; these are its words. It is asked again for this job.
+    /// The API server would reject the pods, with this message. The dry run is repeated for this job.
     Refused(Key, String),
-    /// It would, but for a ResourceQuota of their namespace that is used up: this one, with its use. It said so in a dry run, or
-    /// when a pod of this job was to be created, and is asked again for this job.
+    /// The pods are valid, but this ResourceQuota of their namespace is used up; the text includes its usage. The API
+    /// server reported this in a dry run or when a pod of this job was created. The dry run is repeated for this job.
     QuotaUsed(Key, String),
 }
 
 impl DryRun {
-    /// The job for which the API server is asked.
+    /// The job for which the dry run is made.
     pub fn asker(&self) -> Option<&Key> {
         match self {
             Self::Asked(job) | Self::Refused(job, _) | Self::QuotaUsed(job, _) => Some(job),
@@ -37,7 +37,7 @@ impl DryRun {
         }
     }
 
-    /// The answer for a job: the API server's words if it refused the pods.
+    /// The state after the answer for a job. `refusal` is the API server's message if it rejected the pods.
     pub fn answered(job: &Key, refusal: Option<&str>) -> Self {
         match refusal.map(|why| (why, shortage(why))) {
             None => Self::Accepted,
@@ -46,23 +46,24 @@ impl DryRun {
         }
     }
 
-    /// True if only a ResourceQuota is in the way.
+    /// True if only a ResourceQuota prevents the pods.
     pub fn is_short(&self) -> bool {
         matches!(self, Self::QuotaUsed(..))
     }
 }
 
-/// The ResourceQuota that is used up, from the API server's words about a pod. It checks quota last, so nothing else is in the way.
+/// Extracts the exhausted ResourceQuota from an error message of the API server. Quota is checked last, so nothing else
+/// prevents the pod.
 pub fn shortage(why: &str) -> Option<&str> {
     why.split_once("exceeded quota: ").map(|(_, quota)| quota)
 }
 
-/// A ResourceQuota that is used up, in a sentence.
+/// A sentence about an exhausted ResourceQuota.
 pub fn used_up(quota: &str) -> String {
     format!("a ResourceQuota of its namespace is used up: {quota}")
 }
 
-/// The requests of a dry run: a pod of each role of the job.
+/// The dry-run requests of a job: one pod per role.
 pub fn requests(object: &JobObject, kind: &CheckedType, image: &str) -> Vec<Write> {
     let Ok(job) = &object.job else { return Vec::new() };
     if job.fit(kind).is_err() {
@@ -73,7 +74,7 @@ pub fn requests(object: &JobObject, kind: &CheckedType, image: &str) -> Vec<Writ
     let facts = Facts { agent_image: image.to_owned(), ..Facts::default() };
     let renderer = Renderer::new(rendered, &facts);
     let write = |role: &CheckedRole| {
-        // No attempt is the 0th, so no pod has the name.
+        // Attempts start at 1, so attempt 0 never collides with an existing pod.
         let pod = renderer.pod(&role.name, 0, 0, &Place::default()).ok()?;
         let name = pod.metadata.name.clone()?;
         Some(Write::new(Kind::Pod, &key.namespace, &name, Change::Try(serde_json::to_value(&pod).ok()?)))

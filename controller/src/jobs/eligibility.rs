@@ -1,22 +1,20 @@
-//! Whether a job may start, as its check has found.
+//! Whether a job may start, according to its check.
 
 use crate::jobs::refusal::Refusal;
 
-/// Whether a job may start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Eligibility {
-    /// It may, as soon as there is room.
+    /// The job may start when there is room.
     Eligible,
-    /// The API server has not answered the dry run of its pods.
+    /// The dry run of its pods has no answer yet.
     Unanswered,
-    /// A ResourceQuota of its namespace is used up; the sentence says which. The job keeps its place in the queue.
+    /// A ResourceQuota of its namespace is used up, as the sentence describes. The job keeps its position in the queue.
     QuotaUsed(String),
-    /// It may not start until its spec, its type or a permission changes.
+    /// The job may not start until its spec, its type or a permission changes.
     Refused(Refusal),
 }
 
 impl Eligibility {
-    /// Why the job may not start.
     pub fn refusal(&self) -> Option<&Refusal> {
         match self {
             Self::Refused(refusal) => Some(refusal),
@@ -24,7 +22,7 @@ impl Eligibility {
         }
     }
 
-    /// The ResourceQuota that is used up, in a sentence.
+    /// A sentence about the exhausted ResourceQuota.
     pub fn shortage(&self) -> Option<&String> {
         match self {
             Self::QuotaUsed(why) => Some(why),
@@ -32,12 +30,12 @@ impl Eligibility {
         }
     }
 
-    /// True if the API server has not answered the dry run.
+    /// True while the dry run has no answer.
     pub fn is_unanswered(&self) -> bool {
         *self == Self::Unanswered
     }
 
-    /// True if the job has a place in its queue.
+    /// True if the job has a position in its queue.
     pub fn may_queue(&self) -> bool {
         matches!(self, Self::Eligible | Self::QuotaUsed(_))
     }

@@ -1,7 +1,7 @@
-//! The state of one job between rounds, and how much of it is written.
+//! The state of one job between rounds, and how much of it is written to its status.
 //!
-//! The state in memory is the truth. The written one follows before any action that depends on it, and is where the next
-//! controller process resumes.
+//! The state in memory is authoritative. The written state follows before any action that depends on it. The next
+//! controller process resumes from the written state.
 
 use larder_api::TrainingJobStatus;
 use serde::{Deserialize, Serialize};
@@ -16,26 +16,26 @@ use crate::jobs::refusal::Refusal;
 use crate::jobs::render::{Facts, Rendered};
 use crate::time::Seconds;
 
-/// The part of it that outlives the controller.
+/// The part of a job's state that is written to its status and survives the controller.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Record {
-    /// Where the job is.
     #[serde(flatten)]
     pub state: State,
-    /// Since when it is the first of its queue and finds no room.
+    /// Since when it has been the head of its queue without finding room.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub head_since: Option<Seconds>,
-    /// Others end to make room for it.
+    /// Other jobs are being preempted for it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub claims: bool,
-    /// What its type says.
+    /// The rules of its JobType.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<Rules>,
 }
 
 impl Record {
-    /// The record of a status. Without a readable one nobody knows what the job's pods did, so the job starts over.
+    /// Reads the record of a status. Without a readable record the controller cannot know what the job's pods did, so
+    /// the job starts over.
     fn of(status: &TrainingJobStatus) -> Self {
         if let Some(record) = status.record.as_deref().and_then(|text| serde_json::from_str(text).ok()) {
             return Self::bounded(record);
@@ -44,7 +44,7 @@ impl Record {
         Self::bounded(Self { state: State { phase, ..State::default() }, ..Self::default() })
     }
 
-    /// The same with numbers that can be counted with: others may write a status, too.
+    /// Limits all numbers to safe ranges: other clients may also write a status.
     fn bounded(mut self) -> Self {
         let state = &mut self.state;
         state.attempts = state.attempts.min(ATTEMPTS_MAX);
@@ -62,13 +62,13 @@ impl Record {
         self
     }
 
-    /// As the status has it.
+    /// The text that is stored in the status.
     pub fn text(&self) -> String {
         serde_json::to_string(self).expect("numbers and texts")
     }
 
-    /// The same without what need not be written at once: that a pod was seen, that a type has changed, and times that start anew
-    /// if they are lost.
+    /// The record without changes that may be written later: that a pod was observed, that a type has changed, and
+    /// timers that restart if they are lost.
     pub fn gist(&self) -> Self {
         let mut gist = Self { head_since: None, rules: None, ..self.clone() };
         (gist.state.room_since, gist.state.binding_since) = (None, None);
@@ -79,86 +79,96 @@ impl Record {
     }
 }
 
-/// The state of a job between rounds.
 #[derive(Debug, Default)]
 pub struct JobState {
-    /// The uid of the job.
     pub uid: String,
-    /// Where it is.
+    /// The current record, which may be ahead of the written one.
     pub record: Record,
-    /// The record was compared with the spec.
+    /// The record has been compared with the spec.
     pub is_read: bool,
-    /// What of that is written; `None` if nothing is.
+    /// The record in the written status; `None` before the first write.
     pub written: Option<Record>,
-    /// The status that is written.
+    /// The last written status.
     pub status: TrainingJobStatus,
-    /// When it was written last.
+    /// When the status was written last.
     pub written_at: Seconds,
-    /// Writes for it wait or are under way. Nothing is decided about it until they end.
+    /// Writes for the job are pending or in flight. Nothing is decided about it until they complete.
     pub pending: Option<Pending>,
-    /// A write that was refused or not answered is not retried before this time, unless something else is decided.
+    /// A write that was rejected or got no answer is not retried before this time, unless another decision is made.
     pub retry_at: Seconds,
-    /// What was decided when it was refused.
+    /// The record whose write was rejected.
     refused_of: Option<Record>,
-    /// The job has ended, and nothing is to be done before this time, unless it or one of its pods changes.
+    /// The job has ended. Until this time nothing needs to be done, unless the job or one of its pods changes.
     pub sleeps_until: Seconds,
-    /// Failures in a row.
+    /// Consecutive failed writes.
     pub failures: u32,
-    /// The API's words about a write that it refused.
+    /// The API server's message about a rejected write.
     pub refused: Option<String>,
-    /// Why an object of it could not be rendered, as it is and its type is.
+    /// Why an object of the job could not be rendered with its current spec and type.
     pub unrendered: Option<String>,
-    /// What its pods need, once that is known.
+    /// The requirements of its pods, once they are known.
     pub profile: Option<Profile>,
-    /// Why that cannot be found out, and of what: a pod cannot be rendered.
+    /// Why the requirements are unknown (a pod cannot be rendered), and for which generations.
     pub unprofiled: Option<(Generations, Refusal)>,
     /// Its queue; empty for none.
     pub queue: String,
-    /// What it waits for.
+    /// The condition that it waits for.
     pub waiting: Option<Waiting>,
-    /// Since when the dry run of its pods has had no answer, so that nobody knows whether it may queue.
+    /// Since when the dry run of its pods has had no answer. Until it has one, the job may not queue.
     pub undecided_since: Option<Seconds>,
-    /// The attempt for which this process has made the objects that its pods share.
+    /// The attempt for which this process has written the objects that its pods share.
     pub equipped: Option<u32>,
-    /// The facts that its files were written with, and when.
+    /// The facts with which its files were rendered, and when they were written.
     pub files: Option<(Facts, Seconds)>,
-    /// What its steps have counted since its status was written.
+    /// The events that its steps have counted since its status was written.
     pub counts: Counts,
 }
 
-/// What is remembered once its writes have succeeded.
+/// Values that take effect once the pending writes have succeeded.
 #[derive(Debug, Default)]
 pub struct Pending {
-    /// The record and the status, if they are written.
+    /// The record and the status, if they are among the writes.
     pub status: Option<(Record, TrainingJobStatus)>,
     /// [`JobState::equipped`].
     pub equipped: Option<u32>,
     /// [`JobState::files`].
     pub files: Option<(Facts, Seconds)>,
-    /// The writes are under way. Writes that end before that belong to an earlier job of the same name.
+    /// The writes are in flight. Completions that arrive earlier belong to a previous job of the same name.
     is_begun: bool,
 }
 
-/// No record counts from more attempts, and so never to the end of their numbers.
+/// How collecting the writes for a job changes its state.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// `None` if there are no writes.
+    pub pending: Option<Pending>,
+    /// [`JobState::unrendered`].
+    pub unrendered: Option<String>,
+    /// [`JobState::sleeps_until`]; `None` if nothing changes.
+    pub sleeps_until: Option<Seconds>,
+}
+
+/// The number of attempts in a record is capped at this value, so that the counter never overflows.
 const ATTEMPTS_MAX: u32 = 1 << 30;
 
-/// The last time that a record may name.
+/// The times in a record are capped at this value.
 const TIME_MAX: Seconds = Seconds(1 << 37);
 
-/// The longest time between two tries, in seconds.
+/// The longest delay between two retries, in seconds.
 const RETRY_MAX_SECONDS: i64 = 60;
 
 impl JobState {
-    /// What is known of a job that this process has not seen before.
+    /// The state of a job that this process has not seen before.
     pub fn new(object: &JobObject) -> Self {
         let mut record = Record::of(&object.status);
-        // A new one waits since it was made.
+        // A new job waits since its creation.
         record.state.since = record.state.since.max(Seconds(object.meta.created));
         let written = object.status.record.is_some().then(|| record.gist());
         Self { uid: object.meta.uid.clone(), record, written, status: object.status.clone(), ..Self::default() }
     }
 
-    /// Finds out what its pods need, if that is not known. What could not be rendered still cannot, and is not tried in every round.
+    /// Determines the requirements of its pods if they are unknown. A pod that could not be rendered is not rendered
+    /// again until the spec or the type changes.
     pub fn find_profile(
         &mut self,
         object: &JobObject,
@@ -179,18 +189,18 @@ impl JobState {
         Ok(())
     }
 
-    /// Why its pods are not made, if that is for want of quota.
+    /// Why its pods are not created, if quota is the reason.
     pub fn shortage(&self) -> Option<String> {
         let refused = self.refused.as_deref().filter(|_| self.record.state.phase.is_making());
         refused.and_then(dry_run::shortage).map(dry_run::used_up)
     }
 
-    /// No attempt is made again up to this one.
+    /// Ensures that all further attempts have higher numbers than this one.
     pub fn count_from(&mut self, attempt: u32) {
         self.record.state.attempts = attempt.min(ATTEMPTS_MAX);
     }
 
-    /// Its writes are under way from now on. False if there are none.
+    /// Marks the pending writes as in flight. Returns false if there are none.
     pub fn begin(&mut self) -> bool {
         self.pending.as_mut().is_some_and(|pending| {
             pending.is_begun = true;
@@ -198,7 +208,7 @@ impl JobState {
         })
     }
 
-    /// Its writes have ended. `refused`: the API's words about one that it refused.
+    /// Records the completion of the writes. `refused`: the API server's message about a rejected write.
     pub fn end(&mut self, succeeded: bool, wrote_status: bool, refused: Option<String>, now: Seconds) {
         let Some(pending) = self.pending.take_if(|pending| pending.is_begun) else { return };
         if wrote_status && let Some((record, status)) = pending.status {
@@ -217,13 +227,22 @@ impl JobState {
         }
     }
 
-    /// True if something can be decided about it now.
+    /// True if the job can be decided about now.
     pub fn is_idle(&self) -> bool {
         self.pending.is_none()
     }
 
-    /// True if nothing is to be written now: it was refused a moment ago, and nothing else was decided since.
-    pub fn holds_back(&self, now: Seconds) -> bool {
-        now < self.retry_at && self.refused_of.as_ref() == Some(&self.record.gist())
+    /// If the same decision was rejected a moment ago, nothing is written until the returned time.
+    pub fn held_until(&self, now: Seconds) -> Option<Seconds> {
+        let holds_back = now < self.retry_at && self.refused_of.as_ref() == Some(&self.record.gist());
+        holds_back.then_some(self.retry_at)
+    }
+
+    pub fn apply(&mut self, changes: Changes) {
+        let Changes { pending, unrendered, sleeps_until } = changes;
+        // Nothing is written while other writes are pending.
+        self.pending = pending;
+        self.unrendered = unrendered;
+        self.sleeps_until = sleeps_until.unwrap_or(self.sleeps_until);
     }
 }

@@ -6,7 +6,7 @@ use crate::jobs::condition::{Finding, condition};
 use crate::jobs::objects::TypeObject;
 use crate::time::Seconds;
 
-/// The status of a JobType, if it differs from what is written.
+/// The status of a JobType; `None` if it equals the written one.
 pub fn status(object: &TypeObject, now: Seconds) -> Option<JobTypeStatus> {
     let finding = match &object.kind {
         Ok(_) => Finding { is: true, reason: "Accepted", message: String::new() },

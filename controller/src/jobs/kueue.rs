@@ -1,48 +1,58 @@
-//! Jobs in queues of Kueue: Kueue decides which of them start, and Larder does for them what Kueue's own integrations do for a Job.
+//! Jobs in queues of Kueue. Kueue decides which of them start, and Larder does for them what Kueue's own integrations
+//! do for a Job.
 //!
-//! The cast: [`names`] and [`priority`] are Kueue's; [`wanted`] makes the Workload of a job; [`workload`] is what decisions need of it, and [`mod@read`] reads that; [`decide`] turns
-//! it into the [`Verdict`](crate::jobs::queue::Verdict) that the machine also gets from [`crate::jobs::queue`], with the writes that
-//! Kueue waits for (`status`); [`places`] are where admitted pods may go. `usage` counts pods, `messages` has the sentences.
+//! Parts:
+//! - [`names`] and [`priority`] follow Kueue's conventions.
+//! - [`wanted`] builds the Workload of a job; [`JobWorkload`](crate::kueue::workload::JobWorkload) is the reduced form
+//!   that decisions need.
+//! - [`decide`] turns the Workload into a [`Verdict`](crate::jobs::queue::Verdict), the type that
+//!   [`crate::jobs::queue`] also returns, and into the writes that Kueue waits for (`status`).
+//! - [`places`] determines where admitted pods may run, `usage` counts pods, `messages` builds the sentences.
 //!
-//! # The contract (that of Kueue 0.14's `pkg/controller/jobframework`)
-//! - A job has one Workload, controlled by it, with a pod set for each role and Kueue's finalizer. Without quota its spec follows the
-//!   job; with quota its pods and queue are fixed.
-//! - Kueue takes 8 pod sets at most, and `minCount` in one of them: the role with most surplus. Others are admitted whole.
-//! - The job may run while the Workload is `Admitted`, active, and neither evicted, deleted nor finished. A pod set may be admitted
-//!   with fewer pods. Flavors, then checks, add labels, annotations, node labels and tolerations; what contradicts finishes the
-//!   Workload as `FailedToStart`.
-//! - After `Evicted` the pods end. Only when all are gone is the quota given back (`admission` null, `QuotaReserved` and `Admitted`
-//!   False, `Requeued` True after a preemption): Kueue counts them until then, and queues the job again after.
-//! - `PodsReady` starts and ends Kueue's timeouts, if it has any. `reclaimablePods` only grow while there is quota, so a pod is among
-//!   them only if it is never made again: it was given up for good, or it has ended in a job that replaces single pods.
-//! - An ended job's Workload is `Finished` once nothing runs; that frees its quota. Whoever makes a Workload takes the finalizer off: when it is
-//!   finished, when it is deleted and nothing runs, and when its job is gone.
+//! # The contract (`pkg/controller/jobframework` of Kueue 0.14)
+//! - A job has one Workload, which it controls, with a pod set per role and with Kueue's finalizer. Without quota, the
+//!   Workload's spec follows the job's. With quota, its pods and its queue are fixed.
+//! - Kueue accepts at most 8 pod sets, and `minCount` in only one of them: the role with the most pods above the
+//!   minimum gets it. The other roles are admitted whole.
+//! - The job may run while the Workload is `Admitted`, active, and neither evicted, deleted nor finished. A pod set may
+//!   be admitted with fewer pods. Flavors, and then checks, add labels, annotations, node labels and tolerations. If
+//!   these contradict each other, the Workload is finished as `FailedToStart`.
+//! - After `Evicted`, the pods are terminated. Only when all are gone is the quota given back (`admission` null,
+//!   `QuotaReserved` and `Admitted` False, `Requeued` True after a preemption). Kueue counts the pods until then, and
+//!   queues the job again afterwards.
+//! - `PodsReady` starts and stops Kueue's timeouts, if any are configured. `reclaimablePods` may only grow while the
+//!   job has quota. A pod is therefore counted there only if it is never recreated: it was permanently given up, or it
+//!   ended in a job that replaces single pods.
+//! - The Workload of an ended job is `Finished` once none of its pods runs, which frees its quota. The creator of a
+//!   Workload removes the finalizer: when the Workload is finished, when it is deleted and no pod runs, and when its
+//!   job was deleted.
 //!
-//! A Workload that no longer fits is deleted and made again once nothing runs: a role was admitted with fewer pods than `min` is now.
-//! Fewer `replicas` give quota back; more are asked for with the next admission, after an eviction or `spec.suspend`.
+//! A Workload that no longer matches the job is deleted and recreated once no pod runs: a role was admitted with fewer
+//! pods than the current `min`. Lower `replicas` give quota back. Higher `replicas` take effect at the next admission,
+//! after an eviction or `spec.suspend`.
 //!
 //! # In a round
-//! Before Workloads, flavors and classes are listed, nothing is decided about such a job, and none of its pods is made. No pass of
-//! [`crate::jobs::queue`] sees it; the pods that it has use room like any others. Kueue's verdict names no nodes: they are planned in
-//! the room that the queues leave, within [`places::confine`], and without room the verdict becomes a wait. Places with gates get
-//! neither plan nor PodGroup: Kueue chooses their nodes.
+//! Until Workloads, flavors and classes are listed, nothing is decided about such a job, and none of its pods is
+//! created. The passes of [`crate::jobs::queue`] ignore it, but its existing pods use room like any other pods. Kueue's
+//! verdict names no nodes. They are planned in the room that the queues leave, within [`places::confine`]; if there is
+//! no room, the verdict becomes a wait. Places with scheduling gates get neither a plan nor a PodGroup, because Kueue
+//! chooses their nodes.
 //!
-//! A write that the API server refuses because the Workload has changed (409) is nothing: another decision follows. Workloads whose
-//! job is gone, or in no queue of Kueue's any longer, are [abandoned](decide::abandon).
+//! If the API server rejects a write because the Workload has changed (409), the write is dropped, and the next
+//! decision replaces it. Workloads whose job was deleted, or has left Kueue's queues, are [abandoned](decide::abandon).
 //!
-//! Where Kueue's pod integration is on and a namespace has a LocalQueue `default`, or `manageJobsWithoutQueueName` is set, Kueue must
-//! know that the pods of a TrainingJob are not its own: `integrations.externalFrameworks: [TrainingJob.v1alpha1.larder.dev]`.
+//! If Kueue's pod integration is on and a namespace has a LocalQueue `default`, or if `manageJobsWithoutQueueName` is
+//! set, Kueue must know that the pods of a TrainingJob belong to another controller: `integrations.externalFrameworks:
+//! [TrainingJob.v1alpha1.larder.dev]`.
 
 pub mod decide;
 pub mod messages;
 pub mod names;
 pub mod places;
 pub mod priority;
-pub mod read;
 mod status;
 mod usage;
 pub mod wanted;
-pub mod workload;
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! Pods that jobs leave behind: what they use of queues and nodes until they are gone.
+//! Pods that outlive their jobs, and the quota and room that they use until they are deleted.
 
 use std::collections::BTreeMap;
 
@@ -8,24 +8,25 @@ use larder_api::training_job::KeepPods;
 use crate::jobs::cluster_view::{ClusterView, pod_id};
 use crate::jobs::job_state::JobState;
 use crate::jobs::machine::loss::{NODE_LOST_SECONDS, is_lost};
-use crate::jobs::objects::{JobObject, JobPod};
+use crate::jobs::objects::JobObject;
 use crate::jobs::queue::{LeftoverPod, Role};
+use crate::objects::JobPod;
 use crate::time::Earliest;
 use larder_kube::key::Key;
 use larder_kube::pod::amounts::Amounts;
 
-/// How a round counts the pods of a job.
+/// How a round accounts for the pods of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Accounting<'a> {
-    /// The queues count the job, and its pods with it.
+    /// The queues count the job, including its pods.
     Counted,
-    /// They do not: the job is in this phase, and has these roles, if they are known.
+    /// The queues do not count the job. It is in this phase, and has these roles if they are known.
     Uncounted(Phase, &'a [Role]),
 }
 
-/// The pods of jobs that are not counted, by the uids of `jobs`. A pod on a lost node uses nothing. Anybody may make a pod that
-/// looks like a job's: without a name that the job gives, it uses nothing, and with one, no more than the job's own pod would.
-/// `again` gets the times at which that changes.
+/// The pods of jobs that are not counted, by the uids of `jobs`. A pod on a lost node uses nothing. Any user can create
+/// a pod that looks like a job's. Such a pod uses nothing unless its name is one that the job generates, and then no
+/// more than the job's own pod would. `again` receives the times at which the result changes.
 pub fn pods(view: &ClusterView<'_>, jobs: &BTreeMap<&str, Accounting<'_>>, again: &mut Earliest) -> Vec<LeftoverPod> {
     let mut leftover = Vec::new();
     for pod in view.jobs.live.iter().filter_map(|key| view.pods.get(key)) {
@@ -63,7 +64,7 @@ pub fn pods(view: &ClusterView<'_>, jobs: &BTreeMap<&str, Accounting<'_>>, again
     leftover
 }
 
-/// What jobs use that were deleted while their pods are being made, by uid.
+/// The usage of jobs that were deleted while their pods were being created, by uid.
 pub fn unmade(view: &ClusterView<'_>, job_states: &BTreeMap<Key, JobState>) -> BTreeMap<String, LeftoverPod> {
     let gone = job_states.iter().filter(|(key, job_state)| !view.has(key, &job_state.uid));
     let all = |(_, job_state): (&Key, &JobState)| {
@@ -77,7 +78,7 @@ pub fn unmade(view: &ClusterView<'_>, job_states: &BTreeMap<Key, JobState>) -> B
     gone.map(all).collect()
 }
 
-/// True if a pod of a job is not going to end. A job of which no phase is known sleeps: it has ended.
+/// True if a pod of a job is not going to terminate. A job without a known phase sleeps, because it has ended.
 fn stays(object: &JobObject, phase: Option<Phase>) -> bool {
     let is_kept = || object.job.as_ref().is_ok_and(|job| job.keep_pods == KeepPods::All);
     match phase {
@@ -87,7 +88,8 @@ fn stays(object: &JobObject, phase: Option<Phase>) -> bool {
     }
 }
 
-/// The queue of a pod: that of its job, or of a job that is gone what the pod says, if its namespace may use that.
+/// The queue of a pod: its job's queue. If the job was deleted, the queue in the pod's label, provided that the pod's
+/// namespace may use it.
 fn queue(view: &ClusterView<'_>, object: Option<&JobObject>, pod: &Key, of_job: &JobPod) -> String {
     if let Some(job) = object.and_then(|object| object.job.as_ref().ok()) {
         return job.queue().unwrap_or_default().to_owned();

@@ -1,18 +1,23 @@
-//! One job, from its first wait to its end: a pure state machine for jobs of every type.
+//! The life of one job, from its first wait to its end, as a pure state machine for jobs of every type.
 //!
-//! [`step`] takes the [`State`], what is [`Observed`] and what was decided ([`Decisions`]), and returns the next state and the
-//! [`Action`]s that follow from it.
-//! `events` compares both and names what has happened; [`table`] says which phase follows; `apply` changes the state; `actions`
-//! compares what should be there with what is. [`loss`] knows why pods are lost.
+//! [`step`] takes the [`State`], the [`Observed`] facts and the [`Decisions`] about the job. It returns the next state
+//! and the [`Action`]s that follow from it. `events` compares the state with the facts and derives what has happened;
+//! [`table`] maps an event to the next phase; `apply` changes the state; `actions` compares the pods that should exist
+//! with the pods that exist. [`loss`] determines why a pod was lost.
 //!
-//! The caller writes the state before it executes an action, and makes steps whenever something has changed or [`Action::Again`]
-//! says so. Actions are named again until they are seen to be done, so it does not matter at which of them a controller dies.
+//! The caller writes the state before it executes an action. It calls [`step`] after every change, and at the time that
+//! [`Action::Again`] names. An action is returned again until its result is observed, so a controller may be killed at
+//! any of them.
 //!
-//! Invariants: an ended job stays as it is. Each loss is counted once: the slot of a lost pod gets another attempt, and pods of
-//! other attempts are nobody's. Counters never fall. Of each index there is one live pod, and beside it one that was told to end if
-//! the type allows two. An index that is done stays done, unless the user suspends the job or all its pods are made again. A pod on
-//! a lost node, or one that should have ended a minute ago, is not live: no other pod waits for it, and its name is never used
-//! again. On a node that is well it uses room and quota until it is gone.
+//! Invariants:
+//! - A job that has ended does not change.
+//! - Each loss is counted once. The slot of a lost pod gets another attempt, and pods of other attempts are orphaned.
+//! - Counters never decrease.
+//! - Each index has one live pod. If the type allows two, a second one that is terminating may exist beside it.
+//! - An index that is done stays done, unless the user suspends the job or all its pods are recreated.
+//! - A pod on a lost node is not live, and neither is a pod that should have terminated a minute ago: no other pod
+//!   waits for it, and its name is never used again. On a healthy node, such a pod uses room and quota until it is
+//!   deleted.
 
 mod actions;
 mod apply;
@@ -27,20 +32,21 @@ pub mod table;
 mod tests;
 mod words;
 
+pub use crate::objects::{Devices, PodStage};
 use crate::time::Seconds;
 pub use actions::Action;
 pub use events::unplaced;
 pub use larder_api::Phase;
 pub use loss::Cause;
 pub use observed::{Data, Decides, Decisions, Observed, RoleTerms, Scope, Terms};
-pub use pod::{Devices, NodeHealth, Pod, PodId, PodStage};
+pub use pod::{NodeHealth, Pod, PodId};
 pub use state::{Restarts, Slot, Stage, State};
 pub use table::EventKind;
 pub use words::waits_for;
 
 use events::News;
 
-/// The state after what is observed and decided, and what is to be done.
+/// Applies the observed facts and the decisions to a state. Returns the new state and the actions that follow.
 pub fn step(mut state: State, observed: &Observed, decisions: &Decisions, now: Seconds) -> (State, Vec<Action>) {
     let mut news = News::new(observed, decisions, now);
     loop {

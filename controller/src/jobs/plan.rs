@@ -1,19 +1,25 @@
 //! The gang plan: a node for every required pod of a job, or none for any.
 //!
-//! [`Cluster`] has a row of numbers for each node; [`Gang`] is what a job asks for, equal pods as one [`Want`]; `pack` fills
-//! nodes with pods; [`Shortage`] says in numbers why a gang has no place.
+//! [`Cluster`] holds one row of resource amounts per node. [`Gang`] is what a job requests, with identical pods grouped
+//! into one [`Want`]. `pack` assigns pods to nodes. [`Shortage`] explains in numbers why a gang cannot be placed.
 //!
-//! Of all nodes that a pod may run on, those come first that hold more of the job's datasets, in tenths: a few bytes must not
-//! outweigh anything else. Of plans that are equally good there, one within a single topology domain wins; where none exists, the
-//! domains with most of the job's pods and then those with most room come first. Of what is still equal, nodes come first whose
-//! devices stay together, and then the fullest, which is the one with room for the fewest more such pods. The reasons are those of
-//! [`larder_dataset::score`], which the scheduler extender weighs for pods of no job.
+//! Node preference, in this order:
+//! - Nodes that hold more of the job's datasets. This is compared in tenths, so that a few bytes do not outweigh
+//!   everything else.
+//! - Among plans with equal data locality, a plan within one topology domain. If none exists, domains with more of the
+//!   job's pods come first, then domains with more room.
+//! - Nodes whose devices stay together, then the fullest node, which is the one with room for the fewest more such
+//!   pods.
 //!
-//! Invariants: a plan uses no more than what is free, it has all required pods, and it follows from the values alone, in whatever
-//! order the nodes come. For equal pods a plan is found if there is one. For roles that differ, larger pods are placed first,
-//! and if that fails those with the fewest nodes; a plan that neither order leads to is not found.
+//! The reasons are given in [`larder_dataset::score`], which the scheduler extender also applies to pods that belong to
+//! no job.
 //!
-//! The plan does not know spreading, affinity between pods, or ports: kube-scheduler has the last word.
+//! Invariants: a plan uses only free resources, contains every required pod, and depends only on the input values, not
+//! on the order of the nodes. For identical pods a plan is found if one exists. Roles that differ are tried in two
+//! orders: larger pods first, then the roles with the fewest eligible nodes. A plan that neither order reaches is not
+//! found.
+//!
+//! The plan ignores topology spread, pod affinity and host ports: kube-scheduler makes the final decision.
 
 mod cluster;
 mod gang;
@@ -27,13 +33,13 @@ use std::rc::Rc;
 
 pub use cluster::{Cluster, Mark, NodeIndex, NodeRoom};
 pub use gang::{Gang, Placement, Want};
-use larder_dataset::score::{self, Standing};
+use larder_dataset::score::{self, NodeFacts};
 pub use shortage::Shortage;
 
 use cluster::Domains;
 use pack::{Packer, Run, Shape, Short};
 
-/// Finds a node for every required pod of `gang`, and for as many of the others as there is room. It takes no room.
+/// Finds a node for every required pod of `gang`, and for as many optional pods as fit. Reserves nothing in `cluster`.
 pub fn place(cluster: &mut Cluster<'_>, gang: &Gang) -> Result<Placement, Shortage> {
     let shapes: Vec<Shape> = gang.roles.iter().map(|want| shape(cluster, want)).collect();
     let domains = cluster.domains_of(&gang.topology_key);
@@ -51,7 +57,7 @@ pub fn place(cluster: &mut Cluster<'_>, gang: &Gang) -> Result<Placement, Shorta
     }
 }
 
-/// The pods of a role in the cluster's numbers.
+/// Converts a role's pods into the cluster's columns.
 fn shape(cluster: &mut Cluster<'_>, want: &Want) -> Shape {
     match cluster.row(&want.requests) {
         Some(requests) => {
@@ -62,7 +68,7 @@ fn shape(cluster: &mut Cluster<'_>, want: &Want) -> Shape {
     }
 }
 
-/// How many pods the job has in each domain already.
+/// Counts the job's existing pods in each domain.
 fn near(domains: &Domains, nodes: &[NodeIndex]) -> Vec<u32> {
     let mut near = vec![0; domains.count()];
     for node in nodes {
@@ -90,9 +96,9 @@ fn shortage(cluster: &Cluster<'_>, gang: &Gang, shape: &Shape, short: &Short) ->
 struct Planner {
     packer: Packer,
     domains: Rc<Domains>,
-    /// How much of the datasets each node holds, in tenths.
+    /// Per node, the share of the gang's datasets that it holds, in tenths.
     gain: Vec<u8>,
-    /// By domain, the pods that the job has there.
+    /// Per domain, the number of the job's pods in it.
     near: Vec<u32>,
     required: Vec<u32>,
 }
@@ -113,7 +119,7 @@ impl Planner {
             return Ok(());
         }
         self.packer.undo();
-        // Pods that fit few nodes first, and each on the nodes that fit the fewest others.
+        // Second order: roles with the fewest eligible nodes first, each on the nodes that the fewest roles can use.
         let shapes = self.packer.shapes();
         let suitors =
             |row: usize| shapes.iter().filter(|shape| shape.allowed[row]).count().min(usize::from(u8::MAX)) as u8;
@@ -123,7 +129,7 @@ impl Planner {
         self.packer.pack(&everywhere, &self.required, &by_choice)
     }
 
-    /// Moves the pods to one domain, if one takes all of them without losing bytes.
+    /// Moves all pods into one domain if a single domain has room for them without losing data locality.
     fn gather(&mut self, roles: &[usize], room: &[u64]) {
         let spread = self.packer.take_runs();
         let bytes = self.tenths(&spread);
@@ -146,12 +152,12 @@ impl Planner {
         self.packer.restore(spread);
     }
 
-    /// Near ones first, then those with most room.
+    /// Domains with the job's pods come first, then domains with the most room.
     fn rank_domains(&mut self, room: &[u64]) {
         let mut domains: Vec<usize> = (0..self.domains.count()).collect();
         let group = self.near.iter().sum();
         let tenths = |group_in_zone: u32| {
-            score::terms(&Standing { group, group_in_zone, ..Standing::default() }).zone.unwrap_or(0)
+            score::terms(&NodeFacts { group, group_in_zone, ..NodeFacts::default() }).zone.unwrap_or(0)
         };
         domains.sort_by_key(|domain| {
             let near = self.near[*domain];
@@ -160,12 +166,12 @@ impl Planner {
         self.packer.rank_domains(&domains);
     }
 
-    /// What the pods find on their nodes, all together.
+    /// Sums the data locality of all placed pods, in tenths.
     fn tenths(&self, runs: &[Run]) -> u64 {
         runs.iter().map(|run| u64::from(self.gain[run.row()]) * u64::from(run.pods)).sum()
     }
 
-    /// The plan, with as many of the optional pods as there is room for.
+    /// Adds as many of the optional pods as fit, and returns the placement.
     fn with_optional(mut self, optional: &[u32]) -> Placement {
         let everywhere: Vec<u32> = (0..self.gain.len() as u32).collect();
         if optional.iter().any(|pods| *pods > 0) {

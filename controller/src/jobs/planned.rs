@@ -1,21 +1,21 @@
-//! Nodes for pods that need others, as the plan finds them and the state machine takes them.
+//! New nodes for pods: the result of a plan, and an input of the state machine.
 
-/// Nodes for pods.
+/// The answer of the planner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// Each of these has a node; without one the scheduler chooses.
+    /// A node for each of these pods, or the choice is left to the scheduler.
     Nodes(Vec<PlannedPod>),
-    /// There is none. The sentence says why.
+    /// No nodes were found, for this reason.
     None(String),
 }
 
-/// A pod and its node.
+/// A pod with its planned node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedPod {
-    /// The place of its role in the job's list.
+    /// The position of its role in the job's list of roles.
     pub role: usize,
-    /// Its index in the role.
+    /// The index within the role.
     pub index: u32,
-    /// Its node; `None`: the scheduler chooses.
+    /// The planned node; `None` if the scheduler chooses.
     pub node: Option<String>,
 }

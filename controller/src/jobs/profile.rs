@@ -1,4 +1,4 @@
-//! What the pods of a job need: its terms as the state machine takes them, and its roles as queues and plans count them.
+//! The requirements of a job's pods: its terms for the state machine, and its roles for queues and plans.
 
 use k8s_openapi::api::core::v1::Pod;
 use larder_api::job_type::checked::CheckedType;
@@ -17,41 +17,40 @@ use larder_kube::pod::node_affinity::Places;
 use larder_kube::pod::requests::requests;
 use larder_kube::short_hash::short_hash;
 
-/// The generations of a job and of its type, with the uid of the type.
+/// The generation of a job, and the uid and generation of its type.
 pub type Generations = (i64, String, i64);
 
-/// Those of a job and a type as they are now.
+/// The current generations of a job and its type.
 pub fn generations(job: &JobObject, of_type: &TypeObject) -> Generations {
     (job.generation, of_type.meta.uid.clone(), of_type.generation)
 }
 
-/// What the pods of a job need.
+/// The requirements of a job's pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profile {
-    /// The generations that it is of.
+    /// The generations from which the profile was computed.
     pub of: Generations,
-    /// Its roles.
     pub roles: Vec<Role>,
-    /// A pod of each role, for no place: kept of jobs in Kueue's queues, which asks for them.
+    /// One pod per role, without a place. Kept only for jobs in Kueue's queues, whose Workload contains them.
     pub pods: Vec<Pod>,
-    /// Why such pods may not be created.
+    /// Why such pods must not be created.
     pub refusal: Option<Refusal>,
-    /// Why the scheduler cannot take its pods as one gang.
+    /// Why the scheduler cannot schedule the pods as one gang.
     pub obstacle: Option<Obstacle>,
-    /// The PriorityClass of its first pod.
+    /// The PriorityClass of the first pod.
     pub priority_class: Option<String>,
-    /// The hash of what its pods are made of. Jobs with the same hash share the dry run of their pods.
+    /// The pod-spec hash. Jobs with the same hash share a dry run.
     pub spec_hash: String,
 }
 
 impl Profile {
-    /// True if it is that of a job and a type as they are now.
+    /// True if the profile was computed from the current job and type.
     pub fn is_of(&self, job: &JobObject, kind: &TypeObject) -> bool {
-        // A label is of no generation.
+        // A change of a label does not increase the generation, so it is compared separately.
         self.of == generations(job, kind) && job.job.as_ref().is_ok_and(|job| keeps_pods(job) != self.pods.is_empty())
     }
 
-    /// What the pods of a job of this type need. Errors: a pod cannot be rendered.
+    /// Computes the profile of a job of this type. Fails if a pod cannot be rendered.
     pub fn new(object: &JobObject, of_type: &TypeObject, rendered: &Rendered<'_>) -> Result<Self, Refusal> {
         let job = rendered.job;
         let all: u32 = job.roles.iter().fold(0, |sum, role| role.max.saturating_add(sum));
@@ -112,24 +111,24 @@ fn keeps_pods(job: &CheckedJob) -> bool {
     matches!(job.queueing, Queueing::Kueue(_))
 }
 
-/// What the type of a job says about how it runs. It is remembered with the job: the type may be deleted before the job ends.
+/// The parts of a job's type that determine how it runs. They are stored with the job, because the type may be deleted
+/// before the job ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Rules {
-    /// The role that decides that the job has succeeded, and which of its pods; without one the job is never done.
+    /// The role that decides the job's success, and which of its pods; `None`: the job never succeeds.
     pub decides: Option<(String, Indexes)>,
     /// The roles of which two pods of an index may run for a while.
     pub overlap: Vec<String>,
-    /// What is started again after a loss.
+    /// The pods that are restarted after a loss.
     pub scope: RestartScope,
-    /// With one crash more the job fails.
+    /// The number of crashes that the job survives. One more fails it.
     pub max_crashes: u32,
 }
 
 impl Rules {
-    /// What a type says about a job.
     pub fn new(job: &CheckedJob, kind: &CheckedType) -> Self {
-        // A job that is suspended when it is done is never done.
+        // A job that is suspended instead of completed never succeeds.
         let success = Some(&kind.success).filter(|success| success.then == Outcome::Complete);
         let decides = success.and_then(|success| {
             let role = success.roles.iter().find(|name| job.role(name).is_some())?;
@@ -141,7 +140,7 @@ impl Rules {
     }
 }
 
-/// What a job and its type say. As long as nothing is known of the type, nothing that pods do ends the job.
+/// The terms of a job. Without rules, because the type is unknown, nothing that pods do ends the job.
 pub fn terms(job: &CheckedJob, rules: Option<&Rules>) -> Terms {
     let decides = rules.and_then(|rules| rules.decides.as_ref());
     let role = |role: &CheckedRole| RoleTerms {

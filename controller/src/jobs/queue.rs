@@ -1,28 +1,32 @@
 //! Which jobs run: quotas, order, preemption and growth.
 //!
-//! [`decide`] looks at all queues and jobs at once and has a [`Verdict`] for every job. `quota` is the ledger of quotas, `room` is quota
-//! and nodes together, `order` has the jobs that wait in theirs, `victims` finds those that give way, and `pass` goes
-//! through it all:
+//! [`decide`] considers all queues and jobs together and returns a [`Verdict`] for every job. `quota` is the quota
+//! ledger, `room` combines quota and nodes, `order` keeps the waiting jobs of each queue in order, `victims` selects
+//! the pods to preempt, and `pass` runs the steps:
 //!
-//! 1. Jobs of drained queues stop. Elastic jobs that ask for fewer pods than they have lose the rest. Where quotas were lowered, jobs give back what is too much.
-//! 2. Jobs for which others end start if their room is free; else it is held for them. Then pods that have lost their nodes get
-//!    others.
-//! 3. The queues take turns: first those whose next job has waited too long, then those where it does not borrow, then those with the smallest dominant share for their
-//!    weight. In a queue the higher priority comes first, then the older job. The first that finds no room is the queue's
-//!    *head*: others end for it if that gives it room. Later jobs that ask for less of everything may pass it, for 30 minutes at
-//!    most; then what it needs is held for it as it becomes free. Jobs without a queue wait for no other: each starts when it fits.
-//! 4. Elastic jobs are offered what is left, unless a job of their queue waits for room.
+//! 1. Jobs of drained queues stop. Elastic jobs whose spec requests fewer pods than they have give up the excess. Where
+//!    quotas were lowered, jobs give back what exceeds them.
+//! 2. Jobs with a reservation, for which other jobs were preempted, start if their room is free; otherwise the room
+//!    stays reserved. Then pods that have lost their nodes get other nodes.
+//! 3. The queues take turns. A queue comes first if its next job is overdue, then if the job does not borrow, then if
+//!    the queue's dominant share divided by its weight is small. Within a queue, higher priority comes first, then age.
+//!    The first job that finds no room is the queue's *head*: other jobs are preempted if that gives it room. Later
+//!    jobs that request less of every resource may overtake the head, for at most 30 minutes. After that, room is
+//!    reserved for the head as it becomes free. Jobs without a queue wait for no other job: each starts when it fits.
+//! 4. Elastic jobs are offered the remaining room, unless a job of their queue waits for room.
 //!
-//! Others give way in this order: the surplus of elastic jobs, from the lowest priority up, of each job the highest indexes,
-//! never index 0 and never below the role's `min`; then whole jobs. Those of the same queue must have a lower priority. Those of
-//! other queues in the cohort must borrow or have a lower priority if the job stays within its queue's nominal quota, and both
-//! if it does not. Of those that are taken for borrowing alone, so much goes as their queue has borrowed, in whole pods or jobs.
+//! Pods are preempted in this order: first the pods of elastic jobs above the minimum, from the lowest priority up, and
+//! in each job from the highest index down, but never index 0 and never below the role's `min`; then whole jobs. A job
+//! of the same queue is preempted only if its priority is lower. A job of another queue in the cohort is preempted if
+//! it borrows or has a lower priority, provided that the preempting job stays within its queue's nominal quota. If it
+//! does not, both conditions must hold. From jobs that are preempted only because they borrow, the pass takes no more
+//! than their queue has borrowed, in whole pods or whole jobs.
 //!
-//! Invariants: no queue gets more than its nominal quota, what it may borrow and what the others lend; no pod gives way unless
-//! the whole gang then has room; room that was freed for a job is nobody else's.
+//! Invariants: no queue gets more than its nominal quota, plus what it may borrow and other queues lend. No pod is
+//! preempted unless the whole gang then has room. Room that was freed for a job is reserved for it.
 //!
-//! Pods that end still use quota and nodes, so a job starts once they are gone. Each decision must know what the jobs took of
-//! the one before ([`Job::granted`]).
+//! Terminating pods still use quota and nodes, so a job starts only after they are gone. Each decision must see what
+//! the jobs took from the previous one ([`Job::granted`]).
 
 mod facts;
 mod messages;
@@ -45,8 +49,9 @@ use crate::time::Seconds;
 use larder_kube::key::Key;
 use pass::Pass;
 
-/// Decides about all jobs. `leftover` are pods of others that still use quota; `cluster` has the nodes with the pods that are bound
-/// there, of these jobs and of others; then, what the jobs leave for others. `now` is in seconds since 1970.
+/// Decides about all jobs. `leftover` are the remaining pods of other jobs, which still use quota. `cluster` contains
+/// the nodes with all bound pods, of these jobs and of others. On return, its free resources are what the jobs leave to
+/// other pods.
 pub fn decide(
     queues: &[Queue],
     jobs: &[Job],

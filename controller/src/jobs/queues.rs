@@ -1,4 +1,4 @@
-//! Queues as decisions take them, and their status.
+//! Queues in the form that decisions need, and their status.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::jobs::queue::{Job, LeftoverPod, Queue, Quota, Stop};
 use crate::time::Seconds;
 use larder_kube::pod::amounts::Amounts;
 
-/// A queue as decisions take it; `None` if its spec has a mistake, which leaves it as if it was not there.
+/// Converts a queue; `None` if its spec is invalid, which is treated as a missing queue.
 pub fn queue(object: &QueueObject) -> Option<Queue> {
     let checked = object.queue.as_ref().ok()?;
     let quota = |(resource, quota): (&String, &queue::checked::CheckedQuota)| {
@@ -31,7 +31,7 @@ pub fn queue(object: &QueueObject) -> Option<Queue> {
     })
 }
 
-/// The status of a queue with these jobs and pods, without its condition.
+/// The status of a queue, without its condition.
 pub fn status(object: &QueueObject, queue: &Queue, jobs: &[Job], leftover: &[LeftoverPod]) -> QueueStatus {
     let mut status = QueueStatus { observed_generation: Some(object.generation), ..QueueStatus::default() };
     let mut used = Amounts::default();
@@ -60,7 +60,7 @@ pub fn status(object: &QueueObject, queue: &Queue, jobs: &[Job], leftover: &[Lef
     status
 }
 
-/// The whole status, if it differs from what is written. Of a queue that cannot be read, nothing is counted.
+/// The complete status; `None` if it equals the written one. Nothing is counted for a queue with an invalid spec.
 pub fn to_write(object: &QueueObject, counted: Option<&QueueStatus>, now: Seconds) -> Option<QueueStatus> {
     let finding = match &object.queue {
         Err(error) => Finding { is: false, reason: "InvalidSpec", message: error.to_string() },

@@ -2,17 +2,15 @@
 
 use larder_api::training_job::conditions::JobReason;
 
-/// Why a job may not start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// In one word.
+    /// The reason, as one CamelCase word.
     pub reason: JobReason,
-    /// In a sentence.
+    /// The reason, as a sentence.
     pub why: String,
 }
 
 impl Refusal {
-    /// A reason and its sentence.
     pub fn new(reason: JobReason, why: impl ToString) -> Self {
         Self { reason, why: why.to_string() }
     }

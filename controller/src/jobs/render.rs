@@ -1,14 +1,16 @@
-//! The objects of a TrainingJob: what its JobType and its spec make of a role, an index, an attempt and the facts of the
-//! moment. All of it is pure, and the same input gives the same objects.
+//! The objects of a TrainingJob: what its JobType and its spec yield for a role, an index, an attempt and the current
+//! [`Facts`]. Rendering is pure: the same input yields the same objects.
 //!
-//! The cast: [`names`] says what things are called, [`context`] what templates see, `language` what they may say, `template` renders
-//! them; `pod` puts a
-//! pod together with the help of `files`, `launcher`, `performance` and [`place`]; `shared` makes what all pods of a
-//! job have together; `size` looks whether a cluster takes all that;
-//! `validate` tries a JobType on sample jobs.
+//! Parts:
+//! - [`names`] names the objects.
+//! - [`context`] is the data that templates see; `language` limits the template language; `template` renders.
+//! - `pod` builds a pod with `files`, `launcher`, `performance` and [`place`].
+//! - `shared` builds the objects that all pods of a job share.
+//! - `size` checks the sizes of the objects against the limits of the API server and the kernel.
+//! - `validate` renders sample jobs of a JobType.
 //!
-//! Invariant: what a job's own template says is kept, but for what [`larder_api::training_job::checked`] refuses
-//! there. All that is added passes PodSecurity `restricted`.
+//! Invariant: the values of a job's own template are kept, except for those that [`larder_api::training_job::checked`]
+//! rejects. Everything added passes the PodSecurity standard `restricted`.
 
 pub mod context;
 mod files;

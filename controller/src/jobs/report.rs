@@ -1,4 +1,4 @@
-//! The status of a job: its phase, counts and conditions, and the sentence that says what it waits for.
+//! The status of a job: its phase, counters and conditions, and a sentence about what it waits for.
 
 use std::collections::BTreeSet;
 
@@ -16,18 +16,14 @@ use crate::jobs::objects::JobObject;
 use crate::jobs::queue::{Lack, Verdict};
 use crate::time::Seconds;
 
-/// What a status depends on.
+/// The inputs of a status.
 pub struct Facts<'a> {
-    /// The time.
     pub now: Seconds,
     pub object: &'a JobObject,
-    /// What is remembered of it.
     pub job_state: &'a JobState,
-    /// What is observed of it.
     pub observed: &'a Observed,
-    /// Whether it may start.
     pub eligibility: &'a Eligibility,
-    /// What the queues have decided just now.
+    /// The verdict of the queues in this round.
     pub verdict: Option<&'a Verdict>,
 }
 
@@ -38,7 +34,7 @@ fn is_in_kueue(object: &JobObject) -> bool {
 /// A condition's status, reason and message.
 type Finding = (bool, Reason, String);
 
-/// The status of a job, without the record.
+/// Computes the status of a job, without the record.
 pub fn status(facts: &Facts<'_>) -> TrainingJobStatus {
     let state = &facts.job_state.record.state;
     let waiting_for = waiting_for(facts);
@@ -105,7 +101,7 @@ fn roles(facts: &Facts<'_>) -> Vec<RoleStatus> {
 
 fn waiting_for(facts: &Facts<'_>) -> Option<String> {
     let (state, job_state) = (&facts.job_state.record.state, facts.job_state);
-    // Of a job in a queue of Kueue's, its Workload may be refused.
+    // For a job in one of Kueue's queues, the rejected object may be its Workload.
     let is_writing = state.phase.is_making() || state.phase == Phase::Queued && is_in_kueue(facts.object);
     let text = if let Some(refusal) = facts.eligibility.refusal().filter(|_| !state.phase.is_terminal()) {
         Some(refusal.why.clone())
@@ -148,7 +144,7 @@ fn conditions(facts: &Facts<'_>, waits: &str) -> Vec<Condition> {
     all.into_iter().filter_map(condition).collect()
 }
 
-/// `None`: as it was.
+/// `None` leaves the condition as it was.
 fn valid(facts: &Facts<'_>) -> Option<Finding> {
     match facts.eligibility {
         Eligibility::Refused(refusal) => Some((false, refusal.reason, refusal.why.clone())),
@@ -157,7 +153,7 @@ fn valid(facts: &Facts<'_>) -> Option<Finding> {
     }
 }
 
-/// `None`: as it was. What has ended keeps what it had.
+/// `None` leaves the condition as it was. A job that has ended keeps its condition.
 fn quota(facts: &Facts<'_>, waits: &str) -> Option<Finding> {
     let state = &facts.job_state.record.state;
     let is_in_queue = facts.object.job.as_ref().is_ok_and(|job| job.queueing != Queueing::None);
@@ -195,7 +191,7 @@ fn data(facts: &Facts<'_>, waits: &str) -> Option<Finding> {
     match state.phase {
         Phase::DataWarming => Some((false, Reason::Warming, waits.to_owned())),
         Phase::Queued | Phase::Suspended => Some((false, Reason::Waiting, String::new())),
-        // It is said once, when the job starts.
+        // Reported once, when the job starts.
         _ if Kind::DataWarm.find(&facts.job_state.status.conditions).is_some_and(|old| old.status == "True") => None,
         _ if data.iter().all(|data| data.percent >= data.enough) => Some((true, Reason::Cached, String::new())),
         _ => Some((true, Reason::WarmTimeout, String::new())),
@@ -205,7 +201,7 @@ fn data(facts: &Facts<'_>, waits: &str) -> Option<Finding> {
 fn placed(facts: &Facts<'_>, waits: &str) -> Option<Finding> {
     let state = &facts.job_state.record.state;
     match state.phase {
-        // Its pods have run, even if they were never seen before they ended.
+        // Its pods have run, even if they ended before the controller observed them.
         Phase::Succeeded => return Some((true, Reason::Bound, String::new())),
         Phase::Failed => return None,
         _ => {}
@@ -247,7 +243,7 @@ fn failed(facts: &Facts<'_>) -> Option<Finding> {
     Some((true, reason, state.why.clone()))
 }
 
-/// One word: the reason of the first condition that holds it up, or how it ended.
+/// One word: the reason of the first condition that blocks the job, or how it ended.
 fn why(state: &State, conditions: &[Condition]) -> String {
     let reason = |kind: Kind| kind.find(conditions).map(|condition| condition.reason.clone()).unwrap_or_default();
     match state.phase {

@@ -1,4 +1,4 @@
-//! Jobs of types that Larder brings, for tests.
+//! Sample jobs of built-in types, for tests.
 
 use std::path::{Path, PathBuf};
 
@@ -10,17 +10,17 @@ use serde_json::{Value, json};
 use super::machine::{RoleTerms, Terms};
 use super::render::{Facts, Place, Rendered, Renderer, validate_as};
 
-/// The job train of team-a.
+/// The job `train` of `team-a`.
 pub(super) struct Sample {
     pub(super) job: CheckedJob,
     pub(super) kind: CheckedType,
-    /// A pod of each role, for no place.
+    /// One pod per role, without a place.
     pub(super) pods: Vec<Pod>,
     pub(super) uid: String,
 }
 
 impl Sample {
-    /// A job of a type that Larder brings. `fields` are those of its spec.
+    /// A job of a built-in type. `fields` are fields of its spec.
     pub(super) fn of(kind: &str, mut fields: Value) -> Self {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/components/jobs/types");
         let text = std::fs::read_to_string(folder.join(format!("{kind}.yaml"))).expect("a type");
@@ -47,7 +47,6 @@ impl Sample {
         Rendered { namespace: "team-a", name: "train", uid: &self.uid, job: &self.job, kind: &self.kind }
     }
 
-    /// The terms of its roles.
     pub(super) fn terms(&self) -> Terms {
         let role = |role: &larder_api::training_job::checked::CheckedRole| RoleTerms {
             name: role.name.clone(),
@@ -58,14 +57,14 @@ impl Sample {
     }
 }
 
-/// A role: its name, replicas, and the fewest.
+/// A role with its name, `replicas` and `min`.
 pub(super) fn role(name: &str, replicas: u32, min: u32) -> Value {
     let limits = json!({"cpu": 8, "memory": "64Gi", "nvidia.com/gpu": 1});
     let container = json!({"name": "main", "image": "registry.example.org/train", "resources": {"limits": limits}});
     json!({"name": name, "replicas": replicas, "min": min, "template": {"spec": {"containers": [container]}}})
 }
 
-/// Compares a text with the golden file of that name. With `LARDER_WRITE_GOLDEN=1` the file is written instead.
+/// Compares a value with the golden file `name`. With `LARDER_WRITE_GOLDEN=1`, writes the file instead.
 pub(super) fn golden(name: &str, value: &impl serde::Serialize) {
     let text = serde_yaml_ng::to_string(value).expect("YAML");
     let file: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/jobs").join(name);

@@ -1,22 +1,22 @@
-//! One job in a round. Each phase is a type, and only the phase before can make it:
+//! One job in a round. Each phase is a type that only the previous phase can construct:
 //!
 //! | phase | what is known by then | made by |
 //! |---|---|---|
-//! | [`Checked`] | the spec, the type, the pods, whether the job may start | [`Checked::new`] |
+//! | [`Checked`] | the spec, the type, the pods, whether the job may start | [`check::check`] |
 //! | [`decide::Stepped`] | the state after all that has happened to the pods | [`Checked::step`] |
 //! | [`decide::Ruled`] | what Larder's queues decide | [`decide::Stepped::rule`] |
 //! | [`decide::Placed`] | nodes for pods that have lost theirs | [`decide::Ruled::place`] |
 //! | [`decide::Decided`] | what Kueue decides | [`decide::Placed::ask_kueue`] |
 //! | [`write::Written`] | all writes | [`decide::Decided::write`] |
 //!
-//! Every job goes through all phases. A job whose writes are under way, or whose spec is invalid, changes in none of them:
-//! its state is not settled, or means nothing.
+//! Every job goes through all phases. Its check decides once whether they may change it, as its [`Mode`] says.
 
-mod check;
+pub(super) mod check;
 pub(super) mod decide;
 mod kueue;
-mod room;
+pub(super) mod room;
 mod write;
+mod writes;
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ use crate::jobs::eligibility::Eligibility;
 use crate::jobs::job_state::JobState;
 use crate::jobs::kueue::places::confine;
 use crate::jobs::machine::loss::uses_quota;
-use crate::jobs::machine::{Observed, unplaced};
+use crate::jobs::machine::{Observed, State, unplaced};
 use crate::jobs::objects::JobObject;
 use crate::jobs::plan::{Cluster, Gang, Want};
 use crate::jobs::pod_group::choice::Planner;
@@ -37,65 +37,74 @@ use crate::jobs::queue;
 use crate::jobs::render::{Place, Rendered};
 use larder_kube::key::Key;
 
-/// A job that was checked: all that later phases look at. Its state is the only part that they change, with the data in
+/// A job whose check is complete.
+pub(super) struct Checked<'a>(JobInRound<'a>);
+
+/// A job with everything that its check has found: the input of all phases. They change only its state, and the data in
 /// `observed`, which depends on the nodes of that state.
-pub(super) struct Checked<'a> {
-    pub(super) key: &'a Key,
+pub(super) struct JobInRound<'a> {
     object: &'a JobObject,
-    pub(super) job_state: &'a mut JobState,
-    pub(super) eligibility: Eligibility,
-    /// `None`: it is invalid, which makes the job ineligible.
-    spec: Option<&'a CheckedJob>,
-    /// `None`: the job needs no type, since it has ended, or has none that it may use, which makes it ineligible.
+    job_state: &'a mut JobState,
+    eligibility: Eligibility,
+    mode: Mode<'a>,
+    /// `None`: the job has ended and needs no type, or it has no type that it may use, so it is ineligible.
     typed: Option<Typed<'a>>,
-    /// Empty if the spec is invalid: nobody knows which pods are the job's.
+    /// Empty if the spec is invalid, because the job's pods cannot be identified then.
     pods: Vec<Seen<'a>>,
     observed: Observed,
 }
 
-/// What follows from a job's type.
+/// Whether the phases may change a job.
+#[derive(Clone, Copy)]
+enum Mode<'a> {
+    /// The state machine makes its steps.
+    Steps(&'a CheckedJob),
+    /// Its writes are in flight, so its state is unsettled: it counts with everything that it has, and does not change.
+    InFlight(&'a CheckedJob),
+    /// Its spec is invalid, so its state is meaningless, and it is ineligible.
+    Invalid,
+}
+
+/// Everything that follows from a job's type.
 struct Typed<'a> {
     kind: &'a CheckedType,
     planner: Planner,
-    /// Where pods may go, by role; `None`: Kueue has not admitted the job, so none may be made.
+    /// Where pods may run, by role; `None`: Kueue has not admitted the job, so no pods may be created.
     places: Option<Vec<Place>>,
 }
 
-impl<'a> Checked<'a> {
+impl<'a> JobInRound<'a> {
+    pub(super) fn key(&self) -> &'a Key {
+        &self.object.meta.key
+    }
+
     pub(super) fn phase(&self) -> Phase {
-        self.job_state.record.state.phase
+        self.state().phase
     }
 
-    /// True if a pod of it may still run.
-    fn runs(&self, view: &ClusterView<'_>) -> bool {
-        self.observed.pods.iter().any(|pod| uses_quota(pod, view.now))
+    fn state(&self) -> &State {
+        &self.job_state.record.state
     }
 
-    /// True if the job has not started or is to start again. Only then does a reason against it stop it: a job that runs goes
-    /// on as it was.
-    fn is_to_start(&self) -> bool {
-        matches!(self.phase(), Phase::Queued | Phase::Suspended)
-    }
-
-    /// True if the job waits, and the API server has not said yet whether it may.
+    /// True if the job waits and its dry run has no answer yet.
     fn is_undecided(&self) -> bool {
         self.phase() == Phase::Queued && self.eligibility.is_unanswered()
     }
 
-    /// True if the state machine can make a step.
-    fn can_step(&self) -> bool {
-        self.job_state.is_idle() && self.spec.is_some()
+    /// Its spec, if it is valid.
+    fn spec(&self) -> Option<&'a CheckedJob> {
+        match self.mode {
+            Mode::Steps(job) | Mode::InFlight(job) => Some(job),
+            Mode::Invalid => None,
+        }
     }
 
     /// Its LocalQueue; `None` if the job is not in a queue of Kueue.
     pub(super) fn kueue_queue(&self) -> Option<&'a str> {
-        match &self.spec?.queueing {
-            Queueing::Kueue(queue) => Some(queue),
-            Queueing::None | Queueing::Queue(_) => None,
-        }
+        kueue_queue(self.spec()?)
     }
 
-    /// True if Larder finds its nodes, and not the scheduler or Kueue.
+    /// True if Larder finds its nodes, not kube-scheduler or Kueue.
     fn is_planned(&self) -> bool {
         self.planner() == Planner::Builtin && !has_gates(self.places())
     }
@@ -108,42 +117,38 @@ impl<'a> Checked<'a> {
         self.typed.as_ref()?.places.as_deref()
     }
 
-    /// What renders the objects of the job.
     fn rendered(&self) -> Option<Rendered<'a>> {
-        Some(rendered(self.object, self.spec?, self.typed.as_ref()?.kind))
+        Some(rendered(self.object, self.spec()?, self.typed.as_ref()?.kind))
     }
 
-    /// The roles as queues and plans count them; none before the first check that could render a pod.
-    pub(super) fn roles(&self) -> &[queue::Role] {
+    /// The roles for queues and plans; empty until a check has rendered a pod.
+    fn roles(&self) -> &[queue::Role] {
         self.job_state.profile.as_ref().map_or(&[], |profile| &profile.roles)
     }
 
     /// The nodes where its pods are or will be.
     fn nodes(&self) -> BTreeSet<String> {
-        let state = &self.job_state.record.state;
-        let planned = state.slots().filter_map(|(_, slot)| slot.node.clone());
-        let current = self.pods.iter().filter(|seen| state.slot(seen.pod.id).is_some());
-        planned.chain(current.map(|seen| seen.object.node.clone()).filter(|node| !node.is_empty())).collect()
+        nodes(self.state(), &self.pods)
     }
 
     /// The datasets that its pods read or will read.
     pub(super) fn datasets(&self) -> Vec<Key> {
-        let mounts = self.spec.filter(|_| !self.phase().is_terminal()).map_or(&[][..], |job| &job.datasets[..]);
+        let mounts = self.spec().filter(|_| !self.phase().is_terminal()).map_or(&[][..], |job| &job.datasets[..]);
         mounts.iter().map(|mount| dataset_key(&mount.dataset)).collect()
     }
 
     /// The pods, by role and index, that need a node now.
     fn unplaced(&self, view: &ClusterView<'_>) -> Vec<Vec<u32>> {
-        // Without its type no pods are made.
-        if !self.can_step() || self.typed.is_none() {
-            return Vec::new();
+        match (self.mode, &self.typed) {
+            (Mode::Steps(_), Some(_)) => unplaced(self.state(), &self.observed, view.now),
+            // Without a type, no pods are created.
+            (Mode::Steps(_), None) | (Mode::InFlight(_) | Mode::Invalid, _) => Vec::new(),
         }
-        unplaced(&self.job_state.record.state, &self.observed, view.now)
     }
 
-    /// What these pods need of nodes; `None` as long as none may be made.
+    /// The gang of these pods, for the planner; `None` while no pods may be created.
     fn gang(&self, view: &ClusterView<'_>, cluster: &Cluster<'_>, pods: &[Vec<u32>]) -> Option<Gang> {
-        let (job, profile, places) = (self.spec?, self.job_state.profile.as_ref()?, self.places()?);
+        let (job, profile, places) = (self.spec()?, self.job_state.profile.as_ref()?, self.places()?);
         let want = |((role, place), pods): ((&queue::Role, &Place), &Vec<u32>)| {
             let mut places = role.places.clone();
             confine(&mut places, place);
@@ -159,13 +164,32 @@ impl<'a> Checked<'a> {
     }
 }
 
-/// True if Kueue holds the pods back by scheduling gates until it has chosen their nodes.
+/// True if Kueue holds the pods back with scheduling gates until it has chosen their nodes.
 fn has_gates(places: Option<&[Place]>) -> bool {
     places.into_iter().flatten().any(|place| !place.gates.is_empty())
 }
 
-/// What renders the objects of a job.
 fn rendered<'a>(object: &'a JobObject, job: &'a CheckedJob, kind: &'a CheckedType) -> Rendered<'a> {
     let key = &object.meta.key;
     Rendered { namespace: &key.namespace, name: &key.name, uid: &object.meta.uid, job, kind }
+}
+
+/// The LocalQueue of a job; `None` if the job is not in a queue of Kueue.
+fn kueue_queue(job: &CheckedJob) -> Option<&str> {
+    match &job.queueing {
+        Queueing::Kueue(queue) => Some(queue),
+        Queueing::None | Queueing::Queue(_) => None,
+    }
+}
+
+/// The nodes where a job's pods are or will be.
+fn nodes(state: &State, pods: &[Seen<'_>]) -> BTreeSet<String> {
+    let planned = state.slots().filter_map(|(_, slot)| slot.node.clone());
+    let current = pods.iter().filter(|seen| state.slot(seen.pod.id).is_some());
+    planned.chain(current.map(|seen| seen.object.node.clone()).filter(|node| !node.is_empty())).collect()
+}
+
+/// True if one of these pods may still be running.
+fn runs(view: &ClusterView<'_>, pods: &[Seen<'_>]) -> bool {
+    pods.iter().any(|seen| uses_quota(&seen.pod, view.now))
 }

@@ -1,4 +1,4 @@
-//! What pods take of each node, summed up again only where something has changed.
+//! What pods use of each node, recomputed only for nodes that have changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use larder_kube::key::Key;
 use larder_kube::pod::amounts::Amounts;
 use larder_kube::store::Store;
 
-/// What is used of all nodes.
+/// The usage of all nodes.
 #[derive(Debug, Default)]
 pub struct Usage {
     pods: BTreeMap<String, BTreeSet<Key>>,
@@ -16,7 +16,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// A pod has changed from this to that.
+    /// Applies a change of a pod: its node before, and the pod now.
     pub fn changed(&mut self, key: &Key, before: Option<&str>, now: Option<&Pod>) {
         let now = now.and_then(Self::node_of);
         self.stale.extend(before.into_iter().chain(now).map(str::to_owned));
@@ -28,15 +28,15 @@ impl Usage {
         }
     }
 
-    /// The node of which a pod takes room: its own, or the one on which the scheduler makes room for it. A pod of a training job
-    /// has only its own: what is planned for it is counted with its job.
+    /// The node whose room a pod uses: its own, or the node on which the scheduler makes room for it. Pods of training
+    /// jobs count only on their own node, because their planned nodes are counted with their jobs.
     pub fn node_of(pod: &Pod) -> Option<&str> {
         let soon = Some(pod.nominated.as_str()).filter(|_| pod.of_job.is_none());
         let node = if pod.node.is_empty() { soon } else { Some(pod.node.as_str()) };
         node.filter(|node| !node.is_empty() && !pod.ended)
     }
 
-    /// What the pods of each node request together, `pods` included.
+    /// Recomputes the total requests of the changed nodes' pods, including the `pods` resource.
     pub fn refresh(&mut self, pods: &Store<Pod>) {
         for node in std::mem::take(&mut self.stale) {
             let here = self.pods.get(&node).into_iter().flatten().filter_map(|key| pods.get(key));
@@ -56,7 +56,7 @@ impl Usage {
         }
     }
 
-    /// What is used of a node, as of the last [`Self::refresh`].
+    /// The usage of a node as of the last [`Self::refresh`].
     pub fn of(&self, node: &str) -> Amounts {
         self.used.get(node).cloned().unwrap_or_default()
     }

@@ -10,7 +10,7 @@ use crate::jobs::objects::JobObject;
 use crate::jobs::refusal::Refusal;
 use larder_kube::key::Key;
 
-/// True if nothing spoke against the job as it is now, as its status says: the API server need not be asked again.
+/// True if the job's status reports its current generation as valid, so no new dry run is needed.
 pub fn was_accepted(object: &JobObject) -> bool {
     let valid = JobConditionKind::Valid.find(&object.status.conditions);
     let quota = JobConditionKind::QuotaReserved.find(&object.status.conditions);
@@ -19,12 +19,11 @@ pub fn was_accepted(object: &JobObject) -> bool {
     !is_short && valid.is_some_and(is_valid)
 }
 
-/// The values of a job's spec.
 pub fn spec(object: &JobObject) -> Result<&CheckedJob, Refusal> {
     object.job.as_ref().map_err(|error| Refusal::new(JobReason::InvalidSpec, error))
 }
 
-/// The type of a job, which its roles fit.
+/// The type of a job, if the job's roles match it.
 pub fn kind<'a>(view: &ClusterView<'a>, job: &CheckedJob) -> Result<&'a CheckedType, Refusal> {
     let Some(object) = view.jobs.types.get(&Key::cluster(&job.kind)) else {
         return Err(Refusal::new(JobReason::TypeMissing, format!("there is no JobType {}", job.kind)));
@@ -37,8 +36,8 @@ pub fn kind<'a>(view: &ClusterView<'a>, job: &CheckedJob) -> Result<&'a CheckedT
     Ok(kind)
 }
 
-/// That the job's namespace may use its datasets and its queue. Whether they do not exist or are not granted, the words are the
-/// same.
+/// Checks that the job's namespace may use its datasets and its queue. The message is the same whether an object does
+/// not exist or is not granted.
 pub fn grants(view: &ClusterView<'_>, namespace: &str, job: &CheckedJob) -> Result<(), Refusal> {
     for mount in &job.datasets {
         let object = view.datasets.get(&dataset_key(&mount.dataset));

@@ -1,14 +1,15 @@
-//! The state of the AdmissionChecks of one Workload, and whether one of Larder's checks is active. Pure.
+//! The states of the AdmissionChecks of one Workload, and whether one of Larder's checks is active. Pure.
 //!
-//! The deadline counts from the time of the reservation, which the Workload has, so a controller that starts late is
-//! not late. Nothing but the deadline decides when the data does not come: data never holds a job for ever.
+//! The deadline counts from the reservation time in the Workload, so a controller that starts late does not extend it.
+//! If the data does not arrive, only the deadline decides: missing data never blocks a job permanently.
 
 use k8s_openapi::jiff::Timestamp;
 use larder_api::names::{DATASETS_ANNOTATION, MIN_WARM_ANNOTATION, WARM_DEADLINE_ANNOTATION};
 use larder_dataset::size::parse_duration;
 use serde_json::{Value, json};
 
-use crate::kueue::objects::{Check, CheckState, Patience, Workload};
+use crate::kueue::objects::{Check, Patience};
+use crate::kueue::workload::{CheckState, Workload};
 use crate::time::Seconds;
 use crate::warm_request::{Progress, Warmth};
 use crate::write::{Change, Write};
@@ -19,41 +20,39 @@ use larder_kube::kinds::{Kind, KueueKind, KueueVersion};
 const PENDING: &str = "Pending";
 const READY: &str = "Ready";
 
-/// From this percentage on a job starts.
+/// The default percentage from which on a job starts.
 const MIN_WARM: u64 = 90;
 
-/// The longest that a job waits.
+/// The default deadline.
 const DEADLINE_SECONDS: i64 = 600;
 
 /// The longest deadline: 30 days.
 const DEADLINE_MAX_SECONDS: i64 = 30 * 24 * 3600;
 
-/// How long news that change no state wait.
+/// How long a new message without a new state is delayed.
 const SMALL_NEWS_SECONDS: i64 = 15;
 
-/// Everything that the states of a Workload's checks depend on.
+/// The inputs of the states of a Workload's checks.
 #[derive(Debug)]
 pub struct Situation<'a> {
     /// Seconds since 1970.
     pub now: Seconds,
-    /// The version of Kueue's API.
     pub version: KueueVersion,
-    /// The Workload.
     pub workload: &'a Workload,
-    /// Those of Larder's checks that it waits for.
+    /// Larder's checks that the Workload waits for.
     pub checks: Vec<&'a Check>,
-    /// Its datasets, and how far each is; `None`: not known yet.
+    /// The datasets of the Workload and their progress; `None`: not known yet.
     pub datasets: Vec<(Key, Option<Progress>)>,
-    /// Seconds since this process last wrote its state, which small news wait for.
+    /// Seconds since this process last wrote the states. Small changes are delayed by this.
     pub status_age: i64,
 }
 
 /// The decision about a Workload.
 #[derive(Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// The write of its state.
+    /// The write of the states.
     pub write: Option<Write>,
-    /// Look at it again at this time, if nothing happens before.
+    /// Decide again at this time if nothing changes before.
     pub again_at: Option<Seconds>,
 }
 
@@ -63,7 +62,7 @@ impl Outcome {
     }
 }
 
-/// Decides the state of Larder's checks of a Workload.
+/// Decides the states of Larder's checks of a Workload.
 pub fn decide(situation: &Situation<'_>) -> Outcome {
     let mut outcome = Outcome::default();
     let workload = situation.workload;
@@ -71,7 +70,7 @@ pub fn decide(situation: &Situation<'_>) -> Outcome {
     let ours = |state: &&CheckState| situation.checks.iter().find(|check| check.meta.key.name == state.name);
     let mut states = Vec::new();
     let (mut news, mut small_news) = (false, false);
-    // All of them each time: what an apply leaves out is taken away.
+    // Every apply contains all of them, because fields that an apply omits are removed.
     for state in &workload.checks {
         let Some(check) = ours(&state) else { continue };
         let next = if state.state == PENDING { next(situation, check, state, reserved, &mut outcome) } else { None };
@@ -88,7 +87,7 @@ pub fn decide(situation: &Situation<'_>) -> Outcome {
     outcome
 }
 
-/// The next state of a check that is pending; `None` if nothing can be said.
+/// The next state of a pending check; `None` if nothing can be said yet.
 fn next(
     situation: &Situation<'_>,
     check: &Check,
@@ -112,7 +111,7 @@ fn next(
     said.extend(remarks);
     let is_warm = |progress: &Progress| matches!(progress, Progress::Warms(warmth) if warmth.percent() >= min_warm);
     let all_warm = known.is_some_and(|known| known.iter().all(|(_, progress)| is_warm(progress)))
-        && situation.workload.pod_sets.iter().all(|set| set.wrong.is_empty());
+        && situation.workload.pod_sets.iter().all(|set| set.wrong.is_empty() && set.unread.is_none());
     let said = if said.is_empty() { "its pods use no dataset".to_owned() } else { said.join("; ") };
     let (is, message) = match (all_warm, is_due) {
         (true, _) => (READY, said),
@@ -121,19 +120,19 @@ fn next(
     };
     let since = if is == state.state { state.since.clone() } else { time(situation.now) };
     let message = message.chars().take(2000).collect();
-    Some(CheckState { name: state.name.clone(), state: is.to_owned(), since, message })
+    Some(CheckState { state: is.to_owned(), since, message, ..state.clone() })
 }
 
-/// Until when a Workload waits.
+/// How long a Workload waits.
 struct Terms {
     min_warm: u64,
     deadline: i64,
-    /// About annotations that say nothing.
+    /// Messages about annotations that are invalid.
     remarks: Vec<String>,
 }
 
-/// Each term comes from the first kind of pods whose annotation sets it, else from the check's annotation, else from
-/// the defaults. A value that cannot be read counts as the default, and a remark says so.
+/// Each setting comes from the first pod set whose annotation sets it, else from the check's annotation, else from the
+/// defaults. An invalid value counts as the default, and a remark reports it.
 fn terms(workload: &Workload, check: &Patience) -> Terms {
     let written: Vec<&Patience> = workload.pod_sets.iter().map(|set| &set.patience).chain([check]).collect();
     let mut remarks = Vec::new();
@@ -153,6 +152,7 @@ fn terms(workload: &Workload, check: &Patience) -> Terms {
     for text in workload.pod_sets.iter().flat_map(|set| &set.wrong) {
         remarks.push(format!("{DATASETS_ANNOTATION} lists names, or NAMESPACE/NAME: {}", short(text)));
     }
+    remarks.extend(workload.pod_sets.iter().filter_map(|set| set.unread.clone()));
     Terms { remarks, ..terms }
 }
 
@@ -160,7 +160,7 @@ fn short(text: &str) -> String {
     format!("{:?}", text.chars().take(64).collect::<String>())
 }
 
-/// How far a dataset is. Whether it does not exist or is not granted, the words are the same.
+/// The progress of a dataset. The text is the same whether the dataset does not exist or is not granted.
 fn show(workload: &Workload, key: &Key, progress: &Progress) -> String {
     match progress {
         Progress::Refused => {
@@ -178,8 +178,8 @@ fn time(at: Seconds) -> String {
     Timestamp::from_second(at.0).unwrap_or(Timestamp::MAX).to_string()
 }
 
-/// An apply of Larder's own states. It fails if the Workload has changed: a state that was decided before an eviction
-/// must not count after it.
+/// A server-side apply of Larder's states. It fails if the Workload has changed: a state that was decided before an
+/// eviction must not count after it.
 fn write(situation: &Situation<'_>, states: &[CheckState]) -> Write {
     let meta = &situation.workload.meta;
     let state = |state: &CheckState| {
@@ -198,7 +198,8 @@ fn write(situation: &Situation<'_>, states: &[CheckState]) -> Write {
     Write::new(kind, &meta.key.namespace, &meta.key.name, Change::ApplyStatus(fields))
 }
 
-/// The write that makes a check of Larder's active: until it is, its ClusterQueues reserve nothing. `None` if it is.
+/// The write that marks a check as active; `None` if it already is. ClusterQueues reserve no quota until all their
+/// checks are active.
 pub fn activate(check: &Check, version: KueueVersion, now: Seconds) -> Option<Write> {
     if check.active || check.meta.deleting {
         return None;

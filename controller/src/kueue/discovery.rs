@@ -1,5 +1,5 @@
-//! Finds out whether this cluster has Kueue, and follows its objects while it does. Kueue may be installed and removed
-//! at any time; a cluster without it is asked for its API groups now and then, and nothing is logged.
+//! Detects whether the cluster has Kueue, and follows its objects while it does. Kueue may be installed and removed at
+//! any time. A cluster without it is polled for its API groups, and nothing is logged.
 
 use std::time::Duration;
 
@@ -11,30 +11,30 @@ use crate::watch::{News, follow_part};
 use larder_kube::kinds::{KUEUE_GROUP, Kind, KueueKind, KueueVersion, Part};
 use larder_kube::watch::End;
 
-/// How long until Kueue is looked for again.
+/// The interval between two polls for Kueue.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Sends what happens to Kueue's objects until the receiver is gone.
+/// Sends events about Kueue's objects until the receiver is closed.
 pub async fn follow_kueue(client: Client, news: mpsc::Sender<News>) {
-    // Told once: that there is none is not news each minute.
-    let mut told = None;
+    // Logged once, not in every poll.
+    let mut reported = None;
     while !news.is_closed() {
         match discover(&client).await {
             Ok(Some(version)) => {
                 info!(version = version.as_str(), "jobs in Kueue's queues can wait for data");
                 let kinds = KueueKind::ALL.map(|kind| Kind::Kueue(kind, version));
                 let end = follow_part(&client, Part::Kueue, &kinds, &news).await;
-                if end == End::Forbidden && told != Some(End::Forbidden) {
+                if end == End::Forbidden && reported != Some(End::Forbidden) {
                     warn!(
                         "the controller may not read Kueue's objects, so no job waits for data or Kueue's quota: apply its \
                          ClusterRole again"
                     );
                 }
-                told = Some(end);
+                reported = Some(end);
             }
             Ok(None) => {}
             Err(error) => {
-                warn!(%error, "cannot ask for the API's groups; it is tried again");
+                warn!(%error, "cannot list the API groups; retrying");
                 tokio::time::sleep(Duration::from_secs(5)).await;
                 continue;
             }
@@ -46,7 +46,6 @@ pub async fn follow_kueue(client: Client, news: mpsc::Sender<News>) {
     }
 }
 
-/// The version of Kueue's API to use.
 async fn discover(client: &Client) -> Result<Option<KueueVersion>, Error> {
     let groups = client.list_api_groups().await?.groups;
     let served = groups.into_iter().filter(|group| group.name == KUEUE_GROUP).flat_map(|group| group.versions);

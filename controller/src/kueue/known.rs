@@ -1,9 +1,9 @@
-//! Kueue's state as the controller knows it.
+//! The controller's view of Kueue.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::jobs::kueue::workload::JobWorkload;
-use crate::kueue::objects::{Check, Class, Flavor, Workload};
+use crate::kueue::objects::{Check, Class, Flavor};
+use crate::kueue::workload::{JobWorkload, Workload};
 use crate::optional_api::Presence;
 use crate::time::Seconds;
 use crate::warm_request::{Progress, Requester};
@@ -11,12 +11,10 @@ use larder_kube::key::Key;
 use larder_kube::kinds::{Kind, KueueKind, KueueVersion};
 use larder_kube::store::Store;
 
-/// Kueue's state as the controller knows it.
 #[derive(Debug, Default)]
 pub struct Kueue {
-    /// The version of its API.
+    /// The version of Kueue's API.
     pub version: KueueVersion,
-    /// Larder's AdmissionChecks.
     pub checks: Store<Check>,
     pub(crate) workloads: Store<Workload>,
     pub(crate) flavors: Store<Flavor>,
@@ -24,9 +22,9 @@ pub struct Kueue {
     /// The Workloads of TrainingJobs, by the job's uid.
     pub(crate) of_jobs: BTreeMap<String, BTreeSet<Key>>,
     pub(crate) presence: Presence,
-    /// By dataset and requester, as decided last.
+    /// The progress of the last decision, by dataset and requester.
     pub(crate) progress: BTreeMap<Key, BTreeMap<Requester, Progress>>,
-    /// When the state of a Workload was written last.
+    /// When the states of a Workload were last written.
     pub written: BTreeMap<Key, Seconds>,
 }
 
@@ -36,12 +34,12 @@ impl Kueue {
         self.presence.listed(Kind::Kueue(kind, version), KueueKind::ALL.len());
     }
 
-    /// The part of a Workload that its TrainingJob looks at.
+    /// The reduced Workload for its TrainingJob.
     pub(crate) fn of_job(&self, key: &Key) -> Option<&JobWorkload> {
         self.workloads.get(key)?.of_job.as_deref()
     }
 
-    /// The Workload of a job has changed.
+    /// Applies a change of a job's Workload.
     pub(crate) fn of_job_changed(&mut self, key: &Key, before: Option<&JobWorkload>) {
         let owner = |workload: &JobWorkload| workload.owner.as_ref().map(|owner| owner.uid.clone());
         if let Some(uid) = before.and_then(owner)
@@ -57,7 +55,7 @@ impl Kueue {
         }
     }
 
-    /// The Workload has quota and waits, or has waited, for one of Larder's checks.
+    /// True if the Workload has quota and waits, or has waited, for one of Larder's checks.
     pub(crate) fn wants_data(&self, workload: &Workload) -> bool {
         let ours = |name: &str| self.checks.get(&Key::cluster(name)).is_some();
         workload.reserved.is_some() && workload.checks.iter().any(|check| ours(&check.name))

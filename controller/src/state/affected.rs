@@ -1,10 +1,10 @@
-//! Which datasets a piece of news is about: those that an object belongs to, and belonged to before.
+//! The datasets that an event concerns: those that an object belongs to, and those that it belonged to before.
 
 use crate::objects::{Claim, DatasetObject, Key, by_uid};
 use crate::work_queue::Work;
 use larder_kube::store::{Put, Store, Stored};
 
-/// Keeps an object, and adds the datasets that it and what it replaced belong to.
+/// Stores an object, and adds the datasets that it and its previous version belong to.
 pub(super) fn put_into<T: Stored>(
     store: &mut Store<T>,
     object: T,
@@ -19,7 +19,7 @@ pub(super) fn put_into<T: Stored>(
     }
 }
 
-/// Forgets an object, and adds the datasets that it belonged to.
+/// Removes an object, and adds the datasets that it belonged to.
 pub(super) fn take_from<T: Stored>(
     store: &mut Store<T>,
     key: &Key,
@@ -31,7 +31,7 @@ pub(super) fn take_from<T: Stored>(
     touch(before.iter().flat_map(Stored::belongs_to), datasets, claims, work);
 }
 
-/// Adds the datasets that `owners` stand for: their uid, their name, or the name of a claim.
+/// Adds the datasets of `owners`, which are uids, names, or names of claims.
 fn touch(
     owners: impl Iterator<Item = Key>,
     datasets: &Store<DatasetObject>,

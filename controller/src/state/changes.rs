@@ -1,4 +1,4 @@
-//! The work that a changed Dataset, NodeCache, Node or ConfigMap makes.
+//! The work that a changed Dataset, NodeCache, Node or ConfigMap causes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -85,7 +85,7 @@ impl State {
             uids.extend(cache.spec.datasets.iter().map(|there| there.uid.clone()));
         }
         work.extend(uids.iter().filter_map(|uid| self.key_of(uid)).cloned().map(Work::Dataset));
-        // A dataset that keeps what it has may have it anywhere.
+        // A dataset that pins its cached bytes may have them on any node.
         for cached in
             self.caches.get(key).and_then(|cache| cache.status.as_ref()).iter().flat_map(|status| &status.snapshots)
         {
@@ -100,7 +100,7 @@ impl State {
         self.wake_for_all(before.is_none_or(|before| before.status.is_none()), work);
     }
 
-    /// A new node is for the datasets that want all of them, and for jobs that have fewer nodes than pods.
+    /// A new node concerns the datasets that want all nodes, and the jobs that have fewer nodes than pods.
     fn wake_for_all(&self, is_new: bool, work: &mut Vec<Work>) {
         use larder_api::dataset::NodeCount;
         if !is_new {
@@ -126,7 +126,7 @@ impl State {
                 node.labels.iter().filter(|(label, _)| !is_own(label)).map(|(a, b)| (a.clone(), b.clone())).collect();
             (labels, node.taints.clone(), node.ready, node.unschedulable, node.meta.deleting)
         };
-        // The end of a dataset waits for its labels to go.
+        // A deleted dataset waits for the removal of its labels.
         let labels = before.iter().flat_map(|node| node.labels.keys()).filter(|label| is_own(label));
         for dataset in labels.filter_map(|label| DatasetKey::of_node_label(label)) {
             let key = Key::new(&dataset.namespace, &dataset.name);

@@ -1,4 +1,4 @@
-//! The snapshots whose bytes are to go from a node, asked for by all datasets together.
+//! The snapshots whose bytes a node should drop, requested by all datasets together.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use super::State;
 use crate::objects::Key;
 use crate::work_queue::Work;
 
-/// Most entries of a NodeCache, as its schema has it; what is more waits until others are done.
+/// The most entries of a NodeCache, as in its schema. Further entries wait until others are done.
 const ENTRIES_MAX: usize = 1024;
 
 impl State {
-    /// Remembers which bytes of a Dataset are to go from which nodes.
+    /// Records which bytes of a Dataset should be dropped from which nodes.
     pub(super) fn ask_to_clean(
         &mut self,
         uid: &str,
@@ -27,18 +27,18 @@ impl State {
         }
     }
 
-    /// An entry does not say whose it is. So those that were written stay until all Datasets were decided about.
+    /// An entry does not name its Dataset, so written entries are kept until all Datasets have been decided about.
     pub(super) fn is_undecided(&self) -> bool {
         self.decided.len() < self.datasets.len()
     }
 
-    /// Adds the nodes that may have entries of nobody.
+    /// Schedules the nodes that may have entries of no Dataset.
     pub(super) fn drop_old_entries(&self, work: &mut Vec<Work>) {
         let asked = self.caches.iter().filter(|cache| !cache.spec.clean.is_empty());
         work.extend(asked.map(|cache| Work::Promises(cache.meta.key.name.clone())));
     }
 
-    /// The snapshots whose bytes are to go from a node. Of two times for one snapshot the later counts.
+    /// The snapshots whose bytes a node should drop. If a snapshot has two times, the later one counts.
     pub fn clean(&self, node: &str) -> Vec<CleanedSnapshot> {
         let written = self.caches.get(&Key::cluster(node)).filter(|_| self.is_undecided());
         let written = written.into_iter().flat_map(|cache| &cache.spec.clean);

@@ -1,4 +1,4 @@
-//! Pods as training jobs see them: what they take of nodes, and how far those of a job are.
+//! Pods of training jobs: what they use of nodes, and their progress.
 
 use super::State;
 use super::affected::{put_into, take_from};

@@ -1,4 +1,4 @@
-//! Which news are about training jobs, and what a round of them changes.
+//! Which events concern training jobs, and what a round changes in the state.
 
 use std::collections::BTreeMap;
 
@@ -94,7 +94,7 @@ impl Watched for KnownGroup {
     }
 }
 
-/// Keeps an object, and looks at all jobs if it differs from the one that was known.
+/// Stores an object, and schedules a round if it has changed.
 fn put<T: Watched>(object: T, state: &mut State, work: &mut Vec<Work>) {
     if T::store_mut(state).put(object) != Put::Unchanged {
         work.push(Work::Jobs);
@@ -102,7 +102,7 @@ fn put<T: Watched>(object: T, state: &mut State, work: &mut Vec<Work>) {
 }
 
 impl State {
-    /// This cluster has no training jobs: what was known of them is over.
+    /// Removes everything known about training jobs, because the cluster no longer supports them.
     pub(super) fn forget_jobs(&mut self, work: &mut Vec<Work>) {
         for kind in Kind::OF_JOBS {
             for key in self.keys(kind) {
@@ -114,20 +114,21 @@ impl State {
         self.jobs.presence.becomes_absent();
     }
 
-    /// The scheduler has no gangs any more.
+    /// Records that the scheduler no longer has gang scheduling.
     pub(super) fn forget_gangs(&mut self) {
         self.jobs.groups = Store::default();
         self.jobs.gangs.becomes_absent();
     }
 
-    /// A part of the API has come or gone that jobs may wait for.
+    /// Handles the appearance or disappearance of an optional API part that jobs may wait for.
     pub(super) fn part_changed(&self, part: Option<Part>, work: &mut Vec<Work>) {
         if part.is_some() && self.jobs.presence.is_there() {
             work.push(Work::Jobs);
         }
     }
 
-    /// What is looked at when everything is. Jobs come first: the data that they request decides about datasets.
+    /// The initial work of training jobs. A round comes first, because the data that jobs request affects the decisions
+    /// about datasets.
     pub(super) fn everything_of_jobs(&self, work: &mut Vec<Work>) {
         if self.jobs.presence.is_there() {
             work.extend([Work::Jobs, Work::JobTypes]);
@@ -135,14 +136,14 @@ impl State {
         }
     }
 
-    /// Caches of nodes or datasets have changed, which jobs may wait for.
+    /// Handles a change of NodeCaches or Datasets that jobs may wait for.
     pub(super) fn data_changed(&self, work: &mut Vec<Work>) {
         if !self.jobs.job_states.is_empty() {
             work.push(Work::Jobs);
         }
     }
 
-    /// Looks at all jobs. Returns when to look again, if nothing happens before.
+    /// Runs a round over all jobs. Returns when the next round is due if nothing changes before.
     pub fn round(&mut self, now: Seconds, draw: &dyn Fn() -> String, work: &mut Vec<Work>) -> Option<Seconds> {
         if !self.jobs.presence.is_there() {
             return None;
@@ -175,7 +176,7 @@ impl State {
         again_at
     }
 
-    /// The next write for a Workload whose job is gone, or in no queue of Kueue's any longer.
+    /// The next write for a Workload whose job was deleted or has left Kueue's queues.
     pub fn abandoned(&self, key: &Key) -> Option<Write> {
         let workload = self.kueue.of_job(key)?;
         let owner = workload.owner.as_ref()?;
@@ -190,7 +191,7 @@ impl State {
         abandon(workload, self.kueue.version)
     }
 
-    /// Replaces the data that jobs request, and looks at each dataset for which that is a change.
+    /// Replaces the warm requests of jobs, and schedules each dataset whose requests have changed.
     fn request_data(&mut self, requests: BTreeMap<Key, Vec<WarmRequest>>, work: &mut Vec<Work>) {
         let before = std::mem::replace(&mut self.jobs.warm_requests, requests);
         let now = &self.jobs.warm_requests;
@@ -209,8 +210,8 @@ impl State {
         );
     }
 
-    /// The requests of a dry run. `None`: the job for which the API server was to be asked has other pods by now, so the next
-    /// round finds another job with such pods, if there is one.
+    /// The requests of a dry run. `None`: the job for which it was to be made has other pods by now. The next round
+    /// chooses another job with such pods, if one exists.
     pub fn dry_run(&mut self, spec_hash: &str) -> Option<Vec<Write>> {
         let Some(asker) = self.jobs.dry_runs.get(spec_hash).and_then(DryRun::asker) else { return Some(Vec::new()) };
         let requests = self.dry_run_requests(asker, spec_hash);
@@ -220,7 +221,7 @@ impl State {
         requests
     }
 
-    /// The requests for the pods of a job, if their specs still have this hash.
+    /// The dry-run requests of a job, if its pod-spec hash has not changed.
     fn dry_run_requests(&self, key: &Key, spec_hash: &str) -> Option<Vec<Write>> {
         let object = self.jobs.jobs.get(key)?;
         let of_type = self.jobs.types.get(&Key::cluster(&object.job.as_ref().ok()?.kind))?;
@@ -230,7 +231,7 @@ impl State {
         Some(dry_run::requests(object, kind, &self.settings.image))
     }
 
-    /// Notes what has kept the API server from answering a dry run, if anything has. Returns true if that is news.
+    /// Records why a dry run got no answer; `None` clears it. Returns true if this is a change.
     pub fn unanswered(&mut self, spec_hash: &str, why: Option<&str>) -> bool {
         let dry_runs = &self.jobs.dry_runs;
         let unanswered = &mut self.jobs.unanswered;
@@ -242,7 +243,7 @@ impl State {
         before.as_deref() != why
     }
 
-    /// Notes the API server's answer to a dry run: `refusal` are its words if it refused the pods.
+    /// Records the answer to a dry run. `refusal` is the API server's message if it rejected the pods.
     pub fn dry_run_answered(&mut self, spec_hash: &str, refusal: Option<&str>) {
         let Some(dry_run) = self.jobs.dry_runs.get_mut(spec_hash) else { return };
         if let Some(asker) = dry_run.asker() {
@@ -250,7 +251,8 @@ impl State {
         }
     }
 
-    /// The API server did not create a pod of a job, since a ResourceQuota is used up. Returns the hash of the job's pod specs.
+    /// Records that the API server did not create a job's pod because a ResourceQuota is used up. Returns the job's
+    /// pod-spec hash.
     pub fn not_created(&mut self, key: &Key, quota: &str) -> Option<String> {
         let spec_hash = self.jobs.job_states.get(key)?.profile.as_ref()?.spec_hash.clone();
         self.jobs.dry_runs.insert(spec_hash.clone(), DryRun::QuotaUsed(key.clone(), quota.to_owned()));

@@ -1,4 +1,4 @@
-//! What a change of the cluster changes in the state, and the work that it makes.
+//! How an event changes the state, and the work that it causes.
 
 use larder_kube::kinds::{Kind, Part};
 
@@ -7,7 +7,7 @@ use crate::watch::News;
 use crate::work_queue::Work;
 
 impl State {
-    /// Applies an event. Returns the work that it makes.
+    /// Applies an event. Returns the resulting work.
     pub fn apply(&mut self, news: News) -> Vec<Work> {
         let mut work = Vec::new();
         match news {
@@ -35,7 +35,7 @@ impl State {
                     self.unreadable.clear();
                 }
                 for object in unreadable {
-                    // Its last readable version is kept.
+                    // The last readable version of the object is kept.
                     gone.remove(&object.key);
                     self.put_unreadable(object);
                 }
@@ -51,7 +51,7 @@ impl State {
                     kind => _ = self.listed.insert(kind),
                 }
                 self.part_changed(kind.part(), &mut work);
-                // The objects of such a part that changed have made their work.
+                // Changed objects of such a part have already scheduled their work.
                 let is_known = was_complete || is_unknown(self);
                 if self.is_complete() && !(is_known && kind.part().is_some()) {
                     self.everything(&mut work);

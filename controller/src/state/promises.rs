@@ -1,4 +1,4 @@
-//! Sums that are kept up to date, so that no decision has to count everything.
+//! Incrementally maintained totals, so that no decision has to count everything.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use larder_api::Reason;
 
 use crate::objects::{CacheObject, DatasetObject};
 
-/// Has the set hold something, or not.
+/// Inserts a value into a set, or removes it.
 pub(super) fn mark<T: Ord + Clone>(set: &mut BTreeSet<T>, what: &T, on: bool) {
     if !on {
         set.remove(what);
@@ -23,8 +23,8 @@ pub(super) fn is_ready(object: &DatasetObject) -> bool {
     conditions.any(|condition| condition.reason == Reason::Available.as_str() && condition.status == "True")
 }
 
-/// True if a dataset without room may have some now, or other numbers to tell. Reports of the bytes that are there come
-/// often, and change neither.
+/// True if a dataset without room may have room now, or must report other numbers. Frequent reports about cached bytes
+/// change neither.
 pub(super) fn makes_room(before: Option<&CacheObject>, now: Option<&CacheObject>) -> bool {
     match (before, now) {
         (Some(before), Some(now)) => {
@@ -34,13 +34,13 @@ pub(super) fn makes_room(before: Option<&CacheObject>, now: Option<&CacheObject>
     }
 }
 
-/// The room of a node that is not promised, neither by its spec nor by what it says.
+/// The room of a node that is promised neither in its spec nor in its status.
 fn room(cache: &CacheObject) -> u64 {
     let Some(status) = &cache.status else { return 0 };
     status.capacity_bytes.saturating_sub(cache.spec.promised_bytes().max(status.promised_bytes))
 }
 
-/// The one of sorted things that is neither before nor behind, if there is one. Those before it are skipped.
+/// Advances a sorted iterator to the item that compares equal, if it exists. Smaller items are skipped.
 pub(super) fn beside<I: Iterator>(sorted: &mut Peekable<I>, order: impl Fn(&I::Item) -> Ordering) -> Option<I::Item> {
     while sorted.next_if(|there| order(there) == Ordering::Less).is_some() {}
     sorted.next_if(|there| order(there) == Ordering::Equal)

@@ -1,4 +1,4 @@
-//! Excerpts of the state: everything that a decision looks at, the datasets of a label, and orphans.
+//! Views of the state: the inputs of a decision, the datasets of a label, and orphaned objects.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,11 @@ use super::promises::beside;
 use crate::datasets::input::{DatasetView, NodeFacts};
 use crate::datasets::node_labels::Labelled;
 use crate::objects::{Claim, DatasetObject, Job, Key, Meta, Node, Pod, Volume, by_uid};
+use crate::time::Seconds;
 use larder_kube::kinds::Kind;
 
 impl State {
-    /// The datasets whose pods read a snapshot, as far as their bytes are known.
+    /// The datasets whose pods read a snapshot, if their sizes are known.
     pub fn labelled(&self, snapshot: &str) -> Vec<Labelled> {
         let keys = self.by_snapshot.get(snapshot).into_iter().flatten();
         keys.filter_map(|key| {
@@ -26,17 +27,17 @@ impl State {
         .collect()
     }
 
-    /// True if the label of a node is that of a Dataset that cannot be read.
+    /// True if a node label belongs to an unreadable Dataset.
     pub fn is_label_of_unreadable(&self, label: &str) -> bool {
         let dataset = DatasetKey::of_node_label(label);
         dataset.is_some_and(|dataset| self.unreadable.contains_key(&Key::new(&dataset.namespace, &dataset.name)))
     }
 
-    /// Everything that a decision about a dataset depends on.
-    pub fn dataset_view<'a>(&'a self, key: &'a Key, now: i64, warming_slots: u32) -> DatasetView<'a> {
+    /// The inputs of a decision about a dataset.
+    pub fn dataset_view<'a>(&'a self, key: &'a Key, now: Seconds, warming_slots: u32) -> DatasetView<'a> {
         let dataset = self.datasets.get(key);
         let uid = dataset.map(|dataset| by_uid(&dataset.meta.uid));
-        // Labels are anybody's: what counts is in the dataset's namespace.
+        // Any user can set the label, so only jobs in the dataset's namespace count.
         let jobs = uid.iter().flat_map(|uid| self.batch_jobs.of(uid));
         let jobs: Vec<&Job> = jobs.filter(|job| job.meta.key.namespace == key.namespace).collect();
         let imports = |pod: &&Pod| {
@@ -49,7 +50,7 @@ impl State {
         claims.extend(self.claims.of(key).map(|claim| (&claim.meta.key, claim)));
         claims.extend(self.claims.get(key).filter(|claim| claim.wants.is_none()).map(|claim| (&claim.meta.key, claim)));
         let volumes: Vec<&Volume> = uid.iter().flat_map(|uid| self.volumes.of(uid)).collect();
-        // All are in the order of their names: a thousand look-ups a decision would take longer than the decision.
+        // All are sorted by name: a thousand lookups per decision would take longer than the decision itself.
         let mut caches = self.caches.iter().peekable();
         let mut promised = self.promised.iter().peekable();
         let facts = |node: &'a Node| {
@@ -73,18 +74,19 @@ impl State {
             claims: claims.into_values().collect(),
             volumes,
             deployments: self.deployments.of(key).collect(),
-            wishes: self.warm_requests(key),
+            warm_requests: self.warm_requests(key),
             is_left_out: self.left_out.contains(key),
-            wishes_unknown: self.kueue.presence.is_unknown() || self.jobs.presence.is_unknown(),
+            warm_requests_unknown: self.kueue.presence.is_unknown() || self.jobs.presence.is_unknown(),
             warming_slots,
-            status_age: self.status_written.get(key).map_or(i64::MAX, |written| now - written),
-            emitted: self.emitted.get(key).unwrap_or(&self.none_emitted),
+            status_age: self.status_written.get(key).map_or(i64::MAX, |written| now - *written),
+            emitted: self.emitted(key),
             refused: self.refused.get(key).unwrap_or(&self.nothing_refused),
         }
     }
 
-    /// The pods that have not ended and mount a claim of the dataset, or name it in an inline volume that it may be mounted
-    /// by. Anyone may write the name of any dataset into a pod: where that grants nothing, it must hold nothing either.
+    /// The pods that have not ended, and that mount a claim of the dataset or name it in an inline volume through which
+    /// they may mount it. Any user can write the name of any dataset into a pod. If the name grants no access, it must
+    /// not keep the dataset in use either.
     fn users(&self, dataset: &DatasetObject, volumes: &[&Volume]) -> Vec<&Pod> {
         let (key, spec) = (&dataset.meta.key, &dataset.dataset.spec);
         let mounts =
@@ -104,7 +106,7 @@ impl State {
         users.into_values().collect()
     }
 
-    /// What is left of a Dataset that is gone: jobs, claims and volumes.
+    /// The remaining objects of a deleted Dataset: jobs, claims and volumes.
     pub fn orphans(&self, uid: &str) -> Vec<(Kind, Key, String)> {
         if !self.is_complete() || !self.is_gone(uid) {
             return Vec::new();

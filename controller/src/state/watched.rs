@@ -1,5 +1,5 @@
-//! The kinds of objects that the controller watches. A kind is one `Watched` and its line in `row`: how an object
-//! is read, where it is kept, and which work its changes make.
+//! The kinds of objects that the controller watches. A kind consists of an implementation of `Watched` and a line in
+//! `row`: how an object is parsed, where it is stored, and which work its changes cause.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -15,39 +15,40 @@ use super::State;
 use super::affected::{put_into, take_from};
 use crate::jobs::objects::{ClassObject, JobObject, QueueObject, TypeObject};
 use crate::jobs::pod_group::known::KnownGroup;
-use crate::kueue::objects::{Check, Class, Flavor, Workload};
+use crate::kueue::objects::{Check, Class, Flavor};
+use crate::kueue::workload::Workload;
 use crate::objects::{CacheObject, Claim, ConfigMap, DatasetObject, Deployment, Job, Node, Pod, Volume};
 use crate::read::{self, Unreadable};
 use crate::work_queue::Work;
 use larder_api::names::ROLE_WARM;
 
-/// A kind of objects that the controller watches, by what is kept of an object.
+/// A watched kind. The type is the reduced form of its objects.
 pub(crate) trait Watched: Stored + Debug + Send + Sized + 'static {
-    /// Reads an object; `None` if it is of no interest.
+    /// Parses an object; `None` if it does not matter.
     fn read(object: DynamicObject) -> Result<Option<Self>, Error>;
 
-    /// The known objects of the kind.
+    /// The store of the kind.
     fn store(state: &State) -> &Store<Self>;
 
     fn store_mut(state: &mut State) -> &mut Store<Self>;
 
-    /// Keeps an object, and adds the work that it makes.
+    /// Stores an object, and adds the resulting work.
     fn put(self, state: &mut State, work: &mut Vec<Work>);
 
-    /// Removes an object, and adds the work that its end makes.
+    /// Removes an object, and adds the resulting work.
     fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>);
 
-    /// The API has accepted the controller's deletion of the object with this uid.
+    /// Handles that the API has accepted the controller's deletion of the object with this uid.
     fn leaves(state: &mut State, key: &Key, uid: &str, _: &mut Vec<Work>) {
         Self::store_mut(state).mark_deleting(key, uid);
     }
 }
 
-/// An object of any kind that is watched.
+/// An object of any watched kind.
 #[derive(Debug)]
 pub struct Object(Box<dyn AnyWatched>);
 
-/// The part of [`Watched`] that an object needs once it is read.
+/// The part of [`Watched`] that a parsed object needs.
 trait AnyWatched: Debug + Send {
     fn meta(&self) -> &Meta;
     fn put(self: Box<Self>, state: &mut State, work: &mut Vec<Work>);
@@ -64,13 +65,13 @@ impl<T: Watched> AnyWatched for T {
 }
 
 impl Object {
-    /// Reads an object; `None` if it is of no interest.
+    /// Parses an object; `None` if it does not matter.
     ///
     /// # Errors
-    /// A field has another type than the definition of the kind.
+    /// A field has another type than in the definition of the kind.
     pub fn read(kind: Kind, mut object: DynamicObject) -> Result<Option<Self>, Unreadable> {
         let Some(Row { read, .. }) = row(kind) else { return Ok(None) };
-        // They are never looked at, and often larger than the object.
+        // Never used, and often larger than the rest of the object.
         object.metadata.managed_fields = None;
         let (key, uid) = (Key::of(&object), uid(&object).to_owned());
         read(object).map_err(|error| Unreadable { kind, key, uid, why: error.to_string() })
@@ -89,7 +90,6 @@ impl Object {
     }
 }
 
-/// The functions of a kind.
 struct Row {
     read: fn(DynamicObject) -> Result<Option<Object>, Error>,
     keys: fn(&State) -> BTreeSet<Key>,
@@ -110,7 +110,7 @@ impl Row {
     }
 }
 
-/// The functions of a kind; `None` for one that the controller writes without reading it.
+/// The functions of a kind; `None` for a kind that the controller writes without reading it.
 const fn row(kind: Kind) -> Option<Row> {
     Some(match kind {
         Kind::Dataset => Row::of::<DatasetObject>(),
@@ -140,7 +140,7 @@ impl State {
         row(kind).map(|row| (row.keys)(self)).unwrap_or_default()
     }
 
-    /// The name and version of a known object.
+    /// The metadata of a known object.
     pub(super) fn meta(&self, kind: Kind, key: &Key) -> Option<&Meta> {
         row(kind).and_then(|row| (row.meta)(self, key))
     }
@@ -158,7 +158,7 @@ impl State {
     }
 }
 
-/// Where a kind is kept, and how it is read.
+/// Implements where a kind is stored, and how it is parsed.
 macro_rules! kept {
     ($($field:ident).+, $read:path) => {
         fn read(object: DynamicObject) -> Result<Option<Self>, Error> {
@@ -182,7 +182,7 @@ impl Watched for DatasetObject {
 
     fn put(self, state: &mut State, work: &mut Vec<Work>) {
         let key = self.meta.key.clone();
-        // Another Dataset has the name of one that could not be read: what belonged to that one is orphaned.
+        // Another Dataset has the name of the unreadable one now, so the objects of the unreadable one are orphaned.
         if let Some(uid) = state.unreadable.remove(&key)
             && uid != self.meta.uid
         {
@@ -276,7 +276,7 @@ impl Watched for Volume {
 impl Watched for Claim {
     kept!(claims, read::claim);
 
-    /// A claim belongs to datasets alone, so there are no other claims to look through.
+    /// Claims belong only to datasets, so no other owners are looked up.
     fn put(self, state: &mut State, work: &mut Vec<Work>) {
         let own = self.meta.key.clone();
         put_into(&mut state.claims, self, &state.datasets, &Store::default(), work);
@@ -316,11 +316,11 @@ impl Watched for ConfigMap {
     }
 }
 
-/// Datasets that are looked at when a slot to warm becomes free. The next one that ends wakes the next ones.
+/// The number of datasets that are woken when a warming slot becomes free. The end of their jobs wakes the next ones.
 const WOKEN: usize = 64;
 
 impl State {
-    /// A job that warmed has ended, which may leave a slot to a dataset that waits for one.
+    /// Wakes datasets that wait for a warming slot, because a warming job has ended.
     fn slots_are_free(&self, work: &mut Vec<Work>) {
         work.extend(self.queued.iter().take(WOKEN).cloned().map(Work::Dataset));
     }

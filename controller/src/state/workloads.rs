@@ -1,11 +1,11 @@
-//! Which news are about the Workloads of Kueue, and what decisions about them look at.
+//! Which events concern Kueue's Workloads, and the inputs of decisions about them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::jobs::kueue::workload::JobWorkload;
 use crate::kueue::check::Situation;
-use crate::kueue::objects::{Check, Class, Flavor, PodSet, Workload};
+use crate::kueue::objects::{Check, Class, Flavor};
 use crate::kueue::read;
+use crate::kueue::workload::{self, JobWorkload, PodSet, Workload};
 use crate::objects::Claim;
 use crate::state::State;
 use crate::state::affected::{put_into, take_from};
@@ -20,7 +20,7 @@ use larder_kube::store::{Put, Store, Stored};
 use serde_json::Error;
 
 impl Watched for Workload {
-    kept!(kueue.workloads, read::workload);
+    kept!(kueue.workloads, workload::workload);
 
     fn put(self, state: &mut State, work: &mut Vec<Work>) {
         let key = self.meta.key.clone();
@@ -97,7 +97,7 @@ impl Watched for Class {
 }
 
 impl State {
-    /// This cluster has no Kueue: what was known of one is over.
+    /// Removes everything known about Kueue, because the cluster no longer has it.
     pub(super) fn forget_kueue(&mut self, work: &mut Vec<Work>) {
         for kind in KueueKind::ALL.map(|kind| Kind::Kueue(kind, self.kueue.version)) {
             for key in self.keys(kind) {
@@ -118,7 +118,7 @@ impl State {
         }
     }
 
-    /// Checks and flavors change rarely.
+    /// Checks and flavors change rarely, so all Workloads are woken.
     pub(super) fn wake_all_workloads(&self, work: &mut Vec<Work>) {
         for workload in self.kueue.workloads.iter() {
             work.push(Work::Workload(workload.meta.key.clone()));
@@ -127,7 +127,7 @@ impl State {
         }
     }
 
-    /// The datasets that pods of a Workload read.
+    /// The datasets that the pods of a Workload read.
     fn datasets_of(&self, workload: &Workload, set: &PodSet) -> BTreeSet<Key> {
         if set.count == 0 {
             return BTreeSet::new();
@@ -137,17 +137,17 @@ impl State {
         for name in &set.claims {
             let claim = Key::new(&workload.meta.key.namespace, name);
             match self.claims.get(&claim) {
-                // Without the annotation it is for the dataset of its name.
+                // A claim without the annotation is for the dataset of the same name.
                 Some(Claim { wants: None, .. }) => found.extend([claim]),
                 Some(known) => found.extend(known.wanted()),
-                // The claim of a dataset may be made only once its nodes are warm.
+                // The claim of a dataset may be created only after its nodes are warm.
                 None => found.extend(self.datasets.get(&claim).map(|_| claim)),
             }
         }
         found
     }
 
-    /// The requests of jobs for a dataset.
+    /// All warm requests for a dataset.
     pub(super) fn warm_requests(&self, key: &Key) -> Vec<WarmRequest> {
         let claims = self.claims.of(key).map(|claim| &claim.meta.key);
         let workloads: BTreeMap<&Key, &Workload> = claims
@@ -174,12 +174,12 @@ impl State {
         requests
     }
 
-    /// Remembers how far the data of a dataset's Workloads is, and wakes those for which that is news.
+    /// Stores the progress of a dataset for its Workloads, and wakes the Workloads whose progress has changed.
     pub fn progressed(&mut self, dataset: &Key, now: BTreeMap<Requester, Progress>, work: &mut Vec<Work>) {
         let before = self.kueue.progress.remove(dataset).unwrap_or_default();
         let either: BTreeSet<&Requester> = before.keys().chain(now.keys()).collect();
         for requester in either.into_iter().filter(|requester| before.get(*requester) != now.get(*requester)) {
-            // TrainingJobs look at the caches of their nodes themselves.
+            // TrainingJobs read the caches of their nodes themselves.
             if let Requester::Workload(key) = requester {
                 work.push(Work::Workload(key.clone()));
             }
@@ -189,7 +189,7 @@ impl State {
         }
     }
 
-    /// Everything that the states of a Workload's checks depend on; `None` if it waits for none of Larder's.
+    /// The inputs of a Workload's check states; `None` if it waits for none of Larder's checks.
     pub fn situation(&self, key: &Key, now: Seconds) -> Option<Situation<'_>> {
         let kueue = &self.kueue;
         let workload = kueue.workloads.get(key).filter(|workload| kueue.wants_data(workload))?;
@@ -206,7 +206,7 @@ impl State {
         })
     }
 
-    /// The datasets that are looked at when everything is: those of Workloads need not exist.
+    /// The datasets of the initial work. Datasets that Workloads name need not exist.
     pub(super) fn everything_of_kueue(&self, work: &mut Vec<Work>) {
         self.wake_all_workloads(work);
         work.extend(self.kueue.checks.iter().map(|check| Work::AdmissionCheck(check.meta().key.name.clone())));

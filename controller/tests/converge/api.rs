@@ -1,5 +1,5 @@
-//! The API server in memory, as the controller finds one: without Kueue, PodGroups and training jobs until a test has it
-//! serve them.
+//! The in-memory API server in its initial state: without Kueue, PodGroups and training jobs, until a test enables
+//! them.
 
 use larder_kube::Client;
 use larder_testkit::fake_api::Mode;
@@ -27,12 +27,12 @@ pub(crate) fn serve_kueue(api: &Api, serves: bool) {
     api.have_groups(groups);
 }
 
-/// Serves the kinds of training jobs, or has no right to read them.
+/// Serves the kinds of training jobs, or denies the right to read them.
 pub(crate) fn serve_jobs(api: &Api, serves: bool) {
     api.turn(&OF_JOBS, if serves { Mode::Serves } else { Mode::Refuses(403) });
 }
 
-/// Serves PodGroups. `keeps`: and pods have them.
+/// Serves PodGroups. `keeps`: whether pods keep their PodGroup.
 pub(crate) fn serve_gangs(api: &Api, keeps: bool) {
     api.turn(&["podgroups"], Mode::Serves);
     api.keep_fields();

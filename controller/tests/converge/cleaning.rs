@@ -6,7 +6,8 @@ use super::api::{Api, Dies};
 use super::cluster::{brought, dataset, node};
 use super::{World, assert_same, end_state, is_ready};
 
-/// A world whose dataset is warm on two nodes, and partly on three others: one has it mounted, one is not ready.
+/// A cluster whose dataset is warm on two nodes and partially cached on three others, of which one has it mounted and
+/// one is not ready.
 async fn partly_cached() -> World {
     let mut world = World::new(2);
     world.api.put("datasets", dataset("team-a", "pets", 2));
@@ -32,7 +33,7 @@ fn cached_on(api: &Api, node: &str) -> u64 {
     cache["status"]["snapshots"].as_array().into_iter().flatten().map(|cached| cached["bytes"].as_u64().unwrap()).sum()
 }
 
-/// Asks to drop what was in use before now. Returns the value of the annotation.
+/// Requests that bytes are dropped which were last used before now. Returns the value of the annotation.
 fn ask_to_clean(api: &Api) -> String {
     let now = api.now();
     api.change("datasets", "team-a", "pets", |dataset| {
@@ -48,7 +49,7 @@ async fn cached_bytes_that_nothing_mounts_go_on_request_and_promised_ones_are_fe
     assert_eq!(["n1", "n2", "closed", "open", "away"].map(|node| cached_on(api, node)), [1000, 1000, 500, 500, 500]);
     let jobs = |api: &Api| api.writes().iter().filter(|write| **write == "POST jobs/").count();
     let (jobs_before, writes_before) = (jobs(api), api.writes().len());
-    // Everything is at rest, so only what is asked for makes writes.
+    // Nothing else is pending, so only this request causes writes.
     let asked = ask_to_clean(api);
     world
         .until("it is done", |api| api.get("datasets", "team-a", "pets").unwrap()["status"]["cleaned"] == *asked)
@@ -60,7 +61,7 @@ async fn cached_bytes_that_nothing_mounts_go_on_request_and_promised_ones_are_fe
     for cache in api.list("nodecaches") {
         assert!(cache["spec"]["clean"].is_null(), "no entry is left: {cache}");
     }
-    // One write to each node that is ready when it begins and one when it ends.
+    // One write to each ready node at the beginning, and one at the end.
     let writes = &api.writes()[writes_before..];
     let to_nodes = writes.iter().filter(|write| write.starts_with("PATCH nodecaches/")).count();
     assert_eq!(to_nodes, 2 * 4, "{writes:#?}");
@@ -87,14 +88,14 @@ async fn a_controller_killed_while_it_cleans_ends_in_the_same_state() {
             world.api.die_at(world.api.writes().len() + write, dies);
             world.rest().await;
             if !world.api.is_dead() {
-                // News that came together this time made fewer writes.
+                // This run combined more events, and therefore made fewer writes.
                 continue;
             }
             kills += 1;
             world.kill();
             world.api.revive();
             world.start();
-            // A new process begins with the clock of the machine, which the stopped one of the test is ahead of.
+            // A new process starts with the machine's clock, and the stopped clock of the test is ahead of it.
             let is_done = |api: &Api| api.get("datasets", "team-a", "pets").unwrap()["status"]["cleaned"] == *asked;
             world.until("it is done", is_done).await;
             world.rest().await;

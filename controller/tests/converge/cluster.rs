@@ -1,4 +1,4 @@
-//! The rest of a cluster: what Kubernetes, larderd and the pods of jobs do, one reaction at a time.
+//! A simulator of the rest of the cluster: what Kubernetes, larderd and the pods of jobs do, one reaction at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use super::kubelet;
 pub(crate) const SNAPSHOT: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 pub(crate) const NEWER: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 pub(crate) const BYTES: u64 = 1000;
-/// Room that it takes on the disk of a node: most_on_disk of 10 files.
+/// The disk space that the dataset takes on a node: most_on_disk of 10 files.
 pub(crate) const ROOM: u64 = 42_630;
 
-/// Plays the rest of the cluster until the task is dropped.
+/// Simulates the rest of the cluster until the task is dropped.
 pub(crate) async fn play(api: Api) {
     let mut changes = api.changes();
     loop {
@@ -43,13 +43,13 @@ fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The buckets of most datasets have the same objects, and one of a single character has its own.
+/// Most buckets contain the same objects. A bucket whose name has a single character has its own.
 fn snapshot_of(source: &str) -> String {
     let name = source.trim_start_matches("s3://bucket/");
     if name.len() == 1 { name.repeat(64) } else { SNAPSHOT.to_owned() }
 }
 
-/// A job's pod does what it is told and ends.
+/// A job's pod executes its command and ends.
 fn run(api: &Api, job: &Value) {
     let (namespace, name) = (text(job, "/metadata/namespace"), text(job, "/metadata/name"));
     if job.pointer("/status/conditions").is_some() || text(job, "/metadata/annotations/test~1hold") == "true" {
@@ -72,7 +72,7 @@ fn run(api: &Api, job: &Value) {
                 let note = json!({"metadata": {"namespace": "test", "name": "published-cold"}});
                 api.put("configmaps", note);
             }
-            // A manifest's name tells its snapshot; an origin has what the test put there.
+            // A manifest's name contains its snapshot; the test sets the content of an origin.
             let snapshot = if source.contains(NEWER) {
                 NEWER.to_owned()
             } else if source.contains(SNAPSHOT) {
@@ -132,33 +132,35 @@ fn run(api: &Api, job: &Value) {
     });
 }
 
-/// The nodes that have all of a snapshot.
+/// The nodes that hold a snapshot completely.
 fn warm_nodes(api: &Api, snapshot: &str) -> usize {
     let is_warm = |cached: &Value| cached["snapshot"] == snapshot && cached["bytes"] == BYTES;
     let has = |cache: &&Value| cache["status"]["snapshots"].as_array().is_some_and(|all| all.iter().any(is_warm));
     api.list("nodecaches").iter().filter(has).count()
 }
 
-/// True if the pods of warming jobs do not start: of all, or of those whose name has the text in the ConfigMap.
+/// True if the pods of warming jobs do not start: all of them, or those whose job's name contains the text in the
+/// ConfigMap.
 fn is_held(api: &Api, job: &str) -> bool {
     api.get("configmaps", "test", "hold").is_some_and(|map| job.contains(text(&map, "/data/jobs")))
 }
 
-/// The same, of jobs of any kind.
+/// Like [`is_held`], for jobs of any kind.
 fn is_held_by_name(api: &Api, job: &str) -> bool {
     let names = |map: Value| !text(&map, "/data/jobs").is_empty();
     is_held(api, job) && api.get("configmaps", "test", "hold").is_some_and(names)
 }
 
-/// True if nodes turn out to have room for half of it only.
+/// True if nodes turn out to have room for only half of the snapshot.
 fn is_too_large(api: &Api, snapshot: &str) -> bool {
     snapshot == NEWER && api.get("configmaps", "test", "newer-is-too-large").is_some()
 }
 
-/// larderd takes promises, drops what is to go, and reports.
+/// larderd accepts promises, drops requested bytes, and reports.
 fn report(api: &Api, cache: &Value) {
     let name = text(cache, "/metadata/name").to_owned();
     let is_too_large = is_too_large(api, NEWER);
+    let is_full = api.get("configmaps", "test", "disks-are-full").is_some();
     api.change("nodecaches", "", &name, |cache| {
         let promises = cache.pointer("/spec/datasets").and_then(Value::as_array).cloned().unwrap_or_default();
         let mut largest = BTreeMap::<&str, u64>::new();
@@ -168,12 +170,12 @@ fn report(api: &Api, cache: &Value) {
         }
         let promised: u64 = largest.into_values().sum();
         let clean = cache.pointer("/spec/clean").and_then(Value::as_array).cloned().unwrap_or_default();
-        // Times are texts of one form.
+        // All times have the same text format, so they can be compared as text.
         let goes = |cached: &Value| {
             let asked = clean.iter().find(|entry| entry["snapshot"] == cached["snapshot"]);
             cached["mounts"] == 0 && asked.is_some_and(|entry| text(cached, "/lastUsed") < text(entry, "/before"))
         };
-        // A snapshot without a promise is dropped, too, unless a pod brought it.
+        // A snapshot without a promise is dropped as well, unless a pod brought it.
         let kept: BTreeSet<String> =
             promises.iter().map(|promise| promise["snapshot"].as_str().unwrap().to_owned()).collect();
         let snapshots: Vec<Value> = cache
@@ -189,13 +191,25 @@ fn report(api: &Api, cache: &Value) {
         let unkept = unkept
             .map(|promise| json!({"uid": promise["uid"], "snapshot": promise["snapshot"], "missingBytes": ROOM / 2}));
         let unkept: Vec<Value> = unkept.collect();
+        let capacity = if is_full { 0 } else { 10 * ROOM };
+        let conditions = match is_full {
+            true => json!([{
+                "type": "Ready",
+                "status": "False",
+                "reason": "NoRoom",
+                "message": "the cache has no room: the disk is full",
+                "lastTransitionTime": "2026-01-31T08:00:00Z",
+            }]),
+            false => json!([]),
+        };
         cache["status"] = json!({
             "observedGeneration": cache["metadata"]["generation"],
-            "capacityBytes": 10 * ROOM,
+            "capacityBytes": capacity,
             "promisedBytes": promised,
-            "freeBytes": (10 * ROOM).saturating_sub(promised),
+            "freeBytes": u64::saturating_sub(capacity, promised),
             "snapshots": snapshots,
             "unkept": unkept,
+            "conditions": conditions,
         });
     });
 }
@@ -224,7 +238,7 @@ fn bind(api: &Api, claim: &Value) {
     });
 }
 
-/// Kubernetes' garbage collection: what belongs to something that is gone goes.
+/// Kubernetes' garbage collection deletes objects whose owner was deleted.
 fn collect(api: &Api) {
     let all = api.all();
     let uids: BTreeSet<&str> = all.values().map(|object| text(object, "/metadata/uid")).collect();
@@ -265,12 +279,11 @@ pub(crate) fn dataset(namespace: &str, name: &str, count: u32) -> Value {
     })
 }
 
-/// Bytes of a snapshot that pods brought to a node.
+/// The entry of a snapshot that pods brought to a node.
 pub(crate) fn brought(mounts: u32) -> Value {
     json!({"snapshot": SNAPSHOT, "bytes": BYTES / 2, "wantedBytes": BYTES, "reservedBytes": 0, "mounts": mounts})
 }
 
-/// A claim of a user.
 pub(crate) fn claim(namespace: &str, name: &str, dataset: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -281,7 +294,6 @@ pub(crate) fn claim(namespace: &str, name: &str, dataset: &str) -> Value {
     })
 }
 
-/// A pod that uses a claim.
 pub(crate) fn pod(namespace: &str, name: &str, claim: &str) -> Value {
     json!({
         "apiVersion": "v1",

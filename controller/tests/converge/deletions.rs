@@ -1,4 +1,5 @@
-//! Deletions that Kubernetes delays, or whose news come late or in another order than answers, are not repeated.
+//! Deletions are not repeated if Kubernetes delays them, or if watch events arrive late or in another order than
+//! responses.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use super::api::Api;
 use super::cluster::dataset;
 use super::{World, is_ready};
 
-/// The pause of an answer: something that is done again and again takes time, so that a test of it ends.
+/// The delay of a response. It makes repeated writes take time, so that a test of an endless loop ends.
 const SLOW: Duration = Duration::from_secs(2);
 
 fn deletions(api: &Api) -> Vec<String> {
@@ -69,7 +70,7 @@ async fn while_a_watch_is_broken_nothing_is_deleted_twice() {
 
 // SEMANTICS: K14
 #[tokio::test(start_paused = true)]
-async fn what_goes_before_its_creation_is_answered_stays_gone() {
+async fn an_object_deleted_before_its_creation_is_answered_stays_deleted() {
     let mut world = World::new(1);
     let api = world.api.clone();
     api.answer_after(SLOW);
@@ -77,11 +78,11 @@ async fn what_goes_before_its_creation_is_answered_stays_gone() {
     world.start();
     let first = |api: &Api| api.list("jobs").first().cloned();
     world.until("its import begins", |api| first(api).is_some()).await;
-    // The status is not written yet.
+    // The status has not been written yet.
     let job = first(&api).unwrap();
     api.delete("jobs", "team-a", job["metadata"]["name"].as_str().unwrap());
     world.until("it is imported nevertheless", |api| is_ready(api, "pets")).await;
-    // The same at its end: a job that is not there holds nothing up.
+    // The same at the end of the dataset: a deleted job must not block the removal.
     api.delete("datasets", "team-a", "pets");
     world.until("it is gone", |api| api.list("datasets").is_empty()).await;
 }

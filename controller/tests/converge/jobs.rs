@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::World;
 use super::api::{Api, serve_jobs};
 
-/// Types that come with Larder.
+/// Built-in types.
 const TYPES: [&str; 5] = [
     include_str!("../../../deploy/components/jobs/types/single.yaml"),
     include_str!("../../../deploy/components/jobs/types/pytorch.yaml"),
@@ -28,7 +28,7 @@ const TYPES: [&str; 5] = [
     include_str!("../../../deploy/components/jobs/types/notebook.yaml"),
 ];
 
-/// Serves the kinds of training jobs, with types.
+/// Serves the kinds of training jobs, and installs the types.
 pub(super) fn install(api: &Api) {
     serve_jobs(api, true);
     for text in TYPES {
@@ -45,7 +45,7 @@ impl World {
     }
 }
 
-/// A job of workers with one GPU each.
+/// A job whose workers have one GPU each.
 fn job(name: &str, kind: &str, roles: &[(&str, u32)]) -> Value {
     let role = |(role, replicas): &(&str, u32)| {
         json!({"name": role, "replicas": replicas, "template": {"spec": {"containers": [
@@ -78,7 +78,6 @@ fn waiting_for(api: &Api, name: &str) -> String {
     job["status"]["waitingFor"].as_str().unwrap_or_default().to_owned()
 }
 
-/// The nodes of a job's pods.
 fn nodes_of(api: &Api, name: &str) -> Vec<String> {
     let is_of = |pod: &&Value| pod["metadata"]["labels"]["larder.dev/job"] == name;
     let node = |pod: &Value| pod["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();

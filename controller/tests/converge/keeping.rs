@@ -8,7 +8,7 @@ use super::api::Api;
 use super::cluster::{ROOM, brought, dataset, node, pod};
 use super::{World, condition, is_ready};
 
-/// The promises of a node: their bytes.
+/// The bytes of a node's promises.
 fn promised(api: &Api, node: &str) -> Vec<u64> {
     let cache = api.get("nodecaches", "", node).unwrap_or_default();
     let promises = cache["spec"]["datasets"].as_array().cloned().unwrap_or_default();
@@ -61,7 +61,7 @@ async fn a_dataset_that_was_never_used_is_kept_from_its_creation_on() {
     assert!(promised(&api, "n1").is_empty());
 }
 
-/// Pods brought this many bytes to a node.
+/// Simulates that pods brought this many bytes to a node.
 fn bring(api: &Api, node: &str, bytes: u64) {
     let mut cached = brought(0);
     cached["bytes"] = bytes.into();
@@ -74,7 +74,7 @@ fn warming_jobs(api: &Api) -> Vec<Value> {
 
 // SEMANTICS: K17
 #[tokio::test(start_paused = true)]
-async fn what_is_pinned_is_what_a_node_has_and_nothing_is_fetched_for_it() {
+async fn a_pinned_dataset_keeps_what_a_node_has_and_nothing_is_fetched_for_it() {
     let mut world = World::new(2);
     let api = world.api.clone();
     let mut object = dataset("team-a", "pets", 0);

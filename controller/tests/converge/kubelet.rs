@@ -1,12 +1,12 @@
-//! The scheduler and the kubelets, as far as pods of training jobs need them: a pod goes to the node that its affinity names, is
-//! ready at once, and ends well unless a test holds it. One with a group waits until the group is there.
+//! A simulator of the scheduler and the kubelets for pods of training jobs. A pod goes to the node that its affinity
+//! names, is ready immediately, and succeeds unless a test holds it. A pod with a group waits until the group exists.
 
 use serde_json::{Value, json};
 
 use super::api::Api;
 
-/// The ConfigMap in which a test says what becomes of pods: by the name that a pod's name begins with, `pending`, `running`,
-/// `failed`, or `refused` by the kubelet; all others succeed.
+/// The ConfigMap in which a test sets the fate of pods, by the prefix of their names: `pending`, `running`, `failed`,
+/// or `refused` by the kubelet. All other pods succeed.
 fn fate(api: &Api, pod: &str) -> String {
     let map = api.get("configmaps", "test", "fates").unwrap_or_default();
     let fates = map["data"].as_object().cloned().unwrap_or_default();
@@ -14,14 +14,14 @@ fn fate(api: &Api, pod: &str) -> String {
     of.and_then(|(_, fate)| fate.as_str()).unwrap_or("succeeded").to_owned()
 }
 
-/// From here on this becomes of pods whose names begin so.
+/// From now on, pods with these name prefixes have these fates.
 pub(crate) fn set_fates(api: &Api, fates: &[(&str, &str)]) {
     let data: serde_json::Map<String, Value> =
         fates.iter().map(|(name, fate)| ((*name).to_owned(), (*fate).into())).collect();
     api.put("configmaps", json!({"metadata": {"namespace": "test", "name": "fates"}, "data": data}));
 }
 
-/// The status of a pod whose program has ended with an error.
+/// The status of a pod whose program exited with an error.
 pub(crate) fn failed() -> Value {
     let state = json!({"terminated": {"exitCode": 1, "reason": "Error"}});
     json!({"phase": "Failed", "containerStatuses": [{"name": "main", "state": state}]})
@@ -57,8 +57,8 @@ pub(super) fn react(api: &Api) {
                 (_, "refused") => json!({"phase": "Failed", "reason": "TopologyAffinityError"}),
                 _ => {
                     let mut status = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
-                    if let Some(told) = pod["status"].get("containerStatuses") {
-                        status["containerStatuses"] = told.clone();
+                    if let Some(reported) = pod["status"].get("containerStatuses") {
+                        status["containerStatuses"] = reported.clone();
                     }
                     status
                 }

@@ -1,5 +1,4 @@
-//! Jobs in Kueue's queues wait for their data. Of Kueue there are only its objects, which the tests change as Kueue
-//! would.
+//! Jobs in Kueue's queues wait for their data. Only Kueue's objects exist, and the tests change them as Kueue would.
 
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ fn kueue(kind: &str, metadata: Value, spec: Value, status: Value) -> Value {
     json!({"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": kind, "metadata": metadata, "spec": spec, "status": status})
 }
 
-/// Kueue with a queue that asks Larder and one other.
+/// Installs Kueue with a queue that has a check of Larder and a check of another controller.
 fn install(api: &Api) {
     serve_kueue(api, true);
     let check = |name: &str, controller: &str| {
@@ -28,7 +27,7 @@ fn install(api: &Api) {
     api.put("resourceflavors", kueue("ResourceFlavor", json!({"name": FLAVOR}), labels, json!({})));
 }
 
-/// A Workload of two pods with quota since now, whose pods mount the claim `pets`.
+/// A Workload of two pods that has quota from now on. Its pods mount the claim `pets`.
 fn workload(api: &Api, name: &str, annotations: Value) -> Value {
     let state =
         |check: &str| json!({"name": check, "state": "Pending", "message": "", "lastTransitionTime": api.now()});
@@ -48,7 +47,7 @@ fn workload(api: &Api, name: &str, annotations: Value) -> Value {
     )
 }
 
-/// The state of a check of a Workload, and its message.
+/// The state of a Workload's check, and its message.
 fn state(api: &Api, name: &str, check: &str) -> (String, String) {
     let workload = api.get("workloads", "team-a", name).unwrap_or_default();
     let states = workload["status"]["admissionChecks"].as_array().cloned().unwrap_or_default();
@@ -72,7 +71,7 @@ fn warm_jobs(api: &Api) -> Vec<Value> {
 }
 
 impl World {
-    /// Three nodes, of which two are the flavor's, and Kueue.
+    /// Three nodes, of which two belong to the flavor, and Kueue.
     fn with_kueue() -> Self {
         let world = Self::new(3);
         for name in ["n2", "n3"] {
@@ -97,7 +96,7 @@ async fn a_job_is_ready_once_its_data_is_on_nodes_of_its_flavor() {
     world.until("its data is there", |api| is_data_ready(api, "train")).await;
     let api = &world.api;
     assert_eq!(state(api, "train", "data").1, "team-a/pets 100 % on 2 of 2 nodes");
-    // The check of another controller stays as it is.
+    // The check of another controller is left alone.
     assert!(!active(api, "capacity"));
     assert_eq!(state(api, "train", "capacity"), ("Pending".to_owned(), String::new()));
     let holds = |node: &str| api.get("nodecaches", "", node).unwrap()["spec"].to_string().contains(SNAPSHOT);
@@ -114,7 +113,7 @@ async fn a_job_is_ready_once_its_data_is_on_nodes_of_its_flavor() {
     assert_eq!(condition(api, "pets", "Ready").0, "True");
 }
 
-/// From here on no pod of a warming job ends.
+/// From now on, pods of warming jobs do not end.
 fn hold_jobs(api: &Api) {
     api.put("configmaps", json!({"metadata": {"namespace": "test", "name": "hold"}, "data": {}}));
 }
@@ -131,14 +130,15 @@ async fn the_deadline_stands_across_restarts_and_an_eviction_stops_the_warming()
     let (_, message) = state(&world.api, "train", "data");
     assert!(message.starts_with("team-a/pets 0 % on 2 of 2 nodes, ready at 90 % or "), "{message}");
     world.until("both nodes are being warmed", |api| warm_jobs(api).len() == 2).await;
-    // Half of it, which is told after a while.
+    // Half of the data arrives, which is reported after a delay.
     world.api.change("nodecaches", "", "n2", |cache| {
         cache["status"]["snapshots"] = json!([{"snapshot": SNAPSHOT, "bytes": BYTES, "wantedBytes": BYTES,
             "reservedBytes": BYTES, "mounts": 0}]);
     });
     world.until("it says so", |api| state(api, "train", "data").1.contains("50 %")).await;
     world.kill();
-    // A new controller reads the real clock, so instead of waiting for 29 minutes the reservation becomes older.
+    // The deadline uses the real clock, so the test moves the reservation into the past instead of waiting for 29
+    // minutes.
     world.api.change("workloads", "team-a", "train", |workload| {
         let reserved = &mut workload["status"]["conditions"][0]["lastTransitionTime"];
         let before: Timestamp = reserved.as_str().unwrap().parse().unwrap();
@@ -240,7 +240,7 @@ async fn a_kueue_that_cannot_be_listed_stops_no_dataset_and_takes_no_promise() {
     world.rest().await;
     assert_eq!(promises(&world.api), 2);
     world.kill();
-    // Its definitions are there still, and what converts its objects is not.
+    // The definitions still exist, but their conversion webhook does not.
     world.api.break_watches(&["workloads", "admissionchecks", "resourceflavors"]);
     world.api.put("datasets", dataset("team-a", "cars", 1));
     world.start();

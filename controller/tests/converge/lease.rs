@@ -1,4 +1,4 @@
-//! The holder of the lease ends before another may act.
+//! The leader ends before another controller may act.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::api::{client, new_api};
 // SEMANTICS: K15
 #[tokio::test(start_paused = true)]
 async fn a_holder_that_cannot_renew_ends_before_its_lease_does() {
-    // Whenever the API server stops to answer, also just before or in the middle of a renewal.
+    // At any time the API server may stop answering, also just before or in the middle of a renewal.
     for silent_after in [0, 4999, 5001, 7000, 9999] {
         let api = new_api();
         let election = |name: &str| Election::new(client(&api), "larder-system", "larder-controller", name);
@@ -29,7 +29,8 @@ async fn a_holder_that_cannot_renew_ends_before_its_lease_does() {
         let ended = tokio::time::timeout(Duration::from_secs(60), holder).await;
         let (is_lost, at) = ended.unwrap().unwrap();
         assert!(is_lost);
-        // Another acts 15 s after it saw the last renewal at the earliest, which may be the one that was not answered.
+        // Another controller acts at the earliest 15 s after it saw the last renewal, which may be the renewal that got
+        // no answer.
         let acts = at.duration_since(renewed);
         assert!(acts <= Duration::from_secs(10), "silent after {silent_after} ms: it acted for {acts:?}");
     }

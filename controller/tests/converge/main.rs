@@ -1,11 +1,12 @@
-//! The whole controller against an API server in memory ([`api`]) and the rest of a cluster ([`cluster`]): whatever
-//! becomes of the controller and of its requests, the cluster ends in the same state.
+//! The whole controller against an in-memory API server ([`api`]) and a simulated rest of the cluster ([`cluster`]):
+//! the cluster reaches the same final state, no matter what happens to the controller and its requests.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod api;
 mod cleaning;
 mod cluster;
 mod deletions;
+mod full_disks;
 mod jobs;
 mod keeping;
 mod kubelet;
@@ -31,17 +32,17 @@ use tokio_util::sync::CancellationToken;
 use api::{Api, Dies, Id, client, new_api};
 use cluster::{BYTES, SNAPSHOT, claim, dataset, node, pod};
 
-/// Time is made up: as much of it as anything may take.
+/// Simulated time: a generous limit for anything.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Without a change for so long, all is done.
+/// After this long without a change, all work is done.
 const QUIET: Duration = Duration::from_secs(200);
 
 struct World {
     api: Api,
     rest: JoinHandle<()>,
     controller: Option<JoinHandle<anyhow::Result<()>>>,
-    /// Those of the last controller.
+    /// The counters of the last controller.
     counters: Arc<Counters>,
 }
 
@@ -81,7 +82,7 @@ impl World {
         }
     }
 
-    /// Waits until `done`; time passes when nothing else happens.
+    /// Waits until `done`. Time advances only when nothing else can run.
     async fn until(&self, what: &str, done: impl Fn(&Api) -> bool) {
         let mut changes = self.api.changes();
         let waiting = async {
@@ -94,8 +95,8 @@ impl World {
         }
     }
 
-    /// Waits until the controller is killed at a write, or has nothing more to write: news that arrive together are written
-    /// together, so one run may make fewer writes than another. True if it was killed.
+    /// Waits until the controller is killed at a write or has nothing more to write. Events that arrive together are
+    /// written together, so the number of writes varies between runs. Returns true if the controller was killed.
     async fn until_killed(&self) -> bool {
         let mut changes = self.api.changes();
         while !self.api.is_dead() {
@@ -107,7 +108,8 @@ impl World {
         true
     }
 
-    /// Lets everything come to rest: what is refused is tried again after a minute at most, and may be refused twice.
+    /// Waits until nothing changes any more. A rejected write is retried after at most a minute, and may be rejected
+    /// twice.
     async fn rest(&self) {
         let mut changes = self.api.changes();
         loop {
@@ -131,7 +133,7 @@ fn is_ready(api: &Api, name: &str) -> bool {
     condition(api, name, "Ready").0 == "True"
 }
 
-/// All objects without what depends on when and how often they were written.
+/// All objects, without the fields that depend on when and how often they were written.
 fn end_state(api: &Api) -> BTreeMap<Id, Value> {
     fn strip(value: &mut Value) {
         match value {
@@ -161,13 +163,13 @@ fn end_state(api: &Api) -> BTreeMap<Id, Value> {
         }
     }
     let mut all = api.all();
-    // Which events were told twice does not matter.
+    // Duplicate Events do not matter.
     all.retain(|(plural, ..), _| plural != "events");
     all.values_mut().for_each(strip);
     all
 }
 
-/// Two datasets, one of them wanted on two nodes, a granted claim and a foreign one.
+/// Two datasets, one of them on two nodes, a granted claim, and a claim of a namespace without a grant.
 fn scenario(api: &Api) {
     api.put("datasets", dataset("team-a", "pets", 2));
     api.put("datasets", dataset("team-a", "cars", 0));
@@ -195,7 +197,7 @@ async fn a_dataset_is_imported_placed_warmed_claimed_and_labelled() {
     };
     assert!(bound("team-a", "pets") && bound("team-a", "cars") && bound("team-b", "granted"));
     assert!(!bound("team-c", "foreign") && !bound("team-c", "nowhere"));
-    // The refusals differ in the name alone.
+    // The messages of the rejected claims differ only in the name.
     let said: Vec<String> = api
         .list("events")
         .iter()
@@ -213,7 +215,7 @@ async fn a_dataset_is_imported_placed_warmed_claimed_and_labelled() {
         .map(|node| node["metadata"]["labels"]["dataset.larder.dev/team-a.pets"].clone())
         .collect();
     assert_eq!(labelled.iter().filter(|label| **label == "100").count(), 2, "{labelled:?}");
-    // The secret is a name, and nothing reads it.
+    // The Secret appears only by name, and nothing reads it.
     assert!(!api.writes().iter().any(|write| write.contains("secrets")));
     assert_eq!(BYTES, 1000);
 }
@@ -266,18 +268,18 @@ async fn volumes_name_their_dataset_as_owner_unless_it_is_the_administrators() {
 async fn at_rest_nothing_is_written_and_writes_are_few() {
     let mut world = World::new(3);
     world.start();
-    // Before the nodes report their caches, there is no room, and an event says so.
+    // Before the nodes report their caches, there is no room, and an Event reports that.
     world.rest().await;
     world.api.put("datasets", dataset("team-a", "pets", 2));
     world.until("it is ready", |api| is_ready(api, "pets")).await;
     world.rest().await;
     let writes = world.api.writes();
-    // The file for inline volumes and the three NodeCaches are made whatever datasets there are; then 10, and 3 for
-    // each node.
+    // The ConfigMap for inline volumes and the three NodeCaches are written for any set of datasets. On top of these
+    // come 10 writes, and 3 for each node.
     assert!(writes.len() <= 4 + 10 + 2 * 3, "{}: {writes:#?}", writes.len());
     tokio::time::sleep(Duration::from_secs(3 * 3600)).await;
     assert_eq!(world.api.writes(), writes);
-    // Nor does a new controller find anything to write.
+    // A new controller finds nothing to write either.
     world.kill();
     world.start();
     tokio::time::sleep(Duration::from_secs(3600)).await;
@@ -322,7 +324,7 @@ fn assert_same(found: &BTreeMap<Id, Value>, expected: &BTreeMap<Id, Value>, when
 
 #[tokio::test(start_paused = true)]
 async fn refused_writes_converge() {
-    // As many nodes as are wanted: of more, those that are there first may be chosen.
+    // Exactly as many nodes as are wanted. With more nodes, those that appear first could be chosen.
     let mut world = World::new(2);
     scenario(&world.api);
     world.start();
@@ -363,7 +365,7 @@ async fn a_deleted_dataset_goes_with_its_last_user_and_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_not_be_or_does_not_fit_says_why_and_goes_on_by_itself() {
+async fn a_dataset_that_is_not_allowed_or_does_not_fit_says_why_and_resumes_automatically() {
     let mut world = World::new(1);
     let api = world.api.clone();
     let mut own = dataset("team-a", "own", 0);
@@ -381,7 +383,7 @@ async fn what_may_not_be_or_does_not_fit_says_why_and_goes_on_by_itself() {
     world.start();
     world.rest().await;
     assert_eq!(condition(&api, "own", "Imported"), ("False".into(), "NotAllowed".into()));
-    // The node has room for ten, and the eleventh says who has it.
+    // The node has room for ten datasets. The eleventh reports which datasets have the room.
     assert!((0..10).all(|index| is_ready(&api, &index.to_string())));
     assert_eq!(condition(&api, "large", "Placed"), ("False".into(), "NotEnoughRoom".into()));
     let why = api.get("datasets", "team-a", "large").unwrap().to_string();

@@ -1,4 +1,4 @@
-//! A changed manifest or endpoint: nothing reads there before it was imported there.
+//! A changed manifest or endpoint: no pod reads from the new source before it has been imported.
 
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ async fn a_manifest_that_moves_is_made_before_anything_reads_it() {
     world.rest().await;
     assert_eq!(sources(&api), before, "there is nothing yet at the new place");
     assert_eq!(registered(&api), written);
-    // A grant that is taken back counts at once.
+    // A revoked grant takes effect immediately.
     assert!(written.contains("team-b"), "{written}");
     api.change("datasets", "larder-system", "shared", |shared| shared["spec"]["namespaces"] = json!([]));
     world.until("it is taken back", |api| !registered(api).contains("team-b")).await;
@@ -133,6 +133,6 @@ async fn a_users_claim_that_describes_the_dataset_as_it_was_holds_no_other_up() 
     world.until("another claim is bound", |api| is_bound(api, "team-b", "granted")).await;
     world.rest().await;
     assert_eq!(sources(&api).len(), before.len() + 1, "Kubernetes keeps a volume that is bound");
-    let told = api.list("events").iter().any(|event| event["reason"] == "DatasetChanged");
-    assert!(told, "its owner is told");
+    let is_reported = api.list("events").iter().any(|event| event["reason"] == "DatasetChanged");
+    assert!(is_reported, "an Event reports it to the owner");
 }

@@ -1,4 +1,5 @@
-//! Writes that the API refuses for good: the rest of the dataset goes on, and its status has the words.
+//! Writes that the API rejects permanently: the dataset continues without them, and its status contains the API's
+//! message.
 
 use std::time::Duration;
 
@@ -45,13 +46,13 @@ async fn a_claim_in_the_way_stops_nothing_else_and_is_named() {
     api.put("deployments", follower());
     api.put("datasets", dataset("team-a", "pets", 2));
     world.start();
-    world.until("it is told", |api| is_refused(api, "pets")).await;
+    world.until("it is reported", |api| is_refused(api, "pets")).await;
     let why = why_degraded(&api, "pets");
     assert!(why.starts_with("PersistentVolumeClaim team-a/pets: ") && why.contains("AlreadyExists"), "{why}");
     let rolled = |api: &Api| api.get("deployments", "team-a", "server").unwrap().to_string().contains("aaaa");
     world.until("the rest goes on", |api| is_bound(api, "team-b", "granted") && rolled(api)).await;
     assert_eq!(condition(&api, "pets", "Warm"), ("True".into(), "Cached".into()));
-    // At rest it is tried once a minute, and nothing else is written.
+    // Without other changes, the write is retried once a minute, and nothing else is written.
     tokio::time::sleep(Duration::from_secs(600)).await;
     let before = api.writes().len();
     tokio::time::sleep(Duration::from_secs(3600)).await;
@@ -77,7 +78,7 @@ async fn a_quota_or_a_policy_is_the_reason_and_the_rest_is_written() {
             api.put("datasets", dataset("team-a", "pets", 2));
             api.deny(denied, code);
             world.start();
-            world.until("it is told", |api| is_refused(api, "pets")).await;
+            world.until("it is reported", |api| is_refused(api, "pets")).await;
             let why = why_degraded(&api, "pets");
             assert!(why.starts_with(kind) && why.contains("Denied"), "{denied}: {why}");
             world.rest().await;
@@ -114,7 +115,7 @@ async fn nothing_is_made_for_a_dataset_whose_finalizer_is_refused() {
     api.put("datasets", dataset("team-a", "pets", 1));
     world.start();
     tokio::time::sleep(Duration::from_secs(600)).await;
-    // It could go without a trace, and leave behind what was made for it.
+    // Without a finalizer it could be deleted and leave behind the objects that were created for it.
     assert!(api.list("jobs").is_empty() && api.list("persistentvolumes").is_empty());
     api.allow();
     world.until("it goes on", |api| is_ready(api, "pets")).await;

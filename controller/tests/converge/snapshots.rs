@@ -1,4 +1,5 @@
-//! A new snapshot: warmed beside the old one, used, rolled back; a controller that dies meanwhile publishes it no sooner.
+//! A new snapshot is warmed beside the old one, used, and rolled back. A controller that is killed in between does not
+//! publish it earlier.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use super::api::{Api, Dies, Id};
 use super::cluster::{NEWER, SNAPSHOT, dataset};
 use super::{World, assert_same, condition, end_state, is_ready};
 
-/// A dataset that is ready on two nodes, and whose origin has changed.
+/// A dataset that is ready on two nodes, and whose origin has changed since.
 async fn changed() -> World {
     let mut world = World::new(2);
     let mut object = dataset("team-a", "pets", 2);
@@ -28,7 +29,7 @@ fn is_newer(api: &Api) -> bool {
         && is_ready(api, "pets")
 }
 
-/// What is there in the end. The names of jobs have the times of listings in them.
+/// The final state. The names of jobs contain times of listings, so they are excluded.
 fn end(api: &Api) -> BTreeMap<Id, Value> {
     let mut all = end_state(api);
     all.retain(|(plural, ..), _| !["jobs", "pods"].contains(&plural.as_str()));
@@ -45,7 +46,7 @@ async fn a_controller_killed_at_any_write_publishes_no_snapshot_that_is_cold() {
     let world = changed().await;
     let before = world.api.writes().len();
     world.until("new pods get it", is_newer).await;
-    // It is listed again each hour.
+    // The origin is listed again every hour.
     world.api.change("datasets", "team-a", "pets", |dataset| {
         dataset["spec"].as_object_mut().unwrap().remove("refresh");
     });
@@ -67,7 +68,7 @@ async fn a_controller_killed_at_any_write_publishes_no_snapshot_that_is_cold() {
             world.api.revive();
             world.start();
             let when = format!("killed at {write}, {dies:?}");
-            // A new process begins with the clock of the machine, by which it was listed just now.
+            // A new process starts with the machine's clock, according to which the last listing was a moment ago.
             tokio::time::sleep(Duration::from_secs(3000)).await;
             world.until("new pods get it", is_newer).await;
             assert!(!was_cold(&world.api), "{when}: {:#?}", world.api.writes());
@@ -133,7 +134,7 @@ async fn a_new_snapshot_is_warmed_beside_the_old_one_then_used_and_rolled_back()
     world.until("it is ready", |api| is_ready(api, "pets")).await;
     assert!(warm(&world.api, SNAPSHOT));
 
-    // Forward again, while the job that did it first is still there: pods read what a job has published.
+    // Forward again while the job of the first roll still exists: pods read what a job has published.
     let publishing = |api: &Api| {
         let jobs = api.list("jobs").into_iter();
         jobs.filter(|job| job["spec"]["template"]["spec"]["containers"][0]["args"][1].to_string().contains(NEWER))
@@ -160,6 +161,6 @@ async fn a_new_snapshot_for_which_there_turns_out_to_be_too_little_room_is_used_
     let pets = |api: &Api| api.get("datasets", "team-a", "pets").unwrap();
     world.until("new pods get it", |api| pets(api)["status"]["snapshot"] == NEWER).await;
     world
-        .until("it is told", |api| condition(api, "pets", "Degraded") == ("True".into(), "PromiseUnkept".into()))
+        .until("it is reported", |api| condition(api, "pets", "Degraded") == ("True".into(), "PromiseUnkept".into()))
         .await;
 }

@@ -1,5 +1,5 @@
-//! What other namespaces write holds nothing of a Dataset and uses up nothing of the cluster's, unless they were granted
-//! it.
+//! Objects that other namespaces write neither hold up a Dataset nor use up cluster resources, unless those namespaces
+//! were granted the Dataset.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,6 @@ use super::api::Api;
 use super::cluster::{claim, dataset, pod};
 use super::{World, is_ready};
 
-/// A pod that names a dataset in an inline volume.
 fn inline(namespace: &str, name: &str, dataset: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -26,7 +25,7 @@ fn anonymous(namespace: &str, name: &str, count: u32) -> Value {
     object
 }
 
-/// The pods that use a dataset, as its status says.
+/// The pods that use a dataset, according to its status.
 fn users(api: &Api, name: &str) -> Value {
     api.get("datasets", "team-a", name).unwrap()["status"]["users"]["pods"].clone()
 }
@@ -43,12 +42,12 @@ async fn a_pod_that_names_a_dataset_without_a_grant_is_none_of_its_users() {
         api.put("pods", inline("team-c", &format!("foreign-{name}"), dataset));
         api.put("pods", inline("team-b", &format!("granted-{name}"), dataset));
     }
-    // The name of a claim is no inline name.
+    // The name of a claim is not the name of an inline dataset.
     api.put("pods", pod("team-a", "reader", "pets"));
     world.start();
     world.until("both are ready", |api| is_ready(api, "pets") && is_ready(api, "open")).await;
     world.rest().await;
-    // One with a Secret can be mounted by claims only.
+    // A dataset with a Secret can only be mounted through claims.
     assert_eq!(users(&api, "pets"), json!(["team-a/reader"]));
     assert_eq!(users(&api, "open"), json!(["team-b/granted-team-a-open"]));
     api.delete("pods", "team-a", "reader");
@@ -58,7 +57,7 @@ async fn a_pod_that_names_a_dataset_without_a_grant_is_none_of_its_users() {
     world.until("they are gone", |api| api.list("datasets").is_empty()).await;
 }
 
-/// A warming job that somebody else made.
+/// A warming job that another user created.
 fn forged(namespace: &str, name: &str, uid: &str) -> Value {
     json!({
         "apiVersion": "batch/v1",
@@ -119,7 +118,7 @@ async fn a_claim_without_a_grant_is_refused_in_whatever_state_the_dataset_is() {
         let about = |event: &Value| event["regarding"]["name"] == claim && event["reason"] == "DatasetRefused";
         api.list("events").iter().any(about)
     };
-    // One that is deleted and in use, and one that may not be.
+    // A dataset that is deleted but in use, and a dataset with a spec that is not allowed.
     let mut world = World::new(1);
     let api = world.api.clone();
     api.put("datasets", dataset("team-a", "pets", 0));
@@ -162,7 +161,7 @@ async fn a_claim_that_was_there_before_its_dataset_waits_for_the_import() {
     world.until("its claim is bound", |api| volumes(api) == 1).await;
 }
 
-/// The entries of the ConfigMap that inline volumes are resolved by.
+/// The entries of the ConfigMap for inline volumes.
 fn registry(api: &Api) -> Value {
     let map = api.get("configmaps", "larder-system", "larder-registry").unwrap();
     serde_json::from_str::<Value>(map["data"]["datasets.yaml"].as_str().unwrap()).unwrap()["datasets"].clone()
@@ -178,7 +177,7 @@ async fn a_namespace_that_fills_the_list_of_inline_volumes_leaves_the_others_the
     api.put("datasets", shared);
     api.put("datasets", anonymous("team-b", "open", 0));
     let namespaces: Vec<String> = (0..256).map(|index| format!("{index:0>63}")).collect();
-    // Together they are larger than the API server takes.
+    // Together they exceed the size limit of the API server.
     for index in 0..70 {
         let mut large = anonymous("team-a", &format!("large-{index:02}"), 0);
         large["spec"]["namespaces"] = json!(namespaces);
@@ -202,7 +201,7 @@ async fn a_namespace_that_fills_the_list_of_inline_volumes_leaves_the_others_the
         .collect();
     assert_eq!(of_team_a(&api) + left_out.len(), 70);
     assert!(left_out.iter().all(|name| is_ready(&api, name)), "their claims work");
-    // What was granted can be taken back.
+    // A grant can be revoked.
     api.change("datasets", "team-b", "open", |open| open["spec"]["namespaces"] = json!([]));
     world.until("it is", |api| registry(api)["team-b/open"]["namespaces"] == json!(["team-b"])).await;
     for index in 0..40 {
@@ -244,10 +243,10 @@ async fn a_changed_secret_is_that_of_all_volumes_and_a_pod_that_waits_for_the_ol
         let volumes = api.list("persistentvolumes").into_iter().filter(|volume| secret_of(volume) == "keys");
         volumes.map(|volume| volume["spec"]["claimRef"]["name"].clone()).collect()
     };
-    // A volume that is bound to a claim of others is theirs to give up.
+    // Only its owner can give up a claim of another namespace to which a volume is bound.
     world.until("all others have it", |api| old(api) == ["bound"] && api.list("persistentvolumes").len() == 4).await;
     world
-        .until("its owner is told", |api| {
+        .until("an Event reports it to the owner", |api| {
             let about = |event: &Value| event["reason"] == "DatasetChanged" && event["regarding"]["name"] == "bound";
             api.list("events").iter().any(about)
         })

@@ -1,4 +1,4 @@
-//! A Dataset that this version of the controller cannot read: nothing that belongs to it is taken away.
+//! A Dataset that this version of the controller cannot parse: none of its objects are deleted.
 
 use serde_json::{Value, json};
 
@@ -8,8 +8,8 @@ use crate::{World, assert_same, end_state};
 
 const SHARED: &str = "larder-system";
 
-/// Two datasets with everything that the controller makes for one: claims, volumes, promises, labels, and an entry among
-/// those that inline volumes name.
+/// Two datasets with every object that the controller creates for one: claims, volumes, promises, labels, and entries
+/// for inline volumes.
 async fn served() -> World {
     let mut world = World::new(2);
     let mut shared = dataset(SHARED, "shared", 2);
@@ -46,7 +46,7 @@ async fn nothing_is_taken_from_a_dataset_that_another_version_wrote() {
         assert_eq!(world.api.writes(), writes);
         assert_eq!(world.api.all(), before);
 
-        // Once it can be read again, it goes on as if nothing had been.
+        // Once it can be parsed again, it continues as if nothing had happened.
         if world.api.get("datasets", "team-a", "pets").unwrap()["spec"] != spec {
             world.api.change("datasets", "team-a", "pets", |dataset| dataset["spec"] = spec);
             world.rest().await;
@@ -59,7 +59,7 @@ async fn nothing_is_taken_from_a_dataset_that_another_version_wrote() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_belonged_to_an_unreadable_dataset_goes_with_it() {
+async fn objects_of_an_unreadable_dataset_are_deleted_with_it() {
     let mut world = served().await;
     let api = world.api.clone();
     world.kill();

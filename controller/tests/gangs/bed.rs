@@ -1,4 +1,5 @@
-//! A real API server with Kubernetes' own controllers and scheduler, on fake nodes, and the controllers as processes.
+//! A real API server with Kubernetes' own controllers and scheduler, on fake nodes, and Larder's controllers as
+//! processes.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,36 +23,35 @@ use crate::process::Process;
 /// The namespace of the jobs.
 pub(crate) const TEAM: &str = "team";
 pub(crate) const GPU: &str = "nvidia.com/gpu";
-/// On the pods of a job: its queue.
+/// Label of a job's pods: its queue.
 pub(crate) const QUEUE_LABEL: &str = "test.larder.dev/queue";
-/// The priority of the jobs that others give way to.
+/// The PriorityClass of the jobs that preempt others.
 pub(crate) const PRODUCTION: &str = "production";
 
-/// Long enough on a busy machine.
+/// Long enough even on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A cluster and what is in it.
+/// A cluster and its contents.
 pub(crate) struct Bed {
     client: Client,
     kubeconfig: PathBuf,
-    /// Its pods.
     pub(crate) pods: Pods,
     logs: tempfile::TempDir,
     processes: AtomicU32,
 }
 
-/// Runs a test in the network of a cluster of its own, with fake nodes of so many GPUs each.
+/// Runs a test in a cluster with a network of its own, and with fake nodes that have these numbers of GPUs.
 pub(crate) fn in_cluster(gpus_of_nodes: &[u32], test: impl AsyncFn(&Bed) + Sync) {
     run(&Cluster::of_fake_nodes(), gpus_of_nodes, test);
 }
 
-/// The same in a cluster whose scheduler places gangs.
+/// Like [`in_cluster`], with a scheduler that has gang scheduling.
 pub(crate) fn in_cluster_with_gangs(gpus_of_nodes: &[u32], test: impl AsyncFn(&Bed) + Sync) {
     run(&Cluster::of_fake_nodes_with_gangs(), gpus_of_nodes, test);
 }
 
-/// The same in a cluster with Kueue.
+/// Like [`in_cluster`], with Kueue.
 pub(crate) fn in_cluster_with_kueue(gpus_of_nodes: &[u32], test: impl AsyncFn(&Bed) + Sync) {
     let cluster = Cluster::of_fake_nodes();
     cluster.start_kueue();
@@ -61,7 +61,7 @@ pub(crate) fn in_cluster_with_kueue(gpus_of_nodes: &[u32], test: impl AsyncFn(&B
 fn run(cluster: &Cluster, gpus_of_nodes: &[u32], test: impl AsyncFn(&Bed) + Sync) {
     let folder = |name: &str| repository().join("deploy").join(name).display().to_string();
     cluster.kubectl_ok(&["apply", "--server-side", "-k", &folder("crds")]);
-    // kubectl gives up on a definition that has no conditions yet.
+    // kubectl fails on a definition that has no conditions yet.
     cluster.wait_for("the definitions are established", TIMEOUT, || {
         cluster.kubectl(&["wait", "--for=condition=Established", "crd", "--all"]).status.success()
     });
@@ -148,7 +148,7 @@ impl Bed {
         self.api(kind, namespace).create(&PostParams::default(), &object).await.map(drop)
     }
 
-    /// Makes an object of any kind, or changes it.
+    /// Creates or updates an object of any kind.
     pub(crate) async fn apply(&self, object: Value) {
         let text = |field: &str| object[field].as_str().expect("a text").to_owned();
         let version: GroupVersion = text("apiVersion").parse().expect("a group and a version");
@@ -162,7 +162,7 @@ impl Bed {
         applied.unwrap_or_else(|error| panic!("{object:#}: {error}"));
     }
 
-    /// Makes a namespace with labels, and waits for its ServiceAccount.
+    /// Creates a namespace with labels, and waits for its ServiceAccount.
     pub(crate) async fn namespace(&self, name: &str, labels: Value) {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let object = json!({"metadata": {"name": name, "labels": labels}});
@@ -172,14 +172,14 @@ impl Bed {
         self.wait_for("the namespace has an account", async || accounts.get("default").await.is_ok()).await;
     }
 
-    /// Makes a LimitRange.
+    /// Creates a LimitRange.
     pub(crate) async fn limit(&self, namespace: &str, limits: Value) {
         let limits = serde_json::from_value(limits).expect("a LimitRange");
         let api: Api<LimitRange> = Api::namespaced(self.client.clone(), namespace);
         api.create(&PostParams::default(), &limits).await.expect("a LimitRange");
     }
 
-    /// Makes a Queue with a quota of GPUs.
+    /// Creates a Queue with a quota of GPUs.
     pub(crate) async fn queue(&self, name: &str, quota: Value, cohort: Option<&str>) {
         let mut spec = json!({"namespaces": [TEAM], "quota": {GPU: quota}});
         if let Some(cohort) = cohort {
@@ -188,19 +188,18 @@ impl Bed {
         self.create(Kind::JobQueue, "", json!({"metadata": {"name": name}, "spec": spec})).await.expect("a Queue");
     }
 
-    /// Makes a TrainingJob.
+    /// Creates a TrainingJob.
     pub(crate) async fn job(&self, name: &str, spec: Value) {
         let job = json!({"metadata": {"name": name}, "spec": spec});
         self.create(Kind::TrainingJob, TEAM, job).await.unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 
-    /// Changes the spec of a job.
     pub(crate) async fn change(&self, job: &str, change: Value) {
         let patch = Patch::Merge(json!({"spec": change}));
         self.jobs().patch(job, &PatchParams::default(), &patch).await.expect("a job can be changed");
     }
 
-    /// Makes a pod that is nobody's job, for kube-scheduler to place.
+    /// Creates a pod that belongs to no job, for kube-scheduler to place.
     pub(crate) async fn foreign(&self, name: &str, gpus: u32, annotations: Value) {
         let pod = json!({"metadata": {"name": name, "annotations": annotations}, "spec": pod_spec(gpus)});
         self.create(Kind::Pod, TEAM, pod).await.expect("a pod");
@@ -213,7 +212,7 @@ impl Bed {
         }
     }
 
-    /// Sets annotations of pods, by which they end.
+    /// Sets annotations of pods, which make them end.
     pub(crate) async fn annotate(&self, pods: &[Pod], annotations: &Value) {
         let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
         for pod in pods {
@@ -224,7 +223,7 @@ impl Bed {
         }
     }
 
-    /// From now on the node is not ready, and nothing is heard of it.
+    /// From now on the node is not ready and reports nothing.
     pub(crate) async fn lose(&self, node: &str) {
         let (api, params) = (self.api(Kind::Node, ""), PatchParams::default());
         let unmanaged = json!({"metadata": {"annotations": {"kwok.x-k8s.io/node": null}}});
@@ -236,7 +235,7 @@ impl Bed {
         api.patch_status(node, &params, &lost).await.expect("a node can be patched");
     }
 
-    /// The node is back.
+    /// Brings the node back.
     pub(crate) async fn find(&self, node: &str) {
         let managed = Patch::Merge(json!({"metadata": {"annotations": {"kwok.x-k8s.io/node": "fake"}}}));
         self.api(Kind::Node, "").patch(node, &PatchParams::default(), &managed).await.expect("a node can be patched");
@@ -250,13 +249,13 @@ impl Bed {
         self.status(job).await.phase == Some(phase)
     }
 
-    /// Starts a controller of this name.
+    /// Starts a controller with this identity.
     pub(crate) fn start<'a>(&self, identity: &'a str) -> Process<'a> {
         let nth = self.processes.fetch_add(1, Ordering::Relaxed);
         Process::start(&self.kubeconfig, SYSTEM_NAMESPACE, identity, self.logs.path().join(format!("{nth:04}.log")))
     }
 
-    /// The holder of the controllers' lease, and how often it was taken after the first time.
+    /// The leader according to the Lease, and how often the Lease has changed hands.
     pub(crate) async fn lease(&self) -> (String, i32) {
         let lease = Api::<Lease>::namespaced(self.client.clone(), SYSTEM_NAMESPACE).get(LEASE).await.expect("a Lease");
         let spec = lease.spec.expect("its spec");
@@ -266,7 +265,7 @@ impl Bed {
     /// Waits until `done`.
     ///
     /// # Panics
-    /// When that takes too long, or a rule about pods is broken meanwhile.
+    /// If that takes too long, or a rule about pods is broken in the meantime.
     pub(crate) async fn wait_for(&self, what: &str, done: impl AsyncFn() -> bool) {
         let started = Instant::now();
         while !done().await {
@@ -306,12 +305,12 @@ fn pod_spec(gpus: u32) -> Value {
     json!({"restartPolicy": "Never", "containers": [main]})
 }
 
-/// A role of pods with so many GPUs each.
+/// A role of pods with this many GPUs each.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Role<'a> {
     pub(crate) name: &'a str,
     pub(crate) replicas: u32,
-    /// 0: as many as `replicas`.
+    /// 0 means the same as `replicas`.
     pub(crate) min: u32,
     pub(crate) gpus: u32,
     pub(crate) priority: &'a str,
@@ -335,7 +334,7 @@ impl Role<'_> {
         json!({"name": self.name, "replicas": self.replicas, "min": min, "template": template})
     }
 
-    /// The spec of a job of this role alone.
+    /// The spec of a job with only this role.
     pub(crate) fn job(&self, kind: &str) -> Value {
         let mut spec = json!({"type": kind, "roles": [self.json()]});
         if !self.queue.is_empty() {
@@ -345,7 +344,7 @@ impl Role<'_> {
     }
 }
 
-/// The annotation by which a pod ends after so long.
+/// The annotation that makes a pod end after this time.
 pub(crate) fn runs_for(time: &str) -> Value {
     json!({"test.larder.dev/runs-for": time})
 }

@@ -1,5 +1,5 @@
-//! The scheduler extender beside a second kube-scheduler, as the component `scheduler` configures them: what becomes of pods when
-//! the extender fails, and of gangs when pods of a higher priority come.
+//! The scheduler extender with a second kube-scheduler, configured as in the component `scheduler`: what happens to
+//! pods when the extender fails, and to gangs when pods of a higher priority arrive.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,11 +25,11 @@ use crate::pods::Pod;
 
 /// A file of the component `scheduler`.
 fn component(name: &str) -> String {
-    let path = repository().join("deploy/components/scheduler").join(name);
+    let path = repository().join("deploy/components/scheduler/base").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A program that runs until it is dropped. Dropped by a panic, it prints its log.
+/// A program that runs until it is dropped. It prints its log if it is dropped by a panic.
 struct Running {
     child: Child,
     log: PathBuf,
@@ -59,7 +59,7 @@ impl Drop for Running {
     }
 }
 
-/// A second scheduler, with an extender behind a proxy that can break what they say.
+/// A second scheduler whose extender is behind a proxy that can disturb their connection.
 struct Scheduling<'b> {
     bed: &'b Bed,
     folder: tempfile::TempDir,
@@ -101,7 +101,7 @@ impl<'b> Scheduling<'b> {
         self.extender.as_ref().expect("it runs")
     }
 
-    /// Makes so many pods that read `d`, for this scheduler, waits until all have a node, and returns the nodes.
+    /// Creates this many pods that read `d` for this scheduler, waits until all have a node, and returns the nodes.
     async fn place(&self, name: &str, pods: usize) -> Vec<String> {
         let names: Vec<String> = (0..pods).map(|nth| format!("{name}-{nth}")).collect();
         for name in &names {
@@ -117,7 +117,7 @@ impl<'b> Scheduling<'b> {
         placed()
     }
 
-    /// Waits until pods are led to f0, which holds the data.
+    /// Waits until pods prefer f0, the node that holds the data.
     async fn leads_again(&self, after: &str) {
         let nth = std::cell::Cell::new(0);
         self.bed
@@ -141,7 +141,7 @@ fn scheduler_config(bed: &Bed, extender: &str) -> String {
     config.to_string()
 }
 
-/// Writes the kubeconfig of an account that has the rights of the component's extender and no others.
+/// Writes a kubeconfig for an account that has exactly the rights of the component's extender.
 async fn account(bed: &Bed, path: &Path) {
     use serde::Deserialize;
     for document in serde_yaml_ng::Deserializer::from_str(&component("rbac.yaml")) {
@@ -177,7 +177,7 @@ fn pod(name: &str, annotations: Value, more: Value) -> Value {
     json!({"metadata": {"name": name, "annotations": annotations}, "spec": spec})
 }
 
-/// The Dataset `d` of 1,000 bytes, of which nodes hold these.
+/// The Dataset `d` of 1,000 bytes, and the nodes that hold parts of it.
 async fn dataset(bed: &Bed, held: &[(&str, u64)]) {
     let snapshot = "07".repeat(32);
     let status = async |kind: Kind, namespace: &str, name: &str, status: Value| {
@@ -197,7 +197,7 @@ async fn dataset(bed: &Bed, held: &[(&str, u64)]) {
     }
 }
 
-/// Each pod is placed in its first attempt, in which the scheduler waits for the extender for as long as it is configured to.
+/// Each pod is placed in its first attempt, in which the scheduler waits for the extender up to the configured timeout.
 // SEMANTICS: X3
 #[test]
 fn pods_are_placed_without_an_extender_that_is_dead_stopped_slow_or_talks_nonsense() {
@@ -239,8 +239,8 @@ fn pods_are_placed_without_an_extender_that_is_dead_stopped_slow_or_talks_nonsen
     });
 }
 
-/// Two elastic gangs use all GPUs, half of them beyond their floors. Pods of a higher priority take the surplus: no more, and all
-/// of it.
+/// Two elastic gangs use all GPUs, half of them above their minimums. Pods of a higher priority get all pods above the
+/// minimums, and no others.
 // SEMANTICS: X5
 #[test]
 fn pods_of_a_higher_priority_end_surplus_workers_and_no_gang_falls_below_its_floor() {
@@ -270,7 +270,7 @@ fn pods_of_a_higher_priority_end_surplus_workers_and_no_gang_falls_below_its_flo
         });
 
         let scheduling = Scheduling::start(bed).await;
-        // Without an answer nobody ends, whomever the scheduler would choose.
+        // Without an answer of the extender, no pod is preempted, regardless of the scheduler's choice.
         scheduling.proxy.set_hook(|request| if request.path == "/preempt" { Fault::Reset } else { Fault::None });
         for nth in 0..EACH {
             let more = json!({

@@ -1,4 +1,4 @@
-//! Nodes that die under a job.
+//! Nodes that fail under a job.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::bed::{Bed, Role, in_cluster, runs_for};
 use crate::pods::Pod;
 
-/// The pod of an index that is to run on.
+/// The live pod of an index.
 fn at(bed: &Bed, job: &str, role: &str, index: u32) -> Pod {
     let pod = bed.pods.live(job).into_iter().find(|pod| pod.role == role && pod.index == index);
     pod.unwrap_or_else(|| panic!("{job} has no {role} {index}"))
@@ -18,7 +18,7 @@ fn at(bed: &Bed, job: &str, role: &str, index: u32) -> Pod {
 // SEMANTICS: J5
 #[test]
 fn pods_of_a_dead_node_are_replaced_elsewhere_and_one_stuck_there_blocks_nothing() {
-    // A pod fills a node. Two nodes are spare.
+    // A pod fills a node, and two nodes are spare.
     in_cluster(&[1; 6], async |bed| {
         let controller = bed.start("a");
         let stuck = json!({"test.larder.dev/leaves-after": "24h"});
@@ -36,7 +36,7 @@ fn pods_of_a_dead_node_are_replaced_elsewhere_and_one_stuck_there_blocks_nothing
             bed.lose(&pod.node).await;
         }
         let began = Instant::now();
-        // The gang's other pod is as stuck as the lost one. Somebody makes it end, as its kubelet would.
+        // The gang's other pod is stuck like the lost one. The test terminates it, as its kubelet would.
         let is_new = |job: &str, count: usize| {
             bed.pods.are_ready(job, count)
                 && bed
@@ -59,19 +59,20 @@ fn pods_of_a_dead_node_are_replaced_elsewhere_and_one_stuck_there_blocks_nothing
             let dead = [&lost_loose.node, &lost_gang.node];
             assert!(bed.pods.live(job).iter().all(|pod| !dead.contains(&&pod.node)), "{:#?}", bed.pods.live(job));
         }
-        // Those that were lost are still there. So it is after a restart of the controller.
-        let stuck = |pods: &[Pod]| pods.iter().filter(|pod| pod.is_leaving && !pod.is_gone).count();
-        assert_eq!(stuck(&bed.pods.ever()), 2);
+        // The lost pods still exist. This also holds after a restart of the controller.
+        let only_the_lost_are_stuck =
+            async || bed.pods.ever().iter().filter(|pod| pod.is_leaving && !pod.is_gone).count() == 2;
+        bed.wait_for("the lost pods alone still exist", only_the_lost_are_stuck).await;
         controller.kill();
         let _controller = bed.start("a");
         for job in ["loose", "gang"] {
             bed.annotate(&bed.pods.live(job), &runs_for("0s")).await;
             bed.wait_for_phase(job, Phase::Succeeded).await;
         }
-        assert_eq!(stuck(&bed.pods.ever()), 2);
+        bed.wait_for("the lost pods alone still exist", only_the_lost_are_stuck).await;
         bed.delete(Kind::TrainingJob, "loose").await;
         bed.wait_for("the job is gone", async || bed.jobs().get_opt("loose").await.expect("an answer").is_none()).await;
-        // The node comes back, and takes pods again.
+        // The node returns and accepts pods again.
         bed.find(&lost_loose.node).await;
         let next = Role { name: "worker", replicas: 5, gpus: 1, annotations: runs_for("0s"), ..Role::default() };
         bed.annotate(std::slice::from_ref(&lost_loose), &json!({"test.larder.dev/leaves-after": "0s"})).await;

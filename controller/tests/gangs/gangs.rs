@@ -1,4 +1,4 @@
-//! All pods of a job start together, or none.
+//! All required pods of a job start together, or none of them.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use larder_kube::api::ListParams;
 use larder_kube::kinds::Kind;
 use larder_testkit::scaled;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use serde_json::json;
 
 use crate::bed::{Bed, Role, in_cluster, in_cluster_with_gangs, runs_for};
 use crate::rules::bound_together;
 
-/// `spec.gang.timeout` of the gangs here, and what the requirement adds to it.
+/// The `spec.gang.timeout` of the gangs here, and what the requirement adds to it.
 const GANG_TIMEOUT: &str = "10s";
 const PARTLY_BOUND_MOST: Duration = Duration::from_secs(15);
 
-/// Gangs that come to their end in an ordinary run, and how many there are at a time.
+/// The number of gangs that must complete in an ordinary run, and the number of concurrent gangs.
 const GANGS: u32 = 20;
 const AT_A_TIME: usize = 20;
 
@@ -45,7 +45,7 @@ fn seed_001_servers_without_and_workers_with_gpus_start_at_once_or_not_at_all() 
         let says =
             async || bed.status("gang").await.waiting_for.is_some_and(|why| why.contains("GPU") || why.contains("gpu"));
         bed.wait_for("it says that it waits for GPUs", says).await;
-        // A job that was made after it, and fits, runs meanwhile.
+        // Meanwhile a job that was created later, and that fits, runs.
         let small = Role { name: "worker", replicas: 1, gpus: 1, annotations: runs_for("1s"), ..Role::default() };
         bed.job("small", small.job("single")).await;
         bed.wait_for_phase("small", Phase::Succeeded).await;
@@ -84,7 +84,8 @@ fn a_gang_that_the_scheduler_cannot_place_is_released_in_time_and_keeps_no_other
         let _controller = bed.start("a");
         bed.pods.require(bound_together(2, Duration::from_secs(10)));
         let pair = Role { name: "worker", replicas: 2, gpus: 4, annotations: runs_for("0s"), ..Role::default() };
-        // The plan knows nothing of ports: the second of these pods never finds the node free.
+        // The plan ignores host ports, so it keeps planning the second of these pods onto a node where the port is
+        // taken.
         let mut clash = Role { annotations: json!({}), ..pair.clone() }.job("single");
         clash["gang"] = json!({"timeout": "5s"});
         let container = &mut clash["roles"][0]["template"]["spec"]["containers"][0];
@@ -116,7 +117,7 @@ fn gangs_of_the_scheduler_come_and_go_between_foreign_pods() {
     });
 }
 
-/// Gangs of 60 % of the cluster.
+/// Gangs that need 60 % of the cluster.
 async fn come_and_go(bed: &Bed, backend: &str) {
     let (gangs, mut random) = (scaled(GANGS), StdRng::seed_from_u64(SEED));
     eprintln!("{gangs} gangs, seed {SEED}");
@@ -154,7 +155,7 @@ async fn come_and_go(bed: &Bed, backend: &str) {
     assert_eq!(gangs_bound, 12 * gangs as usize);
 }
 
-/// A job that has ended and is not deleted.
+/// The name of a job that has ended and is not deleted.
 async fn has_ended(bed: &Bed) -> Option<String> {
     let jobs = bed.jobs().list(&ListParams::default()).await.expect("a list");
     let ended = jobs

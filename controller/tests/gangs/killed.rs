@@ -1,4 +1,4 @@
-//! A controller that is killed at random moments, and two of them at a time.
+//! Controllers that are killed at random moments, and two concurrent controllers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,23 +9,23 @@ use larder_kube::api::{DeleteParams, ListParams};
 use larder_kube::kinds::Kind;
 use larder_testkit::scaled;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, Role, in_cluster, runs_for};
 use crate::pods::Pod;
 use crate::rules::run_once;
 
-/// Kills of an ordinary run, and the jobs meanwhile.
+/// Kills in an ordinary run, and the jobs during that time.
 const KILLS: u32 = 10;
 const JOBS: u32 = 50;
 
-/// The longest that a process lives until it is killed.
+/// The longest life of a process before it is killed.
 const LIFE: Duration = Duration::from_millis(3000);
 
 const SEED: u64 = 18;
 
-/// How many pods of each index succeed, by job.
+/// How many pods of each index should succeed, by job.
 type Wanted = BTreeMap<String, u32>;
 
 // SEMANTICS: J2
@@ -57,13 +57,13 @@ fn killed_under_50_jobs_it_loses_none_and_runs_none_twice() {
             let status = bed.status(name).await;
             let crashes = status.restarts.crashed;
             assert_eq!((ended("Succeeded"), ended("Failed")), (*pods, crashes), "{name}: {status:#?} {of_job:#?}");
-            // No node was lost, and nobody was preempted.
+            // No node was lost, and no pod was preempted.
             assert_eq!(status.restarts.total(), crashes, "{name}: {status:#?}");
             assert_eq!(status.roles.iter().map(|role| role.done).sum::<u32>(), *pods, "{name}: {status:#?}");
         }
         process.kill();
 
-        // And while all of them are deleted.
+        // Also while all of them are being deleted.
         let deleted = bed.jobs().delete_collection(&DeleteParams::default(), &ListParams::default()).await;
         deleted.expect("the jobs are deleted");
         for _ in 0..kills.div_ceil(5) {
@@ -80,8 +80,8 @@ async fn live(random: &mut StdRng) {
     tokio::time::sleep(LIFE.mul_f64(random.random())).await;
 }
 
-/// A job, and how many pods of it succeed: of some types, the first one's end is that of the job. Every fifth one's pods crash
-/// at first.
+/// A job, and how many of its pods should succeed. In some types, the end of the first pod is the end of the job. The
+/// pods of every fifth job crash at first.
 fn some_job(random: &mut StdRng, nth: u32) -> (Value, u32) {
     let annotations = runs_for(&format!("{}s", random.random_range(0..4)));
     let role = |name, replicas| Role { name, replicas, gpus: 1, ..Role::default() };
@@ -105,7 +105,7 @@ fn some_job(random: &mut StdRng, nth: u32) -> (Value, u32) {
     }
 }
 
-/// What there is that belongs to a job.
+/// The remaining objects that belong to a job.
 async fn left(bed: &Bed) -> Vec<String> {
     let mut left = Vec::new();
     for kind in [Kind::TrainingJob, Kind::Pod, Kind::Service, Kind::Secret, Kind::ConfigMap] {
@@ -132,7 +132,7 @@ fn of_two_one_runs_the_jobs_and_after_its_kill_the_other() {
         let pods: Vec<Pod> = bed.pods.live("one");
         let figures = (first.figures().await, second.figures().await);
         let (holder, changes) = bed.lease().await;
-        // On a machine that stalls for so long, the one that acts ends and is started again, or the lease changes hands.
+        // If the machine stalls for this long, the leader exits and is restarted, or the Lease changes hands.
         if let (Some(one), Some(other), 0) = (figures.0, figures.1, changes) {
             let wrote = [one.all_writes(), other.all_writes()];
             assert!(wrote.contains(&0) && wrote != [0, 0], "one of them writes: {wrote:?}");
@@ -145,7 +145,7 @@ fn of_two_one_runs_the_jobs_and_after_its_kill_the_other() {
         bed.job("two", role.job("single")).await;
         bed.wait_for_phase("two", Phase::Running).await;
         bed.wait_for(&format!("{} acts", waiting.identity()), async || waiting.leads().await == Some(true)).await;
-        // It has left the first job's pods alone, and goes on with it.
+        // It has left the first job's pods alone, and continues the job.
         let uids = |pods: &[Pod]| pods.iter().map(|pod| pod.uid.clone()).collect::<Vec<_>>();
         assert_eq!(uids(&bed.pods.live("one")), uids(&pods));
         bed.annotate(&pods, &runs_for("0s")).await;

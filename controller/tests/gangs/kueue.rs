@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::bed::{Bed, GPU, Role, TEAM, in_cluster_with_kueue, runs_for};
 
-/// GPUs of the queue. The cluster has more.
+/// The GPUs of the queue. The cluster has more.
 const QUOTA: u64 = 8;
 
 const WORKLOAD: Kind = Kind::Kueue(KueueKind::Workload, KueueVersion::V1beta1);
@@ -25,7 +25,7 @@ fn jobs_in_a_queue_of_kueues_run_when_it_says_so_and_leave_nothing() {
         });
         let controller = bed.start("a");
 
-        // What fits runs; the next one has no pods before it is admitted.
+        // A job that fits runs. The next one has no pods until it is admitted.
         put(bed, "first", "", gang(6)).await;
         bed.wait_for_phase("first", Phase::Running).await;
         put(bed, "second", "", gang(4)).await;
@@ -36,7 +36,8 @@ fn jobs_in_a_queue_of_kueues_run_when_it_says_so_and_leave_nothing() {
         bed.wait_for_phase("first", Phase::Succeeded).await;
         bed.wait_for_phase("second", Phase::Running).await;
 
-        // One that Kueue evicts for another ends, and gives its quota back once its pods are gone, whoever runs then.
+        // A job that Kueue evicts for another one ends, and gives its quota back once its pods are gone, no matter
+        // which controller runs then.
         put(bed, "urgent", "urgent", gang(6)).await;
         bed.wait_for("the second one ends", async || bed.pods.live("second").is_empty()).await;
         drop(controller);
@@ -47,12 +48,12 @@ fn jobs_in_a_queue_of_kueues_run_when_it_says_so_and_leave_nothing() {
         bed.wait_for_phase("urgent", Phase::Succeeded).await;
         bed.wait_for("the second one is back", async || bed.pods.are_ready("second", 4)).await;
 
-        // One whose pods need not all be there is admitted with those that fit.
+        // An elastic job is admitted with the pods that fit.
         let elastic = Role { min: 2, ..role(8) };
         put(bed, "elastic", "", elastic.job("pytorch-elastic")).await;
         bed.wait_for("it has what is left", async || bed.pods.are_ready("elastic", 4)).await;
 
-        // One that is suspended leaves its quota to others.
+        // A suspended job leaves its quota to other jobs.
         bed.change("elastic", json!({"suspend": true})).await;
         put(bed, "last", "", gang(3)).await;
         bed.wait_for_phase("last", Phase::Running).await;
@@ -70,7 +71,7 @@ fn jobs_in_a_queue_of_kueues_run_when_it_says_so_and_leave_nothing() {
     });
 }
 
-/// Pods of one GPU each that take two seconds to end.
+/// Pods of one GPU each that take two seconds to terminate.
 fn role(replicas: u32) -> Role<'static> {
     let annotations = json!({"test.larder.dev/leaves-after": "2s"});
     Role { name: "worker", replicas, gpus: 1, annotations, ..Role::default() }
@@ -80,7 +81,7 @@ fn gang(replicas: u32) -> Value {
     role(replicas).job("single")
 }
 
-/// Makes a job in the queue.
+/// Creates a job in the queue.
 async fn put(bed: &Bed, name: &str, priority: &str, spec: Value) {
     let mut labels = json!({"kueue.x-k8s.io/queue-name": "training"});
     if !priority.is_empty() {
@@ -90,7 +91,7 @@ async fn put(bed: &Bed, name: &str, priority: &str, spec: Value) {
     bed.create(Kind::TrainingJob, TEAM, job).await.expect("a TrainingJob");
 }
 
-/// A queue of GPUs in which those of a higher priority come first.
+/// A queue of GPUs in which a higher priority comes first.
 fn queues() -> [Value; 4] {
     let object = |kind: &str, name: &str, spec: Value| {
         let metadata = json!({"name": name});

@@ -1,6 +1,6 @@
-//! Training jobs on a real API server, with Kubernetes' own controllers and scheduler: gangs, queues, preemption, losses, a
-//! controller that is killed, and the scheduler extender. Nodes and their pods are fake (kwok), so that a hundred GPUs cost nothing. Each test has a cluster
-//! of its own, and looks at every change of every pod.
+//! Training jobs on a real API server, with Kubernetes' own controllers and scheduler: gangs, queues, preemption,
+//! losses, a controller that is killed, and the scheduler extender. Nodes and their pods are fake (kwok), so a hundred
+//! GPUs cost nothing. Each test has its own cluster, and checks every change of every pod.
 
 mod bed;
 mod extender;

@@ -1,4 +1,4 @@
-//! All pods of the cluster over the whole time of a test, and the rules that must hold whenever one of them changes.
+//! All pods of the cluster over the whole time of a test, and the rules that must hold at every change of a pod.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,12 +12,12 @@ use larder_kube::{Api, Client};
 
 use crate::bed::{GPU, QUEUE_LABEL};
 
-/// A pod as it was seen last.
+/// The most recently observed state of a pod.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pod {
     pub(crate) name: String,
     pub(crate) uid: String,
-    /// Its TrainingJob and that one's uid; empty for a foreign pod.
+    /// The TrainingJob and its uid; empty for a foreign pod.
     pub(crate) job: String,
     pub(crate) job_uid: String,
     pub(crate) role: String,
@@ -29,7 +29,7 @@ pub(crate) struct Pod {
     pub(crate) phase: String,
     pub(crate) is_ready: bool,
     pub(crate) is_leaving: bool,
-    /// It is there no more.
+    /// The pod was deleted.
     pub(crate) is_gone: bool,
 }
 
@@ -66,7 +66,7 @@ impl Pod {
         matches!(self.phase.as_str(), "Succeeded" | "Failed")
     }
 
-    /// It is to run on.
+    /// The pod is not supposed to end.
     pub(crate) fn is_live(&self) -> bool {
         !self.is_gone && !self.is_leaving && !self.has_ended()
     }
@@ -75,13 +75,13 @@ impl Pod {
         !self.node.is_empty()
     }
 
-    /// Its index in its job.
+    /// Its job, role and index.
     pub(crate) fn place(&self) -> (&str, &str, u32) {
         (&self.job_uid, &self.role, self.index)
     }
 }
 
-/// What is wrong now, if something is. It sees all pods that there are and have been.
+/// A rule returns what is wrong now, if anything. It sees all existing pods and all earlier ones.
 pub(crate) type Rule = Box<dyn FnMut(&BTreeMap<String, Pod>, Instant) -> Option<String> + Send>;
 
 #[derive(Default)]
@@ -98,7 +98,7 @@ impl History {
         self.check();
     }
 
-    /// These are all that there are: a watch that begins anew does not tell which have gone meanwhile.
+    /// The complete list of pods: a restarted watch does not report the deletions that it missed.
     fn take_all(&mut self, listed: Vec<Pod>) {
         self.pods.values_mut().for_each(|pod| pod.is_gone = true);
         self.pods.extend(listed.into_iter().map(|pod| (pod.uid.clone(), pod)));
@@ -113,7 +113,7 @@ impl History {
     }
 }
 
-/// The pods. It watches until it is dropped.
+/// The pods of the cluster, watched until this is dropped.
 pub(crate) struct Pods {
     history: Arc<Mutex<History>>,
     task: tokio::task::JoinHandle<()>,
@@ -145,17 +145,17 @@ impl Pods {
         self.history.lock().expect("no rule panics")
     }
 
-    /// From now on this must hold.
+    /// Requires that a rule holds from now on.
     pub(crate) fn require(&self, rule: impl FnMut(&BTreeMap<String, Pod>, Instant) -> Option<String> + Send + 'static) {
         self.history().rules.push(Box::new(rule));
     }
 
-    /// Those that there are and have been.
+    /// All existing pods and all earlier ones.
     pub(crate) fn ever(&self) -> Vec<Pod> {
         self.history().pods.values().cloned().collect()
     }
 
-    /// Those of a job that are to run on, by their indexes.
+    /// The live pods of a job, sorted by index.
     pub(crate) fn live(&self, job: &str) -> Vec<Pod> {
         let mut pods = self.ever();
         pods.retain(|pod| pod.job == job && pod.is_live());
@@ -163,7 +163,7 @@ impl Pods {
         pods
     }
 
-    /// So many pods of the job are ready.
+    /// True if this many pods of the job are ready.
     pub(crate) fn are_ready(&self, job: &str, count: usize) -> bool {
         let live = self.live(job);
         live.len() == count && live.iter().all(|pod| pod.is_ready)
@@ -176,7 +176,7 @@ impl Pods {
         history.breaches.is_empty()
     }
 
-    /// Fails if a rule was broken.
+    /// Panics if a rule was broken.
     pub(crate) fn assert_rules(&self) {
         let breaches = {
             let mut history = self.history();

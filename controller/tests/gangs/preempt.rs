@@ -1,4 +1,4 @@
-//! Elastic jobs give way to those that matter more.
+//! Elastic jobs are preempted by more important jobs.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -31,7 +31,7 @@ fn seed_003_production_takes_workers_50_to_99_of_the_experiment_and_no_other() {
         bed.wait_for_phase("experiment", Phase::Running).await;
         let all = bed.pods.live("experiment");
         assert_eq!(indexes(&all), (0..100).collect::<Vec<_>>());
-        // These stay, whatever comes.
+        // These pods stay in any case.
         let kept: BTreeMap<String, u32> = all[..50].iter().map(|pod| (pod.uid.clone(), pod.index)).collect();
         bed.pods.require(move |pods, _| {
             let lost = kept.iter().find(|(uid, _)| !pods[*uid].is_live())?;
@@ -59,7 +59,7 @@ fn seed_003_production_takes_workers_50_to_99_of_the_experiment_and_no_other() {
         bed.wait_for_phase("production", Phase::Succeeded).await;
         bed.wait_for("the experiment uses all again", async || bed.pods.are_ready("experiment", 100)).await;
         assert_eq!(indexes(&bed.pods.live("experiment")), (0..100).collect::<Vec<_>>());
-        // Of each index from 50 on there were two, and of production's one each.
+        // Each index from 50 up had two pods, and each index of the production job had one.
         let ever = |job: &str| bed.pods.ever().iter().filter(|pod| pod.job == job).count();
         assert_eq!((ever("experiment"), ever("production")), (150, 50));
     });

@@ -1,4 +1,4 @@
-//! No queue ever uses more than it may.
+//! No queue ever exceeds its quota.
 
 use std::collections::BTreeMap;
 
@@ -8,24 +8,24 @@ use larder_kube::kinds::Kind;
 use larder_testkit::scaled;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use serde_json::json;
 
 use crate::bed::{Bed, PRODUCTION, Role, in_cluster, runs_for};
 use crate::pods::Pod;
 
-/// Changes of an ordinary run, and the most jobs at a time.
+/// Changes in an ordinary run, and the most concurrent jobs.
 const STEPS: u32 = 40;
 const AT_A_TIME: usize = 12;
 
 const SEED: u64 = 17;
 
-/// GPUs of each of the two queues, what it may borrow, and so what both have.
+/// The GPUs of each of the two queues, the borrowing limit, and the total.
 const NOMINAL: u64 = 8;
 const BORROW: u64 = 4;
 const COHORT: u64 = 2 * NOMINAL;
 
-/// What is wrong with the usage of the queues, each of which may use so much. Pods count until they have ended or are gone.
+/// The usage of the queues if one exceeds `most`. Pods count until they have ended or are deleted.
 fn excess(pods: &BTreeMap<String, Pod>, most: u64) -> Option<String> {
     let used = |queue: &str| -> u64 {
         let counts = |pod: &&Pod| pod.queue == queue && !pod.is_gone && !pod.has_ended();
@@ -58,7 +58,7 @@ fn pods_of_a_job_that_has_succeeded_use_quota_until_they_are_gone() {
     });
 }
 
-/// The job `first` uses all of a queue, and ends while its workers are still there. The next one waits for them.
+/// The job `first` uses a whole queue, and ends while its workers still exist. The next job waits for them.
 fn leaving_pods_count(end: impl AsyncFn(&Bed) + Sync) {
     in_cluster(&[4; 8], async |bed| {
         bed.queue("a", json!({"nominal": NOMINAL}), None).await;
@@ -88,7 +88,7 @@ fn queues_of_a_cohort_never_use_more_than_they_may_as_jobs_come_and_go() {
         }
         bed.pods.require(|pods, _| excess(pods, NOMINAL + BORROW));
         let _controller = bed.start("one");
-        // The first uses all that it may, and gives back what it has borrowed.
+        // The first job uses the most that it may, and gives back what it has borrowed.
         let leaves = json!({"test.larder.dev/leaves-after": "1s"});
         let borrower =
             Role { name: "worker", replicas: 32, min: 1, gpus: 1, queue: "a", annotations: leaves, ..Role::default() };

@@ -1,4 +1,4 @@
-//! Jobs that cannot run say why at once, and delay no other.
+//! Jobs that cannot run report why immediately, and delay no other job.
 
 use larder_api::training_job::conditions::{JobConditionKind, JobReason};
 use larder_api::{Phase, TrainingJob};
@@ -54,7 +54,7 @@ fn a_bad_job_says_what_is_wrong_with_it_and_good_ones_beside_it_run() {
         }
         assert!(bed.pods.ever().iter().all(|pod| !pod.job.starts_with("bad")));
 
-        // What was missing comes, and the job runs.
+        // The missing object is created, and the job runs.
         let queue = json!({"metadata": {"name": "nowhere"}, "spec": {"namespaces": ["*"]}});
         bed.create(Kind::JobQueue, "", queue).await.expect("a Queue");
         bed.wait_for_phase("bad-3", Phase::Succeeded).await;

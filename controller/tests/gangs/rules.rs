@@ -1,12 +1,12 @@
-//! What must hold of the pods of training jobs at every moment.
+//! The rules that hold for the pods of training jobs at every moment.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::pods::Pod;
 
-/// No job has only a part of so many pods bound for longer than `most`, from its first pod's node to its last one's. Of a
-/// job's pods, each attempt counts for itself.
+/// No gang of this many pods stays partially bound for longer than `most`, measured from the first pod's binding to the
+/// last one's. Each attempt of a job counts separately.
 pub(crate) fn bound_together(
     size: usize,
     most: Duration,
@@ -22,7 +22,7 @@ pub(crate) fn bound_together(
         let mut breach = None;
         for ((uid, job), bound) in gangs {
             let newest = bound.iter().map(|pod| pod.attempt).max().unwrap_or(0);
-            // A gang that was whole may end pod by pod.
+            // A gang that was complete may end pod by pod.
             if whole.get(uid).is_some_and(|attempt| newest <= *attempt) || bound.iter().all(|pod| !pod.is_live()) {
                 since.remove(uid);
             } else if bound.iter().filter(|pod| !pod.is_leaving).count() >= size {
@@ -39,7 +39,7 @@ pub(crate) fn bound_together(
     }
 }
 
-/// No index has two pods that are to run on; no name is used twice in a job; an index that has succeeded gets no other pod.
+/// No index has two live pods; no name is used twice within a job; an index that has succeeded gets no other pod.
 pub(crate) fn run_once() -> impl FnMut(&BTreeMap<String, Pod>, Instant) -> Option<String> {
     move |pods, _| {
         let mut live: BTreeMap<(&str, &str, u32), &Pod> = BTreeMap::new();
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(rule(&of([pod("a", 0), unbound()]), start + 5 * second), None);
         let wrong = rule(&of([pod("a", 0), unbound()]), start + 6 * second);
         assert_eq!(wrong.as_deref(), Some("job: 1 of 2 bound for 6s"));
-        // One that was whole ends as it likes, and one that was released begins anew.
+        // A gang that was complete may end in any order, and a gang that was released starts over.
         assert_eq!(rule(&of([pod("a", 0), pod("b", 1)]), start + 7 * second), None);
         assert_eq!(rule(&of([pod("a", 0), ended(pod("b", 1))]), start + 20 * second), None);
         let next = || Pod { attempt: 2, ..pod("c", 0) };

@@ -1,5 +1,5 @@
-//! The controller as a process on a real API server: killed at random moments, and two of them at a time. Jobs and
-//! larderds are stood in for.
+//! The controller as a process on a real API server: killed at random moments, and two concurrent controllers. Jobs and
+//! larderds are simulated.
 
 mod process;
 mod script;
@@ -9,23 +9,23 @@ use std::time::Duration;
 
 use larder_testkit::scaled;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use script::Script;
 use server::{Server, State, in_cluster};
 
-/// Kills of an ordinary run.
+/// Kills in an ordinary run.
 const KILLS: u32 = 10;
 
 /// Changes of the cluster between two kills.
 const STEPS_A_KILL: u32 = 2;
 
-/// The longest that a process lives until it is killed.
+/// The longest life of a process before it is killed.
 const LIFE: Duration = Duration::from_millis(2000);
 
 /// Longer than any pause of the controller between two writes.
 const SETTLED: Duration = Duration::from_secs(25);
 
-/// Of which the datasets, and the lives of the processes, are made up.
+/// The seed of the generated datasets and of the lives of the processes.
 const SEED: u64 = 15;
 
 #[test]
@@ -51,7 +51,7 @@ fn killed_at_random_moments_it_comes_to_the_same_end() {
         server.wait_until(&wanted).await;
         process.kill();
 
-        // And while all of it is deleted.
+        // Also while all of it is being deleted.
         server.delete_all().await;
         for _ in 0..kills.div_ceil(5) {
             let process = server.start("a");
@@ -67,7 +67,8 @@ async fn live(moments: &mut StdRng) {
     tokio::time::sleep(LIFE.mul_f64(moments.random())).await;
 }
 
-/// The end of the script under a controller that lives, and after which it has removed all of it again.
+/// The final state of the script under a controller that is never killed. Afterwards that controller has deleted
+/// everything.
 async fn undisturbed(server: &Server, script: &Script) -> State {
     let _process = server.start("a");
     for step in &script.steps {
@@ -93,7 +94,7 @@ fn of_two_one_acts_and_after_its_kill_the_other() {
         server.wait_for("a dataset is ready", async || server.is_ready("one").await).await;
         let figures = (first.figures().await, second.figures().await);
         let (holder, transitions) = server.lease().await;
-        // On a machine that stalls for so long, the one that acts ends and is started again, or the lease changes hands.
+        // If the machine stalls for this long, the leader exits and is restarted, or the Lease changes hands.
         if let (Some(one), Some(other), 0) = (figures.0, figures.1, transitions) {
             let wrote = [one.all_writes(), other.all_writes()];
             assert!(wrote.contains(&0) && wrote != [0, 0], "one of them writes: {wrote:?}");
@@ -106,7 +107,7 @@ fn of_two_one_acts_and_after_its_kill_the_other() {
         acting.kill();
         server.apply("two", 2).await;
         server.wait_for("the other one acts", async || waiting.leads().await == Some(true)).await;
-        // The one that was killed is back, and waits now.
+        // The killed controller is back, and now waits.
         let back = server.start(name);
         server.wait_for("it is back", async || back.leads().await.is_some()).await;
         server.wait_for("the next dataset is ready", async || server.is_ready("two").await).await;

@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use larder_fake_platform::program::{Figures, Program, free_address};
 
-/// How soon a controller that has ended by itself is started again.
+/// The delay before a controller that has exited is restarted.
 const RESTART: Duration = Duration::from_millis(200);
 
-/// A controller that runs until it is killed or dropped. One that ends by itself, as it does when a busy machine keeps it from
-/// renewing its lease, is started again, as a kubelet would. Dropped by a panic, it prints its log.
+/// A controller that runs until it is killed or dropped. If it exits, as it does when a busy machine keeps it from
+/// renewing its Lease, it is restarted, as a kubelet would do. It prints its log if it is dropped by a panic.
 pub(crate) struct Process<'a> {
-    /// `None` once it is killed.
+    /// `None` after the kill.
     child: Arc<Mutex<Option<Child>>>,
-    /// Whether it has ended by itself and was started again.
+    /// Whether it has exited and was restarted.
     restarted: Arc<AtomicBool>,
     admin: SocketAddr,
     identity: &'a str,
@@ -26,7 +26,7 @@ pub(crate) struct Process<'a> {
 }
 
 impl<'a> Process<'a> {
-    /// Starts one with this name in the Lease of a namespace.
+    /// Starts a controller with this identity in the Lease of a namespace.
     pub(crate) fn start(kubeconfig: &Path, namespace: &str, identity: &'a str, log: PathBuf) -> Self {
         let program = Program {
             path: Path::new(env!("CARGO_BIN_EXE_larder-controller")),
@@ -49,18 +49,18 @@ impl<'a> Process<'a> {
         self.identity
     }
 
-    /// Its metrics; `None` until it runs, and after it has ended by itself, as they begin anew then.
+    /// Its metrics. `None` until it runs, and after it has exited, because the counters then start over.
     pub(crate) async fn figures(&self) -> Option<Figures> {
         let figures = Figures::of(self.admin).await;
         figures.filter(|_| !self.restarted.load(Ordering::Acquire))
     }
 
-    /// Whether it is the one that acts; `None` while it does not answer.
+    /// Whether it is the leader; `None` while it does not answer.
     pub(crate) async fn leads(&self) -> Option<bool> {
         Figures::of(self.admin).await.map(|figures| figures.get("leading") == 1)
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub(crate) fn kill(self) {
         drop(self);
     }
@@ -72,13 +72,13 @@ impl Drop for Process<'_> {
             eprintln!("--- the log of {}\n{}", self.identity, std::fs::read_to_string(&self.log).unwrap_or_default());
         }
         let Some(mut child) = self.child.lock().ok().and_then(|mut child| child.take()) else { return };
-        // It may just have ended by itself, which is no harm here.
+        // It may have exited a moment ago, which is harmless here.
         let _ = child.kill();
         let _ = child.wait();
     }
 }
 
-/// Starts it again whenever it has ended, until it is killed.
+/// Restarts the controller whenever it has exited, until it is killed.
 fn keep_running(child: &Mutex<Option<Child>>, restarted: &AtomicBool, mut command: Command) {
     loop {
         std::thread::sleep(RESTART);

@@ -1,30 +1,30 @@
-//! Changes that users make to their Datasets, drawn from a seed. Its end does not depend on when the controller learns
-//! of a step: a name is used once, and a snapshot that was pinned stays pinned.
+//! Changes that users make to their Datasets, generated from a seed. The final state does not depend on when the
+//! controller observes a step: each name is used once, and a pinned snapshot stays pinned.
 
 use larder_fake_platform::snapshot_of;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
-/// Most Datasets at the same time.
+/// The most Datasets at the same time.
 const MOST: usize = 8;
 
 /// A change of the cluster.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// A new Dataset of this spec.
+    /// A new Dataset with this spec.
     Create(String, Value),
     /// A merge patch of a spec.
     Change(String, Value),
-    /// It is deleted.
+    /// The Dataset is deleted.
     Delete(String),
 }
 
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) steps: Vec<Step>,
-    /// The Datasets that there are in the end.
+    /// The Datasets that exist at the end.
     pub(crate) living: Vec<String>,
 }
 
@@ -61,9 +61,9 @@ impl Script {
     }
 }
 
-/// The spec of a Dataset of a team.
+/// The spec of a team's Dataset.
 pub(crate) fn spec(source: &str, nodes: &Value) -> Value {
-    // Only a merge patch says what is not to be there.
+    // Only a merge patch may contain nulls, which remove fields.
     let mut nodes = nodes.clone();
     if let Some(fields) = nodes.as_object_mut() {
         fields.retain(|_, value| !value.is_null());
@@ -71,7 +71,7 @@ pub(crate) fn spec(source: &str, nodes: &Value) -> Value {
     json!({"origin": {"source": source, "secretRef": {"name": "origin"}}, "nodes": nodes})
 }
 
-/// Which of the nodes are to hold it. There is never a choice between them.
+/// The nodes that should hold the Dataset. The spec leaves no choice between nodes.
 fn nodes(random: &mut StdRng) -> Value {
     match random.random_range(0..5) {
         0 => json!({"count": 0, "selector": null}),

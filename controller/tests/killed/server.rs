@@ -1,4 +1,4 @@
-//! A real API server with two nodes, whose jobs and larderds are stood in for, and the controllers as processes.
+//! A real API server with two nodes, a simulator of their jobs and larderds, and Larder's controllers as processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -22,12 +22,12 @@ use crate::script::{Step, spec};
 
 const NAMESPACE: &str = "team";
 
-/// Long enough on a busy machine.
+/// Long enough even on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Of a cluster what matters to its users, by names that are the same in every run.
+/// The parts of the cluster that matter to its users, under names that are the same in every run.
 pub(crate) type State = BTreeMap<String, Value>;
 
 pub(crate) struct Server {
@@ -38,7 +38,7 @@ pub(crate) struct Server {
     _platform: FakePlatform,
 }
 
-/// Runs a test in the network of a cluster of its own.
+/// Runs a test in a cluster with a network of its own.
 pub(crate) fn in_cluster(test: impl AsyncFn(&Server) + Sync) {
     let cluster = Cluster::start(2);
     let crds = repository().join("deploy/crds").display().to_string();
@@ -78,7 +78,7 @@ impl Server {
         Self { client, kubeconfig, logs, processes: AtomicU32::new(0), _platform: platform }
     }
 
-    /// Starts a controller of this name.
+    /// Starts a controller with this identity.
     pub(crate) fn start<'a>(&self, identity: &'a str) -> Process<'a> {
         let nth = self.processes.fetch_add(1, Ordering::Relaxed);
         Process::start(&self.kubeconfig, NAMESPACE, identity, self.logs.path().join(format!("{nth}.log")))
@@ -88,12 +88,12 @@ impl Server {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
-    /// Applies a Dataset that this many nodes are to hold.
+    /// Applies a Dataset that this many nodes should hold.
     pub(crate) async fn apply(&self, name: &str, count: u32) {
         self.take(&Step::Create(name.to_owned(), spec(&format!("s3://{name}"), &json!({"count": count})))).await;
     }
 
-    /// Takes a step of a script.
+    /// Executes a step of a script.
     pub(crate) async fn take(&self, step: &Step) {
         let (api, merge) = (self.datasets(), PatchParams::default());
         match step {
@@ -117,13 +117,13 @@ impl Server {
         deleted.expect("the Datasets are deleted");
     }
 
-    /// Whether a Dataset is ready, as far as can be told: etcd on a busy disk may not answer in time.
+    /// Whether a Dataset is ready. False if the API does not answer in time, as etcd on a busy disk may not.
     pub(crate) async fn is_ready(&self, name: &str) -> bool {
         let ready = |dataset: Dataset| conditions(&json!(dataset.status)).contains(&"Ready True Available".to_owned());
         self.datasets().get(name).await.is_ok_and(ready)
     }
 
-    /// The holder of the lease, and how often it has changed.
+    /// The leader according to the Lease, and how often it has changed.
     pub(crate) async fn lease(&self) -> (String, i32) {
         let lease = Api::<Lease>::namespaced(self.client.clone(), NAMESPACE).get(LEASE).await.expect("a Lease");
         let spec = lease.spec.expect("its spec");
@@ -135,14 +135,14 @@ impl Server {
         api.list(&ListParams::default()).await.expect("a list").into_iter().map(|object| json!(object)).collect()
     }
 
-    /// The cluster as it is. An object that belongs to no Dataset is an `orphan`.
+    /// The current state of the cluster. An object that belongs to no Dataset is an `orphan`.
     pub(crate) async fn state(&self) -> State {
         let mut state = State::new();
         let mut names: BTreeMap<String, String> = BTreeMap::new();
         for dataset in self.datasets().list(&ListParams::default()).await.expect("a list") {
             let name = dataset.metadata.name.clone().unwrap_or_default();
             names.insert(dataset.metadata.uid.clone().unwrap_or_default(), name.clone());
-            state.insert(format!("dataset {name}"), told(&dataset));
+            state.insert(format!("dataset {name}"), observed(&dataset));
         }
         for cache in Api::<NodeCache>::all(self.client.clone()).list(&ListParams::default()).await.expect("a list") {
             let node = cache.metadata.name.unwrap_or_default();
@@ -170,8 +170,8 @@ impl Server {
                     );
                     continue;
                 };
-                // Jobs that have ended stay for their logs. The claim to warm through is made with the first of them, and goes
-                // when the spec changes: it is made again only if there is something to warm.
+                // Jobs that have ended remain for their logs. The warming claim is created with the first job and
+                // deleted when the spec changes. It is recreated only if there is something to warm.
                 if kind != Kind::Job && role != ROLE_WARM {
                     state.insert(format!("{} {owner} {role}", kind.name()), object["status"]["phase"].clone());
                 }
@@ -180,7 +180,7 @@ impl Server {
         state
     }
 
-    /// Waits until the cluster is as it is wanted.
+    /// Waits until the cluster has the given state.
     pub(crate) async fn wait_until(&self, wanted: &State) {
         let started = Instant::now();
         loop {
@@ -189,14 +189,14 @@ impl Server {
                 return;
             }
             if started.elapsed() > TIMEOUT {
-                // For the difference.
+                // Prints the difference.
                 assert_eq!(state, *wanted);
             }
             tokio::time::sleep(PAUSE * 5).await;
         }
     }
 
-    /// Waits until the cluster does not change for so long, and returns it.
+    /// Waits until the cluster has not changed for this long, and returns its state.
     pub(crate) async fn settled(&self, time: Duration) -> State {
         let started = Instant::now();
         let (mut state, mut since) = (self.state().await, Instant::now());
@@ -220,8 +220,8 @@ impl Server {
     }
 }
 
-/// Spec and status without times, numbers of changes and texts.
-fn told(dataset: &Dataset) -> Value {
+/// Spec and status without times, counters and messages.
+fn observed(dataset: &Dataset) -> Value {
     let status = json!(dataset.status);
     let mut snapshots: Vec<&str> =
         status["snapshots"].as_array().into_iter().flatten().filter_map(|known| known["id"].as_str()).collect();

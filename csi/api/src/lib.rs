@@ -1,7 +1,7 @@
-//! CSI 1.12, generated, as far as the driver serves it. `tests/regenerate.rs` fails if the checked-in code differs
+//! The part of CSI 1.12 that the driver serves, generated. `tests/regenerate.rs` fails if the checked-in code differs
 //! from what `proto/` generates.
 //!
-//! Invariant: a message that carries secrets prints as its name alone, so no log line can contain one.
+//! Invariant: the Debug form of a message that carries secrets is only its name, so no log line can contain a secret.
 
 /// CSI, package `csi.v1`.
 #[expect(

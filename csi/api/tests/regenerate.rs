@@ -1,8 +1,8 @@
 //! Keeps the generated code current: generates it again from `proto/` and fails if the checked-in code differs. With
 //! `LARDER_WRITE_GOLDEN=1` it replaces the checked-in code.
 //!
-//! The proto is the official one, unchanged. Calls that the driver does not serve are left out of the code, with the
-//! messages that only they use: the server answers such a call with `Unimplemented`.
+//! The proto is the official file, unchanged. Calls that the driver does not serve are left out of the code, together
+//! with the messages that only they use. The server answers such a call with `Unimplemented`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -51,12 +51,12 @@ fn the_generated_code_is_current() {
 /// The numbers of the fields of a file with its messages and services, in the paths of comments.
 const MESSAGES: i32 = 4;
 const SERVICES: i32 = 6;
-/// That of a service's methods.
+/// The number of a service's methods.
 const METHODS: i32 = 2;
 
-/// Cuts a file to what is served.
+/// Removes everything from a file that the driver does not serve.
 fn cut(file: &mut FileDescriptorProto) {
-    // Comments are found by the positions of what they describe.
+    // Comments are addressed by the position of the item that they describe, so positions must be mapped.
     let mut positions = BTreeMap::new();
     let served: BTreeMap<_, _> = SERVED.into_iter().collect();
     let mut services = Vec::new();
@@ -100,7 +100,7 @@ fn cut(file: &mut FileDescriptorProto) {
     file.source_code_info.iter_mut().for_each(|info| info.location.retain(is_kept));
 }
 
-/// The names of the messages that these methods take and return, and that those contain.
+/// The names of the messages that these methods receive and return, including nested messages.
 fn used<'a>(
     messages: &[DescriptorProto],
     methods: impl Iterator<Item = &'a prost_types::MethodDescriptorProto>,

@@ -6,41 +6,24 @@ pub enum AttributeError {
     /// A field of the request.
     #[error("{field} {what}")]
     Field {
-        /// The field, as CSI names it.
+        /// The field's name in CSI.
         field: &'static str,
-        /// The mistake.
         what: String,
     },
     /// An unknown attribute.
     #[error("unknown attribute `{name}`; known are {known}")]
-    Unknown {
-        /// Its name.
-        name: String,
-        /// The known ones.
-        known: String,
-    },
+    Unknown { name: String, known: String },
     /// An attribute with an invalid value.
     #[error("attribute `{name}` {what}")]
-    Value {
-        /// Its name.
-        name: &'static str,
-        /// The mistake.
-        what: String,
-    },
+    Value { name: &'static str, what: String },
     /// A key of the Secret that is unknown, or incomplete without another.
     #[error("secret key `{name}` {what}")]
-    Secret {
-        /// The key.
-        name: String,
-        /// The mistake.
-        what: String,
-    },
+    Secret { name: String, what: String },
     /// A Secret without the keys that the origin requires.
     #[error("the volume's Secret has no keys for an {scheme} origin, which requires {missing}")]
     MissingKeys {
-        /// How the origin's URL begins.
+        /// The scheme of the origin's URL.
         scheme: &'static str,
-        /// The keys.
         missing: &'static str,
     },
 }
@@ -57,7 +40,7 @@ impl AttributeError {
     }
 }
 
-/// Text from outside, made fit for a message.
+/// Untrusted text, shortened and stripped of control characters for a message.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().take(64).map(|c| if c.is_control() { '?' } else { c }).collect()
 }

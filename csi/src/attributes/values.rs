@@ -1,4 +1,4 @@
-//! Checks of values that only volumes have. Those that describe a dataset are larder-dataset's.
+//! Checks of values that only volumes have. larder-dataset checks the values that describe a dataset.
 
 use larder_dataset::written::InvalidValue;
 
@@ -10,7 +10,7 @@ impl From<InvalidValue> for AttributeError {
     }
 }
 
-/// The name of an entry of the file of datasets: `NAME`, or for a Dataset outside of `larder-system` `NAMESPACE/NAME`.
+/// The name of an entry in the datasets file: `NAME`, or `NAMESPACE/NAME` for a Dataset outside of `larder-system`.
 pub(crate) fn entry_name(name: &str) -> Result<String, AttributeError> {
     let good = |part: &str| {
         let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
@@ -24,7 +24,7 @@ pub(crate) fn entry_name(name: &str) -> Result<String, AttributeError> {
     Ok(name.to_owned())
 }
 
-/// The value of `owner`: a uid of Kubernetes.
+/// The value of `owner`: a Kubernetes uid.
 pub(super) fn checked_owner(owner: &str) -> Result<String, AttributeError> {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     if owner.is_empty() || owner.len() > 64 || !owner.bytes().all(is_good) {

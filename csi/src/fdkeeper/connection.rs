@@ -1,4 +1,4 @@
-//! A FUSE connection and everything that is needed to serve it again.
+//! A FUSE connection, with all data that larderd needs to serve it after a restart.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,14 +8,13 @@ use larder_daemon_api::v1;
 
 use crate::mount_id::MountId;
 
-/// A FUSE connection and everything that is needed to serve it again.
+/// A FUSE connection, with all data that larderd needs to serve it after a restart.
 #[derive(Debug)]
 pub struct Connection {
-    /// Its mount.
     pub mount: MountId,
-    /// The device.
+    /// The FUSE device, from which requests are read.
     pub fd: OwnedFd,
-    /// Where larderd keeps the requests that it has taken and not answered.
+    /// The shared memory in which larderd keeps requests that it has read and not answered.
     pub memory: OwnedFd,
     /// The kernel's INIT request.
     pub init: Vec<u8>,
@@ -26,7 +25,7 @@ pub struct Connection {
 #[derive(Debug)]
 struct Served {
     dataset: v1::Dataset,
-    /// larderd has not said yet that it uses the newest credentials.
+    /// True until larderd has confirmed that it uses the newest credentials.
     untold: bool,
 }
 
@@ -36,18 +35,18 @@ impl Connection {
         Self { mount, fd, memory, init, served: Mutex::new(Served { dataset, untold: false }) }
     }
 
-    /// False once the kernel has ended it.
+    /// False once the kernel has ended the connection.
     pub fn is_alive(&self) -> bool {
         is_alive(&self.fd)
     }
 
-    /// The credentials with which its dataset is read.
+    /// The credentials with which the connection's dataset is read.
     pub fn credentials(&self) -> Option<v1::Credentials> {
         self.lock().dataset.credentials.clone()
     }
 
-    /// Replaces the credentials. True: larderd is to be told of them, because they are new or because it never said
-    /// that it uses them.
+    /// Replaces the credentials. Returns true if they must be sent to larderd: they are new, or larderd has not
+    /// confirmed them.
     pub(crate) fn renew(&self, credentials: &Option<v1::Credentials>) -> bool {
         let mut served = self.lock();
         if served.dataset.credentials != *credentials {
@@ -57,7 +56,7 @@ impl Connection {
         served.untold
     }
 
-    /// Notes that larderd uses these credentials.
+    /// Records that larderd uses these credentials.
     pub(crate) fn told(&self, credentials: &Option<v1::Credentials>) {
         let mut served = self.lock();
         if served.dataset.credentials == *credentials {

@@ -1,5 +1,5 @@
-//! The connections that the keeper holds and the state of its session, which it shares with its thread, and the
-//! requests that go from one to the other.
+//! The state that the keeper shares with its thread: the connections that it holds, the state of the session, and the
+//! requests to the thread.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,7 +17,7 @@ use crate::fdkeeper::connection::Connection;
 use crate::fdkeeper::error::KeeperError;
 use crate::mount_id::MountId;
 
-/// A pause after a failure that is never seen; without it there would be a busy loop.
+/// The pause after a failed `poll`. It is not known to fail, but without the pause a failure would cause a busy loop.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The keeper's counters.
@@ -25,22 +25,23 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct KeeperCounters {
     /// Sessions with larderd.
     pub sessions: AtomicU64,
-    /// Connections taken over: larderd held them and the keeper did not.
+    /// Connections taken over from larderd because the keeper did not hold them.
     pub takeovers: AtomicU64,
-    /// Connections offered to larderd, again or for the first time.
+    /// Connections offered to larderd, including repeated offers.
     pub offers: AtomicU64,
-    /// Offers that larderd refused.
+    /// Offers that larderd rejected.
     pub refusals: AtomicU64,
 }
 
 /// The state of the session with larderd.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionState {
-    /// A session exists: the keeper has taken over what larderd held, and has offered the rest.
+    /// True while a session exists: the keeper has taken over the connections that larderd held, and has offered the
+    /// others.
     pub connected: bool,
-    /// larderd has answered these offers.
+    /// True once larderd has answered these offers.
     pub settled: bool,
-    /// Sessions so far.
+    /// The number of sessions so far.
     pub count: u64,
 }
 
@@ -54,7 +55,7 @@ pub(crate) enum Request {
     Offer(Arc<Connection>, Reply),
     /// Use the connection's newest credentials.
     Renew(Arc<Connection>, Reply),
-    /// A mount is gone.
+    /// A mount has ended.
     Forget(MountId, Reply),
 }
 
@@ -65,7 +66,7 @@ impl Request {
     }
 }
 
-/// The connections that the keeper holds, and all else that it shares with its thread.
+/// The connections that the keeper holds, and all other state that it shares with its thread.
 #[derive(Debug)]
 pub(crate) struct Connections {
     pub(crate) sockets: Vec<PathBuf>,
@@ -73,7 +74,7 @@ pub(crate) struct Connections {
     pub(crate) session: watch::Sender<SessionState>,
     pub(crate) counters: Arc<KeeperCounters>,
     held: Mutex<BTreeMap<MountId, Arc<Connection>>>,
-    /// Written to when a request waits or `stop` is set.
+    /// An eventfd, written to when a request is queued or `stop` is set.
     wake: OwnedFd,
     stop: AtomicBool,
 }
@@ -105,11 +106,11 @@ impl Connections {
 
     /// Wakes the thread.
     pub(crate) fn wake(&self) {
-        // A full counter means that the thread is awake already.
+        // A write fails only if the counter is full, and then the thread is awake already.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Tells the thread to end.
+    /// Makes the thread end.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.wake();
@@ -124,7 +125,7 @@ impl Connections {
         self.held().insert(connection.mount.clone(), Arc::clone(connection));
     }
 
-    /// Lets go of a connection, unless another has taken its place.
+    /// Removes a connection, unless another one has replaced it.
     pub(crate) fn let_go(&self, connection: &Arc<Connection>) {
         let mut all = self.held();
         if all.get(&connection.mount).is_some_and(|held| Arc::ptr_eq(held, connection)) {
@@ -132,7 +133,8 @@ impl Connections {
         }
     }
 
-    /// Waits until woken, until the timeout, or until larderd sends something or closes (true).
+    /// Waits until woken, until the timeout, or until larderd sends a message or closes the socket; only then returns
+    /// true.
     pub(crate) fn wait(&self, socket: Option<&Socket>, timeout: Option<Duration>) -> bool {
         let mut polled = vec![PollFd::new(&self.wake, PollFlags::IN)];
         polled.extend(socket.map(|socket| PollFd::new(socket, PollFlags::IN)));

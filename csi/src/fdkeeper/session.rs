@@ -1,12 +1,12 @@
 //! One session with larderd.
 //!
-//! It begins by making both sides hold the same connections: the keeper takes over those that larderd holds and the
-//! keeper does not (the plugin was restarted), says which ones it holds, and offers those that larderd lacks (larderd
-//! was restarted). Then it passes requests on. Nothing waits for an answer: a dataset that cannot be opened holds up
-//! neither the other offers nor a new mount.
+//! It begins by making both sides hold the same connections. The keeper takes over the connections that only larderd
+//! holds (the plugin was restarted), sends the list of connections that it holds, and offers the ones that larderd
+//! lacks (larderd was restarted). After that, the session passes requests on. It never waits for an answer, so a
+//! dataset that cannot be opened delays neither the other offers nor a new mount.
 //!
-//! Invariants: larderd has the keeper's credentials of every connection, or is being told. A new connection is held
-//! once larderd has accepted it, if the requester still wants it.
+//! Invariants: for every connection, larderd has the keeper's credentials, or they are being sent. A new connection is
+//! held once larderd has accepted it, if the requester is still waiting.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -28,11 +28,11 @@ use crate::mount_id::MountId;
 pub(crate) struct Session<'a> {
     connections: &'a Connections,
     socket: Socket,
-    /// larderd's version of the protocol.
+    /// The protocol version of larderd.
     version: u32,
     /// The number of the last request.
     last: u64,
-    /// The requests that larderd has not answered, by their numbers.
+    /// The requests that larderd has not answered, keyed by number.
     asked: BTreeMap<u64, Asked>,
 }
 
@@ -43,7 +43,7 @@ enum Asked {
     Again(MountId),
     /// To serve a new connection.
     New(Arc<Connection>, Reply),
-    /// To renew or forget a connection, for a requester or of the keeper's own accord.
+    /// To renew or forget a connection, either for a requester or started by the keeper itself.
     Other(MountId, Option<Reply>),
 }
 
@@ -71,13 +71,13 @@ impl<'a> Session<'a> {
             let dataset = connection.dataset.unwrap_or_default();
             let mut all = connections.held();
             match all.get(&mount).filter(|ours| ours.is_alive()) {
-                // A session that broke before larderd heard of new credentials.
+                // An earlier session broke before larderd received new credentials.
                 Some(ours) if ours.credentials() != dataset.credentials => outdated.push(Arc::clone(ours)),
                 Some(_) => {}
                 None => {
                     info!(%mount, "take over a connection from larderd");
                     connections.counters.takeovers.fetch_add(1, Ordering::Relaxed);
-                    // An older larderd has no memory; the next one uses this.
+                    // An older larderd sends no memory. A newer larderd will use this one after a restart.
                     let memory = memory.map_or_else(request_memory, Ok)?;
                     let ours = Connection::new(mount.clone(), fuse, memory, connection.init, dataset);
                     all.insert(mount.clone(), Arc::new(ours));
@@ -106,7 +106,7 @@ impl<'a> Session<'a> {
         &self.socket
     }
 
-    /// True once larderd has answered each offer with which the session began.
+    /// True once larderd has answered each offer from the start of the session.
     pub(crate) fn is_settled(&self) -> bool {
         !self.asked.values().any(|asked| matches!(asked, Asked::Again(_)))
     }
@@ -123,14 +123,14 @@ impl<'a> Session<'a> {
     fn offer(&mut self, connection: &Connection, asked: Asked) -> io::Result<()> {
         self.connections.counters.offers.fetch_add(1, Ordering::Relaxed);
         let fds = [connection.fd.as_fd(), connection.memory.as_fd()];
-        // An older larderd takes the first one alone.
+        // An older larderd accepts only the first descriptor.
         let fds = if self.version == 0 { &fds[..1] } else { &fds };
         self.send(asked, fds, |number| Message::Offer(connection.to_wire(number)))
     }
 
     fn renew(&mut self, connection: &Connection, reply: Option<Reply>) -> io::Result<()> {
         if self.version == 0 {
-            // An older larderd took the credentials when it prepared the dataset with them.
+            // An older larderd has no such request: it already applied the credentials when it prepared the dataset.
             let _ = reply.map(|reply| reply.send(Ok(())));
             return Ok(());
         }
@@ -143,18 +143,19 @@ impl<'a> Session<'a> {
         self.send(Asked::Other(mount.clone(), reply), &[], |number| Message::forget(number, mount.as_str()))
     }
 
-    /// Sends the request with the next number. If that fails, the requester learns it when the session ends.
+    /// Sends the request with the next number. If sending fails, the requester receives the error when the session
+    /// ends.
     fn send(&mut self, asked: Asked, fds: &[BorrowedFd<'_>], message: impl FnOnce(u64) -> Message) -> io::Result<()> {
         self.last += 1;
         self.asked.insert(self.last, asked);
         self.socket.send(message(self.last), fds)
     }
 
-    /// Takes the next message, which must be an answer. An error ends the session.
+    /// Receives the next message, which must be an answer. An error ends the session.
     pub(crate) fn hear(&mut self) -> io::Result<()> {
         let v1::Answer { error, request } = match self.socket.receive()? {
             Some((Message::Answer(answer), _)) => answer,
-            Some(_) => return Err(invalid("larderd sent a message that is no answer")),
+            Some(_) => return Err(invalid("larderd sent a message that is not an answer")),
             None => return Err(io::ErrorKind::UnexpectedEof.into()),
         };
         // An older larderd answers in order, without numbers.
@@ -175,7 +176,7 @@ impl<'a> Session<'a> {
         let told = outcome.clone().map_err(|reason| KeeperError::Refused { reason });
         match (asked, outcome) {
             (Asked::New(connection, reply), _) => {
-                // If not, another connection of the mount may have taken its place meanwhile.
+                // If the requester has given up, another connection of the mount may have replaced this one already.
                 if accepted && !reply.is_closed() {
                     self.connections.hold(&connection);
                 }
@@ -184,14 +185,14 @@ impl<'a> Session<'a> {
                 }
             }
             (Asked::Other(_, Some(reply)), _) => drop(reply.send(told)),
-            // The keeper keeps it: pods wait for it, and larderd tries again.
+            // The keeper keeps the connection: pods wait for it, and larderd retries.
             (Asked::Again(mount), Err(reason)) => warn!(%mount, reason, "larderd cannot serve a mount that pods use"),
             (Asked::Other(mount, None), Err(reason)) => warn!(%mount, reason, "larderd refuses"),
             (Asked::Again(_) | Asked::Other(_, None), Ok(())) => {}
         }
     }
 
-    /// Tells everyone who waits for an answer that none will come.
+    /// Sends the error to all requesters that wait for an answer.
     pub(crate) fn broke(self, error: &io::Error) {
         for asked in self.asked.into_values() {
             let (Asked::New(_, reply) | Asked::Other(_, Some(reply))) = asked else { continue };

@@ -16,7 +16,7 @@ use crate::fdkeeper::session::Session;
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How long larderd may take to list its connections, or to take a packet.
+/// How long larderd may take to list its connections, or to receive a packet.
 const SOCKET_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Connections {
@@ -41,7 +41,7 @@ impl Connections {
         }
     }
 
-    /// Refuses requests for a while: without a session they would wait in vain.
+    /// Rejects requests for a while: without a session, they would only time out.
     fn refuse_for(&self, pause: Duration, queue: &Receiver<Request>) {
         let mut rest = Some(pause);
         while let Some(left) = rest.filter(|_| !self.stopping()) {
@@ -87,7 +87,7 @@ impl Connections {
     }
 }
 
-/// Connects to the first socket at which larderd listens. Errors: that of the preferred one.
+/// Connects to the first socket on which larderd listens. If none works, returns the error of the preferred socket.
 fn connect_to_first(sockets: &[PathBuf], daemon_uid: u32) -> io::Result<Socket> {
     let mut tried = sockets.iter().map(|socket| connect(socket, daemon_uid));
     let preferred = tried.next().unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()));

@@ -1,4 +1,4 @@
-//! Why the node service refuses a call.
+//! The errors of the node service.
 
 use std::io;
 
@@ -18,16 +18,16 @@ pub enum PublishError {
     /// The target cannot be used.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// The pod may not have the dataset.
+    /// The pod may not use the dataset.
     #[error(transparent)]
     Grant(#[from] GrantError),
-    /// Another call works on the target.
+    /// Another call is working on the target.
     #[error("another call works on this target path")]
     Busy,
-    /// Something else is published there.
+    /// Another volume, or the same volume with different settings, is published at the target.
     #[error("the target path already has volume {volume_id}, or this volume with different settings")]
     Taken {
-        /// The volume that is there.
+        /// The volume at the target.
         volume_id: String,
     },
     /// It is not yet known which connections are alive.
@@ -36,16 +36,16 @@ pub enum PublishError {
     /// larderd did not prepare the dataset.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
-    /// larderd cannot read what the pod's own credentials can.
+    /// larderd's own credentials cannot read a dataset that the pod's credentials can read.
     #[error(
         "the volume's Secret only checks that the pod may read the dataset; it is read with larderd's own credentials, \
          from the Secret larder-origin, and with these: {0}"
     )]
     OwnCredentials(#[source] DaemonError),
-    /// larderd's own credentials lead to other data than the pod's.
+    /// larderd's own credentials lead to different data than the pod's credentials.
     #[error("the volume's Secret is for another account than larderd's own credentials, from the Secret larder-origin")]
     OtherAccount,
-    /// The mount that the pod was to join has ended.
+    /// The mount that the pod should join has ended.
     #[error(
         "the mount of the dataset ended while the volume's Secret was checked, and a new one needs another check; the \
          kubelet retries"
@@ -54,7 +54,7 @@ pub enum PublishError {
     /// larderd did not accept the connection.
     #[error(transparent)]
     Keeper(#[from] KeeperError),
-    /// The kernel refused a mount.
+    /// A mount could not be created or ended.
     #[error(transparent)]
     Mount(#[from] MounterError),
     /// A record could not be written.
@@ -83,7 +83,7 @@ pub enum UnpublishError {
     /// The target cannot be cleaned.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// Another call works on the target.
+    /// Another call is working on the target.
     #[error("another call works on this target path")]
     Busy,
     /// The FUSE mount could not be ended.
@@ -91,16 +91,13 @@ pub enum UnpublishError {
     Mount(#[from] MounterError),
 }
 
-/// Why there are no statistics.
+/// Why statistics are unavailable.
 #[derive(Debug, thiserror::Error)]
 pub enum StatsError {
     /// The request is invalid.
     #[error(transparent)]
     Attribute(#[from] AttributeError),
-    /// The volume is not published there.
+    /// The volume is not published at the path.
     #[error("volume {volume_id} is not published at that path")]
-    Unknown {
-        /// The volume.
-        volume_id: String,
-    },
+    Unknown { volume_id: String },
 }

@@ -1,11 +1,11 @@
 //! The mounts of the node: one FUSE mount for each dataset in use, and its binds at the targets of pods.
 //!
-//! The cast: a [`Records`] entry says what is published where, the [`Mounter`] makes mounts, the [`FdKeeper`] holds
-//! their connections.
+//! The parts: a [`Records`] entry describes a published target, the [`Mounter`] creates mounts, and the [`FdKeeper`]
+//! holds their connections.
 //!
 //! Invariants: a bind exists only while its record does. A FUSE mount exists only while a record names it, or while the
-//! call that makes it runs. One call at a time works on a target; mounts are made and ended under their lock, which is
-//! taken after the target, never before.
+//! call that creates it runs. Only one call at a time works on a target. Mounts are created and ended under their lock,
+//! which is always taken after the target's lock.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,36 +25,34 @@ use crate::target_path::{TargetError, TargetPath};
 /// All mounts of the node.
 #[derive(Debug)]
 pub struct Mounts {
-    /// The published targets.
     pub records: Records,
-    /// Makes mounts.
     pub mounter: Mounter,
-    /// Holds connections.
     pub keeper: FdKeeper,
     pub(crate) busy: BusyTargets,
     pub(crate) locks: MountLocks,
 }
 
-/// How far a publish may go with the mount of its dataset.
+/// What a publish may do with the mount of its dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Right {
-    /// Make it, or have the one that exists read with the credentials of the dataset from now on: an administrator's
-    /// volume, or a tenant's with a mount of its own.
+    /// Create the mount, or make the existing mount use the dataset's credentials from now on. For an administrator's
+    /// volume, or a tenant's volume with its own mount.
     Renew,
-    /// Make it, or join the one that exists as it is: larderd's own credentials, or none, were found to read the dataset.
+    /// Create the mount, or join the existing mount unchanged. For a dataset that is known to be readable with
+    /// larderd's own credentials, or without credentials.
     Make,
-    /// Join the one that exists: whether larderd's own credentials can read the dataset is not known.
+    /// Only join an existing mount, since it is unknown whether larderd's own credentials can read the dataset.
     Join,
 }
 
 impl Mounts {
-    /// The mounts that `records` describe.
+    /// Starts with the mounts that `records` describe.
     pub fn new(records: Records, mounter: Mounter, keeper: FdKeeper) -> Self {
         Self { records, mounter, keeper, busy: BusyTargets::default(), locks: MountLocks::default() }
     }
 
-    /// Binds a mount named `dataset_name` at the target of `record`, and makes the mount if there is none and `right`
-    /// allows that. On failure nothing is left behind: the kubelet does not unpublish a volume that was never
+    /// Binds a mount named `dataset_name` at the target of `record`. Creates the mount if it does not exist and `right`
+    /// allows that. On failure, everything is undone, since the kubelet does not unpublish a volume that was never
     /// published.
     pub(crate) async fn place(
         self: &Arc<Self>,
@@ -86,7 +84,7 @@ impl Mounts {
         placed
     }
 
-    /// Takes back what a failed [`place`](Self::place) began. The caller holds the mount's lock.
+    /// Undoes a failed [`place`](Self::place). The caller holds the mount's lock.
     async fn undo(self: &Arc<Self>, target: &TargetPath, mount: &MountId) {
         let (mounts, path) = (Arc::clone(self), target.clone());
         let cleaned = blocking(move || {
@@ -104,7 +102,8 @@ impl Mounts {
         }
     }
 
-    /// Makes the FUSE mount and has larderd serve it, unless that is so already. The caller holds the mount's lock.
+    /// Creates the FUSE mount and makes larderd serve it, unless it is already served. The caller holds the mount's
+    /// lock.
     async fn connect(
         self: &Arc<Self>,
         mount: &MountId,
@@ -118,7 +117,7 @@ impl Mounts {
         if right == Right::Join {
             return Err(PublishError::Ended);
         }
-        // A dead mount is not shared with the new one. The pods that have it keep it, and must be restarted.
+        // A dead mount is not reused. Pods that have it keep it, and must be restarted.
         self.release(mount).await?;
         let begun = blocking({
             let (mounts, mount, name) = (Arc::clone(self), mount.clone(), dataset_name.to_owned());
@@ -132,8 +131,8 @@ impl Mounts {
         Ok(())
     }
 
-    /// Ends a mount, here and at larderd. The caller holds its lock. Works without larderd, which learns of it in the
-    /// next session.
+    /// Ends a mount, here and in larderd. The caller holds the mount's lock. Works without larderd; the next session
+    /// informs larderd.
     pub(crate) async fn release(self: &Arc<Self>, mount: &MountId) -> Result<(), MounterError> {
         let connection = self.keeper.connection(mount);
         if let Err(error) = self.keeper.forget(mount).await {
@@ -148,7 +147,7 @@ impl Mounts {
         ended
     }
 
-    /// Removes a volume from its target, and ends the FUSE mount with its last target. The record goes last, so a
+    /// Removes a volume from its target, and ends the FUSE mount with its last target. The record is removed last, so a
     /// failed step is retried.
     pub(crate) async fn withdraw(
         self: &Arc<Self>,
@@ -165,7 +164,7 @@ impl Mounts {
         Ok(())
     }
 
-    /// Removes the record of a target that is taken, if there is one.
+    /// Removes the record of a target, if it has one. The caller has locked the target.
     pub(crate) async fn remove_record(self: &Arc<Self>, target: &Path) {
         let (mounts, target) = (Arc::clone(self), target.to_owned());
         blocking(move || mounts.records.remove(&target)).await;
@@ -181,7 +180,7 @@ impl Mounts {
         blocking(move || mounts.mounter.unbind(&target)).await
     }
 
-    /// True if a target has the FUSE mount that is served, not one that has died.
+    /// True if the FUSE mount at a target is the mount that is served now, and not a dead one.
     pub(crate) async fn has_live(self: &Arc<Self>, mount: &MountId, found: &Found) -> Result<bool, MounterError> {
         if !self.keeper.is_alive(mount) {
             return Ok(false);

@@ -11,15 +11,15 @@ use crate::mount_id::MountId;
 use crate::node::mounts::Mounts;
 use crate::target_path::{TargetPath, TargetRoots};
 
-/// Removes the records of targets that are gone, and ends the mounts that no record names or whose connection is dead.
-/// Logs failures; the next sweep retries.
+/// Removes the records of deleted targets, and ends mounts that no record names or whose connection is dead. Logs
+/// failures; the next sweep retries.
 pub(crate) async fn sweep(mounts: &Arc<Mounts>, roots: &TargetRoots) {
     remove_left_records(mounts).await;
     remove_gone_targets(mounts, roots).await;
     end_unused_mounts(mounts).await;
 }
 
-/// Tries again to remove the records that the disk kept.
+/// Retries the removal of record files that could not be removed from the disk.
 async fn remove_left_records(mounts: &Arc<Mounts>) {
     for target in mounts.records.left() {
         let Some(_busy) = mounts.busy.take(&target) else { continue };
@@ -32,14 +32,14 @@ async fn remove_left_records(mounts: &Arc<Mounts>) {
 async fn remove_gone_targets(mounts: &Arc<Mounts>, roots: &TargetRoots) {
     for record in mounts.records.all() {
         let Ok(target) = roots.parse(&record.target.to_string_lossy()) else { continue };
-        // Checked before the target is taken, so that no call for a living pod is refused, and again afterwards.
+        // Checked before the target is locked, so that no call for a running pod is rejected, and again afterwards.
         if !is_gone(&target).await {
             continue;
         }
         let Some(busy) = mounts.busy.take(&record.target) else { continue };
         let Some(record) = mounts.records.at(target.as_path()) else { continue };
         if is_gone(&target).await {
-            info!(volume = %record.volume_id, "the pod's directory is gone: removing the volume's record");
+            info!(volume = %record.volume_id, "the pod's directory was deleted: removing the volume's record");
             if let Err(error) = mounts.withdraw(&target, &record, &busy).await {
                 warn!(%error, volume = %record.volume_id, "cannot clean up");
             }
@@ -65,7 +65,7 @@ async fn end_unused_mounts(mounts: &Arc<Mounts>) {
     }
 }
 
-/// True if the pod's folder is gone, and with it the target.
+/// True if the pod's folder was deleted, and with it the target.
 async fn is_gone(target: &TargetPath) -> bool {
     let target = target.clone();
     blocking(move || matches!(target.open_parent(), Ok(None))).await

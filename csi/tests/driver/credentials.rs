@@ -1,4 +1,4 @@
-//! Which credentials a dataset is read with, as volumes and processes come and go.
+//! The credentials with which a dataset is read while volumes are added and removed and processes restart.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,7 +19,8 @@ fn secret(id: &str) -> HashMap<String, String> {
     map(&[("AWS_ACCESS_KEY_ID", id), ("AWS_SECRET_ACCESS_KEY", "hunter2")])
 }
 
-/// The credentials that they stand for: other stores are not read with the machine's identity.
+/// The credentials that the keys set. They also make requests to other stores unsigned, so that the machine's identity
+/// is not used.
 fn keys(id: &str) -> Option<Credentials> {
     let mut variables = secret(id);
     variables.extend(map(&[("GOOGLE_SKIP_SIGNATURE", "true"), ("AZURE_SKIP_SIGNATURE", "true")]));
@@ -33,7 +34,7 @@ fn volume(rig: &Rig, name: &str, source: &str, id: &str) -> csi::NodePublishVolu
     request
 }
 
-/// An inline volume's publish request; `id`: the key of a Secret that its author names.
+/// An inline volume's publish request. `id` is the key in the Secret that its author names.
 fn inline(rig: &Rig, name: &str, id: Option<&str>) -> csi::NodePublishVolumeRequest {
     let context = [("csi.storage.k8s.io/ephemeral", "true"), ("dataset", "listed")];
     let mut request = request(name, &rig.target(name), &context);
@@ -46,7 +47,7 @@ fn list_a_dataset(rig: &Rig) {
     std::fs::write(rig.path("datasets.yaml"), text).unwrap();
 }
 
-/// The answer that a dataset is ready.
+/// larderd's answer for a dataset that is ready.
 fn prepared(mount: String) -> Outcome {
     Outcome::Prepared(larder_daemon_api::v1::Prepared {
         mount,
@@ -72,7 +73,7 @@ async fn rotated_credentials_outlive_larderd_and_the_plugin() {
         assert_eq!(rig.fake.reads_with(&mounts[1]), keys("b"));
     };
     check(&rig);
-    // A second pod with the same keys is no news.
+    // A second pod with the same keys causes no renewal.
     driver.publish(volume(&rig, "a3", SOURCES[0], "new-a")).await.unwrap();
     assert_eq!(rig.fake.renewed(), [(mounts[0].clone(), keys("new-a"))]);
     for _ in 0..2 {
@@ -147,7 +148,7 @@ async fn a_pod_authors_credentials_are_checked_and_used_for_nothing_else() {
     let mut driver = rig.driver().await;
     let mount = mount_of(SOURCES[0]);
     let asked = |rig: &Rig| rig.fake.asked().into_iter().map(|dataset| dataset.credentials).collect::<Vec<_>>();
-    // The first pod of the node: larderd's own credentials must be able to read what this pod may.
+    // For the first pod of the node, larderd's own credentials must be able to read the dataset.
     driver.publish(inline(&rig, "first", Some("pod"))).await.unwrap();
     assert_eq!(asked(&rig), [keys("pod"), None]);
     assert_eq!(rig.fake.reads_with(&mount), None);
@@ -156,7 +157,7 @@ async fn a_pod_authors_credentials_are_checked_and_used_for_nothing_else() {
     driver.publish(inline(&rig, "third", None)).await.unwrap();
     assert_eq!(asked(&rig), [keys("pod"), None, keys("another"), None]);
     assert_eq!((rig.fake.renewed(), rig.fake.reads_with(&mount)), (vec![], None));
-    // The administrator's volume does, and pods do not take that back.
+    // The administrator's volume changes the credentials, and later pods do not change them back.
     driver.publish(volume(&rig, "volume", SOURCES[0], "admin")).await.unwrap();
     assert_eq!(rig.fake.reads_with(&mount), keys("admin"));
     driver.publish(inline(&rig, "fourth", Some("pod"))).await.unwrap();
@@ -172,7 +173,7 @@ async fn a_pod_authors_credentials_are_checked_and_used_for_nothing_else() {
     rig.assert_clean();
 }
 
-/// From now on larderd's own credentials can read nothing, and all others can.
+/// From now on, larderd's own credentials cannot read anything, and all others can.
 fn deny_larderds_own(rig: &Rig) {
     rig.fake.answer(|dataset| match &dataset.credentials {
         None => Err(Status::permission_denied("access to the bucket is denied")),
@@ -192,7 +193,7 @@ async fn a_pod_that_may_read_what_larderd_may_not_is_refused_in_words() {
         refused.message().contains("larder-origin") && refused.message().contains("the bucket is denied"),
         "{refused}"
     );
-    // Where an administrator's volume has it mounted, the pod may have it.
+    // If an administrator's volume has already mounted the dataset, the pod may join the mount.
     driver.publish(volume(&rig, "volume", SOURCES[0], "admin")).await.unwrap();
     driver.publish(inline(&rig, "a", Some("pod"))).await.unwrap();
     assert_eq!(rig.fake.reads_with(&mount_of(SOURCES[0])), keys("admin"));
@@ -207,7 +208,7 @@ async fn a_pods_key_for_another_account_opens_no_mount() {
     let rig = Rig::new();
     list_a_dataset(&rig);
     let driver = rig.driver().await;
-    // The pod's key leads to data that larderd, with its own, does not mean by this URL.
+    // With the pod's key, this URL leads to different data than with larderd's own credentials.
     rig.fake.answer(|dataset| {
         let place = if dataset.credentials.is_some() { "elsewhere" } else { "" };
         Ok(prepared(mount_of(&format!("{}{place}", dataset.source))))
@@ -230,7 +231,7 @@ async fn a_publish_that_is_repeated_after_a_kill_makes_no_mount_that_larderd_can
     }
     for restart in [false, true] {
         driver.publish(inline(&rig, "pod", Some("pod"))).await.unwrap();
-        // As a kill leaves it after the record was written and before the mount was bound.
+        // The state after a kill between writing the record and binding the mount.
         rustix::mount::unmount(rig.target("pod"), UnmountFlags::DETACH).unwrap();
         if restart {
             driver.kill().await;
@@ -259,7 +260,8 @@ async fn a_mount_that_ends_while_pods_are_checked_is_not_made_again_for_them_unc
     deny_larderds_own(&rig);
     driver.publish(volume(&rig, "volume", SOURCES[0], "admin")).await.unwrap();
     driver.publish(volume(&rig, "other", SOURCES[1], "admin")).await.unwrap();
-    // A publish that larderd does not answer holds the mount, while the last volume that uses it goes and pods come.
+    // A publish that larderd does not answer holds the mount's lock, while the last volume that uses the mount is
+    // removed and pods arrive.
     rig.fake.renewals_wait(true);
     let holding = driver.publish(volume(&rig, "holding", SOURCES[0], "newer"));
     let going = async {
@@ -273,14 +275,14 @@ async fn a_mount_that_ends_while_pods_are_checked_is_not_made_again_for_them_unc
     let letting = async {
         let asked = |key: &str| rig.fake.asked().iter().any(|dataset| dataset.credentials == keys(key));
         until("both pods were checked", || asked("pod 1") && asked("pod 2")).await;
-        // They reach the mount's lock, behind the volume that goes.
+        // Give them time to queue for the mount's lock, behind the volume that is being removed.
         tokio::time::sleep(Duration::from_millis(200)).await;
         rig.fake.renewals_wait(false);
     };
     let (held, gone, first, second, ()) = tokio::join!(holding, going, coming("pod 1"), coming("pod 2"), letting);
     assert!(held.unwrap_err().message().contains("no room"));
     gone.unwrap();
-    // A pod that came to the mount before the volume had gone shares it as it is; the others are refused.
+    // A pod that got the lock before the volume was removed shares the mount unchanged. The other pods are rejected.
     if rig.fake.served().contains(&mount) {
         assert_eq!(rig.fake.reads_with(&mount), keys("admin"), "a mount that larderd's own credentials cannot read");
     }
@@ -292,7 +294,7 @@ async fn a_mount_that_ends_while_pods_are_checked_is_not_made_again_for_them_unc
     }
     assert!(!rig.fake.served().contains(&mount));
     for name in ["pod 1", "pod 2"] {
-        // The kubelet tries again, and learns why.
+        // The kubelet retries, and the error has the reason.
         let refused = driver.publish(inline(&rig, name, Some(name))).await.unwrap_err();
         assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
         assert!(refused.message().contains("larder-origin"), "{refused}");
@@ -340,7 +342,7 @@ async fn a_tenants_volumes_are_read_with_its_own_keys_and_change_nothing_for_oth
     let owner_of = |credentials: Option<&Credentials>| {
         credentials.and_then(|given| given.variables.get("LARDER_OWNER")).cloned().unwrap_or_default()
     };
-    // As larderd names mounts.
+    // Names mounts as larderd does.
     let mount = move |owner: &str| mount_of(&format!("{}{owner}", SOURCES[0]));
     rig.fake.answer(move |dataset| Ok(prepared(mount(&owner_of(dataset.credentials.as_ref())))));
     let owned = |name: &str, owner: &str, id: Option<&str>| {

@@ -29,14 +29,14 @@ type Answer = Box<dyn Fn(&Dataset) -> Result<Outcome, Status> + Send>;
 struct State {
     served: Mutex<BTreeMap<String, Served>>,
     offered: Mutex<Vec<Connection>>,
-    /// Offers of these mounts wait.
+    /// Offers of these mounts are not answered.
     held_up: Mutex<BTreeSet<String>>,
     /// The mounts that each keeper said it holds.
     holds: Mutex<Vec<Vec<String>>>,
     renewed: Mutex<Vec<Renew>>,
-    /// Dies when it is told of new credentials, before it has used them.
+    /// Ends the session when it receives new credentials, before it uses them.
     dies_of_renewal: AtomicBool,
-    /// Requests to use new credentials wait, and are refused once this is false.
+    /// While true, requests to use new credentials wait. They are rejected once this is false.
     renewals_wait: AtomicBool,
     /// Speaks the first version of the protocol.
     older: bool,
@@ -103,7 +103,7 @@ impl FakeDaemon {
         Self { state, runtime: Some(runtime), handover: Some(handover), run_dir: run_dir.to_owned() }
     }
 
-    /// Dies as after SIGKILL: every socket and descriptor closes. The files of its sockets stay.
+    /// Simulates SIGKILL: every socket and descriptor closes, and the socket files stay.
     pub(crate) fn kill(&mut self) {
         self.state.stop.store(true, Ordering::Release);
         if let Some(runtime) = self.runtime.take() {
@@ -121,30 +121,30 @@ impl FakeDaemon {
         *self = Self::start(&self.run_dir.clone());
     }
 
-    /// Starts one of a version that answers one request after the other.
+    /// Starts an older version, which answers requests in order.
     pub(crate) fn restart_as_older(&mut self) {
         self.kill();
         *self = Self::start_with(&self.run_dir.clone(), State { older: true, ..State::default() });
     }
 
-    /// Starts a new one in which offers of this mount wait.
+    /// Starts a new larderd that does not answer offers of this mount.
     pub(crate) fn restart_holding_up(&mut self, mount: &str) {
         self.kill();
         let held_up = Mutex::new(BTreeSet::from([mount.to_owned()]));
         *self = Self::start_with(&self.run_dir.clone(), State { held_up, ..State::default() });
     }
 
-    /// Offers that wait are served.
+    /// Answers the offers that wait.
     pub(crate) fn let_through(&self) {
         self.state.held_up.lock().unwrap().clear();
     }
 
-    /// Ends the session when it is told of new credentials, without having used them.
+    /// Sets whether the session ends when new credentials arrive, before they are used.
     pub(crate) fn die_of_renewal(&self, die: bool) {
         self.state.dies_of_renewal.store(die, Ordering::Release);
     }
 
-    /// Lets requests to use new credentials wait, or refuses those that have waited.
+    /// Makes requests to use new credentials wait, or rejects the waiting ones.
     pub(crate) fn renewals_wait(&self, wait: bool) {
         self.state.renewals_wait.store(wait, Ordering::Release);
     }
@@ -154,13 +154,13 @@ impl FakeDaemon {
         self.state.holds.lock().unwrap().clone()
     }
 
-    /// The credentials that the keeper renewed, of which mount.
+    /// The renewals that the keeper sent: mount and credentials.
     pub(crate) fn renewed(&self) -> Vec<(String, Option<Credentials>)> {
         let renewed = self.state.renewed.lock().unwrap();
         renewed.iter().map(|renew| (renew.mount.clone(), renew.credentials.clone())).collect()
     }
 
-    /// The credentials with which a mount that it serves is read.
+    /// The credentials with which a served mount is read.
     pub(crate) fn reads_with(&self, mount: &str) -> Option<Credentials> {
         let served = self.state.served.lock().unwrap();
         served[mount].connection.dataset.as_ref().unwrap().credentials.clone()
@@ -324,7 +324,7 @@ impl Daemon for Service {
     }
 }
 
-/// Answers the kernel's requests: an empty folder.
+/// Answers the kernel's requests as an empty folder.
 struct Responder {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -332,7 +332,7 @@ struct Responder {
 
 impl Responder {
     fn start(fd: Arc<OwnedFd>, init: &[u8]) -> Self {
-        // After a restart the kernel already has this answer, and refuses a second one.
+        // After a restart the kernel already has this answer, and rejects a second one.
         answer_to(&fd, init);
         let stop = Arc::new(AtomicBool::new(false));
         let stopping = Arc::clone(&stop);

@@ -1,4 +1,4 @@
-//! Publishing and unpublishing, while both processes live.
+//! Publishing and unpublishing while both processes run.
 
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
@@ -123,7 +123,8 @@ async fn a_foreign_mount_at_the_target_stays() {
 async fn a_target_that_cannot_be_looked_at_is_not_reported_as_unpublished() {
     let rig = Rig::new();
     let driver = rig.driver().await;
-    // The error of the kernel stands for that of a disk, or of a process that may open no more files.
+    // The kernel's error for a name that is too long stands for a disk error, or for a process that has no descriptors
+    // left.
     let error = driver.unpublish("v", &rig.target(&"x".repeat(300))).await.unwrap_err();
     assert_eq!(error.code(), Code::Internal, "{error}");
     driver.unpublish("v", &rig.target("never published")).await.unwrap();

@@ -1,4 +1,4 @@
-//! The death of either process, and of both.
+//! Tests in which one or both processes are killed.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ async fn a_new_larderd_is_offered_every_connection_with_the_same_init() {
     driver.publish(plain("v", &target)).await.unwrap();
     let first = rig.fake.offered();
     rig.fake.kill();
-    // A reader waits meanwhile, and the new larderd answers it.
+    // A reader waits while larderd is down, and the new larderd answers it.
     let path = target.clone();
     let reader = tokio::spawn(async move { list(&path).await });
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -41,7 +41,7 @@ async fn an_offer_that_waits_holds_up_neither_the_others_nor_a_new_mount() {
     let publish = |index: usize| request("v", &targets[index], &[("source", SOURCES[index])]);
     driver.publish(publish(0)).await.unwrap();
     driver.publish(publish(1)).await.unwrap();
-    // Whichever of the two the plugin offers first.
+    // Tests both orders in which the plugin may offer the two mounts.
     for waits in [0, 1] {
         rig.fake.restart_holding_up(&mount_of(SOURCES[waits]));
         assert_eq!(list(&targets[1 - waits]).await.unwrap(), 0);
@@ -102,7 +102,7 @@ async fn a_new_plugin_takes_over_what_larderd_holds() {
     assert_eq!(driver.publish(plain("w", &target)).await.unwrap_err().code(), Code::AlreadyExists);
     driver.publish(plain("w", &rig.target("b"))).await.unwrap();
     assert_eq!(rig.mounted(&rig.target("b")).unwrap().device, device);
-    // The plugin holds them for the next larderd.
+    // The plugin holds the credentials for the next larderd.
     rig.fake.restart();
     assert_eq!(list(&target).await.unwrap(), 0);
     driver.unpublish("v", &target).await.unwrap();
@@ -148,7 +148,7 @@ async fn a_dead_mount_is_unpublished_without_larderd() {
     let driver = rig.driver_alone().await;
     driver.unpublish("v", &target).await.unwrap();
     rig.assert_clean();
-    // A larderd that was only unreachable learns of it later.
+    // A larderd that was only unreachable receives the change later.
     rig.fake.restart();
     until("the driver is ready", || driver.driver.node.is_ready()).await;
 }
@@ -159,7 +159,7 @@ async fn a_plugin_killed_between_record_and_bind_leaves_no_leak() {
     let driver = rig.driver().await;
     driver.publish(plain("v", &rig.target("a"))).await.unwrap();
     driver.kill().await;
-    // A killed process can leave a record without its bind, in a pod that lives and in one that is gone, ...
+    // A killed process can leave a record without its bind, for a running pod and for a deleted pod, ...
     let records = Records::open(&rig.path("state/targets")).unwrap();
     let record = |target: &str| Record {
         volume_id: "w".to_owned(),
@@ -174,7 +174,7 @@ async fn a_plugin_killed_between_record_and_bind_leaves_no_leak() {
     records.put(record("lives")).unwrap();
     records.put(record("gone/mount")).unwrap();
     drop(records);
-    // ... and the folder of a mount that was not made yet.
+    // ... and the folder of a mount that was not created yet.
     std::fs::create_dir(rig.kubelet().join("plugins/csi.larder.dev/mounts/abc")).unwrap();
 
     let driver = rig.driver().await;
@@ -235,7 +235,7 @@ async fn a_pod_is_unpublished_from_a_state_folder_that_is_read_only() {
     assert!(rig.mounted(&target).is_none());
     assert_eq!(list(&other).await.unwrap(), 0, "the other pod keeps its mount");
     std::fs::remove_dir(target.parent().unwrap()).unwrap();
-    // The next process finds the record, and the folder of its pod gone.
+    // The next process finds the record, but the pod's folder was deleted.
     driver.kill().await;
     let driver = rig.driver().await;
     assert_eq!(list(&other).await.unwrap(), 0);
@@ -243,7 +243,7 @@ async fn a_pod_is_unpublished_from_a_state_folder_that_is_read_only() {
     std::fs::remove_dir(other.parent().unwrap()).unwrap();
     assert_eq!(rig.fuse_mounts(), [], "the mount ends with its last pod");
     assert_eq!(std::fs::read_dir(state.join("targets")).unwrap().count(), 2);
-    // Its sweep removes them when that is possible.
+    // Its sweep removes the records once the disk is writable.
     protect(MountFlags::empty());
     rig.fake.restart();
     until("the records are removed", || std::fs::read_dir(state.join("targets")).unwrap().count() == 0).await;
@@ -272,7 +272,7 @@ async fn a_record_that_cannot_be_read_costs_no_pod_its_mount() {
     assert!(rig.mounted(&target).is_none());
     driver.kill().await;
     std::fs::remove_dir(&record).unwrap();
-    // With all records, what is not used ends.
+    // Once all records can be read, unused mounts end.
     let _driver = rig.driver().await;
     rig.assert_clean();
 }

@@ -1,4 +1,4 @@
-//! A kubelet's folder, a fake larderd, and drivers that start and die.
+//! A kubelet's folder, a fake larderd, and drivers that are started and killed.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -93,13 +93,13 @@ impl Rig {
         self.mounts().into_iter().find(|entry| entry.path == target)
     }
 
-    /// The FUSE mounts that targets are binds of.
+    /// The FUSE mounts, without their binds at targets.
     pub(crate) fn fuse_mounts(&self) -> Vec<MountEntry> {
         let dir = self.kubelet().join("plugins/csi.larder.dev/mounts");
         self.mounts().into_iter().filter(|entry| entry.path.starts_with(&dir)).collect()
     }
 
-    /// Asserts that nothing is left: no mount, no folder of one, no record, no connection.
+    /// Asserts that everything is cleaned up: no mount, no mount folder, no record and no connection remains.
     pub(crate) fn assert_clean(&self) {
         assert_eq!(self.mounts(), []);
         for folder in ["kubelet/plugins/csi.larder.dev/mounts", "state/targets", "kubelet/pods"] {
@@ -114,7 +114,7 @@ impl Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         self.fake.kill();
-        // The temporary folder is removed next, so nothing may be mounted in it.
+        // The temporary folder is removed next, so all mounts in it must be unmounted.
         for entry in mounts().unwrap().iter().rev().filter(|entry| entry.path.starts_with(self.folder.path())) {
             let _ = rustix::mount::unmount(&entry.path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
         }
@@ -127,7 +127,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Ends as after SIGKILL: the descriptors close, and nothing is cleaned up.
+    /// Simulates SIGKILL: the descriptors close, and nothing is cleaned up.
     pub(crate) async fn kill(self) {
         self.sweeping.abort();
         let _ = self.sweeping.await;
@@ -183,7 +183,7 @@ pub(crate) async fn list(path: &Path) -> std::io::Result<usize> {
     tokio::task::spawn_blocking(move || Ok(std::fs::read_dir(path)?.count())).await.unwrap()
 }
 
-/// Waits for a condition that must hold soon.
+/// Waits until a condition holds; fails after 20 s.
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {

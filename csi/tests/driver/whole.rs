@@ -1,4 +1,4 @@
-//! The program itself: its sockets, its log, its exit.
+//! The whole program: its sockets, its log and its exit.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};

@@ -1,4 +1,4 @@
-//! The lengths of blocks, for a caller that goes through them in order.
+//! The lengths of blocks, for callers that visit blocks in order.
 
 use super::bytes::ManifestBytes;
 use super::error::{ManifestError, corrupt};
@@ -6,34 +6,34 @@ use super::layout::{FILE_BYTES, Section};
 use super::read::Manifest;
 use crate::block::{self, BLOCK_BYTES, BlockIndex};
 
-/// Files to step over before a search is cheaper.
+/// The most files to step over. Beyond that, a search is cheaper.
 const STEPS: u32 = 64;
 
-/// Rows are announced to the manifest's bytes this far ahead, in bytes.
+/// How far ahead rows are announced to the manifest's bytes, in bytes.
 const AHEAD_BYTES: usize = 4 << 20;
 
-/// The lengths of a manifest's blocks. Asked in ascending order it steps from file to file; asked in any other order it
+/// The lengths of a manifest's blocks. In ascending order, a request steps from file to file; in any other order, it
 /// searches.
 #[derive(Debug)]
 pub struct BlockLens<'a, B> {
     manifest: &'a Manifest<B>,
-    /// The file found last.
+    /// The last file that was found.
     file: u32,
     blocks: std::ops::Range<u64>,
     size: u64,
-    /// Rows up to here were announced, in bytes of the section.
+    /// The end of the announced rows, as an offset in the section.
     announced: usize,
 }
 
 impl<B: ManifestBytes> Manifest<B> {
-    /// The lengths of the blocks.
+    /// Starts with no file found; see [`BlockLens`].
     pub const fn block_lens(&self) -> BlockLens<'_, B> {
         BlockLens { manifest: self, file: 0, blocks: 0..0, size: 0, announced: 0 }
     }
 }
 
 impl<B: ManifestBytes> BlockLens<'_, B> {
-    /// The length of a block in bytes. Errors: `Corrupt`, also when there is no such block.
+    /// The length of a block in bytes. Errors: `Corrupt`, also if the block does not exist.
     pub fn len_of(&mut self, block: BlockIndex) -> Result<u32, ManifestError> {
         let block = u64::from(block.0);
         let mut steps = 0;
@@ -41,14 +41,14 @@ impl<B: ManifestBytes> BlockLens<'_, B> {
             if block < self.blocks.start || steps == STEPS {
                 let file = self.manifest.file_of_block(BlockIndex(block as u32))?;
                 self.go_to(file.0)?;
-                // The row has changed since the search if it does not have the block.
+                // If the row does not contain the block, its bytes have changed since the search.
                 return if self.blocks.contains(&block) {
                     Ok(self.found(block))
                 } else {
                     Err(corrupt("block numbers"))
                 };
             }
-            // The first file has no predecessor to step from.
+            // There is no previous file before the first, so the first step reads the first file itself.
             self.go_to(if self.blocks.end == 0 && steps == 0 { self.file } else { self.file + 1 })?;
             steps += 1;
         }
@@ -57,7 +57,7 @@ impl<B: ManifestBytes> BlockLens<'_, B> {
 
     fn found(&self, block: u64) -> u32 {
         let at = (block - self.blocks.start) * BLOCK_BYTES;
-        // At most BLOCK_BYTES, which a u32 holds.
+        // The value is at most BLOCK_BYTES, so the cast cannot truncate.
         (self.size - at).min(BLOCK_BYTES) as u32
     }
 

@@ -1,8 +1,9 @@
-//! Makes a manifest from a listing in any order.
+//! Builds a manifest from a listing in any order.
 //!
-//! Invariant: the same files of the same origin give the same bytes and snapshot id, in whatever order they were
-//! listed, except for the creation time in the header. A name that cannot be a file's is never in the tree:
-//! [`ManifestBuilder::push`] refuses it at once, and [`ManifestBuilder::finish`] returns those that a folder shadows.
+//! Invariant: the same files of the same origin give the same bytes and snapshot id, in any order of listing. Only the
+//! creation time in the header differs. A key that cannot be a file name is never in the tree:
+//! [`ManifestBuilder::push`] rejects it immediately, and [`ManifestBuilder::finish`] returns the keys that a folder
+//! shadows.
 
 use super::built::{BuildError, Built, RejectedKey};
 use super::encoder::{DirRow, FileRow, RowEncoder};
@@ -12,62 +13,63 @@ use super::version_tag::VersionTag;
 use crate::block;
 use crate::name::{self, NameRules, Rejection};
 
-/// One file of a plain snapshot, to be added to a manifest.
+/// A file of a plain snapshot, for [`ManifestBuilder::push`].
 #[derive(Clone, Debug)]
 pub struct PlainFile<'a> {
-    /// Its path, which is its key below the origin.
+    /// The file's path, which is also its key below the origin.
     pub path: &'a [u8],
     /// Size in bytes.
     pub size: u64,
-    /// Time of last modification, nanoseconds since the epoch.
+    /// The time of the last modification, in nanoseconds since the epoch.
     pub mtime_ns: i64,
-    /// The version that its bytes are bound to.
+    /// The version of the object. Its bytes are served only while the origin has this version.
     pub version: VersionTag<'a>,
 }
 
-/// One file of a packed snapshot, to be added to a manifest.
+/// A file of a packed snapshot, for [`ManifestBuilder::push_packed`].
 #[derive(Clone, Debug)]
 pub struct PackedFile<'a> {
-    /// Its path.
+    /// The file's path.
     pub path: &'a [u8],
     /// Size in bytes.
     pub size: u64,
-    /// Time of last modification, nanoseconds since the epoch.
+    /// The time of the last modification, in nanoseconds since the epoch.
     pub mtime_ns: i64,
-    /// Number of its pack.
+    /// The number of the pack that contains the file.
     pub pack: u32,
-    /// Offset of its first byte in the pack.
+    /// The offset of the file's first byte in the pack.
     pub offset: u64,
-    /// CRC32C of each of its blocks.
+    /// The CRC32C of each of the file's blocks, in order.
     pub block_crcs: &'a [u32],
 }
 
-/// A pack as it was written.
+/// A pack that was written to the origin.
 #[derive(Clone, Debug)]
 pub struct PackObject {
-    /// Its key below the origin.
+    /// The pack's key below the origin.
     pub key: Vec<u8>,
     /// Size in bytes.
     pub size: u64,
-    /// Its ETag; empty for a local folder.
+    /// The pack's ETag; empty for a local folder.
     pub etag: String,
 }
 
-/// A file that was added: its row, and where its path is in the builder's `strings`.
+/// A file that was added: its row, and the position of its path in the builder's `strings`.
 struct AddedFile {
     path_at: u64,
     path_len: u16,
-    /// Length of its ETag, which follows the path.
+    /// The length of the file's ETag, which follows the path.
     etag_len: u16,
     tag: u32,
     size: u64,
     mtime_ns: i64,
     version: [u8; 16],
-    /// Index of its first block's CRC in the builder's `crcs`.
+    /// The index of the file's first block CRC in the builder's `crcs`.
     crcs_at: u32,
 }
 
-/// Collects a listing, in about 70 bytes per file and its path, and makes a [`Manifest`](crate::Manifest) of it.
+/// Collects a listing and builds a [`Manifest`](crate::Manifest) from it. Uses about 70 bytes per file in addition to
+/// its path.
 ///
 /// ```
 /// use larder_dataset::manifest::{BuildError, PlainFile};
@@ -84,7 +86,7 @@ struct AddedFile {
 ///
 /// let built = builder.finish("letters", "s3://bucket/letters", 0)?;
 /// assert_eq!(built.totals.files, 1);
-/// // `a` cannot be a file beside the folder of `a/b`.
+/// // `a` cannot be a file, because `a/b` makes it a folder.
 /// assert_eq!(built.rejected[0].reason, Rejection::ShadowedByFolder);
 /// # Ok::<(), BuildError>(())
 /// ```
@@ -93,7 +95,7 @@ pub struct ManifestBuilder {
     strings: Vec<u8>,
     files: Vec<AddedFile>,
     crcs: Vec<u32>,
-    /// Paths of folder markers, so that empty folders are kept.
+    /// The paths of folder markers, which keep empty folders in the tree.
     markers: Vec<Vec<u8>>,
     packs: Option<Vec<PackObject>>,
 }
@@ -105,25 +107,25 @@ impl std::fmt::Debug for ManifestBuilder {
 }
 
 impl ManifestBuilder {
-    /// An empty builder.
+    /// A builder without files.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Number of files added so far.
+    /// The number of files that were added so far.
     pub fn files(&self) -> usize {
         self.files.len()
     }
 
-    /// Adds a file of a plain snapshot. Errors: its key cannot be a file name; nothing was added.
+    /// Adds a file of a plain snapshot. Errors: the key cannot be a file name; the file is not added.
     pub fn push(&mut self, file: &PlainFile<'_>, rules: NameRules) -> Result<(), Rejection> {
         name::check(file.path, rules)?;
         self.add(file.path, &FileRow::plain(file.size, file.mtime_ns, &file.version), 0);
         Ok(())
     }
 
-    /// Adds a file of a packed snapshot. `block_crcs` has one entry for each block. Errors: its path cannot be a file
-    /// name; nothing was added.
+    /// Adds a file of a packed snapshot. `block_crcs` must have one entry per block. Errors: the path cannot be a file
+    /// name; the file is not added.
     pub fn push_packed(&mut self, file: &PackedFile<'_>) -> Result<(), Rejection> {
         name::check(file.path, NameRules::FOLDER)?;
         let mut version = [0; 16];
@@ -137,12 +139,12 @@ impl ManifestBuilder {
         Ok(())
     }
 
-    /// Sets the packs, which makes the snapshot a packed one.
+    /// Sets the packs, which makes the snapshot a packed snapshot.
     pub fn set_packs(&mut self, packs: Vec<PackObject>) {
         self.packs = Some(packs);
     }
 
-    /// Adds a folder that has a marker of its own, so that it exists even if it is empty.
+    /// Adds a folder that has a marker object, so that the folder exists even if it is empty.
     pub fn push_folder(&mut self, path: &[u8], rules: NameRules) -> Result<(), Rejection> {
         name::check(path, rules)?;
         self.markers.push(path.to_vec());
@@ -154,12 +156,13 @@ impl ManifestBuilder {
         self.strings.extend_from_slice(path);
         self.strings.extend_from_slice(row.etag);
         let FileRow { size, mtime_ns, tag, version, etag } = *row;
-        // PATH_MAX is below 64 KiB, and `check` has seen the path.
+        // The casts cannot truncate: `check` has limited the path to PATH_MAX, which is below 64 KiB.
         let (path_len, etag_len) = (path.len() as u16, etag.len() as u16);
         self.files.push(AddedFile { path_at, path_len, etag_len, tag, size, mtime_ns, version, crcs_at });
     }
 
-    /// Sorts and numbers the rows and writes the manifest. `origin` is the URL below which the files (or packs) are.
+    /// Sorts and numbers the rows, and writes the manifest. `origin` is the URL that the keys of the files (or packs)
+    /// are below.
     pub fn finish(mut self, name: &str, origin: &str, created_ns: i64) -> Result<Built, BuildError> {
         let strings = std::mem::take(&mut self.strings);
         let string = |at: u64, len: u16| &strings[at as usize..at as usize + usize::from(len)];
@@ -177,7 +180,7 @@ impl ManifestBuilder {
             !shadowed
         });
 
-        // Files are grouped by folder already; put the groups into the folders' order.
+        // Files are already grouped by folder; the groups are now put into the order of the folders.
         let folder_of = |file: &AddedFile| tree.index_of[name::split(path(file)).0];
         self.files.sort_by_key(folder_of);
         let mut file_counts = vec![0_u32; tree.folders.len()];
@@ -226,7 +229,7 @@ impl ManifestBuilder {
     }
 }
 
-/// A resumed listing may name a file twice. The same file is kept once; two different ones are an error.
+/// Removes files that a resumed listing named twice. Errors: two files with one path differ.
 fn drop_repeats<'a>(files: &mut Vec<AddedFile>, path: impl Fn(&AddedFile) -> &'a [u8]) -> Result<(), BuildError> {
     let same = |a: &AddedFile, b: &AddedFile| (a.size, a.mtime_ns, a.tag as u8) == (b.size, b.mtime_ns, b.tag as u8);
     let changed = |pair: &[AddedFile]| path(&pair[0]) == path(&pair[1]) && !same(&pair[0], &pair[1]);

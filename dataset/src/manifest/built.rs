@@ -1,4 +1,4 @@
-//! The result of building a manifest: the finished bytes, or the reason why there are none.
+//! The result of building a manifest: its bytes, or the reason why it could not be built.
 
 use super::rows::Totals;
 use crate::name::Rejection;
@@ -7,23 +7,23 @@ use crate::snapshot::SnapshotId;
 /// A finished manifest.
 #[derive(Debug)]
 pub struct Built {
-    /// The bytes of the file, in pieces to be written one after the other.
+    /// The bytes of the file, in pieces that must be written in this order.
     pub parts: Vec<Vec<u8>>,
-    /// Files that a folder of the same name shadows.
+    /// The files that are missing because a folder has the same name.
     pub rejected: Vec<RejectedKey>,
     /// The id of the snapshot.
     pub snapshot: SnapshotId,
-    /// Counts and sizes.
+    /// The counts and sizes of the snapshot.
     pub totals: Totals,
 }
 
 impl Built {
-    /// Length of the manifest in bytes.
+    /// The length of the manifest in bytes.
     pub fn len_bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.len() as u64).sum()
     }
 
-    /// The whole manifest in one piece.
+    /// Copies the whole manifest into one piece.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.parts.concat()
     }
@@ -34,36 +34,36 @@ impl Built {
 pub struct RejectedKey {
     /// The key below the origin.
     pub key: Vec<u8>,
-    /// The reason.
+    /// Why the key is not in the tree.
     pub reason: Rejection,
 }
 
-/// Why no manifest could be made.
+/// Why a manifest could not be built.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BuildError {
-    /// There are more rows than row numbers.
+    /// The dataset has more rows of one kind than the format can number.
     #[error("the dataset has more than {limit} {what}: split it into several datasets")]
     TooLarge {
-        /// The kind of row.
+        /// The kind of rows, for the message.
         what: &'static str,
-        /// The most that fit.
+        /// The most rows of that kind.
         limit: u64,
     },
-    /// The name or the origin is too long for the format.
+    /// The name or the URL of the origin is too long for the format.
     #[error("{what} is longer than 65,535 bytes")]
     TooLong {
-        /// Which string.
+        /// The string that is too long, for the message.
         what: &'static str,
     },
-    /// Two different files were listed under one name.
+    /// Two different files were listed under one path.
     #[error("{path} changed at the origin while it was being listed: import the dataset again")]
     ChangedWhileListed {
-        /// The path, escaped.
+        /// The path, with special characters escaped.
         path: String,
     },
 }
 
-/// The count as a row number. Errors: `TooLarge`.
+/// Converts a count to a row number. Errors: `TooLarge`.
 pub(super) fn limit(what: &'static str, count: u64) -> Result<u32, BuildError> {
     u32::try_from(count).map_err(|_| BuildError::TooLarge { what, limit: u64::from(u32::MAX) })
 }

@@ -3,19 +3,19 @@
 use std::ops::Range;
 
 /// The bytes of a manifest. They never change, but some of them may be lost: a disk can fail to read a page of a mapped
-/// file. Lost bytes read as anything. A loss is counted before it can be seen.
+/// file. Lost bytes read as arbitrary values. A loss is counted before its effect is visible.
 pub trait ManifestBytes: AsRef<[u8]> {
-    /// How often bytes were lost so far.
+    /// The number of losses so far.
     fn losses(&self) -> u32 {
         0
     }
 
-    /// Tries to get lost bytes of these ranges back. True if they may be read again.
+    /// Tries to recover lost bytes in these ranges. True if they may be readable again.
     fn read_again(&self, _ranges: &[Range<usize>]) -> bool {
         false
     }
 
-    /// The bytes of this range will be read soon. A hint.
+    /// Hints that the bytes of this range will be read soon.
     fn will_read(&self, _range: Range<usize>) {}
 }
 

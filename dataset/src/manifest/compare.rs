@@ -1,12 +1,12 @@
 //! Compares two snapshots of one origin, file by file.
 //!
 //! [`Manifest::compare`] merges the sorted rows of two manifests in one pass; [`Manifest::find_unchanged`] answers for
-//! a single file. A file is unchanged if its object is: the same path, size and version. A packed file is unchanged if
-//! it is the same range of the same version of the same pack. Versions that prove nothing, which are weak ETags and
-//! packs without an ETag, count as changed.
+//! a single file. A file is unchanged if its object has the same path, size and version. A packed file is unchanged if
+//! it is the same range of the same version of the same pack. A version that cannot prove equality (a weak ETag, or a
+//! pack without an ETag) counts as changed.
 //!
-//! Invariant: files come in the order of their rows, in each of the two manifests. The walk visits each folder at most
-//! once, whatever the rows say, so it ends.
+//! Invariant: files come in the order of their rows in each of the two manifests. The walk visits each folder at most
+//! once, even if the rows are damaged, so it ends.
 
 #[cfg(test)]
 mod tests;
@@ -24,38 +24,38 @@ use super::rows::{Dir, DirIndex, Entry, File, FileIndex, Location};
 /// The change of a file from one snapshot to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileChange {
-    /// Its bytes are the same in both.
+    /// The file's bytes are the same in both snapshots.
     Unchanged {
-        /// Its row in the earlier snapshot.
+        /// The file's row in the earlier snapshot.
         old: FileIndex,
-        /// Its row in the later one.
+        /// The file's row in the later snapshot.
         new: FileIndex,
     },
-    /// It is in both, and its bytes may differ.
+    /// The file is in both snapshots, and its bytes may differ.
     Changed {
-        /// Its row in the earlier snapshot.
+        /// The file's row in the earlier snapshot.
         old: FileIndex,
-        /// Its row in the later one.
+        /// The file's row in the later snapshot.
         new: FileIndex,
     },
-    /// Only the later snapshot has it.
+    /// Only the later snapshot has the file.
     Added(FileIndex),
-    /// Only the earlier snapshot has it.
+    /// Only the earlier snapshot has the file.
     Removed(FileIndex),
 }
 
-/// The files of two snapshots, merged. See [`Manifest::compare`].
+/// An iterator over the files of two snapshots, merged. See [`Manifest::compare`].
 #[derive(Debug)]
 pub struct Comparison<'a, A, B> {
     old: &'a Manifest<A>,
     new: &'a Manifest<B>,
-    /// The folders that follow, each as it is in the two snapshots. At least one of the two is there.
+    /// The folders to visit next, as their rows in the two snapshots. At least one of the two is set.
     folders: VecDeque<(Option<DirIndex>, Option<DirIndex>)>,
     old_files: FilesOf,
     new_files: FilesOf,
 }
 
-/// The files of a folder that are still to come.
+/// The files of a folder that were not returned yet.
 #[derive(Clone, Debug, Default)]
 struct FilesOf {
     dir: DirIndex,
@@ -63,9 +63,9 @@ struct FilesOf {
 }
 
 impl<B: ManifestBytes> Manifest<B> {
-    /// Compares the snapshot `old` with this one, file by file, in one pass over both. The two must be of one origin:
-    /// the same URL on the same server and account, which only the caller can know. Takes 8 to 16 bytes of memory for
-    /// each folder, and none for a file. Ends after the first error.
+    /// Compares the snapshot `old` with this one, file by file, in one pass over both. Both must come from one origin:
+    /// the same URL on the same server and account, which only the caller can check. Uses 8 to 16 bytes of memory per
+    /// folder, and none per file. Ends after the first error.
     ///
     /// ```
     /// use larder_dataset::manifest::{FileChange, PlainFile};
@@ -105,7 +105,8 @@ impl<B: ManifestBytes> Manifest<B> {
         }
     }
 
-    /// The row in the snapshot `old`, of the same origin, of a file of this one, if its bytes are the same in both.
+    /// Finds a file of this snapshot in `old`, a snapshot of the same origin. Returns its row there if its bytes are
+    /// the same.
     pub fn find_unchanged<A: ManifestBytes>(
         &self,
         old: &Manifest<A>,
@@ -145,7 +146,7 @@ impl<A: ManifestBytes, B: ManifestBytes> Comparison<'_, A, B> {
         })
     }
 
-    /// Goes to the files of a folder, and notes its folders.
+    /// Starts on the files of a folder, and queues its child folders.
     fn enter(&mut self, in_old: Option<DirIndex>, in_new: Option<DirIndex>) -> Result<(), ManifestError> {
         let old_dir = in_old.map(|dir| self.old.dir(dir)).transpose()?;
         let new_dir = in_new.map(|dir| self.new.dir(dir)).transpose()?;
@@ -199,7 +200,7 @@ impl FilesOf {
     }
 }
 
-/// The first of the folders `rows` in the folder `parent`.
+/// The first of the child folders in `rows`. `parent` must be their parent folder.
 fn child<'a, M: ManifestBytes>(
     manifest: &'a Manifest<M>,
     parent: Option<DirIndex>,
@@ -209,11 +210,11 @@ fn child<'a, M: ManifestBytes>(
         return Ok(None);
     }
     let dir = manifest.dir(DirIndex(rows.start))?;
-    // The root is its own parent, and no other folder's child.
+    // The root is its own parent and a child of no other folder.
     if Some(dir.parent) == parent && rows.start > 0 { Ok(Some(dir)) } else { Err(corrupt("a folder's parent")) }
 }
 
-/// True if two files of one path in two snapshots of one origin have the same bytes.
+/// True if two files with the same path, in two snapshots of one origin, have the same bytes.
 fn is_same<A: ManifestBytes, B: ManifestBytes>(
     old: &Manifest<A>,
     before: &File<'_>,
@@ -240,7 +241,7 @@ fn is_same<A: ManifestBytes, B: ManifestBytes>(
     }
 }
 
-/// Runs `read`, which reads rows of both manifests. Errors: also `Corrupt` if bytes of one were lost meanwhile.
+/// Runs `read`, which reads rows of both manifests. Errors: `Corrupt` too if bytes of either were lost while it ran.
 fn stable<A: ManifestBytes, B: ManifestBytes, T>(
     old: &Manifest<A>,
     new: &Manifest<B>,

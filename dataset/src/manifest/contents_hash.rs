@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use super::layout;
 use crate::snapshot::SnapshotId;
 
-/// The hash of the origin's URL, to which the sections are added that describe the snapshot's contents.
+/// Starts the hash of a snapshot with the origin's URL. The sections that describe its contents are added to it.
 pub(super) fn snapshot_hash(origin: &str) -> Sha256 {
     let mut hash = Sha256::new();
     hash.update([layout::VERSION]);
@@ -14,7 +14,7 @@ pub(super) fn snapshot_hash(origin: &str) -> Sha256 {
     hash
 }
 
-/// Hashes the origin's URL and the sections that describe the snapshot's contents, which follow each other.
+/// Hashes the origin's URL and the consecutive sections that describe the snapshot's contents.
 pub(super) fn snapshot_id(origin: &str, contents: &[u8]) -> SnapshotId {
     let mut hash = snapshot_hash(origin);
     hash.update(contents);

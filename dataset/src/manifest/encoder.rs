@@ -1,10 +1,10 @@
 //! Encodes the rows of a manifest and seals it.
 //!
-//! [`RowEncoder`] turns rows into bytes, [`Seal`] computes the header and what follows the rows. Neither holds any
-//! rows, so a caller that gets its rows in order makes a manifest of any size in constant memory: it writes folder
-//! rows, file rows and heap as they come, and passes all of them to the seal afterwards, in file order.
+//! [`RowEncoder`] encodes rows; [`Seal`] computes the header and the bytes after the rows. Neither stores rows, so a
+//! caller that has its rows in order can build a manifest of any size in constant memory: it writes folder rows, file
+//! rows and heap as they come, and afterwards passes all of them to the seal in file order.
 //!
-//! Invariant: the same rows give the same bytes and the same snapshot id, on every machine.
+//! Invariant: the same rows give the same bytes and the same snapshot id on every machine.
 
 use sha2::{Digest, Sha256};
 
@@ -27,34 +27,34 @@ pub struct FileRow<'a> {
     pub(super) mtime_ns: i64,
     pub(super) tag: u32,
     pub(super) version: [u8; 16],
-    /// With [`tag::HEAP`], the ETag; else empty.
+    /// The ETag if the tag is [`tag::HEAP`]; otherwise empty.
     pub(super) etag: &'a [u8],
 }
 
-/// Bytes of an encoded [`FileRow`] before its ETag.
+/// The size of an encoded [`FileRow`] without its ETag.
 const ROW_BYTES: usize = 36;
 
 impl<'a> FileRow<'a> {
-    /// The row of a file of a plain snapshot.
+    /// Creates the row of a file of a plain snapshot.
     pub fn plain(size: u64, mtime_ns: i64, version: &'a VersionTag<'_>) -> Self {
         let (tag, version, etag): (_, _, &[u8]) = match version {
             VersionTag::MtimeSize { .. } => (u32::from(tag::MTIME_SIZE), [0; 16], &[]),
             VersionTag::ETag(etag) => match parse_md5(etag) {
                 Some((md5, parts)) => (u32::from(tag::MD5) | parts << 8, md5, &[]),
-                // An ETag is a header's value, far below 64 KiB. A truncated one would match nothing, not the wrong
-                // version.
+                // An ETag is the value of a header and far below 64 KiB. A truncated one would match no version, and
+                // never a wrong one.
                 None => (u32::from(tag::HEAP), [0; 16], &etag.as_bytes()[..etag.len().min(usize::from(u16::MAX))]),
             },
         };
         Self { size, mtime_ns, tag, version, etag }
     }
 
-    /// The ETag that goes to the heap after the file's name; mostly empty.
+    /// The ETag that is stored in the heap after the file's name. Usually empty.
     pub fn heap_etag(&self) -> &'a [u8] {
         self.etag
     }
 
-    /// Appends the row to `out`, for a caller that keeps it until all rows are sorted.
+    /// Appends the encoded row to `out`, for a caller that stores rows until all are sorted.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.size.to_le_bytes());
         out.extend_from_slice(&self.mtime_ns.to_le_bytes());
@@ -63,7 +63,7 @@ impl<'a> FileRow<'a> {
         out.extend_from_slice(self.etag);
     }
 
-    /// The row that was encoded; `None` if these bytes are too few to be one.
+    /// Decodes a row. `None` if there are too few bytes.
     pub fn decode(bytes: &'a [u8]) -> Option<Self> {
         let (row, etag) = bytes.split_at_checked(ROW_BYTES)?;
         let mut version = [0; 16];
@@ -76,22 +76,22 @@ impl<'a> FileRow<'a> {
 /// A folder's row, without its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirRow {
-    /// Length of its name.
+    /// The length of the folder's name in bytes.
     pub name_len: usize,
-    /// The folder that contains it.
+    /// The row of the parent folder.
     pub parent: u32,
-    /// Its first child folder, or where that would be.
+    /// The row of the first child folder, or the row that it would have.
     pub first_dir: u32,
-    /// Number of child folders.
+    /// The number of child folders.
     pub dir_count: u32,
-    /// Its first file, or where that would be.
+    /// The row of the first file, or the row that it would have.
     pub first_file: u32,
-    /// Number of files.
+    /// The number of files in the folder itself.
     pub file_count: u32,
 }
 
-/// Encodes rows. The heap has the names of all folders first, then for each file its name and [`FileRow::heap_etag`].
-/// Folders are numbered breadth first, files follow in the order of their folders and names.
+/// Encodes rows. The heap must contain the names of all folders, then for each file its name and
+/// [`FileRow::heap_etag`]. Folders are numbered breadth first. Files are ordered by folder, then by name.
 #[derive(Debug, Default)]
 pub struct RowEncoder {
     heap_bytes: u64,
@@ -104,7 +104,7 @@ pub struct RowEncoder {
 }
 
 impl RowEncoder {
-    /// Encodes rows of a manifest whose folders' names take `dir_names_bytes` in all.
+    /// An encoder for a manifest whose folder names have `dir_names_bytes` in total.
     pub fn new(dir_names_bytes: u64) -> Self {
         Self { heap_bytes: dir_names_bytes, ..Self::default() }
     }
@@ -115,7 +115,7 @@ impl RowEncoder {
         at
     }
 
-    /// Encodes the next folder.
+    /// Encodes the row of the next folder.
     pub fn dir(&mut self, row: &DirRow) -> [u8; DIR_BYTES] {
         let name = StringRef::new(self.dir_names_bytes, row.name_len as u16);
         self.dir_names_bytes += row.name_len as u64;
@@ -129,7 +129,7 @@ impl RowEncoder {
         out
     }
 
-    /// Encodes the next file. Errors: `TooLarge`.
+    /// Encodes the row of the next file. Errors: `TooLarge`.
     pub fn file(&mut self, name_len: usize, dir: u32, row: &FileRow<'_>) -> Result<[u8; FILE_BYTES], BuildError> {
         let first_block = limit("blocks", self.blocks)?;
         let name = self.string(name_len);
@@ -153,7 +153,7 @@ impl RowEncoder {
         Ok(out)
     }
 
-    /// Encodes the next pack, whose key and ETag go to the heap in this order.
+    /// Encodes the row of the next pack, whose key and then ETag are stored in the heap.
     pub(super) fn pack(&mut self, key_len: usize, size: u64, etag_len: usize) -> [u8; PACK_BYTES] {
         let (key, etag) = (self.string(key_len), self.string(etag_len));
         self.packs += 1;
@@ -164,7 +164,7 @@ impl RowEncoder {
         out
     }
 
-    /// The counts of all rows so far. Errors: `TooLarge`.
+    /// The counts and sizes of all rows so far. Errors: `TooLarge`.
     pub fn totals(&self) -> Result<Totals, BuildError> {
         Ok(Totals {
             dirs: limit("folders", self.dirs)?,
@@ -175,7 +175,7 @@ impl RowEncoder {
         })
     }
 
-    /// The seal of a manifest of all rows so far. Errors: `TooLarge`, `TooLong`.
+    /// Creates the seal of a manifest that has the rows encoded so far. Errors: `TooLarge`, `TooLong`.
     pub fn seal(&self, packed: bool, name: &str, origin: &str, created_ns: i64) -> Result<Seal, BuildError> {
         let totals = self.totals()?;
         let mut meta = Vec::new();
@@ -212,22 +212,22 @@ pub struct Seal {
     totals: Totals,
     packed: bool,
     created_ns: i64,
-    /// Lengths of the sections before the metadata.
+    /// The lengths of the sections before the metadata.
     lens: [u64; 5],
     meta: Vec<u8>,
     hash: Sha256,
     at: u64,
-    /// Of the chunk that is not complete yet.
+    /// The CRC of the incomplete chunk so far.
     crc: u32,
     crcs: Vec<u8>,
 }
 
-/// The parts of a manifest that enclose its rows.
+/// The parts of a manifest around its rows.
 #[derive(Debug)]
 pub struct Sealed {
     /// The first bytes of the file.
     pub header: [u8; HEADER_BYTES],
-    /// The bytes after the heap.
+    /// The bytes that follow the heap.
     pub tail: Vec<u8>,
     /// The id of the snapshot.
     pub snapshot: SnapshotId,
@@ -236,8 +236,8 @@ pub struct Sealed {
 }
 
 impl Seal {
-    /// Takes the next bytes of folder rows, file rows, block CRCs, pack rows and heap, which follow the header in this
-    /// order.
+    /// Processes the next bytes of the sections after the header: folder rows, file rows, block CRCs, pack rows and
+    /// heap, in this order.
     pub fn update(&mut self, bytes: &[u8]) {
         self.hash.update(bytes);
         self.check(bytes);
@@ -261,10 +261,10 @@ impl Seal {
         self.crc = 0;
     }
 
-    /// Ends the manifest.
+    /// Computes the header and the tail.
     ///
     /// # Panics
-    /// If the seal did not get all rows and the whole heap, which only a fault of the caller can cause.
+    /// If the seal did not receive all rows and the whole heap, which is a bug in the caller.
     pub fn finish(mut self) -> Sealed {
         let contents_end = HEADER_BYTES as u64 + self.lens.iter().sum::<u64>();
         assert_eq!(self.at, contents_end, "the seal must get all sections");

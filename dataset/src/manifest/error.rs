@@ -1,4 +1,4 @@
-//! Why a manifest cannot be read.
+//! Errors of reading a manifest.
 
 /// Why a manifest cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -11,15 +11,15 @@ pub enum ManifestError {
         "manifest has format version {found}, but this program reads version {supported}: import the dataset again"
     )]
     Version {
-        /// The version byte found.
+        /// The version byte in the file.
         found: u8,
-        /// The version this code reads.
+        /// The version that this code reads.
         supported: u8,
     },
     /// The manifest is truncated or its bytes have changed.
     #[error("manifest is damaged ({what}): import the dataset again")]
     Corrupt {
-        /// The inconsistent part.
+        /// The inconsistent part of the manifest.
         what: &'static str,
     },
 }

@@ -16,22 +16,22 @@
 
 /// The first bytes of a manifest.
 pub(crate) const MAGIC: [u8; 8] = *b"LARDERMF";
-/// The version this code writes, and the only one it reads.
+/// The version that this code writes. It reads no other version.
 pub(crate) const VERSION: u8 = 1;
-/// Bytes of the header.
+/// The size of the header.
 pub(crate) const HEADER_BYTES: usize = 256;
-/// Bytes that one chunk CRC covers.
+/// The number of bytes that one chunk CRC covers.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
-/// Bytes of one folder's row.
+/// The size of a folder's row.
 pub(crate) const DIR_BYTES: usize = 28;
-/// Bytes of one file's row.
+/// The size of a file's row.
 pub(crate) const FILE_BYTES: usize = 52;
-/// Bytes of one pack's row.
+/// The size of a pack's row.
 pub(crate) const PACK_BYTES: usize = 24;
-/// Bytes of one CRC.
+/// The size of a CRC.
 pub(crate) const CRC_BYTES: usize = 4;
 
-/// Flag: the files' bytes lie in packs.
+/// Flag: the files' bytes are in packs.
 pub(crate) const FLAG_PACKED: u8 = 1;
 
 /// Offsets of the header's fields.
@@ -83,7 +83,7 @@ pub(crate) enum Section {
 
 /// How a file row stores the version of its bytes: the low byte of the row's tag.
 pub(crate) mod tag {
-    /// Modification time and size, which the row holds anyway.
+    /// The modification time and size, which the row stores anyway.
     pub(crate) const MTIME_SIZE: u8 = 0;
     /// `"<32 hex digits>"`, and `-N` before the closing quote when the tag's upper 24 bits are N > 0.
     pub(crate) const MD5: u8 = 1;

@@ -16,8 +16,8 @@ use crate::block::{self, BlockIndex};
 use crate::checksum::crc32c_combine;
 use crate::snapshot::SnapshotId;
 
-/// A manifest read in place over `B`, usually a mapped file. Any number of threads may share it. It allocates only for
-/// paths and version tags.
+/// A manifest that is read in place from `B`, usually a mapped file. Any number of threads may share it. It allocates
+/// memory only for paths and version tags.
 ///
 /// ```
 /// use larder_dataset::manifest::PlainFile;
@@ -47,7 +47,7 @@ pub struct Manifest<B> {
 }
 
 impl<B: ManifestBytes> Manifest<B> {
-    /// Checks the header and the chunk CRCs; rows are checked when first touched.
+    /// Opens a manifest: checks its header and chunk CRCs. Rows are checked when they are first touched.
     pub fn open(bytes: B) -> Result<Self, ManifestError> {
         let sections = Sections::open(bytes)?;
         let head = sections.header();
@@ -84,12 +84,12 @@ impl<B: ManifestBytes> Manifest<B> {
         self.snapshot
     }
 
-    /// Counts and sizes.
+    /// The counts and sizes of the snapshot.
     pub fn totals(&self) -> Totals {
         self.totals
     }
 
-    /// When the manifest was made, nanoseconds since the epoch.
+    /// When the manifest was created, in nanoseconds since the epoch.
     pub fn created_ns(&self) -> i64 {
         self.created_ns
     }
@@ -99,18 +99,18 @@ impl<B: ManifestBytes> Manifest<B> {
         self.packed
     }
 
-    /// The holder of its bytes. Reads through it are unchecked.
+    /// The owner of the manifest's bytes. Bytes read through it are not checked.
     pub fn holder(&self) -> &B {
         self.sections.holder()
     }
 
-    /// Length of the manifest itself in bytes.
+    /// The length of the manifest itself in bytes.
     pub fn len_bytes(&self) -> u64 {
         self.sections.len_bytes()
     }
 
-    /// Runs `read`, which reads rows of the manifest and uses the names in them. Errors: also `Corrupt` if bytes of the
-    /// manifest were lost meanwhile, since `read` may have seen anything in their place.
+    /// Runs `read`, which reads rows of the manifest and uses the names in them. Errors: `Corrupt` too if bytes of the
+    /// manifest were lost while it ran, since `read` may have seen arbitrary values in their place.
     pub fn stable<T, E: From<ManifestError>>(&self, read: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         self.sections.stable(read)
     }
@@ -125,7 +125,7 @@ impl<B: ManifestBytes> Manifest<B> {
         })
     }
 
-    /// A folder's row. Errors: `Corrupt`, also when there is no such row.
+    /// The row of a folder. Errors: `Corrupt`, also if the row does not exist.
     pub fn dir(&self, dir: DirIndex) -> Result<Dir<'_>, ManifestError> {
         self.stable(|| self.read_dir(dir))
     }
@@ -142,7 +142,7 @@ impl<B: ManifestBytes> Manifest<B> {
         };
         let dirs_end = u64::from(found.first_dir) + u64::from(found.dir_count);
         let files_end = u64::from(found.first_file) + u64::from(found.file_count);
-        // Parents come before their children, so a walk towards the root always ends there.
+        // Each parent has a smaller number than its children, so a walk towards the root always ends.
         let ordered = if dir.0 == 0 { found.parent.0 == 0 } else { found.parent < dir };
         if ordered && dirs_end <= u64::from(self.totals.dirs) && files_end <= u64::from(self.totals.files) {
             Ok(found)
@@ -151,12 +151,12 @@ impl<B: ManifestBytes> Manifest<B> {
         }
     }
 
-    /// A file's row. Errors: `Corrupt`, also when there is no such row.
+    /// The row of a file. Errors: `Corrupt`, also if the row does not exist.
     pub fn file(&self, file: FileIndex) -> Result<File<'_>, ManifestError> {
         self.stable(|| self.read_file(file))
     }
 
-    /// Where the blocks of a file are. Errors: as for [`Self::file`].
+    /// The location of a file's blocks. Errors: as for [`Self::file`].
     pub fn file_blocks(&self, file: FileIndex) -> Result<FileBlocks, ManifestError> {
         Ok(FileBlocks::of(file, &self.file(file)?))
     }
@@ -188,7 +188,7 @@ impl<B: ManifestBytes> Manifest<B> {
         }
     }
 
-    /// A pack's row. Errors: `Corrupt`, also when there is no such row.
+    /// The row of a pack. Errors: `Corrupt`, also if the row does not exist.
     pub fn pack(&self, pack: u32) -> Result<Pack<'_>, ManifestError> {
         self.stable(|| {
             let row = self.sections.row(Section::Packs, pack, PACK_BYTES)?;
@@ -201,8 +201,8 @@ impl<B: ManifestBytes> Manifest<B> {
         })
     }
 
-    /// The version that the bytes of a file's object (or of its pack) are bound to. `None` for a pack in a local
-    /// folder, whose blocks have CRCs instead.
+    /// The version of a file's object, or of its pack. Its bytes are served only while the origin has this version.
+    /// `None` for a pack in a local folder, whose blocks have CRCs instead.
     pub fn version(&self, file: &File<'_>) -> Result<Option<VersionTag<'_>>, ManifestError> {
         Ok(match file.tag as u8 {
             tag::MTIME_SIZE => Some(VersionTag::MtimeSize { mtime_ns: file.mtime_ns, size: file.size }),
@@ -219,9 +219,9 @@ impl<B: ManifestBytes> Manifest<B> {
         })
     }
 
-    /// The object that holds the bytes `range` of a file, as its key below the origin, and their range in it: the
-    /// object of the file's path in a plain snapshot, its pack in a packed one. Errors: `Corrupt`, also when `range`
-    /// reaches beyond the file.
+    /// The object that contains the bytes `range` of a file: its key below the origin, and the range within it. In a
+    /// plain snapshot the key is the file's path; in a packed one it is the pack's key. Errors: `Corrupt`, also if
+    /// `range` exceeds the file.
     pub fn locate(&self, file: &File<'_>, range: Range<u64>) -> Result<(Vec<u8>, Range<u64>), ManifestError> {
         if range.start > range.end || range.end > file.size {
             return Err(corrupt("range beyond the file"));
@@ -230,7 +230,7 @@ impl<B: ManifestBytes> Manifest<B> {
             Location::Object => Ok((self.file_path(file)?, range)),
             Location::Pack { pack, offset } => self.stable(|| {
                 let pack = self.pack(pack)?;
-                // The whole file must lie in the pack; this also rules out overflow below.
+                // The whole file must lie within the pack. This check also rules out an overflow below.
                 if offset.checked_add(file.size).is_none_or(|end| end > pack.size) {
                     return Err(corrupt("file beyond its pack"));
                 }
@@ -239,7 +239,7 @@ impl<B: ManifestBytes> Manifest<B> {
         }
     }
 
-    /// The CRC32C of a block, which only packed snapshots know in advance.
+    /// The CRC32C of a block. `None` in a plain snapshot, which does not store CRCs.
     pub fn block_crc(&self, block: BlockIndex) -> Result<Option<u32>, ManifestError> {
         if !self.packed {
             return Ok(None);
@@ -247,7 +247,7 @@ impl<B: ManifestBytes> Manifest<B> {
         self.stable(|| Ok(Some(u32_at(self.sections.row(Section::BlockCrcs, block.0, CRC_BYTES)?, 0))))
     }
 
-    /// The CRC32C of a whole file, which only packed snapshots know in advance.
+    /// The CRC32C of a whole file. `None` in a plain snapshot, which does not store CRCs.
     pub fn file_crc(&self, file: &File<'_>) -> Result<Option<u32>, ManifestError> {
         let mut crc = None;
         for part in file.parts(0, file.size) {
@@ -272,7 +272,7 @@ impl<B: ManifestBytes> Manifest<B> {
         Ok(found.map(|row| Entry::Dir(DirIndex(row))))
     }
 
-    /// Finds a clean relative path; the empty path is the root.
+    /// Finds a file or folder by a clean relative path. The empty path is the root.
     pub fn resolve(&self, path: &[u8]) -> Result<Option<Entry>, ManifestError> {
         let mut at = Entry::Dir(DirIndex(0));
         for part in path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()) {
@@ -285,7 +285,7 @@ impl<B: ManifestBytes> Manifest<B> {
         Ok(Some(at))
     }
 
-    /// Appends the path of a folder to `out`; nothing for the root.
+    /// Appends the path of a folder to `out`. The root's path is empty.
     pub fn dir_path(&self, dir: DirIndex, out: &mut Vec<u8>) -> Result<(), ManifestError> {
         self.stable(|| {
             let mut chain = Vec::new();
@@ -305,7 +305,7 @@ impl<B: ManifestBytes> Manifest<B> {
         })
     }
 
-    /// The path of a file, which is also its key below the origin in a plain snapshot.
+    /// The path of a file. In a plain snapshot it is also the key below the origin.
     pub fn file_path(&self, file: &File<'_>) -> Result<Vec<u8>, ManifestError> {
         self.stable(|| {
             let mut path = Vec::new();
@@ -318,9 +318,9 @@ impl<B: ManifestBytes> Manifest<B> {
         })
     }
 
-    /// The file that a block belongs to.
+    /// The file that contains a block.
     pub fn file_of_block(&self, block: BlockIndex) -> Result<FileIndex, ManifestError> {
-        // The last file whose first block is not beyond `block`; empty files before it share its first block.
+        // Finds the last file whose first block is not after `block`. Empty files before it have the same first block.
         let (mut low, mut high) = (0, self.totals.files);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -335,7 +335,7 @@ impl<B: ManifestBytes> Manifest<B> {
         if first <= block { Ok(FileIndex(low)) } else { Err(corrupt("block numbers")) }
     }
 
-    /// A file's first block and its size, without its name.
+    /// The first block and the size of a file, without reading its name.
     pub(super) fn blocks_of(&self, file: u32) -> Result<(BlockIndex, u64), ManifestError> {
         self.stable(|| {
             let row = self.sections.row(Section::Files, file, FILE_BYTES)?;
@@ -356,8 +356,8 @@ fn split_string(bytes: &[u8]) -> Result<(&str, &[u8]), ManifestError> {
     Ok((std::str::from_utf8(string).map_err(|_| corrupt("meta"))?, rest))
 }
 
-/// Binary search over row numbers; `compare` gives the order of a row relative to the wanted one. Steps over rows that
-/// cannot be read. Errors: the wanted one may be among them.
+/// Binary search over row numbers. `compare` returns the order of a row relative to the wanted one. Skips rows that
+/// cannot be read. Errors: the wanted row may be one of those.
 fn search(
     rows: Range<u32>,
     mut compare: impl FnMut(u32) -> Result<Ordering, ManifestError>,
@@ -386,8 +386,8 @@ fn search(
     Ok(None)
 }
 
-/// The nearest row that can be read, up to `most` away, if all that are lost lie together; else any. Probes few of
-/// them: to find that a row is lost costs a checksum.
+/// Finds the nearest readable row, at most `most` away, if all lost rows are adjacent; otherwise finds any readable
+/// one. Probes few rows, because detecting a lost row costs a checksum.
 fn nearest(most: u32, mut read: impl FnMut(u32) -> Option<Ordering>) -> Option<(u32, Ordering)> {
     let (mut lost, mut step) = (0, 1);
     let mut found = loop {
@@ -425,7 +425,7 @@ mod tests {
                 };
                 let found = search(rows.clone(), compare);
                 let exists = wanted % 2 == 0 && rows.contains(&(wanted / 2));
-                // Names between the nearest readable ones may be lost.
+                // Names between the nearest readable rows may be lost.
                 let may_be_lost = !lost.is_empty()
                     && (lost.start == rows.start || wanted > 2 * (lost.start - 1))
                     && (lost.end == rows.end || wanted < 2 * lost.end);

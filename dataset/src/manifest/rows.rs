@@ -1,4 +1,4 @@
-//! The rows of a manifest as readers see them.
+//! The rows of a manifest, decoded.
 
 use crate::block::{self, BlockIndex, BlockPart};
 
@@ -10,7 +10,7 @@ pub struct DirIndex(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileIndex(pub u32);
 
-/// The object of a name or an inode number.
+/// What a name or an inode number refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// A folder.
@@ -22,30 +22,30 @@ pub enum Entry {
 /// A folder's row.
 #[derive(Clone, Copy, Debug)]
 pub struct Dir<'a> {
-    /// Its name; empty for the root.
+    /// The folder's name; empty for the root.
     pub name: &'a [u8],
-    /// The folder that contains it; the root is its own parent.
+    /// The parent folder. The root is its own parent.
     pub parent: DirIndex,
-    /// Its first child folder; the others follow, sorted by name.
+    /// The first child folder. The others follow it, sorted by name.
     pub first_dir: u32,
-    /// Number of child folders.
+    /// The number of child folders.
     pub dir_count: u32,
-    /// Its first file; the others follow, sorted by name.
+    /// The first file in the folder. The others follow it, sorted by name.
     pub first_file: u32,
-    /// Number of files.
+    /// The number of files in the folder itself.
     pub file_count: u32,
 }
 
-/// Where a file's bytes are in the origin.
+/// The location of a file's bytes in the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// The file is an object of its own, whose key is the file's path.
+    /// The file is an object. Its key is the file's path.
     Object,
     /// The file is part of a pack.
     Pack {
-        /// Number of the pack.
+        /// The number of the pack.
         pack: u32,
-        /// Offset of the file's first byte in the pack.
+        /// The offset of the file's first byte in the pack.
         offset: u64,
     },
 }
@@ -53,17 +53,17 @@ pub enum Location {
 /// A file's row.
 #[derive(Clone, Copy, Debug)]
 pub struct File<'a> {
-    /// Its name.
+    /// The file's name without its folder.
     pub name: &'a [u8],
     /// Size in bytes.
     pub size: u64,
-    /// Time of last modification, nanoseconds since the epoch.
+    /// The time of the last modification, in nanoseconds since the epoch.
     pub mtime_ns: i64,
-    /// The folder that contains it.
+    /// The folder that contains the file.
     pub dir: DirIndex,
-    /// Its first block; meaningless for an empty file.
+    /// The file's first block. Meaningless for an empty file.
     pub first_block: BlockIndex,
-    /// Where its bytes are.
+    /// The location of the file's bytes in the origin.
     pub location: Location,
     pub(super) tag: u32,
     pub(super) version: [u8; 16],
@@ -76,11 +76,11 @@ impl File<'_> {
     }
 }
 
-/// Where the blocks of a file are. It borrows nothing from the manifest, so that a read that is answered later need not
-/// look the file up again.
+/// The location of a file's blocks. It borrows nothing from the manifest, so that a read that is answered later need
+/// not look the file up again.
 #[derive(Clone, Copy, Debug)]
 pub struct FileBlocks {
-    /// The file.
+    /// The row of the file.
     pub file: FileIndex,
     first_block: BlockIndex,
     size: u64,
@@ -100,25 +100,25 @@ impl FileBlocks {
 /// A pack's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pack<'a> {
-    /// Its key below the origin.
+    /// The pack's key below the origin.
     pub key: &'a [u8],
     /// Size in bytes.
     pub size: u64,
-    /// Its ETag as the origin sends it; empty for a local folder.
+    /// The pack's ETag as the origin sends it; empty for a local folder.
     pub etag: &'a str,
 }
 
 /// Counts and sizes of a whole snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Totals {
-    /// Number of folders, the root included.
+    /// The number of folders, including the root.
     pub dirs: u32,
-    /// Number of files.
+    /// The number of files.
     pub files: u32,
-    /// Number of blocks.
+    /// The number of blocks of all files.
     pub blocks: u32,
-    /// Number of packs; 0 for a plain snapshot.
+    /// The number of packs; 0 for a plain snapshot.
     pub packs: u32,
-    /// Sum of the files' sizes in bytes.
+    /// The sum of the files' sizes in bytes.
     pub bytes: u64,
 }

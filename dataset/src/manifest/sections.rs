@@ -1,8 +1,8 @@
-//! Access to a manifest's sections, which checks each chunk's CRC on first touch, and again after bytes were lost.
+//! Access to a manifest's sections. Checks each chunk's CRC on first touch, and again after bytes were lost.
 //!
-//! Invariant: no byte of the body leaves this module before the CRC of its chunk was found right since the last loss,
-//! and no offset or length, however wrong, reaches outside the section it names. [`Sections::stable`] returns only
-//! values that were read from such bytes.
+//! Invariant: no byte of the body leaves this module before its chunk's CRC was found right since the last loss. No
+//! offset or length, however wrong, reaches outside its section. [`Sections::stable`] returns only values that were
+//! read from such bytes.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -12,24 +12,25 @@ use super::error::{ManifestError, corrupt};
 use super::layout::{self, CHUNK_BYTES, CRC_BYTES, HEADER_BYTES, Section, StringRef, header, u32_at, u64_at};
 use crate::checksum::crc32c;
 
-/// The bytes of a manifest whose header and chunk CRCs are sound.
+/// The bytes of a manifest whose header and chunk CRCs are valid.
 #[derive(Debug)]
 pub(super) struct Sections<B> {
     bytes: B,
-    /// Offset and length of each section.
+    /// The offset and length of each section.
     table: [(usize, usize); 7],
-    /// A word for each [`CHUNKS_PER_WORD`] chunks: in the lower half a bit for each, set once its CRC was found right;
-    /// in the upper half how often bytes had been lost before that. A word of an earlier loss says nothing.
+    /// One word for each [`CHUNKS_PER_WORD`] chunks. The lower half has one bit per chunk, which is set once its CRC
+    /// was found right. The upper half is the number of losses at that time. A word with an earlier number of losses is
+    /// out of date, and its bits do not count.
     checked: Box<[AtomicU64]>,
 }
 
 const CHUNKS_PER_WORD: usize = 32;
 
-/// The error for bytes that were lost.
+/// The error text for bytes that were lost.
 const UNREADABLE: &str = "unreadable on its disk";
 
 impl<B: ManifestBytes> Sections<B> {
-    /// Checks the header, the section table and the chunk CRCs' own CRC.
+    /// Opens a manifest: checks the header, the section table, and the CRC of the chunk CRCs.
     pub(super) fn open(bytes: B) -> Result<Self, ManifestError> {
         let all = bytes.as_ref();
         let Some(head) = all.get(..HEADER_BYTES) else {
@@ -64,7 +65,7 @@ impl<B: ManifestBytes> Sections<B> {
         Ok(Self { table, checked, bytes })
     }
 
-    /// The holder of the bytes.
+    /// The owner of the bytes.
     pub(super) fn holder(&self) -> &B {
         &self.bytes
     }
@@ -74,33 +75,33 @@ impl<B: ManifestBytes> Sections<B> {
         &self.bytes.as_ref()[..HEADER_BYTES]
     }
 
-    /// Length of the whole manifest in bytes.
+    /// The length of the whole manifest in bytes.
     pub(super) fn len_bytes(&self) -> u64 {
         self.bytes.as_ref().len() as u64
     }
 
-    /// Length of a section in bytes.
+    /// The length of a section in bytes.
     pub(super) fn section_bytes(&self, section: Section) -> usize {
         self.table[section as usize].1
     }
 
-    /// A row of a section whose rows have `row_bytes` bytes.
+    /// A row of a section. Each of its rows has `row_bytes` bytes.
     pub(super) fn row(&self, section: Section, row: u32, row_bytes: usize) -> Result<&[u8], ManifestError> {
         self.get(section, row as usize * row_bytes, row_bytes)
     }
 
-    /// The string at the start of a folder's, file's or pack's row: its name or key.
+    /// The name or key of a folder, file or pack, to which the first field of its row refers.
     pub(super) fn name(&self, section: Section, row: u32, row_bytes: usize) -> Result<&[u8], ManifestError> {
         self.string(StringRef(u64_at(self.row(section, row, row_bytes)?, 0)))
     }
 
-    /// A string of the heap.
+    /// A string in the heap.
     pub(super) fn string(&self, string: StringRef) -> Result<&[u8], ManifestError> {
         let offset = usize::try_from(string.offset()).map_err(|_| corrupt("string"))?;
         self.get(Section::Heap, offset, string.len() as usize)
     }
 
-    /// Part of a section.
+    /// `len` bytes of a section, starting at `offset`.
     pub(super) fn get(&self, section: Section, offset: usize, len: usize) -> Result<&[u8], ManifestError> {
         let (start, section_len) = self.table[section as usize];
         if offset.checked_add(len).is_none_or(|end| end > section_len) {
@@ -109,24 +110,25 @@ impl<B: ManifestBytes> Sections<B> {
         self.range(start + offset, len)
     }
 
-    /// The sections that describe the snapshot's contents: all before the metadata. Checks the CRC of every chunk.
+    /// The sections that describe the snapshot's contents: all sections before the metadata. Checks the CRC of every
+    /// chunk.
     pub(super) fn contents(&self) -> Result<&[u8], ManifestError> {
         let body = self.table[Section::ChunkCrcs as usize].0;
         self.range(HEADER_BYTES, body - HEADER_BYTES)?;
         Ok(&self.bytes.as_ref()[HEADER_BYTES..self.table[Section::Meta as usize].0])
     }
 
-    /// Runs `read`, which reads bytes of the manifest. Errors: also `Corrupt` if bytes were lost meanwhile, since
-    /// `read` may have seen anything in their place.
+    /// Runs `read`, which reads bytes of the manifest. Errors: `Corrupt` too if bytes were lost while it ran, since
+    /// `read` may have seen arbitrary values in their place.
     pub(super) fn stable<T, E: From<ManifestError>>(&self, read: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let losses = self.bytes.losses();
         let found = read()?;
-        // After all loads of `read`.
+        // Orders the loss counter's load after all loads of `read`.
         fence(Ordering::Acquire);
         if self.bytes.losses() == losses { Ok(found) } else { Err(corrupt(UNREADABLE).into()) }
     }
 
-    /// Announces that part of a section, as far as it reaches, will be read soon.
+    /// Hints that a part of a section will be read soon. Ignores a part beyond the section's end.
     pub(super) fn will_read(&self, section: Section, part: Range<usize>) {
         let (start, len) = self.table[section as usize];
         let end = part.end.min(len);
@@ -135,13 +137,13 @@ impl<B: ManifestBytes> Sections<B> {
         }
     }
 
-    /// Bytes of the body, once the CRC of each chunk they touch was found right.
+    /// Bytes of the body. Checks the CRC of each chunk that they touch.
     fn range(&self, at: usize, len: usize) -> Result<&[u8], ManifestError> {
         let all = self.bytes.as_ref();
         if len > 0 {
             let losses = self.bytes.losses();
             for chunk in at / CHUNK_BYTES..=(at + len - 1) / CHUNK_BYTES {
-                // Relaxed is enough: checking a chunk twice does no harm.
+                // Relaxed is sufficient: a chunk that is checked twice does no harm.
                 let word = self.checked[chunk / CHUNKS_PER_WORD].load(Ordering::Relaxed);
                 if word >> 32 != u64::from(losses) || word & 1 << (chunk % CHUNKS_PER_WORD) == 0 {
                     self.check_chunk(all, chunk, losses)?;
@@ -165,7 +167,8 @@ impl<B: ManifestBytes> Sections<B> {
             return Err(corrupt(if self.bytes.losses() > 0 { UNREADABLE } else { "a chunk's checksum" }));
         }
         let (checked_after, bit) = (u64::from(losses), 1 << (chunk % CHUNKS_PER_WORD));
-        // If bytes were lost meanwhile, others may have checked after that already, and this check says nothing.
+        // If bytes were lost during this check, another thread may have recorded a newer check. This one is then
+        // dropped.
         let _ =
             self.checked[chunk / CHUNKS_PER_WORD].fetch_update(
                 Ordering::Relaxed,
@@ -180,7 +183,7 @@ impl<B: ManifestBytes> Sections<B> {
     }
 }
 
-/// Reads the section table. The sections must follow each other without a gap, from the header to the end of the file.
+/// Reads the section table. The sections must be adjacent, from the header to the end of the file.
 fn read_section_table(head: &[u8], file_len: usize) -> Result<[(usize, usize); 7], ManifestError> {
     let mut sections = [(0, 0); 7];
     let mut at = HEADER_BYTES as u64;

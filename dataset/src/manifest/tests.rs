@@ -238,7 +238,7 @@ proptest! {
     }
 }
 
-/// Sets the CRCs to those of the bytes as they are now.
+/// Updates the CRCs to match the current bytes.
 pub(super) fn reseal(mut bytes: Vec<u8>) -> Vec<u8> {
     let crcs_at = (u64_at(&bytes, header::SECTIONS + 6 * 16) as usize).min(bytes.len());
     let chunks = crcs_at.div_ceil(CHUNK_BYTES);
@@ -256,7 +256,7 @@ pub(super) fn reseal(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Calls everything that a mount calls.
+/// Calls every method that a mount calls.
 fn walk(bytes: &[u8]) {
     let Ok(manifest) = Manifest::open(bytes) else { return };
     let _ = manifest.verify();
@@ -276,7 +276,7 @@ fn walk(bytes: &[u8]) {
     }
 }
 
-/// Bytes that a disk can lose and give back.
+/// Bytes that a simulated disk can lose and recover.
 struct Failing {
     sound: Vec<u8>,
     lost: Vec<u8>,
@@ -286,7 +286,7 @@ struct Failing {
 }
 
 impl Failing {
-    /// With zeros from `at` on once they are lost.
+    /// Creates bytes that read as zeros from `at` on once they are lost.
     fn new(sound: Vec<u8>, at: usize) -> Self {
         let mut lost = sound.clone();
         lost[at..].fill(0);
@@ -333,24 +333,24 @@ fn bytes_that_the_disk_loses_are_an_error_until_they_can_be_read_again_and_never
     }
     failing.lose();
     let lost = |result: Result<(u64, DirIndex), ManifestError>| matches!(result, Err(ManifestError::Corrupt { .. }));
-    // The name of every file, and the checksums of the chunks, were in what is lost.
+    // The lost part includes the name of every file and the checksums of the chunks.
     assert!((0..5000).all(|n| lost(read(n))));
     assert!(manifest.lookup(&root, b"f0001").is_err() && manifest.resolve(b"f4999").is_err());
     assert!(manifest.name_and_origin().is_err() && manifest.block_lens().len_of(BlockIndex(4000)).is_err());
     failing.can_be_read_again.set(true);
-    // This asks the disk again. (These bytes move then; those of a mapped file do not.)
+    // This reads the disk again. (These bytes move when it succeeds; the bytes of a mapped file do not.)
     let _ = read(0);
     for n in 0..5000 {
         assert_eq!(read(n), Ok((105, DirIndex(0))));
     }
-    // Bytes that are lost while they are used are an error as well, even if they had been read before.
+    // Losing bytes while they are in use is an error too, even if they had been read before.
     let used = manifest.stable(|| {
         let name = manifest.file(FileIndex(7))?.name;
         failing.lose();
         Ok::<_, ManifestError>(name.len())
     });
     assert!(used.is_err());
-    // A later loss: what was right before it is checked again.
+    // After a later loss, bytes that were verified before are checked again.
     failing.can_be_read_again.set(false);
     assert!(lost(read(7)));
 }

@@ -1,11 +1,11 @@
-//! The folders of a manifest in the making.
+//! The folders of a manifest that is being built.
 
 use std::collections::HashMap;
 
 use super::built::{BuildError, limit};
 use crate::name;
 
-/// The folders in breadth-first order, so that the children of a folder are neighbours, sorted by name.
+/// The folders in breadth-first order. The children of a folder are adjacent and sorted by name.
 pub(super) struct FolderTree {
     pub(super) folders: Vec<Folder>,
     pub(super) index_of: HashMap<Vec<u8>, u32>,
@@ -19,12 +19,13 @@ pub(super) struct Folder {
 }
 
 impl FolderTree {
-    /// The tree of the folders `parents` (sorted, with repeats) and `markers`, and of all folders above them.
+    /// Builds the tree from the folders in `parents` (sorted, with repeats), those in `markers`, and all their
+    /// ancestors.
     pub(super) fn new<'a>(parents: impl Iterator<Item = &'a [u8]>, markers: &'a [Vec<u8>]) -> Result<Self, BuildError> {
         let mut levels: Vec<Vec<Vec<u8>>> = vec![vec![Vec::new()]];
         let mut index_of = HashMap::from([(Vec::new(), 0_u32)]);
         let mut last: &[u8] = &[];
-        // Parents arrive sorted, so most repeats are neighbours.
+        // Parents arrive sorted, so most repeats are adjacent.
         for path in parents.chain(markers.iter().map(Vec::as_slice)) {
             if path == last {
                 continue;
@@ -63,7 +64,8 @@ impl FolderTree {
                 index_of.insert(path, index);
             }
         }
-        // A folder without children points to where its children would be, so that first_dir never decreases.
+        // The first_dir of a folder without children is the row that its first child would have, so that first_dir
+        // never decreases.
         let mut next = 1;
         for folder in &mut folders {
             folder.first_dir = next;

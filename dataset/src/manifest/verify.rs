@@ -9,7 +9,7 @@ use super::rows::{DirIndex, FileIndex};
 use crate::block;
 
 impl<B: ManifestBytes> Manifest<B> {
-    /// Checks every CRC and every row, and that the snapshot id is that of the contents. Reads the whole manifest.
+    /// Checks every CRC and every row, and compares the snapshot id with the contents. Reads the whole manifest.
     pub fn verify(&self) -> Result<(), ManifestError> {
         let contents = self.sections.contents()?;
         let totals = self.totals();

@@ -1,16 +1,16 @@
-//! The version of an object's bytes, and the compact form in which a row stores an MD5 ETag.
+//! The version of an object's bytes, and the compact encoding of an MD5 ETag in a row.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// The version that an object's bytes are bound to.
+/// The version of an object. Cached bytes belong to one version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VersionTag<'a> {
-    /// An ETag exactly as the origin sends it, quotes included.
+    /// An ETag exactly as the origin sends it, including its quotes.
     ETag(Cow<'a, str>),
     /// The modification time and size of a local file.
     MtimeSize {
-        /// Nanoseconds since the epoch.
+        /// The modification time in nanoseconds since the epoch.
         mtime_ns: i64,
         /// Size in bytes.
         size: u64,
@@ -18,8 +18,8 @@ pub enum VersionTag<'a> {
 }
 
 impl VersionTag<'_> {
-    /// An ETag that is an MD5, and the number of parts of its upload (0 for one that was put whole, below 2^24); `None`
-    /// for any other version.
+    /// Splits an ETag that is an MD5 into the MD5 and the number of parts of its upload. The number is below 2^24, and
+    /// 0 if the object was uploaded whole. `None` for any other version.
     pub fn md5(&self) -> Option<([u8; 16], u32)> {
         match self {
             Self::ETag(etag) => parse_md5(etag),
@@ -27,12 +27,12 @@ impl VersionTag<'_> {
         }
     }
 
-    /// The ETag of which [`Self::md5`] gives this.
+    /// The ETag for which [`Self::md5`] returns these values.
     pub fn from_md5(md5: &[u8; 16], parts: u32) -> VersionTag<'static> {
         VersionTag::ETag(Cow::Owned(format_md5(md5, parts)))
     }
 
-    /// The same version, borrowed from this one.
+    /// The same version, borrowed from `self`.
     pub fn borrowed(&self) -> VersionTag<'_> {
         match self {
             Self::ETag(etag) => VersionTag::ETag(Cow::Borrowed(etag)),
@@ -42,7 +42,7 @@ impl VersionTag<'_> {
 }
 
 /// Parses `"<32 lower-case hex digits>"`, or the same with `-N` for an upload in N parts (0 without it). `None` for any
-/// other ETag, and for one that [`format_md5`] would not reproduce exactly.
+/// other ETag, including one that [`format_md5`] would not reproduce exactly.
 pub(super) fn parse_md5(etag: &str) -> Option<([u8; 16], u32)> {
     let inner = etag.strip_prefix('"')?.strip_suffix('"')?;
     let (hex, parts) = match inner.split_once('-') {
@@ -62,7 +62,7 @@ pub(super) fn parse_md5(etag: &str) -> Option<([u8; 16], u32)> {
     Some((md5, parts))
 }
 
-/// The ETag that [`parse_md5`] read.
+/// Formats the ETag that [`parse_md5`] parses to these values.
 pub(super) fn format_md5(md5: &[u8; 16], parts: u32) -> String {
     let mut etag = String::with_capacity(44);
     etag.push('"');

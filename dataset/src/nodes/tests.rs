@@ -40,7 +40,7 @@ fn equals_are_spread_over_zones() {
     let all: Vec<Candidate> = zones.map(|(name, zone)| node(name, zone, 500, 100)).into();
     assert_eq!(names(&choose(Some(3), all.clone())), ["a", "d", "e"]);
     assert_eq!(names(&choose(Some(4), all.clone())), ["a", "b", "d", "e"]);
-    // A zone that a better node is in counts too.
+    // A zone counts as used even if only a better node is in it.
     let mut better = all;
     better[1].cached_bytes = 100 * GIB;
     assert_eq!(names(&choose(Some(2), better)), ["b", "e"]);
@@ -64,7 +64,7 @@ fn too_little_room_is_told_with_the_arithmetic() {
         choice.shortage.unwrap().to_string(),
         "1 of 2 nodes have room; n3: wants 400 GiB; 500 GiB, of which coco 200, laion 100 are promised"
     );
-    // Rounding never makes room.
+    // Rounding never creates space.
     let mut tight = promised(node("n1", "", 2, 1), &[("coco", 1)]);
     tight.wanted_bytes += 1;
     let told = choose(Some(1), vec![tight]).shortage.unwrap().to_string();
@@ -93,7 +93,7 @@ fn other_shortages_have_their_own_words() {
     assert_eq!(told(Some(3), vec![node("a", "", 2, 1)]).as_deref(), Some("3 nodes are wanted, and 1 matches"));
     let small = vec![node("a", "", 300, 400), node("b", "", 200, 400)];
     assert_eq!(told(Some(1), small).as_deref(), Some("wants 400 GiB; the largest cache, of a, has 300 GiB"));
-    // One of them is full, and no other is too small.
+    // One of them is full, and none of the others is too small.
     let mixed = vec![node("a", "", 300, 400), promised(node("b", "", 500, 400), &[("x", 200)])];
     let told = told(None, mixed).unwrap();
     assert!(
@@ -127,6 +127,7 @@ prop_compose! {
             name: format!("n{nth:02}"),
             zone: ["", "east", "west"][zone].into(),
             capacity_bytes,
+            full_because: String::new(),
             promised: promises.iter().map(|bytes| Promise { to: "x".into(), bytes: *bytes }).collect(),
             wanted_bytes,
             cached_bytes,
@@ -151,7 +152,7 @@ proptest! {
         prop_assert_eq!(choice.nodes.len(), wanted.min(fitting.len()));
         let short = choice.nodes.len() < wanted || (nodes.is_empty() && count != Some(0));
         prop_assert_eq!(choice.shortage.is_some(), short);
-        // Every shortage can be told.
+        // Every shortage can be formatted.
         prop_assert!(choice.shortage.is_none_or(|shortage| !shortage.to_string().is_empty()));
     }
 
@@ -170,8 +171,8 @@ proptest! {
         more in 0usize..3,
     ) {
         let first = choose(count, nodes.clone());
-        // The chosen have made their promise, which is not one to another dataset; bytes and room change meanwhile
-        // elsewhere.
+        // The chosen nodes now have a promise for this dataset, which is not a promise to another one. Bytes and space
+        // have changed on other nodes.
         let again: Vec<Candidate> = nodes
             .into_iter()
             .map(|node| {

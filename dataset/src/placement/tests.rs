@@ -10,7 +10,7 @@ fn member(name: impl Into<String>, weight: u32, zone: impl Into<String>) -> Memb
     Member { name: name.into(), weight, zone: zone.into() }
 }
 
-/// Nodes named as in a cluster: their names differ in a digit or two.
+/// Nodes with names as in a cluster: they differ in one or two digits.
 fn nodes(count: u32, weight: impl Fn(u32) -> u32) -> Members {
     Members::new((0..count).map(|node| member(format!("node-{node:04}"), weight(node), "")))
 }
@@ -29,7 +29,7 @@ fn names(members: &Members, placement: Placement, key: PlaceKey) -> Vec<&str> {
     members.owners(placement, key).iter().map(|at| members.get(*at).name.as_str()).collect()
 }
 
-/// For each member, how many of the keys it owns.
+/// The number of keys that each member owns.
 fn owned(members: &Members, placement: Placement, keys: u32) -> Vec<u32> {
     let mut owned = vec![0; members.len()];
     for number in 0..keys {
@@ -40,7 +40,7 @@ fn owned(members: &Members, placement: Placement, keys: u32) -> Vec<u32> {
     owned
 }
 
-/// The owners by sorting all members: a literal implementation of what `owners` promises.
+/// Finds the owners by sorting all members: a literal implementation of the promise of `owners`.
 fn owners_by_sorting(members: &Members, placement: Placement, key: PlaceKey) -> Vec<u32> {
     let mut all: Vec<(f64, u32)> = Vec::new();
     for (member, at) in members.iter().zip(0..) {
@@ -140,7 +140,7 @@ fn keys_of_origins_names_and_numbers_are_apart() {
     };
     for origin in [ORIGIN, "s3://bucket/images2", "file:///"].map(PlaceKey::of_origin) {
         add(origin);
-        // Zeros count, and so does where a name ends.
+        // Zero bytes count, and so does the position where a name ends.
         for name in [&b""[..], b"\0", b"\0\0", b"a", b"a\0", b"12345678", b"12345678\0", b"1234567", b"123456789"] {
             add(origin.name(name));
             add(origin.name(b"12345678").name(name));
@@ -154,7 +154,7 @@ fn keys_of_origins_names_and_numbers_are_apart() {
 
 #[test]
 fn the_mixing_is_that_of_splitmix64() {
-    // The first numbers of the published generator with the seeds 0 and 1234567.
+    // The first numbers of the published generator for the seeds 0 and 1234567.
     assert_eq!([absorb(0, 1), absorb(0, 2)], [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4]);
     assert_eq!([absorb(1_234_567, 1), absorb(1_234_567, 2)], [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]);
 }

@@ -82,7 +82,7 @@ fn comments_and_blank_lines_are_no_paths() {
     }
 }
 
-/// How many steps the walk of a line takes, and how many files it selects.
+/// The number of steps that the walk of a line takes, and the number of files that it selects.
 fn steps(manifest: &Manifest<Vec<u8>>, path: &str) -> (usize, usize) {
     let mut selected = Selected::new(manifest, path.as_bytes()).unwrap();
     let (mut steps, mut files) = (0, 0);
@@ -133,7 +133,7 @@ fn a_walk_pauses_when_it_is_told_to_and_goes_on_from_there() {
     assert_eq!(selected.advance(usize::MAX), Ok(Advance::End));
 }
 
-/// Whether a line selects a path, part by part and by trying everything.
+/// True if a line selects a path. Compares part by part and tries every possibility.
 fn is_selected(parts: &[&str], path: &[&str]) -> bool {
     match (parts, path) {
         ([], _) => true,
@@ -152,12 +152,12 @@ proptest! {
         paths in prop::collection::btree_set("[ab](/[ab]){0,4}", 1..40),
         line in prop::collection::vec(prop::sample::select(vec!["**", "*", "a", "b", "[ab]", "?", "c*", "a*"]), 1..8),
     ) {
-        // A file cannot be a folder, too.
+        // A file cannot also be a folder.
         let is_folder = |path: &String| paths.iter().any(|other| other.starts_with(&format!("{path}/")));
         let files: BTreeSet<&str> = paths.iter().filter(|path| !is_folder(path)).map(String::as_str).collect();
         let manifest = manifest_of(files.iter().copied());
         let mut parts = line.clone();
-        // All that is below a folder.
+        // The line selects everything below a folder.
         while parts.last() == Some(&"**") {
             parts.pop();
         }

@@ -25,7 +25,7 @@ pub struct Report {
     /// Devices that a resource selects but does not offer.
     #[serde(rename = "withheld")]
     pub excluded: Vec<Excluded>,
-    /// What sysfs or NVML did not report as expected.
+    /// Unexpected contents of sysfs or answers of NVML.
     #[serde(rename = "oddities")]
     pub warnings: Vec<Warning>,
     /// Why each component that container limits depend on is missing; `null` if it is present, or if no limit of this node's
@@ -41,13 +41,13 @@ pub struct Report {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Resource {
-    /// Its name, such as `larder.dev/gpu`.
+    /// The resource's name, such as `larder.dev/gpu`.
     pub name: String,
     /// `gpu`, `mig`, `rdma` or `rail`.
     pub kind: String,
     /// `plugin` or `dra`.
     pub mode: String,
-    /// The number of its devices.
+    /// The number of the resource's devices.
     pub devices: u64,
     /// The number of IDs, which is the capacity that containers share.
     pub ids: u64,
@@ -148,7 +148,7 @@ pub struct Hca {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Port {
-    /// From 1 on.
+    /// The port number, starting at 1.
     pub number: u32,
     /// `InfiniBand`, `Ethernet` or `Unknown`.
     pub link_layer: String,
@@ -161,10 +161,10 @@ pub struct Port {
     pub lid: u32,
     /// The GIDs that are set, by index.
     pub gids: Vec<Gid>,
-    /// `umadN`.
+    /// The device node `umadN`, for management datagrams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub umad: Option<CharDevice>,
-    /// `issmN`, which only InfiniBand ports have.
+    /// The device node `issmN`, which only InfiniBand ports have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub issm: Option<CharDevice>,
 }
@@ -173,7 +173,7 @@ pub struct Port {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Gid {
-    /// The index, as `NCCL_IB_GID_INDEX` takes it.
+    /// The index in the port's GID table, as `NCCL_IB_GID_INDEX` expects it.
     pub index: u32,
     /// Eight groups of four hexadecimal digits, as sysfs writes them.
     pub gid: String,
@@ -230,7 +230,7 @@ pub struct Fault {
     pub reason: String,
     /// What was observed.
     pub message: String,
-    /// Since when (RFC 3339).
+    /// When the fault began (RFC 3339).
     pub since: String,
     /// The condition under which the device returns to service.
     #[serde(rename = "ends")]
@@ -246,7 +246,7 @@ pub struct Excluded {
     pub why: String,
 }
 
-/// Something in sysfs or NVML that is not as expected.
+/// An unexpected entry in sysfs or an unexpected answer of NVML.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Warning {

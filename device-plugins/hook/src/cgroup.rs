@@ -2,31 +2,33 @@
 
 use std::path::{Path, PathBuf};
 
-/// Where the rdma controller is.
+/// The cgroup version that has the rdma controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Controller {
-    /// In a hierarchy of its own, mounted as `rdma` below the root.
+    /// A separate v1 hierarchy, mounted as `rdma` below the root.
     V1,
-    /// In the one hierarchy of cgroup v2, which is the root, or beside those of v1 the root's `unified`.
+    /// The unified hierarchy of cgroup v2. It is mounted at the root, or at the root's `unified` beside v1 hierarchies.
     V2,
 }
 
 impl Controller {
-    /// The controller of this machine, by the directory where cgroups are mounted; `None` if the kernel has none or it is disabled.
+    /// Finds the controller of this machine. `root` is the directory where cgroups are mounted. `None` if the kernel
+    /// has no rdma controller, or if it is disabled.
     pub fn find(root: &Path) -> Option<Self> {
-        // A folder of that name is no controller: every cgroup has this file. In cgroup v2, one may be called so.
+        // A folder named `rdma` alone proves nothing: it may be empty, so `cgroup.procs`, which every cgroup has, is
+        // checked as well. In cgroup v2, a cgroup may be named `rdma`.
         let is_v1 = !root.join(CONTROLLERS).exists() && root.join("rdma/cgroup.procs").exists();
         if is_v1 { Some(Self::V1) } else { has_rdma(&unified(root)).then_some(Self::V2) }
     }
 
-    /// The cgroup directory of the kubelet's pods, if it lacks the controller of cgroup v2. A cgroup passes controllers on to its
-    /// children, so no container below that directory can be limited.
+    /// The cgroup directory of the kubelet's pods, if it lacks the rdma controller of cgroup v2. Cgroups get their
+    /// controllers from their parent, so no container below that directory can be limited.
     pub fn missing_from(root: &Path) -> Option<PathBuf> {
         let pods = ["kubepods.slice", "kubepods"].map(|name| unified(root).join(name));
         pods.into_iter().find(|folder| folder.join(CONTROLLERS).exists() && !has_rdma(folder))
     }
 
-    /// The directory of a cgroup, by its path from the top of the controller's hierarchy.
+    /// The directory of a cgroup. `path` is relative to the top of the controller's hierarchy.
     pub fn folder(self, root: &Path, path: &str) -> PathBuf {
         let mount = match self {
             Self::V1 => root.join("rdma"),
@@ -36,13 +38,13 @@ impl Controller {
     }
 }
 
-/// True if a cgroup of v2 has the rdma controller.
+/// True if a v2 cgroup has the rdma controller.
 fn has_rdma(folder: &Path) -> bool {
     let controllers = std::fs::read_to_string(folder.join(CONTROLLERS)).unwrap_or_default();
     controllers.split_ascii_whitespace().any(|name| name == "rdma")
 }
 
-/// The file of every cgroup of v2 that names its controllers.
+/// The file in every v2 cgroup that lists its controllers.
 const CONTROLLERS: &str = "cgroup.controllers";
 
 /// Where cgroup v2 is mounted.
@@ -50,7 +52,7 @@ fn unified(root: &Path) -> PathBuf {
     if root.join(CONTROLLERS).exists() { root.to_owned() } else { root.join("unified") }
 }
 
-/// The cgroups of a process that can limit RDMA objects, by their paths from the top of their hierarchies.
+/// The cgroups of a process that can limit RDMA objects, as paths from the top of their hierarchies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Groups {
     /// In the v1 hierarchy of the rdma controller.
@@ -59,13 +61,14 @@ pub struct Groups {
     pub unified: Option<String>,
 }
 
-/// The text is not a `/proc/PID/cgroup`.
+/// The text is not in the format of `/proc/PID/cgroup`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a line of a process's cgroups")]
 pub struct UnsoundGroups(String);
 
 impl Groups {
-    /// Parses a `/proc/PID/cgroup`. Paths with `..` are refused: their process is outside of this one's cgroup namespace.
+    /// Parses a `/proc/PID/cgroup`. Paths with `..` are rejected: such a process is outside of this process's cgroup
+    /// namespace.
     pub fn parse(text: &str) -> Result<Self, UnsoundGroups> {
         let mut groups = Self::default();
         for line in text.lines() {
@@ -87,7 +90,7 @@ impl Groups {
         Ok(groups)
     }
 
-    /// The directory of the cgroup that limits RDMA objects; `None` if none can.
+    /// The directory of the cgroup that limits RDMA objects; `None` if no cgroup can.
     pub fn folder(&self, root: &Path) -> Option<PathBuf> {
         match (&self.rdma, &self.unified) {
             (Some(path), _) => Some(Controller::V1.folder(root, path)),
@@ -115,7 +118,7 @@ mod tests {
         std::fs::write(root.join("cgroup.controllers"), "cpu rdma pids\n").unwrap();
         assert_eq!(folder("0::/a\n"), Some(root.join("a")));
         assert_eq!(folder("3:pids:/a\n"), None);
-        // Not another controller whose name begins so.
+        // Another controller whose name has the same prefix does not count.
         assert_eq!(folder("3:rdmax:/a\n"), None);
     }
 

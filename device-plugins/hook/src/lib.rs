@@ -1,11 +1,12 @@
 //! `larder-rdma-limit`: limits the RDMA objects of a container before its process starts.
 //!
-//! It is an OCI hook (`createRuntime`). For each HCA of a container, the runtime runs it once as root on the host whenever the
-//! container starts. The cast: [`Settings`] are its flags, with the limit as a [`Line`]; [`State`] is the runtime's description of
-//! the container; [`Groups`] are the container's cgroups, one of which has the file that the line is written to.
+//! It is an OCI hook (`createRuntime`). Whenever a container starts, the runtime runs the hook as root on the host,
+//! once for each HCA of the container. The parts: [`Settings`] holds the flags, with the limit as a [`Line`]. [`State`]
+//! is the runtime's description of the container. [`Groups`] holds the container's cgroups; one of them has the file
+//! that the line is written to.
 //!
-//! Invariant: it succeeds only if the kernel shows the limit after it was written. Any doubt is an error, and the runtime then does
-//! not start the container.
+//! Invariant: the hook succeeds only if the kernel shows the limit after it was written. In all other cases it fails,
+//! and the runtime does not start the container.
 //!
 //! Invariant: no limit depends on a running process of Larder: the runtime finds this hook in the CDI file (ADR 34).
 

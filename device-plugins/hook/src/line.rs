@@ -3,10 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The kernel shows this number and all above as `max`. No limit may be that high.
+/// The kernel shows this number and all higher numbers as `max`, so a limit must be lower.
 pub const UNLIMITED: u32 = i32::MAX as u32;
 
-/// The longest name of an RDMA device in the kernel, without its end.
+/// The longest name of an RDMA device in the kernel, without the terminating NUL.
 const DEVICE_BYTES_MOST: usize = 63;
 
 /// The limit of one HCA.
@@ -50,7 +50,7 @@ impl Line {
     }
 }
 
-/// The flag that has a line.
+/// The flag whose value is a line.
 pub(crate) const MAX_FLAG: &str = "--max";
 
 impl fmt::Display for Line {
@@ -60,7 +60,7 @@ impl fmt::Display for Line {
     }
 }
 
-/// The text is not a limit of an HCA.
+/// The text is not a valid limit of an HCA.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a limit, such as \"mlx5_2 hca_handle=2 hca_object=2000\"")]
 pub struct UnsoundLine(String);
@@ -96,7 +96,7 @@ fn parse(text: &str) -> Option<Line> {
     (max != Max::default()).then(|| Line { device: device.to_owned(), max })
 }
 
-/// The lines of a text, each of which is a limit.
+/// Parses a text in which each line is a limit.
 pub fn parse_lines(text: &str) -> Result<Vec<Line>, UnsoundLine> {
     text.lines().map(str::parse).collect()
 }
@@ -167,7 +167,7 @@ mod tests {
         for not in ["mlx5_1 hca_handle=2", "mlx5_2 hca_handle=20", "mlx5_2 hca_object=200", "mlx5 hca_handle=2"] {
             assert!(!line(not).is_in(shown), "{not}");
         }
-        // The last one counts.
+        // The last line counts.
         assert!(!line("a hca_handle=2").is_in("a hca_handle=2\na hca_handle=max"));
     }
 }

@@ -1,4 +1,4 @@
-//! `larder-rdma-limit`: reads its flags, and the container's state on stdin; then limits the container, or fails.
+//! `larder-rdma-limit`: reads its flags and the container's state on stdin, then limits the container or fails.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -11,7 +11,8 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The runtime puts the text into an event of the pod. If stderr is closed, there is no one else to report to.
+            // The runtime copies the text into an event of the pod. If stderr is closed, there is no other channel to
+            // report on.
             let _ = writeln!(
                 std::io::stderr(),
                 "larder-rdma-limit: {error}; the container does not start without its limit"

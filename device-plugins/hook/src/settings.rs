@@ -8,62 +8,61 @@ use crate::cgroup::{Groups, UnsoundGroups};
 use crate::line::{Line, MAX_FLAG, UnsoundLine, parse_lines};
 use crate::state::{MAX_ANNOTATION, STATE_BYTES_MOST, State, UnsoundState};
 
-/// The longest text that is read from the kernel.
+/// The longest text that is read from the kernel, in bytes.
 const KERNEL_BYTES_MOST: u64 = 1 << 20;
 
-/// The flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// `--max`: the limit of one HCA, which the container's annotation may only lower.
     pub max: Line,
-    /// `--cgroup-root`: the folder that cgroups are mounted in.
+    /// `--cgroup-root`: the folder where cgroups are mounted.
     pub cgroup_root: PathBuf,
-    /// `--proc-root`: where the kernel shows its processes.
+    /// `--proc-root`: the folder where procfs is mounted.
     pub proc_root: PathBuf,
 }
 
 /// Why a container cannot be limited.
 #[derive(Debug, thiserror::Error)]
 pub enum HookError {
-    /// The flags are wrong.
+    /// A flag is unknown, repeated or missing.
     #[error("{0}; usage: --max \"HCA hca_handle=N hca_object=N\" [--cgroup-root DIR] [--proc-root DIR]")]
     Usage(String),
-    /// The flag `--max`, or the annotation, is wrong.
+    /// The limit in the flag `--max` or in the annotation is malformed.
     #[error("{from}: {source}")]
     Line {
-        /// Where it was.
+        /// The flag or the annotation.
         from: &'static str,
-        /// What is wrong with it.
+        /// The malformed text.
         source: UnsoundLine,
     },
-    /// The state is wrong.
+    /// The state on stdin is malformed.
     #[error(transparent)]
     State(#[from] UnsoundState),
     /// A file could not be read or written.
     #[error("{verb} {path}: {source}")]
     File {
-        /// What was tried.
+        /// The failed operation, as a verb.
         verb: &'static str,
-        /// The file.
+        /// The file of the operation.
         path: PathBuf,
-        /// Why it failed.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// The kernel's text of the cgroups is not understood.
+    /// The kernel's list of cgroups is malformed.
     #[error(transparent)]
     Groups(#[from] UnsoundGroups),
-    /// There is no cgroup that limits RDMA objects.
+    /// The process has no cgroup that can limit RDMA objects.
     #[error("this kernel has no rdma cgroup controller")]
     NoController,
-    /// The cgroup is not the container's alone, so its limit would be that of others.
+    /// The container shares the cgroup, so the limit would also apply to other processes.
     #[error(
         "the rdma cgroup {0} is not the container's own: the runtime must create one for each container, as runc 1.1 does"
     )]
     NotItsOwn(PathBuf),
-    /// The kernel shows another limit.
+    /// The kernel shows a different limit after the write.
     #[error("{path} does not show {line:?} after it was written")]
     NotInForce {
-        /// The file.
+        /// The file of the operation.
         path: PathBuf,
         /// The limit.
         line: String,
@@ -71,7 +70,7 @@ pub enum HookError {
 }
 
 impl Settings {
-    /// Reads the flags.
+    /// Parses the flags.
     pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Self, HookError> {
         let (mut max, mut cgroup_root, mut proc_root) = (None, None, None);
         let mut args = args.into_iter();
@@ -84,7 +83,7 @@ impl Settings {
             };
             let value = args.next().ok_or_else(|| HookError::Usage(format!("{flag} has no value")))?;
             if slot.replace(value).is_some() {
-                return Err(HookError::Usage(format!("{flag} is there twice")));
+                return Err(HookError::Usage(format!("{flag} is given twice")));
             }
         }
         let max = max.ok_or_else(|| HookError::Usage("--max is missing".to_owned()))?;
@@ -114,12 +113,13 @@ impl Settings {
         let cgroups = self.proc_root.join(state.pid.to_string()).join("cgroup");
         let groups = Groups::parse(&read(&cgroups).map_err(file_error("read", &cgroups))?)?;
         let folder = groups.folder(&self.cgroup_root).ok_or(HookError::NoController)?;
-        // Its own, or one below it.
-        if !folder.iter().any(|name| name.to_string_lossy().contains(&state.id)) {
+        // The container's own cgroup, or a cgroup below it.
+        if !folder.iter().any(|name| is_of_container(&name.to_string_lossy(), &state.id)) {
             return Err(HookError::NotItsOwn(folder));
         }
         let path = folder.join("rdma.max");
-        // The kernel takes one line in one write. In a folder of files, lines of other HCAs stay.
+        // The kernel accepts one line per write. Appending keeps the lines of other HCAs where the file is a plain
+        // file, as in tests.
         let mut file = OpenOptions::new().append(true).open(&path).map_err(file_error("open", &path))?;
         file.write_all(format!("{line}\n").as_bytes()).map_err(file_error("write", &path))?;
         if line.is_in(&read(&path).map_err(file_error("read", &path))?) {
@@ -129,7 +129,7 @@ impl Settings {
         }
     }
 
-    /// The limit, lowered by those that the container's annotation has for the same HCA.
+    /// The limit of `--max`, lowered by the limits in the container's annotation for the same HCA.
     fn lowered(&self, state: &State) -> Result<Line, HookError> {
         let lines = parse_lines(state.max.as_deref().unwrap_or_default());
         let lines = lines.map_err(|source| HookError::Line { from: MAX_ANNOTATION, source })?;
@@ -137,6 +137,13 @@ impl Settings {
         let max = same.fold(self.max.max, |max, line| max.min(line.max));
         Ok(Line { max, ..self.max.clone() })
     }
+}
+
+/// True if a cgroup with this name belongs to the container: `ID`, `crio-ID` or, with systemd,
+/// `cri-containerd-ID.scope`. An ID that is only a part of another container's ID does not match.
+fn is_of_container(name: &str, id: &str) -> bool {
+    let prefix = name.strip_suffix(".scope").unwrap_or(name).strip_suffix(id);
+    prefix.is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('-'))
 }
 
 fn read(path: &Path) -> std::io::Result<String> {
@@ -232,13 +239,29 @@ mod tests {
         assert!(error.contains("rdma/kubepods/p1 is not the container"), "{error}");
         let error = failed(&|host| host.write("proc/42/cgroup", "8:rdma:/../c1\n"));
         assert_eq!(error, "\"8:rdma:/../c1\" is not a line of a process's cgroups");
-        // A kernel that takes the line and holds another limit.
+        // A kernel that accepts the line but keeps another limit.
         let error = failed(&|host| {
             let max = host.path("cgroup/rdma/kubepods/p1/c1/rdma.max");
             std::fs::remove_file(&max).unwrap();
             std::os::unix::fs::symlink("/dev/null", max).unwrap();
         });
         assert!(error.ends_with("does not show \"mlx5_2 hca_handle=2\" after it was written"), "{error}");
+    }
+
+    // SEMANTICS: D20
+    #[test]
+    fn a_cgroup_belongs_to_the_container_whose_whole_id_it_names() {
+        for own in ["c1", "crio-c1", "cri-containerd-c1.scope", "c1.scope"] {
+            assert!(is_of_container(own, "c1"), "{own}");
+        }
+        for other in ["c10", "abc1", "cri-containerd-c10.scope", "cri-containerd-abc1.scope", "c1-c2.scope", ""] {
+            assert!(!is_of_container(other, "c1"), "{other}");
+        }
+        let host = Host::new();
+        host.write("proc/42/cgroup", "8:rdma:/kubepods/p1/c10\n");
+        host.write("cgroup/rdma/kubepods/p1/c10/rdma.max", "");
+        let error = host.run("mlx5_2 hca_handle=2", None).unwrap_err();
+        assert!(error.contains("rdma/kubepods/p1/c10 is not the container"), "{error}");
     }
 
     #[test]
@@ -258,7 +281,7 @@ mod tests {
         for (flags, begin) in [
             (&[][..], "--max is missing"),
             (&["--max"], "--max has no value"),
-            (&["--max", "a hca_handle=1", "--max", "a hca_handle=1"], "--max is there twice"),
+            (&["--max", "a hca_handle=1", "--max", "a hca_handle=1"], "--max is given twice"),
             (&["--max", "a hca_handle=max"], "--max: \"a hca_handle=max\" is not a limit"),
             (&["--min", "1"], "unknown flag \"--min\""),
         ] {

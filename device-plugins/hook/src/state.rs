@@ -1,37 +1,37 @@
-//! What the runtime says of a container on the hook's stdin: the state of the OCI specification, as JSON.
+//! The runtime's description of a container on the hook's stdin: the state of the OCI specification, as JSON.
 
 use std::collections::BTreeMap;
 
-/// The annotation of a container by which the NRI plugin hands a lower limit on, as lines of `rdma.max`.
+/// The container annotation in which the NRI plugin passes a lower limit to the hook, as lines of `rdma.max`.
 pub const MAX_ANNOTATION: &str = "rdma.larder.dev/max";
 
-/// The longest state that is read.
+/// The longest state that is read, in bytes.
 pub const STATE_BYTES_MOST: usize = 1 << 20;
 
 /// A container that is about to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// The runtime's name of it.
+    /// The runtime's name for the container.
     pub id: String,
-    /// Its first process, by the host's number.
+    /// The container's first process, as a PID of the host.
     pub pid: u32,
-    /// The annotation [`MAX_ANNOTATION`], if it has one.
+    /// The annotation [`MAX_ANNOTATION`], if the container has it.
     pub max: Option<String>,
 }
 
-/// The state on stdin cannot be used.
+/// Why the state on stdin cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum UnsoundState {
-    /// It is not a state.
+    /// The text is not a state in JSON.
     #[error("OCI state on stdin is malformed: {0}")]
     Json(#[from] serde_json::Error),
-    /// It has no process or no name.
+    /// The state has no process or no name.
     #[error("OCI state on stdin lacks `pid` or `id`")]
     NoContainer,
 }
 
 impl State {
-    /// Reads the JSON.
+    /// Parses the JSON.
     pub fn parse(json: &[u8]) -> Result<Self, UnsoundState> {
         #[derive(serde::Deserialize)]
         struct Wire {

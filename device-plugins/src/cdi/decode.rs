@@ -1,8 +1,8 @@
-//! CDI files that others wrote: the names of the devices in them.
+//! Reads the device names in CDI files that other programs wrote.
 
 use serde_json::Value;
 
-/// The format of a CDI file, by its name.
+/// The format of a CDI file, given by its file name extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `.json`
@@ -14,7 +14,7 @@ pub enum Format {
 /// Larger files are not read.
 pub(super) const BYTES_MOST: usize = 4 << 20;
 
-/// Names beyond these are left out.
+/// At most this many device names are read from one file.
 pub(super) const NAMES_MOST: usize = 4096;
 
 /// The qualified names of a CDI file's devices, such as `nvidia.com/gpu=GPU-8f3`. Empty if it cannot be read: the runtime would

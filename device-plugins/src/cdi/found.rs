@@ -1,4 +1,4 @@
-//! The devices in the CDI files of others, which come and go while we run.
+//! The devices in other programs' CDI files. These files appear and disappear while we run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, Metadata};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::decode::{self, Format};
 use crate::names::CLAIM_FILE;
 
-/// Files of a folder beyond these are not looked at.
+/// At most this many files of a folder are read.
 const FILES_MOST: usize = 256;
 
 /// Looks for devices in folders of CDI files. A file is read again only when it has changed.
@@ -20,19 +20,18 @@ pub struct Found {
     read: Mutex<BTreeMap<PathBuf, Known>>,
 }
 
-/// A file that was read, and the names in it.
+/// The version of a file that was read, and the names in it.
 type Known = (Version, Arc<[String]>);
 
 /// Differs when a file has changed: device, inode, size and change time.
 type Version = (u64, u64, u64, (i64, i64));
 
 impl Found {
-    /// In these folders.
     pub fn new(folders: Vec<PathBuf>) -> Self {
         Self { folders, read: Mutex::default() }
     }
 
-    /// The qualified names of all devices there now. Blocks.
+    /// The qualified names of all devices in the folders now. Blocks.
     pub fn names(&self) -> BTreeSet<String> {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let mut now = BTreeMap::new();
@@ -71,7 +70,8 @@ fn version(found: &Metadata) -> Version {
     (found.dev(), found.ino(), found.size(), (found.ctime(), found.ctime_nsec()))
 }
 
-/// The file, or one byte more than is decoded. Empty if it cannot be read.
+/// The file's content, cut one byte after the size limit so that the decoder can recognize a file that is too large.
+/// Empty if the file cannot be read.
 fn contents(path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(decode::BYTES_MOST as u64 + 1).read_to_end(&mut bytes));

@@ -1,8 +1,8 @@
 //! Keeps our CDI file on disk.
 //!
-//! No Allocate comes when a container restarts, so the file names every HCA that a container may have, always; those that no
-//! resource has any more stay as they were. Invariant: a view is passed on only after the file has been written for it, or with
-//! the devices that it fails for out of service.
+//! The kubelet does not call Allocate when a container restarts, so the file always names every HCA that a container
+//! may have. HCAs that no resource offers any more keep their entries. Invariant: a view is passed on only after the
+//! file was written for it; devices for which writing failed are out of service in that view.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -26,30 +26,30 @@ use larder_kubelet::atomic_file;
 /// The name of our file.
 pub const FILE: &str = "larder.dev-hca.json";
 
-/// How often the file and the device nodes are looked at again without a change of ours.
+/// How often the file and the device nodes are checked while the view does not change.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// How soon a failure is tried again, and an older process looks whether the newer one lives.
+/// How soon a failure is retried, and how often an older process checks whether the newer one is still running.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Where things are.
+/// The folders that the keeper works with.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The runtime's folder of CDI files, or `None` if the runtime has no CDI.
     pub folder: Option<PathBuf>,
-    /// The host's /dev, as we see it.
+    /// The host's /dev, as a path in our mount namespace.
     pub dev: PathBuf,
-    /// The host's /dev, as the runtime sees it.
+    /// The host's /dev, as a path in the runtime's mount namespace.
     pub host_dev: PathBuf,
-    /// The folder of the hook's program, as the runtime sees it.
+    /// The folder of the hook program, as a path in the runtime's mount namespace.
     pub hook_folder: PathBuf,
 }
 
-/// Why devices are not prepared.
+/// The devices that are not prepared, and why.
 type Unprepared = BTreeMap<DeviceKey, String>;
 
-/// Keeps the file as the newest of `views` needs it until `stop`, beginning with the one that is there. Passes each view on to
-/// `prepared` once the file fits. While a newer process lives, the file is that one's.
+/// Keeps the file current with the newest of `views` until `stop`, starting from the file that exists. Passes each view
+/// on to `prepared` once the file matches it. While a newer process is running, only the newer process writes the file.
 pub async fn keep(
     settings: Settings,
     instance: Arc<Instance>,
@@ -94,7 +94,7 @@ pub async fn keep(
     }
 }
 
-/// The view with these devices out of service, too. A fault that it has already stays.
+/// The view with these devices out of service as well. A device that already has a fault keeps that fault.
 fn overlay(view: &Arc<View>, faults: &Faults) -> Arc<View> {
     if faults.keys().all(|device| view.faults.contains_key(device)) {
         return Arc::clone(view);
@@ -113,12 +113,13 @@ fn with_times(problems: Unprepared, known: &Faults) -> Faults {
     problems.into_iter().map(fault).collect()
 }
 
-/// The HCAs that a resource offers, all for the same reason.
+/// All HCAs that a resource offers, with one common reason.
 fn all(view: &View, why: &str) -> Unprepared {
     spec::owners(view).into_keys().map(|pci| (DeviceKey::Hca(pci), why.to_owned())).collect()
 }
 
-/// Writes the file if it is not as it should be. Returns the devices that containers cannot get, and whether the file is ours.
+/// Writes the file if its content is out of date. Returns the devices that containers cannot get, and whether this
+/// process writes the file.
 fn prepare(settings: &Settings, instance: &Instance, view: &View) -> (Unprepared, bool) {
     let mut problems = missing_nodes(settings, view);
     let Some(folder) = settings.folder.as_deref() else { return (problems, true) };
@@ -128,7 +129,7 @@ fn prepare(settings: &Settings, instance: &Instance, view: &View) -> (Unprepared
     let last = read(&folder.join(FILE)).ok().and_then(|text| serde_json::from_slice::<Spec>(&text).ok());
     let wanted = spec::spec(view, last.as_ref(), &settings.host_dev, &settings.hook_folder);
     if let Err(error) = write(folder, &wanted) {
-        // What the last file says about a device may still be right.
+        // Writing failed, but devices whose entries in the last file are still correct can be used.
         let known = last.map(|last| last.devices).unwrap_or_default();
         let stale = |device: &&Device| !known.contains(device);
         let stale: Vec<&str> = wanted.devices.iter().filter(stale).map(|device| device.name.as_str()).collect();
@@ -140,7 +141,7 @@ fn prepare(settings: &Settings, instance: &Instance, view: &View) -> (Unprepared
     (problems, true)
 }
 
-/// The HCAs of resources that lack a device node.
+/// The HCAs of resources for which a device node is missing.
 fn missing_nodes(settings: &Settings, view: &View) -> Unprepared {
     let owners = spec::owners(view);
     let mut problems = Unprepared::new();
@@ -159,7 +160,7 @@ fn missing_nodes(settings: &Settings, view: &View) -> Unprepared {
     problems
 }
 
-/// Makes the file hold this, or not exist if there is no device.
+/// Writes the file, or removes it if there is no device.
 fn write(folder: &Path, spec: &Spec) -> io::Result<()> {
     let path = folder.join(FILE);
     atomic_file::sweep(&path);
@@ -185,7 +186,7 @@ fn text(spec: &Spec) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// At most as much of a file as ours can hold.
+/// Reads a file up to the largest size that our file can have.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     File::open(path)?.take(super::decode::BYTES_MOST as u64).read_to_end(&mut text)?;

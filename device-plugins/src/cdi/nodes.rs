@@ -5,11 +5,11 @@ use crate::machine::{Hca, LinkLayer};
 /// The folder of RDMA's device nodes, below /dev.
 pub const FOLDER: &str = "infiniband";
 
-/// The node that all HCAs share: the connection manager's.
+/// The node of the connection manager, which all HCAs share.
 pub const RDMA_CM: &str = "rdma_cm";
 
-/// The names of the nodes that a container needs for an HCA, `rdma_cm` last. With `mad` also those for management datagrams, of
-/// which a RoCE port has no `issm`. `None` if the HCA has no `uverbs`, without which it cannot be used.
+/// The names of the nodes that a container needs for an HCA, `rdma_cm` last. With `mad`, also the nodes for management
+/// datagrams; a RoCE port has no `issm`. `None` if the HCA has no `uverbs`, since it cannot be used without one.
 pub fn names(hca: &Hca, mad: bool) -> Option<Vec<String>> {
     let mut names = vec![hca.uverbs.as_ref()?.name.clone()];
     for port in hca.ports.iter().filter(|_| mad) {
@@ -20,7 +20,7 @@ pub fn names(hca: &Hca, mad: bool) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// True for the name of a node for management datagrams.
+/// True if this node is for management datagrams.
 pub(super) fn is_mad(name: &str) -> bool {
     name.starts_with("umad") || name.starts_with("issm")
 }

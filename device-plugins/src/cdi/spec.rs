@@ -1,4 +1,4 @@
-//! What our CDI file says. It is a function of the node's devices and resources, and of what it said last.
+//! The content of our CDI file: a function of the node's devices, its resources and the file's previous content.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use crate::names::{CDI_HCA, CDI_VENDOR, HOOK};
 use crate::resource::DeviceKey;
 use crate::view::View;
 
-/// A CDI file. The version is the lowest that knows host paths and names that begin with a digit.
+/// A CDI file. Its version is the lowest one that supports host paths and names that begin with a digit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Spec {
     cdi_version: String,
     kind: String,
-    /// By PCI address.
+    /// Sorted by PCI address.
     pub devices: Vec<Device>,
 }
 
@@ -28,7 +28,7 @@ pub struct Spec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Device {
-    /// Its name, without vendor and class.
+    /// The unqualified name, without vendor and class.
     pub name: String,
     container_edits: Edits,
 }
@@ -36,7 +36,7 @@ pub struct Device {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Edits {
-    /// On whose terms: see [`Terms`].
+    /// The variable that records the resources: see [`Terms::variable`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     env: Vec<String>,
     device_nodes: Vec<DeviceNode>,
@@ -44,7 +44,8 @@ struct Edits {
     hooks: Vec<Hook>,
 }
 
-/// The runtime looks the numbers up when it starts a container: the file would go on naming old ones after a reboot.
+/// A device node. It has no device numbers: the runtime looks them up when it starts a container, and numbers in the
+/// file would be out of date after a reboot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct DeviceNode {
@@ -62,37 +63,39 @@ struct Hook {
     args: Vec<String>,
 }
 
-/// The name of an HCA in our file. It is the PCI address, since a container keeps the CDI name that it was given for all its
-/// restarts, and the kernel's name may by then be that of another HCA.
+/// The name of an HCA in our file. It is the PCI address: a container keeps its CDI name across restarts, and the
+/// kernel may by then have given the HCA's kernel name to another HCA.
 pub fn name(pci: PciAddress) -> String {
     pci.to_string()
 }
 
-/// The name by which the kubelet and the runtime speak of an HCA, such as `larder.dev/hca=0000:3b:00.0`.
+/// The name that the kubelet and the runtime use for an HCA, such as `larder.dev/hca=0000:3b:00.0`.
 pub fn qualified_name(pci: PciAddress) -> String {
     format!("{CDI_VENDOR}/{CDI_HCA}={}", name(pci))
 }
 
-/// The name in our file of what a container calls so; `None` for the devices of other files.
+/// The unqualified name, if the qualified name is of a device in our file; `None` for the devices of other files.
 pub fn own_name(qualified: &str) -> Option<&str> {
     let (kind, name) = qualified.split_once('=')?;
     (kind.split_once('/')? == (CDI_VENDOR, CDI_HCA)).then_some(name)
 }
 
-/// The hook that limits an HCA's objects. `folder` is the hook's on the host.
+/// The hook that limits an HCA's objects. `folder` is the hook program's folder on the host.
 fn hook(line: &Line, folder: &Path) -> Hook {
     Hook { hook_name: "createRuntime".to_owned(), path: folder.join(HOOK), args: line.to_args() }
 }
 
-/// On which terms containers get an HCA. While one resource has it, these are the resource's. An HCA that comes to another one
-/// without a change of the configuration, such as from a rail that lost its GPU, may still be that of the first one's containers,
-/// which start again on what the file says: it then has the lower limits of both, until the node starts again.
+/// The terms on which containers get an HCA. While only one resource has offered the HCA, they are that resource's
+/// terms. An HCA can move to another resource without a change of the configuration, for example when its rail loses
+/// its GPU. Containers of the first resource may then still have it, and they restart with what the file says. The HCA
+/// therefore gets the lower of both limits until the node restarts.
 struct Terms {
-    /// With the device nodes of management datagrams.
+    /// True if containers also get the device nodes for management datagrams.
     mad: bool,
-    /// Its limit, if it has one.
+    /// `None` if the HCA has no limit.
     max: Option<Max>,
-    /// The resources that had it. The file knows them by a variable: its version has no annotations.
+    /// The resources that have offered the HCA. The file records them in an environment variable, since its CDI version
+    /// has no annotations.
     of: BTreeSet<String>,
 }
 
@@ -102,7 +105,7 @@ impl Terms {
         Self { mad: resource.mad, max, of }
     }
 
-    /// Those of a file; `None` if they are not understood.
+    /// The terms of a device in the last file; `None` if they cannot be parsed.
     fn of_last(device: &Device) -> Option<Self> {
         let Edits { env, device_nodes, hooks } = &device.container_edits;
         let of = env.iter().filter_map(|variable| variable.split_once('=')).flat_map(|(_, names)| names.split(','));
@@ -116,20 +119,21 @@ impl Terms {
         }
     }
 
-    /// The lower ones of both.
+    /// The lower limits of both.
     fn and(self, other: Self) -> Self {
         let max = self.max.into_iter().chain(other.max).reduce(Max::min);
         Self { mad: self.mad && other.mad, max, of: self.of.into_iter().chain(other.of).collect() }
     }
 
-    /// Unique for an HCA, as a container may have several.
+    /// The environment variable that records the resources. Its name is unique for an HCA, since a container may have
+    /// several HCAs.
     fn variable(&self, pci: PciAddress) -> String {
         let names: Vec<&str> = self.of.iter().map(String::as_str).collect();
         format!("LARDER_HCA_{}={}", name(pci).replace([':', '.'], "_"), names.join(","))
     }
 }
 
-/// The resources of the HCAs that one offers.
+/// The HCAs that resources offer, each with its resource.
 pub fn owners(view: &View) -> BTreeMap<PciAddress, &ResourceConfig> {
     let mut owners = BTreeMap::new();
     for resource in view.resources.iter() {
@@ -142,8 +146,9 @@ pub fn owners(view: &View) -> BTreeMap<PciAddress, &ResourceConfig> {
     owners
 }
 
-/// The HCAs of resources, and those that no resource has any more, on the terms of the `last` file: a container that was given
-/// one keeps it, and its limit. An HCA of which nobody knows the terms is left out, so that no container starts with it.
+/// The file for the HCAs of resources, and for HCAs that no resource offers any more. The latter keep the terms of the
+/// `last` file, so a container that was given one keeps the HCA and its limit. An HCA with unknown terms is left out,
+/// so that no container starts with it.
 pub fn spec(view: &View, last: Option<&Spec>, host_dev: &Path, hook_folder: &Path) -> Spec {
     let owners = owners(view);
     let last = |pci| {

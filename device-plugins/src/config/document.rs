@@ -12,6 +12,9 @@ pub(super) fn read<'t, T: Deserialize<'t>>(text: &'t str) -> Result<T, Refusal> 
         let place = error.location().filter(|place| place.line() > 0);
         let why = match error.without_snippet() {
             Error::Eof { .. } => "the file is empty: write `resources`".to_owned(),
+            Error::MultipleDocuments { .. } => {
+                "a second YAML document begins here: write one document, without `---` between its parts".to_owned()
+            }
             other => other.to_string(),
         };
         let Some(place) = place else { return Refusal { line: 1, why } };

@@ -104,7 +104,7 @@ fn a_file_of_mellanoxs_plugin_is_read_as_it_is() {
 
 #[test]
 fn the_shipped_configuration_is_valid() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/components/devices/config.yaml");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/components/devices/base/config.yaml");
     let config = Config::parse(path, &super::read(Path::new(path)).unwrap()).unwrap();
     let names: Vec<&str> = config.resources.iter().map(|resource| resource.name.as_str()).collect();
     assert_eq!(names, ["larder.dev/rail", "larder.dev/gpu", "larder.dev/mig", "larder.dev/hca"]);

@@ -1,10 +1,10 @@
-//! What a ResourceClaim was given of this node's devices. Pure; a claim is what others wrote.
+//! Reads which of this node's devices are allocated to a ResourceClaim. Pure. A claim is untrusted input.
 
 use k8s_openapi::api::resource::v1::{DeviceAllocationConfiguration, DeviceAllocationResult, ResourceClaim};
 
 use crate::names::DRIVER;
 
-/// The uid of a claim, fit for a file's name.
+/// The uid of a claim, checked to be safe in a file name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Uid(String);
 
@@ -19,53 +19,45 @@ impl Uid {
         is_sound.then(|| Self(text.to_owned()))
     }
 
-    /// As text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// A device that a claim was given for one of its requests.
+/// A device that is allocated to one request of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocated {
     /// The request's name in the claim.
     pub request: String,
     /// The device's name in the pool.
     pub device: String,
-    /// Which of several shares of the device it is.
+    /// The ID of the share, if several claims can share the device.
     pub share: Option<String>,
-    /// True if it is for an administrator, beside whoever has the device.
+    /// True for admin access, which does not exclude other claims from the device.
     pub admin: bool,
 }
 
-/// Why a claim is not prepared.
+/// Why a claim cannot be prepared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Another claim has its name now.
+    /// Another claim has the same name now, with this uid.
     #[error("the claim was deleted and created again as {0:?}")]
     Replaced(String),
-    /// Nothing was given to it.
+    /// None of our devices is allocated to the claim.
     #[error("no device of {DRIVER} is allocated to the claim")]
     Nothing,
-    /// It was given a device of another node.
+    /// A device of another node is allocated to the claim.
     #[error("device {device} of pool {pool} is not on this node, {node}")]
-    Elsewhere {
-        /// The device.
-        device: String,
-        /// Its pool.
-        pool: String,
-        /// This node.
-        node: String,
-    },
-    /// It has parameters, its own or those of its class.
+    Elsewhere { device: String, pool: String, node: String },
+    /// The claim or its DeviceClass has parameters for our driver.
     #[error("{DRIVER} takes no parameters: remove them from the `config` of the {0} and create the claim again")]
     Parameters(&'static str),
-    /// The name of a request is none that the API server takes.
+    /// The name of a request is invalid; the API server would have rejected it.
     #[error("{0:?} is not a request name")]
     Request(String),
 }
 
-/// The devices of ours that a claim was given.
+/// The devices of this driver that are allocated to the claim.
 pub fn allocated(claim: &ResourceClaim, uid: &Uid, node: &str) -> Result<Vec<Allocated>, Refusal> {
     let found = claim.metadata.uid.as_deref().unwrap_or_default();
     if found != uid.as_str() {
@@ -80,7 +72,7 @@ pub fn allocated(claim: &ResourceClaim, uid: &Uid, node: &str) -> Result<Vec<All
             let (device, pool) = (result.device.clone(), result.pool.clone());
             return Err(Refusal::Elsewhere { device, pool, node: node.to_owned() });
         }
-        // Of a request with alternatives, containers name the request.
+        // The result of a request with alternatives is REQUEST/ALTERNATIVE; containers refer to REQUEST.
         let request = result.request.split('/').next().unwrap_or_default();
         let is_label = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         if request.is_empty() || request.len() > 63 || request.ends_with('-') || !request.bytes().all(is_label) {
@@ -94,7 +86,8 @@ pub fn allocated(claim: &ResourceClaim, uid: &Uid, node: &str) -> Result<Vec<All
     if ours.is_empty() { Err(Refusal::Nothing) } else { Ok(ours) }
 }
 
-/// Where parameters for us come from. Whoever writes some expects that they have an effect.
+/// The object that has parameters for our driver. They are rejected, not ignored: a user who sets parameters expects
+/// them to have an effect.
 fn parameters(claim: &ResourceClaim) -> Option<&'static str> {
     let all = devices(claim)?.config.as_ref()?;
     let is_ours = |config: &&DeviceAllocationConfiguration| {

@@ -1,6 +1,7 @@
-//! The CDI file of a claim, which is all that is remembered of it: the kubelet's answer is in an annotation of the file. Pure.
+//! The CDI file of a claim. It is the only stored state of the claim: an annotation of the file holds the answer to the
+//! kubelet. Pure.
 //!
-//! Invariant: of a file that was not read as it was written nothing is taken, and its claim is prepared anew.
+//! Invariant: a damaged file is ignored as a whole, and its claim is prepared again.
 
 use std::collections::BTreeMap;
 
@@ -9,41 +10,41 @@ use serde::{Deserialize, Serialize};
 use super::claim::Allocated;
 use crate::names::{CDI_CLAIM, CDI_VENDOR};
 
-/// The annotation of the file.
+/// The annotation that holds the prepared claim.
 const PREPARED: &str = "devices.larder.dev/prepared";
 
-/// Stands for all requests of a claim; no request is called so. The kubelet gives what is prepared for it to containers that use
-/// the whole claim, and to no container that uses one request of it.
+/// The request name that stands for the whole claim; no real request can have it. The kubelet passes its devices to
+/// containers that use the whole claim, and not to containers that use one request.
 pub const WHOLE: &str = "*";
 
 /// A claim as it was prepared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prepared {
-    /// Its namespace and name, for people.
+    /// The claim's namespace and name, for log lines.
     pub claim: String,
-    /// What was prepared.
     pub devices: Vec<PreparedDevice>,
 }
 
 /// A device of a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreparedDevice {
-    /// The request that it is for.
+    /// The name of the request, or [`WHOLE`].
     pub request: String,
-    /// Its name in the pool.
+    /// The device's name in the pool.
     pub device: String,
-    /// Which of several shares of the device it is.
+    /// The ID of the share, if several claims can share the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<String>,
-    /// True if it is for an administrator, beside whoever has the device.
+    /// True for admin access, which does not exclude other claims from the device.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub admin: bool,
-    /// CDI names: first that of the device, by which the kubelet tells of its health, and then that of its request.
+    /// The CDI names. The first is the device's name, under which the kubelet reports its health. The name of its
+    /// request follows.
     pub cdi: Vec<String>,
 }
 
 impl Prepared {
-    /// True if this is what the claim was given.
+    /// True if the prepared devices are the allocated devices.
     pub fn is_of(&self, allocated: &[Allocated]) -> bool {
         let devices = self.devices.iter().filter(|device| device.request != WHOLE);
         let of = |device: &PreparedDevice| Allocated {
@@ -79,12 +80,12 @@ struct Edits {
 }
 
 impl ClaimFile {
-    /// The file of a claim, with the environment that each of its names brings.
+    /// The file of a claim. `environments` has the variables that each CDI name adds to a container.
     pub fn new(prepared: &Prepared, environments: BTreeMap<String, Vec<String>>) -> Self {
         let annotation = serde_json::to_string(prepared).unwrap_or_default();
         let edited = |(name, env)| Edited { name, container_edits: Edits { env } };
         Self {
-            // The lowest that knows annotations.
+            // The lowest version that supports annotations.
             cdi_version: "0.6.0".to_owned(),
             kind: kind(),
             annotations: BTreeMap::from([(PREPARED.to_owned(), annotation)]),
@@ -92,14 +93,14 @@ impl ClaimFile {
         }
     }
 
-    /// As bytes of a file.
+    /// Encodes the file.
     pub fn encode(&self) -> serde_json::Result<Vec<u8>> {
         let mut text = serde_json::to_vec_pretty(self)?;
         text.push(b'\n');
         Ok(text)
     }
 
-    /// What the bytes of a file say of the claim; `None` if they are damaged, or none of ours.
+    /// Decodes a file; `None` if it is damaged, or not written by this program.
     pub fn decode(bytes: &[u8]) -> Option<Prepared> {
         let file: Self = serde_json::from_slice(bytes).ok()?;
         let prepared: Prepared = serde_json::from_str(file.annotations.get(PREPARED)?).ok()?;
@@ -107,8 +108,8 @@ impl ClaimFile {
         is_sound.then_some(prepared)
     }
 
-    /// True if a container can get the device: a name that the runtime does not find starts none, and without the name of its
-    /// request a container would start without its environment.
+    /// True if a container can get the device. If the runtime does not find a CDI name, it does not start the
+    /// container. Without the request's name, a container would start without its environment.
     fn brings(&self, device: &PreparedDevice) -> bool {
         let has = |name: &str| self.devices.iter().any(|edited| qualified(&edited.name) == name);
         let [own, request] = &device.cdi[..] else { return false };
@@ -116,7 +117,7 @@ impl ClaimFile {
     }
 }
 
-/// What the runtime calls a name of the file.
+/// The qualified CDI name of a device in the file.
 pub fn qualified(name: &str) -> String {
     format!("{}={name}", kind())
 }

@@ -1,4 +1,4 @@
-//! The devices of resources with `mode: dra`, as ResourceSlices publish them. Pure.
+//! The devices of resources with `mode: dra`, in the form that ResourceSlices have. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,24 +14,22 @@ use crate::machine::{Gpu, Hca, LinkLayer, Machine, MigSlice, Place, Port};
 use crate::resource::{DeviceKey, Unit};
 use crate::view::View;
 
-/// The key of the taint of a device that is out of service; its value is the reason.
+/// The taint key of a device that is out of service. The taint's value is the reason.
 pub const FAULT_TAINT: &str = "larder.dev/fault";
 
-/// The longest string of an attribute.
+/// The API's limit for a string attribute, in bytes.
 const TEXT_BYTES: usize = 64;
 
-/// A device that a resource offers by DRA.
+/// A device that a resource offers through DRA.
 #[derive(Clone, Debug)]
 pub struct Offered<'v> {
-    /// The device.
     pub key: &'v DeviceKey,
-    /// Its resource.
     pub resource: &'v ResourceConfig,
-    /// The unit of it.
+    /// The unit of the resource that the device belongs to.
     unit: &'v Unit,
 }
 
-/// The devices that are offered by DRA, by their names there. Of a rail, each of the two is one.
+/// The devices that are offered through DRA, keyed by their DRA names. A rail's GPU and HCA are two devices.
 pub fn offered(view: &View) -> BTreeMap<String, Offered<'_>> {
     let resources = view.resources.iter().filter(|resource| resource.config.mode == Mode::Dra);
     let units = resources.flat_map(|resource| resource.units.iter().map(move |unit| (&resource.config, unit)));
@@ -40,7 +38,7 @@ pub fn offered(view: &View) -> BTreeMap<String, Offered<'_>> {
     devices.map(|device| (names::device(device.key), device)).collect()
 }
 
-/// The published devices: those that are offered, without those that are `held_back`.
+/// The devices to publish: the offered devices without `held_back`.
 pub fn devices(view: &View, held_back: &BTreeSet<DeviceKey>) -> Vec<Device> {
     let offered = offered(view).into_iter().filter(|(_, offered)| !held_back.contains(offered.key));
     offered.filter_map(|(name, offered)| device(view, name, &offered)).collect()
@@ -60,7 +58,7 @@ fn device(view: &View, name: String, offered: &Offered<'_>) -> Option<Device> {
     if is_shared {
         published.shares(offered.resource.share);
     }
-    // A device that a pod holds from elsewhere is held back, or about to be offered.
+    // `HeldElsewhere` is not published as a taint: such a device is either held back, or about to be offered.
     let fault = view.faults.get(offered.key).filter(|fault| fault.reason != Reason::HeldElsewhere);
     Some(Device {
         name,
@@ -88,10 +86,12 @@ fn find<'m>(machine: &'m Machine, key: &DeviceKey) -> Option<Found<'m>> {
     }
 }
 
-/// The taint of a device that is out of service. `NoSchedule`, so running pods keep the device, as with the device plugin. The node's
-/// condition says whether they can continue, and `NoExecute` would not reach pods whose claim was made for an extended resource.
+/// The taint of a device that is out of service. The effect is `NoSchedule`, so running pods keep the device, as with
+/// the device plugin. The node's condition says whether they can continue. `NoExecute` would not reach pods whose claim
+/// was created for an extended resource.
 fn taint(fault: &Fault) -> DeviceTaint {
-    // In whole seconds, as the API server stores it. Without it, the API server would set the time of each write.
+    // In whole seconds, as the API server stores times. If the time were absent, the API server would set it on each
+    // write.
     let since = fault.since.duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let since = i64::try_from(since).ok().and_then(|since| Timestamp::from_second(since).ok()).unwrap_or_default();
     DeviceTaint {
@@ -155,7 +155,8 @@ impl Published {
         }
     }
 
-    /// What is not known is left out: no device equals another in it.
+    /// Adds a string attribute. An unknown value is left out, so that a `matchAttribute` constraint does not match two
+    /// unknown values.
     fn text(&mut self, name: &str, text: &str) {
         let cut = (0..=TEXT_BYTES.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
         if cut > 0 {
@@ -176,7 +177,7 @@ impl Published {
         }
     }
 
-    /// So many claims may have it at a time, each one share.
+    /// Lets up to `share` claims have the device at the same time, one share each.
     fn shares(&mut self, share: u16) {
         let one = || Quantity("1".to_owned());
         let policy = CapacityRequestPolicy { default: Some(one()), valid_values: Some(vec![one()]), valid_range: None };
@@ -185,7 +186,8 @@ impl Published {
     }
 }
 
-/// Whole KiB, as the API server writes them: what it answers must equal what it was published.
+/// A size in whole KiB, in the API server's canonical form: the published device must equal the device that the API
+/// server returns.
 fn binary(bytes: u64) -> Quantity {
     let mut units = ["Ki", "Mi", "Gi", "Ti", "Pi"].into_iter();
     let (mut number, mut unit) = (bytes / 1024, units.next());

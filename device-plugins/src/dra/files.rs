@@ -1,4 +1,4 @@
-//! The CDI files of claims. All of it blocks.
+//! The CDI files of claims. All functions block.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,7 +9,7 @@ use super::claim_file::{ClaimFile, Prepared};
 use crate::names::CLAIM_FILE;
 use larder_kubelet::atomic_file;
 
-/// Larger files are none of ours: a claim has 32 devices at most.
+/// Larger files were not written by this program: a claim has at most 32 devices.
 const BYTES_MOST: u64 = 1 << 20;
 
 /// The runtime's folder of CDI files.
@@ -17,23 +17,22 @@ const BYTES_MOST: u64 = 1 << 20;
 pub struct Files(PathBuf);
 
 impl Files {
-    /// In this folder.
     pub fn new(folder: PathBuf) -> Self {
         Self(folder)
     }
 
-    /// What was prepared for a claim; `None` if nothing was, or if its file is damaged.
+    /// The prepared claim; `None` if it is not prepared, or if its file is damaged.
     pub fn read(&self, uid: &Uid) -> Option<Prepared> {
         read(&self.path(uid))
     }
 
-    /// Makes the claim's file this one.
+    /// Writes or replaces the claim's file.
     pub fn write(&self, uid: &Uid, file: &ClaimFile) -> io::Result<()> {
         std::fs::create_dir_all(&self.0)?;
         atomic_file::replace(&self.path(uid), &file.encode()?, 0o644)
     }
 
-    /// Removes the claim's file, if there is one, and what a process that was killed has left of it.
+    /// Removes the claim's file if it exists, and temporary files of a process that was killed while it wrote.
     pub fn remove(&self, uid: &Uid) -> io::Result<()> {
         let path = self.path(uid);
         atomic_file::sweep(&path);
@@ -43,7 +42,7 @@ impl Files {
         }
     }
 
-    /// All claims that are prepared.
+    /// All prepared claims.
     pub fn all(&self) -> Vec<Prepared> {
         let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
         let ours = entries.filter(|entry| entry.file_name().to_str().and_then(uid).is_some());

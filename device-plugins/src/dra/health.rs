@@ -1,4 +1,4 @@
-//! Tells the kubelet of the health of devices, which it writes into the status of the pods that hold them.
+//! Reports device health to the kubelet, which writes it into the status of the pods that hold the devices.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use crate::health::Reason;
 use crate::view::View;
 use larder_kube::events::within;
 
-/// How often the list is sent although nothing changed.
+/// How often the list is sent again without a change.
 const REPEAT: Duration = Duration::from_secs(20);
 
-/// The kubelet forgets the health of a device that was not sent for this long.
+/// The kubelet treats a device's health as unknown when it was not sent for this long.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
-/// The longest message.
+/// The longest message, in bytes.
 const MESSAGE_BYTES: usize = 1024;
 
-/// The health of a device, and the reason.
+/// The health of each device, with a message.
 type Known = BTreeMap<String, (HealthStatus, String)>;
 
-/// The health of all devices that are offered by DRA.
+/// The health of all devices that are offered through DRA.
 fn known(view: &View) -> Known {
     let health = |(name, offered): (String, super::devices::Offered<'_>)| {
         let Some(fault) = view.faults.get(offered.key) else { return (name, (HealthStatus::Healthy, String::new())) };
-        // A driver that is silent says nothing about the device.
+        // While the driver does not answer, the state of the device is unknown.
         let is_unknown = fault.reason == Reason::DriverSilent;
         let status = if is_unknown { HealthStatus::Unknown } else { HealthStatus::Unhealthy };
         let message = format!("{}; it returns to service once {}", fault.message, fault.recovery);
@@ -39,13 +39,13 @@ fn known(view: &View) -> Known {
     offered(view).into_iter().map(health).collect()
 }
 
-/// One stream of lists.
+/// One health stream.
 #[derive(Debug)]
 pub(super) struct Lists {
     pub(super) pool: String,
     pub(super) views: watch::Receiver<Arc<View>>,
     pub(super) stop: CancellationToken,
-    /// What was sent last, and when.
+    /// The last list that was sent, and when.
     pub(super) sent: Option<(Known, Instant)>,
 }
 

@@ -1,4 +1,5 @@
-//! Names that move between the device plugin and DRA: a device is offered in the new way once the old one has let go of it. Pure.
+//! Resources that move between the device plugin and DRA: a device is offered the new way only after the old way has
+//! released it. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,20 +10,20 @@ use crate::node::holders::Held;
 use crate::resource::{DeviceKey, Resource};
 use crate::view::View;
 
-/// Devices that are not offered, and why.
+/// The devices that are not offered, and why.
 pub type HeldBack = BTreeMap<DeviceKey, String>;
 
-/// What is known of moves.
+/// The state of all moves.
 #[derive(Debug, Default)]
 pub struct Moves {
-    /// Resources as they were last when they were the plugin's.
+    /// Each resource as it was when the device plugin last offered it.
     plugin: BTreeMap<ResourceName, Resource>,
-    /// Devices that the plugin has let go of, and the names under which they are offered by DRA.
+    /// The devices that the device plugin has released, and the resources that offer them through DRA.
     free: BTreeSet<(DeviceKey, ResourceName)>,
 }
 
 impl Moves {
-    /// Takes a newer view in. Returns true if the kubelet and the node's object have to be asked about it.
+    /// Applies a newer view. Returns true if [`Self::settle`] needs the state of the kubelet and of the Node object.
     pub fn see(&mut self, view: &View) -> bool {
         for resource in view.resources.iter().filter(|resource| resource.config.mode == Mode::Plugin) {
             self.plugin.insert(resource.config.name.clone(), resource.clone());
@@ -37,7 +38,8 @@ impl Moves {
         view.resources.iter().chain(self.plugin.values()).cloned().collect()
     }
 
-    /// The devices of DRA's that the plugin has not let go of. `held` is what pods hold of [`Self::resources`].
+    /// The DRA devices that the device plugin has not released. `held` has the IDs of [`Self::resources`] that pods
+    /// hold.
     pub fn settle(&mut self, view: &View, node: &Node, held: &Held) -> HeldBack {
         let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref());
         let is_counted = |name: &ResourceName| {

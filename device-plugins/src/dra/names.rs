@@ -1,12 +1,12 @@
-//! What devices and slices are called at the API server: names that are the same after every restart and reboot.
+//! The names of devices and slices in the API: they are stable across restarts and reboots.
 
 use crate::names::DRIVER;
 use crate::resource::DeviceKey;
 
-/// The longest name of an object.
+/// The longest name of a Kubernetes object, in bytes.
 const OBJECT_NAME_BYTES: usize = 253;
 
-/// The name of a device in its pool, a DNS label. That of a GPU or a slice is its UUID, in lower case.
+/// The name of a device in its pool, a DNS label. The name of a GPU or slice is its UUID in lower case.
 pub fn device(key: &DeviceKey) -> String {
     let (kind, uuid, prefix) = match key {
         DeviceKey::Gpu(uuid) => ("gpu", uuid, "GPU-"),
@@ -23,7 +23,8 @@ pub fn device(key: &DeviceKey) -> String {
     };
     match uuid.strip_prefix(prefix).filter(plain) {
         Some(rest) => format!("{kind}-{rest}"),
-        // Not as NVIDIA writes them. A plain one has no second dash here.
+        // Not in NVIDIA's format, so the name is a hash. Its double dash cannot collide with a plain name, which has a
+        // single dash here.
         None => format!("{kind}--{:016x}", hash(uuid)),
     }
 }
@@ -34,7 +35,7 @@ pub fn slice(node: &str, number: usize) -> String {
     if name.len() <= OBJECT_NAME_BYTES { name } else { format!("{:016x}-{DRIVER}-{number}", hash(node)) }
 }
 
-/// FNV-1a.
+/// FNV-1a, which is stable across Rust versions.
 fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -50,7 +51,7 @@ mod tests {
             (DeviceKey::Gpu(format!("GPU-{uuid}")), format!("gpu-{uuid}")),
             (DeviceKey::Slice(format!("MIG-{uuid}")), format!("mig-{uuid}")),
             (DeviceKey::Hca("0000:3b:00.1".parse().unwrap()), "hca-0000-3b-00-1".to_owned()),
-            // Of an old driver, in upper case, and odd.
+            // UUIDs of an old driver, in upper case, and malformed.
             (DeviceKey::Slice(format!("MIG-GPU-{uuid}/1/0")), "mig--91a9e3206ff8178b".to_owned()),
             (DeviceKey::Gpu("GPU-A".to_owned()), "gpu--c8a13d959296984b".to_owned()),
             (DeviceKey::Gpu("GPU-a".to_owned()), "gpu-a".to_owned()),

@@ -1,4 +1,4 @@
-//! Prepares a claim: what the kubelet is told of it, and the CDI file that says what its containers get. Pure.
+//! Prepares a claim: computes the answer to the kubelet, and the CDI file with what the claim's containers get. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,21 +10,19 @@ use crate::grant::{environment, vendor_name, vendor_names};
 use crate::machine::{LinkLayer, Machine};
 use crate::resource::DeviceKey;
 
-/// A device that is given, with its resource.
+/// An allocated device with its resource.
 #[derive(Clone, Debug)]
 pub struct Given<'v> {
-    /// What the claim was given.
+    /// The claim's allocation of this device.
     pub allocated: Allocated,
-    /// The device.
     pub key: &'v DeviceKey,
-    /// Its resource.
     pub resource: &'v ResourceConfig,
 }
 
-/// Prepares a claim. `vendor` holds the CDI names of others.
+/// Prepares a claim. `vendor` has the CDI names in other programs' files.
 ///
-/// A container has an environment for the devices that it gets, which is one for the request that it uses, or one for the whole
-/// claim; the runtime lets the last value of a variable hold.
+/// A container gets an environment for its devices: one for the request that it uses, or one for the whole claim. If a
+/// variable is set twice, the runtime uses the last value.
 pub fn prepare(
     machine: &Machine,
     uid: &Uid,
@@ -59,7 +57,8 @@ pub fn prepare(
         let own = match it.key {
             DeviceKey::Hca(pci) => qualified_name(*pci),
             DeviceKey::Gpu(uuid) | DeviceKey::Slice(uuid) if are_named => vendor_name(uuid),
-            // It comes by the variable of its request; the name is for the kubelet.
+            // The container gets the GPU through the variable of its request. The device's own CDI name exists only for
+            // the kubelet's health report.
             DeviceKey::Gpu(_) | DeviceKey::Slice(_) => {
                 edit(&format!("device.{}", it.allocated.device), BTreeMap::new())
             }
@@ -80,7 +79,7 @@ pub fn prepare(
     (prepared, file)
 }
 
-/// The link types to which the resources of these devices are bound; none if one of them takes all.
+/// The link types that the resources of these devices select; empty if one of the resources selects all.
 fn link_types<'g>(given: impl Iterator<Item = &'g Given<'g>>) -> Vec<LinkLayer> {
     let mut types = Vec::new();
     for it in given.filter(|it| matches!(it.key, DeviceKey::Hca(_))) {

@@ -1,6 +1,6 @@
-//! Keeps the node's ResourceSlices as its view says.
+//! Keeps the node's ResourceSlices consistent with its view.
 //!
-//! Invariant: a device that the device plugin may still have given to a pod is in no slice.
+//! Invariant: a device that a pod may still hold through the device plugin is in no slice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,30 +38,30 @@ use crate::view::View;
 /// How often the slices are checked while nothing changes.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
-/// How often it is asked whether a device was let go of, and the slices are looked at after a registration.
+/// How often it is checked whether a device was released, and how often the slices are checked for [`WARY`] after a
+/// registration.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
-/// For so long after a registration: the kubelet removes the slices when it starts, which may take it several tries.
+/// How long after a registration the slices are checked often. The kubelet removes the slices when it starts, and may
+/// need several attempts.
 const WARY: Duration = Duration::from_secs(60);
 
-/// How often an older process looks whether the newer one lives.
+/// How often an older process checks whether the newer one is still running.
 const STAND_BY: Duration = Duration::from_secs(1);
 
-/// The longest that one request may take.
+/// The timeout of one request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What it works with.
+/// What the publisher works with.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The node's name.
     pub node: String,
-    /// Who holds devices of the device plugin.
+    /// Lists the pods that hold devices through the device plugin.
     pub pods: Arc<Pods>,
-    /// What is counted.
     pub counters: Arc<Counters>,
-    /// The claims that are prepared.
+    /// The files of prepared claims.
     pub files: Files,
-    /// Takes the devices that are held elsewhere.
+    /// Receives the marks of devices that are held elsewhere.
     pub events: mpsc::Sender<Event>,
 }
 
@@ -71,7 +71,7 @@ pub struct Publisher {
     nodes: Api<Node>,
     slices: Api<ResourceSlice>,
     moves: Moves,
-    /// The devices that were marked last.
+    /// The devices that were last reported as held elsewhere.
     marked: HeldBack,
 }
 
@@ -85,13 +85,15 @@ impl std::fmt::Debug for Publisher {
 }
 
 impl Publisher {
-    /// Nothing was looked at yet.
+    /// A publisher that has not checked anything yet.
     pub fn new(settings: Settings, client: Client) -> Self {
         let (nodes, slices) = (Api::all(client.clone()), Api::all(client));
         Self { settings, nodes, slices, moves: Moves::default(), marked: HeldBack::new() }
     }
 
-    /// Publishes the newest of `views` until `stop`, while no newer process lives: two would replace each other's slices. Looks again when claims change, and when the kubelet has registered the driver.
+    /// Publishes the newest of `views` until `stop`. Pauses while a newer process is running, since two processes would
+    /// replace each other's slices. Checks the slices again when claims change, and when the kubelet has registered the
+    /// driver.
     pub async fn run(
         mut self,
         instance: &Instance,
@@ -128,7 +130,7 @@ impl Publisher {
                     self.settings.counters.api_errors.fetch_add(1, Ordering::Relaxed);
                     let pause = backoff.next().unwrap_or_default();
                     warn!(error = format!("{error:#}"), pause = ?pause, "the node's ResourceSlices are out of date");
-                    // Not sooner, whatever changes meanwhile.
+                    // Wait the full pause, even if something changes during it.
                     tokio::select! {
                         () = stop.cancelled() => return,
                         () = sleep(pause) => continue,
@@ -145,11 +147,13 @@ impl Publisher {
         }
     }
 
-    /// Looks once, and writes what is not as it should be. Returns true if no device waits for the device plugin to let go of it.
+    /// Checks the slices once, and writes those that are out of date. Returns true if no device is waiting for the
+    /// device plugin to release it.
     async fn look(&mut self, view: &View) -> anyhow::Result<bool> {
         let must_ask = self.moves.see(view);
         let claimed = self.claimed(view).await?;
-        // Before anything that may take its time. What DRA's devices wait for is not known yet, and stays.
+        // Report claimed devices before the slow requests below. The reasons why DRA's devices are held back are not
+        // known yet, so the previous ones stay.
         let waiting = self.marked.iter().filter(|(device, _)| !claimed.contains_key(*device));
         let first: HeldBack =
             waiting.map(|(device, why)| (device.clone(), why.clone())).chain(claimed.clone()).collect();
@@ -206,7 +210,7 @@ impl Publisher {
         }
     }
 
-    /// What pods hold by the device plugin.
+    /// The devices that pods hold through the device plugin.
     async fn held(&self, view: &View) -> anyhow::Result<Held> {
         let known = self.settings.pods.known(&self.moves.resources(view)).await;
         if let Some(trouble) = known.trouble {
@@ -215,7 +219,7 @@ impl Publisher {
         Ok(known.held)
     }
 
-    /// Devices of the plugin's resources that claims still have.
+    /// The devices of the device plugin's resources that claims still have.
     async fn claimed(&self, view: &View) -> anyhow::Result<HeldBack> {
         let files = self.settings.files.clone();
         let prepared = tokio::task::spawn_blocking(move || files.all()).await?;
@@ -233,11 +237,11 @@ impl Publisher {
         Ok(keys.filter_map(why).collect())
     }
 
-    /// Tells the state, if it does not know.
+    /// Sends the marks to the state task if they changed.
     async fn mark(&mut self, marks: HeldBack) {
         if self.marked != marks {
             let event = HealthEvent::Marks(Mark::HeldElsewhere, marks.clone());
-            // It ends with the program.
+            // An error means that the program is stopping: the state task has ended.
             let _ = self.settings.events.send(Event::Health(event)).await;
             self.marked = marks;
         }

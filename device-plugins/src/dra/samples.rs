@@ -1,4 +1,5 @@
-//! An API server of a node with claims and slices, and a kubelet whose pods hold devices of the device plugin.
+//! A fake API server of a node with claims and slices, and a fake kubelet whose pods hold devices through the device
+//! plugin.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -34,7 +35,7 @@ pub(super) fn view(gpu: Mode, hca: Mode) -> View {
     View { resources: resources.into(), ..samples::view() }
 }
 
-/// Two rails of it.
+/// A view with two rails of that node.
 pub(super) fn rails() -> View {
     let mut rail: Resource = samples::resource("larder.dev/rail", Kind::Rail, 1, &[samples::gpu(0), samples::gpu(1)]);
     rail.config.mode = Mode::Dra;
@@ -53,7 +54,7 @@ pub(super) fn with_faults(view: View, faults: &[(DeviceKey, Reason)]) -> View {
     View { faults: Arc::new(faults.iter().map(fault).collect()), ..view }
 }
 
-/// A claim that was given these devices of the node `n1`, by request.
+/// A claim with these devices of the node `n1` allocated, as (request, device).
 pub(super) fn claim(uid: &str, given: &[(&str, &str)]) -> Value {
     let result = |(request, device): &(&str, &str)| json!({"request": request, "driver": "devices.larder.dev", "pool": "n1", "device": device});
     let results: Vec<Value> = given.iter().map(result).collect();
@@ -67,9 +68,9 @@ pub(super) fn claim(uid: &str, given: &[(&str, &str)]) -> Value {
 pub(super) struct Inner {
     pub(super) capacity: Value,
     pub(super) slices: BTreeMap<String, Value>,
-    /// By namespace and name.
+    /// Keyed by namespace and name.
     pub(super) claims: BTreeMap<String, Value>,
-    /// Requests that begin so are answered with this code.
+    /// Requests with this prefix are answered with this status code.
     pub(super) refused: Vec<(String, u16)>,
     /// "VERB NAME" of each write.
     pub(super) writes: Vec<String>,
@@ -208,7 +209,7 @@ impl PodResourcesLister for Kubelet {
     }
 }
 
-/// Serves a kubelet's pod resources below its folder; another one ends.
+/// Serves a kubelet's pod resources API below its folder. An earlier server is replaced.
 pub(super) fn serve_pods(kubelet: &Path, held: &[(&str, &str)]) {
     let folder = kubelet.join("pod-resources");
     std::fs::create_dir_all(&folder).unwrap();

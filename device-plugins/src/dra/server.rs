@@ -1,4 +1,5 @@
-//! Serves the kubelet: a socket for claims and health, and one that it finds and registers.
+//! Serves the kubelet on two sockets: one for claims and health, and one through which the kubelet discovers and
+//! registers the driver.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,13 +21,13 @@ use crate::instance::Instance;
 use crate::names::DRIVER;
 use larder_kubelet::socket::Listening;
 
-/// How often the sockets are looked at.
+/// How often the sockets are checked.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How long a stop waits for calls.
+/// How long a stop waits for open calls.
 const STOP: Duration = Duration::from_secs(5);
 
-/// Serves until `stop`, below the kubelet's folder. What the kubelet says of the registration goes to `answers`.
+/// Serves until `stop`, below the kubelet's folder. The kubelet's answer to the registration goes to `answers`.
 pub(super) async fn serve(
     kubelet: &Path,
     instance: &Instance,
@@ -63,7 +64,7 @@ pub(super) async fn serve(
     let kept = async {
         loop {
             if instance.is_newest() {
-                // The kubelet calls the first as soon as it finds the second.
+                // In this order: the kubelet calls the first socket as soon as it finds the second.
                 for (socket, feed) in sockets.iter_mut().zip([&calls, &registrations]) {
                     socket.keep(feed);
                 }
@@ -77,11 +78,11 @@ pub(super) async fn serve(
     tokio::join!(served, kept);
 }
 
-/// A socket with a name that the kubelet knows.
+/// A socket with a fixed name that the kubelet expects.
 struct Socket {
     path: PathBuf,
     listening: Option<Listening>,
-    /// Why it does not listen.
+    /// Why listening failed; logged once per reason.
     trouble: String,
 }
 
@@ -90,7 +91,7 @@ impl Socket {
         Self { path, listening: None, trouble: String::new() }
     }
 
-    /// Listens again if the file is gone, or if another process has put one there.
+    /// Listens again if the socket file was removed, or replaced by another process.
     fn keep(&mut self, feed: &mpsc::Sender<io::Result<UnixStream>>) {
         if self.listening.as_ref().is_some_and(Listening::is_there) {
             return;
@@ -119,7 +120,7 @@ impl Socket {
         match std::fs::symlink_metadata(&self.path) {
             Ok(found) if found.file_type().is_socket() => std::fs::remove_file(&self.path)?,
             Ok(_) => {
-                return Err(io::Error::new(io::ErrorKind::AlreadyExists, "something other than a socket is there"));
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file there is not a socket"));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),

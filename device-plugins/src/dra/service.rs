@@ -1,5 +1,5 @@
-//! Answers the kubelet's calls about claims. Each claim has its own error: the kubelet retries a claim that cannot be prepared, and
-//! its pod waits.
+//! Answers the kubelet's calls about claims. Each claim has its own result: the kubelet retries a claim that could not
+//! be prepared, and only its pod waits.
 
 use std::collections::HashMap;
 use std::io;
@@ -38,7 +38,7 @@ use crate::view::View;
 /// The timeout of a read from the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The service. Its clones are the same one.
+/// The service. Clones share one state.
 #[derive(Clone, Debug)]
 pub struct Service(Arc<Inner>);
 
@@ -48,7 +48,7 @@ struct Inner {
     views: watch::Receiver<Arc<View>>,
     files: Files,
     found: Found,
-    /// Held while a claim's file is read and written.
+    /// Held while a claim's file is read and written, so that concurrent calls do not interleave.
     turn: Mutex<()>,
     /// Incremented after claims were prepared or unprepared.
     changes: watch::Sender<u64>,
@@ -64,7 +64,7 @@ impl std::fmt::Debug for Inner {
 /// What the service works with.
 #[derive(Debug)]
 pub struct Settings {
-    /// The node's name, which is also its pool's.
+    /// The node's name, which is also the name of its pool.
     pub node: String,
     /// The runtime's directory for generated CDI files.
     pub cdi: PathBuf,
@@ -111,9 +111,9 @@ impl Service {
 }
 
 impl Inner {
-    /// Blocks.
+    /// Prepares one claim. Blocks.
     fn prepare(&self, uid: &Uid, claim: String, allocated: &[Allocated]) -> Result<Prepared, ClaimError> {
-        // A running pod keeps its devices, whatever state they are in now.
+        // A running pod keeps its devices, even if they are out of service now.
         if let Some(prepared) = self.files.read(uid).filter(|prepared| prepared.is_of(allocated)) {
             return Ok(prepared);
         }
@@ -124,7 +124,7 @@ impl Inner {
             let offered = offered.get(device);
             let node = || self.node.clone();
             let offered = offered.ok_or_else(|| ClaimError::NotOffered { node: node(), device: device.clone() })?;
-            // Admin access is for diagnosis, also of a device that is out of service.
+            // Admin access is for diagnosis, so it is also allowed on a device that is out of service.
             if let Some(fault) = view.faults.get(offered.key).filter(|_| !allocated.admin) {
                 let (message, recovery) = (fault.message.clone(), fault.recovery.clone());
                 return Err(ClaimError::OutOfService { device: device.clone(), message, recovery });
@@ -143,7 +143,7 @@ fn uid(claim: &Claim) -> Result<Uid, ClaimError> {
     Uid::new(&claim.uid).ok_or_else(|| ClaimError::Uid(claim.uid.clone()))
 }
 
-/// A claim was not prepared or not unprepared. The kubelet shows the text in an event of the pod and tries again.
+/// Why a claim was not prepared or not unprepared. The kubelet shows the text in an event of the pod and retries.
 #[derive(Debug, thiserror::Error)]
 enum ClaimError {
     #[error("{0:?} is not the uid of a claim")]

@@ -1,4 +1,4 @@
-//! The ResourceSlices of a node: what they should be, and what to write for it. Pure.
+//! The ResourceSlices of a node: their desired content, and the writes that produce it. Pure.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use super::names;
 use crate::names::DRIVER;
 
-/// The devices of a slice. The API takes 128, but 64 if one of them is tainted: a fault moves no device to another slice.
+/// Devices per slice. The API allows 128, but only 64 if one of them is tainted. With 64 always, a fault does not move
+/// devices to another slice.
 pub const DEVICES: usize = 64;
 
-/// The node, as its object tells of it.
+/// The Node object that owns the slices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Its name, which is also that of its pool.
+    /// The node's name, which is also the name of its pool.
     pub name: String,
-    /// Its uid. Its slices go when it does.
+    /// The Node's uid, for the owner reference: Kubernetes deletes the slices with the Node.
     pub uid: String,
 }
 
@@ -25,14 +26,14 @@ pub struct Owner {
 pub enum Write {
     /// A new slice.
     Create(ResourceSlice),
-    /// A slice that is there.
+    /// A new version of an existing slice.
     Replace(ResourceSlice),
-    /// A slice that is no longer needed, by its name and uid.
+    /// The name and uid of a slice that is no longer needed.
     Delete(String, Option<String>),
 }
 
-/// What is to be written, in this order, so that the pool consists of these devices. Until all of it is written, the scheduler sees
-/// that the newest generation is incomplete, and waits.
+/// The writes, in order, after which the pool consists of these devices. Until all are done, the scheduler sees that
+/// the newest generation is incomplete, and waits.
 pub fn writes(owner: &Owner, devices: &[Device], found: &[ResourceSlice]) -> Vec<Write> {
     let parts: Vec<&[Device]> = devices.chunks(DEVICES).collect();
     let mut there: BTreeMap<&str, &ResourceSlice> =

@@ -1,4 +1,4 @@
-//! Which components that container limits depend on are present on a node.
+//! The components of a node that container limits depend on.
 
 use crate::config::Limits;
 
@@ -11,12 +11,13 @@ pub struct Capabilities {
     pub hook: Option<String>,
     /// The connection to NRI, which raises RLIMIT_MEMLOCK.
     pub nri: Option<String>,
-    /// True if the controller is that of cgroup v2. The runtime then also writes limits that NRI requests; on v1 it refuses them.
+    /// True if the controller belongs to cgroup v2. The runtime then also writes limits that NRI requests; on v1 it
+    /// rejects them.
     pub unified: bool,
 }
 
 impl Default for Capabilities {
-    /// Until it was probed, each component counts as missing.
+    /// Each component counts as missing until it was probed.
     fn default() -> Self {
         let missing = |what: &str| Some(format!("{what} is not known yet"));
         Self {

@@ -1,4 +1,4 @@
-//! The inputs of device health, and its notices.
+//! The inputs of the health state machine, and its notices.
 
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
@@ -8,70 +8,66 @@ use crate::machine::{Machine, PhysState, Port, PortState};
 pub use crate::nvml::RecoveryAction;
 use crate::resource::DeviceKey;
 
-/// A moment, on both clocks: intervals are measured on the first, and people are told the second.
+/// A point in time on two clocks: the monotonic clock measures intervals, and the wall clock is shown to users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// For intervals.
+    /// Monotonic time, for intervals.
     pub instant: Instant,
-    /// For people, and for what outlives the process.
+    /// Wall-clock time, for display and for stored state.
     pub wall: SystemTime,
 }
 
-/// Something that was seen.
+/// An observation.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// The inventory was read. It holds every device that is there, and the GPUs that NVML named last.
+    /// The inventory was read. It has every present device, and the GPUs that NVML last named.
     Machine(Machine),
-    /// All ports of these HCAs were read, which have the names that the inventory told.
+    /// All ports of these HCAs were read. The keys are the HCA names from the inventory.
     Ports(BTreeMap<String, Vec<PortSeen>>),
     /// The driver reported an Xid.
     Xid {
-        /// The GPU's UUID.
+        /// The UUID of the GPU.
         gpu: String,
-        /// The GPU instance and, if only one is concerned, the compute instance.
+        /// The GPU instance, and the compute instance if only one is affected.
         slice: Option<(u32, Option<u32>)>,
-        /// The Xid.
         xid: u64,
     },
-    /// A GPU answers, and the driver tells what it needs. It must be sent when NVML starts to answer, when the GPU appears, on
-    /// every change, and after [`Self::GpuFailed`]: a GPU with a fault is not back before its recovery action is known.
+    /// A GPU answered, with the recovery action that the driver asks for. This event must be sent when NVML starts to
+    /// answer, when the GPU appears, when the action changes, and after [`Self::GpuFailed`]: a GPU with a fault does
+    /// not return to service before its recovery action is known.
     Recovery {
-        /// The GPU's UUID.
+        /// The UUID of the GPU.
         gpu: String,
-        /// What the driver asks for.
         action: RecoveryAction,
     },
     /// NVML answers.
     DriverAnswered,
-    /// NVML failed, did not answer in time, or is not there.
-    DriverFailed {
-        /// Why.
-        why: String,
-    },
-    /// A query of this one GPU failed. [`Self::Recovery`] ends it.
+    /// NVML failed, did not answer in time, or is not installed.
+    DriverFailed { why: String },
+    /// A query of this GPU failed. [`Self::Recovery`] clears the failure.
     GpuFailed {
-        /// The GPU's UUID.
+        /// The UUID of the GPU.
         gpu: String,
-        /// Why.
         why: String,
     },
-    /// All devices to which a condition that is not their own applies, and why; all others are free of it.
+    /// The complete set of devices with this external condition, and why. The condition no longer applies to other
+    /// devices.
     Marks(Mark, BTreeMap<DeviceKey, String>),
 }
 
-/// A condition that comes from outside of the device.
+/// A condition that does not come from the device itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mark {
-    /// A pod still holds it from another way of handing it out.
+    /// A pod still holds the device through the other interface (device plugin or DRA).
     HeldElsewhere,
-    /// A required limit cannot be kept.
+    /// A required limit cannot be enforced.
     LimitsMissing,
 }
 
-/// What of a port decides about its HCA.
+/// The state of a port, from which the HCA's health follows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortSeen {
-    /// From 1 on.
+    /// The port number, starting at 1.
     pub number: u32,
     /// The logical state.
     pub state: PortState,
@@ -92,7 +88,7 @@ impl From<&Port> for PortSeen {
     }
 }
 
-/// What follows from a recovery action, if anything is asked for.
+/// The action that a recovery action requires; `None` if the driver asks for nothing.
 pub(super) fn action_of(recovery: RecoveryAction) -> Option<XidAction> {
     match recovery {
         RecoveryAction::None => None,
@@ -104,7 +100,7 @@ pub(super) fn action_of(recovery: RecoveryAction) -> Option<XidAction> {
     }
 }
 
-/// A recovery action for people.
+/// The text of a recovery action for messages.
 pub(super) fn words(recovery: RecoveryAction) -> String {
     match recovery {
         RecoveryAction::None => "nothing".to_owned(),
@@ -116,15 +112,14 @@ pub(super) fn words(recovery: RecoveryAction) -> String {
     }
 }
 
-/// An Xid to report, whether or not it takes a device out of service.
+/// An Xid to report. It does not always take a device out of service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Notice {
-    /// The GPU, or the slice that a worker's fault belongs to.
+    /// The GPU, or the slice if the Xid is a fault of the worker on that slice.
     pub device: DeviceKey,
-    /// The Xid.
     pub xid: u64,
-    /// What it means.
+    /// The Xid's meaning in the table.
     pub meaning: &'static str,
-    /// What follows.
+    /// The action that was taken.
     pub action: XidAction,
 }

@@ -9,11 +9,11 @@ use crate::resource::{DeviceKey, Unit};
 /// Why a device is out of service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The reason, of a closed set: for metrics and conditions.
+    /// The reason from a closed set, for metrics and conditions.
     pub reason: Reason,
-    /// What was seen, for people, such as `Xid 79: GPU has fallen off the bus`.
+    /// What was observed, for users, such as `Xid 79: GPU has fallen off the bus`.
     pub message: String,
-    /// Since when.
+    /// When the fault began.
     pub since: SystemTime,
     /// The condition of recovery, such as `a port is ACTIVE and LinkUp for 30 s`.
     pub recovery: String,
@@ -24,22 +24,21 @@ pub struct Fault {
 pub enum Reason {
     /// No port is up.
     PortDown,
-    /// It is no longer in sysfs or NVML.
+    /// The device is no longer in sysfs or NVML.
     Gone,
-    /// An Xid that takes the GPU out of service, or NVML's recovery action.
+    /// An Xid or NVML's recovery action takes the GPU out of service.
     GpuFault,
     /// NVML has not answered for too long.
     DriverSilent,
-    /// The node cannot keep a limit of its resource.
+    /// The node cannot enforce a limit of the device's resource.
     LimitsMissing,
-    /// A file that containers need for it could not be written, or is missing.
+    /// A file that containers need for the device is missing, or could not be written.
     NotPrepared,
-    /// A pod still holds it from another way of handing it out.
+    /// A pod still holds the device through the other interface (device plugin or DRA).
     HeldElsewhere,
 }
 
 impl Reason {
-    /// Every one.
     pub const ALL: [Self; 7] = [
         Self::PortDown,
         Self::Gone,
@@ -50,7 +49,7 @@ impl Reason {
         Self::HeldElsewhere,
     ];
 
-    /// For labels of metrics and reasons of events.
+    /// The name in metric labels and event reasons.
     pub fn name(self) -> &'static str {
         match self {
             Self::PortDown => "PortDown",
@@ -67,8 +66,9 @@ impl Reason {
 /// The devices that are out of service; all others are in service.
 pub type Faults = BTreeMap<DeviceKey, Fault>;
 
-/// Why a unit is out of service: the first of its devices that is. A unit is in service if all of its devices are, since a rail
-/// is useless without either of them; but if it stands for all devices of its resource, as long as any of them is.
+/// The fault that takes a unit out of service: the fault of its first faulty device. A unit is in service only if all
+/// its devices are, since a rail is useless without its GPU or its HCA. A unit that stands for all devices of its
+/// resource is in service while any of them is.
 pub fn fault_of<'a>(give: Give, unit: &Unit, faults: &'a Faults) -> Option<(&'a DeviceKey, &'a Fault)> {
     let mut found = unit.devices.iter().filter_map(|device| faults.get_key_value(device));
     let is_out = match give {

@@ -1,4 +1,4 @@
-//! One GPU: its last fault, what the driver asks for, and whether it answers.
+//! The health of one GPU: its fault, the driver's recovery action, and whether the GPU answers.
 
 use std::time::{Instant, SystemTime};
 
@@ -9,9 +9,9 @@ use crate::config::{HealthConfig, XidAction};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct GpuHealth {
-    /// True while the inventory has it.
+    /// True while the inventory has the GPU.
     present: bool,
-    /// `None` until it was read once, and again after the GPU was away.
+    /// `None` until it was first read, and after the GPU was removed.
     recovery: Option<RecoveryAction>,
     fault: Option<GpuFault>,
     pub(super) silence: Silence,
@@ -22,21 +22,21 @@ pub(super) struct GpuHealth {
 pub(super) struct GpuFault {
     /// DrainGpu or DrainNode.
     pub(super) action: XidAction,
-    /// What was seen last.
+    /// The last observation.
     pub(super) what: String,
-    /// When it began.
+    /// When the fault began.
     pub(super) since: SystemTime,
-    /// When something was wrong for the last time.
+    /// When the last problem was observed; the quiet time starts here.
     pub(super) last: Now,
 }
 
 impl GpuHealth {
-    /// A GPU with a fault of an earlier life of the process.
+    /// A GPU with a fault that an earlier process stored.
     pub(super) fn remembered(fault: GpuFault) -> Self {
         Self { fault: Some(fault), ..Self::default() }
     }
 
-    /// Whether the inventory has it.
+    /// Sets whether the inventory has the GPU.
     pub(super) fn there(&mut self, present: bool) {
         if self.present && !present {
             self.recovery = None;
@@ -44,30 +44,30 @@ impl GpuHealth {
         self.present = present;
     }
 
-    /// Something that takes it out of service.
+    /// Takes the GPU out of service, or extends its fault.
     pub(super) fn drain(&mut self, action: XidAction, what: String, now: Now) {
         let (since, before) = self.fault.as_ref().map_or((now.wall, action), |fault| (fault.since, fault.action));
         self.fault = Some(GpuFault { action: action.max(before), what, since, last: now });
     }
 
-    /// The GPU answers with its recovery action.
+    /// The GPU answered with its recovery action.
     pub(super) fn answer(&mut self, recovery: RecoveryAction, now: Now) {
         self.silence.answer();
         let before = self.recovery.replace(recovery).and_then(action_of);
         match (action_of(recovery), &mut self.fault) {
             (Some(action), Some(fault)) => {
-                // The Xid says more than the action that followed from it.
+                // The fault keeps its text: an Xid is more specific than the recovery action that followed from it.
                 fault.action = fault.action.max(action);
                 fault.last = now;
             }
             (Some(action), None) => self.drain(action, format!("the driver asks for {}", words(recovery)), now),
-            // The quiet time begins when the driver asks for nothing more.
+            // The quiet time begins when the driver no longer asks for an action.
             (None, Some(fault)) if before.is_some() => fault.last = now,
             (None, _) => {}
         }
     }
 
-    /// The fault, if there is one.
+    /// The current fault.
     pub(super) fn standing(&self) -> Option<&GpuFault> {
         self.fault.as_ref()
     }
@@ -83,14 +83,14 @@ impl GpuHealth {
         self.silence.next(config.nvml_unknown).into_iter().chain(self.quiet_at(config, driver_answers)).min()
     }
 
-    /// When the fault ends if nothing more happens.
+    /// When the fault ends if nothing else is observed.
     fn quiet_at(&self, config: &HealthConfig, driver_answers: bool) -> Option<Instant> {
         let asks_for_nothing = self.recovery.is_some_and(|recovery| action_of(recovery).is_none());
         let recovers = self.present && driver_answers && self.silence.answers() && asks_for_nothing;
         self.fault.as_ref().filter(|_| recovers).map(|fault| fault.last.instant + config.gpu_quiet)
     }
 
-    /// Its own fault, or its silence.
+    /// The GPU's own fault, or the fault that it does not answer.
     pub(super) fn fault(&self, config: &HealthConfig) -> Option<Fault> {
         let own = self.fault.as_ref().map(|fault| Fault {
             reason: Reason::GpuFault,
@@ -107,7 +107,7 @@ impl GpuHealth {
     }
 }
 
-/// The condition of recovery of a GPU.
+/// The recovery condition of a GPU.
 pub(super) fn recovery(config: &HealthConfig) -> String {
     let quiet = config.gpu_quiet.as_secs_f64();
     format!("NVML's recovery action is NONE, queries succeed, and {quiet} s have passed since the last fault")

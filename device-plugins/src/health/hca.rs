@@ -6,19 +6,19 @@ use super::event::{Now, PortSeen};
 use super::fault::{Fault, Reason};
 use crate::config::HealthConfig;
 
-/// An HCA is out of service when none of its ports has been up for a while, and back when any has been up for a while. A port
-/// that was never cabled therefore does no harm beside one that is.
+/// An HCA leaves service when no port has been up for `port_down`, and returns when any port has been up for `port_up`.
+/// A port that was never cabled therefore does not matter beside a cabled port.
 #[derive(Clone, Debug)]
 pub(super) struct HcaHealth {
     ports: Vec<PortSeen>,
-    /// Since when it has been as it is: up, or down.
+    /// When the HCA last changed between up and down.
     changed: Now,
-    /// Out of service since then.
+    /// When the HCA left service; `None` while it is in service.
     out: Option<SystemTime>,
 }
 
 impl HcaHealth {
-    /// An HCA that was not there before: what is seen first decides, so a restart costs no capacity.
+    /// A new HCA. The first reading decides without a waiting time, so a restart of the process loses no capacity.
     pub(super) fn new(ports: Vec<PortSeen>, now: Now) -> Self {
         let out = (!is_up(&ports)).then_some(now.wall);
         Self { ports, changed: now, out }

@@ -1,4 +1,4 @@
-//! What of the health of GPUs outlives the process.
+//! The GPU health state that is stored across restarts.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,7 +8,7 @@ use super::event::Now;
 use super::gpu::GpuFault;
 use crate::config::XidAction;
 
-/// A fault of a GPU. Times are seconds since 1970.
+/// A stored GPU fault. Times are in seconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Remembered {
@@ -16,11 +16,11 @@ pub struct Remembered {
     pub gpu: String,
     /// DrainGpu or DrainNode.
     pub action: XidAction,
-    /// What was seen.
+    /// The last observation.
     pub what: String,
-    /// When it began.
+    /// When the fault began.
     pub since: u64,
-    /// When something was wrong for the last time.
+    /// When the last problem was observed.
     pub last: u64,
 }
 
@@ -36,7 +36,8 @@ impl Remembered {
         }
     }
 
-    /// `None` if the action is none of a fault. Where the clocks do not tell how long ago it was, it was just now.
+    /// Restores the fault; `None` if the action does not take a GPU out of service. If the clocks do not show the age
+    /// of the last problem, for example because the wall clock was set back, it counts as observed now.
     pub(super) fn fault(&self, now: Now) -> Option<GpuFault> {
         let time = |seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(now.wall);
         let wall = time(self.last);

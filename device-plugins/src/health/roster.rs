@@ -1,13 +1,15 @@
-//! All devices that the process has seen: those that are gone stay in it, so that the kubelet keeps counting them. So does what
-//! resources are made of: a device that is read in part, as while its driver is bound again, stays where it was.
+//! All devices that the process has seen. Removed devices stay in the roster, so that the kubelet keeps counting them.
+//! Attributes that define resources stay, too: a device that was read only in part, for example while its driver
+//! rebinds, keeps its resource.
 
 use std::collections::BTreeSet;
 
 use crate::machine::{Gpu, Hca, Machine, PhysState, Port, PortState};
 use crate::resource::DeviceKey;
 
-/// Adds to `seen` the devices of `known` that it lacks, and returns them. A slice whose GPU is there, and a virtual function
-/// whose physical one is there, was taken away on purpose and is forgotten. Of a device that is there, what is missing is as it was.
+/// Adds to `seen` the devices of `known` that it lacks, and returns them. A missing slice whose GPU is present, or a
+/// missing virtual function whose physical function is present, was removed on purpose and is forgotten. Missing
+/// attributes of a present device are filled in from `known`.
 pub(super) fn complete(seen: &mut Machine, known: &Machine) -> BTreeSet<DeviceKey> {
     for gpu in &mut seen.gpus {
         if let Some(known) = known.gpus.iter().find(|known| known.uuid == gpu.uuid) {
@@ -55,7 +57,7 @@ fn complete_hca(hca: &mut Hca, known: &Hca) {
     }
     hca.uverbs = hca.uverbs.take().or_else(|| known.uverbs.clone());
     if hca.ports.is_empty() {
-        // They are there no more than their states are.
+        // The ports stay known, but without a state.
         let stateless = |port: &Port| Port { state: PortState::Nop, phys_state: PhysState::Unknown, ..port.clone() };
         hca.ports = known.ports.iter().map(stateless).collect();
     }

@@ -1,4 +1,4 @@
-//! A driver, or one GPU, that does not answer: first that means nothing, later it does.
+//! A driver, or one GPU, that does not answer: it becomes a fault only after a grace period.
 
 use std::time::{Duration, Instant};
 
@@ -7,9 +7,9 @@ use super::fault::{Fault, Reason};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Silence {
-    /// Since when, and why.
+    /// When the failures began, and the last reason.
     failing: Option<(Now, String)>,
-    /// True once that has lasted for too long.
+    /// True once the failures have lasted for the grace period.
     out: bool,
 }
 

@@ -1,47 +1,48 @@
-//! What follows from an Xid on a GPU of a family.
+//! The action for an Xid on a GPU of a family.
 //!
-//! The source is NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), whose column "immediate
-//! action" each row names. Where the action here is not the plain reading of it, the row says why.
+//! The source is NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). Each row has
+//! the value of its column "immediate action". If the action here differs from the plain reading of that value, the row
+//! says why.
 
 use crate::config::XidAction;
 use crate::machine::GpuFamily;
 
 use XidAction::{DrainGpu, DrainNode, Ignore, RestartWorker, Watch};
 
-/// A row of the table: Xids that mean the same on the same families.
+/// A row of the table: a range of Xids with one meaning on the same families.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// The first Xid.
     pub first: u64,
-    /// The last one.
+    /// The last Xid, inclusive.
     pub last: u64,
-    /// What it means.
     pub meaning: &'static str,
-    /// The columns of the catalogue that say yes: `a` for A100, `h` for H100, `b` for B100 and GB200.
+    /// The catalogue's columns that list the Xid: `a` for A100, `h` for H100, `b` for B100 and GB200.
     pub columns: &'static str,
     /// The catalogue's immediate action.
     pub bucket: &'static str,
-    /// What follows.
+    /// The action that `larder-devices` takes.
     pub action: XidAction,
-    /// Why, where the catalogue's action alone does not tell.
+    /// The reason, if the action does not follow from the catalogue's action alone.
     pub why: &'static str,
 }
 
-/// What follows from an Xid that no row is about: the driver does report it as critical, and a GPU that needs nothing is back
-/// after its quiet time.
+/// The action for an Xid without a row: the driver reports it as critical. A GPU that needs no recovery returns to
+/// service after its quiet time.
 pub const UNKNOWN: XidAction = DrainGpu;
 
-/// The meaning of an Xid that no row is about.
+/// The meaning of an Xid without a row.
 pub const UNKNOWN_MEANING: &str = "not in the table";
 
-/// What an Xid means on a GPU of a family, and what follows. `settings` win over the table.
+/// The meaning of an Xid on a GPU of a family, and the action. `settings` override the table.
 pub fn look_up(xid: u64, family: GpuFamily, settings: &[(u64, XidAction)]) -> (&'static str, XidAction) {
     let row = TABLE.iter().find(|row| (row.first..=row.last).contains(&xid) && is_about(row, family));
     let (meaning, action) = row.map_or((UNKNOWN_MEANING, UNKNOWN), |row| (row.meaning, row.action));
     (meaning, settings.iter().find(|(set, _)| *set == xid).map_or(action, |(_, action)| *action))
 }
 
-/// The catalogue has no column for Ada, which lies between A100 and H100, nor for GPUs before Ampere: for those, every row holds.
+/// True if the row applies to the family. The catalogue has no column for Ada, which lies between A100 and H100, so Ada
+/// gets the rows of both. It has no column for GPUs before Ampere, so every row applies to them.
 fn is_about(row: &Row, family: GpuFamily) -> bool {
     match family {
         GpuFamily::Ampere => row.columns.contains('a'),
@@ -71,7 +72,7 @@ const APPLICATION: &str = "NVIDIA's device plugin also counts it as an applicati
 const COUNTED: &str = "the catalogue advises a later check, so it is counted";
 const DRIVER_DECIDES: &str = "the driver's recovery action decides";
 
-/// By Xid.
+/// The table, sorted by Xid.
 pub const TABLE: &[Row] = &[
     row(8, "GPU stopped processing", ALL, "RESTART_APP", RestartWorker),
     row(11, "Invalid or corrupted push buffer stream", ALL, "RESTART_APP", RestartWorker),
@@ -167,20 +168,20 @@ pub fn page() -> String {
          | `drainNode` | all GPUs of the node leave service |\n\n\
          To override the table, set `health.xids` in the [configuration](DEVICES.md#define-resources), for\n\
          example `{13: ignore, 94: drainGpu}`.\n\n\
-         A drained GPU comes back when all of these hold:\n\n\
+         A drained GPU returns to service when all of these hold:\n\n\
          - The driver asks for no recovery action (NVML's field 230, which Xid 154 announces).\n\
          - NVML's queries succeed.\n\
          - The GPU has been quiet for `health.gpuQuiet`.\n\n\
          ## Source\n\n\
          The source is\n\
          [NVIDIA's Xid catalogue](https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html).\n\
-         The column \"catalogue\" has its immediate action. Where the action here is not the plain reading of\n\
-         it, the last column says why. \"NVIDIA's device plugin\" there is `internal/rm/health.go` of\n\
-         k8s-device-plugin.\n\n\
-         - The catalogue has columns for A100, H100, B100 and GB200. It has none for Ada and for other\n  \
-           families. By our choice, Ada gets the rows of A100 and H100, and other families get all rows.\n\
-         - An Xid that the table lacks for a family is `drainGpu`. So is an Xid for which the catalogue names\n  \
-           no action, unless it has a row.\n\n\
+         The column \"catalogue\" has the catalogue's immediate action. If the action here does not follow\n\
+         directly from it, the last column says why. In that column, \"NVIDIA's device plugin\" means\n\
+         `internal/rm/health.go` of k8s-device-plugin.\n\n\
+         - The catalogue has columns for A100, H100, B100 and GB200, but not for Ada and other families.\n  \
+         Larder applies the rows of A100 and H100 to Ada, and all rows to other families.\n\
+         - An Xid without a row for a family is `drainGpu`. An Xid for which the catalogue names no action is\n  \
+         `drainGpu` too, unless the table below has a row for it.\n\n\
          This page is generated from the table in the code of `larder-devices`.\n\n\
          ## Table\n\n\
          | Xid | meaning | families | catalogue | action | why |\n|---|---|---|---|---|---|\n",
@@ -204,7 +205,7 @@ pub fn page() -> String {
     page
 }
 
-/// As the settings write it.
+/// The action's name in the settings.
 pub fn name(action: XidAction) -> &'static str {
     match action {
         Ignore => "ignore",
@@ -253,7 +254,7 @@ mod tests {
         for row in TABLE {
             assert!(row.first <= row.last && !row.columns.is_empty(), "{row:?}");
             assert_eq!(serde_json::to_value(row.action).unwrap(), name(row.action));
-            // Whoever departs from the catalogue says why.
+            // A row that differs from the catalogue must give a reason.
             let plain = match row.bucket {
                 "RESTART_APP" => row.action == RestartWorker,
                 "RESET_GPU" => row.action == DrainGpu,

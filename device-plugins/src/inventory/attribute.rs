@@ -1,25 +1,25 @@
-//! The contents of sysfs attributes: pure decoders of untrusted text.
+//! Pure decoders for the untrusted text of sysfs attributes.
 //!
-//! Each one returns `None` for a text that is not of its form, and never panics.
+//! Each returns `None` for malformed text, and never panics.
 
 use crate::machine::{GidType, LinkLayer, PciAddress, PhysState, PortState};
 
-/// The most NUMA nodes that a kernel has.
+/// The most NUMA nodes that a kernel supports.
 const NUMA_NODES: u32 = 1024;
 
-/// The fastest port that is believed, in Gbit/s.
+/// The highest port rate that is accepted as plausible, in Gbit/s.
 const RATE_GBPS_MOST: f64 = 100_000.0;
 
-/// The first line of a file, without the white space around it; `None` if it is no text.
+/// The first line of a file, trimmed; `None` if it is not UTF-8.
 ///
-/// A reader may meet a writer at work: what follows the first line can be the end of a longer text that was there before.
+/// A read can overlap a write: after the first line, the rest of a longer earlier text may remain.
 pub(super) fn first_line(bytes: &[u8]) -> Option<&str> {
     let line = bytes.split(|byte| *byte == b'\n').next()?;
     std::str::from_utf8(line).ok().map(str::trim)
 }
 
-/// The name of an HCA as it can stand in the rdma controller's files, in NCCL's lists and in CDI: the kernel's 63 bytes, but
-/// letters, digits and `-_.` alone, with a letter or a digit at both ends.
+/// The name of an HCA, if it is valid in the rdma controller's files, in NCCL's lists and in CDI: at most the kernel's
+/// 63 bytes, only letters, digits and `-_.`, with a letter or a digit at both ends.
 pub(super) fn hca_name(text: &str) -> Option<&str> {
     let ends = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
     let is_sound = text.len() < 64
@@ -29,13 +29,13 @@ pub(super) fn hca_name(text: &str) -> Option<&str> {
     is_sound.then_some(text)
 }
 
-/// The name of a network interface: up to 15 visible characters of ASCII without `/` and `:`.
+/// The name of a network interface: up to 15 visible ASCII characters without `/` and `:`.
 pub(super) fn netdev_name(text: &str) -> Option<&str> {
     let visible = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b':';
     ((1..16).contains(&text.len()) && text.bytes().all(visible) && text != "." && text != "..").then_some(text)
 }
 
-/// The name of a kernel driver.
+/// The name of a kernel driver, with the same rules as an HCA's name.
 pub(super) fn driver_name(text: &str) -> Option<&str> {
     hca_name(text)
 }
@@ -51,7 +51,7 @@ pub(super) fn decimal(text: &str) -> Option<u32> {
     (is_plain && (text == "0" || !text.starts_with('0'))).then(|| text.parse().ok()).flatten()
 }
 
-/// The number of a port. Port 0 is that of a switch and carries no traffic of a program.
+/// A port number. Port 0 is the management port of a switch and carries no application traffic.
 pub(super) fn port_number(text: &str) -> Option<u32> {
     decimal(text).filter(|port| (1..=255).contains(port))
 }
@@ -70,7 +70,7 @@ pub(super) fn pci_id(text: &str) -> Option<String> {
     (digits.len() == 4 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())).then(|| digits.to_ascii_lowercase())
 }
 
-/// `class` of a PCI function, of which the base class is told: `0x030200` is 3, a display controller.
+/// The base class in a PCI function's `class`: `0x030200` is 3, a display controller.
 pub(super) fn pci_base_class(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("0x")?;
     let is_sound = digits.len() == 6 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -90,7 +90,7 @@ pub(super) fn device_numbers(text: &str) -> Option<(u32, u32)> {
     (major < 1 << 12 && minor < 1 << 20).then_some((major, minor))
 }
 
-/// The number before the colon, which is what counts in `4: ACTIVE`.
+/// The number before the colon, such as 4 in `4: ACTIVE`. The name after it is ignored.
 fn numbered_state(text: &str) -> Option<u32> {
     text.split_once(':').and_then(|(number, _)| decimal(number))
 }
@@ -167,7 +167,7 @@ pub(super) fn gid_type(text: &str) -> Option<GidType> {
     }
 }
 
-/// A PCI address in sysfs' own spelling, of which there is one for each address.
+/// A PCI address in the canonical spelling of sysfs; other spellings are rejected.
 pub(super) fn pci_address(text: &str) -> Option<PciAddress> {
     text.parse().ok().filter(|address: &PciAddress| address.to_string() == text)
 }
@@ -177,7 +177,7 @@ pub(super) fn pci_root(text: &str) -> Option<&str> {
     pci_address(&format!("{}:00.0", text.strip_prefix("pci")?)).map(|_| text)
 }
 
-/// A module's switch: `Y` or `N`.
+/// A boolean module parameter: `Y` or `N`.
 pub(super) fn flag(text: &str) -> Option<bool> {
     match text {
         "Y" => Some(true),

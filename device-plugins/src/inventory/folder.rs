@@ -1,7 +1,8 @@
-//! Reading of folders and attributes that may hold anything.
+//! Reads untrusted folders and attributes.
 //!
-//! Invariant: whatever lies at a path, reading it ends at once and takes a few KiB. A file is read only if it is a regular one,
-//! through no link, and up to the size of an attribute; of a folder, a bounded number of entries is looked at.
+//! Invariant: for any kind of file at a path, a read returns immediately and uses a few KiB. A file is read only if it
+//! is a regular file, without following links, and only up to the size of an attribute. Only a bounded number of a
+//! folder's entries is read.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,16 +14,16 @@ use rustix::io::Errno;
 use super::attribute;
 use crate::machine::Warning;
 
-/// The size of a page, which is the most that an attribute of sysfs has.
+/// The size of a page, which is the largest size of a sysfs attribute.
 const ATTRIBUTE_BYTES_MOST: usize = 4096;
 
-/// The most entries of a folder that are looked at: enough for a thousand virtual functions.
+/// The most entries of a folder that are read: enough for a thousand virtual functions.
 pub(super) const ENTRIES_MOST: usize = 4096;
 
-/// The most warnings of one inventory that are kept.
+/// The most warnings that one inventory keeps.
 const WARNINGS_MAX: usize = 256;
 
-/// The most bytes of a wrong content that a warning shows.
+/// The most bytes of malformed content that a warning shows.
 const SHOWN_BYTES: usize = 40;
 
 /// The warnings of an inventory.
@@ -41,12 +42,12 @@ impl Warnings {
     }
 }
 
-/// Why an attribute has no text.
+/// Why an attribute could not be read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unread {
-    /// There is none, or the kernel says that it has no value.
+    /// The attribute does not exist, or the kernel reports that it has no value.
     Absent,
-    /// It is not what an attribute should be.
+    /// The entry is not a valid attribute, for example a link or an oversized file.
     Odd(String),
 }
 
@@ -68,13 +69,13 @@ fn text(bytes: &[u8]) -> Result<&str, Unread> {
     attribute::first_line(bytes).ok_or_else(|| Unread::Odd(format!("not UTF-8: {}", shown(bytes))))
 }
 
-/// A wrong content, short and printable.
+/// Malformed content for a warning: shortened, and escaped to be printable.
 fn shown(bytes: &[u8]) -> String {
     let head = &bytes[..bytes.len().min(SHOWN_BYTES)];
     format!("\"{}\"{}", head.escape_ascii(), if head.len() < bytes.len() { "…" } else { "" })
 }
 
-/// An open attribute, which can be read again and again.
+/// An open attribute, which can be read repeatedly.
 #[derive(Debug)]
 pub(super) struct Attribute(OwnedFd);
 
@@ -92,7 +93,7 @@ impl Attribute {
         }
     }
 
-    /// Reads it from its beginning, which makes the kernel ask the device again.
+    /// Reads the attribute from offset 0, which makes the kernel query the device again.
     pub(super) fn read<'a>(&self, buffer: &'a mut [u8]) -> Result<&'a str, Unread> {
         let length = rustix::io::pread(&self.0, &mut *buffer, 0)?;
         text(&buffer[..length])
@@ -107,7 +108,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Opens a folder, through links if there are any.
+    /// Opens a folder and follows links.
     pub(super) fn open(path: PathBuf) -> Result<Self, Unread> {
         let fd = openat(CWD, &path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Self { fd, path })
@@ -117,7 +118,7 @@ impl Folder {
         &self.path
     }
 
-    /// A folder below this one; `None` if it is absent. Anything else in its place is a warning.
+    /// Opens a subfolder; `None` if it is absent. If the entry is not a folder, adds a warning.
     pub(super) fn below(&self, name: &str, warnings: &mut Warnings) -> Option<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let path = self.path.join(name);
@@ -133,7 +134,7 @@ impl Folder {
 
     /// The text of an attribute.
     pub(super) fn text(&self, name: &str) -> Result<String, Unread> {
-        // The kernel hands an attribute out in one piece.
+        // One read is enough: the kernel returns an attribute in one piece.
         let mut buffer = [0; ATTRIBUTE_BYTES_MOST + 1];
         Attribute::open_at(&self.fd, Path::new(name))?.read(&mut buffer).map(str::to_owned)
     }
@@ -143,7 +144,7 @@ impl Folder {
         decode(&text).ok_or_else(|| Unread::Odd(format!("unexpected content: {}", shown(text.as_bytes()))))
     }
 
-    /// An attribute that may be absent. One that is not of its form is a warning.
+    /// An attribute that may be absent. A malformed one adds a warning.
     pub(super) fn optional<T>(
         &self,
         name: &str,
@@ -158,7 +159,7 @@ impl Folder {
         None
     }
 
-    /// An attribute that every such folder has. One that is absent or not of its form is a warning.
+    /// An attribute that every such folder has. An absent or malformed one adds a warning.
     pub(super) fn required<T>(
         &self,
         name: &str,
@@ -194,13 +195,14 @@ impl Folder {
         }
     }
 
-    /// The names of what is in it, sorted. Names that are no text are warnings.
+    /// The names of the folder's entries, sorted. A name that is not UTF-8 adds a warning.
     pub(super) fn entries(&self, warnings: &mut Warnings) -> Vec<String> {
         entries(&self.path, warnings)
     }
 }
 
-/// The names of what is in a folder, sorted; none if there is no such folder. Names that are no text are warnings.
+/// The names of a folder's entries, sorted; empty if the folder does not exist. A name that is not UTF-8 adds a
+/// warning.
 pub(super) fn entries(path: &Path, warnings: &mut Warnings) -> Vec<String> {
     let read = match std::fs::read_dir(path) {
         Ok(read) => read,

@@ -1,6 +1,6 @@
 //! The HCAs of `/sys/class/infiniband`.
 //!
-//! Invariant: each HCA has a PCI function that no other one has, since that function is what it is called by.
+//! Invariant: no two HCAs share a PCI function, since its address identifies the HCA.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::pci::Function;
 use super::roots::Roots;
 use crate::machine::{CharDevice, Gid, GidType, Hca, LinkLayer, PciAddress, Port};
 
-/// The most entries of a port's table of GIDs that are read.
+/// The most entries of a port's GID table that are read.
 const GIDS_MOST: usize = 1024;
 
 /// All HCAs, by PCI address.
@@ -32,7 +32,7 @@ pub(super) fn read(roots: &Roots, warnings: &mut Warnings) -> Vec<Hca> {
     found.into_values().collect()
 }
 
-/// The names of the HCAs, sorted; one that nothing else could bear is a warning.
+/// The names of the HCAs, sorted. A name that [`attribute::hca_name`] rejects adds a warning.
 pub(super) fn names(roots: &Roots, warnings: &mut Warnings) -> Vec<String> {
     let class = roots.class("infiniband");
     let mut names = entries(&class, warnings);
@@ -127,7 +127,8 @@ fn ports(hca: &Folder, name: &str, nodes: &Nodes, warnings: &mut Warnings) -> Ve
     ports
 }
 
-/// The GIDs that are set, by index. The table of RoCE has a place for each address that there may ever be: most are empty.
+/// The GIDs that are set, by index. A RoCE port's table has an entry for every address that it could get, so most
+/// entries are empty.
 fn gids(port: &Folder, warnings: &mut Warnings) -> Vec<Gid> {
     let Some(table) = port.below("gids", warnings) else { return Vec::new() };
     let mut gids = Vec::new();
@@ -140,7 +141,7 @@ fn gids(port: &Folder, warnings: &mut Warnings) -> Vec<Gid> {
             warnings.add(&table.path().join(&entry), "left out: not an index");
             continue;
         };
-        // A place without an address is all zeros, or empty.
+        // An unused entry is all zeros, or empty.
         let decode = |text: &str| if text.is_empty() { Some([0; 16]) } else { attribute::gid(text) };
         let Some(gid) = table.optional(&entry, decode, warnings).filter(|gid| *gid != [0; 16]) else { continue };
         let of_kind = |kind: &str| format!("gid_attrs/{kind}/{index}");
@@ -155,9 +156,9 @@ fn gids(port: &Folder, warnings: &mut Warnings) -> Vec<Gid> {
 /// The character devices of HCAs and ports.
 #[derive(Debug, Default)]
 struct Nodes {
-    /// By the name of the HCA.
+    /// Keyed by the name of the HCA.
     uverbs: BTreeMap<String, CharDevice>,
-    /// By the name of the HCA and the number of the port.
+    /// Keyed by the name of the HCA and the number of the port.
     umad: BTreeMap<(String, u32), CharDevice>,
     issm: BTreeMap<(String, u32), CharDevice>,
 }
@@ -169,7 +170,7 @@ impl Nodes {
         {
             let path = roots.class(class);
             for entry in entries(&path, warnings) {
-                // Attributes of the class lie beside its devices.
+                // The class folder also holds attributes, such as `abi_version`.
                 if attribute::numbered(&entry, prefix).is_none() {
                     continue;
                 }
@@ -194,7 +195,8 @@ impl Nodes {
     }
 }
 
-/// A device as sysfs numbers it. `None` if no such node is below `/dev/infiniband`: it could not be given to anyone.
+/// A character device with its number from sysfs. `None` if `/dev/infiniband` has no matching node, since no container
+/// could get the device.
 fn char_device(roots: &Roots, folder: &Folder, name: String, warnings: &mut Warnings) -> Option<CharDevice> {
     let numbers = folder.required("dev", attribute::device_numbers, warnings)?;
     let node = roots.rdma_node(&name);

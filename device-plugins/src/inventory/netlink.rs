@@ -1,4 +1,4 @@
-//! How HCAs belong to network namespaces, as the kernel reports by netlink.
+//! Reads over netlink how the kernel assigns HCAs to network namespaces.
 
 mod message;
 
@@ -11,16 +11,16 @@ use rustix::net::{
 
 use crate::machine::RdmaMode;
 
-/// The longest answer that is read. It has four attributes of one byte.
+/// The longest answer that is read. A real answer is far shorter: four attributes of one byte each.
 const ANSWER_BYTES_MOST: usize = 4096;
 
-/// The kernel answers while it is asked. The wait is bounded all the same.
+/// The kernel answers before `sendto` returns, so this timeout is only a safeguard.
 const WAIT: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Asks the kernel, without any right. `RdmaMode::None` if it knows nothing of RDMA.
+/// Asks the kernel for its RDMA mode, which needs no privileges. `RdmaMode::None` if the kernel has no RDMA support.
 ///
 /// # Errors
-/// When the kernel refuses, as one older than RDMA network namespaces does.
+/// When the kernel rejects the request, as a kernel older than RDMA network namespaces does.
 pub fn mode() -> io::Result<RdmaMode> {
     match ask() {
         Err(Errno::PROTONOSUPPORT | Errno::AFNOSUPPORT) => Ok(RdmaMode::None),

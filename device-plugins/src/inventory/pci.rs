@@ -1,4 +1,4 @@
-//! PCI functions in sysfs, and their places in the machine.
+//! PCI functions in sysfs, and their attach points in the machine.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,10 @@ use super::folder::{Folder, Unread, Warnings, entries};
 use super::roots::Roots;
 use crate::machine::{PciAddress, Place};
 
-/// The base class of display controllers, which GPUs without a display are, too.
+/// The base class of display controllers, which also covers GPUs without a display.
 const DISPLAY: u8 = 3;
 
-/// The vendor of GPUs that NVML knows.
+/// The PCI vendor ID of the GPUs that NVML manages.
 const NVIDIA: &str = "10de";
 
 /// The folder of a PCI function.
@@ -21,8 +21,8 @@ pub(super) struct Function {
 }
 
 impl Function {
-    /// The function behind a link such as `/sys/class/infiniband/mlx5_0/device`. `None` if the link leads to no PCI function
-    /// below the root's `devices`; why not is a warning.
+    /// The function behind a link such as `/sys/class/infiniband/mlx5_0/device`. `None`, with a warning, if the link
+    /// does not lead to a PCI function below `/sys/devices`.
     pub(super) fn behind(roots: &Roots, link: &Path, warnings: &mut Warnings) -> Option<Self> {
         match Self::try_behind(roots, link) {
             Ok(mut function) => {
@@ -50,11 +50,11 @@ impl Function {
     }
 }
 
-/// The place that a path below `/sys/devices` tells, such as
+/// The attach point that a path below `/sys/devices` encodes, such as
 /// `pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:00.0/0000:13:00.0`; `None` if it does not end at a PCI function.
 ///
-/// Only what is below the root complex counts, and of that only the functions: a hidden domain, such as `pci10000:00`, is itself
-/// no bridge.
+/// Only path components below the root complex count, and of them only PCI functions: a hidden domain, such as
+/// `pci10000:00`, is not a bridge.
 fn place_of_path(path: &Path) -> Option<Place> {
     let mut parts = path.iter().map(|part| part.to_str().unwrap_or_default());
     let root = parts.find_map(attribute::pci_root)?.to_owned();
@@ -67,7 +67,7 @@ fn place_of_path(path: &Path) -> Option<Place> {
     Some(Place { pci: last??, root, bridges, numa: None })
 }
 
-/// Where a PCI function is. Of one that sysfs does not know, the address alone is told.
+/// The attach point of a PCI function. A function that sysfs does not list has only its address.
 pub(super) fn place(roots: &Roots, address: PciAddress, warnings: &mut Warnings) -> Place {
     let link: PathBuf = roots.sysfs.join("bus/pci/devices").join(address.to_string());
     let found = Function::behind(roots, &link, warnings).map(|function| function.place);
@@ -81,7 +81,8 @@ pub(super) fn place(roots: &Roots, address: PciAddress, warnings: &mut Warnings)
     }
 }
 
-/// The GPUs of NVIDIA that its driver serves, or may serve once it is loaded. What is odd about one is told when NVML names it.
+/// NVIDIA GPUs that NVIDIA's driver has bound, or may bind once it is loaded. Warnings about a GPU are dropped here:
+/// they are reported when NVML names the GPU.
 pub(super) fn nvidia_gpus(roots: &Roots) -> Vec<Place> {
     let mut untold = Warnings::default();
     let functions = roots.sysfs.join("bus/pci/devices");
@@ -114,7 +115,7 @@ mod tests {
         let found = place("pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:00.0/0000:13:00.0").unwrap();
         assert_eq!((found.root.as_str(), found.bridges.as_slice()), ("pci0000:10", bridges.as_slice()));
         assert_eq!((found.pci, found.numa), ("0000:13:00.0".parse().unwrap(), None));
-        // On some machines of ARM the root complex is a platform device; a VMD hides a domain behind a function.
+        // On some ARM machines the root complex is a platform device. A VMD hides a PCI domain behind a function.
         let platform = place("platform/ACPI0004:00/pci0002:00/0002:00:00.0/0002:01:00.0").unwrap();
         assert_eq!((platform.root.as_str(), platform.bridges.len()), ("pci0002:00", 1));
         let hidden = place("pci0000:3a/0000:3a:05.5/pci10000:00/10000:00:02.0/10000:01:00.0").unwrap();

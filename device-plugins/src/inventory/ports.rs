@@ -1,7 +1,8 @@
-//! The states of all ports, read again and again.
+//! Polls the states of all ports.
 //!
-//! The files stay open, so a poll costs two calls a port and one look at the folder of HCAs. An HCA that vanished and came back
-//! between two polls is noticed by its files, which the kernel makes unreadable, and by the inode of its entry.
+//! The files stay open, so a poll takes two system calls per port and one listing of the HCA folder. An HCA that
+//! vanished and returned between two polls is noticed in two ways: the kernel makes the open files unreadable, and the
+//! inode of the HCA's entry differs.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -15,13 +16,14 @@ use super::folder::{Attribute, ENTRIES_MOST, Warnings, entries};
 use super::roots::Roots;
 use crate::machine::{PhysState, PortState};
 
-/// The most HCAs whose files stay open, since a process may have few by default. Those of others are opened for each poll.
+/// The most HCAs whose files stay open, since the default limit of open files may be low. The files of other HCAs are
+/// opened for each poll.
 const KEPT_HCAS: usize = 64;
 
-/// Room for the text of a state.
+/// The buffer size for the text of a state.
 const STATE_BYTES: usize = 64;
 
-/// The ports of a node.
+/// Watches the ports of a node.
 #[derive(Debug)]
 pub struct PortWatch {
     class: PathBuf,
@@ -31,9 +33,7 @@ pub struct PortWatch {
 /// The state of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// The name of its HCA.
     pub hca: String,
-    /// Its number.
     pub port: u32,
     /// `PortState::Nop` if it cannot be read.
     pub state: PortState,
@@ -48,14 +48,14 @@ impl Reading {
     }
 }
 
-/// What is not as it was when it was last looked at.
+/// The differences between two polls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// HCAs that are gone. One that came back since is among those that appeared, too.
+    /// HCAs that were removed. An HCA that was removed and returned is also in `appeared`.
     pub vanished: Vec<String>,
-    /// HCAs that were not there.
+    /// HCAs that were added.
     pub appeared: Vec<String>,
-    /// Ports of another state than before, and all ports of HCAs that appeared.
+    /// Ports whose state changed, and all ports of HCAs that appeared.
     pub ports: Vec<Reading>,
 }
 
@@ -66,11 +66,11 @@ impl Changes {
     }
 }
 
-/// An HCA that is watched.
 #[derive(Debug)]
 struct Watched {
     inode: u64,
-    /// Its entry, held so that no other gets the same inode. `None` if its files do not stay open.
+    /// The HCA's sysfs entry, held open so that no new entry can reuse its inode. `None` if the HCA's files do not stay
+    /// open.
     pin: Option<OwnedFd>,
     ports: Vec<WatchedPort>,
 }
@@ -85,12 +85,13 @@ struct WatchedPort {
 }
 
 impl PortWatch {
-    /// Watches from the next poll on, which finds that everything appeared.
+    /// Starts without state: the first poll reports all HCAs as appeared.
     pub fn new(roots: &Roots) -> Self {
         Self { class: roots.class("infiniband"), hcas: BTreeMap::new() }
     }
 
-    /// Reads all states. Blocks for as long as the HCAs' firmware takes to tell them: not for the runtime's threads.
+    /// Reads all states. Blocks until the HCAs' firmware has answered, so it must not run on the async runtime's
+    /// threads.
     pub fn poll(&mut self) -> Changes {
         let listed = listed(&self.class);
         let mut changes = Changes::default();
@@ -120,7 +121,7 @@ impl PortWatch {
         changes
     }
 
-    /// Looks which ports the HCAs have now: one that came after the others is part of the next poll.
+    /// Lists the HCAs' ports again. A port that was added after the others is part of the next poll.
     pub fn relist(&mut self) {
         for (name, hca) in &mut self.hcas {
             let known = std::mem::take(&mut hca.ports).into_iter().map(|port| (port.reading.port, port));
@@ -130,7 +131,7 @@ impl PortWatch {
         }
     }
 
-    /// What the last poll read, by HCA and port.
+    /// The readings of the last poll, sorted by HCA and port.
     pub fn readings(&self) -> impl Iterator<Item = &Reading> {
         self.hcas.values().flat_map(|hca| &hca.ports).map(|port| &port.reading)
     }
@@ -150,7 +151,7 @@ fn listed(class: &Path) -> BTreeMap<String, u64> {
     named.filter(|(name, _)| attribute::hca_name(name).is_some()).collect()
 }
 
-/// The ports of an HCA, unread. What is odd about them, the inventory tells.
+/// The ports of an HCA, not yet read. Warnings are dropped here: the inventory reports them.
 fn ports(hca: &str, folder: &Path) -> Vec<WatchedPort> {
     let folder = folder.join("ports");
     let numbers = entries(&folder, &mut Warnings::default());
@@ -170,7 +171,7 @@ impl WatchedPort {
         Self { folder, state: None, phys_state: None, reading, is_new: true }
     }
 
-    /// Reads it. True if it is new or of another state than before.
+    /// Reads the port. True if it is new or its state changed.
     fn read(&mut self, keeps: bool) -> bool {
         let state = read(&mut self.state, keeps, &self.folder, "state", attribute::port_state).unwrap_or_default();
         let phys_state =
@@ -181,7 +182,7 @@ impl WatchedPort {
     }
 }
 
-/// Reads an attribute by its open file, else by a new one.
+/// Reads an attribute through its open file, or opens it if that fails.
 fn read<T>(
     file: &mut Option<Attribute>,
     keeps: bool,

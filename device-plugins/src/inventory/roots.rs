@@ -1,4 +1,4 @@
-//! Where a node's files are.
+//! The paths of a node's `/sys` and `/dev`.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ impl Roots {
         self.sysfs.join("class").join(name)
     }
 
-    /// The node of a character device of RDMA.
+    /// The path of an RDMA device node, such as `/dev/infiniband/uverbs0`.
     pub fn rdma_node(&self, name: &str) -> PathBuf {
         self.dev.join("infiniband").join(name)
     }

@@ -1,4 +1,4 @@
-//! Notices when sockets come and go in the kubelet's folder.
+//! Notices when sockets appear and disappear in the kubelet's folder.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -14,13 +14,13 @@ use tracing::warn;
 
 use super::registration::KUBELET_SOCKET;
 
-/// How often the folder is looked at without an event: it may have been replaced.
+/// How often the folder is checked without an event: it may have been replaced.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// How soon a folder that is missing is looked for again.
+/// How soon a missing folder is looked for again.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// Counts `changes` up whenever the kubelet's socket or one of ours may have changed, until `stop`.
+/// Increments `changes` whenever the kubelet's socket or one of ours may have changed, until `stop`.
 pub(super) async fn watch(folder: PathBuf, changes: watch::Sender<u64>, stop: CancellationToken) {
     let mut is_told = false;
     loop {
@@ -38,12 +38,9 @@ pub(super) async fn watch(folder: PathBuf, changes: watch::Sender<u64>, stop: Ca
     }
 }
 
-/// Follows the folder until that fails.
+/// Watches the folder until an error occurs.
 async fn follow(folder: &Path, changes: &watch::Sender<u64>) -> io::Result<()> {
-    #[expect(
-        deprecated,
-        reason = "the other way to make one is unsafe; this descriptor is owned, and stays what it is"
-    )]
+    #[expect(deprecated, reason = "the replacement is unsafe; this descriptor is owned, so it stays valid")]
     let events = AsyncFd::new(inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?)?;
     let what = WatchFlags::CREATE
         | WatchFlags::DELETE
@@ -52,9 +49,10 @@ async fn follow(folder: &Path, changes: &watch::Sender<u64>) -> io::Result<()> {
         | WatchFlags::MOVE_SELF
         | WatchFlags::ONLYDIR;
     loop {
-        // Of a folder that is watched already this changes nothing; one that took its place is watched from now on.
+        // If this folder is already watched, the call changes nothing. If the folder was replaced, the call watches the
+        // new one.
         inotify::add_watch(events.get_ref(), folder, what)?;
-        // After the watch, so nothing is missed in between.
+        // Reported after the watch begins, so no change in between is missed.
         changes.send_modify(|count| *count += 1);
         while let Ok(ready) = tokio::time::timeout(LOOK, events.readable()).await {
             let mut ready = ready?;
@@ -66,7 +64,7 @@ async fn follow(folder: &Path, changes: &watch::Sender<u64>) -> io::Result<()> {
     }
 }
 
-/// Takes all events; true if one may be about a socket of the kubelet or of ours.
+/// Reads all pending events. True if one may concern the kubelet's socket or one of ours.
 fn drain(events: &OwnedFd) -> io::Result<bool> {
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = Reader::new(events, &mut buffer);

@@ -1,4 +1,4 @@
-//! The list of a resource's devices for the kubelet.
+//! The list of a resource's devices, as the kubelet receives it.
 
 use larder_kubelet::deviceplugin::{Device, NumaNode, TopologyInfo};
 
@@ -9,7 +9,7 @@ use crate::view::View;
 const HEALTHY: &str = "Healthy";
 const UNHEALTHY: &str = "Unhealthy";
 
-/// All IDs of a resource; none if there is no such resource.
+/// All device IDs of a resource; empty if the view has no such resource.
 pub fn devices(view: &View, name: &ResourceName) -> Vec<Device> {
     let Some(resource) = view.resources.iter().find(|resource| resource.config.name == *name) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Tells the kubelet which socket serves a resource.
+//! Registers a resource and its socket with the kubelet.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,15 +15,16 @@ use crate::config::ResourceName;
 /// The kubelet's socket in its folder.
 pub(super) const KUBELET_SOCKET: &str = "kubelet.sock";
 
-/// How long a registration may take: the kubelet calls us before it answers, and gives us 10 s.
+/// The timeout of a registration. It is longer than 10 s: the kubelet calls us back before it answers, and waits up to
+/// 10 s for that call.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What we offer beyond the calls that every plugin has.
+/// The optional calls that we implement.
 pub(super) fn options() -> DevicePluginOptions {
     DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true }
 }
 
-/// Registers the resource, which `endpoint` serves.
+/// Registers the resource. `endpoint` is the name of the socket that serves it.
 pub(super) async fn register(folder: &Path, resource: &ResourceName, endpoint: &str) -> Result<(), Status> {
     let socket = folder.join(KUBELET_SOCKET);
     let request = RegisterRequest {

@@ -1,7 +1,7 @@
 //! Keeps one resource served and registered.
 //!
-//! A registration holds until the kubelet's socket or ours is another one, or the kubelet closes its last stream of lists: in a
-//! rolling update Kubernetes 1.36 closes the new process's stream when the old one's ends.
+//! A registration is valid until the kubelet's socket or ours is replaced, or the kubelet closes its last ListAndWatch
+//! stream. In a rolling update, Kubernetes 1.36 closes the new process's stream when the old process's stream ends.
 
 use std::io;
 use std::path::PathBuf;
@@ -25,28 +25,29 @@ use crate::instance::Instance;
 use crate::view::View;
 use larder_kubelet::socket::{Listening, Pinned};
 
-/// How soon the first failure is tried again; each further one doubles it, up to [`RETRY_MOST`]. Not at once: a kubelet that
-/// closes a stream marks the devices unhealthy a moment later, and must not do so after our new list.
+/// How soon the first failure is retried; each further failure doubles the delay, up to [`RETRY_MOST`]. The first retry
+/// is not immediate: a kubelet that closes a stream marks the devices unhealthy a moment later, and that must not
+/// happen after our new list.
 const RETRY: Duration = Duration::from_millis(25);
 const RETRY_MOST: Duration = Duration::from_secs(2);
 
-/// How often an older process looks whether the newer one lives.
+/// How often an older process checks whether the newer one is still running.
 const STAND_BY: Duration = Duration::from_secs(1);
 
-/// How soon after a registration the kubelet must have asked for a list, and gets it once more.
+/// How soon after a registration the kubelet must have opened a stream. The list is then sent once more.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// How long a stop waits for calls.
+/// How long a stop waits for open calls.
 const STOP: Duration = Duration::from_secs(5);
 
-/// A resource's server.
+/// Serves one resource.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) resource: ResourceName,
     pub(super) settings: Arc<Settings>,
     pub(super) instance: Arc<Instance>,
     pub(super) views: watch::Receiver<Arc<View>>,
-    /// Counted up when a socket in the folder may have changed.
+    /// Incremented when a socket in the folder may have changed.
     pub(super) changes: watch::Receiver<u64>,
     pub(super) stop: CancellationToken,
 }
@@ -95,14 +96,14 @@ impl Server {
         };
         let keeping = async {
             stop.run_until_cancelled(presence.keep(streams.subscribe())).await;
-            // The kubelet must not find the socket of a server that has ended.
+            // The server has ended, so the kubelet must not find its socket.
             presence.listening = None;
         };
         tokio::join!(serving, keeping);
     }
 }
 
-/// What a server has made of itself so far.
+/// The sockets and the registration of a server.
 struct Presence {
     server: Server,
     kubelet: PathBuf,
@@ -112,22 +113,22 @@ struct Presence {
     known: Option<Pinned>,
     listening: Option<Listening>,
     registered: Option<Registered>,
-    /// In a row.
+    /// Consecutive failures.
     failures: u32,
-    /// Nothing is tried before.
+    /// No attempt is made before this time.
     due: Instant,
 }
 
-/// A registration with the known kubelet.
+/// A registration with the kubelet behind `Presence::known`.
 struct Registered {
-    /// The streams that had been opened before.
+    /// [`Streams::opened`] before the registration.
     opened: u64,
     at: Instant,
     is_repeated: bool,
 }
 
 impl Presence {
-    /// Listens and registers whenever that is needed.
+    /// Listens and registers whenever necessary.
     async fn keep(&mut self, mut streams: watch::Receiver<Streams>) {
         let mut changes = self.server.changes.clone();
         loop {
@@ -142,12 +143,12 @@ impl Presence {
         }
     }
 
-    /// Does what can be done now. Returns when to look again if nothing changes.
+    /// Does the next step that is possible now. Returns how long to wait before the next call if nothing changes.
     async fn step(&mut self, streams: Streams, changes: &mut watch::Receiver<u64>) -> Duration {
         if !self.known.as_ref().is_some_and(|known| known.is_at(&self.kubelet)) {
             self.known = Pinned::open(&self.kubelet).ok();
             self.registered = None;
-            // Nothing has failed with this one.
+            // A new kubelet socket: failures with the previous one do not count.
             (self.failures, self.due) = (0, Instant::now());
         }
         if !self.listening.as_ref().is_some_and(Listening::is_there) {
@@ -159,7 +160,7 @@ impl Presence {
             }
         }
         if !self.server.instance.is_newest() {
-            // It registers, and this process does again after its end.
+            // The newer process registers. This process registers again after the newer one has ended.
             self.registered = None;
             return STAND_BY;
         }
@@ -207,7 +208,7 @@ impl Presence {
         }
     }
 
-    /// Returns when the kubelet's socket or ours is no longer there.
+    /// Returns when the kubelet's socket or ours was removed or replaced.
     async fn outdated(&self, listening: &Listening, changes: &mut watch::Receiver<u64>) {
         while listening.is_there() && self.known.as_ref().is_some_and(|known| known.is_at(&self.kubelet)) {
             if changes.changed().await.is_err() {
@@ -224,7 +225,7 @@ impl Presence {
         self.failures += 1;
     }
 
-    /// Until the next try; forever if there is no kubelet.
+    /// The time until the next attempt; unlimited if there is no kubelet.
     fn wait(&self) -> Duration {
         if self.known.is_none() && self.listening.is_some() {
             return Duration::MAX;

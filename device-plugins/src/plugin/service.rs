@@ -27,26 +27,26 @@ use crate::instance::Instance;
 use crate::resource::Resource;
 use crate::view::View;
 
-/// How often the list is sent although nothing changed.
+/// How often the list is sent again without a change.
 const REPEAT: Duration = Duration::from_secs(60);
 
-/// The streams of lists.
+/// Counts of ListAndWatch streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Streams {
-    /// All that ever were.
+    /// All streams since the start.
     pub(super) opened: u64,
-    /// Those that are open.
+    /// The streams that are open now.
     pub(super) open: u64,
 }
 
-/// The service of a resource.
+/// The device plugin service of one resource.
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) resource: ResourceName,
     pub(super) settings: Arc<Settings>,
     pub(super) views: watch::Receiver<Arc<View>>,
     pub(super) streams: watch::Sender<Streams>,
-    /// Counted up when all streams are to send their list again.
+    /// Incremented to make all streams send their list again.
     pub(super) again: watch::Sender<u64>,
     pub(super) instance: Arc<Instance>,
     pub(super) stop: CancellationToken,
@@ -154,8 +154,8 @@ impl DevicePlugin for Service {
     }
 }
 
-/// One stream of lists. A list is made when the kubelet takes it, so a slow reader gets the newest one next, and nobody waits
-/// for it.
+/// One ListAndWatch stream. A list is built when the kubelet reads it, so a slow kubelet gets the newest list next, and
+/// no other task waits for it.
 struct Lists {
     resource: ResourceName,
     views: watch::Receiver<Arc<View>>,
@@ -179,8 +179,8 @@ impl Lists {
         let mut is_due = self.sent.is_none();
         loop {
             let devices = list::devices(&self.views.borrow_and_update(), &self.resource);
-            // The kubelet goes on reading the streams of an older process: they fall silent. Closing them would close those of the
-            // newer one, too.
+            // The kubelet keeps reading the streams of an older process, so the older process stops sending. Closing
+            // its streams would make the kubelet close the newer process's streams, too.
             let is_ours = self.sent.is_none() || self.instance.is_newest();
             if is_ours && (is_due || self.sent.as_ref() != Some(&devices)) {
                 self.sent = Some(devices.clone());
@@ -196,7 +196,7 @@ impl Lists {
     }
 }
 
-/// Counts a stream as long as it is open.
+/// Counts a stream while it is open.
 struct Open(watch::Sender<Streams>);
 
 impl Open {
@@ -240,7 +240,7 @@ mod tests {
         let mut seconds = Vec::new();
         for round in 0..4 {
             if round == 3 {
-                // A view that changes nothing for this resource is not told; a refusal is.
+                // A view that changes nothing for this resource sends no list. An explicit request does.
                 views.send_modify(|_| {});
                 again.send_modify(|count| *count += 1);
             }

@@ -1,4 +1,4 @@
-//! What all servers share.
+//! The settings that all servers share.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,17 +10,17 @@ use crate::resource::Resource;
 /// Prefers some of the available IDs: `(machine, resource, available, must_include, size)`.
 pub type Choose = dyn Fn(&Machine, &Resource, &[String], &[String], usize) -> Vec<String> + Send + Sync;
 
-/// What all servers share.
+/// The settings that all servers share.
 pub struct Settings {
     /// The kubelet's folder of device plugins.
     pub folder: PathBuf,
     /// True if the runtime has CDI.
     pub cdi: bool,
-    /// The host's /dev, as the runtime sees it.
+    /// The host's /dev, as a path in the runtime's mount namespace.
     pub host_dev: PathBuf,
-    /// The CDI files of others.
+    /// The CDI files of other programs.
     pub found: Found,
-    /// The preferred allocation.
+    /// Computes the preferred allocation.
     pub choose: Box<Choose>,
 }
 

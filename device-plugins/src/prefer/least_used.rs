@@ -1,8 +1,8 @@
-//! Shared IDs: on as many units as can be, and on the least used of them.
+//! Chooses shared IDs on as many units as possible, preferring the least used units.
 
 use super::pool::Pool;
 
-/// The units of `more` IDs, as far as there are so many.
+/// The units of `more` IDs, or of all free IDs if there are fewer.
 pub(super) fn choose(pool: &Pool, more: usize) -> Vec<usize> {
     let mut taken: Vec<usize> = pool.units.iter().map(|_| 0).collect();
     let mut chosen = Vec::new();

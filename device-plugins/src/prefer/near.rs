@@ -1,40 +1,42 @@
-//! Exclusive IDs: the nearest to each other.
+//! Chooses the exclusive IDs that are nearest to each other.
 //!
-//! A set is as good as the sum of the nearness of its pairs. Of equally good sets, the better one has less nearness to what is left:
-//! then that is nearer to itself. Up to [`SETS_MOST`] sets all are tried, which covers any choice of 16; beyond that a good set
-//! is grown and improved.
+//! The score of a set is the sum of the nearness of its pairs. Among sets with equal scores, the set that is less near
+//! to the remaining units wins, since the remaining units are then nearer to each other. Up to [`SETS_MOST`] sets,
+//! every set is tried, which covers any choice of 16. Beyond that, a set is grown greedily and then improved by
+//! exchanges.
 
 use std::cmp::Reverse;
 
 use super::pool::Pool;
 
-/// 8 of 16 are 12,870 sets.
+/// The most sets that are tried one by one: choosing 8 of 16 gives 12,870 sets.
 const SETS_MOST: u128 = 13_000;
 
-/// How good a set is: more is better.
+/// The score of a set: higher is better. First the nearness inside the set, then the nearness to the remaining units,
+/// reversed.
 type Score = (u64, Reverse<u64>);
 
-/// The units of `more` IDs, as far as there are so many.
+/// The units of `more` IDs, or of all free IDs if there are fewer.
 pub(super) fn choose(pool: &Pool, more: usize) -> Vec<usize> {
     let field = Field::new(pool);
     let more = more.min(field.free.len());
     if sets(field.free.len(), more) <= SETS_MOST { field.best(more) } else { field.good(more) }
 }
 
-/// How many sets of `size` there are of `of`, or more than [`SETS_MOST`].
+/// The number of subsets of `size` among `of` units. The count stops once it exceeds [`SETS_MOST`].
 fn sets(of: usize, size: usize) -> u128 {
     let size = size.min(of - size);
     (1..=size).fold(1, |sets, nth| if sets > SETS_MOST { sets } else { sets * (of - size + nth) as u128 / nth as u128 })
 }
 
-/// The free units and how near they are, by their places in `free`.
+/// The free units and their nearness, indexed as in `free`.
 struct Field {
-    /// The units in the pool.
+    /// Indexes of the free units in the pool.
     free: Vec<usize>,
     nearness: Vec<Vec<u64>>,
-    /// To what is chosen already.
+    /// The nearness of each free unit to the units that are already chosen.
     to_chosen: Vec<u64>,
-    /// To all others that are free.
+    /// The nearness of each free unit to all other free units.
     to_free: Vec<u64>,
 }
 
@@ -56,13 +58,15 @@ impl Field {
         set.iter().enumerate().fold((0, Reverse(0)), |score, (nth, unit)| self.with(score, &set[..nth], *unit))
     }
 
-    /// The score of a set with one more, which is then no longer among what is left.
+    /// The score of a set after `unit` was added to it and left the remaining units.
     fn with(&self, (inside, Reverse(outside)): Score, set: &[usize], unit: usize) -> Score {
         let near: u64 = set.iter().map(|other| self.nearness[unit][*other]).sum();
+        // `near` is subtracted twice: `to_free` counts it once in this unit, and once in the units of the set, which
+        // were among the remaining units before.
         (inside + self.to_chosen[unit] + near, Reverse(outside + self.to_free[unit] - 2 * near))
     }
 
-    /// Tries all sets in order, and keeps the first of the best.
+    /// Tries all sets in order, and keeps the first one with the best score.
     fn best(&self, size: usize) -> Vec<usize> {
         let mut search = Search { field: self, size, set: Vec::new(), best: None };
         search.go(0, (0, Reverse(0)));
@@ -70,7 +74,7 @@ impl Field {
         best.into_iter().map(|nth| self.free[nth]).collect()
     }
 
-    /// Grows a set around each unit, and then exchanges units as long as that helps.
+    /// Grows a set around each unit, takes the best, and then exchanges units while the score improves.
     fn good(&self, size: usize) -> Vec<usize> {
         let all = 0..self.free.len();
         let grown = all.clone().map(|first| {
@@ -92,7 +96,7 @@ impl Field {
         set.into_iter().map(|nth| self.free[nth]).collect()
     }
 
-    /// A better set with another unit for one of these.
+    /// A set with a better score that differs in one unit.
     fn exchange(&self, set: &[usize]) -> Option<Vec<usize>> {
         let score = self.score(set);
         for nth in 0..set.len() {
@@ -119,7 +123,7 @@ struct Search<'f> {
 }
 
 impl Search<'_> {
-    /// Tries all sets that go on from this one with units from `from` on.
+    /// Tries all sets that extend this one with units from index `from` on.
     fn go(&mut self, from: usize, score: Score) {
         let missing = self.size - self.set.len();
         if missing == 0 {

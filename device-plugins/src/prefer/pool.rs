@@ -5,21 +5,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::machine::{Gpu, Machine, Place};
 use crate::resource::{DeviceKey, Resource};
 
-/// The units of a resource of which an ID is available or chosen already, by PCI address.
+/// The units of a resource that have an available or an already chosen ID, sorted by PCI address.
 pub(super) struct Pool<'m> {
     resource: &'m Resource,
     pub(super) units: Vec<Choice<'m>>,
 }
 
-/// A unit.
+/// A unit to choose from.
 pub(super) struct Choice<'m> {
-    /// Its place in the resource.
+    /// The unit's index in the resource.
     nth: usize,
     gpu: Option<&'m Gpu>,
     place: Option<&'m Place>,
-    /// The numbers of its free IDs, in order.
+    /// The numbers of the unit's free IDs, sorted.
     free: Vec<u16>,
-    /// How many of its IDs are chosen already.
+    /// How many IDs of the unit are already chosen.
     pub(super) chosen: usize,
 }
 
@@ -29,8 +29,8 @@ impl Choice<'_> {
         self.free.len()
     }
 
-    /// How near two units are to each other: more is nearer. NVLinks count before anything on PCIe, and that before NUMA nodes, even in
-    /// a sum over thousands of pairs.
+    /// How near two units are to each other: higher is nearer. NVLinks outweigh PCIe distance, and PCIe distance
+    /// outweighs NUMA nodes, even in a sum over thousands of pairs.
     pub(super) fn nearness(&self, other: &Self) -> u64 {
         let links = |from: Option<&Gpu>, to: Option<&Gpu>| {
             from.zip(to).and_then(|(from, to)| from.nvlinks.get(&to.uuid)).copied().unwrap_or_default()
@@ -72,7 +72,7 @@ impl<'m> Pool<'m> {
         usize::from(self.resource.config.share).saturating_sub(unit.free.len() + unit.chosen)
     }
 
-    /// The first free IDs of these units; of a unit that is named n times, the first n.
+    /// The first free IDs of these units. A unit that is listed n times gives its first n IDs.
     pub(super) fn ids(&self, units: &[usize]) -> Vec<String> {
         let mut used: BTreeMap<usize, usize> = BTreeMap::new();
         let id = |unit: &usize| {

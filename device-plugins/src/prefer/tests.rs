@@ -42,7 +42,7 @@ fn nvlinks_count_before_pcie() {
     let available = ["GPU-0", "GPU-1", "GPU-2", "GPU-7"];
     assert_eq!(chosen(&machine, "kind: gpu", &available, &[], 2), ["GPU-1", "GPU-2"]);
     assert_eq!(chosen(&machine, "kind: gpu", &available, &["GPU-0"], 2), ["GPU-0", "GPU-7"]);
-    // The link is known to one of the two only.
+    // Only one of the two GPUs reports the link.
     assert_eq!(chosen(&machine, "kind: gpu", &available, &["GPU-7"], 2), ["GPU-7", "GPU-0"]);
 }
 
@@ -62,7 +62,7 @@ fn one_gpu_is_taken_where_it_leaves_the_others_nearest_to_each_other() {
     let mut machine = eight();
     link(&mut machine.gpus, 0, 1, 4);
     link(&mut machine.gpus, 2, 3, 4);
-    // GPU-0 is in use: its partner is the one to take, not one of the other pair.
+    // GPU-0 is in use: its partner is chosen, and the other pair stays whole.
     assert_eq!(chosen(&machine, "kind: gpu", &["GPU-1", "GPU-2", "GPU-3"], &[], 1), ["GPU-1"]);
     assert_eq!(chosen(&machine, "kind: gpu", &["GPU-3", "GPU-2", "GPU-1"], &[], 1), ["GPU-1"]);
 }
@@ -82,7 +82,7 @@ fn links_among_those_that_are_chosen_do_not_count_as_links_to_what_is_left() {
 #[test]
 fn shared_hcas_are_chosen_by_least_use_and_apart() {
     let machine = machine(Vec::new(), (0..3).map(|nth| hca(&nth.to_string(), place(0, nth, 1))).collect());
-    // Three, two and no IDs of four are taken.
+    // Of four IDs each, three, two and none are in use.
     let available = [
         "0000:30:01.0::3",
         "0000:31:01.0::2",
@@ -167,7 +167,7 @@ proptest! {
         let others = (0..1_u32 << places.len()).map(of).filter(|set| {
             set.len() == chosen.len() && set.iter().all(|id| free.contains(id)) && must.iter().all(|id| set.contains(id))
         });
-        // What is added is as far from what is left as can be, too.
+        // The chosen units are also as far from the remaining units as possible.
         let of_both = |set: &[String]| {
             let (left, new): (Vec<String>, Vec<String>) =
                 free.iter().filter(|id| !must.contains(id)).cloned().partition(|id| !set.contains(id));
@@ -231,7 +231,7 @@ proptest! {
 
 #[test]
 fn linked_gpus_are_found_among_many() {
-    // 32 GPUs of which every third one is linked to all others like it: more sets of 10 than can be tried.
+    // 32 GPUs. Every third GPU is linked to every other third one. There are more sets of 10 than can be tried.
     let places: Vec<(u32, u8, u8)> = (0..32).map(|nth| (nth / 16, (nth / 4 % 4) as u8, (nth % 4) as u8)).collect();
     let linked_ones = || (0..32).filter(|nth| nth % 3 == 1);
     let links: Vec<_> = linked_ones().flat_map(|a| linked_ones().map(move |b| (a, b, 4))).collect();

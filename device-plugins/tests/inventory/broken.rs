@@ -1,4 +1,4 @@
-//! Broken machines: an entry that is not as it should be costs one device or one attribute.
+//! Broken machines: an invalid entry loses one device or one attribute.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::{hca, read, warnings};
 
-/// A machine with three HCAs, and what is read of it while nothing is broken.
+/// An intact machine with three HCAs, and its inventory.
 fn sound() -> (FakeMachine, Machine) {
     let machine = FakeMachine::new(MachinePlan::three_hcas_on_a_switch()).unwrap();
     let read = read(&machine);
@@ -32,7 +32,7 @@ const TO_ITSELF: Break = |path| symlink(path, path);
 const OVERFLOW: Break = |path| fs::write(path, "99999999999999999999\n");
 const SECRET: Break = |path| symlink("/etc/passwd", path);
 
-/// What an inventory says of an attribute of `mlx5_1` that was broken so.
+/// The inventory and its warnings after an attribute of `mlx5_1` was broken in this way.
 fn warning_of(attribute: &str, way: Break) -> (Machine, Vec<(String, String)>) {
     let (machine, _) = sound();
     replace_entry(&machine.hca_folder("mlx5_1").join(attribute), way).unwrap();
@@ -182,7 +182,7 @@ fn links_out_of_the_tree_of_devices_are_not_followed() {
 
 #[test]
 fn an_hca_without_a_pci_function_of_its_own_is_left_out() {
-    // A sub-function shares the function of its HCA.
+    // A sub-function shares the PCI function of its HCA.
     let (machine, before) = sound();
     let class = machine.sysfs().join("class/infiniband");
     let function = machine.pci_folder(&machine.plan().hcas[0].slot.pci).canonicalize().unwrap();

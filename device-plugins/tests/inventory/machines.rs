@@ -1,4 +1,4 @@
-//! Sound machines: every number is that of the plan.
+//! Intact machines: every number that is read equals the number in the plan.
 
 use std::io;
 use std::sync::Arc;
@@ -105,11 +105,11 @@ fn every_number_of_a_fake_machine_is_read() {
     }
 }
 
-/// The keys of a device that a plan tells of, as the report should have them.
+/// The keys that the report should have for a device of a plan.
 fn reported(slot: &PcieSlot, id: &str, name: &str) -> Value {
     let mut place = json!({"pci": slot.pci, "root": slot.root});
     if let [_, .., upstream, _] = &slot.bridges[..] {
-        // Below a root port.
+        // The device is below a switch, and not directly below a root port.
         place["switch"] = json!(upstream);
     }
     if slot.numa >= 0 {

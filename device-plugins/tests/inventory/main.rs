@@ -1,4 +1,4 @@
-//! The inventory of fake machines: intact, changing and broken ones.
+//! The inventory of intact, changing and broken fake machines.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod broken;
@@ -14,7 +14,7 @@ fn roots(machine: &FakeMachine) -> Roots {
     Roots { sysfs: machine.sysfs(), dev: machine.dev() }
 }
 
-/// A GPU as NVML tells of it: the address is all that it knows of its place.
+/// A GPU as NVML reports it: of its attach point, NVML reports only the PCI address.
 fn from_nvml(gpu: &GpuPlan) -> Gpu {
     Gpu {
         uuid: gpu.uuid.clone(),
@@ -26,13 +26,13 @@ fn from_nvml(gpu: &GpuPlan) -> Gpu {
     }
 }
 
-/// The machine, with its GPUs in another order than they have in the end, on a kernel that has no RDMA itself.
+/// Reads the machine, with unsorted GPUs, as on a kernel without RDMA.
 fn read(machine: &FakeMachine) -> Machine {
     let gpus: Vec<Gpu> = machine.plan().gpus.iter().rev().map(from_nvml).collect();
     inventory::read_with(&roots(machine), &gpus, None, Ok(RdmaMode::None))
 }
 
-/// The warnings' places below the machine's folder, with their reasons.
+/// The warnings: the path below the machine's folder, and the reason.
 fn warnings(machine: &FakeMachine, read: &Machine) -> Vec<(String, String)> {
     let sysfs = machine.sysfs();
     let root = format!("{}/", sysfs.parent().unwrap().display());

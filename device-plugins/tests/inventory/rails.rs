@@ -1,4 +1,4 @@
-//! Rails of machines that are read before their driver is there, or in part.
+//! Rails of machines that are read before their driver is loaded, or only in part.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,7 +15,7 @@ use larder_testkit::machine::{FakeMachine, MachinePlan, replace_entry};
 
 use crate::{from_nvml, roots};
 
-/// A node that offers rails, and what is left over. What selects an HCA is as narrow as it can be.
+/// A node that offers rails, and the remaining GPUs and HCAs. The HCA selectors are as narrow as possible.
 struct Node {
     machine: FakeMachine,
     state: State,
@@ -46,7 +46,7 @@ impl Node {
         inventory::read_with(&roots(&self.machine), &gpus, Some("580.1".to_owned()), Ok(RdmaMode::None))
     }
 
-    /// Reads it while NVML names so many GPUs; how many units the resources have then.
+    /// Reads the machine while NVML names `gpus` GPUs. Returns the number of units of each resource.
     fn units(&mut self, gpus: usize) -> [usize; 3] {
         let machine = self.read(gpus);
         self.apply(health::Event::Machine(machine));
@@ -68,7 +68,7 @@ fn no_hca_is_offered_alone_before_the_gpu_of_its_rail_is_listed() {
     assert_eq!(node.units(5), [5, 0, 0]);
     assert_eq!(node.units(8), [8, 0, 0]);
     node.apply(health::Event::DriverAnswered);
-    // A GPU that is gone was named.
+    // A removed GPU was named before, so no HCA is held back for it.
     assert_eq!(node.units(7), [8, 0, 0]);
     assert_eq!(node.state.view().excluded.len(), 0);
 }
@@ -93,7 +93,7 @@ fn a_rail_stays_while_its_devices_are_read_in_part() {
     node.pass(2);
     assert_eq!(node.units(8), [8, 0, 0]);
     let whole = Arc::clone(node.state.view());
-    // An HCA whose driver is bound again is there before its device node, its interfaces and its ports are.
+    // An HCA whose driver rebinds appears before its device node, interfaces and ports.
     let (hca, gpu) = (node.machine.plan().hcas[0].clone(), node.machine.plan().gpus[1].clone());
     let verbs = node.machine.sysfs().join("class/infiniband_verbs").join(format!("uverbs{}", hca.uverbs));
     let (ports, vendor) = (node.machine.hca_folder(&hca.name).join("ports"), node.machine.pci_folder(&hca.slot.pci));
@@ -115,7 +115,7 @@ fn a_rail_stays_while_its_devices_are_read_in_part() {
     node.pass(30);
     assert_eq!(**node.state.view(), *whole);
 
-    // A GPU that fell off the bus: NVML still names it.
+    // A GPU that fell off the bus is still named by NVML.
     fs::remove_file(node.machine.pci_folder(&gpu.slot.pci)).unwrap();
     node.apply(health::Event::GpuFailed { gpu: gpu.uuid.clone(), why: "GPU is lost".to_owned() });
     assert_eq!(node.units(8), [8, 0, 0]);

@@ -1,4 +1,4 @@
-//! Ports that change while they are watched.
+//! Ports that change while they are polled.
 
 use std::fs;
 
@@ -47,7 +47,7 @@ fn a_port_goes_down_and_comes_up() {
         machine.set_port("mlx5_1", 1, PORT_UP).unwrap();
         assert_eq!(watch.poll(), Changes { ports: vec![up("mlx5_1")], ..Changes::default() });
     }
-    // A link without a subnet manager is no service.
+    // A link without a subnet manager is not in service.
     machine.set_port("mlx5_1", 1, ("2: INIT", "5: LinkUp")).unwrap();
     assert!(!watch.poll().ports[0].is_up());
 }
@@ -100,7 +100,7 @@ fn a_state_that_cannot_be_read_is_no_service_until_it_can() {
     }
     let ports = state.parent().unwrap();
     replace_entry(ports, |path| fs::write(path, "")).unwrap();
-    // The open files still answer here, as they do not for a kernel's.
+    // Files of the fake sysfs still answer after their removal; the kernel's files do not.
     let mut anew = PortWatch::new(&roots(&machine));
     assert!(
         anew.poll()

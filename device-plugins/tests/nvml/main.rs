@@ -1,4 +1,4 @@
-//! The GPUs' driver, as a fake library that is loaded like the real one.
+//! The GPU driver, tested with a fake library that is loaded like the real one.
 
 mod sessions;
 mod slices;
@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// The news of a library.
+/// Receives the news that the threads report about a library.
 struct Driver {
     news: mpsc::Receiver<DriverNews>,
     seen: Vec<DriverNews>,
@@ -23,7 +23,7 @@ struct Driver {
     running: JoinHandle<Result<(), ThreadEnded>>,
 }
 
-/// Quick, but for what a busy machine must not bring about.
+/// Short intervals, but long timeouts, so that a busy machine does not cause failures.
 fn settings(library: PathBuf) -> Settings {
     let (soon, never) = (Duration::from_millis(30), Duration::from_secs(3600));
     Settings {
@@ -49,7 +49,7 @@ impl Driver {
         Self { news, seen: Vec::new(), stop, running }
     }
 
-    /// The next news that fit.
+    /// The next matching news.
     async fn next<T>(&mut self, mut fits: impl FnMut(&DriverNews) -> Option<T>) -> T {
         let patience = tokio::time::Instant::now() + Duration::from_secs(60);
         loop {
@@ -110,7 +110,7 @@ impl Driver {
     }
 }
 
-/// The text has all of these parts.
+/// Asserts that the text contains all of these parts.
 fn says(text: &(impl Debug + ?Sized), parts: &[&str]) {
     let text = format!("{text:?}");
     assert!(parts.iter().all(|part| text.contains(part)), "{text} does not say {parts:?}");
@@ -249,7 +249,7 @@ async fn one_wait_receives_events_of_all_gpus() {
     driver.end().await;
 }
 
-/// Its events are listened to, and so are those of all GPUs.
+/// Waits until the events of this GPU and of all others are received.
 async fn is_reported(driver: &mut Driver, nvml: &FakeNvml, machine: &mut Machine, gpu: usize) {
     driver.gpus().await;
     xid(machine, gpu, 31);
@@ -261,7 +261,8 @@ async fn is_reported(driver: &mut Driver, nvml: &FakeNvml, machine: &mut Machine
 async fn events_before_the_loss_of_a_gpu_are_reported() {
     let mut machine = Machine::h100s(8);
     let nvml = FakeNvml::with(&machine);
-    // With room for one, both threads send in turn: the GPU is known to fail while more events wait.
+    // The channel holds one item, so both threads send alternately: the GPU's failure is known while more events are
+    // queued.
     let mut driver = Driver::start(settings(nvml.library()), 1);
     is_reported(&mut driver, &nvml, &mut machine, 2).await;
     machine.gpus[2].error = Some(code::GPU_IS_LOST);
@@ -278,7 +279,7 @@ async fn events_before_the_loss_of_a_gpu_are_reported() {
 async fn a_gpu_that_is_lost_takes_no_events_of_others_with_it() {
     let mut machine = Machine::h100s(8);
     let nvml = FakeNvml::with(&machine);
-    // The wait meets the loss, and no query.
+    // The wait for events notices the loss before any query does.
     let rarely = Settings { every: Duration::from_secs(3600), ..settings(nvml.library()) };
     let mut driver = Driver::start(rarely, 64);
     is_reported(&mut driver, &nvml, &mut machine, 2).await;
@@ -297,7 +298,7 @@ async fn no_event_falls_between_the_sets_when_all_get_one_of_their_own() {
     let mut machine = Machine { sets_report_independently: true, free_hang_ms: 1000, ..Machine::h100s(8) };
     let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::of(&nvml);
-    // Until its set is made, nobody hears it.
+    // Events are lost until the GPU's event set was created, so send until one is reported.
     let mut is_reported = false;
     while !is_reported {
         xid(&mut machine, 2, 31);
@@ -308,7 +309,7 @@ async fn no_event_falls_between_the_sets_when_all_get_one_of_their_own() {
     nvml.set(&machine);
     driver.failed_gpu().await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    // The set of all is being freed: another one has to report this.
+    // The shared event set is being freed, so another set has to report this event.
     xid(&mut machine, 5, 13);
     nvml.set(&machine);
     driver.until(DriverNews::Xid { gpu: machine.gpus[5].uuid.clone(), slice: None, xid: 13 }).await;
@@ -326,7 +327,7 @@ async fn the_set_of_a_gpu_that_is_lost_later_is_drained_too() {
     machine.gpus[2].error = Some(code::GPU_IS_LOST);
     nvml.set(&machine);
     driver.failed_gpu().await;
-    // Each GPU has a set of its own from now on.
+    // From now on, each GPU has its own event set.
     xid(&mut machine, 4, 31);
     nvml.set(&machine);
     driver.xid().await;
@@ -394,7 +395,7 @@ async fn a_changed_recovery_action_is_reported() {
         nvml.set(&machine);
         assert_eq!(driver.recovery(&gpus[0]).await, action);
     }
-    // A driver without the query reports memory remapping that waits for a reset.
+    // A driver without the recovery query reports pending memory remapping, which needs a reset.
     machine.gpus[1].remapping_pending = true;
     nvml.set(&machine);
     assert_eq!(driver.recovery(&gpus[1]).await, RecoveryAction::GpuReset);
@@ -418,7 +419,7 @@ async fn an_xid_has_its_gpu_asked_at_once() {
     driver.end().await;
 }
 
-/// Reads only.
+/// Only reads from the GPU.
 #[tokio::test]
 #[ignore = "needs a GPU: compares with NVIDIA's own library where it loads"]
 async fn the_real_library_agrees() {

@@ -1,4 +1,4 @@
-//! Sessions with the driver: how they begin and end, and drivers that hang or go meanwhile.
+//! Sessions with the driver: how they begin and end, and drivers that hang or disappear during a session.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ async fn a_driver_that_hangs_while_it_forgets_a_lost_gpu_is_noticed() {
     let quick = Settings { silent_after: Duration::from_millis(200), ..settings(nvml.library()) };
     let mut driver = Driver::start(quick, 64);
     driver.gpus().await;
-    // Its events are listened to.
+    // Wait until the GPU's events are received.
     xid(&mut machine, 0, 31);
     nvml.set(&machine);
     driver.xid().await;
@@ -65,7 +65,7 @@ async fn a_driver_that_hangs_does_not_hold_up_the_end() {
         Driver::start(Settings { silent_after: Duration::from_millis(100), ..settings(nvml.library()) }, 64);
     says(&driver.failed().await, &["nvmlInit"]);
     driver.end().await;
-    // The thread that was left behind ends when its call returns.
+    // The abandoned thread ends when its call returns.
     nvml.set(&Machine::h100s(1));
 }
 
@@ -92,7 +92,7 @@ async fn a_driver_that_comes_goes_and_is_replaced_is_asked_anew() {
     says(&driver.absent().await, &["not loaded"]);
     nvml.set(&machine);
     assert_eq!(driver.gpus().await.len(), 2);
-    // Another driver under the session of the old one.
+    // A new driver replaces the old one during a session.
     (machine.load, machine.driver) = (2, "590.1".to_owned());
     nvml.set(&machine);
     driver.failed().await;
@@ -144,13 +144,13 @@ async fn events_of_a_session_are_reported_before_the_next_session_begins() {
     let mut machine = Machine::h100s(2);
     let nvml = FakeNvml::with(&machine);
     let reopening = Settings { reopen_every: Duration::from_millis(1), ..settings(nvml.library()) };
-    // With room for one, both threads send in turn: the session ends while more events wait.
+    // The channel holds one item, so both threads send alternately: the session ends while more events are queued.
     let mut driver = Driver::start(reopening, 1);
     driver.until(DriverNews::Answered).await;
     machine.gpus[0].error = Some(code::GPU_IS_LOST);
     (0..50).for_each(|number| xid(&mut machine, 1, number));
     nvml.set(&machine);
-    // Both threads wait for room.
+    // Both threads are blocked on the full channel.
     tokio::time::sleep(Duration::from_millis(200)).await;
     for number in 0..50 {
         assert_eq!(driver.xid().await.2, number);

@@ -36,7 +36,7 @@ async fn slices_are_reported_at_first_and_after_a_change() {
     machine.gpus[0].slices.remove(0);
     nvml.set(&machine);
     assert_eq!(driver.gpus().await[0].slices(), [found(&slice(1, 1, "1c.3g.40gb"))]);
-    // An Xid of a slice names it, one of a GPU instance names that alone.
+    // An Xid of a slice names the slice. An Xid of a GPU instance names only the instance.
     for compute_instance in [Some(1), None] {
         let gpu = machine.gpus[0].uuid.clone();
         machine.xids.push(Xid { gpu: gpu.clone(), xid: 94, gpu_instance: Some(1), compute_instance });
@@ -68,7 +68,7 @@ async fn a_slice_that_fails_stays_in_the_list_and_its_gpu_fails() {
     machine.gpus[1].slices[0].error = None;
     nvml.set(&machine);
     assert_eq!(driver.recovery(&cut).await, RecoveryAction::None);
-    // One that was taken away is not waited for, and one that never answered is a warning.
+    // A removed slice is not waited for. A slice that never answered is a warning.
     machine.gpus[1].slices[1] = Slice { error: Some(code::UNKNOWN), ..slice(3) };
     nvml.set(&machine);
     let (gpus, warnings) = driver

@@ -1,4 +1,4 @@
-//! What containers get.
+//! The devices and variables that containers get.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +34,7 @@ fn pairs(of: &[(&str, &str)]) -> BTreeMap<String, String> {
 #[test]
 fn rails_give_both_devices_by_name_and_by_variable() {
     let view = view(machine(), [resource_of(RAIL, Kind::Rail, 0..8)]);
-    // In the order of the machine, whatever the kubelet's.
+    // In the order of the machine, independent of the kubelet's order.
     let grant = given(&view, &[&gpu_id(5), &gpu_id(4)]).unwrap();
     assert_eq!(grant.cdi, ["larder.dev/hca=0000:44:00.0", "larder.dev/hca=0000:45:00.0"]);
     let gpus = format!("{},{}", gpu_id(4), gpu_id(5));
@@ -120,7 +120,8 @@ fn without_cdi_the_nodes_are_listed() {
 fn the_index_of_the_gid_is_one_that_all_ports_share_or_none() {
     let hcas = (0..4).map(|number| hca(number, LinkLayer::Ethernet)).chain([hca(4, LinkLayer::InfiniBand)]).collect();
     let mut machine = Machine { hcas, ..Machine::default() };
-    // Beside the IPv4 address at 3: on HCA 1 another one at 5, on HCA 2 it is at 7 instead, HCA 3 has IPv6 alone.
+    // Every HCA has an IPv4 address at index 3, with these differences: HCA 1 has another at 5, HCA 2 has it at 7
+    // instead, and HCA 3 has only IPv6.
     let v6 = |first| Gid {
         gid: [first, 0x80, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1],
         gid_type: GidType::V2,
@@ -195,7 +196,7 @@ async fn the_kubelet_allocates_and_prefers() {
     assert_eq!(names, [&format!("nvidia.com/gpu={}", gpu_id(2)), "larder.dev/hca=0000:42:00.0"]);
     assert_eq!(answer.envs["NVIDIA_VISIBLE_DEVICES"], "void");
     assert!(answer.devices.is_empty() && answer.mounts.is_empty());
-    // The file goes: the variable says it.
+    // After the CDI file was removed, the GPUs come by the variable.
     std::fs::remove_file(node.path("cdi/nvidia.yaml")).unwrap();
     let answer = plugin.allocate(request(&[&gpu_id(2)])).await.unwrap().into_inner();
     assert_eq!(answer.container_responses[0].envs["NVIDIA_VISIBLE_DEVICES"], gpu_id(2));
@@ -234,7 +235,8 @@ async fn a_refusal_names_the_device_and_triggers_a_list() {
     kubelet.until_healthy(HCA, 8).await;
     node.change(|view| view.faults = faults([hca_key(1)]));
     kubelet.until_healthy(HCA, 7).await;
-    // The list that is sent again after each registration is not the one that a refusal triggers.
+    // Wait for the list that is repeated after each registration, so that it is not mistaken for the list that a
+    // refusal triggers.
     tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
     let mut plugin = kubelet.plugin(HCA).await;
     for (id, message) in [

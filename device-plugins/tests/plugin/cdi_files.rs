@@ -1,4 +1,4 @@
-//! CDI files: ours on disk, and those of others.
+//! CDI files: our file on disk, and the files of other programs.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -52,14 +52,14 @@ fn without_their_resources_hcas_stay_as_the_last_file_has_them() {
     let last = spec_of(&view, None);
     let without = View { resources: [].into(), ..view.clone() };
     assert_eq!(spec_of(&without, Some(&last)), last);
-    // They are known by their PCI addresses, and limited by the names that the kernel has for them now.
+    // HCAs are identified by their PCI addresses, but limited under their current kernel names.
     let mut renamed = without.clone();
     let hcas = &mut Arc::make_mut(&mut renamed.machine).hcas;
     let (one, other) = (hcas[1].name.clone(), hcas[2].name.clone());
     (hcas[1].name, hcas[2].name) = (other, one);
     let text = serde_json::to_string(&spec_of(&renamed, Some(&last))).unwrap();
     assert!(text.contains("\"mlx5_2 hca_handle=2 hca_object=2000\"") && !text.contains("\"mlx5_1 "), "{text}");
-    // A hook that is not understood is no reason to leave it out.
+    // A hook that cannot be parsed is not dropped: its HCA is left out, so that no container starts without the limit.
     let odd = serde_json::to_string(&last).unwrap().replace("hca_handle=2", "hca_handle=max");
     let odd: Spec = serde_json::from_str(&odd).unwrap();
     assert_eq!(spec_of(&without, Some(&odd)).devices.len(), last.devices.len() - 1);
@@ -84,11 +84,12 @@ fn an_hca_that_comes_to_another_resource_keeps_the_lower_limits_of_both() {
     };
     let (none, max) = (None::<String>, |max: &str| Some(max.to_owned()));
     let limited = spec_of(&owned("a/limited", Some(16), false), None);
-    // The same resource has other terms: somebody has changed them.
+    // The same resource has other terms: an administrator changed them.
     for (limits, mad, wanted) in [(Some(32), true, (max("32"), true)), (None, false, (none.clone(), false))] {
         assert_eq!(shown(&spec_of(&owned("a/limited", limits, mad), Some(&limited))), wanted);
     }
-    // Another one has it, and goes on having it: containers of the first one may start again at any time.
+    // Another resource offers it, in several views: containers of the first resource may restart at any time, so the
+    // lower limit stays.
     let mut last = limited;
     for (name, limits, wanted) in
         [("a/free", None, "16"), ("a/free", None, "16"), ("a/low", Some(2), "2"), ("a/limited", Some(16), "2")]
@@ -96,7 +97,7 @@ fn an_hca_that_comes_to_another_resource_keeps_the_lower_limits_of_both() {
         last = spec_of(&owned(name, limits, true), Some(&last));
         assert_eq!(shown(&last), (max(wanted), false), "{name}");
     }
-    // Whoever has an HCA without a limit gets one where it comes to a resource with one.
+    // An HCA without a limit gets the limit of the resource that it moves to.
     let free = spec_of(&owned("a/free", None, true), None);
     assert_eq!(shown(&free), (none, true));
     assert_eq!(shown(&spec_of(&owned("a/limited", Some(16), true), Some(&free))), (max("16"), true));
@@ -156,13 +157,13 @@ async fn the_file_is_there_before_the_devices_and_goes_with_the_last() {
     assert_eq!(text.matches("uverbs").count(), 16, "{text}");
     assert!(!torn.exists());
     assert_eq!(std::fs::metadata(file(&node)).unwrap().mode() & 0o777, 0o644);
-    // A process that starts again writes nothing.
+    // A restarted process writes nothing.
     let inode = std::fs::metadata(file(&node)).unwrap().ino();
     process.stop().await;
     let _process = node.start().await;
     kubelet.until_healthy(HCA, 8).await;
     assert_eq!(std::fs::metadata(file(&node)).unwrap().ino(), inode);
-    // A name that changes is in the file before the kubelet knows of more devices.
+    // A changed name is in the file before the kubelet receives more devices.
     node.change(|view| {
         let machine = Arc::make_mut(&mut view.machine);
         machine.hcas[0].uverbs.as_mut().unwrap().name = "uverbs7".to_owned();
@@ -200,12 +201,13 @@ async fn an_hca_that_no_resource_has_any_more_keeps_its_last_limit_or_cannot_be_
         assert!(text.contains(&format!("\"{name} hca_handle=2 hca_object=2000\"")), "{name}: {text}");
     }
     assert_eq!(text.matches("--max").count(), 8);
-    // Another process knows them from the file.
+    // Another process reads the terms from the file.
     process.stop().await;
     let process = node.start().await;
     kubelet.until("registered again", |known| known.registrations.len() == 2).await;
     assert_eq!(std::fs::read_to_string(file(&node)).unwrap(), text);
-    // After a reboot nobody knows them, and the runtime starts no container with a device that no file has.
+    // After a reboot the terms are unknown, and the runtime does not start a container with a device that is in no
+    // file.
     process.stop().await;
     std::fs::remove_file(file(&node)).unwrap();
     let _process = node.start().await;
@@ -218,7 +220,7 @@ async fn an_hca_that_no_resource_has_any_more_keeps_its_last_limit_or_cannot_be_
 #[tokio::test]
 async fn devices_whose_cdi_file_cannot_be_written_are_out_of_service_until_it_can() {
     let node = Node::new(view(machine(), [resource_of(HCA, Kind::Rdma, 0..8)]));
-    // A file where the folder should be: root may write into any folder.
+    // A file in place of the folder: removing permissions would not stop root.
     std::fs::remove_dir(node.path("cdi")).unwrap();
     std::fs::write(node.path("cdi"), b"").unwrap();
     let kubelet = Kubelet::start(&node.plugins());
@@ -282,7 +284,7 @@ async fn an_older_process_leaves_the_file_to_the_newer_one() {
     passed_on.wait_for(|view| view.machine.hcas.len() == 7).await.unwrap();
     assert_eq!(std::fs::read(file(&node)).unwrap(), before);
     drop(newer);
-    // Soon, whether something changes or not: the plugin registers then.
+    // The file is written soon, even without a change, since the plugin registers then.
     let since = Instant::now();
     while std::fs::read_to_string(file(&node)).unwrap().matches("uverbs").count() != 14 {
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -1,4 +1,4 @@
-//! A kubelet: its registration socket, and its clients of device plugins.
+//! A fake kubelet: its registration socket, and its clients of device plugins.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
@@ -17,18 +17,18 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Endpoint, Server, Uri};
 use tonic::{Request, Response, Status, async_trait};
 
-/// What it knows.
+/// The state of the kubelet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
-    /// All that were tried, in order.
+    /// All attempts, in order.
     pub(crate) registrations: Vec<RegisterRequest>,
-    /// The newest list of each resource; none after its stream has ended.
+    /// The newest list of each resource; removed when its stream ends.
     pub(crate) devices: BTreeMap<String, Vec<Device>>,
     /// The socket of each resource.
     pub(crate) endpoints: BTreeMap<String, String>,
-    /// How many lists came.
+    /// The number of lists received.
     pub(crate) lists: usize,
-    /// Registrations are refused as long as this is not 0.
+    /// Registrations are rejected while this is not 0.
     pub(crate) refusals: usize,
 }
 
@@ -42,7 +42,7 @@ impl Known {
 
 type Clients = Arc<std::sync::Mutex<BTreeMap<String, (u64, AbortHandle)>>>;
 
-/// Running; dropping it is a kill.
+/// A running kubelet. Dropping it simulates a kill.
 pub(crate) struct Kubelet {
     folder: PathBuf,
     pub(crate) known: watch::Sender<Known>,
@@ -63,12 +63,12 @@ impl Kubelet {
         Self::start_refusing(folder, 0)
     }
 
-    /// One that refuses the first registrations.
+    /// Starts a kubelet that rejects the first registrations.
     pub(crate) fn start_refusing(folder: &Path, refusals: usize) -> Self {
         std::fs::create_dir_all(folder).unwrap();
         for entry in std::fs::read_dir(folder).unwrap().flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_socket()) {
-                // A plugin that ends may be faster.
+                // A stopping plugin may remove its socket first.
                 let _ = std::fs::remove_file(entry.path());
             }
         }
@@ -84,7 +84,7 @@ impl Kubelet {
         Self { folder: folder.to_owned(), known, clients, _tasks: tasks }
     }
 
-    /// Waits until it knows this.
+    /// Waits until the state satisfies the condition.
     pub(crate) async fn until(&self, what: &str, is_so: impl FnMut(&Known) -> bool) -> Known {
         let mut known = self.known.subscribe();
         let waited = tokio::time::timeout(Duration::from_secs(30), known.wait_for(is_so)).await;
@@ -94,7 +94,7 @@ impl Kubelet {
         }
     }
 
-    /// Waits until a resource has so many healthy devices.
+    /// Waits until a resource has `count` healthy devices.
     pub(crate) async fn until_healthy(&self, resource: &str, count: usize) -> Known {
         self.until(&format!("{count} of {resource}"), |known| known.healthy(resource).len() == count).await
     }
@@ -151,7 +151,7 @@ impl Registration for Service {
         let number = self.known.borrow().registrations.len() as u64;
         let resource = name.clone();
         let client = tokio::spawn(async move {
-            // When a client is closed, whoever closes it, the kubelet closes the newest client of that name.
+            // When a client is closed by either side, the kubelet closes the newest client of that name.
             let _closing = Closing { service: service.clone(), resource: resource.clone() };
             let Ok(lists) = plugin.list_and_watch(Empty {}).await else { return };
             let mut lists = lists.into_inner();

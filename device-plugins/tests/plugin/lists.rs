@@ -1,4 +1,4 @@
-//! Lists of devices: health, places, and readers that do not read.
+//! Device lists: health, NUMA nodes, and clients that do not read.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ async fn health_and_places_reach_the_kubelet() {
     let places: Vec<Option<i64>> =
         known.devices[RAIL].iter().map(|device| Some(device.topology.as_ref()?.nodes[0].id)).collect();
     assert_eq!(places, [0, 0, 0, 0, 1, 1, 1, 1].map(Some));
-    // A rail needs both.
+    // A rail needs both its GPU and its HCA.
     node.change(|view| view.faults = faults([hca_key(1), DeviceKey::Gpu(gpu_id(6))]));
     let known = kubelet.until_healthy(RAIL, 6).await;
     assert_eq!(known.devices[RAIL].len(), 8, "capacity stays");
@@ -84,7 +84,7 @@ async fn a_slow_reader_delays_no_other_and_then_gets_the_newest_list() {
     kubelet.until_healthy(HCA, 2048).await;
     let mut plugin = kubelet.plugin(HCA).await;
     let mut stuck = plugin.list_and_watch(Empty {}).await.unwrap().into_inner();
-    // About 100 kB a list: the connection takes no more than the first few.
+    // Each list has about 100 kB, so the connection buffers only the first few.
     for round in 0..200 {
         node.change(|view| view.faults = faults([hca_key(round % 8)]));
         tokio::time::sleep(Duration::from_millis(2)).await;

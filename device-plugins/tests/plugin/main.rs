@@ -1,4 +1,4 @@
-//! The device plugins beside a kubelet that behaves as that of Kubernetes 1.36 does.
+//! The device plugins beside a fake kubelet that behaves like Kubernetes 1.36.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod allocation;

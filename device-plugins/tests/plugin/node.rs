@@ -86,7 +86,7 @@ pub(crate) fn resource(name: &str, kind: Kind) -> Resource {
     Resource { config, units: Vec::new() }
 }
 
-/// A resource of these devices.
+/// A resource with these devices.
 pub(crate) fn resource_of(name: &str, kind: Kind, numbers: impl IntoIterator<Item = u32>) -> Resource {
     let unit = |number: u32| {
         let (gpu, hca) = (DeviceKey::Gpu(gpu_id(number)), hca_key(number));
@@ -101,7 +101,7 @@ pub(crate) fn resource_of(name: &str, kind: Kind, numbers: impl IntoIterator<Ite
     Resource { units, ..resource(name, kind) }
 }
 
-/// The same devices, all of which each ID stands for.
+/// The same devices, but each ID stands for all of them.
 pub(crate) fn all(mut resource: Resource) -> Resource {
     let devices = resource.units.drain(..).flat_map(|unit| unit.devices).collect();
     resource.config.give = Give::All;
@@ -163,7 +163,7 @@ impl Node {
         self.views.send_modify(|view| change(Arc::make_mut(view)));
     }
 
-    /// The names of the sockets in the kubelet's folder, without the kubelet's.
+    /// The names of the sockets in the kubelet's folder, without the kubelet's own socket.
     pub(crate) fn sockets(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.plugins()).unwrap().flatten();
         let names = entries.map(|entry| entry.file_name().into_string().unwrap());
@@ -184,7 +184,7 @@ impl Node {
             cdi,
             host_dev: Path::new("/dev").to_owned(),
             found: Found::new(vec![self.path("cdi")]),
-            // The last ones, so that a test can tell them from the kubelet's own choice.
+            // Chooses the last IDs, so that a test can distinguish them from the kubelet's own choice.
             choose: Box::new(|_, _, available, _, size| available.iter().rev().take(size).cloned().collect()),
         };
         let mut tasks = JoinSet::new();
@@ -204,7 +204,7 @@ impl Node {
     }
 }
 
-/// A process. Dropping it is a kill, as far as that can be had within one process.
+/// A process of the program. Dropping it simulates a kill, as far as that is possible within one process.
 pub(crate) struct Process {
     stop: CancellationToken,
     tasks: JoinSet<()>,
@@ -212,7 +212,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Ends it as a signal does.
+    /// Stops the process as a signal does.
     pub(crate) async fn stop(mut self) {
         self.stop.cancel();
         while let Some(ended) = self.tasks.join_next().await {

@@ -17,7 +17,8 @@ const HCA: &str = "larder.dev/hca";
 struct Program(Child);
 
 impl Program {
-    /// On this machine, with its folders in `root`. There are no API server, no container runtime and no library of GPUs.
+    /// Starts the program on a fake machine, with its folders in `root`, and without an API server, a container runtime
+    /// or NVML.
     fn start(root: &Path, machine: &FakeMachine, log: impl Into<Stdio>) -> Self {
         let in_root = |flag: &str, name: &str| format!("--{flag}={}", root.join(name).display());
         let mut command = Command::new(env!("CARGO_BIN_EXE_larder-devices"));
@@ -40,7 +41,7 @@ impl Program {
         Self(command.spawn().unwrap())
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the program exits without a signal.
     fn end(&mut self) -> Option<i32> {
         self.0.wait().unwrap().code()
     }
@@ -59,7 +60,7 @@ async fn a_process_that_starts_again_leaves_the_cdi_file_as_it_is() {
     let machine = FakeMachine::new(MachinePlan::eight_pairs()).unwrap();
     let config = format!("resources:\n- {{name: {HCA}, kind: rdma, limits: {{hcaObjects: 5}}}}\n");
     std::fs::write(root.path().join("config.yaml"), config).unwrap();
-    // What the limit needs.
+    // The hook and the controller, which the limit needs.
     std::fs::write(root.path().join("hook.image"), "a program").unwrap();
     std::fs::create_dir_all(root.path().join("cgroup/rdma")).unwrap();
     std::fs::write(root.path().join("cgroup/rdma/cgroup.procs"), "").unwrap();
@@ -76,7 +77,7 @@ async fn a_process_that_starts_again_leaves_the_cdi_file_as_it_is() {
         written.push((found.ino(), found.mtime(), found.mtime_nsec()));
         drop(program);
     }
-    // Not for a moment was it without the devices: containers that start in it would fail.
+    // The file was never without the devices: a container that starts at such a moment would fail.
     written.dedup();
     assert_eq!(written.len(), 1, "{written:?}");
 }
@@ -111,7 +112,7 @@ async fn a_wrong_configuration_ends_a_start_and_names_the_file_and_the_line() {
     for (config, line, why) in [
         ("resources:\n- {name: a/b, kind: rdma, shrae: 2}\n", 2, "unknown field `shrae`"),
         ("resources: []\n", 1, "resources is empty"),
-        // This one is wrong on this machine alone.
+        // This configuration is invalid only on this machine.
         (both.as_str(), 3, "larder.dev/hcb and larder.dev/hca (line 2) both select 0000:14:00.0"),
     ] {
         let (file, log) = (root.path().join("config.yaml"), root.path().join("log"));

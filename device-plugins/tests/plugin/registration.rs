@@ -1,4 +1,4 @@
-//! Registration through everything that the kubelet, a rolling update and people do to sockets.
+//! Registration, while the kubelet, rolling updates and administrators remove and replace sockets.
 
 use std::time::{Duration, Instant};
 
@@ -80,7 +80,7 @@ async fn twenty_kills_of_the_plugin_and_of_both() {
 async fn a_kubelet_that_is_away_or_refuses_is_tried_again() {
     let node = node();
     let _process = node.start().await;
-    // Registering before there is a kubelet; then one that refuses.
+    // Registers before a kubelet runs, and then with a kubelet that rejects registrations.
     let kubelet = Kubelet::start_refusing(&node.plugins(), 6);
     kubelet.until_healthy(HCA, 4).await;
     let known = kubelet.until_healthy(RAIL, 4).await;
@@ -167,7 +167,7 @@ async fn the_end_of_the_older_process_makes_the_newer_one_register_again() {
     let of_older = kubelet.until_healthy(HCA, 4).await.endpoints[HCA].clone();
     let _newer = node.start().await;
     let known = kubelet.until("the newer one", |known| known.endpoints[HCA] != of_older).await;
-    // The kubelet closes the newer one's stream, too.
+    // The kubelet closes the newer process's stream as well.
     older.stop().await;
     let more = |now: &crate::kubelet::Known| now.registrations.len() > known.registrations.len();
     kubelet.until("registered again", more).await;

@@ -9,26 +9,26 @@ use crate::figures::percentile;
 /// Speed and latency of one epoch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Epoch {
-    /// Files read.
+    /// Number of files read.
     pub files: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Seconds.
+    /// Duration of the epoch.
     pub seconds: f64,
-    /// Files a second.
+    /// Files per second.
     pub files_per_second: f64,
-    /// MB (10^6 bytes) a second.
+    /// MB (10^6 bytes) per second.
     pub mb_per_second: f64,
     /// Half of the files took at most this long to open and read, in ms.
     pub p50_ms: f64,
     /// 99 of 100 files took at most this long, in ms.
     pub p99_ms: f64,
-    /// Seconds of CPU that this process used meanwhile, user and kernel.
+    /// Seconds of CPU that this process used during the epoch, user and kernel.
     pub cpu_seconds: f64,
 }
 
 impl Epoch {
-    /// An epoch whose files took these times, in any order.
+    /// An epoch from the time of each file, in any order.
     pub fn new(mut times: Vec<Duration>, bytes: u64, seconds: f64, cpu_seconds: f64) -> Self {
         times.sort_unstable();
         let ms = |share| percentile(&times, share).map_or(0.0, |time| time.as_secs_f64() * 1e3);

@@ -10,11 +10,11 @@ use crate::tree::MadeFile;
 /// A file to read.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Its path.
+    /// The path to open.
     pub path: PathBuf,
-    /// Its bytes, if known.
+    /// The expected size; `None` if unknown.
     pub size: Option<u64>,
-    /// CRC32C of its bytes, if known.
+    /// The expected CRC32C; `None` if unknown.
     pub crc32c: Option<u32>,
 }
 

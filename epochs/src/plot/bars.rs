@@ -9,15 +9,15 @@ use plotters::prelude::*;
 /// One bar, with the range of its value.
 #[derive(Clone, Copy, Debug)]
 pub struct Bar {
-    /// Its height.
+    /// The height of the bar.
     pub value: f64,
-    /// The least value.
+    /// The lower end of the range.
     pub low: f64,
-    /// The greatest value.
+    /// The upper end of the range.
     pub high: f64,
 }
 
-/// Bars that stand together, with their own scale.
+/// A group of bars with its own scale.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// Title, above the group.
@@ -33,13 +33,13 @@ pub struct Bars {
     pub title: String,
     /// Label of the y axes.
     pub y: String,
-    /// The meaning of the colours.
+    /// The name of each colour, for the legend.
     pub names: Vec<String>,
     /// The groups.
     pub groups: Vec<Group>,
 }
 
-/// Colours of the bars: those of the lines, and others that differ from them.
+/// Colours of the bars: the colours of the lines, followed by more colours.
 const BAR_COLORS: [RGBColor; 10] = [
     RGBColor(150, 150, 150),
     RGBColor(0, 114, 178),
@@ -53,7 +53,7 @@ const BAR_COLORS: [RGBColor; 10] = [
     RGBColor(90, 60, 140),
 ];
 
-/// About the width of a letter in the legend, in pixels.
+/// The approximate width of a letter in the legend, in pixels.
 const LETTER_WIDTH: usize = 9;
 
 impl Bars {

@@ -9,11 +9,11 @@ use plotters::prelude::*;
 /// One line of a plot.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// Its name in the legend.
+    /// The name in the legend.
     pub name: String,
-    /// Its points.
+    /// The points as (x, y).
     pub points: Vec<(f64, f64)>,
-    /// Drawn thin and grey, for comparison.
+    /// Whether the line is a reference for comparison, drawn thin and grey.
     pub is_reference: bool,
 }
 

@@ -5,16 +5,16 @@ use std::path::PathBuf;
 /// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct QuickstartConfig {
-    /// Files.
+    /// Number of files.
     pub files: u32,
-    /// Their mean size in bytes.
+    /// Mean file size in bytes.
     pub mean_size: u64,
-    /// Epochs for each policy and size; at least 2.
+    /// Number of epochs for each policy and cache size; at least 2.
     pub epochs: u32,
-    /// Reader threads.
+    /// Number of reader threads.
     pub readers: usize,
     /// Seed of files and shuffles.
     pub seed: u64,
-    /// An existing folder for all of it.
+    /// An existing folder for the files, the store and the mount point.
     pub folder: PathBuf,
 }

@@ -25,14 +25,14 @@ use crate::tree::{self, MadeFile};
 const BUCKET: &str = "quickstart";
 const PREFIX: &str = "train";
 
-/// Key id of the embedded server, which runs only as long as this process.
+/// Access key id of the embedded server, which ends with this process.
 const ACCESS_KEY: &str = "quickstart";
 
 /// The dataset, in an embedded S3, and the folder to mount it in.
 pub(super) struct Lab {
-    /// The server runs here.
+    /// Runs the server.
     runtime: Handle,
-    /// The fetches of the mounts run here.
+    /// Runs the fetches of the mounts.
     fetches: Handle,
     server: S3Server,
     origin: Arc<dyn Origin>,
@@ -51,7 +51,7 @@ pub(super) struct Speed {
     pub(super) hot_requests: anyhow::Result<Requests>,
 }
 
-/// Starts a part of the run that counts something else.
+/// Resets the bar for a part of the run that counts `what`.
 pub(super) fn restart_bar(bar: &ProgressBar, length: u64, what: &'static str) {
     bar.reset();
     bar.set_length(length);
@@ -135,8 +135,8 @@ impl Lab {
         Ok(larder_fs::mount::mount(Arc::clone(dataset), &MountConfig::new(mountpoint))?)
     }
 
-    /// Measures all epochs of one cell. Each starts once the blocks that the one before it fetched are in the store, so
-    /// that no read shares a fetch of an earlier epoch and the hit ratio does not depend on the disk.
+    /// Measures all epochs of one cell. Each epoch starts after all blocks that the previous epoch fetched are in the
+    /// store, so that no read shares a fetch of an earlier epoch and the hit ratio does not depend on the disk.
     pub(super) fn measure(
         &self,
         config: &QuickstartConfig,
@@ -166,7 +166,7 @@ impl Lab {
         let cold = self.counted(&dataset, || reader.read(0, true))?.epoch;
         mounted.unmount()?;
 
-        // A new mount: the kernel has no page, name or attribute of it.
+        // A new mount, of which the kernel has cached no page, name or attribute.
         bar.set_message("warm: from the cache's disk");
         let mounted = self.mount(&dataset)?;
         let counting = Counting::of_mount(mounted.path());
@@ -194,7 +194,7 @@ impl Lab {
         Reader { config, targets: self.files.iter().map(|file| target(&mountpoint, file)).collect(), bar }
     }
 
-    /// Reads an epoch, waits until it has settled, and counts the requests that it sent to the origin.
+    /// Reads an epoch, waits until its blocks are in the store, and counts its requests to the origin.
     fn counted(&self, dataset: &Dataset, read: impl FnOnce() -> anyhow::Result<Epoch>) -> anyhow::Result<Counted> {
         self.server.reset_counters();
         let epoch = read()?;

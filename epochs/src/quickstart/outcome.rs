@@ -4,19 +4,21 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use larder_dataset::PolicyKind;
+use larder_dataset::size::show_bytes;
 use serde::Serialize;
 
 use crate::epochs::Epoch;
 use crate::fuse_requests::Requests;
 use crate::plot::{Line, Plot};
 
-/// Cache sizes as shares of the dataset: 10, 50, 100 and 160 GB of the talk's 160 GB.
+/// Cache sizes as shares of the dataset: 10, 50, 100 and 160 GB of the 160 GB in the talk that introduced NR (see
+/// README.md).
 pub const SHARES: [f64; 4] = [0.0625, 0.3125, 0.625, 1.0];
 
 /// The policies, in the table's order.
 pub const POLICIES: [PolicyKind; 4] = [PolicyKind::Nr, PolicyKind::Lru, PolicyKind::Fifo, PolicyKind::Random];
 
-/// How long an epoch may take to settle: until every block that it fetched is in the store.
+/// The timeout of settling: until every block that an epoch fetched is in the store.
 pub(super) const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// One epoch, with the requests that the origin received for it.
@@ -26,22 +28,21 @@ pub struct Counted {
     pub epoch: Epoch,
     /// GETs that the S3 server answered.
     pub gets: u64,
-    /// Bytes that it sent.
+    /// Bytes that the S3 server sent.
     pub get_bytes: u64,
     /// Share of the bytes read that the server did not send.
     pub hit_ratio_bytes: f64,
     /// Share of the files read that the server received no GET for.
     pub hit_ratio_files: f64,
-    /// Seconds after the epoch until its last block was in the store.
+    /// Seconds from the end of the epoch until its last block was in the store.
     pub settle_seconds: f64,
-    /// False if blocks were still being written when the next epoch began, so that its reads could share their fetches.
+    /// Whether all blocks were in the store before the next epoch began. If not, its reads could share their fetches.
     pub settled: bool,
 }
 
 /// All epochs of one policy at one cache size.
 #[derive(Clone, Debug, Serialize)]
 pub struct QuickstartCell {
-    /// The policy.
     pub policy: String,
     /// Cache size as a share of the dataset.
     pub share: f64,
@@ -66,13 +67,13 @@ pub struct QuickstartOutcome {
     pub files: u32,
     /// Bytes of the dataset.
     pub bytes: u64,
-    /// Bytes of its manifest for each file.
+    /// Bytes of the manifest per file.
     pub manifest_bytes_a_file: f64,
-    /// Every policy at every size.
+    /// One cell per policy and cache size.
     pub cells: Vec<QuickstartCell>,
     /// The first epoch with an empty cache, everything from S3.
     pub cold: Epoch,
-    /// An epoch from the cache's disk over a new mount: the kernel has no pages, names or attributes of it.
+    /// An epoch from the cache's disk over a new mount, with nothing in the kernel's caches.
     pub warm: Epoch,
     /// An epoch from the kernel's page cache.
     pub hot: Epoch,
@@ -84,7 +85,7 @@ pub struct QuickstartOutcome {
     pub requests_not_counted: Option<String>,
 }
 
-/// The talk's hit ratio for a policy and cache size, in percent.
+/// The talk's hit ratio for a policy and cache size, in percent; a range if the talk gives one.
 fn talk(policy: PolicyKind, share: f64) -> String {
     let percent = share * 100.0;
     match policy {
@@ -99,15 +100,16 @@ impl QuickstartOutcome {
         self.cells.iter().find(|cell| cell.policy == policy.to_string() && cell.share == share)
     }
 
-    /// The talk's table beside ours, and the speeds.
+    /// The table that the quickstart prints: the talk's hit ratios, the measured hit ratios, and the speeds.
     pub fn table(&self) -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "Hit ratio in percent after the first epoch, counted from GETs at the origin: {} files, {:.1} MB\n",
+            "Hit ratio in percent after the first epoch, counted from GETs at the origin: {} files, {}.\n\
+             The talk is that of KubeCon China 2019, which introduced nr: of 160 GB, 10, 50, 100 and 160 GB were cached.\n",
             self.files,
-            self.bytes as f64 / 1e6
+            show_bytes(self.bytes)
         );
         let _ = write!(text, "{:<8}{:<12}", "policy", "");
         for (share, talk_gb) in SHARES.iter().zip([10, 50, 100, 160]) {

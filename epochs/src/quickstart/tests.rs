@@ -7,7 +7,7 @@ use tokio::runtime::Builder;
 
 use super::*;
 
-/// How long the slow disk writes nothing: longer than an epoch takes.
+/// How long the slow disk stalls: longer than an epoch takes.
 const PAUSE: Duration = Duration::from_millis(100);
 
 fn config(folder: &std::path::Path) -> QuickstartConfig {
@@ -24,7 +24,7 @@ fn a_slow_cache_disk_does_not_change_the_hit_ratios() {
     std::fs::create_dir(&fast).unwrap();
     let fast = run_on(&config(&fast), runtime.handle(), runtime.handle(), &bar).unwrap();
 
-    // The store's writes have one thread, which is busy with something else nearly all the time.
+    // The store writes with one thread, which this task keeps busy nearly all the time.
     let fetches = Builder::new_multi_thread().enable_all().max_blocking_threads(1).build().unwrap();
     let done = AtomicBool::new(false);
     std::fs::create_dir(&slow).unwrap();
@@ -45,7 +45,7 @@ fn a_slow_cache_disk_does_not_change_the_hit_ratios() {
         for (fast_epoch, slow_epoch) in fast.epochs.iter().zip(&slow.epochs) {
             assert!(slow_epoch.settled);
             let (expected, found) = (fast_epoch.hit_ratio_files, slow_epoch.hit_ratio_files);
-            // Read-ahead may bring one file more or less into the cache.
+            // Read-ahead may cache one file more or less.
             assert!(
                 (expected - found).abs() <= 1.5 / 48.0,
                 "{} at {}: {found} instead of {expected}",
@@ -64,10 +64,11 @@ fn a_warm_file_costs_a_lookup_and_a_read_and_a_hot_one_nothing() {
     let outcome = run(&config, &ProgressBar::hidden()).unwrap();
     assert_eq!(outcome.requests_not_counted, None);
     let warm = outcome.warm_requests.as_ref().unwrap();
-    // The folders of the files are looked up once each, too.
+    // Each folder is looked up once as well.
     assert!((300..=305).contains(&warm.kinds["lookup"]), "{warm:?}");
     assert!((300..=303).contains(&warm.kinds["read"]), "{warm:?}");
-    // The first OPEN and the first FLUSH of a mount are answered ENOSYS, and the kernel sends no more.
+    // Larder answers the first OPEN and the first FLUSH of a mount with ENOSYS, after which the kernel sends no more of
+    // them.
     assert!(warm.total <= 300 + 300 + 10, "{warm:?}");
     assert_eq!(outcome.hot_requests.as_ref().unwrap().total, 0);
     assert!(outcome.table().contains("FUSE requests per file: warm lookup 1.0"), "{}", outcome.table());

@@ -1,15 +1,15 @@
-//! Bélády: keeps the files that are used soonest, knowing the order of this epoch and of the next one. With files of
+//! Bélády: keeps the files that are used soonest, given the order of this epoch and of the next epoch. With files of
 //! one size, no policy with the same knowledge can hit more often; with files of several sizes Bélády comes close to
-//! the best.
+//! the optimum.
 //!
-//! A missed file is kept if it is used sooner than every file that would have to leave for it.
+//! A missed file is kept if it is used sooner than every file that would have to be evicted for it.
 //!
 //! On one node, or with an owner for each block, knowing the order gains nothing over NR. A shuffled epoch reads each
 //! file once, so a file that is hit was in the cache before the epoch began, and the cache held at most cache / dataset
-//! of them. NR reaches that bound, and no cache that is filled by reads can exceed it, however much it knows.
-//! (Prefetching in that order hides the origin's latency, but requests just as much.) Where each node reads its own
-//! shard, another one each epoch, knowing the next shard does gain: four nodes with 6.25 % each hit 24.9 %. A file with
-//! no known use only fills room that no other file needs.
+//! of them. NR reaches that bound, and no cache that is filled by reads can exceed it, whatever its policy knows.
+//! (Prefetching in that order hides the origin's latency, but requests the same number of bytes.) If each node reads
+//! its own shard, which changes each epoch, knowing the next shard does help: four nodes with 6.25 % each hit 24.9 %. A
+//! file with no known use only fills room that no other file needs.
 //!
 //! Invariant: a cached file is in exactly one of `now` (still to be read in this epoch), `next` (read in the next
 //! epoch) and `unknown`.
@@ -17,7 +17,7 @@
 use super::bits::{Bits, MaxSet};
 use super::files::Files;
 
-/// The orders of this epoch and the next, and each file's place in the next.
+/// The orders of this epoch and the next, and each file's position in the next.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) now: Vec<u32>,
@@ -74,8 +74,8 @@ impl Belady {
         }
     }
 
-    /// Starts an epoch: the next files become the current ones, and `plan` gives the new next ones. `is_mine` tells
-    /// whether the file at a place of the next epoch is read from this node.
+    /// Starts an epoch: the next files become the current files, and `plan` gives the new next files. `is_mine` returns
+    /// whether this node serves the file at a position of the next epoch.
     pub(super) fn start_epoch(&mut self, plan: &Plan, is_mine: impl Fn(u32) -> bool) {
         // All of this epoch's files were read, so `now` is empty and can become the new `next`.
         std::mem::swap(&mut self.now, &mut self.next);
@@ -90,7 +90,7 @@ impl Belady {
         });
     }
 
-    /// Reads the file at `place` of this epoch; true if it was cached. `is_mine` is as for
+    /// Reads the file at the position `place` of this epoch. Returns whether it was cached. `is_mine` is as for
     /// [`start_epoch`](Self::start_epoch).
     pub(super) fn read(&mut self, place: u32, plan: &Plan, files: &Files, is_mine: impl Fn(u32) -> bool) -> bool {
         let file = plan.now[place as usize];
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_file_that_would_evict_one_needed_sooner_is_not_kept() {
-        // Capacity 10: a of 6, b of 4, c of 8. c would need both, and b is used before it.
+        // The capacity is 10; a has 6, b has 4 and c has 8. Keeping c would evict both, and b is used before c.
         let files = Files::of_sizes(vec![6, 4, 8]);
         let mut belady = Belady::new(10, 3);
         let mut plan = Plan::default();
@@ -251,7 +251,7 @@ mod tests {
         let mut plan = Plan::default();
         plan.advance(|next| *next = vec![0, 1, 2]);
         plan.advance(|next| *next = vec![2, 1, 0]);
-        // The first two places of the next epoch are ours: those of files 2 and 1.
+        // This node reads the first two positions of the next epoch, which are files 2 and 1.
         let is_mine = |place: u32| place < 2;
         belady.start_epoch(&plan, is_mine);
         (0..3).for_each(|place| assert!(!belady.read(place, &plan, &files, is_mine)));

@@ -1,6 +1,6 @@
-//! Sets of small numbers, with one bit for each.
+//! Sets of small numbers, with one bit per number.
 
-/// A set that answers only whether it contains a number.
+/// A set with a membership test only.
 #[derive(Debug)]
 pub(super) struct Bits {
     words: Vec<u64>,
@@ -25,7 +25,7 @@ impl Bits {
     }
 }
 
-/// A set that knows its largest number: a tree of words, each bit of which says whether the word below it holds any.
+/// A set that finds its largest number: a tree of words, in which each bit says whether the word below it is not empty.
 ///
 /// Invariant: a bit of a level is set exactly if its word in the level below is not 0. The last level is one word.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(super) struct MaxSet {
 }
 
 impl MaxSet {
-    /// An empty set of numbers below `count`. It takes 1/62 byte more than one bit for each.
+    /// An empty set of numbers below `count`. It takes 1/62 byte per number in addition to the number's bit.
     pub(super) fn new(count: u32) -> Self {
         let mut levels = Vec::new();
         let mut words = (count as usize).div_ceil(64).max(1);
@@ -67,7 +67,7 @@ impl MaxSet {
         }
     }
 
-    /// The largest number, if there is any.
+    /// The largest number; `None` if the set is empty.
     pub(super) fn max(&self) -> Option<u32> {
         let mut at = 0;
         for level in self.levels.iter().rev() {
@@ -84,7 +84,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use rand::rngs::StdRng;
-    use rand::{Rng, SeedableRng};
+    use rand::{RngExt, SeedableRng};
 
     use super::*;
 

@@ -10,14 +10,14 @@ use super::files::Sizes;
 /// A policy that can be simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SimPolicy {
-    /// One of the store's.
+    /// A policy of the store.
     Store(PolicyKind),
     /// Bélády: keeps the files that are used soonest, by the order of this epoch and the next.
     Belady,
 }
 
 impl SimPolicy {
-    /// All of them, in the order in which they are shown.
+    /// All policies, in the order of the table.
     pub fn all() -> impl Iterator<Item = Self> {
         PolicyKind::ALL.into_iter().map(Self::Store).chain([Self::Belady])
     }
@@ -52,7 +52,7 @@ pub enum CacheSize {
 }
 
 impl CacheSize {
-    /// Bytes of a cache for a dataset of `dataset_bytes`, rounded as a mount rounds its reservation.
+    /// The size in bytes for a dataset of `dataset_bytes`, rounded as a mount rounds its reservation.
     pub fn bytes(self, dataset_bytes: u64) -> u64 {
         match self {
             Self::Share(share) => (dataset_bytes as f64 * share).ceil() as u64,
@@ -61,11 +61,11 @@ impl CacheSize {
     }
 }
 
-/// How the dataset is spread over the caches.
+/// How the dataset is distributed over the nodes' caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SimPlacement {
-    /// Each node caches the files that it reads: another share of the shuffle each epoch.
+    /// Each node caches the files that it reads: a different share of the shuffle each epoch.
     Local,
     /// Each block has one owner; all nodes read it through the owner's cache.
     Partitioned,
@@ -74,17 +74,17 @@ pub enum SimPlacement {
 /// The settings of a simulation.
 #[derive(Clone, Debug)]
 pub struct SimConfig {
-    /// Files of the dataset.
+    /// Number of files.
     pub files: u32,
-    /// Their sizes.
+    /// The sizes of the files.
     pub sizes: Sizes,
     /// Cache sizes; each applies to every node.
     pub caches: Vec<CacheSize>,
-    /// Epochs; at least 2.
+    /// Number of epochs; at least 2.
     pub epochs: u32,
     /// Numbers of nodes.
     pub nodes: Vec<u32>,
-    /// How the dataset is spread over the caches.
+    /// How the dataset is distributed over the nodes' caches.
     pub placement: SimPlacement,
     /// The policies.
     pub policies: Vec<SimPolicy>,

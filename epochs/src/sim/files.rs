@@ -1,4 +1,4 @@
-//! The simulated dataset: sizes of files and their blocks, without memory for each file.
+//! The simulated dataset: sizes of files and their blocks, in memory that does not grow with the number of files.
 
 use anyhow::{Context, ensure};
 use larder_dataset::{BLOCK_BYTES, BlockIndex};
@@ -11,7 +11,7 @@ const PERIOD: u32 = 1_000_000;
 /// The sizes of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizes {
-    /// Log-normal with this mean, as [`tree::sizes`] makes them. Beyond a million files the first million sizes repeat.
+    /// Log-normal with this mean, as [`tree::sizes`] generates them. After a million files the sizes repeat.
     Mean(u64),
     /// All files have this many bytes.
     Equal(u64),
@@ -25,7 +25,7 @@ pub(super) struct Files {
     pub(super) blocks: u32,
     pub(super) bytes: u64,
     sizes: Vec<u64>,
-    /// For each file of the period, the number of blocks before it.
+    /// For each file of the period: the number of blocks before it.
     blocks_before: Vec<u32>,
     blocks_in_period: u32,
 }
@@ -84,7 +84,7 @@ impl Files {
         let first = periods as u32 * self.blocks_in_period + self.blocks_before[at];
         let size = self.sizes[at];
         (0..size.div_ceil(BLOCK_BYTES)).map(move |nth| {
-            // Both fit: the number of all blocks was checked, and a block is at most 4 MiB.
+            // Both conversions fit: the number of all blocks was checked, and a block is at most 4 MiB.
             (BlockIndex(first + nth as u32), (size - nth * BLOCK_BYTES).min(BLOCK_BYTES) as u32)
         })
     }

@@ -1,5 +1,6 @@
 //! The result of a simulation, as a table and a plot.
 
+use larder_dataset::size::show_bytes;
 use serde::Serialize;
 
 use super::config::SimPlacement;
@@ -14,34 +15,34 @@ pub struct SimCell {
     pub policy: String,
     /// Number of nodes.
     pub nodes: u32,
-    /// Bytes of each node's cache.
+    /// Size of each node's cache.
     pub cache_bytes: u64,
-    /// The cache of a node as a share of the dataset.
+    /// Size of a node's cache as a share of the dataset.
     pub cache_share: f64,
     /// The epochs.
     pub epochs: Vec<EpochHits>,
-    /// Mean of the epochs after the first, by bytes.
+    /// Mean hit ratio of the epochs after the first, by bytes.
     pub steady_bytes: f64,
-    /// Mean of the epochs after the first, by files.
+    /// Mean hit ratio of the epochs after the first, by files.
     pub steady_files: f64,
 }
 
 /// The result of a simulation.
 #[derive(Clone, Debug, Serialize)]
 pub struct SimOutcome {
-    /// Files of the dataset.
+    /// Number of files in the dataset.
     pub files: u32,
-    /// Their bytes.
+    /// Bytes of all files.
     pub bytes: u64,
-    /// Their blocks.
+    /// Number of blocks of all files.
     pub blocks: u32,
     /// How the dataset was spread over the caches.
     pub placement: SimPlacement,
     /// The seed.
     pub seed: u64,
-    /// The largest amount of memory that the simulation used at once, by calculation.
+    /// The calculated peak of the simulation's memory.
     pub memory_bytes: u64,
-    /// Every policy with every cache size and number of nodes, nodes first, then sizes.
+    /// One cell per number of nodes, cache size and policy, sorted in this order.
     pub cells: Vec<SimCell>,
 }
 
@@ -85,18 +86,18 @@ impl SimOutcome {
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "Hit ratio in percent of the bytes, simulated: {} files, {:.1} GB; {placement}",
+            "Hit ratio in percent of the bytes, simulated: {} files, {}; {placement}",
             self.files,
-            self.bytes as f64 / 1e9
+            show_bytes(self.bytes)
         );
         for group in self.groups() {
             let [first, ..] = group else { continue };
             let _ = writeln!(
                 text,
-                "\n{}, each with a cache of {:.2} % ({:.1} GB)",
+                "\n{}, each with a cache of {:.2} % ({})",
                 count(first.nodes, "node"),
                 first.cache_share * 100.0,
-                first.cache_bytes as f64 / 1e9
+                show_bytes(first.cache_bytes)
             );
             let epochs = (1..=first.epochs.len()).map(|number| format!("epoch {number}"));
             let head = std::iter::once("policy".to_owned()).chain(epochs);

@@ -1,7 +1,7 @@
 //! One cell of the simulation: a policy, a cache size and a number of nodes, read for epochs.
 //!
-//! The cast: [`Cell`] is the setting; [`replay`] simulates it; `PolicyNode` is a node's cache under one of the store's
-//! policies, and treats it as the store does.
+//! The cast: [`Cell`] has the settings; [`replay`] simulates it; `PolicyNode` is a node's cache under one of the
+//! store's policies, which it calls as the store does.
 //!
 //! Invariant: nothing here reads a clock or a disk, or allocates per file.
 
@@ -17,7 +17,7 @@ use super::config::{SimPlacement, SimPolicy};
 use super::files::Files;
 use crate::order::{epoch_seed, shuffle_into};
 
-/// Files between two reports of progress.
+/// Number of files between two reports of progress.
 const PROGRESS_EVERY: u32 = 1 << 16;
 
 /// One policy with one cache size and number of nodes.
@@ -39,11 +39,11 @@ pub struct EpochHits {
     pub hit_ratio_files: f64,
     /// Share of the bytes read whose blocks were in the cache.
     pub hit_ratio_bytes: f64,
-    /// Blocks that missed.
+    /// Number of blocks that missed.
     pub missed_blocks: u64,
-    /// Their bytes.
+    /// Bytes of the blocks that missed.
     pub missed_bytes: u64,
-    /// Files with a block that missed.
+    /// Number of files with a block that missed.
     pub missed_files: u64,
 }
 
@@ -69,14 +69,14 @@ impl Cell {
 
     /// The owner of a file or block.
     fn owner(&self, number: u32) -> usize {
-        // SplitMix64's mixing, which scatters neighbours.
+        // SplitMix64's mixing function, which scatters neighbouring numbers over the nodes.
         let mut z = self.seed.wrapping_add(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((z ^ (z >> 31)) % u64::from(self.nodes)) as usize
     }
 
-    /// The node that reads the file at a place of the shuffle: each epoch deals the places out like cards.
+    /// The node that reads the file at a position of the shuffle: each epoch deals the positions out like cards.
     fn reader(&self, place: u32) -> usize {
         (place % self.nodes) as usize
     }
@@ -127,7 +127,8 @@ fn replay_belady(cell: &Cell, files: &Files, progress: &dyn Fn(u64)) -> Vec<Epoc
     epochs
         .map(|epoch| {
             plan.advance(order(epoch + 1));
-            // The node that the file at this place of the next epoch is read from: with owners, the owner.
+            // The node that serves the file at this position of the next epoch: its owner, or its reader if files have
+            // no owners.
             let node_of_next = |place: u32| match cell.placement {
                 SimPlacement::Local => cell.reader(place),
                 SimPlacement::Partitioned => cell.owner(plan.next[place as usize]),
@@ -175,7 +176,7 @@ fn count_epoch(files: &Files, progress: &dyn Fn(u64), mut read: impl FnMut(u32) 
 struct PolicyNode {
     policy: Box<dyn Policy>,
     wants_touch: bool,
-    /// Stands for the slot table.
+    /// The cached blocks, in place of the store's slot table.
     cached: Bits,
     evicted: Vec<BlockIndex>,
 }
@@ -187,7 +188,7 @@ impl PolicyNode {
         Self { policy, wants_touch, cached: Bits::new(files.blocks), evicted: Vec::new() }
     }
 
-    /// Reads a block; true if it was cached.
+    /// Reads a block. Returns whether it was cached.
     fn read(&mut self, block: BlockIndex, len: u32) -> bool {
         if self.cached.contains(block.0) {
             if self.wants_touch {

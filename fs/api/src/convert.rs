@@ -1,4 +1,4 @@
-//! The dataset of a request as a [`DatasetSpec`], and back. Credentials and limits stay with the request.
+//! Converts the dataset of a request to a [`DatasetSpec`] and back. Credentials and limits stay with the request.
 
 use std::fmt::Display;
 
@@ -6,13 +6,13 @@ use larder_dataset::DatasetSpec;
 
 use crate::v1;
 
-/// A field of a dataset that cannot be read.
+/// A field of a dataset with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {what}")]
 pub struct InvalidDataset {
-    /// The field.
+    /// The name of the field.
     pub field: &'static str,
-    /// The mistake, and the accepted values.
+    /// The mistake and the accepted values.
     pub what: String,
 }
 
@@ -55,7 +55,7 @@ impl TryFrom<&v1::Dataset> for DatasetSpec {
     }
 }
 
-/// The value of a field, unless it is empty.
+/// Parses the value of a field. None if it is empty.
 fn parsed<T>(field: &'static str, text: &str) -> Result<Option<T>, InvalidDataset>
 where
     T: std::str::FromStr,

@@ -1,4 +1,4 @@
-//! How [`Credentials`] print: as the names of their variables, never with a value.
+//! Formatting of [`Credentials`] for logs: the names of their variables, never a value.
 
 use std::fmt;
 

@@ -1,10 +1,10 @@
-//! Hands FUSE connections from one process to another, in packets of a `SOCK_SEQPACKET` unix socket. Each packet is a
-//! [`Handover`]; two kinds of message carry file descriptors. The daemon listens and the keeper connects; the proto
+//! Hands FUSE connections from one process to another, in packets of a `SOCK_SEQPACKET` unix socket. Each packet is one
+//! [`Handover`]; two kinds of message carry file descriptors. The daemon listens and the keeper connects. The proto
 //! documents the order of the messages.
 //!
-//! Invariants: a packet is whole or an error. A message that should carry a connection and does not is an error. Every
-//! descriptor received is close-on-exec and owned, so none leaks whatever fails afterwards. Calls block, at most for
-//! the time passed to [`Socket::set_send_timeout`] and [`Socket::set_receive_timeout`].
+//! Invariants: a packet is whole or an error. A message that lacks a connection that it should carry is an error. Every
+//! received descriptor is close-on-exec and owned, so none leaks if a later step fails. Calls block for at most the
+//! time passed to [`Socket::set_send_timeout`] and [`Socket::set_receive_timeout`].
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -25,26 +25,26 @@ use crate::socket::SocketDir;
 pub use crate::v1::handover::Message;
 use crate::v1::{Answer, Forget, Handover, HeldEnd, Holds};
 
-/// The version of the protocol that a daemon announces with the end of its list.
+/// The version of the protocol. A daemon announces it at the end of its list.
 pub const VERSION: u32 = 1;
 
-/// The largest packet: an INIT request is about a hundred bytes, credentials at most a few kilobytes.
+/// The largest packet in bytes. An INIT request has about a hundred bytes, credentials at most a few kilobytes.
 const PACKET_BYTES: usize = 64 << 10;
 
-/// The descriptors of a connection, as they were received.
+/// The descriptors of a connection that was received.
 #[derive(Debug)]
 pub struct Descriptors {
-    /// The device from which its requests are read.
+    /// The FUSE device descriptor from which the connection's requests are read.
     pub fuse: OwnedFd,
-    /// The memory of its unanswered requests. `None`: the other side is of an earlier version.
+    /// The memory of the connection's unanswered requests. `None` if the other side runs an earlier version.
     pub memory: Option<OwnedFd>,
 }
 
-/// Makes the memory of a new connection: a file without a name, in which the daemon keeps the requests that it has
-/// taken and not answered. The process that holds it for the daemon need not look into it.
+/// Creates the memory of a new connection: an unnamed file in which the daemon keeps the requests that it has taken and
+/// not answered. The process that holds the file on the daemon's behalf never reads it.
 pub fn request_memory() -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC;
-    // A kernel before 6.3 does not know the second flag; a hardened one insists on it.
+    // A kernel before 6.3 rejects NOEXEC_SEAL; a hardened kernel requires it.
     memfd_create("larder-requests", flags | MemfdFlags::NOEXEC_SEAL)
         .or_else(|_| memfd_create("larder-requests", flags))
         .map_err(io::Error::from)
@@ -59,7 +59,7 @@ pub struct Socket(OwnedFd);
 pub struct Listener(OwnedFd);
 
 impl Listener {
-    /// Listens at `path`. Replaces a socket that a killed process left there.
+    /// Listens at `path`. Replaces a socket file that a killed process left there.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let dir = SocketDir::open(path)?;
         match std::fs::remove_file(path) {
@@ -72,7 +72,7 @@ impl Listener {
         Ok(Self(socket))
     }
 
-    /// Waits for a keeper.
+    /// Waits for a keeper to connect.
     pub fn accept(&self) -> io::Result<Socket> {
         Ok(Socket(rustix::net::accept_with(&self.0, SocketFlags::CLOEXEC)?))
     }
@@ -103,34 +103,34 @@ impl Socket {
         Ok(Self(socket))
     }
 
-    /// Two ends of one socket, for tests.
+    /// Creates a pair of connected sockets, for tests.
     pub fn pair() -> io::Result<(Self, Self)> {
         let (one, other) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok((Self(one), Self(other)))
     }
 
-    /// Closes both directions: a blocked [`receive`](Self::receive) returns `None`.
+    /// Closes both directions. A blocked [`receive`](Self::receive) then returns `None`.
     pub fn shut_down(&self) {
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
     }
 
-    /// Limits how long a send may block; `None`: without limit.
+    /// Limits how long a send may block; `None` removes the limit.
     pub fn set_send_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         Ok(sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Send, timeout)?)
     }
 
-    /// Limits how long a receive may block; `None`: without limit.
+    /// Limits how long a receive may block; `None` removes the limit.
     pub fn set_receive_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         Ok(sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Recv, timeout)?)
     }
 
-    /// The user that the other end ran as when it connected.
+    /// The user id that the process at the other end had when it connected.
     pub fn peer_uid(&self) -> io::Result<u32> {
         peer_uid(self.0.as_fd())
     }
 
-    /// Sends one message. `held` and `offer` need the descriptors of the connection and of its memory.
+    /// Sends one message. `held` and `offer` must carry the descriptors of the connection and of its memory.
     pub fn send(&self, message: Message, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = Handover { message: Some(message) }.encode_to_vec();
         if bytes.len() > PACKET_BYTES {
@@ -145,7 +145,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Receives the next message, with its connection if it has one; `None` once the other end has closed.
+    /// Receives the next message, with its connection if it carries one. `None` once the other end has closed.
     pub fn receive(&self) -> io::Result<Option<(Message, Option<Descriptors>)>> {
         let mut bytes = vec![0; PACKET_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
@@ -182,28 +182,28 @@ impl Socket {
 }
 
 impl Message {
-    /// The answer to a request.
+    /// Builds the answer to a request.
     pub fn answer(request: u64, outcome: Result<(), String>) -> Self {
         Self::Answer(Answer { request, error: outcome.err().unwrap_or_default() })
     }
 
-    /// The request to forget a mount that is gone.
+    /// Builds the request to forget a mount that was unmounted.
     pub fn forget(request: u64, mount: &str) -> Self {
         Self::Forget(Forget { request, mount: mount.to_owned() })
     }
 
-    /// The list of the mounts that the keeper holds.
+    /// Builds the list of the mounts that the keeper holds.
     pub fn holds<'a>(mounts: impl IntoIterator<Item = &'a str>) -> Self {
         Self::Holds(Holds { mounts: mounts.into_iter().map(str::to_owned).collect() })
     }
 
-    /// The message that ends the list of the daemon's connections.
+    /// Builds the message that ends the daemon's list of connections.
     pub fn held_end() -> Self {
         Self::HeldEnd(HeldEnd { version: VERSION })
     }
 }
 
-/// False once the kernel has ended a FUSE connection: it was unmounted everywhere, or aborted.
+/// False once the kernel has ended a FUSE connection, because it was unmounted everywhere or aborted.
 pub fn is_alive(fuse: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(fuse, PollFlags::IN)];
     match rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn a_message_of_another_version_is_an_error() {
         let (one, other) = Socket::pair().unwrap();
-        // Field 15 of a later version.
+        // The packet has only field 15, which belongs to a later version.
         rustix::net::send(&one.0, &[0x7a, 0x00], SendFlags::empty()).unwrap();
         assert!(other.receive().unwrap_err().to_string().contains("different versions"));
     }
@@ -284,7 +284,7 @@ mod tests {
         keeper.send(Message::held_end(), &[]).unwrap();
         assert_eq!(daemon.receive().unwrap().unwrap().0, Message::held_end());
         drop(listener);
-        // The socket file of a killed process does not get in the way.
+        // A socket file of a killed process must not prevent the bind.
         Listener::bind(&path).unwrap();
     }
 }

@@ -1,12 +1,12 @@
-//! The parts that the clients of `larderd`, the node daemon, share with it.
+//! Code that `larderd`, the node daemon, shares with its clients.
 //!
 //! - [`v1`]: its gRPC service, generated from `proto/`; `tests/regenerate.rs` fails if the checked-in code differs.
-//! - [`handover`]: the socket over which FUSE connections change hands.
-//! - [`socket`]: the names of both sockets, and how to connect to them.
-//! - [`convert`]: the dataset of a request as a [`larder_dataset::DatasetSpec`], and back.
-//! - [`mountinfo`]: how a Larder mount is recognized.
+//! - [`handover`]: the socket over which processes hand over FUSE connections.
+//! - [`socket`]: the names of both sockets, and functions to connect to them.
+//! - [`convert`]: conversion of a request's dataset to a [`larder_dataset::DatasetSpec`] and back.
+//! - [`mountinfo`]: recognition of Larder mounts.
 //!
-//! Invariant: credentials print as the names of their variables.
+//! Invariant: credentials print only the names of their variables.
 
 #![warn(missing_docs)]
 

@@ -1,67 +1,68 @@
 //! Mounts as /proc/self/mountinfo lists them.
 //!
-//! Reading it makes no request to any file system, so it works while the process behind a FUSE mount is stopped or
-//! gone; `stat` and `statfs` would wait for that process.
+//! Reading that file sends no request to any file system. It therefore works while the process behind a FUSE mount is
+//! stopped or dead, when `stat` and `statfs` would block.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The first part of the source of every Larder mount. The type does not identify one: it is `fuse` when root mounts,
-/// and `fuse.larder` when fusermount3 does.
+/// The prefix of the source of every Larder mount. The type cannot identify one: it is `fuse` if root mounts, and
+/// `fuse.larder` if fusermount3 does.
 pub const SOURCE_PREFIX: &str = "larder:";
 
-/// A superblock, as long as it is mounted anywhere.
+/// The device number of a superblock. It is unique while the superblock is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Major number.
+    /// The major number.
     pub major: u32,
-    /// Minor number.
+    /// The minor number.
     pub minor: u32,
 }
 
-/// One mount.
+/// One mount in this process's mount namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
     /// The kernel's id of the mount.
     pub id: u64,
-    /// The mounted superblock.
+    /// The device of the mounted superblock.
     pub device: Device,
-    /// The mount point.
+    /// The mount point, with escapes decoded.
     pub path: PathBuf,
-    /// Mounts made below it propagate to other mount namespaces.
+    /// True if mounts below this one propagate to other mount namespaces.
     pub shared: bool,
-    /// The type of the file system.
+    /// The type of the file system, for example `fuse`.
     pub fs_type: String,
-    /// The source that the file system names.
+    /// The source that was passed to mount, for example `larder:imagenet`.
     pub source: String,
 }
 
 impl MountEntry {
-    /// True for a FUSE mount that Larder made.
+    /// True for a Larder mount.
     pub fn is_ours(&self) -> bool {
         self.fs_type.starts_with("fuse") && self.source.starts_with(SOURCE_PREFIX)
     }
 }
 
-/// The source of a mount that shows `dataset`. A comma would end a mount option, and a newline a line of /proc/mounts.
+/// The source of a mount that shows `dataset`. Replaces characters that the mount table cannot hold: a comma would end
+/// a mount option, and a newline would end a line of /proc/mounts.
 pub fn source_of(dataset: &str) -> String {
     let plain = |c: char| if c.is_ascii_graphic() && c != ',' && c != '\\' { c } else { '_' };
     SOURCE_PREFIX.chars().chain(dataset.chars().map(plain)).collect()
 }
 
-/// All mounts that this thread sees; where mounts cover each other, the covered one comes first.
+/// All mounts that this thread sees. If mounts cover each other, the covered one comes first.
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
     Ok(parse(&std::fs::read("/proc/thread-self/mountinfo")?))
 }
 
-/// The Larder mounts that this process sees; none if /proc cannot be read.
+/// The Larder mounts that this process sees. Empty if /proc cannot be read.
 pub fn larder_mounts() -> Vec<MountEntry> {
     mounts().unwrap_or_default().into_iter().filter(MountEntry::is_ours).collect()
 }
 
-/// The uppermost mount at exactly `path`, which must be resolved.
+/// The uppermost mount at exactly `path`. `path` must have no symbolic links.
 pub fn mounted_at(path: &Path) -> io::Result<Option<MountEntry>> {
     Ok(mounts()?.into_iter().rfind(|mount| mount.path == path))
 }
@@ -73,14 +74,14 @@ pub fn holding(path: &Path) -> io::Result<Option<MountEntry>> {
     Ok(holders.max_by_key(|mount| mount.path.as_os_str().len()))
 }
 
-/// Reads the text of a mountinfo file. Lines that are not as documented are left out.
+/// Parses the text of a mountinfo file. Skips lines that do not have the documented form.
 pub fn parse(text: &[u8]) -> Vec<MountEntry> {
     text.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
 }
 
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
-    // Optional fields come before a lone hyphen.
+    // A lone hyphen ends the optional fields, of which there may be any number.
     let dash = fields.iter().position(|field| *field == b"-")?;
     let plain = |index: usize| Some(String::from_utf8_lossy(&unescape(fields.get(index)?)).into_owned());
     let (major, minor) = std::str::from_utf8(fields.get(2)?).ok()?.split_once(':')?;
@@ -94,7 +95,8 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     })
 }
 
-/// The kernel writes blanks, tabs, newlines and backslashes as a backslash and three octal digits.
+/// Decodes the kernel's escapes: blanks, tabs, newlines and backslashes are written as a backslash and three octal
+/// digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;

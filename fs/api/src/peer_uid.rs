@@ -5,12 +5,12 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The user that the process at the other end ran as when it connected. In another pid namespace that process has no id
-/// here, so only its user is returned.
+/// The user that the process at the other end ran as when it connected. Only the user is returned: a process in another
+/// pid namespace has no process id here.
 pub(crate) fn peer_uid(socket: BorrowedFd<'_>) -> io::Result<u32> {
     let mut found = MaybeUninit::<libc::ucred>::zeroed();
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes into `found`, which has that many; all bits are valid in its
+    // SAFETY: the kernel writes at most `len` bytes into `found`, which is that large. Any bits are valid in its
     // integers.
     let outcome = unsafe {
         libc::getsockopt(
@@ -24,7 +24,7 @@ pub(crate) fn peer_uid(socket: BorrowedFd<'_>) -> io::Result<u32> {
     if outcome != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: zeroed above, and integers only.
+    // SAFETY: `found` was zeroed above and contains only integers.
     Ok(unsafe { found.assume_init() }.uid)
 }
 

@@ -1,4 +1,4 @@
-//! The daemon's unix sockets: their names, and connections at paths of any length.
+//! The names of the daemon's unix sockets, and connections to sockets at paths of any length.
 
 use std::ffi::OsString;
 use std::io;
@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use tonic::transport::{Channel, Endpoint, Uri};
 
-/// The gRPC socket in the run folder.
+/// The name of the gRPC socket in the run folder.
 pub const GRPC_SOCKET: &str = "larderd.sock";
 
-/// The handover socket in the run folder.
+/// The name of the handover socket in the run folder.
 pub const HANDOVER_SOCKET: &str = "handover.sock";
 
-/// The open folder of a socket. A socket address holds at most 107 bytes of path; the folder's descriptor gives the
-/// socket a path that fits.
+/// The open folder of a socket. A socket address holds at most 107 bytes of path; a path through the folder's
+/// descriptor is short enough.
 #[derive(Debug)]
 pub struct SocketDir {
     dir: OwnedFd,
@@ -31,19 +31,19 @@ impl SocketDir {
         Ok(Self { dir, name })
     }
 
-    /// A path to the socket that fits into an address. Valid as long as `self` lives.
+    /// A path to the socket that fits into an address. Valid while `self` exists.
     pub fn short_path(&self) -> PathBuf {
         Path::new("/proc/self/fd").join(self.dir.as_raw_fd().to_string()).join(&self.name)
     }
 }
 
-/// A gRPC channel to the server at a unix socket. It connects with the first call, and reconnects when the server comes
-/// back.
+/// Creates a gRPC channel to the server at a unix socket. It connects with the first call, and reconnects when the
+/// server returns.
 pub fn connect_channel(socket: &Path) -> Channel {
     connect_channel_to_first(vec![socket.to_owned()])
 }
 
-/// A gRPC channel as of [`connect_channel`] to the first of these sockets at which a server listens.
+/// Like [`connect_channel`], to the first of these sockets at which a server listens.
 pub fn connect_channel_to_first(sockets: Vec<PathBuf>) -> Channel {
     // The connector ignores this address and uses the sockets' paths.
     Endpoint::from_static("http://larderd").connect_with_connector_lazy(tower::service_fn(move |_: Uri| {

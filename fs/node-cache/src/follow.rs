@@ -1,18 +1,21 @@
-//! Follows the NodeCache of this node: acts on its spec, and writes its status.
+//! Follows the NodeCache of this node: carries out its spec and writes its status.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::jiff::Timestamp;
 use larder_api::{NodeCache, NodeCacheSpec, NodeCacheStatus};
 use larder_cachenode::node::Node;
-use larder_kube::Client;
 use larder_kube::api::{Api, DynamicObject, Patch, PatchParams};
 use larder_kube::core::{ApiResource, Resource};
-use larder_kube::runtime::watcher::{self, Event};
-use larder_kube::runtime::{WatchStreamExt, watcher as watch};
+use larder_kube::kinds::Kind;
+use larder_kube::runtime::watcher;
+use larder_kube::watch::{Update, listen_where};
+use larder_kube::{Client, Error};
 use serde_json::json;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -21,19 +24,26 @@ use crate::pace::{WRITE_EVERY, is_news};
 use crate::requests::Requests;
 use crate::status;
 
-/// The field manager of the status.
+/// The field manager under which the status is written.
 const FIELD_MANAGER: &str = "larderd";
 
-/// How often the cache is compared with the object.
+/// How often the cache's state is compared with the object.
 const RECONCILE_EVERY: Duration = Duration::from_secs(2);
 
-/// The longest that one write may take.
+/// The limit for one write to the API.
 const WRITE: Duration = Duration::from_secs(30);
+
+/// Part of the API server's message about a field that the definition of the object does not have.
+const UNDECLARED: &str = "field not declared in schema";
+
+/// The limit of queued updates. When it is reached, the watch waits.
+const UPDATES: usize = 16;
 
 /// The pause between two attempts to connect.
 const CONNECT_EVERY: Duration = Duration::from_secs(30);
 
-/// Follows the NodeCache `name` until `stop`. Without an API server it waits for one, and the node serves meanwhile.
+/// Follows the NodeCache `name` until `stop`. Without an API server it retries in the background, and the node serves
+/// in the meantime.
 pub async fn follow(node: Arc<Node>, name: String, stop: CancellationToken) {
     stop.run_until_cancelled(async {
         let client = connect().await;
@@ -44,17 +54,17 @@ pub async fn follow(node: Arc<Node>, name: String, stop: CancellationToken) {
 
 async fn connect() -> Client {
     loop {
-        match Client::try_default().await {
+        match larder_kube::connect().await {
             Ok(client) => return client,
             Err(error) => {
-                warn!(%error, "no Kubernetes API for --node-cache: larderd needs a service account or KUBECONFIG")
+                warn!(error = format!("{error:#}"), "no Kubernetes API for --node-cache; retrying")
             }
         }
         tokio::time::sleep(CONNECT_EVERY).await;
     }
 }
 
-/// The last known object.
+/// The last known state of the object.
 struct Seen {
     generation: i64,
     requests: Requests,
@@ -69,27 +79,27 @@ struct Follower {
     seen: Option<Seen>,
     /// The generation whose requests were carried out.
     done: Option<i64>,
-    /// Some of its promises lack room.
+    /// True if some promises lack space.
     is_short: bool,
     wrote: Option<Instant>,
 }
 
-/// Follows the NodeCache `name` at this API server for as long as the future is polled.
+/// Follows the NodeCache `name` at this API server while the future is polled.
 pub async fn follow_with(node: Arc<Node>, name: String, client: Client) {
     let resource = ApiResource::erase::<NodeCache>(&());
     let api: Api<DynamicObject> = Api::all_with(client, &resource);
     let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let mut events = watch(api.clone(), config).default_backoff().boxed();
+    let (sender, mut updates) = mpsc::channel(UPDATES);
+    // No error ends the watch: an administrator may grant the rights later.
+    let kind = Kind::NodeCache.name();
+    let mut listening = pin!(listen_where(api.clone(), config, kind, Some, |_| None, |update| update, sender));
     let mut turns = tokio::time::interval(RECONCILE_EVERY);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut follower = Follower { node, name, api, resource, seen: None, done: None, is_short: false, wrote: None };
     loop {
         tokio::select! {
-            event = events.try_next() => match event {
-                Ok(Some(event)) => follower.apply(event),
-                Ok(None) => return,
-                Err(error) => warn!(%error, "the watch of the NodeCache broke; it resumes"),
-            },
+            _ = &mut listening => return,
+            Some(update) = updates.recv() => follower.apply(update),
             _ = turns.tick() => {
                 if let Err(error) = follower.reconcile().await {
                     warn!(
@@ -103,26 +113,31 @@ pub async fn follow_with(node: Arc<Node>, name: String, client: Client) {
 }
 
 impl Follower {
-    fn apply(&mut self, event: Event<DynamicObject>) {
-        match event {
-            Event::Init | Event::InitDone => {}
-            // The promises stand until the controller has made the object again.
-            Event::Delete(_) => self.seen = None,
-            Event::InitApply(object) | Event::Apply(object) => match read(&object) {
-                Ok(seen) => {
-                    // An object that was made again counts its generations from 1.
-                    let is_same = self.seen.as_ref().is_some_and(|before| before.requests == seen.requests);
-                    if !is_same {
-                        self.done = None;
-                    }
-                    self.seen = Some(seen);
+    fn apply(&mut self, update: Update<DynamicObject>) {
+        let object = match update {
+            Update::All(all) => all.into_iter().next(),
+            Update::Changed(object) => Some(object),
+            Update::Gone(..) => None,
+        };
+        // The promises stay in force until the controller has recreated the object.
+        let Some(object) = object else {
+            self.seen = None;
+            return;
+        };
+        match read(&object) {
+            Ok(seen) => {
+                // A recreated object counts its generations from 1, so the requests are compared too.
+                let is_same = self.seen.as_ref().is_some_and(|before| before.requests == seen.requests);
+                if !is_same {
+                    self.done = None;
                 }
-                Err(error) => warn!(error = format!("{error:#}"), "skip an invalid NodeCache"),
-            },
+                self.seen = Some(seen);
+            }
+            Err(error) => warn!(error = format!("{error:#}"), "skip an invalid NodeCache"),
         }
     }
 
-    /// Carries out the requests, and reports what has changed.
+    /// Carries out the requests and reports changes.
     async fn reconcile(&mut self) -> anyhow::Result<()> {
         let Some(seen) = &self.seen else { return Ok(()) };
         let is_new = self.done.is_none();
@@ -144,16 +159,16 @@ impl Follower {
         self.done = Some(seen.generation);
         let mut report = self.node.cache_report().await.context("inspect the cache")?;
         if !written {
-            // Without a record, none of these promises is kept.
+            // The promises could not be stored, so the status must report that none is kept.
             report.promises.clone_from(&seen.requests.promises);
         }
-        let now = status::of(&report, self.done);
+        let now = status::of(&report, self.done, seen.status.as_ref(), Timestamp::now());
         self.is_short = !now.unkept.is_empty();
         let is_early = self.wrote.is_some_and(|wrote| wrote.elapsed() < WRITE_EVERY);
         if is_early || !is_news(seen.status.as_ref(), &now) {
             return Ok(());
         }
-        // A failed write counts, too: the API server may be overloaded.
+        // A failed write counts too: the API server may be overloaded.
         self.wrote = Some(Instant::now());
         self.write(&now).await?;
         if let Some(seen) = &mut self.seen {
@@ -163,6 +178,22 @@ impl Follower {
     }
 
     async fn write(&self, status: &NodeCacheStatus) -> anyhow::Result<()> {
+        match self.apply_status(status).await? {
+            Err(Error::Api(refused)) if refused.message.contains(UNDECLARED) && !status.conditions.is_empty() => {
+                warn!(
+                    node = self.name,
+                    "the definition of NodeCaches in the cluster is older than this larderd, so its condition is left \
+                     out: apply deploy/crds"
+                );
+                let known = NodeCacheStatus { conditions: Vec::new(), ..status.clone() };
+                self.apply_status(&known).await?.context("write the status")
+            }
+            written => written.context("write the status"),
+        }
+    }
+
+    /// The outer error: no answer in time.
+    async fn apply_status(&self, status: &NodeCacheStatus) -> anyhow::Result<Result<(), Error>> {
         let fields = json!({
             "apiVersion": self.resource.api_version,
             "kind": self.resource.kind,
@@ -171,11 +202,9 @@ impl Follower {
         });
         let apply = PatchParams { force: true, ..PatchParams::apply(FIELD_MANAGER) };
         let patch = Patch::Apply(fields);
-        tokio::time::timeout(WRITE, self.api.patch_status(&self.name, &apply, &patch))
-            .await
-            .context("the API server did not answer in time")?
-            .context("write the status")?;
-        Ok(())
+        let writing = tokio::time::timeout(WRITE, self.api.patch_status(&self.name, &apply, &patch));
+        let written = writing.await.context("the API server did not answer in time")?;
+        Ok(written.map(|_| ()))
     }
 }
 
@@ -185,7 +214,7 @@ fn read(object: &DynamicObject) -> anyhow::Result<Seen> {
     Ok(Seen {
         generation: object.meta().generation.unwrap_or_default(),
         requests: Requests::of(&spec.unwrap_or_default()),
-        // An invalid status is replaced.
+        // A status that cannot be parsed is replaced.
         status: serde_json::from_value(part("status")).unwrap_or_default(),
     })
 }

@@ -1,12 +1,12 @@
-//! larderd's side of the [`NodeCache`](larder_api::NodeCache) of its node: it keeps the promises of the spec, drops the
+//! larderd's side of its node's [`NodeCache`](larder_api::NodeCache): it keeps the promises of the spec, drops the
 //! snapshots that the spec lists for removal, and reports what is cached.
 //!
-//! The cast: [`follow`] watches the object and writes its status; [`requests`] reads the requests of a spec; [`status`]
-//! says what the cache holds; [`pace`] decides which changes are worth a write, and when.
+//! Its parts: [`follow`] watches the object and writes its status; [`requests`] parses the requests of a spec;
+//! [`status`] builds the status from the state of the cache; [`pace`] decides which changes are written, and when.
 //!
 //! Invariants: only an existing object changes promises. Without an API server, and while the object is deleted, the
-//! promises in the store stand. The status is written at most once in ten seconds, and only after a change. A promise is
-//! in the store before the status says that it is kept, and counts there as an open dataset does (ADR 28).
+//! promises in the store stay in force. The status is written at most once in ten seconds, and only after a change. A
+//! promise is in the store before the status reports it as kept, and the store counts it like an open dataset (ADR 28).
 
 mod follow;
 pub mod pace;

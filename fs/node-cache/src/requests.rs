@@ -5,17 +5,18 @@ use larder_cachenode::node::Promise;
 use larder_dataset::SnapshotId;
 use tracing::warn;
 
-/// The requests of a spec.
+/// The requests in a spec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
-    /// The room to keep.
+    /// The cache space to keep for datasets.
     pub promises: Vec<Promise>,
-    /// The snapshots whose bytes must be dropped unless they were in use after this time, in seconds since 1970.
+    /// The snapshots to drop, unless they were in use after this time, in seconds since 1970.
     pub clean: Vec<(SnapshotId, u64)>,
 }
 
 impl Requests {
-    /// Skips entries that cannot be read: the API server checks them, so they are of another version.
+    /// Parses the requests of a spec. Skips invalid entries: the API server validates entries, so an invalid one
+    /// belongs to another version.
     pub fn of(spec: &NodeCacheSpec) -> Self {
         let snapshot = |text: &str| {
             let parsed = text.parse().ok();

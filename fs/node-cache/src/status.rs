@@ -1,19 +1,27 @@
-//! The status of a NodeCache, from the node's report about its cache.
+//! Builds the status of a NodeCache from the node's report about its cache.
 
 use std::cmp::Reverse;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
-use larder_api::{NodeCacheStatus, SnapshotCache, UnkeptPromise};
+use larder_api::{CacheConditionKind, CacheReason, NodeCacheStatus, SnapshotCache, UnkeptPromise};
 use larder_cachenode::node::{CacheReport, CachedSnapshot};
+use larder_dataset::BLOCK_BYTES;
 
 use crate::pace::SMALL;
 
 /// The most snapshots that a status lists.
 const SNAPSHOTS_MAX: usize = 1024;
 
-/// The status of a node that keeps the promises of the spec of `generation`, if it has seen one.
-pub fn of(report: &CacheReport, generation: Option<i64>) -> NodeCacheStatus {
+/// The status at `now` of a node that has carried out the spec of `generation` (none if it has seen no spec), after
+/// `before`.
+pub fn of(
+    report: &CacheReport,
+    generation: Option<i64>,
+    before: Option<&NodeCacheStatus>,
+    now: Timestamp,
+) -> NodeCacheStatus {
+    let unkept = unkept(report, before.is_some_and(|before| !before.unkept.is_empty()));
     let is_something = |it: &&CachedSnapshot| it.bytes > 0 || it.mounts > 0 || it.reserved_disk_bytes > 0;
     let mut snapshots: Vec<&CachedSnapshot> = report.snapshots.iter().filter(is_something).collect();
     if snapshots.len() > SNAPSHOTS_MAX {
@@ -27,15 +35,41 @@ pub fn of(report: &CacheReport, generation: Option<i64>) -> NodeCacheStatus {
         promised_bytes: report.promised_bytes,
         free_bytes: report.capacity_bytes.saturating_sub(report.promised_bytes),
         snapshots: snapshots.into_iter().map(cached).collect(),
-        unkept: unkept(report),
+        conditions: vec![ready(report, &unkept, generation, before, now)],
+        unkept,
     }
 }
 
-/// The promises that lack room. If the cache has become smaller than all promises, the last ones lack it.
-fn unkept(report: &CacheReport) -> Vec<UnkeptPromise> {
-    let over = report.promised_bytes.saturating_sub(report.capacity_bytes);
-    // A capacity that follows the free disk is never exact.
-    let mut over = if over > report.capacity_bytes / SMALL { over } else { 0 };
+/// The condition `Ready`. Its message has no byte counts, which change with every write to a shared disk, and no names,
+/// which are not for all who read it.
+fn ready(
+    report: &CacheReport,
+    unkept: &[UnkeptPromise],
+    generation: Option<i64>,
+    before: Option<&NodeCacheStatus>,
+    now: Timestamp,
+) -> Condition {
+    let limit = &report.limit;
+    let (status, reason, message) = if report.capacity_bytes < BLOCK_BYTES {
+        (false, CacheReason::NoRoom, format!("the cache has no room: {limit}"))
+    } else if !unkept.is_empty() {
+        (false, CacheReason::PromiseUnkept, format!("the cache has less room than it promised: {limit}"))
+    } else {
+        (true, CacheReason::PromisesKept, String::new())
+    };
+    let kind = CacheConditionKind::Ready;
+    let before = before.and_then(|before| kind.find(&before.conditions));
+    let since = before.filter(|before| (before.status == "True") == status);
+    let since = since.map_or(Time(now), |before| before.last_transition_time.clone());
+    kind.is(status, reason, message, generation.unwrap_or_default(), since)
+}
+
+/// The promises that lack space. If the cache has become smaller than what they need, the last ones lack it.
+fn unkept(report: &CacheReport, was_short: bool) -> Vec<UnkeptPromise> {
+    let over = report.needed_bytes.saturating_sub(report.capacity_bytes);
+    // A capacity that follows the free disk fluctuates: a small excess is ignored, unless there was one before.
+    let tolerated = if was_short { 0 } else { report.capacity_bytes / SMALL };
+    let mut over = if over > tolerated { over } else { 0 };
     let mut unkept = Vec::new();
     for promise in report.promises.iter().rev() {
         let lost = over.min(promise.disk_bytes);
@@ -94,18 +128,77 @@ mod tests {
         let report = CacheReport {
             capacity_bytes: 100,
             promised_bytes: 70,
+            needed_bytes: 70,
             snapshots: vec![cached_snapshot(1, 40), cached_snapshot(2, 0)],
             promises: vec![promise(50), promise(20)],
+            ..CacheReport::default()
         };
-        let status = of(&report, Some(3));
+        let of = |report: &CacheReport| of(report, Some(3), None, Timestamp::UNIX_EPOCH);
+        let status = of(&report);
         assert_eq!((status.observed_generation, status.capacity_bytes, status.free_bytes), (Some(3), 100, 30));
         let missing = |status: &NodeCacheStatus| status.unkept.iter().map(|it| it.missing_bytes).collect::<Vec<_>>();
         assert_eq!(missing(&status), [30]);
         let listed: Vec<_> = status.snapshots.iter().map(|it| (it.bytes, it.last_used.is_some())).collect();
         assert_eq!(listed, [(40, true)], "what it has nothing of is not listed");
         for (capacity_bytes, lack) in [(70, vec![30]), (40, vec![10, 50]), (0, vec![50, 50])] {
-            let status = of(&CacheReport { capacity_bytes, ..report.clone() }, Some(3));
+            let status = of(&CacheReport { capacity_bytes, ..report.clone() });
             assert_eq!((missing(&status), status.free_bytes), (lack, 0), "{capacity_bytes}");
+        }
+    }
+
+    #[test]
+    fn a_cache_without_room_says_what_limits_it_and_since_when() {
+        let promise = |name: &str| Promise {
+            snapshot: SnapshotId([9; 32]),
+            holder: name.into(),
+            name: format!("team-a/{name}"),
+            wanted_disk_bytes: 3 * BLOCK_BYTES,
+            disk_bytes: 3 * BLOCK_BYTES,
+        };
+        let report = CacheReport {
+            capacity_bytes: 12 * BLOCK_BYTES,
+            needed_bytes: 12 * BLOCK_BYTES,
+            promises: ["pets", "cars", "coco", "laion"].map(promise).into(),
+            limit: "the disk is full".into(),
+            ..CacheReport::default()
+        };
+        let at = |seconds| Timestamp::from_second(seconds).unwrap();
+        let mut before = None;
+        for (now, capacity, status, reason, message, since) in [
+            (1, 12, "True", "PromisesKept", "", 1),
+            (2, 11, "False", "PromiseUnkept", "the cache has less room than it promised: the disk is full", 2),
+            (3, 0, "False", "NoRoom", "the cache has no room: the disk is full", 2),
+            (4, 12, "True", "PromisesKept", "", 4),
+        ] {
+            let report = CacheReport { capacity_bytes: capacity * BLOCK_BYTES, ..report.clone() };
+            let there = of(&report, Some(7), before.as_ref(), at(now));
+            let [ready] = &there.conditions[..] else { panic!("{there:?}") };
+            assert_eq!((&*ready.status, &*ready.reason, &*ready.message), (status, reason, message));
+            assert_eq!((ready.last_transition_time.0, ready.observed_generation), (at(since), Some(7)));
+            before = Some(there);
+        }
+    }
+
+    #[test]
+    fn a_small_excess_counts_only_until_it_is_gone() {
+        let promise = Promise {
+            snapshot: SnapshotId([9; 32]),
+            holder: "a".into(),
+            name: "team-a/pets".into(),
+            wanted_disk_bytes: 1000 * BLOCK_BYTES,
+            disk_bytes: 1000 * BLOCK_BYTES,
+        };
+        let mut before = None;
+        for (capacity, is_short) in [(995, false), (980, true), (995, true), (1000, false), (995, false)] {
+            let report = CacheReport {
+                capacity_bytes: capacity * BLOCK_BYTES,
+                needed_bytes: 1000 * BLOCK_BYTES,
+                promises: vec![promise.clone()],
+                ..CacheReport::default()
+            };
+            let now = of(&report, Some(1), before.as_ref(), Timestamp::UNIX_EPOCH);
+            assert_eq!(!now.unkept.is_empty(), is_short, "{capacity}");
+            before = Some(now);
         }
     }
 
@@ -114,7 +207,7 @@ mod tests {
         let mut snapshots: Vec<_> = (0..2000).map(|number| cached_snapshot(number, u64::from(number) + 1)).collect();
         snapshots[0].mounts = 1;
         snapshots[1].reserved_disk_bytes = 1;
-        let status = of(&CacheReport { snapshots, ..CacheReport::default() }, None);
+        let status = of(&CacheReport { snapshots, ..CacheReport::default() }, None, None, Timestamp::UNIX_EPOCH);
         let bytes: Vec<u64> = status.snapshots.iter().map(|it| it.bytes).collect();
         assert_eq!((bytes.len(), &bytes[..3]), (1024, &[1, 2, 979][..]));
     }

@@ -1,4 +1,4 @@
-//! A node follows its NodeCache on a fake API server, on a stopped clock.
+//! A node follows its NodeCache on a fake API server, with a stopped clock.
 #![expect(clippy::unwrap_used, reason = "this is test code: a panic is how it fails")]
 
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use larder_kube::Client;
 use larder_node_cache::follow_with;
 use larder_origin::OriginConfig;
 use larder_testkit::FakeApi;
+use larder_testkit::fake_api::Mode;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -29,12 +30,17 @@ impl World {
         world
     }
 
-    /// A process with this cache, and its follower.
+    /// Starts a process with this cache, and its follower.
     fn start(&self) -> (Arc<Node>, JoinHandle<()>) {
+        self.start_with(0)
+    }
+
+    /// The same, where this part of the disk has to stay free.
+    fn start_with(&self, keep_free_percent: u8) -> (Arc<Node>, JoinHandle<()>) {
         let node = Node::open(NodeConfig {
             cache_dir: self.folder.path().join("cache"),
             cache_bytes: Some(10 * MIB),
-            keep_free_percent: 0,
+            keep_free_percent,
             home: Home::new(self.folder.path().join("home")),
             origin: OriginConfig::default(),
             importer: Importer::Here,
@@ -64,7 +70,7 @@ impl World {
         self.object()["status"].clone()
     }
 
-    /// True once the status is about the spec.
+    /// True once the status refers to the current generation of the spec.
     fn is_current(&self) -> bool {
         let object = self.object();
         object["status"]["observedGeneration"] == object["metadata"]["generation"]
@@ -120,6 +126,56 @@ async fn many_changes_are_one_write_in_ten_seconds_and_the_last_one_counts() {
     assert_eq!(kept(&node).await, [59_000]);
 }
 
+// SEMANTICS: C18
+#[tokio::test(start_paused = true)]
+async fn a_cache_whose_disk_has_no_room_to_spare_reports_none_whatever_its_size_and_says_why() {
+    let world = World::new();
+    world.ask(&[("a", MIB)]);
+    // No disk is as empty as that.
+    let (node, follower) = world.start_with(100);
+    world.wait_until_current().await;
+    let status = world.status();
+    assert_eq!((status["capacityBytes"].as_u64(), status["freeBytes"].as_u64()), (Some(0), Some(0)), "{status:#}");
+    assert_eq!(status["unkept"][0]["missingBytes"], MIB, "{status:#}");
+    let ready = status["conditions"][0].clone();
+    assert_eq!(
+        (&ready["type"], &ready["status"], &ready["reason"]),
+        (&json!("Ready"), &json!("False"), &json!("NoRoom"))
+    );
+    assert!(ready["message"].as_str().unwrap().contains("--keep-free"), "{ready:#}");
+    let writes = world.api.writes().len();
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(world.api.writes().len(), writes, "{:?}", world.api.writes());
+    follower.abort();
+    let _ = follower.await;
+    node.close().await.unwrap();
+    drop(node);
+    let (_node, _follower) = world.start();
+    while world.status()["conditions"][0]["status"] != "True" {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(world.status()["unkept"], Value::Null);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_with_an_older_definition_gets_the_status_without_the_condition() {
+    let world = World::new();
+    world.api.drop_field("nodecaches", "status", "conditions");
+    let (_node, _follower) = world.start();
+    world.ask(&[("a", MIB)]);
+    world.wait_until_current().await;
+    assert_eq!((world.status()["promisedBytes"].as_u64(), &world.status()["conditions"]), (Some(MIB), &Value::Null));
+    // It is tried again now and then, and nothing else is written.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let writes = world.api.writes().len();
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(world.api.writes().len(), writes, "{:?}", world.api.writes());
+    world.api.keep_fields();
+    world.ask(&[("a", 2 * MIB)]);
+    world.wait_until_current().await;
+    assert_eq!(world.status()["conditions"][0]["reason"], "PromisesKept");
+}
+
 // SEMANTICS: C17
 #[tokio::test(start_paused = true)]
 async fn promises_stand_without_an_api_server_over_a_restart_and_while_the_object_is_deleted() {
@@ -134,14 +190,33 @@ async fn promises_stand_without_an_api_server_over_a_restart_and_while_the_objec
     let _ = follower.await;
     node.close().await.unwrap();
     drop(node);
-    // Another process, which finds no object.
+    // Another process starts and finds no object.
     let (node, _follower) = world.start();
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(kept(&node).await, [MIB]);
-    // Made again, with other promises, and again with generation 1.
+    // The object is recreated with other promises, again as generation 1.
     world.api.put("nodecaches", json!({"metadata": {"name": "n1"}, "spec": {"datasets": []}}));
     world.wait_until_current().await;
     assert_eq!(kept(&node).await, [0; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_are_seen_while_the_api_server_rejects_watches_of_an_old_version() {
+    let world = World::new();
+    let (node, _follower) = world.start();
+    world.wait_until_current().await;
+    world.api.turn(&["nodecaches"], Mode::RefusesWatches(410));
+    world.api.cut_watches(&["nodecaches"]);
+    world.ask(&[("a", MIB)]);
+    world.wait_until_current().await;
+    assert_eq!(kept(&node).await, [MIB]);
+    world.api.delete("nodecaches", "", "n1");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    // There is no object whose status could be written, whatever changes in the cache.
+    let writes = world.api.writes().len();
+    node.promise(Vec::new()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(world.api.writes().len(), writes, "{:?}", world.api.writes());
 }
 
 // SEMANTICS: C18
@@ -172,7 +247,7 @@ async fn a_disk_that_takes_no_promise_is_reported_and_the_promises_are_tried_aga
     world.ask(&[("a", MIB)]);
     let (node, _follower) = world.start();
     world.wait_until_current().await;
-    // A folder stands where the file is written first.
+    // A folder blocks the path of the temporary file, so the write fails.
     let obstacle = world.folder.path().join("cache/promises.new");
     std::fs::create_dir(&obstacle).unwrap();
     world.ask(&[("a", MIB), ("b", 2 * MIB)]);

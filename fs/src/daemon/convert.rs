@@ -1,4 +1,4 @@
-//! Between the wire's datasets and the node's requests.
+//! Converts between datasets on the wire and the node's requests.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use larder_daemon_api::convert::InvalidDataset;
 use larder_daemon_api::v1;
 use larder_dataset::DatasetSpec;
 
-/// Reads a dataset off the wire; zero and empty mean that a field was left out.
+/// Converts a dataset from the wire. Zero and empty values mean that a field was omitted.
 pub(super) fn request(dataset: &v1::Dataset) -> Result<DatasetRequest, InvalidDataset> {
     let millis = |ms: u64| (ms != 0).then(|| Duration::from_millis(ms));
     Ok(DatasetRequest {
@@ -25,7 +25,7 @@ pub(super) fn credentials(given: &v1::Credentials) -> Credentials {
     given.variables.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// The same request on the wire.
+/// Converts a request to a dataset on the wire.
 pub(super) fn dataset(request: &DatasetRequest) -> v1::Dataset {
     let millis = |time: Option<Duration>| time.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
     v1::Dataset {

@@ -1,4 +1,4 @@
-//! A node with mounts.
+//! The daemon: a node with mounts.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -24,41 +24,42 @@ use super::offers::{Offer, Offers};
 use crate::connection::ServeConfig;
 use crate::mount::{MountConfig, unmount};
 
-/// How long a stop waits for mounts that are being made, and for reads taken from handed-over connections.
+/// How long a stop waits for mounts that are being made, and for reads from handed-over connections.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The pause before a connection is tried again; it doubles up to [`PAUSE_MAX`].
+/// The pause before a failed connection is retried. It doubles up to [`PAUSE_MAX`].
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// How often the kept manifests are looked through for those that are needed no more.
+/// How often manifests that are no longer needed are removed.
 const COLLECT_EVERY: Duration = Duration::from_secs(900);
 
-/// How long ago a manifest was kept at least that may be needed no more. Between a Prepare and the mount made of it
-/// there are seconds, or minutes on a machine that swaps. As long as no keeper has said what it holds, it may hold any
-/// mount: this process waits as long for one.
+/// The age below which an unneeded manifest is kept. A mount follows its Prepare within seconds, or minutes on a
+/// machine that swaps. Until a keeper has listed its mounts, it may hold any mount; this process waits equally long for
+/// one.
 const KEPT_LEAST: Duration = Duration::from_secs(3600);
 const KEPT_LEAST_WITHOUT_KEEPER: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Background requests that the kernel keeps in flight on a connection.
+/// The most background requests that the kernel keeps in flight on a connection.
 const MAX_BACKGROUND: u16 = 1024;
 
-/// How a daemon runs.
+/// The configuration of a daemon.
 #[derive(Clone, Debug)]
 pub struct DaemonConfig {
-    /// Its cache.
+    /// The configuration of the cache.
     pub node: NodeConfig,
-    /// Where the sockets are: in each of these folders, as soon as it can be written to. The first one can be.
+    /// The folders for the sockets. Each folder is used once it is writable. The first one must be writable from the
+    /// start.
     pub run_dirs: Vec<PathBuf>,
-    /// Where /metrics, /healthz and /readyz are served, if at all.
+    /// The address that serves /metrics, /healthz and /readyz; `None` serves none of them.
     pub admin: Option<SocketAddr>,
-    /// Threads that serve the kernel, for each mount that states no number.
+    /// The number of threads that serve the kernel, for each mount that sets no number.
     pub threads: usize,
-    /// Stop when the last mount has ended.
+    /// Stop after the last mount has ended.
     pub stop_when_idle: bool,
 }
 
-/// The daemon. When it is dropped its mounts are dead, so [`Daemon::stop`] comes first.
+/// The daemon. Dropping it leaves dead mounts behind, so call [`Daemon::stop`] first.
 #[derive(Debug)]
 pub struct Daemon {
     pub(super) node: Arc<Node>,
@@ -69,12 +70,13 @@ pub struct Daemon {
     threads: usize,
     pub(super) stop_when_idle: bool,
     pub(super) started: Instant,
-    /// The number of keepers that are connected; a newer one replaces an older one.
+    /// The number of connected keepers. A newer keeper replaces an older one.
     pub(super) keepers: watch::Sender<usize>,
 }
 
 impl Daemon {
-    /// Opens the cache; waits up to 5 s if another process is just closing it. Blocks; must be called within a runtime.
+    /// Opens the cache. Waits up to 5 s for another process that is closing it. Blocks; must be called within a
+    /// runtime.
     pub fn open(config: DaemonConfig) -> Result<Arc<Self>, StoreError> {
         let DaemonConfig { node, run_dirs, admin, threads, stop_when_idle } = config;
         let socket = run_dirs.first().map(|dir| dir.join(GRPC_SOCKET));
@@ -85,20 +87,19 @@ impl Daemon {
         Ok(Arc::new(Self { node, mounts, offers, run_dirs, admin, threads, stop_when_idle, started, keepers }))
     }
 
-    /// Its cache.
+    /// The node, which owns the cache.
     pub fn node(&self) -> &Arc<Node> {
         &self.node
     }
 
-    /// Cancelled when the daemon is to stop.
+    /// Cancelled when the daemon must stop.
     pub fn stopping(&self) -> &CancellationToken {
         self.node.stopping()
     }
 
-    /// Ends its own mounts, waiting for their readers to finish with the files that they have open; leaves connections
-    /// that were handed over to the keeper, after their reads under way were answered; closes the cache. Mounts that
-    /// are still being made, and reads, are waited for 5 s. The next daemon answers the requests that are not
-    /// answered by then.
+    /// Stops the daemon. Ends its own mounts and waits until readers have closed their open files. Leaves handed-over
+    /// connections to the keeper, after their reads in flight are answered. Closes the cache. Waits 5 s for mounts that
+    /// are still being made and for reads; the next daemon answers the requests that remain.
     pub async fn stop(&self) -> anyhow::Result<()> {
         self.stopping().cancel();
         let _ = tokio::join!(self.end_mounts(), tokio::time::timeout(STOP_TIMEOUT, self.answer_reads()));
@@ -106,7 +107,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Waits until the reads taken from handed-over connections have been answered.
+    /// Waits until the reads from handed-over connections have been answered.
     async fn answer_reads(&self) {
         for requests in self.mounts.now().mounts.iter().filter_map(|mount| mount.requests.as_ref()) {
             requests.answered().await;
@@ -123,8 +124,8 @@ impl Daemon {
             for (number, dir) in own.clone() {
                 if detached.insert(number) {
                     info!(dir = %dir.display(), "stopping");
-                    // Files may be in use: the mount disappears from the tree, and its readers finish what they have
-                    // open.
+                    // Files may be in use, so the unmount is lazy: the mount disappears from the tree, and its readers
+                    // can finish with their open files.
                     if let Err(error) = unmount(dir, true) {
                         warn!(%error, "cannot unmount");
                     }
@@ -135,7 +136,7 @@ impl Daemon {
                 (0, _) => tokio::time::timeout_at(deadline, states.changed()).await,
                 _ => Ok(states.changed().await),
             };
-            // Out of time, or the owner is gone: the cache is closed all the same.
+            // The time is over, or the owner task has ended. Close the cache regardless.
             if !matches!(changed, Ok(Ok(()))) {
                 warn!("stopping without waiting for all mounts");
                 break;
@@ -172,20 +173,20 @@ impl Daemon {
             Prepared::Ready(found) => {
                 let serves = |mount: &Arc<Mount>| mount.id == found.id && mount.connection.is_some();
                 let served = self.mounts.now().mounts.iter().any(serves) && self.node.joins(&found, &request)?;
-                // A connection that could not be served may have become servable.
+                // A connection that failed before may be servable now.
                 self.offers.try_again(&found.id);
                 Ok(v1::prepare_response::Outcome::Prepared(prepared(&found, served)?))
             }
         }
     }
 
-    /// Has the dataset of a mount read with these credentials from now on.
+    /// Makes all later reads of a mount's dataset use these credentials.
     pub(super) async fn renew(&self, id: &str, credentials: Option<Credentials>) -> Result<(), DaemonError> {
         self.offers.renew(id, credentials.as_ref());
         self.renew_served(id, credentials).await
     }
 
-    /// The same, without the connections that are not served yet.
+    /// Like [`renew`](Self::renew), without the connections that are not served yet.
     pub(super) async fn renew_served(&self, id: &str, credentials: Option<Credentials>) -> Result<(), DaemonError> {
         let mounts = self.mounts.now().mounts;
         let Some(mount) = mounts.iter().rev().find(|mount| mount.id == id && mount.connection.is_some()) else {
@@ -196,27 +197,27 @@ impl Daemon {
         self.mounts.renewed(id, &request).await
     }
 
-    /// Notes which mounts the keeper holds: what was kept for others may be released. Blocks; not for the runtime's
-    /// threads.
+    /// Records which mounts the keeper holds, so that datasets kept for other mounts can be released. Blocks; do not
+    /// call it on the runtime's threads.
     pub(super) fn keeper_holds(&self, mounts: HashSet<String>) {
         self.node.keep_only(&mounts);
         self.offers.hold(mounts, || self.mounts.now().mounts.iter().map(|mount| mount.id.clone()).collect());
     }
 
-    /// Keeps nothing for a keeper that is gone, except what this process has of it. Blocks; not for the runtime's
-    /// threads.
+    /// Stops keeping datasets for a keeper that disconnected, except for connections that this process has. Blocks; do
+    /// not call it on the runtime's threads.
     pub(super) fn keep_what_is_here(&self) {
         self.node.keep_only(&self.offers.now().iter().map(|offer| offer.mount.clone()).collect());
     }
 
-    /// Forgets a mount that is gone. If it is served, its session ends when the kernel releases it; until then there
-    /// may be readers. Blocks; not for the runtime's threads.
+    /// Forgets a mount that was unmounted. If it is being served, its session ends when the kernel releases the
+    /// connection; until then it may have readers. Blocks; do not call it on the runtime's threads.
     pub(super) fn forget(&self, mount: &str) {
         self.offers.forget(mount);
         self.node.let_go(mount);
     }
 
-    /// Removes the manifests that are needed no more, again and again.
+    /// Periodically removes the manifests that are no longer needed.
     pub(super) async fn collect_manifests(self: Arc<Self>) -> anyhow::Result<()> {
         loop {
             tokio::time::sleep(COLLECT_EVERY).await;
@@ -232,26 +233,26 @@ impl Daemon {
         }
     }
 
-    /// Removes the manifests that were kept this long ago or longer and are needed no more. Blocks; not for the
-    /// runtime's threads.
+    /// Removes the manifests that are at least this old and no longer needed. Blocks; do not call it on the runtime's
+    /// threads.
     pub(super) fn collect_kept_since(&self, kept_least: Duration) {
         let is_served = |id: &str| self.mounts.now().mounts.iter().any(|mount| mount.id == id);
-        // In this order, since an offer becomes a mount.
+        // Offers are checked before mounts, since an offer becomes a mount.
         self.node.collect_manifests(kept_least, |id| self.offers.need(id) || is_served(id));
     }
 
-    /// Takes a connection whose mount the keeper made: from now on this process holds it. Errors: `Invalid`.
+    /// Takes a connection whose mount the keeper made; this process holds it from now on. Errors: `Invalid`.
     pub(super) fn take(&self, offered: v1::Connection, descriptors: Descriptors) -> Result<Arc<Offer>, DaemonError> {
         let request = convert::request(&offered.dataset.unwrap_or_default())?;
-        // A keeper of an earlier version has none. Its successor takes this one over.
+        // A keeper of an earlier version sends no memory. Its successor takes over the one that is created here.
         let memory = descriptors.memory.map_or_else(request_memory, Ok);
         let memory = memory.map_err(|source| DaemonError::Connection { source })?;
         let connection = Connection { fd: descriptors.fuse, memory, init: offered.init };
         Ok(self.offers.add(offered.mount, connection, request))
     }
 
-    /// Serves a connection that was taken. On failure it is refused, unless the keeper holds it: then it is tried until
-    /// it is served or its mount is gone.
+    /// Serves a connection that was taken. If that fails, the connection is refused, unless the keeper holds it; then
+    /// serving is retried until it succeeds or the mount ends.
     pub(super) async fn serve_offer(self: &Arc<Self>, offer: Arc<Offer>) -> Result<(), DaemonError> {
         let Some(outcome) = offer.gone.run_until_cancelled(self.try_offer(&offer)).await else { return Ok(()) };
         if self.offers.tried(&offer, outcome.is_ok()) {
@@ -285,7 +286,8 @@ impl Daemon {
 
     async fn try_offer(&self, offer: &Arc<Offer>) -> Result<(), DaemonError> {
         let request = offer.request();
-        // May ask the origin. The rest is done by one job at a time, and waits for the disk only.
+        // Finding the dataset may query the origin, so it runs here. Mounting runs in a job, one at a time, and waits
+        // only for the disk.
         let found = self.node.find_again(&offer.mount, &request).await?;
         let config = ServeConfig { threads: self.threads, max_background: MAX_BACKGROUND };
         self.mounts.offer(found, request.clone(), Arc::clone(&offer.connection), config).await?;

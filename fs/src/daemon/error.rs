@@ -1,4 +1,4 @@
-//! Why the daemon cannot do what it is asked: the only place where an error becomes a gRPC code.
+//! Errors of the daemon's requests. The only place where an error becomes a gRPC code.
 
 use std::io;
 
@@ -9,33 +9,33 @@ use tonic::{Code, Status};
 
 use crate::mount::MountError;
 
-/// Why a request was not done.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// A field of the request is wrong.
+    /// A field of the request is invalid.
     #[error("{field}: {what}")]
     Invalid {
         /// The field.
         field: &'static str,
-        /// The mistake, and the accepted values.
+        /// The mistake and the accepted values.
         what: String,
     },
-    /// The node's cache cannot do it.
+    /// The node's cache returned an error.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// The mount cannot be made or ended.
+    /// The mount could not be made or ended.
     #[error(transparent)]
     Mount(#[from] MountError),
-    /// There is no such mount.
+    /// No mount of this daemon is at that folder.
     #[error("there is no mount at {dir}")]
     NoMount {
-        /// Where it was looked for.
+        /// The folder in the request.
         dir: String,
     },
-    /// A connection that was handed over cannot be served.
+    /// A handed-over connection cannot be served.
     #[error("serve the FUSE connection")]
     Connection {
-        /// Why.
+        /// The failed system call's error.
         source: io::Error,
     },
     /// The daemon is shutting down.

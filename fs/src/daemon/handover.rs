@@ -1,8 +1,8 @@
-//! Takes FUSE connections from the keeper, and hands a restarted keeper those that this daemon holds. There is one
-//! keeper at a time: a newer one replaces an older one, which is dead or about to be. The messages of the older one
-//! are taken first.
+//! Takes FUSE connections from the keeper, and returns the connections that this daemon holds to a restarted keeper.
+//! There is one keeper at a time: a newer one replaces an older one, which is dead or about to exit. The older one's
+//! messages are processed first.
 //!
-//! Each request is answered when it is done: one that waits for an origin delays no other.
+//! Each request is answered when it is done. A request that waits for an origin delays no other request.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -21,25 +21,25 @@ use super::convert;
 use super::core::Daemon;
 use super::error::DaemonError;
 
-/// How long no keeper may be connected before its datasets count as closed. A plugin that is replaced is back in
+/// How long the daemon keeps datasets for a keeper that is not connected. A plugin that is replaced returns within
 /// seconds.
 const KEEPER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long sending a packet may take.
+/// The limit for sending a packet.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The keeper that came last, at whichever socket.
+/// The keeper that connected last, at any of the sockets.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CurrentKeeper(Arc<Mutex<Option<Talking>>>);
 
 /// A keeper's socket, and the thread that talks to it.
 type Talking = (Arc<Socket>, JoinHandle<()>);
 
-/// Listens at `path`. Does not return unless it cannot.
+/// Listens at `path`. Returns only on failure.
 pub(super) async fn serve(daemon: Arc<Daemon>, keeper: CurrentKeeper, path: PathBuf) -> anyhow::Result<()> {
     let listener = Listener::bind(&path).with_context(|| format!("listen at {} (--run-dir)", path.display()))?;
     let (failed, ended) = tokio::sync::oneshot::channel();
-    // Threads, because they spend their lives blocked in a system call.
+    // These run in threads, because they are nearly always blocked in a system call.
     std::thread::Builder::new().name("handover".to_owned()).spawn(move || {
         let _ = failed.send(accept(&daemon, &keeper, &listener));
     })?;
@@ -57,7 +57,8 @@ fn accept(daemon: &Arc<Daemon>, keeper: &CurrentKeeper, listener: &Listener) -> 
         let mut last = keeper.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((socket, thread)) = last.take() {
             socket.shut_down();
-            // It takes what its keeper had sent, which nobody else may have, and waits for nothing else.
+            // The older keeper's thread finishes the messages that its keeper had sent, which no other process may
+            // have, and waits for nothing else.
             let _ = thread.join();
         }
         let socket = Arc::new(socket);
@@ -74,8 +75,8 @@ fn accept(daemon: &Arc<Daemon>, keeper: &CurrentKeeper, listener: &Listener) -> 
     }
 }
 
-/// Calls `let_go` when no keeper has been connected for a while: a connection that this daemon does not have ends with
-/// its keeper, and the dataset need not be kept for it. Returns with the daemon.
+/// Calls `let_go` when no keeper has been connected for a while. A connection that this daemon does not have ended with
+/// its keeper, so its dataset need not be kept. Returns with the daemon.
 pub(super) async fn without_keeper(
     mut keepers: watch::Receiver<usize>,
     let_go: impl Fn() + Clone + Send + 'static,
@@ -112,13 +113,13 @@ fn talk(daemon: &Arc<Daemon>, socket: &Arc<Socket>) -> std::io::Result<()> {
                         Ok(offer) => daemon.serve_offer(offer).await,
                         Err(error) => Err(error),
                     };
-                    // A keeper that is gone needs no answer.
+                    // If the keeper has disconnected, it needs no answer.
                     let _ = tokio::task::spawn_blocking(move || answer(&socket, request, outcome)).await;
                 });
             }
             (Message::Renew(v1::Renew { mount, credentials, request }), _) => {
                 let credentials = credentials.as_ref().map(convert::credentials);
-                // In order: the last one stays. This asks no origin.
+                // Renewals run in order, so that the last one takes effect. They query no origin.
                 let outcome = daemon.node.runtime().block_on(daemon.renew(&mount, credentials));
                 answer(socket, request, outcome)?;
             }
@@ -142,11 +143,12 @@ fn answer(socket: &Socket, request: u64, outcome: Result<(), DaemonError>) -> st
     socket.send(Message::answer(request, outcome.map_err(|error| Chain(&error).to_string())), &[])
 }
 
-/// Sends the connections that this process has. It keeps no hold on them, since a mount lives for as long as a
+/// Sends the connections that this process has, without keeping additional references to them: a mount lives while any
 /// descriptor of its connection is open.
 fn return_held(daemon: &Daemon, socket: &Socket) -> std::io::Result<()> {
-    // In this order, since an offer becomes a mount. The newest first: a mount that was unmounted while files were in
-    // use may still be served beside its successor, and the keeper takes the first of a name.
+    // Offers are read before mounts, since an offer becomes a mount. Mounts are sent newest first: a mount that was
+    // unmounted while its files were in use may still be served beside its successor, and the keeper uses the first
+    // mount of each name.
     let (offers, mounts) = (daemon.offers.now(), daemon.mounts.now().mounts);
     let offered = offers.iter().rev().map(|offer| (&offer.mount, offer.request(), &offer.connection));
     let served =

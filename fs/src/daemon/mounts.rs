@@ -1,12 +1,13 @@
-//! The mounts of a daemon and the task that owns them.
+//! The mounts of a daemon, and the task that owns them.
 //!
-//! The cast: [`Owner`] is the task; an [`Event`] changes its state; it publishes a [`State`] after each event;
-//! [`Mounts`] is the handle with which everything else sends events and reads the state. A [`Job`] makes a mount or
-//! takes a connection.
+//! Its parts: [`Owner`] is the task; an [`Event`] changes its state; the task publishes a [`State`] after each event.
+//! All other code uses [`Mounts`], the handle, to send events and to read the state. A [`Job`] makes a mount or takes a
+//! connection.
 //!
-//! Invariants: nothing else changes the state. A mount is in the state for as long as the kernel may send it requests.
-//! One job runs at a time, beside the task: a mount point that hangs holds up other jobs, and no other event. The end
-//! of a session is an event; nothing polls for it. A caller gets its answer after the state that has it.
+//! Invariants: only the task changes the state. A mount is in the state while the kernel may send it requests. One job
+//! runs at a time, concurrently with the task: a mount point that hangs delays other jobs but no other event. The end
+//! of a session is an event, so no code polls for it. A caller gets its answer after the state that includes the
+//! result.
 
 #[cfg(test)]
 mod tests;
@@ -30,62 +31,62 @@ use crate::connection::{ServeConfig, serve};
 use crate::mount::{MountConfig, mount};
 use crate::requests::Requests;
 
-/// Events that wait for the owner; more make their senders wait.
+/// The capacity of the owner's queue of events. Senders wait while it is full.
 const EVENTS_WAITING: usize = 64;
 
 /// One mount, or one connection that was handed over.
 #[derive(Clone, Debug)]
 pub(super) struct Mount {
-    /// Unique for the life of the daemon.
+    /// Unique within this run of the daemon.
     pub(super) number: u64,
     /// The dataset's name on this node.
     pub(super) id: String,
-    /// A description, not the dataset itself: a copy of the state must not keep a dataset open.
+    /// A description instead of the dataset itself: a copy of the state must not keep a dataset open.
     pub(super) summary: DatasetSummary,
-    /// The request, with the newest credentials that proved good.
+    /// The request, with the newest credentials that worked.
     pub(super) request: DatasetRequest,
-    /// Of a connection: what the keeper gets back.
+    /// The connection to return to the keeper. None for a mount of our own.
     pub(super) connection: Option<Arc<Connection>>,
-    /// Of a connection: what this daemon has taken from the kernel and not answered.
+    /// The requests that this daemon has taken from the kernel and not answered. None for a mount of our own.
     pub(super) requests: Option<Arc<Requests>>,
-    /// Of a mount of our own: where it is.
+    /// The folder of a mount of our own. None for a connection.
     pub(super) dir: Option<PathBuf>,
 }
 
-/// A connection that the keeper holds too.
+/// A connection of which the keeper holds duplicates.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) fd: OwnedFd,
-    /// Where its unanswered requests are.
+    /// The memory of the connection's unanswered requests.
     pub(super) memory: OwnedFd,
     pub(super) init: Vec<u8>,
 }
 
-/// The state that the handles read.
+/// The state that the handles can read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
-    /// The oldest first.
+    /// Ordered by age, the oldest first.
     pub(super) mounts: Vec<Arc<Mount>>,
-    /// True once there was a mount.
+    /// True once there has been a mount.
     pub(super) had_mounts: bool,
-    /// Connections that were handed over.
+    /// The number of connections that were handed over.
     pub(super) connections_taken: u64,
-    /// Jobs that run or wait.
+    /// The number of jobs that are running or waiting.
     pub(super) jobs: usize,
 }
 
 /// A change of the state.
 #[derive(Debug)]
 enum Event {
-    /// A dataset is to be served.
+    /// Serve a dataset.
     Serve(Job),
-    /// Newer credentials for the connections of a dataset proved good.
+    /// Newer credentials for the connections of a dataset have worked.
     Renewed { id: String, request: DatasetRequest },
     /// The session of a mount has ended.
     Ended { number: u64, outcome: io::Result<()> },
 }
 
-/// A dataset that is to be served, and the caller that waits for it.
+/// A dataset to serve, and the caller that waits for it.
 #[derive(Debug)]
 struct Job {
     found: Found,
@@ -94,16 +95,16 @@ struct Job {
     reply: oneshot::Sender<Served>,
 }
 
-/// Where a dataset is to be served.
+/// Where to serve a dataset.
 #[derive(Debug)]
 enum Target {
-    /// At a folder, by a mount of our own.
+    /// At a folder, through a mount of our own.
     Folder(MountConfig),
     /// Over a connection whose mount the keeper made.
     Connection(Arc<Connection>, ServeConfig),
 }
 
-/// A job that is done, apart from its place in the state.
+/// A finished job whose result is not in the state yet.
 #[derive(Debug)]
 struct Done {
     open: OpenDataset,
@@ -111,24 +112,24 @@ struct Done {
     dir: Option<PathBuf>,
 }
 
-/// The job that runs.
+/// The job that is running.
 #[derive(Debug)]
 struct Running {
     number: u64,
     request: DatasetRequest,
     reply: oneshot::Sender<Served>,
     task: JoinHandle<Result<Done, DaemonError>>,
-    /// The session's end, if that was reported before the mount was there.
+    /// The end of the session, if it was reported before the job had finished.
     ended: Option<io::Result<()>>,
 }
 
 /// Waits for a session to end.
 type Session = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
-/// How a mount or an offer came out.
+/// The result of a mount or an offer.
 type Served = Result<Arc<Mount>, DaemonError>;
 
-/// The handle on the mounts.
+/// The handle to the mounts.
 #[derive(Clone, Debug)]
 pub(super) struct Mounts {
     events: mpsc::Sender<Event>,
@@ -136,7 +137,7 @@ pub(super) struct Mounts {
 }
 
 impl Mounts {
-    /// The handle, and the task that must run for it to work.
+    /// Creates the handle and the task. The handle works only while the task runs.
     pub(super) fn new(node: Arc<Node>, stop_when_idle: bool) -> (Self, Owner) {
         let (events, received) = mpsc::channel(EVENTS_WAITING);
         let (publish, state) = watch::channel(State::default());
@@ -161,17 +162,17 @@ impl Mounts {
         self.state.borrow().clone()
     }
 
-    /// The state, and its changes.
+    /// A receiver of the state and its changes.
     pub(super) fn watch(&self) -> watch::Receiver<State> {
         self.state.clone()
     }
 
-    /// Waits until the state is as wanted. Errors: the owner is gone.
+    /// Waits until `wanted` returns true for the state. Errors: the owner task has ended.
     pub(super) async fn wait_until(&self, wanted: impl Fn(&State) -> bool) -> Result<(), DaemonError> {
         self.state.clone().wait_for(|state| wanted(state)).await.map(|_| ()).map_err(|_| DaemonError::Stopping)
     }
 
-    /// Mounts a dataset. Not cancelled with its caller: the mount is made in any case.
+    /// Mounts a dataset. The mount is completed even if the caller drops the future.
     pub(super) async fn mount(&self, found: Found, request: DatasetRequest, config: MountConfig) -> Served {
         self.serve(found, request, Target::Folder(config)).await
     }
@@ -193,7 +194,7 @@ impl Mounts {
         served.await.unwrap_or(Err(DaemonError::Stopping))
     }
 
-    /// Notes newer credentials for the connections of a dataset.
+    /// Records newer credentials for the connections of a dataset.
     pub(super) async fn renewed(&self, id: &str, request: &DatasetRequest) -> Result<(), DaemonError> {
         self.send(Event::Renewed { id: id.to_owned(), request: request.clone() }).await
     }
@@ -209,20 +210,20 @@ pub(super) struct Owner {
     node: Arc<Node>,
     stop_when_idle: bool,
     received: mpsc::Receiver<Event>,
-    /// For the threads that wait for sessions to end.
+    /// For the threads that wait for sessions to end. Weak, so that the task ends with the last handle.
     ended: mpsc::WeakSender<Event>,
     publish: watch::Sender<State>,
     state: State,
-    /// Jobs that wait for the running one. Bounded by their callers, each of which waits for its own.
+    /// Jobs that wait for the running one. Bounded by the number of callers, since each waits for its job.
     waiting: VecDeque<Job>,
     running: Option<Running>,
-    /// The hold on its dataset that each mount has, by the mount's number.
+    /// Keeps the dataset of each mount open, by the mount's number.
     open: HashMap<u64, OpenDataset>,
     next: u64,
 }
 
 impl Owner {
-    /// Applies events until no handle is left.
+    /// Applies events until every handle is dropped.
     pub(super) async fn run(mut self) {
         let mut draining = self.node.watch_draining();
         loop {
@@ -267,7 +268,7 @@ impl Owner {
             return;
         }
         let Some(Job { found, request, target, reply }) = self.waiting.pop_front() else { return };
-        // There is a handle, whose caller waits for this job; if it has just gone, so has the daemon.
+        // A handle exists, because its caller waits for this job. If it was dropped just now, the daemon is ending.
         let Some(events) = self.ended.upgrade() else { return };
         let number = self.next;
         self.next += 1;
@@ -279,7 +280,7 @@ impl Owner {
         self.running = Some(Running { number, request, reply, task, ended: None });
     }
 
-    /// The outcome of the running job; pending if there is none. Cancel-safe.
+    /// The outcome of the running job. Pending forever if no job is running. Cancel-safe.
     async fn finished(running: &mut Option<Running>) -> Result<Done, DaemonError> {
         match running {
             Some(running) => (&mut running.task).await.unwrap_or_else(|error| Err(error.into())),
@@ -303,7 +304,7 @@ impl Owner {
             mount
         });
         self.publish();
-        // A caller that is gone leaves the mount as it is.
+        // If the caller has dropped its future, the mount stays.
         let _ = reply.send(served);
         if let Some(outcome) = ended {
             self.ended(number, outcome);
@@ -319,7 +320,7 @@ impl Owner {
 
     fn ended(&mut self, number: u64, outcome: io::Result<()>) {
         if let Some(running) = self.running.as_mut().filter(|running| running.number == number) {
-            // The session was over before its mount was there.
+            // The session ended before the job had finished.
             running.ended = Some(outcome);
             return;
         }
@@ -329,18 +330,18 @@ impl Owner {
             warn!(mount = mount.id, %error, "the mount's session failed");
         }
         info!(mount = mount.id, dir = ?mount.dir, "unmounted");
-        // Its dataset is closed, unless another mount serves it. It drains before anyone can see that the mount is
-        // gone.
+        // This closes the mount's dataset, unless another mount serves it. The dataset drains before any caller can see
+        // that the mount has ended.
         self.open.remove(&number);
     }
 }
 
-/// A thread that waits for a session to end and reports it. It takes the session over the channel, and is there before
-/// the session is, so that no session stays unwatched.
+/// Starts a thread that waits for a session to end and reports that. The thread receives the session over a channel and
+/// exists before the session does, so no session is left unwatched.
 fn watch_session(number: u64, events: mpsc::Sender<Event>) -> Result<SyncSender<Session>, DaemonError> {
     let (give, take) = sync_channel::<Session>(1);
     let watch = move || {
-        // Nothing comes if the job failed.
+        // The channel closes without a session if the job failed.
         let Ok(session) = take.recv() else { return };
         let outcome = session();
         let _ = events.blocking_send(Event::Ended { number, outcome });
@@ -368,7 +369,7 @@ async fn make(
         Target::Folder(config) => {
             let mounted = mount(dataset, &config)?;
             if stopping.is_cancelled() {
-                // Dropping it unmounts: the daemon may have looked for its mounts already.
+                // Dropping the mount unmounts it. The stopping daemon may already have collected the mounts to end.
                 return Err(DaemonError::Stopping);
             }
             let dir = mounted.path().to_owned();

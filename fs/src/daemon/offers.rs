@@ -1,11 +1,12 @@
 //! Connections that the keeper has handed over and that are not served yet.
 //!
-//! The cast: an [`Offer`] is such a connection; [`Offers`] is the table of them, with the mounts that the keeper holds.
-//! Each offer is tried independently: one whose manifest is gone and whose origin is down delays no other.
+//! Its parts: an [`Offer`] is such a connection; [`Offers`] is the table of all offers, with the names of the mounts
+//! that the keeper holds. Each offer is tried independently: an offer whose manifest is lost and whose origin is down
+//! delays no other.
 //!
-//! Invariants: a connection that was handed over is in this table or among the mounts until its mount ends or the
-//! keeper has heard that it is refused, so a new keeper gets it back. A connection that the keeper holds is tried
-//! until it is served, or forgotten, or its mount has ended.
+//! Invariants: a handed-over connection is in this table or among the mounts until its mount ends or the keeper has
+//! received the refusal. A new keeper therefore gets it back. A connection that the keeper holds is tried until it is
+//! served or forgotten, or its mount has ended.
 
 #[cfg(test)]
 mod tests;
@@ -25,11 +26,11 @@ pub(super) struct Offer {
     /// The dataset's name on this node.
     pub(super) mount: String,
     pub(super) connection: Arc<Connection>,
-    /// With the newest credentials.
+    /// The request, with the newest credentials.
     request: Mutex<DatasetRequest>,
-    /// Something has changed: it is time to try again.
+    /// Notified when something has changed that makes another attempt worthwhile.
     pub(super) changed: Notify,
-    /// Its mount is gone.
+    /// Cancelled when the mount of the connection has ended.
     pub(super) gone: CancellationToken,
 }
 
@@ -44,16 +45,16 @@ impl Offer {
     }
 }
 
-/// The offers of a daemon, and what the keeper holds.
+/// The offers of a daemon, and the mounts that the keeper holds.
 #[derive(Debug, Default)]
 pub(super) struct Offers(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
     offers: Vec<Arc<Offer>>,
-    /// The mounts that the keeper holds; `None`: no keeper has said it yet.
+    /// The mounts that the keeper holds. `None` until a keeper has listed them.
     kept: Option<HashSet<String>>,
-    /// Those of them that were neither served nor tried yet.
+    /// The mounts in `kept` that were neither served nor tried yet.
     untried: HashSet<String>,
 }
 
@@ -86,27 +87,28 @@ impl Offers {
         self.lock().offers.clone()
     }
 
-    /// True if the mount is held by the keeper, or its connection was handed over and is not served yet.
+    /// True if the keeper holds the mount, or its connection was handed over and is not served yet.
     pub(super) fn need(&self, mount: &str) -> bool {
         let table = self.lock();
         table.kept.as_ref().is_some_and(|kept| kept.contains(mount)) || table.offers.iter().any(|it| it.mount == mount)
     }
 
-    /// True once a keeper has said what it holds.
+    /// True once a keeper has listed the mounts that it holds.
     pub(super) fn keeper_has_spoken(&self) -> bool {
         self.lock().kept.is_some()
     }
 
-    /// True once a keeper has said what it holds and each of these mounts is served or was tried.
+    /// True once a keeper has listed its mounts and each of them is served or was tried.
     pub(super) fn all_tried(&self) -> bool {
         let table = self.lock();
         table.kept.is_some() && table.untried.is_empty()
     }
 
-    /// Notes the mounts that the keeper holds, of which `served` says which are served. Offers of others are given up.
+    /// Records the mounts that the keeper holds. `served` returns the names of the served mounts. Gives up offers of
+    /// mounts that the keeper does not hold.
     pub(super) fn hold(&self, mounts: HashSet<String>, served: impl FnOnce() -> HashSet<String>) {
         let mut table = self.lock();
-        // Now, while no offer can leave the table: what has left it is served.
+        // Called under the lock, while no offer can leave the table: an offer that has left it is served.
         let served = served();
         table.give_up(|offer| !mounts.contains(&offer.mount));
         let known = |mount: &&String| served.contains(*mount) || table.offers.iter().any(|it| it.mount == **mount);
@@ -114,7 +116,7 @@ impl Offers {
         table.kept = Some(mounts);
     }
 
-    /// Gives up the offers of a mount that is gone.
+    /// Gives up the offers of a mount that was unmounted.
     pub(super) fn forget(&self, mount: &str) {
         let mut table = self.lock();
         table.give_up(|offer| offer.mount == mount);
@@ -124,7 +126,7 @@ impl Offers {
         }
     }
 
-    /// Notes that the mount was tried. True if the offer is to be tried again, because the keeper holds it.
+    /// Records that the mount was tried. True if the offer must be tried again, because the keeper holds it.
     pub(super) fn tried(&self, offer: &Arc<Offer>, served: bool) -> bool {
         let mut table = self.lock();
         table.untried.remove(&offer.mount);
@@ -146,7 +148,7 @@ impl Offers {
         self.lock().give_up(|other| Arc::ptr_eq(other, offer));
     }
 
-    /// Removes an offer that is served, unless it got other credentials than those of `request` meanwhile.
+    /// Removes an offer that is served. False if it has received other credentials than those in `request` since.
     pub(super) fn remove_served(&self, offer: &Arc<Offer>, request: &DatasetRequest) -> bool {
         let mut table = self.lock();
         let same = *offer.lock() == *request;
@@ -156,7 +158,7 @@ impl Offers {
         same
     }
 
-    /// Has the offers of a mount use these credentials, and tries them again.
+    /// Makes the offers of a mount use these credentials, and tries them again.
     pub(super) fn renew(&self, mount: &str, credentials: Option<&Credentials>) {
         for offer in self.lock().offers.iter().filter(|offer| offer.mount == mount) {
             offer.lock().credentials = credentials.cloned();
@@ -164,7 +166,7 @@ impl Offers {
         }
     }
 
-    /// Tries the offers of a mount again without waiting.
+    /// Tries the offers of a mount again without a pause.
     pub(super) fn try_again(&self, mount: &str) {
         self.lock().offers.iter().filter(|offer| offer.mount == mount).for_each(|offer| offer.changed.notify_one());
     }

@@ -1,4 +1,4 @@
-//! The daemon's servers: gRPC on a unix socket, and the admin address.
+//! The daemon's servers: gRPC on a unix socket, and HTTP on the admin address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,11 +22,12 @@ use super::error::DaemonError;
 use super::mounts::Mount;
 use crate::mount::unmount;
 
-/// Requests that are worked on at once; more wait.
+/// The most requests that are processed concurrently; more wait.
 const CONCURRENCY: usize = 64;
 
-/// How long a daemon that has just started is not ready unless a keeper has come and each connection that it holds was
-/// served or tried: they come first. One dataset that cannot be opened does not take longer than this.
+/// How long a daemon that has just started may be not ready. It becomes ready earlier once a keeper has connected and
+/// each connection that the keeper holds was served or tried: those come first. The limit keeps one dataset that cannot
+/// be opened from delaying readiness further.
 const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Serves gRPC at `socket` until the daemon stops.
@@ -42,7 +43,8 @@ pub(super) async fn serve(daemon: Arc<Daemon>, socket: PathBuf) -> anyhow::Resul
         .context("serve gRPC")
 }
 
-/// Binds beside the name and renames: no client finds a socket that does not listen yet, or that other users may open.
+/// Binds a temporary name and renames it, so that a client never finds a socket that does not listen yet or that other
+/// users may open.
 fn listen(socket: &Path) -> io::Result<UnixListener> {
     let fresh = socket.with_extension("new");
     let _ = std::fs::remove_file(&fresh);
@@ -53,7 +55,7 @@ fn listen(socket: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Root, and the user that the daemon runs as.
+/// Accepts requests from root and from the user that the daemon runs as.
 fn same_user(request: Request<()>) -> Result<Request<()>, Status> {
     let uid = request.extensions().get::<UdsConnectInfo>().and_then(|info| info.peer_cred).map(|cred| cred.uid());
     match uid {
@@ -126,7 +128,7 @@ impl Service {
     }
 }
 
-/// A member of the cluster, with what it reported or why it did not.
+/// A member of the cluster, with its report or the reason why it sent none.
 fn node_info(MemberReport { member, stats }: MemberReport) -> v1::NodeInfo {
     let (stats, error) = match stats {
         Ok(stats) => (stats, String::new()),

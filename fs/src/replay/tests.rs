@@ -6,7 +6,7 @@ use larder_testkit::kernel::{Kernel, LOOKUP, ROOT, init, request};
 
 use super::*;
 
-/// Knows no name, and is ended by one that begins with `spoilt`: its thread panics, and no answer is sent.
+/// A file system that finds no name. A name that begins with `spoilt` makes its thread panic without an answer.
 #[derive(Clone)]
 struct Delicate;
 
@@ -20,7 +20,7 @@ impl Filesystem for Delicate {
     }
 }
 
-/// The errors with which these look-ups end, in the order of their numbers.
+/// The errors that these look-ups return, in the order of their numbers.
 fn errors(names: &[&str]) -> Vec<i32> {
     let (kernel, fuse) = Kernel::connect();
     let look_up = |(unique, name): (u64, &&str)| request(LOOKUP, unique, ROOT, format!("{name}\0").as_bytes());

@@ -38,10 +38,10 @@ fn the_next_process_finds_unanswered_requests_and_no_others() {
     assert_eq!((unanswered.reads(), unanswered.others.len()), (0, 0));
     let kept: Vec<Kept> = (1..=1000).map(|unique| requests.keep(read(unique)).unwrap()).collect();
     for (unique, kept) in (1..).zip(kept) {
-        // As a killed process does it, which drops nothing.
+        // A killed process drops nothing.
         if unique % 100 == 0 { std::mem::forget(kept) } else { drop(kept) }
     }
-    // The forgotten ones still hold it.
+    // The forgotten values still reference the file.
     let file = requests.file.try_clone().unwrap();
     file.unlock().unwrap();
     let (next, unanswered) = Requests::open(memory.as_fd()).unwrap();

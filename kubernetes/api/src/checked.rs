@@ -1,7 +1,7 @@
-//! The spec of a Dataset as values, by the checks that the attributes of volumes pass.
+//! The spec of a Dataset, validated and parsed with the same checks as volume attributes.
 //!
-//! The schema refuses nearly all of this at apply. These checks hold for what was stored before a rule was added, and
-//! for the few forms that a rule cannot express, such as numbers that are too large.
+//! The schema rejects nearly all mistakes at apply. These checks cover objects that were stored before a rule was
+//! added, and the few mistakes that a rule cannot express, such as numbers that are too large.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,53 +17,53 @@ use crate::dataset::{DatasetSpec, NodeCount};
 /// The shortest `refresh`.
 pub const REFRESH_MIN: Duration = Duration::from_secs(300);
 
-/// The spec of a Dataset as values.
+/// The spec of a Dataset, validated and parsed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckedSpec {
-    /// The origin and the cache. Its snapshot and refresh are `None`: which snapshot a mount is to have, the controller
-    /// says.
+    /// The origin and the cache. Its snapshot and refresh are `None`, since the controller chooses the snapshot of a
+    /// mount.
     pub dataset: larder_dataset::DatasetSpec,
     /// The Secret with the credentials, in the Dataset's namespace.
     pub secret: Option<String>,
-    /// The snapshot that pods are to read; `None`: the latest.
+    /// The snapshot that pods should read; `None` for the latest.
     pub snapshot: Option<SnapshotId>,
-    /// List again after this time; `None`: once.
+    /// The origin is listed again after this time; `None` to list it only once.
     pub refresh: Option<Duration>,
     /// URL of the file that keeps the listing.
     pub manifest: String,
-    /// Labels of the nodes that hold it.
+    /// Labels of the nodes that hold the dataset.
     pub selector: BTreeMap<String, String>,
-    /// How many nodes hold it before any pod asks.
+    /// How many nodes hold the dataset before any pod uses it.
     pub count: NodeCount,
-    /// How long nodes keep it.
+    /// How long nodes keep the dataset.
     pub keep: Keeping,
-    /// The other namespaces whose pods may read it; `*` for all.
+    /// The other namespaces whose pods may read the dataset; `*` for all.
     pub namespaces: Vec<String>,
 }
 
 /// How long nodes keep a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeping {
-    /// Nodes that the spec asks for, as long as the Dataset exists; others until the room is needed.
+    /// Nodes that the spec requests keep it while the Dataset exists; other nodes keep it until they need the room.
     AsWanted,
-    /// Every node that has it, as long as the Dataset exists.
+    /// Every node that has it keeps it while the Dataset exists.
     Pinned,
-    /// Until no pod has used it for this time.
+    /// Nodes keep it until no pod has used it for this time.
     UnusedFor(Duration),
 }
 
-/// A field that is not accepted.
+/// An invalid field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {what}")]
 pub struct InvalidField {
-    /// Its path.
+    /// The path of the field.
     pub field: Cow<'static, str>,
     /// The mistake.
     pub what: String,
 }
 
 impl InvalidField {
-    /// A mistake in `field`, in words that follow its name.
+    /// A mistake in `field`. `what` follows the field's path in the message.
     pub fn new(field: impl Into<Cow<'static, str>>, what: impl Into<String>) -> Self {
         Self { field: field.into(), what: what.into() }
     }
@@ -88,9 +88,9 @@ impl From<InvalidValue> for InvalidField {
 }
 
 impl DatasetSpec {
-    /// Checks every value. Errors: the first that is not accepted.
+    /// Checks every value. Errors: the first invalid field.
     pub fn check(&self) -> Result<CheckedSpec, InvalidField> {
-        // Which folders there are, each node knows; who may name one, `rights` says.
+        // Every folder is accepted here: each node knows its folders, and `rights` decides which Datasets may name one.
         let rules = Rules { file_roots: vec![PathBuf::from("/")] };
         let origin = &self.origin;
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
@@ -146,7 +146,8 @@ impl DatasetSpec {
             .unwrap_or_else(|| format!("{}/.larder/manifest", self.origin.source.trim_end_matches('/')))
     }
 
-    /// True if pods of `namespace` may read the Dataset of namespace `own`, whatever the rest of the spec is.
+    /// True if pods of `namespace` may read the Dataset of namespace `own`. Works even if the rest of the spec is
+    /// invalid.
     pub fn is_granted(&self, own: &str, namespace: &str) -> bool {
         is_granted(&self.namespaces, own, namespace)
     }

@@ -1,6 +1,6 @@
 //! The conditions of a Dataset and the closed list of their reasons.
 //!
-//! A reason is for programs and for the column WHY: it is one of [`Reason::ALL`]. The message beside it is for people
+//! A reason is for programs and for the column WHY: it is one of [`Reason::ALL`]. The message beside it is for users,
 //! and says what to do.
 
 pub use crate::vocabulary::UnknownReason;
@@ -13,12 +13,12 @@ conditions! {
         Imported,
         /// Enough nodes have promised room.
         Placed,
-        /// Those nodes have the bytes.
+        /// The promised bytes are cached on those nodes.
         Warm,
-        /// Something is worse than the spec asks for, but readers are served.
+        /// Something is worse than the spec requests, but readers are served.
         Degraded,
-        /// A pod that starts now finds what the spec asks for. The reason is that of the first condition that is in the
-        /// way.
+        /// A pod that starts now finds what the spec requests. If it is not True, its reason is the reason of the first
+        /// condition that prevents it.
         Ready,
     }
 }
@@ -28,7 +28,7 @@ reasons! {
     pub enum Reason of ConditionKind {
         /// The snapshot was listed and its manifest published.
         Listed of Imported,
-        /// A manifest was found that somebody had published before.
+        /// A manifest was found that was published earlier.
         Found of Imported,
         /// The credentials may not write the manifest, so each node lists for itself.
         ListedByNodes of Imported,
@@ -38,7 +38,7 @@ reasons! {
         SecretMissing of Imported,
         /// The bucket does not exist.
         BucketMissing of Imported,
-        /// The origin refuses the credentials.
+        /// The origin rejects the credentials.
         AccessDenied of Imported,
         /// The origin does not answer.
         OriginUnreachable of Imported,
@@ -49,7 +49,7 @@ reasons! {
         /// Only the administrator's Datasets may use this: larderd's identity, `file://`, or an endpoint that is not
         /// listed.
         NotAllowed of Imported,
-        /// The spec has a value that the schema accepts and the controller refuses.
+        /// The spec has a value that the schema accepts and the controller rejects.
         InvalidSpec of Imported,
         /// The condition before this one is not true yet.
         Waiting of Placed | Warm,
@@ -61,15 +61,17 @@ reasons! {
         NoNodeMatches of Placed,
         /// The dataset is larger than any node's cache.
         LargerThanAnyCache of Placed,
-        /// Other datasets have the room. The message has the arithmetic.
+        /// The disks of the caches lack room. The message says what limits the largest one.
+        CachesLackRoom of Placed,
+        /// Other datasets use the room. The message has the arithmetic.
         NotEnoughRoom of Placed,
         /// Nodes fetch the dataset. The message has percentage and time.
         Warming of Warm,
         /// The nodes have all bytes that they promised.
         Cached of Warm,
-        /// Warming failed and is tried again. The message has the error.
+        /// Warming failed and is retried. The message has the error.
         WarmingFailed of Warm,
-        /// A node that held the dataset is gone or does not report.
+        /// A node that held the dataset was deleted or does not report.
         NodeLost of Degraded,
         /// The last `refresh` failed; the previous snapshot is served.
         RefreshFailed of Degraded,
@@ -77,15 +79,15 @@ reasons! {
         PromiseUnkept of Degraded,
         /// The annotation `larder.dev/clean` is not a time, or cannot be acted on.
         InvalidClean of Degraded,
-        /// Kubernetes refuses an object of the dataset: another has its name, or a quota or policy is in the way. The
-        /// message has its words.
+        /// Kubernetes rejects an object of the dataset: another object has its name, or a quota or policy forbids it.
+        /// The message has the error.
         WriteRefused of Degraded,
         /// Inline volumes cannot name the dataset: its namespace has more Datasets without a Secret than their list has
         /// room for.
         InlineLimit of Degraded,
-        /// Nothing is worse than the spec asks for.
+        /// Nothing is worse than the spec requests.
         AsWanted of Degraded,
-        /// A pod that starts now finds what the spec asks for.
+        /// A pod that starts now finds what the spec requests.
         Available of Ready,
         /// The Dataset was deleted, but pods still use it. The message names them.
         InUse of Ready,
@@ -101,7 +103,7 @@ mod tests {
         for reason in Reason::ALL {
             assert_eq!(reason.to_string().parse(), Ok(*reason));
             assert!(!reason.conditions().is_empty());
-            // The form that Kubernetes asks of reasons.
+            // The form that Kubernetes requires of reasons.
             let text = reason.as_str();
             assert!(text.starts_with(|c: char| c.is_ascii_uppercase()) && text.chars().all(char::is_alphanumeric));
         }

@@ -1,7 +1,7 @@
-//! Kubeflow's TFJob, PyTorchJob and MPIJob as TrainingJobs.
+//! Converts Kubeflow's TFJob, PyTorchJob and MPIJob to TrainingJobs.
 //!
-//! Invariant: nothing is dropped without a word. Each field is taken, or named in a warning; what is left of an object after
-//! all that is known was taken is named by `fields`.
+//! Invariant: nothing is dropped silently. Each field is converted, or named in a warning. `fields` warns about the
+//! fields of an object that no conversion has taken.
 
 mod fields;
 mod mpi;
@@ -16,16 +16,16 @@ use crate::checked::InvalidField;
 use crate::training_job::TrainingJob;
 use fields::Fields;
 
-/// A TrainingJob, and what it lacks of the manifest that it was made from.
+/// A TrainingJob, and the differences from the manifest that it was converted from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Converted {
     /// The job.
     pub job: TrainingJob,
-    /// Each names a field of the manifest, and what has become of it.
+    /// Each warning names a field of the manifest, and says how it was handled.
     pub warnings: Vec<String>,
 }
 
-/// Converts a manifest. Errors: it is of no kind that is known, or a field has no form that could be read.
+/// Converts a manifest. Errors: the kind is unknown, or a field cannot be parsed.
 pub fn convert(manifest: &Value) -> Result<Converted, InvalidField> {
     let mut manifest = Fields::of("", manifest.clone())?;
     let version: String = manifest.read("apiVersion")?.unwrap_or_default();

@@ -1,8 +1,8 @@
-//! The `Dataset`: what a user applies, and what the controller says of it.
+//! The `Dataset`: the spec that a user applies, and the status that the controller reports.
 //!
-//! Values are texts as they were written; [`crate::checked`] makes values of them. Each rule's message names its field
-//! by the whole path, since tools show messages without it. Rules for URLs are those of the struct around them: the API
-//! server repeats the value that a rule is for, and users put keys into URLs.
+//! Values are stored as text; [`crate::checked`] parses them. Each rule's message names its field by the full path,
+//! since tools show messages without it. Rules for URLs are attached to the surrounding struct: the API server's error
+//! repeats the value that a rule is attached to, and users put keys into URLs.
 
 #![expect(unreachable_pub, reason = "the derive of schemas copies each public struct into a function")]
 
@@ -35,7 +35,7 @@ pub use status::{
         name = "Ready",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Ready\")].status",
-        description = "A pod that starts now finds what the spec asks for"
+        description = "A pod that starts now finds what the spec requests"
     ),
     printcolumn(name = "Files", type_ = "integer", json_path = ".status.files"),
     printcolumn(name = "Size", type_ = "string", json_path = ".status.shown.size"),
@@ -43,23 +43,23 @@ pub use status::{
         name = "Nodes",
         type_ = "string",
         json_path = ".status.shown.nodes",
-        description = "Nodes that hold it, of those wanted"
+        description = "Nodes that hold the dataset, of the requested nodes"
     ),
     printcolumn(
         name = "Warm",
         type_ = "string",
         json_path = ".status.shown.warm",
-        description = "The part that is cached where it is wanted"
+        description = "The part that is cached on the requested nodes"
     ),
     printcolumn(name = "Used", type_ = "integer", json_path = ".status.users.count", description = "Pods that use it"),
     printcolumn(
         name = "Why",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Ready\")].reason",
-        description = "Why it is ready or not"
+        description = "Why the Dataset is ready or not"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    // The namespace is not known here; the admission policy larder-datasets counts both.
+    // A rule does not see the namespace, so the admission policy larder-datasets checks the length of both.
     validation = Rule::new("self.metadata.name.size() <= 61").message(
         "metadata.name is too long for the label dataset.larder.dev/NAMESPACE.NAME: namespace and name may have 62 \
          characters together"
@@ -82,7 +82,7 @@ pub use status::{
 pub struct DatasetSpec {
     /// Where the files are.
     pub origin: Origin,
-    /// The snapshot that pods read: `latest` by default, or the 64 hex digits of one. An earlier one of the status
+    /// The snapshot that pods read: `latest` by default, or the 64 hex digits of one. An earlier snapshot of the status
     /// rolls back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
@@ -93,7 +93,7 @@ pub struct DatasetSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new(
-            // The duration of CEL knows no days.
+            // CEL durations have no unit for days.
             "self.matches('^[0-9]{1,6}(s|m|h|d)$') \
              && (self.endsWith('d') ? self.matches('[1-9]') : duration(self) >= duration('5m'))"
         )
@@ -106,7 +106,7 @@ pub struct DatasetSpec {
     /// How each node caches the dataset.
     #[serde(default, skip_serializing_if = "Cache::is_empty")]
     pub cache: Cache,
-    /// The nodes that hold it before any pod asks.
+    /// The nodes that hold the dataset before any pod uses it.
     #[serde(default, skip_serializing_if = "Nodes::is_empty")]
     pub nodes: Nodes,
     /// How long nodes keep the dataset.
@@ -120,7 +120,7 @@ pub struct DatasetSpec {
     pub namespaces: Vec<String>,
 }
 
-/// Where the files of a dataset are, and who reads them.
+/// The location of a dataset's files, and the credentials that read them.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[x_kube(
     validation = Rule::new("!has(self.secretRef) || !has(self.anonymous) || !self.anonymous")
@@ -217,7 +217,7 @@ impl Cache {
     }
 }
 
-/// Which nodes hold a dataset before any pod asks.
+/// The nodes that hold a dataset before any pod uses it.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Nodes {
@@ -242,9 +242,9 @@ impl Nodes {
 /// A number of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeCount {
-    /// So many.
+    /// This number of nodes.
     Number(u32),
-    /// All that match.
+    /// All matching nodes.
     All,
 }
 
@@ -293,8 +293,8 @@ impl JsonSchema for NodeCount {
     }
 }
 
-/// How long nodes keep a dataset. Without either, nodes that `spec.nodes` asks for keep it as long as the Dataset
-/// exists, and others until the room is needed.
+/// How long nodes keep a dataset. If neither field is set, the nodes of `spec.nodes` keep it while the Dataset exists,
+/// and other nodes keep it until they need the room.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(
     validation = Rule::new("!has(self.unusedFor) || !has(self.pinned) || !self.pinned")
@@ -302,7 +302,7 @@ impl JsonSchema for NodeCount {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Keep {
-    /// True if every node that has the dataset keeps it as long as the Dataset exists.
+    /// True if every node that has the dataset keeps it while the Dataset exists.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pinned: bool,
     /// Nodes drop the dataset when no pod has used it for this time, such as 7d or 168h.

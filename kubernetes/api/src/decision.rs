@@ -1,16 +1,17 @@
-//! The decisions of the scheduler extender, as `/decisions` serves them.
+//! The decisions of the scheduler extender, in the form that `/decisions` serves.
 //!
-//! `larder-scheduler-ext` writes them and replays them; `larder explain pod` reads them. A decision carries every input
-//! of its answer, so that the same answer can be computed again.
+//! `larder-scheduler-ext` writes and replays them; `larder explain pod` reads them. A decision has every input of its
+//! answer, so that the answer can be recomputed.
 //!
-//! Invariant: fields that a reader may lack have defaults, so that an older or newer extender can be read. The order of
-//! the fields is the order in the JSON.
+//! Invariant: fields that some versions do not write have defaults, and unknown words are accepted, so that decisions
+//! of an older or newer extender can be read. The order of the fields is the order in the JSON.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use larder_dataset::score::{Standing, Terms, Weights};
-use serde::{Deserialize, Serialize};
+use larder_dataset::score::{NodeFacts, Terms, Weights};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 /// The call of kube-scheduler that a decision answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -22,26 +23,30 @@ pub enum Verb {
     Prioritize,
     /// Which pods to evict for it.
     Preempt,
+    /// A call of a newer release.
+    #[serde(other)]
+    Other,
 }
 
 impl Verb {
-    /// Every verb.
+    /// All verbs that this release answers, in the order in which kube-scheduler calls them.
     pub const ALL: [Self; 3] = [Self::Filter, Self::Prioritize, Self::Preempt];
 
-    /// The verb as in the path of its URL.
+    /// The verb in the path of the URL.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Filter => "filter",
             Self::Prioritize => "prioritize",
             Self::Preempt => "preempt",
+            Self::Other => "other",
         }
     }
 }
 
-/// The body of `/decisions`. `D` is [`Decision`], or a reference to one where it is written.
+/// The body of `/decisions`. `D` is [`Decision`]; the writer uses a reference.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ServedDecisions<D = Decision> {
-    /// The oldest first.
+    /// The decisions, oldest first.
     pub decisions: Vec<ServedDecision<D>>,
 }
 
@@ -68,8 +73,8 @@ pub struct ServedNode {
     /// Why the pod may not use the node, as a sentence that begins with the node's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// The kind of reason in `refused`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The kind of reason in `refused`; `None` also for a kind of a newer release.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "known_kind")]
     pub reason: Option<RefusalKind>,
 }
 
@@ -81,10 +86,14 @@ pub enum RefusalKind {
     Holds,
     /// The node's cache is cordoned.
     Cordoned,
-    /// No larderd is ready on the node.
+    /// True if no larderd is ready on the node.
     Away,
     /// The pod requires data, but its dataset could not be determined.
     Trouble,
+}
+
+fn known_kind<'de, D: Deserializer<'de>>(kind: D) -> Result<Option<RefusalKind>, D::Error> {
+    Ok(RefusalKind::deserialize(Value::deserialize(kind)?).ok())
 }
 
 /// An answer to kube-scheduler, with every input that it depends on.
@@ -100,7 +109,7 @@ pub struct Decision {
     pub snapshot: u64,
     /// The age of the snapshot's stalest kind at that time, in milliseconds.
     pub age: u64,
-    /// The question.
+    /// The question of kube-scheduler.
     pub about: About,
     /// The answer, as it was sent.
     pub answer: String,
@@ -122,7 +131,7 @@ impl Decision {
 pub enum About {
     /// Nodes for a pod: [`Verb::Filter`] and [`Verb::Prioritize`].
     Nodes {
-        /// What the pod needs.
+        /// The pod, and the data that it needs.
         question: Question,
         /// The nodes, in the order of the request.
         candidates: Vec<Candidate>,
@@ -131,7 +140,7 @@ pub enum About {
     Victims(Case),
 }
 
-/// What a pod that reads datasets needs.
+/// A pod that reads datasets, and the data that it needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
     /// The pod, as `NAMESPACE/NAME`.
@@ -157,7 +166,7 @@ pub struct Candidate {
     /// The node's name.
     #[serde(default)]
     pub name: String,
-    /// What the node has.
+    /// The state of the node for the pod.
     pub look: Look<'static>,
 }
 
@@ -167,14 +176,14 @@ impl AsRef<str> for Candidate {
     }
 }
 
-/// What a node has for a pod.
+/// The state of a node for a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Look<'s> {
     /// The numbers that the score is computed from.
-    pub standing: Standing,
-    /// The required dataset of which the node holds the smallest part; `None` if it need not hold any.
+    pub standing: NodeFacts,
+    /// The required dataset with the smallest part on the node; `None` if the pod requires none.
     pub least: Option<Least>,
-    /// No larderd is ready on the node.
+    /// True if no larderd is ready on the node.
     #[serde(default)]
     pub is_away: bool,
     /// Why the node's cache is cordoned.
@@ -200,7 +209,7 @@ pub struct Case {
     pub uid: String,
     /// The pod's priority.
     pub priority: i32,
-    /// The pod needs more than its requests, such as a host port or an affinity, so that only kube-scheduler knows
+    /// True if the pod needs more than its requests, such as a host port or an affinity. Only kube-scheduler knows then
     /// which evictions help.
     pub entangled: bool,
     /// The roles of training jobs that the following pods belong to.
@@ -215,16 +224,16 @@ pub struct Case {
 pub struct RoleRoom {
     /// The job and the role, as `NAMESPACE/NAME ROLE`.
     pub name: String,
-    /// Pods that are bound, have not ended and are not terminating.
+    /// The number of pods that are bound, have not ended and are not terminating.
     pub live: u32,
-    /// Pods that earlier answers may have evicted.
+    /// The number of pods that earlier answers may have evicted.
     pub spoken_for: u32,
     /// The fewest pods that the job can run with; `None` if that is unknown.
     pub floor: Option<u32>,
 }
 
 impl RoleRoom {
-    /// How many pods may still be evicted; none if the floor is unknown.
+    /// How many pods may still be evicted; 0 if the floor is unknown.
     pub fn surplus(&self) -> u32 {
         let floor = self.floor.unwrap_or(u32::MAX);
         self.live.saturating_sub(self.spoken_for).saturating_sub(floor)
@@ -251,19 +260,19 @@ pub struct NodeCase {
 pub struct PodCase {
     /// The pod's uid.
     pub uid: String,
-    /// The pod is in the snapshot; nothing is known about others.
+    /// True if the pod is in the snapshot. If it is not, the other fields are unset.
     pub known: bool,
     /// The pod's priority.
     pub priority: i32,
-    /// The index of its role in [`Case::roles`], and its index in the role.
+    /// The index of the pod's role in [`Case::roles`], and the pod's index in the role.
     pub seat: Option<(usize, u32)>,
-    /// Its user asked that it is not preempted.
+    /// True if the user forbids the pod's preemption.
     pub pinned: bool,
     /// As [`Case::entangled`].
     pub entangled: bool,
-    /// It is terminating.
+    /// True if the pod is terminating.
     pub leaving: bool,
-    /// Its resource requests.
+    /// The pod's resource requests.
     pub requests: BTreeMap<String, u64>,
 }
 
@@ -280,5 +289,16 @@ mod tests {
         assert_eq!((decision.pod(), decision.verb, nodes.len()), ("a/p", Verb::Preempt, 0));
         let About::Victims(case) = &decision.about else { panic!("{decision:?}") };
         assert_eq!(case.nodes[0].victims[0].uid, "u");
+    }
+    #[test]
+    fn a_decision_with_words_of_a_newer_release_can_be_read() {
+        let text = r#"{"verb": "bind", "at": 1, "age": 2, "answer": "",
+            "about": {"nodes": {"question": {"pod": "a/p", "datasets": []}, "candidates": []}},
+            "nodes": [{"name": "n1", "score": 0, "terms": {}, "refused": "n1 is on fire", "reason": "burns"},
+                {"name": "n2", "score": 0, "terms": {}, "refused": "n2 is cordoned", "reason": "cordoned"}]}"#;
+        let read: ServedDecision = serde_json::from_str(text).unwrap();
+        assert_eq!((read.decision.pod(), read.decision.verb), ("a/p", Verb::Other));
+        let reasons: Vec<Option<RefusalKind>> = read.nodes.iter().map(|node| node.reason).collect();
+        assert_eq!(reasons, [None, Some(RefusalKind::Cordoned)]);
     }
 }

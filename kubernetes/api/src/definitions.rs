@@ -10,12 +10,13 @@ use crate::node_cache::NodeCache;
 use crate::queue::Queue;
 use crate::training_job::TrainingJob;
 
-/// All of them.
+/// All definitions.
 pub fn all() -> [CustomResourceDefinition; 5] {
     [Dataset::crd(), NodeCache::crd(), JobType::crd(), TrainingJob::crd(), Queue::crd()].map(known_formats)
 }
 
-/// Kubernetes knows no formats of unsigned integers and warns of them at each apply. Their `minimum` stays.
+/// Replaces the formats of unsigned integers, which Kubernetes does not define and warns about at each apply. Their
+/// `minimum` stays.
 fn known_formats(definition: CustomResourceDefinition) -> CustomResourceDefinition {
     let mut value = serde_json::to_value(&definition).expect("a definition is JSON");
     rewrite(&mut value);

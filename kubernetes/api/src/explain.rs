@@ -1,4 +1,4 @@
-//! Why a Dataset is ready or not, what happens next and what to do about it: one sentence for its user.
+//! Explains to the user of a Dataset, in one sentence, why it is ready or not, what happens next and what to do.
 //!
 //! Conditions state facts; this module adds what their reasons mean for the user. It is pure, and depends only on the
 //! Dataset itself. [`job`] does the same for TrainingJobs.
@@ -19,17 +19,17 @@ const LOOK_AT_THE_CONTROLLER: &str = "kubectl get pods -n larder-system -l app.k
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
-    /// A pod that starts now finds what the spec requests.
+    /// True if a pod that starts now finds what the spec requests.
     pub ready: bool,
-    /// The reason of the condition that decides, if there is one: `Ready`, or for a ready Dataset `Degraded`.
+    /// The reason of the decisive condition, if there is one: `Ready`, or for a ready Dataset `Degraded`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Why.
+    /// Why the Dataset is ready or not.
     pub why: String,
     /// The next step that happens automatically; empty if there is none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub next: String,
-    /// What a person should do; empty if nothing.
+    /// What the user should do; empty if nothing.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub todo: String,
 }
@@ -62,7 +62,7 @@ pub fn explain(dataset: &Dataset) -> Explanation {
     }
     let degraded = ConditionKind::Degraded.find(conditions).filter(|degraded| degraded.status == "True");
     if ready.status != "True" {
-        // There is no progress while Kubernetes rejects a write.
+        // A rejected write comes first, since there is no progress until it succeeds.
         let refused = degraded.filter(|degraded| degraded.reason == Reason::WriteRefused.as_str() && in_use.is_none());
         return by_reason(dataset, refused.unwrap_or(ready));
     }
@@ -76,7 +76,7 @@ pub fn explain(dataset: &Dataset) -> Explanation {
     )
 }
 
-/// There is no current condition of the controller's.
+/// The explanation if the controller has not set a current condition.
 fn unknown(why: &str, next: &str) -> Explanation {
     let todo = format!("otherwise check that it runs: {LOOK_AT_THE_CONTROLLER}");
     Explanation { why: why.to_owned(), next: next.to_owned(), todo, ..Explanation::default() }
@@ -84,14 +84,15 @@ fn unknown(why: &str, next: &str) -> Explanation {
 
 fn by_reason(dataset: &Dataset, condition: &Condition) -> Explanation {
     let said = condition.message.trim().trim_end_matches('.');
-    // The sentence says so itself, in `next`. Controllers of other releases use other words.
+    // `next` already says that it is retried, so the controller's own words are removed. Controllers of other releases
+    // use other words.
     let said = ["; it is tried again", "; it is retried", "; retrying"]
         .iter()
         .fold(said, |said, end| said.trim_end_matches(end))
         .to_owned();
     let (why, next, todo) = match condition.reason.parse() {
         Ok(reason) => words(dataset, reason, said),
-        // The controller is newer than this program.
+        // An unknown reason: the controller is newer than this program.
         Err(_) => (if said.is_empty() { condition.reason.clone() } else { said }, "", String::new()),
     };
     let reason = Some(condition.reason.clone());
@@ -187,6 +188,11 @@ fn words(dataset: &Dataset, reason: Reason, said: String) -> (String, &'static s
             "set spec.cache.size to cache a part of it, or set spec.cache.placement to partitioned to spread it over nodes"
                 .to_owned(),
         ),
+        Reason::CachesLackRoom => (
+            or("the caches of the nodes have no room on their disks"),
+            "it continues automatically once there is room, and pods may mount its claim meanwhile",
+            "follow what the message says for each node that is not ready: kubectl get nodecaches".to_owned(),
+        ),
         Reason::NotEnoughRoom => (
             because("other datasets use the space".to_owned()),
             "it continues automatically once there is space, and pods may mount its claim meanwhile",
@@ -256,7 +262,7 @@ fn credentials(secret: Option<&str>, anonymous: bool) -> String {
     }
 }
 
-/// The known snapshots, as the beginning of a list that ends with `latest`.
+/// The known snapshots, as the start of a list that ends with `latest`.
 fn known_snapshots(dataset: &Dataset) -> String {
     let known = dataset.status.iter().flat_map(|status| &status.snapshots);
     let mut ids: Vec<&str> = known.map(|known| known.id.as_str()).collect();

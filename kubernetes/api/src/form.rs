@@ -1,6 +1,6 @@
-//! Forms of texts that several kinds share.
+//! Text formats that several kinds share.
 
-/// True for lower-case letters, digits and hyphens, with a letter or digit at both ends.
+/// True for up to `most` lower-case letters, digits and hyphens, with a letter or digit at both ends.
 pub(crate) fn is_label(text: &str, most: usize) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let ends = !text.starts_with('-') && !text.ends_with('-');
@@ -12,7 +12,7 @@ pub(crate) fn is_name(text: &str, most: usize) -> bool {
     is_label(text, most) && text.starts_with(|c: char| c.is_ascii_lowercase())
 }
 
-/// True for a whole path without `..`, `.`, empty parts and `:`, which mounts of containers cannot have.
+/// True for an absolute path without `..`, `.`, empty parts and `:`, which container mounts cannot have.
 pub(crate) fn is_path(text: &str, most: usize) -> bool {
     let parts = text.strip_prefix('/').map(|rest| rest.split('/'));
     let good = |part: &str| !part.is_empty() && part != "." && part != "..";

@@ -1,7 +1,9 @@
-//! The `JobType`: how the pods of a framework's jobs find each other, start, and are done. It is data alone.
+//! The `JobType`: how the pods of a framework's jobs find each other and start, and when a job is done. It is pure
+//! data.
 //!
 //! Values of variables and files, and every text in the template of a role, are templates in the language of
-//! [minijinja](https://docs.rs/minijinja/latest/minijinja/syntax/). docs/kubernetes/jobs.md lists what they see.
+//! [minijinja](https://docs.rs/minijinja/latest/minijinja/syntax/). docs/kubernetes/jobs.md lists the variables that
+//! templates can use.
 
 #![expect(unreachable_pub, reason = "the derive of schemas copies each public struct into a function")]
 
@@ -29,7 +31,7 @@ use crate::schemas;
         name = "Valid",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Valid\")].status",
-        description = "Jobs of this type can be made"
+        description = "Jobs of this type can be created"
     ),
     printcolumn(name = "Description", type_ = "string", json_path = ".spec.description"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
@@ -80,7 +82,7 @@ pub struct JobTypeSpec {
     /// Set if pods reach each other by name: a headless service of the job's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<ServiceRules>,
-    /// Set if the pod of one role starts the processes in others, as mpirun does.
+    /// Set if the pod of one role starts the processes in other pods, as mpirun does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launcher: Option<Launcher>,
     /// When a job is done.
@@ -112,7 +114,7 @@ pub struct RoleType {
     /// True if a job can run with fewer pods than desired: `min` and `max` may differ from `replicas`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub elastic: bool,
-    /// True if a second pod of an index may run before the first is gone.
+    /// True if a second pod of an index may run before the first one has ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub overlap: bool,
     /// Ports by name. A port of the same name in the job's template has the number.
@@ -120,8 +122,8 @@ pub struct RoleType {
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub ports: Vec<Port>,
-    /// Defaults of the role's pods, where the job's template sets nothing. The first container here is for the first one
-    /// there, whatever their names.
+    /// Defaults for the role's pods, where the job's template sets nothing. The first container here applies to the
+    /// first container there, even if their names differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::pod_template")]
     pub template: Option<PodTemplateSpec>,
@@ -190,7 +192,7 @@ pub struct ConfigFile {
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceRules {
-    /// True if names also lead to pods that are not ready yet, since pods look for each other while they start.
+    /// True if names also resolve to pods that are not ready yet, since pods look for each other while they start.
     #[serde(default = "yes")]
     pub publish_not_ready: bool,
 }
@@ -199,15 +201,15 @@ fn yes() -> bool {
     true
 }
 
-/// A role whose pod starts processes in others. Its main containers begin once every pod of those roles answers an
-/// agent, which an init container puts into all of them.
+/// A role whose pod starts processes in other pods. Its main containers start once the agent in every pod of those
+/// roles answers. An init container installs the agent.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Launcher {
     /// The role whose pod starts the processes.
     #[schemars(length(max = 15))]
     pub role: String,
-    /// The roles in whose pods it starts processes.
+    /// The roles in whose pods the launcher starts processes.
     #[schemars(length(min = 1, max = 15), inner(length(max = 15)))]
     pub starts: Vec<String>,
     /// The port at which the agent in those pods listens.
@@ -226,8 +228,8 @@ pub struct Success {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::indexes")]
     pub indexes: Option<Indexes>,
-    /// The outcome: the job is `complete` (default), or is suspended until somebody resumes it (`suspend`), as an idle
-    /// notebook.
+    /// The outcome: the job is `complete` (default), or is suspended until a user resumes it (`suspend`), such as an
+    /// idle notebook.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::outcome")]
     pub then: Option<Outcome>,
@@ -239,7 +241,7 @@ pub struct Success {
 pub enum Indexes {
     /// Index 0.
     First,
-    /// All of them.
+    /// All indexes.
     #[default]
     All,
 }
@@ -248,10 +250,10 @@ pub enum Indexes {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// Done for ever.
+    /// The job is complete, permanently.
     #[default]
     Complete,
-    /// Suspended.
+    /// The job is suspended.
     Suspend,
 }
 
@@ -273,7 +275,7 @@ pub struct RestartRules {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RestartScope {
-    /// The pod.
+    /// Only the lost pod.
     Worker,
     /// All pods of the job.
     #[default]
@@ -322,7 +324,7 @@ impl Default for Performance {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobTypeStatus {
-    /// The generation of the spec that this is about.
+    /// The generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// `Valid`: sample jobs of every shape can be rendered (reason `Accepted`), or not (`InvalidSpec`).

@@ -1,23 +1,23 @@
-//! Larder's objects in Kubernetes, in the group `larder.dev`. No client code: the controller, `larderd`, the command
-//! line and tests share these types.
+//! The types of Larder's Kubernetes objects, in the group `larder.dev`. The crate has no client code: the controller,
+//! `larderd`, the command line and tests share these types.
 //!
 //! - [`dataset`]: the [`Dataset`] that a user applies, and its status.
-//! - [`node_cache`]: the [`NodeCache`] of each node: what the controller promised there, and what the node says.
+//! - [`node_cache`]: the [`NodeCache`] of each node: the controller's promises, and the node's report.
 //! - [`training_job`]: the [`TrainingJob`] that a user applies, its status, conditions and checked form.
 //! - [`job_type`]: the [`JobType`]: what the pods of a framework's jobs need, as data.
-//! - [`mod@queue`]: the [`Queue`]: what jobs of some namespaces may use together.
-//! - [`convert`]: manifests of Kubeflow's kinds as TrainingJobs.
+//! - [`mod@queue`]: the [`Queue`]: the quota that jobs of some namespaces share.
+//! - [`convert`]: converts manifests of Kubeflow's kinds to TrainingJobs.
 //! - [`conditions`]: the conditions of a Dataset and the closed list of their reasons.
-//! - [`decision`]: what the scheduler extender decided about a pod, and from which inputs.
-//! - [`names`]: labels, annotations and other names that programs and users meet each other by.
-//! - [`checked`]: the spec of a Dataset as values instead of texts, by the checks that the attributes of volumes pass.
+//! - [`decision`]: the scheduler extender's decisions about pods, with their inputs.
+//! - [`names`]: labels, annotations and other names that programs and users share.
+//! - [`checked`]: the spec of a Dataset, validated and parsed with the same checks as volume attributes.
 //! - [`quantity`]: amounts of resources as Kubernetes writes them.
-//! - [`rights`]: rights of the administrator's Datasets alone.
-//! - [`mod@explain`]: why a Dataset is ready or not, and why a job waits, in words, and what to do.
-//! - [`definitions`]: the CustomResourceDefinitions, as `deploy/crds` has them.
+//! - [`rights`]: rights that only the administrator's Datasets have.
+//! - [`mod@explain`]: explains why a Dataset is ready or not, why a job waits, and what to do.
+//! - [`definitions`]: the CustomResourceDefinitions in `deploy/crds`.
 //!
-//! Invariant: the schema refuses at apply what [`checked`] refuses later, except for rights, which an admission policy
-//! holds.
+//! Invariant: the schema rejects at apply what [`checked`] rejects later, except for rights, which an admission policy
+//! enforces.
 
 #![warn(missing_docs)]
 
@@ -49,7 +49,8 @@ pub use explain::job::{JobExplanation, explain_job};
 pub use explain::{Explanation, explain};
 pub use job_type::{JobType, JobTypeSpec, JobTypeStatus};
 pub use node_cache::{
-    CleanedSnapshot, NodeCache, NodeCacheSpec, NodeCacheStatus, PromisedDataset, SnapshotCache, UnkeptPromise,
+    CacheConditionKind, CacheReason, CleanedSnapshot, NodeCache, NodeCacheSpec, NodeCacheStatus, PromisedDataset,
+    SnapshotCache, UnkeptPromise,
 };
 pub use queue::{Queue, QueueSpec, QueueStatus};
 pub use training_job::{Phase, TrainingJob, TrainingJobSpec, TrainingJobStatus};

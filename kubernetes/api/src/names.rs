@@ -1,4 +1,4 @@
-//! The names by which programs and users meet each other: labels, annotations, the finalizer, claims.
+//! The names that programs and users share: labels, annotations, the finalizer, claims.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,93 +11,96 @@ pub const LARDERD_ACCOUNT: &str = "larderd";
 pub const CONTROLLER_ACCOUNT: &str = "larder-controller";
 /// The field manager of everything that the controller applies.
 pub const FIELD_MANAGER: &str = "larder-controller";
-/// The Lease of the acting controller in [`SYSTEM_NAMESPACE`].
+/// The Lease of the leading controller in [`SYSTEM_NAMESPACE`].
 pub const LEASE: &str = "larder-controller";
 /// The ConfigMap in [`SYSTEM_NAMESPACE`] whose key [`ENDPOINTS_KEY`] lists the S3 servers that any Dataset may name.
 pub const ENDPOINTS_CONFIG_MAP: &str = "larder-endpoints";
-/// The key of [`ENDPOINTS_CONFIG_MAP`]: URLs, one a line.
+/// The key in [`ENDPOINTS_CONFIG_MAP`]: one URL per line.
 pub const ENDPOINTS_KEY: &str = "endpoints";
-/// The ConfigMap in [`SYSTEM_NAMESPACE`] that the controller writes for inline volumes: the Datasets in the form of the
-/// administrator's file of datasets.
+/// The ConfigMap in [`SYSTEM_NAMESPACE`] that the controller writes for inline volumes. It lists the Datasets in the
+/// format of the administrator's datasets file.
 pub const REGISTRY_CONFIG_MAP: &str = "larder-registry";
-/// The key of [`REGISTRY_CONFIG_MAP`].
+/// The key in [`REGISTRY_CONFIG_MAP`]: the datasets file in YAML.
 pub const REGISTRY_KEY: &str = "datasets.yaml";
 
-/// The CSI driver.
+/// The name of the CSI driver.
 pub const CSI_DRIVER: &str = "csi.larder.dev";
-/// The StorageClass of claims to datasets.
+/// The StorageClass of dataset claims.
 pub const STORAGE_CLASS: &str = "larder";
 
-/// The prefix of the labels of nodes. The key of a dataset's is [`DatasetKey::node_label`].
+/// The prefix of dataset labels on nodes. [`DatasetKey::node_label`] is the whole key.
 pub const NODE_LABEL_PREFIX: &str = "dataset.larder.dev/";
-/// Most labels with [`NODE_LABEL_PREFIX`] on one node.
+/// The most labels with [`NODE_LABEL_PREFIX`] on one node.
 pub const NODE_LABELS_MAX: usize = 40;
-/// The longest part of a label's key behind the `/`, and the longest value of a label.
+/// The longest label key after the `/`, and the longest label value.
 pub const LABEL_MAX: usize = 63;
 
-/// On a claim of class [`STORAGE_CLASS`]: `NAMESPACE/NAME` of the dataset that it is to be bound to.
+/// On a claim of class [`STORAGE_CLASS`]: `NAMESPACE/NAME` of the dataset to bind it to.
 pub const DATASET_ANNOTATION: &str = "larder.dev/dataset";
 /// On a pod: the datasets that it reads, separated by commas. Each is `NAMESPACE/NAME`, or `NAME` of its own namespace.
 pub const DATASETS_ANNOTATION: &str = "larder.dev/datasets";
-/// On a pod: `required` if it runs only where its datasets are cached, as far as [`MIN_WARM_ANNOTATION`] says or 90 %.
+/// On a pod: `required` if the pod may run only on nodes that cache its datasets, at least the percentage in
+/// [`MIN_WARM_ANNOTATION`] or 90 %.
 pub const DATA_ANNOTATION: &str = "larder.dev/data";
-/// On a pod: `true` if no other pod may take its place.
+/// On a pod: `true` if it must not be preempted.
 pub const PINNED_ANNOTATION: &str = "larder.dev/pinned";
-/// On a NodeCache: why no new pods are to read there.
+/// On a NodeCache: why no new pods should read from it.
 pub const CORDON_ANNOTATION: &str = "larder.dev/cordon";
 /// The controllerName of Kueue's AdmissionChecks that wait for data.
 pub const ADMISSION_CONTROLLER: &str = "larder.dev/data";
-/// On the pod template of a job, or on an AdmissionCheck for the jobs whose templates do not have it: the percentage of
-/// the data from which on the job starts.
+/// On the pod template of a job, or on an AdmissionCheck for jobs whose templates do not have it: the percentage of the
+/// data that must be cached before the job starts.
 pub const MIN_WARM_ANNOTATION: &str = "larder.dev/min-warm";
-/// Beside [`MIN_WARM_ANNOTATION`]: the longest that the job waits for data once it has its quota, such as 10m.
+/// Beside [`MIN_WARM_ANNOTATION`]: the longest time that the job waits for data after it got its quota, such as 10m.
 pub const WARM_DEADLINE_ANNOTATION: &str = "larder.dev/warm-deadline";
-/// On a Deployment: the Dataset of its namespace whose new snapshots roll it.
+/// On a Deployment: the Dataset in its namespace whose new snapshots trigger a rollout.
 pub const FOLLOW_ANNOTATION: &str = "larder.dev/follow";
 /// On the pod template of a Deployment that follows a Dataset: the snapshot that the controller rolled it to.
 pub const SNAPSHOT_ANNOTATION: &str = "larder.dev/snapshot";
 
-/// On a Dataset: a time (RFC 3339). Its cached bytes that were last in use before it go from nodes without a mount.
+/// On a Dataset: a time (RFC 3339). Cached bytes that were last used before it are dropped on nodes without a mount.
 pub const CLEAN_ANNOTATION: &str = "larder.dev/clean";
 
-/// The ConfigMap in [`SYSTEM_NAMESPACE`] that the controller writes for the policy `larder-job-types`: the JobTypes there are.
+/// The ConfigMap in [`SYSTEM_NAMESPACE`] that the controller writes for the policy `larder-job-types`: the existing
+/// JobTypes.
 pub const JOB_TYPES_CONFIG_MAP: &str = "larder-job-types";
-/// The key of [`JOB_TYPES_CONFIG_MAP`]: names, one a line.
+/// The key in [`JOB_TYPES_CONFIG_MAP`]: one name per line.
 pub const JOB_TYPES_KEY: &str = "types";
-/// `spec.managedBy` of the TrainingJobs that `larder-controller` runs; so does none.
+/// `spec.managedBy` of the TrainingJobs that `larder-controller` runs. It also runs jobs without the field.
 pub const MANAGED_BY: &str = "larder.dev/larder-controller";
-/// On a TrainingJob: the LocalQueue of Kueue that decides about it.
+/// On a TrainingJob: the LocalQueue of Kueue that admits it.
 pub const KUEUE_QUEUE_LABEL: &str = "kueue.x-k8s.io/queue-name";
-/// On everything that belongs to a TrainingJob: its name.
+/// On every object of a TrainingJob: the job's name.
 pub const JOB_LABEL: &str = "larder.dev/job";
 /// On pods of a TrainingJob: their role.
 pub const JOB_ROLE_LABEL: &str = "larder.dev/job-role";
 /// On pods of a TrainingJob: their index in the role.
 pub const JOB_INDEX_LABEL: &str = "larder.dev/job-index";
-/// On pods of a TrainingJob: which pod of their index they are, from 0.
+/// On pods of a TrainingJob: the attempt number of their index, starting at 0.
 pub const JOB_ATTEMPT_LABEL: &str = "larder.dev/job-attempt";
-/// On pods of a TrainingJob with a queue: the queue. What they request counts there until they are gone, even if the job is gone
-/// before them.
+/// On pods of a TrainingJob with a queue: the queue. Their requests count against it until they are deleted, even if
+/// the job is deleted first.
 pub const JOB_QUEUE_LABEL: &str = "larder.dev/job-queue";
-/// On pods of a TrainingJob whose address their host name has. It is taken off a pod that another one replaces while it is
-/// still there, so that no name leads to a dead node.
+/// On the pods of a TrainingJob whose host names resolve to them. The label is removed from a pod that is replaced
+/// while it still exists, so that no name resolves to a dead node.
 pub const JOB_SERVING_LABEL: &str = "larder.dev/job-serving";
-/// On the template of a role: processes in each pod. By default one for each GPU, or one.
+/// On the template of a role: processes in each pod; the default is one for each GPU, or one without GPUs.
 pub const PROCESSES_ANNOTATION: &str = "larder.dev/processes-per-pod";
-/// On the template of a role: the performance defaults that its pods do without, separated by commas: `guaranteed`,
+/// On the template of a role: the performance defaults that are off for its pods, separated by commas: `guaranteed`,
 /// `whole-cpus`, `shared-memory`, `hugepages`.
 pub const DEFAULTS_OFF_ANNOTATION: &str = "larder.dev/defaults-off";
 
-/// The condition of a node whose devices must not be used: pods of TrainingJobs there are replaced elsewhere.
+/// The condition of a node whose devices must not be used. Pods of TrainingJobs on that node are replaced on other
+/// nodes.
 pub const DEVICE_FAULT_CONDITION: &str = "larder.dev/DeviceFault";
-/// The taint of a node that is shut down for good, by an administrator's word.
+/// The taint with which an administrator declares that a node is permanently shut down.
 pub const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
 
 /// The finalizer of a Dataset.
 pub const FINALIZER: &str = "larder.dev/dataset";
-/// On every object that the controller makes for a Dataset: the Dataset's uid.
+/// On every object that the controller creates for a Dataset: the Dataset's uid.
 pub const UID_LABEL: &str = "larder.dev/dataset-uid";
-/// On every object that the controller makes for a Dataset: what it is for, one of the `ROLE_` values.
+/// On every object that the controller creates for a Dataset: its purpose, one of the `ROLE_` values.
 pub const ROLE_LABEL: &str = "larder.dev/role";
 /// [`ROLE_LABEL`] of the Job that lists the origin.
 pub const ROLE_IMPORT: &str = "import";
@@ -108,7 +111,7 @@ pub const ROLE_VOLUME: &str = "volume";
 /// On warming pods: the node that they warm.
 pub const NODE_LABEL: &str = "larder.dev/node";
 
-/// A dataset by the place of its object, written `NAMESPACE/NAME`.
+/// The namespace and name of a Dataset, written `NAMESPACE/NAME`.
 ///
 /// ```
 /// use larder_api::names::DatasetKey;
@@ -121,7 +124,7 @@ pub const NODE_LABEL: &str = "larder.dev/node";
 pub struct DatasetKey {
     /// The namespace of the Dataset.
     pub namespace: String,
-    /// Its name.
+    /// The name of the Dataset.
     pub name: String,
 }
 
@@ -140,7 +143,7 @@ pub struct InvalidKey {
     LABEL_MAX - 1
 )]
 pub struct NameTooLong {
-    /// The characters of both, without the dot between them.
+    /// The number of characters in both, without the dot between them.
     pub len: usize,
 }
 
@@ -150,7 +153,7 @@ impl DatasetKey {
         Self { namespace: namespace.into(), name: name.into() }
     }
 
-    /// A name as a pod gives it: `NAMESPACE/NAME`, or `NAME` of `own` namespace.
+    /// Parses a dataset name in a pod: `NAMESPACE/NAME`, or `NAME` in the namespace `own`.
     pub fn within(own: &str, text: &str) -> Result<Self, InvalidKey> {
         if text.contains('/') { text.parse() } else { format!("{own}/{text}").parse() }
     }
@@ -210,7 +213,7 @@ impl FromStr for DatasetKey {
 /// ```
 pub fn node_label_value(cached: u64, total: u64) -> Option<&'static str> {
     const TENS: [&str; 10] = ["10", "20", "30", "40", "50", "60", "70", "80", "90", "100"];
-    // An empty dataset is nowhere.
+    // An empty dataset has no label on any node.
     let tens = (u128::from(cached) * 10).checked_div(u128::from(total))?.min(10);
     TENS.get((tens as usize).checked_sub(1)?).copied()
 }

@@ -1,21 +1,43 @@
-//! The `NodeCache`: one for each node, of the node's name and owned by its Node.
+//! The `NodeCache`: one for each node, with the node's name and owned by its Node.
 //!
-//! The controller writes the spec, and that node's larderd the status. The admission policy `larder-nodecaches`
-//! confines each larderd to the status of its own node; RBAC confines everyone else. Node labels are derived from the
-//! status; it is the truth about which node has what.
+//! The controller writes the spec, and the node's larderd writes the status. The admission policy `larder-nodecaches`
+//! restricts each larderd to the status of its own node; RBAC restricts all other users. The status is authoritative
+//! for the data on a node; node labels are derived from it.
 
 #![expect(unreachable_pub, reason = "the derive of schemas copies each public struct into a function")]
 #![expect(clippy::duplicated_attributes, reason = "columns of one type are several columns")]
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
 use crate::schemas;
+use crate::vocabulary::{conditions, reasons};
 
-/// The cache of a node: the room that it promises to datasets, and what it has.
+conditions! {
+    /// The type of a condition of a NodeCache.
+    pub enum CacheConditionKind {
+        /// The cache has room, and each dataset has the room that the cache promised to it.
+        Ready,
+    }
+}
+
+reasons! {
+    /// Why a condition of a NodeCache has its status.
+    pub enum CacheReason of CacheConditionKind {
+        /// Each dataset has the room that the cache promised to it.
+        PromisesKept of Ready,
+        /// The cache has less room than it promised. The message names the datasets and says what limits the cache.
+        PromiseUnkept of Ready,
+        /// The cache has no room for a single block, so no dataset is placed on the node. The message says what limits
+        /// it.
+        NoRoom of Ready,
+    }
+}
+
+/// The cache of a node: the room that it promises to datasets, and the data that it holds.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "larder.dev",
@@ -24,10 +46,22 @@ use crate::schemas;
     plural = "nodecaches",
     status = "NodeCacheStatus",
     derive = "PartialEq",
-    doc = "The cache of the node of the same name: the room that it promises to datasets, and what it has.",
+    doc = "The cache of the node of the same name: the room that it promises to datasets, and the data that it holds.",
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status",
+        description = "The cache has room, and each dataset has what was promised to it"
+    ),
     printcolumn(name = "Capacity", type_ = "integer", json_path = ".status.capacityBytes"),
     printcolumn(name = "Promised", type_ = "integer", json_path = ".status.promisedBytes"),
     printcolumn(name = "Free", type_ = "integer", json_path = ".status.freeBytes"),
+    printcolumn(
+        name = "Why",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].reason",
+        description = "Why the cache is ready or not"
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
@@ -37,7 +71,7 @@ pub struct NodeCacheSpec {
     #[schemars(length(max = 1024))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["uid".to_owned(), "snapshot".to_owned()]))]
     pub datasets: Vec<PromisedDataset>,
-    /// Snapshots whose bytes are dropped where no pod of the node mounts them.
+    /// Snapshots whose bytes are dropped unless a pod of the node mounts them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["snapshot".to_owned()]))]
@@ -45,7 +79,7 @@ pub struct NodeCacheSpec {
 }
 
 impl NodeCacheSpec {
-    /// The room of all promises together. Datasets of one snapshot share the largest of theirs.
+    /// The total room of all promises. Datasets with the same snapshot share the largest of their promises.
     pub fn promised_bytes(&self) -> u64 {
         let mut largest: BTreeMap<&str, u64> = BTreeMap::new();
         for promise in &self.datasets {
@@ -74,14 +108,14 @@ pub struct PromisedDataset {
     pub bytes: u64,
 }
 
-/// A snapshot whose bytes are dropped. Bytes that were read later than `before` stay, so that the entry acts once.
+/// A snapshot whose bytes are dropped. Bytes that were read after `before` stay, so that the entry acts only once.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CleanedSnapshot {
     /// The snapshot: 64 hex digits.
     #[schemars(schema_with = "schemas::snapshot")]
     pub snapshot: String,
-    /// Bytes that were in use later than this stay.
+    /// Bytes that were used after this time stay.
     pub before: Time,
 }
 
@@ -100,7 +134,7 @@ pub struct NodeCacheStatus {
     #[serde(default)]
     #[schemars(schema_with = "schemas::count")]
     pub promised_bytes: u64,
-    /// Room for further promises: the capacity minus what is promised.
+    /// Room for further promises: the capacity minus the promised room.
     #[serde(default)]
     #[schemars(schema_with = "schemas::count")]
     pub free_bytes: u64,
@@ -113,6 +147,25 @@ pub struct NodeCacheStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
     pub unkept: Vec<UnkeptPromise>,
+    /// `Ready`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
+    pub conditions: Vec<Condition>,
+}
+
+impl NodeCacheStatus {
+    /// Why the cache is not ready, for this reason, in the node's words.
+    pub fn not_ready_because(&self, reason: CacheReason) -> Option<&str> {
+        let ready = CacheConditionKind::Ready.find(&self.conditions)?;
+        (ready.status == "False" && ready.reason == reason.as_str()).then_some(&ready.message)
+    }
+
+    /// Why the cache has no room for the promise to this Dataset, in the node's words.
+    pub fn unkept_because(&self, uid: &str) -> Option<&str> {
+        let no_room = self.not_ready_because(CacheReason::NoRoom);
+        let is_unkept = || self.unkept.iter().any(|unkept| unkept.uid == uid);
+        no_room.or_else(|| self.not_ready_because(CacheReason::PromiseUnkept).filter(|_| is_unkept()))
+    }
 }
 
 /// A snapshot in a node's cache.
@@ -151,7 +204,7 @@ pub struct UnkeptPromise {
     /// The snapshot.
     #[schemars(schema_with = "schemas::snapshot")]
     pub snapshot: String,
-    /// The part of the promise that there is no room for.
+    /// The part of the promise for which the node has no room.
     #[schemars(schema_with = "schemas::count")]
     pub missing_bytes: u64,
 }

@@ -4,7 +4,7 @@ pub mod words;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// The suffixes from a thousandth on, in thousandths.
+/// The suffixes, with their factors in thousandths.
 const SUFFIXES: [(&str, i128); 13] = [
     ("Ki", 1_000 << 10),
     ("Mi", 1_000 << 20),
@@ -21,10 +21,10 @@ const SUFFIXES: [(&str, i128); 13] = [
     ("E", 1_000_000_000_000_000_000_000),
 ];
 
-/// The longest text that is an amount.
+/// The longest text that is accepted as an amount, in bytes.
 const TEXT_BYTES: usize = 64;
 
-/// The amount in thousandths, rounded up as Kubernetes does; `None` if the text is none.
+/// The amount in thousandths, rounded up as Kubernetes does; `None` if the text is not an amount.
 ///
 /// ```
 /// use larder_api::quantity::milli;
@@ -76,21 +76,22 @@ fn scale(suffix: &str) -> Option<(i128, i128)> {
     }
 }
 
-/// The amount of `resource` in the unit that schedulers count it in: thousandths of a CPU, and whole bytes or devices of all
-/// else, rounded up. `None` if it is no amount, or less than 0.
+/// The amount of `resource` in the unit that schedulers count in, rounded up: thousandths for CPUs, whole bytes or
+/// devices for all other resources. `None` if the text is not an amount, or if it is negative.
 pub fn amount(resource: &str, quantity: &Quantity) -> Option<u64> {
     let milli = milli(&quantity.0)?;
     let units = if resource == "cpu" { milli } else { milli.checked_add(999)?.div_euclid(1_000) };
     u64::try_from(units).ok()
 }
 
-/// True if `resource` is a device, of which there are whole ones only: its name has a domain other than Kubernetes' own.
+/// True if `resource` is a device, so that only whole numbers are possible: its name has a domain other than
+/// Kubernetes' own.
 pub fn is_device(resource: &str) -> bool {
     resource.split_once('/').is_some_and(|(domain, _)| domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io"))
 }
 
-/// True if `resource` is a GPU by its name, such as `nvidia.com/gpu`, `amd.com/gpu` or `nvidia.com/mig-1g.5gb`, or a rail, which is
-/// a GPU with an HCA.
+/// True if the name of `resource` is a GPU's, such as `nvidia.com/gpu`, `amd.com/gpu` or `nvidia.com/mig-1g.5gb`, or a
+/// rail's, which is a GPU with an HCA.
 pub fn is_gpu(resource: &str) -> bool {
     let name = resource.split_once('/').filter(|_| is_device(resource)).map(|(_, name)| name);
     name.is_some_and(|name| matches!(name, "gpu" | "mig") || name.starts_with("gpu.") || name.starts_with("mig-"))

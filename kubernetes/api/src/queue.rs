@@ -1,4 +1,4 @@
-//! The `Queue`: the quota that jobs of some namespaces share, and its lending and borrowing in a cohort.
+//! The `Queue`: the quota that jobs of some namespaces share, and how queues of a cohort lend and borrow it.
 
 #![expect(unreachable_pub, reason = "the derive of schemas copies each public struct into a function")]
 
@@ -26,7 +26,7 @@ use crate::schemas;
     shortname = "tq",
     status = "QueueStatus",
     derive = "PartialEq",
-    doc = "A queue of TrainingJobs, and what they may use together.",
+    doc = "A queue of TrainingJobs, and the quota that they share.",
     printcolumn(name = "Cohort", type_ = "string", json_path = ".spec.cohort"),
     printcolumn(name = "Waiting", type_ = "integer", json_path = ".status.waiting"),
     printcolumn(name = "Running", type_ = "integer", json_path = ".status.running"),
@@ -34,7 +34,7 @@ use crate::schemas;
         name = "Used",
         type_ = "string",
         json_path = ".status.shown",
-        description = "What its jobs use, of its nominal quota"
+        description = "The usage of the queue's jobs, of its nominal quota"
     ),
     printcolumn(name = "Stop", type_ = "string", json_path = ".spec.stop"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
@@ -111,9 +111,9 @@ pub struct Quota {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Stop {
-    /// No job starts.
+    /// No job starts; running jobs continue.
     Hold,
-    /// Jobs that run are stopped, too.
+    /// No job starts, and running jobs are stopped.
     Drain,
 }
 
@@ -121,7 +121,7 @@ pub enum Stop {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueStatus {
-    /// The generation of the spec that this is about.
+    /// The generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// The number of jobs that wait.
@@ -150,7 +150,7 @@ pub struct Usage {
     /// The amount in use.
     #[schemars(schema_with = "schemas::quantity")]
     pub used: Quantity,
-    /// The part that other queues of the cohort lend.
+    /// The part that is borrowed from other queues of the cohort.
     #[schemars(schema_with = "schemas::quantity")]
     pub borrowed: Quantity,
 }

@@ -1,8 +1,9 @@
-//! Rights of the administrator's Datasets alone: larderd's own identity, folders, and endpoints that are not listed.
+//! Rights that only the administrator's Datasets have: larderd's own identity, folders, and endpoints that are not
+//! listed.
 //!
-//! An admission policy refuses these at apply; the controller asks [`check`] too, since policies can be removed and
-//! lists change. Otherwise anyone who can create a Dataset could read what larderd can, or make it send requests
-//! anywhere.
+//! An admission policy rejects their use by other Datasets at apply. The controller calls [`check`] as well, since
+//! policies can be removed and lists change. Without these checks, any user who can create a Dataset could read
+//! everything that larderd can read, or make it send requests to any server.
 
 use crate::checked::InvalidField;
 use crate::dataset::DatasetSpec;
@@ -13,7 +14,7 @@ use crate::names::{DatasetKey, SYSTEM_NAMESPACE};
 pub struct Endpoints(Vec<String>);
 
 impl Endpoints {
-    /// Reads the text of the ConfigMap: URLs, one a line.
+    /// Parses the text of the ConfigMap: one URL per line.
     pub fn parse(text: &str) -> Self {
         Self(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect())
     }
@@ -23,8 +24,8 @@ impl Endpoints {
     }
 }
 
-/// Checks that a Dataset has nothing that only the administrator's may have, and that its name fits into a label.
-/// Errors: the first field that it may not have.
+/// Checks that a Dataset uses no right that only the administrator's Datasets have, and that its name fits into a
+/// label. Errors: the first field that is not allowed.
 pub fn check(key: &DatasetKey, spec: &DatasetSpec, endpoints: &Endpoints) -> Result<(), InvalidField> {
     if let Err(error) = key.node_label() {
         let what = error.to_string();

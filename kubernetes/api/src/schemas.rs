@@ -1,12 +1,12 @@
-//! Schemas that several fields share. A limit on every text keeps the cost of its rules within what the API server
-//! accepts.
+//! Schemas that several fields share. Every text has a length limit, which keeps the estimated cost of CEL rules within
+//! the API server's budget.
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use larder_dataset::PolicyKind;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
-/// A URL, as attributes of volumes limit it.
+/// A URL, with the same length limit as attributes of volumes.
 pub(crate) fn url(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "minLength": 1, "maxLength": larder_dataset::written::VALUE_BYTES})
 }
@@ -26,7 +26,7 @@ pub(crate) fn count(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "integer", "format": "int64", "minimum": 0})
 }
 
-/// A quantity of a resource. No rule of CEL can have a string of no limit; a pattern can.
+/// A quantity of a resource. It is checked by a pattern: a CEL rule would need a length limit.
 pub(crate) fn quantity(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "x-kubernetes-int-or-string": true,
@@ -35,8 +35,8 @@ pub(crate) fn quantity(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// The template of a pod: typed as the API has it, without descriptions, which are four fifths of its size. Of its metadata
-/// it has what a pod of a job can have, so that the rest is refused and not ignored.
+/// A pod template, typed as in the API, but without descriptions, which are four fifths of its size. Its metadata has
+/// only the fields that a job's pod can have, so that other fields are rejected and not ignored.
 pub(crate) fn pod_template(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = PodTemplateSpec::json_schema(generator).to_value();
     slim(&mut schema);
@@ -69,27 +69,27 @@ fn one_of(names: &[&str]) -> Schema {
     json_schema!({"type": "string", "enum": names})
 }
 
-/// The part that restarts.
+/// The part of a job that restarts.
 pub(crate) fn restart_scope(_: &mut SchemaGenerator) -> Schema {
     one_of(&["worker", "job"])
 }
 
-/// The planner of nodes.
+/// The planner of a job's nodes.
 pub(crate) fn gang_backend(_: &mut SchemaGenerator) -> Schema {
     one_of(&["auto", "builtin", "native"])
 }
 
-/// The pods that stay.
+/// The pods that stay after a job has ended.
 pub(crate) fn keep_pods(_: &mut SchemaGenerator) -> Schema {
     one_of(&["none", "ended", "all"])
 }
 
-/// The indexes of a role that a job's success takes.
+/// The indexes of a role that decide about a job's success.
 pub(crate) fn indexes(_: &mut SchemaGenerator) -> Schema {
     one_of(&["first", "all"])
 }
 
-/// The outcome of success.
+/// The outcome of a successful job.
 pub(crate) fn outcome(_: &mut SchemaGenerator) -> Schema {
     one_of(&["complete", "suspend"])
 }
@@ -99,7 +99,7 @@ pub(crate) fn stop(_: &mut SchemaGenerator) -> Schema {
     one_of(&["hold", "drain"])
 }
 
-/// A quantity whose sign a rule checks, so that the refusal says what is wrong.
+/// A quantity whose sign a rule checks, so that the error says what is wrong.
 pub(crate) fn amount(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "x-kubernetes-int-or-string": true,

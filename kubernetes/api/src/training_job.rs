@@ -1,8 +1,8 @@
 //! The `TrainingJob`, which a user applies for a job of any framework.
 //!
-//! Values are texts as they were written; [`checked`] makes values of them. Each rule's message names its field by the
-//! whole path. A rule about several fields is one of the struct that has them; `spec.roles` is a list by name, so that the
-//! rules about changes compare a role with itself.
+//! Values are stored as text; [`checked`] parses them. Each rule's message names its field by the full path. A rule
+//! about several fields is attached to the struct that has them. `spec.roles` is a list keyed by name, so that the
+//! rules about changes compare a role with its own old value.
 
 #![expect(unreachable_pub, reason = "the derive of schemas copies each public struct into a function")]
 
@@ -38,13 +38,13 @@ pub use status::{Phase, Restarts, RoleStatus, ShownJob, TrainingJobStatus};
         name = "Ready",
         type_ = "string",
         json_path = ".status.shown.ready",
-        description = "Pods that are ready, of those desired"
+        description = "Ready pods, of the desired pods"
     ),
     printcolumn(
         name = "Data",
         type_ = "string",
         json_path = ".status.shown.data",
-        description = "The part of its datasets that is cached where it runs or will"
+        description = "The part of the job's datasets that is cached on its nodes, or on the nodes planned for it"
     ),
     printcolumn(
         name = "Restarts",
@@ -56,10 +56,10 @@ pub use status::{Phase, Restarts, RoleStatus, ShownJob, TrainingJobStatus};
         name = "Why",
         type_ = "string",
         json_path = ".status.shown.why",
-        description = "Why it waits, or how it ended"
+        description = "Why the job waits, or how it ended"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    // NAME-ROLE-INDEX is a host name of at most 63 characters.
+    // NAME-ROLE-INDEX is the host name of a pod, which has at most 63 characters.
     validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$')").message(
         "metadata.name must begin with a letter, consist of lower-case letters, digits and hyphens, and have at most 40 \
          characters: host names of pods and the job's service are made of it"
@@ -88,7 +88,7 @@ pub use status::{Phase, Restarts, RoleStatus, ShownJob, TrainingJobStatus};
             "!has(self.datasets) \
              || self.datasets.all(one, self.datasets.exists_one(other, other.mountPath == one.mountPath))"
         )
-        .message("spec.datasets[].mountPath must be another one for each dataset"),
+        .message("spec.datasets[].mountPath must be different for each dataset"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct TrainingJobSpec {
@@ -123,7 +123,7 @@ pub struct TrainingJobSpec {
     /// Recovery from the loss of a pod.
     #[serde(default, skip_serializing_if = "Restart::is_empty")]
     pub restart: Restart,
-    /// True to end the pods, and to have the job wait until this is false again.
+    /// True to end the pods. The job then waits until this is false again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspend: bool,
     /// The job fails when it has run for this long, such as 12h or 7d.
@@ -132,7 +132,7 @@ pub struct TrainingJobSpec {
     #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$') && self.matches('[1-9]')")
         .message("spec.activeDeadline must be a time in s, m, h or d, such as 12h or 7d"))]
     pub active_deadline: Option<String>,
-    /// The job is deleted when it has been done for this long, such as 24h; `0s` is at once. Without it, the job stays.
+    /// The job is deleted this long after it has ended, such as 24h; `0s` means immediately. Without it, the job stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$')")
@@ -201,7 +201,7 @@ pub struct MountedDataset {
     /// The folder in every container that has the files of the dataset.
     #[schemars(length(max = 256))]
     #[x_kube(validation = Rule::new("self.matches('^/[^/:]') && !self.matches('/[.][.](/|$)') && !self.contains(':')")
-        .message("spec.datasets[].mountPath must be a whole path, without `..` and `:`"))]
+        .message("spec.datasets[].mountPath must be an absolute path without `..` and `:`"))]
     pub mount_path: String,
     /// The percentage that must be cached before pods start; 90 by default, 0 to wait for nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -225,8 +225,8 @@ pub struct Gang {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::gang_backend")]
     pub backend: Option<GangBackend>,
-    /// How long pods may take to be bound, before they are planned anew; 30s by default, and 5m at least where
-    /// the scheduler chooses their nodes.
+    /// How long pods may take to be bound, before they are planned again; 30s by default, and 5m at least where the
+    /// scheduler chooses their nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$') && self.matches('[1-9]')")
@@ -286,9 +286,9 @@ impl Restart {
 pub enum KeepPods {
     /// None.
     None,
-    /// Those that ended by themselves.
+    /// The pods that ended on their own.
     #[default]
     Ended,
-    /// All: those that run go on.
+    /// All pods; running pods continue.
     All,
 }

@@ -10,7 +10,7 @@ macro_rules! conditions {
         }
 
         impl $kind {
-            /// All, in the order in which an object passes them.
+            /// All conditions, in the order in which an object passes them.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
             /// The meaning, in a sentence or two.
@@ -20,14 +20,14 @@ macro_rules! conditions {
                 }
             }
 
-            /// The type as Kubernetes writes it.
+            /// The condition type in Kubernetes.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$name => stringify!($name),)+
                 }
             }
 
-            /// This condition of an object that has it.
+            /// Finds this condition among the conditions of an object.
             pub fn find(
                 self,
                 conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition],
@@ -59,7 +59,7 @@ macro_rules! reasons {
         }
 
         impl $reason {
-            /// All of them.
+            /// All reasons.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
             /// The meaning, in a sentence or two.
@@ -69,14 +69,14 @@ macro_rules! reasons {
                 }
             }
 
-            /// The reason as Kubernetes writes it.
+            /// The reason in Kubernetes.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$name => stringify!($name),)+
                 }
             }
 
-            /// The conditions that give it.
+            /// The conditions that can have this reason.
             pub const fn conditions(self) -> &'static [$kind] {
                 match self {
                     $(Self::$name => &[$($kind::$given,)+],)+
@@ -85,7 +85,7 @@ macro_rules! reasons {
         }
 
         impl $kind {
-            /// This condition with `status`.
+            /// A condition with this reason and `status`.
             pub fn is(
                 self,
                 status: bool,
@@ -124,7 +124,7 @@ macro_rules! reasons {
 
 pub(crate) use {conditions, reasons};
 
-/// A text that is no reason of ours.
+/// The text is not one of the reasons.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not the reason of a condition")]
 pub struct UnknownReason(pub String);

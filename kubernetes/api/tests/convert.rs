@@ -1,4 +1,5 @@
-//! Manifests of Kubeflow, and the TrainingJobs and warnings that they become. With `LARDER_WRITE_GOLDEN=1` those are written.
+//! Kubeflow manifests, and the TrainingJobs and warnings that they are converted to. With `LARDER_WRITE_GOLDEN=1` the
+//! converted files are written instead of compared.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -56,7 +57,7 @@ fn no_field_is_dropped_without_a_word() {
             fields.iter().for_each(|(name, value)| objects(&format!("{at}/{name}"), value, found));
         }
     }
-    // Free forms: what is in them is kept as it is.
+    // Fields with free-form content, which is kept unchanged.
     let free = ["labels", "annotations", "limits", "requests"];
     for name in ["tfjob.yaml", "pytorchjob.yaml", "pytorchjob-elastic.yaml", "mpijob.yaml"] {
         let manifest = read(name);
@@ -69,7 +70,7 @@ fn no_field_is_dropped_without_a_word() {
             let warnings = convert(&changed).unwrap_or_else(|error| panic!("{name} {path}: {error}")).warnings;
             let named = format!("{}.brandNew", path.trim_start_matches('/').replace('/', "."));
             let named = named.trim_start_matches('.');
-            // Either the field itself is named, or all of what it is in.
+            // A warning names either the field itself, or an object that contains it.
             let names = |warning: &String| {
                 let path = warning.split(": ").next().unwrap_or_default();
                 named == path || named.starts_with(&format!("{path}."))
@@ -85,7 +86,7 @@ fn what_cannot_be_converted_is_refused_by_its_field() {
     let of = |kind: &str, spec: Value| json!({"apiVersion": "kubeflow.org/v1", "kind": kind, "spec": spec});
     assert_eq!(refused(json!({"apiVersion": "batch/v1", "kind": "Job"})).field, "kind");
     assert_eq!(refused(of("XGBoostJob", json!({}))).field, "kind");
-    assert_eq!(refused(json!([])).what, "is no object");
+    assert_eq!(refused(json!([])).what, "is not an object");
     let bad = of("TFJob", json!({"tfReplicaSpecs": {"Worker": {"replicas": "many"}}}));
     assert_eq!(refused(bad).field, "spec.tfReplicaSpecs.Worker.replicas");
     let bad = of("TFJob", json!({"tfReplicaSpecs": {"Worker": {"template": {"spec": {"containers": 1}}}}}));
@@ -104,7 +105,7 @@ fn a_job_that_would_be_refused_says_so() {
     assert!(warnings.iter().any(|warning| warning.contains("metadata.name")), "{warnings:?}");
 }
 
-/// What becomes of the restart policies of a kind's roles, and of its backoffLimit.
+/// The conversion of the restart policies of a kind's roles, and of its backoffLimit.
 #[test]
 fn what_started_pods_again_is_kept_or_named() {
     fn of(version: &str, kind: &str, roles: &[(&str, &str, Option<&str>)], limit: Option<u32>) -> Converted {
@@ -162,7 +163,7 @@ fn mpi_job(launcher: &Value, worker: &Value) -> Converted {
     convert(&manifest).expect("converted")
 }
 
-/// One would take the place of the agent's, and the launcher would wait in vain.
+/// Such a command would replace the agent's command, and the launcher would wait forever.
 #[test]
 fn no_command_of_an_mpi_worker_stays_and_each_is_named() {
     for (fields, words) in [

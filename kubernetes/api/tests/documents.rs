@@ -13,9 +13,16 @@ fn pages() -> Vec<PathBuf> {
     pages.chain([docs.join("DEVICES.md")]).collect()
 }
 
-/// The YAML of a page: what stands between lines that begin with three backticks, of which the first says `yaml`.
-fn blocks(text: &str) -> Vec<&str> {
-    text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("\n```").next()).collect()
+/// The YAML blocks of a page: the text in code fences with the language `yaml`, which may be indented in a list.
+fn blocks(text: &str) -> Vec<String> {
+    let mut lines = text.lines();
+    let mut blocks = Vec::new();
+    while let Some(fence) = lines.find(|line| line.trim_start() == "```yaml") {
+        let indent = fence.len() - fence.trim_start().len();
+        let block = lines.by_ref().take_while(|line| line.trim_start() != "```");
+        blocks.push(block.map(|line| line.get(indent..).unwrap_or("")).collect::<Vec<_>>().join("\n"));
+    }
+    blocks
 }
 
 #[test]
@@ -24,10 +31,17 @@ fn the_manifests_in_the_documents_are_accepted() {
     for page in pages() {
         let text = std::fs::read_to_string(&page).expect("a page");
         for block in blocks(&text) {
-            for document in serde_yaml_ng::Deserializer::from_str(block) {
+            for document in serde_yaml_ng::Deserializer::from_str(&block) {
                 let object =
                     Value::deserialize(document).unwrap_or_else(|why| panic!("{}: {why}\n{block}", page.display()));
                 all += 1;
+                // A namespace moves all objects of an overlay, those of teams among them.
+                let is_overlay = object["resources"].is_array();
+                assert!(
+                    !is_overlay || object["namespace"].is_null(),
+                    "{}: an overlay with a namespace",
+                    page.display()
+                );
                 if object["apiVersion"] != "larder.dev/v1alpha1" {
                     continue;
                 }
@@ -56,7 +70,7 @@ fn the_manifests_in_the_documents_are_accepted() {
     assert!(datasets >= 1 && jobs >= 1 && queues >= 2 && all > 20, "{datasets} {jobs} {queues} {all}");
 }
 
-/// The object as its type, which knows every field of its spec.
+/// Parses the object as its type, and checks that the type has every field of the spec.
 fn typed<T: serde::de::DeserializeOwned + serde::Serialize>(object: &Value, place: &str) -> T {
     let typed: T = serde_json::from_value(object.clone()).unwrap_or_else(|why| panic!("{place}: {why}"));
     let known = serde_json::to_value(&typed).expect("JSON");

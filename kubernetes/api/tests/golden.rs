@@ -1,4 +1,5 @@
-//! `deploy/crds` holds what the types say. With `LARDER_WRITE_GOLDEN=1` it is written instead.
+//! `deploy/crds` has the definitions that the types generate. With `LARDER_WRITE_GOLDEN=1` the files are written
+//! instead of compared.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! A real API server with the definitions and the policies of `deploy`: which objects it accepts and refuses.
+//! A real API server with the definitions and the policies of `deploy`: the objects that it accepts and rejects.
 
 #[path = "kubernetes/affinity.rs"]
 mod affinity;
@@ -20,23 +20,23 @@ use larder_api::names::{CONTROLLER_ACCOUNT, LARDERD_ACCOUNT, SYSTEM_NAMESPACE};
 use larder_testkit::{Cluster, repository};
 use serde_json::{Value, json};
 
-/// Long enough on a busy machine.
+/// The timeout of each wait, long enough for a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// An endpoint that the administrator listed.
 const LISTED: &str = "http://listed.example.org:9000";
 
-/// An API server that knows Larder's objects.
+/// An API server with Larder's definitions and policies.
 struct Server {
     cluster: Cluster,
 }
 
 impl Server {
-    /// Waits for the test's turn at the shared cluster, and until the definitions and policies count.
+    /// Waits for exclusive use of the shared cluster, and until the definitions and policies are in effect.
     fn start(namespace: &str) -> Self {
         let server = Self { cluster: Cluster::shared() };
         for name in [SYSTEM_NAMESPACE, namespace] {
-            // Another test may have made it.
+            // Another test may have created the namespace.
             server.cluster.kubectl(&["create", "namespace", name]);
         }
         for account in [LARDERD_ACCOUNT, CONTROLLER_ACCOUNT] {
@@ -54,18 +54,18 @@ impl Server {
             "crd/trainingjobs.larder.dev",
         ]);
         for name in ["policies.yaml", "affinity.yaml"] {
-            server.cluster.kubectl_ok(&["apply", "-f", &file(&format!("components/datasets/{name}"))]);
+            server.cluster.kubectl_ok(&["apply", "-f", &file(&format!("components/datasets/base/{name}"))]);
         }
         server.cluster.kubectl_ok(&[
             "apply",
             "-n",
             SYSTEM_NAMESPACE,
             "-f",
-            &file("components/datasets/endpoints.yaml"),
+            &file("components/datasets/base/endpoints.yaml"),
         ]);
         let listed = json!({"data": {"endpoints": format!("{LISTED}\nhttps://other")}}).to_string();
         server.cluster.kubectl_ok(&["patch", "configmap", "larder-endpoints", "-n", SYSTEM_NAMESPACE, "-p", &listed]);
-        // A policy counts some time after it was applied.
+        // A policy takes effect some time after it was applied.
         server.cluster.wait_for("the policies count", TIMEOUT, || {
             let refused = |origin: Value| {
                 !server.try_apply(&dataset(namespace, "probe", json!({"origin": origin}))).status.success()
@@ -77,7 +77,7 @@ impl Server {
         server
     }
 
-    /// Applies an object without keeping it.
+    /// Applies an object as a server-side dry run.
     fn try_apply(&self, object: &Value) -> Output {
         self.with_file(object, |file| self.cluster.kubectl(&["apply", "--dry-run=server", "-f", file]))
     }

@@ -1,24 +1,24 @@
-//! `docs/CRDS.md` is made from the definitions and from the lists of conditions. With `LARDER_WRITE_GOLDEN=1` it is written
-//! instead of compared.
+//! `docs/CRDS.md` is generated from the definitions and from the lists of conditions. With `LARDER_WRITE_GOLDEN=1` it
+//! is written instead of compared.
 
 use std::fmt::Write;
 
 use larder_api::training_job::conditions::{JobConditionKind, JobReason};
-use larder_api::{ConditionKind, Reason, definitions};
+use larder_api::{CacheConditionKind, CacheReason, ConditionKind, Reason, definitions};
 use serde_json::Value;
 
-/// The order of the page: what users write first.
+/// The order of the kinds on the page: the kinds that users write come first.
 const KINDS: [&str; 5] = ["Dataset", "TrainingJob", "Queue", "JobType", "NodeCache"];
 
 const BEGINNING: &str = "\
-# CRD fields
+# Kubernetes objects
 
 After this page you can look up every field of Larder's objects, its default, and every condition
 and reason in their statuses.
 
-All objects are of `larder.dev/v1alpha1`. `kubectl explain dset.spec` shows the same descriptions on
-the command line. In field paths, `[]` stands for each item of a list and `*` for each key of a map.
-This page is generated from the definitions.
+All objects have the API version `larder.dev/v1alpha1`. `kubectl explain dset.spec` shows the same
+descriptions on the command line. In field paths, `[]` stands for each item of a list and `*` for
+each key of a map. This page is generated from the definitions.
 
 ";
 
@@ -71,7 +71,7 @@ fn kind(name: &str, field: &Value) -> String {
     }
 }
 
-/// The default of a field: that of the schema, else the one that its description has.
+/// The default of a field: from the schema, or else from its description.
 fn default(field: &Value, meaning: &str, is_required: bool) -> String {
     if is_required {
         return "required".to_owned();
@@ -86,7 +86,7 @@ fn default(field: &Value, meaning: &str, is_required: bool) -> String {
     in_words(meaning).unwrap_or_default()
 }
 
-/// The default that a description has, such as `nr` of "`nr` by default" or of "`nr` (default)".
+/// The default in a description, such as `nr` in "`nr` by default" or in "`nr` (default)".
 fn in_words(meaning: &str) -> Option<String> {
     if let Some((before, _)) = meaning.split_once(" (default)") {
         return before.rsplit('`').nth(1).map(|value| format!("`{value}`"));
@@ -149,6 +149,13 @@ fn page() -> String {
             "TrainingJob" => {
                 let kinds = JobConditionKind::ALL.iter().map(|kind| (kind.as_str(), kind.meaning()));
                 let reasons = JobReason::ALL.iter().map(|reason| {
+                    (reason.as_str(), reason.conditions().iter().map(|kind| kind.as_str()).collect(), reason.meaning())
+                });
+                conditions(&mut page, kind, kinds, reasons);
+            }
+            "NodeCache" => {
+                let kinds = CacheConditionKind::ALL.iter().map(|kind| (kind.as_str(), kind.meaning()));
+                let reasons = CacheReason::ALL.iter().map(|reason| {
                     (reason.as_str(), reason.conditions().iter().map(|kind| kind.as_str()).collect(), reason.meaning())
                 });
                 conditions(&mut page, kind, kinds, reasons);
@@ -222,7 +229,7 @@ fn every_field_has_a_meaning_for_people_and_a_default_where_that_speaks_of_one()
         assert!(all.len() > 10, "{all:?}");
         for field in all {
             assert!(!field.meaning.is_empty() || field.path.starts_with(".metadata"), "{field:?} has no description");
-            // A link to an item of the code.
+            // Rustdoc links are of no use to users.
             assert!(!field.meaning.contains("[`"), "{field:?} is for readers of the code");
             let says = field.meaning.contains("by default") || field.meaning.contains("(default)");
             assert!(!says || !field.default.is_empty(), "{field:?} has a default that is not found");

@@ -1,8 +1,7 @@
-//! Events: news about an object for people, which `kubectl describe` shows.
+//! Events: messages about an object for users, which `kubectl describe` shows.
 //!
-//! The name of an Event follows from its object and from what the caller says makes it different from others. A second
-//! attempt, another replica and the process after a restart therefore choose the same name, and the API answers that
-//! the Event exists.
+//! The name of an Event is computed from its object and from the identity that the caller passes. A retry, another
+//! replica and a restarted process therefore choose the same name, and the API answers that the Event already exists.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
@@ -11,27 +10,28 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::short_hash::short_hash;
 
-/// The bytes that the API accepts as a note.
+/// The API's limit for a note, in bytes.
 pub const NOTE_BYTES: usize = 1024;
-/// The bytes of an object's name in the name of its Event: together with the hash, below the 253 of a name.
+/// How many bytes of an object's name go into the name of its Event: with the hash, the result is below the limit of
+/// 253.
 const NAME_BYTES: usize = 200;
-/// The bytes that the API accepts as a reporting instance.
+/// The API's limit for a reporting instance, in bytes.
 const INSTANCE_BYTES: usize = 128;
-/// The namespace of Events about objects without one, where kubectl and the kubelet look for them.
+/// The namespace of Events about cluster-wide objects. kubectl and the kubelet use the same one.
 const CLUSTER_NAMESPACE: &str = "default";
 
-/// The program that reports.
+/// The program that reports an Event.
 #[derive(Clone, Copy, Debug)]
 pub struct Reporter<'a> {
-    /// Its name.
+    /// The name of the program.
     pub controller: &'a str,
-    /// Which of its processes; usually its node.
+    /// The process of the program, usually named by its node.
     pub instance: &'a str,
-    /// What it does when it reports, in one word.
+    /// The action that the program reports on, in one word.
     pub action: &'a str,
 }
 
-/// Whether somebody should act.
+/// Whether a user should act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
     /// For information.
@@ -40,7 +40,7 @@ pub enum Severity {
     Warning,
 }
 
-/// The name of an Event about the object `object`; `identity` tells it from other Events about the same object.
+/// The name of an Event about the object `object`. `identity` distinguishes it from other Events about the same object.
 pub fn name(object: &str, identity: &[&str]) -> String {
     let start = object.char_indices().take_while(|(at, char)| at + char.len_utf8() <= NAME_BYTES);
     let start: String = start.map(|(_, char)| char).collect();
@@ -48,7 +48,7 @@ pub fn name(object: &str, identity: &[&str]) -> String {
     format!("{}.{}", start.trim_end_matches(['-', '.']), short_hash(identity))
 }
 
-/// The object that an Event is about. Empty parts are left out.
+/// The reference to the object that an Event is about. Empty parts are left out.
 pub fn object(api_version: &str, kind: &str, namespace: &str, name: &str, uid: &str) -> ObjectReference {
     let part = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     ObjectReference {

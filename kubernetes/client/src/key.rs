@@ -4,12 +4,12 @@ use std::fmt;
 
 use kube::Resource;
 
-/// Namespace and name of an object; the namespace is empty for a cluster-wide one.
+/// The namespace and name of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// The namespace; empty for a cluster-wide object.
     pub namespace: String,
-    /// The name.
+    /// The name, unique among the objects of one kind in the namespace.
     pub name: String,
 }
 
@@ -46,19 +46,19 @@ impl fmt::Display for Key {
 /// Name and version of an object.
 #[derive(Clone, Debug, Default)]
 pub struct Meta {
-    /// Its namespace and name.
+    /// The object's namespace and name.
     pub key: Key,
-    /// Its uid, which another object of the same name does not have.
+    /// The object's uid. A recreated object of the same name has a different uid.
     pub uid: String,
-    /// Its version, which grows with each change.
+    /// The object's resource version, which grows with each change.
     pub version: u64,
-    /// Its deletion was requested.
+    /// True if deletion was requested.
     pub deleting: bool,
-    /// When it was created, in seconds since 1970.
+    /// The creation time, in seconds since 1970.
     pub created: i64,
 }
 
-/// Versions are not compared: an object that was written without a change is equal to itself before.
+/// Versions are not compared, so a write that changes nothing leaves the object equal.
 impl PartialEq for Meta {
     fn eq(&self, other: &Self) -> bool {
         (&self.key, &self.uid, self.deleting) == (&other.key, &other.uid, other.deleting)

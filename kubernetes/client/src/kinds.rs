@@ -3,7 +3,7 @@
 use kube::api::ApiResource;
 use kube::core::GroupVersionKind;
 
-/// A kind of object.
+/// A kind of object that Larder reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A dataset.
@@ -40,11 +40,11 @@ pub enum Kind {
     Secret,
     /// A PodGroup: a gang, whose pods the scheduler starts together or not at all.
     PodGroup,
-    /// A kind of Kueue, in the version that this cluster serves.
+    /// A kind of Kueue, in the API version that this cluster serves.
     Kueue(KueueKind, KueueVersion),
 }
 
-/// An optional part of the API, which a cluster may lack.
+/// An optional part of the API that a cluster may not serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Kueue.
@@ -73,7 +73,7 @@ impl KueueKind {
     pub const ALL: [Self; 4] = [Self::Workload, Self::AdmissionCheck, Self::ResourceFlavor, Self::PriorityClass];
 }
 
-/// A version of Kueue's API that the controller knows.
+/// A version of Kueue's API that the controller supports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KueueVersion {
     /// Served by Kueue 0.14, which the tests run.
@@ -117,7 +117,7 @@ impl Kind {
     /// The kinds that the controller watches where TrainingJobs are installed.
     pub const OF_JOBS: [Self; 4] = [Self::TrainingJob, Self::JobType, Self::JobQueue, Self::PriorityClass];
 
-    /// The optional part of the API that has the kind, if it is not in every cluster.
+    /// The optional part of the API that has the kind; `None` if every cluster serves it.
     pub const fn part(self) -> Option<Part> {
         match self {
             Self::Kueue(..) => Some(Part::Kueue),
@@ -160,7 +160,7 @@ impl Kind {
         }
     }
 
-    /// True if its objects have no namespace.
+    /// True if objects of this kind have no namespace.
     pub const fn is_cluster_wide(self) -> bool {
         matches!(
             self,
@@ -174,7 +174,7 @@ impl Kind {
         )
     }
 
-    /// The resource by which the API serves the kind.
+    /// The API resource of the kind.
     pub fn resource(self) -> ApiResource {
         let (group, version, kind, plural) = self.names();
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
@@ -191,7 +191,7 @@ impl Kind {
         self.names().3
     }
 
-    /// The name of its status in paths, of the kinds whose status the controller writes.
+    /// The name of the kind's status in request paths. Defined for the kinds whose status the controller writes.
     pub const fn status(self) -> &'static str {
         match self {
             Self::Dataset => "datasets/status",

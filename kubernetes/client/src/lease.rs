@@ -1,5 +1,5 @@
-//! Leader election: the holder of a Lease acts. A holder that cannot renew the lease ends its process, so that it does
-//! not act beside its successor.
+//! Leader election: the process that holds a Lease is the leader and acts. A leader that cannot renew the lease must
+//! end its process, so that it does not act beside its successor.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,17 +16,18 @@ use tracing::{info, warn};
 /// How long a lease is valid after its last renewal.
 const LASTS: Duration = Duration::from_secs(15);
 
-/// A holder that could not renew for this long gives up. Others may not take over yet: they count from when they saw the
-/// last renewal, and the holder counts from when it sent it.
+/// A leader that could not renew the lease for this long gives up. It is shorter than [`LASTS`], so no other process
+/// has taken over by then. The others also start counting later than the leader: the leader counts from when it sent
+/// its last renewal, and the others from when they saw it.
 const GIVES_UP: Duration = Duration::from_secs(10);
 
-/// How often a holder renews, and the others check.
+/// How often the leader renews, and how often the others check.
 const EVERY: Duration = Duration::from_secs(2);
 
 /// How soon a failed renewal is retried.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The longest that one request may take.
+/// The timeout of one request.
 const REQUEST: Duration = Duration::from_secs(3);
 
 /// An election by a Lease.
@@ -38,16 +39,16 @@ pub struct Election {
 }
 
 impl Election {
-    /// The lease `name` of a namespace, for the process called `identity`.
+    /// The election by the lease `name` in `namespace`. `identity` is the name of this process.
     pub fn new(client: Client, namespace: &str, name: &str, identity: &str) -> Self {
         Self { api: Api::namespaced(client, namespace), name: name.to_owned(), identity: identity.to_owned() }
     }
 
-    /// Waits until this process holds the lease. Returns the time at which it sent the request that took it. Errors of
-    /// the API are retried.
+    /// Waits until this process holds the lease. Returns the time at which it sent the request that acquired it. Errors
+    /// of the API are retried.
     pub async fn win(&self) -> Instant {
-        // Clocks of machines differ. So another process's lease has expired once it has not changed for its duration
-        // by the clock of this machine.
+        // Clocks of machines differ, so the times in the lease are not used. Another process's lease has expired if it
+        // has not changed for its duration, measured with this machine's clock.
         let mut seen: Option<(LeaseSpec, Instant)> = None;
         loop {
             let sent = Instant::now();
@@ -81,7 +82,7 @@ impl Election {
             }
         }
         lease.spec = Some(self.held(spec.lease_transitions.unwrap_or(0).saturating_add(1)));
-        // The resource version that was read goes with the write: of two concurrent attempts, one succeeds.
+        // The write carries the resource version that was read, so of two concurrent attempts only one succeeds.
         taken(self.api.replace(&self.name, &PostParams::default(), &lease).await)
     }
 
@@ -96,10 +97,10 @@ impl Election {
         }
     }
 
-    /// Renews the lease, which was acquired at `since`, until `stop`, and releases it then.
+    /// Renews the lease, which was acquired at `since`, until `stop`. Then releases it.
     ///
     /// # Errors
-    /// The lease is lost.
+    /// The lease was lost: another process has it, or it could not be renewed in time.
     pub async fn hold(&self, since: Instant, stop: CancellationToken) -> anyhow::Result<()> {
         // When the last renewal that succeeded was sent.
         let mut renewed = since;

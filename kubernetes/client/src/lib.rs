@@ -1,11 +1,12 @@
-//! What every program of Larder shares of Kubernetes. Only the crates of `kubernetes/` link kube.
+//! The Kubernetes code that all programs of Larder share. Only the crates of `kubernetes/` link kube.
 //!
-//! The cast: [`mod@watch`] follows the objects of one kind, which a [`store`] keeps by their [`key`]; [`kinds`] are the
-//! kinds of objects, and [`fields`] what objects of all kinds have; [`pod`] and [`node`] are the one reader of pods and
-//! of nodes; [`endpoints`] follows the endpoints of a Service; [`lease`] elects a leader; [`events`] are Events about an
-//! object; [`mod@short_hash`] makes names.
+//! The parts: [`mod@watch`] watches the objects of one kind, and a [`store`] keeps them by [`key`]. [`kinds`] lists the
+//! kinds of objects, and [`fields`] reads the fields that all kinds have. [`pod`] and [`node`] are the only readers of
+//! pods and nodes. [`endpoints`] watches the endpoints of a Service. [`lease`] elects a leader. [`events`] creates
+//! Events about an object. [`mod@short_hash`] computes short digests for names.
 //!
-//! Invariant: an object is read with the types of Kubernetes here, and cut to what a program keeps before it is kept.
+//! Invariant: an object is read here with the types of Kubernetes, and reduced to the fields that a program needs
+//! before it is stored.
 
 #![warn(missing_docs)]
 
@@ -25,5 +26,5 @@ pub mod watch;
 pub use connect::connect;
 pub use key::{Key, Meta};
 // The types of kube that programs name: the client with its configuration, the parameters of requests, errors, and the
-// traits of objects. `core` and `runtime` are for programs that follow other kinds than those of [`kinds`].
+// traits of objects. `core` and `runtime` are for programs that watch kinds other than those of [`kinds`].
 pub use kube::{Api, Client, Config, Error, Resource, ResourceExt, Result, api, client, config, core, runtime};

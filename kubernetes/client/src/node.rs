@@ -1,4 +1,4 @@
-//! The one reader of nodes, which cuts them to the fields that decisions need.
+//! The only reader of nodes. It reduces a node to the fields that decisions need.
 
 use std::collections::BTreeMap;
 
@@ -14,24 +14,24 @@ use crate::pod::amounts::Amounts;
 use crate::pod::requests::amounts;
 use crate::store::Stored;
 
-/// A node.
+/// A node, reduced to the fields that decisions need.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Node {
-    /// Its name and version.
+    /// The node's name and version.
     pub meta: Meta,
-    /// Its labels.
+    /// The node's labels.
     pub labels: BTreeMap<String, String>,
-    /// Its kubelet reports that it is ready.
+    /// True if the kubelet reports the node as ready.
     pub ready: bool,
-    /// It is cordoned: no new pods may go there.
+    /// True if the node is cordoned: no new pods are scheduled to it.
     pub unschedulable: bool,
-    /// Its taints, without the times at which they were added.
+    /// The node's taints, without the times at which they were added.
     pub taints: Vec<Taint>,
-    /// All that pods may request on it.
+    /// The amounts that pods may request on the node.
     pub allocatable: Amounts,
-    /// Since when it is not ready.
+    /// Since when the node is not ready, in seconds since 1970; `None` if it is ready.
     pub unready_since: Option<i64>,
-    /// The value of its condition `larder.dev/DeviceFault`, if it has one.
+    /// The value of the node's condition `larder.dev/DeviceFault`, if it has one.
     pub device_fault: Option<bool>,
 }
 
@@ -41,7 +41,7 @@ impl Node {
     /// Reads a node.
     ///
     /// # Errors
-    /// A field has another type than in Kubernetes.
+    /// A field does not have the type that Kubernetes gives it.
     pub fn read(mut object: DynamicObject) -> Result<Self, serde_json::Error> {
         let parts = Parts::read(object.data.take())?;
         Ok(Self::cut(object, parts))
@@ -61,7 +61,7 @@ impl Node {
         let is_true = |condition: &v1::NodeCondition| condition.status == "True";
         let reported = condition("Ready");
         let ready = reported.is_some_and(is_true);
-        // A node whose kubelet has never reported is not ready since it was created.
+        // A node whose kubelet has never reported counts as not ready since its creation.
         let changed = reported.map_or(meta.created, |reported| second_of(reported.last_transition_time.as_ref()));
         Self {
             labels,

@@ -1,39 +1,30 @@
-//! The one reader of pods: from an object as the API serves it to the typed pod, and the questions that several
-//! programs have about one. Each program cuts the pod to the fields that it keeps.
+//! The only reader of pods: it turns an object from the API into a typed pod, and answers the questions that several
+//! programs have about a pod. Each program reduces the pod to the fields that it keeps.
 
-use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec};
 use kube::api::DynamicObject;
 use larder_api::names::CSI_DRIVER;
 
-use crate::fields::Parts;
+use crate::fields::readable;
 
 pub mod amounts;
 pub mod node_affinity;
 pub mod requests;
 
-/// Reads a pod.
-///
-/// # Errors
-/// A field has another type than in Kubernetes.
-pub fn read(object: DynamicObject) -> Result<Pod, serde_json::Error> {
-    Ok(pod(object.metadata, Parts::read(object.data)?))
+/// Reads a pod. A field that cannot be read is left out, and the error says why: the rest counts, since the pod uses room
+/// on its node all the same.
+pub fn read(object: DynamicObject) -> (Pod, Option<serde_json::Error>) {
+    let (spec, of_spec) = readable(&object.data["spec"]);
+    let (status, of_status) = readable(&object.data["status"]);
+    (Pod { metadata: object.metadata, spec, status }, of_spec.or(of_status))
 }
 
-/// Reads a pod. A spec or a status that cannot be read counts as absent.
-pub fn read_leniently(object: DynamicObject) -> Pod {
-    pod(object.metadata, Parts::read_leniently(object.data))
-}
-
-fn pod(metadata: kube::api::ObjectMeta, Parts { spec, status }: Parts<PodSpec, PodStatus>) -> Pod {
-    Pod { metadata, spec, status }
-}
-
-/// The node that a pod has; empty if it has none yet.
+/// The node that a pod is bound to; empty if it is not bound yet.
 pub fn node(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default()
 }
 
-/// The node on which the scheduler makes room for a pod that has none yet; empty if there is no such node.
+/// The node on which the scheduler is preempting pods for this pod; empty if there is none.
 pub fn nominated_node(pod: &Pod) -> &str {
     let nominated = pod.status.as_ref().and_then(|status| status.nominated_node_name.as_deref());
     nominated.filter(|_| node(pod).is_empty()).unwrap_or_default()
@@ -44,7 +35,7 @@ pub fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-/// True if no container of the pod runs, or will run again.
+/// True if the pod has ended: no container runs or will run again.
 pub fn has_ended(pod: &Pod) -> bool {
     ["Succeeded", "Failed"].contains(&phase(pod))
 }
@@ -58,13 +49,13 @@ pub fn condition<'p>(pod: &'p Pod, kind: &str, status: &str) -> Option<&'p PodCo
 /// A volume of a pod through which it may read a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataVolume<'p> {
-    /// A claim of the pod's namespace.
+    /// The name of a claim in the pod's namespace.
     Claim(&'p str),
-    /// An inline volume of Larder's driver, which names a dataset.
+    /// The dataset that an inline volume of Larder's driver names.
     Inline(&'p str),
 }
 
-/// The volumes of a pod through which it may read datasets, in their order.
+/// The volumes of a pod through which it may read datasets, in the order of the spec.
 pub fn data_volumes(spec: &PodSpec) -> impl Iterator<Item = DataVolume<'_>> {
     spec.volumes.iter().flatten().filter_map(|volume| {
         if let Some(claim) = &volume.persistent_volume_claim {
@@ -88,19 +79,21 @@ mod tests {
     #[test]
     fn lists_that_are_null_are_empty_and_unknown_fields_are_skipped() {
         let spec = json!({"containers": null, "volumes": null, "nodeName": null, "ofTomorrow": [{}]});
-        let pod = read(object(spec, json!({"conditions": null, "phase": null, "containerStatuses": null}))).unwrap();
+        let pod = read(object(spec, json!({"conditions": null, "phase": null, "containerStatuses": null})));
+        let (pod, None) = pod else { panic!("{pod:?}") };
         assert_eq!((node(&pod), phase(&pod), has_ended(&pod)), ("", "", false));
         assert_eq!(data_volumes(pod.spec.as_ref().unwrap()).count(), 0);
         assert_eq!(condition(&pod, "Ready", "True"), None);
     }
 
     #[test]
-    fn a_spec_that_cannot_be_read_leaves_the_status() {
-        let odd = || object(json!({"containers": 3, "nodeName": "n1"}), json!({"phase": "Failed"}));
-        assert!(read(odd()).is_err());
-        let pod = read_leniently(odd());
-        assert_eq!((node(&pod), has_ended(&pod)), ("", true));
-        assert_eq!(pod.metadata.name.as_deref(), Some("p"));
+    fn a_field_that_cannot_be_read_is_left_out_of_the_pod() {
+        let (pod, error) = read(object(json!({"containers": 3, "nodeName": "n1"}), json!({"phase": "Failed"})));
+        assert_eq!((node(&pod), has_ended(&pod), pod.metadata.name.as_deref()), ("n1", true, Some("p")));
+        assert!(error.is_some());
+        let (pod, error) = read(object(json!({"nodeName": "n1"}), json!({"phase": 3})));
+        assert_eq!((node(&pod), phase(&pod)), ("n1", ""));
+        assert!(error.is_some());
     }
 
     #[test]
@@ -110,7 +103,7 @@ mod tests {
             {"persistentVolumeClaim": {"claimName": "mine"}}, csi(CSI_DRIVER), csi("another"), {"emptyDir": {}},
             {"csi": {"driver": CSI_DRIVER}},
         ]);
-        let pod = read(object(json!({"volumes": volumes}), json!({}))).unwrap();
+        let pod = read(object(json!({"volumes": volumes}), json!({}))).0;
         let found: Vec<DataVolume<'_>> = data_volumes(pod.spec.as_ref().unwrap()).collect();
         assert_eq!(found, [DataVolume::Claim("mine"), DataVolume::Inline("pets")]);
     }
@@ -118,7 +111,7 @@ mod tests {
     #[test]
     fn a_pod_with_a_node_is_nominated_to_none() {
         let status = || json!({"nominatedNodeName": "n1"});
-        assert_eq!(nominated_node(&read(object(json!({}), status())).unwrap()), "n1");
-        assert_eq!(nominated_node(&read(object(json!({"nodeName": "n2"}), status())).unwrap()), "");
+        assert_eq!(nominated_node(&read(object(json!({}), status())).0), "n1");
+        assert_eq!(nominated_node(&read(object(json!({"nodeName": "n2"}), status())).0), "");
     }
 }

@@ -1,4 +1,4 @@
-//! Short digests, for names of objects and to detect changes.
+//! Short digests, for object names and for detecting changes.
 
 use sha2::{Digest, Sha256};
 

@@ -1,4 +1,4 @@
-//! The objects of one kind that a program knows, and which of them belong together.
+//! The objects of one kind that a program stores, with an index of the objects that they belong to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,13 +6,13 @@ use crate::key::{Key, Meta};
 
 /// An object that a [`Store`] keeps.
 pub trait Stored: PartialEq {
-    /// Its name and version.
+    /// The object's name and version.
     fn meta(&self) -> &Meta;
 
-    /// Its name and version, to be changed.
+    /// The object's name and version, for [`Store`] to update.
     fn meta_mut(&mut self) -> &mut Meta;
 
-    /// The keys of the objects to which it belongs, by which [`Store::of`] finds it.
+    /// The keys of the objects that this object belongs to. [`Store::of`] finds it by each of them.
     fn belongs_to(&self) -> Vec<Key>;
 }
 
@@ -30,7 +30,7 @@ impl<T> Default for Store<T> {
 }
 
 impl<T: Stored> Store<T> {
-    /// The object of this name.
+    /// The object with this key.
     pub fn get(&self, key: &Key) -> Option<&T> {
         self.objects.get(key)
     }
@@ -50,7 +50,7 @@ impl<T: Stored> Store<T> {
         self.objects.values()
     }
 
-    /// The objects in the namespace of `from` whose names begin with its name.
+    /// The objects in the namespace of `from` whose names start with the name in `from`.
     pub fn named<'a>(&'a self, from: &'a Key) -> impl Iterator<Item = &'a T> {
         let begins = |key: &Key| key.namespace == from.namespace && key.name.starts_with(&from.name);
         self.objects.range(from..).take_while(move |(key, _)| begins(key)).map(|(_, object)| object)
@@ -61,16 +61,18 @@ impl<T: Stored> Store<T> {
         self.index.get(owner).into_iter().flatten().filter_map(|key| self.objects.get(key))
     }
 
-    /// Keeps an object, unless a newer version of it is known. Returns the object that it replaced, if the two differ.
+    /// Stores an object, unless a newer version of it is stored. Returns the object that it replaced, if the two
+    /// differ.
     pub fn put(&mut self, mut object: T) -> Put<T> {
         let key = object.meta().key.clone();
         if let Some(before) = self.objects.get(&key) {
             let (before, now) = (before.meta(), object.meta_mut());
-            // Versions grow over all objects of a kind, so an object that had this name before has an older version.
+            // Versions grow across all objects of a kind, so a deleted object of the same name has an older version.
             if before.version > now.version {
                 return Put::Unchanged;
             }
-            // A deletion is never undone, but an event from before it may arrive after it.
+            // A deletion is never undone, but an event from before the deletion may arrive after
+            // [`Store::mark_deleting`].
             now.deleting |= before.deleting && before.uid == now.uid;
         }
         let before = self.take(&key);
@@ -82,14 +84,14 @@ impl<T: Stored> Store<T> {
         if same { Put::Unchanged } else { Put::Changed(before) }
     }
 
-    /// Marks the object with this uid as being deleted: the API has accepted its deletion.
+    /// Marks the object with this uid as being deleted. Call it when the API has accepted the deletion.
     pub fn mark_deleting(&mut self, key: &Key, uid: &str) {
         if let Some(object) = self.objects.get_mut(key).filter(|object| object.meta().uid == uid) {
             object.meta_mut().deleting = true;
         }
     }
 
-    /// Removes an object.
+    /// Removes an object, and returns it.
     pub fn take(&mut self, key: &Key) -> Option<T> {
         let object = self.objects.remove(key)?;
         for owner in object.belongs_to() {
@@ -112,8 +114,8 @@ impl<T: Stored> Store<T> {
 /// The effect of [`Store::put`].
 #[derive(Debug, PartialEq)]
 pub enum Put<T> {
-    /// The object is older than the known one, or equal to it.
+    /// The object is older than the stored one, or equal to it.
     Unchanged,
-    /// The object is new, or differs from this one, which it replaced.
+    /// The object was stored. It replaced this object, or is new if there is none.
     Changed(Option<T>),
 }

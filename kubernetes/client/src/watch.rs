@@ -1,4 +1,4 @@
-//! Follows the objects of one kind, each cut to the fields that are needed before it is kept.
+//! Watches the objects of one kind. Each object is reduced to the fields that the program needs before it is stored.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ use crate::fields::version;
 use crate::key::Key;
 use crate::kinds::Kind;
 
-/// Objects of a page of a list. A page is parsed whole, so it bounds the memory that a list takes.
-const PAGE: u32 = 100;
-/// The pause before objects are listed again because a watch cannot resume where it was.
+/// Objects per page of a list. A page is parsed as a whole, so the page size bounds the memory of a list.
+pub(crate) const PAGE: u32 = 100;
+/// The pause before objects are listed again when a watch cannot resume.
 const RELIST: Duration = Duration::from_secs(1);
 
 /// Why a watch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The receiver is gone.
+    /// The receiver was dropped.
     Closed,
     /// The API does not serve the kind.
     NotServed,
@@ -30,12 +30,13 @@ pub enum End {
     Forbidden,
 }
 
-/// Why objects of `kind` cannot be followed, if its API is optional: the cluster may lack it, or may not grant it.
+/// Why objects of `kind` cannot be watched. Only for a kind of an optional API, which a cluster may not serve or may
+/// not permit; `None` for other kinds.
 pub fn end(kind: Kind, error: &watcher::Error) -> Option<End> {
     kind.part().and_then(|_| refusal(error))
 }
 
-/// Why the API refuses a kind as a whole; `None` for an error that a later attempt may not have.
+/// Why the API rejects requests for a kind permanently; `None` for an error that a retry may resolve.
 pub fn refusal(error: &watcher::Error) -> Option<End> {
     let status = match error {
         watcher::Error::InitialListFailed(Error::Api(status))
@@ -57,19 +58,19 @@ pub enum Update<T> {
     All(Vec<T>),
     /// An object was created or changed.
     Changed(T),
-    /// An object was deleted, or is not of interest any more; with its version.
+    /// An object was deleted, or is no longer of interest. With its last version.
     Gone(Key, u64),
 }
 
-/// True if the API has forgotten the version at which a watch would resume, and says so before the watch begins. The
-/// watcher would ask for the same version for ever.
+/// True if the version at which a watch would resume has expired, and the API reports that before the watch begins. The
+/// watcher does not handle this case: it would request the same version forever.
 fn is_version_gone(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::WatchStartFailed(Error::Api(status)) if status.code == 410)
 }
 
-/// Sends the changes of the objects of one kind, named `kind` in logs, until the receiver is gone or `end` names a
-/// reason to stop. `read` cuts an object to the fields that are kept, and returns `None` for one that is not of
-/// interest; `message` makes a message of a change. A watch that breaks is resumed, after pauses that grow.
+/// Sends the changes of the objects of one kind, until the receiver is dropped or `end` returns a reason to stop.
+/// `kind` is the name in logs. `read` reduces an object to the stored fields, and returns `None` for an object that is
+/// not of interest. `message` converts a change to a message. A broken watch is resumed after growing pauses.
 pub async fn listen<T, M>(
     api: Api<DynamicObject>,
     kind: &str,
@@ -78,7 +79,20 @@ pub async fn listen<T, M>(
     message: impl Fn(Update<T>) -> M,
     messages: mpsc::Sender<M>,
 ) -> End {
-    let begin = || watch(api.clone(), watcher::Config::default().page_size(PAGE)).default_backoff().boxed();
+    listen_where(api, watcher::Config::default(), kind, read, end, message, messages).await
+}
+
+/// As [`listen`], for the objects that the selectors of `config` select.
+pub async fn listen_where<T, M>(
+    api: Api<DynamicObject>,
+    config: watcher::Config,
+    kind: &str,
+    read: impl Fn(DynamicObject) -> Option<T>,
+    end: impl Fn(&watcher::Error) -> Option<End>,
+    message: impl Fn(Update<T>) -> M,
+    messages: mpsc::Sender<M>,
+) -> End {
+    let begin = || watch(api.clone(), config.clone().page_size(PAGE)).default_backoff().boxed();
     let mut events = begin();
     let mut listed = Vec::new();
     loop {
@@ -113,7 +127,7 @@ pub async fn listen<T, M>(
             }
             Event::Delete(object) => Update::Gone(Key::of(&object), version(&object)),
         };
-        // A full channel makes the watch wait; the API server then keeps its events.
+        // A full channel makes the watch wait, and the API server buffers its events.
         if messages.send(message(update)).await.is_err() {
             return End::Closed;
         }

@@ -1,6 +1,6 @@
-//! Files that are replaced as a whole: whoever reads one finds what it held before or what it holds now, also after a crash.
+//! Replaces files atomically: a reader finds either the old or the new content, also after a crash.
 //!
-//! The new file is written beside the old one, under a name that ends with `.tmp` and that no reader of folders looks for.
+//! The new file is written beside the old one. Its name ends with `.tmp`, so programs that scan the folder ignore it.
 
 use std::ffi::OsStr;
 use std::fs::{File, Permissions};
@@ -10,12 +10,14 @@ use std::path::Path;
 
 const SUFFIX: &str = ".tmp";
 
-/// Makes the file hold these bytes, with this mode whatever the umask. Its folder must be there. Blocks until the disk has it.
+/// Replaces the content of a file with these bytes. The file gets this mode regardless of the umask. Its folder must
+/// exist. Blocks until the file is on disk.
 ///
-/// Of two writers of one file one may fail, and nothing is torn. What a writer that was killed has left is removed.
+/// If two writers replace one file at the same time, one may fail, but the content is never mixed. Temporary files of a
+/// killed writer are removed.
 ///
 /// # Errors
-/// The folder cannot be written to, the disk is full, or the path is that of a folder.
+/// The folder cannot be written to, the disk is full, or the path is a folder.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     sweep(path);
     let (folder, name) = parts(path)?;
@@ -24,12 +26,13 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     file.write_all(bytes)?;
     file.set_permissions(Permissions::from_mode(mode))?;
     file.sync_all()?;
-    // Closed first: the kernel does not run a program that is open for writing. Dropped before that by an error, it is removed.
+    // The file is closed before the rename, since the kernel does not run a program that is open for writing. If an
+    // error occurs before the rename, dropping the value removes the temporary file.
     beside.into_temp_path().persist(path)?;
     File::open(folder)?.sync_all()
 }
 
-/// Removes what writers of the file that were killed have left. One that lives fails.
+/// Removes temporary files that killed writers of this file left. A writer that is still running fails.
 pub fn sweep(path: &Path) {
     let Ok((folder, name)) = parts(path) else { return };
     let prefix = prefix(name);
@@ -43,14 +46,14 @@ pub fn sweep(path: &Path) {
     }
 }
 
-/// What the names of the new files of a file begin with.
+/// The name prefix of a file's temporary files.
 fn prefix(name: &str) -> String {
     format!(".{name}.")
 }
 
 fn parts(path: &Path) -> io::Result<(&Path, &str)> {
     let parts = path.parent().zip(path.file_name().and_then(OsStr::to_str));
-    parts.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it has no folder, or no name"))
+    parts.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path has no folder or no file name"))
 }
 
 #[cfg(test)]
@@ -98,7 +101,7 @@ mod tests {
         std::thread::scope(|scope| {
             for byte in 1..5 {
                 let path = &path;
-                // Some fail: the others sweep their files.
+                // Some writers fail, since the others remove their temporary files.
                 scope.spawn(move || (0..50).for_each(|_| drop(replace(path, &[byte; 4096], 0o644))));
             }
             for _ in 0..200 {

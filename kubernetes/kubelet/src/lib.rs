@@ -1,9 +1,9 @@
-//! What the plugins of a node share of its kubelet.
+//! The kubelet interfaces that Larder's node plugins share.
 //!
-//! The cast: [`registration`] registers a plugin; [`socket`] listens in the kubelet's folders; [`atomic_file`] replaces
-//! files as a whole. [`pluginregistration`], [`deviceplugin`], [`podresources`], [`dra`] and [`dra_health`] are the
-//! protocols of Kubernetes 1.36, generated; `tests/regenerate.rs` fails if the checked-in code differs from what
-//! `proto/` generates.
+//! The parts: [`registration`] registers a plugin, [`socket`] listens in the kubelet's folders, and [`atomic_file`]
+//! replaces files atomically. [`pluginregistration`], [`deviceplugin`], [`podresources`], [`dra`] and [`dra_health`]
+//! are the protocols of Kubernetes 1.36, generated; `tests/regenerate.rs` fails if the checked-in code differs from
+//! what `proto/` generates.
 
 #![warn(missing_docs)]
 
@@ -34,7 +34,7 @@ pub mod pluginregistration;
 #[rustfmt::skip]
 pub mod deviceplugin;
 
-/// The devices of pods, package `v1`.
+/// The pod resources API, which lists the devices of pods; package `v1`.
 #[expect(
     missing_docs,
     clippy::allow_attributes,
@@ -58,7 +58,7 @@ pub mod podresources;
 #[rustfmt::skip]
 pub mod dra;
 
-/// The health of devices that were given through claims, package `v1alpha1`.
+/// The health of devices that are allocated through claims, package `v1alpha1`.
 #[expect(
     missing_docs,
     clippy::allow_attributes,

@@ -16,33 +16,33 @@ use tonic::transport::Server;
 use tonic::{Request, Response, async_trait};
 use tracing::{error, info};
 
-/// What the kubelet is told of a plugin.
+/// The description of a plugin that the kubelet receives.
 #[derive(Clone, Debug)]
 pub struct Plugin {
-    /// Its kind, such as `CSIPlugin`.
+    /// The plugin type, such as `CSIPlugin`.
     pub kind: &'static str,
-    /// Its name among those of its kind.
+    /// The plugin's name, unique for its type.
     pub name: &'static str,
-    /// The socket of its service, as the kubelet sees it.
+    /// The socket of the plugin's service, as a path on the node.
     pub endpoint: PathBuf,
-    /// The versions of its service.
+    /// The supported versions of the plugin's service.
     pub versions: &'static [&'static str],
 }
 
-/// What the kubelet said last.
+/// The kubelet's last answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Answer {
-    /// Nothing yet.
+    /// The kubelet has not answered yet.
     #[default]
     None,
     /// The plugin is registered.
     Registered,
-    /// The plugin is refused, and why.
+    /// The kubelet rejects the plugin, and why.
     Refused(String),
 }
 
-/// Serves the connections of a registration socket until `stop` completes. Each answer of the kubelet goes to `answers`, also if
-/// it is the same as before.
+/// Serves the connections of a registration socket until `stop` completes. Each answer of the kubelet is sent to
+/// `answers`, even if it equals the previous one.
 ///
 /// # Errors
 /// The connections ended with an error.

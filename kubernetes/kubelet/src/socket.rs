@@ -1,7 +1,8 @@
-//! Unix sockets of plugins, and whether a file is still the one that it was.
+//! Unix sockets of plugins, and a check whether a path still leads to the same file.
 
 use std::fs::{DirBuilder, File};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -11,18 +12,18 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// A file, by its inode. While it is open, no other file has its inode number.
+/// A file, identified by its inode. It is held open, so that no new file can get the same inode number.
 #[derive(Debug)]
 pub struct Pinned(File);
 
 impl Pinned {
-    /// The file that is at `path` now.
+    /// Pins the file that is at `path` now.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(Self(rustix::fs::open(path, flags, Mode::empty())?.into()))
     }
 
-    /// True if `path` is still this file.
+    /// True if `path` still leads to this file.
     pub fn is_at(&self, path: &Path) -> bool {
         match (std::fs::symlink_metadata(path), self.0.metadata()) {
             (Ok(found), Ok(known)) => (found.dev(), found.ino()) == (known.dev(), known.ino()),
@@ -31,7 +32,7 @@ impl Pinned {
     }
 }
 
-/// The file of a bound socket. Dropping it removes the file, unless another has taken its place.
+/// The file of a bound socket. Dropping it removes the file, unless another file has replaced it.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -39,14 +40,20 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// Binds a socket at a path where nothing is, for root alone.
+    /// Binds a socket at an unused path, accessible to root only.
     fn bind(path: &Path) -> io::Result<(Self, UnixListener)> {
-        let listener = UnixListener::bind(path)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        Ok((Self { path: path.to_owned(), file: Pinned::open(path)? }, listener))
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder = rustix::fs::open(parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        // A socket address holds at most 107 bytes of path. A path through the folder's descriptor is short enough, and
+        // leads to the same folder even if another one replaces it meanwhile.
+        let short = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
+        let listener = UnixListener::bind(&short)?;
+        std::fs::set_permissions(&short, std::fs::Permissions::from_mode(0o600))?;
+        Ok((Self { path: path.to_owned(), file: Pinned::open(&short)? }, listener))
     }
 
-    /// True if the file is still ours.
+    /// True if the file still exists and was not replaced.
     pub fn is_there(&self) -> bool {
         self.file.is_at(&self.path)
     }
@@ -60,8 +67,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// Listens at `path` for root alone. Creates its directory, and replaces a socket that an earlier process left, but
-/// nothing other than a socket. Must be called within a runtime.
+/// Listens at `path`, accessible to root only. Creates the directory if it is missing. Replaces a socket that an
+/// earlier process left, but no other kind of file. Must be called within a tokio runtime.
 pub fn listen(path: &Path) -> io::Result<(SocketFile, UnixListenerStream)> {
     if let Some(directory) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o750).create(directory)?;
@@ -76,7 +83,7 @@ pub fn listen(path: &Path) -> io::Result<(SocketFile, UnixListenerStream)> {
     Ok((file, UnixListenerStream::new(listener)))
 }
 
-/// A socket of ours whose connections go to a channel, and outlive it.
+/// A listening socket that sends its connections to a channel. Accepted connections stay open after it is dropped.
 #[derive(Debug)]
 pub struct Listening {
     file: SocketFile,
@@ -84,8 +91,8 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Listens at a path where nothing is, for root alone, and feeds the connections to `connections`. When that is full, they
-    /// wait in the socket's queue.
+    /// Listens at an unused path, accessible to root only, and sends the connections to `connections`. While the
+    /// channel is full, connections wait in the socket's backlog.
     pub fn begin(path: &Path, connections: mpsc::Sender<io::Result<UnixStream>>) -> io::Result<Self> {
         let (file, listener) = SocketFile::bind(path)?;
         let stop = CancellationToken::new();
@@ -94,7 +101,8 @@ impl Listening {
             let accepting = async {
                 loop {
                     let connection = listener.accept().await.map(|(connection, _)| connection);
-                    // Out of descriptors, say: the connection stays in the queue.
+                    // For example, the process has no file descriptors left: the connection stays in the backlog, so
+                    // retry after a pause.
                     if connection.is_err() {
                         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                     } else if connections.send(connection).await.is_err() {
@@ -112,7 +120,7 @@ impl Listening {
         self.file.path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
     }
 
-    /// True if the file is still ours.
+    /// True if the file still exists and was not replaced.
     pub fn is_there(&self) -> bool {
         self.file.is_there()
     }
@@ -141,6 +149,18 @@ mod tests {
         drop(Listening::begin(&path, feed).unwrap());
         assert!(!path.exists());
     }
+
+    #[tokio::test]
+    async fn a_socket_may_have_a_path_that_no_socket_address_holds() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("n".repeat(75)).join("m".repeat(75)).join("csi.sock");
+        let (file, _connections) = listen(&path).unwrap();
+        assert!(file.is_there());
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        drop(file);
+        assert!(!path.exists());
+    }
+
     #[tokio::test]
     async fn a_stale_socket_is_replaced_and_a_later_one_is_left() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,14 +1,14 @@
 //! Assembles a manifest of any size from sorted files and folders, in constant memory.
 //!
-//! - [`RowSorter`] takes files and folders in any order and sorts them on disk.
+//! - [`RowSorter`] accepts files and folders in any order and sorts them on disk.
 //! - [`RowSorter::assemble`] joins the two and writes the manifest.
 //!
-//! A manifest numbers its folders breadth first. The sort key of a path is therefore its depth, then its parts one by
-//! one: the path with `/` as the least byte. By it, folders come in the order of their numbers, the files of a folder
-//! are neighbours, and the folders of the next depth come in the order of their parents. So one pass over the files
-//! beside three cursors over the folders (parent, folder, children) has at hand all that a row needs.
+//! A manifest numbers its folders breadth first. The sort key of a path is therefore its depth, followed by its parts
+//! in order: the path with `/` as the least byte. In this order, folders come in the order of their numbers, the files
+//! of a folder are adjacent, and the folders of the next depth come in the order of their parents. One pass over the
+//! files, with three cursors over the folders (parent, folder, children), therefore has all the data that a row needs.
 //!
-//! Invariant: the same files give the same bytes as the in-memory builder's, in whatever order they came.
+//! Invariant: the same files give the same bytes as with the in-memory builder, in any order of arrival.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,11 +20,11 @@ use larder_dataset::manifest::{BuildError, DirRow, FileRow, RowEncoder, Sealed};
 use crate::sort::{Merge, RunReader, RunWriter, SortedRun, Sorter};
 
 const BUFFER_BYTES: usize = 1 << 20;
-/// Bytes of the depth at the start of a sort key.
+/// The size of the depth at the start of a sort key.
 const DEPTH_BYTES: usize = 2;
 const HEADER_BYTES: u64 = 256;
 
-/// Why no manifest could be assembled.
+/// Why a manifest could not be assembled.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AssembleError {
     #[error(transparent)]
@@ -33,15 +33,16 @@ pub(crate) enum AssembleError {
     Build(#[from] BuildError),
 }
 
-/// Writes the sort key of a path with this many folders above it (or in it, if it is a folder) to `out`.
+/// Writes the sort key of a path to `out`. `depth` is the number of folders above the file, or including the folder
+/// itself for a folder.
 fn put_key(out: &mut Vec<u8>, depth: usize, path: &[u8]) {
     out.clear();
-    // A path has at most 4,095 bytes.
+    // The cast cannot truncate: a path has at most 4,095 bytes.
     out.extend_from_slice(&(depth as u16).to_be_bytes());
     out.extend(path.iter().map(|&byte| if byte == b'/' { 0 } else { byte }));
 }
 
-/// The path of a sort key.
+/// The path that a sort key was made from.
 fn path_of(key: &[u8]) -> Vec<u8> {
     key[DEPTH_BYTES..].iter().map(|&byte| if byte == 0 { b'/' } else { byte }).collect()
 }
@@ -56,14 +57,14 @@ pub(crate) struct RowSorter {
     dir: PathBuf,
     files: Sorter,
     folders: Sorter,
-    /// The folder added last, whose parents need not be added again.
+    /// The last folder that was added. Its parents need not be added again.
     last_folder: Vec<u8>,
     key: Vec<u8>,
     row: Vec<u8>,
 }
 
 impl RowSorter {
-    /// Sorts within about three times `share_bytes`, with files that have no name in the folder `dir`.
+    /// Creates a sorter that uses about three times `share_bytes` of memory, and unnamed files in the folder `dir`.
     pub(crate) fn new(dir: &Path, share_bytes: usize) -> io::Result<Self> {
         let mut folders = Sorter::new(dir, share_bytes / 8);
         folders.push(&[0; DEPTH_BYTES], &[])?;
@@ -109,13 +110,13 @@ impl RowSorter {
         Ok(())
     }
 
-    /// Waits until what did not fit into memory is on the disk. Returns the bytes of all of it. Errors: the disk's.
+    /// Waits until all spilled records are on the disk. Returns their size in bytes. Errors: the disk's.
     pub(crate) fn settle(&mut self) -> io::Result<u64> {
         Ok(self.files.settle()? + self.folders.settle()?)
     }
 
-    /// Writes the manifest to `to`, an empty file. Files that a folder shadows are passed to `shadowed`. Errors:
-    /// `Disk`; `Build` also when two different files were listed under one path.
+    /// Writes the manifest to `to`, an empty file. Passes files that a folder shadows to `shadowed`. Errors: `Disk`;
+    /// `Build`, also if two different files were listed under one path.
     pub(crate) fn assemble(
         self,
         to: &File,
@@ -181,13 +182,13 @@ fn out_of_order() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the disk corrupted a temporary file of the sort: try again")
 }
 
-/// The folders of a snapshot in the order of their numbers.
+/// The folders of a snapshot, sorted by their numbers.
 struct SortedFolders {
     run: SortedRun,
     count: u64,
 }
 
-/// Writes each folder once, and the folders' names to the heap.
+/// Writes each folder once, and the names of the folders to the heap.
 fn write_folders(mut folders: Merge, dir: &Path, heap: &mut Section<'_>) -> Result<SortedFolders, AssembleError> {
     let mut run = RunWriter::create(dir)?;
     let (mut last, mut count) = (Vec::new(), 0_u64);
@@ -206,21 +207,21 @@ fn write_folders(mut folders: Merge, dir: &Path, heap: &mut Section<'_>) -> Resu
     Ok(SortedFolders { run: run.finish()?, count })
 }
 
-/// The last part of a path whose separators are zeros.
+/// The last part of a path in which the separators are zeros.
 fn name_of(path: &[u8]) -> &[u8] {
     path.iter().rposition(|&byte| byte == 0).map_or(path, |slash| &path[slash + 1..])
 }
 
-/// Goes through the folders.
+/// A position in the list of folders.
 struct FolderCursor {
     run: RunReader,
-    /// The number of the current folder, or of all folders at the end.
+    /// The number of the current folder. At the end, the number of all folders.
     index: u32,
     ended: bool,
 }
 
 impl FolderCursor {
-    /// At the root.
+    /// A cursor at the root.
     fn first(folders: &SortedFolders) -> io::Result<Self> {
         let mut run = folders.run.read();
         let ended = !run.advance()?;
@@ -247,7 +248,7 @@ impl FolderCursor {
         &self.key()[DEPTH_BYTES..]
     }
 
-    /// The name of the current folder if it is a child of the folder `path` at `depth`.
+    /// The name of the current folder, if it is a child of the folder `path` at `depth`.
     fn child_of(&self, depth: u16, path: &[u8]) -> Option<&[u8]> {
         if self.ended || self.depth() != depth + 1 {
             return None;
@@ -256,18 +257,18 @@ impl FolderCursor {
     }
 }
 
-/// The rest of a path below a folder.
+/// The rest of a path below a folder; `None` if the path is not below it.
 fn below<'a>(path: &'a [u8], folder: &[u8]) -> Option<&'a [u8]> {
     let rest = path.strip_prefix(folder)?;
     if folder.is_empty() { Some(rest) } else { rest.strip_prefix(&[0]) }
 }
 
-/// Joins the files with their folders.
+/// Joins the files to their folders.
 struct Join<'a, 'f> {
     files: Merge,
-    /// At the parent of the current folder or before it.
+    /// At the parent of the current folder, or before it.
     parents: FolderCursor,
-    /// At the first folder whose parent was not met yet.
+    /// At the first folder whose parent was not reached yet.
     children: FolderCursor,
     encoder: &'a mut RowEncoder,
     heap: &'a mut Section<'f>,
@@ -276,7 +277,7 @@ struct Join<'a, 'f> {
 }
 
 impl Join<'_, '_> {
-    /// Writes the files of the next folder and returns its row.
+    /// Writes the files of the next folder, and returns the folder's row.
     fn folder(&mut self, folder: &FolderCursor, shadowed: &mut impl FnMut(Vec<u8>)) -> Result<DirRow, AssembleError> {
         let (depth, path) = (folder.depth(), folder.path());
         let name = name_of(path);
@@ -298,12 +299,12 @@ impl Join<'_, '_> {
                 break;
             }
             let Some(file) = below(&key[DEPTH_BYTES..], path) else { break };
-            // Files and child folders both come by name.
+            // Files and child folders are both sorted by name.
             while self.children.child_of(depth, path).is_some_and(|child| child < file) {
                 self.children.advance()?;
             }
             if file_count > 0 && file == last_name {
-                // A directory that changes while it is read may give an entry twice.
+                // A directory that changes while it is read may return an entry twice.
                 if row != last_row {
                     let path = path_of(key).escape_ascii().to_string();
                     return Err(BuildError::ChangedWhileListed { path }.into());
@@ -332,10 +333,10 @@ impl Join<'_, '_> {
     }
 }
 
-/// Appends to a file from an offset on.
+/// Appends to a section of a file, starting at an offset.
 struct Section<'a> {
     file: &'a File,
-    /// Offset of the buffer.
+    /// The offset in the file of the first buffered byte.
     start: u64,
     buffer: Vec<u8>,
 }
@@ -362,7 +363,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Reads part of a file piece by piece.
+/// Reads a part of a file piece by piece.
 pub(crate) fn each_piece(
     file: &File,
     range: std::ops::Range<u64>,

@@ -1,4 +1,4 @@
-//! Counts an origin's objects: a listing of which nothing is kept. It is what an import takes at least.
+//! Counts an origin's objects with a listing whose entries are dropped. An import takes at least as long.
 
 use std::sync::Arc;
 
@@ -7,19 +7,19 @@ use larder_origin::Origin;
 use crate::journal::PageRecord;
 use crate::listing::{self, ListError, PageOwner, Walk};
 
-/// The outcome of a listing.
+/// The totals of a listing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Objects.
+    /// The number of objects.
     pub keys: u64,
-    /// Their bytes.
+    /// The sum of their sizes in bytes.
     pub bytes: u64,
-    /// LIST calls.
+    /// The number of LIST calls.
     pub list_requests: u64,
 }
 
-/// Lists `origin` with at most `concurrency` calls at once, as an import does, and counts. Cancel-safe. Errors: a call
-/// fails for good, or the listing is inconsistent.
+/// Lists `origin` like an import, with at most `concurrency` concurrent calls, and counts the objects. Cancel-safe.
+/// Errors: a call fails permanently, or the listing is inconsistent.
 pub async fn count(origin: Arc<dyn Origin>, concurrency: usize) -> Result<Counted, ListError> {
     let mut owner = Counting { walk: Walk::new(origin.url().scheme()), counted: Counted::default() };
     let mut list_requests = 0;

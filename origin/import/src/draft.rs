@@ -1,7 +1,7 @@
-//! A manifest that an import has made and that is not stored yet.
+//! A manifest that an import has built and that is not stored yet.
 //!
-//! Invariant: it is a file that no other import uses, and that goes with it. [`DraftManifest::write`] and
-//! [`DraftManifest::put`] store a complete manifest or none, whichever process dies in between.
+//! Invariant: a draft is a file that no other import uses. Dropping the draft deletes it. [`DraftManifest::write`] and
+//! [`DraftManifest::put`] store a complete manifest or none, even if a process dies in between.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek};
@@ -19,11 +19,11 @@ use crate::blocking::off_runtime;
 use crate::journal::{JOURNAL_SUFFIX, is_in_use};
 use crate::publish::{PIECE_BYTES, PublishError, failed, put_in_place, sync_folder_of, temporary_beside};
 
-/// How the name of a draft ends; the rest is that of its journal.
+/// The suffix of a draft's name; the rest is the name of its journal.
 pub(crate) const DRAFT_SUFFIX: &str = "draft";
 
-/// Removes the drafts of imports that were killed from the folder of the journals, which nothing would use any more. A
-/// draft that cannot be removed stays for the next call. Blocking.
+/// Removes drafts of killed imports from the folder of the journals; no later run would use them. A draft that cannot
+/// be removed stays until the next call. Blocking.
 pub fn remove_orphaned_drafts(journal_dir: &Path) {
     for entry in std::fs::read_dir(journal_dir).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -34,7 +34,7 @@ pub fn remove_orphaned_drafts(journal_dir: &Path) {
     }
 }
 
-/// The manifest of an import, in a file.
+/// The manifest of an import, stored in a temporary file.
 #[derive(Debug)]
 pub struct DraftManifest {
     file: Arc<File>,
@@ -45,7 +45,7 @@ pub struct DraftManifest {
 }
 
 impl DraftManifest {
-    /// Makes the file `path`, of which the caller has the sole use, and has it filled.
+    /// Creates the file `path` and calls `fill` to write the manifest. The caller must be the only user of the path.
     pub(crate) fn create<E: From<io::Error>>(
         path: &Path,
         fill: impl FnOnce(&File) -> Result<Sealed, E>,
@@ -58,14 +58,15 @@ impl DraftManifest {
             totals: Totals { dirs: 0, files: 0, blocks: 0, packs: 0, bytes: 0 },
             len: 0,
         };
-        // From here on an error removes the file.
+        // From here on, an error drops the draft, which removes the file.
         let sealed = fill(&draft.file)?;
         (draft.snapshot, draft.totals) = (sealed.snapshot, sealed.totals);
         draft.len = draft.file.metadata()?.len();
         Ok(draft)
     }
 
-    /// A manifest that was fetched into the file `path`, of which the caller has the sole use, to be stored elsewhere.
+    /// Wraps a manifest that was fetched into the file `path`, to be stored elsewhere. The caller must be the only user
+    /// of the path.
     pub fn of_fetched(path: &Path, snapshot: SnapshotId, totals: Totals) -> io::Result<Self> {
         let file = File::open(path)?;
         let len = file.metadata()?.len();
@@ -77,36 +78,36 @@ impl DraftManifest {
         self.snapshot
     }
 
-    /// Counts and sizes.
+    /// The counts and sizes of the snapshot.
     pub fn totals(&self) -> Totals {
         self.totals
     }
 
-    /// Length of the manifest in bytes.
+    /// The length of the manifest in bytes.
     pub fn len_bytes(&self) -> u64 {
         self.len
     }
 
-    /// The draft's file, as long as this lives and was not written elsewhere.
+    /// The path of the draft's file. The file exists while this draft does and was not written elsewhere.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The whole manifest, for small ones.
+    /// Reads the whole manifest into memory; suitable for small ones.
     pub fn read(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; self.len as usize];
         self.file.read_exact_at(&mut bytes, 0)?;
         Ok(bytes)
     }
 
-    /// Stores the manifest as a file, replacing any file at `to`. Once it returns, the manifest survives a power cut.
-    /// The umask decides who may read it. Blocking: call it off the runtime. Errors: `File`; the previous file is
-    /// untouched.
+    /// Stores the manifest as a file and replaces any file at `to`. Once this returns, the manifest survives a power
+    /// loss. The umask determines who may read it. Blocking: call it off the runtime. Errors: `File`; the previous file
+    /// is unchanged.
     pub fn write(self, to: &Path) -> Result<(), PublishError> {
         self.file.sync_all().map_err(|source| failed("sync", to, source))?;
         match std::fs::rename(&self.path, to) {
             Ok(()) => sync_folder_of(to),
-            // Another disk.
+            // The destination is on another disk, so the file must be copied.
             Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
                 let mut beside = temporary_beside(to)?;
                 let mut from = &*self.file;
@@ -118,7 +119,8 @@ impl DraftManifest {
         }
     }
 
-    /// Stores the manifest as an object and returns its version. Cancel-safe: it is stored completely or not at all.
+    /// Stores the manifest as an object and returns its version. Cancel-safe: the manifest is stored completely or not
+    /// at all.
     pub async fn put(&self, origin: &dyn Origin, key: &[u8]) -> Result<Version, PublishError> {
         let put = if self.len <= PIECE_BYTES {
             match self.piece(0).await {
@@ -145,7 +147,7 @@ impl DraftManifest {
 
 impl Drop for DraftManifest {
     fn drop(&mut self) {
-        // It is not there if it was renamed.
+        // The file no longer exists if it was renamed, so an error is harmless.
         let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -1,12 +1,12 @@
 //! Import: one listing of an origin becomes a manifest.
 //!
 //! [`import`] lists many parts of an origin in parallel. `Ledger` owns the sorted contents, the journal and the counts,
-//! and accepts the pages one after the other. [`Imported`] is the outcome: a draft of the manifest in a file.
+//! and accepts the pages one by one. [`Imported`] is the result: a draft of the manifest in a file.
 //!
-//! Invariant: the contents and the journal hold the same pages, so a run that continues after `kill -9` ends with the
-//! manifest of a run that was never stopped; and once a manifest was made of a journal, no later run continues it.
-//! Every listed key is a file, a folder, a skipped key with a reason, or reserved. Memory does not grow with the number
-//! of keys. This module knows neither where the manifest goes nor how progress is shown.
+//! Invariant: the contents and the journal have the same pages. A run that continues after `kill -9` therefore ends
+//! with the same manifest as an uninterrupted run. Once a manifest was built from a journal, no later run continues
+//! that journal. Every listed key is a file, a folder, a skipped key with a reason, or reserved. Memory does not grow
+//! with the number of keys. This module does not know where the manifest is stored or how progress is displayed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,27 +29,29 @@ use crate::progress::Progress;
 use crate::skipped::Skipped;
 pub use crate::skipped::SkippedKey;
 
-/// How to import.
+/// The options of an import.
 #[derive(Clone, Debug)]
 pub struct ImportOptions {
-    /// The name of the dataset.
+    /// The name of the dataset, which the manifest stores.
     pub name: String,
-    /// Distinguishes this origin from others of the same URL, such as its server. Neither shown nor stored.
+    /// Distinguishes this origin from others with the same URL, for example by its server. Neither displayed nor
+    /// stored.
     pub place: String,
-    /// The folder of the journal, which is kept until the manifest is stored.
+    /// The folder of the journal. The journal is kept until the manifest is stored.
     pub journal_dir: PathBuf,
-    /// Maximum number of LIST calls in flight.
+    /// The most LIST calls in flight.
     pub concurrency: usize,
-    /// An older journal is started over.
+    /// The age above which a journal is started over.
     pub max_age_resume: Duration,
-    /// Lists everything again, whatever the journal holds.
+    /// True to list everything again and ignore the journal.
     pub restart: bool,
-    /// Memory for sorting; about three times as much is used. More is sorted on the disk, beside the journal.
+    /// The share of memory for sorting, in bytes; about three times as much is used. Further records are sorted on the
+    /// disk, in the folder of the journal.
     pub sort_bytes: usize,
 }
 
 impl ImportOptions {
-    /// 16 calls in flight, journals of up to a day, 64 MiB for sorting.
+    /// The defaults: 16 calls in flight, journals of up to a day, 64 MiB for sorting.
     pub fn new(name: impl Into<String>, journal_dir: impl Into<PathBuf>) -> Self {
         Self {
             name: name.into(),
@@ -63,48 +65,48 @@ impl ImportOptions {
     }
 }
 
-/// The outcome of an import.
+/// The result of an import.
 #[derive(Debug)]
 #[must_use = "store the manifest"]
 pub struct Imported {
-    /// The manifest, in a file that goes when this is dropped.
+    /// The manifest, in a file that is deleted when this is dropped.
     pub manifest: DraftManifest,
     /// The first keys that cannot be files, sorted.
     pub skipped: Vec<SkippedKey>,
-    /// Number of all keys that cannot be files, by reason.
+    /// The number of keys that cannot be files, by reason.
     pub skipped_counts: BTreeMap<String, u64>,
-    /// Number of objects below `.larder/`, which are Larder's own.
+    /// The number of objects below `.larder/`, which belong to Larder itself.
     pub reserved: u64,
-    /// Number of files that an earlier run had listed.
+    /// The number of files that an earlier run had listed.
     pub resumed_files: u64,
-    /// Number of LIST calls of this run.
+    /// The number of LIST calls that this run made.
     pub list_requests: u64,
-    /// Number of all keys that were listed, whatever became of them.
+    /// The number of all listed keys, including skipped and reserved ones.
     pub keys: u64,
-    /// Bytes that were sorted on the disk because they did not fit into the memory for sorting.
+    /// The number of bytes that were sorted on the disk because they exceeded the memory for sorting.
     pub spilled_bytes: u64,
-    /// Keeps other imports of this origin away from the draft.
+    /// Keeps the journal locked, so that no other import of this origin removes the draft.
     _journal: Journal,
 }
 
-/// Why an import failed. The journal keeps everything listed so far.
+/// Why an import failed. The journal keeps all pages that were listed.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// The origin cannot be listed.
+    /// A call to list the origin failed, or its answers are inconsistent.
     #[error(transparent)]
     List(#[from] ListError),
-    /// The journal cannot be used; another run may hold it.
+    /// The journal is not usable, for example because another run has it open.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The listing does not make a manifest.
+    /// No manifest can be built from the listing.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The listing cannot be sorted, or the manifest not written.
+    /// The listing could not be sorted, or the manifest could not be written.
     #[error("sort the listing in {}", dir.display())]
     Disk {
         /// The folder of the journal.
         dir: PathBuf,
-        /// The cause.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -119,10 +121,10 @@ impl ImportError {
     }
 }
 
-/// Lists `origin` into a manifest, continuing where an earlier run was stopped. Cancel-safe: the journal keeps
-/// everything listed so far. Errors: `List` when a call fails for good or the listing is inconsistent, `Journal` also
-/// when the same import is running, `Build` when the dataset is too large or changed during the listing, `Disk`. After
-/// an error other than of a single call the next import lists everything again.
+/// Lists `origin` into a manifest, and continues the work of an earlier run that was stopped. Cancel-safe: the journal
+/// keeps all pages that were listed. Errors: `List` if a call fails permanently or the listing is inconsistent;
+/// `Journal`, also if the same import is already running; `Build` if the dataset is too large or changed during the
+/// listing; `Disk`. After an error other than a failed call, the next import lists everything again.
 pub async fn import(
     origin: Arc<dyn Origin>,
     options: ImportOptions,
@@ -180,7 +182,7 @@ pub async fn import(
                 skipped.push(key, Rejection::ShadowedByFolder.as_str());
             })
         });
-        // From here on the listing is either a manifest or of no use.
+        // From here on the listing either becomes a manifest or is useless, so no later run may continue it.
         let emptied = journal.finish();
         let manifest = assembled.map_err(ImportError::assembling(&dir))?;
         emptied?;
@@ -200,7 +202,7 @@ pub async fn import(
     .await
 }
 
-/// Everything listed so far.
+/// The contents of all pages so far.
 struct Contents {
     scheme: Scheme,
     rules: NameRules,
@@ -226,7 +228,7 @@ impl Contents {
         })
     }
 
-    /// Adds a page; `first` is true for the first page of a prefix.
+    /// Adds a page. `first` is true for the first page of a prefix.
     fn add(&mut self, page: &PageRecord, first: bool) -> io::Result<()> {
         self.keys += (page.files.len() + page.skipped.len() + page.prefixes.len()) as u64;
         for file in &page.files {
@@ -235,7 +237,8 @@ impl Contents {
         for (key, reason) in &page.skipped {
             self.skipped.push(key.clone(), reason);
         }
-        // A folder origin has empty directories; a prefix of an object store exists only because something is below it.
+        // A folder origin can have empty directories. In an object store, a prefix exists only if there is a key below
+        // it.
         let empty = first && page.next.is_none() && page.files.is_empty() && page.prefixes.is_empty();
         if empty && self.scheme == Scheme::Folder && !page.prefix.is_empty() {
             let path = &page.prefix[..page.prefix.len() - 1];
@@ -250,7 +253,7 @@ impl Contents {
             return Ok(());
         }
         let refused = match file.key.strip_suffix(b"/") {
-            // The marker of the dataset's own folder.
+            // This is the marker of the dataset's root folder.
             None if file.key.is_empty() && file.size == 0 => return Ok(()),
             Some(path) if file.size == 0 => return self.add_folder(path, &file.key),
             Some(path) => Some(name::check(path, self.rules).err().unwrap_or(Rejection::MarkerWithBytes)),
@@ -279,12 +282,12 @@ impl Contents {
     }
 }
 
-/// True below `.larder/`, where Larder stores the manifest and its other objects of a dataset.
+/// True for keys below `.larder/`, where Larder stores a dataset's manifest and its other objects.
 fn is_reserved(key: &[u8]) -> bool {
     key.strip_prefix(RESERVED).is_some_and(|rest| rest.starts_with(b"/"))
 }
 
-/// All state of a run; moves to a blocking thread and back for each page.
+/// The whole state of a run. It moves to a blocking thread and back for each page.
 struct Ledger {
     contents: Contents,
     walk: Walk,
@@ -307,10 +310,10 @@ impl LedgerOwner<'_> {
         self.ledger.expect("only an error or a dropped future leaves no ledger, and both end the run")
     }
 
-    /// Forgets a listing that contradicts itself.
+    /// Discards a listing that contradicts itself.
     async fn forget(self) {
         if let Some(mut ledger) = self.ledger {
-            // If it cannot be emptied, the next run meets the same contradiction and tries again.
+            // If the journal cannot be emptied, the next run finds the same contradiction and retries.
             let _ = off_runtime(move || ledger.journal.finish()).await;
         }
     }
@@ -334,7 +337,7 @@ impl PageOwner for LedgerOwner<'_> {
         if let Some(mut ledger) = self.ledger.take() {
             let (taken, ledger) = off_runtime(move || {
                 let first = ledger.walk.is_first(&page);
-                // An inconsistent page must not reach the journal, where it would stop every later run too.
+                // An inconsistent page must not reach the journal, where it would make every later run fail too.
                 let taken = ledger.walk.accept(&mut page).map_err(ImportError::from).and_then(|()| {
                     ledger.journal.append(&page.encode())?;
                     let added = ledger.contents.add(&page, first);

@@ -1,13 +1,14 @@
-//! The journal of an import or a packing: the finished part of the work, so that a run after `kill -9` continues where
-//! the last one ended.
+//! The journal of an import or a packing. It records the finished part of the work, so that a run after `kill -9`
+//! continues where the last one ended.
 //!
-//! - [`Journal`] is the file; one run at a time holds it.
-//! - `header` identifies the work that a journal belongs to, `frames` are the checksummed units that follow it, and
-//!   `records` are their contents.
+//! - [`Journal`] is the file; one run at a time has it open.
+//! - `header` identifies the work that a journal belongs to, `frames` are the checksummed units after it, and `records`
+//!   are the contents of the frames.
 //!
-//! Invariant: a frame counts if it is complete and its CRC is right. The first other frame ends the journal and is cut
-//! off, with everything after it. A journal only repeats what can be found out again, so one of another version, of
-//! other work, or older than the caller accepts is started over; [`Journal::note`] says so.
+//! Invariant: a frame is valid if it is complete and its CRC is right. The first invalid frame ends the journal; it is
+//! cut off together with everything after it. A journal contains nothing that cannot be listed or written again. A
+//! journal of another version, of other work, or older than the caller accepts is therefore started over;
+//! [`Journal::note`] reports that.
 
 mod frames;
 mod header;
@@ -28,19 +29,19 @@ pub(crate) use records::{BadRecord, PackRecord, PageFile, PageRecord};
 
 use crate::clock::nanoseconds_now;
 
-/// A power cut may lose this much work; `kill -9` loses none.
+/// A power loss may lose this much work; `kill -9` loses none.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
-/// How the name of a journal ends.
+/// The suffix of a journal's name.
 pub(crate) const JOURNAL_SUFFIX: &str = "journal";
 
-/// How long a look takes whether a journal is in use.
+/// How long another process may hold the lock to check whether a journal is in use.
 const LOOK_MOST: Duration = Duration::from_millis(10);
 
 /// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// Another run holds it.
+    /// Another run has the journal open.
     #[error("journal {} is in use: the same import or pack is running already", path.display())]
     InUse {
         /// The journal's path.
@@ -56,31 +57,31 @@ pub enum JournalError {
         /// The cause.
         source: io::Error,
     },
-    /// One page of a listing does not fit a frame.
+    /// One page of a listing is too large for a frame.
     #[error("one page of the listing takes {bytes} bytes, too many for the journal")]
     FrameTooLarge {
-        /// Bytes that the page would take.
+        /// The size of the page in bytes.
         bytes: usize,
     },
 }
 
-/// An open journal. While it lives no other run can open it; when it is dropped, its contents stay for the next run.
+/// An open journal. No other run can open it while this exists. After a drop, its contents stay for the next run.
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: File,
     path: PathBuf,
     synced: Instant,
     note: Option<String>,
-    /// There is nothing to continue from: the file goes when this is dropped.
+    /// True if there is nothing to continue: dropping the journal then deletes its file.
     finished: bool,
 }
 
-/// Why a record is not taken over.
+/// Why a record is rejected during replay.
 #[derive(Debug)]
 pub(crate) enum Refused {
-    /// It is no record, and ends the journal like a torn one.
+    /// The bytes are not a record. They end the journal like a torn frame.
     Bad,
-    /// The caller cannot continue, for example for want of room. The journal is sound and stays as it is.
+    /// The caller cannot continue, for example because the disk is full. The journal is valid and remains unchanged.
     Stop(io::Error),
 }
 
@@ -90,18 +91,18 @@ impl From<BadRecord> for Refused {
     }
 }
 
-/// How far an existing journal can be replayed.
+/// The part of an existing journal that can be replayed.
 enum Replay {
-    /// Its sound records end here; `lost` bytes after that are none.
+    /// The valid records end here; `lost` bytes follow.
     Until { end: u64, lost: u64 },
-    /// Nothing, for this reason, if there is one to tell.
+    /// Nothing can be replayed. The reason is set if the user should see it.
     Nothing(Option<String>),
 }
 
 impl Journal {
-    /// Opens or starts the journal of `identity` in the folder `dir`, which is created if missing, and passes every
-    /// record to `replay`, oldest first. A journal older than `max_age`, or any journal if `restart` is set, is started
-    /// over. Blocking. Errors: `InUse`, `Io`, also with what stopped `replay`.
+    /// Opens or starts the journal of `identity` in the folder `dir`, which is created if missing. Passes every record
+    /// to `replay`, oldest first. Starts over if the journal is older than `max_age` or `restart` is set. Blocking.
+    /// Errors: `InUse`, `Io`, also with the error that stopped `replay`.
     pub(crate) fn open(
         dir: &Path,
         identity: JournalIdentity,
@@ -144,8 +145,8 @@ impl Journal {
         Ok(Self { file, path, synced: Instant::now(), note, finished: false })
     }
 
-    /// Adds a record, which survives `kill -9` once this returns. Blocking. After an error the journal's end may be
-    /// torn, so nothing may be appended any more.
+    /// Adds a record, which survives `kill -9` once this returns. Blocking. After an error, the journal's end may be
+    /// torn, so nothing more may be appended.
     pub(crate) fn append(&mut self, payload: &[u8]) -> Result<(), JournalError> {
         let frame = encode_frame(payload).ok_or(JournalError::FrameTooLarge { bytes: payload.len() })?;
         self.file.write_all(&frame).map_err(|source| failed("write", &self.path, source))?;
@@ -156,24 +157,24 @@ impl Journal {
         Ok(())
     }
 
-    /// Removes the journal once its result is stored elsewhere. Blocking.
+    /// Removes the journal after its result was stored elsewhere. Blocking.
     pub(crate) fn discard(self) -> Result<(), JournalError> {
         std::fs::remove_file(&self.path).map_err(|source| failed("remove", &self.path, source))
     }
 
-    /// The defect of the journal that was found, and what is done about it.
+    /// The defect that was found in the journal, and how it was handled.
     pub(crate) fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 
-    /// Empties the journal: its work is done, and no later run may take it for what there is then. Others cannot open
-    /// it until this is dropped, which removes it. Blocking.
+    /// Empties the journal: its work is done, and no later run may mistake it for the origin's state at that time.
+    /// Other runs cannot open it until this is dropped, which removes it. Blocking.
     pub(crate) fn finish(&mut self) -> Result<(), JournalError> {
         self.finished = true;
         self.file.set_len(0).map_err(|source| failed("empty", &self.path, source))
     }
 
-    /// The path of the file.
+    /// The path of the journal's file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -182,7 +183,7 @@ impl Journal {
 impl Drop for Journal {
     fn drop(&mut self) {
         if self.finished {
-            // An empty journal is as good as none.
+            // An empty journal is equivalent to none, so an error is harmless.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -192,13 +193,13 @@ fn failed(verb: &'static str, path: &Path, source: io::Error) -> JournalError {
     JournalError::Io { verb, path: path.to_path_buf(), source }
 }
 
-/// True if a run holds the journal at `path`. Holds it itself for a moment.
+/// True if a run has the journal at `path` open. Locks it for a moment.
 pub(crate) fn is_in_use(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
 }
 
-/// Opens and locks the file at `path`. Repeats that if a run that just ended has removed the opened file, and for a
-/// moment if it is held: by a look, perhaps, whether it is in use.
+/// Opens and locks the file at `path`. Retries if a run that just ended has removed the opened file. Also retries
+/// briefly if the file is locked, because another process may only be checking whether it is in use.
 fn lock(path: &Path) -> Result<File, JournalError> {
     let mut looks = 5;
     loop {
@@ -229,7 +230,7 @@ fn lock(path: &Path) -> Result<File, JournalError> {
     }
 }
 
-/// Replays the records.
+/// Replays the records of the journal.
 fn read_back(
     file: &mut File,
     path: &Path,

@@ -1,15 +1,15 @@
-//! Makes snapshots: turns an origin's listing into a manifest, packs small files, and checks both.
+//! Creates snapshots: converts an origin's listing to a manifest, packs small files, and verifies both.
 //!
 //! - [`import()`] lists an origin once, in parallel and resumably, into a manifest.
-//! - [`count()`] lists an origin in the same way and keeps nothing.
-//! - [`pack()`] writes a snapshot's files into packs, and the manifest of these.
-//! - [`DraftManifest`] is what an import made; [`write_manifest`] and [`fetch_manifest`] store and fetch manifests.
+//! - [`count()`] lists an origin the same way and only counts.
+//! - [`pack()`] writes a snapshot's files into packs, and the manifest of the packs.
+//! - [`DraftManifest`] is the result of an import; [`write_manifest`] and [`fetch_manifest`] store and fetch manifests.
 //! - [`verify_origin`] compares an origin with a manifest.
-//! - [`object_range`] says where a file's bytes are; mounts use it, too.
+//! - [`object_range`] locates a file's bytes; mounts use it too.
 //! - A journal lets a run continue after `kill -9`; [`Progress`] receives its progress.
 //!
-//! Invariant: a stored manifest is true: it names only objects that were listed, or packs that were written before it.
-//! Nothing here prints, mounts or caches.
+//! Invariant: a stored manifest is true. It names only objects that were listed, or packs that were written before it.
+//! Nothing in this crate prints, mounts or caches.
 
 #![warn(missing_docs)]
 

@@ -1,12 +1,12 @@
-//! Lists an origin, many calls at once.
+//! Lists an origin with many concurrent calls.
 //!
-//! - [`Walk`] knows what is still to be listed; it is pure, so that replaying a journal and listing for real are the
-//!   same. Where a listing can begin at any key, `ranges` splits the keys themselves; elsewhere `tree` follows the
+//! - [`Walk`] tracks what must still be listed. It is pure, so that replaying a journal and listing an origin use the
+//!   same code. If a listing can start at any key, `ranges` splits the range of keys; otherwise `tree` follows the
 //!   prefixes.
 //! - [`drive`] sends the LIST calls and passes each page to one owner.
 //!
-//! Invariant: every key that is there all the time is on exactly one accepted page, whatever was split where, and
-//! whether or not the run continues an earlier one. An answer that contradicts another is an error.
+//! Invariant: every key that exists during the whole listing is on exactly one accepted page, for any division of the
+//! work and whether or not the run continues an earlier one. An answer that contradicts another is an error.
 
 mod between;
 mod call;
@@ -25,7 +25,7 @@ use tree::TreeWalk;
 use crate::journal::{PageFile, PageRecord};
 use crate::version::into_tag;
 
-/// The work that is left of a listing.
+/// The remaining work of a listing.
 #[derive(Debug)]
 pub(crate) struct Walk(Kind);
 
@@ -39,13 +39,12 @@ impl Walk {
     pub(crate) fn new(scheme: Scheme) -> Self {
         match scheme {
             Scheme::S3 => Self(Kind::Ranges(Ranges::new())),
-            // The client of the other stores continues a listing by tokens, and lists markers under names that are not
-            // theirs.
+            // The client of these stores continues a listing with tokens, and lists markers under changed names.
             Scheme::Gcs | Scheme::Azure | Scheme::Folder => Self(Kind::Tree(TreeWalk::new(scheme))),
         }
     }
 
-    /// The number of finished prefixes or ranges, and of all known ones.
+    /// The number of finished prefixes or ranges, and the number of all known ones.
     pub(crate) fn counts(&self) -> (u64, u64) {
         match &self.0 {
             Kind::Tree(walk) => walk.counts(),
@@ -53,7 +52,7 @@ impl Walk {
         }
     }
 
-    /// True if the page is the first of its prefix, and prefixes are listed one by one.
+    /// True if the page is the first of its prefix. Always false for a walk over ranges.
     pub(crate) fn is_first(&self, page: &PageRecord) -> bool {
         match &self.0 {
             Kind::Tree(walk) => walk.is_first(page),
@@ -61,7 +60,7 @@ impl Walk {
         }
     }
 
-    /// Ends a replay: nothing is in flight.
+    /// Ends a replay: no call is in flight.
     pub(crate) fn requeue(&mut self) {
         match &mut self.0 {
             Kind::Tree(walk) => walk.requeue(),
@@ -69,7 +68,7 @@ impl Walk {
         }
     }
 
-    /// The next call to make, if there is anything to list beside the calls in flight.
+    /// The next call to make. `None` if all remaining work is in flight.
     pub(crate) fn next_call(&mut self) -> Option<ListCall> {
         match &mut self.0 {
             Kind::Tree(walk) => walk.next_call(),
@@ -77,7 +76,7 @@ impl Walk {
         }
     }
 
-    /// Accepts a page, from which keys are taken that belong to another. An error leaves the walk unchanged.
+    /// Accepts a page. Removes keys from the page that belong to another page. On an error the walk is unchanged.
     pub(crate) fn accept(&mut self, page: &mut PageRecord) -> Result<(), ListError> {
         match &mut self.0 {
             Kind::Tree(walk) => walk.accept(page),
@@ -114,17 +113,17 @@ pub(crate) async fn list(origin: Arc<dyn Origin>, call: ListCall) -> Result<Page
 
 /// Receives the pages of a walk, one at a time.
 pub(crate) trait PageOwner {
-    /// The reason to stop the walk.
+    /// Why the owner stopped the walk.
     type Error: From<ListError>;
-    /// The walk, which the owner holds.
+    /// The walk, which the owner stores.
     fn walk(&mut self) -> &mut Walk;
-    /// Accepts a page, also into the walk.
+    /// Accepts a page, and passes it to the walk.
     async fn take(&mut self, page: PageRecord) -> Result<(), Self::Error>;
 }
 
-/// Lists until no unit is left, with at most `concurrency` calls in flight. After a failed call it still accepts the
-/// pages that have arrived, drops the calls in flight, and returns the first error. When cancelled it leaves no call
-/// behind.
+/// Lists until no unit remains, with at most `concurrency` calls in flight. After a failed call, it still accepts the
+/// pages that have arrived, drops the calls in flight, and returns the first error. If it is cancelled, it leaves no
+/// call running.
 pub(crate) async fn drive<O: PageOwner>(
     origin: &Arc<dyn Origin>,
     owner: &mut O,
@@ -153,7 +152,7 @@ pub(crate) async fn drive<O: PageOwner>(
     }
 }
 
-/// A panic in a call continues in the caller; the calls are never cancelled while `drive` waits for them.
+/// Resumes a panic of a call in the caller. The calls are never cancelled while `drive` waits for them.
 fn flatten(joined: Result<Result<PageRecord, ListError>, tokio::task::JoinError>) -> Result<PageRecord, ListError> {
     match joined {
         Ok(page) => page,

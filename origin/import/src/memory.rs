@@ -1,6 +1,6 @@
-//! An origin in memory for the tests of this crate: a map of keys that fails on request.
+//! An origin in memory for this crate's tests: a map of keys that fails on request.
 //!
-//! Invariant: it lists like an object store (key order, pages, common prefixes).
+//! Invariant: it lists like an object store (in key order, with pages and common prefixes).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use futures::stream::BoxStream;
 use larder_origin::{Depth, Key, ObjectInfo, Origin, OriginError, OriginUrl, Page, Version};
 use md5::{Digest, Md5};
 
-/// Objects by key. Counts its calls, and fails from a chosen call on.
+/// Objects by key. Counts the calls, and fails them from a configured call on.
 #[derive(Debug)]
 pub(crate) struct MemoryOrigin {
     url: OriginUrl,
@@ -23,7 +23,7 @@ pub(crate) struct MemoryOrigin {
     pub(crate) lists: AtomicU64,
     pub(crate) reads: AtomicU64,
     pub(crate) puts: AtomicU64,
-    /// Number of LIST calls that succeed before they start to fail; `u64::MAX` for no failure.
+    /// The number of LIST calls that succeed before they start to fail; `u64::MAX` for no failure.
     pub(crate) lists_allowed: AtomicU64,
     /// The same for PUT calls.
     pub(crate) puts_allowed: AtomicU64,
@@ -95,7 +95,7 @@ impl Origin for MemoryOrigin {
     }
 
     async fn list(&self, prefix: &[u8], after: Option<&[u8]>, depth: Depth) -> Result<Page, OriginError> {
-        // Lets other calls be in flight at the same time.
+        // Yields, so that other calls can be in flight at the same time.
         tokio::task::yield_now().await;
         if self.lists.fetch_add(1, Ordering::SeqCst) >= self.lists_allowed.load(Ordering::SeqCst) {
             return Err(down());

@@ -1,9 +1,9 @@
-//! Packing: the files of a snapshot, back to back, in objects of about 64 MiB.
+//! Packing: concatenates the files of a snapshot into objects of about 64 MiB.
 //!
-//! `plan` divides the files, in manifest order, into packs; `writer` writes these; `manifest` builds their manifest,
-//! which is stored last. The journal holds the packs that are finished.
+//! `plan` divides the files, in manifest order, into packs; `writer` writes the packs; `manifest` builds their
+//! manifest, which is stored last. The journal records the finished packs.
 //!
-//! Invariant: the manifest is stored after every pack it names, so no reader sees one whose packs are missing.
+//! Invariant: the manifest is stored after every pack that it names, so no reader sees a manifest with missing packs.
 
 mod error;
 mod manifest;
@@ -31,32 +31,32 @@ use crate::progress::Progress;
 use crate::publish::{MANIFEST_KEY, put_manifest};
 use crate::version::tag_of;
 
-/// While one pack is written, the next are read.
+/// The most packs in progress: while one is written, the next ones are read.
 const PACKS_AT_ONCE: usize = 3;
-/// A pack is written by a single PUT, and stores limit its size.
+/// The largest pack size in bytes. A pack is written with a single PUT, whose size stores limit.
 const PACK_BYTES_MAX: u64 = 1 << 30;
 
-/// How to pack.
+/// The options of a packing.
 #[derive(Clone, Debug)]
 pub struct PackOptions {
-    /// Size of a pack in bytes; a larger file gets a pack of its own.
+    /// The size of a pack in bytes. A larger file gets a pack of its own.
     pub pack_bytes: u64,
-    /// Maximum number of GET calls in flight for each of the three packs in the making.
+    /// The most GET calls in flight for each of the three packs in progress.
     pub concurrency: usize,
-    /// Maximum number of bytes read ahead, beside the packs in the making.
+    /// The most bytes that are read ahead, in addition to the packs in progress.
     pub read_ahead_bytes: u64,
-    /// Distinguishes these origins from others of the same URLs, such as their servers.
+    /// Distinguishes these origins from others with the same URLs, for example by their servers.
     pub endpoint: Option<String>,
-    /// The folder of the journal, which is kept until the manifest is stored.
+    /// The folder of the journal. The journal is kept until the manifest is stored.
     pub journal_dir: PathBuf,
-    /// An older journal is started over.
+    /// The age above which a journal is started over.
     pub max_age_resume: Duration,
-    /// Packs everything again, whatever the journal holds.
+    /// True to pack everything again and ignore the journal.
     pub restart: bool,
 }
 
 impl PackOptions {
-    /// Packs of 64 MiB, 16 calls in flight, 64 MiB read ahead, journals of up to a week.
+    /// The defaults: packs of 64 MiB, 16 calls in flight, 64 MiB read ahead, journals of up to a week.
     pub fn new(journal_dir: impl Into<PathBuf>) -> Self {
         Self {
             pack_bytes: 64 << 20,
@@ -70,20 +70,20 @@ impl PackOptions {
     }
 }
 
-/// The outcome of a packing. Packs and manifest are stored.
+/// The result of a packing. Packs and manifest are stored.
 #[derive(Debug)]
 pub struct Packed {
-    /// The manifest, as stored under [`MANIFEST_KEY`].
+    /// The manifest that is stored under [`MANIFEST_KEY`].
     pub built: Built,
-    /// Number of packs that this run wrote.
+    /// The number of packs that this run wrote.
     pub packs_written: u64,
-    /// Number of packs that an earlier run had written.
+    /// The number of packs that an earlier run had written.
     pub packs_resumed: u64,
 }
 
 /// Packs the snapshot of `manifest`, whose bytes are in `src`, into `dst`, and stores the new manifest there. The
-/// source may be plain or packed. Cancel-safe: finished packs are kept. Holds at most three packs and the read-ahead in
-/// memory.
+/// source may be plain or packed. Cancel-safe: finished packs are kept. Uses memory for at most three packs and the
+/// read-ahead.
 pub async fn pack<B: ManifestBytes + Send + Sync + 'static>(
     manifest: Arc<Manifest<B>>,
     src: Arc<dyn Origin>,
@@ -107,7 +107,8 @@ pub async fn pack<B: ManifestBytes + Send + Sync + 'static>(
     let (plan, journal, records) = {
         let (manifest, options) = (Arc::clone(&manifest), options.clone());
         off_runtime(move || {
-            // Every row is read anyway. From here on the sizes are known to add up and the names to be valid.
+            // Packing reads every row anyway. After this check, the sizes are known to add up and the names to be
+            // valid.
             manifest.verify()?;
             let plan = plan(&manifest, options.pack_bytes)?;
             let mut records = HashMap::new();
@@ -157,7 +158,7 @@ pub async fn pack<B: ManifestBytes + Send + Sync + 'static>(
     Ok(Packed { built, packs_written, packs_resumed })
 }
 
-/// The packs of an earlier run that fit the plan and are still at the destination as written.
+/// The packs of an earlier run that match the plan and still exist unchanged at the destination.
 async fn still_there(
     dst: &Arc<dyn Origin>,
     plan: &[PackPlan],
@@ -171,7 +172,7 @@ async fn still_there(
     });
     futures::stream::iter(planned.collect::<Vec<_>>())
         .map(|record| async move {
-            // A pack whose HEAD fails is written again, and that write reports the cause.
+            // If the HEAD of a pack fails, the pack is written again, and the write reports the cause.
             let there = dst.head(&record.key).await.ok()?;
             ((there.size, tag_of(&there.version)) == (record.size, record.version.borrowed())).then_some(record)
         })
@@ -181,7 +182,7 @@ async fn still_there(
         .await
 }
 
-/// The packs finished so far.
+/// The packs that are finished so far.
 struct PackRun {
     done: Vec<Option<PackRecord>>,
     totals: Totals,

@@ -1,10 +1,10 @@
-//! Where manifests are stored: a file of this machine, or an object beside the data.
+//! Stores manifests: in a local file, or as an object beside the data.
 //!
-//! [`write_manifest`] and [`put_manifest`] store a manifest that is in memory and [`fetch_manifest`] fetches one;
-//! [`MANIFEST_KEY`] is its default key. [`DraftManifest`](crate::DraftManifest) stores those of imports.
+//! [`write_manifest`] and [`put_manifest`] store a manifest that is in memory, and [`fetch_manifest`] fetches one.
+//! [`MANIFEST_KEY`] is its default key. [`DraftManifest`](crate::DraftManifest) stores the manifests of imports.
 //!
-//! Invariant: a reader of a stored manifest sees a complete one, the new or the previous, whichever process dies in
-//! between; and every row of a manifest that [`fetch_manifest`] stores was checked.
+//! Invariant: a reader of a stored manifest sees a complete one, the new or the previous, even if a process dies in
+//! between. Every row of a manifest that [`fetch_manifest`] stores was checked.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -22,7 +22,7 @@ use crate::blocking::off_runtime;
 /// The key of a dataset's manifest below its origin.
 pub const MANIFEST_KEY: &[u8] = b".larder/manifest";
 
-/// The largest manifest that is fetched, far above any that occurs in practice.
+/// The largest manifest that is fetched, in bytes. Far larger than any in practice.
 const MANIFEST_MAX_BYTES: u64 = 64 << 30;
 pub(crate) const PIECE_BYTES: u64 = 8 << 20;
 const PIECES_AT_ONCE: usize = 4;
@@ -30,27 +30,27 @@ const PIECES_AT_ONCE: usize = 4;
 /// Why a manifest could not be stored or fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
-    /// A local file cannot be read or written.
+    /// A local file could not be read or written.
     #[error("{verb} {}", path.display())]
     File {
-        /// The operation that failed.
+        /// The operation that failed, as a verb.
         verb: &'static str,
         /// The manifest's path.
         path: PathBuf,
-        /// The cause.
+        /// The system's error.
         source: io::Error,
     },
-    /// The origin refused or failed.
+    /// A request to the origin failed.
     #[error("{verb} manifest {}", Key::from(key.as_slice()))]
     Origin {
-        /// The operation that failed.
+        /// The operation that failed, as a verb.
         verb: &'static str,
         /// The manifest's key.
         key: Vec<u8>,
-        /// The cause.
+        /// The error of the origin.
         source: OriginError,
     },
-    /// The object under the key is not a sound manifest.
+    /// The object under the key is not a valid manifest.
     #[error("check manifest {}", Key::from(key.as_slice()))]
     Manifest {
         /// The manifest's key.
@@ -60,8 +60,9 @@ pub enum PublishError {
     },
 }
 
-/// Stores a manifest as a file, replacing any file at `path`. Once it returns, the manifest survives a power cut. The
-/// umask decides who may read it. Blocking: call it off the runtime. Errors: `File`; the previous file is untouched.
+/// Stores a manifest as a file and replaces any file at `path`. Once this returns, the manifest survives a power loss.
+/// The umask determines who may read it. Blocking: call it off the runtime. Errors: `File`; the previous file is
+/// unchanged.
 pub fn write_manifest(path: &Path, built: &Built) -> Result<(), PublishError> {
     let mut file = temporary_beside(path)?;
     for part in &built.parts {
@@ -70,7 +71,8 @@ pub fn write_manifest(path: &Path, built: &Built) -> Result<(), PublishError> {
     put_in_place(file, path)
 }
 
-/// Stores a manifest as an object and returns its version. Cancel-safe: it is stored completely or not at all.
+/// Stores a manifest as an object and returns its version. Cancel-safe: the manifest is stored completely or not at
+/// all.
 pub async fn put_manifest(origin: &dyn Origin, key: &[u8], built: &Built) -> Result<Version, PublishError> {
     let put = if built.len_bytes() <= PIECE_BYTES {
         origin.put(key, built.to_bytes().into()).await
@@ -87,16 +89,17 @@ pub async fn put_manifest(origin: &dyn Origin, key: &[u8], built: &Built) -> Res
 pub struct FetchedManifest {
     /// The id of the snapshot.
     pub snapshot: SnapshotId,
-    /// The version of its object, to detect a newer one later.
+    /// The version of the manifest's object; a different one later means that there is a newer manifest.
     pub version: Version,
-    /// Size in bytes.
+    /// The size of the manifest in bytes.
     pub size: u64,
 }
 
-/// Fetches the manifest `key` into the file `to`, all of one version, in constant memory. `check` gets the path of the
-/// whole file before that replaces `to`; it checks every row, in a mapped file or however the caller reads manifests,
-/// and returns the snapshot. Cancel-safe: `to` stays as it was. Errors: `Origin` (with `NotFound` inside if there is
-/// none, `TooLarge` above 64 GiB), `Manifest` if it is damaged, `File`.
+/// Fetches the manifest `key` into the file `to`, all of one version, in constant memory. Calls `check` with the path
+/// of the complete file before that file replaces `to`. `check` must validate every row, in a mapped file or in any
+/// other way that the caller reads manifests, and returns the snapshot. Cancel-safe: `to` is then unchanged. Errors:
+/// `Origin` (with `NotFound` inside if there is no manifest, `TooLarge` above 64 GiB), `Manifest` if it is damaged,
+/// `File`.
 pub async fn fetch_manifest(
     origin: &dyn Origin,
     key: &[u8],
@@ -141,7 +144,7 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A file that is removed on drop unless it is put in place.
+/// A file beside `path`. It is deleted on drop unless it is moved into place.
 pub(crate) fn temporary_beside(path: &Path) -> Result<tempfile::NamedTempFile, PublishError> {
     tempfile::Builder::new()
         .prefix(".larder-manifest-")

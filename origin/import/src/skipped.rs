@@ -1,8 +1,8 @@
-//! The keys that cannot be files: all are counted, the first are kept.
+//! The keys that cannot be files. All are counted, and the first ones are kept.
 
 use std::collections::BTreeMap;
 
-/// Keys that are kept, and the bytes that they may take.
+/// The most keys that are kept, and the most bytes that they may take.
 const KEYS_MAX: usize = 100_000;
 const BYTES_MAX: usize = 16 << 20;
 
@@ -11,7 +11,7 @@ const BYTES_MAX: usize = 16 << 20;
 pub struct SkippedKey {
     /// The key below the origin.
     pub key: Vec<u8>,
-    /// The reason, in words.
+    /// Why the key is not in the tree, as text.
     pub reason: String,
 }
 
@@ -37,7 +37,7 @@ impl Skipped {
         }
     }
 
-    /// The first keys, sorted, and the number of all keys by reason.
+    /// Returns the first keys, sorted, and the number of all keys by reason.
     pub(crate) fn finish(mut self) -> (Vec<SkippedKey>, BTreeMap<String, u64>) {
         self.first.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         (self.first, self.counts)

@@ -1,13 +1,13 @@
-//! Sorts more records than memory holds: sorted runs on disk, merged in one pass.
+//! Sorts more records than memory can hold: writes sorted runs to disk and merges them in one pass.
 //!
-//! - [`Sorter`] takes records in any order, spills a sorted run whenever its share of memory is full, and sorts it on a
-//!   thread of its own meanwhile.
-//! - [`Merge`] gives the records back in the order of their keys; equal keys follow each other.
-//! - `run` is a run: prefix-compressed, checksummed, in a file that has no name.
+//! - [`Sorter`] accepts records in any order. Whenever its share of memory is full, it sorts and spills a run on a
+//!   thread of its own, while it accepts more records.
+//! - [`Merge`] returns the records in the order of their keys; records with equal keys are adjacent.
+//! - `run` is a run: prefix-compressed, checksummed, in an unnamed file.
 //!
-//! Invariant: memory stays within twice the share plus a buffer for each run, whatever the number of records; and no
-//! byte that the disk changed is taken for a record: the checksum of a run is compared before its end is passed on. The
-//! files vanish with the process, however it ends, and shrink as they are merged.
+//! Invariant: memory stays within twice the share plus one buffer per run, for any number of records. Bytes that the
+//! disk changed are detected: a merge reports its end only after comparing the checksum of each run. The files
+//! disappear with the process, even if it is killed, and shrink while they are merged.
 
 mod run;
 #[cfg(test)]
@@ -22,10 +22,10 @@ use std::thread::JoinHandle;
 
 pub(crate) use run::{RunReader, RunWriter, SortedRun};
 
-/// So many runs are merged into one before there are more: each has a buffer and an open file.
+/// The most runs at a time: each needs a buffer and an open file. Beyond it, they are merged into one.
 const RUNS_AT_ONCE: usize = 256;
 
-/// A record in the arena.
+/// The position of a record in the arena.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     at: u32,
@@ -50,7 +50,7 @@ impl Batch {
         self.arena.len() + self.slots.len() * size_of::<Slot>()
     }
 
-    /// Listings come mostly sorted; the stable sort finds their sorted stretches.
+    /// Listings are mostly sorted already, and the stable sort detects sorted stretches.
     fn sort(&mut self) {
         let mut slots = std::mem::take(&mut self.slots);
         slots.sort_by(|a, b| self.record(a).0.cmp(self.record(b).0));
@@ -72,7 +72,7 @@ impl Batch {
 
 type Spill = JoinHandle<(Batch, io::Result<SortedRun>)>;
 
-/// Collects records to be sorted.
+/// Collects records and sorts them.
 #[derive(Debug)]
 pub(crate) struct Sorter {
     dir: PathBuf,
@@ -85,9 +85,9 @@ pub(crate) struct Sorter {
 }
 
 impl Sorter {
-    /// Sorts in about `share_bytes` of memory, twice that while it spills, with its runs in the folder `dir`.
+    /// Sorts in about `share_bytes` of memory, and twice that while it spills. Its runs are files in the folder `dir`.
     pub(crate) fn new(dir: &Path, share_bytes: usize) -> Self {
-        // Offsets in the arena are u32.
+        // Limited because offsets in the arena are u32.
         let share_bytes = share_bytes.min(1 << 30);
         let batch = Batch::default();
         Self {
@@ -148,14 +148,14 @@ impl Sorter {
         Ok(())
     }
 
-    /// Waits until what was spilled is on the disk. Returns the bytes of all runs that were ever written. Errors: the
-    /// disk's.
+    /// Waits until all spilled records are on the disk. Returns the bytes of all runs that were ever written. Errors:
+    /// the disk's.
     pub(crate) fn settle(&mut self) -> io::Result<u64> {
         self.end_spill()?;
         Ok(self.spilled_bytes)
     }
 
-    /// The records in order. Records that fit into memory were never on disk. Errors: the disk's.
+    /// Returns the records in order. If all records fit into memory, none were written to the disk. Errors: the disk's.
     pub(crate) fn finish(mut self) -> io::Result<Merge> {
         self.end_spill()?;
         self.spare = None;
@@ -165,7 +165,7 @@ impl Sorter {
     }
 }
 
-/// A source of a merge, at its current record.
+/// One input of a merge, positioned at its current record.
 #[derive(Debug)]
 enum Source {
     Run(RunReader),
@@ -180,7 +180,7 @@ impl Source {
         }
     }
 
-    /// Goes to the next record. False at the end.
+    /// Advances to the next record. False at the end.
     fn advance(&mut self) -> io::Result<bool> {
         match self {
             Self::Run(run) => run.advance(),
@@ -192,7 +192,7 @@ impl Source {
     }
 }
 
-/// Orders sources so that the least record is at the top of the heap.
+/// Reverses the order of inputs, so that the least record is at the top of the heap.
 #[derive(Debug)]
 struct Head(Box<Source>);
 
@@ -216,11 +216,11 @@ impl PartialEq for Head {
 
 impl Eq for Head {}
 
-/// Gives records in the order of their keys.
+/// Returns records in the order of their keys.
 #[derive(Debug)]
 pub(crate) struct Merge {
     heads: BinaryHeap<Head>,
-    /// The record at the top was given already.
+    /// True if the record at the top was already returned.
     given: bool,
 }
 
@@ -239,7 +239,7 @@ impl Merge {
         Ok(Self { heads, given: false })
     }
 
-    /// The next record: its key and its value. Errors: the disk's; `InvalidData` if a run is damaged.
+    /// The key and value of the next record. Errors: the disk's; `InvalidData` if a run is damaged.
     pub(crate) fn next(&mut self) -> io::Result<Option<(&[u8], &[u8])>> {
         if self.given
             && let Some(mut top) = self.heads.peek_mut()
@@ -251,7 +251,7 @@ impl Merge {
         Ok(self.heads.peek().map(|head| head.0.record()))
     }
 
-    /// The current record once more.
+    /// Returns the current record again.
     pub(crate) fn current(&self) -> Option<(&[u8], &[u8])> {
         self.heads.peek().map(|head| head.0.record())
     }

@@ -1,11 +1,11 @@
 //! Verification: compares an origin with a manifest.
 //!
-//! [`verify_origin`] is either shallow (sizes and versions, by a new listing or a HEAD call for each pack) or deep
-//! (every byte is read and its checksum compared). [`VerifyReport`] holds the findings, with the first hundred names of
-//! each kind.
+//! [`verify_origin`] is either shallow (compares sizes and versions, with a new listing or a HEAD call per pack) or
+//! deep (reads every byte and compares its checksum). [`VerifyReport`] contains the findings, with the first hundred
+//! names of each kind.
 //!
-//! Invariant: every file of the manifest is counted exactly once, as ok or as one of the problems. Nothing is changed,
-//! and a file that cannot be checked does not end the verification.
+//! Invariant: every file of the manifest is counted exactly once, as ok or as one of the problems. Nothing is changed.
+//! A file that cannot be checked does not end the verification.
 
 mod deep;
 mod report;
@@ -22,10 +22,10 @@ pub use report::{Problems, VerifyError, VerifyReport};
 use crate::blocking::off_runtime;
 use crate::progress::Progress;
 
-/// Checks the manifest, then `origin` against it: by sizes and versions, or if `deep` by reading every byte (CRC32C in
-/// packed snapshots; MD5 where the ETag of a plain object is one). Makes at most `concurrency` calls at once.
-/// Cancel-safe. Errors: the manifest is damaged, or a plain origin cannot be listed; problems of single files are in
-/// the report.
+/// Checks the manifest, then compares `origin` with it: by sizes and versions, or if `deep` by reading every byte
+/// (CRC32C in packed snapshots; MD5 if the ETag of a plain object is one). Makes at most `concurrency` concurrent
+/// calls. Cancel-safe. Errors: the manifest is damaged, or a plain origin cannot be listed. Problems of single files
+/// are in the report.
 pub async fn verify_origin<B: ManifestBytes + Send + Sync + 'static>(
     manifest: Arc<Manifest<B>>,
     origin: Arc<dyn Origin>,

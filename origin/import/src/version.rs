@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use larder_dataset::VersionTag;
 use larder_origin::Version;
 
-/// The manifest's form of an origin's version.
+/// Converts an origin's version to the manifest's type.
 pub(crate) fn tag_of(version: &Version) -> VersionTag<'_> {
     match version {
         Version::ETag(etag) => VersionTag::ETag(Cow::Borrowed(etag)),
@@ -13,7 +13,7 @@ pub(crate) fn tag_of(version: &Version) -> VersionTag<'_> {
     }
 }
 
-/// The same as [`tag_of`], without a copy of the ETag.
+/// Like [`tag_of`], without copying the ETag.
 pub(crate) fn into_tag(version: Version) -> VersionTag<'static> {
     match version {
         Version::ETag(etag) => VersionTag::ETag(Cow::Owned(etag)),
@@ -21,7 +21,7 @@ pub(crate) fn into_tag(version: Version) -> VersionTag<'static> {
     }
 }
 
-/// The origin's form of a manifest's version.
+/// Converts a manifest's version to the origin's type.
 pub(crate) fn version_of(tag: VersionTag<'_>) -> Version {
     match tag {
         VersionTag::ETag(etag) => Version::ETag(etag.into_owned()),

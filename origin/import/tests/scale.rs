@@ -1,5 +1,5 @@
-//! Imports of very many objects, listed by a server that makes them up: memory, time, and what a broken listing leads
-//! to.
+//! Imports of very many objects, listed by a server that simulates them: memory, time, and the effects of an
+//! inconsistent listing.
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a panic is how they fail")]
 
 use std::path::Path;
@@ -44,7 +44,7 @@ async fn an_import_of_many_keys_lists_in_parallel_and_stays_within_its_memory() 
     assert!(server.most_at_once() >= 12, "{} calls at once", server.most_at_once());
     assert!(server.lists() <= 1300, "{} calls", server.lists());
     assert!(imported.spilled_bytes > 20 << 20, "{} bytes were sorted on the disk", imported.spilled_bytes);
-    // In memory the listing would take 200 MB.
+    // Kept in memory, the listing would take 200 MB.
     let grown = (peak_rss() - before) >> 20;
     assert!(grown < 80, "{grown} MiB");
 }
@@ -104,7 +104,7 @@ async fn a_listing_that_is_only_counted_is_as_complete_and_an_import_sees_what_w
     assert_eq!(versions(&run(&origin, dir.path()).await.unwrap()), first);
 }
 
-/// `KEYS=100000000 DIR=/disk`: prints what an import of so many keys takes.
+/// With `KEYS=100000000 DIR=/disk`, prints the time and memory that an import of that many keys takes.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "measures: run with --ignored --nocapture"]
 async fn what_an_import_takes() {

@@ -8,15 +8,16 @@ use std::net::SocketAddr;
 pub struct S3ServerConfig {
     /// The address to listen on; port 0 picks a free port.
     pub address: SocketAddr,
-    /// The key id that has access.
+    /// The key id that has access to all buckets.
     pub access_key: String,
-    /// More key ids that have access, with the same secret.
+    /// Additional key ids that have access, with the same secret.
     pub other_access_keys: Vec<String>,
-    /// Their secret.
+    /// The secret of all key ids.
     pub secret_key: String,
-    /// Buckets that exist from the start; a put creates others.
+    /// Buckets that exist from the start. A put creates further ones.
     pub buckets: Vec<String>,
-    /// Answers plain GETs and HEADs without checking their signatures, so that a benchmark does not measure the server.
+    /// True to answer plain GETs and HEADs without checking their signatures, so that a benchmark does not measure the
+    /// server.
     pub unchecked_gets: bool,
 }
 

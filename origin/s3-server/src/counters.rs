@@ -1,11 +1,11 @@
 //! The counts of requests.
 
-/// Requests since the start or the last reset. Refused requests count, too, but their bytes do not.
+/// Requests since the start or the last reset. Rejected requests count too, but their bytes do not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// GETs of objects.
     pub gets: u64,
-    /// Bytes of their bodies, sent or to be sent.
+    /// Bytes of the bodies of these GETs, sent or still to be sent.
     pub get_bytes: u64,
     /// Pages of listings.
     pub lists: u64,

@@ -1,11 +1,11 @@
-//! A server that lists any number of made-up objects, and does nothing else.
+//! A server that only lists objects: any number of simulated ones.
 //!
 //! - [`ListingServer`] answers ListObjectsV2 over HTTP: pages of 1,000 keys, `start-after` and continuation tokens,
-//!   each page after a set time. It can break the rules of such a listing: see [`ListingFault`].
-//! - `keys` makes up the keys.
+//!   each page after a configured time. It can violate the rules of a listing: see [`ListingFault`].
+//! - `keys` computes the keys.
 //!
-//! Invariant: memory does not grow with the number of objects, since every key is computed from its number; and the
-//! same number always gives the same object.
+//! Invariant: memory does not grow with the number of objects, since every key is computed from its number. The same
+//! number always gives the same object.
 
 mod http;
 mod keys;
@@ -22,36 +22,37 @@ use tokio::task::{JoinHandle, JoinSet};
 use http::{Request, read_request, send};
 pub use keys::MadeUpKeys;
 
-/// Keys in a page.
+/// The number of keys in a page.
 const PAGE_KEYS: u64 = 1000;
-/// S3 refuses requests that were signed longer ago or later than this.
+/// S3 rejects requests whose signing time differs from its own by more than this.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(15 * 60);
 
-/// The fault of the server.
+/// The fault that the server simulates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListingFault {
-    /// Nothing.
+    /// No fault.
     None,
     /// Some pages have two keys in the wrong order.
     OutOfOrder,
     /// Some pages have a key twice.
     Twice,
-    /// Pages without keys, whose tokens lead to each other.
+    /// Pages without keys, whose continuation tokens lead to each other.
     LoopingToken,
-    /// Every answer shows other versions of its objects.
+    /// Every answer shows other versions of the same objects.
     Changing,
-    /// Its clock is so many seconds ahead of this machine's, and it refuses what was signed by another clock.
+    /// The server's clock is this many seconds ahead of this machine's, and it rejects requests that were signed by
+    /// another clock.
     ClockAhead(i64),
 }
 
-/// How the server answers.
+/// The behaviour of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct ListingConfig {
     /// The objects.
     pub keys: MadeUpKeys,
-    /// How long a page takes.
+    /// How long the server takes for a page.
     pub page_time: Duration,
-    /// The fault.
+    /// The fault to simulate.
     pub fault: ListingFault,
 }
 
@@ -61,7 +62,7 @@ struct State {
     requests: AtomicU64,
     in_flight: AtomicU64,
     most_in_flight: AtomicU64,
-    /// One of so many objects has another version than at first; 0: none.
+    /// One of this many objects has another version than at first; 0 for none.
     replaced_one_of: AtomicU64,
 }
 
@@ -92,7 +93,7 @@ impl ListingServer {
         format!("http://{}", self.address)
     }
 
-    /// The environment variables with which any S3 client finds this server. It checks no signature.
+    /// The environment variables that direct any S3 client to this server. The server checks no signature.
     pub fn env(&self) -> Vec<(&'static str, String)> {
         vec![
             ("AWS_ENDPOINT_URL", self.endpoint()),
@@ -102,17 +103,17 @@ impl ListingServer {
         ]
     }
 
-    /// Number of LIST calls so far.
+    /// The number of LIST calls so far.
     pub fn lists(&self) -> u64 {
         self.state.requests.load(Ordering::Relaxed)
     }
 
-    /// From now on one of so many objects has another version, with the same size; 0: none.
+    /// Gives one of this many objects another version with the same size, from now on; 0 for none.
     pub fn replace_one_of(&self, objects: u64) {
         self.state.replaced_one_of.store(objects, Ordering::Relaxed);
     }
 
-    /// The most LIST calls that were in flight at once.
+    /// The most LIST calls that were in flight at the same time.
     pub fn most_at_once(&self) -> u64 {
         self.state.most_in_flight.load(Ordering::Relaxed)
     }
@@ -168,7 +169,7 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) -> io::Result<()> {
     Ok(())
 }
 
-/// The answer to a LIST call, the `nth` of all.
+/// Builds the answer to the `nth` LIST call.
 fn page(config: &ListingConfig, request: &Request, nth: u64, replaced_one_of: u64) -> Vec<u8> {
     let keys = &config.keys;
     let prefix = request.parameter("prefix").unwrap_or_default();

@@ -1,9 +1,11 @@
-//! GETs and HEADs of objects in memory, without s3s: the requests that benchmarks send a hundred thousand times.
+//! GETs and HEADs of objects in memory, answered without s3s: the requests that benchmarks send a hundred thousand
+//! times.
 //!
-//! Used only where signatures are not checked. A request is answered here if it is by path, has at most `Range` and
-//! `If-Match`, and names an object in memory that satisfies both; s3s answers all others. Both count alike.
+//! Used only if signatures are not checked. This module answers a request if it is path-style, has at most `Range` and
+//! `If-Match`, and names an object in memory that satisfies both. s3s answers all other requests. Both count requests
+//! the same way.
 //!
-//! The invariant: an answer from here equals the one that s3s would have sent.
+//! The invariant: an answer from this module equals the answer that s3s would have sent.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,11 +23,11 @@ use crate::store::object::{Content, Object};
 const CONDITIONS: [HeaderName; 4] =
     [header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE, header::IF_RANGE];
 
-/// The answer to a plain request; `None` for all others.
+/// Answers a plain request. `None` for any other request.
 pub(crate) fn answer(store: &Store, request: &Request<Incoming>) -> Option<Response<Body>> {
     let headers = request.headers();
     let is_get = *request.method() == Method::GET;
-    // Amazon's own clients add the name of the operation.
+    // Amazon's own clients add the name of the operation to the query.
     let plain = (is_get || (*request.method() == Method::HEAD && !headers.contains_key(header::RANGE)))
         && matches!(request.uri().query(), None | Some("" | "x-id=GetObject" | "x-id=HeadObject"))
         && !CONDITIONS.iter().any(|condition| headers.contains_key(condition));
@@ -66,7 +68,7 @@ fn matches(sent: &HeaderValue, object: &Arc<Object>) -> bool {
     sent.as_bytes().strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")) == Some(object.etag.as_bytes())
 }
 
-/// The range of `bytes=A-B` or `bytes=A-`, cut to the object.
+/// Parses `bytes=A-B` or `bytes=A-` and limits the range to the object.
 fn parse_range(header: &HeaderValue, len: usize) -> Option<Range<usize>> {
     let (first, last) = header.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
     let first: usize = first.parse().ok()?;

@@ -1,4 +1,4 @@
-//! The running server: its listener, its connections and its interface for callers in the process.
+//! The running server: its listener, its connections and its interface for callers in the same process.
 
 use std::io;
 use std::net::SocketAddr;
@@ -39,7 +39,7 @@ impl S3Server {
         Self::serve(listener, config)
     }
 
-    /// Serves on a listener that was bound elsewhere, such as in another network namespace. Must be called within a
+    /// Serves on a listener that was bound elsewhere, for example in another network namespace. Must be called within a
     /// runtime.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl S3Server {
         format!("http://{}", self.address)
     }
 
-    /// The address on which it listens.
+    /// The address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -81,7 +81,7 @@ impl S3Server {
         &self.config.secret_key
     }
 
-    /// The environment variables with which any S3 client finds and may use this server.
+    /// The environment variables that direct any S3 client to this server and give it access.
     pub fn env(&self) -> Vec<(&'static str, String)> {
         vec![
             ("AWS_ENDPOINT_URL", self.endpoint()),
@@ -91,16 +91,16 @@ impl S3Server {
         ]
     }
 
-    /// Puts an object under any key, valid or not, and returns its entity tag without quotes.
+    /// Stores an object under any key, valid or not. Returns its entity tag without quotes.
     pub fn put(&self, bucket: &str, key: &str, bytes: impl Into<Bytes>) -> String {
         self.store.put_memory(bucket, key, bytes.into())
     }
 
-    /// Puts a local file as an object of `len` bytes. The file is read on each request and must not change. Without an
-    /// entity tag (unquoted) it is read once here for its MD5.
+    /// Stores a local file as an object of `len` bytes. The file is read on each request and must not change. If no
+    /// entity tag (unquoted) is given, the file is read once now to compute its MD5.
     ///
     /// # Errors
-    /// If the file has to be read and cannot be.
+    /// If the file must be read and cannot be.
     pub async fn put_file(
         &self,
         bucket: &str,
@@ -121,7 +121,7 @@ impl S3Server {
         Ok(etag)
     }
 
-    /// Deletes an object and returns whether it existed.
+    /// Deletes an object. Returns whether it existed.
     pub fn delete(&self, bucket: &str, key: &str) -> bool {
         self.store.delete(bucket, key)
     }
@@ -141,10 +141,10 @@ impl S3Server {
         self.store.gets_of(bucket, key)
     }
 
-    /// Stops the server and closes its connections; its port is free when this returns.
+    /// Stops the server and closes its connections. Its port is free when this returns.
     pub async fn shutdown(mut self) {
         self.accepting.abort();
-        // Ends with the cancellation just requested.
+        // The task ends because it was cancelled just now.
         let _ = (&mut self.accepting).await;
     }
 }
@@ -155,7 +155,7 @@ impl Drop for S3Server {
     }
 }
 
-/// Accepts connections until aborted, which also drops and so aborts all connections.
+/// Accepts connections until it is aborted. Aborting it also aborts all connections.
 async fn accept(listener: TcpListener, service: S3Service, unchecked: Option<Arc<Store>>) {
     let mut connections = JoinSet::new();
     loop {
@@ -166,7 +166,7 @@ async fn accept(listener: TcpListener, service: S3Service, unchecked: Option<Arc
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
-                    // Most likely out of descriptors: an immediate retry would only waste CPU.
+                    // The process has most likely run out of descriptors; an immediate retry would only waste CPU.
                     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
                 }
             },
@@ -176,7 +176,8 @@ async fn accept(listener: TcpListener, service: S3Service, unchecked: Option<Arc
 }
 
 async fn serve(stream: TcpStream, service: S3Service, unchecked: Option<Arc<Store>>) {
-    // Without this, every answer of more than one segment waits 40 ms for the client's delayed acknowledgement.
+    // With Nagle's algorithm, every answer of more than one segment would wait 40 ms for the client's delayed
+    // acknowledgement.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }

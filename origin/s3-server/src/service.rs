@@ -1,7 +1,7 @@
 //! S3's operations over the [`Store`].
 //!
-//! s3s has checked the signature and parsed the request before it calls one of these. Operations that none of our
-//! clients uses are left out and answered with 501. The invariant: a body always belongs to the tag in its head.
+//! s3s checks the signature and parses the request before it calls an operation. Operations that none of our clients
+//! uses are answered with 501. The invariant: a body always matches the tag in its head.
 
 mod body;
 mod listing;
@@ -78,7 +78,7 @@ fn check_conditions(
     Ok(())
 }
 
-/// The requested bytes, and their `Content-Range` if the request has a range.
+/// The requested range of bytes, and its `Content-Range` header if the request has a range.
 fn requested(range: Option<Range>, len: u64) -> S3Result<(std::ops::Range<u64>, Option<String>)> {
     match range {
         None => Ok((0..len, None)),
@@ -199,12 +199,12 @@ impl S3 for Service {
         Ok(S3Response::new(ListObjectsOutput {
             name: Some(input.bucket),
             prefix: Some(encoded(&prefix, url)),
-            // Amazon shows it even if the request has none.
+            // Amazon includes the marker even if the request has none.
             marker: Some(input.marker.as_deref().map(|marker| encoded(marker, url)).unwrap_or_default()),
             delimiter: input.delimiter.as_deref().map(|delimiter| encoded(delimiter, url)),
             max_keys: Some(limit),
             is_truncated: Some(next.is_some()),
-            // Amazon sends it only with a delimiter; without one, the last key is the marker.
+            // Amazon sends it only with a delimiter. Without one, the last key is the marker.
             next_marker: next_marker.filter(|_| delimiter.is_some()),
             encoding_type: input.encoding_type,
             contents: Some(contents),
@@ -218,7 +218,7 @@ impl S3 for Service {
         request: S3Request<GetBucketLocationInput>,
     ) -> S3Result<S3Response<GetBucketLocationOutput>> {
         self.existing_bucket(&request.input.bucket)?;
-        // None is the answer of us-east-1, the first region.
+        // No location is Amazon's answer for us-east-1, its first region.
         Ok(S3Response::new(GetBucketLocationOutput::default()))
     }
 
@@ -243,7 +243,7 @@ impl S3 for Service {
             .list(&input.bucket, &prefix, delimiter, start, limit as usize)
             .ok_or_else(|| s3_error!(NoSuchBucket))?;
         let (contents, prefixes) = entries(&page, url);
-        // As on Amazon, a page of no keys is never truncated.
+        // As on Amazon, a page of 0 keys is never truncated.
         let next = page.next.as_ref().filter(|_| limit > 0);
         Ok(S3Response::new(ListObjectsV2Output {
             name: Some(input.bucket),

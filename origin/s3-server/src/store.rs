@@ -1,7 +1,7 @@
 //! The buckets and objects of the server.
 //!
-//! [`Store`] is one lock around all buckets, held for look-ups only; objects are shared, so that a body can be sent
-//! while its key is overwritten.
+//! [`Store`] has one lock around all buckets, held only for look-ups. Objects are reference-counted, so that a body can
+//! be sent while its key is overwritten.
 
 pub(crate) mod digest;
 pub(crate) mod listing;
@@ -56,7 +56,7 @@ impl Store {
         self.uploads.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Creates a bucket and returns whether it is new.
+    /// Creates a bucket. Returns whether it is new.
     pub(crate) fn create_bucket(&self, bucket: &str) -> bool {
         let mut buckets = self.write();
         if buckets.contains_key(bucket) {
@@ -125,7 +125,7 @@ impl Store {
         }
     }
 
-    /// A page of at most `limit` keys and common prefixes; `None` if there is no such bucket.
+    /// A page of at most `limit` keys and common prefixes. `None` if the bucket does not exist.
     pub(crate) fn list(
         &self,
         bucket: &str,
@@ -143,14 +143,14 @@ impl Store {
         id
     }
 
-    /// Stores a part and returns its tag; `None` if there is no such upload.
+    /// Stores a part and returns its tag. `None` if the upload does not exist.
     pub(crate) fn put_part(&self, upload: &str, number: i32, bytes: Bytes) -> Option<String> {
         let digest: [u8; 16] = Md5::digest(&bytes).into();
         self.uploads().get_mut(upload)?.parts.insert(number, (bytes, digest));
         Some(hex(&digest))
     }
 
-    /// Assembles the parts as Amazon does, with a tag made from the parts' tags; `None` if the upload or one of the
+    /// Assembles the parts as Amazon does, with a tag computed from the parts' tags. `None` if the upload or one of the
     /// parts does not exist.
     pub(crate) fn finish_upload(&self, bucket: &str, key: &str, upload: &str, numbers: &[i32]) -> Option<String> {
         let mut uploads = self.uploads();

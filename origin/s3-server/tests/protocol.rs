@@ -1,4 +1,4 @@
-//! The server's answers on the wire, where our own clients would hide them.
+//! The server's answers on the wire, in cases where our own clients would hide them.
 
 use larder_origin::{Depth, OriginConfig, OriginError, Version, open};
 use larder_s3_server::{Counters, S3Server, S3ServerConfig};

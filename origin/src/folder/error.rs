@@ -5,12 +5,12 @@ use rustix::io::Errno;
 use crate::error::OriginError;
 use crate::key::Key;
 
-/// The error of a system call; `verb` says what it was to do.
+/// The error of a failed system call. `verb` describes the operation.
 pub(super) fn failed(key: &[u8], verb: &'static str, errno: Errno) -> OriginError {
     let key = Key::from(key);
     match errno {
-        // ELOOP is a symbolic link in the path and EXDEV a way out of the root: nothing behind them belongs to the
-        // dataset.
+        // ELOOP means a symbolic link in the path, and EXDEV a path that leaves the root. Such an entry is not part of
+        // the dataset.
         Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::NAMETOOLONG | Errno::ISDIR => {
             OriginError::NotFound { key }
         }

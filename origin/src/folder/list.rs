@@ -12,17 +12,18 @@ use crate::folder::root::Root;
 use crate::folder::stat;
 use crate::listing::{Depth, Page, Skipped};
 
-/// Entries of one directory in a page. Sorting a page takes memory, and a directory can have any number of entries.
+/// The most entries of one directory in a page. Sorting a page takes memory, and a directory can have any number of
+/// entries.
 const PAGE_ENTRIES: usize = 20_000;
 
-/// One page with everything below `prefix`, after the key `after`. A directory with more entries than a page has is
-/// listed in the order of its file system, in pages that are sorted by themselves; what its `next` names is a place in
-/// that order.
+/// One page of the entries below `prefix`, after the key `after`. A directory with more entries than a page can hold is
+/// listed in the order of its file system. Each of its pages is sorted by itself, and its `next` is a position in the
+/// file system's order.
 pub(super) fn list(root: &Root, prefix: &[u8], after: Option<&[u8]>, depth: Depth) -> Result<Page, OriginError> {
     let mut page = Page::default();
     let folder = match root.open_folder(prefix) {
         Ok(folder) => folder,
-        // As in a bucket, a prefix that does not exist is empty; but a missing root is a mistake.
+        // As in a bucket, a prefix that does not exist is empty. A missing root, however, is a mistake.
         Err(OriginError::NotFound { .. }) if !prefix.is_empty() => {
             root.open_folder(b"")?;
             return Ok(page);
@@ -44,7 +45,7 @@ pub(super) fn list(root: &Root, prefix: &[u8], after: Option<&[u8]>, depth: Dept
                     .and_then(|folder| read_folder(&folder, &below, 0, usize::MAX, &mut page, &mut pending));
                 match result {
                     Ok(_) => {}
-                    // Deleted since it was listed.
+                    // The entry was deleted since the directory was read.
                     Err(OriginError::NotFound { .. }) => {}
                     Err(OriginError::Denied { .. }) => {
                         page.skipped.push(Skipped { key: below, reason: "a folder without read permission" });
@@ -64,14 +65,14 @@ pub(super) fn list(root: &Root, prefix: &[u8], after: Option<&[u8]>, depth: Dept
     Ok(page)
 }
 
-/// The place that `next` names; no key has its form.
+/// The position that `next` encodes; no key has its form.
 fn place_of(after: &[u8]) -> Option<i64> {
     let place = after.strip_prefix(&[0])?;
     place.try_into().ok().map(i64::from_be_bytes)
 }
 
-/// Adds at most `most` entries of one directory from a place on to `page`, unsorted, and its subdirectories to `below`.
-/// Returns the place of the entry after the last one; `None` at the end.
+/// Adds at most `most` entries of one directory, from a position on, to `page`, unsorted. Adds its subdirectories to
+/// `below`. Returns the position after the last entry; `None` at the end.
 fn read_folder(
     folder: &OwnedFd,
     prefix: &[u8],

@@ -16,7 +16,7 @@ use crate::folder::stat;
 use crate::key::Key;
 use crate::version::Version;
 
-/// The temporary names of unfinished files begin with this; listings leave them out.
+/// The prefix of the temporary names of unfinished files. Listings omit these files.
 pub(super) const TEMPORARY: &[u8] = b".larder-put-";
 
 /// A file that is being written under a temporary name. Dropping it before `finish` removes it.
@@ -30,7 +30,7 @@ pub(super) struct UnfinishedFile {
 }
 
 impl UnfinishedFile {
-    /// Creates the file, and the folders above it.
+    /// Creates the file and its parent folders.
     pub(super) fn create(root: &Root, key: &[u8]) -> Result<Self, OriginError> {
         if !is_plain(key) {
             return Err(OriginError::Invalid { what: format!("{}: not a valid file name", Key::from(key)) });
@@ -50,7 +50,7 @@ impl UnfinishedFile {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             folder = rustix::fs::openat(&folder, part, flags, Mode::empty()).map_err(fail)?;
         }
-        // The nonce, since another process, or this one in another container, may write here too.
+        // The nonce is needed: another process, or one with the same id in another container, may write here too.
         let (nonce, number): (u64, u64) = (rand::random(), root.next_put());
         let temporary = [TEMPORARY, format!("{nonce:016x}-{number}").as_bytes()].concat();
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -79,7 +79,7 @@ impl UnfinishedFile {
 impl Drop for UnfinishedFile {
     fn drop(&mut self) {
         if !self.renamed {
-            // If this fails too, it leaves a file that no listing shows.
+            // If this fails too, the remaining file is harmless: listings omit it.
             let _ = rustix::fs::unlinkat(&self.folder, OsStr::from_bytes(&self.temporary), AtFlags::empty());
         }
     }

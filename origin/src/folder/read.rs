@@ -1,6 +1,6 @@
 //! Reading a file.
 //!
-//! The invariant: bytes are returned only if size and time of the file were the same before and after they were read.
+//! The invariant: bytes are returned only if the size and time of the file were the same before and after the read.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -36,7 +36,7 @@ pub(super) fn range(
         return Err(OriginError::Truncated { key: Key::from(key), expected, got: size.saturating_sub(range.start) });
     }
     let bytes = pread(&file, key, range)?;
-    // The bytes may contain parts of a write that happened meanwhile.
+    // A concurrent write may have changed some of the bytes, so compare the metadata again.
     let after = rustix::fs::fstat(&file).map_err(|errno| failed(key, "stat", errno))?;
     if stat::version(&after) != found {
         return Err(OriginError::Stale { key: Key::from(key), expected: found, got: Some(stat::version(&after)) });

@@ -15,11 +15,11 @@ use crate::error::OriginError;
 use crate::folder::error::failed;
 use crate::key::Key;
 
-/// The root folder, for blocking work.
+/// The root folder, used by blocking calls.
 #[derive(Debug)]
 pub(super) struct Root {
     pub(super) path: PathBuf,
-    /// Set once the kernel has answered that it has no openat2; old container sandboxes answer so, too.
+    /// Set once the kernel reports that it has no openat2. Old container sandboxes report that too.
     pub(super) no_openat2: AtomicBool,
     puts: AtomicU64,
 }
@@ -29,7 +29,7 @@ impl Root {
         Self { path, no_openat2: AtomicBool::new(false), puts: AtomicU64::new(0) }
     }
 
-    /// Numbers the puts of this origin.
+    /// Returns a new number for each put of this origin.
     pub(super) fn next_put(&self) -> u64 {
         self.puts.fetch_add(1, Ordering::Relaxed)
     }
@@ -44,7 +44,7 @@ impl Root {
     /// Opens a regular file for reading.
     pub(super) fn open_file(&self, key: &[u8]) -> Result<(OwnedFd, Stat), OriginError> {
         let root = self.open()?;
-        // NONBLOCK: opening a pipe would otherwise wait for its writer.
+        // NONBLOCK: without it, opening a pipe would block until a writer opens it.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = self.open_beneath(root.as_fd(), key, flags).map_err(|errno| failed(key, "open", errno))?;
         let stat = rustix::fs::fstat(&file).map_err(|errno| failed(key, "stat", errno))?;
@@ -54,7 +54,7 @@ impl Root {
         Ok((file, stat))
     }
 
-    /// Opens the directory of a prefix, which is empty or ends with `/`.
+    /// Opens the directory of a prefix. The prefix must be empty or end with `/`.
     pub(super) fn open_folder(&self, prefix: &[u8]) -> Result<OwnedFd, OriginError> {
         let root = self.open()?;
         match prefix.strip_suffix(b"/") {
@@ -75,7 +75,7 @@ impl Root {
             let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
             match rustix::fs::openat2(root, OsStr::from_bytes(path), flags, Mode::empty(), resolve) {
                 Err(Errno::NOSYS | Errno::PERM) => self.no_openat2.store(true, Ordering::Relaxed),
-                // A rename or a mount interfered somewhere in the path; the kernel wants a retry.
+                // A concurrent rename or mount affected the path; the kernel requests a retry.
                 Err(Errno::AGAIN) => {}
                 other => return other,
             }
@@ -84,7 +84,7 @@ impl Root {
     }
 }
 
-/// Opens a path part by part; no part may be a symbolic link.
+/// Opens a path part by part. Fails if any part is a symbolic link.
 fn open_by_parts(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let mut parts = path.split(|byte| *byte == b'/').peekable();
     let mut folder: Option<OwnedFd> = None;
@@ -99,7 +99,7 @@ fn open_by_parts(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<Own
     folder.ok_or(Errno::NOENT)
 }
 
-/// Whether a key is a path without empty parts, `.`, `..` or NUL bytes.
+/// True if a key is a path without empty parts, `.`, `..` or NUL bytes.
 pub(super) fn is_plain(key: &[u8]) -> bool {
     !key.contains(&0) && key.split(|byte| *byte == b'/').all(|part| !matches!(part, b"" | b"." | b".."))
 }

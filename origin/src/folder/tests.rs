@@ -18,7 +18,7 @@ fn origin(root: &std::path::Path) -> FolderOrigin {
     FolderOrigin::open(&url, &OriginConfig::default()).expect("an origin")
 }
 
-/// A root with a file, next to a file that must stay out of reach.
+/// A root with a file, beside a file that must be unreachable.
 fn trap() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::create_dir_all(folder.path().join("root/sub")).expect("mkdir");

@@ -8,7 +8,7 @@ use crate::key::Key;
 use crate::retry::{AttemptError, RetryPolicy};
 use crate::version::Version;
 
-/// Classifies the error of a request for `expected`, or for any version.
+/// Classifies the error of a request for the version `expected`, or for any version if it is `None`.
 pub(crate) fn attempt_error(
     error: Error,
     key: &[u8],
@@ -35,8 +35,8 @@ pub(crate) fn attempt_error(
             AttemptError::Retryable(OriginError::TimedOut { key: shown, after: policy.attempt_timeout })
         }
         (error, _) => {
-            // object_store's type of a refused request is private, so only the text shows the status of an answer for
-            // which it has no variant, such as any refused LIST.
+            // object_store's type of a refused request is private. For an answer without a variant of its own, such as
+            // any refused LIST, only the text shows the status.
             let text = error.to_string();
             let status = text.split_once("status code: ").and_then(|(_, status)| status.get(..3)?.parse::<u16>().ok());
             let source = Box::new(error);

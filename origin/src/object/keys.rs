@@ -1,4 +1,4 @@
-//! Keys of object stores: UTF-8, and for object_store also valid paths.
+//! Keys of object stores: they must be UTF-8, and for object_store also valid paths.
 
 use object_store::path::Path;
 
@@ -12,7 +12,7 @@ pub(crate) fn prefix(url: &OriginUrl) -> Result<String, OriginError> {
         .map_err(|_| OriginError::Invalid { what: "the prefix of the URL is not UTF-8".into() })
 }
 
-/// The whole key of a relative one.
+/// The whole key for a key relative to the prefix.
 pub(crate) fn full(prefix: &str, key: &[u8]) -> Result<String, OriginError> {
     match std::str::from_utf8(key) {
         Ok(key) => Ok(format!("{prefix}{key}")),
@@ -22,7 +22,7 @@ pub(crate) fn full(prefix: &str, key: &[u8]) -> Result<String, OriginError> {
     }
 }
 
-/// The object_store path of a whole key, if that path is exactly the key.
+/// The object_store path of a whole key. An error if the path would differ from the key.
 pub(crate) fn path(key: &[u8], full: &str) -> Result<Path, OriginError> {
     match Path::parse(full) {
         Ok(_) if full.is_empty() => Err(OriginError::Invalid { what: "the empty key names no object".into() }),

@@ -1,11 +1,11 @@
 //! Listing through object_store, one page of the store at a time.
 //!
-//! A caller continues by the last key, a store by the token it sent with a page. [`Tokens`] remembers the token that
-//! belongs to a key, so that each page of a listing is one request. Without one (the first call of a resumed listing)
-//! the store is told the key; Azure knows that parameter only from service version 2026-02-06 on, which object_store
-//! does not send, and Azurite not at all. Therefore pages are skipped until they are past the key, and then only: what
-//! follows a token is new. The invariants: a listing that makes no progress, has keys out of order or one twice is an
-//! error, however it is cut into pages.
+//! A caller continues after the last key; a store continues at the token that it sent with a page. [`Tokens`] remembers
+//! the token for each key, so that each page of a listing costs one request. Without a token (in the first call of a
+//! resumed listing), the request contains the key. Azure supports that parameter only from service version 2026-02-06
+//! on, which object_store does not send; Azurite does not support it. Pages up to the key are therefore skipped, but
+//! only in that case: pages that follow a token are always new. The invariants: a listing that makes no progress, has
+//! keys out of order or contains a key twice is an error, at any division into pages.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -22,16 +22,17 @@ use crate::retry::{AttemptError, Retry, RetryPolicy};
 use crate::url::{OriginUrl, Scheme};
 use crate::version::Version;
 
-/// Keys in a page. Azure would send 5,000, the others send no more.
+/// The number of keys in a page. Azure would send 5,000; the other stores send at most this many.
 const PAGE_KEYS: usize = 1000;
 
-/// More than there are listings at a time. The token of the longest ago is forgotten, which costs requests.
+/// More than the number of concurrent listings. Beyond it the oldest token is forgotten, which costs additional
+/// requests.
 const MOST_TOKENS: usize = 1024;
 
-/// Where a listing continues: the whole prefix, its depth, and the whole key of `after`.
+/// The position of a listing: the whole prefix, the depth, and the whole key of `after`.
 type Place = (String, Depth, String);
 
-/// The tokens of listings under way. Each is taken once, so a listing of a later time begins without.
+/// The tokens of listings in progress. Each token is used once, so a later listing starts without one.
 #[derive(Debug, Default)]
 pub(super) struct Tokens(Mutex<VecDeque<(Place, String)>>);
 
@@ -51,7 +52,7 @@ impl Tokens {
     }
 }
 
-/// Lists a store.
+/// Lists the keys of a store.
 pub(super) struct Lister {
     pub(super) url: OriginUrl,
     pub(super) key_prefix: String,
@@ -65,11 +66,11 @@ impl Lister {
         let full = keys::full(&self.key_prefix, prefix)?;
         let offset = after.map(|after| keys::full(&self.key_prefix, after)).transpose()?;
         let mut token = offset.as_ref().and_then(|offset| self.tokens.take(&(full.clone(), depth, offset.clone())));
-        // Whether the store may begin with what was listed before.
+        // Without a token, the store may start with keys that were already listed.
         let resumes = token.is_none();
         let mut place = after.filter(|_| !resumes).map(<[u8]>::to_vec);
         let mut found = Page::default();
-        // The deadline is that of a step forward, since there is no telling how much is to be skipped.
+        // The deadline applies to each step that makes progress, since the number of pages to skip is unknown.
         let mut retry = Retry::new(&self.policy, prefix);
         loop {
             let options = PaginatedListOptions {
@@ -96,7 +97,7 @@ impl Lister {
             }
             found.files.append(&mut page.files);
             found.prefixes.append(&mut page.prefixes);
-            // Markers have names that are not theirs.
+            // Sorted again, because object_store removes the slash of markers, which changes their order.
             found.files.sort_by(|a, b| a.key.cmp(&b.key));
             let Some(next) = listed.page_token else { return Ok(found) };
             if token.as_ref() == Some(&next) {
@@ -137,7 +138,7 @@ impl Lister {
             let location = meta.location.as_ref();
             let key = match location.strip_prefix(full) {
                 Some(below) => [prefix, below.as_bytes()].concat(),
-                // The marker of the prefix itself, whose slash object_store removes.
+                // This is the marker of the prefix itself, whose slash object_store removes.
                 None if full.strip_suffix('/') == Some(location) => prefix.to_vec(),
                 None => return Err(foreign()),
             };
@@ -150,8 +151,8 @@ impl Lister {
         Ok(page)
     }
 
-    /// Checks that a page, as the store sent it, is in order and begins after `before`. Returns how far it goes; `None`
-    /// if it is empty.
+    /// Checks that a page, as the store sent it, is in order and starts after `before`. Returns its greatest key;
+    /// `None` if it is empty.
     fn check_order(&self, page: &Page, before: Option<&[u8]>) -> Result<Option<Vec<u8>>, OriginError> {
         let mut files = Order(before.map(Cow::Borrowed));
         let mut prefixes = files.clone();
@@ -170,7 +171,7 @@ impl Lister {
     }
 }
 
-/// An object with this key below the origin's prefix.
+/// The listing entry of an object with this key below the origin's prefix.
 pub(super) fn info(key: Vec<u8>, meta: &ObjectMeta) -> ObjectInfo {
     let mtime_ns = meta.last_modified.timestamp_nanos_opt().unwrap_or_default();
     let version = Version::from_etag_or_mtime(meta.e_tag.as_deref(), mtime_ns, meta.size);
@@ -181,7 +182,7 @@ fn odd(what: &str) -> OriginError {
     OriginError::Unavailable { source: format!("the listing {what}").into() }
 }
 
-/// How far a listing has come, in the store's own order. What comes next must be greater.
+/// The position of a listing in the store's own order. The next entry must be greater.
 #[derive(Clone)]
 struct Order<'a>(Option<Cow<'a, [u8]>>);
 
@@ -200,7 +201,7 @@ impl<'a> Order<'a> {
             self.0 = Some(Cow::Borrowed(&file.key));
             return Ok(());
         }
-        // A marker, whose slash object_store removes, has its place after keys such as `a-b`, and after an object `a`.
+        // A marker, whose slash object_store removes, sorts after keys such as `a-b` and after an object `a`.
         let marker = [file.key.as_slice(), b"/"].concat();
         if file.size == 0 && marker.as_slice() > last.as_ref() {
             self.0 = Some(Cow::Owned(marker));
@@ -223,13 +224,13 @@ impl<'a> Order<'a> {
     }
 }
 
-/// What comes after everything below a prefix.
+/// The smallest key after all keys below a prefix.
 fn after_all_below(prefix: &[u8]) -> Vec<u8> {
     [prefix, "\u{10FFFF}".as_bytes()].concat()
 }
 
-/// The greatest key of a page. For a prefix that is what comes after everything below it; otherwise the next page would
-/// begin with the same prefix again.
+/// The greatest key of a page. For a prefix, that is a key after everything below it: otherwise the next page would
+/// start with the same prefix again.
 fn last(page: &Page) -> Option<Vec<u8>> {
     let file = page.files.iter().map(|file| &file.key).max().cloned();
     let prefix = page.prefixes.iter().max().map(|prefix| after_all_below(prefix));

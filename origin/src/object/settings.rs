@@ -6,17 +6,17 @@ use object_store::{BackoffConfig, ClientOptions, HeaderValue, RetryConfig};
 
 use crate::config::OriginConfig;
 
-/// The settings of the HTTP client.
+/// The settings of the HTTP client that object_store uses.
 pub(crate) fn client_options(config: &OriginConfig) -> ClientOptions {
     ClientOptions::new()
         .with_user_agent(HeaderValue::from_static(concat!("larder/", env!("CARGO_PKG_VERSION"))))
         .with_connect_timeout(config.connect_timeout)
-        // This bounds the whole transfer of a part, which takes longer than an attempt may go without progress.
+        // This limits the whole transfer of a part, which may take longer than an attempt may go without progress.
         .with_timeout(config.attempt_timeout.max(config.deadline / 3))
         .with_pool_max_idle_per_host(config.concurrency)
 }
 
-/// How object_store retries on its own.
+/// The settings for object_store's own retries.
 pub(crate) fn retry_config(config: &OriginConfig) -> RetryConfig {
     RetryConfig {
         backoff: BackoffConfig {
@@ -25,12 +25,12 @@ pub(crate) fn retry_config(config: &OriginConfig) -> RetryConfig {
             base: 2.0,
         },
         max_retries: 10,
-        // Ends before our own deadline, so that errors report the store's last refusal and not a timeout.
+        // Ends before our own deadline, so that errors report the store's last refusal instead of a timeout.
         retry_timeout: config.deadline * 3 / 4,
     }
 }
 
-/// The same for reads that we retry ourselves: object_store's own attempts have to fit into one of ours.
+/// The settings for reads, which we retry ourselves: all of object_store's attempts must fit into one of ours.
 pub(crate) fn single_retry(config: &OriginConfig) -> RetryConfig {
     RetryConfig { max_retries: 1, ..retry_config(config) }
 }

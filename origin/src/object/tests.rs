@@ -16,7 +16,7 @@ fn policy() -> RetryPolicy {
     RetryPolicy::new(&OriginConfig::default(), &ConcurrencyLimit::fixed(8))
 }
 
-/// How a store continues a listing.
+/// How a store can continue a listing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pages {
     /// After the offset or the token.
@@ -110,7 +110,7 @@ async fn a_store_that_lists_the_same_page_for_ever_is_an_error() {
     }
 }
 
-/// Sends the pages that it was made with, of objects and prefixes; the token of a page is its number.
+/// A store that sends these pages of objects and prefixes. The token of a page is its number.
 struct Told(Vec<(Vec<ObjectMeta>, Vec<String>)>);
 
 #[async_trait]
@@ -127,7 +127,7 @@ impl PaginatedListStore for Told {
     }
 }
 
-/// An origin whose store sends these pages of keys; those that end with `/` are markers for `Depth::All`, and prefixes
+/// An origin whose store sends these pages of keys. Keys that end with `/` are markers for `Depth::All`, and prefixes
 /// for `Depth::One`.
 fn telling(url: &str, pages: &[&[&str]], depth: Depth) -> ObjectOrigin {
     let object = |key: &str| ObjectMeta {
@@ -147,7 +147,7 @@ fn telling(url: &str, pages: &[&[&str]], depth: Depth) -> ObjectOrigin {
     origin
 }
 
-/// Lists everything, page by page; `fresh`: each page by a process that has no tokens.
+/// Lists everything, page by page. With `fresh`, each page is listed by a process without tokens.
 async fn list_all(origin: &mut ObjectOrigin, depth: Depth, fresh: bool) -> Result<Vec<String>, OriginError> {
     let (mut all, mut after) = (Vec::new(), None::<Vec<u8>>);
     loop {
@@ -175,7 +175,7 @@ async fn a_store_that_lists_out_of_order_or_a_key_twice_is_an_error_and_loses_no
         (&[&["a", "c"], &["b", "d"]], All, "keys out of order"),
         (&[&["a", "b"], &["b", "c"]], All, "a key twice"),
         (&[&["a", "b"], &["a", "b"]], All, "makes no progress"),
-        // A hierarchical namespace has `/` before all other characters.
+        // A hierarchical namespace sorts `/` before all other characters.
         (&[&["a/x", "a-b/y"]], All, "keys out of order"),
         (&[&["a/x"], &["a-b/y", "c"]], All, "keys out of order"),
         (&[&["a/", "a-b/"]], One, "keys out of order"),
@@ -194,7 +194,7 @@ async fn a_store_that_lists_out_of_order_or_a_key_twice_is_an_error_and_loses_no
 // SEMANTICS: I7
 #[tokio::test]
 async fn markers_are_listed_where_they_are_and_each_key_once_however_pages_end() {
-    // In the order of the keys; object_store shows `data/` as `data`.
+    // Sorted by key; object_store lists `data/` as `data`.
     let keys = ["a", "data", "data-2/x", "data/", "data/x", "e"];
     for cut in 1..keys.len() {
         let (one, two) = keys.split_at(cut);

@@ -12,7 +12,7 @@ use crate::object::keys::path;
 use crate::retry::{AttemptError, RetryPolicy};
 use crate::version::Version;
 
-/// Larger objects are written in parts of this size. S3 allows 10,000 parts, so an object may have 156 GiB.
+/// The part size for larger objects. S3 allows 10,000 parts, so an object may have up to 156 GiB.
 const PART: usize = 16 << 20;
 
 /// The most parts in flight. Together with the part being filled, they bound the memory of a stream.
@@ -22,7 +22,7 @@ fn written_version(result: PutResult) -> Option<Version> {
     Version::from_etag(result.e_tag.as_deref()?)
 }
 
-/// Writes objects. object_store makes the retries, since it knows which part of an upload to send again.
+/// Writes objects. object_store retries, since it knows which part of an upload to send again.
 pub(crate) struct Writer<'a> {
     pub(crate) store: &'a dyn ObjectStore,
     pub(crate) policy: &'a RetryPolicy,
@@ -67,7 +67,7 @@ impl Writer<'_> {
         match self.upload(key, &mut upload, first, chunks).await {
             Ok(()) => Ok(written_version(self.within(key, upload.finish()).await?)),
             Err(error) => {
-                // The store keeps uploaded parts until the upload is aborted or a lifecycle rule removes them.
+                // The store keeps uploaded parts until the upload is aborted or a lifecycle rule deletes them.
                 if let Err(error) = self.within(key, upload.abort()).await {
                     tracing::warn!(key = %Key::from(key), error = &error as &dyn std::error::Error, "abort upload");
                 }
@@ -85,7 +85,7 @@ impl Writer<'_> {
     ) -> Result<(), OriginError> {
         let mut chunks = futures::stream::iter(first.into_iter().map(Ok)).chain(chunks);
         while let Some(mut chunk) = chunks.try_next().await? {
-            // A chunk of many parts must not put all of them in flight at once.
+            // A chunk that spans many parts must not put all of them in flight at once.
             while !chunk.is_empty() {
                 self.within(key, upload.wait_for_capacity(PARTS_IN_FLIGHT)).await?;
                 upload.put(chunk.split_to(chunk.len().min(PART)));

@@ -24,19 +24,20 @@ pub(super) async fn receive(
         take(&chunk[..fits as usize]);
         got += fits;
         if fits < chunk.len() as u64 {
-            // Only a server that ignores `Range` may send more: the rest of its object.
+            // Only a server that ignores `Range` sends more: the rest of the object.
             return Ok(got);
         }
     }
     Ok(got)
 }
 
-/// A buffer for this many bytes. A server's claim alone reserves no more than the size of an upload's part.
+/// A buffer for this many bytes. It reserves at most the size of an upload's part, since the server's claim may be
+/// false.
 pub(super) fn buffer(bytes: u64) -> BytesMut {
     BytesMut::with_capacity(bytes.min(16 << 20) as usize)
 }
 
-/// The error for an answer that contradicts itself or its request.
+/// The error for an answer that contradicts itself or the request.
 pub(super) fn malformed(what: &'static str) -> AttemptError {
     AttemptError::Retryable(OriginError::Unavailable { source: format!("the server sent {what}").into() })
 }

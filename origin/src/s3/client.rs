@@ -1,7 +1,7 @@
 //! Sending signed requests.
 //!
-//! object_store supplies the HTTP client and the credentials. Its own `get` is not used: it strips slashes off keys,
-//! refuses a server that ignores `Range`, and hides the status of the last answer.
+//! object_store supplies the HTTP client and the credentials. Its `get` is not used: it strips slashes from keys,
+//! rejects a server that ignores `Range`, and hides the status of the last answer.
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ use crate::version::Version;
 const QUERY: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 const PATH: AsciiSet = QUERY.remove(b'/');
 
-/// The most that is read of an error's body.
+/// The most bytes that are read of an error's body.
 const ERROR_BODY_LIMIT: u64 = 16 << 10;
 
 /// The target of a request.
@@ -39,7 +39,7 @@ pub(super) enum Target<'a> {
 #[derive(Debug, thiserror::Error)]
 #[error(
     "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, \
-     or AWS_SKIP_SIGNATURE=true for a public bucket"
+     or use --anonymous (volumes: anonymous: \"true\") for a public bucket"
 )]
 struct NoCredentials(#[source] object_store::Error);
 
@@ -55,9 +55,9 @@ struct WrongClock {
 
 /// Sends requests to one bucket.
 pub(super) struct S3Client {
-    /// For messages.
+    /// The origin's URL, for messages.
     pub(super) url: OriginUrl,
-    /// The URL to which keys are appended: with the bucket in its host or its path, without a trailing `/`.
+    /// The URL that keys are appended to. It has the bucket in its host or its path, and no trailing `/`.
     pub(super) bucket_endpoint: String,
     /// `None` for anonymous requests.
     pub(super) signer: Option<Signer>,
@@ -67,7 +67,7 @@ pub(super) struct S3Client {
 }
 
 impl S3Client {
-    /// Sends one request and returns its answer if that is a success.
+    /// Sends one request. Returns the answer if it is a success.
     pub(super) async fn send(
         &self,
         retry: &Retry,
@@ -127,11 +127,11 @@ impl S3Client {
             }
             let (parts, stream) = response.into_parts();
             let mut text = Vec::new();
-            // The text only improves the message, so a body that breaks off is good enough.
+            // The text only improves the message, so an incomplete body is sufficient.
             let _ = body::receive(retry, stream, ERROR_BODY_LIMIT, &mut |chunk| text.extend_from_slice(chunk)).await;
             let Self { url, bucket_endpoint, .. } = self;
             if let Some(ahead_ms) = self.clock.refusal(signed, parts.status, &parts.headers, &text) {
-                // Others may have learned the server's time since this request was signed.
+                // Another request may have corrected the clock since this one was signed.
                 if self.clock.follow(ahead_ms) && ahead_ms != 0 {
                     let clock = clock::shown(ahead_ms);
                     tracing::warn!(

@@ -1,7 +1,7 @@
-//! The server's clock, as far as it differs from this machine's.
+//! The server's clock, if it differs from this machine's.
 //!
-//! S3 refuses requests that were signed more than 15 minutes from its own time. The first such refusal says what time
-//! it is there; from then on all requests of the origin are signed with that time.
+//! S3 refuses requests that were signed more than 15 minutes before or after its own time. The first such refusal
+//! contains the server's time. From then on, all requests of the origin are signed with that time.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,9 +9,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use http::header::DATE;
 use http::{HeaderMap, StatusCode};
 
-/// The code of the refusal.
+/// The error code of such a refusal.
 const CODE: &[u8] = b"<Code>RequestTimeTooSkewed</Code>";
-/// A refusal without a body, such as of a HEAD, has this cause if the clocks differ that much; S3 accepts 15 minutes.
+/// The difference of the clocks above which a refusal without a body, for example of a HEAD, has this cause. S3 accepts
+/// up to 15 minutes.
 const TOO_SKEWED: Duration = Duration::from_secs(14 * 60);
 
 /// How far the server's clock is ahead of this machine's.
@@ -26,14 +27,14 @@ fn milliseconds(time: SystemTime) -> i64 {
 }
 
 impl ServerClock {
-    /// The server's time.
+    /// The current time by the server's clock.
     pub(super) fn now(&self) -> SystemTime {
         let now = milliseconds(SystemTime::now()).saturating_add(self.ahead_ms.load(Ordering::Relaxed));
         UNIX_EPOCH + Duration::from_millis(now.max(0).cast_unsigned())
     }
 
-    /// If this answer refuses a request because of the time it was signed at, `Some` of how far the server's clock is
-    /// ahead of this machine's, in milliseconds; 0 if it does not say.
+    /// If this answer refuses a request because of its signing time, returns how far the server's clock is ahead of
+    /// this machine's, in milliseconds; 0 if the answer does not contain the time. `None` for any other answer.
     pub(super) fn refusal(
         &self,
         signed: SystemTime,
@@ -53,14 +54,15 @@ impl ServerClock {
         meant.then(|| there.map_or(0, |there| there - milliseconds(SystemTime::now())))
     }
 
-    /// Signs with the server's time from now on. False if that was done already, so that another attempt is of no use.
+    /// Signs with the server's time from now on. False if the clock was already corrected by this much, so that another
+    /// attempt would fail too.
     pub(super) fn follow(&self, ahead_ms: i64) -> bool {
         let before = self.ahead_ms.swap(ahead_ms, Ordering::Relaxed);
         before.abs_diff(ahead_ms) > 60_000
     }
 }
 
-/// A duration for people.
+/// Formats a duration for messages.
 pub(super) fn shown(ahead_ms: i64) -> String {
     let (seconds, side) = (ahead_ms.unsigned_abs() / 1000, if ahead_ms > 0 { "behind" } else { "ahead of" });
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);

@@ -1,14 +1,14 @@
-//! Pages of a listing without a key that follow each other.
+//! Consecutive pages of a listing that contain no key.
 //!
-//! Stores send them for keys that were deleted, and where their partitions meet. Each has a deadline of its own, so only
-//! their number ends a listing that never gets to a key.
+//! Stores send such pages for deleted keys, and at the boundaries of their partitions. Each page has a deadline of its
+//! own, so only a limit on their number ends a listing that never reaches a key.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
 use crate::error::OriginError;
 
-/// So many pages are for a hundred million deleted keys.
+/// The most consecutive empty pages. This many cover a hundred million deleted keys.
 const MOST: usize = 100_000;
 
 #[derive(Debug, thiserror::Error)]
@@ -19,7 +19,7 @@ enum Endless {
     Long,
 }
 
-/// The pages without a key so far, by hashes of the tokens that lead on from them.
+/// The empty pages so far, as hashes of their continuation tokens.
 #[derive(Debug, Default)]
 pub(crate) struct EmptyPages {
     hasher: RandomState,
@@ -27,7 +27,7 @@ pub(crate) struct EmptyPages {
 }
 
 impl EmptyPages {
-    /// Counts a page that this token leads on from. Errors: the token was there before, or there are too many pages.
+    /// Counts a page with this continuation token. Errors: the token occurred before, or there are too many pages.
     pub(crate) fn count(&mut self, token: &str) -> Result<(), OriginError> {
         let endless = |why: Endless| Err(OriginError::Unavailable { source: Box::new(why) });
         if !self.tokens.insert(self.hasher.hash_one(token)) {

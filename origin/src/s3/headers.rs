@@ -9,7 +9,7 @@ pub(super) fn etag(headers: &HeaderMap) -> Option<Version> {
     Version::from_etag(headers.get(ETAG)?.to_str().ok()?)
 }
 
-/// The entity tag, or time and size if there is no tag.
+/// The entity tag, or the time and size if there is no tag.
 pub(super) fn version(headers: &HeaderMap, size: Option<u64>) -> Option<Version> {
     etag(headers).or_else(|| Some(Version::MtimeSize { mtime_ns: last_modified(headers)?, size: size? }))
 }
@@ -24,7 +24,7 @@ pub(super) fn last_modified(headers: &HeaderMap) -> Option<i64> {
     chrono::DateTime::parse_from_rfc2822(text).ok()?.timestamp_nanos_opt()
 }
 
-/// `bytes START-LAST/TOTAL`, with an exclusive end in place of the last byte.
+/// `bytes START-LAST/TOTAL`, stored with an exclusive end instead of the last byte.
 pub(super) struct ContentRange {
     pub(super) start: u64,
     pub(super) end: u64,

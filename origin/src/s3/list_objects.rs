@@ -1,9 +1,9 @@
 //! The ListObjectsV2 request and answer: query, XML and encoding, without any I/O.
 //!
 //! object_store's own listing fails on the first key that is not a valid path to it (`a//b`, `..`, a control
-//! character), so one odd object would hide a whole bucket. Here every key comes out byte for byte. The invariant: a
-//! page that makes no progress, or whose keys are not below the prefix or not in order, is an error and never a
-//! listing.
+//! character), so a single such object would hide a whole bucket. This module returns every key byte for byte. The
+//! invariant: a page that makes no progress, or whose keys are out of order or not below the prefix, is an error and
+//! never a listing.
 
 use quick_xml::Reader;
 use quick_xml::escape::resolve_predefined_entity;
@@ -12,10 +12,10 @@ use quick_xml::events::Event;
 use crate::listing::{Depth, ObjectInfo, Page};
 use crate::version::Version;
 
-/// Keys requested in one page; the most that S3 returns.
+/// The number of keys requested per page, which is the most that S3 returns.
 pub(crate) const PAGE_KEYS: u32 = 1000;
 
-/// A page of 1,000 keys of 1,024 bytes, fully percent-encoded, is smaller than 4 MiB.
+/// The limit for an answer. A page of 1,000 keys of 1,024 bytes, fully percent-encoded, is smaller than 4 MiB.
 pub(crate) const ANSWER_LIMIT: u64 = 32 << 20;
 
 /// Why an answer is not a listing.
@@ -43,7 +43,7 @@ pub(crate) enum Malformed {
     Before,
 }
 
-/// An object of an answer, as it is written there.
+/// An object in an answer, with its values still as text.
 #[derive(Debug, Default)]
 struct Contents {
     key: Option<String>,
@@ -52,7 +52,7 @@ struct Contents {
     e_tag: Option<String>,
 }
 
-/// An answer.
+/// The root element of an answer.
 #[derive(Debug, Default)]
 struct ListBucketResult {
     contents: Vec<Contents>,
@@ -63,12 +63,13 @@ struct ListBucketResult {
 }
 
 impl ListBucketResult {
-    /// Reads an answer element by element: an import of a large bucket spends most of its time here.
+    /// Parses an answer element by element. Its speed matters: an import of a large bucket spends most of its time
+    /// here.
     fn read(text: &str) -> Result<Self, Malformed> {
         let mut result = Self::default();
         let mut reader = Reader::from_str(text);
         let (mut depth, mut section) = (0_u32, Section::Other);
-        // The text of the innermost element, which may come in several pieces.
+        // The text of the innermost element. The parser may return it in several pieces.
         let mut value = String::new();
         let encoding = |error| Malformed::Xml(quick_xml::Error::from(error));
         loop {
@@ -119,7 +120,7 @@ impl ListBucketResult {
         }
     }
 
-    /// An element directly below the root.
+    /// Handles the end of an element directly below the root.
     fn end(&mut self, name: &[u8], value: &str) -> Result<(), Malformed> {
         match name {
             b"EncodingType" => self.encoding_type = Some(value.to_owned()),
@@ -130,7 +131,7 @@ impl ListBucketResult {
         Ok(())
     }
 
-    /// An element of a section.
+    /// Handles the end of an element within a section.
     fn end_in(&mut self, section: Section, name: &[u8], value: &str) -> Result<(), Malformed> {
         match (section, name, self.contents.last_mut()) {
             (Section::CommonPrefixes, b"Prefix", _) => self.common_prefixes.push(value.to_owned()),
@@ -149,7 +150,7 @@ impl ListBucketResult {
     }
 }
 
-/// A part of an answer that has parts of its own.
+/// An element that has child elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Section {
     Contents,
@@ -157,21 +158,22 @@ enum Section {
     Other,
 }
 
-/// A page, and the token to continue with if the store returned a truncated page without entries.
+/// A page. If the store returned a truncated page without entries, also the token to continue with.
 #[derive(Debug)]
 pub(crate) struct Parsed {
     pub(crate) page: Page,
     pub(crate) continuation: Option<String>,
 }
 
-/// The query of a request for one page, as pairs that are not encoded yet.
+/// The query of a request for one page, as pairs that are not percent-encoded yet.
 pub(crate) fn query(
     prefix: &str,
     after: Option<&str>,
     token: Option<&str>,
     depth: Depth,
 ) -> Vec<(&'static str, String)> {
-    // XML 1.0 cannot contain control characters, so without the encoding such a key would make the answer unreadable.
+    // XML 1.0 cannot contain control characters. Without this encoding, a key with one would make the answer
+    // unparsable.
     let mut query =
         vec![("encoding-type", "url".to_string()), ("list-type", "2".to_string()), ("max-keys", PAGE_KEYS.to_string())];
     if depth == Depth::One {
@@ -189,7 +191,7 @@ pub(crate) fn query(
 }
 
 /// Parses an answer. `strip` is the length of the origin's prefix, `prefix` the whole requested prefix, and `after` the
-/// key (with the origin's prefix) after which the page was to start.
+/// key (with the origin's prefix) after which the page should start.
 pub(crate) fn parse(xml: &[u8], strip: usize, prefix: &[u8], after: Option<&[u8]>) -> Result<Parsed, Malformed> {
     let text = std::str::from_utf8(xml).map_err(Malformed::Utf8)?;
     if text.contains("<ListBucketResult") && !text.trim_end().ends_with("</ListBucketResult>") {
@@ -209,7 +211,7 @@ pub(crate) fn parse(xml: &[u8], strip: usize, prefix: &[u8], after: Option<&[u8]
         let key = decode(&key);
         let version = Version::from_etag_or_mtime(entry.e_tag.as_deref(), mtime_ns, size);
         page.files.push(ObjectInfo { key: relative(&key)?, size, mtime_ns, version });
-        // The next page begins after the last key, so a key that comes too late would be lost.
+        // The next page starts after the last key, so a key that is out of order would be lost.
         match &last {
             None if after.is_some_and(|after| key.as_slice() <= after) => return Err(Malformed::Before),
             Some(last) if key == *last => return Err(Malformed::Twice),
@@ -220,12 +222,13 @@ pub(crate) fn parse(xml: &[u8], strip: usize, prefix: &[u8], after: Option<&[u8]
     for prefix in result.common_prefixes {
         let mut key = decode(&prefix);
         let shown = relative(&key)?;
-        // The previous page ended inside this prefix, see below.
+        // The previous page ended inside this prefix; see below.
         if after.is_some_and(|after| after.starts_with(&key)) {
             continue;
         }
         page.prefixes.push(shown);
-        // Start after everything below it; otherwise the next page would begin with the same prefix again.
+        // The next page must start after everything below this prefix; otherwise it would start with the same prefix
+        // again.
         key.extend_from_slice("\u{10FFFF}".as_bytes());
         last = last.max(Some(key));
     }
@@ -243,7 +246,8 @@ pub(crate) fn parse(xml: &[u8], strip: usize, prefix: &[u8], after: Option<&[u8]
     }
 }
 
-/// Decodes `encoding-type=url`: a space is `+` on Amazon and MinIO, `%20` on Ceph; a plus sign is `%2B` on all of them.
+/// Decodes `encoding-type=url`. A space is `+` on Amazon and MinIO, and `%20` on Ceph; a plus sign is `%2B` on all of
+/// them.
 fn decoded(key: &str) -> Vec<u8> {
     if !key.contains(['+', '%']) {
         return key.as_bytes().to_vec();

@@ -1,8 +1,8 @@
 //! The shared AWS files: `~/.aws/credentials` and `~/.aws/config`.
 //!
-//! Only the settings that a data mount needs are read: keys, session token, region and endpoint. Other ways to get keys
-//! (single sign-on, roles, helper programs) are refused by name when the profile has no keys, instead of failing later
-//! with a puzzling "access denied". The invariant: secrets are never printed.
+//! Reads only the settings that a data mount needs: keys, session token, region and endpoint. If the profile has no
+//! keys but another way to get them (single sign-on, roles, helper programs), it is rejected by name instead of failing
+//! later with a puzzling "access denied". The invariant: secrets are never printed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,7 +39,7 @@ impl fmt::Debug for Profile {
     }
 }
 
-/// Settings by which a profile may get its keys and which we do not support.
+/// Unsupported settings through which a profile may get its keys.
 const UNSUPPORTED: [&str; 6] =
     ["credential_process", "sso_session", "sso_start_url", "role_arn", "source_profile", "web_identity_token_file"];
 
@@ -55,7 +55,7 @@ pub(crate) fn read(env: &Env) -> Result<Profile, OriginError> {
     let credentials = sections(&file(env, "AWS_SHARED_CREDENTIALS_FILE", "credentials"))?;
     let config = sections(&file(env, "AWS_CONFIG_FILE", "config"))?;
     let in_credentials = credentials.get(name);
-    // The config file calls every profile except the default one "profile NAME".
+    // The config file names every profile except the default one "profile NAME".
     let in_config = config.get(&format!("profile {name}")).or_else(|| config.get(name).filter(|_| name == "default"));
     if named.is_some() && in_credentials.is_none() && in_config.is_none() {
         return Err(OriginError::Invalid {
@@ -116,8 +116,8 @@ fn sections(path: &Path) -> Result<Sections, OriginError> {
     }
 }
 
-/// Parses the files' INI dialect; the error is the line number. Indented lines are nested settings of the line before
-/// (`s3 =`), of which we need none.
+/// Parses the files' INI dialect. The error is the line number. Indented lines are nested settings of the previous line
+/// (`s3 =`); none of them is needed here.
 fn parse(text: &str) -> Result<Sections, usize> {
     let mut sections = Sections::new();
     let mut current: Option<String> = None;
@@ -138,7 +138,7 @@ fn parse(text: &str) -> Result<Sections, usize> {
         }
         let (key, value) = trimmed.split_once('=').ok_or(number + 1)?;
         let section = current.as_ref().and_then(|name| sections.get_mut(name)).ok_or(number + 1)?;
-        // A comment within a line needs a space before it, since secrets may contain '#'.
+        // A comment within a line must follow a space, because secrets may contain '#'.
         let value = value.split(" #").next().unwrap_or(value).split(" ;").next().unwrap_or(value).trim();
         if !value.is_empty() {
             section.insert(key.trim().to_ascii_lowercase(), value.to_string());

@@ -1,4 +1,4 @@
-//! One attempt at a read, of a range or of a whole object.
+//! One attempt at a read of a range or of a whole object.
 
 use std::ops::Range;
 
@@ -14,17 +14,18 @@ use crate::s3::client::{S3Client, Target};
 use crate::s3::headers::{self, ContentRange};
 use crate::version::Version;
 
-/// A server that ignores `Range` sends the object from its start. Up to this many preceding bytes are worth discarding.
+/// A server that ignores `Range` sends the object from its start. At most this many preceding bytes are discarded
+/// before the read fails.
 const IGNORED_RANGE_LIMIT: u64 = 64 << 20;
 
-/// No object is larger, and some servers store offsets in signed numbers.
+/// The largest offset that is requested. No object is larger, and some servers store offsets in signed numbers.
 const RANGE_LIMIT: u64 = 1 << 60;
 
-/// The state that the attempts at one read share.
+/// The state that all attempts at one read share.
 pub(super) struct PartialRead<'a> {
-    /// How many bytes `sink` has received.
+    /// The number of bytes that `sink` has received.
     bytes: u64,
-    /// The version that all of them have.
+    /// The version of these bytes.
     version: Option<Version>,
     sink: &'a mut Sink<'a>,
 }
@@ -39,8 +40,8 @@ impl<'a> PartialRead<'a> {
         (self.sink)(chunk);
     }
 
-    /// Compares an answer with the version so far. In a read without a version the first answer sets it, so that bytes
-    /// of two versions are never combined.
+    /// Compares an answer with the version so far. In a read without a version, the first answer sets the version, so
+    /// that bytes of two versions are never combined.
     fn bind(&mut self, key: &[u8], headers: &HeaderMap, total: Option<u64>) -> Result<(), AttemptError> {
         let Some(got) = headers::version(headers, total) else {
             return Err(malformed("neither ETag nor Last-Modified"));
@@ -52,7 +53,7 @@ impl<'a> PartialRead<'a> {
             }
             (Some(Version::ETag(expected)), Version::ETag(got)) => expected == got,
             (Some(Version::MtimeSize { mtime_ns, size }), _) => {
-                // A listing has milliseconds where the header has whole seconds.
+                // A listing has milliseconds, but the header has only whole seconds.
                 let seconds = |ns: i64| ns.div_euclid(1_000_000_000);
                 headers::last_modified(headers).is_some_and(|got| seconds(got) == seconds(*mtime_ns))
                     && total.is_none_or(|total| total == *size)
@@ -70,7 +71,7 @@ impl<'a> PartialRead<'a> {
     }
 }
 
-/// Makes one attempt at the bytes of `range` that `got` still lacks.
+/// Makes one attempt at the bytes of `range` that `got` does not have yet.
 pub(super) async fn read_rest(
     client: &S3Client,
     retry: &Retry,
@@ -91,7 +92,7 @@ pub(super) async fn read_rest(
         got: rest.start - range.start + more,
     };
     let length = headers::content_length(&parts.headers);
-    // The offset of the body in the object, and the object's size.
+    // The offset of the body within the object, and the object's size.
     let (start, total) = match parts.status {
         StatusCode::PARTIAL_CONTENT => {
             let Some(sent) = ContentRange::of(&parts.headers) else {
@@ -148,8 +149,8 @@ pub(super) async fn read_rest(
 
 /// Makes one attempt at a whole object of at most `limit` bytes.
 ///
-/// The request has a range, since a partial answer states the object's size twice. An object without any bytes has no
-/// range, so it takes a second request without one.
+/// The request has a range, because a partial answer states the object's size twice. An empty object has no valid
+/// range, so it needs a second request without one.
 pub(super) async fn read_whole(
     client: &S3Client,
     retry: &Retry,

@@ -1,4 +1,4 @@
-//! The meaning of answers that are not a success.
+//! Conversion of unsuccessful answers into errors.
 
 use std::ops::Range;
 
@@ -16,13 +16,13 @@ pub(super) struct Refused<'a> {
     pub(super) url: &'a OriginUrl,
     pub(super) bucket_endpoint: &'a str,
     pub(super) key: &'a [u8],
-    /// The version that the request asked for.
+    /// The version that the request specified.
     pub(super) expected: Option<&'a Version>,
     pub(super) range: Option<&'a Range<u64>>,
 }
 
 impl Refused<'_> {
-    /// The error that the answer means.
+    /// The error that the answer stands for.
     pub(super) fn error(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AttemptError {
         let answer = ErrorAnswer::new(status, &String::from_utf8_lossy(body));
         let code = answer.code.as_str();
@@ -36,7 +36,7 @@ impl Refused<'_> {
                 Some(expected) => OriginError::Stale { key, expected: expected.clone(), got: headers::etag(headers) },
                 None => OriginError::Unavailable { source: answer.into() },
             }),
-            // The object ends before the range begins.
+            // The range starts after the end of the object.
             StatusCode::RANGE_NOT_SATISFIABLE => {
                 let expected = self.range.map_or(0, |range| range.end - range.start);
                 AttemptError::Final(OriginError::Truncated { key, expected, got: 0 })
@@ -68,7 +68,7 @@ impl Refused<'_> {
         }
     }
 
-    /// The message for a bucket that another server or region has.
+    /// The message for a bucket that belongs to another server or region.
     fn elsewhere(&self, headers: &HeaderMap, answer: &ErrorAnswer) -> String {
         let Self { url, bucket_endpoint, .. } = self;
         match headers.get("x-amz-bucket-region").and_then(|region| region.to_str().ok()) {
@@ -78,7 +78,7 @@ impl Refused<'_> {
     }
 }
 
-/// The error that the server reported. Only the code and the message are kept, since the rest of S3's error bodies
+/// The error that the server reported. Only the code and the message are kept, because the rest of S3's error bodies
 /// contains key ids and signed texts.
 #[derive(Debug, thiserror::Error)]
 #[error("the server answered {status} {code}{}{message}", if .message.is_empty() { "" } else { ": " })]

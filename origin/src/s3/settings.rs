@@ -1,4 +1,4 @@
-//! From flags, environment and profile to a client and a store.
+//! Builds a client and a store from flags, environment and profile.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::s3::profile::{self, Profile};
 use crate::s3::sigv4::Signer;
 use crate::url::OriginUrl;
 
-/// The client that reads and lists, and the store that writes.
+/// Builds the client for reads and listings, and the store for writes.
 pub(super) fn connect(url: &OriginUrl, config: &OriginConfig) -> Result<(S3Client, AmazonS3), OriginError> {
     let env = &config.env;
     let mut profile = profile::read(env)?;
@@ -29,7 +29,7 @@ pub(super) fn connect(url: &OriginUrl, config: &OriginConfig) -> Result<(S3Clien
     let mut virtual_hosted = None;
     let has_keys = env.get("AWS_ACCESS_KEY_ID").is_some();
     for (name, value) in env.iter().filter(|(name, _)| name.starts_with("AWS_")) {
-        // Remains of other keys must not be mixed with the keys of a profile.
+        // Leftover variables of other keys must not be combined with the keys of a profile.
         if !has_keys && matches!(name, "AWS_SECRET_ACCESS_KEY" | "AWS_SESSION_TOKEN") {
             continue;
         }
@@ -49,7 +49,7 @@ pub(super) fn connect(url: &OriginUrl, config: &OriginConfig) -> Result<(S3Clien
         }
     }
     let bucket = url.bucket();
-    // A certificate for *.s3.amazonaws.com does not cover a bucket with a dot.
+    // The certificate for *.s3.amazonaws.com does not cover a bucket with a dot in its name.
     let virtual_hosted = virtual_hosted.unwrap_or(endpoint.is_none() && !bucket.contains('.'));
     let bucket_endpoint = match (endpoint, virtual_hosted) {
         (Some(endpoint), true) => endpoint,
@@ -66,9 +66,9 @@ pub(super) fn connect(url: &OriginUrl, config: &OriginConfig) -> Result<(S3Clien
 
     let invalid =
         |error: object_store::Error| OriginError::Invalid { what: format!("invalid settings for {url}: {error}") };
-    // Our own timeouts cancel our attempts: they look at progress and not at the whole transfer.
+    // Our own timeouts cancel our attempts: they measure progress, not the whole transfer.
     let http = ReqwestConnector {}.connect(&options.clone().with_timeout_disabled()).map_err(invalid)?;
-    // Endpoint and style are set explicitly, so they equal the above whatever the environment says.
+    // Endpoint and style are set explicitly, so the environment cannot change them.
     let store = builder
         .with_client_options(options)
         .with_bucket_name(bucket)
@@ -90,7 +90,7 @@ pub(super) fn connect(url: &OriginUrl, config: &OriginConfig) -> Result<(S3Clien
     Ok((client, store))
 }
 
-/// The endpoint of the flag, the environment or the profile, in this order; `None` for Amazon's own.
+/// The endpoint from the flag, the environment or the profile, in this order; `None` for Amazon's own.
 fn endpoint(config: &OriginConfig, profile: &Profile) -> Result<Option<String>, OriginError> {
     let variable = |name: &&str| config.env.get(name);
     config
@@ -102,7 +102,7 @@ fn endpoint(config: &OriginConfig, profile: &Profile) -> Result<Option<String>, 
         .transpose()
 }
 
-/// The endpoint without its trailing `/`, if it is valid. Errors do not repeat its text, which may contain secrets.
+/// Validates the endpoint and removes its trailing `/`. Errors do not repeat its text, which may contain secrets.
 fn checked_endpoint(text: &str) -> Result<String, OriginError> {
     let invalid = |what: &str| OriginError::Invalid {
         what: format!("{what} (--endpoint, AWS_ENDPOINT_URL or endpoint_url of the profile)"),
@@ -121,7 +121,7 @@ fn checked_endpoint(text: &str) -> Result<String, OriginError> {
     Ok(parsed.as_str().trim_end_matches('/').to_string())
 }
 
-/// The region of the flag, the environment or the profile, in this order.
+/// The region from the flag, the environment or the profile, in this order.
 fn region(config: &OriginConfig, profile: &Profile) -> Result<String, OriginError> {
     let variable = |name: &&str| config.env.get(name);
     let region = config
@@ -138,7 +138,7 @@ fn region(config: &OriginConfig, profile: &Profile) -> Result<String, OriginErro
     Ok(region.to_string())
 }
 
-/// The HTTP client's settings, which reads and writes share.
+/// The settings of the HTTP client, which reads and writes share.
 fn client_options(config: &OriginConfig) -> Result<ClientOptions, OriginError> {
     let options = shared::client_options(config);
     let Some(path) = config.env.get("AWS_CA_BUNDLE") else {

@@ -1,8 +1,9 @@
 //! AWS signature version 4 for requests without a body.
 //!
-//! object_store's own signer derives the day's key, formats two dates and parses the URL for each request: a ninth of a
-//! cold read's CPU. Here everything that is valid for a second is derived once a second ([`Stamp`]), and the canonical
-//! request is hashed piece by piece, without being built as a string. All headers of the request are signed.
+//! object_store's own signer derives the day's key, formats two dates and parses the URL for each request. That took a
+//! ninth of the CPU time of a cold read. Here everything that is valid for a second is derived once a second
+//! ([`Stamp`]), and the canonical request is hashed piece by piece without building a string. All headers of the
+//! request are signed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -79,7 +80,7 @@ impl Signer {
         }
     }
 
-    /// Adds the headers of the signature. Path and query must be percent-encoded as signature version 4 requires.
+    /// Adds the signature's headers. Path and query must be percent-encoded as signature version 4 requires.
     pub(crate) fn sign<B>(
         &self,
         request: &mut Request<B>,
@@ -124,7 +125,7 @@ impl Signer {
     }
 }
 
-/// `host` and the request's own headers, sorted.
+/// `host` and the request's own headers, sorted by name.
 fn signed_names(headers: &HeaderMap) -> Vec<&str> {
     let mut names: Vec<_> = headers.keys().map(http::HeaderName::as_str).filter(|name| *name != "host").collect();
     names.push("host");
@@ -242,7 +243,7 @@ mod tests {
         }
     }
 
-    /// object_store signs by the machine's clock, so both do here; the second may change between the two.
+    /// object_store signs by the machine's clock, so both signatures do here. The second may change between the two.
     #[test]
     fn odd_keys_tokens_and_payers_are_signed_as_object_store_signs_them() {
         let credential = Arc::new(AwsCredential { token: Some("a token".into()), ..keys() });

@@ -1,4 +1,4 @@
-//! Counts of calls, for tests.
+//! A wrapper that counts calls, for tests.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::origin::Origin;
 use crate::url::OriginUrl;
 use crate::version::Version;
 
-/// The number of calls of each kind, including failed ones; bytes are counted only for calls that succeeded.
+/// The number of calls of each kind, including failed ones. Bytes are counted only for successful calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Calls of `list`.
     pub lists: u64,
     /// Calls of `read` and `read_all`.
     pub reads: u64,
-    /// Bytes that these returned.
+    /// Bytes that these calls returned.
     pub read_bytes: u64,
     /// Calls of `head`.
     pub heads: u64,
@@ -31,7 +31,7 @@ pub struct Counts {
     pub errors: u64,
 }
 
-/// Counts calls.
+/// An origin that counts calls.
 #[derive(Debug)]
 pub struct Counting {
     inner: Arc<dyn Origin>,
@@ -44,7 +44,7 @@ pub struct Counting {
 }
 
 impl Counting {
-    /// Counts from zero.
+    /// Wraps `inner`. All counts start at zero.
     pub fn new(inner: Arc<dyn Origin>) -> Self {
         let zero = AtomicU64::default;
         Self { inner, lists: zero(), reads: zero(), read_bytes: zero(), heads: zero(), puts: zero(), errors: zero() }

@@ -1,4 +1,4 @@
-//! Faults, for tests.
+//! A wrapper that injects faults, for tests.
 
 use std::fmt;
 use std::ops::Range;
@@ -32,25 +32,25 @@ pub enum Operation {
     Put,
 }
 
-/// A call, as a fault plan sees it.
+/// A call, as passed to a fault plan.
 #[derive(Debug, Clone, Copy)]
 pub struct Call<'a> {
     /// The operation.
     pub operation: Operation,
-    /// Its key or prefix.
+    /// The key or prefix of the call.
     pub key: &'a [u8],
     /// The number of the call at this wrapper, from 0.
     pub seq: u64,
 }
 
-/// The fault that a call is to suffer.
+/// The fault to inject into a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InjectedFault {
-    /// None: the inner origin answers.
+    /// No fault: the inner origin answers.
     None,
     /// `NotFound`
     NotFound,
-    /// `Stale` if the call requests a version, otherwise none.
+    /// `Stale` if the call requests a version; otherwise no fault.
     Stale,
     /// `Denied`
     Denied,
@@ -62,15 +62,15 @@ pub enum InjectedFault {
     Truncated,
     /// `Unavailable`
     Unavailable,
-    /// The bytes of a read have one bit of the first byte flipped, as from a broken disk or network.
+    /// One bit of the first byte of a read is flipped, as by a broken disk or network.
     FlipBit,
-    /// The call never ends.
+    /// The call never returns.
     Hang,
 }
 
 type Plan = Box<dyn Fn(&Call<'_>) -> InjectedFault + Send + Sync>;
 
-/// Fails calls according to a plan.
+/// An origin whose calls fail according to a plan.
 pub struct Faulty {
     inner: Arc<dyn Origin>,
     plan: Plan,
@@ -84,15 +84,15 @@ impl fmt::Debug for Faulty {
 }
 
 impl Faulty {
-    /// Asks `plan` for the fault of each call.
+    /// Wraps `inner`. Calls `plan` to choose the fault of each call.
     pub fn new(inner: Arc<dyn Origin>, plan: impl Fn(&Call<'_>) -> InjectedFault + Send + Sync + 'static) -> Self {
         Self { inner, plan: Box::new(plan), seq: AtomicU64::new(0) }
     }
 
-    /// Picks one of `faults` for a share of the calls; the same seed picks the same calls.
+    /// Injects one of `faults` into a `share` of the calls (0 to 1). The same seed chooses the same calls.
     pub fn seeded(inner: Arc<dyn Origin>, seed: u64, share: f64, faults: Vec<InjectedFault>) -> Self {
         Self::new(inner, move |call| {
-            use rand::{Rng, SeedableRng};
+            use rand::{RngExt, SeedableRng};
             let mut random = rand::rngs::SmallRng::seed_from_u64(seed ^ call.seq.wrapping_mul(0x9E37_79B9_7F4A_7C15));
             if faults.is_empty() || !random.random_bool(share.clamp(0.0, 1.0)) {
                 return InjectedFault::None;
@@ -101,7 +101,7 @@ impl Faulty {
         })
     }
 
-    /// Returns whether the bytes are to be damaged, or the error of the call's fault.
+    /// Returns whether to damage the bytes, or the error that the fault causes.
     async fn fault(&self, operation: Operation, key: &[u8], version: Option<&Version>) -> Result<bool, OriginError> {
         let call = Call { operation, key, seq: self.seq.fetch_add(1, Ordering::Relaxed) };
         let shown = Key::from(key);

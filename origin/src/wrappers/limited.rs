@@ -1,4 +1,4 @@
-//! A bound on concurrent calls, for production.
+//! A wrapper that limits concurrent calls, for production.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::origin::{Origin, Sink};
 use crate::url::OriginUrl;
 use crate::version::Version;
 
-/// Bounds the number of concurrent calls; the others wait in line, for a bounded time.
+/// An origin that limits the number of concurrent calls. Other calls wait in order, for a limited time.
 #[derive(Debug)]
 pub struct Limited {
     inner: Arc<dyn Origin>,
@@ -24,7 +24,8 @@ pub struct Limited {
 }
 
 impl Limited {
-    /// Allows `concurrency` concurrent calls (at least one). A call that has waited for `wait` ends with `Busy`.
+    /// Wraps `inner` and allows `concurrency` concurrent calls (at least one). A call that has waited for `wait` fails
+    /// with `Busy`.
     pub fn new(inner: Arc<dyn Origin>, concurrency: usize, wait: Duration) -> Self {
         Self::with_limit(inner, ConcurrencyLimit::fixed(concurrency), wait)
     }

@@ -1,4 +1,4 @@
-//! Latency, for tests.
+//! A wrapper that adds latency, for tests.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::origin::Origin;
 use crate::url::OriginUrl;
 use crate::version::Version;
 
-/// Delays every call, as a distant origin does.
+/// An origin that delays every call, like a distant origin.
 #[derive(Debug)]
 pub struct Slow {
     inner: Arc<dyn Origin>,
@@ -22,7 +22,7 @@ pub struct Slow {
 }
 
 impl Slow {
-    /// Waits for `latency` before every call.
+    /// Wraps `inner` and waits for `latency` before every call.
     pub fn new(inner: Arc<dyn Origin>, latency: Duration) -> Self {
         Self { inner, latency }
     }

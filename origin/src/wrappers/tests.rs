@@ -17,7 +17,7 @@ use crate::origin::Origin;
 use crate::url::OriginUrl;
 use crate::version::Version;
 
-/// Answers each read with one byte after a second, and records the highest number of concurrent reads.
+/// Answers each read with one byte after a second. Records the highest number of concurrent reads.
 #[derive(Debug)]
 struct Stub {
     url: OriginUrl,

@@ -38,7 +38,7 @@ fn post(path: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// One answer of a connection that stays: its status and its body.
+/// One answer on a keep-alive connection: its status and its body.
 async fn answer(stream: &mut (impl AsyncRead + Unpin)) -> (u16, String) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -58,10 +58,10 @@ async fn ask(running: &Running, request: &[u8]) -> (u16, String) {
     answer(&mut stream).await
 }
 
-/// Reads until the other side ends the connection.
+/// Reads until the other side closes the connection.
 async fn rest(mut stream: TcpStream) -> String {
     let mut rest = Vec::new();
-    // A reset ends it, too.
+    // A reset also ends the connection.
     let _ = stream.read_to_end(&mut rest).await;
     String::from_utf8_lossy(&rest).into_owned()
 }
@@ -94,7 +94,7 @@ async fn a_request_that_is_none_is_refused_in_words() {
     let (status, why) = ask(&running, &post("/bind", b"{}")).await;
     assert!(status == 404 && why.contains("/filter, /prioritize or /preempt"), "{why}");
     assert_eq!(running.counters.refused.load(Ordering::Relaxed), 2);
-    // No HTTP at all.
+    // Not HTTP at all.
     let mut stream = TcpStream::connect(running.address).await.unwrap();
     stream.write_all(&[0xff; 512]).await.unwrap();
     assert!(!rest(stream).await.contains("200"));
@@ -104,17 +104,17 @@ async fn a_request_that_is_none_is_refused_in_words() {
 // SEMANTICS: X3
 #[tokio::test]
 async fn a_body_beyond_the_limit_is_cut_off() {
-    // It does not wait for the rest of it.
+    // The server does not wait for the rest of the body.
     let limits = Limits { body_bytes: 1 << 20, body: Duration::from_secs(3_600), ..Limits::default() };
     let running = start(limits, None).await;
     let mut stream = TcpStream::connect(running.address).await.unwrap();
     let head = "POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 10485760\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
-    // It may be cut off before half of it is written.
+    // The connection may be closed before half of it is written.
     let _ = stream.write_all(&vec![b' '; 5 << 20]).await;
     drop(rest(stream).await);
     assert_eq!(running.counters.refused.load(Ordering::Relaxed), 1);
-    // The same in pieces, of which nobody says how many there are.
+    // The same in chunks, without a Content-Length.
     let mut stream = TcpStream::connect(running.address).await.unwrap();
     stream.write_all(b"POST /filter HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n").await.unwrap();
     let piece = [b"10000\r\n".as_slice(), &vec![b' '; 0x10000], b"\r\n"].concat();
@@ -157,7 +157,7 @@ async fn a_thousand_connections_are_served_or_closed_at_once() {
     let (mut served, mut closed) = (0, 0);
     for stream in &mut streams {
         let mut byte = [0];
-        // What was closed cannot be read from, or not even written to.
+        // A closed connection fails when it is read, or even when it is written.
         let sent = stream.write_all(&request).await.is_ok();
         if sent && stream.read(&mut byte).await.is_ok_and(|read| read == 1) {
             served += 1;
@@ -168,7 +168,7 @@ async fn a_thousand_connections_are_served_or_closed_at_once() {
     assert_eq!((served, closed), (100, 900));
     assert_eq!(running.counters.connections_refused.load(Ordering::Relaxed), 900);
     drop(streams);
-    // Their places become free.
+    // The slots of the closed connections become free.
     loop {
         let mut stream = TcpStream::connect(running.address).await.unwrap();
         let mut byte = [0];
@@ -192,7 +192,7 @@ async fn before_all_is_known_it_says_so() {
 #[tokio::test]
 async fn once_told_to_stop_it_ends_with_its_idle_connections() {
     let [headers, body] = [Duration::from_secs(3_600); 2];
-    // It does not wait until they are idle for too long.
+    // The server does not wait for the idle timeout.
     let running = start(Limits { headers, body, ..Limits::default() }, None).await;
     let mut stream = TcpStream::connect(running.address).await.unwrap();
     stream.write_all(&post("/filter", &SIZE.request(1, None))).await.unwrap();
@@ -225,7 +225,7 @@ async fn with_a_certificate_it_answers_over_tls() {
     let request: Bytes = SIZE.request(1, Some(1));
     stream.write_all(&post("/prioritize", &request)).await.unwrap();
     assert_eq!(answer(&mut stream).await.0, 200);
-    // Plain HTTP is no TLS.
+    // Plain HTTP is rejected on the TLS port.
     let mut plain = TcpStream::connect(running.address).await.unwrap();
     plain.write_all(&post("/prioritize", &request)).await.unwrap();
     assert!(!rest(plain).await.contains("200 OK"));

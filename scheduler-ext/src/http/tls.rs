@@ -1,4 +1,4 @@
-//! TLS, if it is configured: one certificate, which is reloaded when its files change.
+//! Optional TLS: one certificate, which is reloaded when its files change.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 use tracing::{info, warn};
 
-/// How often the files are checked for changes.
+/// The interval between two checks of the files.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// The files of a certificate, as PEM.
+/// The files of a certificate, in PEM format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The certificate with its chain.
     pub cert: PathBuf,
-    /// Its private key.
+    /// The private key.
     pub key: PathBuf,
 }
 
@@ -54,7 +54,7 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Reads the files.
+    /// Loads the files.
     pub fn open(files: TlsFiles) -> anyhow::Result<Self> {
         let acceptor = Arc::new(ArcSwap::from_pointee(files.load()?));
         Ok(Self { files, acceptor })
@@ -65,7 +65,8 @@ impl Tls {
         TlsAcceptor::clone(&self.acceptor.load())
     }
 
-    /// Reloads the files whenever they change, for ever. While they do not match, the previous certificate is used.
+    /// Reloads the files whenever they change. While they do not match each other, the previous certificate stays in
+    /// use. Never returns.
     pub async fn follow(&self) {
         let mut changed_at = self.files.changed_at();
         loop {

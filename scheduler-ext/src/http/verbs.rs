@@ -1,4 +1,4 @@
-//! From a body to an answer: the verbs of the scheduler, each from one snapshot.
+//! The scheduler's verbs: turns a request body into an answer, from one snapshot.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,15 +19,15 @@ use crate::ring::{Allowance, AskedFor, Note, Ring, Verb, decision};
 use crate::wire::{Refused, args, preempt_args};
 use crate::{answer, wire};
 
-/// How many decisions wait to be kept; then they are dropped and counted.
+/// The limit of queued decisions; more are dropped and counted.
 const WAITING: usize = 64;
 
-/// What a request cannot be answered with.
+/// Why a request cannot be answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Not all is known yet.
+    /// The objects of the cluster are still being listed.
     NotReady,
-    /// It is none of the scheduler's.
+    /// The request is not one of the scheduler's.
     Refused(String),
 }
 
@@ -37,14 +37,14 @@ impl From<Refused> for Failure {
     }
 }
 
-/// What the keeper of the decisions is told or asked.
+/// A message to the task that keeps the decisions.
 #[derive(Debug)]
 enum Letter {
     Keep(Box<Note>),
     Show(Option<String>, oneshot::Sender<String>),
 }
 
-/// Answers the scheduler. A copy is the same.
+/// Answers the scheduler. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct Verbs {
     settings: Arc<Settings>,
@@ -54,7 +54,7 @@ pub struct Verbs {
     letters: mpsc::Sender<Letter>,
 }
 
-/// Keeps the last decisions.
+/// The task that keeps the last decisions.
 #[derive(Debug)]
 pub struct Keeper {
     letters: mpsc::Receiver<Letter>,
@@ -63,8 +63,8 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Keeps what it is told, until there is nobody who could tell. Hands over what users are to know of their pods; if too much of
-    /// that waits, it is dropped.
+    /// Keeps decisions until all senders are dropped. Forwards notices for the users of pods; if too many are queued,
+    /// they are dropped.
     pub async fn run(mut self, notices: mpsc::Sender<Notice>) {
         let (mut ring, mut allowance) = (Ring::default(), Allowance::new(Instant::now()));
         let mut warned: Option<Instant> = None;
@@ -82,9 +82,9 @@ impl Keeper {
                         if let Some(notice) = Notice::about(question) {
                             let _ = notices.try_send(notice);
                         }
-                        // A pod that cannot be placed is asked about again and again.
+                        // The scheduler repeats its requests about a pending pod, so the log line is rate-limited.
                         if warned.is_none_or(|warned| warned.elapsed() > Duration::from_secs(10)) {
-                            warn!(pod = question.pod, trouble, "a pod names datasets that nobody knows");
+                            warn!(pod = question.pod, trouble, "a pod names unknown datasets");
                             warned = Some(Instant::now());
                         }
                     }
@@ -99,14 +99,14 @@ impl Keeper {
 }
 
 impl Verbs {
-    /// Answers from what is shown. The keeper has to run.
+    /// Answers from the published snapshot. The returned keeper must be run.
     pub fn new(settings: Arc<Settings>, shown: Arc<ArcSwap<Snapshot>>, counters: Arc<Counters>) -> (Self, Keeper) {
         let (letters, received) = mpsc::channel(WAITING);
         let keeper = Keeper { letters: received, settings: Arc::clone(&settings), counters: Arc::clone(&counters) };
         (Self { settings, shown, counters, ledger: Arc::default(), letters }, keeper)
     }
 
-    /// The answer to a request. Waits for nothing but, to preempt, for the same requests before it.
+    /// Answers a request. Only preempt may block, until earlier preempt requests are answered.
     pub fn answer(&self, verb: Verb, body: Bytes) -> Result<Bytes, Failure> {
         let begun = Instant::now();
         let answer = self.decide(verb, body);
@@ -153,9 +153,10 @@ impl Verbs {
                 let nodes = case.nodes.len();
                 (answer, Some(AskedFor::Victims(Box::new(case))), nodes, false)
             }
+            Verb::Other => return Err(Failure::Refused("no such verb".to_owned())),
         };
         if let Some(asked) = asked {
-            let age = self.counters.heard.age();
+            let age = self.counters.watch_age.age();
             let note = Note { verb, asked, nodes, is_troubled, snapshot, age, answer: answer.clone() };
             if self.letters.try_send(Letter::Keep(Box::new(note))).is_err() {
                 self.counters.decisions_dropped.fetch_add(1, Ordering::Relaxed);
@@ -164,7 +165,7 @@ impl Verbs {
         Ok(answer)
     }
 
-    /// The last decisions as JSON: those about a pod, or all.
+    /// The last decisions as JSON: all of them, or those about a pod.
     pub async fn decisions(&self, pod: Option<String>) -> String {
         let (answer, shown) = oneshot::channel();
         let _ = self.letters.send(Letter::Show(pod, answer)).await;

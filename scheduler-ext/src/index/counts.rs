@@ -1,10 +1,10 @@
-//! Numbers by name, in short lists.
+//! Numbers by name, in short sorted lists.
 //!
-//! Invariants: a list is in the order of names, what is nothing is not listed, and numbers do not wrap.
+//! Invariants: a list is sorted by name, zero is not stored, and numbers do not wrap.
 
 use super::facts::Name;
 
-/// Adds to the number of a name, or takes away from it.
+/// Adds to the number of a name, or subtracts from it.
 pub(super) fn count<N>(counts: &mut Vec<(Name, N)>, name: Name, by: N, adds: bool)
 where
     N: Copy + Into<u64> + TryFrom<u64>,
@@ -20,8 +20,8 @@ where
     }
 }
 
-/// The number of a name in a list of them, which is in the order of names; 0 if it is not there. Nothing has the empty name in
-/// common.
+/// The number of a name in a sorted list; 0 if it is not listed. The empty name always has 0, because nodes without a
+/// label share no domain.
 pub fn count_of<N: Copy + Default>(counts: &[(Name, N)], name: &str) -> N {
     if name.is_empty() {
         return N::default();

@@ -1,20 +1,21 @@
-//! A map of which a copy is cheap, and which copies only what is written of it: what readers see and what the one writer
-//! changes next share all the rest.
+//! A persistent map: a clone is cheap, and a change copies only the path to the changed key. Readers and the writer
+//! share the rest.
 
 use std::array;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::Arc;
 
-/// Branches of each of the two levels. A change copies two of them and one leaf: 128 pointers and, of 50,000 objects, a dozen.
+/// The branches of each of the two levels. A change copies two levels and one leaf: 128 pointers and, with 50,000
+/// objects, about a dozen entries.
 const BRANCHES: usize = 64;
 
 type Leaf<K, V> = Arc<Vec<(K, V)>>;
 type Branch<T> = Arc<[T; BRANCHES]>;
 
-/// A map. A copy is a pointer; a change after it copies what leads to the key.
+/// A map. Cloning copies one pointer; a later change copies the path to its key.
 ///
-/// Keys are spread by a hash that nobody outside can foresee, so that no names end up in one leaf on purpose.
+/// Keys are distributed by a randomly seeded hash, so no user can choose names that all end up in one leaf.
 #[derive(Clone, Debug)]
 pub struct Shards<K, V> {
     root: Branch<Branch<Leaf<K, V>>>,
@@ -31,7 +32,7 @@ impl<K, V> Default for Shards<K, V> {
     }
 }
 
-/// A leaf, to be changed: what leads to it is copied if others have it, too.
+/// A leaf for modification. The path to it is copied if it is shared.
 fn leaf_mut<K: Clone, V: Clone>(
     root: &mut Branch<Branch<Leaf<K, V>>>,
     (first, second): (usize, usize),
@@ -47,7 +48,6 @@ impl<K: Clone + Hash + Eq, V: Clone> Shards<K, V> {
         (hash % BRANCHES, hash / BRANCHES % BRANCHES)
     }
 
-    /// The value of a key.
     pub fn get<Q>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -56,7 +56,7 @@ impl<K: Clone + Hash + Eq, V: Clone> Shards<K, V> {
         self.entry(key).map(|(_, value)| value)
     }
 
-    /// The same with the key as it is kept, to be shared.
+    /// The key as it is stored, and its value.
     pub fn entry<Q>(&self, key: &Q) -> Option<(&K, &V)>
     where
         K: Borrow<Q>,
@@ -66,7 +66,7 @@ impl<K: Clone + Hash + Eq, V: Clone> Shards<K, V> {
         self.root[first][second].iter().find(|(known, _)| known.borrow() == key).map(|(known, value)| (known, value))
     }
 
-    /// Keeps a value. Returns the one that it replaces.
+    /// Inserts a value. Returns the previous one.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         let path = self.path(&key);
         let leaf = leaf_mut(&mut self.root, path);
@@ -78,7 +78,6 @@ impl<K: Clone + Hash + Eq, V: Clone> Shards<K, V> {
         None
     }
 
-    /// Forgets a key.
     pub fn remove<Q>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -93,7 +92,7 @@ impl<K: Clone + Hash + Eq, V: Clone> Shards<K, V> {
         Some(before)
     }
 
-    /// The value of a key, to be changed; made if it is not there.
+    /// The value of a key for modification. Inserts the default if the key is missing.
     pub fn or_default(&mut self, key: &K) -> &mut V
     where
         V: Default,
@@ -108,17 +107,15 @@ impl<K: Clone + Hash + Eq, V: Clone> Shards<K, V> {
         &mut leaf[at].1
     }
 
-    /// How many there are.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True if there is none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// All of them, in no order.
+    /// All entries, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         let leaves = self.root.iter().flat_map(|branch| branch.iter());
         leaves.flat_map(|leaf| leaf.iter()).map(|(key, value)| (key, value))

@@ -1,4 +1,4 @@
-//! What readers see of a cluster at one time: every question of a pod is answered from one [`Snapshot`].
+//! What readers see of the cluster at one moment: a request is answered from one [`Snapshot`].
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use larder_dataset::SnapshotId;
 use super::facts::{CacheFacts, DatasetFacts, Held, JobFacts, Name, NodeFacts, PodFacts};
 use super::shards::Shards;
 
-/// A cluster at one time. A copy is a few pointers.
+/// The cluster at one moment. Cloning copies only a few pointers.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// Grows with each snapshot that is shown to readers.
+    /// Increases with each published snapshot.
     pub version: u64,
-    /// All kinds were listed once.
+    /// All kinds have been listed at least once.
     pub is_complete: bool,
     /// By name.
     pub nodes: Shards<Name, Arc<NodeState>>,
@@ -22,43 +22,42 @@ pub struct Snapshot {
     pub claims: Shards<Name, (Name, Name)>,
     /// Pods that have a node and have not ended, by uid.
     pub pods: Shards<Name, Arc<PodFacts>>,
-    /// The nodes on which the scheduler makes room for pods, by the pods' uids.
+    /// The nodes on which the scheduler makes room for pods, by pod uid.
     pub nominated: Shards<Name, Name>,
     /// TrainingJobs by `NAMESPACE/NAME`.
     pub jobs: Shards<Name, Arc<JobState>>,
-    /// Pods that work together, by the name of their group.
+    /// Groups of pods that work together, by group name.
     pub groups: Shards<Name, Arc<GroupState>>,
-    /// Where a snapshot is cached.
+    /// Per snapshot, where it is cached.
     pub spreads: Shards<SnapshotId, Arc<Spread>>,
-    /// TrainingJobs that are to have pods and do not have them yet.
+    /// The number of TrainingJobs that should have pods and do not have them yet.
     pub waiting_jobs: u32,
-    /// Pods that are a larderd.
+    /// The number of larderd pods.
     pub larderds: u32,
 }
 
-/// A node with what is on it. There is one for each name that any object has for a node.
+/// A node and what runs on it. There is an entry for every node name that any object mentions.
 #[derive(Clone, Debug, Default)]
 pub struct NodeState {
-    /// The node's own object, if it is known.
+    /// The Node object's fields, if it is known.
     pub facts: Option<Arc<NodeFacts>>,
-    /// Its cache, if it has one.
+    /// The NodeCache's fields, if it has one.
     pub cache: Option<Arc<CacheFacts>>,
-    /// The first bytes of the snapshots in its cache, in their order: what is there is found without reading all of it.
+    /// The first 8 bytes of each cached snapshot's id, sorted, so that a lookup does not read all entries.
     pub snapshots: Box<[u64]>,
-    /// Why no new pods are to read there.
+    /// Why no new pods should read from this cache; `None` if they may.
     pub cordon: Option<Name>,
-    /// Its pods.
     pub pods: Vec<Arc<PodFacts>>,
-    /// The devices that these request, by kind.
+    /// The devices that its pods request, per device kind.
     pub used: Box<[u32]>,
-    /// The Datasets that its pods read, in the order of names, and how many do.
+    /// The Datasets that its pods read, sorted by name, with the number of these pods.
     pub readers: Vec<(Name, u32)>,
-    /// Larderds on it that are ready.
+    /// The number of ready larderd pods on it.
     pub larderds: u32,
 }
 
 impl NodeState {
-    /// True if nothing is known of it any more.
+    /// True if nothing is known about it any more.
     pub fn is_nothing(&self) -> bool {
         self.facts.is_none() && self.cache.is_none() && self.pods.is_empty()
     }
@@ -73,7 +72,7 @@ impl NodeState {
         self.facts.as_ref().map_or("", |facts| &facts.rack)
     }
 
-    /// What its cache has of a snapshot.
+    /// The entry of a snapshot in its cache.
     pub fn holds(&self, snapshot: &SnapshotId) -> Option<&Held> {
         let first = first_bytes(snapshot);
         let begin = self.snapshots.partition_point(|known| *known < first);
@@ -83,14 +82,14 @@ impl NodeState {
         self.cache.as_ref()?.held[begin..].iter().find(|held| held.snapshot == *snapshot)
     }
 
-    /// True if a pod on it reads the Dataset. The name has to be the one that [`Snapshot::datasets`] has for it: names that are equal
-    /// are the same there.
+    /// True if a pod on it reads the Dataset. `dataset` must be the interned name from [`Snapshot::datasets`]: names
+    /// are compared by pointer.
     pub fn is_read(&self, dataset: &Name) -> bool {
         self.readers.iter().any(|(known, _)| Arc::ptr_eq(known, dataset))
     }
 }
 
-/// The first bytes of a snapshot's id, which have the order of ids.
+/// The first 8 bytes of a snapshot's id as a number, which sorts like the id.
 pub fn first_bytes(snapshot: &SnapshotId) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = snapshot.0;
     u64::from_be_bytes([a, b, c, d, e, f, g, h])
@@ -99,19 +98,19 @@ pub fn first_bytes(snapshot: &SnapshotId) -> u64 {
 /// A TrainingJob with its pods.
 #[derive(Clone, Debug, Default)]
 pub struct JobState {
-    /// Its own object, if it is known.
+    /// The TrainingJob's fields, if it is known.
     pub facts: Option<JobFacts>,
-    /// Of each role: its pods that have a node, have not ended and were not told to.
+    /// Per role, the number of pods that have a node, have not ended and are not terminating.
     pub live: Vec<(Name, u32)>,
 }
 
 impl JobState {
-    /// How many pods of a role there are.
+    /// The number of live pods of a role.
     pub fn live(&self, role: &str) -> u32 {
         self.live.iter().find(|(name, _)| &**name == role).map_or(0, |(_, pods)| *pods)
     }
 
-    /// The fewest pods of a role that the job can run with; `None` if nobody knows.
+    /// The minimum of a role; `None` if it is not known.
     pub fn floor(&self, role: &str) -> Option<u32> {
         let facts = self.facts.as_ref()?;
         if facts.leaving {
@@ -121,10 +120,10 @@ impl JobState {
     }
 }
 
-/// How many pods of a group run, and where.
+/// The number of running pods of a group, in total and per domain.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GroupState {
-    /// All of them.
+    /// The total.
     pub pods: u32,
     /// By zone.
     pub zones: Vec<(Name, u32)>,
@@ -135,7 +134,7 @@ pub struct GroupState {
 /// Where a snapshot is cached.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Spread {
-    /// The bytes that all nodes have together.
+    /// The bytes on all nodes together.
     pub bytes: u64,
     /// By zone.
     pub zones: Vec<(Name, u64)>,

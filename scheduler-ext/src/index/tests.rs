@@ -64,7 +64,7 @@ fn changed(object: Object) -> Event {
     Event::Changed(kind(&object.facts), Box::new(object))
 }
 
-/// Objects that depend on each other.
+/// Objects that refer to each other.
 fn objects() -> Vec<Object> {
     vec![
         object("n1", 1, node("z1")),
@@ -86,7 +86,7 @@ fn index() -> Index {
     Index::new(vec!["gpu".into()])
 }
 
-/// What readers can see, in an order of its own.
+/// Everything that readers can see, in a canonical order.
 fn seen(index: &mut Index) -> BTreeMap<String, String> {
     let snapshot = index.show();
     let mut seen = BTreeMap::new();
@@ -135,7 +135,7 @@ fn of(objects: impl IntoIterator<Item = Object>) -> Index {
 }
 
 #[test]
-fn what_is_known_of_a_node_is_what_its_objects_say() {
+fn the_state_of_a_node_follows_from_its_objects() {
     let mut index = of(objects());
     let snapshot = index.show();
     let n1 = snapshot.nodes.get("n1").unwrap();
@@ -154,7 +154,7 @@ fn what_is_known_of_a_node_is_what_its_objects_say() {
 }
 
 #[test]
-fn what_a_node_holds_is_found_among_snapshots_that_begin_alike() {
+fn a_snapshot_on_a_node_is_found_among_snapshots_that_begin_alike() {
     let id = |last| SnapshotId(std::array::from_fn(|at| if at == 31 { last } else { 5 }));
     let held = |last: u8| Held { snapshot: id(last), bytes: last.into(), wanted: 0, comes: false };
     let facts = CacheFacts { held: [held(1), held(2), held(4)].into(), cordon: Some("why".into()) };
@@ -174,7 +174,7 @@ fn what_a_node_holds_is_found_among_snapshots_that_begin_alike() {
 }
 
 #[test]
-fn what_was_shown_does_not_change() {
+fn a_published_snapshot_does_not_change() {
     let mut index = of(objects());
     let before = index.show();
     index.apply(changed(object("n1", 20, cache(&[(1, 100)]))));
@@ -187,7 +187,7 @@ fn what_was_shown_does_not_change() {
 }
 
 #[test]
-fn what_is_older_changes_nothing() {
+fn an_older_event_changes_nothing() {
     let mut index = of(objects());
     let before = seen(&mut index);
     index.apply(changed(object("n1", 2, cache(&[]))));
@@ -204,7 +204,7 @@ fn a_pod_that_was_told_to_end_counts_no_more_for_its_job_and_its_group() {
     let snapshot = index.show();
     assert_eq!(snapshot.jobs.get("a/train").unwrap().live("worker"), 3);
     assert_eq!(snapshot.groups.get("a/job=train").unwrap().pods, 3);
-    // It takes its devices until it is gone.
+    // A terminating pod uses its devices until it is deleted.
     assert_eq!(&*snapshot.nodes.get("n1").unwrap().used, [4]);
 }
 
@@ -264,7 +264,8 @@ fn a_claim_keeps_its_volume_when_the_one_before_goes() {
     assert!(index.show().claims.get("a/data").is_none());
 }
 
-/// Whoever names a dataset of others does not make nodes look as if it were fetched there.
+/// A pod that names a dataset of another namespace does not make its node look as if the dataset were being fetched
+/// there.
 #[test]
 fn a_name_of_another_namespace_makes_no_reader() {
     let mut index = of(objects());

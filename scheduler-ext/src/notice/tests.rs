@@ -12,7 +12,7 @@ use crate::index::Index;
 use crate::load::Size;
 use crate::ring::Verb;
 
-/// An API that takes Events, and answers each with the next of some codes, then with 201.
+/// A fake API that accepts Events. It answers with the given status codes in order, then with 201.
 #[derive(Clone, Default)]
 struct Events {
     made: Arc<Mutex<Vec<Value>>>,
@@ -46,14 +46,14 @@ impl Events {
         Client::new(service, "default")
     }
 
-    /// What is made of these notices.
-    async fn told(&self, notices: &[Notice]) -> Vec<Value> {
+    /// The Events that result from these notices.
+    async fn emitted(&self, notices: &[Notice]) -> Vec<Value> {
         let (sender, receiver) = mpsc::channel(WAITING);
         for notice in notices {
             sender.try_send(notice.clone()).unwrap();
         }
         drop(sender);
-        tell(self.client(), receiver).await;
+        emit(self.client(), receiver).await;
         self.made.lock().unwrap().clone()
     }
 }
@@ -68,38 +68,39 @@ fn notice(uid: &str, required: Option<u8>) -> Notice {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_is_told_once_of_the_same_trouble() {
+async fn a_pod_gets_one_event_about_the_same_trouble() {
     let events = Events::default();
-    let told = events.told(&[notice("1", None), notice("1", None), notice("2", None), notice("1", Some(90))]).await;
+    let emitted =
+        events.emitted(&[notice("1", None), notice("1", None), notice("2", None), notice("1", Some(90))]).await;
     let of = |event: &Value| {
         let [uid, note] = [&event["regarding"]["uid"], &event["note"]].map(|part| part.as_str().unwrap().to_owned());
         (uid, note)
     };
-    let equal = "there is no Dataset a/none that pods of a may read: all nodes are equal for the pod".to_owned();
-    let none = "there is no Dataset a/none that pods of a may read: the pod requires its data, so no node will do";
+    let equal = "there is no Dataset a/none that pods of a may read: no node is preferred for the pod".to_owned();
+    let none = "there is no Dataset a/none that pods of a may read: the pod requires its data, so no node is suitable";
     let expected = [("1".to_owned(), equal.clone()), ("2".to_owned(), equal), ("1".to_owned(), none.to_owned())];
-    assert_eq!(told.iter().map(of).collect::<Vec<_>>(), expected);
-    let first = &told[0];
+    assert_eq!(emitted.iter().map(of).collect::<Vec<_>>(), expected);
+    let first = &emitted[0];
     assert_eq!((&first["type"], &first["reason"]), (&json!("Warning"), &json!("DatasetUnknown")));
     let regarding = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "a", "name": "p", "uid": "1"});
     assert_eq!(first["regarding"], regarding);
-    // Whoever tells it again, after a restart, finds that it is there.
-    let again = Events::answering(&[409]).told(&[notice("1", None), notice("1", None)]).await;
+    // After a restart, the program finds that the Event already exists.
+    let again = Events::answering(&[409]).emitted(&[notice("1", None), notice("1", None)]).await;
     assert_eq!(again.len(), 1);
     assert_eq!(again[0]["metadata"], first["metadata"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_refused_is_not_told_again_and_what_is_not_answered_is() {
+async fn an_event_that_is_rejected_is_not_retried_and_one_without_an_answer_is() {
     let events = Events::answering(&[403, 503, 429]);
-    let told = events.told(&[notice("1", None), notice("1", None), notice("2", None)]).await;
-    assert_eq!(told.len(), 2);
-    let told = events.told(&[notice("2", None), notice("2", None), notice("2", None)]).await;
-    assert_eq!(told.len(), 4);
+    let emitted = events.emitted(&[notice("1", None), notice("1", None), notice("2", None)]).await;
+    assert_eq!(emitted.len(), 2);
+    let emitted = events.emitted(&[notice("2", None), notice("2", None), notice("2", None)]).await;
+    assert_eq!(emitted.len(), 4);
 }
 
 #[test]
-fn what_is_no_pod_or_has_no_trouble_is_not_told() {
+fn a_question_without_a_pod_or_trouble_yields_no_notice() {
     assert_eq!(Notice::about(&question("", None)), None);
     assert_eq!(Notice::about(&Question { pod: "/p".into(), ..question("1", None) }), None);
     assert_eq!(Notice::about(&Question { trouble: None, ..question("1", None) }), None);
@@ -119,13 +120,13 @@ fn names_and_notes_are_as_long_as_they_may_be() {
 #[test]
 fn the_oldest_notices_are_forgotten() {
     let mut remembered = Remembered::default();
-    (0..REMEMBERED + 2).for_each(|id| remembered.add(id.to_string()));
-    assert_eq!((remembered.ids.len(), remembered.order.len()), (REMEMBERED, REMEMBERED));
-    assert!(!remembered.ids.contains("1") && remembered.ids.contains("2"));
+    (0..REMEMBERED + 2).for_each(|id| remembered.add(&id.to_string()));
+    assert_eq!((remembered.hashes.len(), remembered.order.len()), (REMEMBERED, REMEMBERED));
+    assert!(!remembered.has("1") && remembered.has("2"));
 }
 
 #[tokio::test]
-async fn what_is_asked_about_such_a_pod_leads_to_a_notice() {
+async fn a_request_about_such_a_pod_leads_to_a_notice() {
     let size = Size { nodes: 1, datasets: 1, pods: 0 };
     let mut index = Index::new(Vec::new());
     size.events().into_iter().for_each(|event| index.apply(event));

@@ -1,4 +1,4 @@
-//! From a request and a snapshot to a [`Case`].
+//! Builds a [`Case`] from a request and a snapshot.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use super::{Case, NodeCase, PodCase, RoleRoom};
 use crate::constraints::has_constraints;
 use crate::index::facts::{Name, PodFacts, Seat};
 use crate::index::state::Snapshot;
-use crate::wire::{PreemptArgs, Refused, Victims};
+use crate::wire::{PreemptArgs, Refused, Spec, Victims};
 
 /// Everything that the answer to `args` depends on.
 pub fn gather(
@@ -17,7 +17,7 @@ pub fn gather(
     ledger: &mut Turn<'_>,
     now: Instant,
 ) -> Result<Case, Refused> {
-    let spec = args.pod.spec()?;
+    let Spec { spec, is_whole } = args.pod.spec()?;
     let mut gather = Gather { snapshot, roles: Vec::new() };
     let mut nodes: Vec<NodeCase> = args.nodes.iter().map(|victims| gather.node(victims)).collect();
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
@@ -35,13 +35,14 @@ pub fn gather(
         }
     };
     let roles = gather.roles.iter().map(room).collect();
-    let (pod, entangled) = (args.pod.key(), has_constraints(&spec));
+    // What could not be read may be a constraint.
+    let (pod, entangled) = (args.pod.key(), !is_whole || has_constraints(&spec));
     Ok(Case { pod, uid, priority: spec.priority.unwrap_or_default(), entangled, roles, nodes })
 }
 
 struct Gather<'s> {
     snapshot: &'s Snapshot,
-    /// Jobs and roles.
+    /// The jobs and roles, as a list without duplicates.
     roles: Vec<(Name, Name)>,
 }
 
@@ -83,7 +84,8 @@ impl Gather<'_> {
     }
 }
 
-/// The place of a pod in a job that there is. Anybody can write the name of one into a pod, to have it spared.
+/// The position of a pod in an existing job. Any user can write the name of a job into a pod to protect it, so it is
+/// verified.
 fn seat<'p>(snapshot: &Snapshot, pod: &'p PodFacts) -> Option<&'p Seat> {
     let seat = pod.seat.as_ref()?;
     let job = snapshot.jobs.get(&seat.job)?.facts.as_ref()?;

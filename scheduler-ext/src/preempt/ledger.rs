@@ -1,8 +1,8 @@
-//! What earlier answers to preempt may have ended.
+//! The pods that earlier answers may have preempted.
 //!
-//! An answer names victims on many nodes, of which the scheduler ends those of one, a moment later, and nominates the pod to that
-//! node. Until the index knows which, the most that any of them takes from a role counts as gone, so that two answers in a row do
-//! not take the same worker twice.
+//! An answer names victims on many nodes. A moment later, the scheduler preempts the victims of one node and nominates
+//! the pod to it. Until the index shows which node it was, the largest number of victims that any of these nodes takes
+//! from a role counts as gone, so two consecutive answers do not take the same worker twice.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,41 +11,41 @@ use super::{Case, Chosen};
 use crate::index::facts::{Name, PodFacts};
 use crate::index::state::Snapshot;
 
-/// How long an answer may be the one that the scheduler acts on. It does so within a second, or asks again.
+/// How long the scheduler may still act on an answer. It does so within a second, or repeats the request.
 const STANDS: Duration = Duration::from_secs(10);
 
 /// The answers of the last seconds.
 #[derive(Debug, Default)]
 pub struct Ledger(Mutex<Vec<Entry>>);
 
-/// The turn of a request: from what it counts until its answer is noted, no other one counts.
+/// Exclusive access for one request: from counting until its answer is noted, no other request counts.
 #[derive(Debug)]
 pub struct Turn<'l>(MutexGuard<'l, Vec<Entry>>);
 
 #[derive(Debug)]
 struct Entry {
-    /// The pod that it was for.
+    /// The pod of the request.
     uid: String,
     at: Instant,
-    /// The node to which the pod was nominated before, which does not tell how the scheduler acts on this answer.
+    /// The pod's nominated node before the answer. It does not tell how the scheduler acts on this answer.
     before: Option<Name>,
-    /// The nodes with the pods that end there.
+    /// The nodes with the pods to preempt on each.
     nodes: Vec<(Name, Vec<Name>)>,
 }
 
 impl Ledger {
-    /// Waits for the requests to preempt before this one.
+    /// Waits for the earlier requests to preempt.
     pub fn turn(&self) -> Turn<'_> {
         Turn(self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl Turn<'_> {
-    /// How many pods of a job's role earlier answers may have ended that the snapshot has as alive; not those for the pod `uid`,
-    /// whose new answer counts instead.
+    /// How many pods of a job's role earlier answers may have preempted that the snapshot still shows as live. Excludes
+    /// answers for the pod `uid`, which its new answer replaces.
     pub fn spoken_for(&mut self, uid: &str, job: &str, role: &str, snapshot: &Snapshot, now: Instant) -> u32 {
         let entries = &mut *self.0;
-        // A pod that has a node preempts nothing any more.
+        // A pod that has a node does not preempt any more.
         entries.retain(|entry| now.duration_since(entry.at) < STANDS && snapshot.pods.get(&*entry.uid).is_none());
         let is_of_role = |uid: &&Name| {
             let seat = alive(snapshot, uid).and_then(|pod| pod.seat.as_ref());
@@ -53,7 +53,7 @@ impl Turn<'_> {
         };
         let most = |entry: &Entry| {
             let chosen = snapshot.nominated.get(&*entry.uid).filter(|node| entry.before.as_ref() != Some(node));
-            // One that was not among the nodes says nothing either.
+            // A nominated node that the answer did not contain is no evidence either.
             let chosen = chosen.filter(|node| entry.nodes.iter().any(|(name, _)| name == *node));
             let may_end = entry.nodes.iter().filter(|(name, _)| chosen.is_none_or(|chosen| chosen == name));
             may_end.map(|(_, uids)| uids.iter().filter(is_of_role).count()).max()
@@ -62,7 +62,7 @@ impl Turn<'_> {
         others.filter_map(most).sum::<usize>().try_into().unwrap_or(u32::MAX)
     }
 
-    /// Remembers the answer to a case.
+    /// Records the answer to a case.
     pub fn note(&mut self, case: &Case, chosen: &[Chosen<'_>], snapshot: &Snapshot, now: Instant) {
         let entries = &mut *self.0;
         entries.retain(|entry| entry.uid != case.uid && now.duration_since(entry.at) < STANDS);
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use crate::index::facts::Seat;
 
-    /// A snapshot with workers of which these were told to end.
+    /// A snapshot of workers, of which the given ones are terminating.
     fn snapshot(leaving: &[&str]) -> Snapshot {
         let mut snapshot = Snapshot::default();
         for uid in ["w1", "w2", "w3"] {
@@ -98,21 +98,21 @@ mod tests {
         snapshot
     }
 
-    /// The same, with the pod `p` nominated to a node.
+    /// The same snapshot, with the pod `p` nominated to a node.
     fn nominated(leaving: &[&str], node: &str) -> Snapshot {
         let mut snapshot = snapshot(leaving);
         snapshot.nominated.insert("p".into(), node.into());
         snapshot
     }
 
-    /// An answer for a pod: the workers that end on each node.
+    /// Records an answer for a pod: the workers to preempt on each node.
     fn note(ledger: &Ledger, pod: &str, nodes: &[(&str, &[&str])], snapshot: &Snapshot, now: Instant) {
         let chosen = nodes.iter().map(|(node, uids)| Chosen { node, uids: uids.to_vec(), budget_violations: 0 });
         let case = Case { uid: pod.into(), ..Case::default() };
         ledger.turn().note(&case, &chosen.collect::<Vec<_>>(), snapshot, now);
     }
 
-    /// How many workers answers for others than `pod` may have ended.
+    /// How many workers the answers for pods other than `pod` may have preempted.
     fn spoken_for(ledger: &Ledger, pod: &str, snapshot: &Snapshot, now: Instant) -> u32 {
         ledger.turn().spoken_for(pod, "a/train", "worker", snapshot, now)
     }
@@ -124,9 +124,9 @@ mod tests {
         note(&ledger, "p", &[("n1", &["w1"]), ("n2", &["w2", "w3"])], &all, now);
         assert_eq!(spoken_for(&ledger, "q", &all, now), 2);
         assert_eq!(ledger.turn().spoken_for("q", "a/train", "chief", &all, now), 0);
-        // One of two that end together.
+        // One of two pods that are preempted together.
         assert_eq!(spoken_for(&ledger, "q", &snapshot(&["w2"]), now), 1);
-        // Another one may have ended w1: that does not tell where this pod goes.
+        // Another answer may have preempted w1, so its end does not tell where this pod goes.
         assert_eq!(spoken_for(&ledger, "q", &snapshot(&["w1"]), now), 2);
         assert_eq!(spoken_for(&ledger, "q", &nominated(&[], "n1"), now), 1);
         assert_eq!(spoken_for(&ledger, "q", &nominated(&["w1"], "n1"), now), 0);

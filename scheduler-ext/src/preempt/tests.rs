@@ -10,7 +10,7 @@ fn plain(uid: &str, each: u64) -> PodCase {
     PodCase { uid: uid.into(), known: true, requests: gpus(each), ..PodCase::default() }
 }
 
-/// A worker of role 0, named by its index.
+/// A worker of role 0, named after its index.
 fn worker(index: u32) -> PodCase {
     PodCase { seat: Some((0, index)), ..plain(&format!("w{index}"), 1) }
 }
@@ -24,7 +24,7 @@ fn case(roles: Vec<RoleRoom>, victims: Vec<PodCase>, workers: Vec<PodCase>) -> C
     Case { pod: "b/p".into(), uid: "p".into(), priority: 10, entangled: false, roles, nodes: vec![node] }
 }
 
-/// The uids that end on the one node, if it is left.
+/// The uids to preempt on the only node; `None` if the node was dropped.
 fn ended(case: &Case) -> Option<Vec<&str>> {
     decide(case).pop().map(|chosen| chosen.uids)
 }
@@ -48,13 +48,13 @@ fn a_node_is_dropped_if_a_gang_would_fall_below_its_floor_or_lose_its_first_pod(
     assert_eq!(ended(&first), None);
     let unknown = case(vec![RoleRoom { floor: None, ..role(8, 0) }], vec![worker(3)], vec![]);
     assert_eq!(ended(&unknown), None);
-    // Nothing is left to protect of a job that is being deleted.
+    // The pods of a job that is being deleted are not protected.
     let deleted = case(vec![role(1, 0)], vec![worker(0)], vec![]);
     assert_eq!(ended(&deleted), Some(vec!["w0"]));
 }
 
 #[test]
-fn what_earlier_answers_may_have_ended_is_not_there_twice() {
+fn pods_that_earlier_answers_may_have_evicted_do_not_count_twice() {
     let spoken_for = |spoken_for| case(vec![RoleRoom { spoken_for, ..role(6, 4) }], vec![worker(3)], vec![]);
     assert_eq!(ended(&spoken_for(1)), Some(vec!["w3"]));
     assert_eq!(ended(&spoken_for(2)), None);
@@ -80,13 +80,13 @@ fn surplus_workers_end_instead_if_they_free_as_much() {
     let workers = || (1..4).map(worker).collect::<Vec<_>>();
     let of = |victim: PodCase, live| case(vec![role(live, 4)], vec![victim], workers());
     assert_eq!(ended(&of(plain("p", 2), 6)), Some(vec!["w3", "w2"]));
-    // One is too few; and a pinned pod cannot end instead.
+    // One worker frees too little, and a pinned pod cannot be preempted instead.
     assert_eq!(ended(&of(plain("p", 2), 5)), Some(vec!["p"]));
     assert_eq!(ended(&of(PodCase { pinned: true, ..plain("p", 2) }, 5)), None);
     assert_eq!(ended(&of(PodCase { pinned: true, ..plain("p", 2) }, 6)), Some(vec!["w3", "w2"]));
-    // Nobody knows what else they are in the way of.
+    // The pod may be blocked by other constraints, so only the scheduler can choose.
     assert_eq!(ended(&of(PodCase { entangled: true, ..plain("p", 2) }, 6)), Some(vec!["p"]));
-    // No budget was against the end of surplus.
+    // Workers above the minimum violate no budget.
     assert_eq!(decide(&of(plain("p", 1), 6))[0].budget_violations, 0);
 }
 
@@ -100,7 +100,7 @@ fn the_highest_index_of_the_node_ends_first_and_nobody_of_a_higher_priority() {
     assert_eq!(ended(&case_of(5)), Some(vec!["w1"]));
     let above = case(vec![role(6, 4)], vec![plain("p", 1)], vec![PodCase { priority: 5, ..worker(5) }]);
     assert_eq!(ended(&above), Some(vec!["p"]));
-    // A victim that must not end is replaced by whoever is below the pod.
+    // A protected victim is replaced by workers with a lower priority than the pod.
     let mut first = case_of(5);
     first.nodes[0].victims = vec![worker(0)];
     assert_eq!(ended(&first), Some(vec!["w5"]));

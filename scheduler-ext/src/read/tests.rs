@@ -112,6 +112,17 @@ fn of_a_pod_that_is_kept_which_answers_depend_on() {
 }
 
 #[test]
+fn a_bound_pod_uses_its_room_even_if_a_field_cannot_be_read() {
+    let odd = |pod: &mut Value| {
+        pod["spec"]["containers"][0]["livenessProbe"] = "of a newer release".into();
+        pod["status"]["startTime"] = 7.into();
+    };
+    let whole = pod(|_| {}).unwrap();
+    // Only kube-scheduler knows whether the field constrains the pod.
+    assert_eq!(pod(odd), Some(PodFacts { entangled: true, ..whole }));
+}
+
+#[test]
 fn a_pod_without_a_node_or_that_has_ended_is_of_no_interest() {
     assert_eq!(pod(|pod| pod["spec"]["nodeName"] = Value::Null), None);
     assert_eq!(pod(|pod| pod["status"]["phase"] = "Failed".into()), None);

@@ -41,7 +41,7 @@ fn decide(verb: Verb, request: Bytes, snapshot: &Arc<Snapshot>) -> Option<Decisi
 }
 
 #[test]
-fn what_was_decided_is_decided_again_from_what_was_kept() {
+fn a_kept_decision_is_decided_again_with_the_same_answer() {
     let snapshot = snapshot();
     let mut ring = Ring::default();
     for dataset in 0..6 {
@@ -167,9 +167,9 @@ fn no_more_is_kept_than_the_ring_has_room_for_in_a_second() {
     let kept = |allowance: &mut Allowance, now| (0..1_000).filter(|_| allowance.takes(500, now)).count();
     assert_eq!(kept(&mut allowance, begun), 100);
     assert_eq!(kept(&mut allowance, begun + Duration::from_millis(100)), 10);
-    // It does not grow beyond what the ring has room for.
+    // The allowance does not grow beyond the capacity of the ring.
     assert_eq!(kept(&mut allowance, begun + Duration::from_secs(3_600)), 100);
-    // One that is larger than all of it is kept, and paid for.
+    // A decision larger than the whole allowance is kept, and charged in full.
     let mut allowance = Allowance::new(begun);
     assert!(allowance.takes(200_000, begun) && !allowance.takes(1, begun + Duration::from_secs(3)));
     assert!(allowance.takes(1, begun + Duration::from_secs(4)));

@@ -5,7 +5,7 @@ fn refused(body: &str) -> String {
     args(body.as_bytes()).expect_err("refused").0
 }
 
-/// The scheduler takes sentences for formats: of "90 % of it" it would make "90 %!o(MISSING)f it".
+/// The scheduler uses sentences as format strings: it would turn "90 % of it" into "90 %!o(MISSING)f it".
 #[test]
 fn a_sentence_has_no_percent_sign() {
     let failing = [("n1", "holds 12 % of \"d\""), ("n2", "%"), ("n3", "none")];
@@ -16,7 +16,7 @@ fn a_sentence_has_no_percent_sign() {
 }
 
 #[test]
-fn what_is_missing_is_refused_by_its_name() {
+fn a_missing_field_is_rejected_by_its_name() {
     assert!(refused(r#"{"NodeNames":["n1"]}"#).starts_with("Pod is missing: "));
     let whole_nodes = r#"{"Pod":{"metadata":{},"spec":{}},"Nodes":{"items":[]},"NodeNames":null}"#;
     assert!(refused(whole_nodes).starts_with("NodeNames is missing: set nodeCacheCapable: true"));
@@ -33,7 +33,19 @@ fn fields_that_are_not_known_are_skipped_and_small_letters_are_read() {
         "nodeNames":["n\u0031"],"More":{"a":[1,2]}}"#;
     let args = args(body.as_bytes()).unwrap();
     assert_eq!((args.pod.key().as_str(), args.names[0].as_str()), ("a/p", "n1"));
-    assert_eq!(args.pod.spec().unwrap().priority, None);
+    assert_eq!(args.pod.spec().unwrap().spec.priority, None);
+}
+
+#[test]
+fn a_field_that_cannot_be_read_is_left_out_of_the_spec() {
+    let body = |spec: &str| format!(r#"{{"Pod":{{"metadata":{{}},"spec":{spec}}},"NodeNames":[]}}"#);
+    let odd = r#"{"priority":5,"hostUsers":"of a newer release","volumes":[{"name":"a","csi":7},{"name":"b"}]}"#;
+    let Spec { spec, is_whole } = args(body(odd).as_bytes()).unwrap().pod.spec().unwrap();
+    assert_eq!((spec.priority, spec.host_users, is_whole), (Some(5), None, false));
+    assert_eq!(spec.volumes.unwrap().iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    assert!(args(body("{}").as_bytes()).unwrap().pod.spec().unwrap().is_whole);
+    let none = args(body("3").as_bytes()).unwrap().pod.spec().expect_err("refused").0;
+    assert!(none.starts_with("Pod.spec: "), "{none}");
 }
 
 #[test]
@@ -60,7 +72,7 @@ fn victims_are_read_as_pods_and_as_uids() {
     let expected = [Victims { node: text("n1"), uids: vec![text("u1")], budget_violations: 1 }];
     assert_eq!(preempt_args(whole.as_bytes()).unwrap().nodes, expected);
     let args = preempt_args(meta.as_bytes()).unwrap();
-    assert_eq!((args.nodes, args.pod.spec().unwrap().priority), (expected.into(), Some(5)));
+    assert_eq!((args.nodes, args.pod.spec().unwrap().spec.priority), (expected.into(), Some(5)));
     assert!(preempt_args(none.as_bytes()).unwrap().nodes[0].uids.is_empty());
 }
 
@@ -68,7 +80,7 @@ fn victims_are_read_as_pods_and_as_uids() {
 fn a_pod_with_a_port_or_an_affinity_is_entangled() {
     let of = |spec: &str| {
         let body = format!(r#"{{"Pod":{{"metadata":{{}},"spec":{spec}}},"NodeNames":[]}}"#);
-        has_constraints(&args(body.as_bytes()).unwrap().pod.spec().unwrap())
+        has_constraints(&args(body.as_bytes()).unwrap().pod.spec().unwrap().spec)
     };
     assert!(!of(r#"{"containers":[{"ports":[{"containerPort":80}]}],"affinity":{"nodeAffinity":{}}}"#));
     assert!(of(r#"{"containers":[{"ports":[{"hostPort":80}]}]}"#));
@@ -83,7 +95,7 @@ fn answers_are_what_the_scheduler_reads() {
         text(filter_answer(["n1", "n3"].into_iter(), failing)),
         r#"{"Nodes":null,"NodeNames":["n1","n3"],"FailedNodes":{},"FailedAndUnresolvableNodes":{"n2":"n2: \"no\""},"Error":""}"#
     );
-    // Never null: that would be no node at all, too, but nobody should have to know.
+    // An empty list, never null, which would mean the same but is less clear.
     assert!(text(filter_answer(std::iter::empty(), std::iter::empty::<(_, &str)>())).contains(r#""NodeNames":[]"#));
     let scores = [("n1", 10), ("n2", 0)].into_iter();
     assert_eq!(text(prioritize_answer(scores)), r#"[{"Host":"n1","Score":10},{"Host":"n2","Score":0}]"#);

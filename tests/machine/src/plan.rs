@@ -1,4 +1,4 @@
-//! What a fake machine has, as plain data.
+//! The devices of a fake machine, as plain data.
 
 use larder_fake_nvml::{Gpu, Machine};
 
@@ -11,15 +11,15 @@ pub const PORT_DOWN: (&str, &str) = ("1: DOWN", "3: Disabled");
 /// A machine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MachinePlan {
-    /// Its GPUs, in no particular order.
+    /// The GPUs, in any order.
     pub gpus: Vec<GpuPlan>,
-    /// Its HCAs, in no particular order.
+    /// The HCAs, in any order.
     pub hcas: Vec<HcaPlan>,
-    /// How HCAs belong to network namespaces: true for `exclusive`.
+    /// The mode of RDMA's network namespaces: true for `exclusive`, false for `shared`.
     pub exclusive_namespaces: bool,
 }
 
-/// Where in the machine a device is.
+/// The position of a device in the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PcieSlot {
     /// The PCIe root complex, such as `pci0000:10`.
@@ -28,7 +28,7 @@ pub struct PcieSlot {
     pub bridges: Vec<String>,
     /// The PCI address, as sysfs spells it.
     pub pci: String,
-    /// What `numa_node` holds; -1 if the firmware reports none.
+    /// The content of `numa_node`; -1 if the firmware reports no node.
     pub numa: i32,
 }
 
@@ -39,9 +39,9 @@ pub struct GpuPlan {
     pub uuid: String,
     /// NVML's name of the model.
     pub model: String,
-    /// Where it is.
+    /// Its position.
     pub slot: PcieSlot,
-    /// All of its memory.
+    /// The total memory.
     pub memory_bytes: u64,
     /// The N of `/dev/nvidiaN`.
     pub minor: u32,
@@ -52,7 +52,7 @@ pub struct GpuPlan {
 pub struct HcaPlan {
     /// The kernel's name.
     pub name: String,
-    /// Where it is.
+    /// Its position.
     pub slot: PcieSlot,
     /// The PCI vendor, without `0x`.
     pub vendor: String,
@@ -77,21 +77,21 @@ pub struct HcaPlan {
 /// A port of an HCA.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortPlan {
-    /// From 1 on.
+    /// The port's number, from 1.
     pub number: u32,
-    /// `InfiniBand` or `Ethernet`.
+    /// The link layer: `InfiniBand` or `Ethernet`.
     pub link_layer: String,
-    /// As sysfs writes it.
+    /// As sysfs prints it.
     pub state: String,
-    /// As sysfs writes it.
+    /// As sysfs prints it.
     pub phys_state: String,
-    /// As sysfs writes it.
+    /// As sysfs prints it.
     pub rate: String,
     /// The LID.
     pub lid: u32,
     /// The size of its GID table.
     pub gid_places: u32,
-    /// Those that are set.
+    /// The entries of the GID table that are not empty.
     pub gids: Vec<GidPlan>,
     /// The N of `umadN`, and of `issmN` on InfiniBand.
     pub umad: u32,
@@ -100,13 +100,13 @@ pub struct PortPlan {
 /// An address of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GidPlan {
-    /// Its index.
+    /// The index in the GID table.
     pub index: u32,
-    /// As sysfs writes it.
+    /// As sysfs prints it.
     pub gid: String,
-    /// `IB/RoCE v1` or `RoCE v2`.
+    /// The type: `IB/RoCE v1` or `RoCE v2`.
     pub gid_type: String,
-    /// The network interface. Empty on InfiniBand.
+    /// The network interface; empty on InfiniBand.
     pub netdev: String,
 }
 
@@ -127,7 +127,7 @@ impl MachinePlan {
 }
 
 impl PcieSlot {
-    /// A device right below a root port: at `bus`:00.0, with the root port `root`:`port`.0.
+    /// A device directly below a root port: at `bus`:00.0, below the root port `root`:`port`.0.
     pub fn on_root_port(root: u8, port: u8, bus: u8, numa: i32) -> Self {
         Self {
             root: format!("pci0000:{root:02x}"),
@@ -137,8 +137,8 @@ impl PcieSlot {
         }
     }
 
-    /// The `nth` device on a switch, which has the buses from `switch` on: its upstream port is on the first of them, its downstream
-    /// ports on the second, and its devices on those that follow.
+    /// The `nth` device below a switch. `switch` is the number of the switch's first bus: the upstream port is on that
+    /// bus, the downstream ports are on the next bus, and the devices are on the buses after that.
     pub fn on_switch(root: u8, port: u8, switch: u8, nth: u8, numa: i32) -> Self {
         let upstream = Self::on_root_port(root, port, switch, numa);
         let downstream = format!("0000:{:02x}:{nth:02x}.0", switch + 1);
@@ -146,7 +146,7 @@ impl PcieSlot {
         Self { root: upstream.root, bridges, pci: format!("0000:{:02x}:00.0", switch + 2 + nth), numa }
     }
 
-    /// Function `function` of the same device.
+    /// The same device's function `function`.
     pub fn function(&self, function: u8) -> Self {
         let device = self.pci.rsplit_once('.').map_or(self.pci.as_str(), |(device, _)| device);
         Self { pci: format!("{device}.{function}"), ..self.clone() }
@@ -154,7 +154,7 @@ impl PcieSlot {
 }
 
 impl GpuPlan {
-    /// An H100 of 80 GiB, the `nth` one of its machine.
+    /// An H100 of 80 GiB, the machine's `nth` GPU.
     pub fn h100(nth: u32, slot: PcieSlot) -> Self {
         Self {
             uuid: format!("GPU-00000000-0000-4000-8000-{nth:012}"),
@@ -167,7 +167,7 @@ impl GpuPlan {
 }
 
 impl HcaPlan {
-    /// A ConnectX-7 for InfiniBand (NDR, 400 Gbit/s), the `nth` HCA of its machine.
+    /// A ConnectX-7 for InfiniBand (NDR, 400 Gbit/s), the machine's `nth` HCA.
     pub fn infiniband(nth: u32, slot: PcieSlot) -> Self {
         let gids = vec![GidPlan {
             index: 0,
@@ -186,11 +186,11 @@ impl HcaPlan {
         Self { ports: vec![port], netdevs: vec![format!("ibp{nth}s0")], ..Self::connectx7(nth, slot) }
     }
 
-    /// A ConnectX-7 for RoCE (200 Gbit/s), the `nth` HCA of its machine, with an IPv4 address on its network interface.
+    /// A ConnectX-7 for RoCE (200 Gbit/s), the machine's `nth` HCA, with an IPv4 address on its network interface.
     pub fn roce(nth: u32, slot: PcieSlot, netdev: &str) -> Self {
         let link_local = format!("fe80:0000:0000:0000:0e42:a1ff:fe65:{nth:04x}");
         let mapped = format!("0000:0000:0000:0000:0000:ffff:0a00:{nth:04x}");
-        // The kernel's order: each address as version 1, then as version 2.
+        // In the kernel's order: each address first as RoCE version 1, then as version 2.
         let gids = [&link_local, &link_local, &mapped, &mapped].into_iter().zip(0..).map(|(gid, index)| GidPlan {
             index,
             gid: gid.clone(),

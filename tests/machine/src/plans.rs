@@ -3,8 +3,8 @@
 use super::plan::{GpuPlan, HcaPlan, MachinePlan, PcieSlot};
 
 impl MachinePlan {
-    /// Eight GPUs and eight HCAs for InfiniBand over two NUMA nodes: eight switches, each on a root complex of its own, with one GPU
-    /// and one HCA.
+    /// Eight GPUs and eight InfiniBand HCAs on two NUMA nodes: eight switches, each on its own root complex, with one
+    /// GPU and one HCA below each switch.
     pub fn eight_pairs() -> Self {
         let slot = |nth: u8, device: u8| {
             let root = 0x10 * (nth + 1);
@@ -17,8 +17,8 @@ impl MachinePlan {
         }
     }
 
-    /// RoCE beside InfiniBand: four switches over two NUMA nodes, each with a GPU and an HCA for InfiniBand, and one card for RoCE
-    /// on a root port of each node, away from all GPUs.
+    /// RoCE beside InfiniBand: four switches on two NUMA nodes, each with a GPU and an InfiniBand HCA, and on each NUMA
+    /// node a RoCE card on a root port, away from all GPUs.
     pub fn roce_beside_infiniband() -> Self {
         let numa = |nth: u8| i32::from(nth / 2);
         let slot = |nth: u8, device: u8| {
@@ -32,7 +32,7 @@ impl MachinePlan {
         Self { gpus, hcas, ..Self::default() }
     }
 
-    /// A switch with three HCAs and a GPU, and on the same root complex a switch with a GPU alone.
+    /// A switch with three HCAs and a GPU, and a switch with only a GPU on the same root complex.
     pub fn three_hcas_on_a_switch() -> Self {
         let first = |device: u8| PcieSlot::on_switch(0x10, 1, 0x11, device, 0);
         let second = PcieSlot::on_switch(0x10, 2, 0x21, 0, 0);
@@ -43,7 +43,7 @@ impl MachinePlan {
         }
     }
 
-    /// A switch with a GPU and a card for RoCE that has four virtual functions, each an HCA of its own.
+    /// A switch with a GPU and a RoCE card. The card has four virtual functions, each a separate HCA.
     pub fn virtual_functions() -> Self {
         let slot = |device: u8| PcieSlot::on_switch(0x10, 1, 0x11, device, 0);
         let card = slot(1);
@@ -60,7 +60,7 @@ impl MachinePlan {
         Self { gpus: vec![GpuPlan::h100(0, slot(0))], hcas, ..Self::default() }
     }
 
-    /// No GPU and no HCA, and no class of HCAs either.
+    /// A machine without GPUs and HCAs, and without the sysfs class of HCAs.
     pub fn none() -> Self {
         Self::default()
     }

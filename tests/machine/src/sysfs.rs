@@ -1,4 +1,4 @@
-//! The files of a fake machine, as the kernel lays them out: devices in one tree by their places, everything else links into it.
+//! The files of a fake machine, as the kernel lays them out: a tree of devices by position, and links into it.
 
 use std::fs;
 use std::io::{self, Write};
@@ -9,35 +9,35 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
 use crate::plan::{GpuPlan, HcaPlan, PcieSlot, PortPlan};
 
-/// The major number of `uverbsN`, `umadN` and `issmN`, and where the minor ones of each kind begin.
+/// The major number of `uverbsN`, `umadN` and `issmN`, and the first minor number of each kind.
 const RDMA_MAJOR: u32 = 231;
 const UVERBS: u32 = 192;
 const UMAD: u32 = 0;
 const ISSM: u32 = 64;
 
-/// `/dev/infiniband/rdma_cm`.
+/// The device number of `/dev/infiniband/rdma_cm`.
 const RDMA_CM: (u32, u32) = (10, 58);
 
 /// The major number of `/dev/nvidiaN`.
 const NVIDIA_MAJOR: u32 = 195;
 
-/// The two folders.
+/// The directories that stand for `/sys` and `/dev`.
 #[derive(Debug)]
 pub(super) struct Sysfs {
     sys: PathBuf,
     dev: PathBuf,
 }
 
-/// Replaces the text of an attribute in its file, so that whoever has it open reads the new one.
+/// Replaces the text of an attribute within its file, so that a reader with an open file sees the new text.
 pub(super) fn rewrite(path: &Path, text: &str) -> io::Result<()> {
     let line = format!("{text}\n");
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
-    // A reader takes the first line: what is behind it for a moment does not count.
+    // Old bytes may remain after the new line for a moment. Readers use only the first line.
     file.write_all(line.as_bytes())?;
     file.set_len(line.len() as u64)
 }
 
-/// The links of an HCA from the classes to its devices: its own first, then those of its character devices.
+/// The class links of an HCA: the link to the HCA first, then the links to its character devices.
 fn class_links(hca: &HcaPlan) -> Vec<(&'static str, String)> {
     let mut links = vec![("infiniband", hca.name.clone()), ("infiniband_verbs", format!("uverbs{}", hca.uverbs))];
     for port in &hca.ports {
@@ -55,7 +55,8 @@ fn mad_minor(name: &str, port: &PortPlan) -> u32 {
     port.umad + if name.starts_with("issm") { ISSM } else { UMAD }
 }
 
-/// Writes the table of GIDs: all places, of which most are zero. An empty place has neither a type nor a network interface.
+/// Writes the whole GID table, in which most entries are zero. An empty entry has neither a type nor a network
+/// interface.
 pub(super) fn write_gids(hca: &Path, port: &PortPlan) -> io::Result<()> {
     let folder = hca.join(format!("ports/{}", port.number));
     for part in ["gids", "gid_attrs/types", "gid_attrs/ndevs"] {
@@ -69,7 +70,7 @@ pub(super) fn write_gids(hca: &Path, port: &PortPlan) -> io::Result<()> {
             let path = folder.join(format!("gid_attrs/{part}/{index}"));
             match text.filter(|text| !text.is_empty()) {
                 Some(text) => rewrite(&path, text)?,
-                // The kernel refuses to read it.
+                // The kernel fails reads of the type and interface of an empty entry.
                 None => drop(fs::remove_file(&path)),
             }
         }
@@ -82,7 +83,7 @@ impl Sysfs {
         Self { sys: folder.join("sys"), dev: folder.join("dev") }
     }
 
-    /// What every machine has.
+    /// Writes the directories that every machine has.
     pub(super) fn write_skeleton(&self, exclusive_namespaces: bool) -> io::Result<()> {
         for folder in ["devices/virtual", "class/net", "bus/pci/devices", "module"] {
             fs::create_dir_all(self.sys.join(folder))?;
@@ -110,7 +111,7 @@ impl Sysfs {
             self.link(&function.join(format!("virtfn{nth}")), &function.with_file_name(address))?;
         }
         self.write_netdevs(hca)?;
-        // What is read last is written first, so that nobody finds an HCA without it.
+        // The link in the class is what readers look for, so it comes last: no reader finds an incomplete HCA.
         self.write_nodes(hca, &function)?;
         let hca_folder = function.join("infiniband").join(&hca.name);
         self.attribute(&hca_folder, "node_guid", &hca.node_guid)?;
@@ -156,7 +157,7 @@ impl Sysfs {
             .try_for_each(|(_, node)| fs::remove_file(self.dev.join("infiniband").join(node)))
     }
 
-    /// `hca` has the new name.
+    /// Renames an HCA from `before`. `hca` already has the new name.
     pub(super) fn rename_hca(&self, before: &str, hca: &HcaPlan) -> io::Result<()> {
         let function = self.function(&hca.slot);
         let folder = self.sys.join(&function).join("infiniband");
@@ -168,7 +169,7 @@ impl Sysfs {
         self.link(&Path::new("class/infiniband").join(&hca.name), &function.join("infiniband").join(&hca.name))
     }
 
-    /// `hca` has the new ones.
+    /// Replaces the network interfaces `before`. `hca` already has the new ones.
     pub(super) fn replace_netdevs(&self, hca: &HcaPlan, before: &[String]) -> io::Result<()> {
         let function = self.function(&hca.slot);
         for name in before {
@@ -222,7 +223,7 @@ impl Sysfs {
         path.join(&slot.pci)
     }
 
-    /// A function and the bridges above it. Vendor, device and class are hexadecimal.
+    /// Writes a function and the bridges above it. Vendor, device and class are hexadecimal.
     fn add_function(&self, slot: &PcieSlot, identity: [&str; 3], driver: &str) -> io::Result<PathBuf> {
         let mut folder = Path::new("devices").join(&slot.root);
         for bridge in &slot.bridges {
@@ -258,7 +259,7 @@ impl Sysfs {
         rewrite(&folder.join(name), text)
     }
 
-    /// A relative link from one path below `/sys` to another, if there is none yet.
+    /// Creates a relative link from one path below `/sys` to another, unless it exists.
     fn link(&self, at: &Path, target: &Path) -> io::Result<()> {
         let up = at.components().count() - 1;
         let relative: PathBuf = std::iter::repeat_n("..", up).collect::<PathBuf>().join(target);
@@ -272,7 +273,7 @@ impl Sysfs {
         }
     }
 
-    /// A character device below `/dev`, if there is none yet.
+    /// Creates a character device below `/dev`, unless it exists.
     fn node(&self, name: &str, (major, minor): (u32, u32)) -> io::Result<()> {
         let path = self.dev.join(name);
         if let Some(folder) = path.parent() {

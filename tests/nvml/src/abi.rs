@@ -12,7 +12,7 @@ use nvml_wrapper_sys::bindings::{
 use crate::machine::{Gpu, Link, Machine, code};
 use crate::session::{self, Device};
 
-/// Where a caller wants an answer.
+/// A caller's pointer for a result.
 #[repr(transparent)]
 struct Out<T>(*mut T);
 
@@ -49,12 +49,12 @@ fn answer(result: Result<(), u32>) -> u32 {
     result.err().unwrap_or(code::SUCCESS)
 }
 
-/// The answer of a query of the driver.
+/// Runs a query of the driver. Returns NVML's return code.
 fn of_driver(query: impl FnOnce(&Machine) -> Result<(), u32>) -> u32 {
     answer(session::machine().and_then(|machine| query(&machine)))
 }
 
-/// The answer of a query of a GPU or a slice.
+/// Runs a query of a GPU or a slice. Returns NVML's return code.
 fn of_device(handle: usize, query: impl FnOnce(Device<'_>) -> Result<(), u32>) -> u32 {
     of_driver(|machine| {
         let device = session::device(machine, handle)?;
@@ -68,7 +68,7 @@ fn of_device(handle: usize, query: impl FnOnce(Device<'_>) -> Result<(), u32>) -
     })
 }
 
-/// The answer of a query of a GPU.
+/// Runs a query of a GPU. Returns NVML's return code.
 fn of_gpu(handle: usize, query: impl FnOnce(&Gpu) -> Result<(), u32>) -> u32 {
     of_device(handle, |device| match device {
         Device::Gpu(gpu) => query(gpu),

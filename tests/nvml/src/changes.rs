@@ -1,6 +1,7 @@
 //! Waits until the file may have been replaced.
 //!
-//! NVIDIA's library sleeps while it waits for events, and what is measured with this one should not be its own cost.
+//! NVIDIA's library sleeps while it waits for events. This library sleeps too, so that measurements do not include
+//! polling.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -12,14 +13,14 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 
-/// How often the file is polled without inotify, whose instances are limited for each user.
+/// The polling interval without inotify, whose instances the kernel limits for each user.
 const TICK: Duration = Duration::from_millis(50);
 
 /// Changes in the file's directory.
 pub(crate) struct Changes(Option<&'static OwnedFd>);
 
 impl Changes {
-    /// Changes from now on. Each change wakes one waiting thread.
+    /// Watches the file from now on. Each change wakes one waiting thread.
     pub(crate) fn of(file: &Path) -> Self {
         static WATCH: OnceLock<Option<OwnedFd>> = OnceLock::new();
         Self(WATCH.get_or_init(|| watch(file.parent()?).ok()).as_ref())

@@ -1,4 +1,4 @@
-//! Where this library was loaded from.
+//! The path from which this library was loaded.
 #![expect(unsafe_code, reason = "the dynamic linker is asked")]
 
 use std::ffi::{CStr, OsStr, c_void};

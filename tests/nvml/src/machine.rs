@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The file's name in the folder of the library.
 pub const FILE_NAME: &str = "machine.json";
 
-/// The environment variable that names the file if it is elsewhere.
+/// The environment variable with the path of the file, if the file is not in the library's folder.
 pub const FILE_VARIABLE: &str = "LARDER_FAKE_NVML";
 
 /// Return codes of NVML's functions.
@@ -38,13 +38,13 @@ pub struct Machine {
     pub hang_ms: u64,
     /// Freeing an event set takes this long, or until the file changes this value.
     pub free_hang_ms: u64,
-    /// True: each event set reports every Xid that follows the registration of its GPU, also one that another set has reported.
-    /// False: the sets of a session together report each Xid once, however late the GPU was registered.
+    /// True: each event set reports every Xid after the registration of its GPU, even if another set has reported it.
+    /// False: the sets of a session report each Xid once among them, however late the GPU was registered.
     pub sets_report_independently: bool,
     /// A session that once got [`code::GPU_IS_LOST`] for a GPU never reaches that GPU again; a new session does.
     pub lost_for_good: bool,
     pub driver: String,
-    /// By index.
+    /// The GPUs; the position is NVML's index.
     pub gpus: Vec<Gpu>,
     /// All Xids so far, oldest first.
     pub xids: Vec<Xid>,
@@ -54,7 +54,7 @@ pub struct Machine {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Gpu {
-    /// `GPU-…`.
+    /// The UUID, `GPU-…`.
     pub uuid: String,
     pub name: String,
     /// The N of `/dev/nvidiaN`.
@@ -66,20 +66,21 @@ pub struct Gpu {
     pub memory_bytes: u64,
     /// Major and minor version.
     pub compute_capability: (i32, i32),
-    /// True in MIG mode; `None` if the GPU knows no MIG.
+    /// Whether the GPU is in MIG mode; `None` if it does not support MIG.
     pub mig: Option<bool>,
     pub slices: Vec<Slice>,
-    /// Its active NVLinks.
+    /// The active NVLinks.
     pub links: Vec<Link>,
-    /// Field 230; `None` if the driver does not know it.
+    /// The value of field 230; `None` if the driver does not support the field.
     pub recovery_action: Option<u32>,
-    /// Row remapping is pending.
+    /// Whether row remapping is pending.
     pub remapping_pending: bool,
-    /// Every query of this GPU returns this code, such as [`code::GPU_IS_LOST`]; those of its handle and its UUID succeed.
+    /// Every query of this GPU returns this code, such as [`code::GPU_IS_LOST`], except for queries of its handle and
+    /// UUID.
     pub error: Option<u32>,
     /// The query of its handle returns this code.
     pub handle_error: Option<u32>,
-    /// False if the GPU supports no events.
+    /// Whether the GPU supports events.
     pub events: bool,
 }
 
@@ -87,14 +88,14 @@ pub struct Gpu {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Slice {
-    /// `MIG-…`.
+    /// The UUID, `MIG-…`.
     pub uuid: String,
-    /// Such as `1g.10gb`.
+    /// The profile, such as `1g.10gb`.
     pub profile: String,
     pub gpu_instance: u32,
     pub compute_instance: u32,
     pub memory_bytes: u64,
-    /// Every query of this slice returns this code; those of its handle and its UUID succeed.
+    /// Every query of this slice returns this code, except for queries of its handle and UUID.
     #[serde(default)]
     pub error: Option<u32>,
 }
@@ -109,7 +110,7 @@ pub enum Link {
     Switch,
 }
 
-/// An Xid. A session that was opened before it reports it once.
+/// An Xid. Each session that was opened before the Xid reports it once.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Xid {

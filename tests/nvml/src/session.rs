@@ -1,4 +1,4 @@
-//! The library's state between calls: the session, the handles it returned, the event sets.
+//! The library's state between calls: the session, the returned handles, and the event sets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -11,10 +11,10 @@ use crate::changes::Changes;
 use crate::library;
 use crate::machine::{FILE_NAME, FILE_VARIABLE, Gpu, Machine, Slice, code};
 
-/// How often a call that hangs looks at the file.
+/// The interval at which a hanging call checks the file.
 const HANG_TICK: Duration = Duration::from_millis(5);
 
-/// One for each copy of the library that a process loads.
+/// The session. Each copy of the library that a process loads has its own.
 static SESSION: Mutex<Session> = Mutex::new(Session {
     users: 0,
     load: 0,
@@ -28,35 +28,35 @@ static SESSION: Mutex<Session> = Mutex::new(Session {
 });
 
 struct Session {
-    /// How often it was initialized and not shut down.
+    /// Number of calls of `nvmlInit` that no `nvmlShutdown` has balanced.
     users: u32,
-    /// The load of the driver that it was opened with.
+    /// The value of [`Machine::load`] when the session was opened.
     load: u32,
-    /// How many Xids there were when it was opened.
+    /// The number of Xids when the session was opened.
     xids_before: usize,
-    /// How many of all Xids each GPU has passed.
+    /// By GPU: the number of Xids of the machine that the session has already checked for it.
     xids_passed: BTreeMap<String, usize>,
-    /// GPUs that it has lost for good.
+    /// GPUs that this session can no longer reach.
     lost: BTreeSet<String>,
-    /// A handle is the number of one of these UUIDs, from 1 on.
+    /// The UUIDs of all handles: handle N is the Nth UUID, counted from 1.
     names: Vec<String>,
     sets: BTreeMap<usize, EventSet>,
     sets_made: usize,
     seen: Option<(Stamp, Arc<Machine>)>,
 }
 
-/// A file that has been replaced has another one.
+/// The identity of a version of the file; a replaced file has a different stamp.
 type Stamp = (u64, i64, i64, u64);
 
 #[derive(Default)]
 struct EventSet {
-    /// Those that were registered with it, with how many of all Xids each has passed here.
+    /// The registered GPUs, each with the number of Xids of the machine that this set has already checked for it.
     gpus: BTreeMap<String, usize>,
-    /// A wait found a lost GPU in the set, which reports nothing from then on.
+    /// A wait has found a lost GPU in the set. The set reports nothing after that.
     has_failed: bool,
 }
 
-/// An Xid, as an event set reports it.
+/// An Xid as an event set reports it.
 pub(crate) struct Event {
     pub(crate) device: usize,
     pub(crate) xid: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Event {
     pub(crate) compute_instance: Option<u32>,
 }
 
-/// What a handle stands for.
+/// The GPU or slice of a handle.
 #[derive(Clone, Copy)]
 pub(crate) enum Device<'machine> {
     Gpu(&'machine Gpu),
@@ -76,7 +76,7 @@ fn session() -> MutexGuard<'static, Session> {
 }
 
 impl Session {
-    /// The machine in the file, which is read again only after it was replaced.
+    /// The machine in the file. The file is parsed again only after it was replaced.
     fn machine(&mut self, file: &Path) -> Result<Arc<Machine>, u32> {
         let metadata = std::fs::metadata(file).map_err(|_| code::DRIVER_NOT_LOADED)?;
         let stamp = (metadata.ino(), metadata.mtime(), metadata.mtime_nsec(), metadata.len());
@@ -94,7 +94,7 @@ impl Session {
     }
 }
 
-/// The machine, once the driver answers.
+/// The machine, after any hang of the driver.
 fn driver() -> Result<Arc<Machine>, u32> {
     let file = file();
     let started = Instant::now();
@@ -135,7 +135,7 @@ pub(crate) fn end() -> Result<(), u32> {
     Ok(())
 }
 
-/// Fails if queries of this GPU do.
+/// Fails if queries of this GPU fail.
 pub(crate) fn reach(machine: &Machine, gpu: &Gpu) -> Result<(), u32> {
     let lost = &mut session().lost;
     if machine.lost_for_good && gpu.error == Some(code::GPU_IS_LOST) {
@@ -154,7 +154,7 @@ pub(crate) fn handle(uuid: &str) -> usize {
     session.names.len()
 }
 
-/// What a handle stands for.
+/// The GPU or slice of a handle.
 pub(crate) fn device(machine: &Machine, handle: usize) -> Result<Device<'_>, u32> {
     let uuid = handle.checked_sub(1).and_then(|index| session().names.get(index).cloned());
     let uuid = uuid.ok_or(code::INVALID_ARGUMENT)?;
@@ -186,7 +186,7 @@ pub(crate) fn free_set(set: usize) -> Result<(), u32> {
     session().sets.remove(&set).map(|_| ()).ok_or(code::INVALID_ARGUMENT)
 }
 
-/// From now on the set reports the GPU's Xids.
+/// Registers a GPU: from now on the set reports its Xids.
 pub(crate) fn register(set: usize, gpu: &Gpu) -> Result<(), u32> {
     let mut session = session();
     let passed = session.machine(file())?.xids.len();
@@ -194,10 +194,10 @@ pub(crate) fn register(set: usize, gpu: &Gpu) -> Result<(), u32> {
     Ok(())
 }
 
-/// The next Xid of a set, as soon as there is one. A set with a lost GPU reports the Xids up to then, and fails after them.
+/// Waits for the next Xid of a set. A set with a lost GPU reports the Xids before the loss, then fails.
 pub(crate) fn wait(set: usize, timeout: Duration) -> Result<Event, u32> {
     let started = Instant::now();
-    // Before the first look at the file, so that no change is missed between the look and the wait.
+    // Created before the file is first read, so that no change between the read and the wait is missed.
     let changes = Changes::of(file());
     loop {
         let machine = machine()?;
@@ -247,7 +247,7 @@ fn next_of(set: usize, machine: &Machine) -> Result<Option<Event>, u32> {
     Ok(Some(Event { device: handle(&xid.gpu), xid: xid.xid, gpu_instance, compute_instance }))
 }
 
-/// The file.
+/// The path of the machine's file.
 fn file() -> &'static Path {
     static FILE: OnceLock<PathBuf> = OnceLock::new();
     FILE.get_or_init(|| match std::env::var_os(FILE_VARIABLE) {

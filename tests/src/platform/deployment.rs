@@ -1,6 +1,5 @@
 //! Larder in a cluster: the image, and what a user applies.
 
-use std::path::Path;
 use std::process::Command;
 
 use larder_testkit::{Cluster, built, repository};
@@ -106,18 +105,9 @@ fn make_certificates(cluster: &Cluster) {
 /// Gives Larder's image to all nodes.
 pub fn load_larder(cluster: &Cluster) {
     let folder = tempfile::tempdir().unwrap();
-    let (bin, image) = (folder.path().join("bin"), folder.path().join("larder.tar"));
-    std::fs::create_dir_all(bin.join("static")).unwrap();
-    for name in PROGRAMS {
-        strip(&built(name), &bin.join(name));
-    }
+    let image = folder.path().join("larder.tar");
+    let bin = PROGRAMS.map(built)[0].parent().expect("programs are in a folder").to_owned();
     let made = Command::new(deploy().join("images/build")).arg("--bin").arg(bin).arg(&image).output().unwrap();
     assert!(made.status.success(), "build the image: {}", String::from_utf8_lossy(&made.stderr));
     cluster.load_image(&image);
-}
-
-/// Debug information is nine tenths of a binary, and every node unpacks it.
-fn strip(from: &Path, to: &Path) {
-    let stripped = Command::new("strip").args(["--strip-debug", "-o"]).arg(to).arg(from).status();
-    assert!(stripped.unwrap().success(), "strip {}", from.display());
 }

@@ -1,8 +1,8 @@
-//! The built programs and libraries.
+//! The programs and libraries of the same build as the test.
 
 use std::path::PathBuf;
 
-/// The program `name` of the same build as the running test.
+/// The path of the program `name`, of the same build as the running test.
 pub fn built(name: &str) -> PathBuf {
     // TARGET/PROFILE/deps/TEST-HASH -> TARGET/PROFILE/NAME
     let test = std::env::current_exe().expect("a running test knows its own path");
@@ -13,8 +13,8 @@ pub fn built(name: &str) -> PathBuf {
     }
 }
 
-/// The shared library of the package that is called `name` in code, of the same build as the running program. Cargo builds it for
-/// every package that depends on it.
+/// The path of the shared library of the package with the Rust name `name`, of the same build as the running program.
+/// Cargo builds the library for every package that depends on it.
 pub fn built_library(name: &str) -> PathBuf {
     let program = std::env::current_exe().expect("a running program knows its own path");
     let file = format!("lib{name}.so");
@@ -23,7 +23,7 @@ pub fn built_library(name: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("the library {file} is not built beside {}", program.display()))
 }
 
-/// The `larder` command of the same build as the running test.
+/// The path of the command `larder`, of the same build as the running test.
 pub fn larder_binary() -> PathBuf {
     built("larder")
 }

@@ -1,8 +1,8 @@
-//! A real Kubernetes, started by `tests/cluster/cluster.sh`.
+//! A real Kubernetes cluster, started by `tests/cluster/cluster.sh`.
 //!
-//! The invariant: nothing is left behind. Dropping a [`Cluster`] of a test's own stops it; a shared one ends with the
-//! run of tests. The script's guard stops either when its owner is killed. All of a cluster but its cgroups is in
-//! namespaces of its own, so two clusters never meet.
+//! The invariant: a cluster leaves nothing behind. Dropping a test's own [`Cluster`] stops it; a shared cluster ends
+//! with the test run. The script's guard stops a cluster whose owner was killed. All of a cluster except its cgroups is
+//! in its own namespaces, so two clusters never interfere.
 
 mod processes;
 mod shared;
@@ -21,16 +21,17 @@ use crate::repository::repository;
 use processes::processes;
 use shared::Turn;
 
-/// Nodes of the shared cluster.
+/// Number of nodes of the shared cluster.
 const SHARED_NODES: u32 = 2;
 
-/// A running cluster with nodes `n1`, `n2` and on. Pods find each other by the names of headless services. Dropped by a panic, it prints on stderr what its pods were doing.
+/// A running cluster with the nodes `n1`, `n2` and so on. Pods find each other by the names of headless services. If a
+/// panic drops it, it prints the state and the logs of its pods to standard error.
 #[derive(Debug)]
 pub struct Cluster {
     folder: PathBuf,
     pid: u32,
     cgroup: String,
-    /// For the shared cluster.
+    /// The test's turn in a shared cluster; `None` for a test's own cluster.
     turn: Option<Turn>,
 }
 
@@ -38,37 +39,38 @@ impl Cluster {
     /// The address of the bridge, where pods reach the sockets of [`Self::listen`].
     pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 89, 0, 1);
 
-    /// An image in every node with a shell and the usual tools.
+    /// An image with a shell and the usual tools, present on every node.
     pub const BUSYBOX: &str = "larder.dev/busybox:1";
 
     /// An image with Debian's Python, PyTorch and Open MPI, after [`Self::load_training_image`].
     pub const TRAINING: &str = "larder.dev/training:1";
 
-    /// Starts a cluster of the test's own. All its nodes are ready, and dropping it stops it.
+    /// Starts the test's own cluster and waits until all nodes are ready. Dropping it stops it.
     pub fn start(nodes: u32) -> Self {
         let folder = temporary();
         start(&folder, nodes, std::process::id(), &[]);
         Self::at(folder, None)
     }
 
-    /// Starts a cluster of the test's own without nodes. Each Node that is made there with the annotation
-    /// `kwok.x-k8s.io/node: fake` is ready, and its pods run as `tests/cluster/kwok-pods.yaml` says, until the annotation is
-    /// taken away. Dropping the cluster stops it.
+    /// Starts the test's own cluster, without nodes. A Node with the annotation `kwok.x-k8s.io/node: fake` is ready,
+    /// and its pods run as `tests/cluster/kwok-pods.yaml` says, until the annotation is removed. Dropping the cluster
+    /// stops it.
     pub fn of_fake_nodes() -> Self {
         Self::of_fake_nodes_and(0, &[])
     }
 
-    /// The same, beside so many real nodes.
+    /// As [`Self::of_fake_nodes`], with `real` real nodes in addition.
     pub fn of_fake_and_real_nodes(real: u32) -> Self {
         Self::of_fake_nodes_and(real, &[])
     }
 
-    /// The same of Kubernetes 1.37, whose scheduler places gangs: `tests/cluster/peers.sh install` builds it.
+    /// As [`Self::of_fake_nodes`], with Kubernetes 1.37, whose scheduler places gangs. `tests/cluster/peers.sh install`
+    /// builds it.
     pub fn of_fake_nodes_with_gangs() -> Self {
         Self::of_fake_nodes_and(0, &[("LARDER_TEST_KUBERNETES", "v1.37.0")])
     }
 
-    /// Starts Kueue beside it, which `tests/cluster/kueue.sh install` builds. It ends with the cluster.
+    /// Starts Kueue in the cluster. `tests/cluster/kueue.sh install` builds it. Kueue ends with the cluster.
     pub fn start_kueue(&self) {
         let mut command = Command::new(repository().join("tests/cluster/kueue.sh"));
         let started = command.arg("start").arg(&self.folder).output().expect("Kueue's script runs");
@@ -83,15 +85,15 @@ impl Cluster {
         Self::at(folder, None)
     }
 
-    /// The two-node cluster that the tests of this run share, one at a time: this waits for the tests before it to end.
-    /// A test works in its own namespace, leaves no pod behind, and undoes its changes to the nodes. After a test that
-    /// failed, the next one gets a new cluster.
+    /// The two-node cluster that the tests of this run share, one at a time: this waits until earlier tests have ended.
+    /// A test works in its own namespace, leaves no pod behind, and undoes its changes to the nodes. After a failed
+    /// test, the next test gets a new cluster.
     pub fn shared() -> Self {
         Self::shared_by("run", &[])
     }
 
-    /// The same for tests of devices: another cluster, whose nodes have two fake NUMA nodes with a CPU each. Their kubelets
-    /// align devices to them, and report to the API server every second.
+    /// A second shared cluster, for tests of devices. Its nodes have two fake NUMA nodes with a CPU each. The kubelets
+    /// align devices to these NUMA nodes and report to the API server every second.
     pub fn shared_with_devices() -> Self {
         Self::shared_by("devices", &[("LARDER_TEST_DEVICES", "1")])
     }
@@ -115,12 +117,12 @@ impl Cluster {
         Self { folder, pid, cgroup, turn }
     }
 
-    /// The cluster's folder, for scripts beside `cluster.sh`.
+    /// The cluster's folder, for the other scripts in `tests/cluster`.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// A file in the cluster's folder, through which tests pass on what they have set up.
+    /// A file in the cluster's folder, with which tests record their set-up for later tests.
     pub fn note(&self, name: &str) -> PathBuf {
         self.folder.join(format!("note-{name}"))
     }
@@ -150,7 +152,7 @@ impl Cluster {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the cluster's script runs");
-        // A kubectl that refuses its input closes the pipe, and its output says why.
+        // A kubectl that rejects its input closes the pipe. The reason is in its output, so the write error is ignored.
         let _ = kubectl.stdin.take().expect("stdin is a pipe").write_all(yaml.as_bytes());
         let output = kubectl.wait_with_output().expect("the cluster's script ends");
         succeeded(&format!("kubectl apply of\n{yaml}\n"), &output);
@@ -167,7 +169,7 @@ impl Cluster {
         self.kubectl(&[&["exec", "-n", namespace, pod, "--"], args].concat())
     }
 
-    /// Waits until `done`, which it calls ten times a second.
+    /// Waits until `done` returns true, and calls it ten times per second. Panics after `timeout`.
     pub fn wait_for(&self, what: &str, timeout: Duration, mut done: impl FnMut() -> bool) {
         let started = Instant::now();
         while !done() {
@@ -176,13 +178,13 @@ impl Cluster {
         }
     }
 
-    /// Loads an image archive, such as `deploy/images/build` makes, into all nodes.
+    /// Loads an image archive, such as `deploy/images/build` writes, into all nodes.
     pub fn load_image(&self, archive: &Path) {
         let loaded = script().arg("load").arg(&self.folder).arg(archive).output().expect("the cluster's script runs");
         succeeded(&format!("load {}", archive.display()), &loaded);
     }
 
-    /// Gives [`Self::TRAINING`] to all nodes, unless an earlier test did.
+    /// Loads [`Self::TRAINING`] into all nodes, unless an earlier test has loaded it.
     pub fn load_training_image(&self) {
         let note = self.note("training-image");
         if note.exists() {
@@ -194,8 +196,8 @@ impl Cluster {
         std::fs::write(note, "").expect("a file in the cluster's folder");
     }
 
-    /// Node `n`'s `/var/lib/kubelet`, as a path of this machine. The node's mounts are not visible below this path;
-    /// they are to [`Self::mounts_of_node`] and [`Self::exec_on_node`].
+    /// Node `n`'s `/var/lib/kubelet`, as a path of this machine. The node's mounts are not visible below this path; use
+    /// [`Self::mounts_of_node`] or [`Self::exec_on_node`].
     pub fn node_folder(&self, n: u32) -> PathBuf {
         self.folder.join(format!("n{n}/kubelet"))
     }
@@ -214,12 +216,12 @@ impl Cluster {
         command.output().expect("the cluster's script runs")
     }
 
-    /// The processes of the cluster that run this command, by the numbers that this machine knows them by.
+    /// The cluster's processes that run this command, with their ids in this machine's PID namespace.
     pub fn pids(&self, command: &str) -> Vec<u32> {
         processes(&format!("/{}/", self.cgroup), command)
     }
 
-    /// Those of [`Self::pids`] that run on a node: in its pods, or its kubelet and containerd.
+    /// As [`Self::pids`], restricted to one node: its pods, its kubelet and its containerd.
     pub fn pids_on_node(&self, n: u32, command: &str) -> Vec<u32> {
         processes(&format!("/{}/n{n}/", self.cgroup), command)
     }
@@ -239,13 +241,13 @@ impl Cluster {
         succeeded(&format!("restart {part} of n{n}"), &restarted.expect("the cluster's script runs"));
     }
 
-    /// A socket of this process that listens on [`Self::HOST`] in the cluster's network. Port 0 chooses a free port.
+    /// Listens on [`Self::HOST`] in the cluster's network, with a socket of this process. Port 0 chooses a free port.
     pub fn listen(&self, port: u16) -> TcpListener {
         self.in_network(|| TcpListener::bind((Self::HOST, port)).expect("the port is free in the cluster"))
     }
 
-    /// Runs `work` on a thread in the cluster's network. Sockets stay in the network in which they were made, so `work`
-    /// may return them for use anywhere.
+    /// Runs `work` on a thread in the cluster's network. Sockets stay in the network in which they were created, so
+    /// `work` may return them to any thread.
     pub fn in_network<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let network = std::fs::File::open(format!("/proc/{}/ns/net", self.pid)).expect("the cluster runs");
         let enter_and_work = || {
@@ -262,7 +264,7 @@ impl Cluster {
         std::fs::read_to_string(format!("/proc/{kubelet}/mountinfo")).expect("the node's kubelet runs")
     }
 
-    /// Pods, events and the ends of the pods' logs, to find out why a test failed.
+    /// The pods, the events and the last lines of the pods' logs, for diagnosing a failed test.
     fn tell(&self) -> String {
         let first = std::fs::read_to_string(self.folder.join("log/init.log"));
         let mut told = format!("\n--- the log of the first process\n{}", first.unwrap_or_default());
@@ -316,6 +318,11 @@ fn stop(folder: &Path) {
     if !stopped.is_ok_and(|status| status.success()) {
         eprintln!("the cluster in {} was not stopped", folder.display());
     }
+}
+
+/// Runs `kubectl kustomize` on a folder. It needs no cluster.
+pub fn kustomize(folder: &Path) -> Output {
+    script().args(["kubectl", "kustomize"]).arg(folder).output().expect("the cluster's script runs")
 }
 
 fn script() -> Command {

@@ -1,12 +1,12 @@
-//! [`FailingDisk`]: an ext4 on a disk with bad sectors, wherever a test wants them.
+//! [`FailingDisk`]: an ext4 on a disk whose bad sectors a test chooses.
 //!
 //! ```text
 //!  ext4 ── loop device ── FUSE: one file, served by this process ── image, a sparse file
 //! ```
-//! The FUSE server answers EIO for the blocks that a test has broken. All that lies above is the kernel's own: the page
+//! The FUSE server answers EIO for the blocks that a test has broken. Everything above it is the real kernel: the page
 //! cache, ext4 and its journal, SIGBUS under a mapping, EIO of a system call.
 //!
-//! As on a real disk, a block that cannot be read can be once it is written whole. Mounting needs root.
+//! As on a real disk, an unreadable block becomes readable again when it is written whole. Mounting needs root.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -25,25 +25,25 @@ use fuser::{
 use rustix::fs::Advice;
 use rustix::mount::{UnmountFlags, unmount};
 
-/// Bytes of a block of the disk.
+/// The block size of the disk.
 const BLOCK_BYTES: u64 = 4096;
 
-/// How long the kernel may keep what never changes.
+/// How long the kernel may cache attributes and entries, which never change.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// An ext4 on a disk with bad sectors. When it is dropped, the file system and the disk go, as soon as nobody uses
+/// An ext4 on a disk with bad sectors. Dropping it removes the file system and the disk as soon as no process uses
 /// them.
 #[derive(Debug)]
 pub struct FailingDisk {
     dir: PathBuf,
     image: PathBuf,
     faults: Arc<Mutex<Faults>>,
-    /// Serves the image as long as it lives.
+    /// The FUSE session, which serves the image until it is dropped.
     _serving: BackgroundSession,
     _folder: tempfile::TempDir,
 }
 
-/// Which blocks fail, and how often they did.
+/// The failing blocks, and the number of failures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Faults {
     unreadable: BTreeSet<u64>,
@@ -52,17 +52,17 @@ struct Faults {
     errors: DiskErrors,
 }
 
-/// Errors that a disk has returned.
+/// The number of errors that a disk has returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskErrors {
-    /// Of reads.
+    /// Failed reads.
     pub reads: u64,
-    /// Of writes.
+    /// Failed writes.
     pub writes: u64,
 }
 
 impl FailingDisk {
-    /// Makes a disk of this size, without faults, and mounts its ext4 at `dir`, which is created if it is missing.
+    /// Creates a disk of this size without faults, and mounts its ext4 at `dir`, which is created if missing.
     pub fn new(dir: &Path, bytes: u64) -> io::Result<Self> {
         let folder = tempfile::tempdir()?;
         let (backing, image) = (folder.path().join("backing"), folder.path().join("image"));
@@ -83,13 +83,13 @@ impl FailingDisk {
         run(Command::new("mount").args(["-t", "ext4", "-o", "loop"]).arg(&self.image).arg(&self.dir)).map(drop)
     }
 
-    /// Unmounts the file system and mounts it again, as a restart of the machine does. Waits 10 s at most for those
+    /// Unmounts the file system and mounts it again, like a restart of the machine. Waits at most 10 s for processes
     /// that use it.
     pub fn remount(&self) -> io::Result<()> {
         let started = Instant::now();
         loop {
             match unmount(&self.dir, UnmountFlags::empty()) {
-                // The kernel closes the files of a process some time after it has ended.
+                // The kernel closes the files of a process some time after the process has ended.
                 Err(rustix::io::Errno::BUSY) if started.elapsed() < Duration::from_secs(10) => {
                     std::thread::sleep(Duration::from_millis(20));
                 }
@@ -99,8 +99,7 @@ impl FailingDisk {
         self.mount()
     }
 
-    /// Makes a part of a file unreadable, and has the kernel forget what it has read of the file, except what is
-    /// mapped.
+    /// Makes a part of a file unreadable, and drops the file's pages from the page cache, except mapped pages.
     pub fn break_reads(&self, path: &Path, range: Range<u64>) -> io::Result<()> {
         let blocks = self.blocks(path, range)?;
         self.faults().unreadable.extend(blocks);
@@ -115,12 +114,12 @@ impl FailingDisk {
         Ok(())
     }
 
-    /// Makes all of the disk unwritable.
+    /// Makes the whole disk unwritable.
     pub fn break_all_writes(&self) {
         self.faults().no_writes = true;
     }
 
-    /// The disk works again: what is on it can be read, and all of it can be written.
+    /// Repairs the disk: every block can be read and written again.
     pub fn mend(&self) {
         let mut faults = self.faults();
         *faults = Faults { errors: faults.errors, ..Faults::default() };
@@ -131,7 +130,7 @@ impl FailingDisk {
         self.faults().unreadable.len()
     }
 
-    /// The errors that it has returned so far.
+    /// The errors that the disk has returned so far.
     pub fn errors(&self) -> DiskErrors {
         self.faults().errors
     }
@@ -140,7 +139,7 @@ impl FailingDisk {
         lock(&self.faults)
     }
 
-    /// The disk's blocks that hold this part of a file, whose changes are written first.
+    /// The disk's blocks that hold this part of a file. Writes the file's dirty pages first, so that the blocks exist.
     fn blocks(&self, path: &Path, range: Range<u64>) -> io::Result<Vec<u64>> {
         File::open(path)?.sync_all()?;
         let listed = run(Command::new("filefrag").args(["-e", "-b4096"]).arg(path))?;
@@ -158,14 +157,14 @@ impl FailingDisk {
 
 impl Drop for FailingDisk {
     fn drop(&mut self) {
-        // Nobody is kept waiting for blocks that cannot be written.
+        // Broken blocks must not make the unmount wait for writes that cannot succeed.
         self.mend();
         let _ = unmount(&self.dir, UnmountFlags::DETACH);
         let _ = unmount(&self.image, UnmountFlags::DETACH);
     }
 }
 
-/// The first block in the file, the first on the disk, and the number of blocks of a line of `filefrag -e`, such as
+/// Parses a line of `filefrag -e`: the first block in the file, the first on the disk, and the number of blocks, as in
 /// `   0:        0..       2:      34304..     34306:      3:             last,eof`.
 fn extent(line: &str) -> Option<(u64, u64, u64)> {
     let mut fields = line.split(':').map(str::trim);
@@ -186,7 +185,7 @@ fn run(command: &mut Command) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The FUSE file system: its root is a regular file, the disk.
+/// The FUSE file system, whose root is a regular file: the disk.
 #[derive(Debug)]
 struct Disk {
     file: File,
@@ -249,7 +248,7 @@ impl Filesystem for Disk {
     }
 
     fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        // Without the page cache: each access of the loop device comes here.
+        // Bypasses the page cache, so that each access of the loop device reaches this server.
         reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
     }
 
@@ -290,7 +289,7 @@ impl Filesystem for Disk {
     }
 
     fn fsync(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        // The image needs to outlive no power loss.
+        // Nothing to do: the image need not survive a power loss.
         reply.ok();
     }
 }
@@ -331,7 +330,7 @@ mod tests {
         assert!(is_eio(file.read_exact_at(&mut page, 3 * 4096)));
         file.read_exact_at(&mut page, 9 * 4096).unwrap();
         assert_eq!(page, [9; 4096]);
-        // A part of it cannot be written, all of it can.
+        // A partial write of the block fails, a whole write succeeds.
         assert!(is_eio(file.write_all_at(b"x", 3 * 4096)));
         file.write_all_at(&[7; 4096], 3 * 4096).unwrap();
         file.sync_all().unwrap();
@@ -348,7 +347,7 @@ mod tests {
         let found = std::fs::read(&path).unwrap();
         assert_eq!((&found[3 * 4096..4 * 4096], found.len()), (&[7; 4096][..], contents.len()));
 
-        // A journal that cannot be written makes it read-only.
+        // ext4 becomes read-only when it cannot write its journal.
         disk.break_all_writes();
         let writes =
             || std::fs::write(folder.path().join("disk/other"), b"x").and_then(|()| File::open(&path)?.sync_all());

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::binary::built_library;
 
-/// A test's own copy of the fake `libnvidia-ml.so.1`, and the file that it answers from.
+/// A test's own copy of the fake `libnvidia-ml.so.1`, and the file with its machine.
 pub struct FakeNvml {
     folder: PathBuf,
     /// Removed on drop.
@@ -15,14 +15,14 @@ pub struct FakeNvml {
 }
 
 impl FakeNvml {
-    /// The library, with a driver that is not loaded. Dropping the value removes it.
+    /// A copy in a temporary directory, without a loaded driver. Dropping the value removes it.
     pub fn new() -> Self {
         let scratch = tempfile::tempdir().expect("make a temporary directory");
         let library = Self::in_folder(scratch.path());
         Self { _scratch: Some(scratch), ..library }
     }
 
-    /// The same in a directory, where it stays.
+    /// As [`Self::new`], in a directory where it stays.
     pub fn in_folder(folder: &Path) -> Self {
         let this = Self { folder: folder.to_owned(), _scratch: None };
         std::fs::create_dir_all(folder).expect("make the directory of the fake NVML");
@@ -31,7 +31,7 @@ impl FakeNvml {
         this
     }
 
-    /// The library, with this machine.
+    /// A copy in a temporary directory that reports this machine.
     pub fn with(machine: &Machine) -> Self {
         let this = Self::new();
         this.set(machine);
@@ -42,7 +42,7 @@ impl FakeNvml {
         self.folder.join("libnvidia-ml.so.1")
     }
 
-    /// From the next call on, or at once for one that waits, the library answers for this machine.
+    /// Makes the library report this machine, from the next call on. A waiting call sees it immediately.
     pub fn set(&self, machine: &Machine) {
         machine.write(&self.folder.join(FILE_NAME)).expect("write the machine of the fake NVML");
     }

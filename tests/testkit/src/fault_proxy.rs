@@ -1,9 +1,9 @@
 //! A proxy that breaks HTTP/1.1 on the wire.
 //!
-//! It sits in front of an S3 endpoint and forwards heads byte for byte, so that signatures hold (`Host` is the one the
-//! client sent). For each request a hook returns the fault to apply. [`FaultProxy`] accepts connections, `connection`
-//! serves one, `http` finds where heads and bodies end.
-//! The invariant: without a fault a client cannot tell the proxy from the server.
+//! It sits in front of an S3 endpoint and forwards heads byte for byte, `Host` included, so that signatures stay valid.
+//! For each request a hook returns the fault to apply. [`FaultProxy`] accepts connections, `connection` serves one, and
+//! `http` finds where heads and bodies end. The invariant: without a fault a client cannot tell the proxy from the
+//! server.
 
 mod connection;
 mod fault;
@@ -56,8 +56,7 @@ impl FaultProxy {
         Self::serve(TcpListener::bind(("127.0.0.1", 0)).await?, upstream, hook)
     }
 
-    /// The same, on a listener that was made elsewhere, for example at another address. Must be called within a
-    /// runtime.
+    /// As [`Self::start`], on the caller's listener, for example at another address. Must be called within a runtime.
     pub fn serve(
         listener: TcpListener,
         upstream: SocketAddr,
@@ -111,7 +110,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
                     shared.connections.fetch_add(1, Ordering::Relaxed);
                     let connection = Connection::new(stream, Arc::clone(&shared));
                     clients.spawn(async move {
-                        // However a connection ends, its client sees that it ended.
+                        // The error is ignored: the client sees that its connection has ended.
                         let _ = connection.serve().await;
                     });
                 }

@@ -1,17 +1,17 @@
 //! Shared parts of tests. Only development dependencies may name this crate; no program links it.
 //!
 //! - [`FaultProxy`] breaks HTTP on the wire, in front of any S3 endpoint.
-//! - [`TempTree`] makes reference folders whose bytes follow from a seed.
-//! - [`RealServer`] starts a MinIO, a Ceph or an emulator of a cloud's store and stops it.
-//! - [`FailingDisk`] is an ext4 with bad sectors.
-//! - [`FakeApi`] is an API server in memory.
-//! - [`Cluster`] is a real Kubernetes: one of a test's own, or the one that the tests of a run share.
+//! - [`TempTree`] makes reference folders whose bytes are derived from a seed.
+//! - [`RealServer`] starts and stops MinIO, Ceph, or an emulator of a cloud's object store.
+//! - [`FailingDisk`] is an ext4 on a disk with bad sectors.
+//! - [`FakeApi`] is an in-memory API server.
+//! - [`Cluster`] is a real Kubernetes cluster: a test's own, or a cluster that the tests of a run share.
 //! - [`kernel`] is the kernel's side of a FUSE connection.
-//! - [`machine`] is fake machines with GPUs and HCAs, in a directory.
-//! - [`scaled`] is how often a test repeats its steps.
-//! - [`repository`] is the clone that the test runs in.
+//! - [`machine`] creates fake machines with GPUs and HCAs, in a directory.
+//! - [`scaled`] gives the number of repetitions of a test's steps.
+//! - [`repository`] is the path of the clone in which the test runs.
 //! - [`FakeNvml`] is a `libnvidia-ml.so.1` that reports the GPUs of a test ([`nvml`]).
-//! - [`larder_binary`] is the command as it was built beside the test.
+//! - [`larder_binary`] is the path of the command that was built with the test.
 
 mod binary;
 mod cluster;
@@ -26,7 +26,7 @@ mod scale;
 mod temp_tree;
 
 pub use binary::{built, built_library, larder_binary};
-pub use cluster::Cluster;
+pub use cluster::{Cluster, kustomize};
 pub use failing_disk::{DiskErrors, FailingDisk};
 pub use fake_api::FakeApi;
 pub use fake_nvml::FakeNvml;

@@ -1,7 +1,7 @@
-//! Real object stores and the emulators of those that only their owners run, started by the scripts in `tests/servers`.
+//! Real object stores, and emulators of the clouds' object stores, started by the scripts in `tests/servers`.
 //!
-//! The invariant: nothing is left behind. Dropping a [`RealServer`] stops it, and the scripts' own guards stop it when
-//! the test's process is killed.
+//! The invariant: a server leaves nothing behind. Dropping a [`RealServer`] stops it, and the script's guard stops it
+//! if the test's process is killed.
 
 use std::fmt::Write as _;
 use std::net::TcpListener;
@@ -52,17 +52,17 @@ pub struct RealServer {
 }
 
 impl RealServer {
-    /// The bucket.
+    /// The name of the server's only bucket.
     pub const BUCKET: &str = "larder-test";
     /// The access key.
     pub const ACCESS_KEY: &str = "larder";
-    /// Its secret; the token of Google Cloud Storage.
+    /// The secret of the access key, and the token for Google Cloud Storage.
     pub const SECRET_KEY: &str = "larder-secret";
-    /// The same in base64, as Azure wants a key.
+    /// The secret in base64, the form of Azure's account keys.
     const AZURE_KEY: &str = "bGFyZGVyLXNlY3JldA==";
 
-    /// Starts a server. Where it is not installed, this prints `skipped: …` on stderr and returns `None`. Where the
-    /// variable `CI` is set it panics instead, because nobody would see that a test is always skipped.
+    /// Starts a server. If the server is not installed, this prints `skipped: …` to standard error and returns `None`.
+    /// If the variable `CI` is set, it panics instead, so that CI cannot skip a test unnoticed.
     pub fn start(kind: ServerKind) -> Option<Self> {
         let script = kind.script();
         let installed = Command::new(&script).arg("check").stderr(Stdio::inherit()).status();
@@ -75,10 +75,10 @@ impl RealServer {
             eprintln!("\nskipped: {message}\n");
             return None;
         }
-        // Unix sockets want short paths, and a build folder may be deep.
+        // Paths of Unix sockets must be short, and a build folder may be deep.
         let folder =
             tempfile::Builder::new().prefix("larder-s3-").tempdir_in("/tmp").expect("a temporary folder").keep();
-        // Free now. Of two tests that choose the same port, the second fails loudly.
+        // The port is free now. If two tests choose the same port, the second fails with an error.
         let port = free_port();
         let mut server = Self { kind, folder, endpoint: String::new() };
         let started = Command::new(&script).arg("start").arg(&server.folder).arg(port.to_string()).output();
@@ -88,18 +88,18 @@ impl RealServer {
         Some(server)
     }
 
-    /// Its URL.
+    /// The URL of the server.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// The URL of what is below `prefix` in its bucket; of the whole bucket if that is empty.
+    /// The URL of the objects below `prefix`, or of the whole bucket if `prefix` is empty.
     pub fn url(&self, prefix: &str) -> String {
         let slash = if prefix.is_empty() { "" } else { "/" };
         format!("{}://{}{slash}{prefix}", self.kind.scheme(), Self::BUCKET)
     }
 
-    /// The environment of a client that may use this server, whose endpoint it is told apart from this.
+    /// The environment of a client with valid credentials. It does not include the endpoint.
     pub fn env(&self) -> Vec<(&'static str, String)> {
         match self.kind {
             ServerKind::Minio | ServerKind::Ceph => vec![
@@ -115,13 +115,13 @@ impl RealServer {
         }
     }
 
-    /// The environment of a client of the Azure emulator that has a token for the bucket instead of the account's key.
+    /// The environment of a client of the Azure emulator with a SAS token for the bucket instead of the account's key.
     pub fn sas_env(&self) -> Vec<(&'static str, String)> {
         let token = std::fs::read_to_string(self.folder.join("sas")).expect("the token of the Azure emulator");
         vec![("AZURE_STORAGE_ACCOUNT_NAME", Self::ACCESS_KEY.into()), ("AZURE_STORAGE_SAS_TOKEN", token.trim().into())]
     }
 
-    /// The environment of a client whose credentials have the right form and are wrong.
+    /// The environment of a client whose credentials are well formed but wrong.
     pub fn wrong_env(&self) -> Vec<(&'static str, String)> {
         let wrong = |value: String| value.replace(Self::SECRET_KEY, "hunter2").replace(Self::AZURE_KEY, "aHVudGVyMg==");
         self.env().into_iter().map(|(name, value)| (name, wrong(value))).collect()
@@ -129,7 +129,7 @@ impl RealServer {
 }
 
 impl RealServer {
-    /// Puts objects into the bucket of an emulator, as others than Larder do. A key may end with `/`.
+    /// Puts objects into the bucket of an emulator, with curl rather than Larder's client. A key may end with `/`.
     pub fn fill<'a>(&self, objects: impl IntoIterator<Item = (&'a str, &'a [u8])>) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (header, query) = match self.kind {
@@ -169,7 +169,7 @@ impl Drop for RealServer {
     }
 }
 
-/// A free port below the range from which the kernel chooses, followed by ports for the cluster's other servers.
+/// A free port below the range of ephemeral ports, followed by free ports for the cluster's other servers.
 fn free_port() -> u16 {
     let start = 10_000 + (std::process::id() % 200) as u16 * 50;
     (0..400)

@@ -1,14 +1,14 @@
-//! Reference folders.
+//! Reference folders with reproducible content.
 //!
-//! The invariant: the bytes of a file follow from the tree's seed and the file's number alone, so the seed is enough to
-//! repeat a test that failed.
+//! The invariant: the bytes of a file depend only on the tree's seed and the file's number, so the seed is enough to
+//! repeat a failed test.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Files in one folder of a tree.
+/// Number of files in one folder of a tree.
 const FOLDER_FILES: usize = 100;
 
 /// A folder with files, removed when dropped.
@@ -20,7 +20,7 @@ pub struct TempTree {
 }
 
 impl TempTree {
-    /// Makes one file of each size: `00000/0000000.bin` and on, a hundred in a folder.
+    /// Creates one file per size: `00000/0000000.bin` and so on, a hundred in each folder.
     pub fn new(seed: u64, sizes: impl IntoIterator<Item = u64>) -> io::Result<Self> {
         let mut tree = Self { folder: tempfile::tempdir()?, seed, files: Vec::new() };
         for (number, size) in sizes.into_iter().enumerate() {
@@ -77,7 +77,7 @@ impl TempTree {
     }
 }
 
-/// Bytes that follow from a seed (SplitMix64) and do not compress.
+/// Incompressible bytes, derived from a seed with SplitMix64.
 pub fn seeded_bytes(seed: u64, size: u64) -> Vec<u8> {
     let size = usize::try_from(size).expect("a test file fits into memory");
     let mut bytes = Vec::with_capacity(size + 8);

@@ -1,4 +1,4 @@
-//! The test cluster itself: it works, and nothing of it is left.
+//! The test cluster itself: it works, and it leaves nothing behind.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -51,7 +51,7 @@ fn cluster_runs_pods_that_reach_the_test() {
     let node = &cluster.get_json(&["pod", "two"])["spec"]["nodeName"];
     assert_eq!(node, "n2");
 
-    // A pod's mount below /var/lib/kubelet is visible on its node, and on no other.
+    // A pod's mount below /var/lib/kubelet is visible on its node and on no other node.
     let mount = "mkdir /var/lib/kubelet/made && mount -t tmpfs made /var/lib/kubelet/made";
     assert!(cluster.exec_in_pod("default", "two", &["sh", "-c", mount]).status.success());
     assert!(cluster.node_folder(2).join("made").is_dir());
@@ -73,7 +73,7 @@ fn cluster_runs_pods_that_reach_the_test() {
     cluster.kubectl_ok(&["delete", "pods", "one", "two"]);
 }
 
-/// As strict as a namespace can ask it to be, and with the CPUs of the node to itself that it asks for.
+/// A pod that meets the strictest Pod Security standard and has exclusive CPUs.
 fn training_pod(name: &str, node: u32, script: &str) -> String {
     format!(
         r#"---
@@ -126,7 +126,7 @@ print(call(), int(torch.arange(10).sum()), torch.distributed.is_gloo_available()
     let said = String::from_utf8(said()).expect("text");
     let cpus = said.trim().strip_prefix("hello 45 True [").and_then(|cpus| cpus.strip_suffix(']'));
     let cpus: Vec<usize> = cpus.expect(&said).split(", ").map(|cpu| cpu.parse().expect(&said)).collect();
-    // CPU 0 is reserved for what is not pinned.
+    // CPU 0 is reserved for processes that are not pinned.
     assert!(cpus.len() == 1 && (1..all).contains(&cpus[0]), "{cpus:?} of {all}");
     cluster.kubectl_ok(&["delete", "namespace", "strict"]);
 }
@@ -190,7 +190,7 @@ fn cluster_ends_with_its_owner_and_leaves_nothing() {
     of_beside.wait_until_gone();
 }
 
-/// A pod's manifest in a file of a cluster's.
+/// Writes a pod's manifest to a file in the cluster's folder.
 fn manifest(cluster: &Cluster) -> PathBuf {
     let file = cluster.node_folder(1).with_file_name("pod.yaml");
     fs::write(&file, pod("sleeper", 1, "sleep 1000")).expect("write");
@@ -218,7 +218,7 @@ impl Traces {
         Self { folder: folder.to_owned(), cgroup: read("cgroup").trim().to_owned(), namespaces: namespaces.into() }
     }
 
-    /// A guard checks twice a second.
+    /// Waits until no traces remain. The guard checks twice a second.
     fn wait_until_gone(&self) {
         let started = Instant::now();
         while !self.found().is_empty() {

@@ -47,8 +47,10 @@ fn the_crates_depend_on_each_other_as_drawn() {
 
 #[test]
 fn only_the_crates_of_kubernetes_link_its_client() {
-    for package in &metadata().packages {
-        let is_there = package.manifest_path.components().any(|part| part.as_str() == "kubernetes");
+    let metadata = metadata();
+    for package in &metadata.packages {
+        // The repository itself may lie in a folder of this name.
+        let is_there = package.manifest_path.starts_with(metadata.workspace_root.join("kubernetes"));
         let kube = package.dependencies.iter().find(|dependency| dependency.name.starts_with("kube"));
         assert!(is_there || kube.is_none(), "{} links {}: use larder-kube", package.name, kube.unwrap().name);
     }
@@ -70,7 +72,10 @@ fn the_files_of_a_crate_use_each_other_one_way() {
 #[test]
 fn the_two_wings_of_the_controller_do_not_use_each_other() {
     for uses in circles::uses(&repository().join("controller/src")) {
-        for (wing, other) in [("jobs", "datasets"), ("datasets", "jobs")] {
+        // Both wings use Kueue's objects and the reduced objects of the root, so those use neither wing.
+        let below = ["kueue", "objects", "read"];
+        let of_root = below.into_iter().flat_map(|below| [(below, "jobs"), (below, "datasets")]);
+        for (wing, other) in [("jobs", "datasets"), ("datasets", "jobs")].into_iter().chain(of_root) {
             let other = uses.files.iter().find(|file| file.first().is_some_and(|first| first == other));
             if uses.file.first().is_some_and(|first| first == wing)
                 && let Some(other) = other
@@ -82,16 +87,18 @@ fn the_two_wings_of_the_controller_do_not_use_each_other() {
     }
 }
 
-/// Decisions about jobs are made without the API: only the files that talk to it, and those that read its objects, see a client.
+/// Decisions about jobs are made without the API: only the files that talk to it, and those that read its objects, see a
+/// client. The others see what `larder-kube` knows about objects that it has read.
 #[test]
 fn decisions_about_jobs_do_not_see_the_kubernetes_client() {
-    let of_client = ["Api", "Client", "api", "client", "runtime", "core"];
+    let pure = ["Resource", "events", "fields", "key", "kinds", "node", "pod", "short_hash", "store"];
     for uses in circles::uses(&repository().join("controller/src")) {
-        let is_pure = uses.file.first().is_some_and(|first| first == "jobs")
+        let decides = uses.file.first().is_some_and(|first| first == "jobs")
             && !uses.file.last().is_some_and(|last| ["discovery", "read"].contains(&last.as_str()));
-        for path in uses.paths.iter().filter(|path| is_pure && path[0] == "larder_kube" && path.len() > 1) {
+        for path in uses.paths.iter().filter(|path| decides && path[0] == "larder_kube") {
             let file = circles::file_name(&uses.file);
-            assert!(!of_client.contains(&path[1].as_str()), "{file} uses {}: it is to be pure", path.join("::"));
+            let is_pure = path.get(1).is_some_and(|module| pure.contains(&module.as_str()));
+            assert!(is_pure, "{file} uses {}: it is to be pure", path.join("::"));
         }
     }
 }

@@ -7,7 +7,7 @@ use larder_e2e::{BUCKET, Lab, Mount};
 use larder_testkit::Fault;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
-use rand::{RngCore, SeedableRng};
+use rand::{Rng, SeedableRng};
 
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];

@@ -153,7 +153,7 @@ fn warming_more_than_the_reservation_says_how_much_does_not_fit_and_is_no_failur
     let mount = lab.mount("m", &lab.url(), &["--cache-size", "300000"]);
     for _ in 0..2 {
         let said = lab.larder_ok(&["warm", mount.dir().to_str().unwrap(), "--wait"]);
-        let words = ["30 of 100 blocks are cached", "70 do not fit into the dataset's 300.0 KB", "--cache-size"];
+        let words = ["30 of 100 blocks are cached", "70 do not fit into the dataset's 293.0 KiB", "--cache-size"];
         assert!(words.iter().all(|words| said.contains(words)), "{said}");
     }
 }
@@ -372,28 +372,6 @@ fn bench_epochs_and_doctor_give_tables_and_json() {
     assert_eq!((epochs.as_array().unwrap().len(), epochs[1]["files"].as_u64()), (2, Some(20)));
     let findings: Value = serde_json::from_slice(&lab.larder(&["doctor", "--json"]).stdout).unwrap();
     assert!(findings.as_array().unwrap().iter().any(|finding| finding["what"] == "fuse" && finding["verdict"] == "ok"));
-}
-
-#[test]
-fn a_mount_over_files_says_that_they_are_hidden() {
-    let lab = Lab::new();
-    lab.put("a", b"1".to_vec());
-    let dir = lab.folder().join("mnt-m");
-    std::fs::create_dir(&dir).unwrap();
-    let mount = |name: &str| {
-        let cache = lab.cache_dir(name);
-        let args = ["mount", &lab.url(), dir.to_str().unwrap(), "--cache-dir", cache.to_str().unwrap()];
-        let said = lab.larder(&args);
-        assert!(said.status.success());
-        lab.larder_ok(&["umount", dir.to_str().unwrap()]);
-        String::from_utf8_lossy(&said.stderr).into_owned()
-    };
-    let said = mount("empty");
-    assert!(!said.contains("hidden"), "{said}");
-    std::fs::write(dir.join("mine"), b"2").unwrap();
-    let said = mount("full");
-    assert!(said.contains("was not empty") && said.contains("hidden until"), "{said}");
-    assert_eq!(std::fs::read(dir.join("mine")).unwrap(), b"2");
 }
 
 #[test]

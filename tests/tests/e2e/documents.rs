@@ -132,3 +132,20 @@ fn the_flags_page_is_made_from_the_flags() {
     }
     assert_eq!(std::fs::read_to_string(path).unwrap(), made, "run this test with LARDER_WRITE_GOLDEN=1");
 }
+
+#[test]
+fn the_deployed_image_has_the_version_of_the_programs() {
+    let deploy = repository().join("deploy");
+    let mut files = vec![deploy.join("kustomization.yaml")];
+    files.extend(
+        std::fs::read_dir(deploy.join("components"))
+            .unwrap()
+            .map(|component| component.unwrap().path().join("base/kustomization.yaml")),
+    );
+    let tags: Vec<String> = files
+        .iter()
+        .flat_map(|file| std::fs::read_to_string(file).unwrap().lines().map(str::to_owned).collect::<Vec<_>>())
+        .filter_map(|line| line.trim().strip_prefix("newTag: ").map(str::to_owned))
+        .collect();
+    assert!(tags.len() >= 4 && tags.iter().all(|tag| tag == env!("CARGO_PKG_VERSION")), "{tags:?}");
+}

@@ -149,21 +149,25 @@ fn a_published_manifest_is_what_all_mounts_serve_and_none_lists_for_itself() {
     let dir = lab.folder().join("dir");
     std::fs::create_dir(&dir).unwrap();
     let cache = lab.cache_dir("m");
-    let args = ["mount", &lab.url(), dir.to_str().unwrap(), "--cache-dir", cache.to_str().unwrap(), "--refresh"];
-    let output = lab.larder(&args);
+    let args = ["mount", &lab.url(), dir.to_str().unwrap(), "--cache-dir", cache.to_str().unwrap()];
+    // A script that requests new data does not get old data instead.
+    let refused = lab.larder_fails(1, &[&args[..], &["--refresh"]].concat());
+    let renewal = format!("`larder import {} --to {beside}`", lab.url());
+    assert!(refused.contains(&renewal) && refused.contains("--refresh=best-effort"), "{refused}");
+    let output = lab.larder(&[&args[..], &["--refresh=best-effort"]].concat());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && said.contains("larder import --to"), "{said}");
+    assert!(output.status.success() && said.contains(&renewal), "{said}");
     let mount = Mount::of(dir);
     assert_eq!(lab.server.counters().lists, 0);
     let first = snapshot(&mount);
     mount.read_fresh("0").unwrap_err();
     let advice = mount.stats()["listing"]["stale"].as_str().unwrap().to_owned();
-    assert!(advice.contains(&format!("`larder import {} --to {beside}`", lab.url())), "{advice}");
+    assert!(advice.contains(&format!("`larder import {} --to {beside}", lab.url())), "{advice}");
     assert!(!advice.contains("--refresh"), "{advice}");
     drop(mount);
     lab.larder_ok(&["import", &lab.url(), "--to", &beside]);
     for name in ["one", "two"] {
-        let mount = lab.mount(name, &lab.url(), &["--refresh=always"]);
+        let mount = lab.mount(name, &lab.url(), &["--refresh=best-effort"]);
         assert_ne!(snapshot(&mount), first, "the newest that is published");
         assert_serves(&mount, 2);
     }

@@ -10,7 +10,7 @@ use larder_e2e::{SECRET, connections_of};
 use larder_testkit::scaled;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 /// The bytes of file `i`. They differ from test to test, because nodes keep what earlier tests have read.
 fn bytes(test: u64) -> impl Fn(usize) -> Vec<u8> {
@@ -399,7 +399,7 @@ fn the_read_path_in_a_pod_beside_larder_mount() {
             "image: {}\n    imagePullPolicy: Never\n    command: [sh, -c, \"true\"]",
             larder_testkit::Cluster::BUSYBOX
         ),
-        "image: larder.dev/larder:0.2.0\n    imagePullPolicy: Never\n    \
+        "image: larder.dev/larder:0.3.0-dev\n    imagePullPolicy: Never\n    \
          command: [larder, stats, /set, --watch]",
     );
     cluster.apply(&pod);

@@ -45,7 +45,7 @@ impl Queue {
             &["create", "namespace", "larder-system"][..],
             &["create", "namespace", "team-a"],
             &["create", "serviceaccount", "larder-controller", "-n", "larder-system"],
-            &["apply", "-n", "larder-system", "-f", &file("components/datasets/rbac.yaml")],
+            &["apply", "-n", "larder-system", "-f", &file("components/datasets/base/rbac.yaml")],
             &["apply", "-k", &file("crds")],
             &["wait", "--for=condition=Established", "crd/datasets.larder.dev", "crd/nodecaches.larder.dev"],
         ] {

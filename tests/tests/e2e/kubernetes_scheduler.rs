@@ -175,7 +175,8 @@ impl Lab {
 }
 
 fn scheduler_image() -> String {
-    let manifest = std::fs::read_to_string(repository().join("deploy/components/scheduler/scheduler.yaml")).unwrap();
+    let manifest =
+        std::fs::read_to_string(repository().join("deploy/components/scheduler/base/scheduler.yaml")).unwrap();
     let image = manifest.lines().find_map(|line| line.trim().strip_prefix("image: registry.k8s.io/"));
     format!("registry.k8s.io/{}", image.unwrap())
 }

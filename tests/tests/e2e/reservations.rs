@@ -120,7 +120,7 @@ fn five_datasets_that_do_not_all_fit_keep_their_blocks_over_kills() {
     let wanted: Vec<_> = world.dirs.iter().map(|dir| number(&stats(dir)["cache"]["wanted_bytes"])).collect();
     assert_eq!(wanted, FILES.map(|files| files * FILE_BYTES));
     let shown = world.lab.larder_ok(&["stats", world.dirs[2].to_str().unwrap()]);
-    assert!(shown.contains("needs 4.0 MB, more than the cache can hold"), "{shown}");
+    assert!(shown.contains("needs 3.8 MiB, more than the cache can hold"), "{shown}");
 }
 
 // SEMANTICS: C5

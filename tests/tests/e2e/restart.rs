@@ -10,7 +10,7 @@ use larder_e2e::{Lab, Mount};
 use larder_testkit::{scaled, seeded_bytes};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 const BLOCK: u64 = 4 << 20;
 

@@ -251,7 +251,7 @@ fn nodes_that_listed_different_snapshots_say_so_until_they_mount_one_that_is_pub
         assert!(advice.contains(&format!("larder import {0} --to {0}/.larder/manifest", lab.url())), "{advice}");
         let shown = node.larder(&["stats", mount.dir().to_str().unwrap()], None);
         assert!(String::from_utf8_lossy(&shown.stdout).contains(&advice), "{shown:?}");
-        assert!(node.log().contains("a node shares another snapshot of the origin"), "{}", node.log());
+        assert!(node.log().contains("another node serves a different snapshot of this origin"), "{}", node.log());
     }
     drop((first, second));
     lab.larder_ok(&["import", &lab.url(), "--to", &format!("{}/.larder/manifest", lab.url())]);

@@ -10,7 +10,7 @@ use larder_daemon_api::v1;
 use larder_e2e::{BUCKET, Keeper, Lab, Larderd};
 use larder_testkit::{Fault, scaled};
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 const FILES: usize = 300;
 

@@ -23,7 +23,7 @@ pub struct GetInfoResponse {
 pub struct GetStatsRequest {
     #[prost(uint32, tag = "1")]
     pub protocol: u32,
-    /// The answer is about these, as far as the node shares them and the token is theirs; at most 1,024.
+    /// The datasets to report. The node reports those that it shares and whose token is right. At most 1,024.
     #[prost(message, repeated, tag = "2")]
     pub datasets: ::prost::alloc::vec::Vec<AskedDataset>,
 }
@@ -33,10 +33,10 @@ pub struct AskedDataset {
     /// 32 bytes.
     #[prost(bytes = "bytes", tag = "1")]
     pub snapshot: ::prost::bytes::Bytes,
-    /// The token that a read shows; empty: none.
+    /// The dataset's token, as in a read; empty for none.
     #[prost(string, tag = "2")]
     pub token: ::prost::alloc::string::String,
-    /// A hash of the origin's URL, server and account, by which nodes find that they have other snapshots of it; empty: not told.
+    /// A hash of the origin's URL, server and account, by which nodes find other snapshots of the origin; empty if not sent.
     #[prost(string, tag = "3")]
     pub origin: ::prost::alloc::string::String,
 }
@@ -48,20 +48,20 @@ pub struct GetStatsResponse {
     /// The node's counters about its peers since it started, by name.
     #[prost(map = "string, uint64", tag = "2")]
     pub counters: ::std::collections::HashMap<::prost::alloc::string::String, u64>,
-    /// Of the datasets that the node does not share itself: what it shares of the same origin under the same token.
+    /// For requested datasets that the node does not share: snapshots of the same origin that it shares under the same token.
     #[prost(message, repeated, tag = "3")]
     pub others: ::prost::alloc::vec::Vec<OtherSnapshot>,
 }
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OtherSnapshot {
-    /// The snapshot that was asked about. 32 bytes.
+    /// The requested snapshot. 32 bytes.
     #[prost(bytes = "bytes", tag = "1")]
     pub asked: ::prost::bytes::Bytes,
-    /// The one that the node shares. 32 bytes.
+    /// The snapshot that the node shares. 32 bytes.
     #[prost(bytes = "bytes", tag = "2")]
     pub snapshot: ::prost::bytes::Bytes,
-    /// When that was listed, nanoseconds since the epoch.
+    /// When the shared snapshot was listed, in nanoseconds since the epoch.
     #[prost(int64, tag = "3")]
     pub listed_ns: i64,
 }
@@ -77,7 +77,7 @@ pub struct DatasetStats {
     pub blocks_cached: u64,
     #[prost(uint64, tag = "4")]
     pub bytes_cached: u64,
-    /// The most bytes of the dataset that the node keeps.
+    /// The most bytes of the dataset that the node may cache.
     #[prost(uint64, tag = "5")]
     pub capacity_bytes: u64,
 }
@@ -161,7 +161,7 @@ pub mod cache_node_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Identifies the node. The first request on each connection.
+        /// Returns the identity of the node. Clients send this request first on each connection.
         pub async fn get_info(
             &mut self,
             request: impl tonic::IntoRequest<super::GetInfoRequest>,
@@ -186,7 +186,7 @@ pub mod cache_node_client {
                 .insert(GrpcMethod::new("larder.cachenode.v1.CacheNode", "GetInfo"));
             self.inner.unary(req, path, codec).await
         }
-        /// The node's cached bytes of the datasets that the request names, and its counters.
+        /// Returns the node's cached bytes of the requested datasets, and its counters.
         pub async fn get_stats(
             &mut self,
             request: impl tonic::IntoRequest<super::GetStatsRequest>,
@@ -226,12 +226,12 @@ pub mod cache_node_server {
     /// Generated trait containing gRPC methods that should be implemented for use with CacheNodeServer.
     #[async_trait]
     pub trait CacheNode: std::marker::Send + std::marker::Sync + 'static {
-        /// Identifies the node. The first request on each connection.
+        /// Returns the identity of the node. Clients send this request first on each connection.
         async fn get_info(
             &self,
             request: tonic::Request<super::GetInfoRequest>,
         ) -> std::result::Result<tonic::Response<super::GetInfoResponse>, tonic::Status>;
-        /// The node's cached bytes of the datasets that the request names, and its counters.
+        /// Returns the node's cached bytes of the requested datasets, and its counters.
         async fn get_stats(
             &self,
             request: tonic::Request<super::GetStatsRequest>,

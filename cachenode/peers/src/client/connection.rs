@@ -1,6 +1,6 @@
-//! Connections to a peer: how one is opened, and the slot that keeps it for all requests.
+//! Connections to a peer: opening one, and the slot that keeps it for all requests.
 //!
-//! Invariant: a slot opens one connection at a time, however many requests wait for it.
+//! Invariant: a slot opens one connection at a time, for any number of requests that wait for it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,27 +29,27 @@ pub(super) enum ConnectError {
     Protocol { what: String },
 }
 
-/// A connection of some kind to a peer, which has answered. It ends when it is closed or dropped.
+/// A connection of some kind to a peer that has answered on it. Closing or dropping the connection ends it.
 pub(super) trait Connection: Send + Sync + Sized {
     /// Opens a connection.
     fn connect(address: SocketAddr, context: &ClientContext)
     -> impl Future<Output = Result<Self, ConnectError>> + Send;
 
-    /// Notes that a request over it succeeded.
+    /// Notes that a request over the connection succeeded.
     fn worked(&self);
 
-    /// True if a request over it succeeded, or the peer announced its end. Such a connection may break without a
-    /// failure of the peer.
+    /// True if a request over the connection succeeded, or the peer announced that it will close it. If such a
+    /// connection breaks, the peer has not necessarily failed.
     fn has_worked(&self) -> bool;
 
-    /// True if it takes no more requests.
+    /// True if the connection accepts no more requests.
     fn is_closed(&self) -> bool;
 
-    /// Ends it, and every request in flight over it.
+    /// Closes the connection, which ends every request in flight over it.
     fn close(&self);
 }
 
-/// Opens the transport to a peer; `cancel` ends it.
+/// Opens the transport to a peer. Cancelling `cancel` closes it.
 pub(super) async fn dial(
     address: SocketAddr,
     context: &ClientContext,
@@ -64,8 +64,9 @@ pub(super) async fn dial(
             Security::Tls(tls) => {
                 let io = tls.connector(protocol).connect(node_name(), io).await?;
                 let mut wire = Wire::tls(io, tls, cancel.clone())?;
-                // The server sends its first bytes once it accepts our certificate, or an alert that says why it does
-                // not. The alert is lost if we send bytes first and the server has closed.
+                // The server sends its first bytes once it accepts our certificate, or an alert with the reason for
+                // rejecting it. If we sent bytes first and the server had closed the connection, the alert would be
+                // lost.
                 wire.peek(1).await?;
                 wire
             }
@@ -82,9 +83,9 @@ pub(super) async fn dial(
 #[derive(Debug)]
 pub(super) struct ConnectionSlot<C> {
     connection: ArcSwapOption<C>,
-    /// Held by the request that opens the connection for all.
+    /// Held by the request that opens the connection on behalf of all.
     connecting: tokio::sync::Mutex<()>,
-    /// Requests that use the connection or wait for it.
+    /// The number of requests that use the connection or wait for it.
     users: AtomicUsize,
 }
 
@@ -103,7 +104,7 @@ impl<C: Connection> ConnectionSlot<C> {
         self.connection.load_full().filter(|connection| !connection.is_closed())
     }
 
-    /// The connection. Opens one if there is none.
+    /// Returns the connection; opens one if there is none.
     pub(super) async fn get<E, F: Future<Output = Result<C, E>>>(
         &self,
         connect: impl FnOnce() -> F,
@@ -120,14 +121,14 @@ impl<C: Connection> ConnectionSlot<C> {
         Ok(connection)
     }
 
-    /// Replaces the connection, and closes the old one.
+    /// Replaces the connection and closes the old one.
     pub(super) fn put(&self, connection: C) {
         if let Some(old) = self.connection.swap(Some(Arc::new(connection))) {
             old.close();
         }
     }
 
-    /// Forgets the connection. Requests in flight over it may finish.
+    /// Forgets the connection. Requests in flight over it may still finish.
     pub(super) fn forget(&self, connection: &Arc<C>) {
         self.connection.rcu(|now| now.clone().filter(|now| !Arc::ptr_eq(now, connection)));
     }
@@ -139,12 +140,12 @@ impl<C: Connection> ConnectionSlot<C> {
         }
     }
 
-    /// Twice the number of requests, plus one if there is no connection yet.
+    /// Twice the number of requests, plus one if there is no connection yet: a tie goes to an open connection.
     pub(super) fn load(&self) -> usize {
         2 * self.users.load(Ordering::Relaxed) + usize::from(self.connection.load().is_none())
     }
 
-    /// Counts a request until the result is dropped.
+    /// Counts a request until the returned value is dropped.
     pub(super) fn enter(&self) -> SlotUser<'_> {
         self.users.fetch_add(1, Ordering::Relaxed);
         SlotUser(&self.users)

@@ -16,13 +16,13 @@ pub(super) struct ClientContext {
     pub(super) config: PeersConfig,
     pub(super) security: Security,
     pub(super) counters: Arc<PeerCounters>,
-    /// For received ranges.
+    /// The buffers that received ranges are read into.
     pub(super) buffers: Arc<Buffers>,
     /// Notified when a peer goes down.
     pub(super) went_down: Notify,
     /// Notified when a peer refuses a dataset, or serves one that it refused.
     pub(super) refusals: Notify,
-    /// The connections' own tasks. Each ends with its connection.
+    /// The tasks that drive connections. Each ends with its connection.
     pub(super) tasks: TaskTracker,
 }
 

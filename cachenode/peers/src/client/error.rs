@@ -1,4 +1,4 @@
-//! Why a peer did not give a range: for callers, and for the modules of the client.
+//! Reasons why a peer did not provide a range: [`PeerError`] for callers, and `RequestError` within the client.
 
 use larder_cachenode_api::frame::Malformed;
 use larder_dataset::Chain;
@@ -7,58 +7,58 @@ use tonic::{Code, Status};
 use crate::counters::Cause;
 use crate::read::ReadError;
 
-/// The longest text of a peer that is passed on.
+/// The longest text from a peer that is passed on.
 const MESSAGE_CHARS_MOST: usize = 200;
 
-/// Why a peer did not give a range. The origin may have it in every case.
+/// Why a peer did not provide a range. In every case the origin may still have it.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum PeerError {
-    /// The peer is down. The read was not sent, or it was abandoned because another read failed.
+    /// The peer is down. The read was not sent, or it was abandoned because another read to the peer failed.
     #[error("the peer {peer} is down and bypassed")]
     Bypassed {
-        /// Its name.
+        /// The peer's name.
         peer: String,
     },
-    /// The cluster has no such node, or it is this one.
+    /// The cluster has no node of this name, or it is this node.
     #[error("the cluster has no peer {peer}")]
     NoSuchPeer {
-        /// Its name.
+        /// The requested name.
         peer: String,
     },
-    /// Another peer answered first, and this one was notified that the read is no longer needed.
+    /// Another peer answered first, and this peer was notified that the read is no longer needed.
     #[error("the read from the peer {peer} was given up")]
     GivenUp {
-        /// Its name.
+        /// The peer's name.
         peer: String,
     },
-    /// The request cannot be answered: the caller's mistake.
+    /// The request is invalid, which is a bug in the caller.
     #[error("{what}")]
     Invalid {
         /// Why it is invalid.
         what: String,
     },
-    /// The peer works, and refuses the range.
+    /// The peer works, but refuses the range.
     #[error("the peer {peer} refuses")]
     Refused {
-        /// Its name.
+        /// The peer's name.
         peer: String,
-        /// Why.
+        /// Why the peer refuses.
         source: ReadError,
     },
-    /// The peer failed, and is bypassed from now on.
+    /// The peer failed and is bypassed from now on.
     #[error("the peer {peer} failed ({}): {what}", cause.name())]
     Failed {
-        /// Its name.
+        /// The peer's name.
         peer: String,
         /// How the failure is counted.
         cause: Cause,
-        /// Description of the failure, for people.
+        /// A description of the failure, for logs.
         what: String,
     },
 }
 
 impl PeerError {
-    /// How the peer failed, if it did.
+    /// The cause of the peer's failure, or `None` if it did not fail.
     pub fn cause(&self) -> Option<Cause> {
         match self {
             Self::Failed { cause, .. } => Some(*cause),
@@ -70,7 +70,7 @@ impl PeerError {
         }
     }
 
-    /// How the peer refused, if it did.
+    /// The peer's refusal, or `None` if it did not refuse.
     pub fn refusal(&self) -> Option<&ReadError> {
         match self {
             Self::Refused { source, .. } => Some(source),
@@ -90,7 +90,7 @@ pub(super) enum RequestError {
     Failed(Failure),
     /// The peer refused.
     Refused(ReadError),
-    /// The read was given up before the peer had answered, which says nothing about the peer.
+    /// The read was given up before the peer answered. The peer is not judged by it.
     GivenUp,
     /// The request was invalid.
     Invalid(String),
@@ -119,13 +119,13 @@ pub(super) fn failed(cause: Cause, what: impl std::fmt::Display) -> RequestError
     RequestError::Failed(Failure::new(cause, what))
 }
 
-/// As much of a peer's text as is passed on.
+/// The part of a peer's text that is passed on.
 pub(super) fn shortened(text: &str) -> String {
     text.chars().take(MESSAGE_CHARS_MOST).collect()
 }
 
-/// Classifies a gRPC status of a peer; `fault` is why its connection broke, if it did. The code distinguishes a broken
-/// connection from a refusal, since only a peer sends the codes of refusals.
+/// Classifies a gRPC status from a peer. `fault` is why its connection broke, if it did. The code alone distinguishes a
+/// broken connection from a refusal, because only a peer sends the codes of refusals.
 pub(super) fn judge(status: &Status, fault: Option<&str>) -> RequestError {
     let message = shortened(status.message());
     match status.code() {

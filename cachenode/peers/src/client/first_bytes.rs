@@ -1,20 +1,21 @@
-//! How soon a peer's answers begin: the recent ones, in buckets.
+//! How soon a peer's recent answers began, counted in buckets.
 //!
-//! Invariant: constant memory and no allocation, however many answers are noted.
+//! Invariant: uses constant memory and allocates nothing, for any number of answers.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Shorter times are not distinguished.
+/// The end of the first bucket. Shorter times are not distinguished.
 const FIRST_END_US: u64 = 5_000;
 
-/// Each bucket ends a fifth later than the one before. The last one, at 0.83 s, is followed by one without an end.
+/// The number of buckets with an end. Each ends a fifth later than the previous one; the last, which ends at 0.83 s, is
+/// followed by one without an end.
 const ENDS: usize = 29;
 
-/// Older answers count half once there are this many.
+/// Once this many answers are counted, all counts are halved, so that older answers weigh less.
 const RECENT: u32 = 1_000;
 
-/// With fewer answers nothing is known of the slowest hundredth.
+/// The fewest answers from which the slowest hundredth can be estimated.
 const KNOWN_LEAST: u32 = 100;
 
 const ENDS_US: [u64; ENDS] = {
@@ -27,7 +28,7 @@ const ENDS_US: [u64; ENDS] = {
     ends
 };
 
-/// How soon the recent answers of a peer began. Shared by all reads of it.
+/// How soon a peer's recent answers began. Shared by all reads from that peer.
 #[derive(Debug, Default)]
 pub(super) struct FirstBytes(Mutex<Buckets>);
 
@@ -42,7 +43,7 @@ impl FirstBytes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that an answer began after `waited`, or had not begun by then.
+    /// Records that an answer began after `waited`, or had not begun by then.
     pub(super) fn note(&self, waited: Duration) {
         let bucket = ENDS_US.partition_point(|&end| u128::from(end) < waited.as_micros());
         let mut buckets = self.lock();
@@ -54,8 +55,8 @@ impl FirstBytes {
         buckets.total += 1;
     }
 
-    /// The time within which 99 of 100 answers began, up to a fifth too long. None: too few answers are known, or more
-    /// than one of 100 took longer than the last bucket.
+    /// The time within which 99 of 100 answers began, overestimated by up to a fifth. None if too few answers are
+    /// known, or if more than one of 100 took longer than the last bucket's end.
     pub(super) fn p99(&self) -> Option<Duration> {
         let buckets = self.lock();
         if buckets.total < KNOWN_LEAST {

@@ -1,13 +1,13 @@
-//! Reads from one of several peers: the next one when one fails, and a second one, a *hedge*, when the first does not
-//! begin to answer.
+//! Reads from one of several peers. If a peer fails, the next one is asked. If the first peer does not begin to answer,
+//! a second one is asked at the same time: a *hedge*.
 //!
-//! A hedge asks for what the second peer has cached, and for nothing else. It therefore causes no request to the
-//! origin, to a third node, or to a node that may wait for this one. It is made once for a read, when the answer has
-//! not begun after about as long as 99 of 100 answers of that peer take, or when it has begun and stalls. The budget
-//! bounds how often.
+//! A hedge asks only for what the second peer has cached. It therefore causes no request to the origin, to a third
+//! node, or to a node that may be waiting for this one. A read makes at most one hedge: when the answer has not begun
+//! after about as long as 99 of 100 answers of that peer take, or when it has begun and stalls. The budget limits how
+//! often reads hedge.
 //!
-//! Invariants: at most two peers are asked at a time; the read ends with the first right bytes; a peer whose answer is
-//! not needed any more is told so, and judged by what it says to that, so that a dead one is found although no reader
+//! Invariants: at most two peers are asked at a time. The read ends with the first right bytes. A peer whose answer is
+//! no longer needed is notified, and is judged by its reaction. A dead peer is therefore found although no reader
 //! waited for it.
 
 use std::sync::Arc;
@@ -26,20 +26,20 @@ use super::peers::Peers;
 use super::progress::ReadProgress;
 use crate::read::ReadRequest;
 
-/// The counters of those who read from one of several peers.
+/// The counters of a reader that reads from one of several peers.
 #[derive(Clone, Copy, Debug)]
 pub struct HedgeCounts<'a> {
-    /// Peers that failed, refused, or had wrong bytes.
+    /// Peers that failed, refused, or returned wrong bytes.
     pub failed: &'a AtomicU64,
     /// Reads for which a second peer was asked before the first had failed.
     pub hedges: &'a AtomicU64,
-    /// Those that the second peer answered first.
+    /// Hedged reads that the second peer answered first.
     pub hedges_won: &'a AtomicU64,
 }
 
 /// A read that has ended.
 struct Ended {
-    /// The position of its peer.
+    /// The index of the peer that was read from.
     peer: usize,
     is_hedge: bool,
     outcome: Result<Bytes, PeerError>,
@@ -48,8 +48,8 @@ struct Ended {
 type Reads = FuturesUnordered<BoxFuture<'static, Ended>>;
 
 impl Peers {
-    /// A range from one of `peers`, which are asked in this order: the first bytes that are right. `None` if no peer
-    /// has them. Each read is bounded in time as by [`read`](Self::read). Cancel-safe, as that.
+    /// Reads a range from one of `peers`, which are asked in this order, and returns the first right bytes. `None` if
+    /// no peer has them. Each read is bounded in time like [`read`](Self::read), and is as cancel-safe.
     pub async fn read_from_any(
         self: &Arc<Self>,
         peers: &[(&str, ReadRequest)],
@@ -83,7 +83,7 @@ impl Peers {
             tokio::select! {
                 biased;
                 Some(Ended { peer, is_hedge, outcome }) = reads.next() => {
-                    // A hedge is refused if the peer does not have the block.
+                    // A hedge that is refused is no failure: the second peer just does not have the block cached.
                     let has_failed = !(is_hedge && matches!(outcome, Err(PeerError::Refused { .. })));
                     let Some(bytes) = right(peers[peer].0, outcome, &is_right) else {
                         counts.failed.fetch_add(has_failed.into(), Ordering::Relaxed);
@@ -114,7 +114,7 @@ impl Peers {
                             continue;
                         }
                     }
-                    // A peer that is down or on trial has no answer to spare.
+                    // Do not hedge to a peer that is down or on trial: it may fail this read too.
                     if !self.peer(name).is_ok_and(|peer| peer.works()) {
                         continue;
                     }
@@ -132,7 +132,7 @@ impl Peers {
         }
     }
 
-    /// A read of the peer at position `at`, which another may overtake.
+    /// Starts a read from the peer at position `at`. Another read may overtake it.
     fn start(
         self: &Arc<Self>,
         at: usize,
@@ -162,7 +162,7 @@ impl Peers {
     }
 }
 
-/// The bytes, if they are right. Else logs why there are none.
+/// Returns the bytes if they are right. Otherwise logs the reason and returns `None`.
 fn right(peer: &str, outcome: Result<Bytes, PeerError>, is_right: impl Fn(&Bytes) -> bool) -> Option<Bytes> {
     match outcome {
         Ok(bytes) if is_right(&bytes) => return Some(bytes),
@@ -172,7 +172,7 @@ fn right(peer: &str, outcome: Result<Bytes, PeerError>, is_right: impl Fn(&Bytes
     None
 }
 
-/// Waits until a time; forever if there is none.
+/// Waits until `at`, or forever if it is `None`.
 async fn until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,

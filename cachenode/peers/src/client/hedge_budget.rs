@@ -1,13 +1,14 @@
-//! How often a second peer may be asked: a few times for each hundred reads.
+//! Limits how often a second peer may be asked: a few times for each hundred reads.
 //!
-//! Invariant: hedges are at most the burst plus the stated part of the reads, however many reads are made at once.
+//! Invariant: the number of hedges is at most the burst plus the configured percentage of the reads, even if many reads
+//! start at the same time.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The cost of a hedge. A read earns as much of it as there are hedges for each hundred reads.
+/// The cost of a hedge. Each read earns as many units as hedges are allowed per hundred reads.
 const HEDGE: u32 = 100;
 
-/// The remaining budget for hedges, shared by all reads of a node.
+/// The remaining budget for hedges. All reads of a node share it.
 #[derive(Debug)]
 pub(super) struct HedgeBudget {
     left: AtomicU32,
@@ -16,19 +17,19 @@ pub(super) struct HedgeBudget {
 }
 
 impl HedgeBudget {
-    /// `burst` hedges at once, and `percent` for each hundred reads.
+    /// Allows `burst` hedges immediately, and `percent` more for each hundred reads.
     pub(super) fn new(burst: u32, percent: u32) -> Self {
         let most = burst.saturating_mul(HEDGE);
         Self { left: AtomicU32::new(most), most, percent }
     }
 
-    /// Notes a read that could be hedged.
+    /// Adds what one read earns. Call it for each read that could be hedged.
     pub(super) fn earn(&self) {
         let earned = |left: u32| Some(left.saturating_add(self.percent).min(self.most));
         let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, earned);
     }
 
-    /// Takes a hedge; false if none is left.
+    /// Takes the cost of one hedge. False if the budget is too low.
     pub(super) fn spend(&self) -> bool {
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(HEDGE)).is_ok()
     }

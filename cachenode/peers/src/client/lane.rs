@@ -1,12 +1,12 @@
 //! The client's side of a lane: many reads at a time over one connection, answered in any order.
 //!
-//! One task owns the connection: it sends the requests that readers queue (`sender`), and receives the answers
+//! One task owns the connection. It sends the requests that readers queue (`sender`) and receives the answers
 //! (`receiver`), each range directly into the buffer that its reader gets. Readers wait in [`PendingReads`]. A read
-//! that is dropped stays there until it is answered, so that the bytes of its answer are not taken for those of
-//! another; the peer receives a cancel.
+//! that is dropped stays there until it is answered, so that the bytes of its answer are not mistaken for those of
+//! another read; the peer receives a cancel.
 //!
-//! Invariants: a lane that receives a malformed frame, or an answer to no read, ends and fails every pending read; so
-//! does a lane with a pending read on which nothing arrives.
+//! Invariants: a lane that receives a malformed frame, or an answer to no pending read, ends and fails every pending
+//! read. So does a lane that has a pending read and receives nothing.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,10 +37,10 @@ mod pending;
 mod receiver;
 mod sender;
 
-/// Requests that wait to be sent. A read that finds the queue full waits.
+/// The capacity of the queue of requests to send. A read that finds the queue full waits.
 const QUEUE: usize = 64;
 
-/// Everything but ranges is read from a lane in chunks of this size.
+/// Everything except ranges is read from a lane in chunks of this size.
 const READ_AHEAD_BYTES: usize = 4096;
 
 /// A connection to a peer that carries blocks.
@@ -115,9 +115,9 @@ impl Connection for Lane {
 }
 
 impl Lane {
-    /// The whole range, with the right sum. The peer is asked to answer within `timeout`; the caller bounds the wait. A
-    /// read that is given up is cancelled at the peer, and still waits for an answer: a peer that gives none has
-    /// failed. Cancel-safe.
+    /// Reads a whole range and verifies its sum. The peer is asked to answer within `timeout`; the caller must bound
+    /// the wait. A read that is given up is cancelled at the peer and still waits for an answer: a peer that sends none
+    /// has failed. Cancel-safe.
     pub(super) async fn read(
         &self,
         request: &ReadRequest,
@@ -128,7 +128,8 @@ impl Lane {
             return Err(RequestError::GivenUp);
         }
         let closed = || failed(Cause::Broken, "the connection was closed");
-        // Nothing is awaited between here and the queueing of the request.
+        // This is the last await before the request is queued, so a dropped read cannot stay pending without having
+        // been sent.
         let place = self.requests.reserve().await.map_err(|_| closed())?;
         let (answer, mut answered) = oneshot::channel();
         let range = convert::range_to_wire(request.snapshot, request.range);
@@ -154,7 +155,7 @@ impl Lane {
             () = given_up => {
                 drop(cancel);
                 let outcome = answered.await;
-                // A peer refuses a read that was cancelled.
+                // The peer answers a cancelled read with this refusal.
                 if let Ok(Err(RequestError::Refused(ReadError::Unavailable { .. }))) = outcome {
                     return Err(RequestError::GivenUp);
                 }
@@ -166,7 +167,7 @@ impl Lane {
     }
 }
 
-/// Cancels a read that was sent, unless it is over.
+/// Cancels a read that was sent, unless it has ended.
 struct CancelOnDrop<'a> {
     lane: &'a Lane,
     tag: u32,
@@ -176,7 +177,7 @@ struct CancelOnDrop<'a> {
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         if !self.is_over {
-            // If the queue is full, the answer arrives and is discarded.
+            // If the queue is full, no cancel is sent; the answer arrives and is discarded.
             let _ = self.lane.requests.try_send((Request::Cancel { tag: self.tag }, None));
         }
     }

@@ -1,4 +1,4 @@
-//! A connection to a peer for gRPC. The peer has identified itself.
+//! A gRPC connection to a peer that has identified itself.
 //!
 //! Invariant: the connection ends when its link is closed or dropped.
 
@@ -27,7 +27,7 @@ use crate::tls::protocol::AppProtocol;
 use crate::tls::verify::NODE_DNS_NAME;
 use crate::wire::Fault;
 
-/// Sends tonic's requests over a connection of hyper.
+/// Sends tonic's requests over a hyper connection.
 #[derive(Clone, Debug)]
 pub(super) struct Http2(SendRequest<Body>);
 
@@ -71,7 +71,7 @@ impl Connection for Link {
             .handshake(TokioIo::new(wire))
             .await
             .map_err(|error| ConnectError::Connect { what: Chain(&error).to_string() })?;
-        // It ends when the peer closes it, when it is cancelled, or when every sender is dropped.
+        // The task ends when the peer closes the connection, when it is cancelled, or when every sender is dropped.
         context.tasks.spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%address, error = %Chain(&error), "a connection to a peer ended");
@@ -139,7 +139,7 @@ impl Link {
         &self.info
     }
 
-    /// Classifies a status of the peer.
+    /// Classifies a gRPC status from the peer.
     pub(super) fn judge(&self, status: &Status) -> RequestError {
         judge(status, self.fault.reason())
     }

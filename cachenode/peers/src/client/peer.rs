@@ -1,12 +1,12 @@
-//! One peer: whether it can be read from, and how that is found out.
+//! One peer: whether it can be read from, and how the client finds out.
 //!
-//! A peer is *up*, *down* or *on trial*. A failure of the peer itself takes it down: reads in flight fail, and new ones
-//! fail at once. A background task probes the peer after a pause that doubles. A successful probe (a lane and the
-//! peer's hello) puts the peer on trial: one read at a time is let through, and the first that succeeds brings the peer
-//! up. A peer that is dead, or that answers probes but not reads, therefore costs one timeout for each pause, and not
-//! one for each read. A refusal is not a failure: a peer that refuses works.
+//! A peer is *up*, *down* or *on trial*. A failure of the peer takes it down: reads in flight fail, and new ones fail
+//! immediately. A background task probes the peer after a pause that doubles with each failure. A successful probe (a
+//! lane and the peer's hello) puts the peer on trial: one read at a time is sent, and the first that succeeds brings
+//! the peer up. A dead peer, or one that answers probes but not reads, therefore costs one timeout per pause instead of
+//! one per read. A refusal is not a failure: a peer that refuses works.
 //!
-//! Invariant: no lock is held across an await, except the one that opens one connection for all requests.
+//! Invariant: no lock is held across an await, except the lock under which one connection is opened for all requests.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +35,7 @@ mod refusals;
 #[derive(Debug)]
 enum Health {
     Up,
-    /// A probe succeeded. One read at a time is let through.
+    /// A probe succeeded. One read at a time is sent.
     Trial {
         /// True while that read is in flight.
         busy: bool,
@@ -44,18 +44,18 @@ enum Health {
         next_probe: Instant,
         probing: bool,
     },
-    /// No longer a member.
+    /// The node is no longer a member.
     Gone,
 }
 
 #[derive(Debug)]
 struct State {
     health: Health,
-    /// Cancelled when the peer goes down, and then replaced.
+    /// Cancelled when the peer goes down, and then replaced with a new token.
     abandon: CancellationToken,
     /// Failures since the peer last worked.
     failures: u32,
-    /// Reads in a row that the peer refused as timed out.
+    /// Consecutive reads that the peer refused as timed out.
     slow: u32,
     failure: Option<(Cause, String)>,
 }
@@ -67,16 +67,16 @@ pub(super) struct Peer {
     pub(super) address: SocketAddr,
     context: Arc<ClientContext>,
     state: Mutex<State>,
-    /// For blocks.
+    /// Connections for blocks.
     lanes: Vec<ConnectionSlot<Lane>>,
-    /// For everything else.
+    /// The connection for gRPC requests.
     pub(super) link: ConnectionSlot<Link>,
     refused: RefusedDatasets,
-    /// How soon its answers began.
+    /// How soon the peer's answers began.
     pub(super) first_bytes: Arc<FirstBytes>,
 }
 
-/// A request to a peer that may be sent, and by whose outcome the peer is judged.
+/// A request that may be sent to a peer. Its outcome decides the peer's health.
 struct Attempt<'a> {
     peer: &'a Peer,
     abandon: CancellationToken,
@@ -109,7 +109,7 @@ impl Peer {
         matches!(self.lock().health, Health::Up | Health::Trial { busy: false })
     }
 
-    /// True if it is up and not on trial.
+    /// True if the peer is up and not on trial.
     pub(super) fn works(&self) -> bool {
         matches!(self.lock().health, Health::Up)
     }
@@ -124,7 +124,7 @@ impl Peer {
         PeerError::Bypassed { peer: self.name.clone() }
     }
 
-    /// The peer is no longer a member: requests in flight fail.
+    /// Removes a peer that is no longer a member: requests in flight fail.
     pub(super) fn leave(&self) {
         let mut state = self.lock();
         state.health = Health::Gone;
@@ -159,9 +159,9 @@ impl Peer {
         Ok(Attempt { peer: self, abandon: state.abandon.clone(), on_trial, judged: AtomicBool::new(false) })
     }
 
-    /// Sends a request if the peer may be asked: runs `request` over the slot's connection. If a connection breaks that
-    /// had worked before, as it does when the peer restarts, runs `request` again over a new one. Judges the peer by
-    /// the outcome.
+    /// Sends a request if the peer's health allows it: runs `request` over the slot's connection. If a connection that
+    /// worked before breaks, as it does when the peer restarts, runs `request` again over a new one. Updates the peer's
+    /// health by the outcome.
     pub(super) async fn ask<C: Connection, T, A: Future<Output = Result<T, RequestError>>>(
         &self,
         slot: &ConnectionSlot<C>,
@@ -214,7 +214,7 @@ impl Peer {
         }
     }
 
-    /// The slot's connection. Opens one if there is none.
+    /// Returns the slot's connection; opens one if there is none.
     async fn connection<C: Connection>(&self, slot: &ConnectionSlot<C>) -> Result<Arc<C>, RequestError> {
         slot.get(|| self.connect()).await.map_err(RequestError::Failed)
     }
@@ -232,7 +232,7 @@ impl Peer {
         Err(Failure { cause, what })
     }
 
-    /// Notes a refusal of a range.
+    /// Records that the peer refused a range.
     pub(super) fn refused(&self, snapshot: SnapshotId, error: &ReadError) {
         self.context.counters.refused_by_peers.add(error);
         if self.refused.note(snapshot, error) {
@@ -246,19 +246,19 @@ impl Peer {
         }
     }
 
-    /// Notes that it gave a range.
+    /// Records that the peer returned a range.
     pub(super) fn served(&self, snapshot: SnapshotId) {
         if self.refused.clear(snapshot) {
             self.context.refusals.notify_one();
         }
     }
 
-    /// True if it refused the dataset when it was last asked for it.
+    /// True if the peer refused the dataset at the last request for it.
     pub(super) fn refuses(&self, snapshot: SnapshotId) -> bool {
         self.refused.contains(snapshot)
     }
 
-    /// Notes whether a read was refused because it timed out. A peer that refuses several in a row goes down.
+    /// Records whether a read was refused because it timed out. Several such reads in a row take the peer down.
     pub(super) fn was_slow(&self, timed_out: bool) {
         let mut state = self.lock();
         if !timed_out {
@@ -271,14 +271,14 @@ impl Peer {
         let most = self.context.config.slow_in_a_row.max(1);
         state.slow = (state.slow + 1).min(most);
         if state.slow == most && matches!(state.health, Health::Up) {
-            // Until a read succeeds, one more takes the peer down again.
+            // One more slow read takes the peer down again, until a read succeeds.
             state.slow = most - 1;
             let what = "several reads in a row timed out".to_owned();
             self.go_down(state, Failure { cause: Cause::TimedOut, what }, true);
         }
     }
 
-    /// Takes the peer down. With `abandon`, its requests in flight fail.
+    /// Takes the peer down. With `abandon`, fails the requests in flight.
     fn go_down(&self, mut state: MutexGuard<'_, State>, failure: Failure, abandon: bool) {
         let Failure { cause, what } = failure;
         self.context.counters.add_error(cause);
@@ -305,7 +305,7 @@ impl Peer {
         self.context.went_down.notify_one();
     }
 
-    /// When the next probe is due, if the peer is down and not being probed. A due probe counts as started.
+    /// When the next probe is due, if the peer is down and not being probed. A probe that is due counts as started.
     pub(super) fn probe_due(&self, now: Instant) -> Option<Instant> {
         match &mut self.lock().health {
             Health::Down { next_probe, probing } if !*probing => {
@@ -316,7 +316,7 @@ impl Peer {
         }
     }
 
-    /// Opens a new lane, which the peer must answer. Success puts the peer on trial.
+    /// Opens a new lane, on which the peer must answer. Success puts the peer on trial.
     pub(super) async fn probe(self: Arc<Self>) {
         let outcome = self.connect().await;
         let mut state = self.lock();
@@ -340,7 +340,7 @@ impl Peer {
 }
 
 impl Attempt<'_> {
-    /// The peer works.
+    /// Handles a success: the peer works.
     fn succeeded(&self) {
         self.judged.store(true, Ordering::Relaxed);
         let mut state = self.peer.lock();
@@ -356,7 +356,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// The peer failed. Of several reads that fail together, the first takes it down.
+    /// Handles a failure. If several reads fail together, the first takes the peer down.
     fn failed(&self, failure: Failure) -> PeerError {
         self.judged.store(true, Ordering::Relaxed);
         if self.abandon.is_cancelled() {
@@ -366,7 +366,7 @@ impl Attempt<'_> {
             PeerError::Failed { peer: self.peer.name.clone(), cause: failure.cause, what: shortened(&failure.what) };
         let state = self.peer.lock();
         if matches!(state.health, Health::Up | Health::Trial { .. }) {
-            // A stopping peer may finish the requests that it has started.
+            // A stopping peer may still finish the requests that it has started.
             let abandon = failure.cause != Cause::Stopping;
             self.peer.go_down(state, failure, abandon);
         } else {
@@ -378,7 +378,7 @@ impl Attempt<'_> {
 }
 
 impl Drop for Attempt<'_> {
-    /// A trial whose reader is gone says nothing about the peer: another read may try.
+    /// A trial whose reader was dropped does not show whether the peer works; another read may try.
     fn drop(&mut self) {
         if self.on_trial
             && !self.judged.load(Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! All other nodes of the cluster, and what can be asked of one of them.
+//! All other nodes of the cluster, and the requests that can be sent to one of them.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -31,7 +31,7 @@ use crate::membership::{Membership, Node};
 use crate::read::{ReadError, ReadRequest};
 use crate::tls::Security;
 
-/// The other nodes of the cluster, shared by all readers. Requires that [`run`](Self::run) is running.
+/// The other nodes of the cluster, shared by all readers. [`run`](Self::run) must be running.
 #[derive(Debug)]
 pub struct Peers {
     own_name: String,
@@ -42,7 +42,7 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// Connects to no peer yet. `own_name` is the name of this node, which is not a peer of itself.
+    /// Creates the peers without connecting to any. `own_name` is the name of this node, which is not a peer of itself.
     pub fn new(
         config: PeersConfig,
         own_name: impl Into<String>,
@@ -58,8 +58,8 @@ impl Peers {
         Arc::new(peers)
     }
 
-    /// Follows the membership and probes peers that are down until `stopping` is cancelled. Then it closes all
-    /// connections.
+    /// Follows the membership and probes peers that are down. When `stopping` is cancelled, closes all connections and
+    /// returns.
     pub async fn run(self: Arc<Self>, stopping: CancellationToken) {
         let mut membership = self.membership.clone();
         membership.mark_changed();
@@ -80,7 +80,7 @@ impl Peers {
                         let nodes = Arc::clone(&membership.borrow_and_update());
                         self.set_members(&nodes);
                     }
-                    // The watcher has stopped. The last list stays.
+                    // The watcher has stopped; the last list stays in use.
                     Err(_) => followed = false,
                 },
                 () = self.context.went_down.notified() => {}
@@ -96,7 +96,7 @@ impl Peers {
         self.context.tasks.wait().await;
     }
 
-    /// Starts the probes that are due. Returns when the next one is.
+    /// Starts the probes that are due. Returns when the next one is due.
     fn start_probes(&self, probes: &mut JoinSet<()>) -> Option<Instant> {
         let peers: Vec<_> = self.lock_peers().values().cloned().collect();
         let now = Instant::now();
@@ -121,7 +121,7 @@ impl Peers {
         self.peers.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nodes that stay keep their connections. A node with a new address is a new peer.
+    /// Replaces the members. Nodes that stay keep their connections. A node with a new address is a new peer.
     fn set_members(&self, nodes: &[Node]) {
         let mut peers = self.lock_peers_mut();
         let mut gone = std::mem::take(&mut *peers);
@@ -148,49 +148,50 @@ impl Peers {
         peer.ok_or_else(|| PeerError::NoSuchPeer { peer: name.to_owned() })
     }
 
-    /// This node's name.
+    /// The name of this node.
     pub fn own_name(&self) -> &str {
         &self.own_name
     }
 
-    /// The members of the cluster, including this node if it is one. Returns the same list until it changes.
+    /// The members of the cluster, including this node if it is a member. Returns the same `Arc` until the list
+    /// changes.
     pub fn nodes(&self) -> Arc<Vec<Node>> {
         Arc::clone(&self.membership.borrow())
     }
 
-    /// True if a read of this peer would be sent now.
+    /// True if a read from this peer would be sent now.
     pub fn is_up(&self, peer: &str) -> bool {
         self.lock_peers().get(peer).is_some_and(|peer| peer.is_up())
     }
 
-    /// Waits until a peer has refused a dataset, or has served one that it refused. For one caller at a time.
+    /// Waits until a peer refuses a dataset, or serves a dataset that it refused before. Only one caller at a time.
     /// Cancel-safe.
     pub async fn refusals_changed(&self) {
         self.context.refusals.notified().await;
     }
 
-    /// The peers that refused a dataset when they were last asked for it, by name.
+    /// The names of the peers that refused a dataset at the last request for it.
     pub fn refusers(&self, snapshot: SnapshotId) -> Vec<String> {
         let peers = self.lock_peers();
         let refusers = peers.values().filter(|peer| peer.refuses(snapshot));
         refusers.map(|peer| peer.name.clone()).collect()
     }
 
-    /// The state of every peer, by name.
+    /// The state of every peer, sorted by name.
     pub fn status(&self) -> Vec<PeerStatus> {
         let mut all: Vec<_> = self.lock_peers().values().map(|peer| peer.status()).collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
     }
 
-    /// A range of a block that the peer has or fetches: exactly as many bytes as requested, with the right checksum.
-    /// Bounded in time. Cancel-safe: a read that is dropped sends the peer a cancel.
+    /// Reads a range of a block that the peer has or fetches. Returns exactly as many bytes as requested, with the
+    /// right checksum. Bounded in time. Cancel-safe: dropping the read sends the peer a cancel.
     pub async fn read(&self, peer: &str, request: &ReadRequest) -> Result<Bytes, PeerError> {
         let peer = self.peer(peer)?;
         self.read_over(&peer, request, None).await
     }
 
-    /// The same of a peer, with the progress of a read that another may overtake.
+    /// The implementation of `read`, with the progress of a read that another may overtake.
     pub(super) async fn read_over(
         &self,
         peer: &Peer,
@@ -202,7 +203,7 @@ impl Peers {
         }
         let config = &self.context.config;
         let timeout = config.read_timeout(request);
-        // The peer refuses after `timeout`. A working peer has done so before this is over.
+        // The peer refuses after `timeout`; a working peer's refusal has arrived by this time.
         let most = timeout + config.answer_timeout;
         let read = |lane: Arc<Lane>| async move {
             tokio::time::timeout(most, lane.read(request, timeout, progress))
@@ -222,7 +223,7 @@ impl Peers {
                 peer.served(request.snapshot);
             }
             Err(PeerError::Refused { source: ReadError::UnknownDataset | ReadError::Denied, .. }) => {}
-            // That it lacks a block says nothing about how fast it reads one.
+            // A block that is not cached is no sign of how fast the peer reads one.
             Err(PeerError::Refused { .. }) if request.cached_only => {}
             Err(PeerError::Refused { source, .. }) => peer.was_slow(*source == ReadError::TimedOut),
             Err(_) => {}
@@ -230,7 +231,7 @@ impl Peers {
         outcome
     }
 
-    /// The peer's counters, and statistics of those of these datasets that it shares. Cancel-safe.
+    /// Returns the peer's counters, and statistics of those requested datasets that the peer shares. Cancel-safe.
     pub async fn stats(&self, peer: &str, asked: &[AskedDataset]) -> Result<NodeStats, PeerError> {
         let peer = self.peer(peer)?;
         let within = self.context.config.answer_timeout + self.context.config.slack;
@@ -244,7 +245,7 @@ impl Peers {
                 response.map_err(|status| link.judge(&status))?.into_inner();
             let datasets: Result<Vec<DatasetStats>, _> = datasets.into_iter().map(convert::stats_from_wire).collect();
             let mut datasets = datasets.map_err(|error| failed(Cause::WrongBlock, error))?;
-            // A node of version 0.1.0 lists all that it has.
+            // A node of version 0.1.0 ignores the request's list and returns all its datasets.
             datasets.retain(|dataset| asked.iter().any(|asked| asked.snapshot == dataset.snapshot));
             let others: Result<Vec<OtherSnapshot>, _> = others.iter().map(convert::other_from_wire).collect();
             let mut others = others.map_err(|error| failed(Cause::WrongBlock, error))?;
@@ -254,7 +255,7 @@ impl Peers {
         peer.ask(&peer.link, None, get_stats).await
     }
 
-    /// How the peer identifies itself. Cancel-safe.
+    /// Asks the peer for its name and version. Cancel-safe.
     pub async fn info(&self, peer: &str) -> Result<NodeInfo, PeerError> {
         let peer = self.peer(peer)?;
         peer.ask(&peer.link, None, |link: Arc<Link>| async move { Ok(link.info().clone()) }).await

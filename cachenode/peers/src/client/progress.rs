@@ -1,4 +1,4 @@
-//! How far a read is that another may overtake: whether its answer has begun, and whether it is still needed.
+//! The progress of a read that another may overtake: whether its answer has begun, and whether it is still needed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,24 +9,24 @@ use tokio_util::sync::CancellationToken;
 
 use super::first_bytes::FirstBytes;
 
-/// How far a read is. Shared by the read, its lane and the one that may give it up.
+/// The progress of a read. Shared by the read, its lane and the reader that may give it up.
 #[derive(Debug)]
 pub(super) struct ReadProgress {
     pub(super) started: Instant,
     has_begun: AtomicBool,
     given_up: CancellationToken,
-    /// Those of its peer.
+    /// The recent answers of the read's peer.
     first_bytes: Arc<FirstBytes>,
 }
 
 impl ReadProgress {
-    /// Of a read that starts now.
+    /// The progress of a read that starts now.
     pub(super) fn new(first_bytes: Arc<FirstBytes>) -> Arc<Self> {
         let (has_begun, given_up) = (AtomicBool::new(false), CancellationToken::new());
         Arc::new(Self { started: Instant::now(), has_begun, given_up, first_bytes })
     }
 
-    /// Notes that bytes arrive.
+    /// Records that bytes arrived.
     pub(super) fn arrives(&self) {
         if !self.has_begun.swap(true, Ordering::Relaxed) && !self.is_given_up() {
             self.first_bytes.note(self.started.elapsed());
@@ -38,21 +38,22 @@ impl ReadProgress {
         self.has_begun.load(Ordering::Relaxed)
     }
 
-    /// The time within which 99 of 100 recent answers of the peer began, if it is known.
+    /// The time within which 99 of 100 recent answers of the peer began, if known.
     pub(super) fn usual(&self) -> Option<Duration> {
         self.first_bytes.p99()
     }
 
-    /// Another read was faster: this one is no longer needed.
+    /// Records that another read was faster and this one is no longer needed.
     pub(super) fn overtaken(&self) {
         if !self.has_begun() {
-            // It would have taken longer still. Without those the peer would seem as fast as its fast answers.
+            // The answer would have taken even longer. If such reads were not counted, a slow peer would seem as fast
+            // as its fast answers.
             self.first_bytes.note(self.started.elapsed());
         }
         self.give_up();
     }
 
-    /// The read is no longer needed, and the peer is notified.
+    /// Marks the read as no longer needed; the lane notifies the peer.
     pub(super) fn give_up(&self) {
         self.given_up.cancel();
     }

@@ -1,4 +1,4 @@
-//! The state of peers, for people and for `GetStats`.
+//! The state of peers, for operators and for `GetStats`.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -6,32 +6,32 @@ use std::net::SocketAddr;
 use crate::blocks::{DatasetStats, OtherSnapshot};
 use crate::counters::Cause;
 
-/// How a node identifies itself.
+/// The identity that a node reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// Its name.
+    /// The node's name within the cluster.
     pub node: String,
-    /// Its version of Larder.
+    /// The version of Larder that the node runs.
     pub version: String,
 }
 
-/// A node's cached datasets and its counters.
+/// A node's cached datasets and counters.
 #[derive(Clone, Debug, Default)]
 pub struct NodeStats {
-    /// Of each dataset.
+    /// The requested datasets that the node shares, with their statistics.
     pub datasets: Vec<DatasetStats>,
-    /// Its counters, by name.
+    /// The node's counters about its peers, by name.
     pub counters: HashMap<String, u64>,
-    /// Other snapshots of origins that it was asked about.
+    /// Snapshots that the node shares from the same origins as requested datasets that it does not share.
     pub others: Vec<OtherSnapshot>,
 }
 
-/// The state of a peer, for people.
+/// The state of a peer, for operators.
 #[derive(Clone, Debug)]
 pub struct PeerStatus {
-    /// Its name.
+    /// The peer's name.
     pub name: String,
-    /// Its address.
+    /// The address of the peer's server.
     pub address: SocketAddr,
     /// True if reads are sent to it.
     pub up: bool,

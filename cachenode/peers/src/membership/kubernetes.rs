@@ -1,7 +1,8 @@
-//! The endpoints of a Kubernetes Service as nodes.
+//! The endpoints of a Kubernetes service as nodes.
 //!
-//! Invariant: an error leaves the nodes as they were.
+//! Invariant: an error leaves the list of nodes unchanged.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use super::node::{MembershipError, Node, check_name, invalid, publish};
 #[cfg(test)]
 mod tests;
 
-/// A Service whose endpoints are the nodes, written `NAMESPACE/NAME`, as a pod reaches its API server.
+/// A service whose endpoints are the nodes, written `NAMESPACE/NAME`. The API server is reached as from within a pod.
 #[derive(Clone, Debug)]
 pub struct KubernetesService {
     pub(super) service: Service,
@@ -45,11 +46,12 @@ impl fmt::Display for KubernetesService {
 }
 
 impl KubernetesService {
-    /// The current nodes, none while the API server is unreachable, and what follows them.
+    /// Returns the current nodes and the watch that follows them. There are no nodes while the API server is
+    /// unreachable.
     pub(super) async fn open(self) -> Result<(Vec<Node>, Endpoints), MembershipError> {
         let shown = self.to_string();
         let mut endpoints = Endpoints::of(self.service, self.connect);
-        // A list of many pages takes longer than one answer. This node's own readers wait for no more than this.
+        // A list of many pages takes longer than one answer. This node's own readers wait no longer than this timeout.
         match timeout(ANSWER_TIMEOUT, endpoints.next()).await.unwrap_or(Err(Error::TimedOut)) {
             Ok(found) => Ok((nodes(found), endpoints)),
             Err(error) if error.is_temporary() => {
@@ -65,17 +67,13 @@ impl KubernetesService {
     }
 }
 
-/// Keeps the nodes current. Never ends.
+/// Keeps the list of nodes current. Never returns.
 pub(super) async fn watch(mut endpoints: Endpoints, sender: &watch::Sender<Arc<Vec<Node>>>) {
-    let mut logged = false;
     loop {
         match endpoints.next().await {
-            Ok(found) => {
-                logged = false;
-                publish(sender, nodes(found));
-            }
-            Err(error) if !logged => {
-                logged = true;
+            Ok(found) => publish(sender, nodes(found)),
+            // Of consecutive errors, only the first is logged.
+            Err(error) if endpoints.failures() == 1 => {
                 let service = format!("{}/{}", endpoints.service().namespace, endpoints.service().name);
                 warn!(service, error = %Chain(&error), "cannot watch the endpoints; the last good list stays");
             }
@@ -84,8 +82,12 @@ pub(super) async fn watch(mut endpoints: Endpoints, sender: &watch::Sender<Arc<V
     }
 }
 
-/// The endpoints whose names can be those of nodes.
+/// Converts the endpoints to nodes. Skips endpoints whose names are invalid for a node. Of the valid endpoints with the
+/// same address, the first is a node.
 fn nodes(endpoints: Vec<Endpoint>) -> Vec<Node> {
-    let endpoints = endpoints.into_iter().filter(|found| check_name("the name of a node", &found.name).is_ok());
+    let mut addresses = HashSet::new();
+    let mut is_node =
+        |found: &Endpoint| check_name("the name of a node", &found.name).is_ok() && addresses.insert(found.address);
+    let endpoints = endpoints.into_iter().filter(|found| is_node(found));
     endpoints.map(|Endpoint { name, address, zone }| Node { name, address, weight: 1, zone }).collect()
 }

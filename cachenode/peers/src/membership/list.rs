@@ -1,4 +1,4 @@
-//! Lists of nodes as text: an option's value, or a file.
+//! Lists of nodes as text: the value of an option, or a file.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -30,8 +30,8 @@ impl FromStr for NodeList {
     }
 }
 
-/// Nodes written in a file, one per line: `NAME ADDRESS:PORT [weight=N] [zone=Z]`. Empty lines and everything after a
-/// `#` are ignored.
+/// Parses the nodes in a file, one per line: `NAME ADDRESS:PORT [weight=N] [zone=Z]`. Ignores empty lines and
+/// everything after a `#`.
 pub(super) fn parse_file(text: &str) -> Result<Vec<Node>, MembershipError> {
     let mut nodes = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -76,7 +76,7 @@ fn parse_node<'a>(name: &str, address: &str, settings: impl Iterator<Item = &'a 
     Ok(node)
 }
 
-/// The nodes by name, if there are any, with no name or address twice.
+/// Sorts the nodes by name. Rejects an empty list and duplicate names or addresses.
 fn checked(mut nodes: Vec<Node>) -> Result<Vec<Node>, MembershipError> {
     if nodes.is_empty() {
         return Err(invalid("the list has no node"));

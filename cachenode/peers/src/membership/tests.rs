@@ -1,10 +1,10 @@
-//! Lists that are watched, while time passes only between the looks at them.
+//! Watched lists. Time passes only between the checks of the file.
 
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 
-/// Waits for another list, with a generous timeout.
+/// Waits for a changed list, with a generous timeout.
 pub(super) async fn changed(membership: &mut Membership) {
     tokio::time::timeout(Duration::from_secs(60), membership.changed()).await.unwrap().unwrap();
 }

@@ -1,4 +1,4 @@
-//! Accepts connections, authenticates them, and hands each to what serves its protocol.
+//! Accepts connections, authenticates them, and passes each to the server of its protocol.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,11 +23,11 @@ use crate::tls::explain::explain;
 use crate::tls::protocol::AppProtocol;
 use crate::wire::Wire;
 
-/// A pause after the kernel failed to accept a connection, since it would fail again at once.
+/// A pause after the kernel failed to accept a connection: an immediate retry would fail again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts connections until the server stops: serves lanes, and sends connections for gRPC to `grpc`. `cancel_all`
-/// closes every connection.
+/// Accepts connections until the server stops. Serves lanes, and sends gRPC connections to `grpc`. `cancel_all` closes
+/// every connection.
 pub(super) async fn accept(
     state: Arc<ServerState>,
     listener: TcpListener,
@@ -50,7 +50,7 @@ pub(super) async fn accept(
                     match handshake(&state, io, address, &cancel, place, &connections).await {
                         None => {}
                         Some((AppProtocol::Lane, wire)) => serve_lane(&state, wire, address, cancel),
-                        // Fails only while the server is stopping.
+                        // The send fails only while the server is stopping.
                         Some((AppProtocol::Grpc, wire)) => drop(grpc.send(wire).await),
                     }
                 });
@@ -66,8 +66,8 @@ pub(super) async fn accept(
     }
 }
 
-/// Authenticates a connection and finds its protocol; `None` if it is rejected. It has its `place` until then, and one
-/// among the `connections` after it.
+/// Authenticates a connection and determines its protocol; `None` if it is rejected. Until then it holds its `place`
+/// among the handshakes, and afterwards one among the `connections`.
 async fn handshake(
     state: &ServerState,
     io: TcpStream,
@@ -76,7 +76,7 @@ async fn handshake(
     place: Place,
     connections: &Connections,
 ) -> Option<(AppProtocol, Wire)> {
-    // Without it small answers wait until earlier ones are acknowledged.
+    // With Nagle's algorithm, small answers would wait until earlier ones are acknowledged.
     if let Err(error) = io.set_nodelay(true) {
         debug!(%address, %error, "the peer disconnected");
         return None;

@@ -1,31 +1,32 @@
-//! How a node serves its peers.
+//! The limits and timeouts of a node's server for peers.
 
 use std::time::Duration;
 
-/// How a node serves its peers.
+/// The limits and timeouts of a node's server for peers.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// The node's name.
+    /// The node's name within the cluster.
     pub node: String,
     /// The most bytes of blocks in flight to all peers. Default: 64 MiB; at least 4 MiB.
     pub in_flight_bytes: u64,
-    /// The same for one peer, which is an IP address. Default: half of it; at least 4 MiB.
+    /// The same limit for one peer, identified by its IP address. Default: half of `in_flight_bytes`; at least 4 MiB.
     pub peer_in_flight_bytes: u64,
-    /// The longest that a read may take, whatever deadline the peer asks for. Default: 30 s.
+    /// The longest time for a read; it caps the deadline that the peer requests. Default: 30 s.
     pub deadline_most: Duration,
-    /// Requests in flight at once; more are rejected. Default: 8192.
+    /// The most requests in flight; more are rejected. Default: 8192.
     pub requests_most: usize,
-    /// Connections at once whose handshake is finished; more are rejected. Default: 4096.
+    /// The most connections whose handshake is finished; more are rejected. Default: 4096.
     pub connections_most: usize,
-    /// The same for one address. Default: 256.
+    /// The same limit for one address. Default: 256.
     pub connections_each_most: usize,
-    /// Connections at once whose handshake is not; the oldest makes room for a new one. Default: 1024.
+    /// The most connections whose handshake is not finished. Beyond that, a new connection replaces the oldest.
+    /// Default: 1024.
     pub handshakes_most: usize,
-    /// The same for one address, or one IPv6 network of 64 bits. Default: 64.
+    /// The same limit for one IPv4 address or one 64-bit IPv6 network. Default: 64.
     pub handshakes_each_most: usize,
-    /// How long the start of a connection may take: TLS, and a lane's hello. Default: 5 s.
+    /// The limit for the start of a connection: TLS and a lane's hello. Default: 5 s.
     pub handshake_timeout: Duration,
-    /// A connection older than this is closed when its requests are done, so that its peer presents its certificate
+    /// The age at which a connection is closed once its requests are done, so that its peer presents its certificate
     /// again. Default: 10 minutes.
     pub connection_age_most: Duration,
     /// How long requests in flight may take to finish once the server stops. Default: 5 s.
@@ -33,7 +34,7 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
-    /// The defaults, for the node of this name.
+    /// The defaults, for the node called `node`.
     pub fn new(node: impl Into<String>) -> Self {
         Self {
             node: node.into(),

@@ -1,7 +1,7 @@
-//! Bounds the connections whose handshake is finished: those of all peers, and those of one address, so that no peer
-//! takes the places of the others.
+//! Bounds the connections whose handshake is finished, in total and per address, so that no peer can use up the places
+//! of others.
 //!
-//! Invariant: never more than [`ServerConfig::connections_most`](super::ServerConfig) places are taken, nor more than
+//! Invariant: at most [`ServerConfig::connections_most`](super::ServerConfig) places are taken, and at most
 //! [`ServerConfig::connections_each_most`](super::ServerConfig) by one address.
 
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub(super) struct Connections {
     all: Arc<Semaphore>,
     each_most: usize,
-    /// The places of each address that has a connection.
+    /// The free places of each address that has a connection.
     each: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
 }
 
@@ -24,9 +24,10 @@ impl Connections {
         Self { all: Arc::new(Semaphore::new(permits(most))), each_most: permits(each_most), each: Mutex::default() }
     }
 
-    /// A place for a connection of this address, which is taken until the permits are dropped; or why there is none.
+    /// Takes a place for a connection from this address; dropping the permits frees it. Error: the reason why no place
+    /// is free.
     pub(super) fn enter(&self, address: IpAddr) -> Result<[OwnedSemaphorePermit; 2], &'static str> {
-        // A whole IPv6 network is not one address here: it may have all nodes of a cluster.
+        // Counted per full address, not per IPv6 network: one network may contain all nodes of a cluster.
         let own = self.places_of(address.to_canonical());
         let own = own.try_acquire_owned().map_err(|_| {
             "too many connections from its address are open \

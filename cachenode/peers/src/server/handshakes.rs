@@ -1,10 +1,10 @@
-//! Bounds the connections whose handshake is not finished: their peers are not known yet.
+//! Bounds the connections whose handshake is not finished. Their peers are not authenticated yet.
 //!
-//! When an address has as many as it may, or all places are taken, the oldest of that address, or of all, is closed for
-//! the new one. So connections that send nothing do not keep peers out: a peer needs its place for only a few round
-//! trips.
+//! When an address has reached its limit, its oldest connection is closed in favour of the new one. When all places are
+//! taken, the oldest of all connections is closed. Connections that send nothing therefore do not keep peers out: a
+//! peer needs its place only for a few round trips.
 //!
-//! Invariant: never more than [`ServerConfig::handshakes_most`](super::ServerConfig) places are taken, nor more than
+//! Invariant: at most [`ServerConfig::handshakes_most`](super::ServerConfig) places are taken, and at most
 //! [`ServerConfig::handshakes_each_most`](super::ServerConfig) by one address.
 
 use std::collections::{BTreeMap, HashMap};
@@ -23,9 +23,9 @@ pub(super) struct Handshakes {
 
 #[derive(Debug, Default)]
 struct Places {
-    /// By age, the oldest first: who has the place, and what closes the connection.
+    /// The places by age, oldest first, each with its address and the token that closes its connection.
     taken: BTreeMap<u64, (IpAddr, CancellationToken)>,
-    /// The numbers of each address's places, the oldest first.
+    /// The numbers of each address's places, oldest first.
     of_address: HashMap<IpAddr, Vec<u64>>,
     next: u64,
 }
@@ -43,7 +43,7 @@ impl Places {
     }
 }
 
-/// The address that places are counted by. A host with one IPv6 address usually has its network.
+/// The address that counts for the limit. A host with one IPv6 address usually controls the whole 64-bit network.
 fn counted(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -63,8 +63,8 @@ impl Handshakes {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for a new connection. If there is none left, the oldest connection of the address, or of all,
-    /// loses its own.
+    /// Takes a place for a new connection. If none is free, the oldest connection of the address, or of all addresses,
+    /// loses its place.
     pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Place {
         let address = counted(address);
         let lost = CancellationToken::new();
@@ -86,7 +86,7 @@ impl Handshakes {
     }
 }
 
-/// A connection's place, until it is dropped.
+/// A connection's place. Dropping it frees the place.
 #[derive(Debug)]
 pub(super) struct Place {
     handshakes: Arc<Handshakes>,

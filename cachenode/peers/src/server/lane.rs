@@ -1,13 +1,14 @@
-//! The server's side of a lane: reads arrive, and their ranges leave as soon as they are ready.
+//! The server's side of a lane: reads arrive, and their ranges are sent as soon as they are ready.
 //!
-//! One task handles both directions. It answers a read itself if the bytes are at hand; a read that must wait gets its
-//! own task, so that later reads need not wait for it (`reading`). Ready answers are queued, and the room that they
-//! take is released when the kernel has all of their bytes (`queue`). A range that is still arriving at this node
-//! leaves in pieces, with other answers in between, so that a stalled origin delays nothing else. `tokens` reads the
-//! tokens.
+//! One task handles both directions. It answers a read itself if the bytes are available immediately. A read that must
+//! wait gets a task of its own, so that later reads need not wait for it (`reading`). Ready answers are queued; their
+//! share of the limit is released when the kernel has taken all of their bytes (`queue`). A range that is still
+//! arriving at this node is sent in pieces, with other answers in between, so that a stalled origin delays no other
+//! answer. `tokens` reads the tokens.
 //!
-//! Invariants: each read is answered exactly once, with its whole range or a refusal, even if it was cancelled; a piece
-//! that was started is sent in full, or the lane ends. A lane whose peer reads nothing ends, whatever it asks for.
+//! Invariants: each read is answered exactly once, with its whole range or a refusal, even if it was cancelled. A piece
+//! that was started is sent in full, or the lane ends. A lane whose peer stops reading ends, whatever the peer
+//! requests.
 
 use std::collections::HashMap;
 use std::io;
@@ -40,7 +41,7 @@ mod queue;
 mod reading;
 mod tokens;
 
-/// Requests are small: this many bytes are read at once.
+/// Requests are small, so this many bytes are read ahead.
 const READ_AHEAD_BYTES: usize = 4096;
 
 /// Why a lane ended.
@@ -52,7 +53,7 @@ pub(super) enum LaneError {
     /// The peer sent a frame that cannot be decoded.
     #[error("the peer sent a malformed frame")]
     Malformed(#[from] Malformed),
-    /// The peer speaks another version.
+    /// The peer speaks another version of the protocol.
     #[error("the peer speaks protocol {theirs}, this node {PROTOCOL}: run the same version of Larder on all nodes")]
     Protocol {
         /// Its protocol number.
@@ -61,7 +62,7 @@ pub(super) enum LaneError {
     /// No hello arrived in time.
     #[error("the peer sent no hello in time")]
     Silent,
-    /// The peer was sent a goodbye and did not close the lane.
+    /// The server sent a goodbye, and the peer did not close the lane.
     #[error("the peer did not close the lane after a goodbye")]
     Lingers,
 }
@@ -98,7 +99,7 @@ impl Lane {
                 send(&answers, QueuedAnswer::Goodbye).await;
                 std::future::pending::<()>().await;
             };
-            // Even if the queue is full of answers that the peer does not read.
+            // Bounded by a timeout: the queue may be full of answers that the peer does not read.
             let _ = tokio::time::timeout(patience, goodbye).await;
             Err(LaneError::Lingers)
         };
@@ -109,7 +110,7 @@ impl Lane {
         }
     }
 
-    /// Receives requests, and starts to answer them.
+    /// Receives requests and starts to answer them.
     async fn receive(
         &self,
         mut reader: BufReader<ReadHalf<Wire>>,
@@ -128,7 +129,8 @@ impl Lane {
             while let Some(ended) = waiting.try_join_next() {
                 ended.ok().and_then(|tag| cancels.remove(&tag));
             }
-            // No more than that are in flight. The rest were cancelled, and wait until the peer reads their answers.
+            // At most that many reads are in flight. The others were cancelled and wait until the peer reads their
+            // answers.
             if waiting.len() > config.requests_most {
                 waiting.join_next().await;
             }
@@ -183,7 +185,7 @@ impl Lane {
         }
     }
 
-    /// Checks a read, and admits it unless there are too many.
+    /// Validates a read and admits it unless too many are in flight.
     fn admit(
         &self,
         range: &WireRange,
@@ -204,7 +206,7 @@ impl Lane {
     }
 }
 
-/// Sends this node's protocol number, and checks the peer's.
+/// Sends this node's protocol number and checks the peer's.
 async fn exchange_hellos(
     reader: &mut BufReader<ReadHalf<Wire>>,
     writer: &mut WriteHalf<Wire>,

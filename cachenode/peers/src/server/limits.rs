@@ -1,6 +1,6 @@
-//! Bounds what peers can take from a node: bytes of blocks in flight to them, and requests in flight.
+//! Bounds the resources that peers can take from a node: bytes of blocks in flight to them, and requests in flight.
 //!
-//! Invariant: what a request takes is released when the request ends, however it ends.
+//! Invariant: everything that a request takes is released when the request ends, in any way.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,27 +14,27 @@ use tokio_util::sync::CancellationToken;
 
 use crate::counters::PeerCounters;
 
-/// How long after its deadline a request whose peer has stopped reading is tolerated before its connection is closed. A
-/// working peer has given the request up by then.
+/// How long after its deadline a request may remain before its connection is closed, because the peer has stopped
+/// reading. A working peer has given up the request by then.
 pub(super) const OVERDUE_AFTER: Duration = Duration::from_secs(5);
 
 /// How often overdue requests are searched for.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// Permits of one byte each; at least enough for one range.
+/// Converts bytes to permits of one byte each. There are at least enough for one range.
 fn permits(bytes: u64) -> usize {
     usize::try_from(bytes.max(RANGE_BYTES_MOST.into()))
         .map_or(Semaphore::MAX_PERMITS, |bytes| bytes.min(Semaphore::MAX_PERMITS))
 }
 
-/// The limits of all peers together, and of each.
+/// The limits of all peers together, and of each peer.
 pub(super) struct AnswerLimits {
     all: Arc<Semaphore>,
     share_bytes: u64,
-    /// The share of each peer that has a lane.
+    /// The share of the bytes in flight of each peer that has a lane.
     shares: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
     requests: Arc<Semaphore>,
-    /// The deadline of each request in flight, and what closes its connection.
+    /// The deadline of each request in flight, and the token that closes its connection.
     in_flight: Mutex<HashMap<u64, (Instant, CancellationToken)>>,
     next_request: AtomicU64,
     counters: Arc<PeerCounters>,
@@ -57,7 +57,7 @@ impl AnswerLimits {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The share of a peer, which all its lanes have in common.
+    /// The share of a peer. All its lanes use it together.
     pub(super) fn share(&self, peer: IpAddr) -> Arc<Semaphore> {
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(share) = shares.get(&peer).and_then(Weak::upgrade) {
@@ -69,7 +69,7 @@ impl AnswerLimits {
         share
     }
 
-    /// Admits a request until the permit is dropped; `None` if there are too many.
+    /// Admits a request; dropping the permit ends it. `None` if too many requests are in flight.
     pub(super) fn admit(self: &Arc<Self>, deadline: Instant, cancel: &CancellationToken) -> Option<RequestPermit> {
         let permit = Arc::clone(&self.requests).try_acquire_owned().ok()?;
         let number = self.next_request.fetch_add(1, Ordering::Relaxed);
@@ -77,8 +77,8 @@ impl AnswerLimits {
         Some(RequestPermit { limits: Arc::clone(self), number, _permit: permit })
     }
 
-    /// Waits for a range's bytes, first in the peer's share, then in the total: a request that waits for the total
-    /// delays only its own peer. `None` if the limits are closed.
+    /// Reserves a range's bytes. Waits first for the peer's share, then for the total, so that a request that waits for
+    /// the total delays only its own peer. `None` if the limits are closed.
     pub(super) async fn reserve(&self, share: Arc<Semaphore>, bytes: u32) -> Option<BytesPermit> {
         let share = share.acquire_many_owned(bytes).await.ok()?;
         let all = Arc::clone(&self.all).acquire_many_owned(bytes).await.ok()?;
@@ -87,7 +87,7 @@ impl AnswerLimits {
         Some(BytesPermit { counters: Arc::clone(&self.counters), bytes, _share: share, _all: all })
     }
 
-    /// Closes the connections of peers that stopped reading. Runs until it is dropped.
+    /// Closes the connections of peers that stopped reading. Never returns.
     pub(super) async fn close_overdue(&self) {
         loop {
             tokio::time::sleep(CHECK_EVERY).await;
@@ -102,7 +102,7 @@ impl AnswerLimits {
     }
 }
 
-/// Counts a request in flight.
+/// A request in flight; dropping it ends the count.
 pub(super) struct RequestPermit {
     limits: Arc<AnswerLimits>,
     number: u64,
@@ -115,7 +115,7 @@ impl Drop for RequestPermit {
     }
 }
 
-/// Counts bytes in flight.
+/// Bytes in flight; dropping the permit returns them to both limits.
 pub(super) struct BytesPermit {
     counters: Arc<PeerCounters>,
     bytes: u32,

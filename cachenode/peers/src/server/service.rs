@@ -1,4 +1,4 @@
-//! The gRPC service for everything small: the node's identity, and what it has.
+//! The gRPC service for everything small: the node's identity and its statistics.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status};
 use super::state::ServerState;
 use crate::convert;
 
-/// A node's service `CacheNode`.
+/// The implementation of the service `CacheNode`.
 pub(super) struct Service(pub(super) Arc<ServerState>);
 
 #[tonic::async_trait]

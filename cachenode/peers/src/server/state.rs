@@ -16,7 +16,7 @@ use crate::blocks::Blocks;
 use crate::counters::PeerCounters;
 use crate::tls::Security;
 
-/// Entries that a set of peers already logged remembers.
+/// The most entries that a set of logged peers remembers.
 const LOGGED_MOST: usize = 1024;
 
 /// State shared by the connections of a server.
@@ -28,9 +28,9 @@ pub(super) struct ServerState {
     pub(super) limits: Arc<AnswerLimits>,
     pub(super) lanes: TaskTracker,
     pub(super) stopping: CancellationToken,
-    /// Peers whose connections were rejected, and logged.
+    /// Addresses whose connections were rejected, with a warning in the log.
     rejected: Mutex<HashSet<IpAddr>>,
-    /// Peers that were denied a dataset, and logged.
+    /// Peers and datasets whose denial was logged.
     denied: Mutex<HashSet<(IpAddr, SnapshotId)>>,
 }
 
@@ -61,7 +61,7 @@ impl ServerState {
         }
     }
 
-    /// Warns once for each peer, until it is accepted.
+    /// Logs a warning at the first rejection of each peer, and again after the peer was accepted.
     pub(super) fn log_rejected(&self, address: SocketAddr, reason: &str) {
         if is_new(&self.rejected, address.ip()) {
             warn!(peer = %address.ip(), reason, "rejected the connection of a peer");
@@ -70,12 +70,12 @@ impl ServerState {
         }
     }
 
-    /// The peer's next rejection is logged again.
+    /// Makes the peer's next rejection a warning again.
     pub(super) fn forget_rejected(&self, address: SocketAddr) {
         self.rejected.lock().unwrap_or_else(PoisonError::into_inner).remove(&address.ip());
     }
 
-    /// Warns once for each peer and dataset.
+    /// Logs a warning once for each peer and dataset.
     pub(super) fn log_denied(&self, peer: IpAddr, snapshot: SnapshotId) {
         if is_new(&self.denied, (peer, snapshot)) {
             let dataset = self.blocks.name(snapshot);
@@ -90,7 +90,7 @@ impl ServerState {
     }
 }
 
-/// Adds `entry`; false if it is there already.
+/// Adds `entry`. False if it is already in the set.
 fn is_new<T: Eq + Hash>(logged: &Mutex<HashSet<T>>, entry: T) -> bool {
     let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
     if logged.len() >= LOGGED_MOST {

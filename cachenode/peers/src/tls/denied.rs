@@ -1,7 +1,8 @@
-//! The certificates that are denied although the CA signed them, and the connections that end when theirs is.
+//! The certificates that are denied although the CA signed them, and the connections that close when their certificate
+//! is denied.
 //!
-//! Invariant: no connection lives on whose certificate is denied. One lock covers both the list and the connections, so
-//! that a connection that begins while the list changes is found by the one or checks the other.
+//! Invariant: no connection stays open whose certificate is denied. One lock covers both the list and the connections.
+//! A connection that starts while the list changes therefore either is found by the change or sees the new list.
 
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
@@ -13,7 +14,7 @@ use rustls::{CertificateError, Error};
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
-/// The SHA-256 of a certificate.
+/// The SHA-256 of a certificate in DER.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Fingerprint([u8; 32]);
 
@@ -22,7 +23,7 @@ impl Fingerprint {
         Self(Sha256::digest(certificate).into())
     }
 
-    /// 64 hex digits, with or without colons, also behind `sha256 Fingerprint=`, as openssl prints it.
+    /// Parses 64 hex digits, with or without colons, optionally after `sha256 Fingerprint=`, as openssl prints it.
     fn parse(text: &str) -> Option<Self> {
         let digits = text.rsplit('=').next()?.replace(':', "");
         let digits = digits.trim().as_bytes();
@@ -50,28 +51,29 @@ pub enum DeniedError {
     /// The file cannot be read.
     #[error("read the denied certificates from {}", path.display())]
     File {
-        /// Which file.
+        /// The file of denied certificates.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A line is no fingerprint.
+    /// A line is not a fingerprint.
     #[error(
         "{} line {line}: {text:?} is not a SHA-256 fingerprint: write one per line, as `openssl x509 -noout \
          -fingerprint -sha256 -in tls.crt` prints it",
         path.display()
     )]
     Line {
-        /// Which file.
+        /// The file of denied certificates.
         path: PathBuf,
-        /// The number of the line.
+        /// The number of the invalid line, from 1.
         line: usize,
-        /// The line.
+        /// The invalid line.
         text: String,
     },
 }
 
-/// The fingerprints in a file: one per line, comments after `#`. A file that does not exist denies none.
+/// Reads the fingerprints in a file: one per line, comments after `#`. A file that does not exist denies no
+/// certificate.
 pub(super) fn read(path: &Path) -> Result<HashSet<Fingerprint>, DeniedError> {
     let text = match std::fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
@@ -96,7 +98,7 @@ pub(super) struct Denials(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     denied: HashSet<Fingerprint>,
-    /// The peer's certificate on each open connection, and what closes it.
+    /// The peer's certificate of each open connection, and the token that closes the connection.
     open: HashMap<u64, (Fingerprint, CancellationToken)>,
     next: u64,
 }
@@ -114,8 +116,8 @@ impl Denials {
         self.lock().denied.contains(&certificate)
     }
 
-    /// Denies these certificates and no others. Closes the open connections that have one of them, and returns their
-    /// number.
+    /// Replaces the list of denied certificates. Closes the open connections whose certificate is now denied, and
+    /// returns their number.
     pub(super) fn replace(&self, denied: HashSet<Fingerprint>) -> usize {
         let mut state = self.lock();
         state.denied = denied;
@@ -128,8 +130,8 @@ impl Denials {
         if self.contains(Fingerprint::of(certificate)) { Err(revoked()) } else { Ok(()) }
     }
 
-    /// Accepts a connection, unless its certificate is denied. If that is denied before the connection is dropped,
-    /// `cancel` is cancelled.
+    /// Accepts a connection unless its certificate is denied. If the certificate is denied before the returned value is
+    /// dropped, `cancel` is cancelled.
     pub(super) fn enter(
         self: &Arc<Self>,
         certificate: &CertificateDer<'_>,
@@ -151,7 +153,7 @@ fn revoked() -> Error {
     Error::InvalidCertificate(CertificateError::Revoked)
 }
 
-/// An open connection whose certificate is not denied.
+/// Registers an open connection, so that it closes if its certificate is denied. Dropping it ends the registration.
 #[derive(Debug)]
 pub(crate) struct Accepted {
     denials: Arc<Denials>,

@@ -1,4 +1,4 @@
-//! TLS errors for people: whose certificate is wrong, why, and what to do.
+//! Messages for TLS errors: whose certificate is wrong, why, and what to do.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use rustls::{AlertDescription, CertificateError, Error};
 
 use super::verify::NODE_DNS_NAME;
 
-/// An I/O error as text. An error of TLS says what to do.
+/// Formats an I/O error. The message of a TLS error states what to do.
 pub(crate) fn explain(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     inner.map_or_else(|| error.to_string(), explain_tls)

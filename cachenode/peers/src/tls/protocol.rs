@@ -1,4 +1,4 @@
-//! The protocols that nodes speak over one port, as TLS negotiates them (ALPN).
+//! The protocols that share one port. TLS negotiates which one a connection uses (ALPN).
 
 /// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,10 +10,10 @@ pub(crate) enum AppProtocol {
 }
 
 impl AppProtocol {
-    /// Every protocol, in the order of their numbers.
+    /// All protocols, in the order of their numbers.
     pub(super) const ALL: [Self; 2] = [Self::Grpc, Self::Lane];
 
-    /// Its name in the handshake.
+    /// The protocol's name in the ALPN handshake.
     pub(super) fn alpn(self) -> &'static [u8] {
         match self {
             Self::Grpc => b"h2",
@@ -21,7 +21,7 @@ impl AppProtocol {
         }
     }
 
-    /// The protocol that both sides agreed on; HTTP/2 if they agreed on none.
+    /// The protocol that both sides agreed on; gRPC over HTTP/2 if they agreed on none.
     pub(crate) fn of_alpn(agreed: Option<&[u8]>) -> Self {
         if agreed == Some(Self::Lane.alpn()) { Self::Lane } else { Self::Grpc }
     }

@@ -1,5 +1,5 @@
-//! Handshakes over memory, while time stands still between the looks at the files: what is asserted does not depend on
-//! the machine's speed.
+//! Handshakes over memory. Time stands still between the checks of the files, so the assertions do not depend on the
+//! machine's speed.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ fn replace(path: &Path, text: &str) {
     std::fs::rename(new, path).unwrap();
 }
 
-/// A node and its files.
+/// A node with its files.
 struct Side {
     folder: TempDir,
     tls: Arc<Tls>,
@@ -75,7 +75,7 @@ async fn replaced_certificates_are_in_use_within_two_seconds() {
     let (of_one, of_two) = (Side::new(&one), Side::new(&two));
     let node = Side::new(&one);
     let watching = tokio::spawn(Arc::clone(&node.tls).watch(stopping.clone()));
-    // Replaced at different times since the last look.
+    // The files were replaced at different times since the last check.
     for (turn, (ca, ours, theirs)) in
         [(&two, &of_two, &of_one), (&one, &of_one, &of_two), (&two, &of_two, &of_one)].into_iter().enumerate()
     {
@@ -110,7 +110,7 @@ async fn a_denied_certificate_loses_its_connections_within_two_seconds() {
             open.push((node.tls.accept_peer(connection, &cancel).unwrap(), cancel, is_lost));
         }
     }
-    // Unusable certificates beside the list do not keep it from taking effect.
+    // Unusable certificates do not keep a valid list of denied certificates from taking effect.
     replace(&node.folder.path().join("tls.key"), "no key");
     replace(&node.folder.path().join("denied"), &format!("{:?} # lost\n", Fingerprint::of(&lost.certificate())));
     tokio::time::sleep(PROMISE).await;
@@ -120,7 +120,7 @@ async fn a_denied_certificate_loses_its_connections_within_two_seconds() {
     assert!(handshake(&node, &lost).await.is_err());
     assert!(handshake(&node, &good).await.is_ok());
 
-    // A list that cannot be read leaves the last one in force.
+    // If the list cannot be read, the last one stays in force.
     replace(&node.folder.path().join("denied"), "nonsense\n");
     tokio::time::sleep(PROMISE).await;
     assert!(handshake(&node, &lost).await.is_err());

@@ -1,5 +1,5 @@
-//! The one rule of both sides: a peer's certificate is valid, signed by our CA, and carries [`NODE_DNS_NAME`]. A server
-//! refuses denied certificates here already, so that the client is told why.
+//! The rule that both sides apply: a peer's certificate is valid, signed by our CA, and carries [`NODE_DNS_NAME`]. A
+//! server rejects denied certificates here already, so that the client receives the reason as a TLS alert.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 
 use super::denied::Denials;
 
-/// The DNS name that the certificate of every node carries.
+/// The DNS name that the certificate of every node must carry.
 pub const NODE_DNS_NAME: &str = "cachenode.larder.dev";
 
 pub(crate) fn node_name() -> ServerName<'static> {
@@ -23,7 +23,7 @@ pub(super) fn has_node_name(certificate: &CertificateDer<'_>) -> Result<(), Erro
     verify_server_name(&ParsedCertificate::try_from(certificate)?, &node_name())
 }
 
-/// Accepts clients that the CA vouches for and whose certificate is that of a node and not denied.
+/// Accepts clients whose certificate our CA signed, carries the node's DNS name, and is not denied.
 #[derive(Debug)]
 pub(super) struct NodesOnly {
     pub(super) verifier: Arc<dyn ClientCertVerifier>,

@@ -1,4 +1,4 @@
-//! Files that are loaded again when they change.
+//! Files that are reloaded when they change.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 /// Device, inode, modification time (s, ns), size.
 type FileVersion = (u64, u64, i64, i64, u64);
 
-/// Identifies the present state of files; `None` for a file without metadata.
+/// Identifies the current state of several files; `None` for a file whose metadata cannot be read.
 pub(super) type Versions = Vec<Option<FileVersion>>;
 
 pub(super) fn versions<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Versions {
@@ -17,23 +17,23 @@ pub(super) fn versions<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Version
     paths.into_iter().map(version).collect()
 }
 
-/// Versions of files, as last seen.
+/// The versions of files at the last checks.
 #[derive(Debug)]
 pub(super) struct Watched {
-    /// Before they were loaded last: a file that changes meanwhile is loaded again.
+    /// The versions taken before the last load: a file that changes during the load is loaded again.
     loaded: Versions,
-    /// Those that could not be loaded and were reported.
+    /// The versions that could not be loaded and whose error was returned.
     reported: Option<Versions>,
 }
 
 impl Watched {
-    /// Of files that were loaded after their versions were taken.
+    /// Starts with files that were loaded after the versions in `loaded` were taken.
     pub(super) fn new(loaded: Versions) -> Self {
         Self { loaded, reported: None }
     }
 
-    /// Loads the files if they differ from those that were loaded last. `None`: they do not, or cannot be loaded still,
-    /// which was returned before. Blocks.
+    /// Loads the files if they differ from those loaded last. `None` if they do not differ, or if they still cannot be
+    /// loaded and the error was returned before. Blocks on the disk.
     pub(super) fn look<T, E>(&mut self, now: Versions, load: impl FnOnce() -> Result<T, E>) -> Option<Result<T, E>> {
         if now == self.loaded {
             self.reported = None;

@@ -1,4 +1,4 @@
-//! Ranges that a node passes on while it is still receiving them.
+//! Ranges that a node forwards while it is still receiving them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

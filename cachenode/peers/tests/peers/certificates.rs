@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::node::{Fake, GENEROUS, NEVER, Reader, TestNode, content, range, request, until};
 
-/// Nothing in a test takes that long.
+/// Longer than anything in a test takes.
 const HOUR: Duration = Duration::from_secs(3600);
 
 pub(crate) type Ca = CertifiedIssuer<'static, KeyPair>;
@@ -68,13 +68,13 @@ impl Side {
         Security::Tls(Arc::clone(&self.tls))
     }
 
-    /// The SHA-256 of its certificate.
+    /// The SHA-256 of this side's certificate.
     fn fingerprint(&self) -> String {
         let certificate = CertificateDer::from_pem_file(self.folder.path().join("tls.crt")).unwrap();
         Sha256::digest(&certificate).iter().map(|byte| format!("{byte:02X}")).collect::<Vec<_>>().join(":")
     }
 
-    /// Denies these from the next look at the file on.
+    /// Denies these certificates, from the next check of the file on.
     fn deny(&self, fingerprints: &str) {
         let file = self.folder.path().join("denied");
         std::fs::write(file.with_extension("new"), fingerprints).unwrap();
@@ -102,7 +102,7 @@ async fn a_peer_without_a_certificate_of_the_ca_is_rejected_with_the_reason() {
     let stranger = |params: &mut CertificateParams| {
         params.subject_alt_names = vec![rcgen::SanType::DnsName("db.example.org".try_into().unwrap())];
     };
-    // A node does not load such a certificate as its own, so only that is checked here.
+    // No node loads such a certificate as its own, so only the server's reaction is checked here.
     let refused_name = {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), &[&ours], &ours, stranger);
@@ -139,7 +139,7 @@ async fn a_node_with_an_expired_certificate_is_not_read_from() {
     assert!(error.to_string().contains("the peer's certificate has expired"), "{error}");
 }
 
-/// A handshake of a client that accepts certificates of these CAs, and shows one that no node would load as its own.
+/// A handshake of a client that accepts certificates of these CAs and presents one that no node would load as its own.
 async fn connect(
     server: &TestNode,
     trusted: &[&Ca],
@@ -168,11 +168,11 @@ async fn connect(
 }
 
 async fn handshake(server: &TestNode, ca: &Ca, shown: Option<(rcgen::Certificate, KeyPair)>) -> std::io::Result<usize> {
-    // A server that accepts a client first sends its HTTP/2 settings.
+    // A server that accepts a client sends its HTTP/2 settings first.
     connect(server, &[ca], shown).await?.read(&mut [0; 9]).await
 }
 
-/// Waits until a node presents the certificate that is in the files of this side.
+/// Waits until a node presents the certificate in this side's files.
 async fn wait_until_presented(node: &TestNode, side: &Side, trusted: &[&Ca]) {
     let started = Instant::now();
     loop {
@@ -230,7 +230,7 @@ async fn certificates_and_their_ca_are_replaced_under_load_and_no_read_is_lost()
             })
         })
         .collect();
-    // The certificate that the second side presents is seen where it serves, too.
+    // The certificate that the second side presents as a client is visible where it serves too.
     let mirror = TestNode::start(Fake::open(), b.security(), |_| {}).await;
     // As in a cluster: both sides trust both CAs before either changes its certificate, and the old CA is removed last.
     for (trusted, signer) in [(&[&old, &new][..], &old), (&[&old, &new], &new), (&[&new], &new)] {

@@ -1,4 +1,4 @@
-//! Connections that nobody finished, by the thousand.
+//! Thousands of connections whose handshakes never finish.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,7 +14,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::certificates::{Side, ca};
 use crate::node::{Fake, RawLane, Reader, TestNode, content, range, until};
 
-/// So long that nothing in a test can be due to it.
+/// Long enough that no timeout can be the cause of a result.
 const HOURS: Duration = Duration::from_secs(10 * 3600);
 
 /// Connects from `address` and sends nothing.
@@ -24,7 +24,7 @@ async fn idle(server: &TestNode, address: Ipv4Addr) -> TcpStream {
     socket.connect(server.address).await.unwrap()
 }
 
-/// Which of the connections the server has not closed.
+/// The indices of the connections that the server has not closed.
 fn open(connections: &[TcpStream]) -> Vec<usize> {
     let is_open = |io: &TcpStream| matches!(io.try_read(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock);
     (0..connections.len()).filter(|&at| is_open(&connections[at])).collect()

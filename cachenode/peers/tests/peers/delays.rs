@@ -1,4 +1,5 @@
-//! The longest that a read of a peer takes, with the timeouts of a node. Time passes only when a test says so.
+//! The longest time that a read from a peer takes, with the timeouts of a node. Time passes only when a test advances
+//! it.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -25,7 +26,7 @@ fn is_about(took: Duration, expected: Duration) -> bool {
 #[tokio::test(start_paused = true)]
 async fn a_peer_with_which_there_is_no_connection_delays_a_read_by_half_a_second_and_a_mute_one_by_a_second() {
     let mut clock = StoppedClock::stop().await;
-    // The kernel accepts the connection, and nobody answers.
+    // The kernel accepts the connection, and no process answers.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap();
     let ca = ca("one");
@@ -64,7 +65,7 @@ async fn a_peer_that_falls_silent_is_given_up_one_to_one_and_a_half_seconds_late
     }
 }
 
-/// A peer that answers pings, and no reads.
+/// A peer that answers pings but no reads.
 // SEMANTICS: S4
 #[tokio::test(start_paused = true)]
 async fn bytes_that_do_not_come_are_waited_for_six_seconds_and_ten_if_a_third_node_may_be_asked() {
@@ -77,7 +78,7 @@ async fn bytes_that_do_not_come_are_waited_for_six_seconds_and_ten_if_a_third_no
         let request = ReadRequest { forwarded, cached_only, ..request(range(1, 0, BYTES)) };
         let (outcome, took) = clock.until_done(reader.peers.read("a", &request)).await;
         assert_eq!(outcome.unwrap_err().cause(), Some(Cause::TimedOut));
-        // A second for 4 MB.
+        // 4 MB take a second at the least rate.
         assert!(is_about(took, seconds * 1000 * MS + extra), "{forwarded} {cached_only}: {took:?}");
     }
 }

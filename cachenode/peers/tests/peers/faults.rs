@@ -1,4 +1,4 @@
-//! Peers that lie, stall, break and die.
+//! Peers that send wrong data, stall, break and die.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -43,7 +43,7 @@ enum Lie {
     SaysThatItIsThere,
 }
 
-/// A peer that answers every read, and lies on command.
+/// A peer that answers every read, and returns wrong data on command.
 #[derive(Clone)]
 struct Liar(Arc<Mutex<Lie>>);
 
@@ -84,7 +84,7 @@ impl Liar {
         }
     }
 
-    /// The answer to a read; None: close the lane.
+    /// The answer to a read. None closes the lane.
     fn answer(&self, tag: u32, wanted: WireRange) -> Option<Vec<u8>> {
         let range = |tag, summed: WireRange, len: u32| {
             let bytes = content(wanted.block, wanted.start, len);
@@ -103,7 +103,7 @@ impl Liar {
                 *good.last_mut()? ^= 0x80;
                 good
             }
-            // The right bytes, with the sum of another request.
+            // The right bytes with the sum for another request.
             Lie::OtherBlock => range(tag, WireRange { block: wanted.block + 1, ..wanted }, len),
             Lie::OtherOffset => range(tag, WireRange { start: wanted.start + 1, ..wanted }, len),
             Lie::OtherSnapshot => range(tag, WireRange { snapshot: [9; 32], ..wanted }, len),
@@ -154,7 +154,7 @@ async fn a_peer_that_lies_is_caught_bypassed_and_taken_back_when_it_behaves() {
         (Lie::EndsEarly, Cause::Truncated),
     ] {
         let (liar, address) = liar().await;
-        // Long enough to see the peer bypassed.
+        // Long enough that the test sees the peer bypassed.
         let reader = Reader::new(&[("liar", address), ("good", good.address)], Security::Plaintext, |config| {
             config.backoff_first = Duration::from_millis(300);
         });
@@ -168,7 +168,7 @@ async fn a_peer_that_lies_is_caught_bypassed_and_taken_back_when_it_behaves() {
         assert_eq!(reader.counters.bypassed.load(Ordering::Relaxed), 1);
         reader.read("good").await.unwrap();
 
-        // It lies again on trial.
+        // The peer returns wrong data again while it is on trial.
         until("it is probed", || reader.peers.is_up("liar")).await;
         let error = reader.read("liar").await.unwrap_err();
         assert_eq!(error.cause(), Some(cause), "{lie:?}: {error:?}");
@@ -191,7 +191,7 @@ async fn a_peer_of_another_protocol_is_not_read_from() {
     assert_eq!(error.cause(), Some(Cause::OtherProtocol));
     assert!(error.to_string().contains("it speaks protocol 2, this node 1"), "{error}");
     assert!(!reader.peers.is_up("liar"));
-    // Nor is a peer that is not Larder at all.
+    // A peer that is not Larder at all is bypassed too.
     *liar.0.lock().unwrap() = Lie::NoHello;
     let other = Reader::plain(&[("liar", address)]);
     assert_eq!(other.read("liar").await.unwrap_err().cause(), Some(Cause::Connect));
@@ -199,7 +199,7 @@ async fn a_peer_of_another_protocol_is_not_read_from() {
     reader.read_at_last("liar").await;
 }
 
-/// Answers nonsense over gRPC.
+/// A peer whose gRPC answers are nonsense.
 struct OddNode {
     protocol: u32,
 }
@@ -235,7 +235,7 @@ async fn malformed_answers_to_stats_take_a_peer_down() {
     }
 }
 
-/// Reads from a peer many times at once. That must cost exactly one failure, and later reads none.
+/// Reads from a peer many times concurrently. That must cause exactly one failure, and later reads must cause none.
 async fn costs_one_failure(reader: &Reader, node: &str, cause: Cause) {
     let outcomes = join_all((0..100).map(|_| reader.read(node))).await;
     let mut failures = 0;
@@ -259,7 +259,7 @@ async fn costs_one_failure(reader: &Reader, node: &str, cause: Cause) {
 // SEMANTICS: S4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_never_answers_costs_one_timeout() {
-    // The kernel accepts the connection, and nothing else happens.
+    // The kernel accepts the connection, and no process answers.
     let stalled = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let good = TestNode::plain().await;
     let nodes = [("stalled", stalled.local_addr().unwrap()), ("good", good.address)];
@@ -279,7 +279,7 @@ async fn a_peer_that_answers_probes_and_stalls_reads_costs_one_timeout_for_each_
         let (liar, address) = liar().await;
         let reader = Reader::new(&[("liar", address)], Security::Plaintext, |config| {
             config.answer_timeout = Duration::from_millis(500);
-            // Without a sign of life, that alone must end the read.
+            // The missing sign of life alone must end the read.
             let hours = lie == Lie::SaysNothing;
             config.slack = if hours { Duration::from_secs(9999) } else { Duration::from_millis(200) };
             config.backoff_first = Duration::from_secs(2);
@@ -291,7 +291,7 @@ async fn a_peer_that_answers_probes_and_stalls_reads_costs_one_timeout_for_each_
         assert!(outcomes.iter().all(Result::is_err));
         assert!(!reader.peers.is_up("liar"), "{lie:?}");
         assert!(reader.counters.errors(Cause::TimedOut) > before);
-        // On trial: one read is let through, and the others do not wait for it.
+        // On trial, one read is sent, and the others do not wait for it.
         until("it is probed", || reader.peers.is_up("liar")).await;
         let outcomes = join_all((0..50).map(|_| reader.read("liar"))).await;
         let failed = outcomes.iter().filter(|outcome| outcome.as_ref().unwrap_err().cause().is_some()).count();

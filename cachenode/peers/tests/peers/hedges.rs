@@ -1,4 +1,4 @@
-//! Reads of which a second owner is asked before the first has failed. Time passes only when a test says so.
+//! Hedged reads: a second owner is asked before the first has failed. Time passes only when a test advances it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,13 +13,13 @@ use crate::scripted::{Asked, Scripted, StoppedClock};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// The longest that a hedge waits.
+/// The longest wait before a hedge.
 const LATEST: Duration = Duration::from_millis(500);
 
 /// The length of the reads: enough to arrive in pieces.
 const LEN: u32 = 300_000;
 
-/// Where a range begins to be asked for.
+/// The offset at which the ranges start.
 const START: u32 = 100;
 
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Failures, hedges, and hedges that were first.
+    /// The numbers of failures, hedges, and hedges that answered first.
     fn all(&self) -> [u64; 3] {
         [&self.failed, &self.hedges, &self.hedges_won].map(|count| count.load(Ordering::SeqCst))
     }
@@ -40,7 +40,7 @@ fn new_reader(nodes: &[(&str, std::net::SocketAddr)]) -> (Reader, Arc<Counts>) {
     (Reader::new(nodes, Security::Plaintext, |config| *config = PeersConfig::default()), Arc::default())
 }
 
-/// Starts to read block `block` from the owners in this order.
+/// Starts to read block `block` from these owners, in this order.
 fn start(reader: &Reader, counts: &Arc<Counts>, owners: &'static [&str], block: u32) -> JoinHandle<Option<Bytes>> {
     let (peers, counts) = (Arc::clone(&reader.peers), Arc::clone(counts));
     tokio::spawn(async move {
@@ -79,7 +79,7 @@ impl World {
         start(&self.reader, &self.counts, OWNERS, block)
     }
 
-    /// Starts a read that the first owner is asked for.
+    /// Starts a read, and waits until it has asked the first owner.
     async fn start_and_ask(&mut self, block: u32) -> (JoinHandle<Option<Bytes>>, Asked) {
         let read = self.start(block);
         let asked = self.first.asked().await;
@@ -87,7 +87,7 @@ impl World {
         (read, asked)
     }
 
-    /// A read whose hedge has been asked for.
+    /// Starts a read, and waits until it has hedged.
     async fn hedged(&mut self, block: u32) -> (JoinHandle<Option<Bytes>>, Asked, Asked) {
         let (read, asked) = self.start_and_ask(block).await;
         self.clock.pass(LATEST).await;
@@ -96,7 +96,7 @@ impl World {
         (read, asked, hedge)
     }
 
-    /// Reads that the first owner answers at once, as many as it takes to know its usual speed.
+    /// Makes as many quick reads from the first owner as are needed to know its usual speed.
     async fn make_known(&mut self) {
         for block in 0..100 {
             let (read, asked) = self.start_and_ask(block).await;
@@ -106,7 +106,7 @@ impl World {
         assert_eq!(self.counts.all(), [0, 0, 0]);
     }
 
-    /// Lets the tasks end, and checks that nothing is left of the reads.
+    /// Lets the tasks end, and checks that no read remains.
     async fn assert_nothing_is_left(&mut self) {
         self.clock.settle().await;
         self.first.was_asked_nothing();
@@ -114,7 +114,7 @@ impl World {
         for peer in [&self.first, &self.second] {
             assert!(peer.lanes.load(Ordering::SeqCst) <= 2, "no lane was lost and replaced");
         }
-        // Each owner still answers.
+        // Each owner still answers new reads.
         for (name, peer) in [("first", &mut self.first), ("second", &mut self.second)] {
             let answer = async { peer.asked().await.answer().await };
             let (outcome, ()) = tokio::join!(self.reader.read(name), answer);
@@ -140,7 +140,7 @@ async fn the_second_owner_is_asked_when_the_first_does_not_begin_and_the_first_a
     assert_eq!(world.counts.all(), [0, 1, 1]);
     assert_eq!(world.first.cancelled().await, asked.tag);
 
-    // The other way round.
+    // The same with the roles swapped.
     let (read, asked, hedge) = world.hedged(2).await;
     asked.answer().await;
     assert_eq!(read.await.unwrap(), right(2));
@@ -154,7 +154,7 @@ async fn the_second_owner_is_asked_when_the_first_does_not_begin_and_the_first_a
 #[tokio::test(start_paused = true)]
 async fn a_read_is_hedged_after_as_long_as_99_of_100_answers_of_its_owner_take_and_never_at_once() {
     let mut world = World::new().await;
-    // The first owner answers at once, and a slow one beside it changes nothing.
+    // The first owner answers immediately, and a slow second owner changes nothing.
     world.make_known().await;
     let (read, _asked) = world.start_and_ask(1).await;
     world.clock.pass(5 * MS).await;
@@ -164,7 +164,7 @@ async fn a_read_is_hedged_after_as_long_as_99_of_100_answers_of_its_owner_take_a
     assert_eq!(read.await.unwrap(), right(1));
     world.first.cancelled().await;
 
-    // It becomes slow: as its answers take longer, so does the wait for them.
+    // The first owner becomes slow: as its answers take longer, the wait before a hedge grows.
     for block in 0..30 {
         let (read, asked) = world.start_and_ask(block).await;
         world.clock.pass(100 * MS).await;
@@ -178,7 +178,7 @@ async fn a_read_is_hedged_after_as_long_as_99_of_100_answers_of_its_owner_take_a
     assert_eq!(world.counts.all()[1], hedges, "this is usual now");
     asked.answer().await;
     assert_eq!(read.await.unwrap(), right(1));
-    // The speed of one owner says nothing about the other's.
+    // The speed of one owner does not affect the wait for the other.
     let read = start(&world.reader, &world.counts, &["second", "first"], 5);
     let slow = world.second.asked().await;
     world.clock.pass(LATEST - 10 * MS).await;
@@ -196,7 +196,7 @@ async fn an_answer_that_begins_and_stalls_is_hedged_later() {
     asked.begin(LEN / 2).await;
     world.clock.pass(LATEST).await;
     assert_eq!(world.counts.all(), [0, 0, 0], "it has begun");
-    // The time that 4 MB a second allow for the bytes.
+    // The time that the bytes may take at 4 MB per second.
     world.clock.pass(75 * MS).await;
     world.second.asked().await.answer().await;
     assert_eq!(read.await.unwrap(), right(1));
@@ -204,7 +204,7 @@ async fn an_answer_that_begins_and_stalls_is_hedged_later() {
     assert_eq!(world.first.cancelled().await, asked.tag);
     world.assert_nothing_is_left().await;
 
-    // One that goes on in time is not.
+    // A read that continues in time is not hedged.
     let (read, asked) = world.start_and_ask(2).await;
     asked.begin(LEN / 2).await;
     world.clock.pass(LATEST + 50 * MS).await;
@@ -220,7 +220,7 @@ async fn of_two_answers_one_is_used_and_neither_costs_a_lane() {
     let mut world = World::new().await;
     for block in 0..5 {
         let (read, asked, hedge) = world.hedged(block).await;
-        // Both are on their way before the reader is told of either.
+        // Both answers are in flight before the reader receives either.
         tokio::join!(asked.answer(), hedge.answer());
         assert_eq!(read.await.unwrap(), right(block));
     }
@@ -241,7 +241,7 @@ async fn an_owner_that_does_not_have_the_block_says_so_and_the_first_is_waited_f
     assert_eq!(read.await.unwrap(), right(1));
     assert_eq!(world.counts.all(), [0, 1, 0], "it is no failure");
 
-    // If the first fails, the second is asked for the block itself, wherever it gets it from.
+    // If the first owner fails, the second is asked for the block itself, and may fetch it.
     let (read, asked, hedge) = world.hedged(2).await;
     hedge.refuse().await;
     world.clock.settle().await;
@@ -279,7 +279,7 @@ async fn wrong_bytes_win_nothing() {
 async fn an_owner_that_is_silent_is_found_although_hedges_answer_for_it() {
     let mut world = World::new().await;
     world.first.is_mute.store(true, Ordering::SeqCst);
-    // The first connection is opened, and the hello awaited.
+    // The first connection is open, and its hello is awaited.
     let read = world.start(1);
     world.clock.pass(LATEST).await;
     world.second.asked().await.answer().await;
@@ -288,7 +288,7 @@ async fn an_owner_that_is_silent_is_found_although_hedges_answer_for_it() {
     world.clock.pass(LATEST + 10 * MS).await;
     assert!(!world.reader.peers.is_up("first"), "a second without a hello, and no reader waits for it");
 
-    // It goes silent after it has worked.
+    // The owner goes silent after it has worked.
     let mut world = World::new().await;
     world.make_known().await;
     let (read, _asked) = world.start_and_ask(1).await;
@@ -298,7 +298,7 @@ async fn an_owner_that_is_silent_is_found_although_hedges_answer_for_it() {
     assert_eq!(read.await.unwrap(), right(1));
     world.clock.pass(1500 * MS).await;
     assert!(!world.reader.peers.is_up("first"));
-    // The next read goes to the second owner at once, and is not a hedge.
+    // The next read goes to the second owner immediately, and is not a hedge.
     let read = world.start(2);
     let asked = world.second.asked().await;
     assert!(!asked.cached_only);
@@ -340,7 +340,7 @@ async fn one_read_in_twenty_is_hedged_after_the_first_ten_and_what_is_held_back_
         assert_eq!(read.await.unwrap(), right(block));
     }
     let [failed, hedges, won] = world.counts.all();
-    // The burst, and five for each hundred reads.
+    // The hedges are the burst plus five for each hundred reads.
     assert_eq!([failed, hedges, won], [0, 15, 15]);
     assert_eq!(world.reader.counters.hedges_held_back.load(Ordering::Relaxed), 95);
     world.assert_nothing_is_left().await;
@@ -352,7 +352,7 @@ async fn owners_that_leave_the_list_meanwhile_fail_no_read() {
     let mut world = World::new().await;
     let both = Arc::clone(&world.reader.members.borrow());
     let only = |name: &str| Arc::new(both.iter().filter(|node| node.name == name).cloned().collect::<Vec<_>>());
-    // The first leaves while its answer is awaited: the second is asked for the block itself.
+    // The first owner leaves while its answer is awaited, so the second is asked for the block itself.
     let (read, _asked) = world.start_and_ask(1).await;
     world.reader.members.send_replace(only("second"));
     let asked = world.second.asked().await;
@@ -361,7 +361,7 @@ async fn owners_that_leave_the_list_meanwhile_fail_no_read() {
     assert_eq!(read.await.unwrap(), right(1));
     assert_eq!(world.counts.all(), [1, 0, 0]);
 
-    // The second leaves before it is time to hedge, and after.
+    // The second owner leaves before the time of the hedge, and after it.
     world.reader.members.send_replace(Arc::clone(&both));
     world.clock.settle().await;
     let (read, asked) = world.start_and_ask(2).await;
@@ -379,7 +379,7 @@ async fn owners_that_leave_the_list_meanwhile_fail_no_read() {
     assert_eq!(read.await.unwrap(), right(3));
     assert_eq!(world.counts.all(), [2, 1, 0]);
 
-    // A node that ends while reads are in flight waits for none of them.
+    // A node that stops while reads are in flight waits for none of them.
     world.reader.members.send_replace(Arc::clone(&both));
     world.clock.settle().await;
     let (read, _asked, hedge) = world.hedged(4).await;
@@ -392,7 +392,7 @@ async fn owners_that_leave_the_list_meanwhile_fail_no_read() {
     assert_eq!(unanswered.await.unwrap(), None);
 }
 
-/// A peer that restarted has a new address.
+/// A restarted peer has a new address.
 #[tokio::test(start_paused = true)]
 async fn an_owner_that_is_restarted_at_another_address_is_measured_anew() {
     let mut world = World::new().await;
@@ -408,7 +408,7 @@ async fn an_owner_that_is_restarted_at_another_address_is_measured_anew() {
     assert_eq!(read.await.unwrap(), right(1));
 }
 
-/// The owners are nodes: what a read takes of them is back when it was given up.
+/// The owners are real nodes: a read that was given up releases everything that it took from them.
 // SEMANTICS: S4
 #[tokio::test(start_paused = true)]
 async fn a_read_that_is_given_up_takes_nothing_of_the_owner_any_more() {

@@ -1,4 +1,4 @@
-//! Nodes that serve and read each other's blocks over real sockets. Only the contents of blocks are made up.
+//! Nodes that serve and read each other's blocks over real sockets. Only the contents of the blocks are simulated.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod arriving;

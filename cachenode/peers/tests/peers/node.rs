@@ -1,4 +1,4 @@
-//! A node with made-up blocks, a node that reads, and a lane that a test drives by hand.
+//! A node with simulated blocks, a node that reads, and a lane that a test drives directly.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,16 +25,16 @@ use tokio_util::sync::CancellationToken;
 pub(crate) const SNAPSHOT: SnapshotId = SnapshotId([7; 32]);
 pub(crate) const OTHER_SNAPSHOT: SnapshotId = SnapshotId([8; 32]);
 
-/// Blocks from this one on do not exist.
+/// The first block number that does not exist.
 pub(crate) const BLOCKS: u32 = 10_000;
 /// Blocks with a special behaviour.
 pub(crate) const PANICS: u32 = 9_000;
 pub(crate) const GONE: u32 = 9_001;
 pub(crate) const NEVER: u32 = 9_002;
-/// It arrives as [`Fake::arrives`] says.
+/// This block arrives as [`Fake::arrives`] specifies.
 pub(crate) const ARRIVES: u32 = 9_003;
 
-/// A piece of [`ARRIVES`]; None: a panic.
+/// A piece of [`ARRIVES`]. None causes a panic.
 pub(crate) type Arrival = Option<Result<Bytes, ReadError>>;
 
 pub(crate) fn token() -> Token {
@@ -45,12 +45,12 @@ pub(crate) fn range(block: u32, start: u32, len: u32) -> BlockRange {
     BlockRange { block: BlockIndex(block), start, len }
 }
 
-/// Asks for a range of [`SNAPSHOT`] with its token, and lets no other node be asked.
+/// A request for a range of [`SNAPSHOT`] with its token, which must not be forwarded to another node.
 pub(crate) fn request(range: BlockRange) -> ReadRequest {
     ReadRequest { snapshot: SNAPSHOT, range, token: Some(token()), forwarded: true, cached_only: false }
 }
 
-/// The contents of a block. No other block has the same bytes in the same place.
+/// The contents of a block. No other block has the same bytes at the same offset.
 pub(crate) fn content(block: u32, start: u32, len: u32) -> Bytes {
     (start..start + len).map(|at| (at.wrapping_mul(31) ^ (at >> 11) ^ block.wrapping_mul(0x9e37)) as u8).collect()
 }
@@ -67,10 +67,10 @@ pub(crate) async fn until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// Made-up blocks: every block is [`content`].
+/// Simulated blocks: the contents of every block are [`content`].
 #[derive(Debug)]
 pub(crate) struct Fake {
-    /// Reads wait here; a shut gate has no permits.
+    /// Reads wait for a permit. A closed gate has none.
     pub(crate) gate: Semaphore,
     pub(crate) reading: AtomicU64,
     pub(crate) forwarded: AtomicU64,
@@ -95,7 +95,7 @@ impl Fake {
         Self::with_permits(0)
     }
 
-    /// The next read of [`ARRIVES`] gets the pieces sent to this.
+    /// The next read of [`ARRIVES`] returns the pieces that are sent to this channel.
     pub(crate) fn arrives(&self) -> mpsc::UnboundedSender<Arrival> {
         let (sender, receiver) = mpsc::unbounded_channel();
         *self.arriving.lock().unwrap() = Some(receiver);
@@ -214,7 +214,7 @@ pub(crate) fn node(name: &str, address: SocketAddr) -> Node {
 }
 
 impl Reader {
-    /// With timeouts for busy machines, unless `change` says otherwise.
+    /// Creates a reader with timeouts for busy machines, unless `change` sets others.
     pub(crate) fn new(nodes: &[(&str, SocketAddr)], security: Security, change: impl FnOnce(&mut PeersConfig)) -> Self {
         let mut config = PeersConfig {
             connect_timeout: Duration::from_secs(20),
@@ -245,7 +245,7 @@ impl Reader {
         self.peers.read(peer, &request(range)).await
     }
 
-    /// Reads until a read succeeds.
+    /// Repeats a read until it succeeds.
     pub(crate) async fn read_at_last(&self, peer: &str) -> Bytes {
         let start = Instant::now();
         loop {
@@ -272,7 +272,7 @@ impl RawLane {
         Self::try_connect(server).await.unwrap()
     }
 
-    /// The same as soon as the server has a place.
+    /// Connects as soon as the server has a free place.
     pub(crate) async fn connect_at_last(server: &TestNode) -> Self {
         let start = Instant::now();
         loop {
@@ -319,7 +319,7 @@ impl RawLane {
         self.0.write_all(&frame).await.unwrap();
     }
 
-    /// The next answer and its body, without a sum. It must not be a piece with more to follow.
+    /// The next answer and its body, without a sum. It must not be a piece that others follow.
     pub(crate) async fn answer(&mut self) -> (Answer, Vec<u8>) {
         let (answer, body) = self.piece().await;
         if let Answer::Bytes { .. } = answer {

@@ -1,4 +1,4 @@
-//! The bytes in flight to peers are bounded, and so are their requests.
+//! Bytes and requests in flight to peers are bounded.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -74,7 +74,7 @@ async fn a_peer_that_stops_reading_holds_its_share_and_is_then_disconnected() {
 // SEMANTICS: S8
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_requests_without_reading_answers_is_disconnected() {
-    // By the time that a write may take, and by the age at which it is told to go.
+    // A lane ends because a write takes too long, and because it has reached its maximum age.
     join_all([10 * 3600 * 1000, 100].map(async |age_ms| {
         let server = TestNode::start(Fake::open(), Security::Plaintext, |config| {
             config.deadline_most = Duration::from_millis(500);

@@ -1,4 +1,4 @@
-//! A peer whose answers a test writes, and a clock that moves when the test says.
+//! A peer whose answers a test writes, and a clock that only the test advances.
 
 use std::collections::HashSet;
 use std::io;
@@ -20,18 +20,18 @@ use tokio::time::Instant;
 
 use crate::node::content;
 
-/// The paused clock moves in steps of this size at most.
+/// The most that the paused clock advances at a time.
 const STEP: Duration = Duration::from_millis(10);
 
-/// All tasks of a test run in one thread. They have had so many turns when it is given up.
+/// The number of scheduling turns after which a wait gives up. All tasks of a test run in one thread.
 const TURNS: usize = 300_000;
 
-/// A paused clock that stands still while the test waits for the network, and moves when the test says.
+/// A paused clock. It stands still while the test waits for the network, and advances only when the test requests it.
 pub(crate) struct StoppedClock {
     here: TcpStream,
     there: TcpStream,
     sent: u8,
-    /// Tokio does not advance a paused clock while a blocking task runs. This one waits until the sender is dropped.
+    /// Tokio does not advance a paused clock while a blocking task runs. This task runs until the sender is dropped.
     _stops: std::sync::mpsc::Sender<()>,
 }
 
@@ -46,14 +46,15 @@ impl StoppedClock {
         Self { here, there, sent: 0, _stops: sender }
     }
 
-    /// Lets all tasks do what they can without time. Bytes that were sent over the loopback before have arrived then.
+    /// Lets all tasks do everything that needs no time. Bytes that were already sent over the loopback have arrived
+    /// afterwards.
     pub(crate) async fn settle(&mut self) {
         for _ in 0..4 {
             self.sent = self.sent.wrapping_add(1);
             self.here.write_all(&[self.sent]).await.unwrap();
-            // A turn that was abandoned has left bytes of its own.
+            // An earlier call that was abandoned may have left its own bytes in the socket.
             while self.there.read_u8().await.unwrap() != self.sent {}
-            // Sent bytes are often there at once, and then nobody else has had a turn.
+            // Sent bytes often arrive immediately, before any other task has run.
             for _ in 0..4 {
                 tokio::task::yield_now().await;
             }
@@ -65,7 +66,7 @@ impl StoppedClock {
         self.settle().await;
     }
 
-    /// Lets this much time pass.
+    /// Advances the clock by this much.
     pub(crate) async fn pass(&mut self, duration: Duration) {
         let end = Instant::now() + duration;
         self.settle().await;
@@ -74,7 +75,7 @@ impl StoppedClock {
         }
     }
 
-    /// Lets time pass until `work` is done. Returns what came of it, and how long it took.
+    /// Advances the clock until `work` is done. Returns the result and the time that it took.
     pub(crate) async fn until_done<T>(&mut self, work: impl Future<Output = T>) -> (T, Duration) {
         let started = Instant::now();
         let mut work = std::pin::pin!(work);
@@ -106,7 +107,7 @@ pub(crate) struct Asked {
     lane: Arc<ScriptedLane>,
 }
 
-/// A lane's way back.
+/// The sending side of a lane.
 #[derive(Debug)]
 struct ScriptedLane {
     writer: Mutex<OwnedWriteHalf>,
@@ -119,7 +120,7 @@ impl ScriptedLane {
         self.writer.lock().await.write_all(&frames.concat()).await
     }
 
-    /// Answers a read in full, unless that was done.
+    /// Answers a read completely, unless it was answered before.
     async fn end(&self, tag: u32, frames: &[&[u8]]) -> io::Result<()> {
         let is_first = self.unanswered.lock().unwrap().remove(&tag);
         if is_first { self.send(frames).await } else { Ok(()) }
@@ -131,7 +132,7 @@ impl Asked {
         self.rest_after(0).await;
     }
 
-    /// The bytes from `sent` on, and the sum.
+    /// Sends the bytes after the first `sent`, and the sum.
     pub(crate) async fn rest_after(&self, sent: u32) {
         let WireRange { block, start, len, .. } = self.range;
         let sum = crc32c(&self.range.encode()) ^ crc32c(&content(block, start, len));
@@ -140,7 +141,7 @@ impl Asked {
         self.lane.end(self.tag, &frames).await.unwrap();
     }
 
-    /// Other bytes than the block has, with the sum of these.
+    /// Sends bytes that differ from the block's, with their own correct sum.
     pub(crate) async fn answer_wrong(&self) {
         let WireRange { block, start, len, .. } = self.range;
         let bytes = content(block + 1, start, len);
@@ -149,7 +150,7 @@ impl Asked {
         self.lane.end(self.tag, &frames).await.unwrap();
     }
 
-    /// The first bytes.
+    /// Sends the first `bytes` bytes.
     pub(crate) async fn begin(&self, bytes: u32) {
         let head = Answer::Bytes { tag: self.tag, len: bytes }.encode();
         self.lane.send(&[&head, &content(self.range.block, self.range.start, bytes)]).await.unwrap();
@@ -195,7 +196,7 @@ impl Scripted {
         Self { address, is_mute, lanes, events }
     }
 
-    /// The next event. No time passes meanwhile, so that what does not come soon never comes.
+    /// The next event. The clock stands still, so an event that does not arrive soon never arrives.
     async fn event(&mut self) -> Event {
         for _ in 0..TURNS {
             if let Ok(event) = self.events.try_recv() {
@@ -206,7 +207,7 @@ impl Scripted {
         panic!("the peer was sent nothing");
     }
 
-    /// The next read, past the cancels before it.
+    /// The next read. Skips the cancels before it.
     pub(crate) async fn asked(&mut self) -> Asked {
         loop {
             if let Event::Read(asked) = self.event().await {
@@ -215,7 +216,7 @@ impl Scripted {
         }
     }
 
-    /// The tag of the read that is cancelled next.
+    /// The tag of the next read that is cancelled.
     pub(crate) async fn cancelled(&mut self) -> u32 {
         match self.event().await {
             Event::Cancelled(tag) => tag,
@@ -223,12 +224,12 @@ impl Scripted {
         }
     }
 
-    /// Forgets what the peer was sent.
+    /// Discards the requests that the peer has received.
     pub(crate) fn forget_reads(&mut self) {
         while self.events.try_recv().is_ok() {}
     }
 
-    /// Fails if the peer was sent a read that the test has not looked at.
+    /// Fails if the peer has received a read that the test has not consumed.
     pub(crate) fn was_asked_nothing(&mut self) {
         while let Ok(event) = self.events.try_recv() {
             assert!(matches!(event, Event::Cancelled(_)), "{event:?}");

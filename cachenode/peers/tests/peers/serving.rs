@@ -126,7 +126,7 @@ async fn a_reader_without_the_token_gets_nothing_and_does_not_retry_at_once() {
     reader.read("a").await.unwrap();
 }
 
-/// The answers to a peer that asks for a dataset: to a read, and to a request for statistics.
+/// Everything that the server answers to a peer that requests a dataset: the answer to a read, and the statistics.
 async fn heard(server: &TestNode, snapshot: SnapshotId, token: Option<&str>) -> (Answer, Vec<u8>, NodeStats) {
     let mut lane = RawLane::connect(server).await;
     lane.ask_for(snapshot, 1, range(1, 0, 1), token.unwrap_or_default(), 0).await;
@@ -142,7 +142,7 @@ async fn heard(server: &TestNode, snapshot: SnapshotId, token: Option<&str>) -> 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_token_a_denied_dataset_looks_like_a_missing_one() {
     for token in [None, Some("sesamf")] {
-        // A node each, so that the counts that it tells are of this question alone.
+        // A separate node for each case, so that its counters reflect only this request.
         let (there, elsewhere) = (TestNode::plain().await, TestNode::plain().await);
         let (answer, words, stats) = heard(&there, SNAPSHOT, token).await;
         let (other_answer, other_words, other_stats) = heard(&elsewhere, OTHER_SNAPSHOT, token).await;
@@ -191,10 +191,10 @@ async fn a_node_that_leaves_is_let_go_and_one_that_comes_is_used() {
     until("b is a member", || reader.peers.is_up("b")).await;
     assert!(matches!(reader.read("a").await, Err(PeerError::NoSuchPeer { .. })));
     reader.read("b").await.unwrap();
-    // A stopping server waits for the open connections of its peers, so this shows that the reader closed its own.
+    // A stopping server waits for the open connections of its peers, so this proves that the reader closed its own.
     a.stop().await;
 
-    // The same name at another address.
+    // A node with the same name at another address.
     let c = TestNode::plain().await;
     reader.members.send_replace(vec![node("b", c.address)].into());
     until("c is b", || reader.peers.status()[0].address == c.address).await;

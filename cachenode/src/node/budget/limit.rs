@@ -12,8 +12,10 @@ pub(super) enum Limit {
         /// Of the whole disk.
         percent: u8,
     },
-    /// The free room of the disk.
+    /// Four fifths of the free room of the disk.
     Disk,
+    /// All of the disk, of which no part has to stay free.
+    DiskFull,
 }
 
 /// Says what to do.
@@ -32,6 +34,10 @@ impl fmt::Display for Limit {
             Self::Disk => f.write_str(
                 "the cache takes at most four fifths of the free space on its disk: free disk space and the \
                 cache grows automatically, or use a larger disk (--cache-dir)",
+            ),
+            Self::DiskFull => f.write_str(
+                "the disk of the cache is full: free disk space and the cache grows automatically, or use a larger \
+                disk (--cache-dir)",
             ),
         }
     }

@@ -8,6 +8,18 @@ use larder_store::{DatasetInfo, Promise};
 
 use super::{Budget, Promises};
 
+/// The cache as a whole, in bytes on the disk.
+pub(in super::super) struct Totals {
+    /// Room for all datasets.
+    pub(in super::super) capacity_bytes: u64,
+    /// The limit of that room, with its remedy.
+    pub(in super::super) limit: String,
+    /// Promised room, and that of open datasets.
+    pub(in super::super) promised_bytes: u64,
+    /// Promised room, and what open datasets have filled beyond it.
+    pub(in super::super) needed_bytes: u64,
+}
+
 impl Budget<'_> {
     /// Replaces the promises. Each keeps the room that it has, and in their order they get room that is promised to
     /// nobody. Blocks of closed datasets make room when the promised bytes come. Blocks on the disk. Errors: the disk
@@ -20,7 +32,7 @@ impl Budget<'_> {
             promise.disk_bytes = has.min(promise.wanted_disk_bytes);
         }
         let mut datasets = self.store.datasets_under(&promises);
-        let (budget, _) = self.bytes(&datasets)?;
+        let (budget, _) = self.promisable(&datasets)?;
         for promise in &mut promises {
             if promise.disk_bytes < promise.wanted_disk_bytes {
                 let room = self.room_beside(promise.snapshot, budget, &datasets);
@@ -40,10 +52,12 @@ impl Budget<'_> {
         budget.saturating_sub(Promises::beside(own, datasets.iter().filter(|info| info.snapshot != snapshot)))
     }
 
-    /// Bytes on the disk for all datasets, and those that are promised. Blocks on the disk.
-    pub(in super::super) fn totals(&self, datasets: &[DatasetInfo]) -> io::Result<(u64, u64)> {
-        let (budget, _) = self.bytes(datasets)?;
-        Ok((budget, Promises::of(datasets.iter()).bytes))
+    /// The room for all datasets and what takes it. Blocks on the disk.
+    pub(in super::super) fn totals(&self, datasets: &[DatasetInfo]) -> io::Result<Totals> {
+        let (capacity_bytes, limit) = self.promisable(datasets)?;
+        let promised_bytes = Promises::of(datasets.iter()).bytes;
+        let needed_bytes = Promises::filled(datasets.iter()).bytes;
+        Ok(Totals { capacity_bytes, limit: limit.to_string(), promised_bytes, needed_bytes })
     }
 
     /// The snapshots that are promised room.

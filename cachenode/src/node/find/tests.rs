@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 
 use larder_dataset::environment::OWNER;
 use larder_import::Silent;
@@ -27,7 +28,9 @@ impl World {
         let folder = tempfile::tempdir().unwrap();
         let finder = finder_in(folder.path(), OriginConfig::default());
         let world = Self { folder, finder: Arc::new(finder) };
-        std::fs::create_dir(world.folder.path().join("data")).unwrap();
+        for name in ["data", "other"] {
+            std::fs::create_dir(world.folder.path().join(name)).unwrap();
+        }
         world.add("first");
         world
     }
@@ -50,6 +53,41 @@ impl World {
 
     async fn look_and_leave(&self, refresh: Refresh) {
         look_and_leave(&self.finder, &self.request(refresh)).await;
+    }
+
+    /// For a dataset that is new to the node.
+    fn other_request(&self) -> DatasetRequest {
+        DatasetSpec::new(format!("file://{}", self.folder.path().join("other").display())).into()
+    }
+
+    /// Finds the dataset, which has another file from then on.
+    async fn known(&self) -> Found {
+        let Prepared::Ready(known) = self.finder.prepare(&self.request(Refresh::Always), WAIT).await.unwrap() else {
+            panic!("it is listed")
+        };
+        self.add("second");
+        known
+    }
+
+    /// Asserts that a finder whose home cannot be written to finds the known dataset and refuses a new one.
+    async fn assert_only_known_is_found(&self, finder: &Arc<Finder>, known: &Found, error: &str, remedy: &str) {
+        let request = self.request(Refresh::Always);
+        let again = finder.find_again(&known.id, &request).await.unwrap();
+        assert_eq!(again.manifest.snapshot(), known.manifest.snapshot());
+        // One more mount of it, which would list the origin again if that could be kept.
+        let Prepared::Ready(found) = finder.prepare(&request, WAIT).await.unwrap() else { panic!("it is there") };
+        assert_eq!(found.id, known.id);
+        let failed = found.refresh_failed.unwrap();
+        assert!(failed.contains(error), "{failed}");
+        let other = self.other_request();
+        for refused in [finder.prepare(&other, WAIT).await.map(drop), finder.find(&other).await.map(drop)] {
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Precondition);
+            let message = Chain(&refused).to_string();
+            for part in [self.finder.home.dir().to_str().unwrap(), "--home", remedy] {
+                assert!(message.contains(part), "{message}");
+            }
+        }
     }
 
     /// The finder of the next process.
@@ -188,9 +226,9 @@ async fn a_look_up_that_listed_nothing_saves_the_next_caller_no_listing() {
 struct Disk(PathBuf);
 
 impl Disk {
-    fn new(dir: PathBuf) -> Self {
+    fn new(dir: PathBuf, options: &CStr) -> Self {
         std::fs::create_dir_all(&dir).unwrap();
-        rustix::mount::mount("larder-test", &dir, "tmpfs", MountFlags::empty(), None).unwrap();
+        rustix::mount::mount("larder-test", &dir, "tmpfs", MountFlags::empty(), options).unwrap();
         Self(dir)
     }
 
@@ -209,34 +247,57 @@ impl Drop for Disk {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_a_home_that_became_read_only_known_datasets_are_found_and_new_ones_name_the_remedy() {
     let world = World::new();
-    let disk = Disk::new(world.folder.path().join("home"));
-    let request = world.request(Refresh::Always);
-    let Prepared::Ready(known) = world.finder.prepare(&request, WAIT).await.unwrap() else { panic!("it is listed") };
-    std::fs::create_dir(world.folder.path().join("other")).unwrap();
-    let other = format!("file://{}", world.folder.path().join("other").display());
-    let other: DatasetRequest = DatasetSpec::new(other).into();
-    world.add("second");
+    let disk = Disk::new(world.folder.path().join("home"), c"");
+    let known = world.known().await;
     disk.remount(MountFlags::RDONLY);
     // What is mounted, in this process and the next one.
     for finder in [&world.finder, &Arc::new(world.next())] {
-        let again = finder.find_again(&known.id, &request).await.unwrap();
-        assert_eq!(again.manifest.snapshot(), known.manifest.snapshot());
-        // One more mount of it, which would list the origin again if that could be kept.
-        let Prepared::Ready(found) = finder.prepare(&request, WAIT).await.unwrap() else { panic!("it is there") };
-        assert_eq!(found.id, known.id);
-        assert!(found.refresh_failed.unwrap().contains("Read-only file system"));
-        for refused in [finder.prepare(&other, WAIT).await.map(drop), finder.find(&other).await.map(drop)] {
-            let refused = refused.unwrap_err();
-            assert_eq!(refused.kind(), ErrorKind::Precondition);
-            let message = Chain(&refused).to_string();
-            for part in [disk.0.to_str().unwrap(), "--home", "its disk is read-only: mount it writable"] {
-                assert!(message.contains(part), "{message}");
-            }
-        }
+        let remedy = "its disk is read-only: mount it writable";
+        world.assert_only_known_is_found(finder, &known, "Read-only file system", remedy).await;
     }
     disk.remount(MountFlags::empty());
-    assert!(matches!(world.finder.prepare(&other, WAIT).await.unwrap(), Prepared::Ready(_)));
+    assert!(matches!(world.finder.prepare(&world.other_request(), WAIT).await.unwrap(), Prepared::Ready(_)));
     assert_eq!(world.files(Refresh::Always).await, 2);
+}
+
+// SEMANTICS: C4
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_home_on_a_full_disk_known_datasets_are_found_and_new_ones_name_the_remedy() {
+    let world = World::new();
+    let disk = Disk::new(world.folder.path().join("home"), c"nr_inodes=100");
+    let known = world.known().await;
+    // There, a link needs an inode as well.
+    let full = (0..100).find(|n| std::fs::write(disk.0.join(n.to_string()), b"").is_err());
+    assert!(full.is_some());
+    for finder in [&world.finder, &Arc::new(world.next())] {
+        let remedy = "its disk is full: make room";
+        world.assert_only_known_is_found(finder, &known, "No space left on device", remedy).await;
+    }
+}
+
+/// As root: the next process runs as another user, to whom the home is readable only.
+// SEMANTICS: C4
+#[test]
+fn with_a_home_of_another_user_known_datasets_are_found_and_new_ones_name_the_remedy() {
+    use std::os::unix::fs::PermissionsExt;
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let before = runtime();
+    let (world, known) = before.block_on(async {
+        let world = World::new();
+        let known = world.known().await;
+        (world, known)
+    });
+    std::fs::set_permissions(world.folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let next_process = || {
+        let (root, other) = (rustix::process::getuid(), rustix::process::Uid::from_raw(65534));
+        // Only this thread becomes the other user, and all threads that it starts.
+        rustix::thread::set_thread_res_uid(root, other, root).unwrap();
+        runtime().block_on(async {
+            let remedy = "it must belong to user 65534";
+            world.assert_only_known_is_found(&Arc::new(world.next()), &known, "Permission denied", remedy).await;
+        });
+    };
+    std::thread::scope(|scope| scope.spawn(next_process).join().unwrap());
 }
 
 // SEMANTICS: K7

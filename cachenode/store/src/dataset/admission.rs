@@ -1,5 +1,5 @@
-//! How a block gets into the cache, and out of it: a permit takes its room, a write sets its slot, an eviction clears
-//! it.
+//! How a block enters and leaves the cache: a permit takes space for it, a write sets its slot, an eviction clears the
+//! slot.
 
 use std::io;
 use std::sync::PoisonError;
@@ -13,12 +13,12 @@ use super::space::{Allotment, Garbage};
 use crate::draft::Record;
 use crate::record::Header;
 
-/// Disowned blocks taken out under one hold of the lock.
+/// The most disowned blocks that are dropped under one hold of the lock.
 const TAKEN_OUT_AT_ONCE: usize = 256;
 
 impl Shared {
-    /// Takes room for a block: free room, or that of disowned blocks, or what the policy evicts if it `may_evict`.
-    /// Returns the number of the permit to write it.
+    /// Takes space for a block: free space, then the space of disowned blocks, then, if it `may_evict`, that of blocks
+    /// the policy evicts. Returns the number of the permit to write the block.
     pub(super) fn admit(&self, block: BlockIndex, len: u32, may_evict: bool, now: Instant) -> Option<u64> {
         let counters = &self.base.counters;
         if block.0 >= self.slots.blocks() || len == 0 || u64::from(len) > BLOCK_BYTES {
@@ -51,8 +51,8 @@ impl Shared {
         Some(state.last_permit)
     }
 
-    /// Takes out disowned blocks until there is room for `len` bytes, or none is known, or enough were taken out at
-    /// once.
+    /// Drops disowned blocks until `len` bytes are free, no disowned block is known, or [`TAKEN_OUT_AT_ONCE`] blocks
+    /// were dropped.
     fn make_room(&self, state: &mut State, len: u32, now: Instant) {
         let could_fit = state.policy.as_ref().is_some_and(|policy| u64::from(len) <= policy.capacity_bytes());
         if !could_fit || state.has_room(len) {
@@ -65,7 +65,7 @@ impl Shared {
                 break;
             }
             let Some((victim, victim_len)) = state.disowned.pop() else { break };
-            // A block that was found to be flawed has left already.
+            // A disowned block has no slot if a reader found its record flawed and dropped it.
             if let Some(place) = self.slots.get(victim) {
                 if !self.take_out(state, victim, place, Some(victim_len), now) {
                     break;
@@ -77,7 +77,7 @@ impl Shared {
         self.disowned.show(&state.disowned, self.is_stopped());
     }
 
-    /// Gives back the room of a block that was not written; does nothing if the permit is no longer valid.
+    /// Gives back the space of a block that was not written. Does nothing if the permit is no longer valid.
     pub(super) fn cancel(&self, block: BlockIndex, len: u32, permit: u64) {
         let mut state = self.lock();
         if state.pending.get(&block) == Some(&permit) {
@@ -86,15 +86,15 @@ impl Shared {
         }
     }
 
-    /// Takes out a block that the policy has evicted.
+    /// Removes a block that the policy has evicted.
     pub(super) fn evict(&self, state: &mut State, victim: BlockIndex, now: Instant) {
         if state.pending.remove(&victim).is_some() {
-            // Its writer finds the permit invalid and frees what it wrote.
+            // The block is still being written. Its writer will find the permit invalid and free the record.
             return;
         }
         let Some(place) = self.slots.get(victim) else { return };
         let len = self.config.block_lens.len_of(victim);
-        // If the disk does not let it go, it stays uncounted until a restart.
+        // If the disk fails to clear the slot, the block stays cached but uncounted until a restart.
         if self.take_out(state, victim, place, len, now) {
             self.base.counters.evicted.add(1);
             self.base.counters.evicted_bytes.add(len.unwrap_or_default().into());
@@ -109,7 +109,7 @@ impl Shared {
         let Allotment { segment, place, prepare } = {
             let mut state = self.lock();
             if state.pending.get(&block) != Some(&permit) {
-                // Evicted before it was written.
+                // The policy evicted the block before this write.
                 return Ok(());
             }
             state.allocator.allocate(&self.space, extent)?
@@ -141,14 +141,14 @@ impl Shared {
             && !is_full(error)
             && state.allocator.is_current(segment.number)
         {
-            // The next attempt starts with a file of its own.
+            // After a failed write, the next attempt starts a new segment file.
             state.allocator.leave_current(&self.space);
         }
-        // If the slot was not set, dropping the permit gives the room back.
+        // If the slot was not set, dropping the permit gives the space back.
         shown
     }
 
-    /// Frees unused room: whole segments at once, single records in batches, or `all`. Blocks on the disk.
+    /// Frees unused space: whole segments immediately, single records in batches unless `all`. Blocks on the disk.
     pub(super) fn free_room(&self, all: bool) {
         let (whole, is_due) = self.lock().allocator.take_whole(&self.space);
         self.free_each(whole.iter());
@@ -167,7 +167,7 @@ impl Shared {
     }
 }
 
-/// True if a write failed for want of room on the disk.
+/// True if a write failed because the disk had no space.
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -1,5 +1,5 @@
-//! Adoption as the callers of a dataset's cache see it: it begins, blocks that it has not reached yet are read, and it
-//! ends.
+//! Adoption from the view of a dataset's callers: how it starts and ends, and how blocks that it has not reached yet
+//! are read.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -16,21 +16,22 @@ use crate::lookup::PartBytes;
 use crate::record::Part;
 use crate::uses::InUse;
 
-/// How long the adoption waits for the rebuild before it looks whether it was stopped.
+/// How often an adoption that waits for the rebuild checks whether it was stopped.
 const STEP: Duration = Duration::from_secs(1);
 
 impl DatasetCache {
-    /// Adopts the blocks that the store has of other snapshots of the same origin, without copying them, on a thread of
-    /// its own. None of these is released until that has ended.
+    /// Adopts the blocks that the store holds of other snapshots of the same origin, without copying them, on a thread
+    /// of its own. None of those snapshots can be released until the adoption has ended.
     ///
-    /// Calls `done` when it has ended, however it ends, with true if nothing is left to adopt; `done` must not block.
+    /// Calls `done` when the adoption ends, even if it was stopped or panicked. The argument is true if nothing remains
+    /// to be adopted. `done` must not block.
     pub fn adopt(&self, earlier: Vec<Arc<dyn Earlier>>, done: impl FnOnce(bool) + Send + 'static) {
         if self.is_adopting() {
             return done(false);
         }
         let shared = Arc::clone(&self.shared);
         let open = |earlier: Arc<dyn Earlier>| {
-            // First: what is opened then stays.
+            // Registered before the files are opened: a file that is open then cannot be released.
             let in_use = InUse::by_adoption(&shared.base.uses, earlier.snapshot(), earlier.is_promised());
             let opened = Ancestor::open(&shared.base, earlier).unwrap_or_else(|error| {
                 warn!(
@@ -66,20 +67,21 @@ impl DatasetCache {
         }
     }
 
-    /// True while blocks of another snapshot are being adopted. One load.
+    /// True while blocks of another snapshot are being adopted. Costs one load.
     pub fn is_adopting(&self) -> bool {
         self.shared.ancestors.load().is_some()
     }
 
-    /// True if another snapshot's cache has a block that is to be adopted, as far as its slot table knows.
+    /// True if the slot table of another snapshot's cache has a block that is to be adopted. The record is not
+    /// verified.
     pub fn has_earlier(&self, block: BlockIndex) -> bool {
         let ancestors = self.shared.ancestors.load();
         ancestors.as_ref().is_some_and(|ancestors| ancestors.iter().any(|ancestor| ancestor.has(block)))
     }
 
-    /// Exactly `len` bytes from `start` of a block that is to be adopted, checked against their CRCs, in memory of
-    /// their own. `block_len` is the length of the whole block. None if they are in no other snapshot's cache, or no
-    /// adoption is under way. Blocks on the disk.
+    /// Reads exactly `len` bytes from `start` of a block that is to be adopted, checked against their CRCs, into newly
+    /// allocated memory. `block_len` is the length of the whole block. None if no other snapshot's cache holds the
+    /// bytes, or no adoption is in progress. Blocks on the disk.
     pub fn read_earlier(&self, block: BlockIndex, block_len: u32, start: u32, len: u32) -> Option<PartBytes> {
         let ancestors = self.shared.ancestors.load_full()?;
         let part = Part::new(block_len, start, len)?;
@@ -90,8 +92,8 @@ impl DatasetCache {
         Some(found)
     }
 
-    /// Frees the room of adopted segments that no dataset uses, unless blocks are being adopted. Called after
-    /// another dataset was released. Blocks on the disk.
+    /// Frees the space in adopted segments that no dataset uses, unless blocks are being adopted. Call it after another
+    /// dataset was released. Blocks on the disk.
     pub fn free_unused(&self) {
         if !self.is_rebuilding()
             && let Ok(_adopted_room) = self.shared.adopted_room.try_lock()
@@ -100,20 +102,20 @@ impl DatasetCache {
         }
     }
 
-    /// Bytes of adopted blocks on the disk, which other datasets may share.
+    /// Disk bytes of adopted blocks. Other datasets may share them.
     pub(crate) fn adopted_disk_bytes(&self) -> u64 {
         self.shared.adopted_disk_bytes.load(Ordering::Relaxed)
     }
 }
 
-/// Ends an adoption, also one that was stopped or panicked.
+/// Ends an adoption when dropped, including one that was stopped or panicked.
 struct Ended<F: FnOnce(bool)> {
     shared: Arc<Shared>,
-    /// The other datasets.
+    /// Keeps the other datasets from being released.
     in_use: Vec<InUse>,
-    /// Nothing is left to adopt.
+    /// True if nothing remains to be adopted.
     is_complete: bool,
-    /// Taken when it is dropped.
+    /// The callback; taken on drop.
     done: Option<F>,
 }
 
@@ -121,7 +123,7 @@ impl<F: FnOnce(bool)> Drop for Ended<F> {
     fn drop(&mut self) {
         self.shared.ancestors.store(None);
         self.shared.remember_adopted();
-        // Before anyone is notified: the others may be released now.
+        // Cleared before the callback runs: `done` may release the other datasets.
         self.in_use.clear();
         if let Some(done) = self.done.take() {
             done(self.is_complete);

@@ -1,14 +1,15 @@
-//! Adoption: the cache takes over the blocks that have the same bytes in another snapshot of the origin. No byte
-//! is copied: the segments of the other dataset are linked into this one's folder, and slots point to the records in
-//! them. It runs in the background, after the rebuild; a block that is missed meanwhile is read from the other cache.
+//! Adoption: the cache takes over the blocks that have the same bytes in another snapshot of the origin. No byte is
+//! copied: the segments of the other dataset are linked into this one's folder, and slots point to the records in them.
+//! Adoption runs in the background, after the rebuild. While it runs, a block that is missed here is read from the
+//! other cache.
 //!
-//! The blocks of a snapshot that has room of its own take none of this dataset's: they raise what may be cached, up to
-//! what the dataset wanted, and with that its reservation. Those of a snapshot that has none, because it is closed,
-//! take the room that this dataset was given. The room in adopted segments that is not used is freed once the other
-//! datasets have left it.
+//! A snapshot with a reservation of its own adds space: its adopted blocks raise this dataset's capacity and
+//! reservation, up to what the dataset wanted. A snapshot without a reservation, because it is closed, adds none: its
+//! adopted blocks use the space that this dataset was given. Unused space in adopted segments is freed once no other
+//! dataset shares them.
 //!
-//! Invariant: when a slot is set, the link to its segment and the block's alias are there. So a killed process leaves
-//! an adoption that is correct as far as it went, and the next one continues it.
+//! Invariant: a slot is set only after the link to its segment and the block's alias exist. A killed process therefore
+//! leaves a partial adoption that is correct, and the next process continues it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,29 +26,29 @@ use crate::record::{self, KEY_BYTES};
 use crate::segment::Segment;
 use crate::slots::Place;
 
-/// Blocks that are adopted under one hold of the lock.
+/// The most blocks that are adopted under one hold of the lock.
 const ADOPTED_AT_ONCE: usize = 512;
 
-/// Interval between two writes of what was adopted so far: a killed process loses the room of what it adopted since the
-/// last one, until its successor has gone on with it.
+/// How often the progress of an adoption is stored. A killed process loses the accounting of what it adopted since the
+/// last time, until its successor has adopted those blocks again.
 const WRITTEN_EVERY: Duration = Duration::from_secs(5);
 
-/// Segments whose unused room is found in one walk over the slot table.
+/// The number of segments whose unused space is found in one walk over the slot table.
 const SEGMENTS_AT_ONCE: usize = 64;
 
-/// An adoption under way.
+/// An adoption in progress.
 struct Adoption<'a> {
     shared: &'a Shared,
     aliases: &'a Aliases,
-    /// The segments of this dataset by inode. None: it could not be linked.
+    /// This dataset's segment for each inode of the other's. None if the file could not be linked.
     links: HashMap<u64, Option<Arc<Segment>>>,
-    /// The other snapshot has room of its own.
+    /// True if the other snapshot has a reservation of its own.
     is_promised: bool,
-    /// When it was last written what was adopted so far.
+    /// When the progress was last stored.
     written: Option<Instant>,
     blocks: u64,
     bytes: u64,
-    /// There is no room for more, or the disk fails.
+    /// True once there is no space for more, or the disk fails.
     ended: bool,
 }
 
@@ -60,13 +61,13 @@ struct Candidate {
 }
 
 impl Shared {
-    /// Adopts all blocks that are in the cache of another snapshot and not in this one; false if it was stopped. The
-    /// caller holds `adopted_room`. Must not run beside a rebuild.
+    /// Adopts all blocks that another snapshot's cache has and this one lacks. Returns false if it was stopped. The
+    /// caller holds `adopted_room`. Must not run concurrently with a rebuild.
     pub(super) fn adopt(&self, ancestor: &Ancestor) -> bool {
         let (started, snapshot) = (Instant::now(), self.config.snapshot);
         let path = self.base.folder.as_ref().map(|folder| folder.dataset(&snapshot).join("aliases"));
         let Some(path) = path.filter(|_| self.lock().policy.is_some()) else { return !self.is_stopped() };
-        // A restart finds what was adopted before.
+        // After a restart, everything may have been adopted already.
         if self.blocks_cached.load(Ordering::Relaxed) >= u64::from(self.slots.blocks()) {
             return true;
         }
@@ -101,8 +102,8 @@ impl Shared {
         !self.is_stopped()
     }
 
-    /// Frees the room in adopted segments that no block of this dataset uses and that no other dataset shares. The
-    /// caller holds `adopted_room`.
+    /// Frees the space in adopted segments that no block of this dataset uses and no other dataset shares. The caller
+    /// holds `adopted_room`.
     pub(super) fn free_unused(&self) {
         let all = Arc::clone(&self.space.segments());
         let is_ours = |segment: &&Arc<Segment>| segment.key.is_some() && !segment.is_shared().unwrap_or(true);
@@ -113,7 +114,7 @@ impl Shared {
             let mut len_of = self.config.block_lens.in_order();
             for (block, place) in self.cached() {
                 let Some(records) = found.get_mut(&place.segment) else { continue };
-                // If the manifest cannot be read, it is not known what is unused.
+                // Without the manifest, the lengths of blocks are unknown, and so is the unused space. Free nothing.
                 let Some(len) = len_of(block) else { return };
                 records.push((place.offset(), place.offset() + record::extent_bytes(len) as u64));
             }
@@ -150,7 +151,7 @@ impl Adoption<'_> {
                 let located = ancestor.locate(BlockIndex(run.earlier.0.saturating_add(nth)));
                 let Some((located, len)) = located.zip(len_of(block)) else { continue };
                 batch.extend(self.prepare(block, len, &located));
-                // A file may have any number of blocks.
+                // A file may have any number of blocks, so the batch is bounded here too.
                 if batch.len() >= ADOPTED_AT_ONCE {
                     self.show(&mut batch);
                     if self.ended || shared.is_stopped() {
@@ -171,13 +172,13 @@ impl Adoption<'_> {
         shared.free_room(false);
     }
 
-    /// Makes sure that the link and the alias of a block are there. None if they cannot be made: the block will be
-    /// fetched.
+    /// Makes sure that a block's link and alias exist. None if they cannot be created; the block will be fetched
+    /// instead.
     fn prepare(&mut self, block: BlockIndex, len: u32, found: &Located<'_>) -> Option<Candidate> {
         let segment = self.link(found.segment, found.key)?;
         match &segment.key {
             Some(key) if *key == found.key => self.aliases.set(block, key, found.block).ok()?,
-            // The other dataset has adopted it from this one.
+            // The other dataset adopted this block from this dataset: it needs no alias.
             None if (found.key, found.block) == (self.shared.key, block) => {}
             _ => return None,
         }
@@ -189,7 +190,7 @@ impl Adoption<'_> {
         let (shared, inode) = (self.shared, other.inode().ok()?);
         if let Some(link) = self.links.get(&inode) {
             let segments = shared.space.segments();
-            // A segment is deleted with the last of its blocks that leaves.
+            // The link is stale if its segment was deleted, which happens when the last of its blocks leaves.
             if link.as_ref().is_none_or(|link| segments.get(link.number).is_some()) {
                 return link.clone();
             }
@@ -206,7 +207,7 @@ impl Adoption<'_> {
         link
     }
 
-    /// Sets the slots of blocks whose links and aliases are there.
+    /// Sets the slots of blocks whose links and aliases exist.
     fn show(&mut self, batch: &mut Vec<Candidate>) {
         let shared = self.shared;
         let mut shown = Vec::with_capacity(batch.len());
@@ -219,7 +220,7 @@ impl Adoption<'_> {
         let segments = shared.space.segments();
         for Candidate { block, len, segment, place } in batch.drain(..) {
             let is_here = shared.slots.get(block).is_some() || state.pending.contains_key(&block);
-            // All that was adopted of its segment may have left since it was linked.
+            // Since the segment was linked, all of its adopted blocks may have left, which deletes it.
             if self.ended || is_here || segments.get(segment.number).is_none() {
                 continue;
             }
@@ -253,7 +254,7 @@ impl Adoption<'_> {
         self.remember();
     }
 
-    /// Reservations that are made now find what was adopted so far; now and then it is written down.
+    /// Makes later reservations count what was adopted so far. Stores the count every few seconds.
     fn remember(&mut self) {
         if self.written.is_none_or(|written| written.elapsed() >= WRITTEN_EVERY) {
             self.shared.remember_adopted();

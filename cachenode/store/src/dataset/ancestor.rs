@@ -1,5 +1,5 @@
-//! The files of another snapshot's cache, as a dataset reads them that adopts its blocks. The other dataset may be open
-//! and change meanwhile: slots and records are read as they are, and prove themselves or are of no use.
+//! The files of another snapshot's cache, read by the dataset that adopts its blocks. The other dataset may be open and
+//! changing: slots and records are read without its lock, and a record that does not verify is ignored.
 
 use std::io;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(super) struct Ancestor {
     aliases: Option<Aliases>,
 }
 
-/// Where a record is, and what it says of itself.
+/// Where a record is, and the key and block in its header.
 pub(super) struct Located<'a> {
     pub(super) segment: &'a Arc<Segment>,
     pub(super) place: Place,
@@ -34,7 +34,7 @@ pub(super) struct Located<'a> {
 }
 
 impl Ancestor {
-    /// Opens the cache of `earlier`. None if the store has none.
+    /// Opens the cache of `earlier`. None if the store has no cache of it.
     pub(super) fn open(base: &Base, earlier: Arc<dyn Earlier>) -> io::Result<Option<Self>> {
         let snapshot = earlier.snapshot();
         let Some(folder) = base.folder.as_ref().map(|folder| folder.dataset(&snapshot)) else { return Ok(None) };
@@ -49,7 +49,7 @@ impl Ancestor {
         Ok(Some(Self { earlier, key, slots, segments, aliases }))
     }
 
-    /// The record of a block of the other snapshot.
+    /// Finds the record of a block of the other snapshot.
     pub(super) fn locate(&self, block: BlockIndex) -> Option<Located<'_>> {
         let place = self.slots.get(block)?;
         let segment = self.segments.get(place.segment)?;
@@ -60,12 +60,12 @@ impl Ancestor {
         Some(Located { segment, place, key, block })
     }
 
-    /// True if it has this block of the adopting dataset.
+    /// True if the other cache has a copy of this block of the adopting dataset.
     pub(super) fn has(&self, block: BlockIndex) -> bool {
         self.earlier.find(block).and_then(|block| self.locate(block)).is_some()
     }
 
-    /// Bytes of a block of the adopting dataset, in memory of their own, if they are here.
+    /// Reads bytes of a block of the adopting dataset into newly allocated memory, if the other cache has the block.
     pub(super) fn read(&self, block: BlockIndex, part: &Part) -> Option<PartBytes> {
         let Located { segment, place, key, block } = self.locate(self.earlier.find(block)?)?;
         let mut memory = vec![0; buffer::bytes_for(part.buffer_bytes())];

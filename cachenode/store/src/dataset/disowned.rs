@@ -1,40 +1,40 @@
-//! Disowned blocks: blocks that are cached here and owned by other nodes, since the list of nodes changed. Only a node
-//! that has not seen the change asks for them. Their room counts as free: an admission that finds no other room takes
-//! it.
+//! Disowned blocks: blocks that are cached here but owned by other nodes since the list of nodes changed. Only a node
+//! that has not seen the change still requests them here. Their space counts as free: an admission that finds no other
+//! space takes it.
 //!
-//! [`Disowned`] is the blocks that were found, and where the search for more continues; [`Shown`] is what is known of
-//! it without the lock that guards it. The search (`search`) goes over the slot table once for each list of nodes, in
-//! steps, each when admissions have used up most of what the last step found.
+//! [`Disowned`] holds the blocks that were found and the point where the search continues; [`Shown`] is its summary,
+//! readable without the lock. The search (`search`) walks the slot table once for each list of nodes. It works in
+//! steps; each step starts when admissions have used up most of what the previous step found.
 //!
-//! Invariant: a block leaves only for an admission that needs its room, and only while the list of nodes by which it
-//! was found is the present one. All of this is derived from the slot table and the list, so a restart only begins the
-//! search anew.
+//! Invariant: a block leaves only for an admission that needs its space, and only while the list of nodes by which the
+//! block was found is current. All of this state is derived from the slot table and the list, so a restart merely
+//! repeats the search.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use larder_dataset::BlockIndex;
 
-/// The most blocks that are remembered.
+/// The most found blocks that are remembered.
 const FOUND_MOST: usize = 1024;
 
-/// The search continues when fewer are left.
+/// The search continues when fewer found blocks than this remain.
 const FOUND_FEW: usize = FOUND_MOST / 4;
 
-/// The disowned blocks that were found, and where the search for more continues.
+/// The disowned blocks that were found, and the point where the search continues.
 #[derive(Debug, Default)]
 pub(super) struct Disowned {
-    /// The version of the list of nodes by which they were found; none: no search was asked for yet.
+    /// The version of the list of nodes by which they were found. None until a search was requested.
     version: Option<u64>,
-    /// With their lengths.
+    /// The blocks and their lengths in bytes.
     found: Vec<(BlockIndex, u32)>,
     found_bytes: u64,
-    /// None at the end of the slot table.
+    /// The next slot to visit; None at the end of the slot table.
     next: Option<u32>,
     is_searching: bool,
 }
 
 impl Disowned {
-    /// Forgets what was found by another list than the present one.
+    /// Discards what was found if the list of nodes has changed since.
     pub(super) fn follow(&mut self, version: Option<u64>) {
         if self.version != version {
             *self = Self { version, next: Some(0), is_searching: self.is_searching, ..Self::default() };
@@ -45,7 +45,7 @@ impl Disowned {
         self.version.is_some() && self.next.is_some() && self.found.len() < FOUND_FEW && !self.is_searching
     }
 
-    /// Begins a step of the search: the list's version, and the first block to visit.
+    /// Begins a step of the search. Returns the list's version and the first block to visit.
     pub(super) fn begin(&mut self, version: Option<u64>) -> Option<(u64, u32)> {
         self.follow(version);
         let step = self.version.zip(self.next).filter(|_| self.wants_search());
@@ -53,7 +53,7 @@ impl Disowned {
         step
     }
 
-    /// Adds what a part of a step found. False if the step has to end.
+    /// Adds the blocks found on one part of a step. False if the step must end.
     pub(super) fn add(
         &mut self,
         version: u64,
@@ -83,7 +83,7 @@ impl Disowned {
     }
 }
 
-/// Figures about the disowned blocks, readable without the lock.
+/// A summary of the disowned blocks, readable without the lock.
 #[derive(Debug, Default)]
 pub(super) struct Shown {
     bytes: AtomicU64,
@@ -96,12 +96,12 @@ impl Shown {
         self.wants_search.store(disowned.wants_search() && !is_stopped, Ordering::Relaxed);
     }
 
-    /// Bytes of the blocks that were found.
+    /// Total bytes of the blocks that were found.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// True if an admission found too little room, and a step of the search may find some.
+    /// True if an admission found too little space and another step of the search may find some.
     pub(super) fn wants_search(&self) -> bool {
         self.wants_search.load(Ordering::Relaxed)
     }

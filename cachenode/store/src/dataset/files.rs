@@ -47,7 +47,7 @@ impl Files {
         Ok(Self { slots, found, space })
     }
 
-    /// No files: every look-up is a miss, and nothing is admitted.
+    /// A cache without files: every look-up is a miss, and nothing is admitted.
     pub(super) fn none(base: &Base, config: &CacheConfig) -> Result<Self, StoreError> {
         let failed = |source| StoreError::Dataset { snapshot: config.snapshot, step: "make an empty cache", source };
         let (slots, space) =

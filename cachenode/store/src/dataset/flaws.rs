@@ -1,4 +1,4 @@
-//! Reads that failed: a disk that does not give a record, and records that are not what they should be.
+//! Failed reads: the disk returned an error, or the record is torn, foreign or rotten.
 //!
 //! Invariant: a block whose record is flawed is dropped once, and only while its slot still points to that record.
 
@@ -14,10 +14,10 @@ use crate::record::Flaw;
 use crate::slots::Place;
 
 impl Shared {
-    /// A read of the block failed.
+    /// Handles a failed read of a block: counts the failure, logs it, and drops a flawed block.
     pub(super) fn found_trouble(&self, block: BlockIndex, place: Place, trouble: Trouble) {
         if self.slots.get(block) != Some(place) {
-            // Evicted while it was read: a plain miss.
+            // The block was evicted during the read, which is a plain miss.
             return;
         }
         match trouble {
@@ -38,14 +38,15 @@ impl Shared {
         }
     }
 
-    /// Drops a block whose record is flawed, unless another thread did before.
+    /// Drops a block whose record is flawed, unless another thread has dropped it already.
     pub(super) fn discard(&self, state: &mut State, block: BlockIndex, place: Place, flaw: Flaw) {
         if self.slots.get(block) != Some(place) {
             return;
         }
         self.count_flaw(block, flaw);
         let len = self.config.block_lens.len_of(block);
-        // A slot that rotted points into another block's record; only what is certainly this block's is freed.
+        // A corrupt slot may point into another block's record. The space is freed only if the header proves that the
+        // record is this block's.
         if self.take_out(state, block, place, len.filter(|_| flaw == Flaw::RottenData), Instant::now()) {
             self.forget(state, block, len.unwrap_or_default());
         }

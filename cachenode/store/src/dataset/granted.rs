@@ -1,11 +1,11 @@
-//! The room that a dataset was granted in the cache. It may change while the dataset is open.
+//! The space in the cache that a dataset was granted. It may change while the dataset is open.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::reservations::Reservation;
 
-/// The room that a dataset was granted.
+/// The space that a dataset was granted.
 #[derive(Debug)]
 pub(super) struct Granted {
     capacity_bytes: AtomicU64,
@@ -22,14 +22,15 @@ impl Granted {
         self.set_capacity(capacity_bytes);
     }
 
-    /// Adds room for blocks that have it elsewhere, up to what was wanted. Returns how many bytes may be cached now.
+    /// Raises the grant by the space of adopted blocks, which their own snapshot already has, up to what was wanted.
+    /// Returns how many bytes may be cached now.
     pub(super) fn raise(&self, bytes: u64, disk_bytes: u64) -> u64 {
         let mut promised = self.promised.lock().unwrap_or_else(PoisonError::into_inner);
         let up_to_wanted = |from: u64| from.saturating_add(bytes).min(promised.wanted_bytes).max(from);
         let (capacity_bytes, more) =
             (up_to_wanted(self.capacity_bytes()), up_to_wanted(promised.bytes) - promised.bytes);
         promised.bytes += more;
-        // At most `disk_bytes`, as `more` is at most `bytes`.
+        // The result is at most `disk_bytes`, since `more` is at most `bytes`, so the cast back to u64 loses nothing.
         let more_on_disk = u128::from(disk_bytes) * u128::from(more) / u128::from(bytes.max(1));
         promised.disk_bytes = promised.disk_bytes.saturating_add(more_on_disk as u64);
         self.set_capacity(capacity_bytes);
@@ -40,12 +41,12 @@ impl Granted {
         self.capacity_bytes.store(capacity_bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of blocks that may be cached.
+    /// Bytes of blocks that may be cached now.
     pub(super) fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes.load(Ordering::Relaxed)
     }
 
-    /// The promise that a later process finds.
+    /// The promise that is stored for a later process.
     pub(super) fn promised(&self) -> Reservation {
         *self.promised.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,8 +1,9 @@
-//! The users of one cache, and which blocks each of them owns: a snapshot may be open several times, from several
+//! The users of one cache, and the blocks that each of them owns. A snapshot may be open several times, from several
 //! servers and with several placements.
 //!
-//! Invariant: a block is disowned only if no user owns it. While one of them owns all blocks, or knows no list of
-//! nodes, none is; nor while a connection is awaited, since it may be a user that owns all blocks.
+//! Invariant: a block is disowned only if no user owns it. No block is disowned while a user owns all blocks or knows
+//! no list of nodes. None is disowned while a connection is awaited either: it may turn out to be a user that owns all
+//! blocks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,8 +16,8 @@ use crate::ownership::Ownership;
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     each: Vec<Owner>,
-    /// The connections that showed the dataset when the last process ended, and that this one neither has nor was told
-    /// are gone.
+    /// The connections that showed the dataset when the last process ended, except those that have come back in this
+    /// process and those known to have closed.
     awaited: BTreeSet<String>,
     last_number: u64,
     version: u64,
@@ -25,14 +26,14 @@ pub(super) struct Owners {
 #[derive(Debug)]
 struct Owner {
     number: u64,
-    /// None: it owns all blocks.
+    /// None if the user owns all blocks.
     ownership: Option<Arc<dyn Ownership>>,
-    /// The version that its list of nodes had last.
+    /// The last version that the user's list of nodes had.
     version: Option<u64>,
 }
 
 impl Owners {
-    /// Adds a user; returns its number.
+    /// Adds a user and returns its number.
     pub(super) fn add(&mut self, ownership: Option<Arc<dyn Ownership>>) -> u64 {
         self.last_number += 1;
         self.version += 1;
@@ -45,7 +46,7 @@ impl Owners {
         self.each.retain(|owner| owner.number != number);
     }
 
-    /// Notes the connections that showed the dataset when the last process ended.
+    /// Awaits the connections that showed the dataset when the last process ended.
     pub(super) fn wait_for(&mut self, connections: BTreeSet<String>) {
         self.awaited = connections;
     }
@@ -54,19 +55,19 @@ impl Owners {
         !self.awaited.is_empty()
     }
 
-    /// A connection shows the dataset in this process.
+    /// Notes that a connection shows the dataset in this process: it is no longer awaited.
     pub(super) fn arrived(&mut self, connection: &str) {
         self.awaited.remove(connection);
     }
 
-    /// Awaits no connections but those that are left. Returns the others.
+    /// Stops awaiting the connections for which `is_left` is false. Returns those connections.
     pub(super) fn give_up(&mut self, is_left: impl Fn(&str) -> bool) -> BTreeSet<String> {
         let (left, gone) = std::mem::take(&mut self.awaited).into_iter().partition(|connection| is_left(connection));
         self.awaited = left;
         gone
     }
 
-    /// Another one for each change of what is disowned; none while nothing is.
+    /// A number that changes whenever the set of disowned blocks may change. None while no block can be disowned.
     pub(super) fn version(&mut self) -> Option<u64> {
         if self.is_awaiting() {
             return None;
@@ -80,7 +81,7 @@ impl Owners {
         (!self.each.is_empty()).then_some(self.version)
     }
 
-    /// The blocks that they own by the lists that [`version`](Self::version) saw last.
+    /// The blocks that the users own, by the lists that [`version`](Self::version) saw last.
     pub(super) fn owned(&self) -> Owned {
         let owned = |owner: &Owner| Some((Arc::clone(owner.ownership.as_ref()?), owner.version?));
         Owned(self.each.iter().filter_map(owned).collect())
@@ -92,8 +93,8 @@ impl Owners {
 pub(super) struct Owned(Vec<(Arc<dyn Ownership>, u64)>);
 
 impl Owned {
-    /// Removes the blocks that a user owns from `blocks`, which are in ascending order. False if a list of nodes has
-    /// changed; `blocks` is of no use then.
+    /// Removes the blocks that a user owns from `blocks`, which must be in ascending order. Returns false if a list of
+    /// nodes has changed; the contents of `blocks` are then meaningless.
     pub(super) fn retain_disowned(&self, blocks: &mut Vec<BlockIndex>) -> bool {
         self.0.iter().all(|(ownership, version)| ownership.retain_disowned(*version, blocks))
     }

@@ -6,7 +6,8 @@ use larder_dataset::BlockIndex;
 
 use super::shared::Shared;
 
-/// Room for one block, granted before the block is fetched. Dropped unused it gives the room back; never blocks.
+/// Space for one block, granted before the block is fetched. Dropping an unused permit gives the space back. Dropping
+/// never blocks.
 #[derive(Debug)]
 #[must_use = "dropping it gives the room back"]
 pub struct AdmissionPermit {
@@ -17,12 +18,12 @@ pub struct AdmissionPermit {
 }
 
 impl AdmissionPermit {
-    /// The block.
+    /// The block that may be written.
     pub const fn block(&self) -> BlockIndex {
         self.block
     }
 
-    /// Bytes of the block.
+    /// The length in bytes that the block must have.
     pub const fn block_len(&self) -> u32 {
         self.len
     }
@@ -30,7 +31,7 @@ impl AdmissionPermit {
 
 impl Drop for AdmissionPermit {
     fn drop(&mut self) {
-        // Does nothing if the block was written: the permit is no longer pending.
+        // Has no effect if the block was written: its permit is no longer pending.
         self.shared.cancel(self.block, self.len, self.number);
     }
 }

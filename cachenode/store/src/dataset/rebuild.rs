@@ -1,10 +1,10 @@
 //! Counting the blocks of an earlier run, while hits are already served.
 //!
-//! One pass over the slots, in their order, which is that of the manifest's files: the length of each block is the next
-//! one and no search.
+//! The rebuild is one pass over the slots in order. Slots have the order of the manifest's files, so each block's
+//! length is the next one in the manifest and needs no search.
 //!
 //! Invariant: until the count ends there is no policy, so nothing is admitted or evicted, and only this thread changes
-//! slots. Flaws that reads find meanwhile are kept for the end.
+//! slots. Flaws that reads find during the count are kept and handled at its end.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -20,19 +20,19 @@ use crate::record;
 use crate::segment::SegmentTable;
 use crate::slots::Place;
 
-/// Blocks evicted under one hold of the lock.
+/// The most blocks that are evicted under one hold of the lock.
 const EVICTED_AT_ONCE: usize = 256;
 
 /// The work of a rebuild besides counting.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
-    /// Restore the slots that only the index has.
+    /// Restore from the index the slots that were lost.
     pub(super) refill: bool,
-    /// Write all blocks to the index.
+    /// Write all blocks to the index, which has lost them.
     pub(super) reindex: bool,
 }
 
-/// A block that has a slot, ordered by its place.
+/// A block that has a slot. The field order sorts such blocks by their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Cached {
     place: Place,
@@ -46,18 +46,18 @@ impl Cached {
     }
 }
 
-/// A segment according to its slots.
+/// Totals for one segment, computed from the slots.
 #[derive(Clone, Copy, Debug, Default)]
 struct SegmentCount {
     live: u32,
-    /// Where its last record ends; u64::MAX if that cannot be known.
+    /// Where the segment's last record ends; u64::MAX if a block's length is unknown.
     end: u64,
 }
 
 impl Shared {
-    /// Runs on a thread of its own.
+    /// Runs the rebuild. Called on a thread of its own.
     pub(super) fn rebuild(&self, work: Work) {
-        // However it ends, nobody waits for it any longer.
+        // Releases the waiters even if the rebuild stops early or panics.
         let _ended = Ended(self);
         let started = Instant::now();
         let is_damaged = !work.refill && self.find_damage();
@@ -80,7 +80,7 @@ impl Shared {
         let segments = Arc::clone(&self.space.segments());
         let mut state = self.lock();
         for segment in segments.iter().filter(|segment| segment.live() == 0) {
-            // The evictions above may have deleted it already.
+            // The evictions above may have deleted the segment already.
             if self.space.segments().get(segment.number).is_some() {
                 state.allocator.delete(&self.space, Arc::clone(segment));
             }
@@ -104,12 +104,12 @@ impl Shared {
             self.free_unused();
         }
         for lost in self.space.lost() {
-            // No slot points to it. The next start tries again to remove a file that cannot be removed now.
+            // No slot points to this file. If it cannot be removed now, the next start tries again.
             let _ = std::fs::remove_file(&lost.path);
         }
     }
 
-    /// True if the disk fails to read a part of the slot table. Touches all of it.
+    /// True if the disk fails to read a part of the slot table. Reads every page of the table.
     fn find_damage(&self) -> bool {
         for page in self.pages() {
             let _ = self.slots.get(BlockIndex(page.start));
@@ -124,17 +124,17 @@ impl Shared {
         is_damaged
     }
 
-    /// The pages of the slot table, until the dataset is closed.
+    /// The pages of the slot table. Ends early when the dataset is closed.
     fn pages(&self) -> impl Iterator<Item = Range<u32>> {
         self.slots.pages(0).take_while(|_| !self.is_stopped())
     }
 
-    /// The blocks that have a slot, in order, until the dataset is closed.
+    /// The blocks that have a slot, in order. Ends early when the dataset is closed.
     pub(super) fn cached(&self) -> impl Iterator<Item = (BlockIndex, Place)> {
         self.pages().flat_map(|page| self.slots.present(page))
     }
 
-    /// Restores the slots that only the index has.
+    /// Restores from the index the slots that were lost. Returns how many.
     fn refill(&self) -> u64 {
         let segments = self.space.segments();
         let (mut refilled, mut failed) = (0, 0);
@@ -143,23 +143,23 @@ impl Shared {
             if is_lost && segments.get(place.segment).is_some() {
                 match self.slots.set(block, Some(place)) {
                     Ok(()) => refilled += 1,
-                    // It costs a fetch.
+                    // The block is a miss and will be fetched.
                     Err(_) => failed += 1,
                 }
             }
             !self.is_stopped()
         });
         if failed == 0 && !self.is_stopped() && self.slots.has_lost_slots() {
-            // If this fails, the next start looks them up again.
+            // If this fails, the next start looks the lost slots up again.
             let _ = self.slots.found_lost_slots();
         }
         refilled
     }
 
-    /// Gives the policy every block that has a slot, oldest first; false if it was stopped before the end.
+    /// Gives the policy every block that has a slot, oldest first. Returns false if it was stopped before the end.
     fn count(&self, policy: &mut dyn Policy) -> bool {
         let segments = self.space.segments();
-        // NR ignores the order and frees nothing: it needs no memory for each block.
+        // NR ignores the order and frees nothing, so no list of blocks is needed.
         let sorted = self.config.policy.evicts();
         let mut found: Vec<Cached> = Vec::new();
         let mut counts = vec![SegmentCount::default(); segments.len()];
@@ -167,14 +167,15 @@ impl Shared {
         let mut unknown = 0_u64;
         for (block, place) in self.cached() {
             let Some(at) = segments.position(place.segment) else {
-                // Its segment is gone. If the slot cannot be cleared, a read will find out.
+                // The block's segment was deleted. If the slot cannot be cleared, a later read finds the flaw.
                 let _ = self.slots.set(block, None);
                 continue;
             };
             let count = &mut counts[at];
             count.live += 1;
             let Some(len) = len_of(block).filter(|&len| len > 0 && u64::from(len) <= BLOCK_BYTES) else {
-                // The manifest cannot be read there. The block stays, is not counted and will not be evicted.
+                // The manifest is unreadable for this block. The block stays, but is not counted and will not be
+                // evicted.
                 count.end = u64::MAX;
                 unknown += 1;
                 continue;
@@ -203,7 +204,7 @@ impl Shared {
             );
         }
         self.trust(&segments, &counts);
-        // Blocks were admitted in the order of their places: FIFO's order, and LRU's until blocks are used.
+        // Blocks were admitted in the order of their places. That is FIFO's order, and LRU's until blocks are used.
         found.sort_unstable();
         if sorted && unknown == 0 && self.space.can_free() {
             self.free_gaps(&segments, &found);
@@ -215,9 +216,8 @@ impl Shared {
         true
     }
 
-    /// Gives each segment its count of live blocks, and cuts off the room that the last run preallocated and the
-    /// records whose slots it did not live to set. Room that cannot be cut off now is freed with its segment, like the
-    /// gaps below.
+    /// Sets each segment's count of live blocks. Cuts off space that the last run preallocated, and records whose slots
+    /// it did not set before it ended. Space that cannot be cut off now is freed with its segment, as in `free_gaps`.
     fn trust(&self, segments: &SegmentTable, counts: &[SegmentCount]) {
         for (segment, count) in segments.iter().zip(counts) {
             segment.add_live(count.live);
@@ -228,8 +228,7 @@ impl Shared {
         }
     }
 
-    /// Frees the room between the records of blocks that have a slot: records of evicted blocks that the last run did
-    /// not live to free.
+    /// Frees the gaps between live records: records of evicted blocks that the last run did not free before it ended.
     fn free_gaps(&self, segments: &SegmentTable, sorted: &[Cached]) {
         for segment in segments.iter() {
             let from = sorted.partition_point(|cached| cached.place.segment < segment.number);
@@ -245,7 +244,7 @@ impl Shared {
         }
     }
 
-    /// Writes all blocks to an index that has lost them; false if it was stopped before the end.
+    /// Writes all blocks to an index that has lost them. Returns false if it was stopped before the end.
     fn reindex(&self) -> bool {
         for (block, place) in self.cached() {
             self.base.index.put_waiting(self.number, block, place);
@@ -254,7 +253,7 @@ impl Shared {
     }
 }
 
-/// Ends the wait for a rebuild, also for one that was stopped or panicked.
+/// Ends the wait for a rebuild when dropped, including a rebuild that was stopped or panicked.
 struct Ended<'a>(&'a Shared);
 
 impl Drop for Ended<'_> {

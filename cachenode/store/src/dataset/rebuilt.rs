@@ -18,7 +18,7 @@ impl Shared {
         waiting.unwrap_or_else(PoisonError::into_inner).0.policy.is_some()
     }
 
-    /// Calls `call` when the rebuild has ended, at once if it has.
+    /// Calls `call` when the rebuild has ended, or immediately if it already has.
     pub(super) fn when_rebuilt(&self, call: Box<dyn FnOnce() + Send>) {
         let mut state = self.lock();
         if self.is_rebuilding() {
@@ -29,7 +29,7 @@ impl Shared {
         }
     }
 
-    /// Nobody waits for the rebuild any longer. If it has not finished, nothing is admitted.
+    /// Releases all waiters. If the rebuild has not finished, there is no policy and nothing is admitted.
     pub(super) fn end_rebuild(&self) {
         let mut state = self.lock();
         self.rebuilding.store(false, Ordering::Relaxed);

@@ -1,14 +1,14 @@
-//! The search for disowned blocks. It runs beside admissions.
+//! The search for disowned blocks. It runs concurrently with admissions.
 //!
-//! Invariant: it never holds the lock while it asks who owns a block.
+//! Invariant: the search never holds the lock while it asks which node owns a block.
 
 use super::shared::Shared;
 
-/// Pages of slots that one step of the search visits at most: a million blocks.
+/// The most pages of slots that one step visits: 2048 pages of 512 slots are a million blocks.
 const PAGES_AT_ONCE: usize = 2048;
 
 impl Shared {
-    /// One step of the search for disowned blocks, if one is wanted. Reads the slot table.
+    /// Runs one step of the search for disowned blocks, if one is wanted. Reads the slot table.
     pub(super) fn search_disowned(&self) {
         let mut state = self.lock();
         let list = state.owners.version();
@@ -29,7 +29,7 @@ impl Shared {
             if !owned.retain_disowned(&mut blocks) {
                 break;
             }
-            // The lengths are looked up before the lock is taken.
+            // Lengths come from the manifest on disk, so they are looked up before the lock is taken.
             let found: Vec<_> = blocks.iter().filter_map(|&block| Some((block, len_of(block)?))).collect();
             if !self.lock().disowned.add(version, found.into_iter(), pages.rest()) {
                 break;

@@ -1,8 +1,8 @@
-//! The state of a dataset's cache that its readers, writers and permits share, most of it behind one lock, and the
-//! changes that have several callers.
+//! The state of a dataset's cache that its readers, writers and permits share, and the changes to it that have several
+//! callers. Most of the state is behind one lock.
 //!
-//! Invariant, whenever the lock is free: the policy counts each block that has a slot or a permit once (except for
-//! slots that a failing disk would not let go of).
+//! Invariant, whenever the lock is free: the policy counts each block that has a slot or a permit exactly once. Slots
+//! that a failing disk did not clear are the exception.
 
 use std::collections::HashMap;
 use std::io;
@@ -40,12 +40,12 @@ pub(crate) struct Shared {
     pub(super) space: Space,
     pub(super) used_bytes: AtomicU64,
     pub(super) blocks_cached: AtomicU64,
-    /// Bytes of adopted blocks on the disk, which other datasets may share.
+    /// Disk bytes of adopted blocks. Other datasets may share them.
     pub(super) adopted_disk_bytes: AtomicU64,
     /// The caches of other snapshots, while their blocks are adopted.
     pub(super) ancestors: ArcSwapOption<Vec<Ancestor>>,
-    /// Held by an adoption, and while the room in adopted segments that no block uses is freed: what is not used yet
-    /// may be adopted a moment later.
+    /// Held by an adoption, and while unused space in adopted segments is freed: a record that no block uses now may be
+    /// adopted a moment later.
     pub(super) adopted_room: Mutex<()>,
     pub(super) disowned: Shown,
     pub(super) granted: Granted,
@@ -82,7 +82,7 @@ impl State {
 }
 
 impl Shared {
-    /// A dataset that `is_new` has nothing to count; it admits from the start.
+    /// A dataset that `is_new` has no blocks to count, so it admits blocks from the start.
     pub(super) fn new(
         base: Arc<Base>,
         config: CacheConfig,
@@ -142,17 +142,17 @@ impl Shared {
     pub(super) fn change_owners<T>(&self, change: impl FnOnce(&mut Owners) -> T) -> T {
         let mut state = self.lock();
         let changed = change(&mut state.owners);
-        // A block that was disowned before may have an owner now.
+        // A block that was disowned before may have an owner now, so the blocks found so far are discarded.
         let version = state.owners.version();
         state.disowned.follow(version);
         self.disowned.show(&state.disowned, self.is_stopped());
         changed
     }
 
-    /// Notes a hit for a policy that wants to know.
+    /// Notes a hit, if the policy orders blocks by use.
     pub(super) fn touch(&self, block: BlockIndex) {
         if self.touches.push(block) {
-            // If another thread holds the lock, a later holder drains the ring.
+            // If another thread holds the lock, a later holder drains the ring. A hit must not wait.
             let mut state = match self.state.try_lock() {
                 Ok(state) => state,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -168,8 +168,8 @@ impl Shared {
         }
     }
 
-    /// Takes a block out of the slot table and the index, and frees its record if its length is certain. False if the
-    /// disk does not let the block go: it stays a hit.
+    /// Removes a block from the slot table and the index, and frees its record if its length is certain. Returns false
+    /// if the disk fails to clear the slot: the block then remains a hit.
     pub(super) fn take_out(
         &self,
         state: &mut State,
@@ -192,13 +192,13 @@ impl Shared {
         true
     }
 
-    /// Writes down what is shared with other datasets, so that it is known while this one is closed. Blocks on the
-    /// disk.
+    /// Stores which files are shared with other datasets, so that the sharing is known while this dataset is closed.
+    /// Blocks on the disk.
     pub(super) fn remember_adopted(&self) {
         self.base.change(&self.config.snapshot, self.adopted());
     }
 
-    /// Notes what is shared with other datasets, and the promise that includes it.
+    /// Records which files are shared with other datasets, and the promise that includes them.
     pub(super) fn adopted(&self) -> impl FnOnce(&mut Known) + use<> {
         let (adopted, promised) = (self.adopted_disk_bytes.load(Ordering::Relaxed), self.granted.promised());
         move |known| {

@@ -1,18 +1,18 @@
-//! The segments of a dataset and the room in them.
+//! The segments of a dataset and the space in them.
 //!
-//! The cast: [`Space`] is shared by readers and writers: the table of segments, the folder, and the sizes;
-//! [`Allocator`] is the part behind the admission lock: where the next record goes, and the room that nobody needs any
-//! more.
+//! Its parts: [`Space`] is shared by readers and writers; it holds the table of segments, the folder, and the sizes.
+//! [`Allocator`] is behind the admission lock; it decides where the next record goes and tracks the space that is no
+//! longer needed.
 //!
-//! Invariant, whenever the lock is free: a segment's live count is the slots and the writes in flight in it, and a
-//! segment that has none and is not the current one is being deleted.
+//! Invariant, whenever the lock is free: a segment's live count is the number of its slots plus its writes in flight. A
+//! segment with a live count of 0 that is not the current segment is being deleted.
 //!
-//! Freeing a part of a file locks the whole file in the kernel: it waits for all direct reads and writes of that file
-//! in flight, later ones wait for it, and some file systems also wait for the disk. The write path therefore avoids it:
-//! nothing is freed in the segment that is being written to, as long as that is little; evicting policies have small
-//! segments, so that most evicted records lie in others; and records are freed in batches, neighbours in one call.
-//! Records leave FIFO and, in an epoch, LRU in the order of their places, so that most of their segments are deleted
-//! whole.
+//! Freeing a part of a file locks the whole file in the kernel: the call waits for all direct reads and writes of that
+//! file in flight, later ones wait for the call, and some file systems also wait for the disk. The write path avoids
+//! that in three ways. Nothing is freed in the segment that is being written to while the amount is small. Evicting
+//! policies have small segments, so that most evicted records lie in other segments. Records are freed in batches,
+//! adjacent records in one call. FIFO evicts records in the order of their places, and so does LRU within an epoch, so
+//! most of their segments are deleted whole.
 
 use std::io;
 use std::ops::Range;
@@ -30,20 +30,21 @@ use crate::slots::Place;
 
 const PAGE: u64 = record::ALIGN_BYTES as u64;
 
-/// Room taken ahead of the records: a 16th of the reservation, so that a small cache does not take many times its size.
+/// The least space that is allocated ahead of the records. Otherwise it is a 16th of the reservation, so that a small
+/// cache does not take many times its size.
 const AHEAD_LEAST: u64 = 1 << 20;
 const AHEAD_MOST: u64 = 64 << 20;
 
-/// Room freed in one go: a 64th of the reservation.
+/// The least space that is freed in one batch. Otherwise a batch is a 64th of the reservation.
 const BATCH_LEAST: u64 = 64 << 10;
 const BATCH_MOST: u64 = 4 << 20;
 
 /// Why a cached block cannot be read.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// The record is not usable.
+    /// The record fails verification.
     Flaw(Flaw),
-    /// The disk failed to read it.
+    /// The disk failed to read the record.
     Unreadable(io::Error),
 }
 
@@ -57,18 +58,19 @@ pub(super) struct Space {
     lost: Vec<LostSegment>,
     folder: PathBuf,
     abilities: Abilities,
-    /// A segment is full at this size.
+    /// A segment of this size is full.
     segment_bytes: u64,
     ahead_bytes: u64,
     batch_bytes: u64,
-    /// Held while dead records are freed. A writer that finds a second batch waits, which bounds the room in use.
+    /// Held while dead records are freed. A writer that finds a second batch due waits for the lock, which bounds the
+    /// dead space.
     freeing: Mutex<()>,
 }
 
-/// Where the next record goes, and what is to be freed. Its methods are the only ones that change live counts.
+/// Decides where the next record goes and tracks what must be freed. Only its methods change live counts.
 #[derive(Debug)]
 pub(super) struct Allocator {
-    /// The segment being written to: none after a start, until a record is written.
+    /// The segment being written to. None from a start until the first record is written.
     current: Option<Current>,
     /// None when all numbers are used up.
     next_segment: Option<u32>,
@@ -80,12 +82,12 @@ pub(super) struct Allocator {
 struct Current {
     segment: Arc<Segment>,
     next_page: u32,
-    /// Up to here the file has its room on the disk, or a writer is taking it.
+    /// Up to this offset, the file has its disk space, or a writer is allocating it.
     prepared_bytes: u64,
     dead: Dead,
 }
 
-/// Records that have left and still take room.
+/// Records that have left the cache and still occupy disk space.
 #[derive(Debug, Default)]
 struct Dead {
     records: Vec<(Place, u64)>,
@@ -96,24 +98,24 @@ struct Dead {
 pub(super) struct Allotment {
     pub(super) segment: Arc<Segment>,
     pub(super) place: Place,
-    /// The part of the file that its writer prepares first.
+    /// The part of the file that the record's writer allocates before it writes.
     pub(super) prepare: Option<Range<u64>>,
 }
 
-/// Unused room on the disk, given back without the lock.
+/// Unused disk space, freed without holding the lock.
 #[derive(Debug)]
 pub(super) enum Garbage {
-    /// Dead records that lie side by side.
+    /// Adjacent dead records.
     Records { segment: Arc<Segment>, offset: u64, bytes: u64 },
-    /// Room that was prepared and not used.
+    /// Space that was allocated ahead and not used.
     Tail { segment: Arc<Segment>, offset: u64 },
-    /// A whole segment.
+    /// A whole segment without live records.
     Segment(Arc<Segment>),
 }
 
 impl Space {
-    /// Opens the segments in `folder`; without one, there is no room and there are no segments. A cache that `evicts`
-    /// gets small ones.
+    /// Opens the segments in `folder`. Without a folder there are no segments and no space. A cache that `evicts` gets
+    /// small segments.
     pub(super) fn open(
         folder: Option<PathBuf>,
         aliases: Option<Aliases>,
@@ -142,7 +144,7 @@ impl Space {
         Ok((space, Allocator { current: None, next_segment, dead: Dead::default(), garbage: Vec::new() }))
     }
 
-    /// The segments that could not be opened. Their blocks are lost.
+    /// The segments that could not be opened. The blocks in them are lost.
     pub(super) fn lost(&self) -> &[LostSegment] {
         &self.lost
     }
@@ -151,7 +153,7 @@ impl Space {
         self.segments.load()
     }
 
-    /// True if parts of a segment can be freed.
+    /// True if the file system can free parts of a segment.
     pub(super) const fn can_free(&self) -> bool {
         self.abilities.free
     }
@@ -160,7 +162,7 @@ impl Space {
         &self.freeing
     }
 
-    /// Fills `buffer` as `part` says and returns where the part's bytes are in it.
+    /// Fills `buffer` as `part` requires and returns the range of the part's bytes in it.
     pub(super) fn read(
         &self,
         key: &[u8; KEY_BYTES],
@@ -170,7 +172,7 @@ impl Space {
         buffer: &mut [u8],
     ) -> Result<Range<usize>, Trouble> {
         let segments = self.segments.load();
-        // A segment that is not there was deleted with the last of its records.
+        // A missing segment was deleted with the last of its records.
         let segment = segments.get(place.segment).ok_or(Trouble::Flaw(Flaw::Torn))?;
         let (key, block) = match &segment.key {
             None => (key, block),
@@ -183,32 +185,32 @@ impl Space {
         }
     }
 
-    /// Makes the records of this run outlive a power loss; those of earlier runs were written long ago.
+    /// Makes the records of this run survive a power loss. Only these: records of earlier runs were written long ago.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.segments.load().iter().try_for_each(|segment| segment.sync())?;
         self.aliases.get().map_or(Ok(()), Aliases::sync)
     }
 
-    /// The block that the record of an adopted block names.
+    /// The block that the record of an adopted block names in its header.
     pub(super) fn alias(&self, block: BlockIndex, key: &[u8; KEY_BYTES]) -> Option<BlockIndex> {
         self.aliases.get()?.get(block, key)
     }
 
-    /// The aliases, which `open` opens or makes.
+    /// Returns the aliases; `open` opens or creates them on the first call.
     pub(super) fn aliases(&self, open: impl FnOnce() -> io::Result<Aliases>) -> io::Result<&Aliases> {
         if self.aliases.get().is_none() {
-            // One thread adopts.
+            // Only the adoption thread sets the aliases, so the value cannot be set already.
             let _ = self.aliases.set(open()?);
         }
         self.aliases.get().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// True if the record at a place was written for another snapshot.
+    /// True if the record at this place was written for another snapshot.
     pub(super) fn is_adopted(&self, place: Place) -> bool {
         self.segments.load().get(place.segment).is_some_and(|segment| segment.key.is_some())
     }
 
-    /// Adds the segment that `create` makes in the folder, with the next number that is free.
+    /// Adds a segment under the next free number. `create` makes its file in the folder.
     fn add_segment(
         &self,
         next: &mut Option<u32>,
@@ -232,7 +234,7 @@ impl Space {
 }
 
 impl Allocator {
-    /// Finds a place for a record of `extent` bytes, which is live from now on.
+    /// Allocates a place for a record of `extent` bytes. The record counts as live from now on.
     pub(super) fn allocate(&mut self, space: &Space, extent: usize) -> io::Result<Allotment> {
         let end_in = |current: &Current| u64::from(current.next_page) * PAGE + extent as u64;
         let fits = |current: &Current| current.next_page == 0 || end_in(current) <= space.segment_bytes;
@@ -247,23 +249,23 @@ impl Allocator {
             let to = (current.prepared_bytes + space.ahead_bytes).min(space.segment_bytes / PAGE * PAGE).max(end);
             std::mem::replace(&mut current.prepared_bytes, to)..to
         });
-        // A record is at most 4 MiB and 8 KiB, and a segment ends long before 2^32 pages.
+        // The cast cannot truncate: a record is at most 4 MiB and 8 KiB, and a segment ends long before 2^32 pages.
         current.next_page += (extent as u64 / PAGE) as u32;
         current.segment.add_live(1);
         Ok(Allotment { segment: Arc::clone(&current.segment), place, prepare })
     }
 
-    /// Adds a link to a segment of another snapshot, whose records have `key`. No record of it is live yet.
+    /// Adds a link to a segment of another snapshot, whose records have `key`. None of its records is live yet.
     pub(super) fn link(&mut self, space: &Space, other: &Segment, key: [u8; KEY_BYTES]) -> io::Result<Arc<Segment>> {
         space.add_segment(&mut self.next_segment, |folder, number, direct| other.link(folder, number, key, direct))
     }
 
-    /// True if records go to this segment now.
+    /// True if new records go to this segment.
     pub(super) fn is_current(&self, segment: u32) -> bool {
         self.current.as_ref().is_some_and(|current| current.segment.number == segment)
     }
 
-    /// Writes no more to the current segment.
+    /// Stops writing to the current segment.
     pub(super) fn leave_current(&mut self, space: &Space) {
         let Some(Current { segment, next_page, prepared_bytes, dead }) = self.current.take() else { return };
         let offset = Place { segment: segment.number, page: next_page }.offset();
@@ -277,8 +279,8 @@ impl Allocator {
         }
     }
 
-    /// A record is no longer needed. If the length of its block is certain its room is freed; if not, when its segment
-    /// is deleted.
+    /// Retires a record that is no longer needed. Its space is freed soon if the length of its block is certain, and
+    /// otherwise with its segment.
     pub(super) fn retire(&mut self, space: &Space, place: Place, len: Option<u32>) {
         let Some(segment) = space.segments.load().get(place.segment).cloned() else { return };
         let is_current = self.is_current(place.segment);
@@ -305,12 +307,13 @@ impl Allocator {
         self.garbage.push(Garbage::Segment(segment));
     }
 
-    /// Tails and whole segments, which take no lock that writers need; and whether a batch of records is due.
+    /// Takes the tails and whole segments to free; freeing these blocks no writer. Also returns whether a batch of dead
+    /// records is due.
     pub(super) fn take_whole(&mut self, space: &Space) -> (Vec<Garbage>, bool) {
         (std::mem::take(&mut self.garbage), self.dead.bytes >= space.batch_bytes)
     }
 
-    /// The dead records, if they are a batch, or `all` of them; neighbours together.
+    /// Takes the dead records if they fill a batch, or `all` of them. Adjacent records are merged.
     pub(super) fn take_dead(&mut self, space: &Space, all: bool) -> Vec<Garbage> {
         if all && let Some(current) = &mut self.current {
             let dead = std::mem::take(&mut current.dead);
@@ -351,7 +354,7 @@ impl Dead {
 }
 
 impl Garbage {
-    /// Gives the room back. Blocks on the disk.
+    /// Frees the space. Blocks on the disk.
     pub(super) fn free(&self) -> io::Result<()> {
         match self {
             Self::Records { segment, offset, bytes } => segment.free(*offset, *bytes),

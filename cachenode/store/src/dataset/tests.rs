@@ -1,9 +1,9 @@
 //! A dataset's cache over a real folder.
 //!
-//! The cast: here, a cache to test; `admission`, normal operation; `adoption`, blocks of another snapshot; `restart`,
-//! what a restart finds; `store`, what is around the dataset; `faults`, failing disks and broken bytes; `crash`, kills
-//! and races; `disowned`, blocks that other nodes own now; `space`, the room in the segments; `model`, any order of all
-//! that against a map.
+//! Its parts: this file sets up a cache to test; `admission` is normal operation; `adoption`, blocks of another
+//! snapshot; `restart`, the state that a restart finds; `store`, the store around the dataset; `faults`, failing disks
+//! and broken bytes; `crash`, kills and races; `disowned`, blocks that other nodes own now; `space`, the space in the
+//! segments; `model`, all of these operations in any order, compared with a map.
 
 mod admission;
 mod adoption;
@@ -37,7 +37,7 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Mostly small, some of several chunks, some at the limits.
+/// Mostly small lengths, some of several chunks, some at the limits.
 fn len_of(block: BlockIndex) -> u32 {
     match block.0 % 16 {
         0 => 200_000,
@@ -57,14 +57,14 @@ fn bytes_of(block: BlockIndex, len: u32) -> Vec<u8> {
     bytes
 }
 
-/// A cache folder, and its store and dataset while they are open.
+/// A cache folder, with its store and dataset while they are open.
 struct Bed {
     dir: PathBuf,
     boot_id: String,
     counters: Arc<StoreCounters>,
     config: CacheConfig,
     segment_bytes: u64,
-    /// Of the user that `open` makes.
+    /// The ownership of the user that `open` creates.
     ownership: Option<Arc<dyn Ownership>>,
     user: Option<CacheUser>,
     open: Option<(Store, Arc<DatasetCache>)>,
@@ -120,14 +120,14 @@ impl Bed {
         Ok((store, cache))
     }
 
-    /// Opens, and waits until admissions are open.
+    /// Opens the dataset, and waits until admissions are open.
     fn open(&mut self) {
         self.open = Some(self.try_open().unwrap());
         self.user = Some(self.cache().join(self.ownership.clone()));
         assert!(self.cache().wait_rebuilt(TIMEOUT));
     }
 
-    /// Ends like a killed process.
+    /// Ends like a killed process, without closing the store.
     fn drop_all(&mut self) {
         self.open = None;
     }
@@ -197,7 +197,7 @@ fn put(cache: &DatasetCache, block: u32) -> bool {
     true
 }
 
-/// Reads a whole block; true if it is a hit. Checks the bytes.
+/// Reads a whole block and checks its bytes. True if it is a hit.
 fn get(cache: &DatasetCache, block: u32) -> bool {
     let block = BlockIndex(block);
     let len = len_of(block);

@@ -1,8 +1,8 @@
-//! Hits on their way to a policy that orders blocks by use: readers write to a ring without a lock, and a holder of the
-//! admission lock drains it.
+//! Hits on their way to a policy that orders blocks by use. Readers write to a ring without a lock; a thread that holds
+//! the admission lock drains it.
 //!
-//! Invariant: a reader never waits here. When more hits arrive than the ring holds before it is drained, the oldest are
-//! lost, and the policy's order is that much less exact.
+//! Invariant: a reader never waits here. If more hits arrive than the ring holds between two drains, the oldest are
+//! lost and the policy's order becomes that much less exact.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ const RING: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(super) struct Touches {
-    /// Block numbers plus one; 0 is none. Empty if the policy does not want them.
+    /// Block numbers plus one; 0 marks an empty entry. Empty if the policy does not use hits.
     ring: Box<[AtomicU32]>,
     head: AtomicU64,
 }
@@ -25,7 +25,7 @@ impl Touches {
         Self { ring: (0..ring).map(|_| AtomicU32::new(0)).collect(), head: AtomicU64::new(0) }
     }
 
-    /// Records a hit. True when it is time to drain the ring.
+    /// Records a hit. True when the ring should be drained.
     pub(super) fn push(&self, block: BlockIndex) -> bool {
         if self.ring.is_empty() {
             return false;
@@ -35,7 +35,7 @@ impl Touches {
         (at + 1).is_multiple_of(RING as u64 / 2)
     }
 
-    /// Passes all hits since `tail` to the policy, in order. One caller at a time.
+    /// Passes all hits since `tail` to the policy, in order. Only one caller at a time.
     pub(super) fn drain(&self, tail: &mut u64, policy: &mut dyn Policy) {
         if self.ring.is_empty() {
             return;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use super::shared::Shared;
 use crate::ownership::Ownership;
 
-/// A user of a dataset's cache. As long as it exists, no block that it owns is disowned.
+/// A user of a dataset's cache. While it exists, no block that it owns is disowned.
 #[derive(Debug)]
 #[must_use = "dropping it gives its blocks up"]
 pub struct CacheUser {
@@ -14,7 +14,7 @@ pub struct CacheUser {
 }
 
 impl CacheUser {
-    /// Without an ownership it owns all blocks.
+    /// A user without an `ownership` owns all blocks.
     pub(super) fn new(shared: &Arc<Shared>, ownership: Option<Arc<dyn Ownership>>) -> Self {
         let number = shared.change_owners(|owners| owners.add(ownership));
         Self { shared: Arc::downgrade(shared), number }

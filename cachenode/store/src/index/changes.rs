@@ -13,9 +13,9 @@ use super::rows::{self, DatasetRow};
 use crate::counters::StoreCounters;
 use crate::slots::Place;
 
-/// Most changes in one batch.
+/// The most changes in one batch.
 const BATCH: usize = 4096;
-/// How long the writer waits for more changes to join a batch. Filling the queue takes longer.
+/// How long the writer waits for more changes to join a batch. Short enough that the queue does not fill in that time.
 const LINGER: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(super) enum Change {
         dataset: u32,
         snapshot: SnapshotId,
     },
-    /// Answered when every change before it is written.
+    /// Answered once every earlier change is written.
     Flush(SyncSender<()>),
 }
 
@@ -82,7 +82,7 @@ pub(super) fn write(db: &DB, changes: &Receiver<Change>, sync_every: Duration, r
             Err(RecvTimeoutError::Disconnected) => (None, true),
         };
         if matches!(first, Some(Change::Put { .. } | Change::Delete { .. })) {
-            // Nobody waits for these, and a batch costs the same however many changes it has.
+            // No caller waits for these changes, and the cost of a batch hardly depends on its number of changes.
             std::thread::sleep(LINGER);
         }
         let mut batch = WriteBatch::default();
@@ -105,7 +105,7 @@ pub(super) fn write(db: &DB, changes: &Receiver<Change>, sync_every: Duration, r
             }
         }
         for done in waiting.drain(..) {
-            // The caller may have stopped waiting.
+            // The caller may have stopped waiting, which is no error here.
             let _ = done.send(());
         }
         if closed {
@@ -127,7 +127,7 @@ fn collect(batch: &mut WriteBatch, change: Change, datasets: &ColumnFamily, bloc
             batch.delete_range_cf(blocks, from, to);
             batch.delete_cf(datasets, snapshot.0);
         }
-        // Answered by the caller, after the batch.
+        // The caller of this function answers the flush, after the batch is written.
         Change::Flush(_) => {}
     }
 }

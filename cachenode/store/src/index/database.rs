@@ -8,10 +8,10 @@ use tracing::warn;
 
 use super::rows::{BLOCKS, DATASETS};
 
-/// A family of earlier versions. RocksDB opens a database only with all of its families.
+/// A column family of earlier versions. RocksDB can open a database only with all of its families.
 const EPOCHS: &str = "epochs";
 
-/// RocksDB with little memory: the index is written all the time and read only after a loss.
+/// Options that keep RocksDB's memory small: the index is written constantly and read only after a loss.
 fn options() -> Options {
     let mut table = BlockBasedOptions::default();
     table.set_block_cache(&Cache::new_lru_cache(1 << 20));
@@ -32,8 +32,8 @@ fn options() -> Options {
 
 pub(super) fn open_or_create(path: &Path) -> Result<DB, rocksdb::Error> {
     open(path).or_else(|error| {
-        // An index that is damaged, unreadable or something else is replaced: blocks are found through their slots. If
-        // the disk is full, or the process has reached a limit, the index is sound.
+        // An index that is damaged, unreadable or not a database is replaced: blocks are found through their slots. An
+        // index that fails because the disk is full, or because the process reached a limit, is intact and kept.
         if SHORTAGES.iter().any(|shortage| error.as_ref().contains(shortage)) || set_aside(path).is_err() {
             return Err(error);
         }
@@ -42,15 +42,15 @@ pub(super) fn open_or_create(path: &Path) -> Result<DB, rocksdb::Error> {
     })
 }
 
-/// Errors of the system that are not the index's fault.
+/// Fragments of system errors that do not mean that the index is damaged.
 const SHORTAGES: [&str; 5] =
     ["No space left", "Disk quota exceeded", "Too many open files", "Cannot allocate memory", "Read-only file system"];
 
-/// Moves the index aside and removes it, as far as the disk allows that.
+/// Moves the index aside, then removes it. Fails if it cannot be moved.
 fn set_aside(path: &Path) -> io::Result<()> {
     let aside = path.with_extension("damaged");
     let remove = || fs::remove_dir_all(&aside).or_else(|_| fs::remove_file(&aside));
-    // Left by an earlier run, if anything.
+    // An earlier run may have left a folder under this name.
     let _ = remove();
     fs::rename(path, &aside)?;
     let _ = remove();
@@ -60,9 +60,9 @@ fn set_aside(path: &Path) -> io::Result<()> {
 fn open(path: &Path) -> Result<DB, rocksdb::Error> {
     let has_epochs = match DB::list_cf(&options(), path) {
         Ok(names) => names.iter().any(|name| name == EPOCHS),
-        // The disk or a limit of the process is at fault, and not the index.
+        // The disk or a process limit is the cause; the index is intact.
         Err(error) if error.kind() == ErrorKind::IOError && path.join("CURRENT").exists() => return Err(error),
-        // It is new or damaged; opening it shows which.
+        // The index is new or damaged; opening it distinguishes the two.
         Err(_) => false,
     };
     let families = [DATASETS, BLOCKS].into_iter().chain(has_epochs.then_some(EPOCHS));

@@ -6,10 +6,10 @@
 //!  datasets  snapshot[32]                             1 | policy | number u32 | reservation u64 | last use u64 | name, at most 1 KiB
 //!  blocks    number u32 BE | block u32 BE             segment u32 BE | offset in 4 KiB u32 BE
 //! ```
-//! Earlier versions also had a family `epochs`, with a history that nothing read; it is dropped when the index is
-//! opened.
+//! Earlier versions also had a column family `epochs` with a history that was never read. It is dropped when the index
+//! is opened.
 //!
-//! Invariant: a row of another version or of the wrong length decodes to nothing.
+//! Invariant: a row of another version or of the wrong length is treated as absent.
 
 use larder_dataset::{BlockIndex, PolicyKind};
 
@@ -36,7 +36,7 @@ pub(super) fn encode_state(closed: bool, boot_id: &str) -> Vec<u8> {
     [&[VERSION, u8::from(closed)], boot_id.as_bytes()].concat()
 }
 
-/// Whether the store was closed, and the boot id.
+/// Decodes whether the store was closed cleanly, and the boot id of its last run.
 pub(super) fn decode_state(bytes: &[u8]) -> Option<(bool, &[u8])> {
     match bytes {
         [VERSION, closed, boot_id @ ..] => Some((*closed == 1, boot_id)),
@@ -66,7 +66,7 @@ pub(super) fn decode_dataset(bytes: &[u8]) -> Option<DatasetRow> {
     })
 }
 
-/// A policy on the disk.
+/// The byte that stores a policy on disk.
 pub(crate) const fn policy_byte(policy: PolicyKind) -> u8 {
     match policy {
         PolicyKind::Nr => 0,
@@ -91,14 +91,14 @@ pub(super) fn block_key(dataset: u32, block: BlockIndex) -> [u8; 8] {
     pair(dataset, block.0)
 }
 
-/// The value of a block: where its record is.
+/// The value of a block's row: where its record is.
 pub(super) fn block_value(place: Place) -> [u8; 8] {
     pair(place.segment, place.page)
 }
 
 pub(super) fn decode_block(key: &[u8], value: &[u8]) -> Option<(BlockIndex, Place)> {
     let (key, place) = (u64_be(key)?, u64_be(value)?);
-    // The truncations keep the lower halves.
+    // The casts keep the lower halves on purpose.
     Some((BlockIndex(key as u32), Place { segment: (place >> 32) as u32, page: place as u32 }))
 }
 

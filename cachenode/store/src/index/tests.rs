@@ -1,4 +1,4 @@
-//! The queue, what a run says about the one before, and an index of an earlier version.
+//! The queue, the record of the last run, and an index of an earlier version.
 
 use larder_dataset::PolicyKind;
 use rocksdb::{ColumnFamilyDescriptor, Options};

@@ -1,4 +1,4 @@
-//! FIFO: evicts the block that was admitted first, used or not.
+//! FIFO: evicts the block that was admitted first, whether or not it was used since.
 
 use larder_dataset::BlockIndex;
 
@@ -12,7 +12,7 @@ pub(super) struct Fifo {
 }
 
 impl Fifo {
-    /// Nothing cached yet.
+    /// An empty queue.
     pub(super) fn new(capacity_bytes: u64, blocks: u32) -> Self {
         Self { queue: Queue::new(capacity_bytes, blocks) }
     }

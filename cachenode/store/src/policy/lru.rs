@@ -1,5 +1,6 @@
-//! LRU: evicts the block that has been unused for longest. Right for readers that come back soon; in shuffled epochs it
-//! is no better than chance, and in sequential epochs larger than the cache it never hits.
+//! LRU: evicts the block that has been unused for longest. It suits readers that return to a block soon. In shuffled
+//! epochs it is no better than random eviction. In sequential epochs over a dataset larger than the cache it never
+//! hits.
 
 use larder_dataset::BlockIndex;
 
@@ -13,7 +14,7 @@ pub(super) struct Lru {
 }
 
 impl Lru {
-    /// Nothing cached yet.
+    /// An empty queue.
     pub(super) fn new(capacity_bytes: u64, blocks: u32) -> Self {
         Self { queue: Queue::new(capacity_bytes, blocks) }
     }

@@ -6,7 +6,7 @@ use larder_dataset::BlockIndex;
 
 use super::contract::Policy;
 
-/// First fit until full: only a counter.
+/// Admits blocks until the cache is full. Its only state is a counter.
 #[derive(Debug)]
 pub(super) struct Nr {
     used_bytes: u64,
@@ -14,7 +14,7 @@ pub(super) struct Nr {
 }
 
 impl Nr {
-    /// Nothing cached yet.
+    /// An empty cache.
     pub(super) const fn new(capacity_bytes: u64) -> Self {
         Self { used_bytes: 0, capacity_bytes }
     }

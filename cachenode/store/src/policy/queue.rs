@@ -2,7 +2,7 @@
 //! and popping the oldest are O(1) and allocate nothing.
 //!
 //! Invariant: a block is in the queue if and only if its length is not 0, and `used_bytes` is the sum of all lengths.
-//! Links are block numbers plus one, 0 is the end; arrays of zeros cost no memory until they are touched.
+//! Links are block numbers plus one; 0 marks the end. An array of zeros uses no memory until it is touched.
 
 use larder_dataset::BlockIndex;
 
@@ -52,7 +52,7 @@ impl Queue {
         }
     }
 
-    /// Makes room for an absent block and adds it, as [`Policy::admit`](super::contract::Policy::admit) says.
+    /// Makes space for an absent block and adds it, as [`Policy::admit`](super::contract::Policy::admit) requires.
     pub(super) fn admit(&mut self, block: BlockIndex, len: u32, evict: &mut Vec<BlockIndex>) -> bool {
         let known = (block.0 as usize) < self.len.len();
         if len == 0 || u64::from(len) > self.capacity_bytes || !known || self.contains(block) {
@@ -62,7 +62,7 @@ impl Queue {
         self.push(block, len)
     }
 
-    /// Removes the oldest until at most this much is used.
+    /// Evicts the oldest blocks until at most `used_bytes` are used.
     pub(super) fn evict_to(&mut self, used_bytes: u64, evict: &mut Vec<BlockIndex>) {
         while self.used_bytes > used_bytes
             && let Some(oldest) = self.oldest.checked_sub(1).map(BlockIndex)

@@ -4,7 +4,7 @@ use larder_dataset::BlockIndex;
 
 use super::contract::Policy;
 
-/// The cached blocks in a bag, and for each block its place in the bag.
+/// The cached blocks in an unordered array, and for each block its position in that array.
 ///
 /// Invariant: `bag[place[b] - 1] == b` for every cached block b; `place` is 0 for the others.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(super) struct Random {
 }
 
 impl Random {
-    /// Nothing cached yet.
+    /// An empty cache.
     pub(super) fn new(capacity_bytes: u64, blocks: u32, seed: u64) -> Self {
         let zeros = || vec![0; blocks as usize];
         Self { bag: Vec::new(), place: zeros(), len: zeros(), used_bytes: 0, capacity_bytes, state: seed }

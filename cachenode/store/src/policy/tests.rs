@@ -9,7 +9,7 @@ use super::*;
 
 const BLOCKS: u32 = 24;
 
-/// The simplest policy, slow: cached blocks, the next victim first.
+/// The simplest possible policy, slow: a list of the cached blocks, the next victim first.
 #[derive(Default)]
 struct Naive {
     cached: Vec<(BlockIndex, u32)>,
@@ -96,7 +96,8 @@ fn conformance(kind: PolicyKind, capacity: u64, restored: &[u32], steps: &[Step]
     }
 }
 
-/// Removes the victims from the model: each was cached, in the model's order where there is one, and had to leave.
+/// Removes the victims from the model. Each must have been cached, have the model's order if there is one, and have
+/// been necessary.
 fn follow(kind: PolicyKind, naive: &mut Naive, evicted: &[BlockIndex], room: u64) {
     for &victim in evicted {
         assert!(naive.used_bytes() > room, "{victim} left without need");

@@ -1,4 +1,4 @@
-//! The golden file, parts of blocks, and broken bytes.
+//! The golden file, parts of blocks, and damaged bytes.
 
 use proptest::prelude::*;
 
@@ -22,7 +22,7 @@ fn read(record: &[u8], block: u32, part: &Part) -> Result<Vec<u8>, Flaw> {
 
 #[test]
 fn golden_file_is_still_written_and_read() {
-    // Two chunks, so that the chunk table shows.
+    // Two chunks, so that the chunk table is not trivial.
     let made = record(0x0102_0304, &data(70_000));
     let golden = format!("{}/golden/v1.record", std::env::var("CARGO_MANIFEST_DIR").unwrap());
     if std::env::var_os("LARDER_WRITE_GOLDEN").is_some() {
@@ -82,7 +82,7 @@ fn an_empty_part_or_one_beyond_the_block_is_none() {
     }
 }
 
-/// Lengths about the edges of chunks and pages, and any.
+/// Lengths near the boundaries of chunks and pages, and arbitrary ones.
 fn len() -> impl Strategy<Value = u32> {
     prop_oneof![
         1..5000_u32,

@@ -19,7 +19,9 @@ pub(crate) enum Drop {
 #[command(after_help = "\
 Examples:
   larder bench epochs /data/train --epochs 3 --readers 16
-  larder bench epochs /data/train --drop pages --plot epochs.svg --json epochs.json")]
+  larder bench epochs /data/train --drop pages --plot epochs.svg --json epochs.json
+
+MB/s are 10^6 bytes per second.")]
 pub(crate) struct EpochsArgs {
     /// A mount point, or any other directory for comparison.
     pub(crate) dir: PathBuf,

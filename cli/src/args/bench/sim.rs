@@ -23,9 +23,9 @@ Examples:
   larder bench sim --files 100000000 --policies nr --cache 31.25% --nodes 1
   larder bench sim --equal-sizes --epochs 10 --json sim.json --plot sim.svg
 
-The simulation runs the store's policies over the order of each epoch and reads no data. belady is
-the optimum: it knows the order of this epoch and the next. Up to ten million files the simulation
-uses all processors. Above that it uses one processor and, per file, 4 bytes of memory for nr, 12
+The simulation runs the store's policies over the order of each epoch and reads no data. belady is \
+the optimum: it knows the order of this epoch and the next. Up to ten million files the simulation \
+uses all processors. Above that it uses one processor and, per file, 4 bytes of memory for nr, 12 \
 for belady and 16 for the other policies; each further node adds 12 bytes (none for nr and belady).")]
 pub(crate) struct SimArgs {
     /// Number of files in the dataset.

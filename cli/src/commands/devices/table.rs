@@ -16,7 +16,7 @@ fn short(text: &str, most: usize) -> String {
     }
 }
 
-/// The first of several texts, and the number of the others.
+/// The first of several texts, followed by the number of the others.
 fn first(mut texts: impl Iterator<Item = String>, most: usize) -> String {
     let Some(first) = texts.next() else { return "-".to_owned() };
     match texts.count() {
@@ -165,7 +165,7 @@ nri: limits cannot be kept: it is away
         assert_eq!(text, expected);
     }
 
-    /// The report that `larder-devices` promises to serve.
+    /// The golden file of the report that `larder-devices` serves.
     #[test]
     fn the_golden_report_is_shown_with_every_device() {
         let golden = include_str!("../../../../device-plugins/api/golden/report.json");

@@ -1,4 +1,5 @@
-//! Checks of a node with GPUs and HCAs, for larder-devices. All files are below a root, so that tests can pass any machine.
+//! Checks of a node with GPUs and HCAs, for larder-devices. All files are below a root, so that tests can pass any
+//! machine.
 
 use std::path::Path;
 
@@ -45,12 +46,13 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// The PCI addresses of NVIDIA's GPUs, without those bound to another driver, such as vfio-pci for virtual machines.
+/// The PCI addresses of NVIDIA's GPUs, except GPUs bound to another driver, such as vfio-pci for virtual machines.
 fn gpus(root: &Path) -> Vec<String> {
     let devices = root.join("sys/bus/pci/devices");
     let is_gpu = |address: &String| {
         let attribute = |name: &str| text(&devices, &format!("{address}/{name}"));
-        // The class of a display controller is 0x03 followed by its kind, such as 0x0302 for one without a display.
+        // The class of a display controller is 0x03 followed by its kind, such as 0x0302 for a controller without a
+        // display.
         let driver = std::fs::read_link(devices.join(address).join("driver")).ok();
         let is_for_pods = driver.is_none_or(|driver| driver.ends_with("nvidia"));
         attribute("vendor").trim() == "0x10de" && attribute("class").starts_with("0x03") && is_for_pods
@@ -71,7 +73,7 @@ fn hca(names: &[String]) -> Finding {
     Finding::ok("HCAs", found)
 }
 
-/// In exclusive mode an HCA is in one network namespace.
+/// In exclusive mode an HCA belongs to one network namespace, so it cannot be shared with pods.
 fn netns(mode: &str) -> Finding {
     let (verdict, found) = match mode.trim() {
         "N" | "0" => (Verdict::Fail, "exclusive: larder-devices cannot assign HCAs to pods"),
@@ -108,7 +110,7 @@ fn controller(root: &Path) -> Finding {
     }
 }
 
-/// Containers inherit the limit of containerd, unless NRI sets another one.
+/// Containers inherit the limit of containerd, unless NRI sets a different limit.
 fn memlock(root: &Path) -> Finding {
     const WHAT: &str = "locked memory";
     let processes = names(&root.join("proc"));
@@ -128,7 +130,8 @@ fn memlock(root: &Path) -> Finding {
     Finding { what: WHAT, verdict, found, remedy }
 }
 
-/// HCAs read and write a GPU's memory through a module of NVIDIA's, or through dma-buf with its open modules.
+/// HCAs access a GPU's memory through NVIDIA's peer-memory module, or through dma-buf with NVIDIA's open kernel
+/// modules.
 fn peer_memory(root: &Path, release: &str) -> Finding {
     let has_module = ["nvidia_peermem", "nv_peer_mem"].iter().any(|name| root.join("sys/module").join(name).exists());
     let has_open_driver = text(root, "proc/driver/nvidia/version").contains("Open Kernel Module");
@@ -166,7 +169,7 @@ fn cdi(root: &Path) -> Finding {
 mod tests {
     use super::*;
 
-    /// A machine of these files.
+    /// A machine with these files.
     fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (path, content) in files {
@@ -218,7 +221,7 @@ mod tests {
             ("sys/class/infiniband/mlx5_0/node_type", "1"),
             ("sys/module/ib_core/parameters/netns_mode", "N\n"),
             ("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module"),
-            // It was switched on and is not mounted.
+            // The rdma controller of cgroup v1 is enabled, but not mounted.
             ("proc/cgroups", "#subsys_name hierarchy num_cgroups enabled\nrdma 0 1 1\ncpu 1 1 1\n"),
             ("proc/7/comm", "containerd\n"),
             ("proc/7/limits", "Max locked memory         8388608              8388608              bytes     \n"),
@@ -254,7 +257,7 @@ mod tests {
         let gpu = [
             ("sys/bus/pci/devices/0000:18:00.0/vendor", "0x10de\n"),
             ("sys/bus/pci/devices/0000:18:00.0/class", "0x030200\n"),
-            // Its audio, and a display of another vendor.
+            // The GPU's audio function, and a display controller of another vendor.
             ("sys/bus/pci/devices/0000:18:00.1/vendor", "0x10de\n"),
             ("sys/bus/pci/devices/0000:18:00.1/class", "0x040300\n"),
             ("sys/bus/pci/devices/0000:02:00.0/vendor", "0x1a03\n"),

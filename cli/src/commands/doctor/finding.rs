@@ -29,7 +29,7 @@ impl Finding {
         Self { what, verdict: Verdict::Ok, found, remedy: "" }
     }
 
-    /// The finding without a remedy that it does not need.
+    /// The finding, without its remedy if the check passed.
     pub(super) fn settled(self) -> Self {
         match self.verdict {
             Verdict::Ok => Self { remedy: "", ..self },

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::finding::{Finding, Verdict};
 use super::release::version;
 
-/// The kernel's version.
+/// The release of the running kernel.
 pub(super) fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
@@ -29,16 +29,23 @@ pub(super) fn kernel(release: &str) -> Finding {
 
 pub(super) fn fuse_device() -> Finding {
     let opened = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    fuse_finding(opened.map(drop))
+}
+
+fn fuse_finding(opened: std::io::Result<()>) -> Finding {
+    let remedy = match &opened {
+        // The device is there, so its module is loaded.
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            "give this user access (chmod 0666 /dev/fuse, as most distributions do), or mount as root; in a container, \
+             pass the device (--device /dev/fuse)"
+        }
+        _ => "load the module (modprobe fuse); in a container, pass the device (--device /dev/fuse)",
+    };
     let (verdict, found) = match opened {
-        Ok(_) => (Verdict::Ok, "/dev/fuse can be opened".to_owned()),
+        Ok(()) => (Verdict::Ok, "/dev/fuse can be opened".to_owned()),
         Err(error) => (Verdict::Fail, format!("/dev/fuse: {error}")),
     };
-    Finding {
-        what: "fuse",
-        verdict,
-        found,
-        remedy: "load the module (modprobe fuse); in a container, pass the device (--device /dev/fuse)",
-    }
+    Finding { what: "fuse", verdict, found, remedy }
 }
 
 fn is_root() -> bool {
@@ -102,6 +109,14 @@ pub(super) fn open_files() -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fuse_device_that_may_not_be_opened_is_not_taken_for_a_missing_module() {
+        use std::io::ErrorKind::{NotFound, PermissionDenied};
+        let remedy = |kind: std::io::ErrorKind| fuse_finding(Err(kind.into())).remedy;
+        assert!(remedy(PermissionDenied).contains("chmod") && !remedy(PermissionDenied).contains("modprobe"));
+        assert!(remedy(NotFound).contains("modprobe"));
+    }
 
     #[test]
     fn kernels_from_5_10_on_pass_and_only_the_tested_kernel_is_called_tested() {

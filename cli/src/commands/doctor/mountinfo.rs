@@ -4,7 +4,8 @@ use std::path::Path;
 
 use larder_daemon_api::mountinfo::{MountEntry, parse};
 
-/// The mount that contains a folder: the deepest, and of two at one point the later, which covers the other.
+/// The mount that contains a folder: the deepest mount above it. Of two mounts at the same point, the later one counts,
+/// because it covers the other.
 pub(super) fn mount_of(mountinfo: &str, folder: &Path) -> Option<MountEntry> {
     let mounts = parse(mountinfo.as_bytes()).into_iter().filter(|mount| folder.starts_with(&mount.path));
     mounts.max_by_key(|mount| mount.path.as_os_str().len())

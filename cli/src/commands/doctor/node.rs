@@ -1,5 +1,5 @@
 //! Checks of a Kubernetes node, for larder-csi and larderd. Each check takes the kernel's text as an argument, so that
-//! tests can show it a machine with a fault.
+//! tests can pass the text of a faulty machine.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -91,8 +91,8 @@ fn background(max_user_bgreq: &str) -> Finding {
     Finding { what: "reads ahead", verdict, found, remedy: "echo 1024 > /sys/module/fuse/parameters/max_user_bgreq" }
 }
 
-/// The kernel aborts a connection whose daemon does not answer within this time, whether it restarts or waits for the
-/// origin.
+/// The kernel aborts a connection whose daemon does not answer within this time, even if the daemon is restarting or
+/// waiting for the origin.
 fn request_timeout(default: &str, most: &str) -> Finding {
     let seconds = [default, most].into_iter().filter_map(number).filter(|seconds| *seconds > 0).min();
     let (verdict, found) = match seconds {
@@ -129,7 +129,8 @@ fn propagation(mountinfo: &str, kubelet_dir: &Path) -> Finding {
     }
 }
 
-/// The file with the limit of this process's cgroup. A line is number:controllers:path; version 2 has no controllers.
+/// The file with the limit of this process's cgroup. A line is number:controllers:path; version 2 has an empty list of
+/// controllers.
 fn pids_max_file(cgroup: &str) -> Option<PathBuf> {
     let path_of = |controllers| {
         cgroup.lines().find_map(|line| line.split_once(':')?.1.strip_prefix(controllers)?.strip_prefix(":/"))

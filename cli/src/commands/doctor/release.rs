@@ -1,6 +1,6 @@
-//! Releases of the kernel.
+//! Parses kernel releases.
 
-/// Major and minor version of a kernel release.
+/// The major and the minor version of a kernel release.
 pub(super) fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))

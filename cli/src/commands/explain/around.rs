@@ -1,4 +1,4 @@
-//! What is around a job that waits: its queue and the jobs in it, as far as the user may see them.
+//! The surroundings of a waiting job: its queue and the other jobs in the queue, as far as the user may list them.
 
 use larder_api::explain::job::Around;
 use larder_api::{Phase, TrainingJob};
@@ -6,7 +6,7 @@ use larder_api::{Phase, TrainingJob};
 use crate::cluster::Cluster;
 use crate::queues::{self, Seen};
 
-/// Reads it. Errors: the cluster cannot be reached any more.
+/// Reads the queue and its jobs. Errors: the cluster can no longer be reached.
 pub(super) async fn around(cluster: &Cluster, job: &TrainingJob) -> anyhow::Result<Around> {
     let now = queues::now();
     let phase = job.status.as_ref().and_then(|status| status.phase);

@@ -1,4 +1,4 @@
-//! The sentence about a job, and below it what it is made of.
+//! The sentence about a job, and below it the status from which it is derived.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use larder_api::training_job::conditions::JobConditionKind;
 
 use crate::output::cell;
 
-/// The text about a job.
+/// The output of `larder explain job`.
 pub(super) fn view(sentence: &str, job: &TrainingJob) -> String {
     let mut text = format!("{sentence}\n");
     let Some(status) = &job.status else { return text };

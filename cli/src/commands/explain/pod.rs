@@ -1,10 +1,10 @@
-//! A pod and the decisions about it, put together: what the sentence and the table are made of.
+//! A pod combined with the decisions about it: the data of the sentence and of the table.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
 use larder_api::names::{CSI_DRIVER, DATASETS_ANNOTATION};
-use larder_dataset::score::Standing;
+use larder_dataset::score::NodeFacts;
 
 use crate::extender::decision::{
     About, Candidate, Decision, Evictions, Question, ServedDecision, ServedNode, Verb, evictions,
@@ -13,21 +13,21 @@ use crate::extender::decision::{
 pub(super) mod sentence;
 pub(super) mod view;
 
-/// How far the clocks of the API server and of the extender may be apart.
+/// The tolerated difference between the clocks of the API server and of the extender, in milliseconds.
 const CLOCKS: u64 = 10_000;
 
-/// A pod as the cluster has it.
+/// A pod as read from the cluster.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Placed {
     pub(super) node: Option<String>,
-    /// Where other pods make room for it.
+    /// The node on which other pods are being preempted for it.
     nominated: Option<String>,
     pub(super) scheduler: String,
-    /// What the scheduler says about why it has no node.
+    /// The scheduler's message about why the pod has no node.
     pub(super) unscheduled: Option<String>,
-    /// In milliseconds since 1970.
+    /// The creation time in milliseconds since 1970.
     created: u64,
-    /// It has a claim, or names a dataset.
+    /// Whether the pod may read a dataset: it has a claim or an inline volume of Larder, or it names a dataset.
     pub(super) may_read: bool,
 }
 
@@ -54,29 +54,29 @@ impl From<Pod> for Placed {
     }
 }
 
-/// A node that was asked about.
+/// A node of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row<'d> {
     pub(super) node: &'d ServedNode,
-    pub(super) standing: Standing,
+    pub(super) standing: NodeFacts,
 }
 
-/// What is known about why a pod is where it is.
+/// All that is known about a pod's placement.
 #[derive(Debug)]
 pub(super) struct Story<'d> {
     pub(super) key: &'d str,
-    /// `None`: it no longer exists.
+    /// The pod; `None` if it no longer exists.
     pub(super) pod: Option<&'d Placed>,
-    /// The last decision about nodes, and what the pod wanted then.
+    /// The last decision about nodes, with the request that it answered.
     pub(super) last: Option<(&'d Decision, &'d Question)>,
-    /// Its nodes, the best first.
+    /// The nodes of that decision, best first.
     pub(super) rows: Vec<Row<'d>>,
-    /// The last decision about pods that may end for it.
+    /// The last decision about preemption for the pod.
     pub(super) room: Option<&'d Decision>,
 }
 
 impl<'d> Story<'d> {
-    /// Of a pod and all decisions about pods of its name, the oldest first.
+    /// Combines a pod with all decisions about pods of its name, oldest first.
     pub(super) fn new(key: &'d str, pod: Option<&'d Placed>, decisions: &'d [ServedDecision]) -> Self {
         let since = pod.map_or(0, |pod| pod.created.saturating_sub(CLOCKS));
         let last_of = |verb| {
@@ -84,7 +84,7 @@ impl<'d> Story<'d> {
             decisions.iter().rev().find(is_it)
         };
         let filter = last_of(Verb::Filter);
-        // Those of an attempt before the last say nothing about it.
+        // Decisions of earlier scheduling attempts do not apply to the last attempt.
         let scored = last_of(Verb::Prioritize)
             .filter(|scored| filter.is_none_or(|filter| filter.decision.at <= scored.decision.at));
         let asked = filter.or(scored).and_then(|served| match &served.decision.about {
@@ -110,18 +110,18 @@ impl<'d> Story<'d> {
         Self { key, pod, last, rows, room: last_of(Verb::Preempt).map(|served| &served.decision) }
     }
 
-    /// The node that the pod went to.
+    /// The node on which the pod was placed.
     pub(super) fn chosen(&self) -> Option<&'d str> {
         self.pod.and_then(|pod| pod.node.as_deref())
     }
 
-    /// The nodes that fits, the best first.
+    /// The nodes that fit, best first.
     pub(super) fn passing(&self) -> &[Row<'d>] {
         let passing = self.rows.partition_point(|row| row.node.refused.is_none());
         &self.rows[..passing]
     }
 
-    /// The place that other pods make or made for it, if it is known which.
+    /// The evictions on the pod's nominated or chosen node, if a decision proposed any.
     pub(super) fn place(&self) -> Option<Evictions> {
         let pod = self.pod?;
         let node = pod.node.as_deref().or(pod.nominated.as_deref())?;

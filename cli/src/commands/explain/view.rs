@@ -1,4 +1,4 @@
-//! The sentence, and below it what it is made of.
+//! The sentence about a Dataset, and below it the status from which it is derived.
 
 use std::fmt::Write;
 
@@ -8,10 +8,10 @@ use larder_dataset::size::show_bytes;
 
 use crate::output::count;
 
-/// The first digits of a snapshot's id, which are enough to tell it from others.
+/// The number of leading digits of a snapshot's id that are shown; they suffice to distinguish snapshots.
 const DIGITS: usize = 12;
 
-/// The text about a Dataset.
+/// The output of `larder explain dataset`.
 pub(super) fn view(key: &str, dataset: &Dataset, explanation: &Explanation) -> String {
     let mut text = format!("{}\n", explanation.sentence(key));
     if let Some(status) = &dataset.status {
@@ -125,7 +125,7 @@ mod tests {
             [
                 "  Imported  True  Listed             since 2026-01-31T08:00:00Z  1 files",
                 "  Ready     False Warming            since 2026-01-31T08:00:00Z  60 % on 4 nodes",
-                "  snapshot  abababababab, 1 file, 1.5 MB; next cdcdcdcdcdcd, being warmed",
+                "  snapshot  abababababab, 1 file, 1.4 MiB; next cdcdcdcdcdcd, being warmed",
                 "  nodes     4 wanted, 3 holding, 2 warm (60 %), complete at about 2026-01-31T10:42:00Z",
                 "  lagging   n3: WarmingFailed no space",
                 "  lagging   n4: Queued",

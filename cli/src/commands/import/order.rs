@@ -1,4 +1,4 @@
-//! Which lines of an order name files.
+//! Counts the lines of an order that name files.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -8,22 +8,22 @@ use larder_cachenode::MappedManifest;
 use larder_dataset::selection::{Selected, path_of_line};
 use serde::Serialize;
 
-/// Unknown lines that are named.
+/// The number of unknown lines to report.
 const NAMED_MOST: usize = 5;
 
-/// How many lines of an order name files of a snapshot.
+/// The number of lines of an order that name files of a snapshot, and of the other lines.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct OrderLines {
-    /// Lines that name files.
+    /// Lines that match at least one file.
     pub(super) found: u64,
-    /// Lines that name none.
+    /// Lines that match no file.
     pub(super) not_found: u64,
-    /// The first of those.
+    /// The first lines that match no file.
     pub(super) first_not_found: Vec<String>,
 }
 
 impl OrderLines {
-    /// Looks the lines of the file `order` up. Errors: it cannot be read.
+    /// Looks up each line of the file `order`. Errors: the file cannot be read.
     pub(super) fn of(order: &Path, manifest: &MappedManifest) -> anyhow::Result<Self> {
         let context = || format!("read the order {} (--order)", order.display());
         let mut lines = BufReader::new(std::fs::File::open(order).with_context(context)?);

@@ -1,4 +1,4 @@
-//! The report of an import for whoever started it in a pod: one short line of JSON.
+//! The report of an import for the program that started it in a pod: one short line of JSON.
 
 use std::path::Path;
 
@@ -7,18 +7,17 @@ use larder_dataset::{Chain, SnapshotId, Totals};
 use larder_origin::OriginError;
 use serde::Serialize;
 
-/// The longest message: the kubelet keeps 4 KiB of what a pod leaves.
+/// The longest message: the kubelet keeps 4 KiB of a termination message.
 const MESSAGE_BYTES: usize = 1500;
 
-/// The report.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
     pub(super) snapshot: String,
     pub(super) files: u64,
     pub(super) bytes: u64,
-    /// The manifest was there already, and nothing was listed.
+    /// Whether the manifest already existed, so that nothing was listed.
     pub(super) found: bool,
-    /// It is at every place where it was to be.
+    /// Whether the manifest was stored at every target.
     pub(super) published: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Failure>,
@@ -32,7 +31,7 @@ struct Failure {
 }
 
 impl Report {
-    /// Sets the snapshot that the report is about. Until a place turns out to be closed, it is published.
+    /// Sets the snapshot of the report. It counts as published until storing it at a target fails.
     pub(super) fn of(&mut self, snapshot: SnapshotId, totals: Totals) {
         self.snapshot = snapshot.to_string();
         (self.files, self.bytes) = (u64::from(totals.files), totals.bytes);
@@ -54,7 +53,7 @@ impl Report {
         self.error = Some(Failure { kind, message });
     }
 
-    /// Writes the report. The file may be one that cannot be replaced.
+    /// Writes the report in place, because a file such as /dev/termination-log cannot be replaced.
     pub(super) fn write(&self, file: &Path) -> anyhow::Result<()> {
         let line = serde_json::to_string(self)? + "\n";
         std::fs::write(file, line).with_context(|| format!("write the report {} (--report)", file.display()))
@@ -66,7 +65,7 @@ fn origin_error(error: &anyhow::Error) -> Option<&OriginError> {
     error.chain().find_map(|cause| cause.downcast_ref())
 }
 
-/// True if the credentials did not allow it.
+/// Whether the credentials do not allow the operation.
 pub(super) fn is_denied(error: &anyhow::Error) -> bool {
     matches!(origin_error(error), Some(OriginError::Denied { .. }))
 }

@@ -1,4 +1,4 @@
-//! Where `larder import` puts a manifest, and how its files differ from those of the manifest that was there before.
+//! The targets of a manifest of `larder import`, and its differences from the previous manifest at a target.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use larder_cachenode::manifest_file::{ORDER_SUFFIX, verify_file};
 use larder_cachenode::source::{is_url, local_manifest, manifest_url};
 use larder_cachenode::{Home, MappedManifest, open_manifest, put_order};
 use larder_dataset::manifest::FileChange;
-use larder_dataset::{ManifestError, SnapshotId};
+use larder_dataset::{Chain, ManifestError, SnapshotId};
 use larder_import::{DraftManifest, PublishError, fetch_manifest};
 use larder_origin::{Origin, OriginError};
 use serde::Serialize;
@@ -18,9 +18,9 @@ use tokio::runtime::Runtime;
 use crate::args::ImportArgs;
 use crate::output;
 
-/// Where a manifest goes.
+/// A target of a manifest.
 pub(super) enum Target {
-    /// Where `larder mount` finds it on this machine.
+    /// The folder in which `larder mount` finds it on this machine.
     Kept(KeptListing),
     /// A file that the user named.
     File(PathBuf),
@@ -28,7 +28,7 @@ pub(super) enum Target {
     Object { url: String, folder: Arc<dyn Origin>, key: Vec<u8> },
 }
 
-/// Changes of the files since the manifest that was there before.
+/// The changes of the files since the previous manifest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Changes {
     pub(super) added: u64,
@@ -40,14 +40,14 @@ pub(super) struct Changes {
 /// The outcome of storing a manifest.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stored {
-    /// `None`: there was none of this origin.
+    /// `None` if there was no previous manifest of this origin.
     pub(super) changes: Option<Changes>,
-    /// False if the same snapshot was published already.
+    /// False if the same snapshot was already published.
     pub(super) published: bool,
 }
 
 impl Target {
-    /// Where these flags want the manifest of a snapshot: one place, or several URLs.
+    /// The targets that the flags name for the manifest of a snapshot: one file or any number of URLs.
     pub(super) fn all(args: &ImportArgs, snapshot: SnapshotId, home: &Home) -> anyhow::Result<Vec<Self>> {
         if args.to.is_empty() {
             let path = local_manifest(&args.src, &args.origin.config(), home)?;
@@ -70,8 +70,8 @@ impl Target {
         Ok(Self::Object { url: to.to_owned(), folder, key: key.as_bytes().to_vec() })
     }
 
-    /// Stores the manifest of `origin`; a file takes the draft away. A file is written anew even if nothing changed: it
-    /// has the time of the listing. An object is not.
+    /// Stores the manifest of `origin`; a file target moves the draft. A file is replaced even if nothing changed,
+    /// because it contains the time of the listing. An unchanged object is not.
     pub(super) fn store(
         &self,
         draft: &mut Option<DraftManifest>,
@@ -109,7 +109,7 @@ impl Target {
         }
     }
 
-    /// Stores the list of what is warmed first.
+    /// Stores the list of the files to warm first.
     pub(super) fn store_order(&self, list: &Path, runtime: &Runtime) -> anyhow::Result<()> {
         let store = || {
             let lines = std::fs::read(list)?;
@@ -126,7 +126,7 @@ impl Target {
         store().with_context(|| format!("keep the order {} (--order)", list.display()))
     }
 
-    /// The manifest that is there, if it can be read.
+    /// The existing manifest at the target, if it can be read.
     fn previous(&self, scratch: &Path, runtime: &Runtime) -> Option<MappedManifest> {
         let opened = match self {
             Self::Kept(kept) if kept.stamp().is_none() => return None,
@@ -135,7 +135,7 @@ impl Target {
             Self::File(path) => open_manifest(path).map_err(anyhow::Error::from),
             Self::Object { folder, key, .. } => {
                 match runtime.block_on(fetch_manifest(&**folder, key, scratch, verify_file)) {
-                    // Credentials that may publish but not list are denied a missing object.
+                    // For a missing object, S3 answers "denied" to credentials that may publish but not list.
                     Err(PublishError::Origin {
                         source: OriginError::NotFound { .. } | OriginError::Denied { .. },
                         ..
@@ -146,7 +146,9 @@ impl Target {
             }
         };
         opened
-            .inspect_err(|error| output::note(format_args!("the earlier manifest cannot be compared: {error:#}")))
+            .inspect_err(|error| {
+                output::note(format_args!("the earlier manifest cannot be compared: {}", Chain(&**error)))
+            })
             .ok()
     }
 }
@@ -161,7 +163,7 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// Opens a manifest that nobody else needs: its file goes, its bytes stay as long as they are mapped.
+/// Opens a manifest that no other program needs. Removes its file; the bytes stay readable while they are mapped.
 fn open_and_remove(path: &Path) -> anyhow::Result<MappedManifest> {
     let opened = open_manifest(path);
     std::fs::remove_file(path).with_context(|| format!("remove {}", path.display()))?;

@@ -38,7 +38,7 @@ pub(super) async fn run(args: &CancelArgs) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    // Before the wait, which may fail, and after which there is no record any more.
+    // Printed before the wait, because the wait may fail and the deleted jobs cannot be read afterwards.
     if args.json {
         output::json(&records.iter().map(|(_, job)| job).collect::<Vec<_>>())?;
     }
@@ -69,7 +69,7 @@ pub(super) async fn resume(args: &ResumeArgs) -> anyhow::Result<ExitCode> {
     Ok(if all_went_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Waits until a job is gone, or has no pods that run if it was suspended.
+/// Waits until a job is deleted, or, if it was suspended, until none of its pods run.
 async fn wait(cluster: &Cluster, key: &ObjectKey, job: &TrainingJob, suspended: bool) -> anyhow::Result<()> {
     let uid = follow::uid(key, job)?;
     let is_done = |job: &TrainingJob| {
@@ -85,13 +85,13 @@ fn phase(job: &TrainingJob) -> Option<Phase> {
     job.status.as_ref()?.phase
 }
 
-/// Deletes a job, and no other one that has got its name meanwhile. Returns it as it was.
+/// Deletes a job, but not a newer job of the same name. Returns the job as it was.
 async fn delete(cluster: &Cluster, key: &ObjectKey) -> anyhow::Result<TrainingJob> {
     let job: TrainingJob = cluster.get(&Asked::one("get", JOB, &key.namespace, &key.name)).await?;
     let preconditions = Preconditions { uid: Some(follow::uid(key, &job)?.to_owned()), resource_version: None };
     let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::foreground() };
     match cluster.api(JOB, Some(&key.namespace)).delete(&key.name, &params).await {
-        // It has gone by itself meanwhile.
+        // Another client has deleted it in between.
         Err(larder_kube::Error::Api(status)) if status.code == 404 => Ok(job),
         Err(error) => Err(cluster.in_words(error, &Asked::one("delete", JOB, &key.namespace, &key.name))),
         Ok(_) => Ok(job),

@@ -20,7 +20,7 @@ pub(super) fn run(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says on standard error what was converted, and what it lacks.
+/// Reports on standard error what was converted, with the warnings.
 pub(super) fn note(found: &Manifest) {
     let Manifest { from, was, warnings, .. } = found;
     match was {

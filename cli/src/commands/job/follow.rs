@@ -1,4 +1,4 @@
-//! Follows a job until something is so.
+//! Follows a job until a condition holds.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -13,12 +13,13 @@ use crate::args::cluster::ObjectKey;
 use crate::cluster::{Asked, Cluster, JOB, typed};
 use crate::output::{self, cell};
 
-/// The API server ends a watch after so many seconds.
+/// The timeout after which the API server ends a watch.
 const WATCH_SECONDS: u32 = 240;
-/// The pause before the next attempt when the cluster cannot be reached: from the first, doubled up to the last.
+/// The first and the longest pause between attempts to reach the cluster; the pause doubles each time.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 
-/// Follows a job until it has succeeded or failed, and notes each change. Errors: it was deleted or replaced, or may not be read.
+/// Follows a job until it has succeeded or failed, and prints each change. Errors: the job was deleted or replaced, or
+/// the user may not read it.
 pub(super) async fn to_its_end(cluster: &Cluster, key: &ObjectKey, job: &TrainingJob) -> anyhow::Result<TrainingJob> {
     let mut shown = String::new();
     let ended = until(cluster, key, job.metadata.uid.as_deref(), |job| {
@@ -32,7 +33,7 @@ pub(super) async fn to_its_end(cluster: &Cluster, key: &ObjectKey, job: &Trainin
     ended.await?.ok_or_else(|| anyhow!("{key} was deleted before it ended"))
 }
 
-/// A line about how far a job is.
+/// A line about the progress of a job.
 fn progress(key: &ObjectKey, job: &TrainingJob) -> String {
     let status = job.status.as_ref();
     let phase = status.and_then(|status| status.phase).map_or("Submitted".to_owned(), |phase| format!("{phase:?}"));
@@ -42,8 +43,8 @@ fn progress(key: &ObjectKey, job: &TrainingJob) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("  ")
 }
 
-/// Follows the job of this uid until `is_done` says so; `None` if it is gone or replaced by another one of its name. A cluster
-/// that cannot be reached is asked again. Errors: it may not be read.
+/// Follows the job of this uid until `is_done` returns true; `None` if the job was deleted or replaced by a job of the
+/// same name. Retries while the cluster cannot be reached. Errors: the user may not read the job.
 pub(super) async fn until(
     cluster: &Cluster,
     key: &ObjectKey,
@@ -69,7 +70,7 @@ pub(super) async fn until(
     }
 }
 
-/// True if asking again is of no use.
+/// Whether a retry is useless.
 pub(super) fn is_final(error: &Error) -> bool {
     match error {
         Error::Api(status) => [401, 403, 404].contains(&status.code),
@@ -78,7 +79,7 @@ pub(super) fn is_final(error: &Error) -> bool {
     }
 }
 
-/// Reads a job, and watches it from there on. The outer `None`: the watch has ended, and nothing is wrong.
+/// Reads a job and watches it from that version on. The outer `None` means that the watch has ended without an error.
 async fn watch(
     cluster: &Cluster,
     key: &ObjectKey,
@@ -101,13 +102,13 @@ async fn watch(
     while let Some(event) = events.next().await {
         let job = match event? {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => typed(object).map_err(Error::SerdeError)?,
-            // Soon after its end, it may be the first that is heard of that.
+            // A job that is deleted right after its end may show its result only in this event.
             WatchEvent::Deleted(object) => {
                 let last: TrainingJob = typed(object).map_err(Error::SerdeError)?;
                 return Ok(Some(Some(last).filter(|last| is_same(last) && is_done(last))));
             }
             WatchEvent::Bookmark(_) => continue,
-            // The version is too old, for one: it is read again.
+            // For example, the version is too old. The caller reads the job again.
             WatchEvent::Error(_) => return Ok(None),
         };
         if !is_same(&job) {
@@ -120,7 +121,7 @@ async fn watch(
     Ok(None)
 }
 
-/// The uid of a job that was read. Errors: the cluster gives it none.
+/// The uid of a job. Errors: the cluster returned none.
 pub(super) fn uid<'a>(key: &ObjectKey, job: &'a TrainingJob) -> anyhow::Result<&'a str> {
     match job.metadata.uid.as_deref() {
         Some(uid) => Ok(uid),

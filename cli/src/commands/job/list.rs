@@ -13,7 +13,7 @@ use crate::cluster::{Asked, Cluster, JOB, typed};
 use crate::output::{self, cell};
 use crate::queues;
 
-/// A job in a line.
+/// One line of the list.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Row {
@@ -56,7 +56,7 @@ pub(super) async fn run(args: &ListArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A job of which the type cannot be read has a row, too.
+/// The row of a job. A job that cannot be decoded has a row too.
 fn row(object: DynamicObject, now: Timestamp) -> Row {
     let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
     let created = object.creation_timestamp().map(|time| time.0);
@@ -92,7 +92,7 @@ fn row(object: DynamicObject, now: Timestamp) -> Row {
     }
 }
 
-/// The time since something, as kubectl writes it.
+/// A duration in kubectl's format.
 fn age(seconds: i64) -> String {
     match seconds.max(0) {
         seconds @ 0..120 => format!("{seconds}s"),

@@ -1,6 +1,6 @@
 //! `larder job logs`
 //!
-//! Nothing is held in memory but a line of each pod. A stream that ends early goes on after the last line that came.
+//! Only one line per pod is kept in memory. A stream that ends early resumes after the last received line.
 
 mod line;
 mod pods;
@@ -28,9 +28,9 @@ use crate::output;
 use line::{Lines, shown, stamped};
 use pods::{JobPod, Which};
 
-/// Pods that are followed at a time.
+/// The most pods that are followed at the same time.
 const FOLLOWED: usize = 32;
-/// The pause before it is looked again for pods, or whether one has started.
+/// The interval at which new pods, and the start of a pod, are polled.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(args: &LogsArgs) -> anyhow::Result<ExitCode> {
@@ -68,7 +68,7 @@ impl Reader<'_> {
         Asked::all(POD, Some(&self.key.namespace))
     }
 
-    /// Asks again until there is an answer. Errors: there will be none.
+    /// Retries until the cluster answers. Errors: a retry is useless.
     async fn patiently<T, F>(&self, asked: Asked<'_>, ask: impl Fn() -> F) -> anyhow::Result<T>
     where
         F: Future<Output = Result<T, Error>>,
@@ -92,7 +92,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Prints what there is. False if a pod has no log.
+    /// Prints the existing logs. Returns false if a pod has no log.
     async fn print(&self, job: &TrainingJob, which: &Which) -> anyhow::Result<bool> {
         let listed = self.pods(which).await;
         let all = listed.map_err(|error| self.cluster.in_words(error, &self.asked_for_pods()))?;
@@ -124,7 +124,7 @@ impl Reader<'_> {
         Ok(all_went_well)
     }
 
-    /// Prints what comes, until the job has ended.
+    /// Prints log lines as they arrive, until the job has ended.
     async fn follow(&self, which: &Which) -> anyhow::Result<()> {
         let mut seen = BTreeSet::new();
         let mut streams = FuturesUnordered::new();
@@ -132,7 +132,8 @@ impl Reader<'_> {
         let mut has_ended = false;
         loop {
             let all = self.patiently(self.asked_for_pods(), || self.pods(which)).await?;
-            // Of those from before, the newest; from then on all that come.
+            // Of the pods that exist at the start, only the newest of each index is followed; later, every new pod is
+            // followed.
             let chosen = if is_first { pods::newest(all.clone(), false) } else { all.clone() };
             let new: Vec<JobPod> = chosen.into_iter().filter(|pod| !seen.contains(&pod.name)).collect();
             is_first &= all.is_empty();
@@ -159,7 +160,7 @@ impl Reader<'_> {
         }
     }
 
-    /// True if the job has ended, or is gone or replaced by another one of its name.
+    /// Whether the job has ended, was deleted, or was replaced by a job of the same name.
     async fn has_ended(&self) -> Result<bool, Error> {
         let found = self.cluster.api(JOB, Some(&self.key.namespace)).get_opt(&self.key.name).await?;
         let Some(object) = found.filter(|object| object.uid().as_ref() == Some(&self.uid)) else { return Ok(true) };
@@ -177,7 +178,7 @@ impl Reader<'_> {
             match self.read(&pod, last).await {
                 Ok(at) => (last, was_read) = (at.or(last), true),
                 Err(Failure::Printing(error)) => return Err(error),
-                // It has not started yet; or it is gone, which the list says.
+                // The pod has not started yet (400), or it was deleted (404), which the list below shows.
                 Err(Failure::Cluster(Error::Api(status))) if [400, 404].contains(&status.code) => {
                     if !was_told && status.code == 400 {
                         output::note(format_args!("{} has not started yet: {}", pod.name, status.message));
@@ -187,14 +188,15 @@ impl Reader<'_> {
                 Err(Failure::Cluster(error)) if follow::is_final(&error) => {
                     return Err(self.in_words(Failure::Cluster(error), &pod));
                 }
-                // A connection that broke, or a cluster that fails for a while.
+                // A broken connection, or a temporary failure of the cluster: the loop retries.
                 Err(Failure::Broken(at)) => last = at.or(last),
                 Err(Failure::Cluster(_)) => {}
             }
             let all = self.patiently(self.asked_for_pods(), || self.pods(&which)).await?;
             let present = all.into_iter().find(|present| present.name == pod.name);
             if present.is_none_or(|present| present.has_ended) {
-                // What was written between the end of the stream and that of the pod. Without times, all of it would come again.
+                // Reads what the pod wrote between the end of the stream and its own end. Without a timestamp this
+                // would repeat the whole log.
                 if was_read && last.is_none() {
                     return Ok(());
                 }
@@ -207,13 +209,13 @@ impl Reader<'_> {
         }
     }
 
-    /// Prints the log of a pod, from after `last` on. Returns the time of its last line.
+    /// Prints the lines of a pod's log after the time `last`. Returns the time of the last line.
     async fn read(&self, pod: &JobPod, last: Option<Timestamp>) -> Result<Option<Timestamp>, Failure> {
         let tail = self.args.tail.0.filter(|_| last.is_none()).map(i64::from);
         let params = LogParams {
             container: self.container(pod).map_err(Failure::Printing)?,
             follow: self.args.follow,
-            // In whole seconds, and the client would round them up.
+            // Cut to whole seconds, because the client would round up and skip lines.
             since_time: last.and_then(|last| Timestamp::from_second(last.as_second()).ok()),
             tail_lines: tail,
             timestamps: true,
@@ -222,7 +224,7 @@ impl Reader<'_> {
         let stream = self.cluster.pods(&self.key.namespace).log_stream(&pod.name, &params).await;
         let mut lines = Lines::new(Box::pin(stream.map_err(Failure::Cluster)?));
         let mut at = None;
-        // So some lines come again.
+        // Because of the cut, the stream repeats some lines; they are skipped.
         let mut is_old = false;
         loop {
             let line = match lines.next().await {
@@ -279,12 +281,12 @@ impl Reader<'_> {
     }
 }
 
-/// Why a log was not read to its end.
+/// Why the reading of a log stopped early.
 enum Failure {
     /// The request failed.
     Cluster(Error),
-    /// The stream broke, after a line of this time.
+    /// The stream broke, after a line with this time.
     Broken(Option<Timestamp>),
-    /// Nobody reads what is printed, or it cannot be asked for.
+    /// The output cannot be printed, or the request is invalid.
     Printing(anyhow::Error),
 }

@@ -9,25 +9,25 @@ use larder_api::convert::{Converted, convert};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The longest manifest that is read.
+/// The largest accepted manifest.
 const MOST_BYTES: u64 = 16 << 20;
 
 /// A job of a manifest.
 #[derive(Debug)]
 pub(super) struct Manifest {
-    /// The file, and the document in it.
+    /// The file, and the position of the object in it, for errors.
     pub(super) from: String,
     /// The TrainingJob as it is sent.
     pub(super) value: Value,
-    /// The same as its type.
+    /// The decoded form of `value`.
     pub(super) job: TrainingJob,
-    /// The kind that it was converted from.
+    /// The kind from which it was converted; `None` for a TrainingJob.
     pub(super) was: Option<String>,
-    /// What the conversion has to say.
+    /// The warnings of the conversion.
     pub(super) warnings: Vec<String>,
 }
 
-/// Reads all jobs. Errors: the first that cannot be read, by its file.
+/// Reads all jobs. Errors: the first job that cannot be read, with its file.
 pub(super) fn read(files: &[PathBuf]) -> anyhow::Result<Vec<Manifest>> {
     let mut found = Vec::new();
     for file in files {
@@ -57,7 +57,7 @@ fn text(file: &Path) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The objects of a text: its documents, and the items of those that are lists.
+/// The objects of a text: its documents, with lists replaced by their items.
 fn objects(text: &str) -> anyhow::Result<Vec<Value>> {
     let mut objects = Vec::new();
     for document in serde_yaml_ng::Deserializer::from_str(text) {
@@ -73,7 +73,7 @@ fn objects(text: &str) -> anyhow::Result<Vec<Value>> {
     Ok(objects)
 }
 
-/// A TrainingJob as it is, or a job of Kubeflow converted.
+/// A TrainingJob unchanged, or a job of Kubeflow converted to one.
 fn manifest(mut value: Value, from: String) -> anyhow::Result<Manifest> {
     let of = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (version, kind) = (of("apiVersion"), of("kind"));
@@ -86,7 +86,7 @@ fn manifest(mut value: Value, from: String) -> anyhow::Result<Manifest> {
     Ok(Manifest { from, value, job, was: None, warnings: Vec::new() })
 }
 
-/// An object that was read from a cluster has more than was applied.
+/// Removes the fields that a cluster adds, from a manifest that `kubectl get -o yaml` printed.
 fn remove_what_the_cluster_adds(object: &mut Value) {
     if let Some(fields) = object.as_object_mut() {
         fields.remove("status");
@@ -111,13 +111,14 @@ pub(super) fn sent(job: &TrainingJob) -> anyhow::Result<Value> {
     Ok(value)
 }
 
-/// Manifests as one text of YAML, which programs that read YAML 1.1 understand alike.
+/// Manifests as one YAML text, with the same meaning in YAML 1.1 and 1.2.
 pub(super) fn yaml<'a>(values: impl Iterator<Item = &'a Value>) -> anyhow::Result<String> {
     let documents: Result<Vec<String>, _> = values.map(document).collect();
     Ok(documents?.join("---\n"))
 }
 
-/// The library quotes what YAML 1.2 would not read as a text. What else is to be quoted gets a mark in place of the quotes.
+/// The library quotes only strings that YAML 1.2 would not read as strings. Strings that YAML 1.1 would misread get a
+/// mark before serialization, and the mark is replaced by quotes afterwards.
 fn document(value: &Value) -> Result<String, serde_yaml_ng::Error> {
     let plain = serde_yaml_ng::to_string(value)?;
     let mut mark = "quote".to_owned();
@@ -138,7 +139,7 @@ fn marked(value: &Value, mark: &str) -> Value {
     }
 }
 
-/// Whether a text that is one to YAML 1.2 is a boolean or a number to YAML 1.1.
+/// Whether a string of YAML 1.2 is a boolean or a number in YAML 1.1.
 fn is_read_otherwise(text: &str) -> bool {
     let is_boolean = ["y", "yes", "n", "no", "on", "off"].iter().any(|word| text.eq_ignore_ascii_case(word));
     let is_of_number = |c: char| c.is_ascii_hexdigit() || "xXoO_.+-".contains(c);
@@ -187,7 +188,7 @@ mod tests {
         let found = read_text(tf).unwrap();
         assert_eq!((found[0].was.as_deref(), &found[0].value["kind"]), (Some("TFJob"), &json!("TrainingJob")));
         assert_eq!(found[0].value["apiVersion"], "larder.dev/v1alpha1");
-        // As `kubectl get -o yaml` prints it: what is said is about what the user wrote.
+        // As `kubectl get -o yaml` prints it. Warnings must be only about fields that the user wrote.
         let read = tf.replace(
             "{name: a}",
             "{name: a, uid: u, generation: 2, annotations: {own: x, kubectl.kubernetes.io/last-applied-configuration: y}}",

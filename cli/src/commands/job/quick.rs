@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::args::job::QuickArgs;
 
-/// The job of the flags; `None` if they have no name.
+/// The job that the flags describe; `None` without --name.
 pub(super) fn job(args: &QuickArgs) -> Option<Value> {
     let name = args.name.as_ref()?;
     let mut limits = Map::new();

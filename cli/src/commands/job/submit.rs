@@ -1,6 +1,6 @@
 //! `larder job submit`
 //!
-//! Jobs are applied, not created: a submission that is repeated because its answer was lost changes nothing.
+//! Jobs are applied, not created, so that repeating a submission whose response was lost changes nothing.
 
 use std::process::ExitCode;
 
@@ -18,7 +18,7 @@ use crate::args::job::SubmitArgs;
 use crate::cluster::{Asked, Cluster, JOB, MANAGER, typed};
 use crate::output;
 
-/// Jobs that are followed at a time.
+/// The most jobs that are followed at the same time.
 const FOLLOWED: usize = 16;
 
 pub(super) async fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
@@ -31,7 +31,7 @@ pub(super) async fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     let keys: anyhow::Result<Vec<ObjectKey>> =
         manifests.iter_mut().map(|found| place(found, given, &cluster.namespace)).collect();
     let keys = keys?;
-    // All are sound before the first is sent.
+    // All jobs are validated before the first is sent.
     for found in &manifests {
         found.job.check().with_context(|| found.from.clone())?;
         if found.was.is_some() {
@@ -64,7 +64,7 @@ fn of_flags(value: Value) -> anyhow::Result<Manifest> {
     Ok(Manifest { from: "the flags".to_owned(), value, job, was: None, warnings: Vec::new() })
 }
 
-/// Gives a job its namespace: that of its manifest, of `--namespace`, or of the context.
+/// Sets a job's namespace: from its manifest, from `--namespace`, or from the context, in this order.
 fn place(found: &mut Manifest, given: Option<&str>, default: &str) -> anyhow::Result<ObjectKey> {
     let own = found.job.metadata.namespace.clone();
     if let (Some(own), Some(given)) = (&own, given)
@@ -78,7 +78,8 @@ fn place(found: &mut Manifest, given: Option<&str>, default: &str) -> anyhow::Re
     Ok(ObjectKey { namespace, name: found.job.metadata.name.clone().unwrap_or_default() })
 }
 
-/// Applies a job, unless the cluster says of an attempt that changes nothing that it cannot be.
+/// Applies a job if the cluster accepts it in a dry run. The dry run comes first so that a rejected job changes
+/// nothing.
 async fn apply(cluster: &Cluster, found: &Manifest, key: &ObjectKey, dry_run: bool) -> anyhow::Result<TrainingJob> {
     let mut params = PatchParams {
         dry_run: true,
@@ -94,13 +95,13 @@ async fn apply(cluster: &Cluster, found: &Manifest, key: &ObjectKey, dry_run: bo
     if let Ok(job) = &tried
         && !dry_run
     {
-        startable(key, job)?;
+        startable(cluster, key, job)?;
         params.dry_run = false;
         tried = patch(cluster, found, key, &params).await;
     }
     let asked = Asked::one("patch", JOB, &key.namespace, &key.name);
     let job = tried.map_err(|error| cluster.in_words(error, &asked)).with_context(|| found.from.clone())?;
-    startable(key, &job)?;
+    startable(cluster, key, &job)?;
     Ok(job)
 }
 
@@ -114,7 +115,7 @@ async fn patch(
     typed(applied).map_err(larder_kube::Error::SerdeError)
 }
 
-/// Whether the fields that another one has set were set by this program: `cancel --suspend` and `resume` set one.
+/// Whether all conflicting fields were set by this program: `larder job cancel --suspend` and `resume` set a field.
 fn is_with_larder_alone(error: &larder_kube::Error) -> bool {
     let larder_kube::Error::Api(status) = error else { return false };
     let causes = status.details.as_ref().map(|details| &details.causes[..]).unwrap_or_default();
@@ -122,16 +123,14 @@ fn is_with_larder_alone(error: &larder_kube::Error) -> bool {
     status.code == 409 && !causes.is_empty() && causes.iter().all(|cause| cause.message.starts_with(&by_larder))
 }
 
-/// Errors: a job of this name is there, and does not start again.
-fn startable(key: &ObjectKey, job: &TrainingJob) -> anyhow::Result<()> {
+/// Fails if a job of this name exists that has ended or is being deleted, because it would not start again.
+fn startable(cluster: &Cluster, key: &ObjectKey, job: &TrainingJob) -> anyhow::Result<()> {
+    let cancel = || cluster.command(&format!("larder job cancel {key} --wait"));
     if job.metadata.deletion_timestamp.is_some() {
-        bail!("{key} is being deleted: submit it again once it is gone (`larder job cancel {key} --wait`)");
+        bail!("{key} is being deleted: submit it again once it is gone (`{}`)", cancel());
     }
     if let Some(phase) = phase(job).filter(|phase| phase.is_terminal()) {
-        bail!(
-            "{key} has ended before ({phase:?}) and does not start again: `larder job cancel {key} --wait`, or give it \
-             another name"
-        );
+        bail!("{key} has ended before ({phase:?}) and does not start again: `{}`, or give it another name", cancel());
     }
     Ok(())
 }
@@ -170,7 +169,7 @@ fn as_json(key: &ObjectKey, job: &TrainingJob) -> Value {
     json!({"job": key.to_string(), "uid": job.metadata.uid, "phase": phase(job), "status": job.status})
 }
 
-/// Follows jobs to their end. True if all have succeeded.
+/// Follows jobs to their end. Returns whether all have succeeded.
 async fn wait(args: &SubmitArgs, cluster: &Cluster, submitted: Vec<(ObjectKey, TrainingJob)>) -> anyhow::Result<bool> {
     let followed = futures::stream::iter(submitted).map(|(key, job)| async move {
         let ended = follow::to_its_end(cluster, &key, &job).await;

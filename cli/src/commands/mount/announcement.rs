@@ -8,11 +8,11 @@ const BUSY: &str = "busy: ";
 /// The outcome of a background process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Announcement {
-    /// It serves the mount.
+    /// The process serves the mount.
     Ready,
     /// Another process owns the cache.
     Busy(String),
-    /// It failed.
+    /// The process failed.
     Failed(String),
 }
 

@@ -8,6 +8,7 @@ use larder_cachenode::Home;
 use larder_cachenode::importing::Importer;
 use larder_cachenode::node::NodeConfig;
 use larder_cachenode::process::raise_file_limit;
+use larder_cachenode::source::ResolvedSource;
 use larder_dataset::Chain;
 use larder_fs::daemon::{Daemon, DaemonConfig};
 use larder_store::StoreError;
@@ -16,7 +17,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::warn;
 
 use super::announcement::Announcement;
+use super::preflight;
 use super::request::{cache_dir, request, run_dir};
+use super::result;
 use crate::args::MountArgs;
 use crate::output;
 use crate::source;
@@ -24,15 +27,17 @@ use crate::source;
 pub(super) fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
     if args.announce {
         rustix::process::setsid()?;
+    } else {
+        preflight::check(args)?;
     }
     raise_file_limit();
     let runtime = source::runtime()?;
     let _in_runtime = runtime.enter();
-    let daemon = match start(args, &runtime) {
-        Ok(daemon) => daemon,
+    let (daemon, dataset) = match start(args, &runtime) {
+        Ok(started) => started,
         Err(error) => {
             if args.announce {
-                // The log has the error too.
+                // The error goes to the log too.
                 let text = Chain(&*error).to_string();
                 let busy = matches!(error.downcast_ref(), Some(StoreError::InUse { .. }));
                 let failed = if busy { Announcement::Busy(text) } else { Announcement::Failed(text) };
@@ -42,9 +47,13 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
         }
     };
     if args.announce {
-        // A caller that is gone leaves the mount as it is.
+        // The error is ignored: if the caller has exited, the mount stays.
         let _ = output::line(format_args!("{}", Announcement::Ready));
+    } else {
+        // As above: the output may be closed.
+        let _ = result::tell(args, &dataset);
     }
+    drop(dataset);
     runtime.block_on(async {
         let signals = tokio::spawn(stop_on_signal(Arc::clone(&daemon)));
         let outcome = Arc::clone(&daemon).run().await;
@@ -68,8 +77,8 @@ async fn stop_on_signal(daemon: Arc<Daemon>) {
     daemon.stopping().cancel();
 }
 
-/// Starts a daemon with its first mount.
-fn start(args: &MountArgs, runtime: &Runtime) -> anyhow::Result<Arc<Daemon>> {
+/// Starts a daemon with its first mount, which serves the dataset.
+fn start(args: &MountArgs, runtime: &Runtime) -> anyhow::Result<(Arc<Daemon>, ResolvedSource)> {
     let found = source::resolve(&args.src, &args.origin, args.refresh, runtime)?;
     let cache_dir = cache_dir(args)?;
     let daemon = Daemon::open(DaemonConfig {
@@ -90,5 +99,5 @@ fn start(args: &MountArgs, runtime: &Runtime) -> anyhow::Result<Arc<Daemon>> {
     })
     .context("open the cache (--cache-dir)")?;
     runtime.block_on(daemon.mount(request(args, &found.path, None)?))?;
-    Ok(daemon)
+    Ok((daemon, found))
 }

@@ -21,14 +21,15 @@ pub(super) fn cache_dir(args: &MountArgs) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// The folder of a cache for which no folder is given.
+/// The default cache folder.
 pub(crate) fn default_cache_dir() -> anyhow::Result<PathBuf> {
     Ok(Home::of_process()?.dir().join("store"))
 }
 
-/// The folder of the daemon's sockets: that of the cache, or if nothing can be made there one of this user's.
+/// The folder of the daemon's sockets: the cache folder, or a folder in the user's home if the cache folder is not
+/// writable.
 pub(super) fn run_dir(cache_dir: &Path) -> anyhow::Result<PathBuf> {
-    // A folder that cannot be made holds no sockets either: the dataset is served without a cache.
+    // The cache folder is not writable, so the dataset is served without a cache, and the sockets go elsewhere.
     if std::fs::create_dir_all(cache_dir).is_ok() && can_make_files(cache_dir) {
         return Ok(cache_dir.to_owned());
     }
@@ -37,8 +38,8 @@ pub(super) fn run_dir(cache_dir: &Path) -> anyhow::Result<PathBuf> {
     Ok(Home::of_process()?.sub_folder(&format!("run/{:016x}", hash.finish()))?)
 }
 
-/// False if the folder is on a disk that is read-only or fails, or belongs to another user. Tries it with a file
-/// without a name: a disk that went read-only after an error does not show it otherwise.
+/// Whether files can be created in the folder: not if its disk is read-only or failing, or if it belongs to another
+/// user. Creates an unnamed file, because a disk that became read-only after an error shows it only on a write.
 fn can_make_files(dir: &Path) -> bool {
     use rustix::fs::{Mode, OFlags, open};
     use rustix::io::Errno;
@@ -46,7 +47,7 @@ fn can_make_files(dir: &Path) -> bool {
     !matches!(made, Err(Errno::ROFS | Errno::ACCESS | Errno::IO))
 }
 
-/// The dataset of these flags, once its manifest was found.
+/// The dataset of the flags, with the manifest that was found for it.
 fn spec(args: &MountArgs, manifest: &Path) -> anyhow::Result<DatasetSpec> {
     Ok(DatasetSpec {
         endpoint: args.origin.endpoint.clone(),

@@ -1,4 +1,4 @@
-//! How queues look: a line of each, or all of one.
+//! The output of `larder queue`: one line per queue, or the details of one queue.
 
 use std::fmt::Write;
 
@@ -20,11 +20,11 @@ pub(super) struct QueueView {
     cohort: Option<String>,
     weight: u32,
     stop: Option<String>,
-    /// As the queue's status counts them.
+    /// The numbers of jobs in the queue's status.
     waiting_jobs: u32,
     running_jobs: u32,
     quota: Vec<Account>,
-    /// In the order in which they wait.
+    /// The waiting jobs, in the queue's order.
     waiting: Vec<JobView>,
     running: Vec<JobView>,
 }
@@ -36,10 +36,10 @@ struct JobView {
     job: String,
     priority: i32,
     phase: String,
-    /// Its devices, by resource: those that it needs at least, or has.
+    /// Devices by resource: the job's minimum if it waits, or its current devices if it runs.
     devices: Vec<(String, u64)>,
     why: String,
-    /// At its deadline.
+    /// The time of its deadline, at which it ends at the latest.
     ends: Option<String>,
 }
 
@@ -92,7 +92,7 @@ impl QueueView {
     }
 }
 
-/// A line of each queue.
+/// A table with one line per queue.
 pub(super) fn all(views: &[QueueView]) -> String {
     let row = |view: &QueueView| {
         let uses = |account: &Account| match account.borrowed {
@@ -116,7 +116,7 @@ pub(super) fn all(views: &[QueueView]) -> String {
     table(["NAME", "COHORT", "WAITING", "RUNNING", "STOP", "USED"], &rows)
 }
 
-/// All of one queue.
+/// The details of one queue.
 pub(super) fn one(view: &QueueView) -> String {
     let mut text = format!("queue {}", cell(&view.name));
     if let Some(cohort) = &view.cohort {

@@ -13,10 +13,11 @@ use tokio::runtime::Runtime;
 use crate::mount_stats::read;
 use crate::{daemon, output, source};
 
-/// Why a node that answers has no share. It does not say more: what a node has is for those with its token.
+/// The reason for a node that answers but reports no share. A node does not say which reason applies, because only
+/// nodes with its token may know what it has cached.
 const NOT_SHARED: &str = "not shared with this node: not mounted there, a different token, or placement local";
 
-/// Shows how much each node has cached of the datasets mounted at `dirs`, as their daemons report it.
+/// Prints how much each node has cached of the datasets mounted at `dirs`, as reported by the nodes' daemons.
 pub(super) fn run(dirs: &[PathBuf], as_json: bool) -> anyhow::Result<ExitCode> {
     let runtime = source::runtime()?;
     let mut code = ExitCode::SUCCESS;
@@ -34,7 +35,7 @@ pub(super) fn run(dirs: &[PathBuf], as_json: bool) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// The stats of a mount, and the nodes with what they have of its dataset.
+/// The stats of a mount, and each node's share of its dataset.
 fn nodes_of(dir: &Path, runtime: &Runtime) -> anyhow::Result<(Stats, Vec<v1::NodeInfo>)> {
     let stats = read(dir)?;
     let socket = stats.process.socket.as_ref().with_context(|| {
@@ -66,7 +67,7 @@ fn json(dir: &Path, stats: &Stats, nodes: &[v1::NodeInfo]) -> serde_json::Value 
     serde_json::json!({"mount": dir, "snapshot": stats.dataset.snapshot, "bytes": stats.dataset.bytes, "nodes": nodes})
 }
 
-/// A node's line. `percent` is the share of the dataset that so many bytes are.
+/// A node's line. `percent` converts bytes to a percentage of the dataset.
 fn row(node: &v1::NodeInfo, percent: impl Fn(u64) -> f64) -> String {
     let count = |name: &str| show_bytes(node.counters.get(name).copied().unwrap_or(0));
     let (cached, share) = match node.datasets.first() {

@@ -4,8 +4,11 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
+use larder::output;
 use larder_cachenode::{CacheStats, Stats};
 use larder_dataset::size::{show_bytes, show_duration};
+
+use crate::mount_stats::is_foreign;
 
 fn metric(stats: &Stats, name: &str) -> u64 {
     stats.metrics.get(name).copied().unwrap_or(0)
@@ -20,18 +23,58 @@ fn hit_percent(stats: &Stats, before: Option<&Stats>) -> Option<f64> {
     (all > 0).then(|| 100.0 * local as f64 / all as f64)
 }
 
-fn less_than_wanted(cache: &CacheStats) -> String {
-    if cache.wanted_bytes <= cache.capacity_bytes {
-        return String::new();
+/// How the room differs from what the dataset could use, or from what is cached.
+fn difference(cache: &CacheStats, dataset_bytes: u64) -> String {
+    let mut text = String::new();
+    if cache.wanted_bytes > cache.capacity_bytes {
+        text += &format!("; needs {}, more than the cache can hold", show_bytes(cache.wanted_bytes));
+    } else if dataset_bytes > cache.capacity_bytes {
+        text += &format!("; the whole dataset has {}", show_bytes(dataset_bytes));
     }
-    format!("; needs {}, more than the cache can hold", show_bytes(cache.wanted_bytes))
+    if cache.used_bytes > cache.capacity_bytes {
+        text += "; blocks that were cached when it had more room stay";
+    }
+    text
 }
 
-/// The state of a mount. The hit ratio covers the time since `before`, or since the mount began.
+/// All mounts of this machine, one line each.
+pub(super) fn overview(mounts: &[(&Path, anyhow::Result<Stats>)]) -> String {
+    let rows = mounts.iter().map(|(dir, stats)| {
+        let dir = dir.display().to_string();
+        let stats = match stats {
+            Ok(stats) => stats,
+            Err(error) => {
+                let state = if is_foreign(error) { "not yours" } else { "dead" };
+                return [dir, String::new(), String::new(), String::new(), String::new(), state.to_owned()];
+            }
+        };
+        let cache = &stats.cache;
+        let state = match (&cache.degraded, &cache.shortage) {
+            (Some(_), _) => "degraded",
+            (None, Some(_)) => "does not fit",
+            (None, None) => "ok",
+        };
+        [
+            dir,
+            stats.dataset.origin.clone(),
+            show_bytes(stats.dataset.bytes),
+            show_bytes(cache.used_bytes),
+            hit_percent(stats, None).map_or("-".to_owned(), |percent| format!("{percent:.1} %")),
+            state.to_owned(),
+        ]
+    });
+    output::table(["MOUNT", "ORIGIN", "SIZE", "CACHED", "HITS", "STATE"], &rows.collect::<Vec<_>>())
+}
+
+/// The state of a mount. The hit ratio covers the time since `before`, or since the start of the mount.
 pub(super) fn table(dir: &Path, stats: &Stats, before: Option<&Stats>) -> String {
     let mut text = String::new();
     let cache = &stats.cache;
-    let hits = hit_percent(stats, before).map_or("-".to_owned(), |percent| format!("{percent:.1} %"));
+    let since = if before.is_some() { " since the last refresh" } else { "" };
+    let hits = match hit_percent(stats, before) {
+        Some(percent) => format!("{percent:.1} % of the bytes read{since} came from this cache; the rest was fetched"),
+        None => format!("- (nothing was read{since})"),
+    };
     let mut row = |name: &str, value: std::fmt::Arguments<'_>| {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{name:<10}{value}");
@@ -41,14 +84,15 @@ pub(super) fn table(dir: &Path, stats: &Stats, before: Option<&Stats>) -> String
     row("files", format_args!("{} ({})", stats.dataset.files, show_bytes(stats.dataset.bytes)));
     let made = if stats.dataset.packed { "packed" } else { "listed" };
     let age = show_duration(Duration::from_secs(stats.listing.age_seconds));
-    // Older processes do not tell the age.
+    // Older processes do not report the age.
     let age = if stats.listing.unix_seconds == 0 { String::new() } else { format!(", {made} {age} ago") };
     row("snapshot", format_args!("{}{age}", stats.dataset.snapshot.get(..12).unwrap_or_default()));
     let listing = &stats.listing;
     for note in listing.refresh_failed.iter().chain(&listing.stale).chain(&listing.other_snapshots) {
         row("", format_args!("{note}"));
     }
-    let share = 100.0 * cache.used_bytes as f64 / cache.capacity_bytes.max(1) as f64;
+    // Blocks that were cached before the room shrank stay.
+    let share = (100.0 * cache.used_bytes as f64 / cache.capacity_bytes.max(1) as f64).min(100.0);
     row(
         "cache",
         format_args!(
@@ -56,20 +100,14 @@ pub(super) fn table(dir: &Path, stats: &Stats, before: Option<&Stats>) -> String
             show_bytes(cache.used_bytes),
             show_bytes(cache.capacity_bytes),
             cache.policy,
-            less_than_wanted(cache),
+            difference(cache, stats.dataset.bytes),
             cache.degraded.as_deref().map(|why| format!(", DEGRADED: {why}")).unwrap_or_default()
         ),
     );
     if let Some(shortage) = &cache.shortage {
         row("", format_args!("{shortage}"));
     }
-    row(
-        "hits",
-        format_args!(
-            "{hits} of the bytes that the kernel requested, including its read-ahead{}",
-            if before.is_some() { " since the last refresh" } else { "" }
-        ),
-    );
+    row("hits", format_args!("{hits}"));
     row(
         "origin",
         format_args!(
@@ -87,8 +125,8 @@ pub(super) fn table(dir: &Path, stats: &Stats, before: Option<&Stats>) -> String
         row(
             "peers",
             format_args!(
-                "{read} read from other nodes, {given} served to them, {failures} failures, {hedges} slow answers \
-                 hedged ({won} won)"
+                "{read} read from other nodes, {given} sent to them, {failures} requests failed, {hedges} slow ones \
+                 were repeated at a second node, which was faster {won} times"
             ),
         );
     }

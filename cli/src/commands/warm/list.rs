@@ -1,4 +1,4 @@
-//! Hands a list of files to warm over to a mount, part by part: neither side ever holds a long one.
+//! Sends a list of files to warm to a mount in parts, so that neither side holds a long list in memory.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -11,16 +11,16 @@ use larder_cachenode::WarmListPart;
 use larder_cachenode::warm::list_part::LINES_MOST;
 use rustix::io::Errno;
 
-use crate::ioctl;
+use crate::{ioctl, mount_stats};
 
-/// Interval between two attempts to hand over what the mount cannot take yet.
+/// The pause before a part that the mount could not accept is sent again.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// The longest line that is handed over whole. No path is longer.
+/// The longest line that is sent whole. No path is longer.
 const LINE_MOST: usize = 8_000;
 
-/// Hands over the list in the file `from`, or `-` for standard input, to the mount at `dir`, whose stats are open as
-/// `stats`. Returns once the mount has all of it, or once its cache is full.
+/// Sends the list in the file `from` (`-` for standard input) to the mount at `dir`, whose stats are open as `stats`.
+/// Returns when the mount has the whole list, or when its cache is full.
 pub(super) fn send(from: &Path, dir: &Path, stats: &File) -> anyhow::Result<()> {
     let mut lines: Box<dyn BufRead> = match from.to_str() {
         Some("-") => Box::new(io::stdin().lock()),
@@ -36,7 +36,7 @@ pub(super) fn send(from: &Path, dir: &Path, stats: &File) -> anyhow::Result<()> 
         let read = lines.read_until(b'\n', &mut line).with_context(|| format!("read {} (--from)", from.display()))?;
         part.last = read == 0;
         let path = line.strip_suffix(b"\n").unwrap_or(&line);
-        // Paths of the mounted files are accepted, too.
+        // Absolute paths of the mounted files are accepted too.
         let path = path.strip_prefix(root.as_slice()).unwrap_or(path);
         let path = &path[..path.len().min(LINE_MOST)];
         if part.last || part.lines.len() + path.len() + 1 > LINES_MOST {
@@ -51,7 +51,7 @@ pub(super) fn send(from: &Path, dir: &Path, stats: &File) -> anyhow::Result<()> 
     }
 }
 
-/// False if the cache is full, and the rest of the list is of no use.
+/// Sends a part. Returns false if the cache is full, so that the rest of the list is useless.
 fn hand_over(stats: &File, part: &WarmListPart, dir: &Path) -> anyhow::Result<bool> {
     loop {
         let error = match ioctl::warm_list(stats, part) {
@@ -61,7 +61,9 @@ fn hand_over(stats: &File, part: &WarmListPart, dir: &Path) -> anyhow::Result<bo
         match Errno::from_io_error(&error) {
             Some(Errno::AGAIN) => std::thread::sleep(RETRY),
             Some(Errno::NOSPC) => return Ok(false),
-            Some(Errno::BUSY) => bail!("another warming of {0} is running: see `larder stats {0}`", dir.display()),
+            Some(Errno::BUSY) => {
+                bail!("another warming of {} is running: see `{}`", dir.display(), mount_stats::command("stats", dir))
+            }
             Some(Errno::NOENT) => bail!("the mount at {} was restarted: run this command again", dir.display()),
             Some(Errno::NOTTY) => {
                 bail!("the process that serves {} is of an earlier version: mount it again", dir.display())

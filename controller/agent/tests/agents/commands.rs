@@ -1,4 +1,4 @@
-//! Commands by `rsh`: their streams, status, signals and end.
+//! Commands run by `rsh`: their streams, status, signals and end.
 
 use std::io::{Read, Write};
 use std::process::Stdio;
@@ -21,7 +21,7 @@ fn a_command_has_the_streams_the_status_and_the_environment_that_it_would_have_t
     for (command, status) in [("true", 0), ("exit 255", 255), ("kill -KILL $$", 137), ("/nowhere/program", 127)] {
         assert_eq!(job.rsh(agent.port, command).output().unwrap().status.code(), Some(status), "{command}");
     }
-    // Flags that mean something else here are refused by name.
+    // Flags with a different meaning here are rejected by name.
     let output = job.command("rsh", agent.port).args(["-N", "127.0.0.1", "true"]).output().unwrap();
     let (status, _, error) = text(&output);
     assert_eq!((status, error.contains("-N is not supported")), (Some(255), true), "{error}");
@@ -54,7 +54,7 @@ fn a_stream_that_nobody_reads_holds_up_neither_the_other_nor_signals_nor_memory(
     let mut rsh = job.rsh(agent.port, &command);
     rsh.env("LARDER_AGENT_SILENCE_SECONDS", "5").stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = rsh.spawn().unwrap();
-    // Longer than the silence that ends a connection: the output waits, and signs of life do not.
+    // Longer than the silence that ends a connection: the output is blocked, and keep-alives are not.
     let mut line = [0; 11];
     child.stderr.take().unwrap().read_exact(&mut line).unwrap();
     assert_eq!(&line, b"still here\n");
@@ -96,7 +96,7 @@ fn a_killed_launcher_takes_the_commands_process_groups_along() {
     let job = Job::new();
     let agent = job.serve();
     let file = job.path("pids");
-    // `set -m` gives the background a group of its own, as mpirun's daemons give their processes.
+    // `set -m` puts background processes into a group of their own, as mpirun's daemons do.
     let command = format!(
         "set -m; for i in 1 2; do sh -c 'echo $$ >>{0}; sleep 100' & done; echo $$ >>{0}; wait",
         file.display()
@@ -107,7 +107,7 @@ fn a_killed_launcher_takes_the_commands_process_groups_along() {
     child.kill().unwrap();
     child.wait().unwrap();
     until("no process is left", || !pids.iter().any(|pid| runs(*pid)));
-    // A launcher that is restarted finds the agent as before.
+    // A restarted launcher finds the agent unchanged.
     assert!(job.rsh(agent.port, "true").status().unwrap().success());
 }
 
@@ -142,7 +142,7 @@ fn an_agent_that_is_told_to_end_ends_its_commands_and_buries_their_orphans() {
     let job = Job::new();
     let mut agent = job.serve();
     let file = job.path("pids");
-    // An orphan that has left the session stays when its command ends, and is the agent's from then on.
+    // An orphan that has left the session survives its command, and is reparented to the agent.
     let orphan = "setsid sh -c 'echo $$ >>FILE; exec sleep 100' </dev/null >/dev/null 2>&1 &"
         .replace("FILE", file.to_str().unwrap());
     assert!(job.rsh(agent.port, &orphan).status().unwrap().success());
@@ -151,7 +151,7 @@ fn an_agent_that_is_told_to_end_ends_its_commands_and_buries_their_orphans() {
     let status = format!("/proc/{orphan}/status");
     until("the agent has the orphan", || std::fs::read_to_string(&status).unwrap().contains(&parent));
     send(orphan, Signal::KILL);
-    until("the orphan is buried", || !std::path::Path::new(&format!("/proc/{orphan}")).exists());
+    until("the orphan is reaped", || !std::path::Path::new(&format!("/proc/{orphan}")).exists());
     let mut child = job.rsh(agent.port, &format!("echo $$ >>{}; sleep 100", file.display())).spawn().unwrap();
     let command = pids(&file, 2)[1];
     send(agent.pid(), Signal::TERM);

@@ -1,4 +1,4 @@
-//! A machine with agents, and what runs on it.
+//! A machine with agents, and the processes that run on it.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Generous: the tests share the machine with others.
+/// A generous timeout, because other tests run on the machine at the same time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A job's folder: its key, and the programs as `install` puts them there.
+/// A job's folder: its key, and the programs that `install` puts there.
 pub(crate) struct Job {
     pub(crate) folder: tempfile::TempDir,
 }
@@ -55,7 +55,7 @@ impl Job {
         self.serve_by(command)
     }
 
-    /// Serves by a command that becomes the agent.
+    /// Serves through a command that execs the agent.
     pub(crate) fn serve_by(&self, mut command: Command) -> Agent {
         command.env("FROM_THE_POD", "yes").stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -102,7 +102,7 @@ impl Drop for Agent {
 }
 
 pub(crate) fn send(pid: u32, signal: Signal) {
-    // It may have ended.
+    // The process may have exited already.
     let _ = kill_process(Pid::from_raw(pid as i32).unwrap(), signal);
 }
 
@@ -114,7 +114,7 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The process ids that a command has written into a file, once there are so many.
+/// The process ids that a command writes into a file, once the file has the expected number of them.
 pub(crate) fn pids(file: &Path, count: usize) -> Vec<u32> {
     let read = || -> Vec<u32> {
         std::fs::read_to_string(file).unwrap_or_default().lines().filter_map(|line| line.parse().ok()).collect()
@@ -123,7 +123,7 @@ pub(crate) fn pids(file: &Path, count: usize) -> Vec<u32> {
     read()
 }
 
-/// Whether a process runs: neither gone nor a zombie.
+/// Whether a process runs: it exists and is not a zombie.
 pub(crate) fn runs(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
@@ -134,8 +134,8 @@ pub(crate) fn text(output: &Output) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// What is between a launcher and an agent. It records what the launcher sends, and falls silent when told to, as a node does
-/// that has lost its power: nothing is closed.
+/// A proxy between a launcher and an agent. It records what the launcher sends. On request it goes silent without
+/// closing anything, like a node that has lost its power.
 pub(crate) struct Cable {
     pub(crate) port: u16,
     pub(crate) sent: Arc<Mutex<Vec<u8>>>,

@@ -1,11 +1,11 @@
-//! Debian's Open MPI over two agents, each on a host of its own, and not as root.
+//! Debian's Open MPI over two agents, each on a host of its own, as an unprivileged user.
 
 use std::process::Command;
 
 use crate::machine::Job;
 
-/// Makes two hosts beside the launcher's, in place of pods: a network, a hostname and a folder for each, since mpirun's daemons
-/// of one name would share it. $1 is the folder of the job.
+/// Creates two hosts in place of pods, besides the launcher's host: a network, a host name and a folder for each.
+/// mpirun's daemons of one host name would share one folder. $1 is the folder of the job.
 const HOSTS: &str = r#"
 set -eu
 ip link set lo up
@@ -64,7 +64,7 @@ wait
 #[test]
 fn mpirun_starts_its_processes_by_agents_as_any_user_and_leaves_none() {
     let job = Job::new();
-    // Installed for every user, in a folder that every user reaches.
+    // Installed for every user, into a folder that every user can reach.
     std::os::unix::fs::chown(job.folder.path(), Some(4711), Some(4711)).unwrap();
     let made = Command::new("unshare")
         .args(["--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])

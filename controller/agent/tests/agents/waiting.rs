@@ -13,7 +13,7 @@ fn waiting_ends_when_every_host_answers() {
     let output = job.command("agent", agent.port).arg("wait").arg(&hosts).output().unwrap();
     let (status, _, error) = text(&output);
     assert_eq!((status, error.as_str()), (Some(0), "larder-agent: 2 of 2 hosts answer\n"));
-    // It left without a word that would be worth a line.
+    // A peer that disconnects without sending anything is not worth a log line.
     assert_eq!(agent.log(), "");
 }
 

@@ -15,10 +15,10 @@ use larder_kube::key::{Key, Meta};
 use larder_kube::kinds::Kind;
 use larder_kube::pod::node_affinity::Places;
 
-/// Without files a dataset takes no more of the disk than its bytes.
+/// A dataset without files takes no more disk space than its bytes.
 const BYTES: u64 = 1000;
 
-/// A dataset, the nodes of its cluster, and what earlier decisions promised.
+/// A dataset, the nodes of its cluster, and the promises of earlier decisions.
 struct Cluster {
     dataset: DatasetObject,
     nodes: Vec<(Node, CacheObject)>,
@@ -49,7 +49,7 @@ fn dataset(name: &str, spec: Value) -> DatasetObject {
 }
 
 impl Cluster {
-    /// `n1` and on, of which the odd ones have the label `gpu`.
+    /// Nodes from `n1` up. Nodes with odd numbers have the label `gpu`.
     fn new(nodes: usize, spec: Value) -> Self {
         let node = |index: usize| {
             let meta = Meta { key: Key::cluster(&format!("n{index}")), ..Meta::default() };
@@ -67,10 +67,10 @@ impl Cluster {
         Self { dataset: dataset("pets", spec), nodes: (1..=nodes).map(node).collect(), jobs: Vec::new() }
     }
 
-    fn decide(&self, wishes: &[WarmRequest]) -> Decision {
+    fn decide(&self, requests: &[WarmRequest]) -> Decision {
         let (settings, emitted) = (Settings { image: "larder:1".into(), ..Settings::default() }, BTreeSet::new());
         decide(&DatasetView {
-            now: 1_800_000_000,
+            now: Seconds(1_800_000_000),
             settings: &settings,
             key: &self.dataset.meta.key,
             dataset: Some(&self.dataset),
@@ -85,20 +85,20 @@ impl Cluster {
             claims: Vec::new(),
             volumes: Vec::new(),
             deployments: Vec::new(),
-            wishes: wishes.to_vec(),
+            warm_requests: requests.to_vec(),
             warming_slots: 64,
             status_age: i64::MAX,
             emitted: &emitted,
             refused: &Refusals::new(),
-            wishes_unknown: false,
+            warm_requests_unknown: false,
             is_left_out: false,
         })
     }
 
-    /// Decides, writes the promises, and has each node that holds the dataset cache so many bytes of it.
-    fn settle(&mut self, wishes: &[WarmRequest], cached: u64) -> Decision {
+    /// Decides, writes the promises, and makes each node that holds the dataset cache this many of its bytes.
+    fn settle(&mut self, requests: &[WarmRequest], cached: u64) -> Decision {
         for _ in 0..3 {
-            let decision = self.decide(wishes);
+            let decision = self.decide(requests);
             for (node, cache) in &mut self.nodes {
                 cache.spec.datasets.retain(|there| there.uid != self.dataset.meta.uid);
                 cache.spec.datasets.extend(decision.promises.get(&node.meta.key.name).cloned().unwrap_or_default());
@@ -113,18 +113,18 @@ impl Cluster {
                 status.promised_bytes = cache.spec.datasets.iter().map(|promise| promise.bytes).sum();
             }
         }
-        self.decide(wishes)
+        self.decide(requests)
     }
 }
 
-fn wish(name: &str, since: i64, pods: usize) -> WarmRequest {
+fn request(name: &str, since: i64, pods: usize) -> WarmRequest {
     WarmRequest { by: job("team-a", name), since: Seconds(since), pods, places: Places::default() }
 }
 
-/// A job whose pods run on nodes of one kind.
-fn wish_on(kind: &str, name: &str, since: i64, pods: usize) -> WarmRequest {
+/// A request of a job whose pods run on nodes of one kind.
+fn request_on(kind: &str, name: &str, since: i64, pods: usize) -> WarmRequest {
     let labels = BTreeMap::from([("kind".to_owned(), kind.to_owned())]);
-    WarmRequest { places: Places { labels, ..Places::default() }, ..wish(name, since, pods) }
+    WarmRequest { places: Places { labels, ..Places::default() }, ..request(name, since, pods) }
 }
 
 fn job(namespace: &str, name: &str) -> Requester {
@@ -153,14 +153,14 @@ fn status_of(decision: &Decision) -> Value {
 #[test]
 fn jobs_get_as_many_nodes_as_they_have_pods_and_not_each_others() {
     let mut cluster = Cluster::new(8, json!({}));
-    let wishes = [wish("one", 1, 3), wish("two", 2, 2)];
-    let decision = cluster.settle(&wishes, 620);
+    let requests = [request("one", 1, 3), request("two", 2, 2)];
+    let decision = cluster.settle(&requests, 620);
     assert_eq!(decision.promises.len(), 5, "{:?}", nodes_of(&decision));
     let expected = Warmth { wanted: 3, holding: 3, cached_bytes: 1860, wanted_bytes: 3000, why: String::new() };
     assert_eq!(warmth_of(&decision, "one"), expected);
     assert_eq!((warmth_of(&decision, "two").percent(), decision.is_starved), (62, false));
-    // More jobs than nodes share them, and none of them is without.
-    let many: Vec<WarmRequest> = (0..20).map(|index| wish(&format!("job-{index}"), index, 2)).collect();
+    // If there are more jobs than nodes, they share the nodes, and every job has some.
+    let many: Vec<WarmRequest> = (0..20).map(|index| request(&format!("job-{index}"), index, 2)).collect();
     let decision = cluster.settle(&many, BYTES);
     assert_eq!(decision.promises.len(), 8);
     assert!(
@@ -171,15 +171,15 @@ fn jobs_get_as_many_nodes_as_they_have_pods_and_not_each_others() {
 #[test]
 fn a_job_has_only_nodes_that_its_pods_may_use_and_whom_fewer_suit_chooses_first() {
     let mut cluster = Cluster::new(6, json!({}));
-    let decision = cluster.settle(&[wish_on("gpu", "one", 1, 8)], 0);
+    let decision = cluster.settle(&[request_on("gpu", "one", 1, 8)], 0);
     assert_eq!(nodes_of(&decision), ["n1", "n3", "n5"]);
     assert_eq!(warmth_of(&decision, "one").wanted, 3, "three nodes for eight pods");
-    // The other one came first and could have had any.
-    let both = [wish("any", 1, 3), wish_on("gpu", "one", 2, 3)];
+    // The other job came first and could have used any node.
+    let both = [request("any", 1, 3), request_on("gpu", "one", 2, 3)];
     let decision = cluster.settle(&both, 500);
     assert_eq!(decision.promises.len(), 6);
     assert_eq!(nodes_of(&cluster.settle(&both, 900)), nodes_of(&decision), "they keep their nodes");
-    let none = cluster.settle(&[wish_on("tpu", "one", 1, 2)], 0);
+    let none = cluster.settle(&[request_on("tpu", "one", 1, 2)], 0);
     assert!(none.promises.is_empty());
     assert!(warmth_of(&none, "one").why.contains("no ready node"), "{none:?}");
     assert_eq!(warmth_of(&none, "one").percent(), 0);
@@ -190,7 +190,7 @@ fn nodes_of_the_spec_serve_jobs_and_jobs_change_none_of_its_conditions() {
     let mut cluster = Cluster::new(6, json!({"nodes": {"count": 2}}));
     let before = cluster.settle(&[], BYTES);
     let (own, status) = (before.promises.clone(), status_of(&before));
-    let job = [wish("one", 1, 3)];
+    let job = [request("one", 1, 3)];
     // The third node is cold.
     let decision = cluster.decide(&job);
     assert_eq!(decision.promises.len(), 3);
@@ -200,9 +200,9 @@ fn nodes_of_the_spec_serve_jobs_and_jobs_change_none_of_its_conditions() {
     assert_eq!(status_of(&decision), status);
     let after = cluster.settle(&job, 500);
     assert_eq!(status_of(&after)["nodes"]["wanted"], 2);
-    // Without count, the dataset is ready whatever jobs wait for.
+    // Without `count`, the dataset is ready even while jobs wait for it.
     let mut unasked = Cluster::new(2, json!({}));
-    let decision = unasked.settle(&[wish("one", 1, 2)], 0);
+    let decision = unasked.settle(&[request("one", 1, 2)], 0);
     let ready =
         status_of(&decision)["conditions"].as_array().unwrap().iter().find(|there| there["type"] == "Ready").cloned();
     assert_eq!(ready.unwrap()["status"], "True");
@@ -212,7 +212,7 @@ fn nodes_of_the_spec_serve_jobs_and_jobs_change_none_of_its_conditions() {
 #[test]
 fn an_evicted_jobs_promises_and_warming_end_at_once() {
     let mut cluster = Cluster::new(4, json!({"nodes": {"count": 1}}));
-    let decision = cluster.settle(&[wish("one", 1, 3)], 0);
+    let decision = cluster.settle(&[request("one", 1, 3)], 0);
     assert_eq!(decision.promises.len(), 3);
     let begun = decision.writes.iter().filter(|write| write.kind == Kind::Job).map(|write| Job {
         meta: Meta { key: Key::new("team-a", &write.name), uid: write.name.clone(), ..Meta::default() },
@@ -235,7 +235,7 @@ fn a_node_without_room_counts_and_says_why() {
     let coco =
         PromisedDataset { uid: "coco".into(), name: "team-a/coco".into(), snapshot: "b".repeat(64), bytes: 1500 };
     cluster.nodes[0].1.spec.datasets.push(coco);
-    let decision = cluster.settle(&[wish("one", 1, 2)], BYTES);
+    let decision = cluster.settle(&[request("one", 1, 2)], BYTES);
     assert_eq!(nodes_of(&decision), ["n2"]);
     let warmth = warmth_of(&decision, "one");
     assert_eq!((warmth.wanted, warmth.holding, warmth.percent()), (2, 1, 50));
@@ -246,8 +246,8 @@ fn a_node_without_room_counts_and_says_why() {
 #[test]
 fn two_datasets_of_one_job_are_placed_each_by_itself_and_pod_sets_add_up() {
     let mut pets = Cluster::new(4, json!({}));
-    // Pods of two kinds of one job: a leader, and two workers.
-    let both = [wish_on("cpu", "train", 1, 1), wish_on("gpu", "train", 1, 2)];
+    // A job with two kinds of pods: a leader, and two workers.
+    let both = [request_on("cpu", "train", 1, 1), request_on("gpu", "train", 1, 2)];
     let decision = pets.settle(&both, 750);
     assert_eq!(decision.promises.len(), 3);
     assert_eq!((warmth_of(&decision, "train").wanted, warmth_of(&decision, "train").percent()), (3, 75));
@@ -256,15 +256,15 @@ fn two_datasets_of_one_job_are_placed_each_by_itself_and_pod_sets_add_up() {
     for ((_, theirs), (_, ours)) in cars.nodes.iter_mut().zip(&pets.nodes) {
         theirs.spec = ours.spec.clone();
     }
-    // The leader reads this one, too. All nodes have room beside the other dataset.
-    let decision = cars.settle(&[wish_on("cpu", "train", 1, 1)], 0);
+    // The leader also reads this dataset. All nodes have room for both datasets.
+    let decision = cars.settle(&[request_on("cpu", "train", 1, 1)], 0);
     assert_eq!((decision.promises.len(), warmth_of(&decision, "train").percent()), (1, 0));
 }
 
 #[test]
-fn who_may_not_use_it_gets_nothing() {
+fn a_job_that_may_not_use_the_dataset_gets_nothing() {
     let cluster = Cluster::new(2, json!({}));
-    let of = |namespace: &str| WarmRequest { by: job(namespace, "job"), ..wish("job", 1, 1) };
+    let of = |namespace: &str| WarmRequest { by: job(namespace, "job"), ..request("job", 1, 1) };
     let decision = cluster.decide(&[of("team-b"), of("team-c")]);
     assert_eq!(decision.promises.len(), 1);
     assert!(matches!(decision.progress[&job("team-b", "job")], Progress::Warms(_)));
@@ -275,8 +275,8 @@ fn who_may_not_use_it_gets_nothing() {
 fn a_dataset_that_nodes_share_is_warm_when_all_shares_are() {
     let mut cluster =
         Cluster::new(4, json!({"cache": {"placement": "partitioned"}, "nodes": {"selector": {"kind": "gpu"}}}));
-    let decision = cluster.settle(&[wish("one", 1, 1)], 250);
+    let decision = cluster.settle(&[request("one", 1, 1)], 250);
     assert_eq!(nodes_of(&decision), ["n1", "n3"], "each has its share, wherever the pod runs");
     assert_eq!(warmth_of(&decision, "one").percent(), 50);
-    assert_eq!(warmth_of(&cluster.settle(&[wish("one", 1, 1)], 500), "one").percent(), 100);
+    assert_eq!(warmth_of(&cluster.settle(&[request("one", 1, 1)], 500), "one").percent(), 100);
 }

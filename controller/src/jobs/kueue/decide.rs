@@ -1,4 +1,4 @@
-//! What Kueue has decided about a job, and what is to be written to its Workload.
+//! What Kueue has decided about a job, and the writes to its Workload that follow.
 
 use k8s_openapi::api::core::v1::Pod;
 use larder_api::training_job::checked::CheckedJob;
@@ -9,60 +9,57 @@ use super::places::{NoPlace, place};
 use super::status::{Status, let_go, remove};
 use super::usage::{is_ready, may_have, over, runs, used};
 use super::wanted::{NoWorkload, Wanted};
-use super::workload::JobWorkload;
 use crate::jobs::machine::{Observed, Phase, State};
 use crate::jobs::queue::{Running, Verdict, Waiting};
 use crate::jobs::render::Place;
 use crate::kueue::objects::Flavor;
+use crate::kueue::workload::JobWorkload;
 use crate::time::Seconds;
 use crate::write::Write;
 use larder_kube::key::Key;
 use larder_kube::kinds::KueueVersion;
 use larder_kube::store::Store;
 
-/// Everything that the decision about a job depends on.
+/// The inputs of the decision about a job.
 pub struct Situation<'a> {
     /// Seconds since 1970.
     pub now: Seconds,
-    /// The version of Kueue's API.
     pub version: KueueVersion,
-    /// The job's name.
     pub name: &'a str,
     pub uid: &'a str,
     pub job: &'a CheckedJob,
     /// Its LocalQueue.
     pub queue: &'a str,
-    /// Makes the Workload that it should have, or says why it can have none.
+    /// Builds the Workload that the job should have, or says why it can have none.
     pub wanted: &'a dyn Fn() -> Result<Wanted, NoWorkload>,
-    /// A pod of each of its roles, in their order, for no place.
+    /// One pod per role, in the order of the roles, without a place.
     pub pods: &'a [Pod],
     pub state: &'a State,
-    /// Its terms and its pods.
     pub observed: &'a Observed,
-    /// The Workload with the name of [`names::workload`], and all that belong to the job ([`JobWorkload::owner`]).
+    /// The Workload with the name [`names::workload`], and all Workloads that belong to the job
+    /// ([`JobWorkload::owner`]).
     pub workloads: Vec<&'a JobWorkload>,
-    /// The flavors of this cluster.
+    /// The ResourceFlavors of the cluster.
     pub flavors: &'a Store<Flavor>,
 }
 
-/// The decision about a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// For the machine. A start names no nodes: the caller plans them, or leaves them to the scheduler.
+    /// For the state machine. A start names no nodes: the caller plans them, or leaves them to the scheduler.
     pub verdict: Verdict,
-    /// To be written in any order, before or after the job's own state.
+    /// Writes in any order, before or after the job's own state.
     pub writes: Vec<Write>,
-    /// Where pods go, by role; `None` as long as none may be made.
+    /// Where pods may run, by role; `None` while no pods may be created.
     pub places: Option<Vec<Place>>,
 }
 
-/// Decides about a job in a queue of Kueue's.
+/// Decides about a job in a queue of Kueue.
 pub fn decide(situation: &Situation<'_>) -> Decision {
     let Situation { version, workloads, .. } = situation;
     let name = names::workload(situation.name, situation.uid);
     let is_own = |workload: &&&JobWorkload| workload.is_of(situation.uid);
     let own = workloads.iter().filter(is_own).find(|workload| workload.meta.key.name == name).copied();
-    // A job has one Workload: another one would hold quota for nothing.
+    // A job has only one Workload. Another one would hold quota without using it.
     let others = workloads.iter().filter(is_own).filter(|workload| workload.meta.key.name != name);
     let mut writes: Vec<Write> = others.filter_map(|workload| remove(workload, *version)).collect();
     let mut decision = match own {
@@ -76,7 +73,7 @@ pub fn decide(situation: &Situation<'_>) -> Decision {
     Decision { writes, ..decision }
 }
 
-/// The next write for the Workload of a job that is gone, or that no queue of Kueue's has any longer: its quota is free then.
+/// The next write for the Workload of a job that was deleted or has left Kueue's queues. At the end its quota is free.
 pub fn abandon(workload: &JobWorkload, version: KueueVersion) -> Option<Write> {
     remove(workload, version)
 }
@@ -89,7 +86,7 @@ fn without(situation: &Situation<'_>) -> Decision {
     if state.holds_room() {
         return situation.stop("its Workload was deleted".to_owned());
     }
-    // Its quota would count twice.
+    // The quota of those pods would be used twice.
     if runs(observed, situation.now) {
         return situation.wait("its earlier pods are still terminating".to_owned());
     }
@@ -107,7 +104,7 @@ fn with(situation: &Situation<'_>, workload: &JobWorkload) -> Decision {
         return situation.wait(String::new()).writing(end(situation, workload).filter(|_| may_end));
     }
     if observed.terms.suspend {
-        // A later start is another admission.
+        // A later start needs a new admission.
         return situation.stop(String::new()).writing(remove(workload, *version).filter(|_| is_idle));
     }
     if workload.meta.deleting {
@@ -124,7 +121,7 @@ fn with(situation: &Situation<'_>, workload: &JobWorkload) -> Decision {
         if has_quota && is_idle {
             status.release();
         }
-        // Without quota, an eviction of the past is why it waits, unless Kueue says something newer.
+        // Without quota, a past eviction is the reason for the wait, unless Kueue reports something newer.
         let why = if has_quota || !workload.active {
             messages::evicted(workload, evicted.as_ref())
         } else {
@@ -141,7 +138,7 @@ fn with(situation: &Situation<'_>, workload: &JobWorkload) -> Decision {
     situation.stop(messages::pending(situation.queue, workload)).writing(situation.update(workload))
 }
 
-/// Kueue learns that the job has ended; then the Workload is only history, and may go with the job.
+/// Reports the job's end to Kueue. Afterwards the Workload is only a record, and may be deleted with the job.
 fn end(situation: &Situation<'_>, workload: &JobWorkload) -> Option<Write> {
     if workload.holding("Finished").is_some() || workload.meta.deleting {
         return let_go(workload, situation.version);
@@ -174,7 +171,7 @@ fn admitted(situation: &Situation<'_>, workload: &JobWorkload, is_idle: bool) ->
         Err(_) if state.holds_room() => None,
         Err(NoPlace::Unknown(why)) => return situation.wait(why.to_string()),
         Err(NoPlace::Contradiction(why)) => {
-            // Another admission would contradict itself in the same way, so Kueue must not try again.
+            // Another admission would have the same contradiction, so Kueue must not retry.
             let why = why.to_string();
             status.set("Finished", true, "FailedToStart", &why);
             return situation.wait(why).writing(status.write());
@@ -191,7 +188,7 @@ fn admitted(situation: &Situation<'_>, workload: &JobWorkload, is_idle: bool) ->
     Decision { verdict, writes: status.write().into_iter().collect(), places }
 }
 
-/// Where the pods of a job go, by role, if its Workload is admitted.
+/// Where the pods of a job may run, by role, if its Workload is admitted.
 pub fn admitted_places(
     job: &CheckedJob,
     workload: &JobWorkload,
@@ -212,21 +209,21 @@ fn places(
     job.roles.iter().zip(pods).map(|(role, pod)| place(workload, &role.name, pod, flavor)).collect()
 }
 
-/// What Kueue is to know of a job that runs.
+/// Reports the progress of a running job to Kueue.
 fn news(situation: &Situation<'_>, workload: &JobWorkload, granted: &[u32], status: &mut Status<'_>) {
     let Situation { state, observed, .. } = situation;
     let given_back = observed.terms.roles.iter().zip(granted).enumerate().map(|(at, (role, granted))| {
         let asked = workload.asked.get(&role.name).copied().unwrap_or(0);
         let assigned = workload.assigned.get(&role.name).and_then(|assigned| assigned.count).unwrap_or(asked);
-        // One that it has not for want of a node may come back.
+        // A pod that is missing only for lack of a node may return.
         let used =
             used(state, observed, at, situation.now).max(granted.saturating_sub(over(state, &observed.terms, at)));
-        // Kueue counts them from what was asked for.
+        // Kueue counts reclaimable pods from the requested number.
         (role.name.clone(), if used < assigned { asked.saturating_sub(used) } else { 0 })
     });
     status.give_back(&given_back.collect::<Vec<_>>());
     let before = workload.condition("PodsReady");
-    let was_ready = before.as_ref().is_some_and(|before| before.holds());
+    let was_ready = workload.holding("PodsReady").is_some();
     match (is_ready(state, observed), was_ready) {
         (true, false) => {
             let recovers = before.is_some_and(|before| before.reason == "WaitForRecovery");
@@ -242,17 +239,17 @@ fn news(situation: &Situation<'_>, workload: &JobWorkload, granted: &[u32], stat
 }
 
 impl Situation<'_> {
-    /// What it asks for has changed, and Kueue has not answered yet.
+    /// Updates the Workload if the request has changed and Kueue has not answered yet.
     fn update(&self, workload: &JobWorkload) -> Option<Write> {
         (self.wanted)().ok()?.update(workload)
     }
 
-    /// It has no quota.
+    /// The job has no quota and waits.
     fn wait(&self, why: String) -> Decision {
         Decision { verdict: Verdict::Wait(Waiting { why, ..Waiting::default() }), writes: Vec::new(), places: None }
     }
 
-    /// The same, and pods that it has end.
+    /// The job has no quota, and its pods are terminated.
     fn stop(&self, why: String) -> Decision {
         if self.state.holds_room() {
             Decision { verdict: Verdict::Stop { why }, writes: Vec::new(), places: None }
@@ -268,7 +265,7 @@ impl Decision {
         self
     }
 
-    /// Data is fetched while checks are waited for.
+    /// Warms data while the Workload waits for checks.
     fn warming(mut self) -> Self {
         if let Verdict::Wait(waiting) = &mut self.verdict {
             waiting.warm = true;

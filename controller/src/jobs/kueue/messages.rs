@@ -1,23 +1,23 @@
-//! Why a job in a queue of Kueue's waits or stops: one sentence each, mostly in Kueue's own words.
+//! Why a job in a queue of Kueue waits or stops: one sentence each, mostly Kueue's own text.
 
 use larder_api::names::KUEUE_QUEUE_LABEL;
 use larder_api::training_job::checked::CheckedRole;
 
-use super::workload::{Condition, JobWorkload};
 use crate::jobs::plan::Shortage;
+use crate::kueue::workload::JobWorkload;
 use crate::time::Seconds;
-use larder_kube::fields::hour;
+use larder_kube::fields::{ConditionFields, hour};
 
-/// Loses pods because `replicas` was lowered.
+/// The job loses pods because `replicas` was lowered.
 pub(super) const FEWER: &str =
     "spec.roles[].replicas was lowered; with Kueue the job grows again only after a suspension";
 
-/// Has no Workload yet.
+/// The job has no Workload yet.
 pub(super) fn asks(queue: &str) -> String {
     format!("asks Kueue's queue {queue} for quota")
 }
 
-/// Cannot ask. `is_unknown`: this cluster has Kueue, and its objects cannot be listed.
+/// The job cannot request quota. `is_unknown`: the cluster has Kueue, but its objects cannot be listed.
 pub fn absent(queue: &str, is_unknown: bool) -> String {
     if is_unknown {
         return format!("waits in Kueue's queue {queue}, but Kueue's objects cannot be listed yet");
@@ -28,17 +28,17 @@ pub fn absent(queue: &str, is_unknown: bool) -> String {
     )
 }
 
-/// Has quota, and no nodes.
+/// The job has quota but no nodes.
 pub fn no_nodes(shortage: &Shortage) -> String {
     format!("has Kueue's quota; {shortage}")
 }
 
-/// Has had room, and its pods were not bound.
+/// The job had room before, and its pods were not bound.
 pub fn held_back(until: Seconds) -> String {
     format!("has Kueue's quota; it is retried at {}", hour(until.0))
 }
 
-/// Has no quota.
+/// The job has no quota.
 pub(super) fn pending(queue: &str, workload: &JobWorkload) -> String {
     let said = workload.condition("QuotaReserved").map(|condition| condition.message);
     let later = workload.requeue_at.map(|at| format!("; queued again at {}", hour(at.0))).unwrap_or_default();
@@ -48,7 +48,7 @@ pub(super) fn pending(queue: &str, workload: &JobWorkload) -> String {
     }
 }
 
-/// Has quota, and not every check is ready.
+/// The job has quota, and not every check is ready.
 pub(super) fn checks(workload: &JobWorkload) -> String {
     let waits = workload.checks.iter().filter(|check| check.state != "Ready").map(|check| {
         let state = if check.state.is_empty() { "Pending" } else { &check.state };
@@ -63,8 +63,8 @@ pub(super) fn checks(workload: &JobWorkload) -> String {
     format!("has quota in the ClusterQueue {}, waits for {what}", workload.cluster_queue)
 }
 
-/// Has lost its quota.
-pub(super) fn evicted(workload: &JobWorkload, evicted: Option<&Condition>) -> String {
+/// The job has lost its quota.
+pub(super) fn evicted(workload: &JobWorkload, evicted: Option<&ConditionFields>) -> String {
     let said = evicted.map(|evicted| format!("Kueue has evicted it ({}): {}", evicted.reason, evicted.message));
     if workload.active {
         return said.unwrap_or_default();
@@ -74,8 +74,8 @@ pub(super) fn evicted(workload: &JobWorkload, evicted: Option<&Condition>) -> St
     said.map_or(how.clone(), |said| format!("{said}; {how}"))
 }
 
-/// Its Workload is finished, and the job is not.
-pub(super) fn finished(workload: &JobWorkload, finished: &Condition) -> String {
+/// The Workload is finished, but the job is not.
+pub(super) fn finished(workload: &JobWorkload, finished: &ConditionFields) -> String {
     let name = &workload.meta.key.name;
     format!(
         "its Workload {name} is finished ({}): {}; delete it to queue the job again",
@@ -83,7 +83,7 @@ pub(super) fn finished(workload: &JobWorkload, finished: &Condition) -> String {
     )
 }
 
-/// Has quota for fewer pods than it runs with.
+/// The job has quota for fewer pods than its minimum.
 pub(super) fn too_few(role: &CheckedRole, may_have: Option<u32>) -> String {
     let (name, needs) = (&role.name, role.min.max(1));
     match may_have {

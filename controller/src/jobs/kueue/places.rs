@@ -1,4 +1,4 @@
-//! Where the pods of an admitted job go, and what they carry for Kueue.
+//! Where the pods of an admitted job run, and the labels and annotations that they carry for Kueue.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,30 +6,30 @@ use std::fmt;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 
 use super::names::{POD_SET_LABEL, TOPOLOGY_GATE, TOPOLOGY_REQUESTS, WORKLOAD_ANNOTATION, topology_annotation};
-use super::workload::{Assigned, JobWorkload, PodSetUpdate};
 use crate::jobs::render::Place;
 use crate::kueue::objects::Flavor;
+use crate::kueue::workload::{Assigned, JobWorkload, PodSetUpdate};
 use larder_kube::pod::node_affinity::Places;
 
 /// Why pods have no place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoPlace {
-    /// Something is missing that may still come.
+    /// An object is missing that may still appear.
     Unknown(Missing),
-    /// Two values for one key. Only another Workload helps.
+    /// Two values for one key. Only a new Workload can resolve this.
     Contradiction(Contradiction),
 }
 
-/// What is missing to place pods.
+/// The object that is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// The admission of the Workload does not have the role.
+    /// The Workload's admission does not contain the role.
     Role {
-        /// The Workload.
+        /// The name of the Workload.
         workload: String,
         role: String,
     },
-    /// The ResourceFlavor is not known.
+    /// The ResourceFlavor is unknown.
     Flavor(String),
 }
 
@@ -42,10 +42,9 @@ impl fmt::Display for Missing {
     }
 }
 
-/// A key with two values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contradiction {
-    /// Both sides, as words.
+    /// The two contradicting sources, for the message.
     what: String,
     key: String,
     values: (String, String),
@@ -58,8 +57,8 @@ impl fmt::Display for Contradiction {
     }
 }
 
-/// The place of the pods of a role, whose pod `pod` is for no place: what the flavors say, then what each check adds. Two values for
-/// one key are an error, as in Kueue.
+/// The place of a role's pods: the constraints of the flavors, then the updates of each check. `pod` is a pod of the
+/// role without a place. As in Kueue, two values for one key are an error.
 pub fn place<'f>(
     workload: &JobWorkload,
     role: &str,
@@ -91,13 +90,14 @@ pub fn place<'f>(
     Ok(place)
 }
 
-/// What the plan must know of a place beside the pod's own terms. Where Kueue chooses the nodes, there is nothing to plan.
+/// Adds the constraints of a place to the pod's own constraints for the plan. Where Kueue chooses the nodes, nothing is
+/// planned.
 pub fn confine(places: &mut Places, place: &Place) {
     places.labels.extend(place.selector.clone());
     places.tolerations.extend(place.tolerations.iter().cloned());
 }
 
-/// Labels and annotations by which Kueue knows its pods, and its gate where it chooses their nodes.
+/// Adds the labels and annotations by which Kueue recognizes its pods, and a scheduling gate if it chooses their nodes.
 fn mark(place: &mut Place, workload: &JobWorkload, pod: &Pod, role: &str, assigned: &Assigned) {
     place.labels.insert(POD_SET_LABEL.to_owned(), role.to_owned());
     place.annotations.insert(WORKLOAD_ANNOTATION.to_owned(), workload.meta.key.name.clone());
@@ -129,7 +129,7 @@ fn add(place: &mut Place, pod: &Pod, update: &PodSetUpdate, check: &str) -> Resu
     Ok(())
 }
 
-/// Errors: a key has two values.
+/// Checks that two maps agree. Fails if a key has two values.
 fn agree(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>, what: &str) -> Result<(), Contradiction> {
     let differs = |(key, value): &(&String, &String)| one.get(*key).is_some_and(|there| there != *value);
     match other.iter().find(differs) {

@@ -1,5 +1,5 @@
-//! The priority of a job's Workload, as Kueue's own integrations find it: the WorkloadPriorityClass that the job's label names, else
-//! the PriorityClass of its pods, else the default one, else 0.
+//! The priority of a job's Workload, determined as Kueue's own integrations do: the WorkloadPriorityClass in the job's
+//! label, else the PriorityClass of its pods, else the default PriorityClass, else 0.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,18 +10,17 @@ use serde_json::{Value, json};
 use super::names::PRIORITY_LABEL;
 use larder_kube::kinds::KueueVersion;
 
-/// The classes of this cluster.
+/// The priority classes of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Classes {
-    /// The values of WorkloadPriorityClasses.
+    /// The values of WorkloadPriorityClasses, by name.
     pub workloads: BTreeMap<String, i32>,
-    /// The values of PriorityClasses.
+    /// The values of PriorityClasses, by name.
     pub pods: BTreeMap<String, i32>,
     /// The PriorityClass of pods that name none.
     pub default: Option<String>,
 }
 
-/// The priority of a Workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Priority {
     source: Source,
@@ -37,10 +36,10 @@ enum Source {
     Pods,
 }
 
-/// A class that a job names and this cluster does not have.
+/// A class that a job names and that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoClass {
-    /// The WorkloadPriorityClass of the job's label.
+    /// The WorkloadPriorityClass in the job's label.
     Workload(String),
     /// The PriorityClass of its pods.
     Pod(String),
@@ -74,7 +73,7 @@ pub(super) fn priority(
 }
 
 impl Priority {
-    /// The fields of a Workload's spec. One that is not there is taken away.
+    /// The priority fields of a Workload's spec. A null removes the field.
     pub(super) fn fields(&self, version: KueueVersion) -> Value {
         let Self { source, class, value } = self;
         match (version, source) {

@@ -1,15 +1,16 @@
-//! What a job's controller writes to its Workload's status: that it is finished, that its pods are ready, that pods have ended and
-//! that an eviction was obeyed; and its finalizer.
+//! The writes of a job's controller to its Workload: that it is finished, that its pods are ready, that pods have ended
+//! and that an eviction was obeyed; and the removal of its finalizer.
 //!
-//! A merge patch replaces whole lists, so each has all conditions as they were read, and the version that they were read with: if the
-//! Workload has changed meanwhile, the write fails, and another decision follows. Kueue applies its own conditions, and
-//! [`crate::kueue::check`] the states of checks: neither touches what is written here.
+//! A merge patch replaces whole lists, so each patch contains all conditions as they were read, with the resource
+//! version at which they were read. If the Workload has changed since, the write fails and the next decision replaces
+//! it. Kueue applies its own conditions, and [`crate::kueue::check`] applies the states of checks. Neither changes what
+//! is written here.
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::names::FINALIZER;
-use super::workload::JobWorkload;
+use crate::kueue::workload::{JobWorkload, since};
 use crate::time::Seconds;
 use crate::write::{Change, Write};
 use larder_kube::kinds::{Kind, KueueKind, KueueVersion};
@@ -17,7 +18,7 @@ use larder_kube::kinds::{Kind, KueueKind, KueueVersion};
 /// The longest message of a condition.
 const MESSAGE_MAX: usize = 1024;
 
-/// Changes to the status of a Workload.
+/// The changes to a Workload's status.
 pub(super) struct Status<'a> {
     workload: &'a JobWorkload,
     version: KueueVersion,
@@ -33,15 +34,15 @@ impl<'a> Status<'a> {
         Self { workload, version, now, conditions, others: json!({}), is_changed: false }
     }
 
-    /// Sets a condition. Only another status or reason is a change.
+    /// Sets a condition. A different message alone is not a change.
     pub(super) fn set(&mut self, kind: &str, holds: bool, reason: &str, message: &str) {
         let status = if holds { "True" } else { "False" };
         let before = self.workload.condition(kind);
-        if before.as_ref().is_some_and(|before| before.status() == status && before.reason == reason) {
+        if before.as_ref().is_some_and(|before| before.status == status && before.reason == reason) {
             return;
         }
         let since = match &before {
-            Some(before) if before.status() == status => before.since_text().to_owned(),
+            Some(before) if before.status == status => before.last_transition_time.clone(),
             _ => Timestamp::from_second(self.now.0).unwrap_or(Timestamp::MAX).to_string(),
         };
         self.conditions.retain(|condition| condition["type"] != kind);
@@ -56,7 +57,7 @@ impl<'a> Status<'a> {
         self.is_changed = true;
     }
 
-    /// Says how many pods of each role no longer need their quota. Kueue takes no fewer than before.
+    /// Reports how many pods of each role no longer need their quota. Kueue accepts no decrease.
     pub(super) fn give_back(&mut self, pods: &[(String, u32)]) {
         let before = |name: &String| self.workload.reclaimable.get(name).copied().unwrap_or(0);
         if pods.iter().all(|(name, count)| *count <= before(name)) {
@@ -68,11 +69,11 @@ impl<'a> Status<'a> {
         self.is_changed = true;
     }
 
-    /// Gives the quota back after an eviction, once no pod uses it: only then does Kueue give it to others, and queue the job
-    /// again.
+    /// Gives the quota back after an eviction, once no pod uses it. Only then does Kueue give the quota to other jobs
+    /// and queue this one again.
     pub(super) fn release(&mut self) {
         let Some(evicted) = self.workload.condition("Evicted") else { return };
-        // Kueue itself says when a job that waits for something else is queued again.
+        // A job that waits for another reason is requeued by Kueue itself.
         self.set("Requeued", evicted.reason == "Preempted", &evicted.reason, &evicted.message);
         self.set("QuotaReserved", false, "Pending", &evicted.message);
         if let Some(admitted) = self.workload.holding("Admitted") {
@@ -81,7 +82,7 @@ impl<'a> Status<'a> {
                 KueueVersion::V1beta1 => "accumulatedPastExexcutionTimeSeconds",
                 KueueVersion::V1beta2 => "accumulatedPastExecutionTimeSeconds",
             };
-            self.others[field] = (self.workload.past_seconds + (self.now - admitted.since()).max(0)).into();
+            self.others[field] = (self.workload.past_seconds + (self.now - since(&admitted)).max(0)).into();
         }
         if self.workload.holding("PodsReady").is_some() {
             self.set("PodsReady", false, "WaitForStart", "Not all pods are ready or succeeded");
@@ -103,7 +104,8 @@ impl<'a> Status<'a> {
     }
 }
 
-/// The write that takes Kueue's finalizer off, so that the Workload can go; `None` if it does not have it.
+/// The write that removes Kueue's finalizer, so that the Workload can be deleted; `None` if it does not have the
+/// finalizer.
 pub(super) fn let_go(workload: &JobWorkload, version: KueueVersion) -> Option<Write> {
     if !workload.finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
         return None;
@@ -113,8 +115,8 @@ pub(super) fn let_go(workload: &JobWorkload, version: KueueVersion) -> Option<Wr
     Some(write(workload, version, Change::Merge(json!({"metadata": metadata}))))
 }
 
-/// The next write after which a Workload goes, and its quota is free; `None` if it goes already. First it is deleted, then, once that
-/// is seen, its finalizer is taken off: so none is left that nothing keeps.
+/// The next write towards the deletion of a Workload, which frees its quota; `None` if nothing remains to be done. The
+/// finalizer is removed only after the deletion has been observed, so no Workload remains without a finalizer.
 pub(super) fn remove(workload: &JobWorkload, version: KueueVersion) -> Option<Write> {
     if workload.meta.deleting {
         return let_go(workload, version);

@@ -6,18 +6,16 @@ mod reads;
 
 use std::collections::BTreeMap;
 
-use larder_kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 use super::decide::{Decision, Situation, decide};
 use super::priority::{Classes, NoClass};
-use super::read::workload;
 use super::wanted::{Asking, NoWorkload, Wanted};
-use super::workload::JobWorkload;
 use crate::jobs::machine::{NodeHealth, Observed, Phase, Pod, PodStage, Scope, Slot, Stage, State, Terms};
 use crate::jobs::queue::Verdict;
 use crate::jobs::sample::{Sample, role};
 use crate::kueue::objects::Flavor;
+use crate::kueue::workload::{JobWorkload, since, workload};
 use crate::time::Seconds;
 use crate::write::{Change, Write};
 use k8s_openapi::api::core::v1::Toleration;
@@ -30,7 +28,7 @@ const NAME: &str = "trainingjob-train-95c868";
 /// 2026-01-01T10:40:00Z.
 const NOW: Seconds = Seconds(1_767_264_000);
 
-/// Eight workers, four of which are enough, and a parameter server.
+/// Eight workers, of which four are enough, and a parameter server.
 fn sample() -> Sample {
     Sample::of("parameter-server", json!({"roles": [role("server", 1, 1), role("worker", 8, 4)]}))
 }
@@ -53,7 +51,7 @@ fn wanted(sample: &Sample) -> Wanted {
     wanted_with(sample, &[], &Classes::default()).expect("a Workload")
 }
 
-/// A condition as Kueue writes it, since 10:32.
+/// A condition as Kueue writes it, with the transition time 10:32.
 fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
     json!({
         "type": kind, "status": status, "reason": reason, "message": message, "observedGeneration": 1,
@@ -61,11 +59,13 @@ fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
     })
 }
 
-fn object(value: Value) -> DynamicObject {
-    serde_json::from_value(value).expect("an object")
+/// Reads a Workload; `None` if it concerns no TrainingJob.
+fn find(value: Value) -> Option<JobWorkload> {
+    let object = serde_json::from_value(value).expect("an object");
+    workload(object).expect("understood")?.of_job.map(|of_job| *of_job)
 }
 
-/// The Workload of the sample's job as the API server has it, with this status.
+/// The Workload of the sample job with this status, as the API server returns it.
 fn served(sample: &Sample, status: Value) -> Value {
     let write = wanted(sample).create();
     let Change::Create(mut made) = write.change else { panic!("{write:?}") };
@@ -80,14 +80,14 @@ fn served(sample: &Sample, status: Value) -> Value {
 }
 
 fn read(value: Value) -> JobWorkload {
-    workload(&object(value)).expect("understood").expect("of a job")
+    find(value).expect("of a job")
 }
 
 fn there(sample: &Sample, status: Value) -> JobWorkload {
     read(served(sample, status))
 }
 
-/// A status with so many pods admitted of each role.
+/// The status of a Workload with this many workers admitted.
 fn admission(workers: u32) -> Value {
     let assignment = |name: &str, count: u32, flavor: &str| {
         json!({
@@ -108,7 +108,7 @@ fn admission(workers: u32) -> Value {
     })
 }
 
-/// The same, and Kueue has evicted it.
+/// The same status after an eviction by Kueue.
 fn eviction(reason: &str, message: &str) -> Value {
     let mut status = admission(8);
     status["conditions"].as_array_mut().expect("a list").push(condition("Evicted", "True", reason, message));
@@ -135,7 +135,7 @@ fn flavors() -> Store<Flavor> {
     flavors
 }
 
-/// A job with these pods of server and worker, all of which are ready.
+/// A job with these numbers of servers and workers, all ready.
 fn running(servers: u32, workers: u32) -> (State, Vec<Pod>) {
     let slots = |count: u32| (0..count).map(|_| Slot { attempt: 1, node: None, stage: Stage::Seen }).collect();
     let roles = vec![slots(servers), slots(workers)];
@@ -155,7 +155,7 @@ struct Case {
 }
 
 impl Case {
-    /// A queued job and its Workload.
+    /// A queued job with its Workload.
     fn queued(workload: Option<JobWorkload>) -> Self {
         let sample = sample();
         let mut terms = Terms { scope: Scope::Worker, ..sample.terms() };
@@ -166,7 +166,7 @@ impl Case {
         Self { sample, state: State::default(), observed, workloads, flavors: flavors(), wanted }
     }
 
-    /// A job that runs, and its Workload.
+    /// A running job with its Workload.
     fn running(workload: Option<JobWorkload>, workers: u32) -> Self {
         let mut case = Self::queued(workload);
         (case.state, case.observed.pods) = running(1, workers);
@@ -190,7 +190,7 @@ impl Case {
         })
     }
 
-    /// Why it waits or stops, and what is written.
+    /// Whether the job stops, why it waits or stops, and the writes.
     fn held_up(&self) -> (bool, String, Vec<Write>) {
         let decision = self.decide();
         assert_eq!(decision.places, None, "no pods without quota");
@@ -202,7 +202,7 @@ impl Case {
     }
 }
 
-/// The only write's status, by condition: status and reason; and the whole of it.
+/// The status of the only write: by condition the status and reason; and the whole patch.
 fn status_of(writes: &[Write]) -> (BTreeMap<String, (String, String)>, Value) {
     let [Write { change: Change::MergeStatus(fields), .. }] = writes else { panic!("{writes:?}") };
     assert_eq!(fields["metadata"], json!({"resourceVersion": "71"}), "it fails if the Workload has changed");

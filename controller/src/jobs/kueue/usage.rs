@@ -1,19 +1,19 @@
-//! How many pods of a job use quota, and how many may.
+//! How many pods of a job use quota, and how many may use it.
 
-use super::workload::JobWorkload;
 use crate::jobs::machine::loss::uses_quota;
 use crate::jobs::machine::{Observed, Pod, PodStage, Scope, Stage, State, Terms};
+use crate::kueue::workload::JobWorkload;
 use crate::time::Seconds;
 
-/// The pods of a role that use quota or will: those that it is to have, and others that still run. One that has ended well uses none,
-/// if nothing can have it made again.
+/// The pods of a role that use quota or will use it: the pods in its slots, and other pods that still run. A succeeded
+/// pod uses none if it can never be recreated.
 pub(super) fn used(state: &State, observed: &Observed, role: usize, now: Seconds) -> u32 {
     let slots = state.roles.get(role).map_or(0, |slots| slots.len() as u32);
     let is_other = |pod: &&Pod| pod.id.role == role && state.slot(pod.id).is_none() && uses_quota(pod, now);
     slots - over(state, &observed.terms, role) + observed.pods.iter().filter(is_other).count() as u32
 }
 
-/// The pods of a role that have ended for good. Where a loss starts the whole gang again, there are none.
+/// The pods of a role that have permanently ended. There are none if a loss restarts the whole gang.
 pub(super) fn over(state: &State, terms: &Terms, role: usize) -> u32 {
     if terms.scope != Scope::Worker || !terms.roles.iter().all(|role| role.two_pods) {
         return 0;
@@ -22,7 +22,8 @@ pub(super) fn over(state: &State, terms: &Terms, role: usize) -> u32 {
     slots.iter().filter(|slot| slot.stage == Stage::Done).count() as u32
 }
 
-/// How many pods a role may have. What was given back does not return before the next admission. `None`: it was not admitted.
+/// How many pods a role may have. Quota that was given back returns only at the next admission. `None`: the role was
+/// not admitted.
 pub(super) fn may_have(workload: &JobWorkload, state: &State, terms: &Terms, role: usize) -> Option<u32> {
     let name = &terms.roles.get(role)?.name;
     let asked = *workload.asked.get(name)?;
@@ -32,12 +33,12 @@ pub(super) fn may_have(workload: &JobWorkload, state: &State, terms: &Terms, rol
     Some(if given_back == 0 { assigned } else { assigned.min(left) })
 }
 
-/// True if something of the job may still run.
+/// True if a pod of the job may still be running.
 pub(super) fn runs(observed: &Observed, now: Seconds) -> bool {
     observed.pods.iter().any(|pod| uses_quota(pod, now))
 }
 
-/// True if as many pods of each role as it needs are ready, or done.
+/// True if enough pods of each role are ready or done.
 pub(super) fn is_ready(state: &State, observed: &Observed) -> bool {
     let up = |role: usize| {
         let slots = state.slots().filter(|(pod, slot)| {

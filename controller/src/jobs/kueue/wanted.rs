@@ -10,39 +10,37 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::names::{
-    DIGEST_ANNOTATION, FINALIZER, JOB_UID_LABEL, MAX_SECONDS_LABEL, POD_SETS_MAX, PROVISIONING_PREFIX,
-    TOPOLOGY_REQUESTS, hex, topology_annotation, workload,
+    FINALIZER, JOB_UID_LABEL, MAX_SECONDS_LABEL, POD_SETS_MAX, PROVISIONING_PREFIX, TOPOLOGY_REQUESTS, hex,
+    topology_annotation, workload,
 };
 use super::priority::{Classes, NoClass, priority};
-use super::workload::JobWorkload;
 use crate::jobs::render::{Rendered, metadata};
+use crate::kueue::workload::{DIGEST_ANNOTATION, JobWorkload};
 use crate::write::{Change, Write};
 use larder_kube::kinds::{Kind, KueueKind, KueueVersion};
 
-/// A job that is to wait in a queue of Kueue.
+/// A job that should wait in a queue of Kueue.
 #[derive(Clone, Copy, Debug)]
 pub struct Asking<'a> {
     pub rendered: Rendered<'a>,
-    /// Its LocalQueue.
     pub queue: &'a str,
     pub labels: &'a BTreeMap<String, String>,
     pub annotations: &'a BTreeMap<String, String>,
-    /// A pod of each of its roles, in their order, for no place: index 0, attempt 0.
+    /// One pod per role, in the order of the roles, without a place: index 0, attempt 0.
     pub pods: &'a [Pod],
-    /// The classes that its priority may be of.
+    /// The priority classes of the cluster.
     pub classes: &'a Classes,
 }
 
 /// Why a job can have no Workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoWorkload {
-    /// Its JobType is missing.
     NoType(String),
-    /// Kueue takes no job with so many roles.
+    /// Kueue accepts no job with this many roles.
     TooManyRoles(usize),
-    /// The label with its maximum time is not a positive number.
+    /// The label with the maximum execution time is not a positive number.
     MaxSeconds(String),
-    /// It names a priority class that does not exist.
+    /// The job names a priority class that does not exist.
     NoClass(NoClass),
 }
 
@@ -59,7 +57,6 @@ impl fmt::Display for NoWorkload {
     }
 }
 
-/// The Workload that a job should have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
     key: (String, String),
@@ -70,7 +67,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Makes it.
+    /// Builds the Workload of a job.
     pub fn of(asking: &Asking<'_>, version: KueueVersion) -> Result<Self, NoWorkload> {
         let Asking { rendered, labels, .. } = asking;
         let roles = &rendered.job.roles;
@@ -102,20 +99,21 @@ impl Wanted {
         Ok(Self { key: (rendered.namespace.to_owned(), name), metadata, spec, digest, version })
     }
 
-    /// The write that makes it.
+    /// The write that creates the Workload.
     pub fn create(&self) -> Write {
         let mut spec = self.spec.clone();
         spec.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
         self.write(Change::Create(json!({"metadata": self.metadata, "spec": spec})))
     }
 
-    /// The write that changes one without quota to what it should be; `None` if it is. With quota, the pods and the queue of a
-    /// Workload are fixed. Only the writer's digest is compared: what the API server and Kueue add makes no difference.
+    /// The write that updates a Workload without quota; `None` if it is up to date. With quota, the pods and the queue
+    /// of a Workload are fixed. Only Larder's digest is compared, so fields that the API server and Kueue add make no
+    /// difference.
     pub fn update(&self, there: &JobWorkload) -> Option<Write> {
         if there.digest == self.digest || there.holding("QuotaReserved").is_some() {
             return None;
         }
-        // It fails if Kueue has reserved quota meanwhile.
+        // The resource version makes the write fail if Kueue has reserved quota in the meantime.
         let version = there.meta.version.to_string();
         let metadata = json!({"resourceVersion": version, "annotations": self.metadata["annotations"]});
         Some(self.write(Change::Merge(json!({"metadata": metadata, "spec": self.spec}))))
@@ -127,10 +125,11 @@ impl Wanted {
     }
 }
 
-/// The role that may be admitted in part. Kueue allows one; it is the one that has most to give.
+/// The role that may be admitted partially. Kueue allows one role, so it is the role with the most pods above the
+/// minimum.
 fn flexible(roles: &[CheckedRole]) -> Option<&str> {
     let surplus = |role: &CheckedRole| role.replicas.saturating_sub(role.min);
-    // The first of several.
+    // Of several, the first role.
     let most = roles.iter().rev().max_by_key(|role| surplus(role))?;
     (surplus(most) > 0).then_some(most.name.as_str())
 }
@@ -143,7 +142,7 @@ fn pod_set(role: &CheckedRole, is_flexible: bool, pod: &Pod) -> Value {
     let topology = topology(metadata.annotations.as_ref());
     let mut spec = pod.spec.clone();
     if let Some(spec) = &mut spec {
-        // These differ from pod to pod, and Kueue does not read them.
+        // These fields differ from pod to pod, and Kueue does not read them.
         spec.hostname = None;
         spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()).for_each(|one| one.env = None);
     }
@@ -158,7 +157,7 @@ fn pod_set(role: &CheckedRole, is_flexible: bool, pod: &Pod) -> Value {
     set
 }
 
-/// The topology that a role's pods request, from Kueue's own annotations.
+/// The topology request of a role's pods, from Kueue's own annotations.
 fn topology(annotations: Option<&BTreeMap<String, String>>) -> Option<Value> {
     TOPOLOGY_REQUESTS.iter().find_map(|request| {
         let text = annotations?.get(&topology_annotation(request))?;

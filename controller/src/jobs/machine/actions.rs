@@ -1,4 +1,4 @@
-//! The actions of a step: the difference between the pods that a job may have and those that there are.
+//! The actions of a step: the difference between the pods that a job may have and the pods that exist.
 
 use crate::time::Seconds;
 use larder_api::Phase;
@@ -11,25 +11,24 @@ use super::observed::Observed;
 use super::pod::{Pod, PodId};
 use super::state::{Stage, State};
 
-/// Something to be done. Doing it twice does no harm.
+/// An action for the caller. Actions are idempotent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Make a pod.
+    /// Create a pod.
     Create {
-        /// Which one.
         pod: PodId,
-        /// On this node; `None`: the scheduler chooses.
+        /// The node of the plan; `None` if the scheduler chooses.
         node: Option<String>,
     },
     /// Delete a pod.
     Delete(PodId),
     /// Delete the job.
     Remove,
-    /// Make the next step at this time, with a decision of the queue, if nothing happens before.
+    /// Call [`super::step`] at this time, with a decision of the queue, unless something happens earlier.
     Again(Seconds),
 }
 
-/// All that is to be done in a state.
+/// All actions that follow from a state.
 pub(super) fn of(state: &State, observed: &Observed, now: Seconds) -> Vec<Action> {
     let last = last_ended(observed);
     let is_to_go = |pod: &&Pod| is_to_go(state, observed, pod, last.contains(&pod.id));
@@ -44,10 +43,10 @@ pub(super) fn of(state: &State, observed: &Observed, now: Seconds) -> Vec<Action
     actions
 }
 
-/// How many ended pods of an index are kept.
+/// The number of ended pods of an index that are kept for their logs.
 const KEPT: usize = 3;
 
-/// The ended pods of each index that ended last.
+/// Per index, the ended pods of the latest attempts.
 fn last_ended(observed: &Observed) -> BTreeSet<PodId> {
     let mut ended: BTreeMap<(usize, u32), Vec<PodId>> = BTreeMap::new();
     for pod in observed.pods.iter().filter(|pod| pod.stage.has_ended()) {
@@ -60,8 +59,8 @@ fn last_ended(observed: &Observed) -> BTreeSet<PodId> {
     ended.into_values().flat_map(last).collect()
 }
 
-/// True for a pod that is nobody's, and has not been told to end. The last pods of an ended job, and the last ones of an index that
-/// have crashed, are kept for their logs if the user wants that.
+/// True for a pod that belongs to no slot and is not terminating yet. If the user keeps pods for their logs, the last
+/// crashed pods of an index and the pods of an ended job are exempt.
 fn is_to_go(state: &State, observed: &Observed, pod: &Pod, is_last: bool) -> bool {
     let is_kept = match observed.terms.keep_pods {
         KeepPods::None => false,
@@ -72,7 +71,7 @@ fn is_to_go(state: &State, observed: &Observed, pod: &Pod, is_last: bool) -> boo
     pod.leaving.is_none() && !is_current && !is_kept
 }
 
-/// The pods that are to be made, of which no earlier one is in the way.
+/// The pods to create. A pod waits while an earlier pod of its index is in the way.
 fn missing(state: &State, observed: &Observed, now: Seconds) -> impl Iterator<Item = Action> {
     let mut there: BTreeMap<(usize, u32), Vec<&Pod>> = BTreeMap::new();
     for pod in &observed.pods {
@@ -80,7 +79,8 @@ fn missing(state: &State, observed: &Observed, now: Seconds) -> impl Iterator<It
     }
     state.slots().filter(|(_, slot)| slot.stage == Stage::Placed).filter_map(move |(id, slot)| {
         let others = there.get(&(id.role, id.index)).map_or(&[][..], Vec::as_slice);
-        // Where two pods of an index may run, one of them has been told to end. One that was unbound a moment ago may run by now.
+        // If the type allows two pods of an index, a terminating pod does not block the next one. A pod without a node
+        // still blocks it: the scheduler may have bound it a moment ago, and it may be running.
         let makes_way = |pod: &Pod| observed.terms.two_pods(id.role) && pod.leaving.is_some();
         let in_the_way = |pod: &&Pod| pod.id == id || is_live(pod, now) && !makes_way(pod);
         let create = || Action::Create { pod: id, node: slot.node.clone() };
@@ -92,7 +92,7 @@ fn removal(state: &State, observed: &Observed) -> Option<Seconds> {
     Some(state.finished? + observed.terms.ttl?)
 }
 
-/// When time alone may change something.
+/// The times at which the passing of time alone may change the actions.
 fn times(state: &State, observed: &Observed) -> impl Iterator<Item = Seconds> {
     let terms = &observed.terms;
     let is_over = state.phase.is_terminal();

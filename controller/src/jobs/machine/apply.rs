@@ -1,4 +1,4 @@
-//! What an event changes.
+//! Applies an event to the state.
 
 use larder_api::Phase;
 
@@ -10,7 +10,7 @@ use super::table::{EventKind, next};
 use crate::jobs::planned::PlannedPod;
 use crate::time::Seconds;
 
-/// Something that has happened to a job.
+/// An event: something that has happened to a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Suspend,
@@ -57,7 +57,7 @@ impl Event {
         }
     }
 
-    /// Changes the state, if the event counts in its phase.
+    /// Changes the state. Does nothing if the event does not apply in the current phase.
     pub(super) fn apply(self, state: &mut State, terms: &Terms, now: Seconds) {
         let Some(phase) = next(state.phase, self.kind()) else { return };
         match self {
@@ -155,16 +155,16 @@ impl Event {
     }
 }
 
-/// How long a job waits whose pods were not bound: 30 s, and twice as long each time, up to 8 minutes.
+/// The delay before a job starts again after its pods were not bound: 30 s, doubled each time, up to 8 minutes.
 fn pause(times: u32) -> i64 {
     30 << times.saturating_sub(1).min(4)
 }
 
-/// A failure after this time is not an early one.
+/// A pod that fails within this time after its start has failed early.
 const SOON_SECONDS: i64 = 60;
 
-/// A pod has failed. If that was soon after the start, and so was the failure before, the next one waits: 2 s, and twice as long
-/// each time, up to about 4 minutes. Failures during the pause are of the same kind.
+/// Delays the next pods after early failures: 2 s, doubled with each further one, up to about 4 minutes. A failure
+/// during the delay, or at the same moment, counts as part of the previous one.
 fn hold_back(state: &mut State, now: Seconds) {
     if state.not_before.is_some_and(|until| until > now) {
         return;
@@ -179,8 +179,8 @@ fn hold_back(state: &mut State, now: Seconds) {
     }
 }
 
-/// The job has no pods any more, and waits to have them again. What is done stays done where pods are lost one by one; where all
-/// are lost with one, all run again.
+/// Takes all pods from the job, which then waits for room again. If lost pods are replaced one by one, indexes that are
+/// done stay done. If one loss restarts all pods, they all run again.
 fn release(state: &mut State, terms: &Terms, why: String) {
     let mut done = std::mem::take(&mut state.roles);
     done.iter_mut().flatten().filter(|slot| slot.stage != Stage::Done).for_each(|slot| *slot = Slot::default());
@@ -191,7 +191,7 @@ fn release(state: &mut State, terms: &Terms, why: String) {
     }
 }
 
-/// The job has no pods any more.
+/// Takes all pods from the job.
 fn clear(state: &mut State, why: String) {
     state.roles.clear();
     state.done.clear();
@@ -223,7 +223,7 @@ fn set_stage(state: &mut State, pod: PodId, stage: Stage) {
     }
 }
 
-/// Other pods are made in the place of these, all of one attempt.
+/// Replaces these pods by new ones, all of one attempt.
 fn replace(state: &mut State, pods: &[PodId]) {
     if pods.is_empty() {
         return;
@@ -237,7 +237,7 @@ fn replace(state: &mut State, pods: &[PodId]) {
     }
 }
 
-/// Pods without a node that the job can do without are not asked for any more, if no index between others would be missing.
+/// Drops optional pods that have no node, from the highest index down, so that the remaining indexes stay contiguous.
 fn give_up_last(state: &mut State, terms: &Terms) {
     for (slots, role) in state.roles.iter_mut().zip(&terms.roles) {
         while slots.len() > role.floor() && slots.last().is_some_and(|slot| slot.stage == Stage::Unplaced) {

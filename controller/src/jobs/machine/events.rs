@@ -1,4 +1,4 @@
-//! What has happened, as the difference between what is remembered and what is observed.
+//! What has happened: the difference between the state and the observed facts.
 
 use larder_api::Phase;
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,29 +6,31 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::apply::Event;
 use super::loss::{Cause, cause, is_live};
 use super::observed::{Decides, Decisions, Observed, Terms};
-use super::pod::{Pod, PodId, PodStage};
+use super::pod::{Pod, PodId};
 use super::state::{Stage, State};
 use crate::jobs::planned::Plan;
 use crate::jobs::queue::{Running, Verdict};
+use crate::objects::PodStage;
 use crate::time::Seconds;
 
-/// A job grows into room that has stayed free this long.
+/// How long room must stay free before a job grows into it.
 pub(super) const ROOM_SECONDS: i64 = 60;
 
-/// Pods that were planned again must be bound this soon: others of their gang hold nodes and wait.
+/// The bind timeout of pods that were planned a second time. It is short because the other pods of the gang hold nodes
+/// while they wait.
 const RETRY_SECONDS: i64 = 3;
 
 /// After this many pods in quick succession that kubelets rejected, a gang gives its room back.
 const REJECTIONS: u32 = 4;
 
-/// Until when pods must be bound; `None`: there are none, or they may wait for ever.
+/// The deadline for binding pods; `None` if none are unbound, or there is no timeout.
 pub(super) fn bound_until(state: &State, terms: &Terms) -> Option<Seconds> {
     let timeout = terms.gang_timeout?;
     let is_second = state.planned_again && !terms.by_scheduler;
     Some(state.binding_since? + if is_second { RETRY_SECONDS } else { timeout })
 }
 
-/// What is observed and decided, less the decisions that earlier events of the step have used up.
+/// The observed facts, and the decisions that earlier events of this step have not used up.
 pub(super) struct News<'a> {
     observed: &'a Observed,
     pods: BTreeMap<PodId, &'a Pod>,
@@ -37,11 +39,11 @@ pub(super) struct News<'a> {
     now: Seconds,
 }
 
-/// The pods, by role and index, that are to be planned now. The caller answers with a [`Plan`]: all of them or none, if the job
-/// does not run without them.
+/// The pods, by role and index, that need a node now. The caller answers with a [`Plan`] for all of them, or none if
+/// the job cannot run without them.
 ///
-/// Nothing is asked for as long as a pod lives that must be gone first: the earlier one of an index if the type does not allow
-/// two, and all earlier ones if the whole gang is made again. Nor before [`State::not_before`].
+/// Returns nothing while a live pod must end first: the previous pod of an index if the type does not allow two, or all
+/// previous pods if the whole gang is restarted. Also returns nothing before [`State::not_before`].
 pub fn unplaced(state: &State, observed: &Observed, now: Seconds) -> Vec<Vec<u32>> {
     let nothing = || vec![Vec::new(); state.roles.len()];
     if !state.phase.is_making() || state.not_before.is_some_and(|until| until > now) {
@@ -68,7 +70,7 @@ impl<'a> News<'a> {
         Self { observed, pods, verdict: decisions.verdict.as_ref(), plan: decisions.plan.as_ref(), now }
     }
 
-    /// Notes times that no event is about.
+    /// Updates timestamps that no event covers.
     pub(super) fn note(&self, state: &mut State) {
         let all_bound = state.slots().all(|(pod, slot)| slot.stage == Stage::Done || self.is_bound(pod));
         if state.phase.has_pods() && all_bound {
@@ -82,7 +84,7 @@ impl<'a> News<'a> {
         }
     }
 
-    /// What has happened first. It is not named again once the state knows it.
+    /// The earliest of the events that the state does not contain yet.
     pub(super) fn events(&mut self, state: &State) -> Vec<Event> {
         let one = |event: Option<Event>| event.into_iter().collect::<Vec<_>>();
         if state.phase.is_terminal() {
@@ -120,7 +122,7 @@ impl<'a> News<'a> {
         }
     }
 
-    /// Pods that are new, and those that have succeeded.
+    /// Pods that were observed for the first time, and pods that have succeeded.
     fn seen(&self, state: &State) -> Vec<Event> {
         let seen = state.slots().filter_map(|(id, slot)| {
             let pod = self.pods.get(&id)?;
@@ -154,7 +156,7 @@ impl<'a> News<'a> {
         (self.now >= ends).then_some(Event::Deadline)
     }
 
-    /// The first pod that is lost. One that was seen and is not there any more was deleted by somebody.
+    /// The first lost pod. A pod that was observed earlier and no longer exists was deleted by another client.
     fn lost(&self, state: &State) -> Option<Event> {
         state.slots().find_map(|(id, slot)| {
             let (cause, has_ended) = match (slot.stage, self.pods.get(&id)) {
@@ -167,7 +169,7 @@ impl<'a> News<'a> {
         })
     }
 
-    /// A kubelet has not taken a pod, again: the others of its gang do not wait for ever.
+    /// Gives the gang's room back after repeated rejections by kubelets, so that its other pods do not wait forever.
     fn rejected(&self, state: &State, lost: &Event) -> Option<Event> {
         let Event::Lost { pod: id, cause: Cause::Evicted, .. } = lost else { return None };
         let pod = self.pods.get(id).filter(|pod| pod.stage == PodStage::Failed && pod.never_ran)?;
@@ -178,12 +180,11 @@ impl<'a> News<'a> {
         let reason = if pod.reason.is_empty() { "no reason" } else { &pod.reason };
         let why =
             format!("the kubelets of its nodes keep rejecting its pods, most recently {role} {} ({reason})", id.index);
-        // Where the job can do without the pod, others run on, and another one is made after a pause.
+        // If the job can run without the pod, the others continue, and the pod is recreated after a delay.
         let released = self.without(state, vec![*id], &why);
         matches!(released, Event::Released { .. }).then_some(released)
     }
 
-    /// What the queue has decided.
     fn ruled(&self, state: &State, verdict: &Verdict) -> Option<Event> {
         match verdict {
             Verdict::Start { granted, nodes } if state.phase == Phase::Queued => {
@@ -219,8 +220,8 @@ impl<'a> News<'a> {
         (state.phase == Phase::DataWarming && is_ready).then_some(Event::Warm)
     }
 
-    /// The answer to what was asked. A refusal does not count while pods of the job itself have still to end: they may have the
-    /// room.
+    /// The answer to [`unplaced`]. A negative answer is ignored while superseded pods of the job are terminating,
+    /// because they may occupy the room.
     fn planned(&mut self, state: &State) -> Option<Event> {
         let plan = self.plan.take()?;
         if unplaced(state, self.observed, self.now).iter().all(Vec::is_empty) {
@@ -233,8 +234,8 @@ impl<'a> News<'a> {
         }
     }
 
-    /// Pods that the API server does not make: a job that cannot go on without them is not waited for. Pods of the job itself that
-    /// have still to end may have the quota.
+    /// Pods that the API server does not create for lack of quota. A job that cannot run without them gives its room
+    /// back. Ignored while superseded pods of the job are terminating, because they may use the quota.
     fn unmade(&self, state: &State) -> Option<Event> {
         let why = self.observed.shortage.as_ref().filter(|_| state.phase.is_making())?;
         let unmade = state.slots().filter(|(pod, slot)| slot.stage == Stage::Placed && !self.pods.contains_key(pod));
@@ -245,13 +246,13 @@ impl<'a> News<'a> {
         Some(self.without(state, pods, why)).filter(|event| matches!(event, Event::Released { .. }))
     }
 
-    /// True if pods of the job have still to end.
+    /// True while superseded pods of the job are live.
     fn has_strays(&self, state: &State) -> bool {
         self.observed.pods.iter().any(|pod| state.slot(pod.id).is_none() && is_live(pod, self.now))
     }
 
-    /// Pods that are not bound in time: planned again once, unless the scheduler has chosen, and then done without, by the job or
-    /// with it.
+    /// Pods that were not bound in time. They are planned a second time, unless the scheduler chose their nodes. After
+    /// that the job continues without them, or gives its room back if it cannot.
     fn unbound(&self, state: &State) -> Option<Event> {
         let terms = &self.observed.terms;
         if !state.phase.is_making() || self.now < bound_until(state, terms)? {
@@ -272,7 +273,8 @@ impl<'a> News<'a> {
         }
     }
 
-    /// Pods have no node. The job goes on if enough of each role are bound, or else gives all its room back.
+    /// Handles pods without a node: the job continues if enough pods of each role are bound; otherwise it gives all its
+    /// room back.
     fn without(&self, state: &State, pods: Vec<PodId>, why: &str) -> Event {
         let late: BTreeSet<PodId> = pods.iter().copied().collect();
         let goes_on = state.roles.iter().zip(&self.observed.terms.roles).enumerate().all(|(role, (slots, terms))| {

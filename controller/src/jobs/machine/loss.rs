@@ -1,24 +1,25 @@
-//! Why a pod was lost, from what Kubernetes says about it and its node.
+//! Why a pod was lost, derived from the status of the pod and its node.
 
-use super::pod::{Devices, NodeHealth, Pod, PodStage};
+use super::pod::{NodeHealth, Pod};
+use crate::objects::{Devices, PodStage};
 use crate::time::Seconds;
 
-/// A node that is not ready for this long is lost.
+/// A node is lost after it has not been ready for this long.
 pub const NODE_LOST_SECONDS: i64 = 60;
 
-/// A pod that is this late to end is not waited for.
+/// A pod that is this long past its deletion deadline is stuck, and no pod waits for it.
 pub const STUCK_SECONDS: i64 = 60;
 
 /// Why a pod was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
-    /// Its program ended with an error.
+    /// Its program exited with an error.
     Crashed,
     /// Another job needed its room.
     Preempted,
-    /// Its node was drained or short of something, or somebody deleted it.
+    /// Its node was drained or short of a resource, or another client deleted the pod.
     Evicted,
-    /// Its node is gone, out of service, or has not been ready for 60 s.
+    /// Its node was deleted, is out of service, or has not been ready for 60 s.
     NodeLost,
     /// A device that it holds failed.
     DeviceFault,
@@ -27,7 +28,7 @@ pub enum Cause {
 impl Cause {
     pub const ALL: [Self; 5] = [Self::Crashed, Self::Preempted, Self::Evicted, Self::NodeLost, Self::DeviceFault];
 
-    /// Its name in the job's status, and in metrics.
+    /// The name in the job's status and in metrics.
     pub const fn field(self) -> &'static str {
         match self {
             Self::Crashed => "crashed",
@@ -38,7 +39,7 @@ impl Cause {
         }
     }
 
-    /// Its name in events.
+    /// The name in Events.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Crashed => "PodCrashed",
@@ -50,7 +51,7 @@ impl Cause {
     }
 }
 
-/// Why a pod is lost; `None` if it is not.
+/// Why a pod was lost; `None` if it was not.
 pub fn cause(pod: &Pod, now: Seconds) -> Option<Cause> {
     if pod.stage == PodStage::Succeeded {
         return None;
@@ -61,7 +62,7 @@ pub fn cause(pod: &Pod, now: Seconds) -> Option<Cause> {
     if has_faulty_device(pod) {
         return Some(Cause::DeviceFault);
     }
-    // The reasons of the pod's condition DisruptionTarget.
+    // The reasons of the pod condition `DisruptionTarget`.
     match pod.disruption.as_str() {
         "" => {}
         "PreemptionByScheduler" => return Some(Cause::Preempted),
@@ -71,7 +72,7 @@ pub fn cause(pod: &Pod, now: Seconds) -> Option<Cause> {
     match (pod.stage, pod.reason.as_str()) {
         (PodStage::Failed, "Preempting") => Some(Cause::Preempted),
         (PodStage::Failed, "NodeLost") => Some(Cause::NodeLost),
-        // The kubelet ended it, or did not take it at all.
+        // The kubelet stopped the pod, or rejected it before it ran.
         (PodStage::Failed, "Evicted" | "NodeShutdown" | "Terminated" | "NodeAffinity" | "UnexpectedAdmissionError") => {
             Some(Cause::Evicted)
         }
@@ -82,8 +83,8 @@ pub fn cause(pod: &Pod, now: Seconds) -> Option<Cause> {
     }
 }
 
-/// True if a device that the pod holds has failed. The node's condition does not say whose device it is, so it alone counts only
-/// where the kubelet reports nothing.
+/// True if a device that the pod holds has failed. The node's condition does not name the pods that hold the device, so
+/// it decides alone only if the kubelet does not report device health.
 fn has_faulty_device(pod: &Pod) -> bool {
     let of_node = pod.node.and_then(|node| node.device_fault);
     match pod.devices {
@@ -94,7 +95,7 @@ fn has_faulty_device(pod: &Pod) -> bool {
     }
 }
 
-/// True if the pod's node is lost. Its pods may still run there, and nobody can know.
+/// True if the pod's node is lost. The pod may still run there, but the API server cannot know.
 pub fn is_on_lost_node(pod: &Pod, now: Seconds) -> bool {
     pod.node.is_some_and(|node| is_lost(node, now))
 }
@@ -104,18 +105,19 @@ pub fn is_lost(node: NodeHealth, now: Seconds) -> bool {
     node.is_out_of_service || node.unready_since.is_some_and(|since| now - since >= NODE_LOST_SECONDS)
 }
 
-/// True if the pod uses room and quota, or will: until it has ended, or its node is lost.
+/// True if the pod uses room and quota or will use them: until it has ended or its node is lost.
 pub fn uses_quota(pod: &Pod, now: Seconds) -> bool {
     !pod.stage.has_ended() && !is_on_lost_node(pod, now)
 }
 
-/// True if others are to wait for the end of the pod, since it may run: not for one that is stuck or on a lost node.
+/// True if other pods must wait until this pod ends, because it may be running. Pods that are stuck or on a lost node
+/// are not live.
 pub fn is_live(pod: &Pod, now: Seconds) -> bool {
     let is_stuck = pod.leaving.is_some_and(|until| now - until >= STUCK_SECONDS);
     uses_quota(pod, now) && !is_stuck
 }
 
-/// When [`cause`] or [`is_live`] may change by time alone.
+/// The times at which [`cause`] or [`is_live`] may change without any other event.
 pub fn changes_at(pod: &Pod) -> impl Iterator<Item = Seconds> {
     let lost = pod.node.and_then(|node| node.unready_since).map(|since| since + NODE_LOST_SECONDS);
     let stuck = pod.leaving.map(|until| until + STUCK_SECONDS);

@@ -1,4 +1,4 @@
-//! What a step looks at: the job's terms, what was decided about it, its data and its pods.
+//! The inputs of a step: the job's terms, the decisions about it, its data and its pods.
 
 use larder_api::training_job::KeepPods;
 
@@ -6,55 +6,54 @@ use super::pod::Pod;
 use crate::jobs::planned::Plan;
 use crate::jobs::queue::Verdict;
 
-/// What was decided about a job since its last step. A step uses it up: no decision is taken twice.
+/// The decisions about a job since its last step. A step uses them up, so no decision is applied twice.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decisions {
-    /// What the queue decides. A decision of Kueue has the same form.
+    /// The decision of Larder's queue or of Kueue.
     pub verdict: Option<Verdict>,
     /// The answer to [`super::unplaced`].
     pub plan: Option<Plan>,
 }
 
-/// Everything else that a step depends on, beside the state and the time.
+/// The facts that a step depends on, besides the state, the decisions and the time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
-    /// What the user and the type say.
+    /// The settings of the user and of the job's type.
     pub terms: Terms,
-    /// What the scheduler says of pods that have no node.
+    /// The scheduler's message about pods that have no node.
     pub scheduler_message: Option<String>,
-    /// Why the API server creates no more of its pods: a ResourceQuota is used up.
+    /// Why the API server creates no more pods of the job: a ResourceQuota is used up.
     pub shortage: Option<String>,
-    /// The data that it waits for.
+    /// The datasets that the job waits for.
     pub data: Vec<Data>,
-    /// All of its pods that there are, of earlier attempts too.
+    /// All existing pods of the job, including pods of earlier attempts.
     pub pods: Vec<Pod>,
 }
 
-/// What the user and the job's type say.
+/// The settings of the user and of the job's type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// Its roles.
     pub roles: Vec<RoleTerms>,
-    /// A lost pod is replaced alone, where that is possible.
+    /// The pods that are restarted after a loss.
     pub scope: Scope,
-    /// With one crash more it fails.
+    /// The number of crashes that the job survives. One more fails it.
     pub max_crashes: u32,
-    /// How long pods may take to be bound; `None`: for ever.
+    /// How long pods may take to be bound, in seconds; `None`: no limit.
     pub gang_timeout: Option<i64>,
-    /// The scheduler chooses their nodes, so those that are not bound in time are not planned again.
+    /// The scheduler chooses the nodes, so pods that are not bound in time are not planned a second time.
     pub by_scheduler: bool,
-    /// How long it may run.
+    /// How long the job may run, in seconds.
     pub active_deadline: Option<i64>,
-    /// How long it is kept after its end; `None`: for ever.
+    /// How long the job is kept after its end, in seconds; `None`: permanently.
     pub ttl: Option<i64>,
-    /// It is to have no pods.
+    /// The user has suspended the job: it must have no pods.
     pub suspend: bool,
-    /// The pods that stay once the job is done.
+    /// The pods that are kept after the job has ended.
     pub keep_pods: KeepPods,
 }
 
 impl Terms {
-    /// True if two pods of one index of a role may run for a while.
+    /// True if a role may have two pods of one index for a while.
     pub(super) fn two_pods(&self, role: usize) -> bool {
         self.roles.get(role).is_some_and(|role| role.two_pods)
     }
@@ -63,18 +62,18 @@ impl Terms {
 /// A role of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoleTerms {
-    /// Its name, for sentences.
+    /// The role's name, for messages.
     pub name: String,
-    /// With fewer pods the job does not run.
+    /// The job does not run with fewer pods of this role.
     pub min: u32,
     /// Which of its pods decide that the job has succeeded.
     pub decides: Decides,
-    /// Two pods of one index may run for a while, so a lost one is replaced before it is gone.
+    /// Two pods of one index may run for a while, so a lost pod is replaced before it has terminated.
     pub two_pods: bool,
 }
 
 impl RoleTerms {
-    /// How many pods stay whatever happens. Index 0 is one of them: others meet there.
+    /// The number of pods that are never given up. It is at least 1: the other pods rendezvous at index 0.
     pub(super) fn floor(&self) -> usize {
         self.min.max(1) as usize
     }
@@ -83,34 +82,33 @@ impl RoleTerms {
 /// Which pods of a role must succeed for the job to succeed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Decides {
-    /// None.
     #[default]
     Nothing,
-    /// Index 0.
     First,
-    /// All.
     All,
 }
 
-/// What is started again after a loss.
+/// The pods that are restarted after a loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
-    /// The lost pod.
+    /// Only the lost pod.
     #[default]
     Worker,
-    /// All pods.
+    /// All pods of the job.
     Job,
 }
 
-/// How far a dataset is on the job's nodes.
+/// The progress of a dataset on the job's nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Data {
-    /// Its name, for sentences.
+    /// The dataset's name, for messages.
     pub name: String,
-    /// The percentage that is there.
+    /// The percentage that the nodes hold.
     pub percent: u64,
-    /// The percentage that is enough.
+    /// The percentage at which the job starts.
     pub enough: u64,
-    /// How long it is waited for.
+    /// How long the job waits for the dataset, in seconds.
     pub timeout: i64,
+    /// The first of the nodes whose cache has no room for the dataset, and why; empty if none is full.
+    pub full_node: String,
 }

@@ -1,4 +1,4 @@
-//! How slots are written: equal neighbours once, since a role may have thousands of them.
+//! The run-length encoding of slots: identical neighbours are written once, because a role may have thousands of slots.
 
 use larder_api::training_job::checked::{REPLICAS_MAX, ROLES_MAX};
 use serde::de::Error;
@@ -6,10 +6,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::state::{Slot, Stage};
 
-/// No node has a longer name.
+/// Kubernetes allows no longer node name.
 const NODE_NAME_MAX: usize = 253;
 
-/// How many slots, their attempt, stage and node.
+/// A number of identical slots, with their attempt, stage and node.
 #[derive(Serialize, Deserialize)]
 struct Run(u32, u32, Stage, Option<String>);
 
@@ -21,14 +21,14 @@ pub(super) fn serialize<S: Serializer>(roles: &[Vec<Slot>], serializer: S) -> Re
 
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<Slot>>, D::Error> {
     let roles = Vec::<Vec<Run>>::deserialize(deserializer)?;
-    // Each slot has its own.
+    // Each slot stores its own copy of the name, so a long name from a tampered status would be multiplied.
     let is_name = |Run(.., node): &Run| node.as_ref().is_none_or(|node| node.len() <= NODE_NAME_MAX);
     if !roles.iter().flatten().all(is_name) {
         return Err(D::Error::custom(format!("the name of a node is longer than {NODE_NAME_MAX} bytes")));
     }
     let slots =
         |Run(count, attempt, stage, node): Run| std::iter::repeat_n(Slot { attempt, node, stage }, count as usize);
-    // No role has more; numbers that were tampered with take no memory.
+    // No valid role has more slots. The limit keeps a tampered count from exhausting memory.
     let role = |runs: Vec<Run>| runs.into_iter().flat_map(slots).take(REPLICAS_MAX as usize).collect();
     Ok(roles.into_iter().take(ROLES_MAX).map(role).collect())
 }

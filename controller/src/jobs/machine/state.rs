@@ -1,5 +1,5 @@
-//! What is remembered of a job: its phase, its pods by role and index, and its counters. It is written to the job's status before
-//! anything follows from it, so a controller that was killed goes on from here.
+//! The state of a job: its phase, its pods by role and index, and its counters. It is written to the job's status
+//! before any action follows from it, so the next controller process resumes from it after a crash.
 
 use crate::time::Seconds;
 use larder_api::Phase;
@@ -13,45 +13,46 @@ use super::pod::PodId;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct State {
-    /// Where it is.
     pub phase: Phase,
-    /// Since when, in seconds since 1970.
+    /// When the job entered the phase.
     pub since: Seconds,
-    /// The pods that it may have, by role and index.
+    /// The pods that the job may have, by role and index.
     #[serde(with = "super::runs", skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<Vec<Slot>>,
-    /// While it waits for room again, those of its pods that are done and are not made again, beside nothing for the others.
+    /// While the job waits for room again: the slots of its pods that are done, which are not recreated. Other slots
+    /// are empty.
     #[serde(with = "super::runs", skip_serializing_if = "Vec::is_empty")]
     pub done: Vec<Vec<Slot>>,
-    /// How many times pods were made. The last part of a pod's name is the count at that time, so no two have the same.
+    /// The number of attempts so far. A pod's name ends with the count at its creation, so no two pods have the same
+    /// name.
     pub attempts: u32,
-    /// How many times pods were lost.
+    /// How many pods were lost, by cause.
     pub restarts: Restarts,
-    /// When its first pod could be made.
+    /// When the job's first pods could be created.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<Seconds>,
-    /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished: Option<Seconds>,
-    /// Since when it could grow.
+    /// Since when there has been room to grow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub room_since: Option<Seconds>,
-    /// Since when there are pods to be bound.
+    /// Since when pods have been waiting to be bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding_since: Option<Seconds>,
-    /// Pods that were not bound in time were planned again.
+    /// Pods that were not bound in time have been planned a second time.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub planned_again: bool,
-    /// How many times in a row all its room was given back because pods were not bound.
+    /// How many times in a row the job gave all its room back because pods were not bound.
     #[serde(skip_serializing_if = "is_zero")]
     pub unbound: u32,
-    /// How many times in a row pods have failed soon after they were made.
+    /// How many times in a row pods failed soon after their creation.
     #[serde(skip_serializing_if = "is_zero")]
     pub failed_soon: u32,
-    /// No pods are made before: what kept others from being bound is not in the plan, or others have failed soon.
+    /// No pods are created before this time: something that the plan does not see kept pods from being bound, or pods
+    /// failed early.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Seconds>,
-    /// Why the job is in this phase, where nothing else says so.
+    /// Why the job is in this phase, where no other field tells.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub why: String,
 }
@@ -60,34 +61,33 @@ fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
-/// A pod that a job may have.
+/// A slot: an index of a role, with the pod that it should have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Slot {
-    /// The last part of its name.
+    /// The attempt, which is the last part of the pod's name.
     pub attempt: u32,
-    /// Its node; `None` if it has none, or the scheduler chooses.
+    /// The planned node; `None` if the pod has none yet, or the scheduler chooses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// How far it is.
     pub stage: Stage,
 }
 
-/// How far a pod is, as far as it must be remembered.
+/// The progress of a slot, as far as it must survive a restart of the controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stage {
-    /// It needs a node.
+    /// The slot needs a node.
     #[default]
     Unplaced,
-    /// It is to be made.
+    /// The pod can be created.
     Placed,
-    /// It was seen. If it is not there any more, it was lost.
+    /// The pod has been observed. If it no longer exists, it was lost.
     Seen,
-    /// It has succeeded and is not made again.
+    /// The pod has succeeded and is not recreated.
     Done,
 }
 
-/// How many times pods were lost, by cause. Only crashes count against the job's limit.
+/// How many pods were lost, by cause. Only crashes count against the job's limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Restarts {
@@ -104,7 +104,6 @@ pub struct Restarts {
 }
 
 impl Restarts {
-    /// The count of a cause.
     pub fn of(&self, cause: Cause) -> u32 {
         match cause {
             Cause::Crashed => self.crashed,
@@ -133,17 +132,17 @@ impl State {
         self.phase.has_pods() || self.phase == Phase::DataWarming
     }
 
-    /// When the job ends at the latest, if it may not run for ever.
+    /// The deadline of the job, if it has one.
     pub fn ends(&self, terms: &Terms) -> Option<Seconds> {
         Some(self.started? + terms.active_deadline?)
     }
 
-    /// How many pods of each role it may have; nothing while it waits.
+    /// The number of pods that each role may have; empty while the job waits.
     pub fn granted(&self) -> Vec<u32> {
         self.roles.iter().map(|slots| slots.len() as u32).collect()
     }
 
-    /// The slot of a pod, if the pod is the one that it is to have now.
+    /// The slot of a pod, if `pod` is the slot's current attempt.
     pub fn slot(&self, pod: PodId) -> Option<&Slot> {
         let slot = self.roles.get(pod.role)?.get(pod.index as usize)?;
         (slot.attempt == pod.attempt).then_some(slot)
@@ -154,7 +153,7 @@ impl State {
         (slot.attempt == pod.attempt).then_some(slot)
     }
 
-    /// All slots and their pods.
+    /// All slots with the identities of their pods.
     pub fn slots(&self) -> impl Iterator<Item = (PodId, &Slot)> {
         self.roles.iter().enumerate().flat_map(|(role, slots)| {
             (0..).zip(slots).map(move |(index, slot)| (PodId { role, index, attempt: slot.attempt }, slot))

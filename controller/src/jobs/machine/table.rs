@@ -1,4 +1,4 @@
-//! Which phase follows which, by event. An empty cell: the event cannot happen there, or changes nothing.
+//! Which phase follows which, by event. In an empty cell the event cannot happen, or changes nothing.
 //!
 //! | event | Queued | DataWarming | Starting | Running | Shrinking | Growing | Recovering | Suspended | Succeeded | Failed |
 //! |---|---|---|---|---|---|---|---|---|---|---|
@@ -23,44 +23,43 @@
 
 use larder_api::Phase;
 
-/// Kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EventKind {
-    /// The user wants it stopped.
+    /// The user suspended the job.
     Suspend,
-    /// The user wants it to go on.
+    /// The user resumed the job.
     Resume,
-    /// It has run as long as it may.
+    /// The job has run as long as it may.
     Deadline,
-    /// The queue gives it room.
+    /// The queue granted room to the job.
     Granted,
-    /// The queue takes all of it back.
+    /// The queue took all room back.
     Revoked,
-    /// The queue takes some of it back.
+    /// The queue took some of the room back.
     Shrunk,
-    /// Room to grow has stayed free.
+    /// Room to grow has stayed free long enough.
     Grown,
-    /// A pod was seen for the first time.
+    /// A pod was observed for the first time.
     Seen,
     /// A pod has succeeded.
     Done,
-    /// The pods that decide have all succeeded.
+    /// The pods that decide the job's success have all succeeded.
     Finished,
     /// A pod was lost.
     Lost,
-    /// A pod has crashed, and that was once too often.
+    /// A pod crashed, and the job has no crashes left.
     Spent,
-    /// Its data is warm enough, or was waited for long enough.
+    /// The data is warm enough, or its timeout has passed.
     Warm,
-    /// Pods without a node were given one.
+    /// Pods without a node were given nodes.
     Planned,
-    /// Pods have no node, and the job can go on without them.
+    /// Pods have no node, and the job can run without them.
     NoRoom,
-    /// Pods were not bound in time and are planned again.
+    /// Pods were not bound in time and are planned a second time.
     Unbound,
-    /// Pods have no node, and the job cannot go on without them.
+    /// Pods have no node, and the job cannot run without them.
     Released,
-    /// All pods are ready or done, and those that were to end are gone.
+    /// All pods are ready or done, and all superseded pods are gone.
     Up,
 }
 
@@ -87,7 +86,7 @@ impl EventKind {
     ];
 }
 
-/// The phase after an event; `None` if it does not count.
+/// The phase after an event; `None` if the event does not apply in this phase.
 pub fn next(phase: Phase, event: EventKind) -> Option<Phase> {
     use EventKind as E;
     use Phase as P;

@@ -1,14 +1,15 @@
-//! What a job waits for, in a sentence with numbers.
+//! What a job waits for, as a sentence with numbers.
 
 use super::loss::is_live;
 use super::observed::{Data, Observed};
-use super::pod::{Pod, PodStage};
+use super::pod::Pod;
 use super::state::{Stage, State};
+use crate::objects::PodStage;
 use crate::time::Seconds;
 use larder_api::Phase;
 use larder_kube::fields::hour;
 
-/// What a job with room waits for; `None` if it waits for nothing. A job that is queued waits for what the queue says.
+/// What a job waits for; `None` if it waits for nothing. A queued job waits for what the queue reports.
 pub fn waits_for(state: &State, observed: &Observed, now: Seconds) -> Option<String> {
     match state.phase {
         Phase::DataWarming => Some(cold(state, &observed.data)),
@@ -26,7 +27,8 @@ pub fn waits_for(state: &State, observed: &Observed, now: Seconds) -> Option<Str
 fn cold(state: &State, data: &[Data]) -> String {
     let cold = data.iter().filter(|data| data.percent < data.enough).map(|data| {
         let until = hour((state.since + data.timeout).0);
-        format!("{} {} % on its nodes, enough at {} % or {until}", data.name, data.percent, data.enough)
+        let full_node = if data.full_node.is_empty() { String::new() } else { format!(" ({})", data.full_node) };
+        format!("{} {} % on its nodes, enough at {} % or {until}{full_node}", data.name, data.percent, data.enough)
     });
     format!("data: {}", cold.collect::<Vec<_>>().join("; "))
 }

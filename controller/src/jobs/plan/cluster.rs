@@ -1,10 +1,10 @@
-//! The cluster as the plan counts it: for each node a row with one number for each resource.
+//! The cluster as the plan sees it: a row per node, a column per resource.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use larder_api::quantity::words::show;
-use larder_dataset::score::{self, Standing};
+use larder_dataset::score::{self, NodeFacts};
 
 use crate::objects::Node;
 use larder_kube::key::Key;
@@ -14,23 +14,23 @@ use larder_kube::pod::node_affinity::Places;
 /// The resource that counts pods.
 const PODS: &str = "pods";
 
-/// How many different conditions on nodes, and topology keys, are remembered.
+/// The number of node constraints, and of topology keys, whose results are cached.
 const REMEMBERED: usize = 64;
 
 /// A node and its room.
 #[derive(Clone, Debug)]
 pub struct NodeRoom<'a> {
-    /// Its labels, taints and health.
+    /// Labels, taints and health.
     pub node: &'a Node,
-    /// All that pods may request on it.
+    /// The node's allocatable resources.
     pub allocatable: Amounts,
-    /// What its pods request together, `pods` included. Pods that have ended do not count.
+    /// The total requests of the node's pods, including the `pods` resource. Pods that have ended do not count.
     pub used: Amounts,
-    /// The bytes that it holds of datasets.
+    /// Bytes of each dataset that the node has cached.
     pub held: BTreeMap<Key, u64>,
 }
 
-/// A node by its place in the order of names.
+/// A node's index in the order of node names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeIndex(u32);
 
@@ -44,26 +44,26 @@ impl NodeIndex {
     }
 }
 
-/// What was free at some time.
+/// A snapshot of the free resources, taken by [`Cluster::mark`].
 #[derive(Clone, Debug)]
 pub struct Mark(Vec<i64>);
 
-/// The nodes, and what is free on them.
+/// The nodes and their free resources.
 #[derive(Clone, Debug)]
 pub struct Cluster<'a> {
-    /// By name.
+    /// Sorted by name.
     nodes: Vec<&'a NodeRoom<'a>>,
-    /// The columns.
+    /// The columns, sorted by name.
     resources: Vec<&'a str>,
     allocatable: Vec<i64>,
-    /// Less than nothing if a node's pods request more than it has.
+    /// Negative where a node's pods request more than it has.
     free: Vec<i64>,
     allowed: Vec<(Places, Rc<[bool]>)>,
     domains: Vec<(String, Rc<Domains>)>,
 }
 
 impl<'a> Cluster<'a> {
-    /// The cluster of these nodes. Of two of one name, the first counts.
+    /// Builds the cluster view. If two nodes have the same name, the first one counts.
     pub fn new(nodes: &'a [NodeRoom<'a>]) -> Self {
         let mut nodes: Vec<&NodeRoom<'_>> = nodes.iter().collect();
         nodes.sort_by(|a, b| name(a).cmp(name(b)));
@@ -86,43 +86,41 @@ impl<'a> Cluster<'a> {
         Self { nodes, resources, allocatable, free, allowed: Vec::new(), domains: Vec::new() }
     }
 
-    /// The node of this name.
     pub fn find(&self, node: &str) -> Option<NodeIndex> {
         self.nodes.binary_search_by(|room| name(room).cmp(node)).ok().map(NodeIndex::of)
     }
 
-    /// The name of a node.
     pub fn name(&self, node: NodeIndex) -> &'a str {
         name(self.nodes[node.row()])
     }
 
-    /// How much of a resource is free on a node; less than nothing if its pods request more than it has.
+    /// The free amount of a resource on a node; negative if the node's pods request more than it has.
     pub fn free_on(&self, node: NodeIndex, resource: &str) -> i64 {
         let column = self.resources.binary_search(&resource).ok();
         column.map_or(0, |column| self.free[node.row() * self.columns() + column])
     }
 
-    /// Pods with these requests take room on a node.
+    /// Subtracts the requests of `pods` pods from a node's free resources.
     pub fn take(&mut self, node: NodeIndex, requests: &Amounts, pods: u32) {
         self.change(node, requests, -i64::from(pods));
     }
 
-    /// Pods with these requests leave a node.
+    /// Returns the requests of `pods` pods to a node's free resources.
     pub fn give(&mut self, node: NodeIndex, requests: &Amounts, pods: u32) {
         self.change(node, requests, i64::from(pods));
     }
 
-    /// Remembers what is free.
+    /// Takes a snapshot of the free resources.
     pub fn mark(&self) -> Mark {
         Mark(self.free.clone())
     }
 
-    /// Goes back to what was free.
+    /// Restores a snapshot of the free resources.
     pub fn restore(&mut self, mark: &Mark) {
         self.free.clone_from(&mark.0);
     }
 
-    /// What was free and still is, by the smaller of both amounts.
+    /// Lowers every free amount to the smaller of its current and its marked value.
     pub fn keep_free(&mut self, mark: &Mark) {
         for (free, then) in self.free.iter_mut().zip(&mark.0) {
             *free = (*free).min(*then);
@@ -156,12 +154,12 @@ impl<'a> Cluster<'a> {
         self.allocatable.clone()
     }
 
-    /// The column of the devices that a row asks for, such as GPUs: their names have a domain.
+    /// The column of the devices that a row requests, such as GPUs. Their resource names contain a `/`.
     pub(super) fn device(&self, requests: &[i64]) -> Option<usize> {
         (0..self.columns()).find(|column| requests[*column] > 0 && self.resources[*column].contains('/'))
     }
 
-    /// The requests of a pod as a row; `None` if no node has one of the resources.
+    /// Converts a pod's requests into a row. `None` if no node offers one of the resources.
     pub(super) fn row(&self, requests: &Amounts) -> Option<Vec<i64>> {
         let mut row = self.nothing();
         for (resource, amount) in requests.iter().filter(|(resource, _)| *resource != PODS) {
@@ -181,13 +179,13 @@ impl<'a> Cluster<'a> {
         vec![false; self.len()].into()
     }
 
-    /// A requested resource that no node has.
+    /// The first requested resource that no node offers.
     pub(super) fn unknown(&self, requests: &Amounts) -> Option<String> {
         let known = |resource: &str| resource == PODS || self.resources.binary_search(&resource).is_ok();
         requests.iter().find(|(resource, _)| !known(resource)).map(|(resource, _)| resource.to_owned())
     }
 
-    /// The largest part of any resource of the whole cluster that a pod requests, in parts of 2^32.
+    /// The largest share of any cluster-wide resource that a pod requests, in units of 2^-32.
     pub(super) fn share(&self, requests: &[i64]) -> u128 {
         let share = |(column, request): (usize, &i64)| {
             let all: u128 = self.allocatable.iter().skip(column).step_by(self.columns()).map(|all| *all as u128).sum();
@@ -196,7 +194,7 @@ impl<'a> Cluster<'a> {
         requests.iter().enumerate().map(share).max().unwrap_or(0)
     }
 
-    /// The request that takes the largest part of the cluster, as sentences show it.
+    /// The request that takes the largest share of the cluster, formatted for a message.
     pub(super) fn main_request(&self, requests: &Amounts) -> String {
         let share = |resource: &str, amount: u64| {
             let row = self.row(&[(resource, amount)].into_iter().collect());
@@ -206,7 +204,7 @@ impl<'a> Cluster<'a> {
         main.map_or_else(String::new, |(resource, amount)| show(resource, amount))
     }
 
-    /// How many such pods the nodes would have room for if they were empty.
+    /// The number of such pods that would fit if the nodes were empty.
     pub(super) fn room_when_empty(&self, requests: &[i64], allowed: &[bool]) -> u64 {
         let rows = self.allocatable.chunks_exact(self.columns().max(1));
         rows.zip(allowed)
@@ -214,7 +212,7 @@ impl<'a> Cluster<'a> {
             .fold(0, |sum: u64, (row, _)| sum.saturating_add(u64::from(fitting(row, requests))))
     }
 
-    /// The nodes that new pods may go to.
+    /// Per node, whether new pods may be placed on it: the node is schedulable and healthy, and `places` allows it.
     pub(super) fn allowed(&mut self, places: &Places) -> Rc<[bool]> {
         if let Some((_, allowed)) = self.allowed.iter().find(|(known, _)| known == places) {
             return Rc::clone(allowed);
@@ -228,7 +226,8 @@ impl<'a> Cluster<'a> {
         allowed
     }
 
-    /// The domains of a topology key. Nodes without the label are one domain; without a key all nodes are.
+    /// Groups nodes by the value of a topology key. Nodes without the label form one domain; with an empty key all
+    /// nodes do.
     pub(super) fn domains_of(&mut self, key: &str) -> Rc<Domains> {
         if let Some((_, domains)) = self.domains.iter().find(|(known, _)| known == key) {
             return Rc::clone(domains);
@@ -241,14 +240,14 @@ impl<'a> Cluster<'a> {
         domains
     }
 
-    /// How much of the datasets each node holds, in tenths.
+    /// Per node, the share of the datasets that it holds, in tenths.
     pub(super) fn tenths_held(&self, datasets: &[(Key, u64)]) -> Vec<u8> {
         let tenths = |room: &&NodeRoom<'_>| {
-            let mut standing = Standing::default();
+            let mut node_facts = NodeFacts::default();
             for (key, bytes) in datasets {
-                standing.reads(room.held.get(key).copied().unwrap_or(0), *bytes);
+                node_facts.reads(room.held.get(key).copied().unwrap_or(0), *bytes);
             }
-            score::terms(&standing).data.unwrap_or(0)
+            score::terms(&node_facts).data.unwrap_or(0)
         };
         self.nodes.iter().map(tenths).collect()
     }
@@ -258,7 +257,7 @@ fn name<'a>(room: &NodeRoom<'a>) -> &'a str {
     &room.node.meta.key.name
 }
 
-/// How many pods with these requests fit into what is free.
+/// The number of pods with these requests that fit into the free resources.
 pub(super) fn fitting(free: &[i64], requests: &[i64]) -> u32 {
     let mut most = i64::from(u32::MAX);
     for (free, request) in free.iter().zip(requests) {
@@ -272,9 +271,9 @@ pub(super) fn fitting(free: &[i64], requests: &[i64]) -> u32 {
 /// The topology domains of the nodes.
 #[derive(Debug)]
 pub(super) struct Domains {
-    /// By node.
+    /// Per node, its domain.
     of: Vec<u32>,
-    /// The nodes of each.
+    /// Per domain, its nodes.
     members: Vec<Vec<u32>>,
 }
 
@@ -295,7 +294,6 @@ impl Domains {
         self.members.len()
     }
 
-    /// How many nodes there are.
     pub(super) fn nodes(&self) -> usize {
         self.of.len()
     }

@@ -1,42 +1,41 @@
-//! A job as the plan sees it, and where its pods go.
+//! A job as the plan sees it, and the nodes of its pods.
 
 use super::cluster::NodeIndex;
 use larder_kube::key::Key;
 use larder_kube::pod::amounts::Amounts;
 use larder_kube::pod::node_affinity::Places;
 
-/// The pods of a job that want nodes.
+/// The pods of a job that need nodes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Gang {
-    /// Equal pods, by role.
+    /// Identical pods, one entry per role.
     pub roles: Vec<Want>,
-    /// Its datasets and their bytes.
+    /// The job's datasets and their sizes in bytes.
     pub datasets: Vec<(Key, u64)>,
-    /// The label of nodes whose values are topology domains; empty for none.
+    /// The node label whose values are the topology domains; empty for none.
     pub topology_key: String,
-    /// Where it has pods already: others go to the same domains, if they can.
+    /// The nodes of the pods that the job already has. New pods go to the same domains if possible.
     pub near: Vec<NodeIndex>,
 }
 
-/// Equal pods.
+/// Identical pods of one role.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Want {
-    /// Their role, for sentences.
+    /// The role's name, for messages.
     pub name: String,
-    /// What each of them requests. It counts as a pod without being listed here.
+    /// The requests of each pod. The pod's own slot (the `pods` resource) is added automatically.
     pub requests: Amounts,
-    /// The nodes that they may run on.
     pub places: Places,
-    /// Without a node for each of these, none of the gang has one.
+    /// If any of these pods has no node, none of the gang's pods gets one.
     pub required: u32,
-    /// So many more get one if there is room.
+    /// The number of further pods that get a node if there is room.
     pub optional: u32,
 }
 
 /// The nodes of a gang's pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// By role: one node for each required pod, then for as many of the optional ones as there was room. Pods of neighbouring
-    /// indexes are on the same node or near.
+    /// Per role: one node for each required pod, then one for each optional pod that had room. Pods with neighbouring
+    /// indexes are on the same node or on nodes close to it.
     pub roles: Vec<Vec<NodeIndex>>,
 }

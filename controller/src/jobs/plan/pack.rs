@@ -1,24 +1,24 @@
-//! Fills nodes with pods. Equal pods are placed together, in runs of one node; nothing is allocated for a pod or a node.
+//! Fills nodes with pods. Identical pods are placed in runs, one run per node, without allocating per pod or per node.
 
 use std::rc::Rc;
 
-use larder_dataset::score::{self, Devices, Standing};
+use larder_dataset::score::{self, Devices, NodeFacts};
 
 use super::cluster::{Cluster, Domains, fitting};
 
-/// Equal pods, in the cluster's numbers.
+/// Identical pods, in the cluster's columns.
 pub(super) struct Shape {
-    /// The requests of each.
+    /// The requests of one pod, a value per column.
     pub(super) requests: Vec<i64>,
-    /// The part of the cluster that one takes.
+    /// The largest share of a cluster-wide resource that one pod takes, from [`Cluster::share`].
     pub(super) size: u128,
-    /// The column of the devices among the requests.
+    /// The column of the requested devices, if any.
     pub(super) device: Option<usize>,
-    /// By node: they may run there.
+    /// Per node, whether the pods may run there.
     pub(super) allowed: Rc<[bool]>,
 }
 
-/// Pods of one role on one node.
+/// A number of pods of one role on one node.
 #[derive(Clone, Copy)]
 pub(super) struct Run {
     pub(super) role: usize,
@@ -35,24 +35,24 @@ impl Run {
 /// A role whose required pods do not all fit.
 pub(super) struct Short {
     pub(super) role: usize,
-    /// How many do.
+    /// The number of its pods that fit.
     pub(super) found: u64,
-    /// On how many nodes.
+    /// The number of nodes that had room for at least one of them.
     pub(super) with_room: usize,
 }
 
-/// A node with room, in the order in which nodes are filled.
+/// A node with room. The derived order is the order in which nodes are filled.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     rank: u8,
     domain: u32,
-    /// The tenths that are missing for its devices to stay together.
+    /// How far the node's devices are from staying together, in tenths.
     broken: u8,
     fits: u32,
     node: u32,
 }
 
-/// A state of the nodes, and the runs that led to it.
+/// The state of the nodes, and the runs that led to it.
 pub(super) struct Packer {
     shapes: Vec<Shape>,
     domains: Rc<Domains>,
@@ -60,9 +60,9 @@ pub(super) struct Packer {
     allocatable: Vec<i64>,
     free: Vec<i64>,
     runs: Vec<Run>,
-    /// By node, the lowest first.
+    /// Per node; the lowest rank is filled first.
     node_ranks: Vec<u8>,
-    /// By domain, the lowest first.
+    /// Per domain; the lowest rank is filled first.
     domain_ranks: Vec<u32>,
     candidates: Vec<Candidate>,
 }
@@ -97,21 +97,21 @@ impl Packer {
         }
     }
 
-    /// Domains are used in this order.
+    /// Ranks the domains in the given order.
     pub(super) fn rank_domains(&mut self, order: &[usize]) {
         for (rank, domain) in (0..).zip(order) {
             self.domain_ranks[*domain] = rank;
         }
     }
 
-    /// The roles in the order of a key; equal ones stay as they are.
+    /// The roles sorted by a key; the sort is stable.
     pub(super) fn roles_by<K: Ord>(&self, key: impl Fn(&Shape) -> K) -> Vec<usize> {
         let mut roles: Vec<usize> = (0..self.shapes.len()).collect();
         roles.sort_by_key(|role| key(&self.shapes[*role]));
         roles
     }
 
-    /// How many pods of a role each domain has room for.
+    /// Per domain, the number of pods of a role that fit.
     pub(super) fn room_by_domain(&self, role: usize) -> Vec<u64> {
         let mut room = vec![0_u64; self.domains.count()];
         let Some(shape) = self.shapes.get(role) else { return room };
@@ -121,8 +121,8 @@ impl Packer {
         room
     }
 
-    /// Places `wanted` pods of each role on `nodes`, the roles in the given order. If one of them fails, what was placed stays
-    /// until it is undone.
+    /// Places `wanted` pods of each role on `nodes`, in the given order of roles. If a role fails, the pods placed so
+    /// far remain until [`Self::undo`].
     pub(super) fn pack(&mut self, nodes: &[u32], wanted: &[u32], roles: &[usize]) -> Result<(), Short> {
         for &role in roles {
             let placed = self.fill(nodes, role, wanted[role]);
@@ -133,28 +133,28 @@ impl Packer {
         Ok(())
     }
 
-    /// The same for as many as there is room for.
+    /// Like [`Self::pack`], but places as many pods as fit.
     pub(super) fn pack_some(&mut self, nodes: &[u32], wanted: &[u32], roles: &[usize]) {
         for &role in roles {
             self.fill(nodes, role, wanted[role]);
         }
     }
 
-    /// Takes back all runs.
+    /// Removes all runs.
     pub(super) fn undo(&mut self) {
         for run in std::mem::take(&mut self.runs) {
             self.change(&run, 1);
         }
     }
 
-    /// Takes back all runs and returns them.
+    /// Removes all runs and returns them.
     pub(super) fn take_runs(&mut self) -> Vec<Run> {
         let runs = self.runs.clone();
         self.undo();
         runs
     }
 
-    /// Places runs that were taken back.
+    /// Places runs again that [`Self::take_runs`] removed.
     pub(super) fn restore(&mut self, runs: Vec<Run>) {
         for run in &runs {
             self.change(run, -1);
@@ -162,7 +162,8 @@ impl Packer {
         self.runs = runs;
     }
 
-    /// Places up to `wanted` pods of a role. Returns how many. The nodes that had room are left in `candidates`.
+    /// Places up to `wanted` pods of a role and returns how many were placed. Leaves the nodes that had room in
+    /// `candidates`.
     fn fill(&mut self, nodes: &[u32], role: usize, wanted: u32) -> u32 {
         self.candidates.clear();
         if wanted == 0 {
@@ -196,7 +197,7 @@ impl Packer {
         wanted - missing
     }
 
-    /// Adds the requests of a run to what is free `times` times.
+    /// Adds `times` times the requests of a run to the free resources.
     fn change(&mut self, run: &Run, times: i64) {
         let pods = times * i64::from(run.pods);
         let free = &mut self.free[run.row() * self.columns..][..self.columns];
@@ -205,7 +206,7 @@ impl Packer {
         }
     }
 
-    /// The tenths that are missing for the node's devices to stay together if it gets such a pod.
+    /// How far the node's devices would be from staying together after placing such a pod, in tenths.
     fn broken(&self, shape: &Shape, row: usize) -> u8 {
         let Some(column) = shape.device else { return 0 };
         let number = |amounts: &[i64]| u32::try_from(amounts[column].max(0)).unwrap_or(u32::MAX);
@@ -216,7 +217,7 @@ impl Packer {
             together: 0,
             awaited: true,
         };
-        score::MOST - score::terms(&Standing { devices, ..Standing::default() }).whole.unwrap_or(score::MOST)
+        score::MOST - score::terms(&NodeFacts { devices, ..NodeFacts::default() }).whole.unwrap_or(score::MOST)
     }
 
     fn free_on(&self, row: usize) -> &[i64] {

@@ -1,4 +1,4 @@
-//! Why a gang has no place, in numbers.
+//! Why a gang cannot be placed, in numbers.
 
 use std::fmt;
 
@@ -6,34 +6,34 @@ use std::fmt;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shortage {
     pub role: String,
-    /// How many pods of it are required.
+    /// The number of its required pods.
     pub wanted: u32,
-    /// The largest of the requests of each, such as `4 GPUs`; empty if they request nothing.
+    /// The largest request of one pod, such as `4 GPUs`; empty if the pods request nothing.
     pub each: String,
-    /// A requested resource that no node has.
+    /// A requested resource that no node offers.
     pub unknown: Option<String>,
-    /// How many of them there is room for.
+    /// The number of pods that fit now.
     pub found: u64,
-    /// How many nodes there are.
+    /// The number of nodes in the cluster.
     pub nodes: usize,
-    /// How many of these the pods may run on.
+    /// The number of nodes that the pods may run on.
     pub allowed: usize,
-    /// How many of those have room for one.
+    /// The number of those nodes that have room for at least one pod.
     pub with_room: usize,
-    /// How many of the pods the nodes would have room for if they were empty.
+    /// The number of pods that would fit if the nodes were empty.
     pub when_empty: u64,
 }
 
 impl Shortage {
-    /// True if not even an empty cluster has room.
+    /// True if the pods would not fit even on empty nodes.
     pub fn is_for_ever(&self) -> bool {
         self.when_empty < u64::from(self.wanted)
     }
 }
 
 impl fmt::Display for Shortage {
-    /// One sentence, such as `12 pods of role worker, each with 4 GPUs, need room: 8 fit now; 15 of 20 nodes match, and 2 of
-    /// them have room`.
+    /// One sentence, such as `12 pods of role worker, each with 4 GPUs, need room: 8 fit now; 15 of 20 nodes match, and
+    /// 2 of them have room`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { role, wanted, each, found, nodes, allowed, with_room, when_empty, .. } = self;
         if let Some(resource) = &self.unknown {

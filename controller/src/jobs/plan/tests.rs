@@ -34,7 +34,7 @@ fn gang(roles: Vec<Want>) -> Gang {
     Gang { roles, topology_key: ZONE.into(), ..Gang::default() }
 }
 
-/// The nodes of each role's pods, by name.
+/// The names of the nodes of each role's pods.
 fn names(rooms: &[NodeRoom<'_>], gang: &Gang) -> Result<Vec<Vec<String>>, String> {
     let mut cluster = Cluster::new(rooms);
     let placement = place(&mut cluster, gang).map_err(|shortage| shortage.to_string())?;
@@ -46,12 +46,12 @@ fn one_role(rooms: &[NodeRoom<'_>], gang: &Gang) -> Vec<String> {
     names(rooms, gang).unwrap().remove(0)
 }
 
-/// The extender has the same reasons for pods of no job.
+/// The scheduler extender ranks nodes for the same reasons for pods that belong to no job.
 #[test]
 fn nodes_whose_devices_stay_together_come_before_fuller_ones() {
     let nodes: Vec<Node> = ["empty", "used"].map(|name| node(name, &[])).into();
     let mut rooms: Vec<NodeRoom<'_>> = nodes.iter().zip([0, 2]).map(|(node, used)| room(node, used)).collect();
-    // It has room for one more such pod only, and is fuller by that.
+    // It has room for only one more such pod, so it is the fuller node.
     rooms[0].used = amounts(0, 63);
     assert_eq!(one_role(&rooms, &gang(vec![want("worker", 1, 1, 1)])), ["used"]);
 }
@@ -77,7 +77,7 @@ fn bytes_come_before_domains_and_domains_before_fullness() {
     let mut rooms: Vec<NodeRoom<'_>> = nodes.iter().zip([0, 4, 6, 2]).map(|(node, used)| room(node, used)).collect();
     let pets = Key::new("team", "pets");
     let two = Gang { datasets: vec![(pets.clone(), 1_000)], ..gang(vec![want("worker", 4, 1, 2)]) };
-    // The fullest node with room is a2, and zone b has no room for both.
+    // a2 is the fullest node with room, and zone b has no room for both pods.
     assert_eq!(one_role(&rooms, &two), ["a2", "a1"]);
     let small = Gang { roles: vec![want("worker", 1, 1, 2)], ..two.clone() };
     assert_eq!(one_role(&rooms, &small), ["b1", "b1"], "the fullest node of the fullest zone");
@@ -103,7 +103,7 @@ fn seed_001_servers_without_and_workers_with_gpus_start_at_once_or_not_at_all() 
         refused,
         "5 pods of role worker, each with 2 GPUs, need room: 4 fit now; 2 of 2 nodes match, and 1 of them has room"
     );
-    // The servers have room alone; without the workers they have none.
+    // The servers alone would fit; without the workers they get no nodes.
     rooms[0].used = amounts(8, 40);
     rooms[1].used = amounts(0, 30);
     let refused = names(&rooms, &job(1)).unwrap_err();
@@ -119,7 +119,7 @@ fn a_role_with_few_nodes_gets_them_when_others_can_go_elsewhere() {
     let mut picky = want("picky", 4, 1, 1);
     picky.places.labels.insert("kind".into(), "special".into());
     let wanted = Gang { datasets: vec![(pets, 10)], ..gang(vec![want("large", 8, 1, 1), picky]) };
-    // By bytes alone the large pod would go to the one node that the other may have.
+    // Ranked by size alone, the large pod would take the only node that the other pod may use.
     assert_eq!(names(&rooms, &wanted).unwrap(), [["big"], ["special"]]);
 }
 
@@ -189,14 +189,14 @@ fn room_is_taken_given_back_and_remembered() {
     assert_eq!(cluster.find("b"), None);
 }
 
-/// A node of a fake cluster: its GPUs, those in use, its zone, and what it holds.
+/// A node of a generated cluster: its GPUs, the GPUs in use, its zone, and the data that it holds.
 type Made = (u64, u64, u8, u64);
 
 fn any_cluster() -> impl Strategy<Value = Vec<Made>> {
     prop::collection::vec((0..9_u64, 0..9_u64, 0..3_u8, 0..4_u64), 0..12)
 }
 
-/// A role of a fake gang: GPUs, CPUs, required, optional, and the zone that it must be in.
+/// A role of a generated gang: GPUs, CPUs, required and optional pods, and the zone that it must be in.
 type MadeRole = (u64, u64, u32, u32, Option<u8>);
 
 fn any_gang() -> impl Strategy<Value = Vec<MadeRole>> {
@@ -255,7 +255,7 @@ proptest! {
                 cluster.take(*node, &want.requests, 1);
             }
         }
-        // Nothing optional is left out for which there is room, where pods are equal.
+        // If all pods are identical, no optional pod is left out while there is room for it.
         if let ([want], [nodes]) = (&gang.roles[..], &placement.roles[..]) {
             let left = (want.required + want.optional) as usize - nodes.len();
             let one = Gang { roles: vec![Want { required: 1, optional: 0, ..want.clone() }], ..gang.clone() };
@@ -279,7 +279,8 @@ proptest! {
     }
 }
 
-/// 5,000 nodes of 8 GPUs in 50 zones, half in use, some with the data; 1,000 pods in four roles.
+/// 5,000 nodes with 8 GPUs in 50 zones, half of the GPUs in use, some nodes with the data; a gang of 1,000 pods in four
+/// roles.
 #[test]
 #[ignore = "measures; run with --release --ignored --nocapture"]
 fn a_thousand_pods_on_five_thousand_nodes() {

@@ -1,4 +1,4 @@
-//! Who finds the nodes of a job's pods.
+//! Chooses who finds the nodes of a job's pods.
 
 use std::fmt;
 
@@ -6,27 +6,26 @@ use k8s_openapi::api::core::v1::Pod;
 use larder_api::training_job::GangBackend;
 use larder_api::training_job::checked::CheckedJob;
 
-/// The version of the API that has PodGroups.
+/// The API version that has PodGroups.
 const GROUP_VERSION: &str = "scheduling.k8s.io/v1beta1";
 
-/// The least time that pods may take to be bound where the scheduler chooses their nodes: it looks again at those that it found
-/// no node for after five minutes, whatever has happened.
+/// The shortest bind timeout if the scheduler chooses the nodes: it retries unschedulable pods after five minutes, even
+/// if nothing has changed.
 pub const BOUND_SECONDS: i64 = 300;
 
-/// The planner of a job's nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Planner {
-    /// Larder ([`crate::jobs::plan`]).
+    /// Larder's own planner ([`crate::jobs::plan`]).
     #[default]
     Builtin,
-    /// The scheduler, by PodGroups.
+    /// kube-scheduler, with PodGroups.
     Native,
 }
 
-/// Why the scheduler cannot take the pods of a job as one gang.
+/// Why the scheduler cannot schedule the pods of a job as one gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// This cluster has no PodGroups.
+    /// The cluster does not serve PodGroups.
     NotServed,
     /// The job has a topology key.
     TopologyKey,
@@ -47,7 +46,7 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// A job asks for gangs of the scheduler and cannot have them. The sentence is for its condition Valid.
+/// The job requests native gangs, which are not possible for it. The text is the message of its condition `Valid`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoGang(pub Obstacle);
 
@@ -57,10 +56,11 @@ impl fmt::Display for NoGang {
     }
 }
 
-/// The planner of a job. `obstacle` is what [`obstacle`] has found, `is_served` whether this cluster has PodGroups.
+/// Chooses the planner of a job. `obstacle` is the result of [`obstacle`], and `is_served` tells whether the cluster
+/// serves PodGroups.
 ///
-/// `auto` is native only where nothing is lost by it: kube-scheduler does not know where data is, and keeps pods within one
-/// topology domain only behind another feature gate.
+/// `auto` chooses native gangs only if nothing is lost: kube-scheduler does not consider data locality, and keeps pods
+/// within one topology domain only behind another feature gate.
 pub fn choose(job: &CheckedJob, obstacle: Option<Obstacle>, is_served: bool) -> Result<Planner, NoGang> {
     let obstacle = if is_served { obstacle } else { Some(Obstacle::NotServed) };
     match (job.backend, obstacle) {
@@ -71,7 +71,7 @@ pub fn choose(job: &CheckedJob, obstacle: Option<Obstacle>, is_served: bool) -> 
     }
 }
 
-/// Why the scheduler cannot take the job's pods, of which there is one of each role, as one gang.
+/// Why the scheduler cannot schedule the job's pods as one gang. `pods` contains one pod per role.
 pub fn obstacle(job: &CheckedJob, pods: &[Pod]) -> Option<Obstacle> {
     if job.topology_key.is_some() {
         return Some(Obstacle::TopologyKey);

@@ -12,15 +12,15 @@ use crate::jobs::render::{Rendered, metadata};
 use crate::write::{Change, Write};
 use larder_kube::kinds::Kind;
 
-/// The group of the pods of an attempt, for `Place::group`; `None` if they need none.
+/// The group of an attempt's pods, for `Place::group`; `None` if the attempt needs none.
 pub fn of_attempt(job: &str, attempt: u32, state: &State, terms: &Terms, there: &[&KnownGroup]) -> Option<String> {
     let name = name(job, attempt);
-    // Pods that come late join those that have a group, though they need each other no longer.
+    // Late pods join an existing group, although they are no longer needed together.
     let is_there = there.iter().any(|group| group.meta.key.name == name && !group.meta.deleting);
     (is_there || needed(state, terms).get(&attempt).is_some_and(|pods| *pods >= 2)).then_some(name)
 }
 
-/// The writes that make the groups those that the job should have: first those without which pods cannot be made.
+/// The writes that bring the groups to their desired state. Groups that pods depend on come first.
 pub fn changes(
     rendered: &Rendered<'_>,
     state: &State,
@@ -40,7 +40,7 @@ pub fn changes(
                 changes.push(write(&name, Change::Merge(fields)));
             }
             Some(_) => {}
-            // One of somebody else's is in the way, and the API server says so.
+            // If a group of another owner has the name, the API server rejects the write, and the job reports it.
             None if *pods >= 2 => {
                 let group = group(rendered, name.clone(), *attempt, min_count, priority_class);
                 changes.push(write(&name, Change::Make(serde_json::to_value(&group).expect("a PodGroup is JSON"))));
@@ -71,7 +71,7 @@ fn group(
     PodGroup {
         metadata,
         spec: PodGroupSpec {
-            // The scheduler takes pods of one priority only, that of their group.
+            // The scheduler requires that all pods of a group have the group's priority.
             priority_class_name: priority_class.map(str::to_owned),
             scheduling_policy: PodGroupSchedulingPolicy {
                 gang: Some(GangSchedulingPolicy { min_count }),
@@ -83,8 +83,8 @@ fn group(
     }
 }
 
-/// How many pods of each attempt that the job has pods of must start together: what its roles need beside those of other attempts,
-/// less those that have ended well.
+/// Per attempt that has pods: how many of them must start together. This is the `min` of each role, less the pods of
+/// other attempts and the pods that have succeeded.
 fn needed(state: &State, terms: &Terms) -> BTreeMap<u32, usize> {
     let mut needed = BTreeMap::new();
     for (_, slot) in state.slots() {

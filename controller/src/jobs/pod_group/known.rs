@@ -1,39 +1,39 @@
-//! PodGroups that are there, cut to the fields that decisions need.
+//! Existing PodGroups, reduced to the fields that decisions need.
 
 use k8s_openapi::api::scheduling::v1beta1::PodGroup;
+use larder_api::TrainingJob;
 use larder_api::names::JOB_LABEL;
-
+use larder_kube::fields::controller;
 use larder_kube::key::{Key, Meta};
 use larder_kube::store::Stored;
 
-/// A PodGroup that is there.
+/// An existing PodGroup.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KnownGroup {
     pub meta: Meta,
-    /// The job that it is labelled with.
+    /// The job in its label.
     pub job: Key,
-    /// The uid of the job that controls it; empty for somebody else's.
+    /// The uid of the TrainingJob that controls the group; empty if another object does.
     pub owner: String,
-    /// How many of its pods start together.
+    /// The number of its pods that start together.
     pub min_count: i32,
-    /// What the scheduler says of it.
+    /// The scheduler's report about the group.
     pub said: Option<Said>,
 }
 
-/// What the scheduler says of a group that has not started.
+/// The scheduler's report about a group that has not started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said {
     /// `Unschedulable` or `SchedulerError`.
     pub reason: String,
-    /// The sentence.
     pub message: String,
 }
 
-/// Reads a PodGroup; `None` if it has no job's label.
+/// Reads a PodGroup; `None` if it has no job label.
 pub fn known(meta: Meta, group: &PodGroup) -> Option<KnownGroup> {
     let metadata = &group.metadata;
     let job = metadata.labels.as_ref()?.get(JOB_LABEL)?;
-    let owner = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+    let owner = controller::<TrainingJob>(group);
     let conditions = group.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let mut waits = conditions.filter(|there| there.type_ == "PodGroupInitiallyScheduled" && there.status == "False");
     Some(KnownGroup {
@@ -54,7 +54,6 @@ impl Stored for KnownGroup {
         &mut self.meta
     }
 
-    /// Its job.
     fn belongs_to(&self) -> Vec<Key> {
         vec![self.job.clone()]
     }

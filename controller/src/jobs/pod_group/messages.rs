@@ -1,8 +1,9 @@
-//! What the scheduler says of a gang that has not started, as a part of the job's sentence.
+//! The scheduler's message about a gang that has not started, as a part of the job's sentence.
 
 use super::known::KnownGroup;
 
-/// The sentence; `None` if the scheduler has said nothing that is still true. `attempts` are those of pods that have no node.
+/// The sentence; `None` if the scheduler has reported nothing that still applies. `attempts` are the attempts of pods
+/// that have no node.
 pub fn waits_for(job: &str, attempts: &[u32], there: &[&KnownGroup]) -> Option<String> {
     let mut groups = there.iter().filter(|group| {
         let attempt = group.meta.key.name.strip_prefix(job).and_then(|rest| rest.strip_prefix('-')?.parse().ok());

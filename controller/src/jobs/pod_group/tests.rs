@@ -12,12 +12,12 @@ use crate::jobs::sample::{Sample, golden, role};
 use crate::write::{Change, Write};
 use larder_kube::key::{Key, Meta};
 
-/// Eight workers, four of which are enough, and two servers.
+/// Eight workers, of which four are enough, and two servers.
 fn sample() -> Sample {
     Sample::of("parameter-server", json!({"roles": [role("server", 2, 2), role("worker", 8, 4)]}))
 }
 
-/// A job that starts, with the attempts of its servers and workers.
+/// A starting job, with the attempts of its servers and workers.
 fn starting(servers: &[u32], workers: &[u32]) -> State {
     let slot = |attempt: &u32| Slot { attempt: *attempt, node: None, stage: Stage::Placed };
     let slots = |attempts: &[u32]| attempts.iter().map(slot).collect();
@@ -48,7 +48,7 @@ fn read(group: &PodGroup) -> Option<KnownGroup> {
     known(Meta { key: Key::new("team-a", "train-1"), ..Meta::default() }, group)
 }
 
-/// A PodGroup as the API server has it.
+/// A PodGroup as the API server returns it.
 fn served(condition: &Value) -> PodGroup {
     let changes = changes_of(&starting(&[1; 2], &[1; 8]), &[]);
     let [(_, Change::Make(made))] = changes.as_slice() else { panic!("{changes:?}") };
@@ -58,7 +58,7 @@ fn served(condition: &Value) -> PodGroup {
     serde_json::from_value(object).unwrap()
 }
 
-/// The condition that 1.37.0 writes for a gang without room.
+/// The condition that Kubernetes 1.37.0 writes for a gang without room.
 fn unscheduled(reason: &str, message: &str) -> Value {
     json!({
         "type": "PodGroupInitiallyScheduled", "status": "False", "reason": reason, "message": message,
@@ -79,7 +79,7 @@ fn a_gang_has_a_group_of_all_that_it_needs() {
     golden("native-podgroup.yaml", made);
     let (sample, state) = (sample(), starting(&[1; 2], &[1; 8]));
     assert_eq!(of_attempt("train", 1, &state, &sample.terms(), &[]).as_deref(), Some("train-1"));
-    // A gang of another start has another group, and that of the first goes.
+    // A restarted gang has a new group, and the previous group is deleted.
     let again = changes_of(&starting(&[2; 2], &[2; 8]), &[group("train-1", 6)]);
     let [(name, Change::Make(_)), gone] = again.as_slice() else { panic!("{again:?}") };
     assert_eq!((name.as_str(), gone), ("train-2", &deleted("train-1")));
@@ -90,13 +90,13 @@ fn pods_that_need_no_other_have_no_group() {
     let sample = sample();
     let there = [group("train-1", 6)];
     for (state, rest) in [
-        // A worker, and a server, that are replaced.
+        // A worker and a server that are replaced.
         (starting(&[1; 2], &[1, 1, 3, 1, 1, 1, 1, 1]), 5),
         (starting(&[2, 1], &[1; 8]), 5),
         // Workers by which the job grows.
         (starting(&[1; 2], &[1, 1, 1, 1, 1, 2, 2, 2]), 3),
     ] {
-        // The others do not wait for them either.
+        // The remaining pods do not wait for those workers either.
         assert_eq!(changes_of(&state, &there), [lowered("train-1", rest)]);
         for attempt in [2, 3] {
             assert_eq!(of_attempt("train", attempt, &state, &sample.terms(), &[&there[0]]), None);
@@ -108,8 +108,8 @@ fn pods_that_need_no_other_have_no_group() {
 }
 
 #[test]
-fn what_is_needed_again_together_starts_together() {
-    // Both servers and six of eight workers: without two of these, the job does not run.
+fn pods_that_are_needed_again_together_start_together() {
+    // The job does not run without both servers and six of its eight workers.
     let made = changes_of(&starting(&[2; 2], &[1, 1, 2, 2, 2, 2, 2, 2]), &[group("train-1", 1)]);
     let [(_, Change::Make(made))] = made.as_slice() else { panic!("{made:?}") };
     assert_eq!(made["spec"]["schedulingPolicy"]["gang"]["minCount"], 4);
@@ -123,11 +123,11 @@ fn pods_that_come_late_do_not_wait_for_those_that_have_ended() {
     }
     assert_eq!(changes_of(&state, &[group("train-1", 6)]), [lowered("train-1", 3)]);
     assert_eq!(changes_of(&state, &[group("train-1", 3)]), []);
-    // It is never raised, and never less than one.
+    // `minCount` is never raised, and never lower than one.
     assert_eq!(changes_of(&state, &[group("train-1", 2)]), []);
     state.roles.iter_mut().flatten().for_each(|slot| slot.stage = Stage::Done);
     assert_eq!(changes_of(&state, &[group("train-1", 6)]), [lowered("train-1", 1)]);
-    // They still join their group.
+    // Late pods still join their group.
     let name = of_attempt("train", 1, &state, &sample().terms(), &[&group("train-1", 1)]);
     assert_eq!(name.as_deref(), Some("train-1"));
 }
@@ -147,7 +147,7 @@ fn a_job_without_pods_has_no_groups() {
 fn a_group_that_is_somebody_elses_is_left_alone() {
     for owner in ["", "another"] {
         let foreign = KnownGroup { owner: owner.into(), ..group("train-1", 6) };
-        // The API server refuses the second of one name, and the job says so.
+        // The API server rejects the second group of the same name, and the job reports it.
         let changes = changes_of(&starting(&[1; 2], &[1; 8]), std::slice::from_ref(&foreign));
         assert!(matches!(changes.as_slice(), [(name, Change::Make(_))] if name == "train-1"), "{changes:?}");
         assert_eq!(changes_of(&State::default(), &[foreign]), []);
@@ -166,7 +166,7 @@ fn the_sentence_has_what_the_scheduler_says() {
     assert_eq!(group_of(&waits), Some(("11ce-d00d".to_owned(), 6)));
     let expected = format!("6 pods start together or not at all: {message}");
     assert_eq!(said(std::slice::from_ref(&waits), &[1]), Some(expected));
-    // Of an attempt that has nodes, nothing is waited for.
+    // An attempt whose pods have nodes is not waited for.
     assert_eq!(said(&[waits], &[2]), None);
     let failed = read(&served(&unscheduled("SchedulerError", "profile not found")));
     let expected = "6 pods start together or not at all; the scheduler has failed (SchedulerError): profile not found";

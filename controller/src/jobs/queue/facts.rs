@@ -1,4 +1,4 @@
-//! What decisions about queues depend on: quotas, and jobs as queues see them.
+//! The inputs of queue decisions: quotas, and jobs as queues see them.
 
 use crate::time::Seconds;
 use std::collections::BTreeMap;
@@ -11,146 +11,144 @@ use larder_kube::pod::node_affinity::Places;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Queue {
     pub name: String,
-    /// By resource. What is not listed is not limited.
+    /// Quotas by resource. Resources that are not listed are not limited.
     pub quotas: BTreeMap<String, Quota>,
-    /// Queues of one cohort lend each other what they do not use; empty for none.
+    /// Queues of the same cohort lend each other unused quota; empty for none.
     pub cohort: String,
-    /// Where queues compete, one with twice the weight gets twice as much. Nothing counts as 1.
+    /// When queues compete, a queue with twice the weight gets twice the share. Zero counts as 1.
     pub weight: u32,
-    /// It takes no jobs, or no longer.
+    /// Whether the queue admits jobs.
     pub stop: Stop,
 }
 
 /// The quota of one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
-    /// What the queue's jobs may always use.
+    /// The amount that the queue's jobs may always use.
     pub nominal: u64,
-    /// The most that they use beyond that, of what others in the cohort do not use; `None`: no limit.
+    /// The most that they may use beyond that, from unused quota of the cohort; `None`: no limit.
     pub borrow: Option<u64>,
-    /// The most of `nominal` that others may use meanwhile; `None`: all of it.
+    /// The most of `nominal` that other queues may use while this queue does not; `None`: all of it.
     pub lend: Option<u64>,
 }
 
-/// Whether a queue takes jobs.
+/// Whether a queue admits jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stop {
-    /// It does.
+    /// The queue admits jobs.
     #[default]
     No,
-    /// No more start or grow; those that run, run on.
+    /// No job starts or grows; running jobs continue.
     Hold,
-    /// Those that run are stopped, too.
+    /// Running jobs are stopped, too.
     Drain,
 }
 
-/// A job that waits for room or has it. One that has ended or is suspended is none.
+/// A job that waits for room or has room. Jobs that have ended or are suspended do not appear.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Job {
     pub key: Key,
-    /// Its queue; empty for none, which is a queue without quota.
+    /// Its queue; empty for none. A job without a queue has no quota limit.
     pub queue: String,
-    /// Higher ones come first.
+    /// A higher priority comes first.
     pub priority: i32,
-    /// When it was made, in seconds since 1970.
     pub created: Seconds,
     pub roles: Vec<Role>,
-    /// Its datasets and their bytes.
+    /// Its datasets and their sizes in bytes.
     pub datasets: Vec<(Key, u64)>,
-    /// The label of nodes whose values are topology domains; empty for none.
+    /// The node label whose values are the topology domains; empty for none.
     pub topology_key: String,
-    /// How many pods of each role it may have; empty while it waits. It is what the last decision said and the job took, not
-    /// what a watch shows.
+    /// How many pods of each role it may have; empty while it waits. This is what the last decision granted and the job
+    /// took, not what a watch shows.
     pub granted: Vec<u32>,
-    /// Its pods that hold room, also those that are ending. A pod on a lost node holds none.
+    /// Its pods that hold room, including terminating pods. A pod on a lost node holds none.
     pub pods: Vec<HeldPod>,
-    /// Indexes of each role whose pods need another node; empty for none.
+    /// Per role, the indexes of the pods that need another node; empty for none.
     pub unplaced: Vec<Vec<u32>>,
-    /// Pods that these replace still run.
+    /// The pods that those indexes replace still run.
     pub replaces_live: bool,
-    /// Since when it is the first of its queue and finds no room, as the decisions said ([`super::Waiting::is_head`]).
+    /// Since when it has been the head of its queue, according to the decisions ([`super::Waiting::is_head`]).
     pub head_since: Option<Seconds>,
-    /// Others end to make room for it ([`super::Waiting::claims`]).
+    /// Other jobs are preempted to make room for it ([`super::Waiting::claims`]).
     pub claims: bool,
-    /// It is not started before.
+    /// It does not start before this time.
     pub not_before: Option<Seconds>,
-    /// Its pods could not be made now, whatever room there is: why.
+    /// Why its pods could not be created now even if there were room.
     pub shortage: Option<String>,
-    /// When it ends at the latest.
+    /// Its deadline, if it has one.
     pub ends: Option<Seconds>,
 }
 
-/// Equal pods of a job.
+/// Identical pods of a job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Role {
     pub name: String,
-    /// What each pod requests.
+    /// The requests of each pod.
     pub requests: Amounts,
     /// The nodes that they may run on.
     pub places: Places,
-    /// With fewer the job does not run.
+    /// The job does not run with fewer pods of this role.
     pub min: u32,
-    /// How many are requested at the start.
+    /// The number of pods at the start.
     pub wanted: u32,
-    /// How many are created where there is room.
+    /// The number of pods that are created if there is room.
     pub max: u32,
-    /// Pods cannot come and go while the job runs, whatever its spec asks for since.
+    /// Pods cannot join or leave while the job runs, even if its spec changes.
     pub is_fixed: bool,
 }
 
 impl Role {
-    /// How many of the pods that it has its spec still asks for.
+    /// How many of the granted pods its spec still requests.
     pub fn asks_for(&self, granted: u32) -> u32 {
         if self.is_fixed { granted } else { self.max.max(1).min(granted) }
     }
 }
 
-/// A pod that holds room, or will.
+/// A pod that holds room or will hold it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldPod {
-    /// The place of its role in the job's list.
+    /// The position of its role in the job's list of roles.
     pub role: usize,
-    /// Its index in the role.
+    /// The index within the role.
     pub index: u32,
     /// Its node, bound or planned; empty if it has neither.
     pub node: String,
-    /// It is bound, so it is in the node's `used`.
+    /// It is bound, so the node's `used` includes it.
     pub bound: bool,
-    /// It is ending.
+    /// It is terminating.
     pub leaving: bool,
 }
 
-/// A pod whose job neither waits for room nor has it: the job has ended, is suspended, or is gone. The pod uses quota and its
-/// node until it is gone itself.
+/// A pod whose job neither waits for room nor has it: the job has ended, is suspended, or was deleted. The pod uses
+/// quota and its node until it is deleted itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftoverPod {
-    /// The queue that has admitted it; empty for none.
+    /// The queue that admitted it; empty for none.
     pub queue: String,
-    /// What it requests.
     pub requests: Amounts,
     /// Its node; empty if it has none.
     pub node: String,
-    /// It is not going to end.
+    /// It is not terminating.
     pub stays: bool,
 }
 
 impl Job {
-    /// True if it has room.
     pub fn is_admitted(&self) -> bool {
         self.granted.iter().any(|pods| *pods > 0)
     }
 
-    /// The line in which it waits: that of its queue. Without a queue it is its namespace's, where no job waits for another.
+    /// The line in which it waits: its queue's. Jobs without a queue have one line per namespace, in which no job waits
+    /// for another.
     pub fn line(&self) -> (&str, &str) {
         if self.queue.is_empty() { ("", &self.key.namespace) } else { (&self.queue, "") }
     }
 
-    /// How many pods of a role it may have.
+    /// The number of pods of a role that it may have.
     pub fn granted(&self, role: usize) -> u32 {
         self.granted.get(role).copied().unwrap_or(0)
     }
 
-    /// What this many pods of each role request.
+    /// The total requests of the given number of pods of each role.
     pub fn requests(&self, counts: impl Fn(usize, &Role) -> u32) -> Amounts {
         let mut sum = Amounts::default();
         for (at, role) in self.roles.iter().enumerate() {
@@ -159,12 +157,12 @@ impl Job {
         sum
     }
 
-    /// The least that it runs with.
+    /// The requests of the fewest pods that it runs with.
     pub fn floor(&self) -> Amounts {
         self.requests(|_, role| role.min)
     }
 
-    /// What its ending pods request. They use quota beside the pods that it may have.
+    /// The requests of its terminating pods, which use quota in addition to the granted pods.
     pub fn leaving(&self) -> Amounts {
         self.requests(|at, _| self.pods.iter().filter(|pod| pod.leaving && pod.role == at).count() as u32)
     }

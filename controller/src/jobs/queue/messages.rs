@@ -8,7 +8,8 @@ use super::quota::Lack;
 use super::room::Refusal;
 use larder_kube::fields::hour;
 
-/// Why there is no room, and which job ends next. `ending` are the jobs that have room and a deadline, the first to end first.
+/// Why there is no room, and which job ends next. `ending` are the jobs that have room and a deadline, sorted by
+/// deadline.
 pub(super) fn refused(job: &Job, refusal: &Refusal, ending: &[&Job]) -> String {
     match refusal {
         Refusal::Quota(lack) => {
@@ -47,7 +48,7 @@ fn short_of(queue: &str, lack: &Lack) -> String {
     }
 }
 
-/// The job that gives back some of a resource first.
+/// The next job whose end frees some of a resource.
 fn next_to_end(ending: &[&Job], among: impl Fn(&Job) -> bool, resource: &str) -> String {
     let mut gives = ending.iter().filter(|job| among(job)).filter_map(|job| {
         let amount = job.requests(|at, _| job.granted(at)).get(resource);
@@ -67,18 +68,18 @@ pub(super) fn stopped(queue: &str) -> String {
     format!("queue {queue} is stopped (spec.stop)")
 }
 
-/// Has had room, and its pods were not bound.
+/// The job had room before, and its pods were not bound.
 pub(super) fn held_back(until: Seconds) -> String {
     format!("it is retried at {}", hour(until.0))
 }
 
-/// Needs more than its queue can ever have.
+/// The job requests more than its queue can ever have.
 pub(super) fn beyond(job: &Job, resource: &str, most: u64) -> String {
     let needs = show(resource, job.floor().get(resource));
     format!("needs {needs}, but queue {} can never use more than {}", job.queue, number(resource, most))
 }
 
-/// Behind the head of its queue. `waited`: the head has waited too long for any job to pass it.
+/// The job waits behind the head of its queue. `waited`: the head has waited too long for any job to overtake it.
 pub(super) fn behind(head: &Job, now: Seconds, waited: bool) -> String {
     let minutes = head.head_since.map_or(0, |since| (now - since) / 60);
     if waited {
@@ -91,7 +92,7 @@ pub(super) fn behind(head: &Job, now: Seconds, waited: bool) -> String {
     }
 }
 
-/// Others end to make room for it.
+/// Other jobs are being preempted for the job.
 pub(super) fn clearing(ending: usize) -> String {
     match ending {
         0 => "room is reserved for it".to_owned(),
@@ -100,18 +101,18 @@ pub(super) fn clearing(ending: usize) -> String {
     }
 }
 
-/// Loses pods, or all of them, to another job.
-pub(super) fn gives_way(to: &Job, pods: u32) -> String {
+/// The job loses some or all of its pods to another job.
+pub(super) fn is_preempted_for(to: &Job, pods: u32) -> String {
     let (needs, s) = (&to.key, if pods == 1 { "" } else { "s" });
     format!("{needs} of queue {} with priority {} needs the room of {pods} pod{s}", to.queue, to.priority)
 }
 
-/// Loses pods because a quota was lowered.
+/// The job loses pods because a quota was lowered.
 pub(super) fn over(queue: &str, pods: u32) -> String {
     format!("queue {queue} is over its quota; {pods} pod{} must end", if pods == 1 { "" } else { "s" })
 }
 
-/// Loses pods because it asks for fewer.
+/// The job loses pods because its spec requests fewer.
 pub(super) fn asks_for_fewer(pods: u32) -> String {
     format!("its spec now asks for {pods} pod{} fewer", if pods == 1 { "" } else { "s" })
 }

@@ -1,4 +1,4 @@
-//! The jobs that wait, queue by queue, and whose turn it is.
+//! The waiting jobs of each queue, and which queue is next.
 
 use crate::time::Seconds;
 use std::cmp::Reverse;
@@ -9,23 +9,23 @@ use super::quota::Ledger;
 use larder_kube::key::Key;
 use larder_kube::pod::amounts::Amounts;
 
-/// How long later jobs may overtake a head.
+/// How long later jobs may overtake the head of a queue.
 pub(super) const PASSING_SECONDS: i64 = 30 * 60;
 
-/// The jobs of one queue that wait, in their order; or those of one namespace that have no queue.
+/// The waiting jobs of one queue in order, or those of a namespace that have no queue.
 #[derive(Debug)]
 pub(super) struct WaitingLine<'a> {
     queue: &'a str,
-    /// Places in the list of jobs.
+    /// Positions in the list of jobs.
     waiting: Vec<usize>,
     next: usize,
-    /// The first one that found no room.
+    /// The first job that found no room.
     pub(super) head: Option<usize>,
     turn: Option<Turn<'a>>,
 }
 
-/// What makes one queue's next job come before another's: it has waited too long, it does not borrow, its queue has less of its
-/// share, it has the higher priority, it came first.
+/// The sort key of a queue's next job; lower comes first: it is overdue, it does not borrow, its queue has a smaller
+/// share, it has a higher priority, it is older.
 type Turn<'a> = (bool, bool, u128, Reverse<i32>, Seconds, &'a Key);
 
 /// The lines of all queues.
@@ -48,7 +48,7 @@ impl<'a> WaitingLines<'a> {
         Self { jobs, lines: by_line.into_iter().map(line).collect(), now }
     }
 
-    /// Finds out whose turn it is in a queue.
+    /// Computes the sort key of a queue's next job.
     pub(super) fn rank(&mut self, line: usize, ledger: &Ledger<'a>) {
         let line = &mut self.lines[line];
         line.turn = line.waiting.get(line.next).map(|job| {
@@ -71,7 +71,7 @@ impl<'a> WaitingLines<'a> {
         }
     }
 
-    /// The job whose turn it is, and the place of its queue.
+    /// Takes the next job of the queue with the lowest sort key. Returns the line and the job.
     pub(super) fn next(&mut self) -> Option<(usize, usize)> {
         let turns = self.lines.iter().enumerate().filter_map(|(at, line)| Some((line.turn?, at)));
         let (_, at) = turns.min()?;
@@ -85,18 +85,18 @@ impl<'a> WaitingLines<'a> {
         &mut self.lines[at]
     }
 
-    /// The lines whose first job has found no room.
+    /// The lines that have a head.
     pub(super) fn with_head(&self) -> Vec<(&'a str, &'a str)> {
         self.lines.iter().filter_map(|line| Some(self.jobs[line.head?].line())).collect()
     }
 }
 
-/// Priority, then first come.
+/// Higher priority first, then older jobs first.
 pub(super) fn order(job: &Job) -> (Reverse<i32>, Seconds, &Key) {
     (Reverse(job.priority), job.created, &job.key)
 }
 
-/// True if a job asks for less than the head of everything that the head asks for.
+/// True if a job requests less than the head of every resource that the head requests.
 pub(super) fn is_small(asks: &Amounts, head: &Amounts) -> bool {
     head.iter().all(|(resource, amount)| asks.get(resource) < amount)
 }

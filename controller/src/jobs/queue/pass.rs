@@ -1,8 +1,8 @@
 //! One pass over all queues and jobs.
 //!
-//! There are two counts of the room. In `now` ending pods still have theirs; jobs start there. In `soon` they are gone, and
-//! room that is held is taken; whether it is worth that pods end is decided there. What is free now is never more than what is
-//! free soon.
+//! A pass keeps two views of the free room. In `now`, terminating pods still occupy their room; jobs start there. In
+//! `soon`, those pods are gone and reservations are subtracted; whether preemption would help is decided there. `now`
+//! never has more free room than `soon`.
 
 mod preempt;
 mod replace;
@@ -21,13 +21,13 @@ use crate::jobs::plan::{Cluster, Mark, Placement, Shortage};
 use crate::time::Seconds;
 use larder_kube::key::Key;
 
-/// How many waiting jobs of each queue have their data warmed.
+/// How many waiting jobs of each queue get their data warmed ahead.
 const WARMED_AHEAD: usize = 2;
 
-/// For a job that is not started for longer than this, no data is warmed.
+/// Data is not warmed for a job that starts later than this.
 const SHORT_PAUSE_SECONDS: i64 = 60;
 
-/// How many gangs without a place are remembered.
+/// The limit of cached gangs that found no place.
 const REMEMBERED: usize = 64;
 
 pub(super) struct Pass<'a> {
@@ -37,15 +37,15 @@ pub(super) struct Pass<'a> {
     time: Seconds,
     now: Room<'a>,
     soon: Room<'a>,
-    /// Those that have room and a deadline, the first to end first.
+    /// Jobs that have room and a deadline, sorted by deadline.
     ending: Vec<&'a Job>,
-    /// How many pods are ending.
+    /// The number of terminating pods.
     leaving: usize,
-    /// By job; `None`: it waits, and nothing is decided yet.
+    /// Per job. `None`: the job waits and is not decided yet.
     verdicts: Vec<Option<Verdict>>,
-    /// Jobs that have no place on the nodes, and so have those that ask for as much.
+    /// Jobs that found no place on the nodes. A job that requests at least as much finds none either.
     refused: Vec<(usize, Shortage)>,
-    /// WaitingLines whose first job has found no room.
+    /// The lines whose head has found no room.
     with_head: Vec<(&'a str, &'a str)>,
 }
 
@@ -107,7 +107,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// What a job that runs keeps of its pods so far.
+    /// The pods of each role that a running job keeps, as decided so far.
     fn granted(&self, job: usize) -> Vec<u32> {
         match &self.verdicts[job] {
             Some(Verdict::Run(running)) => running.granted.clone(),
@@ -115,13 +115,13 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Those that run on so far.
+    /// The jobs that keep running, as decided so far.
     fn running(&self) -> impl Iterator<Item = usize> {
         let runs = |job: &usize| matches!(self.verdicts[*job], Some(Verdict::Run(_)));
         (0..self.jobs.len()).filter(runs)
     }
 
-    /// Jobs lose what they do not keep.
+    /// Takes from jobs the pods that they do not keep.
     fn cut(&mut self, kept: Kept, why: impl Fn(u32) -> String) {
         for (job, kept) in kept {
             let before = self.granted(job);
@@ -135,7 +135,6 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Stops the jobs of drained queues.
     pub(super) fn drain(&mut self) {
         let drained = |job: &usize| self.stop_of(*job) == Some(Stop::Drain);
         let stopping: Vec<usize> = self.running().filter(drained).collect();
@@ -146,7 +145,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Elastic jobs that have more pods than they ask for by now give the rest back.
+    /// Takes from elastic jobs the pods that their spec no longer requests.
     pub(super) fn fit(&mut self) {
         let jobs = self.jobs;
         for at in self.running().collect::<Vec<_>>() {
@@ -163,9 +162,9 @@ impl<'a> Pass<'a> {
         self.queues.get(self.jobs[job].queue.as_str()).map(|queue| queue.stop)
     }
 
-    /// Jobs of queues that use more than they may, since quotas were lowered, give it back. Of several in a cohort, the one
-    /// with the largest share comes first. Nobody can take anything back of pods that are no job's any more, so what those use
-    /// counts only from here on: nothing starts in its place, and no job ends for it.
+    /// Makes jobs of queues that exceed their quota, because it was lowered, give back the excess. Within a cohort, the
+    /// queue with the largest share comes first. Quota that orphaned pods use cannot be taken back, so their usage is
+    /// added only afterwards: no job starts in their place, and no job is preempted because of them.
     pub(super) fn give_back(&mut self) {
         let mut names: Vec<&'a str> = self.queues.keys().copied().collect();
         names.sort_by_key(|name| Reverse(self.soon.ledger.share(name)));
@@ -179,7 +178,8 @@ impl<'a> Pass<'a> {
             let whole = losers.iter().map(|job| Cut { job: *job, role: None, most: 1 });
             let cuts: Vec<Cut> = surpluses.chain(whole).collect();
             let is_enough = |pass: &mut Self, kept: &Kept| pass.without(kept, |room| !room.ledger.is_over(queue));
-            // If all of them are too little, others in the cohort are over, too, and come next.
+            // If stopping all of them is not enough, other queues of the cohort exceed their quota as well and come
+            // next.
             let all = || losers.iter().map(|job| (*job, vec![0; self.jobs[*job].roles.len()])).collect();
             let kept = self.fewest(&cuts, is_enough).unwrap_or_else(all);
             self.cut(kept, |pods| messages::over(queue, pods));
@@ -204,7 +204,7 @@ impl<'a> Pass<'a> {
         fewest(cuts, &|job| granted[&job].clone(), |kept| is_enough(self, kept))
     }
 
-    /// Looks at what is free soon without the pods that jobs do not keep.
+    /// Evaluates `look` on the room that will be free once jobs have lost the pods that they do not keep.
     fn without<T>(&mut self, kept: &Kept, look: impl FnOnce(&mut Room<'a>) -> T) -> T {
         let free = self.soon.cluster.mark();
         let mut lost = Vec::with_capacity(kept.len());
@@ -222,7 +222,7 @@ impl<'a> Pass<'a> {
         answer
     }
 
-    /// Jobs for which others end.
+    /// Handles jobs with a reservation.
     pub(super) fn claims(&mut self) {
         let jobs = self.jobs;
         let may = |job: &usize| {
@@ -232,7 +232,7 @@ impl<'a> Pass<'a> {
         let mut claiming: Vec<usize> = (0..jobs.len()).filter(may).collect();
         claiming.sort_by_key(|job| order(&jobs[*job]));
         for job in claiming {
-            // No more than their least: the rest may be held for the next of them.
+            // Only the job's minimum: the rest may be reserved for the next job.
             if let Ok(fit) = self.now.find_floor(&jobs[job]) {
                 self.start(job, fit);
             } else if let Ok(fit) = self.soon.find_floor(&jobs[job]) {
@@ -254,7 +254,7 @@ impl<'a> Pass<'a> {
         self.verdicts[job] = Some(Verdict::Start { granted, nodes });
     }
 
-    /// Holds room that is free soon.
+    /// Reserves room that will be free soon.
     fn hold(&mut self, job: usize, placement: &Placement) {
         self.reserve(job, placement);
         self.wait(
@@ -269,7 +269,7 @@ impl<'a> Pass<'a> {
         );
     }
 
-    /// What a placement takes is nobody else's.
+    /// Reserves a placement: no other job gets its room.
     fn reserve(&mut self, job: usize, placement: &Placement) {
         self.soon.take(&self.jobs[job], placement);
         self.now.ledger.add(&self.jobs[job].queue, &requests_of(&self.jobs[job], placement));
@@ -280,7 +280,6 @@ impl<'a> Pass<'a> {
         self.verdicts[job] = Some(Verdict::Wait(waiting));
     }
 
-    /// Gives each queue its turns.
     pub(super) fn admit(&mut self) {
         let undecided = (0..self.jobs.len()).filter(|job| self.verdicts[*job].is_none());
         let mut lines = WaitingLines::new(self.jobs, undecided, self.time);
@@ -292,7 +291,7 @@ impl<'a> Pass<'a> {
         self.with_head = lines.with_head();
     }
 
-    /// Decides about a job that waits behind `head`, or is first.
+    /// Decides about one job, which waits behind `head` or becomes the head itself.
     fn consider(&mut self, at: usize, head: &mut Option<usize>) {
         let job = &self.jobs[at];
         let waits = |lacks: Lack, why: String| Waiting { lacks, why, ..Waiting::default() };
@@ -306,7 +305,8 @@ impl<'a> Pass<'a> {
             let warm = until - self.time <= SHORT_PAUSE_SECONDS;
             return self.wait(at, Waiting { warm, ..waits(Lack::Pause, messages::held_back(until)) });
         }
-        // Others pass it meanwhile, and it keeps its place in the line. Nobody knows until when, so its data can wait, too.
+        // Other jobs overtake it, and it keeps its place in the queue. The wait may be long, so its data is not warmed
+        // either.
         if let Some(why) = &job.shortage {
             return self.wait(at, waits(Lack::Namespace, why.clone()));
         }
@@ -333,7 +333,8 @@ impl<'a> Pass<'a> {
                     Refusal::Nodes(_) => Lack::Nodes,
                 };
                 let is_head = head.is_none();
-                // Others have ended for it before, and its pods were not bound: not again so soon.
+                // Other jobs were preempted for it before, and its pods were not bound. Preempting again immediately
+                // would be pointless.
                 let is_due = job.not_before.is_none_or(|until| self.time - until >= PASSING_SECONDS);
                 if is_head && is_due && self.make_room(at) {
                     return;
@@ -352,7 +353,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Room for a job, unless one that asks for no more had none.
+    /// Finds room for a job. Skips the search if a job that requests no more has found none.
     fn find(&mut self, job: usize) -> Result<Fit, Refusal> {
         let known = self.refused.iter().find(|(other, _)| asks_as_much(&self.jobs[job], &self.jobs[*other]));
         if let Some((_, shortage)) = known
@@ -369,7 +370,7 @@ impl<'a> Pass<'a> {
         found
     }
 
-    /// Offers elastic jobs what is left.
+    /// Offers the remaining room to elastic jobs.
     pub(super) fn grow(&mut self) {
         let mut elastic: Vec<usize> = self.running().filter(|job| self.may_grow(*job)).collect();
         let ledger = &self.now.ledger;
@@ -396,12 +397,12 @@ impl<'a> Pass<'a> {
         is_elastic && !is_cut && self.is_open(at) && !self.with_head.contains(&job.line())
     }
 
-    /// The room that is free now, and held for nobody.
+    /// The room that is free now and not reserved.
     pub(super) fn free_room(&self) -> Mark {
         self.now.cluster.mark()
     }
 
-    /// All verdicts. Of the jobs that wait, the next of each queue are named for warming.
+    /// Returns all verdicts, and marks the next waiting jobs of each queue for data warming.
     pub(super) fn verdicts(self) -> BTreeMap<Key, Verdict> {
         let Self { jobs, mut verdicts, .. } = self;
         let mut by_order: Vec<usize> = (0..jobs.len()).collect();
@@ -421,7 +422,7 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// True if a job has no place where the other has none.
+/// True if a job cannot be placed wherever `other` cannot.
 fn asks_as_much(job: &Job, other: &Job) -> bool {
     let as_much =
         job.roles.iter().zip(&other.roles).all(|(role, other)| {

@@ -1,30 +1,29 @@
-//! The accounts of the queues: what each uses, and what it may.
+//! The quota ledger: what each queue uses, and what it may use.
 //!
-//! Of its nominal quota a queue lends at most `lend`. What it never lends is its own; the rest of all queues is the cohort's
-//! pool. What a queue uses beyond its own comes from the pool. So no queue can keep another one from more than was lent, and
-//! the cohort never uses more than all nominal quotas together.
+//! A queue lends at most `lend` of its nominal quota. The rest is its own. The lendable parts of all queues form the
+//! cohort's pool, and usage beyond a queue's own part comes from the pool. A queue therefore never loses more than it
+//! lends, and the cohort never uses more than the sum of its nominal quotas.
 
 use std::collections::BTreeMap;
 
 use super::facts::Queue;
 use larder_kube::pod::amounts::Amounts;
 
-/// Parts of a whole in shares.
+/// Shares are fixed-point numbers with this many fractional bits.
 const WHOLE_BITS: u32 = 32;
 
-/// A shortage of one resource in a queue.
+/// Why a queue's quota is not enough, for one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lack {
     pub(super) resource: String,
     pub(super) needs: u64,
     pub(super) uses: u64,
-    /// What it may use, with what it can borrow now.
+    /// The most that the queue may use, including what it can borrow now.
     pub(super) may_use: u64,
-    /// What it may use without borrowing.
+    /// The most that the queue may use without borrowing.
     pub(super) nominal: u64,
 }
 
-/// All accounts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger<'a> {
     accounts: BTreeMap<&'a str, Account<'a>>,
@@ -42,9 +41,9 @@ struct Account<'a> {
 struct Balance<'a> {
     resource: &'a str,
     nominal: u64,
-    /// With what it may borrow.
+    /// Including what it may borrow.
     most: u64,
-    /// What it never lends.
+    /// What the queue never lends.
     own: u64,
     used: u64,
 }
@@ -57,7 +56,7 @@ struct Pool {
 }
 
 impl Balance<'_> {
-    /// What is used of the pool.
+    /// The usage that comes from the pool.
     fn pooled(&self) -> u64 {
         self.used.saturating_sub(self.own)
     }
@@ -121,13 +120,13 @@ impl<'a> Ledger<'a> {
         self.pools.get(self.accounts.get(queue)?.queue.cohort.as_str())?.get(resource)
     }
 
-    /// What a queue may use of a resource now.
+    /// What a queue may use of a resource now, including what it can borrow.
     fn may_use(&self, queue: &str, balance: &Balance<'_>) -> u64 {
         let left = self.pool(queue, balance.resource).map_or(0, |pool| pool.lent.saturating_sub(pool.used));
         balance.most.min(balance.own.max(balance.used).saturating_add(left))
     }
 
-    /// How many more pods with these requests a queue's quota has room for.
+    /// The number of additional pods with these requests that fit into a queue's quota.
     pub(super) fn pods_left(&self, queue: &str, requests: &Amounts) -> u32 {
         let left = |balance: &Balance<'_>| {
             let left = self.may_use(queue, balance).saturating_sub(balance.used);
@@ -137,7 +136,7 @@ impl<'a> Ledger<'a> {
         u32::try_from(least).unwrap_or(u32::MAX)
     }
 
-    /// The first resource of which a queue has too little left.
+    /// The first resource of which a queue has too little quota.
     pub(super) fn lack(&self, queue: &str, need: &Amounts) -> Option<Lack> {
         self.balances(queue).iter().find_map(|balance| {
             let (needs, may_use) = (need.get(balance.resource), self.may_use(queue, balance));
@@ -152,7 +151,8 @@ impl<'a> Ledger<'a> {
         })
     }
 
-    /// A resource of which a queue could never have enough, if no other used any: it and the most that the queue may use.
+    /// A resource of which a queue could never have enough, even if no other queue used any, and the most that the
+    /// queue may use of it.
     pub(super) fn beyond(&self, queue: &str, need: &Amounts) -> Option<(String, u64)> {
         self.balances(queue).iter().find_map(|balance| {
             let lent = self.pool(queue, balance.resource).map_or(0, |pool| pool.lent);
@@ -161,7 +161,7 @@ impl<'a> Ledger<'a> {
         })
     }
 
-    /// True if a queue's use and `more` are within its nominal quota.
+    /// True if a queue's usage plus `more` is within its nominal quota.
     pub(super) fn is_nominal(&self, queue: &str, more: &Amounts) -> bool {
         self.balances(queue).iter().all(|balance| {
             let more = more.get(balance.resource);
@@ -169,13 +169,13 @@ impl<'a> Ledger<'a> {
         })
     }
 
-    /// What a queue uses beyond its nominal quota, of the resources in `of`.
+    /// A queue's usage beyond its nominal quota, for the resources in `of`.
     pub(super) fn borrowed(&self, queue: &str, of: &Amounts) -> Amounts {
         let balances = self.balances(queue).iter().filter(|balance| of.get(balance.resource) > 0);
         balances.map(|balance| (balance.resource, balance.used.saturating_sub(balance.nominal))).collect()
     }
 
-    /// True if a queue or its cohort uses more than there is.
+    /// True if a queue or its cohort uses more than its total quota.
     pub(super) fn is_beyond(&self, queue: &str) -> bool {
         self.balances(queue).iter().any(|balance| {
             let pool_is_over = self.pool(queue, balance.resource).is_some_and(|pool| pool.used > pool.lent);
@@ -183,7 +183,7 @@ impl<'a> Ledger<'a> {
         })
     }
 
-    /// True if a queue uses more than it may, since quotas were lowered.
+    /// True if a queue uses more than its quota allows, because the quota was lowered.
     pub(super) fn is_over(&self, queue: &str) -> bool {
         self.balances(queue).iter().any(|balance| {
             let pool_is_over = self.pool(queue, balance.resource).is_some_and(|pool| pool.used > pool.lent);
@@ -191,7 +191,8 @@ impl<'a> Ledger<'a> {
         })
     }
 
-    /// The part that a queue uses of its cohort's quota, of the resource of which that part is largest, for its weight.
+    /// A queue's dominant share, divided by its weight: the largest fraction of its cohort's quota that it uses, over
+    /// all resources.
     pub(super) fn share(&self, queue: &str) -> u128 {
         let share = |balance: &Balance<'_>| {
             let whole = self.pool(queue, balance.resource).map_or(balance.nominal, |pool| pool.nominal);

@@ -1,4 +1,4 @@
-//! Quota and nodes together: what a job needs to run is room in both.
+//! Quota and nodes together: a job needs room in both.
 
 use super::facts::{Job, Role};
 use super::quota::{Lack, Ledger};
@@ -8,20 +8,20 @@ use larder_kube::pod::amounts::Amounts;
 /// Why a job has no room.
 #[derive(Clone, Debug)]
 pub(super) enum Refusal {
-    /// Its queue has too little quota left.
+    /// Its queue has too little quota.
     Quota(Lack),
-    /// The nodes have no place for its pods.
+    /// The nodes have no room for its pods.
     Nodes(Shortage),
 }
 
 /// The room that a job gets.
 pub(super) struct Fit {
-    /// Pods by role.
+    /// The number of pods per role.
     pub(super) granted: Vec<u32>,
     pub(super) placement: Placement,
 }
 
-/// What is free: in the queues, and on the nodes.
+/// Free quota and free nodes.
 #[derive(Clone, Debug)]
 pub(super) struct Room<'a> {
     pub(super) ledger: Ledger<'a>,
@@ -29,7 +29,7 @@ pub(super) struct Room<'a> {
 }
 
 impl Room<'_> {
-    /// Room for a job that waits: for its least pods, and for as many as it asks for.
+    /// Finds room for a waiting job: for its minimum, and for as many of the requested pods as fit.
     pub(super) fn find(&mut self, job: &Job) -> Result<Fit, Refusal> {
         let floor = job.floor();
         if let Some(lack) = self.ledger.lack(&job.queue, &floor) {
@@ -44,7 +44,7 @@ impl Room<'_> {
         Ok(Fit { granted, placement })
     }
 
-    /// Room for the least pods of a job alone.
+    /// Finds room for a job's minimum only.
     pub(super) fn find_floor(&mut self, job: &Job) -> Result<Fit, Refusal> {
         if let Some(lack) = self.ledger.lack(&job.queue, &job.floor()) {
             return Err(Refusal::Quota(lack));
@@ -54,13 +54,13 @@ impl Room<'_> {
         Ok(Fit { granted: job.roles.iter().map(|role| role.min).collect(), placement })
     }
 
-    /// As much of the job's least room as there is on nodes.
+    /// Finds nodes for as many pods of the job's minimum as fit.
     pub(super) fn find_part(&mut self, job: &Job) -> Placement {
         let gang = gang(job, |_, _| 0, |_, role| role.min, Vec::new());
         plan::place(&mut self.cluster, &gang).unwrap_or_default()
     }
 
-    /// Room for a job that runs to grow, beside the pods of `granted`.
+    /// Finds room for a running job to grow beyond `granted`.
     pub(super) fn find_more(&mut self, job: &Job, granted: &[u32]) -> Placement {
         let more = self.more(job, |at, role| match granted[at] {
             0 => 0,
@@ -75,7 +75,7 @@ impl Room<'_> {
         plan::place(&mut self.cluster, &gang).unwrap_or_default()
     }
 
-    /// How many more pods of each role the quota has room for, of those asked for.
+    /// Per role, the number of additional pods that fit into the quota, up to the number asked for.
     fn more(&mut self, job: &Job, asked: impl Fn(usize, &Role) -> u32) -> Vec<u32> {
         let mut more = Vec::with_capacity(job.roles.len());
         let mut taken = Amounts::default();
@@ -90,20 +90,20 @@ impl Room<'_> {
         more
     }
 
-    /// Nodes for pods of a job that need others. Their quota is the job's already.
+    /// Finds new nodes for pods of a running job, which already has the quota for them.
     pub(super) fn find_again(&mut self, job: &Job, pods: &[Vec<u32>]) -> Result<Placement, Shortage> {
         let near = job.pods.iter().filter(|pod| !pod.leaving).filter_map(|pod| self.cluster.find(&pod.node)).collect();
         let gang = gang(job, |at, _| pods.get(at).map_or(0, |pods| pods.len() as u32), |_, _| 0, near);
         plan::place(&mut self.cluster, &gang)
     }
 
-    /// Takes a placement with its quota.
+    /// Takes the nodes and the quota of a placement.
     pub(super) fn take(&mut self, job: &Job, placement: &Placement) {
         self.take_nodes(job, placement);
         self.ledger.add(&job.queue, &requests_of(job, placement));
     }
 
-    /// Takes the nodes of a placement.
+    /// Takes the nodes of a placement, but no quota.
     pub(super) fn take_nodes(&mut self, job: &Job, placement: &Placement) {
         for (role, nodes) in job.roles.iter().zip(&placement.roles) {
             for run in nodes.chunk_by(|a, b| a == b) {
@@ -112,7 +112,7 @@ impl Room<'_> {
         }
     }
 
-    /// The pods of a job that it has with `granted` and not with `kept` give their room back.
+    /// Returns the room of the pods that a job has with `granted` but not with `kept`.
     pub(super) fn give(&mut self, job: &Job, granted: &[u32], kept: &[u32]) {
         self.ledger.remove(&job.queue, &job.requests(|at, _| granted[at] - kept[at]));
         for pod in job.pods.iter().filter(|pod| !pod.leaving) {
@@ -125,7 +125,7 @@ impl Room<'_> {
     }
 }
 
-/// What the pods of a placement request.
+/// The total requests of a placement's pods.
 pub(super) fn requests_of(job: &Job, placement: &Placement) -> Amounts {
     job.requests(|at, _| placement.roles.get(at).map_or(0, |nodes| nodes.len() as u32))
 }

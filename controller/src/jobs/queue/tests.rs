@@ -1,4 +1,4 @@
-//! A fake cluster of nodes with GPUs, where pods are bound as soon as their job starts.
+//! A simulated cluster of GPU nodes, where pods are bound as soon as their job starts.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ pub(super) fn queue(name: &str, cohort: &str, quota: Quota) -> Queue {
     }
 }
 
-/// A job of workers with one GPU each.
+/// A job whose workers have one GPU each.
 pub(super) fn job(name: &str, queue: &str, priority: i32, (min, wanted, max): (u32, u32, u32)) -> Job {
     let role =
         Role { name: "worker".into(), requests: [(GPU, 1)].into_iter().collect(), min, wanted, max, ..Role::default() };
@@ -91,7 +91,7 @@ impl World {
             .collect()
     }
 
-    /// Decides, and has everything done but growth and the end of pods.
+    /// Makes a decision and applies it, except growth and the end of pods.
     pub(super) fn step(&mut self) {
         let rooms = self.rooms();
         self.last = decide(&self.queues, &self.jobs, &self.leftover, &mut Cluster::new(&rooms), self.now);
@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    /// A node is lost with its pods, which need others.
+    /// Loses a node with its pods, which then need new nodes.
     pub(super) fn lose(&mut self, node: &str) {
         self.nodes.iter_mut().filter(|there| there.meta.key.name == node).for_each(|there| there.ready = false);
         for job in &mut self.jobs {
@@ -135,14 +135,14 @@ impl World {
         }
     }
 
-    /// The pods that were to end are gone.
+    /// Deletes the terminating pods.
     pub(super) fn pods_end(&mut self) {
         for job in &mut self.jobs {
             job.pods.retain(|pod| !pod.leaving);
         }
     }
 
-    /// A job takes what the last decision offers it.
+    /// A job accepts the room that the last decision offers.
     pub(super) fn grow(&mut self, name: &str) {
         let at = self.jobs.iter().position(|job| job.key.name == name).unwrap();
         let Some(Verdict::Run(running)) = self.last.get(&self.jobs[at].key).cloned() else { return };
@@ -176,7 +176,7 @@ impl World {
         }
     }
 
-    /// The workers of a job that are not ending.
+    /// The workers of a job that are not terminating.
     pub(super) fn workers(&self, name: &str) -> Vec<u32> {
         let mut workers: Vec<u32> =
             self.job(name).pods.iter().filter(|pod| !pod.leaving).map(|pod| pod.index).collect();
@@ -184,7 +184,7 @@ impl World {
         workers
     }
 
-    /// GPUs that the pods of a queue have, ending ones included.
+    /// The GPUs that the pods of a queue use, including terminating pods.
     pub(super) fn used(&self, queue: &str) -> u64 {
         self.jobs.iter().filter(|job| job.queue == queue).map(|job| job.pods.len() as u64).sum()
     }

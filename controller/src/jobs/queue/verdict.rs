@@ -1,72 +1,71 @@
-//! What is decided about a job.
+//! The decision about a job.
 
 use crate::jobs::planned::Plan;
 
-/// What a job is to do. Every job has one.
+/// The decision about a job. Every job gets one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It starts.
+    /// The job starts.
     Start {
         /// How many pods of each role it may have.
         granted: Vec<u32>,
-        /// Their nodes, by role and index.
+        /// The nodes of the pods, by role and index.
         nodes: Vec<Vec<String>>,
     },
-    /// It runs on.
+    /// The job keeps running.
     Run(Running),
-    /// It gives all its room back.
+    /// The job gives all its room back.
     Stop {
-        /// The sentence.
+        /// A sentence for the user.
         why: String,
     },
-    /// It waits.
+    /// The job waits.
     Wait(Waiting),
 }
 
 /// A job that has room.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Running {
-    /// How many pods of each role it keeps. If that is fewer than it has, those of the highest indexes end.
+    /// How many pods of each role it keeps. If it has more, the pods with the highest indexes are removed.
     pub granted: Vec<u32>,
-    /// How many it may grow to. The room is nobody else's as long as each decision says so.
+    /// How many pods it may grow to. The room is reserved only while every decision repeats the offer.
     pub may_grow_to: Vec<u32>,
-    /// Why it keeps fewer; empty if it does not.
+    /// Why it loses pods; empty if it loses none.
     pub why: String,
-    /// Nodes for the pods that need others; `None` if they need none, or have to wait for pods that are ending.
+    /// Nodes for the pods that need new ones; `None` if no pod does, or if terminating pods must be gone first.
     pub plan: Option<Plan>,
 }
 
-/// What a job that waits lacks first.
+/// The first thing that a waiting job lacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lack {
-    /// Others come before it.
+    /// Other jobs come before it.
     #[default]
     Turn,
-    /// A queue that takes jobs.
+    /// A queue that admits jobs.
     Queue,
     /// Quota.
     Quota,
-    /// Quota of its namespace.
+    /// The ResourceQuota of its namespace.
     Namespace,
     /// Room on nodes.
     Nodes,
-    /// A larger cluster.
+    /// A larger cluster: it would not fit even if the nodes were empty.
     Cluster,
-    /// Time: its pods were not bound when it was tried last.
+    /// Time: its pods were not bound at the last start.
     Pause,
 }
 
 /// A job that has no room yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// What it lacks.
     pub lacks: Lack,
-    /// The sentence, with numbers.
+    /// A sentence with numbers, for the user.
     pub why: String,
-    /// Others end for it, and what they leave is held for it. The next decision is to know.
+    /// Other jobs are preempted for it, and the freed room is reserved. The caller passes this to the next decision.
     pub claims: bool,
-    /// It is the first of its queue. The next decision is to know since when.
+    /// It is the head of its queue. The caller passes the time since when to the next decision.
     pub is_head: bool,
-    /// Its data is to be warmed.
+    /// Its data should be warmed now.
     pub warm: bool,
 }

@@ -1,33 +1,33 @@
-//! Which pods end so that another job has room.
+//! Selects the pods that are preempted so that another job has room.
 //!
-//! A [`Cut`] is a part of a job that may be taken: the surplus of an elastic role above its floor, or all of a job. Cuts come in
-//! the order in which they are to be taken: every surplus before any whole job. [`fewest`] finds the least of them that is
-//! enough, or none at all.
+//! A [`Cut`] is a part of a job that may be taken: the pods of an elastic role above the minimum, or the whole job.
+//! Cuts are taken in a fixed order, all pods above the minimum before any whole job. [`fewest`] finds the smallest set
+//! of cuts that is enough, or none.
 
 use std::collections::BTreeMap;
 
 use super::facts::Job;
 
-/// What jobs keep of their pods, by the job's place in the list.
+/// The pods of each role that jobs keep, by the job's position in the list.
 pub(super) type Kept = BTreeMap<usize, Vec<u32>>;
 
 /// A part of a job that may be taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
-    /// The job's place in the list.
+    /// The job's position in the list.
     pub(super) job: usize,
-    /// The role whose pods of the highest indexes end; `None`: the whole job stops.
+    /// The role that loses pods, from the highest index down; `None`: the whole job stops.
     pub(super) role: Option<usize>,
-    /// How many pods of the role may end at most; 1 for a whole job.
+    /// The most pods of the role that may be taken; 1 for a whole job.
     pub(super) most: u32,
 }
 
-/// The pods of a role that a job can lose and run on. Index 0 stays: others meet there.
+/// The pods of a role that a job can lose and still run. Index 0 always stays, because the other pods rendezvous there.
 pub(super) fn surplus(job: &Job, role: usize, granted: u32) -> u32 {
     granted.saturating_sub(job.roles[role].min.max(1))
 }
 
-/// What jobs keep if so much of each cut is taken; jobs that lose nothing are left out.
+/// The pods that jobs keep if this many are taken from each cut. Jobs that lose nothing are omitted.
 fn kept(cuts: &[Cut], taken: &[u32], granted: &dyn Fn(usize) -> Vec<u32>) -> Kept {
     let mut all = Kept::new();
     for (cut, taken) in cuts.iter().zip(taken).filter(|(_, taken)| **taken > 0) {
@@ -40,10 +40,11 @@ fn kept(cuts: &[Cut], taken: &[u32], granted: &dyn Fn(usize) -> Vec<u32>) -> Kep
     all
 }
 
-/// The least that has to be taken for `is_enough`; `None` if everything is not. `granted` is what a job has now.
+/// The smallest part to take so that `is_enough` holds; `None` if taking everything is not enough. `granted` is what a
+/// job has now.
 ///
-/// Taking more is taken to be never worse. The fewest cuts in their order come first; of those, whole jobs are spared that are
-/// not needed, and then each role loses no more pods than needed.
+/// Assumes that taking more never makes it worse. First finds the shortest prefix of cuts that is enough. Then spares
+/// every whole job of that prefix that is not needed, and reduces each role to the pods that are needed.
 pub(super) fn fewest(
     cuts: &[Cut],
     granted: &dyn Fn(usize) -> Vec<u32>,
@@ -67,7 +68,7 @@ pub(super) fn fewest(
     }
     let mut taken = first(high);
     for at in (0..high).rev() {
-        // The last to be taken is the first to be spared.
+        // Cuts are spared in the reverse of the order in which they are taken.
         let (mut low, mut high) = (0, taken[at]);
         while low < high {
             taken[at] = low.midpoint(high);
@@ -86,7 +87,7 @@ pub(super) fn fewest(
 mod tests {
     use super::*;
 
-    /// Two jobs of one role with 10 pods each; the first may lose 6, the second 4, then either stops.
+    /// Two jobs with one role of 10 pods each. The first may lose 6 pods, the second 4; then either job may stop.
     fn cuts() -> [Cut; 4] {
         let cut = |job, role, most| Cut { job, role, most };
         [cut(0, Some(0), 6), cut(1, Some(0), 4), cut(0, None, 1), cut(1, None, 1)]
@@ -109,9 +110,9 @@ mod tests {
     // SEMANTICS: J4
     #[test]
     fn whole_jobs_go_last_and_spare_the_surplus_of_others() {
-        // All of the first job is enough, so the second keeps what it can.
+        // Stopping the first job is enough, so the second keeps as many pods as possible.
         assert_eq!(ends(11), Some((10, 1)));
-        // Where the second has to stop, the first may go on.
+        // If the second job has to stop, the first keeps running.
         assert_eq!(ends(15), Some((5, 10)));
         assert_eq!(ends(21), None, "nothing is taken in vain");
     }

@@ -1,4 +1,4 @@
-//! A job as templates see it.
+//! The data that templates see of a job.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,37 +13,36 @@ use serde::Serialize;
 
 use super::names;
 
-/// A job that fits its type: what does not change while it runs.
+/// A job that matches its type: the inputs that do not change while the job runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Rendered<'a> {
-    /// Its namespace.
     pub namespace: &'a str,
     pub name: &'a str,
     pub uid: &'a str,
     pub job: &'a CheckedJob,
-    /// Its type.
     pub kind: &'a CheckedType,
 }
 
-/// The facts of the moment.
+/// The inputs that change while a job runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// How many pods roles are to have now, if not as many as `replicas`. They are the first so many indexes.
+    /// The number of pods that roles should have now, where it differs from `replicas`. The pods have the indexes from
+    /// 0 up.
     pub desired: BTreeMap<String, u32>,
-    /// The indexes of each role whose pods are ready.
+    /// Per role, the indexes whose pods are ready.
     pub ready: BTreeMap<String, BTreeSet<u32>>,
-    /// The image that has the agent of launchers.
+    /// The image that contains larder-agent, for jobs with a launcher.
     pub agent_image: String,
 }
 
 impl Rendered<'_> {
-    /// Its role of this name, and the type's.
+    /// The role `name` of the job, and the same role of the type.
     pub(super) fn role(&self, name: &str) -> Result<(&CheckedRole, &RoleType), InvalidField> {
         let (role, of_type) = (self.job.role(name), self.kind.role(name));
         role.zip(of_type).ok_or_else(|| InvalidField::new("spec.roles", format!("has no role {name}")))
     }
 
-    /// How many pods a role is to have now.
+    /// The number of pods that a role should have now.
     pub(super) fn desired(&self, role: &CheckedRole, facts: &Facts) -> u32 {
         facts.desired.get(&role.name).copied().unwrap_or(role.replicas)
     }
@@ -53,17 +52,16 @@ impl Rendered<'_> {
     }
 }
 
-/// A job as templates see it. Files see this; variables of pods see the pod, too.
+/// The context of a job's files. The variables of a pod also see the pod.
 #[derive(Clone, Debug, Serialize)]
 struct JobContext {
     job: JobNames,
-    /// By name.
     roles: BTreeMap<String, RoleContext>,
-    /// The hosts of all pods, in order of rank.
+    /// The hosts of all pods, ordered by rank.
     hosts: Vec<String>,
-    /// How many pods there are.
+    /// The number of pods.
     size: u32,
-    /// How many processes there are in all of them.
+    /// The number of processes in all pods together.
     world: u32,
 }
 
@@ -77,41 +75,39 @@ struct JobNames {
 #[derive(Clone, Debug, Serialize)]
 struct RoleContext {
     name: String,
-    /// Pods now.
+    /// The number of pods that the role should have now.
     replicas: u32,
     min: u32,
     max: u32,
-    /// Its pods may come and go.
+    /// Whether pods may join and leave while the job runs.
     elastic: bool,
-    /// In each pod.
+    /// Processes per pod.
     processes: u32,
-    /// GPUs of each pod.
+    /// GPUs per pod.
     gpus: u32,
-    /// The hosts of its pods.
     hosts: Vec<String>,
-    /// The same with the first port, if it has one.
+    /// The hosts, each with the role's first port if it has one.
     addresses: Vec<String>,
-    /// The hosts of its pods that are ready.
+    /// The hosts whose pods are ready.
     ready: Vec<String>,
-    /// The first port.
+    /// The role's first port.
     #[serde(skip_serializing_if = "Option::is_none")]
     port: Option<u16>,
-    /// By name.
     ports: BTreeMap<String, u16>,
 }
 
-/// The contexts of a job, made once for all its pods.
+/// The contexts of a job, built once for all its pods.
 pub(super) struct Contexts {
-    /// The context of files.
+    /// The context of the job's files.
     pub(super) job: Value,
-    /// The rank of the first pod of each role.
+    /// Per role, the rank of its first pod.
     ranks: BTreeMap<String, u32>,
 }
 
 impl Contexts {
     pub(super) fn of(rendered: &Rendered<'_>, facts: &Facts) -> Self {
         let (mut roles, mut ranks, mut hosts) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-        // Ranks count in the order of the type's roles.
+        // Ranks follow the order of the roles in the JobType.
         for of_type in &rendered.kind.roles {
             let Some(role) = rendered.job.role(&of_type.name) else { continue };
             let context = role_context(rendered, role, facts);
@@ -133,7 +129,7 @@ impl Contexts {
         Self { job: Value::from_serialize(&job), ranks }
     }
 
-    /// The context of a pod's variables.
+    /// The context of the variables of one pod.
     pub(super) fn pod(&self, rendered: &Rendered<'_>, role: &str, index: u32, attempt: u32) -> Value {
         let of_role = self.job.get_attr("roles").and_then(|roles| roles.get_attr(role)).unwrap_or_default();
         let address = of_role.get_attr("addresses").and_then(|all| all.get_item_by_index(index as usize));
@@ -173,7 +169,7 @@ fn role_context(rendered: &Rendered<'_>, role: &CheckedRole, facts: &Facts) -> R
     }
 }
 
-/// The ports of the type, each with the number that the job's template gives to the same name.
+/// The ports of the type. If the job's template declares a port of the same name, its number is used.
 pub(super) fn ports(rendered: &Rendered<'_>, role: &CheckedRole) -> Vec<(String, u16)> {
     let given = |name: &str| {
         let ports = main(&role.template)?.ports.as_ref()?;
@@ -188,7 +184,7 @@ fn main(template: &PodTemplateSpec) -> Option<&Container> {
     template.spec.as_ref()?.containers.first()
 }
 
-/// The GPUs of a pod's containers.
+/// The number of GPUs that a pod's containers request.
 fn gpus(template: &PodTemplateSpec) -> u32 {
     let containers = template.spec.iter().flat_map(|spec| &spec.containers);
     let limits = containers.filter_map(|container| container.resources.as_ref()?.limits.as_ref());

@@ -1,4 +1,5 @@
-//! The files of a JobType: one ConfigMap, of which each folder is a volume of its own, so that files change with it.
+//! The files of a JobType: one ConfigMap, with a separate volume for each folder. The kubelet does not update `subPath`
+//! mounts, so folders are mounted whole.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +9,16 @@ use larder_api::job_type::ConfigFile;
 use super::context::Rendered;
 use super::names;
 
-/// The key of the hosts that a launcher waits for.
+/// The ConfigMap key of the hosts that a launcher waits for.
 pub(super) const HOSTS_KEY: &str = "larder-hosts";
 
-/// The key of a file: its path, in the letters that keys have.
+/// The ConfigMap key of a file: its path without the leading `/`, and with `__` for the other slashes, which keys do
+/// not allow.
 pub(super) fn key(file: &ConfigFile) -> String {
     file.path.trim_start_matches('/').replace('/', "__")
 }
 
-/// True if pods of `role` have the file.
+/// True if the pods of `role` get the file.
 fn is_for(file: &ConfigFile, role: &str) -> bool {
     file.roles.is_empty() || file.roles.iter().any(|name| name == role)
 }
@@ -49,7 +51,7 @@ pub(super) fn mount(rendered: &Rendered<'_>, role: &str, spec: &mut PodSpec) {
     }
 }
 
-/// A volume of some keys of the job's ConfigMap.
+/// A volume with some keys of the job's ConfigMap.
 pub(super) fn volume(rendered: &Rendered<'_>, name: String, items: Vec<KeyToPath>) -> Volume {
     let source = ConfigMapVolumeSource {
         name: names::config_map(rendered.name, rendered.uid),

@@ -1,34 +1,36 @@
-//! The part of minijinja's language that templates may use.
+//! The subset of minijinja's language that templates may use.
 //!
-//! minijinja counts the steps of a template, and not what they make: forty times `a ~ a` would take more memory than there is. So
-//! nothing that templates may say makes a text or a list of others, but writing one after the other and filters of Larder's own,
-//! both of which are counted. What is not known here is refused.
+//! minijinja's fuel limits the steps of a template but not the size of its values: forty times `a ~ a` would exhaust
+//! memory. Therefore templates cannot build a string or a list from others, except by writing values one after the
+//! other and with Larder's own filters. Both of these count what they write. Syntax that is not on the list is
+//! rejected.
 
 use minijinja::machinery::ast::{BinOp, BinOpKind, CallArg, Expr, Filter, Stmt};
 use minijinja::machinery::{Token, parse, parse_expr, tokenize};
 use minijinja::value::ValueKind;
 
-/// The most words of one expression or tag. What is read of them is a tree that is walked by calls, and no call may find its thread's
-/// stack used up.
+/// The most tokens of one expression or tag. The parsed tree is walked recursively, so its depth must not overflow the
+/// thread's stack.
 const WORDS: usize = 256;
 
-/// The most times that a template may say `elif`: each is below the one before it.
+/// The most `elif` branches of a template: each one is nested inside the previous one.
 const ELIFS: usize = 100;
 
-/// Refuses a template that says more than templates may; the words follow the name of its field.
+/// Rejects a template that uses more than the subset. The error completes a sentence that begins with the name of the
+/// field.
 pub(super) fn check(source: &str) -> Result<(), String> {
     bounded(source, false)?;
     let template = parse(source, "template", Default::default(), Default::default()).map_err(unread)?;
     statement(&template)
 }
 
-/// The same for an expression.
+/// Like [`check`], for an expression.
 pub(super) fn check_expression(source: &str) -> Result<(), String> {
     bounded(source, true)?;
     expression(&parse_expr(source).map_err(unread)?)
 }
 
-/// Refuses what would be too deep a tree.
+/// Rejects a source whose tree would be too deep.
 fn bounded(source: &str, is_expression: bool) -> Result<(), String> {
     let (mut words, mut elifs) = (0, 0);
     for token in tokenize(source, is_expression, Default::default(), Default::default()) {
@@ -64,7 +66,7 @@ fn statement(one: &Stmt<'_>) -> Result<(), String> {
         Stmt::Template(template) => statements(&template.children),
         Stmt::EmitRaw(_) => Ok(()),
         Stmt::EmitExpr(emitted) => expression(&emitted.expr),
-        Stmt::ForLoop(each) if each.recursive => refuse("there is no `recursive`"),
+        Stmt::ForLoop(each) if each.recursive => refuse("`recursive` is not supported"),
         Stmt::ForLoop(each) => {
             expression(&each.iter)?;
             each.filter_expr.iter().try_for_each(expression)?;
@@ -81,17 +83,17 @@ fn statement(one: &Stmt<'_>) -> Result<(), String> {
             statements(&with.body)
         }
         Stmt::Set(set) => expression(&set.expr),
-        Stmt::SetBlock(_) => refuse("there is no `set` without `=`: write the text where it belongs"),
-        Stmt::FilterBlock(_) => refuse("there is no `filter` block: write the filter behind a value"),
-        Stmt::AutoEscape(_) => refuse("there is no `autoescape`"),
-        Stmt::Do(_) => refuse("there is no `do`"),
+        Stmt::SetBlock(_) => refuse("`set` without `=` is not supported: write the text where it belongs"),
+        Stmt::FilterBlock(_) => refuse("there is no `filter` block: write the filter after a value"),
+        Stmt::AutoEscape(_) => refuse("`autoescape` is not supported"),
+        Stmt::Do(_) => refuse("`do` is not supported"),
     }
 }
 
 fn expression(one: &Expr<'_>) -> Result<(), String> {
     match one {
         Expr::Var(_) | Expr::Const(_) => Ok(()),
-        Expr::Slice(_) => refuse("there are no slices: use `for` with an `if`"),
+        Expr::Slice(_) => refuse("slices are not supported: use `for` with an `if`"),
         Expr::UnaryOp(one) => expression(&one.expr),
         Expr::BinOp(two) => operation(two),
         Expr::Compare(compared) => {
@@ -126,13 +128,13 @@ fn expression(one: &Expr<'_>) -> Result<(), String> {
 fn arguments(all: &[CallArg<'_>]) -> Result<(), String> {
     all.iter().try_for_each(|argument| match argument {
         CallArg::Pos(value) | CallArg::Kwarg(_, value) => expression(value),
-        CallArg::PosSplat(_) | CallArg::KwargSplat(_) => refuse("there is no `*` before an argument"),
+        CallArg::PosSplat(_) | CallArg::KwargSplat(_) => refuse("`*` before an argument is not supported"),
     })
 }
 
-/// Lists of lists would take more each time that they are written.
+/// Allows constants only: a list that contains lists would grow each time it is written.
 fn constants<'a>(mut all: impl Iterator<Item = &'a Expr<'a>>) -> Result<(), String> {
-    if all.all(|item| matches!(item, Expr::Const(_))) { Ok(()) } else { refuse("lists and maps are of constants") }
+    if all.all(|item| matches!(item, Expr::Const(_))) { Ok(()) } else { refuse("lists and maps consist of constants") }
 }
 
 fn operation(two: &BinOp<'_>) -> Result<(), String> {
@@ -140,9 +142,9 @@ fn operation(two: &BinOp<'_>) -> Result<(), String> {
     expression(&two.right)?;
     let (left, right) = (is_number(&two.left), is_number(&two.right));
     match two.op {
-        BinOpKind::Concat => refuse("there is no `~`: write one behind the other, as in {{ a }}{{ b }}"),
+        BinOpKind::Concat => refuse("`~` is not supported: write one value after the other, as in {{ a }}{{ b }}"),
         BinOpKind::Add if !left && !right => {
-            refuse("`+` is for numbers, of which one must be seen to be one: `(a | int) + b`")
+            refuse("`+` adds numbers, and one operand must be recognizable as a number: `(a | int) + b`")
         }
         BinOpKind::Mul if !left || !right => refuse("`*` is for numbers: `(a | int) * 2`"),
         BinOpKind::Add
@@ -164,7 +166,7 @@ fn operation(two: &BinOp<'_>) -> Result<(), String> {
     }
 }
 
-/// True for what is a number or an error, whatever the names in it stand for.
+/// True for an expression that yields a number or an error, whatever the values of its names.
 fn is_number(one: &Expr<'_>) -> bool {
     match one {
         Expr::Const(constant) => constant.value.kind() == ValueKind::Number,

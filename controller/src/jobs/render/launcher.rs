@@ -1,8 +1,9 @@
-//! Pods that start processes in others, without ssh: an init container puts Larder's agent into each of them, and a key that
-//! only this job has lets them in. The launcher's main containers begin once every other pod answers, so every name resolves.
+//! Launchers: pods that start processes in other pods without ssh. An init container installs larder-agent into each
+//! pod, and a key that only this job has authenticates the connections. The launcher's main containers start after
+//! every other pod has answered, so every host name resolves by then.
 //!
-//! The JobType's variables can count on `/larder/rsh HOST COMMAND...`, which runs a command on a host. The started pods run
-//! `/larder/agent serve`.
+//! The JobType's variables can rely on `/larder/rsh HOST COMMAND...`, which runs a command on a host. The other pods
+//! run `/larder/agent serve`.
 
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, EmptyDirVolumeSource, EnvVar, KeyToPath, PodSpec, ResourceRequirements, SeccompProfile,
@@ -14,16 +15,16 @@ use larder_api::job_type::Launcher;
 use super::context::{Facts, Rendered};
 use super::{files, names};
 
-/// The folder of the agent in every container.
+/// The folder of larder-agent in every container.
 const FOLDER: &str = "/larder";
 /// The folder of the key.
 const KEY_FOLDER: &str = "/etc/larder-job";
-/// The folder of the list of hosts, in the container that waits for them.
+/// The folder of the host list, in the container that waits for the hosts.
 const HOSTS_FOLDER: &str = "/etc/larder-hosts";
-/// The user of our containers. The files that it makes are for all.
+/// The user of the containers that Larder adds. The files that they write are readable by every user.
 const USER: i64 = 65532;
 
-/// Adds what a pod of `role` needs of it.
+/// Adds the parts of the launcher that a pod of `role` needs.
 pub(super) fn add(rendered: &Rendered<'_>, role: &str, facts: &Facts, spec: &mut PodSpec) {
     let Some(launcher) = &rendered.kind.launcher else { return };
     let starts = launcher.role == role;
@@ -71,11 +72,11 @@ pub(super) fn add(rendered: &Rendered<'_>, role: &str, facts: &Facts, spec: &mut
             ..container("larder-wait", facts)
         });
     }
-    // The job's own come first: the others may be waiting for what they do.
+    // The job's own init containers come first: the other pods may be waiting for their results.
     spec.init_containers.get_or_insert_default().extend(ours);
 }
 
-/// The hosts that the launcher waits for, one a line.
+/// The hosts that the launcher waits for, one per line.
 pub(super) fn hosts(rendered: &Rendered<'_>, facts: &Facts) -> Option<String> {
     let launcher = rendered.kind.launcher.as_ref()?;
     let roles = launcher.starts.iter().filter_map(|name| rendered.job.role(name));
@@ -104,7 +105,8 @@ fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
     }
 }
 
-/// A small container of the agent's image, which keeps its pod Guaranteed and passes PodSecurity `restricted`.
+/// A small container of the agent's image. It keeps its pod in the QoS class Guaranteed and passes PodSecurity
+/// `restricted`.
 fn container(name: &str, facts: &Facts) -> Container {
     let amounts: std::collections::BTreeMap<_, _> = [("cpu", "100m"), ("memory", "64Mi")]
         .map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned())))

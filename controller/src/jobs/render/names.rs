@@ -1,38 +1,36 @@
 //! The names of a job's objects.
 //!
-//! A pod is `JOB-ROLE-INDEX-ATTEMPT` and its host name `JOB-ROLE-INDEX`: the next attempt of an index needs no name that a pod
-//! on a dead node still has, and others reach it by the name that they know.
+//! A pod is named `JOB-ROLE-INDEX-ATTEMPT`, and its host name is `JOB-ROLE-INDEX`. The next attempt of an index
+//! therefore never needs the name of a pod that still exists on a dead node, and other pods reach it under the same
+//! host name.
 
 use larder_api::names::DatasetKey;
 
-/// The name of a pod.
 pub fn pod(job: &str, role: &str, index: u32, attempt: u32) -> String {
     format!("{job}-{role}-{index}-{attempt}")
 }
 
-/// The host name of a pod.
 pub fn hostname(job: &str, role: &str, index: u32) -> String {
     format!("{job}-{role}-{index}")
 }
 
-/// The name by which other pods reach it, in any namespace and whatever the cluster's domain.
+/// The DNS name by which other pods reach it, from any namespace and with any cluster domain.
 pub fn host(namespace: &str, job: &str, role: &str, index: u32) -> String {
     format!("{}.{job}.{namespace}.svc", hostname(job, role, index))
 }
 
-/// The headless service.
 pub fn service(job: &str) -> String {
     job.to_owned()
 }
 
-/// The ConfigMap with the files of the JobType. It is never read, so its name tells that it is that of this job, and nobody
-/// else's.
+/// The ConfigMap with the files of the JobType. The controller never reads it, so the uid in its name shows that it
+/// belongs to this job.
 pub fn config_map(job: &str, uid: &str) -> String {
     format!("{job}-files-{}", own(uid))
 }
 
-/// The Secret with the key of the launcher. It is never read, so its name tells that it is that of this job, and not of an
-/// earlier one of the same name.
+/// The Secret with the key of the launcher. The controller never reads it, so the uid in its name shows that it belongs
+/// to this job and not to an earlier job of the same name.
 pub fn secret(job: &str, uid: &str) -> String {
     format!("{job}-key-{}", own(uid))
 }
@@ -41,7 +39,8 @@ fn own(uid: &str) -> String {
     uid.chars().take(8).collect()
 }
 
-/// The claim by which pods of `namespace` mount a dataset. That of a dataset of their own namespace has its name.
+/// The PersistentVolumeClaim by which pods of `namespace` mount a dataset. The claim of a dataset in the same namespace
+/// has the dataset's name.
 pub fn claim(namespace: &str, dataset: &DatasetKey) -> String {
     if dataset.namespace == namespace {
         dataset.name.clone()

@@ -1,5 +1,5 @@
-//! Performance defaults, which make pods fast without their authors' effort: whole CPUs that the kubelet's CPU manager can pin, shared memory for the
-//! workers of data loaders, and huge pages. The JobType or a role's template turns each off.
+//! Performance defaults: whole CPUs that the kubelet's CPU manager can pin, shared memory for data-loader workers, and
+//! huge pages. The JobType or a role's template can turn off each of them.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,12 @@ use larder_api::job_type::checked::{CheckedPerformance, SharedMemory};
 use larder_api::quantity::{amount, milli};
 use larder_api::training_job::checked::Defaults;
 
-/// The folder of shared memory.
 const SHARED_MEMORY: &str = "/dev/shm";
-/// Where huge pages are mounted.
 const HUGEPAGES: &str = "/dev/hugepages";
 
 type Amounts = BTreeMap<String, Quantity>;
 
-/// Applies what neither the type nor the template turns off.
+/// Applies the defaults that neither the type nor the template turns off.
 pub(super) fn apply(performance: &CheckedPerformance, defaults: Defaults, spec: &mut PodSpec) {
     let of_pod = spec.resources.clone().unwrap_or_default();
     if let Some(main) = spec.containers.first_mut() {
@@ -37,7 +35,7 @@ pub(super) fn apply(performance: &CheckedPerformance, defaults: Defaults, spec: 
     }
 }
 
-/// Gives the first container what neither it nor the pod as a whole asks for at all.
+/// Fills in resources of the first container that neither the container nor the pod requests.
 fn fill(performance: &CheckedPerformance, of_pod: &ResourceRequirements, main: &mut Container) {
     let given = [
         ("cpu", performance.cpus.map(|cpus| cpus.to_string())),
@@ -55,7 +53,8 @@ fn fill(performance: &CheckedPerformance, of_pod: &ResourceRequirements, main: &
     }
 }
 
-/// Where only a request or only a limit is given, the other one is the same. Two that differ are somebody's choice.
+/// Where only a request or only a limit is set, sets the other one to the same amount. Two different amounts are left
+/// as they are.
 fn equal_requests(container: &mut Container) {
     let Some(resources) = &mut container.resources else { return };
     let missing = |from: &Option<Amounts>, to: &Option<Amounts>| -> Amounts {
@@ -73,7 +72,8 @@ fn equal_requests(container: &mut Container) {
     }
 }
 
-/// Rounds up what is more than one CPU. Less than one is never pinned, and would only cost more.
+/// Rounds requests above one CPU up to whole CPUs. A fraction of one CPU is never pinned, so rounding it up would only
+/// waste CPU.
 fn whole_cpus(container: &mut Container) {
     let Some(resources) = &mut container.resources else { return };
     let of = |list: &Option<Amounts>| list.as_ref().and_then(|list| milli(&list.get("cpu")?.0));
@@ -87,7 +87,7 @@ fn whole_cpus(container: &mut Container) {
     }
 }
 
-/// Sizes /dev/shm, unless the pod mounts something there.
+/// Sizes /dev/shm, unless the pod mounts a volume there.
 fn shared_memory(size: SharedMemory, spec: &mut PodSpec) {
     let mounted = |container: &Container| {
         container.volume_mounts.iter().flatten().any(|mount| mount.mount_path.trim_end_matches('/') == SHARED_MEMORY)
@@ -102,13 +102,13 @@ fn shared_memory(size: SharedMemory, spec: &mut PodSpec) {
     let bytes = match size {
         SharedMemory::Off => return,
         SharedMemory::Bytes(bytes) => Some(bytes),
-        // Of unlimited memory, the kubelet takes the node's as the limit.
+        // If the memory is unlimited, the kubelet uses the node's memory as the limit.
         SharedMemory::Percent(percent) => limit.map(|limit| (u128::from(limit) * u128::from(percent) / 100) as u64),
     };
     add_memory(spec, "larder-shm", "Memory", bytes, SHARED_MEMORY, |_| true);
 }
 
-/// Mounts huge pages for the containers that ask for some.
+/// Mounts huge pages in the containers that request them.
 fn hugepages(spec: &mut PodSpec) {
     let asked = |container: &Container| -> Vec<String> {
         let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());

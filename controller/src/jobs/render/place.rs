@@ -1,4 +1,4 @@
-//! Where a pod is to run, by whoever decides: a plan, the scheduler's gangs, or Kueue.
+//! Where a pod is to run. A plan, the scheduler's gang scheduling, or Kueue decides.
 
 use std::collections::BTreeMap;
 
@@ -7,27 +7,26 @@ use k8s_openapi::api::core::v1::{
     PodSchedulingGroup, PodSpec, Toleration,
 };
 
-/// Where a pod is to run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Place {
-    /// The node that it was planned for.
+    /// The node of the plan.
     pub node: Option<String>,
-    /// The PodGroup that it is scheduled with.
+    /// The PodGroup that the pod is scheduled with.
     pub group: Option<String>,
-    /// Labels of nodes, such as those of Kueue's flavors.
+    /// Required node labels, such as the labels of Kueue's flavors.
     pub selector: BTreeMap<String, String>,
-    /// Taints that those nodes may have.
+    /// Tolerations for the taints of those nodes.
     pub tolerations: Vec<Toleration>,
-    /// Labels of the pod by which whoever decides knows it.
+    /// Labels by which the deciding component recognizes the pod.
     pub labels: BTreeMap<String, String>,
-    /// Annotations of the same purpose.
+    /// Annotations for the same purpose.
     pub annotations: BTreeMap<String, String>,
-    /// Gates that whoever decides opens.
+    /// Scheduling gates that the deciding component removes.
     pub gates: Vec<String>,
 }
 
 impl Place {
-    /// Confines a pod to the place, beside what it says itself.
+    /// Confines a pod to the place, in addition to the pod's own constraints.
     pub(super) fn apply(&self, spec: &mut PodSpec) {
         if !self.selector.is_empty() {
             spec.node_selector.get_or_insert_default().extend(self.selector.clone());
@@ -47,8 +46,9 @@ impl Place {
     }
 }
 
-/// As DaemonSets do: the scheduler has the last word, and an autoscaler understands it. Terms are alternatives, so each of the
-/// pod's own gets the node.
+/// Requires a node through affinity, as DaemonSets do: kube-scheduler still makes the final decision, and cluster
+/// autoscalers understand it. Node selector terms are alternatives (ORed), so the node is added to each of the pod's
+/// own terms.
 fn require_node(affinity: &mut Affinity, node: &str) {
     let of_pod: &mut NodeAffinity = affinity.node_affinity.get_or_insert_default();
     let required: &mut NodeSelector =

@@ -1,4 +1,4 @@
-//! A pod: the job's template over the type's, then what the type and Larder add.
+//! A pod: the job's template merged over the type's template, plus the fields that the type and Larder add.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use super::place::Place;
 use super::template::Templates;
 use super::{files, launcher, names, performance, shared};
 
-/// Makes the pods of a job, and its files, at one moment.
+/// Renders the pods and the files of a job for one set of facts.
 pub struct Renderer<'a> {
     rendered: Rendered<'a>,
     facts: &'a Facts,
@@ -31,17 +31,17 @@ pub struct Renderer<'a> {
 }
 
 impl<'a> Renderer<'a> {
-    /// Puts together once the view that all its pods share.
+    /// Builds the context that all pods of the job share.
     pub fn new(rendered: Rendered<'a>, facts: &'a Facts) -> Self {
         Self::with(Templates::new(), rendered, facts)
     }
 
-    /// The same with these templates, which count what they take.
+    /// Like [`Self::new`], with templates that count their use of resources.
     pub(super) fn with(templates: Templates, rendered: Rendered<'a>, facts: &'a Facts) -> Self {
         Self { rendered, facts, templates, contexts: Contexts::of(&rendered, facts) }
     }
 
-    /// The pod of an index of a role. Errors: the job has no such role, or a template of the type does not render.
+    /// Renders the pod of a role's index. Fails if the job has no such role, or a template of the type does not render.
     pub fn pod(&self, role: &str, index: u32, attempt: u32, place: &Place) -> Result<Pod, InvalidField> {
         let rendered = &self.rendered;
         let (of_job, of_type) = rendered.role(role)?;
@@ -59,7 +59,7 @@ impl<'a> Renderer<'a> {
         Ok(Pod { metadata: self.metadata(role, index, attempt, place, metadata), spec: Some(spec), ..Pod::default() })
     }
 
-    /// The files of the type; `None` if it has none.
+    /// Renders the files of the type; `None` if it has none.
     pub fn config_map(&self) -> Result<Option<ConfigMap>, InvalidField> {
         let mut data = BTreeMap::new();
         for file in &self.rendered.kind.files {
@@ -73,7 +73,7 @@ impl<'a> Renderer<'a> {
         Ok((!data.is_empty()).then(|| ConfigMap { metadata, data: Some(data), ..ConfigMap::default() }))
     }
 
-    /// The type's template with the job's over it. The first container of both is the same one.
+    /// Merges the job's template over the type's. The first containers of both are merged into one.
     fn template(
         &self,
         role: &CheckedRole,
@@ -84,13 +84,13 @@ impl<'a> Renderer<'a> {
         let field = format!("spec.roles[{}].template", role.name);
         let mut value = serde_json::to_value(defaults).expect("a template is JSON");
         self.templates.texts(&field, &mut value, context)?;
-        // No text that has a form of its own, such as a time, has braces.
+        // Strings with a format of their own, such as timestamps, contain no braces, so no template changes them.
         let mut template: PodTemplateSpec = serde_json::from_value(value).expect("texts stay texts");
         let ours = template.spec.as_mut().and_then(|spec| spec.containers.first_mut());
         let theirs = role.template.spec.as_ref().and_then(|spec| spec.containers.first());
         if let (Some(ours), Some(theirs)) = (ours, theirs) {
             ours.name.clone_from(&theirs.name);
-            // Arguments are those of a command.
+            // The arguments belong to the command: if the job sets a command, the type's arguments do not apply.
             if theirs.command.is_some() {
                 ours.args = None;
             }
@@ -99,7 +99,7 @@ impl<'a> Renderer<'a> {
         Ok(template)
     }
 
-    /// The variables of the type come first, so that the job's own can refer to them.
+    /// Puts the type's variables first, so that the job's own variables can refer to them.
     fn add_environment(&self, role: &str, context: &Value, spec: &mut PodSpec) -> Result<(), InvalidField> {
         let mut variables = Vec::new();
         for one in &self.rendered.kind.environment {
@@ -124,7 +124,6 @@ impl<'a> Renderer<'a> {
         Ok(())
     }
 
-    /// Mounts the job's datasets into every container.
     fn add_datasets(&self, spec: &mut PodSpec) {
         for (at, mount) in self.rendered.job.datasets.iter().enumerate() {
             let name = format!("larder-data-{at}");
@@ -147,12 +146,13 @@ impl<'a> Renderer<'a> {
         }
     }
 
-    /// Sets the fields that are the same for every pod of a job.
+    /// Sets the fields that are equal in every pod of a job.
     fn finish(&self, role: &str, index: u32, spec: &mut PodSpec) {
         spec.restart_policy = Some("Never".to_owned());
         spec.hostname = Some(names::hostname(self.rendered.name, role, index));
         spec.subdomain = self.rendered.kind.service.as_ref().map(|_| names::service(self.rendered.name));
-        // With hundreds of services in a namespace, their variables alone would be too long for some programs.
+        // In a namespace with hundreds of services, the variables of service links alone would exceed the argument
+        // limit of some programs.
         spec.enable_service_links.get_or_insert(false);
         let profile = || SeccompProfile { type_: "RuntimeDefault".to_owned(), ..SeccompProfile::default() };
         spec.security_context.get_or_insert_default().seccomp_profile.get_or_insert_with(profile);
@@ -169,9 +169,9 @@ impl<'a> Renderer<'a> {
         let ours = shared::metadata(&self.rendered, names::pod(self.rendered.name, role, index, attempt));
         let template = template.unwrap_or_default();
         let mut labels = template.labels.unwrap_or_default();
-        // On a pod, it would have Kueue decide about that pod alone.
+        // Kueue would treat a pod with this label as a workload of its own.
         labels.remove(KUEUE_QUEUE_LABEL);
-        // Only a queue that has admitted the job.
+        // Only a pod of a job that a queue has admitted may carry this label.
         labels.remove(JOB_QUEUE_LABEL);
         labels.extend(self.rendered.job.queue().map(|queue| (JOB_QUEUE_LABEL.to_owned(), queue.to_owned())));
         labels.extend(place.labels.clone());
@@ -187,7 +187,7 @@ impl<'a> Renderer<'a> {
         annotations.extend(place.annotations.clone());
         let datasets: Vec<_> = self.rendered.job.datasets.iter().map(|mount| mount.dataset.to_string()).collect();
         if !datasets.is_empty() {
-            // The template may name more: inline volumes, or claims of its own.
+            // The template may name more datasets, of inline volumes or of its own claims.
             let own = annotations.remove(DATASETS_ANNOTATION);
             annotations
                 .insert(DATASETS_ANNOTATION.to_owned(), own.into_iter().chain(datasets).collect::<Vec<_>>().join(","));
@@ -196,7 +196,7 @@ impl<'a> Renderer<'a> {
     }
 }
 
-/// Declares the ports of the type on the first container.
+/// Declares the type's ports on the first container.
 fn add_ports(ports: &[(String, u16)], spec: &mut PodSpec) {
     let Some(main): Option<&mut Container> = spec.containers.first_mut() else { return };
     for (name, port) in ports {

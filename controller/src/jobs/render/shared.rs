@@ -1,5 +1,5 @@
-//! Objects that all pods of a job share: the service, the Secret of its launcher, claims to its datasets; and what all these
-//! objects have in common.
+//! The objects that all pods of a job share: the Service, the launcher's Secret and the claims to datasets; and the
+//! metadata that these objects have in common.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,9 @@ use larder_api::names::{DATASET_ANNOTATION, FIELD_MANAGER, JOB_LABEL, JOB_SERVIN
 use super::context::{Rendered, ports};
 use super::names;
 
-/// The key of the Secret, which is also the file's name.
+/// The key within the Secret, and the name of the file that it is mounted as.
 pub(super) const KEY: &str = "key";
 
-/// The metadata of an object of the job.
 pub fn metadata(rendered: &Rendered<'_>, name: String) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
@@ -37,15 +36,15 @@ pub fn metadata(rendered: &Rendered<'_>, name: String) -> ObjectMeta {
     }
 }
 
-/// The labels of all objects of the job.
+/// The labels that every object of the job has.
 pub(super) fn labels(rendered: &Rendered<'_>) -> BTreeMap<String, String> {
     [("app.kubernetes.io/managed-by", FIELD_MANAGER), (JOB_LABEL, rendered.name)]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .into()
 }
 
-/// The headless service that gives pods their names; `None` if the type needs none. It leads to pods that have
-/// [`JOB_SERVING_LABEL`]: a pod that another one replaces loses it.
+/// The headless Service that gives pods their DNS names; `None` if the type needs none. It selects pods that have
+/// [`JOB_SERVING_LABEL`]. A pod that is being replaced loses this label.
 pub fn service(rendered: &Rendered<'_>) -> Option<Service> {
     let rules = rendered.kind.service.as_ref()?;
     let mut by_name = BTreeMap::new();
@@ -70,8 +69,8 @@ pub fn service(rendered: &Rendered<'_>) -> Option<Service> {
     })
 }
 
-/// The Secret that lets a launcher into the pods of its job, with a key that the caller has drawn; `None` if the type has no
-/// launcher. It is made once: pods that run have the key that they started with.
+/// The Secret that authenticates a launcher to the pods of its job, with a key that the caller has generated; `None` if
+/// the type has no launcher. It is created once, because running pods keep the key that they started with.
 pub fn secret(rendered: &Rendered<'_>, key: &[u8]) -> Option<Secret> {
     rendered.kind.launcher.as_ref()?;
     Some(Secret {
@@ -82,8 +81,8 @@ pub fn secret(rendered: &Rendered<'_>, key: &[u8]) -> Option<Secret> {
     })
 }
 
-/// Claims to the datasets of other namespaces, which bind if those grant them. Those of the job's own namespace are there
-/// already.
+/// Claims to the datasets of other namespaces. They bind if those namespaces grant the datasets. The claims to datasets
+/// of the job's own namespace already exist.
 pub fn claims(rendered: &Rendered<'_>) -> Vec<PersistentVolumeClaim> {
     let others = rendered.job.datasets.iter().filter(|mount| mount.dataset.namespace != rendered.namespace);
     let claim = others.map(|mount| {
@@ -91,7 +90,7 @@ pub fn claims(rendered: &Rendered<'_>) -> Vec<PersistentVolumeClaim> {
         PersistentVolumeClaim {
             metadata: ObjectMeta {
                 annotations: Some([(DATASET_ANNOTATION.to_owned(), mount.dataset.to_string())].into()),
-                // Jobs share it, so it belongs to none of them.
+                // Several jobs share the claim, so no job owns it.
                 labels: Some([("app.kubernetes.io/managed-by".to_owned(), FIELD_MANAGER.to_owned())].into()),
                 owner_references: None,
                 ..metadata(rendered, name)

@@ -1,5 +1,5 @@
-//! Whether the objects of a job are of a size that a cluster takes: what an API server refuses to store, or no process can be started
-//! with, is told before anything is made.
+//! Checks the sizes of a job's objects before any object is created: the API server does not store larger objects, and
+//! the kernel starts no process with larger variables.
 
 use std::collections::BTreeSet;
 
@@ -10,13 +10,15 @@ use super::context::{Facts, Rendered};
 use super::place::Place;
 use super::pod::Renderer;
 
-/// The largest object: an API server takes ConfigMaps of no more, and pods of little more.
+/// The largest object. The API server accepts no larger ConfigMap, and only slightly larger pods.
 const OBJECT_BYTES: usize = 1 << 20;
 
-/// The longest variable that a process can be started with, its name and what is between included.
+/// The longest environment variable with which a process can be started, including its name, the `=` and the final zero
+/// byte.
 const VARIABLE_BYTES: usize = 128 << 10;
 
-/// Tries the objects of a job that has all the pods which it may have. Errors: one cannot be rendered, or is too large.
+/// Renders the objects of a job that has the most pods it may have. Fails if an object cannot be rendered or is too
+/// large.
 pub fn fits(rendered: &Rendered<'_>) -> Result<(), InvalidField> {
     let roles = &rendered.job.roles;
     let desired = roles.iter().map(|role| (role.name.clone(), role.max)).collect();
@@ -35,7 +37,7 @@ pub fn fits(rendered: &Rendered<'_>) -> Result<(), InvalidField> {
     renderer.config_map()?.as_ref().map_or(Ok(()), files)
 }
 
-/// Refuses a pod that could not be made, or not be started.
+/// Rejects a pod that could not be created or not be started.
 pub(super) fn pod(pod: &Pod) -> Result<(), InvalidField> {
     let spec = pod.spec.iter();
     let containers = spec.flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
@@ -44,7 +46,7 @@ pub(super) fn pod(pod: &Pod) -> Result<(), InvalidField> {
             let field = format!("the variable {}", one.name);
             return Err(InvalidField::new(
                 field,
-                format!("has more than {VARIABLE_BYTES} bytes, with which no process can be started"),
+                format!("has more than {VARIABLE_BYTES} bytes, and no process can be started with it"),
             ));
         }
     }
@@ -52,12 +54,12 @@ pub(super) fn pod(pod: &Pod) -> Result<(), InvalidField> {
     if bytes > OBJECT_BYTES { Err(too_large("a pod", bytes)) } else { Ok(()) }
 }
 
-/// Refuses files that do not fit into a ConfigMap.
+/// Rejects files that exceed the size of a ConfigMap.
 pub(super) fn files(map: &ConfigMap) -> Result<(), InvalidField> {
     let bytes = map.data.iter().flatten().map(|(key, text)| key.len() + text.len()).sum();
     if bytes > OBJECT_BYTES { Err(too_large("spec.files", bytes)) } else { Ok(()) }
 }
 
 fn too_large(what: &'static str, bytes: usize) -> InvalidField {
-    InvalidField::new(what, format!("would have {bytes} bytes, and an API server takes {OBJECT_BYTES}"))
+    InvalidField::new(what, format!("would have {bytes} bytes, and the API server accepts at most {OBJECT_BYTES}"))
 }

@@ -1,4 +1,4 @@
-//! Templates: minijinja, in which a name that does not exist is an error, and no template runs for ever or makes more than so much.
+//! Templates: minijinja, with undefined names as errors, and limits on the steps and the output of a template.
 
 use std::fmt;
 use std::io;
@@ -12,13 +12,14 @@ use serde_json::Value;
 
 use super::language;
 
-/// Steps of one template, among which each item of a range counts that is looked at. A hostfile takes about ten for each pod.
+/// The step limit of one template. Each item that is taken from a range also counts. A hostfile takes about ten steps
+/// per pod.
 const STEPS: u64 = 1_000_000;
 
-/// Steps of all templates that are tried before a JobType is taken as valid.
+/// The step limit of all templates that are rendered to validate a JobType.
 const ALL_STEPS: u64 = 20_000_000;
 
-/// The bytes of all texts that one template makes, those of its filters too.
+/// The most bytes that one template may produce, including the strings that its filters build.
 const TEXT_BYTES: usize = 4 << 20;
 
 /// Renders templates.
@@ -33,7 +34,7 @@ impl Templates {
         Self::within(u64::MAX)
     }
 
-    /// Of a JobType that is tried.
+    /// Templates for validating a JobType, which share the limit [`ALL_STEPS`].
     pub(super) fn on_trial() -> Self {
         Self::within(ALL_STEPS)
     }
@@ -42,7 +43,7 @@ impl Templates {
         let left = Left::default();
         left.0.all_steps.store(steps, Ordering::Relaxed);
         let mut environment = Environment::empty();
-        // `{% if roles.chief %}` is how a template asks whether there is one.
+        // `{% if roles.chief %}` is how a template tests whether a role exists.
         environment.set_undefined_behavior(UndefinedBehavior::SemiStrict);
         environment.set_fuel(Some(STEPS));
         environment.set_keep_trailing_newline(true);
@@ -78,9 +79,9 @@ impl Templates {
         Self { environment, left }
     }
 
-    /// A text; `field` is for the error.
+    /// Renders a string; `field` names its field in errors.
     pub(super) fn text(&self, field: &str, source: &str, context: &Context) -> Result<String, InvalidField> {
-        // Most are no templates.
+        // Most strings are not templates.
         if !source.contains('{') {
             return Ok(source.to_owned());
         }
@@ -93,18 +94,18 @@ impl Templates {
         Ok(text.into_string())
     }
 
-    /// Whether an expression is true.
+    /// Evaluates an expression as a condition.
     pub(super) fn holds(&self, field: &str, source: &str, context: &Context) -> Result<bool, InvalidField> {
         language::check_expression(source).map_err(|what| InvalidField::new(field.to_owned(), what))?;
         self.left.begin();
         let expression = self.environment.compile_expression(source).map_err(|error| self.refused(field, &error))?;
         let value = expression.eval(context).map_err(|error| self.refused(field, &error))?;
-        // It has no loops.
+        // An expression has no loops, so it takes no steps beyond its items.
         self.count(field, 0)?;
         Ok(value.is_true())
     }
 
-    /// Counts what a template has taken.
+    /// Counts the steps that a template has taken.
     fn count(&self, field: &str, steps: u64) -> Result<(), InvalidField> {
         let refuse = |most: u64, what: &str| {
             Err(InvalidField::new(field.to_owned(), format!("takes more than {most} steps{what}")))
@@ -117,7 +118,7 @@ impl Templates {
         }
     }
 
-    /// Every text of a value, in place.
+    /// Renders every string of a JSON value in place.
     pub(super) fn texts(&self, field: &str, value: &mut Value, context: &Context) -> Result<(), InvalidField> {
         match value {
             Value::String(text) => *text = self.text(field, text, context)?,
@@ -160,7 +161,7 @@ fn invalid(filter: &str, error: impl fmt::Display) -> Error {
     Error::new(ErrorKind::InvalidOperation, format!("{filter}: {error}"))
 }
 
-/// The same items, each of which is counted when it is looked at.
+/// Wraps a range so that each item is counted when it is taken.
 fn counted(left: &Left, items: Context) -> Context {
     let left = left.clone();
     Context::make_object_iterable(items, move |items| {
@@ -168,7 +169,7 @@ fn counted(left: &Left, items: Context) -> Context {
     })
 }
 
-/// Items of a range; there are none any more once too many were looked at.
+/// The items of a range. The iteration ends once too many items were taken.
 struct Items {
     items: ValueIter,
     left: Left,
@@ -186,17 +187,16 @@ impl Iterator for Items {
     }
 }
 
-/// The bytes, items and steps that templates may still take.
+/// The remaining budget of bytes, items and steps.
 #[derive(Clone, Default)]
 struct Left(Arc<Counts>);
 
 #[derive(Default)]
 struct Counts {
-    /// Bytes; a template that has tried to make more may make none.
+    /// Bytes. Zero once a template has tried to write more than the rest.
     bytes: AtomicUsize,
-    /// Items of ranges.
     items: AtomicU64,
-    /// Steps of this and all templates after it.
+    /// Steps of this template and of all templates after it.
     all_steps: AtomicU64,
 }
 
@@ -216,20 +216,20 @@ impl Left {
         if bytes < left { Ok(()) } else { Err(fmt::Error) }
     }
 
-    /// False if there are none left.
+    /// Takes one item from the budget. False if none remained.
     fn take_item(&self) -> bool {
         let left = self.0.items.load(Ordering::Relaxed);
         self.0.items.store(left.saturating_sub(1), Ordering::Relaxed);
         left > 0
     }
 
-    /// The items that were looked at; `None` if that were too many.
+    /// The number of items taken; `None` if the limit was exceeded.
     fn items(&self) -> Option<u64> {
         let left = self.0.items.load(Ordering::Relaxed);
         (left > 0).then_some(STEPS - left)
     }
 
-    /// False if there are fewer left.
+    /// Takes steps from the budget. False if too few remained.
     fn take_steps(&self, steps: u64) -> bool {
         let left = self.0.all_steps.load(Ordering::Relaxed);
         self.0.all_steps.store(left.saturating_sub(steps), Ordering::Relaxed);
@@ -237,7 +237,7 @@ impl Left {
     }
 }
 
-/// A text that is counted.
+/// A string whose bytes count against the budget.
 struct Text<'a> {
     text: Vec<u8>,
     left: &'a Left,

@@ -1,5 +1,5 @@
-//! Whether a JobType makes sense: sample jobs of every shape are rendered, and what comes out is looked at. A type that fails
-//! here is never that of a job which runs.
+//! Validates a JobType: renders sample jobs of every shape and checks the resulting objects. A running job never has a
+//! type that fails here.
 
 use std::collections::BTreeSet;
 
@@ -16,15 +16,15 @@ use super::pod::Renderer;
 use super::size;
 use super::template::Templates;
 
-/// Pods of each role of the larger samples.
+/// The number of pods of each role in the larger samples.
 const REPLICAS: u32 = 3;
 
-/// Checks a JobType and tries it. Errors: the first field that is wrong.
+/// Checks a JobType and renders samples of it. Returns the first field that is wrong.
 pub fn validate(spec: &JobTypeSpec) -> Result<CheckedType, InvalidField> {
     validate_as("sample", spec)
 }
 
-/// The same, with samples of a type of this name in messages.
+/// Like [`validate`], with the type's name for messages.
 pub fn validate_as(name: &str, spec: &JobTypeSpec) -> Result<CheckedType, InvalidField> {
     let kind = spec.check()?;
     let templates = Templates::on_trial();
@@ -41,14 +41,15 @@ pub fn validate_as(name: &str, spec: &JobTypeSpec) -> Result<CheckedType, Invali
     Ok(kind)
 }
 
-/// Jobs with the roles that must be there, with each of the others beside them, and with all; of one pod a role and of more.
+/// Sample jobs: with the mandatory roles alone, with each of the other roles in addition, and with all roles; each with
+/// one pod per role and with several.
 fn samples(name: &str, kind: &CheckedType) -> Vec<TrainingJob> {
     let all: BTreeSet<&str> = kind.roles.iter().map(|role| role.name.as_str()).collect();
     let required: BTreeSet<&str> =
         kind.roles.iter().filter(|role| role.required).map(|role| role.name.as_str()).collect();
     let mut shapes: BTreeSet<BTreeSet<&str>> = [all.clone(), required.clone()].into();
     shapes.extend(all.iter().map(|one| required.iter().copied().chain([*one]).collect()));
-    // A job without any role that decides when it is done is refused.
+    // A job needs at least one of the roles that decide its success.
     shapes.retain(|shape| kind.success.roles.iter().any(|role| shape.contains(role.as_str())));
     shapes.iter().flat_map(|shape| [1, REPLICAS].map(|replicas| sample(name, kind, shape, replicas))).collect()
 }
@@ -78,12 +79,12 @@ fn try_job(templates: &Templates, rendered: &Rendered<'_>, facts: &Facts) -> Res
     size::files(&map)?;
     let files = map.data.unwrap_or_default();
     if let Some((key, _)) = files.iter().find(|(_, text)| text.contains('\0')) {
-        return Err(InvalidField::new("spec.files", format!("contain a byte of 0 in {key}")));
+        return Err(InvalidField::new("spec.files", format!("contain a NUL byte in {key}")));
     }
     Ok(())
 }
 
-/// Refuses a container that could not start.
+/// Rejects a container that could not start.
 fn check_pod(pod: &Pod) -> Result<(), InvalidField> {
     size::pod(pod)?;
     for container in pod.spec.iter().flat_map(|spec| &spec.containers) {
@@ -93,15 +94,15 @@ fn check_pod(pod: &Pod) -> Result<(), InvalidField> {
             let refuse = |what: &str| Err(InvalidField::new(field.clone(), what));
             let value = one.value.as_deref().unwrap_or_default();
             if !names.insert(&one.name) {
-                return refuse("is there twice for the same pod");
+                return refuse("is set twice for the same pod");
             }
             if value.contains('\0') {
-                return refuse("contains a byte of 0");
+                return refuse("contains a NUL byte");
             }
-            // What looks like JSON is read as such.
+            // A value that begins like JSON must be valid JSON.
             if value.starts_with('{') {
                 let read = serde_json::from_str::<serde::de::IgnoredAny>(value);
-                read.map_err(|error| InvalidField::new(field.clone(), format!("is no JSON: {error}")))?;
+                read.map_err(|error| InvalidField::new(field.clone(), format!("is not valid JSON: {error}")))?;
             }
         }
         let mut paths = BTreeSet::new();

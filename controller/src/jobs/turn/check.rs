@@ -1,11 +1,13 @@
 //! The check of a job: its spec, its type, its pods, and whether it may start.
 
+use larder_api::Phase;
 use larder_api::job_type::checked::CheckedType;
 use larder_api::training_job::checked::CheckedJob;
 use larder_api::training_job::conditions::JobReason;
 
-use super::{Checked, Typed, has_gates, rendered};
+use super::{Checked, JobInRound, Mode, Typed, has_gates, kueue, kueue_queue, nodes, rendered, runs};
 use crate::jobs::cluster_view::{ClusterView, Seen};
+use crate::jobs::data_locality;
 use crate::jobs::dry_run::{DryRun, DryRuns, used_up};
 use crate::jobs::eligibility::Eligibility;
 use crate::jobs::job_state::JobState;
@@ -20,84 +22,143 @@ use crate::jobs::render::Place;
 use crate::jobs::validate;
 use larder_kube::key::Key;
 
-/// How many letters of the scheduler's message are kept.
+/// The most characters of the scheduler's message that are kept.
 const MESSAGE_MAX: usize = 400;
 
-impl<'a> Checked<'a> {
-    /// Checks a job. Where that takes a dry run that nobody has asked for yet, the hash of the pod specs is added to `asked`.
-    pub(in crate::jobs) fn new(
-        view: &ClusterView<'a>,
-        key: &'a Key,
-        object: &'a JobObject,
-        job_state: &'a mut JobState,
-        dry_runs: &mut DryRuns,
-        asked: &mut Vec<String>,
-    ) -> Self {
-        let spec = validate::spec(object);
-        let (pods, observed) = match spec {
-            Ok(job) => observe(view, object, job, job_state),
-            Err(_) => Default::default(),
-        };
-        let eligibility = Eligibility::Eligible;
-        let mut checked = Self {
-            key,
+/// Checks a job. If that needs a dry run that has not been requested yet, adds the pod-spec hash to `asked`.
+pub(in crate::jobs) fn check<'a>(
+    view: &ClusterView<'a>,
+    object: &'a JobObject,
+    job_state: &'a mut JobState,
+    dry_runs: &mut DryRuns,
+    asked: &mut Vec<String>,
+) -> Checked<'a> {
+    match validate::spec(object) {
+        Ok(job) => ObservedJob::new(view, object, job, job_state).check(view, dry_runs, asked),
+        Err(refusal) => Checked(JobInRound {
             object,
+            eligibility: refuse(job_state, refusal),
             job_state,
-            eligibility,
-            spec: spec.as_ref().ok().copied(),
+            mode: Mode::Invalid,
             typed: None,
-            pods,
-            observed,
-        };
-        let eligibility = spec.and_then(|job| checked.check(view, job, dry_runs, asked));
-        checked.eligibility = eligibility.unwrap_or_else(|refusal| {
-            // It waits for nothing but an end of that.
-            checked.job_state.waiting = None;
-            Eligibility::Refused(refusal)
-        });
-        if checked.can_step() {
-            checked.observed.data = checked.data(view, None);
+            pods: Vec::new(),
+            observed: Observed::default(),
+        }),
+    }
+}
+
+/// A job with a valid spec, and its pods.
+struct ObservedJob<'a> {
+    object: &'a JobObject,
+    job: &'a CheckedJob,
+    job_state: &'a mut JobState,
+    pods: Vec<Seen<'a>>,
+}
+
+impl<'a> ObservedJob<'a> {
+    fn new(view: &ClusterView<'a>, object: &'a JobObject, job: &'a CheckedJob, job_state: &'a mut JobState) -> Self {
+        if job_state.record.state.attempts == 0 {
+            job_state.count_from(view.last_attempt(object, job));
         }
-        checked
+        job_state.queue = job.queue().unwrap_or_default().to_owned();
+        let pods = view.pods_of(object, job);
+        doubt(job_state, job, &pods);
+        Self { object, job, job_state, pods }
     }
 
-    /// Finds the type of the job, and whether the job may start.
-    fn check(
-        &mut self,
-        view: &ClusterView<'a>,
-        job: &'a CheckedJob,
+    fn check(mut self, view: &ClusterView<'a>, dry_runs: &mut DryRuns, asked: &mut Vec<String>) -> Checked<'a> {
+        let (typed, eligibility) = match self.kind(view) {
+            Ok(Some(kind)) => {
+                let (typed, allowed) = self.typed(view, kind);
+                (Some(typed), allowed.and_then(|()| self.may_start(view, dry_runs, asked)))
+            }
+            Ok(None) => (None, Ok(Eligibility::Eligible)),
+            Err(refusal) => (None, Err(refusal)),
+        };
+        let Self { object, job, job_state, pods } = self;
+        let eligibility = eligibility.unwrap_or_else(|refusal| refuse(job_state, refusal));
+        let mode = if job_state.is_idle() { Mode::Steps(job) } else { Mode::InFlight(job) };
+        let observed = Observed {
+            terms: terms_of(job, job_state, typed.as_ref()),
+            pods: pods.iter().map(|seen| seen.pod.clone()).collect(),
+            scheduler_message: scheduler_message(view, &object.meta.key, &pods),
+            shortage: job_state.shortage(),
+            data: match mode {
+                Mode::Steps(job) => data_locality::on_nodes(view, job, &nodes(&job_state.record.state, &pods)),
+                Mode::InFlight(_) | Mode::Invalid => Vec::new(),
+            },
+        };
+        Checked(JobInRound { object, job_state, eligibility, mode, typed, pods, observed })
+    }
+
+    /// The type of the job; `None` if the job has ended and needs no type.
+    fn kind(&mut self, view: &ClusterView<'a>) -> Result<Option<&'a CheckedType>, Refusal> {
+        let kind = validate::kind(view, self.job);
+        if !self.phase().is_terminal() {
+            return kind.map(Some);
+        }
+        // An ended job needs its type only for the resource usage of its last pods.
+        if runs(view, &self.pods)
+            && let Ok(kind) = kind
+        {
+            let _ = self.profile(view, kind);
+        }
+        Ok(None)
+    }
+
+    /// Everything that follows from the job's type, and whether the job may have such pods.
+    fn typed(&mut self, view: &ClusterView<'_>, kind: &'a CheckedType) -> (Typed<'a>, Result<(), Refusal>) {
+        self.job_state.record.rules = Some(Rules::new(self.job, kind));
+        let profiled = self.profile(view, kind);
+        let places = self.places(view);
+        let planner = self.planner(view, places.as_deref());
+        let rendered = self.job_state.unrendered.as_ref().map_or(Ok(()), |why| {
+            Err(Refusal::new(JobReason::TypeInvalid, format!("the JobType {}: {why}", self.job.kind)))
+        });
+        let typed = Typed { kind, planner: planner.as_ref().copied().unwrap_or_default(), places };
+        (typed, planner.map(|_| ()).and(profiled).and(rendered))
+    }
+
+    /// Computes the requirements of the pods, and checks whether any of them makes the job ineligible.
+    fn profile(&mut self, view: &ClusterView<'_>, kind: &CheckedType) -> Result<(), Refusal> {
+        if let Some(of_type) = view.jobs.types.get(&Key::cluster(&self.job.kind)) {
+            self.job_state.find_profile(self.object, of_type, &rendered(self.object, self.job, kind))?;
+        }
+        self.job_state.profile.as_ref().and_then(|profile| profile.refusal.clone()).map_or(Ok(()), Err)
+    }
+
+    /// Where pods may run, by role; `None`: Kueue has not admitted the job.
+    fn places(&self, view: &ClusterView<'_>) -> Option<Vec<Place>> {
+        match &self.job_state.profile {
+            Some(profile) if kueue_queue(self.job).is_some() => {
+                kueue::admitted_places(view, self.object, self.job, profile)
+            }
+            _ => Some(vec![Place::default(); self.job.roles.len()]),
+        }
+    }
+
+    /// Chooses the planner. A job that has started is not refused for it.
+    fn planner(&self, view: &ClusterView<'_>, places: Option<&[Place]>) -> Result<Planner, Refusal> {
+        let Some(profile) = &self.job_state.profile else { return Ok(Planner::default()) };
+        match choose(self.job, profile.obstacle, view.has_gangs()) {
+            // Where Kueue chooses nodes, pods have no PodGroup.
+            Ok(planner) if !has_gates(places) => Ok(planner),
+            Err(why) if self.is_to_start() => Err(Refusal::new(JobReason::GangRefused, why)),
+            Ok(_) | Err(_) => Ok(Planner::default()),
+        }
+    }
+
+    /// Whether a job with a valid spec and type may start.
+    fn may_start(
+        &self,
+        view: &ClusterView<'_>,
         dry_runs: &mut DryRuns,
         asked: &mut Vec<String>,
     ) -> Result<Eligibility, Refusal> {
-        if self.phase().is_terminal() {
-            // An ended job needs its type only for what its last pods may use.
-            if self.runs(view)
-                && let Ok(kind) = validate::kind(view, job)
-            {
-                let _ = self.profile(view, job, kind);
-            }
-            return Ok(Eligibility::Eligible);
-        }
-        let kind = validate::kind(view, job)?;
-        self.job_state.record.rules = Some(Rules::new(job, kind));
-        self.observed.terms = terms(job, self.job_state.record.rules.as_ref());
-        let profiled = self.profile(view, job, kind);
-        let places = match &self.job_state.profile {
-            Some(profile) if self.kueue_queue().is_some() => self.admitted_places(view, job, profile),
-            _ => Some(vec![Place::default(); job.roles.len()]),
-        };
-        let planner = self.choose_planner(view, job, places.as_deref());
-        self.typed = Some(Typed { kind, planner: planner.as_ref().copied().unwrap_or_default(), places });
-        planner?;
-        profiled?;
-        if let Some(why) = &self.job_state.unrendered {
-            let why = format!("the JobType {}: {why}", job.kind);
-            return Err(Refusal::new(JobReason::TypeInvalid, why));
-        }
         if !self.is_to_start() {
             return Ok(Eligibility::Eligible);
         }
-        validate::grants(view, &self.key.namespace, job)?;
+        validate::grants(view, &self.object.meta.key.namespace, self.job)?;
         self.dry_run(dry_runs, asked)
     }
 
@@ -111,7 +172,7 @@ impl<'a> Checked<'a> {
         }
         let dry_run = dry_runs.entry(spec_hash.clone()).or_insert_with(|| {
             asked.push(spec_hash);
-            DryRun::Asked(self.key.clone())
+            DryRun::Asked(self.object.meta.key.clone())
         });
         match dry_run {
             DryRun::Asked(_) => Ok(Eligibility::Unanswered),
@@ -121,64 +182,39 @@ impl<'a> Checked<'a> {
         }
     }
 
-    /// Finds out what the pods need, and whether anything in that makes the job ineligible.
-    fn profile(&mut self, view: &ClusterView<'_>, job: &CheckedJob, kind: &CheckedType) -> Result<(), Refusal> {
-        if let Some(of_type) = view.jobs.types.get(&Key::cluster(&job.kind)) {
-            self.job_state.find_profile(self.object, of_type, &rendered(self.object, job, kind))?;
-        }
-        self.job_state.profile.as_ref().and_then(|profile| profile.refusal.clone()).map_or(Ok(()), Err)
+    fn phase(&self) -> Phase {
+        self.job_state.record.state.phase
     }
 
-    /// Chooses who finds the nodes. Only a job that has not started is refused for that.
-    fn choose_planner(
-        &mut self,
-        view: &ClusterView<'_>,
-        job: &CheckedJob,
-        places: Option<&[Place]>,
-    ) -> Result<Planner, Refusal> {
-        let Some(profile) = &self.job_state.profile else { return Ok(Planner::default()) };
-        let has_gates = has_gates(places);
-        let planner = match choose(job, profile.obstacle, view.has_gangs()) {
-            // Where Kueue chooses nodes, pods have no group.
-            Ok(planner) if !has_gates => planner,
-            Err(why) if self.is_to_start() => return Err(Refusal::new(JobReason::GangRefused, why)),
-            Ok(_) | Err(_) => Planner::default(),
-        };
-        let terms = &mut self.observed.terms;
-        terms.by_scheduler = planner == Planner::Native || has_gates;
-        if terms.by_scheduler {
+    /// True if the job has not started, or must start again. Only then does a refusal stop it: a running job continues.
+    fn is_to_start(&self) -> bool {
+        matches!(self.phase(), Phase::Queued | Phase::Suspended)
+    }
+}
+
+/// A refused job waits for nothing else until the refusal is resolved.
+fn refuse(job_state: &mut JobState, refusal: Refusal) -> Eligibility {
+    job_state.waiting = None;
+    Eligibility::Refused(refusal)
+}
+
+/// The settings of the user and of the type, for the state machine.
+fn terms_of(job: &CheckedJob, job_state: &JobState, typed: Option<&Typed<'_>>) -> Terms {
+    let mut terms = terms(job, job_state.record.rules.as_ref());
+    match typed {
+        // Without a type, no pods are created, so none can be late.
+        None => terms.gang_timeout = None,
+        Some(typed) if typed.planner == Planner::Native || has_gates(typed.places.as_deref()) => {
+            terms.by_scheduler = true;
             terms.gang_timeout = terms.gang_timeout.map(|timeout| timeout.max(BOUND_SECONDS));
         }
-        Ok(planner)
+        Some(_) => {}
     }
+    terms
 }
 
-/// The pods of a job, and what is observed of it whatever its type is.
-fn observe<'a>(
-    view: &ClusterView<'a>,
-    object: &JobObject,
-    job: &CheckedJob,
-    job_state: &mut JobState,
-) -> (Vec<Seen<'a>>, Observed) {
-    if job_state.record.state.attempts == 0 {
-        job_state.count_from(view.last_attempt(object, job));
-    }
-    job_state.queue = job.queue().unwrap_or_default().to_owned();
-    let pods = view.pods_of(object, job);
-    doubt(job_state, job, &pods);
-    let observed = Observed {
-        // Without its type no pods are made, so none are late.
-        terms: Terms { gang_timeout: None, ..terms(job, job_state.record.rules.as_ref()) },
-        pods: pods.iter().map(|seen| seen.pod.clone()).collect(),
-        scheduler_message: scheduler_message(view, &object.meta.key, &pods),
-        shortage: job_state.shortage(),
-        ..Observed::default()
-    };
-    (pods, observed)
-}
-
-/// Cuts a record that was read to the pods that the spec asks for and those that exist: anybody with the right to write a
-/// status may have written it. A job whose pods count each other keeps them when its spec asks for fewer.
+/// Cuts a record to the pods that the spec requests and the pods that exist, because any user with the right to write a
+/// status may have written it. A job whose pods count each other keeps its pods when its spec requests fewer.
 fn doubt(job_state: &mut JobState, job: &CheckedJob, pods: &[Seen<'_>]) {
     let roles = &mut job_state.record.state.roles;
     roles.truncate(job.roles.len());
@@ -191,7 +227,7 @@ fn doubt(job_state: &mut JobState, job: &CheckedJob, pods: &[Seen<'_>]) {
     }
 }
 
-/// What the scheduler says of the job's gang, or of the first pod that has no node.
+/// The scheduler's message about the job's gang, or about the first pod that has no node.
 fn scheduler_message(view: &ClusterView<'_>, job: &Key, pods: &[Seen<'_>]) -> Option<String> {
     let unbound = || pods.iter().filter(|seen| seen.pod.stage == PodStage::Pending);
     let attempts: Vec<u32> = unbound().map(|seen| seen.pod.id.attempt).collect();

@@ -1,10 +1,11 @@
-//! The steps of a job in a round: what has happened to its pods, what the queues decide, where lost pods go, what Kueue decides.
+//! The steps of a job in a round: what has happened to its pods, the verdict of the queues, new nodes for lost pods,
+//! the verdict of Kueue.
 
 use std::collections::BTreeSet;
 
 use larder_api::Phase;
 
-use super::Checked;
+use super::{Checked, JobInRound, Mode};
 use crate::jobs::cluster_view::ClusterView;
 use crate::jobs::counts::{Before, takes_room};
 use crate::jobs::data_locality;
@@ -12,49 +13,56 @@ use crate::jobs::machine::{Action, Data, Decisions, step};
 use crate::jobs::plan::{self, Cluster};
 use crate::jobs::planned::{Plan, PlannedPod};
 use crate::jobs::queue::{Lack, Verdict};
+use crate::time::Seconds;
 use crate::write::Write;
 
-/// A job whose state knows what has happened to its pods.
+/// A job whose state reflects what has happened to its pods.
 pub(in crate::jobs) struct Stepped<'a> {
-    pub(in crate::jobs) job: Checked<'a>,
+    pub(in crate::jobs) job: JobInRound<'a>,
     actions: Vec<Action>,
 }
 
-/// A job that Larder's queues have decided about, if it is theirs.
+/// A job with the verdict of Larder's queues, if it is in one.
 pub(in crate::jobs) struct Ruled<'a> {
-    pub(in crate::jobs) job: Checked<'a>,
+    pub(in crate::jobs) job: JobInRound<'a>,
     actions: Vec<Action>,
-    /// What the state machine took.
+    /// The verdict that the state machine applied.
     verdict: Option<Verdict>,
 }
 
-/// A job whose lost pods have nodes again, as far as there is room.
+/// A job whose lost pods have new nodes, as far as there is room.
 pub(in crate::jobs) struct Placed<'a>(Ruled<'a>);
 
-/// A job that is decided about.
+/// A job about which everything is decided.
 pub(in crate::jobs) struct Decided<'a> {
-    pub(in crate::jobs) job: Checked<'a>,
+    pub(in crate::jobs) job: JobInRound<'a>,
     pub(super) actions: Vec<Action>,
-    /// What the state machine took of the queues' or of Kueue's decision.
+    /// The verdict of the queues or of Kueue that the state machine applied.
     pub(super) verdict: Option<Verdict>,
-    /// What Kueue waits for.
+    /// The writes that Kueue waits for.
     pub(super) for_kueue: Vec<Write>,
 }
 
-/// A verdict that the state machine took, and what is to be done then.
+/// A verdict that the state machine applied, with the actions that follow.
 struct Applied {
     verdict: Verdict,
     actions: Vec<Action>,
 }
 
 impl<'a> Checked<'a> {
-    /// Makes the step that follows from what is observed alone.
-    pub(in crate::jobs) fn step(mut self, view: &ClusterView<'_>) -> Stepped<'a> {
-        let actions = if self.can_step() { self.advance(view, &Decisions::default()) } else { Vec::new() };
-        Stepped { job: self, actions }
+    /// Makes the step that follows from the observed facts alone.
+    pub(in crate::jobs) fn step(self, view: &ClusterView<'_>) -> Stepped<'a> {
+        let Self(mut job) = self;
+        let actions = match job.mode {
+            Mode::Steps(_) => job.advance(view, &Decisions::default()),
+            Mode::InFlight(_) | Mode::Invalid => Vec::new(),
+        };
+        Stepped { job, actions }
     }
+}
 
-    /// Moves the state machine. Only a job that can step may.
+impl JobInRound<'_> {
+    /// Advances the state machine. The caller ensures that the job is in [`Mode::Steps`].
     fn advance(&mut self, view: &ClusterView<'_>, decisions: &Decisions) -> Vec<Action> {
         let state = std::mem::take(&mut self.job_state.record.state);
         let before = Before::of(&state);
@@ -64,15 +72,15 @@ impl<'a> Checked<'a> {
         actions
     }
 
-    /// The same with decisions, which may move the job to other nodes, and so to other data.
+    /// Like [`Self::advance`], with decisions. They may move the job to other nodes, which hold other data.
     fn advance_with(&mut self, view: &ClusterView<'_>, decisions: &Decisions) -> Vec<Action> {
         self.observed.data = self.data(view, decisions.verdict.as_ref());
         self.advance(view, decisions)
     }
 
-    /// How much of its data is on the nodes that a start names, or else on those that the job has.
-    pub(super) fn data(&self, view: &ClusterView<'_>, verdict: Option<&Verdict>) -> Vec<Data> {
-        let Some(job) = self.spec.filter(|job| !job.datasets.is_empty()) else { return Vec::new() };
+    /// How much of the job's data is on the nodes that a start names; without a start, on the job's current nodes.
+    fn data(&self, view: &ClusterView<'_>, verdict: Option<&Verdict>) -> Vec<Data> {
+        let Some(job) = self.spec().filter(|job| !job.datasets.is_empty()) else { return Vec::new() };
         let nodes: BTreeSet<String> = match verdict {
             Some(Verdict::Start { nodes, .. }) => nodes.iter().flatten().cloned().collect(),
             _ => self.nodes(),
@@ -80,14 +88,15 @@ impl<'a> Checked<'a> {
         data_locality::on_nodes(view, job, &nodes)
     }
 
-    /// Applies what the queues or Kueue have decided. `None`: the job cannot step, and the next round decides again.
+    /// Applies a verdict of the queues or of Kueue. `None`: the job does not change in this round, and the next round
+    /// decides again.
     fn apply(&mut self, view: &ClusterView<'_>, mut verdict: Verdict) -> Option<Applied> {
         if let Verdict::Start { nodes, .. } = &mut verdict
             && !self.is_planned()
         {
             nodes.clear();
         }
-        let is_idle = self.job_state.is_idle();
+        let steps = matches!(self.mode, Mode::Steps(_));
         let record = &mut self.job_state.record;
         match &verdict {
             Verdict::Wait(waiting) => {
@@ -99,36 +108,36 @@ impl<'a> Checked<'a> {
                 }
                 self.job_state.waiting = Some(waiting);
             }
-            Verdict::Start { .. } | Verdict::Run(_) | Verdict::Stop { .. } if is_idle => {
+            Verdict::Start { .. } | Verdict::Run(_) | Verdict::Stop { .. } if steps => {
                 (record.claims, record.head_since) = (false, None);
                 self.job_state.waiting = None;
             }
-            // The job takes it once its writes have ended.
+            // The job applies it once its writes have completed.
             Verdict::Start { .. } | Verdict::Run(_) | Verdict::Stop { .. } => {}
         }
-        if !self.can_step() {
+        if !steps {
             return None;
         }
         let mut plan = None;
         if let Verdict::Run(running) = &mut verdict {
             plan = running.plan.take();
-            // Without its type no pods are made, so it cannot grow.
+            // Without a type, no pods are created, so the job cannot grow.
             if self.typed.is_none() {
                 running.may_grow_to.clone_from(&running.granted);
             }
         }
-        let takes_room = takes_room(&verdict, &self.job_state.record.state, self.roles());
+        let takes_room = takes_room(&verdict, self.state(), self.roles());
         let decisions = Decisions { verdict: Some(verdict.clone()), plan };
         let actions = self.advance_with(view, &decisions);
-        // The step may have found that the job has ended: nobody took room from it then.
-        let state = &self.job_state.record.state;
+        // The step may have found that the job has ended. Then no room was taken from it.
+        let state = self.state();
         let goes_on = state.phase == Phase::Queued || state.holds_room();
         self.job_state.counts.preemptions += u64::from(takes_room && goes_on);
         Some(Applied { verdict, actions })
     }
 
-    /// Nodes for pods that have lost theirs, where Larder's queues do not find them: for jobs in queues of Kueue, in the room
-    /// that is left, and for jobs whose nodes the scheduler chooses. `None`: no pod needs one.
+    /// Nodes for lost pods for which Larder's queues do not find nodes: pods of jobs in Kueue's queues, placed in the
+    /// remaining room, and pods whose nodes the scheduler chooses. `None`: no pod needs a node.
     fn plan(&self, view: &ClusterView<'_>, free: &mut Cluster<'_>) -> Option<Plan> {
         if self.kueue_queue().is_none() && self.is_planned() {
             return None;
@@ -160,7 +169,7 @@ impl<'a> Checked<'a> {
 }
 
 impl<'a> Stepped<'a> {
-    /// Applies the verdict of Larder's queues; they have none for a job of Kueue, or one that neither waits nor runs.
+    /// Applies the verdict of Larder's queues. Jobs of Kueue, and jobs that neither wait nor run, have none.
     pub(in crate::jobs) fn rule(self, view: &ClusterView<'_>, verdict: Option<Verdict>) -> Ruled<'a> {
         let Self { mut job, actions } = self;
         match verdict.and_then(|verdict| job.apply(view, verdict)) {
@@ -171,7 +180,7 @@ impl<'a> Stepped<'a> {
 }
 
 impl<'a> Ruled<'a> {
-    /// Gives lost pods other nodes, which are taken from `free`.
+    /// Finds new nodes for lost pods, and takes them from `free`.
     pub(in crate::jobs) fn place(mut self, view: &ClusterView<'_>, free: &mut Cluster<'_>) -> Placed<'a> {
         if let Some(plan) = self.job.plan(view, free) {
             let decisions = Decisions { plan: Some(plan), verdict: None };
@@ -182,13 +191,27 @@ impl<'a> Ruled<'a> {
 }
 
 impl<'a> Placed<'a> {
-    /// Applies the verdict of Kueue about a job in its queues. A start or growth needs nodes, which are taken from `free`.
+    pub(super) fn job(&self) -> &JobInRound<'a> {
+        &self.0.job
+    }
+
+    /// Applies Kueue's verdict about a job in its queues. A start or growth needs nodes, which are taken from `free`.
     pub(in crate::jobs) fn ask_kueue(self, view: &ClusterView<'_>, free: &mut Cluster<'_>) -> Decided<'a> {
+        let answer = self.kueue_answer(view, free);
         let Ruled { mut job, mut actions, mut verdict } = self.0;
-        let answer = job.kueue_answer(view, free);
         if let Some(applied) = answer.verdict.and_then(|verdict| job.apply(view, verdict)) {
             (actions, verdict) = (applied.actions, Some(applied.verdict));
         }
         Decided { job, actions, verdict, for_kueue: answer.writes }
+    }
+}
+
+impl Decided<'_> {
+    /// When the state machine's next step is due if nothing changes before.
+    pub(super) fn again(&self) -> Option<Seconds> {
+        self.actions.iter().find_map(|action| match action {
+            Action::Again(at) => Some(*at),
+            _ => None,
+        })
     }
 }

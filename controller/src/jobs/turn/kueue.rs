@@ -1,64 +1,65 @@
-//! A job in a queue of Kueue: its Workload decides in place of Larder's queues.
+//! A job in a queue of Kueue: its Workload decides instead of Larder's queues.
 
 use larder_api::Phase;
 use larder_api::training_job::checked::CheckedJob;
 
-use super::Checked;
+use super::decide::Placed;
+use super::{JobInRound, Mode, kueue_queue};
 use crate::jobs::cluster_view::ClusterView;
-use crate::jobs::kueue::decide::{Situation, abandon, admitted_places, decide};
+use crate::jobs::kueue::decide::{self, Situation};
 use crate::jobs::kueue::priority::Classes;
 use crate::jobs::kueue::wanted::{Asking, NoWorkload, Wanted};
-use crate::jobs::kueue::workload::JobWorkload;
 use crate::jobs::kueue::{messages, names};
+use crate::jobs::objects::JobObject;
 use crate::jobs::plan::{Cluster, Shortage, place};
 use crate::jobs::profile::Profile;
 use crate::jobs::queue::{Lack, Verdict, Waiting};
 use crate::jobs::render::Place;
+use crate::kueue::workload::JobWorkload;
 use crate::write::Write;
 use larder_kube::key::Key;
 
-/// What Kueue's objects say about a job.
+/// What Kueue's objects decide about a job.
 #[derive(Default)]
 pub(super) struct KueueAnswer {
     pub(super) verdict: Option<Verdict>,
-    /// For the job's Workload.
+    /// Writes to the job's Workload.
     pub(super) writes: Vec<Write>,
 }
 
-impl<'a> Checked<'a> {
-    /// The Workload that has the job's name for it, and all that belong to the job.
-    fn workloads<'s>(&self, view: &ClusterView<'s>) -> Vec<&'s JobWorkload> {
-        let uid = &self.object.meta.uid;
-        let own = Key::new(&self.key.namespace, &names::workload(&self.key.name, uid));
-        let owned = view.kueue.of_jobs.get(uid).into_iter().flatten().filter(|key| **key != own);
-        [&own].into_iter().chain(owned).filter_map(|key| view.kueue.of_job(key)).collect()
-    }
+/// The Workload that has the name for this job, and all Workloads that belong to the job.
+fn workloads<'s>(view: &ClusterView<'s>, object: &JobObject) -> Vec<&'s JobWorkload> {
+    let (key, uid) = (&object.meta.key, &object.meta.uid);
+    let own = Key::new(&key.namespace, &names::workload(&key.name, uid));
+    let owned = view.kueue.of_jobs.get(uid).into_iter().flatten().filter(|key| **key != own);
+    [&own].into_iter().chain(owned).filter_map(|key| view.kueue.of_job(key)).collect()
+}
 
-    /// Where the pods of a job in a queue of Kueue may go; `None` without an admission.
-    pub(super) fn admitted_places(
-        &self,
-        view: &ClusterView<'_>,
-        job: &CheckedJob,
-        profile: &Profile,
-    ) -> Option<Vec<Place>> {
-        let uid = &self.object.meta.uid;
-        let name = names::workload(&self.key.name, uid);
-        let workloads = self.workloads(view);
-        let own = workloads.iter().find(|workload| workload.meta.key.name == name && workload.is_of(uid))?;
-        let places = admitted_places(job, own, &profile.pods, &view.kueue.flavors);
-        places.filter(|_| view.kueue.presence.is_there())
-    }
+/// Where the pods of a job in a queue of Kueue may run; `None` without an admission.
+pub(super) fn admitted_places(
+    view: &ClusterView<'_>,
+    object: &JobObject,
+    job: &CheckedJob,
+    profile: &Profile,
+) -> Option<Vec<Place>> {
+    let uid = &object.meta.uid;
+    let name = names::workload(&object.meta.key.name, uid);
+    let workloads = workloads(view, object);
+    let own = workloads.iter().find(|workload| workload.meta.key.name == name && workload.is_of(uid))?;
+    let places = decide::admitted_places(job, own, &profile.pods, &view.kueue.flavors);
+    places.filter(|_| view.kueue.presence.is_there())
+}
 
-    /// What Kueue decides about the job, and what it waits for; nothing if the job is not in one of its queues. Nodes that a
-    /// start or growth needs are taken from `free`, the room that Larder's queues have left.
+impl Placed<'_> {
+    /// Kueue's decision about the job, and the writes that Kueue waits for; empty if the job is not in one of its
+    /// queues. Nodes for a start or growth are taken from `free`, the room that Larder's queues have left.
     pub(super) fn kueue_answer(&self, view: &ClusterView<'_>, free: &mut Cluster<'_>) -> KueueAnswer {
-        let (Some(queue), Some(job)) = (self.kueue_queue(), self.spec) else { return KueueAnswer::default() };
-        if !self.can_step() || self.is_undecided() {
-            return KueueAnswer::default();
-        }
+        let in_round = self.job();
+        let Mode::Steps(job) = in_round.mode else { return KueueAnswer::default() };
+        let Some(queue) = kueue_queue(job).filter(|_| !in_round.is_undecided()) else { return KueueAnswer::default() };
         let version = view.kueue.version;
-        let waits = self.phase() == Phase::Queued;
-        let is_refused = self.eligibility.refusal().is_some();
+        let waits = in_round.phase() == Phase::Queued;
+        let is_refused = in_round.eligibility.refusal().is_some();
         if !view.kueue.presence.is_there() {
             let verdict = (waits && !is_refused).then(|| {
                 let why = messages::absent(queue, view.kueue.presence.is_unknown());
@@ -66,47 +67,50 @@ impl<'a> Checked<'a> {
             });
             return KueueAnswer { verdict, writes: Vec::new() };
         }
-        let workloads = self.workloads(view);
+        let workloads = workloads(view, in_round.object);
         if waits && is_refused {
-            let own = workloads.into_iter().filter(|workload| workload.is_of(&self.object.meta.uid));
-            let writes = own.filter_map(|workload| abandon(workload, version)).collect();
+            let own = workloads.into_iter().filter(|workload| workload.is_of(&in_round.object.meta.uid));
+            let writes = own.filter_map(|workload| decide::abandon(workload, version)).collect();
             return KueueAnswer { verdict: None, writes };
         }
-        let pods = self.job_state.profile.as_ref().map_or(&[][..], |profile| &profile.pods);
+        let pods = in_round.job_state.profile.as_ref().map_or(&[][..], |profile| &profile.pods);
         let wanted = || {
             let asking = Asking {
-                rendered: self.rendered().ok_or_else(|| NoWorkload::NoType(job.kind.clone()))?,
+                rendered: in_round.rendered().ok_or_else(|| NoWorkload::NoType(job.kind.clone()))?,
                 queue,
-                labels: &self.object.labels,
-                annotations: &self.object.annotations,
+                labels: &in_round.object.labels,
+                annotations: &in_round.object.annotations,
                 pods,
                 classes: &classes(view),
             };
             Wanted::of(&asking, version)
         };
-        let state = &self.job_state.record.state;
-        let decision = decide(&Situation {
+        let state = in_round.state();
+        let decision = decide::decide(&Situation {
             now: view.now,
             version,
-            name: &self.key.name,
-            uid: &self.object.meta.uid,
+            name: &in_round.key().name,
+            uid: &in_round.object.meta.uid,
             job,
             queue,
             wanted: &wanted,
             pods,
             state,
-            observed: &self.observed,
+            observed: &in_round.observed,
             workloads,
             flavors: &view.kueue.flavors,
         });
         let counts = state.phase == Phase::Queued || state.holds_room();
-        let verdict = counts.then(|| self.with_nodes(view, free, decision.verdict));
+        let verdict = counts.then(|| in_round.with_nodes(view, free, decision.verdict));
         KueueAnswer { verdict, writes: decision.writes }
     }
+}
 
-    /// A verdict of Kueue with nodes, which Kueue does not choose. Without room on nodes the job neither starts nor grows.
+impl JobInRound<'_> {
+    /// Adds nodes to a verdict of Kueue, which does not choose them. Without room on nodes, the job neither starts nor
+    /// grows.
     fn with_nodes(&self, view: &ClusterView<'_>, free: &mut Cluster<'_>, verdict: Verdict) -> Verdict {
-        let state = &self.job_state.record.state;
+        let state = self.state();
         match verdict {
             Verdict::Start { granted, .. } => {
                 let waits =
@@ -140,7 +144,7 @@ impl<'a> Checked<'a> {
         }
     }
 
-    /// Finds and takes nodes for these pods, by role and index.
+    /// Finds nodes for these pods, by role and index, and takes them.
     fn find(
         &self,
         view: &ClusterView<'_>,
@@ -158,7 +162,7 @@ impl<'a> Checked<'a> {
     }
 }
 
-/// The classes that priorities are of.
+/// The priority classes of the cluster.
 fn classes(view: &ClusterView<'_>) -> Classes {
     let classes = &view.jobs.classes;
     Classes {

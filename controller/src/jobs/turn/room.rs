@@ -1,21 +1,62 @@
-//! The room that a job holds in queues and on nodes.
+//! The room that a job uses in queues and on nodes.
 
 use std::collections::BTreeMap;
 
 use larder_api::Phase;
 
-use super::Checked;
+use super::JobInRound;
+use super::decide::{Decided, Stepped};
 use crate::jobs::cluster_view::{ClusterView, Seen};
+use crate::jobs::leftover_pods::Accounting;
 use crate::jobs::machine::loss::{is_live, uses_quota};
 use crate::jobs::machine::{Pod, PodStage, Stage};
 use crate::jobs::plan::Cluster;
 use crate::jobs::queue::{HeldPod, Job};
 use crate::time::Seconds;
 
-impl Checked<'_> {
-    /// The pods that hold room, or will.
-    pub(in crate::jobs) fn held(&self, view: &ClusterView<'_>) -> Vec<HeldPod> {
-        let state = &self.job_state.record.state;
+/// What a job counts for in the queues.
+pub(in crate::jobs) struct Counted<'j> {
+    pub(in crate::jobs) uid: &'j str,
+    /// The job as queues see it; `None` if it neither waits for room nor has it, or Kueue decides about it.
+    pub(in crate::jobs) job: Option<Job>,
+    pub(in crate::jobs) accounting: Accounting<'j>,
+}
+
+impl Stepped<'_> {
+    /// Takes the room of pods that have a planned node and are not bound yet.
+    pub(in crate::jobs) fn take_room(&self, view: &ClusterView<'_>, free: &mut Cluster<'_>) {
+        let Some(profile) = &self.job.job_state.profile else { return };
+        for held in self.job.held(view).into_iter().filter(|held| !held.bound) {
+            if let Some(node) = free.find(&held.node) {
+                free.take(node, &profile.roles[held.role].requests, 1);
+            }
+        }
+    }
+
+    /// What the job counts for before the queues decide.
+    pub(in crate::jobs) fn counted(&self, view: &ClusterView<'_>) -> Counted<'_> {
+        self.job.counted(view)
+    }
+}
+
+impl Decided<'_> {
+    /// What the job counts for after all decisions.
+    pub(in crate::jobs) fn counted(&self, view: &ClusterView<'_>) -> Counted<'_> {
+        self.job.counted(view)
+    }
+}
+
+impl JobInRound<'_> {
+    fn counted(&self, view: &ClusterView<'_>) -> Counted<'_> {
+        let job = self.queue_job(view);
+        let accounting =
+            if job.is_some() { Accounting::Counted } else { Accounting::Uncounted(self.phase(), self.roles()) };
+        Counted { uid: &self.job_state.uid, job, accounting }
+    }
+
+    /// The pods that hold room or will hold it.
+    fn held(&self, view: &ClusterView<'_>) -> Vec<HeldPod> {
+        let state = self.state();
         let there: BTreeMap<_, _> = self.pods.iter().map(|seen| (seen.pod.id, seen)).collect();
         let mut held = Vec::new();
         for (id, slot) in state.slots().filter(|(_, slot)| slot.stage == Stage::Placed || slot.stage == Stage::Seen) {
@@ -32,7 +73,7 @@ impl Checked<'_> {
             };
             held.push(pod);
         }
-        // One that has no node may still be given one.
+        // A pod without a node may still be bound.
         let is_stray = |seen: &&Seen<'_>| state.slot(seen.pod.id).is_none() && uses_quota(&seen.pod, view.now);
         let strays = self.pods.iter().filter(is_stray);
         held.extend(strays.map(|seen| HeldPod {
@@ -45,19 +86,9 @@ impl Checked<'_> {
         held
     }
 
-    /// Takes the room of pods that have a node and are not bound yet.
-    pub(in crate::jobs) fn take_room(&self, view: &ClusterView<'_>, free: &mut Cluster<'_>) {
-        let Some(profile) = &self.job_state.profile else { return };
-        for held in self.held(view).into_iter().filter(|held| !held.bound) {
-            if let Some(node) = free.find(&held.node) {
-                free.take(node, &profile.roles[held.role].requests, 1);
-            }
-        }
-    }
-
     /// The job as queues see it; `None` if it neither waits for room nor has it, or Kueue decides about it.
-    pub(in crate::jobs) fn queue_job(&self, view: &ClusterView<'_>) -> Option<Job> {
-        let state = &self.job_state.record.state;
+    fn queue_job(&self, view: &ClusterView<'_>) -> Option<Job> {
+        let state = self.state();
         if self.kueue_queue().is_some() {
             return None;
         }
@@ -65,10 +96,10 @@ impl Checked<'_> {
         if !waits && !state.holds_room() {
             return None;
         }
-        let (job, profile) = (self.spec?, self.job_state.profile.as_ref()?);
+        let (job, profile) = (self.spec()?, self.job_state.profile.as_ref()?);
         let is_stray = |pod: &Pod| state.slot(pod.id).is_none() && is_live(pod, view.now);
         Some(Job {
-            key: self.key.clone(),
+            key: self.key().clone(),
             queue: self.job_state.queue.clone(),
             priority: view.priority(job),
             created: Seconds(self.object.meta.created),
@@ -81,7 +112,7 @@ impl Checked<'_> {
             replaces_live: self.observed.pods.iter().any(is_stray),
             head_since: self.job_state.record.head_since,
             claims: self.job_state.record.claims,
-            // A job whose namespace has used up its quota waits for the quota.
+            // A job whose namespace has exhausted its ResourceQuota waits for that quota instead.
             not_before: state.not_before.filter(|_| self.eligibility.shortage().is_none()),
             shortage: self.eligibility.shortage().cloned(),
             ends: state.ends(&self.observed.terms),

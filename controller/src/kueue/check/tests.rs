@@ -1,9 +1,9 @@
 use super::*;
-use crate::kueue::objects::PodSet;
+use crate::kueue::workload::PodSet;
 use crate::time::Seconds;
 use larder_kube::key::Meta;
 
-/// 10:32 in the morning, at which the quota was reserved.
+/// 10:32, when the quota was reserved.
 const RESERVED: Seconds = Seconds(1_767_263_520);
 
 fn check(name: &str) -> Check {
@@ -17,6 +17,7 @@ fn workload(states: &[(&str, &str)]) -> Workload {
         state: (*state).into(),
         since: "2026-01-01T00:00:00Z".into(),
         message: "as it was".into(),
+        ..CheckState::default()
     };
     let meta = Meta { key: Key::new("team-a", "job-train"), uid: "w".into(), version: 7, ..Meta::default() };
     let checks = states.iter().map(state).collect();
@@ -28,7 +29,7 @@ fn imagenet(cached: u64, holding: u64) -> (Key, Option<Progress>) {
     (Key::new("team-a", "imagenet"), Some(Progress::Warms(warmth)))
 }
 
-/// The decision at so many seconds after the reservation, by a controller that has not written yet.
+/// The decision this many seconds after the reservation, by a controller that has not written yet.
 fn decide_at(
     after: i64,
     workload: &Workload,
@@ -94,7 +95,7 @@ fn the_deadline_counts_from_the_reservation_whenever_a_controller_starts() {
         assert_eq!(state, READY);
         assert_eq!(message, "team-a/imagenet 62 % on 4 of 8 nodes; it starts at its deadline, 10:42 UTC");
     }
-    // A dataset of which nothing is known yet holds nothing up either.
+    // A dataset that is not known yet does not extend the deadline either.
     let unknown = || vec![(Key::new("team-a", "imagenet"), None)];
     let before = decide_at(599, &workload, &checks, unknown(), i64::MAX);
     assert_eq!(before, Outcome { write: None, again_at: Some(RESERVED + 600) });
@@ -186,4 +187,25 @@ fn a_check_is_made_active_once() {
         panic!("it is not active")
     };
     assert_eq!(fields["status"]["conditions"][0]["type"], "Active");
+}
+
+#[test]
+fn a_pod_set_that_cannot_be_read_waits_until_the_deadline_and_the_message_says_why() {
+    let object = serde_json::json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta1",
+        "kind": "Workload",
+        "metadata": {"namespace": "team-a", "name": "job-train", "uid": "w", "resourceVersion": "7"},
+        "spec": {"podSets": [{"name": "main", "count": 1, "template": {"spec": {"containers": "of a newer release"}}}]},
+        "status": {
+            "conditions": [
+                {"type": "QuotaReserved", "status": "True", "lastTransitionTime": "2026-01-01T10:32:00Z"}],
+            "admissionChecks": [{"name": "data", "state": "Pending", "lastTransitionTime": "", "message": ""}],
+        },
+    });
+    let workload = crate::kueue::workload::workload(serde_json::from_value(object).unwrap()).unwrap().unwrap();
+    let at = |after| written(&decide_at(after, &workload, &[check("data")], Vec::new(), i64::MAX));
+    let (state, message) = at(60);
+    assert_eq!(state, PENDING);
+    assert!(message.starts_with("the template of the pod set \"main\": invalid type: string"), "{message}");
+    assert_eq!(at(600).0, READY);
 }

@@ -43,7 +43,7 @@ fn node(name: &str) -> Value {
     })
 }
 
-/// A cluster that has everything but Kueue.
+/// A cluster with all optional parts except Kueue.
 fn state(nodes: usize, jobs: usize) -> State {
     let mut state = State::default();
     let named = |prefix: &str, count: usize| (0..count).map(|at| format!("{prefix}{at:05}")).collect::<Vec<_>>();
@@ -64,7 +64,7 @@ fn phases(state: &State, phase: Phase) -> usize {
     state.jobs.job_states.values().filter(|job_state| job_state.record.state.phase == phase).count()
 }
 
-/// A round at `now`, and the writes that it made.
+/// Runs a round at `now`. Returns its writes.
 fn look(state: &mut State, now: Seconds) -> (Vec<Write>, Duration) {
     let started = Instant::now();
     state.round(now, &String::new, &mut Vec::new());
@@ -94,7 +94,7 @@ fn jobs_alike_are_tried_once_and_admitted_together_with_their_status_before_thei
         let needs = Some((Kind::TrainingJob, writes[0].name.clone()));
         assert!(writes[1..].iter().all(|write| write.needs == needs), "{writes:#?}");
     }
-    // Their writes are under way: no job is decided about again, and their room is nobody else's.
+    // Their writes are in flight: nothing is decided about these jobs, and their room stays reserved.
     let before = state.jobs.ready.clone();
     state.round(NOW + 1, &String::new, &mut Vec::new());
     assert_eq!(state.jobs.ready, before);
@@ -204,7 +204,7 @@ fn an_answer_is_about_the_pods_that_were_asked_about() {
     state.dry_run_answered(&old, Some("violates PodSecurity"));
     assert!(matches!(&state.jobs.dry_runs[&old], DryRun::Refused(..)));
     assert!(matches!(&state.jobs.dry_runs[&new], DryRun::Asked(_)), "nobody has answered yet");
-    // Of the old pods another job is to ask.
+    // The dry run for the old pods must come from another job.
     assert!(state.dry_run(&old).is_none() && !state.jobs.dry_runs.contains_key(&old));
     let mut work = Vec::new();
     state.round(NOW + 1, &String::new, &mut work);
@@ -239,7 +239,7 @@ fn pods_of_an_earlier_job_have_names_that_a_job_which_was_invalid_at_first_does_
     assert_eq!(pods, ["train-worker-0-7"], "{writes:#?}");
 }
 
-/// 1,000 jobs of one pod on 1,000 nodes.
+/// 1,000 jobs of one pod each on 1,000 nodes.
 #[test]
 #[ignore = "measures; run with --release --ignored --nocapture"]
 fn a_round_of_a_thousand_jobs() {

@@ -15,7 +15,7 @@ fn reader(name: &str, workers: u32, patience: &str) -> Value {
     job
 }
 
-/// Nodes that have promised room to the dataset.
+/// The nodes that have promised room to the dataset.
 fn holders(api: &Api) -> Vec<String> {
     let holds = |cache: &&Value| cache["spec"].to_string().contains(SNAPSHOT);
     let name = |cache: &Value| cache["metadata"]["name"].as_str().unwrap().to_owned();
@@ -49,6 +49,21 @@ async fn a_job_starts_once_its_data_is_on_its_nodes_and_the_room_is_released_aft
     assert_eq!(holders(&world.api), nodes);
     set_fates(&world.api, &[("train", "succeeded")]);
     world.until("the room is released", |api| phase(api, "train") == "Succeeded" && holders(api).is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_nodes_have_full_disks_says_so_while_it_waits() {
+    let mut world = World::with_jobs(2);
+    set_fates(&world.api, &[("train", "running")]);
+    world.api.put("configmaps", json!({"metadata": {"namespace": "test", "name": "disks-are-full"}}));
+    world.api.put("datasets", dataset("team-a", "pets", 0));
+    world.start();
+    world.until("the dataset is ready", |api| is_ready(api, "pets")).await;
+    world.api.put("trainingjobs", reader("train", 2, "10m"));
+    world.until("it waits", |api| phase(api, "train") == "DataWarming").await;
+    let waits = waiting_for(&world.api, "train");
+    assert!(waits.ends_with("(n1: the cache has no room: the disk is full)"), "{waits}");
+    world.until("it runs after its time", |api| phase(api, "train") == "Running").await;
 }
 
 // SEMANTICS: J6

@@ -42,7 +42,8 @@ async fn a_gang_that_no_cluster_of_this_size_has_room_for_waits_and_says_so() {
     assert!(!pods(&world.api).iter().any(|pod| pod.starts_with("large")));
 }
 
-/// Others end there for it: whoever takes their place would have to end, too.
+/// The scheduler preempts pods on the node for it. A job's pod that was started in their place would have to be
+/// preempted, too.
 // SEMANTICS: X5
 #[tokio::test(start_paused = true)]
 async fn room_that_the_scheduler_makes_for_a_pod_is_not_taken() {
@@ -116,7 +117,6 @@ async fn a_gang_of_which_a_pod_is_refused_is_as_long_partly_bound_as_any_other_a
     world.api.allow();
 }
 
-/// The ConfigMaps of a job.
 pub(super) fn files_of(api: &Api, job: &str) -> Vec<Value> {
     let is_of = |map: &Value| map["metadata"]["ownerReferences"][0]["name"] == job;
     api.list("configmaps").into_iter().filter(is_of).collect()
@@ -139,7 +139,7 @@ async fn a_launcher_has_files_and_a_key_that_nothing_reads() {
     let files = files_of(&world.api, "mpi").remove(0);
     assert!(files.to_string().contains("mpi-worker-1.mpi.team-a.svc"), "{files}");
     assert_eq!(made, 1);
-    // The next controller has no need of the key.
+    // The next controller does not need the key.
     world.kill();
     world.start();
     world.rest().await;

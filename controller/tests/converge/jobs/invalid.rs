@@ -1,4 +1,4 @@
-//! Jobs that cannot run say why, and delay no other.
+//! Jobs that cannot run report why, and delay no other job.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ async fn every_mistake_is_told_within_five_seconds_and_delays_no_other_job() {
     for (_, _, job) in refusals() {
         api.put("trainingjobs", job);
     }
-    // One that no version of this controller can read.
+    // A job that no version of this controller can parse.
     let mut unreadable = job("unreadable", "single", &[("worker", 1)]);
     unreadable["spec"]["roles"] = "none".into();
     api.put("trainingjobs", unreadable);
@@ -115,7 +115,7 @@ async fn a_job_that_is_suspended_from_the_start_is_checked_like_any_other() {
     }
     tokio::time::sleep(Duration::from_secs(5)).await;
     for controller in 1..3 {
-        // What cannot be read is not known to be suspended.
+        // An unreadable job is not known to be suspended.
         for (name, reason, _) in refusals().into_iter().filter(|(name, ..)| *name != "bad-spec") {
             assert_eq!(condition(api, name, "Valid"), ("False".into(), reason.into()), "{name}, {controller}");
             assert_eq!(phase(api, name), "Suspended", "{name}");
@@ -245,7 +245,7 @@ async fn files_that_cannot_be_rendered_after_all_are_told_and_no_pods_wait_for_t
     let mut world = World::with_jobs(2);
     let mut odd: Value = serde_yaml_ng::from_str(super::TYPES[2]).unwrap();
     odd["metadata"]["name"] = "odd".into();
-    // Neither a sample nor the largest job is of two pods.
+    // Neither a sample job nor the largest job has two pods.
     let content = "{{ nothing if roles.worker.replicas == 2 }}";
     odd["spec"]["files"] = json!([{"path": "/etc/odd/file", "content": content}]);
     world.api.put("jobtypes", odd.clone());
@@ -269,7 +269,7 @@ async fn a_job_of_which_one_pod_cannot_be_rendered_gets_none_and_is_not_tried_ag
     let mut world = World::with_jobs(2);
     let mut odd: Value = serde_yaml_ng::from_str(super::TYPES[2]).unwrap();
     odd["metadata"]["name"] = "odd".into();
-    // Neither the first nor the last.
+    // Neither the first pod nor the last one.
     odd["spec"]["environment"] = json!([{"name": "ODD", "value": "{{ nothing if index == 1 }}"}]);
     world.api.put("jobtypes", odd.clone());
     world.start();
@@ -308,5 +308,5 @@ async fn a_job_whose_status_is_refused_keeps_no_pods_that_it_is_to_give_up() {
     world.until("the other one has its room", |api| phase(api, "high") == "Running").await;
     assert_eq!((phase(&world.api, "train"), phase(&world.api, "low")), ("Running".into(), "Running".into()));
     world.api.allow();
-    world.until("it is told", |api| phase(api, "train") == "Suspended" && phase(api, "low") == "Queued").await;
+    world.until("it is reported", |api| phase(api, "train") == "Suspended" && phase(api, "low") == "Queued").await;
 }

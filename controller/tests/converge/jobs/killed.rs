@@ -1,4 +1,4 @@
-//! A controller that is killed at any write for jobs.
+//! A controller that is killed at any of its writes for jobs.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::super::kubelet::set_fates;
 use super::super::{World, assert_same, end_state};
 use super::{job, phase, pods};
 
-/// A job of one pod, one whose first pod crashes, a gang with a service, and one that waits for the gang's room.
+/// A job of one pod, a job whose first pod crashes, a gang with a Service, and a job that waits for the gang's room.
 fn begin(api: &Api) {
     set_fates(api, &[("crash-worker-0-1", "failed"), ("gang-worker", "running")]);
     api.put("trainingjobs", job("one", "single", &[("worker", 1)]));
@@ -23,7 +23,7 @@ fn begin(api: &Api) {
 async fn a_controller_killed_at_any_write_for_jobs_ends_in_the_same_state_and_runs_no_pod_twice() {
     let state = |api: &Api| {
         let mut all = end_state(api);
-        // Its key is another one each time, and its name has the job's uid.
+        // The key is random, and its name contains the job's uid.
         all.retain(|(plural, ..), _| plural != "secrets");
         all
     };

@@ -1,4 +1,4 @@
-//! Jobs in queues of Kueue's. Of Kueue there are only its objects, which [`play`] changes as Kueue would.
+//! Jobs in queues of Kueue. Only Kueue's objects exist, and [`play`] changes them as Kueue would.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::{condition, job, nodes_of, phase, pods, waiting_for};
 
 const FINALIZER: &str = "kueue.x-k8s.io/resource-in-use";
 
-/// Kueue, with a flavor of one node.
+/// Installs Kueue with one flavor that covers one node.
 fn install(api: &Api) {
     serve_kueue(api, true);
     api.put(
@@ -45,7 +45,7 @@ fn set(api: &Api, workload: &mut Value, conditions: &[(&str, &str, &str)]) {
     }
 }
 
-/// Admits a Workload, with so many pods of each pod set at most.
+/// Admits a Workload with at most this many pods per pod set.
 fn admit(api: &Api, name: &str, most: u64) {
     api.change("workloads", "team-a", name, |workload| {
         let sets = workload["spec"]["podSets"].as_array().cloned().unwrap_or_default();
@@ -74,14 +74,13 @@ fn name_of(workload: &Value) -> String {
     workload["metadata"]["name"].as_str().unwrap().to_owned()
 }
 
-/// The only Workload.
 fn workload(api: &Api) -> Value {
     let mut all = api.list("workloads");
     assert_eq!(all.len(), 1, "{all:#?}");
     all.remove(0)
 }
 
-/// Admits every Workload, in part if it can be, and evicts each once, when its pods are ready.
+/// Admits every Workload, partially if possible, and evicts each one once, when its pods are ready.
 fn play(api: &Api) -> JoinHandle<()> {
     let api = api.clone();
     tokio::spawn(async move {
@@ -114,7 +113,6 @@ impl World {
     }
 }
 
-/// A job in the LocalQueue `gpus`.
 fn queued(name: &str, kind: &str, roles: &[(&str, u32)]) -> Value {
     let mut job = job(name, kind, roles);
     job["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "gpus"});
@@ -244,7 +242,7 @@ async fn a_job_with_quota_and_without_nodes_waits_and_takes_the_room_of_no_other
     let mut world = World::with_kueue_and_jobs();
     set_fates(&world.api, &[("first", "running"), ("other", "running")]);
     world.start();
-    // Four of the flavor's GPUs are all that there are.
+    // The flavor has only four GPUs.
     world.api.put("trainingjobs", queued("first", "pytorch", &[("worker", 3)]));
     world.until("it asks", |api| !api.list("workloads").is_empty()).await;
     admit(&world.api, &name_of(&workload(&world.api)), 3);
@@ -261,7 +259,7 @@ async fn a_job_with_quota_and_without_nodes_waits_and_takes_the_room_of_no_other
     world.until("it says so", |api| waiting_for(api, "second").starts_with("has Kueue's quota; 2 pods of role")).await;
     world.rest().await;
     assert_eq!(condition(&world.api, "second", "Placed"), ("False".into(), "NoRoom".into()));
-    // Kueue's jobs are no victims of Larder's queues, and their pods count on the nodes.
+    // Larder's queues do not preempt jobs of Kueue, but their pods count on the nodes.
     assert_eq!((phase(&world.api, "other").as_str(), phase(&world.api, "first").as_str()), ("Queued", "Running"));
     set_fates(&world.api, &[]);
     world.until("both are done", |api| ["second", "other"].iter().all(|name| phase(api, name) == "Succeeded")).await;
@@ -330,7 +328,7 @@ async fn a_job_that_kueue_cannot_take_says_why() {
         .await;
 }
 
-/// A gang, and an elastic job of which a part is admitted. Each is evicted once.
+/// A gang, and an elastic job that is partially admitted. Each is evicted once.
 fn begin(api: &Api) {
     set_fates(
         api,
@@ -354,7 +352,8 @@ async fn a_controller_killed_at_any_write_for_kueue_ends_in_the_same_state() {
         let mut all = end_state(api);
         for ((plural, ..), object) in &mut all {
             if plural == "workloads" {
-                // Of a job that is done soon, Kueue may not have heard that its pods were ready, or that some have ended.
+                // If a job ends quickly, Kueue may not have been informed that its pods were ready, or that some have
+                // ended.
                 let is_finished = is(object, "Finished");
                 object["status"] = json!({"finished": is_finished, "admission": object["status"]["admission"]});
             }

@@ -1,4 +1,4 @@
-//! Jobs that are suspended, removed, deleted, and followed by the next controller.
+//! Jobs that are suspended, removed, deleted, and taken over by the next controller.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ async fn a_deleted_job_leaves_nothing_and_its_name_can_be_used_again() {
     world.api.delete("trainingjobs", "team-a", "train");
     set_fates(&world.api, &[("train", "succeeded")]);
     world.api.put("trainingjobs", job("train", "pytorch", &[("worker", 3)]));
-    // The pod of the earlier job has the name that the first of the other one would have.
+    // A pod of the earlier job has the name that the first pod of the new job would get.
     world.until("the other one is done", |api| phase(api, "train") == "Succeeded").await;
     assert!(
         !world.api.list("events").iter().any(|event| event["type"] == "Warning"),
@@ -107,7 +107,7 @@ async fn the_next_controller_goes_on_where_the_last_one_was() {
     world.rest().await;
     assert_eq!(world.api.writes(), writes, "there is nothing to do");
     world.kill();
-    // While nobody looks, a pod goes and another one crashes.
+    // While no controller runs, one pod is deleted and another one crashes.
     world.api.delete("pods", "team-a", "train-worker-1-1");
     world.api.change("pods", "team-a", "train-worker-2-1", |pod| pod["status"] = failed());
     world.start();
@@ -118,7 +118,7 @@ async fn the_next_controller_goes_on_where_the_last_one_was() {
         .await;
     let status = world.api.get("trainingjobs", "team-a", "train").unwrap()["status"].clone();
     let restarts = &status["restarts"];
-    // The whole gang starts again, for the first loss that is found.
+    // The whole gang restarts for the first loss that is found.
     let lost = restarts["evicted"].as_u64().unwrap() + restarts["crashed"].as_u64().unwrap();
     assert_eq!(lost, 1, "{restarts}");
 }
@@ -138,7 +138,7 @@ async fn a_notebook_that_ends_is_suspended_and_can_be_resumed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_pods_of_a_job_share_is_made_again_when_it_starts_again() {
+async fn objects_that_the_pods_of_a_job_share_are_recreated_when_it_starts_again() {
     let mut world = World::with_jobs(2);
     set_fates(&world.api, &[("mpi", "running")]);
     world.start();

@@ -18,7 +18,7 @@ async fn the_pod_of_a_lost_node_is_replaced_elsewhere_while_it_is_still_there() 
     world.api.put("trainingjobs", job("train", "pytorch-elastic", &[("worker", 2)]));
     world.until("it runs", |api| phase(api, "train") == "Running").await;
     assert_eq!(nodes_of(&world.api, "train"), ["n1", "n1"]);
-    // The kubelet is gone, so no pod there ever ends.
+    // The kubelet no longer runs, so no pod there ever terminates.
     for name in ["train-worker-0-1", "train-worker-1-1"] {
         world.api.change("pods", "team-a", name, |pod| pod["metadata"]["finalizers"] = json!(["test/kubelet"]));
     }
@@ -125,20 +125,20 @@ async fn a_pod_leaves_a_node_for_the_devices_that_it_holds_itself() {
     let mut without = job("without", "single", &[("worker", 1)]);
     without["spec"]["roles"][0]["template"]["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": "1"}});
     world.api.put("trainingjobs", without);
-    for name in ["told", "untold"] {
+    for name in ["reported", "unreported"] {
         world.api.put("trainingjobs", job(name, "single", &[("worker", 1)]));
     }
-    let names = ["told", "untold", "without"];
+    let names = ["reported", "unreported", "without"];
     world.until("all run", |api| names.iter().all(|name| phase(api, name) == "Running")).await;
-    let tell = |world: &World, resource: &str, health: &str| {
+    let report = |world: &World, resource: &str, health: &str| {
         let devices = json!([{"resourceID": "GPU-0", "health": "Healthy"}, {"resourceID": "GPU-1", "health": health}]);
-        let told = json!([{"name": "cpu"}, {"name": resource, "resources": devices}]);
-        world.api.change("pods", "team-a", "told-worker-0-1", |pod| {
+        let reported = json!([{"name": "cpu"}, {"name": resource, "resources": devices}]);
+        world.api.change("pods", "team-a", "reported-worker-0-1", |pod| {
             pod["status"]["containerStatuses"] =
-                json!([{"name": "other"}, {"name": "main", "allocatedResourcesStatus": told}]);
+                json!([{"name": "other"}, {"name": "main", "allocatedResourcesStatus": reported}]);
         });
     };
-    tell(&world, "nvidia.com/gpu", "Healthy");
+    report(&world, "nvidia.com/gpu", "Healthy");
     for node in ["n1", "n2"] {
         world.api.change("nodes", "", node, |node| {
             let fault = json!({"type": "larder.dev/DeviceFault", "status": "True"});
@@ -148,12 +148,12 @@ async fn a_pod_leaves_a_node_for_the_devices_that_it_holds_itself() {
     let faults = |api: &super::Api, name: &str| {
         api.get("trainingjobs", "team-a", name).unwrap()["status"]["restarts"]["deviceFault"].as_u64().unwrap_or(0)
     };
-    world.until("the kubelet tells nothing of one", |api| faults(api, "untold") == 1).await;
+    world.until("the kubelet reports nothing about one", |api| faults(api, "unreported") == 1).await;
     world.rest().await;
-    for name in ["told", "without"] {
+    for name in ["reported", "without"] {
         assert_eq!((phase(&world.api, name).as_str(), faults(&world.api, name)), ("Running", 0), "{name}");
     }
-    // The node's own program says that it is no fault.
+    // The condition of the node reports that it has no fault.
     for node in ["n1", "n2"] {
         world.api.change("nodes", "", node, |node| {
             for condition in node["status"]["conditions"].as_array_mut().unwrap() {
@@ -163,12 +163,12 @@ async fn a_pod_leaves_a_node_for_the_devices_that_it_holds_itself() {
             }
         });
     }
-    tell(&world, "larder.dev/gpu", "Unhealthy");
+    report(&world, "larder.dev/gpu", "Unhealthy");
     world.rest().await;
-    assert_eq!(faults(&world.api, "told"), 0);
-    // Of another vendor's device it says nothing.
-    tell(&world, "nvidia.com/gpu", "Unhealthy");
-    world.until("the kubelet tells of one's device", |api| faults(api, "told") == 1).await;
+    assert_eq!(faults(&world.api, "reported"), 0);
+    // The condition does not cover devices of another vendor.
+    report(&world, "nvidia.com/gpu", "Unhealthy");
+    world.until("the kubelet reports one's device", |api| faults(api, "reported") == 1).await;
     world.rest().await;
     assert_eq!((phase(&world.api, "without").as_str(), faults(&world.api, "without")), ("Running", 0));
 }

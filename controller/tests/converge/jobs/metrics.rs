@@ -1,4 +1,4 @@
-//! What operators count of training jobs.
+//! The counters of training jobs for operators.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::queues::{classes, priority, queue, queued};
 use super::{condition, job, phase, pods};
 
 impl World {
-    /// The number of a metric without labels, or with the first of its labels.
+    /// The value of a metric without labels, or with this value of its first label.
     fn metric(&self, name: &str, label: Option<&str>) -> u64 {
         let mut all = Status(Arc::clone(&self.counters)).samples().into_iter();
         let of = |sample: &Sample| sample.name == name && sample.labels.first().map(|(_, value)| &**value) == label;
@@ -54,7 +54,7 @@ async fn a_loss_is_counted_once_however_often_its_status_is_refused() {
     }
     assert_eq!((world.lost("nodeLost"), world.lost("evicted"), world.lost("preempted")), (0, 0, 0));
     assert_eq!(world.metric("controller_job_preemptions_total", None), 0);
-    // The next controller counts what happens while it runs.
+    // The next controller counts only what happens while it runs.
     world.kill();
     world.start();
     world.rest().await;

@@ -1,4 +1,4 @@
-//! Gangs of the scheduler.
+//! Gang scheduling by kube-scheduler.
 
 use std::time::Duration;
 

@@ -112,13 +112,13 @@ async fn a_job_that_is_preempted_as_a_whole_waits_and_starts_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_deleted_job_leaves_behind_uses_quota_until_it_is_gone() {
+async fn pods_that_a_deleted_job_leaves_behind_use_quota_until_they_are_deleted() {
     leaves_pods_behind(|api| api.delete("trainingjobs", "team-a", "first")).await;
 }
 
 // SEMANTICS: J3
 #[tokio::test(start_paused = true)]
-async fn what_a_suspended_job_leaves_behind_uses_quota_until_it_is_gone() {
+async fn pods_that_a_suspended_job_leaves_behind_use_quota_until_they_are_deleted() {
     leaves_pods_behind(|api| {
         api.change("trainingjobs", "team-a", "first", |job| job["spec"]["suspend"] = true.into());
     })
@@ -126,7 +126,7 @@ async fn what_a_suspended_job_leaves_behind_uses_quota_until_it_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_job_that_is_done_leaves_behind_uses_quota_until_it_is_gone() {
+async fn pods_that_a_finished_job_leaves_behind_use_quota_until_they_are_deleted() {
     leaves_pods_behind(|api| set_fates(api, &[("first-master", "succeeded"), ("", "running")])).await;
 }
 
@@ -145,7 +145,8 @@ async fn pods_that_somebody_makes_in_the_name_of_an_ended_job_stop_no_other() {
     world.until("another one runs", |api| phase(api, "second") == "Running").await;
     let uid = world.api.get("trainingjobs", "team-a", "first").unwrap()["metadata"]["uid"].clone();
     for name in ["junk", "first-worker-7-1"] {
-        let owner = json!({"apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob", "name": "first", "uid": uid});
+        let owner = json!({"apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob", "name": "first", "uid": uid,
+            "controller": true});
         let container = json!({"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1000000"}}});
         world.api.put(
             "pods",
@@ -158,7 +159,7 @@ async fn pods_that_somebody_makes_in_the_name_of_an_ended_job_stop_no_other() {
         world.rest().await;
         assert_eq!(phase(&world.api, "second"), "Running", "controller {controller}");
         let status = world.api.get("queues", "", "red").unwrap()["status"].clone();
-        // One of them could be the job's, and counts as much as one of those.
+        // The controller cannot rule out that one of them belongs to the job, so it counts as much as a pod of the job.
         assert_eq!(status["usage"]["nvidia.com/gpu"]["used"], "3", "controller {controller}");
         world.kill();
         world.start();
@@ -167,7 +168,7 @@ async fn pods_that_somebody_makes_in_the_name_of_an_ended_job_stop_no_other() {
     assert!(status["restarts"].is_null(), "{status:#}");
 }
 
-/// The job `first` ends while three of its pods cannot; another one needs the whole queue.
+/// The job `first` ends while three of its pods cannot terminate, and another job needs the whole queue.
 async fn leaves_pods_behind(end: impl FnOnce(&Api)) {
     let mut world = World::with_jobs(4);
     world.api.put("queues", queue("red", 4));

@@ -1,4 +1,4 @@
-//! Namespaces whose ResourceQuota has room for a part of a job's pods.
+//! Namespaces whose ResourceQuota has room for only some of a job's pods.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ use super::{condition, phase, pods, waiting_for};
 const SAID: &str = "pods \"first-worker-2-1\" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1, \
                     used: requests.nvidia.com/gpu=4, limited: requests.nvidia.com/gpu=4";
 
-/// Two pods of the job `first` are made, and the others refused.
+/// Two pods of the job `first` are created, and the others are rejected.
 async fn short() -> World {
     let mut world = World::with_jobs(2);
     world.api.put("queues", queue("red", 8));
@@ -42,7 +42,7 @@ async fn a_job_of_which_the_namespaces_quota_has_room_for_some_pods_keeps_none_o
     assert!(waiting_for(&world.api, "first").starts_with(why), "{}", waiting_for(&world.api, "first"));
     assert_eq!(condition(&world.api, "first", "Valid"), ("True".into(), "Accepted".into()));
     world.until("its pods are gone", |api| !has_pods(api, "first")).await;
-    // One like it is not tried meanwhile, and one that is not passes both.
+    // While it waits, a job with the same pods gets no dry run of its own, and a job with other pods overtakes both.
     world.api.put("trainingjobs", priority(queued("alike", "red", 4), "production"));
     world.until("it waits, too", |api| is_short(api, "alike")).await;
     world.api.put("trainingjobs", queued("other", "red", 3));

@@ -9,10 +9,10 @@ use super::*;
 use crate::manifest::{ManifestBuilder, PackObject, PackedFile, PlainFile, VersionTag};
 use crate::name::NameRules;
 
-/// Path to size and version of each file.
+/// The size and version of each file, by its path.
 type Listing = BTreeMap<&'static str, (u64, u8)>;
 
-/// The four kinds of version that a listing may have, each with `version` in it.
+/// A version of one of the four kinds that a listing may have, derived from `version`.
 fn version(kind: u8, version: u8, size: u64) -> VersionTag<'static> {
     let version = u32::from(version);
     match kind % 4 {
@@ -41,8 +41,8 @@ fn path_of(manifest: &Manifest<Vec<u8>>, file: FileIndex) -> String {
     String::from_utf8(manifest.file_path(&manifest.file(file).unwrap()).unwrap()).unwrap()
 }
 
-/// Compares, and checks that rows come in order and that `find_unchanged` agrees. Returns the paths of each kind of
-/// change.
+/// Compares two snapshots. Checks that rows come in order and that `find_unchanged` agrees. Returns the paths of each
+/// kind of change.
 fn changes(old: &Manifest<Vec<u8>>, new: &Manifest<Vec<u8>>) -> [BTreeSet<String>; 4] {
     let mut found: [BTreeSet<String>; 4] = Default::default();
     let (mut olds, mut news) = (0, 0);
@@ -70,7 +70,7 @@ fn changes(old: &Manifest<Vec<u8>>, new: &Manifest<Vec<u8>>) -> [BTreeSet<String
     found
 }
 
-/// Paths of which none is a folder of another.
+/// Paths none of which is a folder of another.
 const PATHS: [&str; 14] =
     ["a", "a0", "b/a", "b/b", "b/c/a", "b/d", "b0/a", "c/a/a/a", "c/a/b", "c/b/a", "d/a", "d/b", "e/é", "z"];
 
@@ -152,7 +152,7 @@ fn folders_that_contain_each_other_end_the_walk_with_an_error() {
     for dir in 0..dirs as usize {
         for first in 0..dirs {
             let mut bytes = bytes.clone();
-            // The first child folder, and their number.
+            // The first child folder, and the number of child folders.
             let row = HEADER_BYTES + dir * DIR_BYTES;
             bytes[row + 12..row + 16].copy_from_slice(&first.to_le_bytes());
             bytes[row + 16..row + 20].copy_from_slice(&(dirs - first).to_le_bytes());

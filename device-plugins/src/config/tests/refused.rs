@@ -52,6 +52,7 @@ fn files_without_resources() {
     is_refused("health: {}\n", 1, "missing field `resources`");
     is_refused("\nresources: []\n", 2, "resources is empty: list the resources");
     is_refused("resources:\n- {name: a/b, kind: gpu\n", 2, "unclosed bracket '{'");
+    is_refused("resources:\n- {name: a/b, kind: gpu}\n---\nhealth: {}\n", 4, "a second YAML document begins here");
     let many: String = (0..65).map(|nth| format!("- {{name: a/b{nth}, kind: gpu}}\n")).collect();
     is_refused(&format!("resources:\n{many}"), 66, "a node offers at most 64 resources");
 }

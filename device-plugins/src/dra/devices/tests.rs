@@ -105,7 +105,7 @@ fn a_device_out_of_service_is_tainted_and_one_that_is_held_is_left_out() {
         "key": "larder.dev/fault", "value": "GpuFault", "effect": "NoSchedule", "timeAdded": "1970-01-01T00:00:00Z"
     }]);
     assert_eq!(serde_json::to_value(&devices[0]).unwrap()["taints"], taint);
-    // It is in service as soon as nothing holds it, and not a moment later.
+    // A device that is no longer held elsewhere is offered without a taint.
     assert_eq!(devices[1].taints, None);
     let names = |held_back: &[DeviceKey]| -> Vec<String> {
         let held_back = held_back.iter().cloned().collect();

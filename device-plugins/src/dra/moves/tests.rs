@@ -43,14 +43,14 @@ fn a_name_waits_for_the_pods_that_hold_it_and_for_the_kubelet_to_forget_it() {
     let both = [format!("GPU-0: {kubelet}"), format!("GPU-1: {pod}")];
     assert_eq!(names(&moves.settle(&dra, &counted, &holds)), both);
     assert!(moves.see(&dra));
-    // The kubelet says 0 for a while, and then nothing.
+    // The kubelet first reports a capacity of 0, and later removes the entry.
     let forgotten = node(&[("larder.dev/gpu", "0"), ("larder.dev/hca", "4")]);
     assert_eq!(names(&moves.settle(&dra, &forgotten, &holds)), [both[1].clone()]);
     assert_eq!(moves.settle(&dra, &forgotten, &Held::default()), HeldBack::new());
-    // From now on nobody is asked.
+    // From now on, neither the kubelet nor the Node object is queried.
     assert!(!moves.see(&dra));
     assert_eq!(moves.settle(&dra, &Node::default(), &Held::default()), HeldBack::new());
-    // Once more the plugin's, and back.
+    // The resource moves to the device plugin and back.
     assert!(!moves.see(&view(Mode::Plugin, Mode::Plugin)));
     assert!(moves.see(&dra));
     assert_eq!(moves.settle(&dra, &counted, &Held::default()).len(), 2);

@@ -19,8 +19,8 @@ fn prepared(view: &View, given: &[(&str, &str)], vendor: &[&str]) -> (Prepared, 
     prepare(&view.machine, &Uid::new("u1").unwrap(), "team/c".to_owned(), &given, &vendor)
 }
 
-/// What a container gets that uses one request, or the whole claim: the kubelet passes CDI names on in this order, and the runtime
-/// takes each once and lets the last value of a variable hold.
+/// What a container gets if it uses one request, or the whole claim. The kubelet passes CDI names in this order. The
+/// runtime applies each name once and uses the last value of a variable.
 fn container((prepared, file): &(Prepared, ClaimFile), request: Option<&str>) -> (Vec<String>, Vec<String>) {
     let devices = prepared.devices.iter().filter(|it| request.is_none_or(|request| it.request == request));
     let file = serde_json::to_value(file).unwrap();
@@ -77,7 +77,7 @@ fn gpus_come_by_nvidias_names_if_all_of_them_have_one() {
 
 #[test]
 fn the_first_name_of_each_device_is_its_own() {
-    // By it the kubelet tells of the health of each.
+    // The kubelet reports the health of each device under its first CDI name.
     let (prepared, _) = prepared(&view(Mode::Dra, Mode::Dra), &[("r", "gpu-0"), ("r", "gpu-1")], &[]);
     let first: Vec<&str> = prepared.devices.iter().map(|device| device.cdi[0].as_str()).collect();
     assert_eq!(first, ["larder.dev/claim=u1.device.gpu-0", "larder.dev/claim=u1.device.gpu-1"]);

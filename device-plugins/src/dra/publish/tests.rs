@@ -36,12 +36,12 @@ impl World {
         Self { folder, api, publisher, marks }
     }
 
-    /// Another process, which knows nothing.
+    /// Starts another process, which has no state.
     fn restart(&mut self) {
         self.publisher = Publisher::new(self.publisher.settings.clone(), self.api.client());
     }
 
-    /// From now on, pods hold this.
+    /// Sets what pods hold from now on.
     fn hold(&mut self, held: &[(&str, &str)]) {
         serve_pods(self.folder.path(), held);
         self.publisher.settings.pods = Arc::new(Pods::new(self.folder.path()));
@@ -51,7 +51,7 @@ impl World {
         self.publisher.look(view).await.unwrap()
     }
 
-    /// The devices that are marked, by the last word of it.
+    /// The marked devices, from the last event.
     fn marks(&mut self) -> Option<Vec<String>> {
         let mut last = None;
         while let Ok(event) = self.marks.try_recv() {
@@ -81,7 +81,7 @@ async fn slices_follow_the_view_and_repair_foreign_changes() {
     world.api.lock().slices.get_mut(SLICE).unwrap()["spec"]["devices"][0]["name"] = json!("gpu-9");
     assert!(world.look(&dra).await);
     assert_eq!(world.api.devices()[..2], ["gpu-0", "gpu-1"]);
-    // As the kubelet does when it has not known the driver for a while.
+    // The kubelet removes the slices when the driver was not registered for a while.
     world.api.lock().slices.clear();
     assert!(world.look(&dra).await);
     assert_eq!(world.api.writes(), [format!("PUT {SLICE}"), format!("POST {SLICE}")]);
@@ -113,7 +113,7 @@ async fn a_name_that_comes_from_the_plugin_is_offered_when_that_has_let_go_of_it
         (world.api.devices(), world.marks().unwrap()),
         (vec!["gpu-0".to_owned(), "gpu-1".to_owned()], Vec::new())
     );
-    // Nobody has to be asked any more.
+    // The kubelet is no longer queried.
     world.publisher.settings.pods = Arc::new(Pods::new(&world.folder.path().join("away")));
     assert!(world.look(&dra).await);
 }
@@ -153,13 +153,13 @@ async fn a_device_that_a_claim_still_has_is_kept_from_the_plugin() {
         let (_, file) = prepare(&dra.machine, &uid, "team/c".into(), &given, &BTreeSet::new());
         Files::new(world.folder.path().join("cdi")).write(&uid, &file).unwrap();
     };
-    // An administrator's holds nothing.
+    // A claim with admin access holds no device.
     write(Allocated { admin: true, ..allocated.clone() });
     assert!(world.publisher.claimed(&plugin).await.unwrap().is_empty());
     write(allocated);
     assert!(world.look(&dra).await);
     assert_eq!(world.marks(), None);
-    // Also while the API server is away.
+    // The mark is also set while the API server is unreachable.
     world.api.lock().refused = vec![("GET".into(), 503)];
     world.publisher.look(&plugin).await.unwrap_err();
     assert_eq!(world.marks().unwrap(), ["GPU-1: ResourceClaim team/c has it"]);

@@ -14,7 +14,7 @@ use super::super::service::Settings;
 use super::*;
 use crate::cdi::Found;
 
-/// Dials as soon as it can.
+/// Connects as soon as the socket accepts.
 async fn dial(socket: &Path) -> Channel {
     loop {
         let path = socket.to_owned();
@@ -33,7 +33,7 @@ async fn dial(socket: &Path) -> Channel {
 async fn removed_sockets_of_the_driver_are_recreated_and_registered() {
     let folder = tempfile::tempdir().unwrap();
     let kubelet = folder.path().to_owned();
-    // What an earlier process has left.
+    // A leftover of an earlier process.
     std::fs::create_dir(kubelet.join("plugins_registry")).unwrap();
     let registration = kubelet.join("plugins_registry/devices.larder.dev-reg.sock");
     drop(std::os::unix::net::UnixListener::bind(&registration).unwrap());
@@ -69,7 +69,7 @@ async fn removed_sockets_of_the_driver_are_recreated_and_registered() {
             std::fs::remove_file(socket).unwrap();
         }
     }
-    // One that a newer process has put there.
+    // A newer process replaces the socket.
     drop(dial(&registration).await);
     std::fs::remove_file(&registration).unwrap();
     std::fs::write(&registration, b"newer").unwrap();

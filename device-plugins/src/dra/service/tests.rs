@@ -6,7 +6,7 @@ use crate::config::Mode;
 use crate::health::Reason;
 use crate::node::samples;
 
-/// A node whose process may be started again.
+/// A node on which the process can be restarted.
 struct Node {
     folder: TempDir,
     api: Server,
@@ -46,7 +46,7 @@ fn named(name: &str, uid: &str) -> Claim {
     Claim { namespace: "team".into(), name: name.into(), uid: uid.into() }
 }
 
-/// The devices that each claim was prepared with, or why not, by uid.
+/// For each claim, by uid: the devices that it was prepared with, or the error.
 async fn prepare_all(service: &Service, claims: &[(&str, &str)]) -> Vec<String> {
     let claims = claims.iter().map(|(name, uid)| named(name, uid)).collect();
     let answer = service.node_prepare_resources(Request::new(NodePrepareResourcesRequest { claims })).await.unwrap();
@@ -81,7 +81,7 @@ async fn preparing_and_unpreparing_a_claim_is_idempotent_across_processes() {
     assert_eq!(prepare_all(&node.start(), &[("c", "u1")]).await, std::slice::from_ref(&expected));
     assert_eq!(node.files(), ["larder.dev-claim-u1.json"]);
     let text = std::fs::read_to_string(node.file("larder.dev-claim-u1.json")).unwrap();
-    // The pod runs: what becomes of the devices meanwhile is no matter of this call.
+    // The pod is running, so a new fault of its device does not fail this call.
     let faults = [(samples::gpu(0), Reason::GpuFault)];
     node.views.send_replace(Arc::new(with_faults(rails(), &faults)));
     assert_eq!(prepare_all(&node.start(), &[("c", "u1")]).await, std::slice::from_ref(&expected));
@@ -89,7 +89,7 @@ async fn preparing_and_unpreparing_a_claim_is_idempotent_across_processes() {
     let service = node.start();
     assert_eq!(prepare_all(&service, &[("c", "u1")]).await, std::slice::from_ref(&expected));
     assert_eq!(std::fs::read_to_string(node.file("larder.dev-claim-u1.json")).unwrap(), text);
-    // It may be gone by then.
+    // The claim may have been deleted by then.
     node.api.lock().claims.clear();
     for service in [service, node.start()] {
         assert_eq!(unprepare(&service, "c", "u1").await, "");
@@ -169,7 +169,7 @@ async fn a_claim_that_was_given_other_devices_and_a_damaged_file_are_prepared_an
     let sound = std::fs::read(&file).unwrap();
     for damaged in [&b""[..], b"{}", &sound[..sound.len() / 2], b"\0\xff"] {
         std::fs::write(&file, damaged).unwrap();
-        // A process was killed before it could rename.
+        // A process was killed before it renamed its temporary file.
         std::fs::write(node.file(".larder.dev-claim-u1.json.x1.tmp"), damaged).unwrap();
         assert_eq!(prepare_all(&node.start(), &[("c", "u1")]).await, second);
         assert_eq!(std::fs::read(&file).unwrap(), sound);

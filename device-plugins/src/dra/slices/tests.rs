@@ -8,7 +8,7 @@ fn devices(count: usize) -> Vec<Device> {
     (0..count).map(|number| Device { name: format!("d{number:03}"), ..Device::default() }).collect()
 }
 
-/// What the API server has after these writes.
+/// The slices in the API server after these writes.
 fn after(found: &[ResourceSlice], writes: Vec<Write>) -> Vec<ResourceSlice> {
     let mut slices: BTreeMap<String, ResourceSlice> =
         found.iter().map(|slice| (slice.metadata.name.clone().unwrap(), slice.clone())).collect();
@@ -51,7 +51,7 @@ fn unchanged_slices_are_not_written_and_changed_ones_get_a_new_generation() {
         ["n1-devices.larder.dev-0: 64, generation 2 of 2", "n1-devices.larder.dev-1: 1, generation 2 of 2"]
     );
     assert_eq!(writes(&owner(), &devices(65), &there), []);
-    // Whoever changed or removed one of them.
+    // Another client changed or removed a slice.
     there[1].spec.devices = None;
     there = after(&there, writes(&owner(), &devices(65), &there));
     assert_eq!(there.iter().map(|slice| slice.spec.pool.generation).collect::<Vec<_>>(), [3, 3]);

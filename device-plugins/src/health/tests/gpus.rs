@@ -35,7 +35,7 @@ fn an_xid_of_a_slice_concerns_the_slice_if_it_is_the_workers_and_the_gpu_if_it_d
     let (page_fault, restart) = ("GPU memory page fault", XidAction::RestartWorker);
     assert_eq!(world.see(event(31, Some(0))), told(slice(2, 1), 31, page_fault, restart));
     assert_eq!(world.see(event(31, None)), told(slice(2, 1), 31, page_fault, restart));
-    // A slice that is not known.
+    // An unknown slice.
     assert_eq!(world.see(event(31, Some(5))), told(gpu(2), 31, page_fault, restart));
     assert_eq!(world.out(), []);
     assert_eq!(world.see(event(95, Some(0))), told(gpu(2), 95, "Uncontained memory error", XidAction::DrainGpu));
@@ -50,7 +50,7 @@ fn a_drained_gpu_is_back_when_the_driver_asks_for_nothing_and_it_was_quiet() {
     assert_eq!(world.out(), [(gpu(0), Reason::GpuFault)]);
     assert_eq!(world.message(&gpu(0)), "Xid 95: Uncontained memory error");
     world.pass(50.0);
-    // Again: the quiet time begins anew, the fault does not.
+    // A second Xid restarts the quiet time, but not the fault.
     world.xid(0, 48);
     world.pass(QUIET - 0.1);
     assert_eq!(world.out(), [(gpu(0), Reason::GpuFault)]);
@@ -76,7 +76,7 @@ fn xid_154_announces_what_keeps_a_gpu_out() {
     world.recovery(0, RecoveryAction::None);
     world.pass(30.0);
     world.recovery(1, RecoveryAction::None);
-    // The same said again changes nothing.
+    // A repeated event changes nothing.
     world.recovery(0, RecoveryAction::None);
     world.pass(29.9);
     assert_eq!(devices_out(&world), [gpu(0), gpu(1)]);
@@ -97,7 +97,7 @@ fn a_fault_that_needs_the_node_takes_all_gpus_and_gives_them_back_together() {
         "{}",
         world.message(&slice(2, 1))
     );
-    // It is not even there any more.
+    // The GPU is removed as well.
     world.pass(10.0);
     world.machine_without(&[gpu(1)]);
     assert_eq!(world.out()[1], (gpu(1), Reason::Gone));
@@ -108,7 +108,7 @@ fn a_fault_that_needs_the_node_takes_all_gpus_and_gives_them_back_together() {
     assert_eq!(devices_out(&world), all_gpus(), "whether it needs a reset was not read since");
     world.recovery(1, RecoveryAction::None);
     assert_eq!(world.out(), [], "nothing has been wrong with it for longer than the quiet time");
-    // What is milder, and comes later, makes it no milder.
+    // A later, milder Xid does not lower the action.
     world.xid(0, 79);
     world.xid(0, 95);
     world.recovery(0, RecoveryAction::GpuReset);
@@ -131,7 +131,7 @@ fn settings_and_families_decide_about_an_xid() {
     world.health.configure(config, world.now);
     assert_eq!((world.xid(0, 79), world.xid(0, 31)), (Some(XidAction::DrainGpu), None));
     assert_eq!(devices_out(&world), [gpu(0)]);
-    // One that nobody knows, and a GPU that no inventory has named.
+    // An Xid without a row, and a GPU that no inventory has named.
     assert_eq!((world.xid(1, 4711), world.xid(9, 13)), (Some(XidAction::DrainGpu), Some(XidAction::RestartWorker)));
     assert_eq!(devices_out(&world), [gpu(0), gpu(1)]);
 }
@@ -143,7 +143,7 @@ fn a_driver_that_hangs_for_a_minute_takes_its_gpus_out_after_half_of_it() {
     world.fails();
     world.pass(10.0);
     world.fails();
-    // Whoever reads the inventory meanwhile may find no GPU.
+    // An inventory read during the hang may have no GPU.
     world.machine_without(&[gpu(0), gpu(1), gpu(2)]);
     world.pass(19.9);
     assert_eq!(world.out(), []);
@@ -192,7 +192,7 @@ fn one_gpu_that_does_not_answer_is_alone() {
     world.pass(1.0);
     assert_eq!(world.out(), [(gpu(0), Reason::DriverSilent)]);
     assert_eq!(world.message(&gpu(0)), "the GPU does not answer: GPU is lost");
-    // That the others answer says nothing about it.
+    // Answers of the other GPUs do not clear its fault.
     world.see(Event::DriverAnswered);
     assert_eq!(world.out(), [(gpu(0), Reason::DriverSilent)]);
     world.xid(0, 95);
@@ -210,11 +210,11 @@ fn a_gpu_that_is_gone_stays_known_and_a_slice_that_is_taken_away_does_not() {
     let gone: Vec<_> = all_gpus()[1..].iter().map(|device| (device.clone(), Reason::Gone)).collect();
     assert_eq!(world.out(), gone);
     assert_eq!(world.health.machine().gpus.len(), 3);
-    // A silent driver does not bring it back.
+    // A driver that does not answer does not bring the GPU back.
     world.fails();
     world.machine_without(&[gpu(1), gpu(2)]);
     assert_eq!(world.out(), gone);
-    // Nor is one that it names overlooked: that it answers is told last.
+    // A GPU that the driver names counts as present even before `DriverAnswered`, which is sent last.
     world.machine_without(&[gpu(1)]);
     assert_eq!(devices_out(&world), [gpu(1)]);
     world.see(Event::DriverAnswered);
@@ -229,10 +229,10 @@ fn a_gpu_that_is_lost_while_the_driver_is_silent_is_gone_once_it_answers() {
     let mut world = World::new();
     world.down = [1].into();
     world.fails();
-    // The driver is back without two of them: its GPUs are told first, that it answers is told last.
+    // The driver returns without two GPUs: the machine is sent first, `DriverAnswered` last.
     world.machine_without(&[gpu(1), gpu(2)]);
     assert_eq!(world.out(), []);
-    // What was read of ports since then is newer than that machine.
+    // Port readings since then are newer than the port states in that machine.
     world.ports(1, &[true, false]);
     world.see(Event::DriverAnswered);
     let gone: Vec<_> = all_gpus()[1..].iter().map(|device| (device.clone(), Reason::Gone)).collect();
@@ -259,7 +259,7 @@ fn a_restart_of_the_process_makes_no_gpu_healthy() {
     let mut restarted = World::at(later, &read);
     assert_eq!(devices_out(&restarted), all_gpus());
     assert_eq!(restarted.health.faults()[&gpu(0)].since, world.start.wall);
-    // Before the driver was asked, nothing ends.
+    // No fault ends before the driver was queried.
     restarted.pass(1000.0);
     assert_eq!(devices_out(&restarted), all_gpus());
     restarted.recovery(0, RecoveryAction::None);
@@ -269,13 +269,13 @@ fn a_restart_of_the_process_makes_no_gpu_healthy() {
     restarted.pass(QUIET);
     assert_eq!((restarted.out(), restarted.health.remember()), (vec![], vec![]));
 
-    // The time that has passed counts: 50 of 60 s.
+    // The time that passed before the restart counts: 50 of 60 s.
     let mut restarted = World::at(later, &read);
     restarted.recovery(0, RecoveryAction::None);
     restarted.recovery(1, RecoveryAction::None);
     assert_eq!(restarted.next(), Some(10.0));
 
-    // A clock that was set back, and an entry that is no fault.
+    // A clock that was set back, and an entry whose action is not a fault.
     let earlier = Now { instant: world.now.instant, wall: world.start.wall - Duration::from_secs(1000) };
     let mut odd = read.clone();
     odd[1].action = XidAction::Watch;

@@ -13,7 +13,7 @@ fn an_hca_leaves_after_five_seconds_without_a_port_and_is_back_after_thirty_with
     world.ports(1, &[false, false]);
     assert_eq!(world.next(), Some(5.0));
     world.pass(4.9);
-    // Read again, it is still the same.
+    // A repeated reading changes nothing.
     world.ports(1, &[false, false]);
     assert_eq!(world.out(), []);
     world.pass(0.1);
@@ -21,7 +21,7 @@ fn an_hca_leaves_after_five_seconds_without_a_port_and_is_back_after_thirty_with
     assert_eq!(world.message(&hca(1)), "no port is up: port 1 is DOWN and Polling, port 2 is DOWN and Polling");
     assert_eq!(world.health.faults()[&hca(1)].since, world.start.wall, "since the port went down");
     world.pass(95.0);
-    // The other port is as good.
+    // The other port counts equally.
     world.ports(1, &[false, true]);
     assert_eq!(world.next(), Some(130.0));
     world.pass(29.9);
@@ -62,7 +62,7 @@ fn two_hcas_and_two_ports_each_have_their_own_time() {
     world.ports(2, &[false, false]);
     world.pass(2.0);
     assert_eq!(world.out(), [(hca(1), Reason::PortDown)]);
-    // A port takes over from the other: never down.
+    // One port takes over from the other: the HCA was never down.
     world.ports(2, &[false, true]);
     world.pass(60.0);
     world.ports(2, &[true, false]);
@@ -75,7 +75,7 @@ fn two_hcas_and_two_ports_each_have_their_own_time() {
 fn a_late_tick_applies_everything_that_is_due() {
     let mut world = World::new();
     world.ports(1, &[false, false]);
-    // Nobody ticks for 20 s, and the next thing heard of is that the port is up.
+    // No tick for 20 s; the next event reports the port as up.
     world.now.instant += Duration::from_secs(20);
     world.ports(1, &[true, false]);
     assert_eq!(world.out(), [(hca(1), Reason::PortDown)]);

@@ -1,5 +1,5 @@
-//! Random events: a device is never in service while something is wrong with it, never out for what was not said to be wrong, and
-//! always in service in the end.
+//! Random events: a device is never in service while it has a problem, never out of service for a problem that no event
+//! reported, and always in service at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +44,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What is wrong, as an onlooker notes it, in seconds since the start.
+/// The reference model: the current problems, with times in seconds since the start.
 #[derive(Default)]
 struct Wrong {
     port_down: BTreeMap<u8, f64>,
@@ -52,12 +52,12 @@ struct Wrong {
     was_out: BTreeSet<u8>,
     last_xid: BTreeMap<u8, (f64, bool)>,
     asked: BTreeMap<u8, RecoveryAction>,
-    /// GPUs that an Xid or a recovery action has ever concerned.
+    /// GPUs that ever had an Xid or a recovery action.
     ever_faulty: BTreeSet<u8>,
     driver: Option<f64>,
     silent: BTreeMap<u8, f64>,
     missing: BTreeSet<usize>,
-    /// The missing ones that can be known to be: while the driver is silent, no GPU is.
+    /// The devices that are known to be removed. While the driver does not answer, no GPU is.
     gone: BTreeSet<usize>,
     marked: [BTreeSet<usize>; 2],
 }
@@ -83,8 +83,8 @@ impl Wrong {
         out
     }
 
-    /// True if something was said that takes the device out of service for this reason. Of faults of GPUs it is not asked whether
-    /// they are over, which the driver has to say, too.
+    /// True if an event justifies that the device is out of service for this reason. For GPU faults, the model does not
+    /// check whether the fault has ended, since that also depends on the driver.
     fn explains(&self, device: &DeviceKey, reason: Reason, now: f64) -> bool {
         let at = place_of(device);
         let n = at as u8;
@@ -115,7 +115,7 @@ impl Wrong {
     }
 }
 
-/// Where a device is among [`devices`]; a slice is where its GPU is.
+/// The index of a device in [`devices`]. A slice has the index of its GPU.
 fn place_of(device: &DeviceKey) -> usize {
     let gpu = match device {
         DeviceKey::Slice(uuid) => gpu(uuid.as_bytes()[4] - b'0'),
@@ -187,7 +187,7 @@ fn play(world: &mut World, wrong: &mut Wrong, step: Step) {
             world.gpu_fails(n);
         }
         Step::There(at, there) => {
-            // A port's time begins anew with its HCA.
+            // The intervals of a port restart with its HCA.
             if at < 3 || wrong.port_down.is_empty() && wrong.was_out.is_empty() {
                 if there {
                     wrong.missing.remove(&at)
@@ -226,7 +226,7 @@ proptest! {
             for device in wrong.must_be_out(now) {
                 prop_assert!(world.is_out(&device), "{device} is in service at {now}");
             }
-            // And what was never said to be wrong with a device does not take it out.
+            // A device is not out of service for a problem that was never reported.
             for (device, fault) in world.health.faults().iter() {
                 prop_assert!(fault.since <= world.now.wall, "{device} {fault:?}");
                 prop_assert!(wrong.explains(device, fault.reason, now), "{device} at {now}: {fault:?}");

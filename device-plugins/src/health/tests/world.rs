@@ -1,4 +1,4 @@
-//! A node with time that tests pass.
+//! A node with a simulated clock.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
@@ -33,7 +33,7 @@ pub(super) fn ports(up: &[bool]) -> Vec<PortSeen> {
     up.iter().enumerate().map(port).collect()
 }
 
-/// HCAs on buses 1 and 2 with two ports each, of which the second is not cabled; GPU-0 to GPU-2, of which GPU-2 has two slices.
+/// HCAs on buses 1 and 2 with two ports each; the second port is not cabled. GPU-0 to GPU-2; GPU-2 has two slices.
 pub(super) fn machine() -> Machine {
     let hca = |bus: u8| Hca {
         name: format!("mlx5_{bus}"),
@@ -98,7 +98,7 @@ impl World {
         notices
     }
 
-    /// Lets time pass, with a tick whenever one is due, as the state task does.
+    /// Advances the time, with a tick whenever one is due, as the state task does.
     pub(super) fn pass(&mut self, seconds: f64) {
         let end = self.now.instant + Duration::from_secs_f64(seconds);
         loop {
@@ -117,7 +117,7 @@ impl World {
         assert!(self.health.next().is_none_or(|due| due > self.now.instant), "a deadline that has passed");
     }
 
-    /// Seconds since the start at which time alone changes something.
+    /// The time of [`Health::next`], in seconds since the start.
     pub(super) fn next(&self) -> Option<f64> {
         self.health.next().map(|due| (due - self.start.instant).as_secs_f64())
     }
@@ -155,7 +155,7 @@ impl World {
         self.see(Event::GpuFailed { gpu: format!("GPU-{n}"), why: "GPU is lost".to_owned() });
     }
 
-    /// Without these devices.
+    /// Sends the machine without these devices.
     pub(super) fn machine_without(&mut self, devices: &[DeviceKey]) {
         let mut seen = machine();
         for hca in seen.hcas.iter_mut().filter(|hca| self.down.contains(&hca.place.pci.bus)) {

@@ -1,4 +1,4 @@
-//! The messages of rdma netlink: a question for the settings of the system, and its answer.
+//! The messages of rdma netlink: a request for the system settings, and its answer.
 //!
 //! ```text
 //! length u32 │ type u16 │ flags u16 │ sequence u32 │ port u32 │ attributes: (length u16 │ type u16 │ value │ padding to 4)…
@@ -21,12 +21,12 @@ const ERROR: u16 = 2;
 /// `RDMA_NLDEV_SYS_ATTR_NETNS_MODE`.
 const NETNS_MODE: u16 = 66;
 
-/// The flags that stand in an attribute's type: nested, and network byte order.
+/// The flag bits in an attribute's type: nested, and network byte order.
 const TYPE_FLAGS: u16 = 0b11 << 14;
 
 const HEADER_BYTES: usize = 16;
 
-/// The question, which has no attributes.
+/// The request, which has no attributes.
 pub(super) fn question() -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     bytes[..4].copy_from_slice(&(HEADER_BYTES as u32).to_ne_bytes());
@@ -48,7 +48,7 @@ pub(super) fn decode(bytes: &[u8]) -> io::Result<RdmaMode> {
         return Err(io::Error::from_raw_os_error(code.checked_neg().unwrap_or_default()));
     }
     if kind != SYS_GET {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("an answer of type {kind:#x}")));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("unexpected answer type {kind:#x}")));
     }
     while let Some(head) = rest.first_chunk::<4>() {
         let length = usize::from(u16::from_ne_bytes([head[0], head[1]]));
@@ -57,7 +57,7 @@ pub(super) fn decode(bytes: &[u8]) -> io::Result<RdmaMode> {
             return match value {
                 [0] => Ok(RdmaMode::Exclusive),
                 [1] => Ok(RdmaMode::Shared),
-                other => Err(io::Error::new(io::ErrorKind::InvalidData, format!("the mode {other:?}"))),
+                other => Err(io::Error::new(io::ErrorKind::InvalidData, format!("unexpected mode {other:?}"))),
             };
         }
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -69,7 +69,7 @@ pub(super) fn decode(bytes: &[u8]) -> io::Result<RdmaMode> {
 mod tests {
     use super::*;
 
-    /// The answers of little-endian kernels in both modes, and one of a kernel that does not know the question.
+    /// Answers of little-endian kernels in both modes, and of a kernel that does not support the request.
     const SHARED: &[u8] = include_bytes!("../../../golden/v1-shared.netlink");
     const EXCLUSIVE: &[u8] = include_bytes!("../../../golden/v1-exclusive.netlink");
     const REFUSED: &[u8] = include_bytes!("../../../golden/v1-refused.netlink");

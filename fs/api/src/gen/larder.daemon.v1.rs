@@ -5,10 +5,10 @@ pub struct GetInfoRequest {}
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetInfoResponse {
-    /// Version of Larder.
+    /// The version of Larder that the daemon runs.
     #[prost(string, tag = "1")]
     pub version: ::prost::alloc::string::String,
-    /// Process id, as the daemon sees it.
+    /// The daemon's process id in its own pid namespace.
     #[prost(uint32, tag = "2")]
     pub pid: u32,
     /// The cache folder.
@@ -27,13 +27,13 @@ pub struct Dataset {
     pub endpoint: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub region: ::prost::alloc::string::String,
-    /// Send no credentials.
+    /// True to send no credentials.
     #[prost(bool, tag = "4")]
     pub anonymous: bool,
-    /// The snapshot to serve, 64 hex digits; empty: the one that is found.
+    /// The snapshot to serve, 64 hex digits; empty for the one that is found.
     #[prost(string, tag = "5")]
     pub snapshot: ::prost::alloc::string::String,
-    /// Bytes to keep in the cache; unset: all of the dataset, as far as there is room.
+    /// Bytes to keep in the cache; unset for the whole dataset, if there is space.
     #[prost(uint64, optional, tag = "6")]
     pub cache_bytes: ::core::option::Option<u64>,
     /// nr, lru, fifo or random; empty: nr.
@@ -155,7 +155,7 @@ pub struct UnmountRequest {
 #[allow(clippy::all)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UnmountResponse {
-    /// It was the last mount, and the daemon stops.
+    /// True if it was the last mount, so that the daemon stops.
     #[prost(bool, tag = "1")]
     pub leaving: bool,
 }
@@ -178,7 +178,7 @@ pub struct MountInfo {
     pub name: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub snapshot: ::prost::alloc::string::String,
-    /// Without credentials.
+    /// The origin's URL, without credentials.
     #[prost(string, tag = "4")]
     pub origin: ::prost::alloc::string::String,
     /// The folder of a mount that Mount made; empty for a connection that was handed over.
@@ -199,21 +199,21 @@ pub struct ListNodesResponse {
 pub struct NodeInfo {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// The address at which it serves its cache.
+    /// The address at which the node serves its cache.
     #[prost(string, tag = "2")]
     pub address: ::prost::alloc::string::String,
-    /// Its share of the blocks, relative to the weights of the others.
+    /// The node's share of the blocks, relative to the weights of the others.
     #[prost(uint32, tag = "3")]
     pub weight: u32,
-    /// Empty: unknown.
+    /// The node's zone; empty if unknown.
     #[prost(string, tag = "4")]
     pub zone: ::prost::alloc::string::String,
-    /// Why its state is unknown; empty: the fields below are current.
+    /// Why the node's state is unknown; empty if the fields below are current.
     #[prost(string, tag = "5")]
     pub error: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "6")]
     pub datasets: ::prost::alloc::vec::Vec<CachedDataset>,
-    /// Its counters of traffic with other nodes since it started, by name.
+    /// The node's counters of traffic with other nodes since it started, by name.
     #[prost(map = "string, uint64", tag = "7")]
     pub counters: ::std::collections::HashMap<::prost::alloc::string::String, u64>,
 }
@@ -229,7 +229,7 @@ pub struct CachedDataset {
     pub blocks: u64,
     #[prost(uint64, tag = "4")]
     pub bytes: u64,
-    /// The most that it keeps.
+    /// The most bytes of the dataset that the node may cache.
     #[prost(uint64, tag = "5")]
     pub capacity_bytes: u64,
 }
@@ -267,13 +267,13 @@ pub struct Connection {
     /// As in Prepared.
     #[prost(string, tag = "1")]
     pub mount: ::prost::alloc::string::String,
-    /// With its snapshot and credentials.
+    /// The dataset, including its snapshot and credentials.
     #[prost(message, optional, tag = "2")]
     pub dataset: ::core::option::Option<Dataset>,
     /// The kernel's FUSE_INIT request, as it was read.
     #[prost(bytes = "vec", tag = "3")]
     pub init: ::prost::alloc::vec::Vec<u8>,
-    /// Of an offer: its number in the session, from 1.
+    /// The number of an offer within the session, from 1.
     #[prost(uint64, tag = "4")]
     pub request: u64,
 }
@@ -299,7 +299,7 @@ pub struct Holds {
 pub struct Renew {
     #[prost(string, tag = "1")]
     pub mount: ::prost::alloc::string::String,
-    /// As in Dataset.
+    /// The credentials, as in Dataset.
     #[prost(message, optional, tag = "2")]
     pub credentials: ::core::option::Option<Credentials>,
     #[prost(uint64, tag = "3")]
@@ -316,10 +316,10 @@ pub struct Forget {
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Answer {
-    /// Empty: done.
+    /// Why the request failed; empty if it succeeded.
     #[prost(string, tag = "1")]
     pub error: ::prost::alloc::string::String,
-    /// Of which request.
+    /// The number of the request that is answered.
     #[prost(uint64, tag = "2")]
     pub request: u64,
 }
@@ -481,7 +481,7 @@ pub mod daemon_client {
                 .insert(GrpcMethod::new("larder.daemon.v1.Daemon", "Mount"));
             self.inner.unary(req, path, codec).await
         }
-        /// Ends the mount that Mount made at a folder. NOT_FOUND: there is none.
+        /// Ends the mount that Mount made at a folder. NOT_FOUND: no such mount exists.
         pub async fn unmount(
             &mut self,
             request: impl tonic::IntoRequest<super::UnmountRequest>,
@@ -531,7 +531,7 @@ pub mod daemon_client {
                 .insert(GrpcMethod::new("larder.daemon.v1.Daemon", "ListMounts"));
             self.inner.unary(req, path, codec).await
         }
-        /// Lists the nodes that share their caches, this one included, each with its present state.
+        /// Lists the nodes that share their caches, including this one, each with its current state.
         /// FAILED_PRECONDITION: this daemon does not share its cache.
         pub async fn list_nodes(
             &mut self,
@@ -593,7 +593,7 @@ pub mod daemon_server {
             &self,
             request: tonic::Request<super::MountRequest>,
         ) -> std::result::Result<tonic::Response<super::MountResponse>, tonic::Status>;
-        /// Ends the mount that Mount made at a folder. NOT_FOUND: there is none.
+        /// Ends the mount that Mount made at a folder. NOT_FOUND: no such mount exists.
         async fn unmount(
             &self,
             request: tonic::Request<super::UnmountRequest>,
@@ -606,7 +606,7 @@ pub mod daemon_server {
             tonic::Response<super::ListMountsResponse>,
             tonic::Status,
         >;
-        /// Lists the nodes that share their caches, this one included, each with its present state.
+        /// Lists the nodes that share their caches, including this one, each with its current state.
         /// FAILED_PRECONDITION: this daemon does not share its cache.
         async fn list_nodes(
             &self,

@@ -3,7 +3,7 @@ use larder_dataset::DatasetSpec;
 
 use super::*;
 
-/// An offer that was taken. A pipe stands in for its connection.
+/// An offer that was taken. A pipe replaces its connection.
 fn taken(offers: &Offers, mount: &str) -> Arc<Offer> {
     let (reader, _writer) = std::io::pipe().unwrap();
     let connection = Connection { fd: reader.into(), memory: request_memory().unwrap(), init: Vec::new() };
@@ -30,7 +30,7 @@ fn all_is_tried_once_each_mount_that_the_keeper_holds_was_and_one_that_fails_is_
     offers.forget("gone");
     assert!(offers.all_tried(), "although b is not served");
     assert_eq!(offers.now().len(), 1);
-    // A keeper that was restarted got b back and is not waited for.
+    // A restarted keeper got b back, so the daemon does not wait for b.
     offers.hold(mounts(&["served", "a", "b"]), || mounts(&["served", "a"]));
     assert!(offers.all_tried() && !b.gone.is_cancelled());
 }
@@ -44,11 +44,11 @@ fn a_mount_is_needed_while_the_keeper_holds_it_or_its_connection_is_not_served_y
     assert!(offers.keeper_has_spoken() && offers.need("held") && offers.need("gone"));
     offers.forget("gone");
     assert!(!offers.need("gone"));
-    // A new mount, which the keeper has not listed.
+    // A new mount that the keeper has not listed.
     let new = taken(&offers, "new");
     assert!(offers.need("new"));
     assert!(!offers.tried(&new, false) && !offers.need("new"), "it was refused");
-    // One that is served is among the mounts, and the keeper holds it.
+    // A served mount is in the table of mounts, and the keeper holds it.
     let served = taken(&offers, "served");
     assert!(offers.remove_served(&served, &served.request()) && !offers.tried(&served, true));
     assert!(offers.need("served") && offers.need("held"));
@@ -95,7 +95,8 @@ fn a_mount_that_becomes_served_while_the_keeper_says_what_it_holds_is_not_waited
                 serve(&first);
                 let _ = done.send(());
             });
-            // It must not be done before the keeper's mounts are noted; if it could be, it would be by then.
+            // The call must not return before the keeper's mounts are recorded. If it could, it would have returned by
+            // now.
             let _ = is_done.recv_timeout(std::time::Duration::from_millis(300));
             before
         });
@@ -103,7 +104,7 @@ fn a_mount_that_becomes_served_while_the_keeper_says_what_it_holds_is_not_waited
     assert!(offers.all_tried(), "the first is served, and the second will be tried");
     serve(&second);
     assert!(offers.all_tried());
-    // A mount that is served by the time of the next keeper is not waited for either.
+    // A mount that is served before the next keeper connects is not waited for either.
     offers.hold(mounts(&["first", "second"]), || served.lock().unwrap().clone());
     assert!(offers.all_tried());
 }

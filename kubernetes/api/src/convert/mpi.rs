@@ -6,7 +6,7 @@ use super::template::replicas;
 use crate::checked::InvalidField;
 use crate::training_job::TrainingJob;
 
-/// Version 1, whose launcher is a pod.
+/// Converts version 1, whose launcher is a pod.
 pub(super) fn convert_v1(
     spec: &mut Fields,
     job: &mut TrainingJob,
@@ -15,7 +15,7 @@ pub(super) fn convert_v1(
     convert(spec, Restarts::ByRole("Never"), job, warnings)
 }
 
-/// Version 2, whose launcher is a batch Job.
+/// Converts version 2, whose launcher is a batch Job.
 pub(super) fn convert_v2(
     spec: &mut Fields,
     job: &mut TrainingJob,
@@ -64,9 +64,9 @@ fn convert(
     if spec.take("sshAuthMountPath").is_some() {
         warnings.push("spec.sshAuthMountPath: is left out; there is no ssh, and programs must not call it".to_owned());
     }
-    // Every launcher of ours waits for its workers.
+    // Larder's launchers always wait for their workers, so the policy is not needed.
     spec.take("launcherCreationPolicy");
-    // The files and variables of the type serve Open MPI, Intel MPI and MPICH.
+    // The type's files and variables work for Open MPI, Intel MPI and MPICH.
     let implementation: Option<String> = spec.read("mpiImplementation")?;
     if let Some(other) = implementation.filter(|name| !["OpenMPI", "Intel", "MPICH"].contains(&name.as_str())) {
         warnings.push(format!("spec.mpiImplementation: is {other}, which is not known"));
@@ -75,7 +75,7 @@ fn convert(
         warnings
             .push("spec.runLauncherAsWorker: is left out; add a worker, as the launcher is in no hostfile".to_owned());
     }
-    // Version 1 has it here.
+    // In version 1, the policy is here and not in `runPolicy`.
     let path = spec.path("cleanPodPolicy");
     let clean: Option<String> = spec.read("cleanPodPolicy")?;
     policy::apply(spec, launcher.into_iter().chain(worker).collect(), who, job, warnings)?;
@@ -90,7 +90,7 @@ fn convert(
     Ok(())
 }
 
-/// Whether a worker's command does no more than sshd would.
+/// True if a worker's command only runs sshd.
 fn runs_sshd_alone(command: &str) -> bool {
     let mut words = command.split_whitespace().skip_while(|word| ["sh", "bash", "-c", "exec"].contains(&program(word)));
     words.next().is_some_and(|word| program(word) == "sshd") && !command.contains([';', '&', '|'])

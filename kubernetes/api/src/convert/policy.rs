@@ -13,16 +13,16 @@ use crate::training_job::{KeepPods, TrainingJob};
 /// The controller that would have run the job.
 const OPERATORS: [&str; 2] = ["kubeflow.org/training-operator", "kubeflow.org/mpi-operator"];
 
-/// Who starts crashed pods again.
+/// How crashed pods are restarted.
 #[derive(Clone, Copy)]
 pub(super) enum Restarts {
-    /// The operator, by the `restartPolicy` of their role, which is this one if none is given.
+    /// By the operator, according to the role's `restartPolicy`. The value is the default policy.
     ByRole(&'static str),
-    /// A batch Job, which makes so many attempts more if no `backoffLimit` is given.
+    /// By a batch Job. The value is the default `backoffLimit`.
     ByJob(u32),
 }
 
-/// Takes the policy, and puts the roles into the job.
+/// Converts the policy, and adds the roles to the job.
 pub(super) fn apply(
     spec: &mut Fields,
     mut roles: Vec<Replicas>,
@@ -47,7 +47,7 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// A number of seconds as our kinds write it.
+/// A number of seconds in the notation of Larder's kinds.
 fn time(seconds: u64) -> String {
     if seconds == 0 { "0s".to_owned() } else { exact_duration(Duration::from_secs(seconds)) }
 }
@@ -59,7 +59,7 @@ fn clean(policy: &mut Fields, job: &mut TrainingJob, warnings: &mut Vec<String>)
     Ok(())
 }
 
-/// The pods that stay under a `cleanPodPolicy`. `None`: it is none that is known.
+/// The pods that stay under a `cleanPodPolicy`; `None` for an unknown policy.
 pub(super) fn keep_pods(path: &str, given: &str, warnings: &mut Vec<String>) -> Option<KeepPods> {
     match given {
         "" => None,

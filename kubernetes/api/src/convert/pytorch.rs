@@ -9,7 +9,7 @@ use super::template::{Replicas, replicas};
 use crate::checked::InvalidField;
 use crate::training_job::TrainingJob;
 
-/// The port of the rendezvous in templates of Kubeflow and in ours.
+/// The name of the rendezvous port, in Kubeflow's templates and in Larder's.
 const PORT: &str = "pytorchjob-port";
 
 pub(super) fn convert(

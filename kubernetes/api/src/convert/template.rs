@@ -11,15 +11,15 @@ use crate::checked::InvalidField;
 use crate::names::PROCESSES_ANNOTATION;
 use crate::training_job::Role;
 
-/// A role as Kubeflow has it.
+/// A role of a Kubeflow manifest.
 pub(super) struct Replicas {
-    /// Where the manifest has it.
+    /// The role's path in the manifest.
     pub(super) path: String,
     pub(super) role: Role,
     pub(super) restart_policy: Option<String>,
 }
 
-/// Takes the replica spec `name`; `None` if there is none. The container named `main` becomes the first.
+/// Takes the replica spec `name`; `None` if it is absent. The container named `main` is moved to the front.
 pub(super) fn replicas(
     specs: &mut Fields,
     name: &str,
@@ -66,7 +66,7 @@ fn template(mut given: Fields, main: &str, warnings: &mut Vec<String>) -> Result
     Ok(PodTemplateSpec { metadata, spec: Some(spec) })
 }
 
-/// Warns of what the types of Kubernetes do not know.
+/// Adds warnings for fields that Kubernetes does not define.
 fn lost(path: &str, given: &Value, kept: &Value, warnings: &mut Vec<String>) {
     match given {
         Value::Object(fields) => {
@@ -102,7 +102,7 @@ impl Replicas {
         self.role.template.spec.as_mut()?.containers.first_mut()
     }
 
-    /// Sets a variable of the first container, unless it has one of that name.
+    /// Sets a variable of the first container, unless the container already sets it.
     pub(super) fn set_variable(&mut self, name: &str, value: String) {
         let Some(main) = self.main() else { return };
         let variables = main.env.get_or_insert_default();
@@ -119,7 +119,7 @@ impl Replicas {
         ports.push(ContainerPort { name: Some(name.to_owned()), container_port: number, ..ContainerPort::default() });
     }
 
-    /// Says how many processes each pod has.
+    /// Sets the number of processes in each pod.
     pub(super) fn set_processes(&mut self, processes: u32) {
         let metadata = self.role.template.metadata.get_or_insert_default();
         let annotations = metadata.annotations.get_or_insert_default();
@@ -133,7 +133,7 @@ impl Replicas {
         lists.flatten().flatten().flat_map(|text| text.split_whitespace())
     }
 
-    /// Takes the first container's command away, so that the JobType's applies.
+    /// Removes the first container's command, so that the JobType's command applies.
     pub(super) fn clear_command(&mut self) {
         if let Some(main) = self.main() {
             (main.command, main.args) = (None, None);

@@ -19,7 +19,7 @@ pub(super) fn convert(
     let dynamic = spec.read::<bool>("enableDynamicWorker")?.unwrap_or_default();
     let mut specs = spec.object("tfReplicaSpecs")?;
     let mut roles = Vec::new();
-    // Kubeflow takes names in any case.
+    // Kubeflow's role names are case-insensitive.
     for given in specs.names() {
         let Some((_, role)) = ROLES.iter().find(|(name, _)| name.eq_ignore_ascii_case(&given)) else { continue };
         let Some(mut replicas) = replicas(&mut specs, &given, role, "tensorflow", warnings)? else { continue };

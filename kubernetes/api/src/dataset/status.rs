@@ -1,4 +1,4 @@
-//! The status of a Dataset: what the controller says of it.
+//! The status of a Dataset, which the controller reports.
 
 #![expect(unreachable_pub, reason = "the derive of schemas copies each public struct into a function")]
 
@@ -11,13 +11,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DatasetStatus {
-    /// The generation of the spec that this is about.
+    /// The generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// The snapshot that new pods read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
-    /// The snapshot that is warmed beside it, which new pods read next.
+    /// The snapshot that is being warmed, which new pods read next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// The number of files.
@@ -30,22 +30,22 @@ pub struct DatasetStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 5))]
     pub snapshots: Vec<SnapshotStatus>,
-    /// Where it was imported from.
+    /// The origin that the dataset was imported from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported: Option<ImportedStatus>,
-    /// How many nodes have it.
+    /// How many nodes have the dataset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<NodesStatus>,
-    /// The percentage of its bytes that is cached on the nodes that are to hold it.
+    /// The percentage of the bytes that is cached on the nodes that should hold the dataset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percent: Option<u32>,
-    /// When all of it will be cached there, by estimate.
+    /// The estimated time at which all of it will be cached on these nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eta: Option<Time>,
-    /// The pods that use it.
+    /// The pods that use the dataset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub users: Option<Users>,
-    /// When a pod was last seen to use it; absent while one does.
+    /// When a pod was last seen using the dataset; absent while a pod uses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_used: Option<Time>,
     /// Nodes that do not hold the dataset yet, at most 20.
@@ -64,20 +64,20 @@ pub struct DatasetStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// Leaves out entries that another version of the controller wrote and this one cannot read: they are written anew
+/// Skips entries that another version of the controller wrote and this version cannot read. They will be rewritten
 /// anyway.
 fn known_ones<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<LaggingNode>, D::Error> {
     let entries = Vec::<serde_json::Value>::deserialize(from)?;
     Ok(entries.into_iter().filter_map(|entry| serde_json::from_value(entry).ok()).collect())
 }
 
-/// Most entries of [`DatasetStatus::snapshots`].
+/// The most entries in [`DatasetStatus::snapshots`].
 pub const SNAPSHOTS_MAX: usize = 5;
 
-/// Most entries of [`DatasetStatus::lagging`] and of [`Users::pods`].
+/// The most entries in [`DatasetStatus::lagging`] and in [`Users::pods`].
 pub const LAGGING_MAX: usize = 20;
 
-/// A snapshot that a dataset had.
+/// A known snapshot of a dataset.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotStatus {
@@ -92,17 +92,17 @@ pub struct SnapshotStatus {
     pub listed: Option<Time>,
 }
 
-/// Where a dataset was imported from.
+/// The origin that a dataset was imported from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ImportedStatus {
-    /// A digest of what the spec said then of its origin and its manifest. If the spec says something else now, it is
-    /// imported again before pods use that.
+    /// A digest of the origin and the manifest in the spec at that time. If the spec has changed since, the dataset is
+    /// imported again before pods use the change.
     pub from: String,
-    /// True if the manifest was found at the origin, and was not written by the Dataset's import.
+    /// True if the manifest already existed at the origin, and was not written by the Dataset's import.
     #[serde(default)]
     pub found: bool,
-    /// True if the credentials may not write the manifest, so that each node lists for itself.
+    /// True if the credentials may not write the manifest, so that each node lists the origin itself.
     #[serde(default)]
     pub by_nodes: bool,
 }
@@ -113,7 +113,7 @@ pub struct ImportedStatus {
 pub struct NodesStatus {
     /// Nodes that should have the dataset.
     pub wanted: u32,
-    /// Nodes that promised room to it.
+    /// Nodes that promised room to the dataset.
     pub holding: u32,
     /// Nodes that have all that they promised.
     pub warm: u32,
@@ -131,7 +131,7 @@ pub struct Users {
     pub pods: Vec<String>,
 }
 
-/// A node that is behind.
+/// A node that does not hold the dataset yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LaggingNode {
@@ -144,20 +144,20 @@ pub struct LaggingNode {
     pub message: String,
 }
 
-/// Why a node is behind.
+/// Why a node does not hold the dataset yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum LagReason {
-    /// Its pod that warms waits to be started: there is a limit for all of them together.
+    /// The node's warming pod is queued: the number of warming pods is limited.
     Queued,
-    /// It fetches.
+    /// The node is fetching the dataset.
     Warming,
-    /// Its pod that warms does not start.
+    /// The node's warming pod does not start.
     PodPending,
-    /// Its last attempt failed.
+    /// The node's last attempt failed.
     WarmingFailed,
-    /// It is not ready, or its larderd does not report.
+    /// The node is not ready, or its larderd does not report.
     NotReporting,
-    /// Its cache has become smaller than what it promised.
+    /// The node's cache has become smaller than its promises.
     PromiseUnkept,
 }
 
@@ -165,7 +165,7 @@ pub enum LagReason {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Shown {
-    /// The column SIZE, such as `1.2 TB`.
+    /// The column SIZE, such as `1.1 TiB`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub size: String,
     /// The column NODES: holding of wanted, such as `2/4`.

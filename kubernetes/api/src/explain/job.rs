@@ -1,7 +1,7 @@
-//! Why a TrainingJob waits, how it runs or how it ended, and what to do about it: one sentence for its user.
+//! Explains to the user of a TrainingJob, in one sentence, why it waits, how it runs or how it ended, and what to do.
 //!
-//! The controller's own sentence, `status.waitingFor`, comes first. This adds the meaning of the reasons, and what the Queue and
-//! the other jobs in it tell. It is pure.
+//! The controller's own sentence, `status.waitingFor`, comes first. This module adds the meaning of the reasons, and
+//! facts about the Queue and the other jobs in it. It is pure.
 
 mod facts;
 mod words;
@@ -15,32 +15,32 @@ use crate::training_job::{Phase, TrainingJob, TrainingJobStatus};
 pub use facts::Around;
 use words::{Words, part};
 
-/// How a job is.
+/// The state of a job, as the verb of its sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Standing {
-    /// It has no pods yet, or again.
+pub enum JobSituation {
+    /// The job has no pods, and waits to start or to restart.
     Waits,
-    /// Its pods are being made.
+    /// The job's pods are being created.
     Starts,
-    /// It runs.
+    /// The job runs.
     Runs,
-    /// It replaces pods that were lost.
+    /// The job replaces lost pods.
     Recovers,
-    /// It has no pods until it is resumed.
+    /// The job has no pods until it is resumed.
     Suspended,
-    /// It is done.
+    /// The job has succeeded.
     Succeeded,
-    /// It is given up.
+    /// The job has failed.
     Failed,
-    /// It was deleted, and its pods are ending.
+    /// The job was deleted, and its pods are terminating.
     Deleted,
-    /// Another controller runs it.
+    /// Another controller runs the job.
     OfOthers,
 }
 
-impl Standing {
-    /// The words behind the name of a job.
+impl JobSituation {
+    /// The words that follow the name of a job in a sentence.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Waits => "waits",
@@ -56,21 +56,21 @@ impl Standing {
     }
 }
 
-/// Why a job is where it is.
+/// The explanation of a job's state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobExplanation {
-    /// How it is.
-    pub standing: Standing,
-    /// The reason that counts, if there is one.
+    /// The state of the job.
+    pub standing: JobSituation,
+    /// The reason of the decisive condition, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Why.
+    /// Why the job is in this state.
     pub why: String,
-    /// The next step, which happens by itself; empty: none.
+    /// The next step that happens automatically; empty if there is none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub next: String,
-    /// The step for a person to take; empty: none.
+    /// What the user should do; empty if nothing.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub todo: String,
 }
@@ -81,7 +81,7 @@ impl JobExplanation {
         let parts = [&self.why, &self.next, &self.todo].into_iter().filter(|part| !part.is_empty());
         let parts = parts.map(String::as_str).collect::<Vec<_>>().join("; ");
         let text = format!("{key} {}: {parts}", self.standing.as_str());
-        // Messages are whatever somebody wrote.
+        // Messages are untrusted text and may have line breaks.
         let is_control = |c: char| c.is_control();
         let line: Vec<&str> = text.split(is_control).filter(|part| !part.is_empty()).collect();
         format!("{}.", line.join(" ").trim_end_matches([' ', ':', '.']))
@@ -94,14 +94,14 @@ pub fn explain_job(job: &TrainingJob, around: &Around) -> JobExplanation {
     let status = job.status.as_ref().unwrap_or(&no_status);
     if job.metadata.deletion_timestamp.is_some() {
         return of(
-            Standing::Deleted,
+            JobSituation::Deleted,
             "its pods are terminating, and the job is removed with the last of them".to_owned(),
         );
     }
     if let Some(other) = job.spec.managed_by.as_ref().filter(|_| job.is_of_others()) {
         let why = format!("spec.managedBy names {other}, so larder-controller leaves the job alone");
-        let todo = format!("ask whoever runs {other}");
-        return JobExplanation { todo, ..of(Standing::OfOthers, why) };
+        let todo = format!("ask the administrator of {other}");
+        return JobExplanation { todo, ..of(JobSituation::OfOthers, why) };
     }
     let mut explanation = match status.phase {
         None if status.conditions.is_empty() => {
@@ -110,24 +110,24 @@ pub fn explain_job(job: &TrainingJob, around: &Around) -> JobExplanation {
                 "otherwise check that the controller runs: {LOOK_AT_THE_CONTROLLER}; and that the component `jobs` is applied: kubectl \
                  get clusterrolebinding larder-controller-jobs"
             );
-            let why = "larder-controller has not looked at it yet".to_owned();
-            return JobExplanation { next, todo, ..of(Standing::Waits, why) };
+            let why = "larder-controller has not processed it yet".to_owned();
+            return JobExplanation { next, todo, ..of(JobSituation::Waits, why) };
         }
         Some(Phase::Succeeded) => succeeded(status),
         Some(Phase::Failed) => failed(job, status),
         Some(Phase::Suspended) => suspended(job, status),
         None | Some(Phase::Queued | Phase::DataWarming) => waits(job, status, around),
-        Some(Phase::Starting) => moves(job, status, Standing::Starts),
-        Some(Phase::Recovering) => moves(job, status, Standing::Recovers),
-        Some(Phase::Running | Phase::Shrinking | Phase::Growing) => moves(job, status, Standing::Runs),
+        Some(Phase::Starting) => moves(job, status, JobSituation::Starts),
+        Some(Phase::Recovering) => moves(job, status, JobSituation::Recovers),
+        Some(Phase::Running | Phase::Shrinking | Phase::Growing) => moves(job, status, JobSituation::Runs),
     };
     if status.observed_generation < job.metadata.generation && !status.phase.is_some_and(Phase::is_terminal) {
-        append(&mut explanation.next, "larder-controller has not seen the last change of its spec yet");
+        append(&mut explanation.next, "larder-controller has not processed the last change of its spec yet");
     }
     explanation
 }
 
-fn of(standing: Standing, why: String) -> JobExplanation {
+fn of(standing: JobSituation, why: String) -> JobExplanation {
     JobExplanation { standing, reason: None, why, next: String::new(), todo: String::new() }
 }
 
@@ -142,18 +142,18 @@ fn append(text: &mut String, part: &str) {
 fn succeeded(status: &TrainingJobStatus) -> JobExplanation {
     let mut why = facts::took(status);
     append(&mut why, &facts::replaced(status));
-    JobExplanation { reason: Some(JobReason::Succeeded.to_string()), ..of(Standing::Succeeded, why) }
+    JobExplanation { reason: Some(JobReason::Succeeded.to_string()), ..of(JobSituation::Succeeded, why) }
 }
 
 fn failed(job: &TrainingJob, status: &TrainingJobStatus) -> JobExplanation {
     let condition = JobConditionKind::Failed.find(&status.conditions).filter(|failed| failed.status == "True");
     let mut explanation = match condition {
-        Some(condition) => by_reason(job, Standing::Failed, condition, part(&condition.message)),
+        Some(condition) => by_reason(job, JobSituation::Failed, condition, part(&condition.message)),
         None => {
             let said = status.waiting_for.as_deref().map(part).filter(|said| !said.is_empty());
             let todo = format!("see its pods: {}", words::logs(job));
             let why = said.unwrap_or("larder-controller does not say why").to_owned();
-            JobExplanation { todo, ..of(Standing::Failed, why) }
+            JobExplanation { todo, ..of(JobSituation::Failed, why) }
         }
     };
     append(&mut explanation.why, &facts::replaced(status));
@@ -169,12 +169,12 @@ fn suspended(job: &TrainingJob, status: &TrainingJobStatus) -> JobExplanation {
     append(&mut why, &facts::replaced(status));
     let reason = Some(JobReason::Suspended.to_string());
     let todo = format!("to resume: {}", words::resume(job));
-    let mut explanation = JobExplanation { reason, todo, ..of(Standing::Suspended, why) };
+    let mut explanation = JobExplanation { reason, todo, ..of(JobSituation::Suspended, why) };
     say_if_invalid(&mut explanation, job, status);
     explanation
 }
 
-/// What keeps a job that does not wait from starting again.
+/// Adds the reason why a job that is not waiting could not start again.
 fn say_if_invalid(explanation: &mut JobExplanation, job: &TrainingJob, status: &TrainingJobStatus) {
     let invalid = JobConditionKind::Valid.find(&status.conditions).filter(|valid| valid.status == "False");
     if let Some(invalid) = invalid {
@@ -184,7 +184,7 @@ fn say_if_invalid(explanation: &mut JobExplanation, job: &TrainingJob, status: &
     }
 }
 
-/// The condition that a job without pods waits for: the first that is not true for a reason of its own.
+/// The condition that a job without pods waits for: the first one that is not true for its own reason.
 fn in_the_way(status: &TrainingJobStatus) -> Option<&Condition> {
     use JobConditionKind::{DataWarm, Placed, QuotaReserved, Valid};
     let is_false = |condition: &&Condition| condition.status == "False";
@@ -200,21 +200,22 @@ fn waits(job: &TrainingJob, status: &TrainingJobStatus, around: &Around) -> JobE
     let condition = in_the_way(status);
     let is_invalid = condition.is_some_and(|condition| condition.type_ == JobConditionKind::Valid.as_str());
     let mut explanation = match condition {
-        // What is not valid waits for nothing else.
+        // An invalid job waits for nothing else.
         Some(condition) if is_invalid => {
-            return by_reason(job, Standing::Waits, condition, part(&condition.message));
+            return by_reason(job, JobSituation::Waits, condition, part(&condition.message));
         }
         Some(condition) => {
             let said = waiting_for.unwrap_or_else(|| part(&condition.message));
             let lacks = if said.is_empty() { facts::lacks(job, around) } else { None };
-            by_reason(job, Standing::Waits, condition, lacks.as_deref().unwrap_or(said))
+            by_reason(job, JobSituation::Waits, condition, lacks.as_deref().unwrap_or(said))
         }
         None => {
             let said = waiting_for.map(str::to_owned).or_else(|| facts::lacks(job, around));
-            of(Standing::Waits, said.unwrap_or_else(|| "larder-controller is about to look at it".to_owned()))
+            of(JobSituation::Waits, said.unwrap_or_else(|| "larder-controller is about to process it".to_owned()))
         }
     };
-    // What ends gives back quota, and no nodes; a queue that is stopped stays so.
+    // The job that ends next is named only to a job that waits for quota: an ending job returns quota, but does not
+    // free the needed nodes or restart a stopped queue.
     let wants_quota = condition.is_none_or(|condition| {
         use JobReason::{NotItsTurn, Preempted, QuotaUsed};
         [QuotaUsed, NotItsTurn, Preempted].iter().any(|reason| reason.as_str() == condition.reason)
@@ -232,8 +233,8 @@ fn waits(job: &TrainingJob, status: &TrainingJobStatus, around: &Around) -> JobE
     explanation
 }
 
-/// A job that has pods.
-fn moves(job: &TrainingJob, status: &TrainingJobStatus, standing: Standing) -> JobExplanation {
+/// Explains a job that has pods.
+fn moves(job: &TrainingJob, status: &TrainingJobStatus, standing: JobSituation) -> JobExplanation {
     let waiting_for = status.waiting_for.as_deref().map(part).unwrap_or_default();
     let not_placed = JobConditionKind::Placed.find(&status.conditions).filter(|placed| {
         placed.status == "False" && status.phase != Some(Phase::Running) && placed.reason != JobReason::Waiting.as_str()
@@ -266,10 +267,10 @@ fn moves(job: &TrainingJob, status: &TrainingJobStatus, standing: Standing) -> J
     explanation
 }
 
-fn by_reason(job: &TrainingJob, standing: Standing, condition: &Condition, said: &str) -> JobExplanation {
+fn by_reason(job: &TrainingJob, standing: JobSituation, condition: &Condition, said: &str) -> JobExplanation {
     let Words { why, next, todo } = match condition.reason.parse() {
         Ok(reason) => words::words(job, reason, said),
-        // A controller that is newer than this program.
+        // An unknown reason: the controller is newer than this program.
         Err(_) => {
             let why = if said.is_empty() { condition.reason.clone() } else { said.to_owned() };
             Words { why, ..Words::default() }

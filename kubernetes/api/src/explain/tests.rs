@@ -38,7 +38,7 @@ fn not_ready(reason: Reason, message: &str) -> String {
 #[test]
 fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
     for reason in Reason::ALL {
-        // The remedy, or the automatic next step; a step that is done has neither.
+        // `rest` is the remedy or the automatic next step. A step that is done has neither.
         let (why, rest) = match reason {
             Reason::Listed | Reason::Found | Reason::ListedByNodes | Reason::Promised | Reason::Cached => ("done", ""),
             Reason::NotWanted => ("no node caches it", ""),
@@ -58,6 +58,7 @@ fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
             Reason::Waiting => ("not done yet", "kubectl get nodecaches"),
             Reason::NoNodeMatches => ("too few nodes", "kubectl get nodes,nodecaches"),
             Reason::LargerThanAnyCache => ("larger than the cache", "spec.cache.size"),
+            Reason::CachesLackRoom => ("no room on their disks", "kubectl get nodecaches"),
             Reason::NotEnoughRoom => ("use the space", "spec.nodes.count"),
             Reason::Warming => ("being fetched", "claim is created"),
             Reason::WarmingFailed => ("failed", "larder.dev/role=warm"),
@@ -73,7 +74,7 @@ fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
         assert!(said.starts_with("team-a/pets is not ready: ") && said.contains(why) && said.contains(rest), "{said}");
         let is_one = said.ends_with('.') && !said.contains(". ") && !said.contains('\n') && !said.contains(": ;");
         assert!(is_one, "{reason}: {said}");
-        // The controller's message is passed on, unless the whole of it is in other words.
+        // The controller's message is passed on, unless the explanation expresses all of it in its own words.
         let with_message = not_ready(*reason, "n3: the controller's words; it is tried again");
         let other_words = matches!(reason, Reason::SecretMissing | Reason::Available);
         assert_eq!(with_message.contains("n3: the controller's words"), !other_words, "{with_message}");
@@ -144,7 +145,7 @@ fn without_a_status_the_sentence_says_where_to_look() {
         assert!(said.starts_with("team-a/pets is not ready: ") && said.contains(why), "{said}");
         assert!(said.contains("name=larder-controller"), "{said}");
     }
-    // Its users keep a deleted one; deleting it made a new generation.
+    // Pods that use a deleted Dataset keep it. The deletion incremented the generation.
     deleted["metadata"]["generation"] = 3.into();
     deleted["status"]["conditions"][0]["reason"] = "InUse".into();
     deleted["status"]["conditions"][0]["status"] = "False".into();

@@ -1,5 +1,5 @@
-//! The spec of a JobType as values. That its templates make sense, the controller's `job::render::validate` shows: it
-//! renders jobs with them.
+//! The spec of a JobType, validated and parsed. Its templates are not checked here: the controller's
+//! `job::render::validate` renders sample jobs with them.
 
 use std::collections::BTreeSet;
 
@@ -12,40 +12,40 @@ use crate::checked::InvalidField;
 use crate::form::{is_name, is_path};
 use crate::quantity::amount;
 
-/// The crashes that a job survives if neither it nor its type says otherwise.
+/// The number of crashes that a job tolerates if neither the job nor its type sets it.
 pub const MAX_CRASHES: u32 = 3;
-/// The percentage of memory that /dev/shm has by default.
+/// The default size of /dev/shm, as a percentage of the container's memory.
 pub const SHARED_MEMORY_PERCENT: u8 = 50;
 
-/// The spec of a JobType as values.
+/// The spec of a JobType, validated and parsed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckedType {
-    /// Its roles, in the order in which ranks are counted.
+    /// The roles, in the order in which ranks are counted.
     pub roles: Vec<RoleType>,
     /// Variables of every container.
     pub environment: Vec<Variable>,
     /// Files in every container.
     pub files: Vec<ConfigFile>,
-    /// How pods reach each other by name, if they do.
+    /// How pods reach each other by name; `None` if they do not.
     pub service: Option<ServiceRules>,
-    /// The role that starts processes in other pods, if any.
+    /// The role that starts processes in other pods; `None` if there is none.
     pub launcher: Option<Launcher>,
     /// When a job is done.
     pub success: CheckedSuccess,
-    /// The part that restarts when a pod is lost, unless the job says otherwise.
+    /// The part that restarts when a pod is lost, unless the job overrides it.
     pub scope: RestartScope,
-    /// The job fails when more pods than this have crashed, unless it says otherwise.
+    /// The job fails when more pods than this have crashed, unless the job overrides it.
     pub max_crashes: u32,
-    /// The performance defaults of its pods.
+    /// The performance defaults of the pods.
     pub performance: CheckedPerformance,
 }
 
 /// When a job is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckedSuccess {
-    /// The first of these that the job has decides.
+    /// The deciding roles: the first of them that the job has decides.
     pub roles: Vec<String>,
-    /// The indexes that must have ended well.
+    /// The indexes that must have succeeded.
     pub indexes: Indexes,
     /// The state of the job after that.
     pub then: Outcome,
@@ -54,17 +54,17 @@ pub struct CheckedSuccess {
 /// The performance defaults of pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckedPerformance {
-    /// Requests equal limits.
+    /// True if requests and limits become equal.
     pub guaranteed: bool,
-    /// Containers of more than one CPU get whole ones.
+    /// True if containers with more than one CPU get whole CPUs.
     pub whole_cpus: bool,
     /// The size of /dev/shm.
     pub shared_memory: SharedMemory,
-    /// Huge pages are mounted.
+    /// True if huge pages are mounted.
     pub hugepages: bool,
-    /// CPUs of a first container that asks for none.
+    /// The CPUs of a first container that requests none.
     pub cpus: Option<u32>,
-    /// Memory of a first container that asks for none, in bytes.
+    /// The memory of a first container that requests none, in bytes.
     pub memory_bytes: Option<u64>,
 }
 
@@ -75,7 +75,7 @@ pub enum SharedMemory {
     Off,
     /// A part of the first container's memory, in percent.
     Percent(u8),
-    /// So many bytes.
+    /// A size in bytes.
     Bytes(u64),
 }
 
@@ -87,7 +87,7 @@ impl CheckedType {
 }
 
 impl JobTypeSpec {
-    /// Checks every value. Errors: the first that is not accepted.
+    /// Checks every value. Errors: the first invalid field.
     pub fn check(&self) -> Result<CheckedType, InvalidField> {
         self.check_roles()?;
         self.check_references()?;
@@ -139,7 +139,7 @@ impl JobTypeSpec {
         Ok(())
     }
 
-    /// That the roles that are named exist.
+    /// Checks that all referenced roles exist.
     fn check_references(&self) -> Result<(), InvalidField> {
         if self.success.roles.is_empty() {
             return Err(InvalidField::new("spec.success.roles", "is empty"));
@@ -156,7 +156,7 @@ impl JobTypeSpec {
 
     fn known(&self, field: &'static str, names: &[String]) -> Result<(), InvalidField> {
         let unknown = names.iter().find(|name| !self.roles.iter().any(|role| role.name == **name));
-        unknown.map_or(Ok(()), |name| Err(InvalidField::new(field, format!("names {name}, which is no role"))))
+        unknown.map_or(Ok(()), |name| Err(InvalidField::new(field, format!("names {name}, which is not a role"))))
     }
 
     fn check_launcher(&self) -> Result<(), InvalidField> {

@@ -1,4 +1,4 @@
-//! Amounts of resources in the units that people use. They are in the unit of [`super::amount`].
+//! Formats amounts of resources in the units that users use. Inputs are in the unit of [`super::amount`].
 
 const GIB: u64 = 1 << 30;
 

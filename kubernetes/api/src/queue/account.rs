@@ -1,7 +1,7 @@
-//! What a Queue uses of its quota, what it borrows and lends, and what it may use now.
+//! Computes how much of its quota a Queue uses, how much it borrows and lends, and how much it may use now.
 //!
-//! It follows from the specs of the queues and the usage in their statuses. Of its nominal quota a queue lends at most `lend`;
-//! what it never lends is its own, and the rest of all queues of a cohort is the cohort's pool.
+//! The inputs are the specs of the queues and the usage in their statuses. A queue lends at most `lend` of its nominal
+//! quota and keeps the rest for itself. The amounts that the queues of a cohort lend are the cohort's pool.
 
 use serde::Serialize;
 
@@ -14,22 +14,22 @@ use crate::quantity::words::{number, show, show_part};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Account {
-    /// The resource.
+    /// The name of the resource.
     pub resource: String,
-    /// The amount that is the queue's own.
+    /// The queue's nominal quota.
     pub nominal: u64,
-    /// The amount that its jobs use.
+    /// The amount that the queue's jobs use.
     pub used: u64,
-    /// The part of `used` that others lend.
+    /// The part of `used` that other queues lend.
     pub borrowed: u64,
-    /// The part of `nominal` that others use, so that the queue cannot now.
+    /// The part of `nominal` that other queues use, so that this queue cannot use it now.
     pub lent: u64,
-    /// The amount that its jobs may use now, with what it could borrow.
+    /// The amount that the queue's jobs may use now, including the amount that it could borrow.
     pub may_use: u64,
 }
 
 impl Account {
-    /// A sentence without its end: `queue vision uses 6 of 8 GPUs, needs 4`.
+    /// A sentence without the final period: `queue vision uses 6 of 8 GPUs, needs 4`.
     pub fn lacks(&self, queue: &str, needs: u64) -> String {
         let Self { resource, nominal, used, may_use, .. } = self;
         let uses = show_part(resource, *used, *nominal);
@@ -48,8 +48,8 @@ impl Account {
     }
 }
 
-/// The accounts of a queue, by resource. `all` are the queues that there are, itself included. A queue whose spec is not accepted
-/// has none.
+/// The accounts of a queue, one per resource. `all` are all queues of the cluster, including this one. A queue with an
+/// invalid spec has no accounts.
 pub fn accounts(queue: &Queue, all: &[Queue]) -> Vec<Account> {
     let Ok(checked) = queue.spec.check() else { return Vec::new() };
     let of_cohort: Vec<(&Queue, CheckedQueue)> = all
@@ -108,7 +108,7 @@ mod tests {
         .unwrap()
     }
 
-    /// Nominal, used, borrowed, lent and what it may use.
+    /// The account's nominal, used, borrowed, lent and usable amounts.
     fn numbers(queue: &Queue, all: &[Queue]) -> (u64, u64, u64, u64, u64) {
         let [account] = &accounts(queue, all)[..] else { panic!("one resource") };
         (account.nominal, account.used, account.borrowed, account.lent, account.may_use)
@@ -129,7 +129,7 @@ mod tests {
             queue("b", Some("c"), json!({"nominal": 8, "lend": 4}), "2"),
             queue("other", Some("d"), json!({"nominal": 100}), "0"),
         ];
-        // b keeps 4 and has lent 3 of the other 4.
+        // Queue b never lends 4 of its 8 GPUs, and has lent 3 of the other 4.
         assert_eq!(numbers(&all[0], &all), (8, 11, 3, 0, 12));
         assert_eq!(numbers(&all[1], &all), (8, 2, 0, 3, 5));
         let said = |at: usize| accounts(&all[at], &all)[0].lacks(["a", "b"][at], 4);

@@ -1,4 +1,4 @@
-//! The spec of a Queue as values.
+//! The spec of a Queue, validated and parsed.
 
 use std::collections::BTreeMap;
 
@@ -9,34 +9,34 @@ use crate::checked::InvalidField;
 use crate::form::is_label;
 use crate::quantity::{amount, is_device, milli};
 
-/// The spec of a Queue as values.
+/// The spec of a Queue, validated and parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckedQueue {
-    /// The namespaces whose jobs may wait in it; `*` for all.
+    /// The namespaces whose jobs may use the queue; `*` for all.
     pub namespaces: Vec<String>,
-    /// The quota of its jobs, by resource.
+    /// The quota that the queue's jobs share, by resource.
     pub quota: BTreeMap<String, CheckedQuota>,
-    /// The queues that lend to each other.
+    /// The cohort: the queues with this name lend to each other. `None` if the queue is in no cohort.
     pub cohort: Option<String>,
-    /// Its share of what the cohort has to lend.
+    /// The queue's share of what the cohort lends, relative to the weights of other queues.
     pub weight: u32,
-    /// Set if it is stopped.
+    /// Set if the queue is stopped.
     pub stop: Option<Stop>,
 }
 
 /// The quota of a resource, in the unit of [`amount`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckedQuota {
-    /// The amount that is its own.
+    /// The queue's own amount.
     pub nominal: u64,
-    /// The most that it borrows; `None`: all that others lend.
+    /// The most that the queue borrows; `None` for everything that other queues lend.
     pub borrow: Option<u64>,
-    /// The most of its own that it lends; `None`: all.
+    /// The most of its own amount that the queue lends; `None` for all of it.
     pub lend: Option<u64>,
 }
 
 impl QueueSpec {
-    /// Checks every value. Errors: the first that is not accepted.
+    /// Checks every value. Errors: the first invalid field.
     pub fn check(&self) -> Result<CheckedQueue, InvalidField> {
         if !self.namespaces.iter().all(|name| name == "*" || is_label(name, 63)) {
             return Err(InvalidField::new("spec.namespaces", "must list names of namespaces, or \"*\" for all"));
@@ -86,7 +86,7 @@ fn amount_of(resource: &str, field: &str, quantity: &Quantity) -> Result<u64, In
 }
 
 impl CheckedQueue {
-    /// True if jobs of `namespace` may wait in it.
+    /// True if jobs of `namespace` may use the queue.
     pub fn is_granted(&self, namespace: &str) -> bool {
         self.namespaces.iter().any(|name| name == "*" || name == namespace)
     }

@@ -1,4 +1,4 @@
-//! The TrainingJobs of a Queue: which wait, in their order, and which ends next.
+//! The TrainingJobs of a Queue: the waiting jobs in order, and the running jobs by deadline.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -15,14 +15,14 @@ use crate::training_job::{Phase, Role, TrainingJob};
 /// The priorities of the PriorityClasses of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Priorities {
-    /// By the name of the class.
+    /// The priority of each class, keyed by the name of the class.
     pub classes: BTreeMap<String, i32>,
-    /// That of pods which name none.
+    /// The priority of pods that name no class.
     pub default: i32,
 }
 
 impl Priorities {
-    /// The priorities of classes, each its name, its value, and whether it is that of pods which name none.
+    /// Each class is given by its name, its value, and whether it is the default for pods that name no class.
     pub fn new(classes: impl IntoIterator<Item = (String, i32, bool)>) -> Self {
         let mut priorities = Self::default();
         for (name, value, is_default) in classes {
@@ -34,7 +34,7 @@ impl Priorities {
         priorities
     }
 
-    /// The priority of a job with these pods: the highest of them.
+    /// The priority of a job with these pods: the highest priority of its pods.
     pub fn of<'a>(&self, templates: impl IntoIterator<Item = &'a PodTemplateSpec>) -> i32 {
         let of_pod = |template: &PodTemplateSpec| {
             let class = template.spec.as_ref().and_then(|pod| pod.priority_class_name.as_ref());
@@ -49,12 +49,13 @@ impl Priorities {
     }
 }
 
-/// Where a job is, if the controller has said so.
+/// The phase of a job, if the controller has set it.
 pub fn phase(job: &TrainingJob) -> Option<Phase> {
     job.status.as_ref()?.phase
 }
 
-/// True if a job waits for room in `queue`. One that is refused, suspended, deleted, or another controller's waits for none.
+/// True if a job is waiting for quota in `queue`. A job that is invalid, suspended, deleted or run by another
+/// controller does not wait.
 pub fn is_waiting_in(job: &TrainingJob, queue: &str) -> bool {
     let is_refused = || {
         let conditions = job.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -63,7 +64,7 @@ pub fn is_waiting_in(job: &TrainingJob, queue: &str) -> bool {
     is_in(job, queue) && matches!(phase(job), None | Some(Phase::Queued)) && !job.spec.suspend && !is_refused()
 }
 
-/// True if a job has room in `queue`.
+/// True if a job has quota in `queue`.
 pub fn is_admitted_in(job: &TrainingJob, queue: &str) -> bool {
     is_in(job, queue) && phase(job).is_some_and(|phase| phase.has_pods() || phase == Phase::DataWarming)
 }
@@ -74,7 +75,7 @@ fn is_in(job: &TrainingJob, queue: &str) -> bool {
     is_queue && !is_of_kueue && !job.is_of_others() && job.metadata.deletion_timestamp.is_none()
 }
 
-/// The jobs that wait in `queue`, in their order: by priority, then first come.
+/// The jobs that wait in `queue`, in order: by priority, then by age.
 pub fn waiting<'a>(jobs: &'a [TrainingJob], queue: &str, priorities: &Priorities) -> Vec<&'a TrainingJob> {
     let mut waiting: Vec<&TrainingJob> = jobs.iter().filter(|job| is_waiting_in(job, queue)).collect();
     waiting.sort_by_cached_key(|job| {
@@ -85,14 +86,14 @@ pub fn waiting<'a>(jobs: &'a [TrainingJob], queue: &str, priorities: &Priorities
     waiting
 }
 
-/// When a job ends at the latest: at its deadline, if it has one and has started.
+/// The latest time at which a job ends: its deadline. `None` if it has no deadline or has not started.
 pub fn ends(job: &TrainingJob) -> Option<Timestamp> {
     let started = job.status.as_ref()?.started.as_ref()?.0;
     let deadline = parse_duration(job.spec.active_deadline.as_deref()?).ok()?;
     started.checked_add(SignedDuration::try_from(deadline).ok()?).ok()
 }
 
-/// The jobs that have room in `queue` and a deadline, the first to end first.
+/// The jobs that have quota in `queue` and a deadline, the earliest deadline first.
 pub fn ending<'a>(jobs: &'a [TrainingJob], queue: &str) -> Vec<(Timestamp, &'a TrainingJob)> {
     let admitted = jobs.iter().filter(|job| is_admitted_in(job, queue));
     let mut ending: Vec<_> = admitted.filter_map(|job| Some((ends(job)?, job))).collect();
@@ -100,12 +101,12 @@ pub fn ending<'a>(jobs: &'a [TrainingJob], queue: &str) -> Vec<(Timestamp, &'a T
     ending
 }
 
-/// The devices that a job needs at least, by resource.
+/// The fewest devices that a job needs, by resource.
 pub fn needs(job: &TrainingJob) -> BTreeMap<String, u64> {
     devices(job, |role| role.min.unwrap_or(role.replicas))
 }
 
-/// The devices of the pods that a job is to have now, by resource.
+/// The devices of the pods that a job should have now, by resource.
 pub fn holds(job: &TrainingJob) -> BTreeMap<String, u64> {
     devices(job, |role| {
         let status = job.status.iter().flat_map(|status| &status.roles).find(|status| status.name == role.name);
@@ -113,7 +114,7 @@ pub fn holds(job: &TrainingJob) -> BTreeMap<String, u64> {
     })
 }
 
-/// Of CPUs and memory, a pod may get more than its template says; of devices it does not.
+/// Only devices are counted: a pod may get more CPUs and memory than its template requests, but not more devices.
 fn devices(job: &TrainingJob, pods: impl Fn(&Role) -> u32) -> BTreeMap<String, u64> {
     let mut sum = BTreeMap::<String, u64>::new();
     for role in &job.spec.roles {

@@ -1,7 +1,7 @@
-//! The spec of a TrainingJob as values, and whether it fits its JobType.
+//! The spec of a TrainingJob, validated and parsed, and whether it matches its JobType.
 //!
-//! The schema and the policy `larder-jobs` refuse nearly all of this at apply. These checks hold for what was stored before,
-//! and for the forms that a rule cannot express.
+//! The schema and the policy `larder-jobs` reject nearly all mistakes at apply. These checks cover objects that were
+//! stored before a rule was added, and mistakes that a rule cannot express.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,60 +25,60 @@ pub const REPLICAS_MAX: u32 = 10_000;
 
 /// The most roles of a job.
 pub const ROLES_MAX: usize = 16;
-/// The percentage of a dataset from which on a job starts.
+/// The default percentage of a dataset that must be cached before a job starts.
 pub const MIN_WARM: u32 = 90;
-/// The longest that a job waits for a dataset.
+/// The default for the longest time that a job waits for a dataset.
 pub const WARM_TIMEOUT: Duration = Duration::from_secs(600);
-/// How long the pods of a gang may take to be bound.
+/// The default for how long the pods of a gang may take to be bound.
 pub const GANG_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A TrainingJob as values.
+/// A TrainingJob, validated and parsed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckedJob {
-    /// The name of its JobType.
+    /// The name of the JobType.
     pub kind: String,
-    /// Its pods, by role.
+    /// The pods, by role.
     pub roles: Vec<CheckedRole>,
-    /// The datasets that its pods read.
+    /// The datasets that the pods read.
     pub datasets: Vec<CheckedMount>,
-    /// Where it waits.
+    /// Where the job waits for quota.
     pub queueing: Queueing,
-    /// The planner of its nodes.
+    /// The planner of the job's nodes.
     pub backend: GangBackend,
     /// How long pods may take to be bound.
     pub gang_timeout: Duration,
-    /// A label of nodes of which all pods are to see the same value.
+    /// A node label. All pods should run on nodes with the same value.
     pub topology_key: Option<String>,
-    /// The part that restarts when a pod is lost; `None`: as its type says.
+    /// The part that restarts when a pod is lost; `None` for the JobType's setting.
     pub scope: Option<RestartScope>,
-    /// The crashes that it survives; `None`: its type says.
+    /// The number of crashes that the job tolerates; `None` for the JobType's setting.
     pub max_crashes: Option<u32>,
-    /// It is to have no pods.
+    /// True if the job should have no pods.
     pub suspend: bool,
-    /// It fails when it has run for this long.
+    /// The job fails when it has run for this long; `None` for no limit.
     pub active_deadline: Option<Duration>,
-    /// It is deleted when it has been done for this long.
+    /// The job is deleted this long after it has ended; `None` to keep it.
     pub ttl_after_finished: Option<Duration>,
-    /// The pods that stay once it is done.
+    /// The pods that stay after the job has ended.
     pub keep_pods: KeepPods,
 }
 
 /// Pods of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckedRole {
-    /// Its name.
+    /// The name of the role.
     pub name: String,
-    /// How many pods are desired.
+    /// The desired number of pods.
     pub replicas: u32,
-    /// The fewest that the job can run with, at least 1.
+    /// The fewest pods that the job can run with, at least 1.
     pub min: u32,
-    /// The most that it makes use of.
+    /// The most pods that the job can use.
     pub max: u32,
-    /// Its pods.
+    /// The template of the pods.
     pub template: PodTemplateSpec,
-    /// Processes in each pod, if the template says; otherwise one for each GPU, or one.
+    /// Processes in each pod; `None` for the default: one for each GPU, or one without GPUs.
     pub processes: Option<u32>,
-    /// The performance defaults that its pods have.
+    /// The performance defaults that are on for the pods.
     pub defaults: Defaults,
 }
 
@@ -89,30 +89,30 @@ pub struct CheckedMount {
     pub dataset: DatasetKey,
     /// The folder in every container.
     pub path: String,
-    /// The percentage that is to be cached before pods start.
+    /// The percentage that must be cached before pods start.
     pub min_warm: u32,
-    /// The longest that the job waits for it.
+    /// The longest time that the job waits for the dataset.
     pub warm_timeout: Duration,
 }
 
 /// Where a job waits for quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Queueing {
-    /// Nowhere.
+    /// Without a queue: the job starts when it fits.
     None,
     /// In a Queue.
     Queue(String),
-    /// In a LocalQueue of Kueue, which decides.
+    /// In a LocalQueue of Kueue, which admits the job.
     Kueue(String),
 }
 
 impl TrainingJob {
-    /// True if another controller runs it.
+    /// True if another controller runs the job.
     pub fn is_of_others(&self) -> bool {
         self.spec.managed_by.as_ref().is_some_and(|name| name != MANAGED_BY)
     }
 
-    /// Checks every value. Errors: the first that is not accepted.
+    /// Checks every value. Errors: the first invalid field.
     pub fn check(&self) -> Result<CheckedJob, InvalidField> {
         let name = self.metadata.name.as_deref().unwrap_or_default();
         if !is_name(name, 40) {
@@ -139,7 +139,7 @@ impl TrainingJob {
             suspend: spec.suspend,
             active_deadline: time("spec.activeDeadline", &spec.active_deadline)?,
             ttl_after_finished: match spec.ttl_after_finished.as_deref() {
-                // The other times are more than 0.
+                // Only this duration may be 0, and the parser rejects 0.
                 Some(text) if text.trim_end_matches(['s', 'm', 'h', 'd']).bytes().all(|byte| byte == b'0') => {
                     Some(Duration::ZERO)
                 }
@@ -176,7 +176,7 @@ impl TrainingJob {
                 return Err(InvalidField::new("spec.datasets", format!("has {} twice", mount.dataset)));
             }
             if !paths.insert(mount.path.clone()) {
-                let what = "must be another one for each dataset";
+                let what = "must be different for each dataset";
                 return Err(InvalidField::new(format!("spec.datasets[{}].mountPath", mount.dataset.name), what));
             }
             checked.push(mount);
@@ -190,7 +190,7 @@ fn check_mount(own: &str, mount: &MountedDataset) -> Result<CheckedMount, Invali
     let dataset = DatasetKey::within(own, &mount.name)
         .map_err(|_| InvalidField::new("spec.datasets[].name", "must be the name of a Dataset, or NAMESPACE/NAME"))?;
     if !is_path(&mount.mount_path, 256) {
-        return Err(InvalidField::new(field("mountPath"), "must be a whole path, without `..` and `:`"));
+        return Err(InvalidField::new(field("mountPath"), "must be an absolute path without `..` and `:`"));
     }
     let min_warm = mount.min_warm.unwrap_or(MIN_WARM);
     if min_warm > 100 {
@@ -253,7 +253,7 @@ fn duration(field: &str, text: &str) -> Result<Duration, InvalidField> {
 }
 
 impl CheckedJob {
-    /// The Queue that it waits in.
+    /// The Queue that the job waits in, if any.
     pub fn queue(&self) -> Option<&str> {
         match &self.queueing {
             Queueing::Queue(queue) => Some(queue),
@@ -266,13 +266,13 @@ impl CheckedJob {
         self.roles.iter().find(|role| role.name == name)
     }
 
-    /// Checks that its roles are those of its type. Errors: the first that is not.
+    /// Checks that the job's roles match its JobType. Errors: the first mismatch.
     pub fn fit(&self, kind: &CheckedType) -> Result<(), InvalidField> {
         let known = || kind.roles.iter().map(|role| role.name.as_str()).collect::<Vec<_>>().join(", ");
         for role in &self.roles {
             let field = |rest: &str| format!("spec.roles[{}].{rest}", role.name);
             let Some(of_type) = kind.role(&role.name) else {
-                let what = format!("is no role of the type {}, which has {}", self.kind, known());
+                let what = format!("is not a role of the type {}, which has {}", self.kind, known());
                 return Err(InvalidField::new(field("name"), what));
             };
             if let Some(most) = of_type.most.filter(|most| role.max > *most) {
@@ -291,8 +291,10 @@ impl CheckedJob {
             return Err(InvalidField::new("spec.roles", what));
         }
         if !kind.success.roles.iter().any(|name| self.role(name).is_some()) {
-            let what =
-                format!("has none of {}, of which one decides when the job is done", kind.success.roles.join(", "));
+            let what = format!(
+                "has none of the roles {}; one of them must decide when the job is done",
+                kind.success.roles.join(", ")
+            );
             return Err(InvalidField::new("spec.roles", what));
         }
         Ok(())

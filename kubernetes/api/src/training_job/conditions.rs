@@ -1,6 +1,6 @@
 //! The conditions of a TrainingJob and the closed list of their reasons.
 //!
-//! A reason is for programs and for the column WHY; the message beside it is for people and has the numbers.
+//! A reason is for programs and for the column WHY. The message beside it is for users, and has the numbers.
 
 use crate::vocabulary::{conditions, reasons};
 
@@ -27,14 +27,14 @@ reasons! {
     pub enum JobReason of JobConditionKind {
         /// The job is valid.
         Accepted of Valid,
-        /// The spec has a value that the schema accepts and the controller refuses.
+        /// The spec has a value that the schema accepts and the controller rejects.
         InvalidSpec of Valid,
         /// There is no such JobType.
         TypeMissing of Valid,
         /// The JobType itself is not valid.
         TypeInvalid of Valid,
-        /// The roles are not those of the JobType: one is unknown, missing, too large or not elastic, or all have more
-        /// pods than files and variables can name.
+        /// The roles do not match the JobType: a role is unknown, missing, too large or not elastic, or all roles
+        /// together have more pods than files and variables can name.
         RolesUnfit of Valid,
         /// A Dataset does not exist, or is not granted to the namespace.
         DatasetNotGranted of Valid,
@@ -42,7 +42,7 @@ reasons! {
         QueueNotGranted of Valid,
         /// The API server does not admit a pod of the job. The message has its answer.
         PodRefused of Valid,
-        /// The job asks for native gangs and cannot have them. The message says what is in the way.
+        /// The job requests native gangs and cannot have them. The message says what prevents them.
         GangRefused of Valid,
         /// The condition before this one is not true yet.
         Waiting of QuotaReserved | DataWarm | Placed,
@@ -60,7 +60,7 @@ reasons! {
         QueueStopped of QuotaReserved,
         /// Kueue has not admitted the job.
         KueueDecides of QuotaReserved,
-        /// Another job took the quota.
+        /// Another job preempted the job.
         Preempted of QuotaReserved,
         /// The job is suspended.
         Suspended of QuotaReserved,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TrainingJobStatus {
-    /// The generation of the spec that this is about.
+    /// The generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// The phase of the job.
@@ -37,7 +37,7 @@ pub struct TrainingJobStatus {
     /// Texts for the columns of `kubectl get`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shown: Option<ShownJob>,
-    /// The controller's notes, from which it continues after a restart. They are for no other reader.
+    /// Internal state from which the controller continues after a restart. Other programs must not read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<String>,
     /// `Valid`, `QuotaReserved`, `DataWarm`, `Placed`, `Complete` and `Failed`.
@@ -49,31 +49,31 @@ pub struct TrainingJobStatus {
 /// The phase of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
-    /// It waits for quota. It has no pods.
+    /// The job waits for quota, and has no pods.
     #[default]
     Queued,
-    /// It has quota and waits for its data.
+    /// The job has quota, and waits for its data.
     DataWarming,
-    /// Its pods are being placed and started.
+    /// The job's pods are being placed and started.
     Starting,
-    /// All that it needs runs.
+    /// All required pods run.
     Running,
-    /// Some of its pods end, and the rest runs on.
+    /// Some of the job's pods end, and the others continue.
     Shrinking,
-    /// More pods join those that run.
+    /// More pods join the running ones.
     Growing,
-    /// A pod was lost and is replaced.
+    /// A pod was lost and is being replaced.
     Recovering,
-    /// It has no pods until it is resumed.
+    /// The job has no pods until it is resumed.
     Suspended,
-    /// It is done.
+    /// The job has succeeded.
     Succeeded,
-    /// It is given up.
+    /// The job has failed.
     Failed,
 }
 
 impl Phase {
-    /// All of them.
+    /// All phases.
     pub const ALL: [Self; 10] = [
         Self::Queued,
         Self::DataWarming,
@@ -87,17 +87,17 @@ impl Phase {
         Self::Failed,
     ];
 
-    /// True if it stays as it is for ever.
+    /// True if the phase is final.
     pub const fn is_terminal(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed)
     }
 
-    /// True if the job is to have pods.
+    /// True if the job should have pods.
     pub const fn has_pods(self) -> bool {
         matches!(self, Self::Starting | Self::Running | Self::Shrinking | Self::Growing | Self::Recovering)
     }
 
-    /// True if pods may have to be made.
+    /// True if pods may have to be created.
     pub const fn is_making(self) -> bool {
         self.has_pods() && !matches!(self, Self::Running)
     }
@@ -126,7 +126,7 @@ pub struct Restarts {
     /// Pods whose program ended with an error.
     #[serde(default)]
     pub crashed: u32,
-    /// Pods whose room another job took.
+    /// Pods that were preempted by another job.
     #[serde(default)]
     pub preempted: u32,
     /// Pods that were evicted or deleted.
@@ -135,7 +135,7 @@ pub struct Restarts {
     /// Pods whose node was lost.
     #[serde(default)]
     pub node_lost: u32,
-    /// Pods of which a device failed.
+    /// Pods with a failed device.
     #[serde(default)]
     pub device_fault: u32,
 }
@@ -145,7 +145,7 @@ impl Restarts {
         *self == Self::default()
     }
 
-    /// All of them together.
+    /// The sum of all causes.
     pub fn total(&self) -> u32 {
         [self.crashed, self.preempted, self.evicted, self.node_lost, self.device_fault]
             .into_iter()

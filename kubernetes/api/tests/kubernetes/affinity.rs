@@ -1,4 +1,4 @@
-//! Pods get terms of node affinity for the datasets that they name, and keep their own.
+//! Pods get node affinity terms for the datasets that they name, and keep their own terms.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ fn pod(annotations: Value, affinity: Value, inline: &[&str]) -> Value {
 }
 
 impl Server {
-    /// The affinity that a pod gets.
+    /// The affinity of a pod after admission.
     fn affinity(&self, pod: &Value) -> Value {
         let output =
             self.with_file(pod, |file| self.cluster.kubectl(&["create", "--dry-run=server", "-o", "json", "-f", file]));
@@ -47,7 +47,7 @@ fn preferred(keys: &[&str]) -> Vec<Value> {
     terms.collect()
 }
 
-/// A server whose policy for pods counts.
+/// A server on which the policy for pods is in effect.
 fn start() -> Server {
     let server = Server::start(NAMESPACE);
     server.cluster.kubectl(&["create", "serviceaccount", "default", "-n", NAMESPACE]);
@@ -64,7 +64,7 @@ fn a_pod_prefers_nodes_that_have_its_datasets() {
     let keys = ["larder-system.pets", "team-a.cars", "affinity.a", "team-b.x.y"];
     assert_eq!(got, json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred(&keys)}}));
 
-    // A pod's own terms stay, and come first.
+    // A pod's own terms are kept, and come first.
     let own =
         json!({"weight": 5, "preference": {"matchExpressions": [{"key": "rack", "operator": "In", "values": ["r1"]}]}});
     let with_own = json!({
@@ -94,7 +94,7 @@ fn a_pod_that_requires_its_data_keeps_its_own_requirements() {
         json!(preferred(&["affinity.a"]))
     );
 
-    // Another percentage; what is none counts as if it were not there.
+    // Other percentages. An invalid percentage counts as absent.
     for (asked, above) in [("50", 49), ("100", 99), ("1", 0), ("0", 89), ("101", 89), ("half", 89), ("", 89)] {
         let mut annotations = required.clone();
         annotations["larder.dev/min-warm"] = asked.into();
@@ -102,7 +102,7 @@ fn a_pod_that_requires_its_data_keeps_its_own_requirements() {
         assert_eq!(terms(&got), json!([{"matchExpressions": [expression("affinity.a", above)]}]), "{asked:?}");
     }
 
-    // Terms are alternatives: each gets the requirement, but for the one that matches nothing.
+    // Terms are alternatives, so each gets the requirement, except for the empty term, which matches nothing.
     let gpu = json!({"key": "gpu", "operator": "Exists"});
     let field = json!({"key": "metadata.name", "operator": "In", "values": ["n1"]});
     let own = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {

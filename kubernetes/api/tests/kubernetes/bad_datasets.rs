@@ -1,4 +1,4 @@
-//! Every mistake is refused at apply, by the name of its field, and by the checks of the controller too.
+//! Every mistake is rejected at apply, with the name of its field, and also by the controller's checks.
 
 use larder_api::names::{DatasetKey, SYSTEM_NAMESPACE};
 use larder_api::rights::{self, Endpoints};
@@ -9,7 +9,7 @@ use crate::{LISTED, Server, dataset, said};
 
 const NAMESPACE: &str = "bad-datasets";
 
-/// A spec with a sound origin, and these fields.
+/// A spec with a valid origin and these fields.
 fn with(fields: Value) -> Value {
     let mut spec = json!({"origin": {"source": "s3://bucket/pets", "anonymous": true}});
     spec.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
@@ -20,7 +20,7 @@ fn origin(origin: Value) -> Value {
     json!({"origin": origin})
 }
 
-/// A sound origin in `larder-system`, but for one field.
+/// An origin that is valid in `larder-system`, except for its source.
 fn source(source: &str) -> Value {
     origin(json!({"source": source, "anonymous": true}))
 }
@@ -37,7 +37,7 @@ fn a_bad_dataset_is_refused_at_apply_by_its_field() {
     let server = Server::start(NAMESPACE);
     let id = "ab".repeat(32);
     let long = format!("s3://b/{}", "a".repeat(1100));
-    // The field, and what its message says of it.
+    // The field, and a part of the error message.
     let bad: &[(&str, &str, Value)] = &[
         ("spec.origin.source", "must be a URL", source("bucket/pets")),
         ("spec.origin.source", "must be a URL", source("http://h/pets")),
@@ -104,7 +104,7 @@ fn a_bad_dataset_is_refused_at_apply_by_its_field() {
         assert!(!said.contains("hunter2"), "{said}");
         assert!(checked(NAMESPACE, spec).is_err(), "the checks accept {spec}");
     }
-    // These have no form that the types could read.
+    // These cannot even be parsed as the types.
     for (field, spec) in [
         ("spec.nodes.count", with(json!({"nodes": {"count": "some"}}))),
         ("spec.nodes.count", with(json!({"nodes": {"count": -1}}))),
@@ -115,7 +115,7 @@ fn a_bad_dataset_is_refused_at_apply_by_its_field() {
         let output = server.try_apply(&dataset(NAMESPACE, "d", spec.clone()));
         assert!(!output.status.success() && said(&output).contains(field), "{spec}: {}", said(&output));
     }
-    // A namespace and a name have 62 characters in a label.
+    // A namespace and a name may have 62 characters together in a label.
     for (len, accepted) in [(62 - NAMESPACE.len(), true), (63 - NAMESPACE.len(), false)] {
         let output = server.try_apply(&dataset(NAMESPACE, &"n".repeat(len), with(json!({}))));
         let named = said(&output).contains("metadata.name and metadata.namespace have 63 characters together");
@@ -155,7 +155,7 @@ fn a_good_dataset_is_accepted_by_schema_and_checks() {
         assert!(output.status.success(), "{spec}: {}", said(&output));
         checked(namespace, spec).unwrap_or_else(|error| panic!("{spec}: {error}"));
     }
-    // kubectl says nothing about the definitions, such as a format that it does not know.
+    // kubectl prints no warnings about the definitions, such as an unknown format.
     let applied = server.try_apply(&dataset(NAMESPACE, "d", with(json!({}))));
     assert!(applied.stderr.is_empty(), "{}", said(&applied));
 }
@@ -169,7 +169,7 @@ fn a_stored_dataset_keeps_its_source_and_can_always_be_finalized() {
     let moved = server.try_apply(&dataset(NAMESPACE, "d", origin(with_endpoint("s3://c"))));
     assert!(said(&moved).contains("spec.origin.source cannot be changed"), "{}", said(&moved));
 
-    // The administrator takes the endpoint off the list.
+    // The administrator removes the endpoint from the list.
     let listed = json!({"data": {"endpoints": "https://other"}}).to_string();
     server.cluster.kubectl_ok(&["patch", "configmap", "larder-endpoints", "-n", SYSTEM_NAMESPACE, "-p", &listed]);
     let patch = |kind: &str, patch: Value| {

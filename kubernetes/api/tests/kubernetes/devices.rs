@@ -1,5 +1,5 @@
-//! Whatever RBAC grants, larder-devices writes its labels, its condition and the slices of its own node, and events in its own
-//! name.
+//! Even if RBAC grants more, larder-devices may write only its labels, its condition and the slices of its own node,
+//! and events in its own name.
 
 use larder_api::names::SYSTEM_NAMESPACE;
 use larder_testkit::{Cluster, repository};
@@ -44,7 +44,7 @@ fn writes_slices_of_its_own_node_and_driver_alone(server: &Server, token: &str) 
     {
         server.with_file(slice, |file| server.expect(token, &["create", "--dry-run=server", "-f", file], refused));
     }
-    // Those of others, which an administrator made here.
+    // Slices of other drivers and nodes, which the administrator creates here.
     for slice in [&own, &other, &foreign] {
         server.apply(slice);
     }
@@ -62,7 +62,7 @@ fn larder_devices_changes_its_labels_and_its_condition_of_its_own_node_alone() {
     let server = Server::start("devices-rights");
     server.cluster.kubectl(&["create", "serviceaccount", ACCOUNT, "-n", SYSTEM_NAMESPACE]);
     for component in ["devices", "devices-dra"] {
-        let policies = repository().join("deploy/components").join(component).join("policies.yaml");
+        let policies = repository().join("deploy/components").join(component).join("base/policies.yaml");
         server.cluster.kubectl_ok(&["apply", "-f", &policies.display().to_string()]);
     }
     let _nodes = server.grant(ACCOUNT, "", "nodes");
@@ -123,7 +123,7 @@ fn larder_devices_changes_its_labels_and_its_condition_of_its_own_node_alone() {
         server.with_file(&event, |file| server.expect(&token, &["create", "--dry-run=server", "-f", file], refused));
     }
     writes_slices_of_its_own_node_and_driver_alone(&server, &token);
-    // Others use this node after it.
+    // Undo the change, since other tests use this node later.
     let undo = json!({"status": {"conditions": [{"type": "larder.dev/DeviceFault", "$patch": "delete"}]}}).to_string();
     let patch = ["patch", "node", "n1", "--subresource=status", "--type=strategic", "-p"];
     server.cluster.kubectl_ok(&[&patch[..], &[&undo]].concat());

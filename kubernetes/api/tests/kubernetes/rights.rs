@@ -1,4 +1,5 @@
-//! Whatever RBAC grants, larderd writes the status of its own node's NodeCache and the controller labels of datasets.
+//! Even if RBAC grants more, larderd may write only the status of its own node's NodeCache, and the controller only
+//! dataset labels.
 
 use larder_api::names::{CONTROLLER_ACCOUNT, LARDERD_ACCOUNT, SYSTEM_NAMESPACE};
 use larder_testkit::Cluster;
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 use crate::{Server, bad_jobs, said};
 
 impl Server {
-    /// Grants an account every verb on a resource, for this test. The policies are what must refuse.
+    /// Grants an account every verb on a resource for this test, so that only the policies can reject a request.
     pub(crate) fn grant(&self, account: &str, group: &str, resource: &str) -> Granted<'_> {
         let name = format!("test-{account}-{resource}");
         self.apply(&json!({
@@ -22,7 +23,7 @@ impl Server {
         Granted { server: self, name }
     }
 
-    /// A token of an account; with a pod, as the kubelet gives it to that pod.
+    /// A token of an account. With a pod, it is bound to the pod, like the token that the kubelet gives it.
     pub(crate) fn token(&self, account: &str, pod: Option<&str>) -> String {
         let mut args = vec!["create", "token", account, "-n", SYSTEM_NAMESPACE];
         if let Some(pod) = pod {
@@ -31,7 +32,7 @@ impl Server {
         self.cluster.kubectl_ok(&args).trim().to_owned()
     }
 
-    /// Runs kubectl with a token, which must succeed, or fail with a policy's message.
+    /// Runs kubectl with a token. It must succeed, or fail with the policy message `refused`.
     pub(crate) fn expect(&self, token: &str, args: &[&str], refused: Option<&str>) {
         let output = self.cluster.kubectl(&[&["--token", token], args].concat());
         let said = said(&output);
@@ -80,7 +81,7 @@ fn a_larderd_writes_the_status_of_its_own_node_cache_and_nothing_else() {
     }));
     let own = server.token(LARDERD_ACCOUNT, Some("of-n1"));
     let of_no_pod = server.token(LARDERD_ACCOUNT, None);
-    // A change of the spec in a write of the status is ignored.
+    // A write of the status ignores changes of the spec.
     let status = json!({"spec": {"clean": []}, "status": {
         "capacityBytes": 5_u64 << 40, "promisedBytes": 1_u64 << 40, "freeBytes": 4_u64 << 40,
         "snapshots": [{"snapshot": snapshot, "bytes": 7, "wantedBytes": 9, "reservedBytes": 9, "mounts": 2}]
@@ -140,7 +141,7 @@ fn the_controller_changes_labels_of_datasets_and_nothing_else_of_a_node() {
     ] {
         server.expect(&token, args, refused);
     }
-    // Others do as before.
+    // Other users are not restricted.
     server.cluster.kubectl_ok(&["label", "node", "n1", "gpu=a100"]);
     server.cluster.kubectl_ok(&["label", "node", "n1", "gpu-"]);
 }
@@ -157,7 +158,7 @@ fn pods_of_jobs_are_made_by_the_controller_alone() {
     let output = server.try_apply(&of_job);
     assert!(!output.status.success() && said(&output).contains(refused), "{}", said(&output));
     server.with_file(&of_job, |file| server.expect(&token, &["create", "-f", file], None));
-    // An administrator can do less here than the controller, and all else as before.
+    // An administrator cannot do this, but can do everything else as before.
     let admin = |args: &[&str]| server.cluster.kubectl(&[&["-n", NAMESPACE], args].concat());
     for args in
         [&["label", "pod", "p", "larder.dev/job-"][..], &["label", "pod", "p", "larder.dev/job=k", "--overwrite"]]

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-/// Amounts by the names of resources in Kubernetes: CPUs in thousandths, all others in their own unit. Amounts of zero are
-/// not listed.
+/// Amounts by Kubernetes resource name: CPUs in thousandths, all other resources in their own unit. Amounts of zero are
+/// not stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Amounts(BTreeMap<String, u64>);
 
 impl Amounts {
-    /// The amount of a resource.
+    /// The amount of a resource; 0 if it is not stored.
     pub fn get(&self, resource: &str) -> u64 {
         self.0.get(resource).copied().unwrap_or(0)
     }
 
-    /// All amounts, by the names of their resources.
+    /// All amounts with their resource names, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
         self.0.iter().map(|(resource, amount)| (resource.as_str(), *amount))
     }
@@ -34,12 +34,12 @@ impl Amounts {
         }
     }
 
-    /// The same amounts, limited to those of `most`.
+    /// The amounts, each limited to the amount in `most`.
     pub fn at_most(&self, most: &Self) -> Self {
         self.iter().map(|(resource, amount)| (resource, amount.min(most.get(resource)))).collect()
     }
 
-    /// The amounts, `times` times.
+    /// The amounts, multiplied by `times`.
     pub fn times(&self, times: u64) -> Self {
         let mut product = Self::default();
         product.add(self, times);

@@ -8,22 +8,22 @@ use larder_api::names::NODE_LABEL_PREFIX;
 
 use crate::node::Node;
 
-/// Conditions that a node must meet, all of them.
+/// Conditions that a node must meet. All must hold.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Places {
-    /// Labels that it has.
+    /// Labels that the node must have.
     pub labels: BTreeMap<String, String>,
-    /// Terms of node affinity, at least one of which holds. An empty list excludes no node.
+    /// Terms of node affinity. At least one must hold; an empty list excludes no node.
     pub terms: Vec<NodeSelectorTerm>,
-    /// The topology domains that Kueue assigned, by their labels, of which the node is in one. An empty list excludes no
-    /// node.
+    /// The topology domains that Kueue assigned, by their labels. The node must be in one of them; an empty list
+    /// excludes no node.
     pub domains: Vec<BTreeMap<String, String>>,
-    /// Taints that the pods tolerate.
+    /// The taints that the pods tolerate.
     pub tolerations: Vec<Toleration>,
 }
 
 impl Places {
-    /// The places of pods with this spec.
+    /// The conditions for pods with this spec.
     pub fn of(spec: &PodSpec) -> Self {
         let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
         let required =
@@ -52,7 +52,7 @@ impl Places {
     }
 }
 
-/// True if a pod with this toleration may run on a node with this taint. A field that is not set is empty.
+/// True if a pod with this toleration may run on a node with this taint. An unset field counts as empty.
 fn covers(toleration: &Toleration, taint: &Taint) -> bool {
     let (key, effect) = (text(&toleration.key), text(&toleration.effect));
     let is_any = toleration.operator.as_deref() == Some("Exists");
@@ -65,13 +65,13 @@ fn text(field: &Option<String>) -> &str {
     field.as_deref().unwrap_or_default()
 }
 
-/// True for a label of a dataset. These follow the data: a pod that asks for one would wait for data that waits for the
-/// pod.
+/// True for a label of a dataset. Such labels are ignored, since they follow the data: a pod that requires one would
+/// wait for data that waits for the pod.
 fn is_of_datasets(key: &str) -> bool {
     key.starts_with(NODE_LABEL_PREFIX)
 }
 
-/// A term without conditions holds on no node.
+/// True if the term holds on the node. A term without conditions holds on no node.
 fn holds_on(term: &NodeSelectorTerm, node: &Node) -> bool {
     let labels = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
@@ -136,7 +136,7 @@ mod tests {
         assert!(places("gpu", "h100").allow(&node(&[])));
         assert!(!places("gpu", "a100").allow(&node(&[])));
         assert!(!places("cpu", "h100").allow(&node(&[])));
-        // A node may get the data that it does not hold yet.
+        // A node that does not hold the data yet may still get it.
         assert!(places("dataset.larder.dev/team-a.pets", "90").allow(&node(&[])));
         let domains = |values: &[&str]| Places {
             domains: values.iter().map(|value| labels("zone", value)).collect(),

@@ -1,4 +1,4 @@
-//! What a pod requests of its node, as the scheduler counts it.
+//! The resources that a pod requests from its node, as the scheduler counts them.
 
 use std::collections::BTreeSet;
 
@@ -8,25 +8,25 @@ use larder_api::quantity::amount;
 
 use crate::pod::amounts::Amounts;
 
-/// Amounts as they are written. A text that is not a quantity counts as nothing.
+/// Parses written amounts. A text that is not a quantity counts as zero.
 pub fn amounts<'q>(written: impl IntoIterator<Item = (&'q String, &'q Quantity)>) -> Amounts {
     let read =
         |(resource, quantity): (&'q String, &'q Quantity)| Some((resource.as_str(), amount(resource, quantity)?));
     written.into_iter().filter_map(read).collect()
 }
 
-/// What a container requests. A limit without a request is a request, too.
+/// The requests of a container. A limit without a request counts as a request.
 fn of_container(container: &Container) -> Amounts {
     container.resources.as_ref().map(|resources| with_limits(resources, |_| true, |_| false)).unwrap_or_default()
 }
 
-/// What a pod requests as a whole, whose containers request `containers`. A limit is a request, too, where neither the
+/// The pod-level requests of a pod whose containers request `containers`. A limit counts as a request if neither the
 /// pod nor its containers request the resource.
 fn of_pod(resources: &ResourceRequirements, containers: &Amounts) -> Amounts {
     with_limits(resources, is_of_pods, |name| containers.get(name) > 0)
 }
 
-/// The requests, and the limits of resources that are requested neither here nor elsewhere.
+/// The requests, and the limits of resources that are not requested here or elsewhere.
 fn with_limits(
     resources: &ResourceRequirements,
     counts: impl Fn(&str) -> bool,
@@ -39,14 +39,14 @@ fn with_limits(
     amounts(requests.into_iter().flatten().chain(limits).filter(|(name, _)| counts(name)))
 }
 
-/// True for a resource that the scheduler counts for a whole pod. It ignores others in `spec.resources`.
+/// True for a resource that the scheduler counts at pod level. It ignores other resources in `spec.resources`.
 fn is_of_pods(resource: &str) -> bool {
     ["cpu", "memory"].contains(&resource) || resource.starts_with("hugepages-")
 }
 
-/// What all containers that run together request: those of the pod with the sidecars, or an init container with the
-/// sidecars that were started before it, whichever is more of each resource; or what the pod requests as a whole, if
-/// that is more.
+/// The requests of all containers that run at the same time. For each resource this is the largest of three amounts:
+/// the pod's containers with its sidecars, an init container with the sidecars that start before it, or the pod-level
+/// request.
 pub fn requests(spec: &PodSpec) -> Amounts {
     let (mut sidecars, mut most) = (Amounts::default(), Amounts::default());
     for container in spec.init_containers.iter().flatten() {
@@ -68,7 +68,7 @@ pub fn requests(spec: &PodSpec) -> Amounts {
     all
 }
 
-/// True if the pod is given devices: by a vendor's resource, whose name has a domain, or by a claim.
+/// True if the pod gets devices: through a vendor's resource, whose name has a domain, or through a resource claim.
 pub fn has_devices(spec: &PodSpec) -> bool {
     let has_claims = spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty());
     has_claims || requests(spec).iter().any(|(name, amount)| name.contains('/') && amount > 0)

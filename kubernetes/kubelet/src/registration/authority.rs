@@ -1,9 +1,10 @@
 //! Makes the kubelet's requests acceptable to our gRPC server. The kubelet dials the registration socket by its path,
 //! and its gRPC library sends that path as `:authority`, percent-encoded. HTTP/2 does not allow such an authority: `h2`
-//! resets the stream, while servers in Go ignore the violation. So on that socket every authority is replaced by
-//! `localhost` before the server reads it.
+//! resets the stream, while servers in Go ignore the violation. On that socket, every authority is therefore replaced
+//! by `localhost` before the server reads it.
 //!
-//! Only header frames from the client are changed. A connection that violates HTTP/2 (RFC 9113) otherwise is closed.
+//! Only header frames from the client are changed. A connection that violates HTTP/2 (RFC 9113) in any other way is
+//! closed.
 
 use std::io;
 
@@ -17,7 +18,7 @@ const FRAME_HEADER_BYTES: usize = 9;
 /// The largest frame that a client may send by default; our server does not raise the limit.
 const FRAME_MAX_BYTES: usize = 16 << 10;
 
-/// The most bytes in all frames of one set of headers.
+/// The largest size of one set of headers, summed over its frames.
 const HEADERS_MAX_BYTES: usize = 64 << 10;
 
 const HEADERS: u8 = 0x1;
@@ -27,8 +28,8 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// The connection of a client as the server should see it. Runs until either end closes. Must be called within a
-/// runtime.
+/// Wraps a client's connection, and returns the stream for the server, with replaced authorities. A task copies the
+/// data until either end closes. Must be called within a tokio runtime.
 pub(crate) fn replaced(client: impl AsyncRead + AsyncWrite + Send + 'static) -> DuplexStream {
     let (server, ours) = tokio::io::duplex(64 << 10);
     tokio::spawn(async move {

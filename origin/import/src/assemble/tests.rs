@@ -15,7 +15,7 @@ fn version(odd: u8) -> VersionTag<'static> {
     }
 }
 
-/// Both ways to make a manifest, and what each rejects.
+/// Builds the manifest in both ways. Returns the bytes and the rejected keys of each.
 fn both(files: &[(Vec<u8>, u8)], folders: &[Vec<u8>]) -> [(Vec<u8>, Vec<Vec<u8>>); 2] {
     let dir = tempfile::tempdir().unwrap();
     let mut builder = ManifestBuilder::new();

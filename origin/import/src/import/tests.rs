@@ -126,8 +126,8 @@ async fn hostile_keys_are_skipped_with_their_reasons_and_honest_neighbours_are_k
     assert_eq!(version, Some(VersionTag::ETag("\"9dd4e461268c8034f5c8564e155c67a6\"".into())), "MD5 of x");
 }
 
-/// A run that was killed after any number of answers and a second run that finishes it list everything once, except for
-/// the calls that were in flight.
+/// A run that is killed after any number of answers and a second run that finishes its work list everything once in
+/// total, except for the calls that were in flight.
 // SEMANTICS: I1
 #[tokio::test]
 async fn an_import_killed_at_any_page_goes_on_where_it_was() {
@@ -156,7 +156,7 @@ async fn an_import_killed_at_any_page_goes_on_where_it_was() {
     }
 }
 
-/// Where a run that is stopped before its last page leaves its journal, and the snapshot that it would have had.
+/// The journal of a run that was stopped before its last page, and the snapshot that the run would have produced.
 async fn stopped(source: &Arc<MemoryOrigin>, dir: &Path) -> (PathBuf, larder_dataset::SnapshotId) {
     let whole = run_whole(source).await;
     source.lists.store(0, Ordering::SeqCst);
@@ -235,7 +235,7 @@ async fn a_listing_of_which_a_manifest_was_made_is_never_used_again() {
     {
         let imported = run(&source, dir.path()).await.unwrap();
         assert_eq!(imported.manifest.totals().files, 2);
-        // Storing the manifest fails, and the object is replaced before somebody tries again.
+        // Storing the manifest fails, and the object is replaced before the next attempt.
         imported.manifest.write(Path::new("/nonexistent/data.manifest")).unwrap_err();
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "neither journal nor draft is left");
@@ -250,7 +250,7 @@ async fn a_listing_of_which_a_manifest_was_made_is_never_used_again() {
 async fn an_import_that_cannot_be_sorted_or_written_is_listed_again_the_next_time() {
     let source = origin(10, ["a", "b/c"]);
     let dir = tempfile::tempdir().unwrap();
-    // A folder is where the draft belongs.
+    // A folder blocks the path of the draft.
     let journal = dir.path().join("journals");
     let in_the_way = {
         let probe = run(&source, &journal).await.unwrap();

@@ -5,21 +5,21 @@
 //!   4  CRC32C of the length and the payload
 //!   8  payload
 //! ```
-//! All numbers are little-endian. Invariant: no bytes, however broken, make the decoder panic or reserve more memory
-//! than they themselves take.
+//! All numbers are little-endian. Invariant: no input makes the decoder panic or reserve more memory than the input
+//! itself takes.
 //!
-//! The fuzz targets include this file by its path, so it uses nothing of this crate.
+//! The fuzz targets include this file by its path, so it must not use the rest of this crate.
 
 use std::io::{self, Read};
 
 use larder_dataset::{crc32c, crc32c_append};
 
-/// Bytes of a frame before its payload.
+/// The size of a frame without its payload.
 pub(super) const FRAME_HEAD_BYTES: usize = 8;
-/// The longest payload. A folder of ten million files comes as one page and still fits.
+/// The longest payload. A page with a folder of ten million files still fits.
 const FRAME_MAX: usize = 1 << 30;
 
-/// The frame of a payload; `None` if the payload is empty or too long.
+/// Encodes a payload as a frame. `None` if the payload is empty or too long.
 pub(super) fn encode_frame(payload: &[u8]) -> Option<Vec<u8>> {
     if payload.is_empty() || payload.len() > FRAME_MAX {
         return None;
@@ -32,12 +32,12 @@ pub(super) fn encode_frame(payload: &[u8]) -> Option<Vec<u8>> {
     Some(frame)
 }
 
-/// Covers the length too, so that a tail of zeroes is not a frame.
+/// The CRC also covers the length, so that a tail of zeros is not a valid frame.
 fn frame_crc(len: [u8; 4], payload: &[u8]) -> u32 {
     crc32c_append(crc32c(&len), payload)
 }
 
-/// Reads frames up to the first that is not sound.
+/// Reads frames until the first invalid one.
 #[derive(Debug)]
 pub(super) struct Frames<R> {
     from: R,
@@ -50,8 +50,8 @@ impl<R: Read> Frames<R> {
         Self { from, payload: Vec::new() }
     }
 
-    /// The next payload. `None` at the end, and at a frame that is cut off, empty, too long or has a wrong CRC; after
-    /// that there is nothing more to read. Errors: only those of reading.
+    /// The next payload. `None` at the end, and at a frame that is cut off, empty, too long or has a wrong CRC; no
+    /// further frame can be read after that. Errors: only those of reading.
     pub(super) fn next_frame(&mut self) -> io::Result<Option<&[u8]>> {
         let mut head = [0; FRAME_HEAD_BYTES];
         match self.from.read_exact(&mut head) {
@@ -66,7 +66,7 @@ impl<R: Read> Frames<R> {
             return Ok(None);
         }
         self.payload.clear();
-        // Grows with the bytes that are really there, so a wrong length reserves nothing.
+        // Reads only bytes that exist, so a wrong length reserves no memory.
         self.from.by_ref().take(len as u64).read_to_end(&mut self.payload)?;
         let whole = self.payload.len() == len && frame_crc(len_bytes, &self.payload) == crc;
         Ok(whole.then_some(&self.payload[..]))

@@ -1,4 +1,4 @@
-//! The header of a journal: the work it belongs to, and when that was started.
+//! The header of a journal: the work that it belongs to, and the start time of that work.
 //!
 //! ```text
 //!   0  magic "LARDERJR"
@@ -17,7 +17,7 @@ const MAGIC: [u8; 8] = *b"LARDERJR";
 const VERSION: u8 = 2;
 pub(super) const HEADER_BYTES: usize = 64;
 
-/// The kind of work a journal belongs to.
+/// The kind of work that a journal belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JournalKind {
     /// An import, whose records are pages.
@@ -42,7 +42,7 @@ impl JournalKind {
     }
 }
 
-/// Distinguishes one piece of work from another: two runs with the same identity share a journal.
+/// Identifies one piece of work. Two runs with the same identity share a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct JournalIdentity {
     kind: JournalKind,
@@ -84,11 +84,11 @@ pub(super) fn encode_header(identity: JournalIdentity, started_ns: i64) -> [u8; 
     header
 }
 
-/// Why a journal cannot be continued, in words.
+/// Reasons why a journal cannot be continued, as text.
 pub(super) const ANOTHER_VERSION: &str = "another version of Larder wrote it";
 pub(super) const DAMAGED: &str = "it is damaged";
 
-/// The start time. Errors: why this is no header of this version and identity.
+/// Decodes the start time. Errors: why the bytes are not a header of this version and identity.
 pub(super) fn decode_header(header: &[u8; HEADER_BYTES], identity: JournalIdentity) -> Result<i64, &'static str> {
     let sealed = header[..8] == MAGIC && crc32c(&header[..60]).to_le_bytes() == header[60..];
     if !sealed {

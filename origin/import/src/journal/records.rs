@@ -1,54 +1,54 @@
 //! The records of a journal: the payloads of its frames.
 //!
-//! All numbers are little-endian; a byte string is its length as u32 and its bytes. Invariant: no bytes, however
-//! broken, make a decoder panic or reserve more memory than they themselves take; and a record that decodes encodes to
-//! the same bytes.
+//! All numbers are little-endian. A byte string is its length as u32, followed by its bytes. Invariant: no input makes
+//! a decoder panic or reserve more memory than the input itself takes. A record that can be decoded encodes to the same
+//! bytes.
 //!
-//! The fuzz targets include this file by its path, so it uses nothing of this crate.
+//! The fuzz targets include this file by its path, so it must not use the rest of this crate.
 
 use std::borrow::Cow;
 
 use larder_dataset::VersionTag;
 
-/// The payload is not a record. The frame's CRC was right, so another program wrote it.
+/// The payload is not a record. Its CRC was right, so another program wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("journal record is malformed")]
 pub(crate) struct BadRecord;
 
-/// One page of a listing: its unit, its contents, and where the unit continues.
+/// One page of a listing: its unit (a prefix and a depth), its contents, and the position where the unit continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PageRecord {
     /// The prefix that was listed.
     pub(crate) prefix: Vec<u8>,
     /// True if everything below the prefix was listed, false if only the keys and prefixes directly below it.
     pub(crate) recursive: bool,
-    /// Where the page starts; `None` for the first of its unit.
+    /// The position where the page starts; `None` for the first page of its unit.
     pub(crate) after: Option<Vec<u8>>,
     /// The files on the page.
     pub(crate) files: Vec<PageFile>,
     /// The prefixes on the page.
     pub(crate) prefixes: Vec<Vec<u8>>,
-    /// Keys that the origin itself could not list, with the reasons.
+    /// Keys that the origin could not list, with the reasons.
     pub(crate) skipped: Vec<(Vec<u8>, Cow<'static, str>)>,
-    /// Where the next page of the unit starts; `None` if this was the last.
+    /// The position where the next page of the unit starts; `None` if this was the last.
     pub(crate) next: Option<Vec<u8>>,
 }
 
 /// A file on a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PageFile {
-    /// Its key below the origin.
+    /// The file's key below the origin.
     pub(crate) key: Vec<u8>,
-    /// Size in bytes.
+    /// The file's size in bytes.
     pub(crate) size: u64,
-    /// Time of last modification, nanoseconds since the epoch.
+    /// The time of the last modification, in nanoseconds since the epoch.
     pub(crate) mtime_ns: i64,
-    /// The version that its bytes are bound to.
+    /// The version of the file's object.
     pub(crate) version: VersionTag<'static>,
 }
 
 impl PageRecord {
-    /// The record as a frame's payload.
+    /// Encodes the record as a frame's payload.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(64 + 128 * self.files.len());
         out.push(u8::from(self.recursive));
@@ -77,7 +77,7 @@ impl PageRecord {
         out
     }
 
-    /// Reads a payload back. Errors: it is not a page.
+    /// Decodes a payload. Errors: it is not a page.
     pub(crate) fn decode(payload: &[u8]) -> Result<Self, BadRecord> {
         let mut fields = Fields(payload);
         let recursive = fields.bool()?;
@@ -109,24 +109,24 @@ impl PageRecord {
 /// A finished pack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PackRecord {
-    /// Its number.
+    /// The pack's number.
     pub(crate) pack: u32,
-    /// Its key below the destination.
+    /// The pack's key below the destination.
     pub(crate) key: Vec<u8>,
-    /// Size in bytes.
+    /// The pack's size in bytes.
     pub(crate) size: u64,
-    /// Its version at the destination.
+    /// The pack's version at the destination.
     pub(crate) version: VersionTag<'static>,
-    /// The first file of the manifest that is in it.
+    /// The first file of the manifest in the pack.
     pub(crate) first_file: u32,
-    /// One past the last file.
+    /// One past the last file of the manifest in the pack.
     pub(crate) end_file: u32,
-    /// CRC32C of each block of its files, in order.
+    /// The CRC32C of each block of the pack's files, in order.
     pub(crate) block_crcs: Vec<u32>,
 }
 
 impl PackRecord {
-    /// The record as a frame's payload.
+    /// Encodes the record as a frame's payload.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(128 + 4 * self.block_crcs.len());
         out.extend_from_slice(&self.pack.to_le_bytes());
@@ -140,7 +140,7 @@ impl PackRecord {
         out
     }
 
-    /// Reads a payload back. Errors: it is not a pack.
+    /// Decodes a payload. Errors: it is not a pack.
     pub(crate) fn decode(payload: &[u8]) -> Result<Self, BadRecord> {
         let mut fields = Fields(payload);
         let record = Self {
@@ -157,7 +157,7 @@ impl PackRecord {
     }
 }
 
-/// How many bytes a key has in common with the one before it, from the start.
+/// The length of the common prefix of a key and the previous key, in bytes.
 fn shared_bytes(last: &[u8], key: &[u8]) -> usize {
     last.iter().zip(key).take_while(|(a, b)| a == b).count()
 }
@@ -170,7 +170,7 @@ fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// A length beyond u32 would make the record longer than a frame, which the journal refuses.
+/// A length beyond u32 would make the record longer than a frame, and the journal rejects that.
 fn put_u32(out: &mut Vec<u8>, len: usize) {
     out.extend_from_slice(&(len as u32).to_le_bytes());
 }
@@ -208,7 +208,7 @@ fn put_version(out: &mut Vec<u8>, version: &VersionTag<'_>) {
     }
 }
 
-/// The rest of a payload.
+/// The rest of a payload that is being decoded.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -245,7 +245,7 @@ impl<'a> Fields<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// A number in its shortest form.
+    /// Decodes a number. It must have its shortest form.
     fn varint(&mut self) -> Result<u64, BadRecord> {
         let mut number = 0_u64;
         for shift in (0..64).step_by(7) {
@@ -300,7 +300,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Each item takes at least one byte, so a count larger than the rest of the payload fails before long.
+    /// Each item takes at least one byte, so a count that exceeds the rest of the payload soon fails.
     fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> Result<T, BadRecord>) -> Result<Vec<T>, BadRecord> {
         let count = self.u32()?;
         let mut items = Vec::new();

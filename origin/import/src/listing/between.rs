@@ -1,25 +1,25 @@
 //! Guesses keys between two others.
 //!
-//! Keys are taken for fractions, with the characters seen so far as digits, in the order of their bytes (UTF-8 sorts
-//! like its code points). A guess decides only how evenly the work is divided, never what is listed.
+//! A key is treated as a fraction whose digits are the characters seen so far, in the order of their bytes (UTF-8 sorts
+//! like its code points). A guess affects only how evenly the work is divided, never which keys are listed.
 
 use std::collections::BTreeSet;
 
-/// Characters of a key that count, after those that both keys begin with.
+/// The number of characters that are compared, after the common prefix of both keys.
 const DIGITS: usize = 12;
-/// Scripts with more characters than this are divided less evenly.
+/// The most characters that are learned. Keys in scripts with more characters are divided less evenly.
 const CHARS_MAX: usize = 2048;
 
 /// The characters that occur in keys.
 #[derive(Debug, Default)]
 pub(super) struct Alphabet {
     seen: BTreeSet<char>,
-    /// The same, sorted.
+    /// The same characters, sorted.
     chars: Vec<char>,
 }
 
 impl Alphabet {
-    /// Learns the characters of a key.
+    /// Adds the characters of a key.
     pub(super) fn learn(&mut self, key: &[u8]) {
         let before = self.seen.len();
         for char in String::from_utf8_lossy(key).chars() {
@@ -33,7 +33,7 @@ impl Alphabet {
     }
 
     fn base(&self) -> u64 {
-        // Zero is the end of a key, the largest digit is beyond every key.
+        // Digit 0 is the end of a key, and the largest digit is beyond every key.
         self.chars.len() as u64 + 2
     }
 
@@ -59,8 +59,8 @@ impl Alphabet {
         (shared, self.digits(after, shared), until.map_or(after_all, |until| self.digits(until, shared)))
     }
 
-    /// The binary logarithm of the distance from `after` to `until` (`None`: the end of all keys); the distance of all
-    /// keys is 0, and that of keys which cannot be told apart is negative infinity.
+    /// The binary logarithm of the distance from `after` to `until` (`None` is the end of all keys). The distance of
+    /// all keys is 0. The distance of keys that cannot be told apart is negative infinity.
     pub(super) fn log_distance(&self, after: &[u8], until: Option<&[u8]>) -> f64 {
         let (after, until) = (String::from_utf8_lossy(after), until.map(String::from_utf8_lossy));
         let (shared, low, high) = self.both(&after, until.as_deref());
@@ -73,7 +73,7 @@ impl Alphabet {
         if distance > 0.0 { distance.log2() - shared as f64 * base.log2() } else { f64::NEG_INFINITY }
     }
 
-    /// A short key about halfway from `after` to `until`, between the two; `None` if there is none.
+    /// A short key about halfway between `after` and `until`. `None` if there is none between them.
     pub(super) fn between(&self, after: &[u8], until: Option<&[u8]>) -> Option<Vec<u8>> {
         let after = std::str::from_utf8(after).ok()?;
         let until = until.map(std::str::from_utf8).transpose().ok()?;
@@ -90,10 +90,10 @@ impl Alphabet {
         for digit in sum {
             let digit = rest * base + digit;
             rest = digit % 2;
-            // No character stands for what follows all characters; the last one, again and again, comes closest.
+            // No character stands for a position after all characters; repeating the last character comes closest.
             beyond |= digit / 2 == base - 1;
             let char = if beyond { self.chars.last() } else { self.chars.get((digit / 2).wrapping_sub(1) as usize) };
-            // The end of a key, where there is no longer one.
+            // Digit 0 ends the key.
             let Some(char) = char else { break };
             guess.push(*char);
             if guess.as_str() > after && until.is_none_or(|until| guess.as_str() < until) {

@@ -1,4 +1,4 @@
-//! Types that the parts of a listing share: a call to make, and why a listing cannot continue.
+//! Types that the parts of a listing share: a call to make, and the errors that end a listing.
 
 use larder_dataset::name::NameRules;
 use larder_origin::{Depth, Key, OriginError, Scheme};
@@ -6,12 +6,12 @@ use larder_origin::{Depth, Key, OriginError, Scheme};
 /// Why a listing cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
-    /// The origin refused or failed a LIST call.
+    /// A LIST call failed.
     #[error("list {}", shown(prefix))]
     Origin {
         /// The prefix that was listed.
         prefix: Vec<u8>,
-        /// The cause.
+        /// The error of the origin.
         source: OriginError,
     },
     /// The origin's answer contradicts the request or another answer.
@@ -19,7 +19,7 @@ pub enum ListError {
     Odd {
         /// The prefix that was listed.
         prefix: Vec<u8>,
-        /// The fault in the answer.
+        /// The contradiction in the answer.
         what: &'static str,
     },
     /// Two pages show different versions of one object.
@@ -37,7 +37,7 @@ fn shown(prefix: &[u8]) -> String {
     if prefix.is_empty() { "the root of the dataset".into() } else { Key::from(prefix).to_string() }
 }
 
-/// The name rules of an origin of this kind.
+/// The name rules for origins of this kind.
 pub(crate) fn rules_of(scheme: Scheme) -> NameRules {
     match scheme {
         Scheme::S3 | Scheme::Gcs | Scheme::Azure => NameRules::OBJECT_STORE,

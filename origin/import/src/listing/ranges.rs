@@ -1,12 +1,12 @@
-//! A walk over ranges of keys, for stores that can begin a listing after any key.
+//! A walk over ranges of keys, for stores whose listings can start after any key.
 //!
-//! At first there is one range, of all keys. Whenever a call could be made and no range waits for one, the range with
-//! the most keys left, as its pages so far suggest, is split at a guessed key: the call that lists its upper part is
-//! under way while the lower part continues. A guess beyond the last key costs one empty page and halves the range; a
-//! few of these are allowed at first, and later a part of all calls.
+//! The walk starts with one range of all keys. When another call could be made and no range waits for one, the range
+//! with the most remaining keys, as estimated from its pages so far, is split at a guessed key. The call that lists its
+//! upper part runs while the lower part continues. A guess beyond the last key costs one empty page and halves the
+//! range. A few empty pages are allowed at first, and later a fraction of all calls.
 //!
-//! Invariant: the open ranges and the accepted pages never overlap, and together they are all keys. A page is cut at
-//! the end of its range. Its keys beyond must agree with the next range's first page.
+//! Invariant: the open ranges and the accepted pages never overlap, and together they cover all keys. A page is cut at
+//! the end of its range. The keys that were cut off must match the first page of the next range.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashMap};
@@ -18,36 +18,37 @@ use super::between::Alphabet;
 use super::call::{ListCall, ListError};
 use crate::journal::{PageFile, PageRecord};
 
-/// The binary logarithm of the number of pages that are worth a split: three.
+/// The binary logarithm of the fewest remaining pages that are worth a split: three.
 const LOG_PAGES_LEAST: f64 = 1.6;
-/// Empty pages that are always allowed: one round of calls finds where the keys end.
+/// The number of empty pages that are always allowed: one round of calls finds where the keys end.
 const WASTE_LEAST: u64 = 16;
-/// One of this many calls may return an empty page.
+/// Beyond that, at most one of this many calls may return an empty page.
 const WASTE_SHARE: u64 = 2;
-/// Keys of a page from which the alphabet is learned.
+/// The number of keys per page that the alphabet is learned from.
 const LEARN_KEYS: usize = 16;
 
-/// The keys after the start of the range, which is its name, up to and including `until`.
+/// The keys after the range's start, which identifies it, up to and including `until`.
 #[derive(Debug)]
 struct Range {
     until: Option<Vec<u8>>,
     in_flight: bool,
-    /// It was made by a split, and no page of it was seen.
+    /// True if the range was made by a split and no page of it has arrived.
     unproven: bool,
     /// The binary logarithm of the distance that the last page covered.
     log_page: Option<f64>,
 }
 
-/// Versions by key, both hashed.
+/// The versions of keys. Both are hashed.
 type Shown = HashMap<u64, u64>;
 
 /// The ranges that are not finished.
 #[derive(Debug)]
 pub(crate) struct Ranges {
-    /// By their starts; `None` is before all keys.
+    /// By their starts. `None` stands for the position before all keys.
     open: BTreeMap<Option<Vec<u8>>, Range>,
     alphabet: Alphabet,
-    /// Versions of the first keys after a border, as one of its two neighbours has seen them. The other one compares.
+    /// The versions of the first keys after a border, as the first of the two neighbours listed them. The other
+    /// neighbour compares.
     seams: HashMap<Vec<u8>, Shown>,
     pages: u64,
     empty_pages: u64,
@@ -105,7 +106,7 @@ impl Ranges {
         Some(ListCall { prefix: Vec::new(), depth: Depth::All, after })
     }
 
-    /// Splits the range with the most keys left, and returns the start of its upper part.
+    /// Splits the range with the most remaining keys. Returns the start of its upper part.
     fn split(&mut self) -> Option<Vec<u8>> {
         let unproven = self.open.values().filter(|range| range.unproven).count() as u64;
         if self.empty_pages + unproven >= WASTE_LEAST + self.pages / WASTE_SHARE {
@@ -115,7 +116,7 @@ impl Ranges {
             let distance = self.alphabet.log_distance(after.as_deref().unwrap_or_default(), range.until.as_deref());
             Some((distance - range.log_page?, after.clone()))
         };
-        // A range that begins at a guess may be empty; the same range is rather split again, closer to its start.
+        // A range that starts at a guess may be empty. The proven range is split again instead, closer to its start.
         let proven = self.open.iter().filter(|(_, range)| !range.unproven);
         let left = proven.filter_map(pages_left).filter(|(left, _)| *left > LOG_PAGES_LEAST);
         let (_, after) = left.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
@@ -144,7 +145,7 @@ impl Ranges {
         if page.next.is_some() && page.next <= page.after {
             return Err(odd("with a page that does not advance"));
         }
-        // Before the page of a later run there may have been another split.
+        // An earlier run may have split the range at another key before it got this page.
         let (start, range) = match self.open.range(..=&page.after).next_back() {
             Some((start, range)) if range.until.is_none() || page.after < range.until => (start.clone(), range),
             _ => return Err(odd("for keys that are finished")),
@@ -179,7 +180,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// Compares what two neighbours show of the first keys after their border.
+    /// Compares how two neighbours list the first keys after their border.
     fn compare(&mut self, page: &PageRecord, beyond: &[PageFile], until: Option<&[u8]>) -> Result<(), ListError> {
         let upper = page.after.as_deref().map(|after| (after, page.files.as_slice()));
         let reaches_end =
@@ -201,7 +202,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// True if open ranges meet there, or met there until one of them went on.
+    /// True if open ranges meet at this key, or met there until one of them advanced.
     fn is_border(&self, key: &[u8]) -> bool {
         let ends = self.open.values().any(|range| range.until.as_deref() == Some(key));
         ends && (self.open.contains_key(&Some(key.to_vec())) || self.seams.contains_key(key))

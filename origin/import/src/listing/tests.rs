@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::memory::MemoryOrigin;
 
-/// Notes what it is given.
+/// Records the pages that it receives.
 struct Collector {
     walk: Walk,
     keys: BTreeMap<Vec<u8>, u32>,
@@ -49,13 +49,13 @@ async fn collect(origin: Arc<dyn Origin>, concurrency: usize) -> Result<(Collect
     Ok((collector, requests))
 }
 
-/// An origin of made-up keys that answers each page after 20 ms.
+/// An origin of simulated keys that answers each page after 20 ms.
 #[derive(Debug)]
 struct MadeUp {
     url: OriginUrl,
     count: u64,
     key: fn(u64) -> String,
-    /// Changes a page before it is answered.
+    /// Changes a page before it is returned.
     spoil: fn(&mut Page, nth: u64),
     answered: Mutex<u64>,
 }
@@ -124,7 +124,7 @@ impl Origin for MadeUp {
 /// The description of a kind of bucket, and its keys by their numbers.
 type Shape = (&'static str, fn(u64) -> String);
 
-/// Kinds of buckets: in order, and all of one length where digits are counted.
+/// Kinds of buckets. Each is in order, and keys that count with digits all have the same length.
 const SHAPES: [Shape; 7] = [
     ("the last letter first", |n| format!("train/{:06}/{n:09}.JPEG", n / 1300)),
     ("flat", |n| format!("images/{n:09}.jpg")),
@@ -153,8 +153,8 @@ async fn sixteen_calls_at_a_time_list_at_least_six_times_as_fast_as_one() {
         assert_eq!(all.keys.len(), 600_000, "{what}");
         assert!(all.keys.values().all(|times| *times == 1), "{what}");
         let one = Duration::from_millis(20 * 600);
-        // With a year's days it takes a third of these 600 pages until the ranges are even; later it is as fast as the
-        // others.
+        // With a year's days it takes a third of these 600 pages until the ranges are even. After that it is as fast as
+        // the others.
         let times = if what == "days" { 6 } else { 8 };
         assert!(parallel * times <= one, "{what}: {parallel:?} instead of {one:?}, {requests} requests");
         assert!(requests <= 600 * 5 / 3, "{what}: {requests} requests");
@@ -167,7 +167,7 @@ async fn one_call_at_a_time_makes_no_call_for_nothing() {
     assert_eq!((all.keys.len(), requests), (50_000, 50));
 }
 
-/// Each way for an origin to contradict itself is reported in its own words.
+/// Each contradiction in an origin's answers has an error message of its own.
 // SEMANTICS: I7
 #[tokio::test(start_paused = true)]
 async fn an_origin_that_contradicts_itself_is_an_error_that_says_so() {

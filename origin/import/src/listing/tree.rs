@@ -1,8 +1,9 @@
-//! A walk over the prefixes of an origin: for folders, and for stores that cannot begin a listing anywhere.
+//! A walk over the prefixes of an origin, for folders and for stores whose listings cannot start at any key.
 //!
 //! A unit is a prefix and the depth of its listing. Invariant: every key belongs to exactly one unit. A unit of depth
-//! one owns the keys directly below its prefix and makes a unit of each prefix it finds; a unit of depth all owns
-//! everything below. Therefore the outcome does not depend on the depth with which a prefix was listed, nor on the run.
+//! one owns the keys directly below its prefix, and creates a unit for each prefix that it finds. A unit of depth all
+//! owns everything below its prefix. The result therefore does not depend on the depth at which a prefix was listed,
+//! nor on the run.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -13,15 +14,15 @@ use larder_origin::{Depth, Scheme};
 use super::call::{ListCall, ListError, rules_of};
 use crate::journal::PageRecord;
 
-/// Once this many prefixes are known there is enough to list in parallel, and each is listed flat.
+/// With this many known prefixes, enough can be listed in parallel, and each is listed flat.
 const ENOUGH_PREFIXES: u64 = 64;
-/// Prefixes at this depth are listed flat in any case: a deep, narrow tree would cost one request per folder.
+/// Prefixes at this depth are always listed flat: a deep, narrow tree would otherwise cost one request per folder.
 const FLAT_LEVEL: u8 = 3;
 
 #[derive(Debug)]
 struct Unit {
     level: u8,
-    /// Chosen when its first page is requested.
+    /// Chosen when the first page of the unit is requested.
     depth: Option<Depth>,
     after: Option<Vec<u8>>,
 }
@@ -49,7 +50,7 @@ impl TreeWalk {
         }
     }
 
-    /// The number of finished prefixes, and of all known ones.
+    /// The number of finished prefixes, and the number of all known ones.
     pub(super) fn counts(&self) -> (u64, u64) {
         (self.done, self.known)
     }
@@ -59,14 +60,14 @@ impl TreeWalk {
         self.open.get(&page.prefix).is_some_and(|unit| unit.after.is_none())
     }
 
-    /// Puts all open units back into the queue, since nothing is in flight after a replay.
+    /// Puts all open units back into the queue, since no call is in flight after a replay.
     pub(super) fn requeue(&mut self) {
         let mut open: Vec<_> = self.open.keys().cloned().collect();
         open.sort_unstable();
         self.queue = open.into();
     }
 
-    /// The next call to make, if any unit has none in flight.
+    /// The next call to make. `None` if every unit has a call in flight.
     pub(super) fn next_call(&mut self) -> Option<ListCall> {
         let folder = self.scheme == Scheme::Folder;
         let prefix = if folder { self.queue.pop_back() } else { self.queue.pop_front() }?;
@@ -75,14 +76,14 @@ impl TreeWalk {
             let hostile =
                 !prefix.is_empty() && name::check(&prefix[..prefix.len() - 1], rules_of(self.scheme)).is_err();
             let flat = self.known >= ENOUGH_PREFIXES || unit.level >= FLAT_LEVEL || hostile;
-            // A folder gives a whole tree as one page, so it is listed one directory at a time.
+            // A folder returns a whole tree as one page, so it is listed one directory at a time.
             if flat && !folder { Depth::All } else { Depth::One }
         });
         Some(ListCall { depth, after: unit.after.clone(), prefix })
     }
 
-    /// Accepts a page: finishes its unit or notes where the unit continues, and opens a unit for each prefix. An error
-    /// leaves the walk unchanged.
+    /// Accepts a page: finishes its unit or records where the unit continues, and opens a unit for each prefix. On an
+    /// error the walk is unchanged.
     pub(super) fn accept(&mut self, page: &PageRecord) -> Result<(), ListError> {
         let odd = |what| ListError::Odd { prefix: page.prefix.clone(), what };
         let Some(unit) = self.open.get_mut(&page.prefix) else { return Err(odd("for a prefix that is finished")) };
@@ -92,7 +93,7 @@ impl TreeWalk {
         if !page.prefixes.iter().all(below) {
             return Err(odd("with a prefix that is not below it"));
         }
-        // A folder's places are not ordered.
+        // The positions in a folder are in no order.
         let advances = page.next > unit.after || self.scheme == Scheme::Folder && page.next != unit.after;
         if page.next.is_some() && !advances {
             return Err(odd("with a page that does not advance"));
@@ -105,7 +106,7 @@ impl TreeWalk {
             Some(next) => {
                 unit.depth = Some(if page.recursive { Depth::All } else { Depth::One });
                 unit.after = Some(next.clone());
-                // Long units go first, since the end of the listing waits for them.
+                // Units with many pages go first, since the end of the listing waits for them.
                 self.queue.push_front(page.prefix.clone());
             }
             None => {

@@ -1,4 +1,4 @@
-//! Why a packing fails.
+//! Errors of a packing.
 
 use larder_dataset::manifest::BuildError;
 use larder_dataset::{ManifestError, Rejection};
@@ -7,10 +7,10 @@ use larder_origin::{Key, OriginError};
 use crate::journal::JournalError;
 use crate::publish::PublishError;
 
-/// Why a packing failed. No manifest was stored; the packs that were finished are kept for the next run.
+/// Why a packing failed. No manifest was stored. The finished packs are kept for the next run.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
-    /// A file is not as the snapshot describes it.
+    /// A file differs from its description in the snapshot.
     #[error(
         "{} changed or vanished at the origin since the snapshot was made: import the dataset again, then pack it",
         Key::from(path.as_slice())
@@ -18,7 +18,7 @@ pub enum PackError {
     SourceChanged {
         /// The file's path.
         path: Vec<u8>,
-        /// The origin's answer.
+        /// The error of the origin.
         source: OriginError,
     },
     /// A file cannot be read.
@@ -26,7 +26,7 @@ pub enum PackError {
     Read {
         /// The file's path.
         path: Vec<u8>,
-        /// The cause.
+        /// The error of the origin.
         source: OriginError,
     },
     /// A pack cannot be written.
@@ -34,13 +34,13 @@ pub enum PackError {
     Write {
         /// The pack's key.
         key: Vec<u8>,
-        /// The cause.
+        /// The error of the origin.
         source: OriginError,
     },
     /// The snapshot's manifest is damaged.
     #[error("read the manifest of the snapshot")]
     Manifest(#[from] ManifestError),
-    /// The snapshot's manifest holds an invalid name; Larder did not make it.
+    /// The snapshot's manifest contains an invalid name, so Larder did not write it.
     #[error("the snapshot's manifest names {}: {reason}", Key::from(path.as_slice()))]
     Name {
         /// The file's or folder's path.
@@ -48,19 +48,19 @@ pub enum PackError {
         /// Why the name is invalid.
         reason: Rejection,
     },
-    /// The pack size is out of range.
+    /// The configured pack size is out of range.
     #[error("the pack size must be 1 byte to 1 GiB, not {pack_bytes} bytes")]
     PackSize {
-        /// The size that was requested.
+        /// The configured size in bytes.
         pack_bytes: u64,
     },
-    /// The journal cannot be used; another run may hold it.
+    /// The journal is not usable, for example because another run has it open.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The packs do not make a manifest.
+    /// No manifest can be built from the packs.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The manifest cannot be stored; the packs are.
+    /// The manifest could not be stored. The packs were stored.
     #[error(transparent)]
     Publish(#[from] PublishError),
 }

@@ -10,7 +10,7 @@ use super::plan::PackPlan;
 use crate::clock::nanoseconds_now;
 use crate::journal::PackRecord;
 
-/// Builds the manifest of the packs, which are at `url`. Blocking.
+/// Builds the manifest of the packs, which are stored below `url`. Blocking.
 pub(super) fn build<B: ManifestBytes>(
     manifest: &Manifest<B>,
     plan: &[PackPlan],

@@ -47,7 +47,7 @@ async fn pack_into(
     pack(Arc::clone(manifest), src, dst, options, &Silent).await
 }
 
-/// Reads every file of a packed manifest back, block by block, and checks the checksums.
+/// Reads every file of a packed manifest back, block by block, and verifies the checksums.
 async fn read_back(dst: &Arc<MemoryOrigin>) -> Vec<(String, Vec<u8>)> {
     let (bytes, _) = dst.read_all(MANIFEST_KEY, u64::MAX).await.unwrap();
     let manifest = Manifest::open(bytes.to_vec()).unwrap();
@@ -155,7 +155,7 @@ async fn a_packing_killed_after_any_pack_goes_on_without_reading_the_finished_on
         let reads_before = src.reads.load(Ordering::SeqCst);
         let packed = pack_into(&manifest, &src, &dst, options(&dir, 1000)).await.unwrap();
         assert_eq!(packed.packs_written + packed.packs_resumed, 20);
-        // A pack may have been written and not recorded when another one failed.
+        // A pack may have been written but not recorded when another one failed.
         assert!(packed.packs_resumed + 3 >= allowed.min(20), "{allowed} allowed, {} resumed", packed.packs_resumed);
         assert_eq!(src.reads.load(Ordering::SeqCst) - reads_before, 2 * packed.packs_written);
         assert_eq!(read_back(&dst).await, expected(&files));

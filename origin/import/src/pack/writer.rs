@@ -1,6 +1,6 @@
-//! Writes packs: reads the files ahead, piece by piece, and puts them back to back.
+//! Writes packs: reads the files ahead, piece by piece, and concatenates them.
 //!
-//! Invariant: every byte in a pack is of the version that the source manifest is bound to.
+//! Invariant: every byte in a pack has the version that the source manifest records.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::journal::PackRecord;
 use crate::object_range::object_range;
 use crate::version::into_tag;
 
-/// One GET reads at most this much. A piece is whole blocks, so that it gives the CRCs of its blocks.
+/// The most bytes that one GET reads. A multiple of the block size, so that a piece determines the CRCs of its blocks.
 const PIECE_BYTES: u64 = 2 * BLOCK_BYTES;
 
 /// The part of a file that one GET reads.
@@ -28,7 +28,7 @@ struct Piece {
     range: Range<u64>,
 }
 
-/// A piece that was read, with the CRCs of its blocks. Returns its share of the read-ahead when dropped.
+/// A piece that was read, with the CRCs of its blocks. Dropping it returns its share of the read-ahead.
 struct ReadPiece {
     bytes: Bytes,
     crcs: Vec<u32>,
@@ -45,8 +45,8 @@ pub(super) struct PackWriter<B> {
 }
 
 impl<B: ManifestBytes + Send + Sync + 'static> PackWriter<B> {
-    /// Makes at most `concurrency` GET calls per pack, and reads at most `read_ahead_bytes` ahead for all packs
-    /// together.
+    /// Creates a writer. It makes at most `concurrency` GET calls per pack, and reads at most `read_ahead_bytes` ahead
+    /// for all packs together.
     pub(super) fn new(
         manifest: Arc<Manifest<B>>,
         src: Arc<dyn Origin>,
@@ -54,7 +54,7 @@ impl<B: ManifestBytes + Send + Sync + 'static> PackWriter<B> {
         concurrency: usize,
         read_ahead_bytes: u64,
     ) -> Self {
-        // Counted in KiB, since a semaphore hands out at most u32::MAX permits at a time.
+        // Counted in KiB, because a semaphore issues at most u32::MAX permits at a time.
         let ahead = Arc::new(Semaphore::new((read_ahead_bytes.max(PIECE_BYTES) >> 10) as usize));
         Self { manifest, src, dst, concurrency: concurrency.max(1), ahead }
     }
@@ -74,7 +74,7 @@ impl<B: ManifestBytes + Send + Sync + 'static> PackWriter<B> {
         })
     }
 
-    /// Builds the pack in memory; its key is derived from its contents.
+    /// Builds the pack in memory. Its key is derived from its contents.
     async fn put_pack(self: &Arc<Self>, plan: &PackPlan) -> Result<(Vec<u8>, Version, Vec<u32>), PackError> {
         let mut bytes = Vec::with_capacity(plan.bytes as usize);
         let mut crcs = Vec::new();
@@ -90,7 +90,7 @@ impl<B: ManifestBytes + Send + Sync + 'static> PackWriter<B> {
         }
     }
 
-    /// Writes the pack as it is read. Its key is needed before its contents are known, so it is derived from the
+    /// Writes the pack while it is read. Its key is needed before its contents are known, so it is derived from the
     /// snapshot.
     async fn stream_pack(self: &Arc<Self>, plan: &PackPlan) -> Result<(Vec<u8>, Version, Vec<u32>), PackError> {
         let name = crc32c_append(crc32c(&self.manifest.snapshot().0), &plan.files.start.to_le_bytes());
@@ -105,7 +105,7 @@ impl<B: ManifestBytes + Send + Sync + 'static> PackWriter<B> {
                     Ok(piece.bytes)
                 }
                 Err(error) => {
-                    // The stream's error only ends the write; this one names the file and the cause.
+                    // The stream's error only ends the write; this error names the file and the cause.
                     *read_error = Some(error);
                     Err(OriginError::Unavailable { source: "a file of the pack cannot be read".into() })
                 }
@@ -120,7 +120,7 @@ impl<B: ManifestBytes + Send + Sync + 'static> PackWriter<B> {
     }
 
     /// The bytes of the pack's files in order, read ahead. A piece gets its share of the read-ahead before any later
-    /// piece of the pack. Therefore the oldest piece of each pack can always be read, and the packs cannot block each
+    /// piece of the pack. The oldest piece of each pack can therefore always be read, and packs cannot block each
     /// other.
     fn pieces(self: &Arc<Self>, plan: &PackPlan) -> BoxStream<'static, Result<ReadPiece, PackError>> {
         let (rows, ahead) = (Arc::clone(&self.manifest), Arc::clone(&self.ahead));

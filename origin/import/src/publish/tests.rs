@@ -43,7 +43,7 @@ fn a_manifest_that_cannot_be_written_says_where() {
 
 #[tokio::test]
 async fn a_manifest_comes_back_as_it_was_put() {
-    // The largest takes several pieces both ways.
+    // The largest manifest takes several pieces in both directions.
     for files in [0, 10, 200_000] {
         let origin = MemoryOrigin::new("s3://bucket/data", 10);
         let built = built(files);

@@ -1,11 +1,11 @@
-//! A run: sorted records in a file without a name.
+//! A run: sorted records in an unnamed file.
 //!
 //! ```text
 //!   record   shared varint (bytes of the previous key that this one begins with), rest varint, value varint, rest, value
 //!   end      CRC32C of all records, u32
 //! ```
-//! Invariant: a reader passes a record on only after the bytes of it were read completely, and reaches the end only if
-//! the checksum of everything before is right. Runs are read by offset, so one may have several readers.
+//! Invariant: a reader returns a record only after all of its bytes were read. It reaches the end only if the checksum
+//! of everything before is right. Runs are read by offset, so a run may have several readers.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -16,11 +16,11 @@ use std::sync::Arc;
 use larder_dataset::crc32c_append;
 use rustix::fs::FallocateFlags;
 
-/// Bytes that are written or read at once.
+/// The number of bytes that are written or read at a time.
 const BUFFER_BYTES: usize = 128 << 10;
-/// Bytes that were read are given back to the disk in pieces of this size.
+/// The size of the pieces in which disk space of read bytes is freed.
 const FREE_BYTES: u64 = 8 << 20;
-/// No record is longer: a key has at most 4 KiB, a value at most an ETag more.
+/// A limit for the length of a record. A key has at most 4 KiB, and a value little more than an ETag.
 const RECORD_BYTES_MAX: usize = 1 << 20;
 
 fn damaged() -> io::Error {
@@ -36,7 +36,7 @@ pub(crate) struct SortedRun {
 }
 
 impl SortedRun {
-    /// A reader before the first record that gives the disk back what it has read.
+    /// A reader before the first record. It frees the disk space of records that it has read.
     pub(crate) fn consume(self) -> RunReader {
         RunReader { freed: Some(0), ..self.read() }
     }
@@ -56,7 +56,7 @@ impl SortedRun {
     }
 }
 
-/// Writes a run.
+/// Writes a run record by record.
 #[derive(Debug)]
 pub(crate) struct RunWriter {
     file: File,
@@ -73,7 +73,7 @@ impl RunWriter {
         Ok(Self { file, buffer: Vec::with_capacity(2 * BUFFER_BYTES), last: Vec::new(), len: 0, crc: 0 })
     }
 
-    /// Adds a record. Keys must ascend; equal ones may follow each other.
+    /// Adds a record. Keys must ascend; equal keys are allowed.
     pub(crate) fn push(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
         let shared = self.last.iter().zip(key).take_while(|(a, b)| a == b).count();
         for number in [shared, key.len() - shared, value.len()] {
@@ -94,7 +94,7 @@ impl RunWriter {
         Ok(())
     }
 
-    /// Ends the run.
+    /// Writes the checksum and returns the complete run.
     pub(crate) fn finish(mut self) -> io::Result<SortedRun> {
         self.flush()?;
         Ok(SortedRun { file: Arc::new(self.file), len: self.len, crc: self.crc })
@@ -106,15 +106,15 @@ impl RunWriter {
 pub(crate) struct RunReader {
     run: SortedRun,
     key: Vec<u8>,
-    /// Where the value is in the buffer.
+    /// The position of the current value in the buffer.
     value: std::ops::Range<usize>,
     buffer: Vec<u8>,
-    /// Where the next record begins in the buffer.
+    /// The position of the next record in the buffer.
     at: usize,
-    /// Offset in the file after the buffer.
+    /// The offset in the file of the bytes after the buffer.
     next: u64,
     crc: u32,
-    /// Up to here the file was given back, if it is to be.
+    /// The end of the part that was freed on the disk. `None` if nothing is to be freed.
     freed: Option<u64>,
 }
 
@@ -129,7 +129,7 @@ impl RunReader {
         &self.buffer[self.value.clone()]
     }
 
-    /// Goes to the next record. False at the end.
+    /// Advances to the next record. False at the end.
     pub(crate) fn advance(&mut self) -> io::Result<bool> {
         loop {
             if let Some((lens, head)) = lens(&self.buffer[self.at..]) {
@@ -159,7 +159,7 @@ impl RunReader {
         }
     }
 
-    /// Reads more bytes behind those that are not used up.
+    /// Reads more bytes and appends them to the unread ones.
     fn fill(&mut self) -> io::Result<()> {
         self.buffer.drain(..self.at);
         self.at = 0;
@@ -172,7 +172,7 @@ impl RunReader {
         if let Some(freed) = self.freed
             && self.next - freed >= FREE_BYTES
         {
-            // Where the file system cannot, the file takes its room until the end.
+            // If the file system cannot free part of a file, the file keeps its space until it is closed.
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let _ = rustix::fs::fallocate(&*self.run.file, flags, freed, self.next - freed);
             self.freed = Some(self.next);
@@ -189,7 +189,7 @@ fn put_varint(out: &mut Vec<u8>, mut number: usize) {
     out.push(number as u8);
 }
 
-/// The three numbers of a record's head and the bytes that they take; `None` if they are cut off.
+/// Decodes the three numbers at the head of a record. Also returns their length in bytes; `None` if they are cut off.
 fn lens(bytes: &[u8]) -> Option<([usize; 3], usize)> {
     let (mut lens, mut at) = ([0; 3], 0);
     for len in &mut lens {
@@ -203,8 +203,8 @@ fn lens(bytes: &[u8]) -> Option<([usize; 3], usize)> {
             }
             shift += 7;
             if shift > 28 {
-                // No record is that long: the checksum will say so at the end, and until then nothing is read from
-                // here.
+                // No record is that long, so the run is damaged. The checksum will show it at the end; until then,
+                // nothing is read from here.
                 return None;
             }
         }

@@ -1,4 +1,4 @@
-//! Deep verification: every byte is read, and its checksum compared where there is one.
+//! Deep verification: reads every byte, and compares its checksum if there is one.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::object_range::object_range;
 use crate::progress::Progress;
 use crate::version::tag_of;
 
-/// One GET reads at most this much; whole blocks.
+/// The most bytes that one GET reads: whole blocks.
 const PIECE_BYTES: u64 = 2 * BLOCK_BYTES;
-/// One GET covers at most this many files of a pack.
+/// The most files of a pack that one GET covers.
 const FILES_PER_READ_MAX: usize = 4096;
 
 /// Reads every file and compares its checksum.
@@ -49,7 +49,7 @@ pub(super) async fn verify_deep<B: ManifestBytes + Send + Sync + 'static>(
         report.bytes_read += bytes;
         for (index, finding) in findings {
             let path = match finding {
-                // A report names only the files with problems.
+                // A report names only files with problems.
                 Finding::Ok | Finding::OkWithoutChecksum => Vec::new(),
                 _ => manifest.file_path(&manifest.file(index)?)?,
             };
@@ -60,7 +60,7 @@ pub(super) async fn verify_deep<B: ManifestBytes + Send + Sync + 'static>(
     Ok(report)
 }
 
-/// Files that one task checks: a single file, or small files that are adjacent in a pack.
+/// The files that one task checks: a single file, or small files that are adjacent in a pack.
 type FileRun = Range<u32>;
 
 /// Divides the manifest's files into runs.
@@ -122,7 +122,7 @@ async fn check<B: ManifestBytes + Send + Sync + 'static>(
         let (finding, bytes) = check_file(manifest, origin, index).await?;
         return Ok((vec![(index, finding)], bytes));
     }
-    // Adjacent in one pack: one read for all.
+    // The files are adjacent in one pack, so a single read fetches all of them.
     let (object, len) = {
         let first = manifest.file(FileIndex(run.start))?;
         let last = manifest.file(FileIndex(run.end - 1))?;
@@ -153,7 +153,7 @@ async fn check<B: ManifestBytes + Send + Sync + 'static>(
     }
 }
 
-/// Compares whole blocks, starting with `first`, with their CRCs.
+/// Compares whole blocks with their CRCs. `first` is the first block.
 fn check_crcs<B: ManifestBytes>(
     manifest: &Manifest<B>,
     first: BlockIndex,
@@ -171,7 +171,7 @@ fn check_crcs<B: ManifestBytes>(
     Ok(Finding::Ok)
 }
 
-/// Reads one file piece by piece.
+/// Reads and checks one file piece by piece.
 async fn check_file<B: ManifestBytes + Send + Sync + 'static>(
     manifest: Arc<Manifest<B>>,
     origin: Arc<dyn Origin>,
@@ -226,7 +226,7 @@ async fn check_file<B: ManifestBytes + Send + Sync + 'static>(
     Ok((finding, size))
 }
 
-/// Checks an empty file, which has no bytes to read but whose object must exist.
+/// Checks an empty file: it has no bytes to read, but its object must exist.
 async fn check_empty<B: ManifestBytes + Send + Sync + 'static>(
     manifest: &Manifest<B>,
     origin: &dyn Origin,
@@ -246,7 +246,7 @@ async fn check_empty<B: ManifestBytes + Send + Sync + 'static>(
     Ok((finding, 0))
 }
 
-/// The MD5 in the ETag of an object that was put in one piece, unless the store encrypts it.
+/// The MD5 in the ETag of an object that was uploaded in one piece. It is not an MD5 if the store encrypts the object.
 fn single_part_md5(etag: &str) -> Option<&str> {
     let hex = etag.strip_prefix('"')?.strip_suffix('"')?;
     (hex.len() == 32 && hex.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(hex)

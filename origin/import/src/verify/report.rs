@@ -1,4 +1,4 @@
-//! The outcome of a verification: a finding for each file, and their sums.
+//! The result of a verification: a finding for each file, and totals.
 
 use larder_dataset::{ManifestError, VersionTag};
 use larder_origin::OriginError;
@@ -6,7 +6,7 @@ use larder_origin::OriginError;
 use crate::listing::ListError;
 use crate::version::version_of;
 
-/// Maximum number of names of each problem in a report.
+/// The most names of each kind of problem in a report.
 const NAMES_MAX: usize = 100;
 
 /// Why an origin could not be verified.
@@ -23,9 +23,9 @@ pub enum VerifyError {
 /// Files with one kind of problem.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems {
-    /// Number of files.
+    /// The number of files with this problem.
     pub count: u64,
-    /// The first hundred: the path, and the finding in words.
+    /// The first hundred files: the path, and the finding as text.
     pub first: Vec<(Vec<u8>, String)>,
 }
 
@@ -38,14 +38,14 @@ impl Problems {
     }
 }
 
-/// The findings of a verification.
+/// The result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
-    /// Files that match the manifest, as far as they were checked.
+    /// Files that match the manifest, as far as the chosen checks can tell.
     pub files_ok: u64,
-    /// Of these, files that were read completely but have no checksum to compare, only a size and a version.
+    /// The part of `files_ok` that was read completely, but has no checksum to compare, only a size and a version.
     pub without_checksum: u64,
-    /// Files that no longer exist.
+    /// Files that no longer exist at the origin.
     pub missing: Problems,
     /// Files whose version or size has changed.
     pub changed: Problems,
@@ -53,7 +53,7 @@ pub struct VerifyReport {
     pub corrupt: Problems,
     /// Files that could not be checked.
     pub unreadable: Problems,
-    /// Number of bytes read for the verification.
+    /// The number of bytes that were read for the verification.
     pub bytes_read: u64,
 }
 

@@ -58,7 +58,7 @@ impl<B: ManifestBytes + Send + Sync> PageOwner for Comparison<'_, B> {
     async fn take(&mut self, mut page: PageRecord) -> Result<(), VerifyError> {
         self.walk.accept(&mut page)?;
         for found in &page.files {
-            // `resolve` accepts doubled slashes, which are keys of other objects.
+            // `resolve` accepts doubled slashes, but a key with them belongs to another object.
             let Some(Entry::File(index)) = self.manifest.resolve(&found.key)? else { continue };
             let file = self.manifest.file(index)?;
             let path = self.manifest.file_path(&file)?;

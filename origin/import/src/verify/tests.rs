@@ -62,7 +62,7 @@ async fn missing_and_changed_objects_are_named() {
     origin.remove(b"a/empty");
     origin.set("c", vec![9; 300]);
     origin.set("d", vec![9; 401]);
-    // An object of another name is not the file.
+    // An object with a similar key is not the file.
     origin.set("a//2", vec![3; 20]);
     for deep in [false, true] {
         let report = check(&origin, &manifest, deep).await;

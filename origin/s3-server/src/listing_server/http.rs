@@ -1,4 +1,4 @@
-//! As much of HTTP/1.1 as a listing needs: requests without bodies, answers with a length.
+//! The part of HTTP/1.1 that a listing needs: requests without bodies, and answers with a length.
 
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -28,7 +28,7 @@ pub(super) async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -
     }
 }
 
-/// Sends an answer; `headers` end with a line break, if there are any.
+/// Sends an answer. `headers` must be empty or end with a line break.
 pub(super) async fn send(
     stream: &mut TcpStream,
     status: &str,
@@ -56,14 +56,14 @@ impl Request {
         self.0.starts_with("GET ") && self.target().contains("list-type=2")
     }
 
-    /// A parameter of the query, decoded.
+    /// A decoded parameter of the query.
     pub(super) fn parameter(&self, name: &str) -> Option<Vec<u8>> {
         let (_, query) = self.target().split_once('?')?;
         let value = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
         Some(percent_encoding::percent_decode_str(value).collect())
     }
 
-    /// When the request was signed, in seconds since the epoch.
+    /// The signing time of the request, in seconds since the epoch.
     pub(super) fn signed_at(&self) -> Option<i64> {
         let line = self.0.lines().find(|line| line.to_ascii_lowercase().starts_with("x-amz-date:"))?;
         let (_, value) = line.split_once(':')?;
@@ -74,7 +74,7 @@ impl Request {
     }
 }
 
-/// Days since the epoch, by Howard Hinnant's algorithm.
+/// Converts a date to days since the epoch, by Howard Hinnant's algorithm.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
@@ -82,7 +82,7 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
-/// Seconds since the epoch.
+/// Converts a time to seconds since the epoch.
 pub(super) fn seconds(time: SystemTime) -> i64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs().cast_signed()
 }

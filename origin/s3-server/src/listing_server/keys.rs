@@ -1,18 +1,18 @@
-//! Made-up objects, computed from their numbers.
+//! Simulated objects, computed from their numbers.
 
 use std::io::Write;
 
-/// Keys `train/NNNNNN/NNNNNNNNN.JPEG`, so many to a folder, in order of their numbers.
+/// Keys of the form `train/NNNNNN/NNNNNNNNN.JPEG`, in the order of their numbers, `per_folder` to a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadeUpKeys {
-    /// Number of objects, at most a thousand million.
+    /// The number of objects, at most a thousand million.
     pub count: u64,
-    /// Objects in a folder.
+    /// The number of objects in a folder.
     pub per_folder: u64,
 }
 
 impl MadeUpKeys {
-    /// Appends the key of an object.
+    /// Appends the key of object `n`.
     pub fn put_key(&self, n: u64, out: &mut Vec<u8>) {
         out.extend_from_slice(b"train/");
         put_digits(n / self.per_folder, 6, out);
@@ -21,7 +21,7 @@ impl MadeUpKeys {
         out.extend_from_slice(b".JPEG");
     }
 
-    /// Size of an object in bytes.
+    /// The size of object `n` in bytes.
     pub fn size(&self, n: u64) -> u64 {
         10_000 + mixed(n) % 200_000
     }
@@ -30,7 +30,7 @@ impl MadeUpKeys {
         b"train/".starts_with(prefix)
     }
 
-    /// The number of the first object whose key is greater.
+    /// The number of the first object whose key is greater than `after`.
     pub(super) fn first_after(&self, after: &[u8]) -> u64 {
         let (mut low, mut high) = (0, self.count);
         let mut key = Vec::with_capacity(32);
@@ -43,7 +43,7 @@ impl MadeUpKeys {
         low
     }
 
-    /// Appends the object's part of a listing. Another `seed` gives another version.
+    /// Appends the object's entry in a listing. A different `seed` gives a different version.
     pub(super) fn put_entry(&self, n: u64, seed: u64, out: &mut Vec<u8>) {
         out.extend_from_slice(b"<Contents><Key>");
         self.put_key(n, out);

@@ -12,16 +12,16 @@ use s3s::{Body, S3Result, s3_error};
 
 use crate::store::object::{Content, Object};
 
-/// Files are sent in pieces of this size.
+/// The size of the pieces in which files are sent.
 const PIECE: u64 = 1 << 20;
 
-/// The body of an answer.
+/// Creates the body of an answer.
 pub(super) async fn outgoing(object: Arc<Object>, range: std::ops::Range<u64>) -> S3Result<StreamingBlob> {
     match &object.content {
         Content::Memory(bytes) => Ok(Body::from(bytes.slice(range.start as usize..range.end as usize)).into()),
         Content::File { path, .. } => {
-            // The first piece is read before the head is sent, so that a missing file is an error and not a broken
-            // body; most files are one piece.
+            // The first piece is read before the head is sent, so that a missing file causes an error and not a broken
+            // body. Most files have one piece.
             let first_end = range.end.min(range.start + PIECE);
             let first = piece(path, range.start..first_end).await.map_err(|error| s3_error!(error, InternalError))?;
             if first_end == range.end {
@@ -44,7 +44,7 @@ pub(super) async fn outgoing(object: Arc<Object>, range: std::ops::Range<u64>) -
     }
 }
 
-/// s3s requires bodies that are `Sync`, which a boxed stream is not. A body is never polled by two threads at once.
+/// Makes a stream `Sync`, as s3s requires of bodies. A body is never polled by two threads at the same time.
 struct SyncStream(std::sync::Mutex<futures::stream::BoxStream<'static, io::Result<Bytes>>>);
 
 impl futures::Stream for SyncStream {
@@ -69,7 +69,7 @@ async fn piece(path: &Path, range: std::ops::Range<u64>) -> io::Result<Bytes> {
     .await?
 }
 
-/// The whole body of a request.
+/// Receives the whole body of a request.
 pub(super) async fn received(body: Option<StreamingBlob>) -> S3Result<Bytes> {
     let Some(mut body) = body else { return Ok(Bytes::new()) };
     let broken = |error: s3s::StdError| s3_error!(IncompleteBody, "{error}");

@@ -1,4 +1,4 @@
-//! How answers show the pages of a listing.
+//! Formats the pages of a listing for answers.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use s3s::dto::{CommonPrefix, ETag, Object as ListedObject, Timestamp};
@@ -8,13 +8,13 @@ use crate::store::listing::{ListingPage, PageStart};
 /// The characters that `encoding-type=url` leaves unchanged.
 const UNENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'*').remove(b'/');
 
-/// A key or prefix as an answer shows it.
+/// Formats a key or prefix for an answer.
 pub(super) fn encoded(text: &str, url: bool) -> String {
-    // As on Amazon, a space becomes a plus sign, and a plus sign is escaped.
+    // As on Amazon, a space becomes a plus sign and a plus sign is escaped.
     if url { utf8_percent_encode(text, &UNENCODED).to_string().replace("%20", "+") } else { text.to_string() }
 }
 
-/// The continuation token of a page, in characters that XML and URLs leave unchanged.
+/// Encodes the start of a page as a continuation token, in characters that XML and URLs leave unchanged.
 pub(super) fn token(start: &PageStart) -> String {
     let (kind, key) = match start {
         PageStart::Beginning => ('b', ""),
@@ -34,7 +34,7 @@ pub(super) fn parse_token(token: &str) -> Option<PageStart> {
     }
 }
 
-/// The keys and common prefixes of a page, as an answer shows them.
+/// Formats the keys and common prefixes of a page.
 pub(super) fn entries(page: &ListingPage, url: bool) -> (Vec<ListedObject>, Vec<CommonPrefix>) {
     let objects = page.objects.iter().map(|(key, object)| ListedObject {
         key: Some(encoded(key, url)),

@@ -1,4 +1,4 @@
-//! MD5 digests, of which entity tags are made.
+//! MD5 digests, from which entity tags are made.
 
 use std::io::{self, Read};
 use std::path::Path;

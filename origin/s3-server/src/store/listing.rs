@@ -12,7 +12,7 @@ pub(crate) enum PageStart {
     Beginning,
     /// After this key.
     After(String),
-    /// After all keys that begin with this.
+    /// After all keys that begin with this prefix.
     AfterPrefix(String),
 }
 
@@ -72,11 +72,12 @@ pub(super) fn list(
     }
 }
 
-/// The first string after all strings that begin with `prefix`; there is none after the last character of Unicode.
+/// The first string after all strings that begin with `prefix`. `None` if the prefix consists of the last character of
+/// Unicode.
 fn successor(prefix: &str) -> Option<String> {
     let mut characters: Vec<char> = prefix.chars().collect();
     while let Some(last) = characters.pop() {
-        // The surrogates between these two are not characters.
+        // The code points between these two are surrogates, which are not characters.
         let next = if last == '\u{D7FF}' { Some('\u{E000}') } else { char::from_u32(last as u32 + 1) };
         if let Some(next) = next {
             characters.push(next);

@@ -1,6 +1,6 @@
-//! Objects.
+//! Objects in the store.
 //!
-//! The invariant: an [`Object`] never changes, so its tag always fits its bytes.
+//! The invariant: an [`Object`] never changes, so its tag always matches its bytes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ pub(crate) enum Content {
 #[derive(Debug)]
 pub(crate) struct Object {
     pub(crate) content: Content,
-    /// Without quotes.
+    /// The entity tag, without quotes.
     pub(crate) etag: String,
     pub(crate) modified: SystemTime,
-    /// `modified` as a `Last-Modified` header has it.
+    /// The modification time, formatted for a `Last-Modified` header.
     pub(crate) http_date: String,
-    /// GETs of the key, over all of its versions.
+    /// The number of GETs of the key, over all of its versions.
     pub(super) gets: Arc<AtomicU64>,
 }
 

@@ -1,4 +1,4 @@
-//! What the server keeps for its watches, and the type of its answers.
+//! The entries that watches read, and the type of the server's answers.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use http::Response;
 use http_body_util::combinators::UnsyncBoxBody;
 use serde_json::Value;
 
-/// An answer; the body of a watch that is cut ends with an error.
+/// An answer. The body of a watch that was cut ends with an error.
 pub(super) type Answer = Response<UnsyncBoxBody<Bytes, io::Error>>;
 
 /// A change of an object.
@@ -17,14 +17,14 @@ pub(super) struct Entry {
     pub(super) plural: String,
     pub(super) kind: &'static str,
     pub(super) object: Value,
-    /// Watches that were opened before this one are not told.
+    /// Only watches with a higher number than this get the entry.
     pub(super) seen_by: u64,
 }
 
-/// What a test says to the open watches of a kind.
+/// A test's signal to the open watches of a kind.
 #[derive(Clone)]
 pub(super) enum Signal {
-    /// A line.
+    /// Sends a line.
     Line(Value),
     /// The connection breaks in the middle of a line.
     Cut,

@@ -1,4 +1,4 @@
-//! What watches are told: changes of objects, and what a test says besides.
+//! The events of watches: changes of objects, and signals of a test.
 
 use std::io;
 
@@ -11,21 +11,34 @@ use serde_json::{Value, json};
 use super::FakeApi;
 use super::entry::{Answer, Signal};
 
-/// Up to where a watch was told.
+/// An open watch, with its position in the log.
 struct Watch {
+    api: FakeApi,
+    plural: String,
     number: u64,
     version: u64,
     signals: usize,
     is_cut: bool,
 }
 
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // The lock may be poisoned: a failed test drops its watches too.
+        if let Ok(mut inner) = self.api.inner.lock() {
+            *inner.open.get_mut(&self.plural).unwrap() -= 1;
+        }
+    }
+}
+
+/// Signals to the open watches of a kind. They panic if there are none: a test that waits for the effect of a signal
+/// would otherwise pass without it.
 impl FakeApi {
-    /// Tells open watches of a kind of this change of an object, which stays as it is.
+    /// Sends open watches an event about this object, without changing the stored object.
     pub fn tell_watches(&self, plural: &str, kind: &str, object: &Value) {
         self.signal(plural, Signal::Line(json!({"type": kind, "object": object})));
     }
 
-    /// Tells open watches of these kinds that they are current.
+    /// Sends open watches of these kinds a bookmark with the current version.
     pub fn bookmark(&self, plurals: &[&str]) {
         for plural in plurals {
             let metadata = json!({"resourceVersion": self.lock().version.to_string()});
@@ -43,7 +56,23 @@ impl FakeApi {
         plurals.iter().for_each(|plural| self.signal(plural, Signal::End));
     }
 
+    /// Rejects lists and watches of exactly these kinds with 500, and ends their watches, if any are open.
+    pub fn break_watches(&self, plurals: &[&str]) {
+        self.lock().broken = plurals.iter().map(|plural| (*plural).to_owned()).collect();
+        plurals.iter().for_each(|plural| self.signal_any(plural, Signal::End));
+    }
+
+    /// The number of open watches of a kind.
+    pub fn open_watches(&self, plural: &str) -> usize {
+        self.lock().open.get(plural).copied().unwrap_or_default()
+    }
+
     fn signal(&self, plural: &str, signal: Signal) {
+        assert!(self.open_watches(plural) > 0, "no watch of {plural} is open");
+        self.signal_any(plural, signal);
+    }
+
+    fn signal_any(&self, plural: &str, signal: Signal) {
         self.lock().signals.push((plural.to_owned(), signal));
         self.tell();
     }
@@ -52,11 +81,13 @@ impl FakeApi {
         let watch = {
             let mut inner = self.lock();
             inner.watches += 1;
-            Watch { number: inner.watches, version, signals: inner.signals.len(), is_cut: false }
+            *inner.open.entry(plural.to_owned()).or_default() += 1;
+            let (number, signals) = (inner.watches, inner.signals.len());
+            Watch { api: self.clone(), plural: plural.to_owned(), number, version, signals, is_cut: false }
         };
-        let (api, plural, namespace) = (self.clone(), plural.to_owned(), namespace.to_owned());
+        let namespace = namespace.to_owned();
         let stream = futures::stream::unfold((watch, self.changes()), move |(mut watch, mut changes)| {
-            let (api, plural, namespace) = (api.clone(), plural.clone(), namespace.clone());
+            let (api, namespace) = (watch.api.clone(), namespace.clone());
             async move {
                 loop {
                     if watch.is_cut {
@@ -66,14 +97,14 @@ impl FakeApi {
                         changes.changed().await.ok()?;
                         continue;
                     }
-                    let line = match api.signal_after(&mut watch, &plural) {
+                    let line = match api.signal_after(&mut watch) {
                         Some(Signal::End) => return None,
                         Some(Signal::Cut) => {
                             watch.is_cut = true;
                             "{\"type\":".to_owned()
                         }
                         Some(Signal::Line(line)) => line.to_string() + "\n",
-                        None => match api.change_after(&mut watch, &plural, &namespace) {
+                        None => match api.change_after(&mut watch, &namespace) {
                             Some(line) => line.to_string() + "\n",
                             None => {
                                 changes.changed().await.ok()?;
@@ -88,21 +119,34 @@ impl FakeApi {
         Response::new(StreamBody::new(stream).boxed_unsync())
     }
 
-    fn signal_after(&self, watch: &mut Watch, plural: &str) -> Option<Signal> {
+    fn signal_after(&self, watch: &mut Watch) -> Option<Signal> {
         let inner = self.lock();
         let signals = inner.signals.get(watch.signals..).unwrap_or_default();
-        let at = signals.iter().position(|(of, _)| of == plural)?;
+        let at = signals.iter().position(|(of, _)| *of == watch.plural)?;
         watch.signals += at + 1;
         Some(signals[at].1.clone())
     }
 
-    fn change_after(&self, watch: &mut Watch, plural: &str, namespace: &str) -> Option<Value> {
+    fn change_after(&self, watch: &mut Watch, namespace: &str) -> Option<Value> {
         let inner = self.lock();
         let entry = inner.log.iter().find(|entry| {
             let here = namespace.is_empty() || entry.object["metadata"]["namespace"] == namespace;
-            entry.version > watch.version && entry.plural == plural && here && watch.number > entry.seen_by
+            entry.version > watch.version && entry.plural == watch.plural && here && watch.number > entry.seen_by
         })?;
         watch.version = entry.version;
         Some(json!({"type": entry.kind, "object": entry.object}))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "no watch of pods is open")]
+    fn a_signal_without_a_watch_fails_the_test() {
+        let api = FakeApi::new();
+        drop(api.watch("pods", "", 0));
+        api.bookmark(&["pods"]);
     }
 }

@@ -50,7 +50,7 @@ impl Inner {
         object
     }
 
-    /// Deletes, or marks as such if there are finalizers.
+    /// Deletes an object, or sets its deletion timestamp if it has finalizers.
     pub(super) fn delete(&mut self, id: &Id) -> Option<Value> {
         let mut object = self.objects.get(id)?.clone();
         if !finalizers(&object).is_empty() {

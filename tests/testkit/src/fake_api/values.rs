@@ -1,4 +1,4 @@
-//! Objects as values: their names, and how patches change them.
+//! Objects as JSON values: their names, and the changes that patches make.
 
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ pub(super) fn replace_leaves(object: &mut Value, applied: &Value) {
     }
 }
 
-/// Puts an item into a list whose items differ by their names or types.
+/// Adds an item to a list, or replaces the item with the same name and type.
 pub(super) fn put_item(list: &mut Value, item: &Value) {
     if list.is_null() {
         *list = json!([]);

@@ -1,4 +1,4 @@
-//! One connection of a client, with its own connection to the server.
+//! A client's connection, with its own connection to the server.
 
 use std::io;
 use std::net::SocketAddr;
@@ -140,7 +140,7 @@ impl Connection {
         let mut server = self.server.take().ok_or_else(|| io::Error::other("no server"))?;
         let mut head = loop {
             let head = server.read_head().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
-            // The client already got its `100 Continue` from us.
+            // The proxy has already sent `100 Continue` to the client.
             if status_of(&head)? != 100 {
                 break head;
             }

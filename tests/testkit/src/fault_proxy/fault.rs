@@ -5,9 +5,9 @@ use std::time::Duration;
 /// A fault of the proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
+    /// Forwards the request and the response unchanged.
     None,
-    /// Answers with this status and an S3 error of this code, such as `SlowDown`, without asking the server.
+    /// Answers with this status and an S3 error of this code, such as `SlowDown`, without contacting the server.
     Status {
         /// The HTTP status.
         status: u16,
@@ -16,7 +16,7 @@ pub enum Fault {
     },
     /// Closes the connection after this many bytes of the body, although `Content-Length` announces more.
     Truncate {
-        /// Bytes of the body that the client still gets.
+        /// Bytes of the body that the client gets.
         after: u64,
     },
     /// Sends a wrong `Content-Length` with the whole body, then closes the connection.
@@ -32,14 +32,13 @@ pub enum Fault {
     Reset,
     /// Forwards the request after this long.
     Delay(Duration),
-    /// Answers with these bytes without asking the server, then closes the connection.
+    /// Answers with these bytes without contacting the server, then closes the connection.
     Answer(Vec<u8>),
 }
 
 /// The head of a request.
 #[derive(Debug, Clone)]
 pub struct RequestHead {
-    /// The method.
     pub method: String,
     /// The path with its query, as sent.
     pub path: String,
@@ -55,7 +54,7 @@ impl RequestHead {
         self.headers.iter().find(|(header, _)| header.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    /// Whether this asks for an object, and not for a listing.
+    /// Whether this is a GET of an object rather than a listing.
     pub fn is_get_object(&self) -> bool {
         self.method == "GET" && !self.path.contains("list-type=2")
     }

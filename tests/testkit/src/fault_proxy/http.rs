@@ -1,4 +1,4 @@
-//! As much of HTTP/1.1 as the proxy needs: where heads and bodies end.
+//! The part of HTTP/1.1 that the proxy needs: where heads and bodies end.
 
 use std::io;
 
@@ -7,10 +7,10 @@ use tokio::net::TcpStream;
 
 use super::fault::RequestHead;
 
-/// Longer heads and lines are refused.
+/// The maximum length of a head or a line; longer ones are errors.
 const HEAD_LIMIT: usize = 64 << 10;
 
-/// How long a body is.
+/// The length of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Length {
     Bytes(u64),
@@ -29,7 +29,7 @@ impl Buffered {
         Self { stream, buffer: Vec::new() }
     }
 
-    /// Reads a head with the empty line after it; `None` if the connection ends before one begins.
+    /// Reads a head including its empty line; `None` if the connection ends before a head begins.
     pub(super) async fn read_head(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
             if let Some(end) = self.buffer.windows(4).position(|four| four == b"\r\n\r\n") {
@@ -79,7 +79,7 @@ impl Buffered {
         }
     }
 
-    /// Forwards a body, but at most `stop` bytes of it. Returns whether that was all of it.
+    /// Forwards at most `stop` bytes of a body. Returns whether the whole body was forwarded.
     pub(super) async fn forward_body(
         &mut self,
         to: &mut TcpStream,

@@ -8,7 +8,7 @@ use std::path::Path;
 use larder_e2e::Lab;
 use larder_testkit::seeded_bytes;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use super::{COMPLAINT, assert_reads_right, cache_files, put_files, set_len, unmount};
 

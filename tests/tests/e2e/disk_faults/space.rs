@@ -169,7 +169,7 @@ fn a_mount_that_can_cache_a_part_of_its_dataset_says_how_much_and_why() {
     let mounted = lab.larder(&args);
     let _mount = Mount::of(dir);
     let warning = String::from_utf8_lossy(&mounted.stderr);
-    assert!(warning.contains("of 6.4 MB are cached") && warning.contains("--cache-dir"), "{warning}");
+    assert!(warning.contains("of 6.1 MiB are cached") && warning.contains("--cache-dir"), "{warning}");
     let told: Value = serde_json::from_slice(&mounted.stdout).unwrap();
     assert!((1_000_000..4_000_000).contains(&told["cache"]["capacity_bytes"].as_u64().unwrap()), "{told}");
 }

@@ -8,7 +8,7 @@ use larder_e2e::Mount;
 use larder_e2e::nodes::Node;
 pub(super) use larder_e2e::wait_until;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use super::dataset::Files;
 

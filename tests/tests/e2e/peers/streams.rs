@@ -37,5 +37,7 @@ fn many_streams_on_nodes_that_keep_nothing_get_each_byte_once() {
     });
     mounts.iter().for_each(Mount::settle);
     let (got, all) = (nodes.lab.server.counters().get_bytes, files.total_bytes());
-    assert!(got.abs_diff(all) <= all / 50, "{got} of {all} bytes");
+    // On a machine that is too busy for a peer to answer in time, the reader's own node fetches the block as well.
+    let failures: u64 = mounts.iter().map(|mount| mount.metric("fs_peer_errors_total")).sum();
+    assert!(got.abs_diff(all) <= all / 50 + failures * 4 * MIB, "{got} of {all} bytes, {failures} failures of peers");
 }

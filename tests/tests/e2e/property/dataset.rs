@@ -96,7 +96,7 @@ impl Dataset {
             }
         }
         self.folders = folders(&self.files);
-        self.mount_with(lab, larderd, policy, &["--refresh=always"]);
+        self.mount_with(lab, larderd, policy, &["--refresh=best-effort"]);
     }
 
     fn mount_with(&mut self, lab: &Lab, larderd: &Larderd, policy: &str, more: &[&str]) {

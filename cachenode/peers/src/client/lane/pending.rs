@@ -18,7 +18,7 @@ pub(super) struct PendingRead {
     pub(super) range: WireRange,
     /// The bytes of the range received so far, and their CRC32C.
     pub(super) received: Option<(Vec<u8>, u32)>,
-    /// Where it is noted that bytes arrive, if another read may overtake this one.
+    /// Records the arrival of bytes, if another read may overtake this one.
     pub(super) progress: Option<Arc<ReadProgress>>,
     /// Closed when the reader no longer waits.
     pub(super) answer: oneshot::Sender<Result<Bytes, RequestError>>,
@@ -28,9 +28,9 @@ pub(super) struct PendingRead {
 struct Reads {
     by_tag: HashMap<u32, PendingRead>,
     next_tag: u32,
-    /// The peer said goodbye: it answers the reads it has, and takes no more.
+    /// The peer sent a goodbye: it answers the reads that it has received and accepts no more.
     leaving: bool,
-    /// Why the lane ended, if it has.
+    /// The failure that ended the lane, if it has ended.
     ended: Option<Failure>,
 }
 
@@ -38,9 +38,9 @@ struct Reads {
 #[derive(Debug, Default)]
 pub(super) struct PendingReads {
     reads: Mutex<Reads>,
-    /// Notified when the first read is added.
+    /// Notified when a read is added to an empty set.
     added: Notify,
-    /// Grows whenever bytes arrive.
+    /// Increases whenever bytes arrive.
     arrivals: AtomicU64,
 }
 
@@ -56,7 +56,7 @@ impl PendingReads {
         reads.by_tag.insert(tag, read);
     }
 
-    /// Adds a read, and returns its tag.
+    /// Adds a read and returns its tag.
     pub(super) fn add(&self, read: PendingRead) -> Result<u32, Failure> {
         let mut reads = self.lock();
         if let Some(failure) = &reads.ended {
@@ -71,7 +71,7 @@ impl PendingReads {
         Ok(tag)
     }
 
-    /// Removes a read to give it an answer, or a piece of one.
+    /// Removes a read, in order to deliver its answer or a piece of it.
     pub(super) fn take(&self, tag: u32) -> Result<PendingRead, Failure> {
         let read = self.lock().by_tag.remove(&tag);
         read.ok_or_else(|| Failure::new(Cause::WrongBlock, "the peer answered a read that was not sent"))
@@ -83,7 +83,7 @@ impl PendingReads {
         self.insert(&mut reads, tag, read);
     }
 
-    /// Takes no more reads: the peer said goodbye.
+    /// Accepts no more reads, because the peer sent a goodbye.
     pub(super) fn leave(&self) {
         self.lock().leaving = true;
     }
@@ -92,7 +92,7 @@ impl PendingReads {
         self.lock().leaving
     }
 
-    /// True if the peer said goodbye and has answered everything.
+    /// True if the peer sent a goodbye and has answered every read.
     pub(super) fn has_left(&self) -> bool {
         let reads = self.lock();
         reads.leaving && reads.by_tag.is_empty()
@@ -108,7 +108,7 @@ impl PendingReads {
         self.lock().by_tag.is_empty()
     }
 
-    /// Waits until a read was added to an empty set.
+    /// Waits until a read is added to an empty set.
     pub(super) async fn added(&self) {
         self.added.notified().await;
     }
@@ -118,25 +118,25 @@ impl PendingReads {
         self.arrivals.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A number that grows whenever bytes arrive.
+    /// A number that increases whenever bytes arrive.
     pub(super) fn arrivals(&self) -> u64 {
         self.arrivals.load(Ordering::Relaxed)
     }
 
-    /// Ends the lane: every pending read fails, and so does every later one.
+    /// Ends the lane: fails every pending read and every later one.
     pub(super) fn end(&self, failure: Failure) {
         let mut reads = self.lock();
         let pending = std::mem::take(&mut reads.by_tag);
         reads.ended = Some(failure.clone());
         drop(reads);
         for read in pending.into_values() {
-            // The reader may be gone.
+            // The reader may have been dropped.
             let _ = read.answer.send(Err(RequestError::Failed(failure.clone())));
         }
     }
 }
 
-/// Ends the lane when it is dropped, as when the lane's task is dropped before its end.
+/// Ends the lane when dropped, even if the lane's task is dropped early.
 pub(super) struct EndOnDrop(pub(super) Arc<PendingReads>);
 
 impl Drop for EndOnDrop {

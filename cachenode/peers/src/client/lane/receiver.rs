@@ -15,7 +15,7 @@ use crate::convert;
 use crate::counters::Cause;
 use crate::wire::{Fault, Wire};
 
-/// At most this much of a range is read before it is summed, while it is in the CPU's cache.
+/// The most bytes of a range that are read before they are summed, while they are still in the CPU's cache.
 const SUMMED_BYTES: usize = 256 << 10;
 
 /// Receives answers.
@@ -27,7 +27,7 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    /// Receives answers until the lane ends. Returns why.
+    /// Receives answers until the lane ends. Returns why it ended.
     pub(super) async fn receive(&mut self) -> Failure {
         loop {
             if let Err(failure) = self.receive_one().await {
@@ -53,7 +53,7 @@ impl Receiver {
                     return Ok(());
                 };
                 let failure = outcome.as_ref().err().cloned();
-                // The reader may be gone.
+                // The reader may have been dropped.
                 let _ = read.answer.send(outcome.map_err(RequestError::Failed));
                 failure.map_or(Ok(()), Err)
             }
@@ -84,8 +84,8 @@ impl Receiver {
         Failure::new(Cause::Broken, self.fault.reason().map_or_else(|| error.to_string(), str::to_owned))
     }
 
-    /// Receives a piece of a range. Returns the range after its last piece, if the sum is right. Receives a range in
-    /// full even if its reader is gone.
+    /// Receives a piece of a range. After the last piece, returns the range if its sum is right. A range is received in
+    /// full even if its reader was dropped, because the bytes after it belong to other answers.
     async fn receive_piece(&mut self, read: &mut PendingRead, len: usize) -> Result<Option<Bytes>, Failure> {
         let wanted = read.range.len as usize;
         let fresh = || (self.buffers.take(wanted), 0);

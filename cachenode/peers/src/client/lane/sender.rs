@@ -11,11 +11,11 @@ use crate::client::error::Failure;
 use crate::counters::Cause;
 use crate::token::Token;
 
-/// A request that waits to be sent, and its token.
+/// A request that waits to be sent, and the token that follows it.
 pub(super) type QueuedRequest = (Request, Option<Token>);
 
-/// Sends requests. Pings when a read is pending and nothing arrived for `half` of the timeout; ends when nothing
-/// arrives for the other half. Returns why it ended.
+/// Sends requests. If a read is pending and nothing arrives for `half` of the timeout, sends a ping; if nothing arrives
+/// for the other half, ends. Returns why it ended.
 pub(super) async fn send_requests(
     mut writer: impl AsyncWrite + Unpin,
     mut queue: mpsc::Receiver<QueuedRequest>,
@@ -63,10 +63,10 @@ fn append(out: &mut Vec<u8>, request: &Request, token: Option<&Token>) {
     }
 }
 
-/// Waits until a read is pending and nothing has arrived for `duration`. Returns the arrivals until then.
+/// Waits until a read is pending and nothing has arrived for `duration`. Returns the number of arrivals by then.
 async fn silence(pending: &PendingReads, duration: Duration) -> u64 {
     loop {
-        // A read that was added and answered meanwhile leaves a notification behind.
+        // A read that was added and answered in the meantime leaves a notification behind, so check again.
         while pending.is_empty() {
             pending.added().await;
         }

@@ -1,4 +1,4 @@
-//! The datasets that a peer refused to this node.
+//! The datasets that a peer refused to serve to this node.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,14 +10,14 @@ use tokio::time::Instant;
 
 use crate::read::ReadError;
 
-/// Datasets whose refusal is remembered, for each peer.
+/// The most refused datasets that are remembered per peer.
 const REFUSALS_MOST: usize = 1024;
 
-/// The datasets that a peer refused to this node, and when.
+/// The datasets that a peer refused to serve to this node, with the time of each refusal.
 #[derive(Debug, Default)]
 pub(super) struct RefusedDatasets {
     refused: Mutex<HashMap<SnapshotId, (ReadError, Instant)>>,
-    /// False if the table is empty: looked at for each range that the peer gives.
+    /// False while the table is empty. Checked without the lock for each range that the peer returns.
     any: AtomicBool,
 }
 
@@ -26,7 +26,7 @@ impl RefusedDatasets {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers a refusal if it is one of the whole dataset. True if it is the first one of that dataset.
+    /// Records a refusal if it concerns the whole dataset. True if it is the first refusal of that dataset.
     pub(super) fn note(&self, snapshot: SnapshotId, error: &ReadError) -> bool {
         if !matches!(error, ReadError::UnknownDataset | ReadError::Denied) {
             return false;
@@ -39,7 +39,7 @@ impl RefusedDatasets {
         refused.insert(snapshot, (error.clone(), Instant::now())).is_none()
     }
 
-    /// Notes that the peer serves a dataset. True if it had refused it.
+    /// Records that the peer serves a dataset. True if the peer had refused it.
     pub(super) fn clear(&self, snapshot: SnapshotId) -> bool {
         if !self.any.load(Ordering::Relaxed) {
             return false;
@@ -50,7 +50,7 @@ impl RefusedDatasets {
         had
     }
 
-    /// True if the peer refused the dataset when it was last asked for it.
+    /// True if the peer refused the dataset at the last request for it.
     pub(super) fn contains(&self, snapshot: SnapshotId) -> bool {
         self.lock().contains_key(&snapshot)
     }

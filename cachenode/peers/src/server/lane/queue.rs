@@ -15,14 +15,14 @@ use crate::counters::PeerCounters;
 use crate::read::{ReadError, ReadRequest};
 use crate::server::limits::{BytesPermit, RequestPermit};
 
-/// Answers that wait to be written. A read that finds the queue full waits.
+/// The capacity of the queue of answers to write. A read that finds the queue full waits.
 pub(super) const QUEUE: usize = 64;
 
-/// Ready answers are written together, up to this many bytes and one answer more: that costs one system call, and wakes
-/// the peer once.
+/// Ready answers are written together: answers are added while the batch has fewer bytes than this. One system call
+/// then sends them all, and the peer wakes once.
 const BATCH_BYTES: usize = 512 << 10;
 
-/// The permits that a read holds until the kernel has the last of its bytes.
+/// The permits of a read. They are released when the kernel has taken the last of its bytes.
 pub(super) struct ReadPermits {
     pub(super) _bytes: BytesPermit,
     pub(super) _request: RequestPermit,
@@ -34,7 +34,7 @@ pub(super) enum QueuedAnswer {
     Bytes {
         tag: u32,
         bytes: Bytes,
-        /// Only with the last piece.
+        /// Present only with the last piece.
         end: Option<RangeEnd>,
         _permits: Arc<ReadPermits>,
     },
@@ -47,16 +47,16 @@ pub(super) enum QueuedAnswer {
     Goodbye,
 }
 
-/// Accompanies the last bytes of a range.
+/// The data that accompanies the last bytes of a range.
 pub(super) struct RangeEnd {
-    /// Written after the bytes.
+    /// The sum, written after the bytes.
     sum: [u8; SUM_BYTES],
-    /// The bytes are useless after this.
+    /// After this time the client no longer waits for the range.
     deadline: Instant,
 }
 
 impl RangeEnd {
-    /// For a range whose CRC32C is `crc`.
+    /// The end of a range whose CRC32C is `crc`.
     pub(super) fn new(request: &ReadRequest, crc: u32, deadline: Instant) -> Self {
         let range = convert::range_to_wire(request.snapshot, request.range);
         Self { sum: convert::sum(&range, crc).to_le_bytes(), deadline }
@@ -64,14 +64,14 @@ impl RangeEnd {
 }
 
 impl QueuedAnswer {
-    /// Refuses a read, and counts it.
+    /// Builds the refusal of a read, and counts it.
     pub(super) fn refuse(counters: &PeerCounters, tag: u32, error: &ReadError) -> Self {
         counters.refused.add(error);
         let (code, reason) = convert::refusal(error);
         Self::Refusal { tag, code, reason }
     }
 
-    /// This answer, or a refusal if its deadline has passed.
+    /// Returns this answer, or a refusal if its deadline has passed.
     fn in_time(self, counters: &PeerCounters) -> Self {
         match &self {
             Self::Bytes { tag, end: Some(end), .. } if Instant::now() > end.deadline => {
@@ -112,7 +112,7 @@ pub(super) async fn send(answers: &mpsc::Sender<QueuedAnswer>, answer: QueuedAns
     let _ = answers.send(answer).await;
 }
 
-/// Writes answers until the queue is closed. Error: `TimedOut`, if the peer takes nothing for as long as `patience`.
+/// Writes answers until the queue is closed. Error: `TimedOut` if the peer takes nothing for as long as `patience`.
 pub(super) async fn write_answers(
     mut queue: mpsc::Receiver<QueuedAnswer>,
     mut writer: impl AsyncWrite + Unpin,
@@ -151,7 +151,7 @@ async fn write_all(
     mut slices: &mut [IoSlice<'_>],
     patience: Duration,
 ) -> io::Result<()> {
-    // Skips empty slices, so that empty slices at the end do not count as left to write.
+    // Skips leading empty slices, so that a batch of only empty slices does not count as unwritten.
     IoSlice::advance_slices(&mut slices, 0);
     while !slices.is_empty() {
         let written = in_time(patience, writer.write_vectored(slices)).await?;

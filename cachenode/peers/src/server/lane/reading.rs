@@ -1,4 +1,4 @@
-//! One read of a lane: waits for room, loads the range, and returns its answer.
+//! One read of a lane: waits for its share of the limit, loads the range, and returns the answer.
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -30,7 +30,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// The range, its last piece, or a refusal. Earlier pieces go to `answers`.
+    /// Returns the range, its last piece, or a refusal. Sends earlier pieces to `answers`.
     pub(super) async fn answer(self, answers: mpsc::Sender<QueuedAnswer>) -> QueuedAnswer {
         let Self { state, peer, share, tag, request, deadline, permit } = self;
         debug!(%peer, snapshot = %request.snapshot, block = %request.range.block, "read");
@@ -80,7 +80,7 @@ fn wrong_length(request: &ReadRequest, got: usize) -> ReadError {
     ReadError::unavailable("an internal error")
 }
 
-/// Sends the pieces of a range as they arrive, except for the last, which it returns.
+/// Sends the pieces of a range as they arrive. Returns the last piece instead of sending it.
 async fn forward(
     pieces: BoxStream<'static, Result<Bytes, ReadError>>,
     tag: u32,

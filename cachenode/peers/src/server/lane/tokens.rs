@@ -5,7 +5,7 @@ use tokio::io::{self, AsyncRead, AsyncReadExt};
 use crate::convert::NO_TOKEN;
 use crate::token::Token;
 
-/// Reads tokens. Consecutive reads nearly always show the same token, which is then shared.
+/// Reads tokens. Consecutive reads nearly always carry the same token, which is then shared in memory.
 #[derive(Default)]
 pub(super) struct Tokens {
     bytes: Vec<u8>,
@@ -13,7 +13,7 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    /// The token of `len` bytes that follows a read, or the reason why it is invalid.
+    /// Reads the token of `len` bytes that follows a read. Error: the reason why it is invalid.
     pub(super) async fn read(
         &mut self,
         reader: &mut (impl AsyncRead + Unpin),

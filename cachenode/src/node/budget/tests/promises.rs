@@ -4,6 +4,7 @@ use larder_dataset::SnapshotId;
 use larder_store::Promise;
 
 use super::world::{FILE_BYTES, World, has, whole};
+use super::{adopted, change};
 use crate::node::CachedSnapshot;
 
 /// A dataset of 40 files counts as 566,544 bytes.
@@ -104,6 +105,63 @@ async fn a_promise_without_room_is_kept_once_there_is_some_and_takes_nothing_fro
     assert_eq!(world.cached(), 1, "what is cached makes room when the promised bytes come, and not before");
     world.node.promise(wanted(100_000)).await.unwrap();
     assert_eq!(world.kept().await, (vec![300_000, 100_000], 400_000));
+}
+
+// SEMANTICS: C17
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_configured_size_promises_no_more_than_the_disk_can_hold() {
+    let mut world = World::new(Some(700_000));
+    let (kept, new) = (SnapshotId([1; 32]), SnapshotId([2; 32]));
+    world.node.promise(vec![promise("kept", kept, 300_000)]).await.unwrap();
+    // No disk is as empty as that.
+    world.keep_free_percent = 100;
+    world.kill(Vec::new(), |_| ());
+    world.node.promise(vec![promise("kept", kept, 300_000), promise("new", new, 1)]).await.unwrap();
+    let report = world.node.cache_report().await.unwrap();
+    assert_eq!((report.capacity_bytes, world.kept().await), (0, (vec![300_000, 0], 300_000)), "what stands, stands");
+    assert!(report.limit.contains("leaves 100 % of its disk free (--keep-free"), "{}", report.limit);
+}
+
+// SEMANTICS: C17
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cached_dataset_has_the_room_of_its_promise_whatever_else_fills_the_disk() {
+    let mut world = World::new(Some(700_000));
+    let snapshot = world.snapshot("pets", 40).await;
+    world.node.promise(vec![promise("pets", snapshot, OF_40_FILES)]).await.unwrap();
+    let pets = world.show("pets", 40, whole()).await;
+    world.close(pets).await;
+    world.keep_free_percent = 100;
+    world.kill(Vec::new(), |_| ());
+    world.node.promise(vec![promise("pets", snapshot, OF_40_FILES)]).await.unwrap();
+    let report = world.node.cache_report().await.unwrap();
+    // On the disk its blocks take less than the promise, which assumes the largest overhead.
+    assert_eq!((report.capacity_bytes, report.needed_bytes), (OF_40_FILES, OF_40_FILES));
+    assert_eq!(world.kept().await, (vec![OF_40_FILES], OF_40_FILES));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closed_dataset_without_a_promise_is_in_no_promises_way() {
+    let world = World::new(Some(700_000));
+    let closed = world.show("closed", 40, whole()).await;
+    world.close(closed).await;
+    world.node.promise(vec![promise("new", SnapshotId([1; 32]), 600_000)]).await.unwrap();
+    assert_eq!(world.cached(), 1, "it leaves when the promised bytes come");
+    assert_eq!(world.node.cache_report().await.unwrap().needed_bytes, 600_000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_snapshots_need_what_they_share_once() {
+    let world = World::new(Some(1_000_000));
+    let old = world.show("pets", 40, whole()).await;
+    let before = old.open.manifest().snapshot();
+    change(&world, "pets", 0..1);
+    let new = world.show("pets", 40, whole()).await;
+    adopted(&new).await;
+    let both = [before, new.open.manifest().snapshot()];
+    world.node.promise(both.map(|snapshot| promise("pets", snapshot, OF_40_FILES)).into()).await.unwrap();
+    let report = world.node.cache_report().await.unwrap();
+    assert!(report.needed_bytes < 2 * OF_40_FILES - 30 * 12_288, "{report:?}");
+    assert_eq!(report.needed_bytes, report.promised_bytes);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,4 +1,4 @@
-//! Blocks that are admitted, written, read and evicted, without a restart.
+//! Blocks are admitted, written, read and evicted, without a restart.
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn any_part_of_a_large_block_reads_back_and_nothing_beyond_it() {
     for (start, part) in [(0, 1), (0, len), (len - 1, 1), (65_535, 2), (1 << 20, 1 << 20), (3_000_000, 131_072)] {
         let found = bed.cache().read(block, len, start, part, <[u8]>::to_vec).hit().unwrap();
         assert!(found == bytes[start as usize..(start + part) as usize], "{start} {part}");
-        // Any memory, with any start.
+        // Any memory is accepted, with any content at its start.
         for more in [0, 1, 4095, 1 << 20] {
             let memory = |needed| vec![0xee; if more == 1 { 0 } else { needed + more }];
             let PartBytes { memory, range, crc } =
@@ -113,7 +113,7 @@ fn lru_knows_of_reads_and_fifo_does_not() {
         let bed = Bed::new(policy, bytes_in([4, 5, 6]));
         bed.put_all([4, 5, 6]);
         assert!(bed.get(4));
-        // Needs the room of one block and a little more.
+        // This needs the space of one block and a little more.
         bed.put_all([1]);
         assert!(bed.get(survivor) && !bed.get(9 - survivor), "{policy}");
     }

@@ -1,4 +1,4 @@
-//! Blocks that another snapshot's cache has, adopted without copying them.
+//! Adoption, without copying, of blocks that another snapshot's cache has.
 
 mod interrupted;
 
@@ -13,8 +13,8 @@ use crate::record::extent_bytes;
 const BLOCKS: u32 = 1000;
 const CHILD_DIR: &str = "LARDER_TEST_ADOPTING_DIR";
 
-/// Snapshot `version` of the dataset. In each, a tenth of the blocks differ from those of the one before, and all
-/// numbers are one higher.
+/// Snapshot `version` of the dataset. In each version, a tenth of the blocks differ from the previous version's, and
+/// all block numbers are one higher.
 #[derive(Clone, Copy, Debug)]
 struct Version(u8);
 
@@ -23,7 +23,7 @@ impl Version {
         SnapshotId([self.0; 32])
     }
 
-    /// The version and the number under which a block's bytes came into the dataset.
+    /// The version and the number under which a block's bytes first appeared in the dataset.
     fn made(self, block: u32) -> (u8, u32) {
         match self.before(block) {
             Some(before) => Self(self.0 - 1).made(before),
@@ -31,7 +31,7 @@ impl Version {
         }
     }
 
-    /// The block of the version before that has the same bytes.
+    /// The block of the previous version that has the same bytes.
     fn before(self, block: u32) -> Option<u32> {
         (self.0 > 1 && block > 0 && !mix(u64::from(block) << 8 | u64::from(self.0)).is_multiple_of(10))
             .then(|| block - 1)
@@ -71,7 +71,7 @@ struct Same {
     old: Version,
     new: Version,
     is_promised: bool,
-    /// The walk waits for it before each block.
+    /// The walk waits for a message before each block.
     gate: Option<Mutex<mpsc::Receiver<()>>>,
 }
 
@@ -124,7 +124,7 @@ impl Earlier for Same {
     }
 }
 
-/// A store of versions.
+/// A store with several versions of a dataset.
 struct Versions {
     bed: Bed,
 }
@@ -156,7 +156,7 @@ impl Versions {
         all.into_iter().find(|info| info.snapshot == version.snapshot()).unwrap()
     }
 
-    /// Bytes of all versions on the disk.
+    /// Disk bytes of all versions together.
     fn disk_bytes(&self) -> u64 {
         let mut seen = std::collections::HashSet::new();
         let mut bytes = 0;
@@ -180,7 +180,7 @@ fn put_each(cache: &DatasetCache, version: Version, blocks: impl IntoIterator<It
     }
 }
 
-/// The blocks that are hits, with the right bytes.
+/// The blocks that are hits. Checks their bytes.
 fn hits(cache: &DatasetCache, version: Version) -> Vec<u32> {
     let hit = |block: &u32| {
         let len = version.len(*block);
@@ -222,7 +222,7 @@ fn blocks_that_another_snapshot_has_are_taken_over_and_take_no_room() {
         let two = versions.all(TWO);
         adopt(&two, ONE, TWO);
         assert_eq!(hits(&two, TWO), same(ONE, TWO));
-        // A slot table, aliases and folders.
+        // Only a slot table, aliases and folders were added.
         assert!(versions.disk_bytes() - before < 64 << 10, "{before} {}", versions.disk_bytes());
         let usage = two.usage();
         assert_eq!(usage.blocks_cached, same(ONE, TWO).len() as u64);
@@ -230,7 +230,7 @@ fn blocks_that_another_snapshot_has_are_taken_over_and_take_no_room() {
         put_each(&two, TWO, 0..BLOCKS);
         assert_eq!(hits(&two, TWO).len(), BLOCKS as usize, "there is room for all that has changed");
         assert_eq!(one.as_ref().map_or(BLOCKS as usize, |one| hits(one, ONE).len()), BLOCKS as usize);
-        // Whatever becomes of the first.
+        // The result is the same whether the first dataset stays or is released.
         assert!(versions.bed.store().release(&ONE.snapshot()).is_ok() == close_first);
         assert_eq!(hits(&two, TWO).len(), BLOCKS as usize);
         assert_eq!(versions.bed.counters.corrupt(), 0);
@@ -279,9 +279,10 @@ fn a_chain_of_snapshots_needs_none_of_those_before_and_frees_what_nobody_uses() 
     }
     let used: u64 = same(TWO, THREE).iter().map(|block| extent_bytes(THREE.len(*block)) as u64).sum();
     let left = versions.disk_bytes();
-    // The file system's own blocks for files with many holes, slot tables and aliases; what changed is 4 MB.
+    // The overhead: the file system's own blocks for files with many holes, slot tables and aliases. The changed blocks
+    // are 4 MB.
     assert!(left < used + (512 << 10), "{left} for {used}");
-    // Back to the first: what it shares with the third.
+    // Back to the first version: it adopts what it shares with the third.
     let one = versions.all(ONE);
     adopt(&one, THREE, ONE);
     assert_eq!(hits(&one, ONE), same(THREE, ONE));
@@ -334,7 +335,7 @@ fn a_block_is_read_from_the_other_cache_until_it_is_adopted() {
     two.adopt(vec![same], move |complete| sender.send(complete).unwrap());
     for block in 0..BLOCKS {
         let len = TWO.len(block);
-        // The middle of it.
+        // A read from the middle of the block.
         let (start, middle) = (len / 3, len - 2 * (len / 3));
         let read = two.read_earlier(BlockIndex(block), len, start, middle);
         assert_eq!((read.is_some(), two.has_earlier(BlockIndex(block))), (find(block), find(block)));
@@ -343,7 +344,7 @@ fn a_block_is_read_from_the_other_cache_until_it_is_adopted() {
         }
         assert!(two.is_adopting() && !two.contains(BlockIndex(block)));
     }
-    // A block that is fetched meanwhile is kept.
+    // A block that is fetched during the adoption is kept.
     let changed = (0..BLOCKS).find(|block| !find(*block)).unwrap();
     assert!(put(&two, TWO, changed));
     drop(gate);
@@ -358,7 +359,7 @@ fn a_block_is_read_from_the_other_cache_until_it_is_adopted() {
 fn no_more_is_adopted_than_was_wanted_and_adopted_blocks_leave_the_room_of_others() {
     let versions = Versions::new();
     let _one = versions.filled(ONE);
-    // It wanted half of the dataset and there was room for a tenth.
+    // The dataset wanted half of its size, and there was space for a tenth.
     let (tenth, half) = (TWO.total() / 10, TWO.total() / 2);
     let promised = Reservation { bytes: tenth, disk_bytes: tenth, wanted_bytes: half };
     let config = CacheConfig { promised, ..TWO.config(PolicyKind::Nr, tenth) };
@@ -370,10 +371,10 @@ fn no_more_is_adopted_than_was_wanted_and_adopted_blocks_leave_the_room_of_other
     let info = versions.info(TWO);
     let reservation = info.reservation.unwrap();
     assert_eq!(reservation.bytes, half);
-    // Of the adopted blocks, those count that made it larger.
+    // Only the adopted blocks that raised the capacity count.
     let most = info.adopted_disk_bytes as f64 * (half - tenth) as f64 / usage.used_bytes as f64;
     assert!((reservation.disk_bytes - tenth) as f64 <= most + 1.0, "{reservation:?}, {info:?}");
-    // One that wants all of it, and of which less than all is there to adopt: the rest has its own room.
+    // A dataset that wants all of its size, of which less can be adopted: it has its own space for the rest.
     drop(two);
     versions.bed.store().release(&TWO.snapshot()).unwrap();
     let promised = Reservation { bytes: tenth, disk_bytes: tenth, wanted_bytes: TWO.total() };
@@ -415,7 +416,7 @@ fn lost_and_damaged_aliases_cost_hits_and_a_number_that_was_used_twice_costs_the
         fs::remove_dir_all(versions.bed.dir.join("datasets")).unwrap();
         fs::rename(&backup, versions.bed.dir.join("datasets")).unwrap();
     }
-    // A version that does not know adopted segments makes one of the same number.
+    // A version that does not know adopted segments creates one with the same number.
     let adopted = fs::read_dir(folder.join("segments")).unwrap().flatten().next().unwrap().file_name();
     let number = adopted.to_str().unwrap().split_once('-').unwrap().0.to_owned();
     fs::write(folder.join("segments").join(format!("{number}.seg")), vec![0; 1 << 20]).unwrap();

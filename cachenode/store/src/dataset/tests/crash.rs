@@ -19,7 +19,7 @@ fn child() {
     let dir = std::env::var_os(CHILD_DIR).expect("started by its parent");
     let policy = std::env::var(CHILD_POLICY).unwrap().parse().unwrap();
     let bed = child_bed(Path::new(&dir), policy);
-    // A loaded machine may leave it no time before the kill: it keeps a few blocks first.
+    // A loaded machine may kill the process before it has cached anything, so it keeps a few blocks first.
     for block in 0.. {
         if (0..1000).filter(|&block| bed.cache().contains(BlockIndex(block))).count() > 3 {
             break;
@@ -76,7 +76,7 @@ fn the_next_run_hits_everything_that_a_killed_one_kept() {
             assert!(usage.used_bytes <= usage.capacity_bytes);
             if policy.evicts() {
                 let needed: usize = cached.iter().map(|&block| extent_bytes(len_of(BlockIndex(block)))).sum();
-                // ext4 counts blocks of its own for files with many holes.
+                // ext4 adds blocks of its own for files with many holes.
                 assert!(
                     bed.disk_bytes() <= needed as u64 + (64 << 10),
                     "{policy}: the room that the kill left is freed"
@@ -87,13 +87,13 @@ fn the_next_run_hits_everything_that_a_killed_one_kept() {
     }
 }
 
-/// Right bytes or a miss, whatever happens at the same time; and no eviction is mistaken for a flaw.
+/// Reads return the right bytes or a miss during any concurrent operation, and no eviction is mistaken for a flaw.
 #[test]
 fn readers_racing_evictions_get_right_bytes_or_a_miss() {
     for policy in [PolicyKind::Lru, PolicyKind::Fifo, PolicyKind::Random] {
         let mut bed = Bed::new(policy, 700_000);
         bed.drop_all();
-        // Small segments, so that they come and go too.
+        // Small segments, so that segments are created and deleted too.
         bed.segment_bytes = 256 << 10;
         bed.open();
         let over = AtomicBool::new(false);

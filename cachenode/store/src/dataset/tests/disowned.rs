@@ -1,11 +1,11 @@
-//! Blocks that another node owns now: they leave for blocks of this node, one by one, and for nothing else.
+//! Blocks that another node owns now: they leave one by one, and only to make space for blocks of this node.
 
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use super::*;
 use crate::ownership::Ownership;
 
-/// A list of nodes under which this one owns the blocks whose remainder by `nodes` is 0.
+/// A list of nodes under which this node owns every block whose number is divisible by `nodes`.
 #[derive(Debug)]
 pub(super) struct List {
     version: AtomicU64,
@@ -40,7 +40,7 @@ impl Ownership for List {
     }
 }
 
-/// A cache with room for the blocks 0 to 99, all of which it holds.
+/// A full cache that has the blocks 0 to 99.
 fn full(policy: PolicyKind, list: &Arc<List>) -> Bed {
     let mut bed = Bed::new(policy, bytes_in(0..100));
     bed.drop_all();
@@ -54,7 +54,7 @@ fn cached(bed: &Bed) -> Vec<u32> {
     (0..1000).filter(|&block| bed.cache().contains(BlockIndex(block))).collect()
 }
 
-/// Puts as an owner does: it asks for a search where one is wanted. False if the block found no room.
+/// Puts a block as an owner does: requests a search if one is wanted. False if the block found no space.
 fn put_and_search(bed: &Bed, block: u32) -> bool {
     let kept = bed.put(block);
     bed.cache().search_disowned();
@@ -78,7 +78,7 @@ fn a_full_nr_cache_gives_the_room_of_disowned_blocks_to_owned_ones_and_to_them_a
         }
         let usage = bed.cache().usage();
         assert!(usage.used_bytes <= usage.capacity_bytes);
-        // No more than the last of them was more than enough.
+        // Without the last dropped block, there would not have been enough space.
         let missing = (used + u64::from(len_of(BlockIndex(block)))).saturating_sub(usage.capacity_bytes);
         assert!(missing > 0 || bed.counters.disowned.get() == left, "block {block}: there was room");
     }
@@ -101,7 +101,7 @@ fn what_the_next_list_gives_back_stays() {
     let before = cached(&bed);
     assert!(before.len() > 90);
     list.change(1);
-    // Large ones, for which the room that is left over does not suffice.
+    // Large blocks, for which the remaining free space is too small.
     for block in [112, 128] {
         assert!(!put_and_search(&bed, block), "a list that came and went disowns nothing");
     }
@@ -131,7 +131,7 @@ fn a_restart_finds_the_disowned_blocks_again() {
     list.change(4);
     assert!(put_and_search(&bed, 100));
     let mut kept: Vec<u32> = (0..=100).step_by(4).collect();
-    // Large ones, for which the room that is left over does not suffice.
+    // Large blocks, for which the remaining free space is too small.
     for (kill, block) in [(true, 208), (false, 224)] {
         if kill {
             bed.drop_all();
@@ -164,7 +164,7 @@ fn their_room_counts_as_free_and_is_freed_on_the_disk() {
     bed.drop_all();
     let records =
         cached.iter().map(|&block| crate::record::extent_bytes(len_of(BlockIndex(block))) as u64).sum::<u64>();
-    // The file system may need a block of its own for a file that has holes.
+    // The file system may need an additional block for a file with holes.
     let most = records + 4096 * bed.segment_files().len() as u64;
     assert!(bed.disk_bytes() <= most, "{} bytes for {records} of records", bed.disk_bytes());
 }
@@ -235,7 +235,7 @@ fn while_a_user_of_the_cache_owns_all_blocks_none_is_disowned() {
     let all = bed.cache().join(None);
     let (before, usage) = (cached(&bed), bed.cache().usage());
     assert_eq!(usage.room_bytes, usage.capacity_bytes.saturating_sub(usage.used_bytes));
-    // Large ones, for which the room that is left over does not suffice.
+    // Large blocks, for which the remaining free space is too small.
     for block in [112, 128] {
         assert!(!put_and_search(&bed, block), "{block}");
     }

@@ -1,4 +1,4 @@
-//! Disks that fill up, stop taking writes or lie.
+//! Disks that fill up, reject writes or return wrong bytes.
 
 use std::os::unix::fs::FileExt;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use super::*;
 use crate::record::extent_bytes;
 
-/// A file system for one test. Needs root.
+/// A separate file system for one test. Needs root.
 struct Mount {
     at: tempfile::TempDir,
 }
@@ -36,7 +36,7 @@ fn try_put(bed: &Bed, block: u32) -> Option<Result<(), WriteError>> {
     Some(bed.cache().write(permit, &bed.cache().record(block, &bytes_of(block, len_of(block)))))
 }
 
-/// Changes the segment files behind the store's back.
+/// Changes the segment files without the store's knowledge.
 fn spoil(bed: &Bed, block: u32, change: impl FnOnce(&fs::File, u64)) {
     let place = bed.place(block);
     let file = fs::OpenOptions::new().read(true).write(true).open(bed.segment_file(place)).unwrap();
@@ -68,7 +68,7 @@ fn a_full_disk_pauses_admissions_costs_no_hit_and_is_tried_again() {
     let cached = (0..1000).filter(|&block| bed.cache().contains(BlockIndex(block)));
     assert_eq!(usage.used_bytes, bytes_in(cached), "what failed gave its room back");
     std::thread::sleep(Duration::from_millis(25));
-    // A block of many pages: the room left may be enough for a small one.
+    // A block of many pages: the remaining space may suffice for a small one.
     assert!(try_put(&bed, 992).expect("tried").is_err());
     fs::remove_file(ballast).unwrap();
     std::thread::sleep(Duration::from_millis(45));
@@ -124,14 +124,14 @@ fn a_store_on_a_disk_that_is_read_only_from_the_start_serves_what_is_there() {
             assert!((0..20).all(|block| get(&cache, block)));
             assert_eq!(bed.cache().usage().degraded, Some("disk read-only"));
             assert!(try_put(&bed, 30).is_none_or(|done| done.is_err()) && !bed.get(30));
-            // A dataset that has nothing there is served without a cache.
+            // A dataset that has no files there is served without a cache.
             let new = bed.store().dataset(CacheConfig { snapshot: SnapshotId([3; 32]), ..other.clone() }).unwrap();
             assert!(new.usage().degraded.is_some() && !put(&new, 1));
             drop((cache, new));
             bed.drop_all();
         }
     }
-    // An empty folder cannot become a cache: the store has none.
+    // An empty folder cannot become a cache here, so the store has none.
     let config = StoreConfig::new(mount.at.path().join("lost+found"));
     let store = Store::open(config, Arc::default()).unwrap();
     let bed = Bed::new(PolicyKind::Nr, 1 << 30);
@@ -163,7 +163,7 @@ fn a_segment_that_cannot_be_opened_costs_its_blocks_and_no_others() {
         assert!(!lost.is_empty() && !kept.is_empty());
         bed.close();
         fs::remove_file(&segment).unwrap();
-        // A path within the limit of a socket's.
+        // A relative path, because a socket's path has a length limit.
         std::env::set_current_dir(segment.parent().unwrap()).unwrap();
         spoil(Path::new(segment.file_name().unwrap()));
         std::env::set_current_dir("/").unwrap();
@@ -173,7 +173,7 @@ fn a_segment_that_cannot_be_opened_costs_its_blocks_and_no_others() {
         let cache = bed.store().dataset(other.clone()).unwrap();
         assert!(cache.wait_rebuilt(TIMEOUT) && (1..15).all(|block| get(&cache, block)));
         drop(cache);
-        // They are kept again, and a later start finds nothing wrong.
+        // The lost blocks can be cached again, and a later start finds no flaw.
         bed.put_all(lost);
         bed.close();
         let _ = fs::remove_dir(&segment);
@@ -183,7 +183,7 @@ fn a_segment_that_cannot_be_opened_costs_its_blocks_and_no_others() {
     assert_eq!(bed.counters.write_errors.get(), 0);
 }
 
-/// A page of the table that the file no longer has fails as one in a bad sector does.
+/// A page beyond the end of the table's file fails like a page in a bad sector.
 // SEMANTICS: C4
 #[test]
 fn a_part_of_the_slot_table_that_the_disk_loses_costs_hits_until_a_restart_and_no_process() {
@@ -199,7 +199,7 @@ fn a_part_of_the_slot_table_that_the_disk_loses_costs_hits_until_a_restart_and_n
         assert!((0..10).all(|block| get(&cache, block)));
         assert!(cache.usage().degraded.is_none() && bed.cache().usage().degraded.is_none());
         if policy == PolicyKind::Nr {
-            // They are kept again, once.
+            // The lost blocks can be cached again, once each.
             bed.put_all(512..520);
             assert_eq!(bed.hits(500..520), 20);
             assert!((512..520).all(|block| !bed.put(block)));
@@ -220,11 +220,11 @@ fn a_disk_that_becomes_read_only_costs_no_hit_and_no_process() {
     fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
     run(Command::new("mkfs.ext4").arg("-q").arg(&image));
     let mount = Mount::new(&["-o", "loop", image.to_str().unwrap()]);
-    // A full cache, so that evictions have slots to clear.
+    // The cache is full, so that evictions must clear slots.
     let bed = Bed::at(mount.at.path(), PolicyKind::Lru, 2 << 20);
     bed.put_all(0..300);
     let cached: Vec<_> = (0..300).filter(|&block| bed.cache().contains(BlockIndex(block))).collect();
-    // The kernel does the same to ext4 after a journal error.
+    // The kernel remounts ext4 the same way after a journal error.
     run(Command::new("mount").args(["-o", "remount,abort"]).arg(mount.at.path()));
     let mut failed = 0;
     for block in 300..600 {
@@ -248,7 +248,7 @@ fn a_torn_record_is_a_counted_miss_and_fetched_again() {
     spoil(&bed, 5, |file, offset| file.set_len(offset + 100).unwrap());
     assert!(!bed.get(5) && !bed.cache().contains(BlockIndex(5)));
     assert_eq!(bed.counters.corrupt_torn.get(), 1);
-    // Never written: a hole where the record should be.
+    // The record was never written: its place is a hole in the file.
     spoil(&bed, 4, |file, offset| file.write_all_at(&[0; 4096], offset).unwrap());
     assert!(!bed.get(4));
     assert_eq!(bed.counters.corrupt_torn.get(), 2);

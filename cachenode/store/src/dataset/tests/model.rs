@@ -1,5 +1,5 @@
-//! Any order of reads, admissions, changes of the list of nodes, restarts and rot against a map of the blocks that may
-//! be cached.
+//! Reads, admissions, changes of the list of nodes, restarts and bit rot in any order, compared with a map of the
+//! blocks that may be cached.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
@@ -24,7 +24,7 @@ enum Op {
     Rot(u32, prop::sample::Index),
     Close,
     Kill,
-    /// Killed, and the slot table with it.
+    /// The process is killed, and its slot table is lost.
     LoseSlots,
 }
 
@@ -50,7 +50,7 @@ fn run(policy: PolicyKind, ops: &[Op]) {
     let list = List::of(1);
     bed.ownership = Some(Arc::clone(&list) as _);
     bed.open();
-    // The blocks on the disk, and those of them that are spoilt and not yet found out.
+    // The blocks on the disk, and those among them that are corrupt but not detected yet.
     let (mut kept, mut spoilt) = (BTreeSet::new(), BTreeSet::new());
     for op in ops {
         match *op {
@@ -62,7 +62,7 @@ fn run(policy: PolicyKind, ops: &[Op]) {
                 }
             }
             Op::Put(block) => {
-                // A node keeps what it owns.
+                // A node keeps the blocks that it owns.
                 if list.owns(block) && bed.put(block) {
                     assert!(kept.insert(block), "{block} was there");
                 }

@@ -1,4 +1,4 @@
-//! The state after a restart, with other settings, and after the loss of slots or index.
+//! The state after a restart, also with other settings or after the loss of slots or index.
 
 use super::*;
 
@@ -121,7 +121,7 @@ fn after_a_power_loss_what_only_the_index_knows_is_put_back() {
     };
     let mut bed = Bed::new(PolicyKind::Nr, 1 << 30);
     bed.drop_all();
-    // One segment for all blocks: a segment whose blocks have all lost their slots would be deleted.
+    // One segment has all blocks: a segment whose blocks had all lost their slots would be deleted.
     bed.segment_bytes = 1 << 30;
     bed.open();
     bed.put_all(0..100);
@@ -140,7 +140,7 @@ fn after_a_power_loss_what_only_the_index_knows_is_put_back() {
     assert_eq!(bed.hits(0..100), 50, "closed cleanly: the slots are right");
 }
 
-/// Only a disk with bad sectors makes the store write a page anew, so this test has it done.
+/// The store rewrites a whole page only on a disk with bad sectors, so this test calls that code directly.
 // SEMANTICS: C4
 #[test]
 fn slots_that_were_lost_with_their_page_are_looked_up_by_the_next_start_and_by_no_other() {
@@ -210,7 +210,7 @@ fn an_index_that_is_something_else_is_replaced_and_told_again_what_is_there() {
             fs::remove_dir_all(index).unwrap();
             fs::write(index, b"").unwrap();
         },
-        // RocksDB cannot read a folder where a file should be.
+        // A folder in place of a file makes RocksDB fail.
         &|index| {
             fs::remove_file(index.join("CURRENT")).unwrap();
             fs::create_dir(index.join("CURRENT")).unwrap();

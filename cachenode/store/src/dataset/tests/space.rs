@@ -1,4 +1,4 @@
-//! The room in the segments: where records go, and when the room of dead ones is freed.
+//! The space in the segments: where records are placed, and when the space of dead records is freed.
 
 use super::*;
 use crate::dataset::space::{Allocator, Garbage, Space};
@@ -72,7 +72,7 @@ fn a_cache_that_evicts_has_segments_of_a_16th_of_its_reservation_and_nr_full_one
     }
 }
 
-/// Most records that leave lie in the segment that is being written to: blocks in use stay, the newest go.
+/// Most evicted records are in the segment that is being written to: blocks in use stay, and the newest blocks leave.
 #[test]
 fn evicting_the_newest_blocks_keeps_the_room_on_the_disk_within_its_bound() {
     let mut bed = Bed::new(PolicyKind::Lru, 32 << 20);
@@ -100,7 +100,7 @@ fn evicting_the_newest_blocks_keeps_the_room_on_the_disk_within_its_bound() {
     assert_eq!((bed.counters.corrupt(), bed.counters.write_errors.get()), (0, 0));
 }
 
-/// Blocks are admitted in rounds larger than the cache, as in epochs.
+/// Blocks are admitted in rounds that exceed the cache, as in epochs.
 #[test]
 #[ignore = "measures; run with --ignored --nocapture"]
 fn measure_writes_that_evict() {
@@ -125,7 +125,7 @@ fn measure_writes_that_evict() {
             let cache = bed.cache();
             let data = bytes_of(BlockIndex(1), len);
             let records: Vec<_> = (0..blocks).map(|block| cache.record(BlockIndex(block), &data)).collect();
-            // NR has no second round: other blocks are as good.
+            // NR needs no second round: it would admit nothing more.
             let rounds = if policy == PolicyKind::Nr { 1 } else { 5 };
             let (next, slowest) = (AtomicU64::new(0), AtomicU64::new(0));
             let begun = Instant::now();
@@ -191,7 +191,7 @@ fn room_taken_ahead_is_given_back_at_the_end_and_after_a_kill() {
     bed.drop_all();
     let used: usize = [4, 5].map(|block| crate::record::extent_bytes(len_of(BlockIndex(block)))).iter().sum();
     assert_eq!(fs::metadata(&bed.segment_files()[0]).unwrap().len(), used as u64);
-    // As a killed process leaves it.
+    // The state that a killed process leaves.
     let file = fs::OpenOptions::new().write(true).open(&bed.segment_files()[0]).unwrap();
     file.set_len(2 << 20).unwrap();
     bed.open();

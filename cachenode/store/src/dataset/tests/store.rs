@@ -1,4 +1,4 @@
-//! The store around a dataset: its list of datasets, its folder, its end.
+//! The store around a dataset: its list of datasets, its folder, and its shutdown.
 
 use super::*;
 
@@ -101,7 +101,7 @@ fn a_folder_of_something_else_is_refused_and_left_alone() {
     fs::write(temp.path().join("thesis.tex"), b"years of work").unwrap();
     assert!(matches!(open(), Err(StoreError::NotAStore { .. })));
     assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1, "nothing was made");
-    // Names like those of a cache do not make it one.
+    // A folder with names like a cache's is not necessarily a cache.
     for (folder, file) in [("datasets", "imagenet"), ("index", "a")] {
         fs::create_dir(temp.path().join(folder)).unwrap();
         fs::write(temp.path().join(folder).join(file), b"").unwrap();
@@ -125,7 +125,7 @@ fn a_cache_of_another_version_is_emptied_and_used() {
         assert_eq!(marker, b"LARDERST\x01\0\0\0\xf1\x10\x46\xf7", "the format changed: raise the version");
         marker[8] = version;
         fs::write(&format, &marker).unwrap();
-        // The sockets of its process do not matter.
+        // Sockets of the process that has the folder open are ignored.
         let _socket = std::os::unix::net::UnixListener::bind(bed.dir.join(format!("{version}.sock"))).unwrap();
         bed.open();
         assert_eq!((bed.hits(0..10), bed.cache().usage().blocks_cached), (0, 0));

@@ -9,7 +9,7 @@ use crate::extender::SCHEDULER;
 use crate::extender::decision::{Decision, Question, RefusalKind, evictions, proposed_nodes};
 use crate::output::{cell, count};
 
-/// Why the pod is where it is. `asked_at`: the extender of `--extender`, if one was named.
+/// Explains the pod's placement. `asked_at` is the extender of `--extender`, if given.
 pub(crate) fn sentence(story: &Story<'_>, asked_at: Option<&str>) -> String {
     let key = story.key;
     let Some((_, question)) = story.last else { return without_nodes(story, asked_at) };
@@ -52,7 +52,7 @@ pub(crate) fn sentence(story: &Story<'_>, asked_at: Option<&str>) -> String {
     }
 }
 
-/// Of a pod about whose nodes there is no decision.
+/// The sentence about a pod without a decision about nodes.
 fn without_nodes(story: &Story<'_>, asked_at: Option<&str>) -> String {
     let key = story.key;
     let Some(pod) = story.pod else { return format!("{key} no longer exists{}", offers(story)) };
@@ -107,7 +107,7 @@ fn went(story: &Story<'_>, question: &Question, node: &str) -> String {
     )
 }
 
-/// What one of the best nodes is among all.
+/// The rank of one of the best nodes among all.
 fn rank(story: &Story<'_>, best: &Row<'_>) -> String {
     let (all, passing) = (story.rows.len(), story.passing());
     let as_good = passing.iter().filter(|row| row.node.score == best.node.score).count();
@@ -121,7 +121,7 @@ fn rank(story: &Story<'_>, best: &Row<'_>) -> String {
     }
 }
 
-/// `holds 98 % of team-a/imagenet`; `None` if there is nothing to hold.
+/// `holds 98 % of team-a/imagenet`; `None` if the pod's datasets have no bytes.
 fn holds(question: &Question, row: &Row<'_>) -> Option<String> {
     let standing = &row.standing;
     let percent = (u128::from(standing.held_bytes) * 100).checked_div(u128::from(standing.wanted_bytes))?.min(100);
@@ -164,7 +164,7 @@ fn none_will_do(story: &Story<'_>, question: &Question) -> String {
     format!("none of {} fits: {}", count(story.rows.len() as u64, "node"), words.join(", "))
 }
 
-/// `; pods can be preempted for it on 2 of 5 nodes`, if that was asked after the nodes were.
+/// `; pods can be preempted for it on 2 of 5 nodes`, if the preemption request came after the request about nodes.
 fn offers(story: &Story<'_>) -> String {
     let is_later = |room: &&Decision| story.last.is_none_or(|(last, _)| last.at <= room.at);
     let Some(room) = story.room.filter(is_later) else { return String::new() };

@@ -1,4 +1,4 @@
-//! The sentence about a pod, and below it each node with what speaks for it.
+//! The sentence about a pod, and below it a table of the nodes with their scores.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -11,21 +11,21 @@ use super::{Row, Story};
 use crate::extender::decision::{Decision, Evictions, evictions};
 use crate::output::{cell, count, table};
 
-/// The rows that are shown unless all are asked for.
+/// The number of rows without `--all`.
 const ROWS: usize = 20;
-/// The pods and nodes that are named in a line.
+/// The most pods or nodes that a line names.
 const NAMED: usize = 3;
-/// How long the API may have been silent without a word about it here.
+/// The age of a snapshot above which its age is shown. A quiet cluster sends an event only about once a minute.
 const QUIET: Duration = Duration::from_secs(90);
 const HEAD: [&str; 9] = ["NODE", "SCORE", "DATA", "WARMING", "SHARED", "ZONE", "RACK", "WHOLE", "WHY NOT"];
 
-/// The text about a pod.
+/// The output of `larder explain pod`.
 pub(crate) fn view(sentence: &str, story: &Story<'_>, all: bool) -> String {
     let mut text = format!("{sentence}\n");
     let shown = if all { story.rows.len() } else { story.rows.len().min(ROWS) };
     if shown > 0 {
         let (best, others) = story.rows.split_at(shown);
-        // The node that the pod went to is seen, however far down it is.
+        // The chosen node is always shown, whatever its rank.
         let its_own = others.iter().find(|row| Some(row.node.name.as_str()) == story.chosen());
         let rows: Vec<_> = best.iter().chain(its_own).map(row).collect();
         text += &table(HEAD, &rows);
@@ -70,7 +70,8 @@ fn row(row: &Row<'_>) -> [String; 9] {
     [cell(&node.name), node.score.to_string(), data, warming, shared, zone, rack, whole, why]
 }
 
-/// `2026-01-31T08:00:00Z, from what was known 2 minutes before`. Of a quiet cluster the API says something once a minute.
+/// The time of a decision, and the age of its snapshot if it was old: `2026-01-31T08:00:00Z, from what was known 2
+/// minutes before`.
 fn when(decision: &Decision) -> String {
     let at = i64::try_from(decision.at).ok().and_then(|at| Timestamp::from_millisecond(at).ok()).unwrap_or_default();
     let age = Duration::from_millis(decision.age);

@@ -1,19 +1,19 @@
-//! The lines of a log: read without ever holding more than a part, and shown so that a terminal obeys none of them.
+//! The lines of a log: read with bounded memory, and printed without terminal control sequences.
 
 use std::io;
 
 use futures::io::{AsyncBufRead, AsyncBufReadExt};
 use k8s_openapi::jiff::Timestamp;
 
-/// Longer lines are broken.
+/// The longest line that is not split, in bytes.
 const LINE_BYTES: usize = 64 << 10;
 
 /// A line, or a part of a long one.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Line {
-    /// It begins a line.
+    /// Whether this part begins a line.
     pub(super) begins: bool,
-    /// Without its end.
+    /// The bytes, without the line terminator.
     pub(super) bytes: Vec<u8>,
 }
 
@@ -51,24 +51,24 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
     }
 }
 
-/// The time that the kubelet puts before each line, and the line itself.
+/// Splits off the timestamp that the kubelet puts before each line.
 pub(super) fn stamped(bytes: &[u8]) -> (Option<Timestamp>, &[u8]) {
     let end = bytes.iter().take(64).position(|byte| *byte == b' ').unwrap_or(0);
     let stamp = std::str::from_utf8(&bytes[..end]).ok().and_then(|text| text.parse().ok());
     (stamp, if stamp.is_some() { &bytes[end + 1..] } else { bytes })
 }
 
-/// A line for a terminal: what it would show in the end, without colours, and without what it would obey.
+/// A line for a terminal: the text that would finally be visible, without colours and control sequences.
 pub(super) fn shown(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
-    // Bars of progress write over themselves.
+    // Progress bars overwrite their line with \r; only the last text counts.
     let text = text.trim_end_matches('\r').rsplit('\r').next().unwrap_or_default();
     let mut shown = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
         if c == '\u{1b}' && chars.peek() == Some(&'[') {
             chars.next();
-            // Up to the letter that ends it.
+            // Skips a control sequence up to its final letter.
             while chars.next_if(|c| matches!(c, ' '..='?')).is_some() {}
             chars.next_if(|c| matches!(c, '@'..='~'));
         } else {
@@ -121,7 +121,7 @@ mod tests {
             (b"10 %\r50 %\r100 %\r", "100 %"),
             (b"a\x1b[2", "a"),
             (b"caf\xc3\xa9 \xff", "caf\u{e9} \u{fffd}"),
-            // What is left is replaced where it is printed.
+            // Other control characters are replaced when the line is printed.
             (b"\x1b]0;title\x07x", "\u{1b}]0;title\u{7}x"),
         ] {
             assert_eq!(shown(written), seen);

@@ -18,23 +18,23 @@ pub(super) struct JobPod {
     pub(super) index: u32,
     pub(super) attempt: u32,
     pub(super) name: String,
-    /// Its containers, the first one first.
+    /// The names of its containers, in the order of its spec.
     pub(super) containers: Vec<String>,
-    /// It has ended.
+    /// Whether it has succeeded or failed.
     pub(super) has_ended: bool,
 }
 
-/// The pods that are meant.
+/// The pods to show.
 #[derive(Clone, Debug)]
 pub(super) enum Which {
-    /// Of all roles and indexes.
+    /// All pods of the job.
     All,
-    /// Of one.
+    /// The pods of one role and index.
     One(String, u32),
 }
 
 impl Which {
-    /// The labels that select them.
+    /// The label selector of the pods.
     fn selector(&self, job: &str) -> String {
         match self {
             Self::All => format!("{JOB_LABEL}={job}"),
@@ -45,13 +45,13 @@ impl Which {
     }
 }
 
-/// The role whose first pod says most: that of the launcher, or else the first one.
+/// The role of the most informative pod: `launcher`, or else the job's first role.
 pub(super) fn first_role(job: &TrainingJob) -> &str {
     let names = || job.spec.roles.iter().map(|role| role.name.as_str());
     names().find(|name| *name == "launcher").or_else(|| names().next()).unwrap_or("worker")
 }
 
-/// Lists the pods. Those without a place in the job of this uid are left out. Errors: the client's.
+/// Lists the pods of the job with this uid. Pods without a role and an index are left out. Errors: the client's.
 pub(super) async fn list(
     cluster: &Cluster,
     key: &ObjectKey,
@@ -60,7 +60,7 @@ pub(super) async fn list(
 ) -> Result<Vec<JobPod>, larder_kube::Error> {
     let mut pods = Vec::new();
     let asked = Asked::all(POD, Some(&key.namespace));
-    // An earlier job of the name may have left some.
+    // An earlier job of the same name may have left pods.
     let is_own = |object: &DynamicObject| object.owner_references().iter().any(|owner| owner.uid == uid);
     let tell = |object| pods.extend(Some(object).filter(is_own).and_then(pod));
     cluster.list(&asked, Some(which.selector(&key.name)), tell).await?;
@@ -83,7 +83,7 @@ fn pod(object: DynamicObject) -> Option<JobPod> {
     })
 }
 
-/// Of each role and index the newest pod, or with `previous` the one before it.
+/// The newest pod of each role and index, or the second newest with `previous`.
 pub(super) fn newest(pods: Vec<JobPod>, previous: bool) -> Vec<JobPod> {
     let mut by_place: BTreeMap<(String, u32), Vec<JobPod>> = BTreeMap::new();
     for pod in pods {

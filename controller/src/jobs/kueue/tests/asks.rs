@@ -1,4 +1,4 @@
-//! The Workloads that jobs ask for.
+//! The Workloads that jobs request.
 
 use super::*;
 use crate::jobs::sample::golden;
@@ -88,16 +88,16 @@ fn the_spec_follows_the_job_until_there_is_quota() {
         (&json!(16), &json!(4))
     );
     assert_eq!(fields["metadata"]["resourceVersion"], "71");
-    // With it, its pods are fixed.
+    // With quota, the pods of a Workload are fixed.
     assert_eq!(wanted(&more).update(&there(&sample(), admission(8))), None);
-    // Neither what the API server adds nor another order of the fields is a change.
+    // Fields that the API server adds, and another order of fields, are not a change.
     let mut odd = served(&sample(), json!({}));
     odd["spec"]["podSets"][0]["template"]["spec"]["dnsPolicy"] = "ClusterFirst".into();
     assert_eq!(wanted(&sample()).update(&read(odd)), None);
 }
 
 #[test]
-fn wishes_for_domains_reach_kueue() {
+fn topology_requests_reach_kueue() {
     let mut sample = sample();
     let annotation = ("kueue.x-k8s.io/podset-required-topology".to_owned(), "cloud.com/rack".to_owned());
     sample.pods[1].metadata.annotations = Some([annotation].into());

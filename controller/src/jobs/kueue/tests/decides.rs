@@ -1,4 +1,4 @@
-//! Verdicts.
+//! The verdicts that follow from Kueue's decisions.
 
 use super::*;
 use crate::jobs::queue::Running;
@@ -9,11 +9,11 @@ fn a_job_without_a_workload_gets_one_and_waits() {
     let (_, why, writes) = case.held_up();
     assert_eq!(why, "asks Kueue's queue gpus for quota");
     assert_eq!(writes, [wanted(&case.sample).create()]);
-    // Pods of an earlier start would use quota that the next one is given.
+    // Pods of an earlier start would use the quota that the next start gets.
     case.observed.pods = running(1, 1).1;
     let (_, why, writes) = case.held_up();
     assert_eq!((why.as_str(), writes.len()), ("its earlier pods are still terminating", 0));
-    // Those on a lost node do not hold it up.
+    // Pods on a lost node do not delay it.
     for pod in &mut case.observed.pods {
         pod.node = Some(NodeHealth { unready_since: Some(Seconds(0)), ..NodeHealth::default() });
     }
@@ -62,7 +62,7 @@ fn a_job_with_quota_waits_for_checks_and_its_data_is_fetched() {
     let Verdict::Wait(waiting) = decision.verdict else { panic!("{decision:?}") };
     let expected = "has quota in the ClusterQueue research, waits for checks: nodes is Pending (2 of 8 nodes are there); odd is Pending";
     assert_eq!((waiting.why.as_str(), waiting.warm), (expected, true));
-    // One that runs without admission stops.
+    // A running job without admission stops.
     assert!(Case::running(Some(there(&sample(), status)), 8).held_up().0);
 }
 
@@ -74,7 +74,7 @@ fn an_admitted_job_starts_with_the_pods_that_were_admitted() {
         assert_eq!(decision.places.map(|places| places.len()), Some(2));
         assert_eq!(decision.writes, []);
     }
-    // A count that is not there is that of the spec.
+    // A missing count means the count of the spec.
     let mut status = admission(8);
     status["admission"]["podSetAssignments"][1].as_object_mut().unwrap().remove("count");
     let decision = Case::queued(Some(there(&sample(), status))).decide();
@@ -90,7 +90,7 @@ fn an_admission_that_lacks_a_role_or_has_too_few_of_it_starts_nothing() {
     let mut status = admission(8);
     status.as_object_mut().unwrap().remove("admission");
     assert!(matches!(Case::queued(Some(there(&sample(), status))).decide().verdict, Verdict::Wait(_)));
-    // The fewest were raised while it runs: it stops, and asks again once nothing of it runs.
+    // `min` was raised while the job runs: it stops, and requests quota again once none of its pods runs.
     let mut case = Case::running(Some(there(&sample(), admission(5))), 5);
     case.sample.job.roles[1].min = 6;
     let (stops, why, writes) = case.held_up();
@@ -138,7 +138,7 @@ fn a_job_whose_workload_is_not_active_waits_for_whoever_did_that() {
     let how = format!("its Workload {NAME} is not active: set spec.active to true to queue it again");
     let expected = format!("Kueue has evicted it (Deactivated): The workload is deactivated; {how}");
     assert_eq!(Case::running(Some(read(object)), 8).held_up(), (true, expected, Vec::new()));
-    // Kueue frees the quota of one that it has not evicted yet.
+    // A deactivated Workload that Kueue has not evicted yet still has its quota: Kueue frees it.
     let mut object = served(&sample(), admission(8));
     object["spec"]["active"] = false.into();
     assert_eq!(Case::running(Some(read(object)), 8).held_up(), (true, how, Vec::new()));
@@ -151,7 +151,7 @@ fn a_workload_that_is_somebody_elses_starts_nothing() {
     let expected = format!("the Workload {NAME} belongs to something else: delete it");
     assert_eq!(Case::queued(Some(read(object.clone()))).held_up(), (false, expected.clone(), Vec::new()));
     assert_eq!(Case::running(Some(read(object)), 8).held_up(), (true, expected.clone(), Vec::new()));
-    // So is that of an earlier job of the name.
+    // The Workload of an earlier job of the same name starts nothing either.
     let mut object = served(&sample(), admission(8));
     object["metadata"]["ownerReferences"][0]["uid"] = "another".into();
     assert_eq!(Case::queued(Some(read(object))).held_up(), (false, expected, Vec::new()));

@@ -1,16 +1,16 @@
-//! What Kueue is told.
+//! What Larder reports to Kueue.
 
 use super::*;
 use crate::jobs::kueue::decide::abandon;
 
-/// A job that runs, its Workload with these further fields of the status.
+/// A running job whose Workload has these additional status fields.
 fn runs(fields: Value) -> Case {
     let mut status = admission(8);
     status.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     Case::running(Some(there(&sample(), status)), 8)
 }
 
-/// The same, ready for Kueue.
+/// The status fields of a Workload whose pods are reported as ready.
 fn ready() -> Value {
     let mut conditions = admission(8)["conditions"].clone();
     conditions.as_array_mut().unwrap().push(condition("PodsReady", "True", "Started", "All pods reached readiness"));
@@ -52,7 +52,7 @@ fn after_that_kueue_decides_anew() {
     let case = Case::queued(Some(there(&sample(), json!({"conditions": conditions}))));
     let expected = "Kueue's queue gpus: Preempted to accommodate a workload".to_owned();
     assert_eq!(case.held_up(), (false, expected, Vec::new()));
-    // It asks for what it wants by now.
+    // It then requests what it wants by now.
     let mut case = case;
     let more = Sample::of("parameter-server", json!({"roles": [role("server", 1, 1), role("worker", 9, 4)]}));
     case.wanted = Ok(wanted(&more));
@@ -96,15 +96,15 @@ fn pods_that_have_ended_for_good_give_their_quota_back() {
     }
     let (_, status) = status_of(&case.decide().writes);
     assert_eq!(status["reclaimablePods"], json!([{"name": "worker", "count": 3}]));
-    // Told once; and the job keeps its eight indexes.
-    let mut told = ready();
-    told["reclaimablePods"] = status["reclaimablePods"].clone();
-    case.workloads = runs(told).workloads;
+    // The report is sent once, and the job keeps its eight indexes.
+    let mut reported = ready();
+    reported["reclaimablePods"] = status["reclaimablePods"].clone();
+    case.workloads = runs(reported).workloads;
     let decision = case.decide();
     assert_eq!(decision.writes, []);
     let Verdict::Run(running) = decision.verdict else { panic!() };
     assert_eq!(running.granted, [1, 8]);
-    // Where a loss makes the whole gang again, they may be needed again.
+    // If a loss restarts the whole gang, the finished pods may be needed again.
     case.observed.terms.scope = Scope::Job;
     case.workloads = runs(ready()).workloads;
     assert_eq!(case.decide().writes, []);
@@ -123,10 +123,10 @@ fn fewer_replicas_give_quota_back_when_their_pods_are_gone() {
     case.observed.pods.truncate(7);
     let (_, status) = status_of(&case.decide().writes);
     assert_eq!(status["reclaimablePods"], json!([{"name": "worker", "count": 2}]));
-    // They do not come back before the next admission.
-    let mut told = ready();
-    told["reclaimablePods"] = status["reclaimablePods"].clone();
-    case.workloads = runs(told).workloads;
+    // They do not return before the next admission.
+    let mut reported = ready();
+    reported["reclaimablePods"] = status["reclaimablePods"].clone();
+    case.workloads = runs(reported).workloads;
     case.sample.job.roles[1].replicas = 8;
     let Verdict::Run(running) = case.decide().verdict else { panic!() };
     assert_eq!(running.granted, [1, 6]);
@@ -150,7 +150,7 @@ fn a_job_admitted_in_part_gives_back_what_it_was_given_and_no_more() {
     case.observed.pods.truncate(6);
     assert_eq!(case.decide().writes, [], "there was no node for the sixth, and there may be one later");
     case.sample.job.roles[1].replicas = 5;
-    // Kueue counts from the eight that were asked for.
+    // Kueue counts from the requested eight.
     let (_, status) = status_of(&case.decide().writes);
     assert_eq!(status["reclaimablePods"], json!([{"name": "worker", "count": 3}]));
 }
@@ -181,7 +181,7 @@ fn the_pods_that_an_ended_job_leaves_keep_their_quota_until_they_have_ended() {
     case.state.phase = Phase::Failed;
     assert_eq!(case.held_up().2, [], "they run on");
     case.observed.pods.truncate(1);
-    // One that hangs in its end still runs, however long.
+    // A pod that is stuck in termination still runs, no matter for how long.
     case.observed.pods[0].leaving = Some(NOW - 3_600);
     assert_eq!(case.held_up().2, []);
     let mut deleted = case.workloads[0].clone();

@@ -13,7 +13,7 @@ fn place_of(status: Value, role: usize) -> Result<Place, NoPlace> {
     place(&there(&sample, status), name, &sample.pods[role], |name| flavors.get(&Key::cluster(name)))
 }
 
-/// An admission with what a check adds to workers.
+/// An admission to which a check adds updates for workers.
 fn updated(updates: Value) -> Value {
     let mut status = admission(8);
     let updates = json!([{"name": "server", "labels": {"other": "role"}}, updates]);
@@ -39,7 +39,7 @@ fn pods_go_where_both_of_their_flavors_are() {
     };
     assert_eq!((worker.tolerations.as_slice(), worker.gates.len()), (&[spot][..], 0));
     assert_eq!(place_of(admission(8), 0).unwrap().selector, labels(&[]));
-    // The plan knows it, too.
+    // The plan sees the constraint, too.
     let mut places = Places { labels: labels(&[("zone", "a")]), ..Places::default() };
     confine(&mut places, &worker);
     assert_eq!(places.labels, labels(&[("gpu", "h100"), ("zone", "a")]));
@@ -63,7 +63,7 @@ fn checks_add_to_the_pods_of_their_role() {
 }
 
 #[test]
-fn what_contradicts_the_pod_or_its_flavors_finishes_the_workload() {
+fn a_check_that_contradicts_the_pod_or_its_flavors_finishes_the_workload() {
     let why = "nodeSelector of worker, and the check nodes: gpu is \"h100\" in one and \"a100\" in the other";
     let update = json!({"name": "worker", "nodeSelector": {"gpu": "a100"}});
     match place_of(updated(update.clone()), 1) {
@@ -75,7 +75,7 @@ fn what_contradicts_the_pod_or_its_flavors_finishes_the_workload() {
     assert_eq!(said, why);
     let (conditions, _) = status_of(&writes);
     assert_eq!(conditions["Finished"], pair("True", "FailedToStart"));
-    // The role's own label, and its own selector.
+    // The update contradicts the role's own label and its own selector.
     let update = json!({"name": "worker", "labels": {"larder.dev/job": "another"}});
     assert!(matches!(place_of(updated(update), 1), Err(NoPlace::Contradiction(_))));
     let (mut sample, flavors) = (sample(), flavors());
@@ -94,7 +94,7 @@ fn kueue_opens_the_gate_of_pods_whose_nodes_it_chooses() {
     let place = place_of(status.clone(), 1).unwrap();
     assert_eq!(place.gates, ["kueue.x-k8s.io/topology"]);
     assert_eq!(place.annotations["kueue.x-k8s.io/podset-unconstrained-topology"], "true");
-    // A wish of the pod's own is left alone.
+    // A topology request of the pod's own is left alone.
     let (mut sample, flavors) = (sample(), flavors());
     sample.pods[1].metadata.annotations = Some(labels(&[("kueue.x-k8s.io/podset-preferred-topology", "rack")]));
     let place = super::super::places::place(&there(&super::sample(), status), "worker", &sample.pods[1], |name| {

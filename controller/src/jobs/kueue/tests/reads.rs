@@ -1,4 +1,4 @@
-//! Workloads as they are read.
+//! Reading Workloads.
 
 use super::*;
 
@@ -9,25 +9,30 @@ fn a_workload_is_read_with_what_kueue_has_decided() {
     assert_eq!(workload.asked, [("server".to_owned(), 1), ("worker".to_owned(), 8)].into());
     assert_eq!(workload.assigned["worker"].count, Some(6));
     assert_eq!((workload.cluster_queue.as_str(), workload.active, workload.generation), ("research", true, 1));
-    assert_eq!(workload.holding("Admitted").map(|admitted| admitted.since()), Some(NOW - 480));
+    assert_eq!(workload.holding("Admitted").as_ref().map(since), Some(NOW - 480));
     assert_eq!(workload.holding("Evicted"), None);
 }
 
 #[test]
 fn a_workload_without_any_field_is_one_that_kueue_has_not_seen() {
     let bare = |metadata: Value| {
-        object(json!({"apiVersion": "kueue.x-k8s.io/v1beta9", "kind": "Workload", "metadata": metadata}))
+        find(json!({"apiVersion": "kueue.x-k8s.io/v1beta9", "kind": "Workload", "metadata": metadata}))
     };
     let owner = json!([{"apiVersion": "larder.dev/v9", "kind": "TrainingJob", "name": "train", "uid": "u", "controller": true}]);
-    let read = workload(&bare(json!({"name": "w", "namespace": "team-a", "ownerReferences": owner}))).unwrap().unwrap();
+    let read = bare(json!({"name": "w", "namespace": "team-a", "ownerReferences": owner})).unwrap();
     assert!(read.active && read.assigned.is_empty() && read.conditions.is_empty());
     assert_eq!(read.owner.map(|owner| (owner.name, owner.uid)), Some(("train".to_owned(), "u".to_owned())));
-    // Of other controllers' jobs nothing is kept, unless the name is one that a job needs.
-    assert_eq!(workload(&bare(json!({"name": "job-x"}))).unwrap(), None);
-    let foreign = workload(&bare(json!({"name": NAME}))).unwrap().expect("kept");
+    // Workloads of other controllers are skipped, unless they have a name that a job needs.
+    assert_eq!(bare(json!({"name": "job-x"})), None);
+    let foreign = bare(json!({"name": NAME})).expect("kept");
     assert_eq!(foreign.owner, None);
     let batch = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u", "controller": true}]);
-    assert_eq!(workload(&bare(json!({"name": "job-x", "ownerReferences": batch}))).unwrap(), None);
+    assert_eq!(bare(json!({"name": "job-x", "ownerReferences": batch})), None);
+    for (field, value) in [("apiVersion", json!("kubeflow.org/v1")), ("controller", Value::Null)] {
+        let mut strange = owner.clone();
+        strange[0][field] = value;
+        assert_eq!(bare(json!({"name": "job-x", "ownerReferences": strange})), None, "{field}");
+    }
 }
 
 #[test]

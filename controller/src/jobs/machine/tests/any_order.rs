@@ -1,4 +1,4 @@
-//! Any order of events, with a controller that dies at any action.
+//! Events in any order, with a controller that dies after any action.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Something that happens to the job or one of its pods, chosen by a number.
+/// An operation on the job or on one of its pods, chosen by number.
 #[derive(Clone, Debug)]
 enum Op {
     Wait(i64),
@@ -21,9 +21,9 @@ enum Op {
     Succeed(usize),
     Crash(usize),
     Lose(usize, Cause),
-    /// A pod that is ending is gone.
+    /// A terminating pod is deleted.
     Gone(usize),
-    /// Somebody deletes a pod, and it is gone at once.
+    /// Another client deletes a pod, and it disappears immediately.
     Vanish(usize),
 }
 
@@ -75,7 +75,13 @@ fn total(restarts: Restarts) -> u32 {
 impl World {
     fn new(terms: Terms) -> Self {
         let mut observed = Shown::of(terms);
-        observed.data.push(Data { name: "pets".into(), percent: 0, enough: 90, timeout: 300 });
+        observed.data.push(Data {
+            name: "pets".into(),
+            percent: 0,
+            enough: 90,
+            timeout: 300,
+            full_node: String::new(),
+        });
         Self { state: State::default(), observed, now: NOW, made: BTreeSet::new() }
     }
 
@@ -121,7 +127,7 @@ impl World {
                 let expected = self.lose(*at, Cause::Evicted);
                 if let Some(at) = at.checked_rem(self.observed.pods.len()) {
                     let gone = self.observed.pods.remove(at).id;
-                    // Nobody can know that it was ever there, so it is made again.
+                    // The state never contained the pod, so no controller can know of it, and the pod is recreated.
                     if self.state.slot(gone).is_some_and(|slot| slot.stage == Stage::Placed) {
                         self.made.remove(&gone);
                     }
@@ -138,7 +144,7 @@ impl World {
         }
     }
 
-    /// A pod is lost. It counts if the job is to have it, and has not lost it yet.
+    /// Loses a pod. The loss counts if the pod belongs to a slot and was not lost before.
     fn lose(&mut self, at: usize, cause: Cause) -> Option<Cause> {
         let at = at.checked_rem(self.observed.pods.len())?;
         let (now, pod) = (self.now, &mut self.observed.pods[at]);
@@ -164,18 +170,18 @@ impl World {
         counts.then_some(cause)
     }
 
-    /// Steps, and executes `done` actions.
+    /// Makes a step and executes `done` actions.
     fn step(&mut self, expected: Option<Cause>, done: usize) {
         let before = self.state.clone();
         let (after, actions) = step(before.clone(), &self.observed, self.now);
-        // The controller may die right here: all that counts is in what it wrote.
+        // The controller may die here, so the test continues from what was written.
         let written = serde_json::to_string(&after).unwrap();
         self.state = serde_json::from_str(&written).unwrap();
         assert_eq!(self.state, after, "{written}");
         self.check(&before, expected);
         (self.observed.verdict, self.observed.plan) = (None, None);
         assert_eq!(step(after.clone(), &self.observed, self.now), (after, actions.clone()), "a step is made once");
-        // Pods are made and deleted beside each other.
+        // Pods are created and deleted concurrently, so the order of the actions must not matter.
         for action in actions.into_iter().rev().take(done) {
             self.execute(&action);
         }
@@ -218,7 +224,7 @@ impl World {
         assert!(self.state.holds_room() || self.state.phase.is_terminal() || self.state.roles.is_empty());
     }
 
-    /// One live pod of each index, beside those that were told to end if the type allows two.
+    /// Each index has one live pod, besides terminating pods if the type allows two.
     fn check_live(&self) {
         let two_pods = self.observed.terms.roles[0].two_pods;
         let counts = |pod: &&Pod| loss::is_live(pod, self.now) && !(two_pods && pod.leaving.is_some());
@@ -255,7 +261,7 @@ proptest! {
         }
         world.observed.terms.suspend = false;
         for round in 0..60 {
-            // All that a good cluster does in a while: pods end, are bound, run, and are done at last.
+            // A healthy cluster over time: pods terminate, are bound, run, and complete.
             let verdict = if world.state.phase == Phase::Queued { start(3) } else { None };
             world.observed.pods.retain(|pod| pod.leaving.is_none());
             for pod in &mut world.observed.pods {

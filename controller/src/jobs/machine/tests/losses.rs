@@ -59,7 +59,7 @@ fn each_loss_has_its_cause() {
     }
     let refused = |pod: &mut Pod| (pod.stage, pod.never_ran) = (PodStage::Failed, true);
     assert_eq!(caused(refused), Some(Cause::Evicted));
-    // A device that failed is no crash of the program, and what has succeeded is not lost any more.
+    // A device fault is not a crash of the program, and a pod that has succeeded cannot be lost any more.
     let faulty = |pod: &mut Pod| (pod.stage, pod.devices) = (PodStage::Failed, Devices::Unhealthy);
     assert_eq!(caused(faulty), Some(Cause::DeviceFault));
     let done = |pod: &mut Pod| (pod.stage, pod.leaving) = (PodStage::Succeeded, Some(NOW));
@@ -122,7 +122,7 @@ fn a_pod_that_fails_soon_after_the_start_is_replaced_after_a_pause_that_doubles(
         state = lose(state, &mut now);
         now += 5;
     }
-    // It runs for a while, and then fails again.
+    // It runs for longer than the early period, and fails again.
     (state.phase, state.since) = (Phase::Running, now);
     now += 60;
     state = lose(state, &mut now);
@@ -155,7 +155,7 @@ fn a_gang_of_which_a_pod_is_rejected_again_and_again_gives_its_room_back() {
     assert_eq!(lose(3, 3).0.phase, Phase::Starting);
     let (state, now) = lose(3, 4);
     assert_eq!((state.phase, state.granted().len(), state.restarts.evicted), (Phase::Queued, 0, 4));
-    // Meanwhile others may have the room.
+    // Other jobs may have the room during the delay.
     assert_eq!((state.unbound, state.not_before, now - NOW), (1, Some(now + 30), 2 + 4 + 8));
     let said = "the kubelets of its nodes keep rejecting its pods, most recently worker 2 (UnexpectedAdmissionError)";
     assert_eq!(state.why, said);

@@ -2,11 +2,17 @@
 
 use super::*;
 
-/// A job in a phase, and nothing that would change it.
+/// A job in a phase, with facts that change nothing.
 fn quiet(phase: Phase) -> (State, Shown) {
     let (mut state, mut observed) = running(elastic(2));
     observed.terms.roles[0].decides = Decides::First;
-    observed.data.push(Data { name: "pets".into(), percent: 10, enough: 90, timeout: 10_000 });
+    observed.data.push(Data {
+        name: "pets".into(),
+        percent: 10,
+        enough: 90,
+        timeout: 10_000,
+        full_node: String::new(),
+    });
     state.phase = phase;
     match phase {
         Phase::Queued | Phase::Suspended => {
@@ -24,21 +30,21 @@ fn quiet(phase: Phase) -> (State, Shown) {
     (state, observed)
 }
 
-/// Makes an event happen, as far as it can. Returns the time.
+/// Makes an event happen if the phase allows it, and returns the time at which it happens.
 fn provoke(event: EventKind, state: &mut State, observed: &mut Shown) -> Seconds {
     let unplace = |state: &mut State, observed: &mut Shown| {
         if let Some(slot) = state.roles.get_mut(0).and_then(|slots| slots.get_mut(2)) {
             *slot = Slot { attempt: 2, node: None, stage: Stage::Unplaced };
         }
         observed.pods.retain(|pod| pod.id.index < 2);
-        // Not all are ready, so nothing else follows.
+        // One pod is not ready, so that `Up` does not follow.
         observed.pods.iter_mut().take(1).for_each(|pod| pod.stage = PodStage::Bound);
     };
     let last = |observed: &mut Shown, change: &dyn Fn(&mut Pod)| {
         observed.pods.iter_mut().filter(|pod| pod.id.index == 2).for_each(change);
     };
     match event {
-        // There the same releases the gang.
+        // In `Starting`, the same facts release the gang.
         EventKind::NoRoom if state.phase == Phase::Starting => {}
         EventKind::Suspend => observed.terms.suspend = true,
         EventKind::Resume => observed.terms.suspend = false,
@@ -84,7 +90,7 @@ fn provoke(event: EventKind, state: &mut State, observed: &mut Shown) -> Seconds
     NOW
 }
 
-/// The table of the module's documentation.
+/// The table in the documentation of the module.
 fn documented() -> Vec<(String, Vec<Option<String>>)> {
     let text = include_str!("../table.rs");
     let rows = text.lines().filter_map(|line| line.strip_prefix("//! | ")).map(|row| {
@@ -137,7 +143,7 @@ fn every_event_has_its_effect_in_every_phase_and_no_other() {
                 assert_eq!(after, state, "{event:?} in {phase:?}");
             }
         }
-        // What was told once is not told again, and everything else changes nothing when it is seen again.
+        // Decisions are applied once, and other facts change nothing when they are observed again.
         (observed.verdict, observed.plan) = (None, None);
         assert_eq!(step(after.clone(), &observed, now).0, after, "{event:?} in {phase:?}, seen twice");
     }

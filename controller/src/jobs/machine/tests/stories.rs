@@ -3,13 +3,13 @@ use super::*;
 #[test]
 fn a_job_goes_from_its_first_wait_to_its_end() {
     let mut observed = Shown { verdict: start(2), ..Shown::of(elastic(2)) };
-    observed.data.push(Data { name: "pets".into(), percent: 62, enough: 90, timeout: 600 });
+    observed.data.push(Data { name: "pets".into(), percent: 62, enough: 90, timeout: 600, full_node: String::new() });
     let (state, actions) = step(State::default(), &observed, NOW);
     assert_eq!((state.phase, again(&actions)), (Phase::DataWarming, Some(NOW + 600)));
     assert_eq!(changes(&actions), (vec![], vec![]));
     let waits = waits_for(&state, &observed, NOW);
     assert_eq!(waits.unwrap(), "data: pets 62 % on its nodes, enough at 90 % or 13:56 UTC");
-    // The data does not come, and is waited for no longer.
+    // The data does not arrive before its timeout.
     observed.verdict = None;
     let (state, actions) = step(state, &observed, NOW + 600);
     assert_eq!((state.phase, state.started), (Phase::Starting, Some(NOW + 600)));
@@ -34,7 +34,7 @@ fn a_job_goes_from_its_first_wait_to_its_end() {
         observed.terms.keep_pods = keeps;
         assert_eq!(changes(&step(state.clone(), &observed, NOW + 700).1), (vec![], vec![]));
     }
-    // Those that run go on with `all` alone.
+    // Pods that still run are kept only with `All`.
     observed.pods[0].stage = PodStage::Ready;
     assert_eq!(changes(&step(state.clone(), &observed, NOW + 700).1).1, vec![]);
     observed.terms.keep_pods = KeepPods::Ended;
@@ -123,7 +123,7 @@ fn an_elastic_job_without_room_shrinks_and_grows_back_after_a_minute() {
     observed.verdict = run(2, 3);
     let (state, actions) = step(state, &observed, NOW + 10);
     assert_eq!((state.phase, again(&actions)), (Phase::Running, Some(NOW + 70)));
-    // Somebody else takes the room, and leaves it.
+    // Another job takes the room and leaves it again.
     observed.verdict = run(2, 2);
     let (state, _) = step(state, &observed, NOW + 20);
     observed.verdict = run(2, 3);
@@ -178,7 +178,7 @@ fn pods_that_are_not_bound_in_time_are_planned_again_and_then_the_gang_is_releas
     let (state, actions) = step(state, &observed, NOW + 34);
     assert_eq!((state.phase, changes(&actions).1), (Phase::Queued, vec![(0, 1), (1, 2)]));
     assert_eq!(state.why, "1 pod was planned twice and not bound in time");
-    // What the plan does not see would happen again, so the job lets others go first.
+    // A constraint that the plan does not see would block it again, so the job lets other jobs go first.
     assert_eq!((state.not_before, again(&actions)), (Some(NOW + 64), Some(NOW + 64)));
 }
 
@@ -244,7 +244,7 @@ fn a_chief_that_is_done_ends_a_job_with_servers() {
     observed.pods[1].stage = PodStage::Succeeded;
     let (state, _) = step(state, &observed, NOW);
     assert_eq!((state.phase, state.roles[0][1].stage), (Phase::Running, Stage::Done));
-    // A worker that is done is not made again when its node goes.
+    // A worker that is done is not recreated when its node is lost.
     observed.pods.remove(1);
     let (state, actions) = step(state, &observed, NOW);
     assert_eq!((state.phase, changes(&actions)), (Phase::Running, (vec![], vec![])));
@@ -252,7 +252,7 @@ fn a_chief_that_is_done_ends_a_job_with_servers() {
     assert_eq!(step(state, &observed, NOW).0.phase, Phase::Succeeded);
 }
 
-/// The same, of a type that allows one pod of an index.
+/// The terms of a type that allows only one pod of an index.
 fn one_pod(mut terms: Terms) -> Terms {
     terms.roles[0].two_pods = false;
     terms

@@ -1,8 +1,8 @@
-//! Pods that the API server does not make, for want of quota.
+//! Pods that the API server does not create for lack of quota.
 
 use super::*;
 
-/// A job of three workers of which the last one is to be made.
+/// A job of three workers whose last worker has not been created yet.
 fn making(phase: Phase, min: u32) -> (State, Shown) {
     let (mut state, mut observed) = running(elastic(min));
     (state.phase, state.binding_since) = (phase, Some(NOW - 1));
@@ -35,7 +35,7 @@ fn one_that_can_or_whose_own_pods_may_still_have_the_quota_goes_on() {
     let (state, mut observed) = making(Phase::Recovering, 3);
     observed.pods.push(Pod { leaving: Some(NOW - 1), ..pod(2, 0, PodStage::Ready) });
     assert_eq!(step(state.clone(), &short(observed), NOW).0, state);
-    // Nor does it matter to one that has all its pods.
+    // A job that has all its pods is not affected either.
     let (state, observed) = running(elastic(3));
     assert_eq!(step(state.clone(), &short(observed), NOW).0, state);
 }

@@ -1,4 +1,4 @@
-//! Preemption: others end so that a job has room.
+//! Preemption: takes pods from other jobs so that a job has room.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use super::Pass;
 use larder_kube::pod::amounts::Amounts;
 
 impl Pass<'_> {
-    /// Has others end for a job. Returns false if that would not give it room.
+    /// Preempts other jobs for a job. Returns false, and changes nothing, if that would not give it room.
     pub(super) fn make_room(&mut self, at: usize) -> bool {
         let job = &self.jobs[at];
         let floor = job.floor();
@@ -20,7 +20,7 @@ impl Pass<'_> {
         else {
             return false;
         };
-        self.cut(kept, |pods| messages::gives_way(job, pods));
+        self.cut(kept, |pods| messages::is_preempted_for(job, pods));
         let Ok(fit) = self.soon.find_floor(job) else { return false };
         self.reserve(at, &fit.placement);
         let ends = |(before, verdict): (&Job, &Option<Verdict>)| -> usize {
@@ -39,13 +39,13 @@ impl Pass<'_> {
         true
     }
 
-    /// What may be taken for a job, in order.
+    /// The parts of other jobs that may be taken for a job, in order.
     fn cuts_for(&self, at: usize, floor: &Amounts) -> Vec<Cut> {
         let (job, ledger) = (&self.jobs[at], &self.soon.ledger);
         let is_nominal = ledger.is_nominal(&job.queue, floor);
         let cohort = self.queues.get(job.queue.as_str()).map_or("", |queue| &queue.cohort);
         let mut excess: BTreeMap<&str, Amounts> = BTreeMap::new();
-        // Jobs that may lose something, and whether that is only what their queue has borrowed.
+        // The jobs that may lose pods, and whether they may lose only what their queue has borrowed.
         let mut victims: Vec<(usize, bool)> = Vec::new();
         for at in self.running() {
             let other = &self.jobs[at];
@@ -91,14 +91,14 @@ impl Pass<'_> {
     }
 }
 
-/// How many pods with these requests make up what was borrowed.
+/// The number of pods with these requests that cover the borrowed amounts.
 fn pods_in(excess: &Amounts, requests: &Amounts) -> u32 {
     let pods = |(resource, amount): (&str, u64)| amount.div_ceil(requests.get(resource).max(1));
     let of_use = excess.iter().filter(|(resource, _)| requests.get(resource) > 0);
     u32::try_from(of_use.map(pods).max().unwrap_or(0)).unwrap_or(u32::MAX)
 }
 
-/// Takes amounts away, as far as they are there.
+/// Subtracts amounts, down to zero.
 fn less(amounts: &mut Amounts, by: &Amounts) {
     *amounts = amounts.iter().map(|(resource, amount)| (resource, amount.saturating_sub(by.get(resource)))).collect();
 }

@@ -1,4 +1,4 @@
-//! Pods of jobs that run and need other nodes.
+//! New nodes for pods of running jobs.
 
 use super::super::order::order;
 use super::super::verdict::Verdict;
@@ -6,8 +6,8 @@ use super::Pass;
 use crate::jobs::planned::{Plan, PlannedPod};
 
 impl Pass<'_> {
-    /// Finds nodes for them beside the room that is held for others. Where a queue would use too much as long as both a pod and
-    /// the one in its place run, the place is taken later.
+    /// Finds nodes in the room that is not reserved for other jobs. If a queue would exceed its quota while both a pod
+    /// and its replacement run, the replacement waits.
     pub(in super::super) fn replace(&mut self) {
         let mut losers: Vec<usize> =
             self.running().filter(|job| self.jobs[*job].unplaced.iter().any(|pods| !pods.is_empty())).collect();

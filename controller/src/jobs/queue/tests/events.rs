@@ -1,4 +1,4 @@
-//! No order of events lets a queue use more than it may.
+//! No order of events lets a queue exceed its limits.
 
 use proptest::prelude::*;
 
@@ -6,12 +6,12 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// A job of a queue, with a priority, its least workers, and how many more it wants and may have.
+    /// A job in a queue, with its priority, its minimum of workers, and how many more it requests and may have.
     Submit(usize, i32, u32, u32, u32),
     Decide,
-    /// The ending pods of a job are gone.
+    /// The terminating pods of a job are deleted.
     PodsEnd(usize),
-    /// A job takes the room that is offered to it.
+    /// A job accepts the room that it is offered.
     Grow(usize),
     /// A job ends.
     End(usize),
@@ -31,7 +31,7 @@ fn any_events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 1..60)
 }
 
-/// Nominal quota, what may be borrowed and lent, whether it is in the cohort, and its weight.
+/// Nominal quota, borrowing limit, lending limit, whether it is in the cohort, and weight.
 type Made = (u64, Option<u64>, Option<u64>, bool, u32);
 
 fn any_queues() -> impl Strategy<Value = Vec<Queue>> {
@@ -81,7 +81,7 @@ impl World {
         self.now += 1;
     }
 
-    /// Pods, ending ones too, are counted; not what the decisions say about them.
+    /// Counts the pods themselves, including terminating ones, instead of trusting the decisions.
     fn check(&self) {
         let (mut lent, mut taken) = (0, 0);
         for queue in &self.queues {
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// Jobs for which others end have room once these are gone.
+    /// Jobs with a reservation have room once the terminating pods are gone.
     fn check_claims(&self) {
         let mut after = Self {
             jobs: self.jobs.clone(),

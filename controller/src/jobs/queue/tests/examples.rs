@@ -51,7 +51,7 @@ fn a_small_job_passes_the_head_for_half_an_hour_at_most() {
 }
 
 #[test]
-fn what_an_overdue_head_needs_is_held_from_all_queues() {
+fn room_that_an_overdue_head_needs_is_held_from_all_queues() {
     let mut world =
         World::new(vec![queue("a", "", quota(16, None, None)), queue("b", "", quota(16, None, None))], 2, 4);
     world.submit(job("one", "a", 0, (4, 4, 4)));
@@ -171,7 +171,7 @@ fn whole_jobs_go_after_all_surplus_and_lower_priorities_before_higher() {
 // SEMANTICS: J4
 #[test]
 fn nothing_ends_where_the_nodes_would_still_have_no_place() {
-    // Quota for all, and half of each node is used by pods that are nobody's to end.
+    // There is quota for all jobs, and half of each node is used by other pods that cannot be preempted.
     let mut world = alone(16);
     world.submit(job("low", "vision", 0, (4, 4, 4)));
     world.submit(job("same", "vision", 5, (8, 8, 8)));
@@ -272,7 +272,7 @@ fn pods_that_a_job_has_left_use_quota_until_they_are_gone_and_nobody_ends_for_ro
     world.leftover.clear();
     world.step();
     assert!(matches!(world.verdict("high"), Verdict::Start { .. }));
-    // What is kept does not make room.
+    // Pods that are not terminating make no room.
     world.end("high");
     world.leftover = vec![LeftoverPod {
         queue: "vision".into(),
@@ -306,7 +306,7 @@ fn pods_that_ended_jobs_keep_stop_no_other_job() {
     world.step();
     assert!(!world.waiting("next").why.is_empty(), "nothing starts meanwhile");
     world.end("next");
-    // What the jobs themselves have too much they give back.
+    // Excess of the jobs themselves is given back.
     world.end("borrows");
     world.queues = vec![queue("vision", "", quota(3, None, None))];
     world.step();
@@ -317,7 +317,7 @@ fn pods_that_ended_jobs_keep_stop_no_other_job() {
 }
 
 #[test]
-fn what_was_freed_for_a_job_is_not_given_to_pods_that_have_lost_their_node() {
+fn room_that_was_freed_for_a_job_is_not_given_to_pods_that_have_lost_their_node() {
     let mut world = World::new(vec![queue("vision", "", quota(20, None, None))], 4, 4);
     world.submit(job("low", "vision", 0, (4, 8, 8)));
     world.submit(job("unlucky", "vision", 0, (4, 4, 4)));

@@ -1,6 +1,6 @@
 use super::*;
 
-/// 100 GPUs. The experiment has all of them, half of them borrowed.
+/// 100 GPUs. The experiment uses all of them, half of them borrowed.
 fn cluster(min: u32) -> World {
     let cohort = |name| queue(name, "company", quota(50, None, None));
     let mut world = World::new(vec![cohort("production"), cohort("research")], 100, 1);
@@ -19,7 +19,7 @@ fn seed_003_a_production_job_takes_workers_50_to_99_of_an_experiment_and_no_othe
     let Verdict::Run(shrunk) = world.verdict("experiment") else { panic!("it runs on") };
     assert_eq!(shrunk.why, "team/train of queue production with priority 100 needs the room of 50 pods");
     assert_eq!(world.waiting("train").why, "room is reserved for it; 50 pods are still terminating");
-    // As long as they end, nothing more is taken, and the room is nobody else's.
+    // While those pods terminate, nothing more is preempted, and their room stays reserved.
     world.submit(job("other", "research", 0, (1, 1, 1)));
     world.step();
     assert_eq!(world.workers("experiment").len(), 50);
@@ -28,7 +28,7 @@ fn seed_003_a_production_job_takes_workers_50_to_99_of_an_experiment_and_no_othe
     world.step();
     assert_eq!((world.workers("experiment").len(), world.workers("train").len()), (50, 50));
     assert!(matches!(world.verdict("other"), Verdict::Wait(_)), "the queue has no quota left");
-    // The experiment grows back after.
+    // Afterwards the experiment grows back.
     world.end("train");
     world.end("other");
     world.step();
@@ -43,7 +43,7 @@ fn seed_003_an_experiment_that_cannot_shrink_so_far_is_not_shrunk_in_vain() {
     let mut world = cluster(60);
     world.submit(job("train", "production", 100, (50, 50, 50)));
     world.step();
-    // Its surplus of 40 is too little. As it borrows, all of it stops.
+    // Its 40 workers above the minimum are not enough. The experiment borrows, so the whole job stops.
     assert!(matches!(world.verdict("experiment"), Verdict::Stop { .. }));
     let mut world = cluster(60);
     world.queues[0].quotas.insert(GPU.into(), quota(40, None, None));

@@ -1,4 +1,4 @@
-//! The environments and files of every type, as golden files have them.
+//! The environments and files of every built-in type, compared with golden files.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// The variables of every pod, and the files.
+/// The variables of every pod, and the files, as text.
 fn shown(sample: &Sample, facts: &Facts) -> String {
     let rendered = sample.rendered();
     let renderer = Renderer::new(rendered, facts);
@@ -93,7 +93,7 @@ fn processes_are_those_that_the_template_says_or_its_gpus() {
 }
 
 #[test]
-fn what_the_job_sets_itself_stays() {
+fn variables_that_the_job_sets_itself_stay() {
     let container = json!({"env": [{"name": "MASTER_PORT", "value": "1"}, {"name": "A", "value": "$(RANK)"}]});
     let sample = Sample::of("pytorch", json!({"roles": [{"name": "worker", "template": template(container)}]}));
     let facts = facts();

@@ -1,4 +1,4 @@
-//! Whole pods and what goes with them.
+//! Whole pods, and the objects that accompany them.
 
 use k8s_openapi::api::core::v1::{Container, Pod, Toleration};
 use larder_api::names::{JOB_LABEL, JOB_SERVING_LABEL};
@@ -11,7 +11,7 @@ fn pod_of(sample: &Sample, role: &str) -> Pod {
     Renderer::new(sample.rendered(), &facts).pod(role, 0, 0, &Place::default()).expect("a pod")
 }
 
-/// The pod of a single job with this template.
+/// The pod of a job of type `single` with this template.
 fn single(template: Value) -> Pod {
     pod_of(&Sample::of("single", json!({"roles": [{"name": "worker", "template": template}]})), "worker")
 }
@@ -75,10 +75,10 @@ fn a_default_job_is_guaranteed_and_has_whole_cpus() {
     let limited = single(template(json!({"resources": {"limits": {"cpu": "4.0", "memory": "1Gi"}}})));
     let expected = json!({"cpu": "4.0", "memory": "1Gi"});
     assert_eq!(amounts(&limited), json!({"limits": expected, "requests": expected}));
-    // Less than one cannot be pinned.
+    // A fraction of one CPU cannot be pinned, so it is left as it is.
     let small = single(template(json!({"resources": {"limits": {"cpu": "500m", "memory": "1Gi"}}})));
     assert_eq!(amounts(&small)["limits"]["cpu"], "500m");
-    // Two that differ are a choice.
+    // Two different amounts are a deliberate choice and are left as they are.
     let burst = json!({"limits": {"cpu": "4500m", "memory": "1Gi"}, "requests": {"cpu": "1500m", "memory": "1Gi"}});
     assert_eq!(amounts(&single(template(json!({"resources": burst.clone()})))), burst);
 }
@@ -106,7 +106,7 @@ fn each_default_can_be_turned_off() {
     assert_eq!(medium["emptyDir"]["medium"], "HugePages-2Mi");
     assert_eq!(mounted(&off("hugepages", pages), "/dev/hugepages"), None);
 
-    // The type can, too.
+    // The type can turn them off, too.
     let mut kind = builtin("single").spec;
     kind.performance = serde_json::from_value(json!({
         "guaranteed": false, "wholeCpus": false, "sharedMemory": "off", "hugepages": false
@@ -149,7 +149,7 @@ fn names_labels_and_owner_are_those_that_others_rely_on() {
     let owner = &pod.metadata.owner_references.expect("an owner")[0];
     assert_eq!((owner.kind.as_str(), owner.uid.as_str(), owner.controller), ("TrainingJob", "11ce-d00d", Some(true)));
     assert_eq!(owner.api_version, "larder.dev/v1alpha1");
-    // The longest names.
+    // The longest valid names.
     assert!(names::hostname(&"j".repeat(40), &"r".repeat(15), 9_999).len() <= 63);
 }
 
@@ -210,7 +210,7 @@ fn the_templates_of_type_and_job_meet_in_the_first_container() {
 }
 
 #[test]
-fn what_a_type_does_not_need_is_not_made() {
+fn objects_that_a_type_does_not_need_are_not_created() {
     let sample = Sample::of("single", roles(&[("worker", 1, 1, 1)]));
     let facts = facts();
     assert_eq!(service(&sample.rendered()), None);

@@ -1,4 +1,4 @@
-//! The types that Larder brings are valid, and one that renders nonsense is not.
+//! The built-in types are valid, and a type that renders nonsense is rejected.
 
 use larder_api::JobTypeSpec;
 use serde_json::{Value, json};
@@ -45,15 +45,15 @@ fn a_type_that_renders_nonsense_names_the_field() {
         (value, "cannot be rendered", variable("{{ hosts")),
         (value, "cannot be rendered", variable("{% for host in hosts %}")),
         (value, "cannot be rendered", variable("{{ hosts | sorted_by_size }}")),
-        // There are fewer hosts in a smaller job.
+        // A smaller sample job has fewer hosts.
         (value, "cannot be rendered", variable("{{ hosts[2] }}")),
         (
             value,
             "more than",
             variable("{% for a in range(10000) %}{% for b in range(10000) %}.{% endfor %}{% endfor %}"),
         ),
-        (value, "is no JSON", variable("{\"a\": {{ hosts }}")),
-        (value, "byte of 0", variable("{{ \"\\u0000\" }}")),
+        (value, "is not valid JSON", variable("{\"a\": {{ hosts }}")),
+        (value, "NUL byte", variable("{{ \"\\u0000\" }}")),
         (
             value,
             "twice",
@@ -87,7 +87,7 @@ fn a_type_that_renders_nonsense_names_the_field() {
 }
 
 #[test]
-fn what_only_some_jobs_lack_can_be_asked_for() {
+fn a_value_that_only_some_jobs_lack_can_be_asked_for() {
     let spec = with(json!({
         "roles": [{"name": "chief", "most": 1}, {"name": "worker"}],
         "environment": [
@@ -103,16 +103,16 @@ fn what_only_some_jobs_lack_can_be_asked_for() {
 fn no_template_takes_more_memory_than_is_counted() {
     let again = |set: &str| format!("{{% set a = 'a' %}}{}{{{{ a }}}}", set.repeat(60));
     for (what, text) in [
-        ("no `~`", again("{% set a = a ~ a %}")),
-        ("`+` is for numbers", again("{% set a = a + a %}")),
+        ("`~` is not supported", again("{% set a = a ~ a %}")),
+        ("`+` adds numbers", again("{% set a = a + a %}")),
         ("`*` is for numbers", "{{ 'a' * 99999999 }}".into()),
         ("`*` is for numbers", "{{ hosts[0] * size }}".into()),
         ("of constants", again("{% set a = [a, a] | join %}")),
         ("of constants", again("{% set a = {1: a, 2: a} | tojson %}")),
-        ("no `set` without", again("{% set a %}{{ a }}{{ a }}{% endset %}")),
+        ("`set` without `=` is not supported", again("{% set a %}{{ a }}{{ a }}{% endset %}")),
         ("no `filter` block", "{% filter join(hosts[0]) %}{{ hosts }}{% endfilter %}".into()),
-        ("no `recursive`", "{% for a in hosts recursive %}{{ loop(hosts) }}{% endfor %}".into()),
-        ("no slices", "{{ hosts[1:] }}".into()),
+        ("`recursive` is not supported", "{% for a in hosts recursive %}{{ loop(hosts) }}{% endfor %}".into()),
+        ("slices are not supported", "{{ hosts[1:] }}".into()),
         ("no function but", "{% set all = namespace(a='a') %}".into()),
         ("cannot be rendered", "{{ hosts[0] | replace('a', hosts[0]) }}".into()),
         ("texts of more than", format!("{{{{ range(100000) | join('{}') }}}}", "a".repeat(100))),
@@ -154,13 +154,13 @@ fn no_template_is_deeper_than_a_stack() {
         ]
     };
     let validate = |text: String| {
-        // As large as that of the threads which read JobTypes.
+        // The stack size of the threads that parse JobTypes.
         let thread = std::thread::Builder::new().stack_size(2 << 20);
         let begun = thread.spawn(move || validate(&variable(&text)).map(|_| ()).map_err(|error| error.what));
         begun.expect("a thread").join().expect("no panic")
     };
     for text in [80, 98, 120, 250].into_iter().flat_map(of) {
-        // Whatever is said of it, something is.
+        // Any result is fine, as long as nothing panics or overflows.
         let _ = validate(text);
     }
     for text in of(32_000).into_iter().chain(["{% elif 1 %}".repeat(32_000)]) {
@@ -204,7 +204,7 @@ fn a_job_of_more_pods_than_its_type_can_serve_is_too_large() {
     assert!(error.field == "the variable TF_CONFIG" && error.what.contains("131072 bytes"), "{error}");
     fits("mpi", &[("launcher", 1, 1, 1), ("worker", 2_000, 2_000, 2_000)]).expect("not too large");
     let error = fits("mpi", &[("launcher", 1, 1, 1), ("worker", 9_000, 9_000, 9_000)]).expect_err("too large");
-    assert!(error.field == "spec.files" && error.what.contains("an API server takes 1048576"), "{error}");
+    assert!(error.field == "spec.files" && error.what.contains("the API server accepts at most 1048576"), "{error}");
     let large = json!({"args": ["a".repeat(1 << 20)]});
     let job = Sample::of("single", json!({"roles": [{"name": "worker", "template": template(large)}]}));
     assert_eq!(super::fits(&job.rendered()).expect_err("too large").field, "a pod");

@@ -1,4 +1,4 @@
-//! Facts about a job in words: its pods, its data, its place in the queue, which job ends next.
+//! Facts about a job as text: its pods, its data, its position in the queue, and the job that ends next.
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -11,7 +11,7 @@ use crate::queue::line::{Priorities, ending, holds, needs, waiting};
 use crate::training_job::conditions::{JobConditionKind, JobReason};
 use crate::training_job::{RoleStatus, TrainingJob, TrainingJobStatus};
 
-/// What there is around a job. Parts that its reader may not see are empty.
+/// The objects around a job. Parts that the reader may not see are empty.
 #[derive(Clone, Debug, Default)]
 pub struct Around {
     /// The queues.
@@ -20,7 +20,7 @@ pub struct Around {
     pub jobs: Vec<TrainingJob>,
     /// The priorities of jobs.
     pub priorities: Priorities,
-    /// The time.
+    /// The current time.
     pub now: Timestamp,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn ready(status: &TrainingJobStatus) -> String {
     format!("{ready} of {} {are} ready{done}", count(desired, "pod"))
 }
 
-/// That it runs with fewer pods than were asked for; when it grows, if `said` has nothing about it.
+/// That the job runs with fewer pods than requested, and when it grows unless `said` mentions it.
 pub(super) fn fewer(job: &TrainingJob, status: &TrainingJobStatus, said: &str) -> String {
     let fewer = job.spec.roles.iter().filter_map(|role| {
         let desired = status.roles.iter().find(|status| status.name == role.name)?.desired;
@@ -94,7 +94,7 @@ pub(super) fn replaced(status: &TrainingJobStatus) -> String {
     format!("lost so far: {} ({})", count(restarts.total().into(), "pod"), causes.join(", "))
 }
 
-/// The pods of a suspended job.
+/// The pods of a suspended job that are still terminating.
 pub(super) fn still_ending(status: &TrainingJobStatus) -> String {
     match status.roles.iter().map(|role| u64::from(role.active)).sum() {
         0_u64 => "it has no pods".to_owned(),
@@ -103,7 +103,7 @@ pub(super) fn still_ending(status: &TrainingJobStatus) -> String {
     }
 }
 
-/// How long it took.
+/// How long the job took.
 pub(super) fn took(status: &TrainingJobStatus) -> String {
     match (&status.started, &status.finished) {
         (Some(started), Some(finished)) => {
@@ -115,7 +115,7 @@ pub(super) fn took(status: &TrainingJobStatus) -> String {
     }
 }
 
-/// How much of its data is cached, if `said` has nothing about it.
+/// How much of the job's data is cached, unless `said` mentions it.
 pub(super) fn data(status: &TrainingJobStatus, said: &str) -> String {
     let cold = JobConditionKind::DataWarm.find(&status.conditions).filter(|warm| warm.status == "False");
     let Some(cold) = cold.filter(|_| !said.contains("data")) else { return String::new() };
@@ -131,7 +131,7 @@ pub(super) fn data(status: &TrainingJobStatus, said: &str) -> String {
     }
 }
 
-/// What its queue has too little of.
+/// The resource that the job's queue lacks.
 pub(super) fn lacks(job: &TrainingJob, around: &Around) -> Option<String> {
     let name = queue(job)?;
     let queue = around.queues.iter().find(|queue| queue.metadata.name.as_deref() == Some(name))?;
@@ -144,7 +144,7 @@ pub(super) fn lacks(job: &TrainingJob, around: &Around) -> Option<String> {
     Some(short.unwrap_or_else(|| format!("queue {name} has quota for it, and larder-controller has not decided yet")))
 }
 
-/// The job of its queue that gives back first what it needs, if `said` names none.
+/// The job of the same queue that will return a needed resource first, unless `said` names one.
 pub(super) fn next_to_end(job: &TrainingJob, around: &Around, said: &str) -> String {
     let (Some(queue), false) = (queue(job), said.contains("next to end")) else { return String::new() };
     let needs = needs(job);
@@ -159,7 +159,7 @@ pub(super) fn next_to_end(job: &TrainingJob, around: &Around, said: &str) -> Str
     format!("next to end: {other} ({amount}), by {} at its deadline", hour(ends, around.now))
 }
 
-/// How many jobs of its queue are before it, if `said` has nothing about them.
+/// How many jobs of the same queue are before this job, unless `said` mentions them.
 pub(super) fn place(job: &TrainingJob, around: &Around, said: &str) -> String {
     let (Some(queue), false) = (queue(job), said.contains("behind")) else { return String::new() };
     let line = waiting(&around.jobs, queue, &around.priorities);
@@ -171,7 +171,7 @@ pub(super) fn place(job: &TrainingJob, around: &Around, said: &str) -> String {
     }
 }
 
-/// `14:10 UTC`, with the date if that is another day.
+/// A time such as `14:10 UTC`, with the date if it is on another day.
 fn hour(time: Timestamp, now: Timestamp) -> String {
     let (time, now) = (time.to_string(), now.to_string());
     let cut = |text: &str, range: std::ops::Range<usize>| text.get(range).unwrap_or_default().to_owned();

@@ -13,7 +13,7 @@ fn condition(kind: JobConditionKind, status: bool, reason: &str, message: &str) 
     })
 }
 
-/// A job in the queue vision that wants four pods with a GPU each.
+/// A job in the queue vision that requests four pods with a GPU each.
 fn job(name: &str, phase: &str, conditions: &[Value]) -> Value {
     json!({
         "apiVersion": "larder.dev/v1alpha1",
@@ -49,13 +49,13 @@ fn sentence(job: &Value) -> String {
     explained(job, &Around::default()).sentence("team-a/resnet")
 }
 
-/// The sentence of a job that this condition keeps waiting.
+/// The sentence of a job that waits because of this reason.
 fn kept_waiting(reason: JobReason, message: &str) -> String {
     let kind = reason.conditions()[0];
     sentence(&job("resnet", "Queued", &[condition(kind, false, reason.as_str(), message)]))
 }
 
-/// A queue with eight GPUs, of which six are used, by two jobs of two and four.
+/// A queue with eight GPUs. Two jobs use six of them: two and four.
 fn around() -> Around {
     let queue = json!({
         "apiVersion": "larder.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "vision"},
@@ -83,12 +83,12 @@ fn a_waiting_job_says_what_the_queue_lacks_which_job_ends_next_and_where_its_dat
     let expected = "team-a/resnet waits: queue vision uses 6 of 8 GPUs, needs 4; next to end: team-a/train-a (2), by \
                     14:10 UTC at its deadline; data: 62 % on n3.";
     assert_eq!(explained(&own, &around()).sentence("team-a/resnet"), expected);
-    // The controller's own sentence counts, and nothing is said twice.
+    // The controller's own sentence comes first, and no fact is repeated.
     let said = "queue vision uses 5 of 8 GPUs, needs 4; next to end: team-a/x (1), by 15:00 UTC at its deadline";
     let own = set(own, "/status/waitingFor", said.into());
     let expected = format!("team-a/resnet waits: {said}; data: 62 % on n3.");
     assert_eq!(explained(&own, &around()).sentence("team-a/resnet"), expected);
-    // Of a reader without the right to see more than the job, there is no more.
+    // A reader who may see only the job gets no further facts.
     let bare = job("resnet", "Queued", &conditions[..1]);
     assert_eq!(sentence(&bare), "team-a/resnet waits: queue vision has no quota left.");
 }
@@ -154,7 +154,7 @@ fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
             JobReason::CrashedTooOften => ("pods crashed", "larder job logs team-a/resnet --all"),
             JobReason::DeadlineExceeded => ("it ran for 2h", "raise spec.activeDeadline"),
         };
-        // Complete and Failed do not keep a job waiting.
+        // Reasons of Complete and Failed do not make a job wait.
         let ends = [JobConditionKind::Complete, JobConditionKind::Failed].contains(&reason.conditions()[0]);
         let of = |message: &str| {
             if ends {
@@ -189,7 +189,7 @@ fn the_first_condition_with_a_reason_of_its_own_counts() {
     let own = explained(&job("resnet", "Queued", &conditions), &Around::default());
     assert_eq!(own.reason.as_deref(), Some("NoRoom"));
     assert!(own.why.starts_with("12 pods of role worker need room"), "{}", own.why);
-    // What is not valid waits for nothing else.
+    // An invalid job waits for nothing else.
     let invalid = condition(Valid, false, "TypeMissing", "there is no JobType x");
     let own = set(
         job("resnet", "Queued", &[invalid, condition(QuotaReserved, false, "QuotaUsed", "")]),
@@ -205,23 +205,23 @@ fn every_phase_has_a_sentence() {
     for phase in Phase::ALL {
         let name = serde_json::to_value(phase).unwrap();
         let (standing, words) = match phase {
-            Phase::Queued => (Standing::Waits, "about to look at it"),
-            Phase::DataWarming => (Standing::Waits, "about to look at it"),
-            Phase::Starting => (Standing::Starts, "3 of 4 pods are ready"),
-            Phase::Running => (Standing::Runs, "3 of 4 pods are ready"),
-            Phase::Shrinking => (Standing::Runs, "some of its pods end to make room for other jobs"),
-            Phase::Growing => (Standing::Runs, "more pods join it"),
-            Phase::Recovering => (Standing::Recovers, "3 of 4 pods are ready"),
-            Phase::Suspended => (Standing::Suspended, "larder job resume team-a/resnet"),
-            Phase::Succeeded => (Standing::Succeeded, "it has finished"),
-            Phase::Failed => (Standing::Failed, "does not say why"),
+            Phase::Queued => (JobSituation::Waits, "about to process it"),
+            Phase::DataWarming => (JobSituation::Waits, "about to process it"),
+            Phase::Starting => (JobSituation::Starts, "3 of 4 pods are ready"),
+            Phase::Running => (JobSituation::Runs, "3 of 4 pods are ready"),
+            Phase::Shrinking => (JobSituation::Runs, "some of its pods end to make room for other jobs"),
+            Phase::Growing => (JobSituation::Runs, "more pods join it"),
+            Phase::Recovering => (JobSituation::Recovers, "3 of 4 pods are ready"),
+            Phase::Suspended => (JobSituation::Suspended, "larder job resume team-a/resnet"),
+            Phase::Succeeded => (JobSituation::Succeeded, "it has finished"),
+            Phase::Failed => (JobSituation::Failed, "does not say why"),
         };
         let own = job("resnet", name.as_str().unwrap(), &[]);
         let explanation = explained(&own, &Around::default());
         let said = explanation.sentence("team-a/resnet");
         assert_eq!(explanation.standing, standing, "{said}");
         assert!(said.contains(words), "{phase:?}: {said}");
-        // What the controller says is in it, unless the job has ended well.
+        // The sentence has the controller's text, unless the job has succeeded.
         let said = sentence(&set(own, "/status/waitingFor", "1 of 4 pods are ready".into()));
         let is_silent = matches!(phase, Phase::Succeeded);
         assert_eq!(said.contains("1 of 4 pods are ready"), !is_silent, "{phase:?}: {said}");
@@ -301,7 +301,7 @@ fn a_suspended_job_says_whether_pods_of_it_still_end() {
     assert!(sentence(&own).contains("it was suspended, and 1 of its pods is still terminating"), "{}", sentence(&own));
 }
 
-/// What ends gives back quota, and no nodes.
+/// A job that ends returns quota, so it is named only to jobs that wait for quota and not for nodes.
 #[test]
 fn the_job_that_ends_next_is_named_to_those_that_wait_for_quota() {
     let names_it = |reason: JobReason| {
@@ -326,7 +326,7 @@ fn jobs_of_others_are_told_apart() {
     let kueue = condition(JobConditionKind::QuotaReserved, false, "KueueDecides", "");
     let labels = json!({"kueue.x-k8s.io/queue-name": "team"});
     let own = explained(&set(job("resnet", "Queued", &[kueue]), "/metadata/labels", labels), &around());
-    // The Queue that it names beside the label has no say.
+    // With Kueue's label, the Queue that the job also names does not count.
     assert_eq!(own.why, "Kueue has not admitted it to the LocalQueue team");
     let deleted = set(job("resnet", "Running", &[]), "/metadata/deletionTimestamp", "2026-01-31T10:00:00Z".into());
     assert!(sentence(&deleted).starts_with("team-a/resnet is being deleted: "), "{}", sentence(&deleted));
@@ -337,9 +337,9 @@ fn without_a_status_the_sentence_says_where_to_look() {
     let mut new = job("resnet", "Queued", &[]);
     new.as_object_mut().unwrap().remove("status");
     let said = sentence(&new);
-    assert!(said.contains("has not looked at it yet") && said.contains("name=larder-controller"), "{said}");
+    assert!(said.contains("has not processed it yet") && said.contains("name=larder-controller"), "{said}");
     let changed = set(job("resnet", "Running", &[]), "/metadata/generation", 2.into());
-    assert!(sentence(&changed).contains("has not seen the last change"), "{}", sentence(&changed));
+    assert!(sentence(&changed).contains("has not processed the last change"), "{}", sentence(&changed));
     let ended = set(job("resnet", "Succeeded", &[]), "/metadata/generation", 2.into());
     assert!(!sentence(&ended).contains("last change"), "{}", sentence(&ended));
 }
@@ -351,7 +351,7 @@ fn odd_texts_stay_on_one_line_without_control_characters() {
     let unknown = condition(JobConditionKind::QuotaReserved, false, "Hibernating", "");
     assert_eq!(sentence(&job("resnet", "Queued", &[unknown])), "team-a/resnet waits: Hibernating.");
     let empty = JobExplanation {
-        standing: Standing::Runs,
+        standing: JobSituation::Runs,
         reason: None,
         why: String::new(),
         next: String::new(),

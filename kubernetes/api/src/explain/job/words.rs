@@ -4,7 +4,7 @@ use crate::names::{JOB_LABEL, KUEUE_QUEUE_LABEL};
 use crate::training_job::TrainingJob;
 use crate::training_job::conditions::JobReason;
 
-/// Why, what happens next by itself, and what to do.
+/// Why, what happens next automatically, and what to do.
 #[derive(Debug, Default)]
 pub(super) struct Words {
     pub(super) why: String,
@@ -12,7 +12,7 @@ pub(super) struct Words {
     pub(super) todo: String,
 }
 
-/// A message as a part of a sentence.
+/// A message without its final period, as a part of a sentence.
 pub(super) fn part(text: &str) -> &str {
     text.trim().trim_end_matches('.')
 }
@@ -25,17 +25,17 @@ fn name(job: &TrainingJob) -> &str {
     job.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// The command that shows what its pods have written.
+/// The command that shows the logs of the job's pods.
 pub(super) fn logs(job: &TrainingJob) -> String {
     format!("larder job logs {}/{} --all", namespace(job), name(job))
 }
 
-/// The command that ends its suspension.
+/// The command that resumes the job.
 pub(super) fn resume(job: &TrainingJob) -> String {
     format!("larder job resume {}/{}", namespace(job), name(job))
 }
 
-/// The meaning of a reason. `said` has the numbers, if anybody has said them.
+/// The meaning of a reason. `said` is the condition's message, which has the numbers; it may be empty.
 pub(super) fn words(job: &TrainingJob, reason: JobReason, said: &str) -> Words {
     let (namespace, name, kind) = (namespace(job), name(job), &job.spec.type_);
     let queue = job.spec.queue.as_deref().unwrap_or("QUEUE");

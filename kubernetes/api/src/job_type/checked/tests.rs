@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// A sound spec, with these fields in place of its own.
+/// A valid spec, with these fields replaced.
 fn with(fields: Value) -> Value {
     let mut spec = json!({
         "roles": [{"name": "launcher", "required": true, "most": 1}, {"name": "worker"}],

@@ -102,7 +102,7 @@ fn the_next_to_end_is_the_one_with_the_first_deadline() {
 #[test]
 fn a_job_needs_its_least_pods_and_holds_those_that_it_is_to_have() {
     let one = job("a", json!({}));
-    // Each pod: 3 of its containers together, or 4 of the one before them.
+    // Each pod requests 3 GPUs in its containers together, or 4 in the init container before them.
     assert_eq!(needs(&one), [("nvidia.com/gpu".to_owned(), 8)].into());
     assert_eq!(holds(&one), [("nvidia.com/gpu".to_owned(), 16)].into());
     let status = json!({"roles": [{"name": "worker", "desired": 3, "active": 3, "ready": 3, "done": 0}]});

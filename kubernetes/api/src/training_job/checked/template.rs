@@ -6,21 +6,21 @@ use crate::checked::InvalidField;
 use crate::names::{DEFAULTS_OFF_ANNOTATION, PROCESSES_ANNOTATION};
 use crate::quantity::{is_device, milli};
 
-/// The performance defaults that pods have.
+/// The performance defaults that are on for the pods of a role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Defaults {
-    /// Requests equal limits.
+    /// True if requests and limits become equal.
     pub guaranteed: bool,
-    /// Containers of more than one CPU get whole ones.
+    /// True if containers with more than one CPU get whole CPUs.
     pub whole_cpus: bool,
-    /// /dev/shm has a size.
+    /// True if /dev/shm gets a size.
     pub shared_memory: bool,
-    /// Huge pages are mounted.
+    /// True if huge pages are mounted.
     pub hugepages: bool,
 }
 
 impl Defaults {
-    /// Those that the annotation [`DEFAULTS_OFF_ANNOTATION`] does not turn off.
+    /// The defaults that the annotation [`DEFAULTS_OFF_ANNOTATION`] does not turn off.
     pub(super) fn of(field: &str, template: &PodTemplateSpec) -> Result<Self, InvalidField> {
         let mut on = Self { guaranteed: true, whole_cpus: true, shared_memory: true, hugepages: true };
         let Some(text) = annotation(template, DEFAULTS_OFF_ANNOTATION) else { return Ok(on) };
@@ -58,7 +58,7 @@ pub(super) fn processes(field: &str, template: &PodTemplateSpec) -> Result<Optio
     }
 }
 
-/// Refuses what Larder would have to overrule, and amounts that the API server would refuse in a pod.
+/// Rejects settings that Larder would have to override, and amounts that the API server would reject in a pod.
 pub(super) fn check(field: &str, template: &PodTemplateSpec) -> Result<(), InvalidField> {
     let Some(spec) = template.spec.as_ref().filter(|spec| !spec.containers.is_empty()) else {
         return Err(InvalidField::new(format!("{field}.spec.containers"), "is empty"));

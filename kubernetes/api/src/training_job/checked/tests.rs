@@ -12,19 +12,19 @@ fn template() -> Value {
     json!({"spec": {"containers": [{"name": "main", "image": "i"}]}})
 }
 
-/// A sound job, with these fields in its spec.
+/// A valid job, with these fields in its spec.
 fn with(fields: Value) -> Value {
     let spec = object(json!({"type": "single", "roles": [{"name": "worker", "template": template()}]}), fields);
     let metadata = json!({"name": "job", "namespace": "team-a"});
     json!({"apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob", "metadata": metadata, "spec": spec})
 }
 
-/// The same, with these fields in its role.
+/// A valid job, with these fields in its role.
 fn role(fields: Value) -> Value {
     with(json!({"roles": [object(json!({"name": "worker", "template": template()}), fields)]}))
 }
 
-/// The same, with these fields in its container.
+/// A valid job, with these fields in its container.
 fn container(fields: Value) -> Value {
     let container = object(json!({"name": "main", "image": "i"}), fields);
     role(json!({"template": {"spec": {"containers": [container]}}}))

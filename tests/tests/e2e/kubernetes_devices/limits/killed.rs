@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use larder_e2e::devices::{Devices, FAKE_HARDWARE};
 use larder_e2e::platform::TIMEOUT;
 use larder_testkit::{Cluster, scaled};
-use rand::Rng;
+use rand::RngExt;
 use serde_json::{Value, json};
 
 use super::{HCA, LIMIT, lines, specs, start, text};

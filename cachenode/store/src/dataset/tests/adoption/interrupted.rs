@@ -1,14 +1,14 @@
-//! The room of adopted blocks, adoptions that are interrupted, and what others do meanwhile.
+//! The space of adopted blocks, interrupted adoptions, and concurrent operations of other datasets.
 
 use super::*;
 
-/// Another snapshot whose walk lasts until it is stopped, or until its gate is dropped.
+/// Another snapshot, whose walk lasts until it is stopped or its gate is dropped.
 #[derive(Debug)]
 struct Endless {
     same: Arc<Same>,
     gate: Mutex<mpsc::Receiver<()>>,
     begun: mpsc::Sender<()>,
-    /// The walk goes on after it was stopped, until the gate is dropped.
+    /// If true, the walk ignores the stop and continues until the gate is dropped.
     is_slow: bool,
     has_ended: std::sync::atomic::AtomicBool,
 }
@@ -63,7 +63,7 @@ impl Waiting {
         Self { earlier, gate: Some(gate), done }
     }
 
-    /// Lets the walk go on. True if nothing was left to adopt.
+    /// Lets the walk continue to its end. True if nothing remained to be adopted.
     fn end(mut self) -> bool {
         drop(self.gate.take());
         self.done.recv_timeout(TIMEOUT).unwrap()
@@ -123,7 +123,7 @@ fn a_dataset_that_is_opened_while_its_cache_is_being_closed_gets_one_that_has_th
             let two = store.dataset(TWO.config(PolicyKind::Nr, TWO.total())).unwrap();
             (earlier.has_ended.load(Ordering::Relaxed), two)
         });
-        // An opening that does not wait is there by then.
+        // An opening that does not wait has finished by now.
         (0..1000).for_each(|_| std::thread::yield_now());
         drop(waiting.gate.take());
         let (has_ended, two) = opening.join().unwrap();
@@ -134,7 +134,7 @@ fn a_dataset_that_is_opened_while_its_cache_is_being_closed_gets_one_that_has_th
     });
 }
 
-/// A promise of a tenth of the dataset, which wanted all of it.
+/// A dataset that wanted all of its size and was promised a tenth of it.
 fn tenth_of(version: Version) -> CacheConfig {
     let tenth = version.total() / 10;
     let promised = Reservation { bytes: tenth, disk_bytes: tenth, wanted_bytes: version.total() };
@@ -156,7 +156,7 @@ fn what_is_adopted_from_a_closed_snapshot_takes_the_room_that_the_dataset_was_gi
     assert_eq!((usage.capacity_bytes, versions.info(TWO).reservation), (promised.bytes, Some(promised)));
 }
 
-/// A walk that takes one block for each call.
+/// Starts an adoption whose walk takes one block per message.
 fn adopt_step_by_step(cache: &DatasetCache) -> (mpsc::SyncSender<()>, mpsc::Receiver<bool>) {
     let ((step, steps), (sender, done)) = (mpsc::sync_channel(0), mpsc::channel());
     let earlier = Same { gate: Some(Mutex::new(steps)), ..Same::between(ONE, TWO) };
@@ -173,7 +173,7 @@ fn the_room_of_what_was_adopted_is_known_to_others_before_the_adoption_ends_and_
     let tenth = config.promised;
     let two = versions.bed.store().dataset(config).unwrap();
     let (step, done) = adopt_step_by_step(&two);
-    // The walk takes a step when it has finished the one before.
+    // The walk accepts a step once it has finished the previous one.
     (0..700).for_each(|_| step.send(()).unwrap());
     let (usage, now) = (two.usage(), versions.info(TWO));
     assert_eq!(usage.blocks_cached, 512);
@@ -195,7 +195,7 @@ fn the_room_of_what_was_adopted_is_known_to_others_before_the_adoption_ends_and_
 #[test]
 fn blocks_of_a_segment_of_which_all_others_have_left_meanwhile_are_adopted() {
     let mut versions = Versions::new();
-    // All of a dataset in one segment.
+    // The whole dataset is in one segment.
     versions.bed.drop_all();
     versions.bed.segment_bytes = 1 << 30;
     versions.bed.open();
@@ -204,7 +204,7 @@ fn blocks_of_a_segment_of_which_all_others_have_left_meanwhile_are_adopted() {
     let (step, done) = adopt_step_by_step(&two);
     (0..700).for_each(|_| step.send(()).unwrap());
     assert_eq!(two.usage().blocks_cached, 512);
-    // There is room for one other block alone.
+    // There is space for exactly one more block.
     let changed = (0..BLOCKS).find(|block| TWO.before(*block).is_none()).unwrap();
     let promised = Reservation::exactly(TWO.total());
     two.resize(TWO.len(changed).into(), promised);
@@ -219,7 +219,7 @@ fn blocks_of_a_segment_of_which_all_others_have_left_meanwhile_are_adopted() {
     assert_eq!(versions.bed.counters.corrupt(), 0);
 }
 
-/// The same blocks in another snapshot, all of them in one file.
+/// Another snapshot with the same blocks, all of them in one file.
 #[derive(Debug)]
 struct OneFile;
 

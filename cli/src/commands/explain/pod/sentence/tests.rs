@@ -6,7 +6,7 @@ use crate::extender::decision::{ServedDecision, read};
 
 const POD: &str = "team-a/nb";
 
-/// A node that holds so much of the data, with its score and the kind of reason for which it is refused.
+/// A node: its name, the percentage of the data that it holds, its score, and why it is refused.
 type Asked = (&'static str, u64, u8, Option<&'static str>);
 
 fn served(verb: &str, at: u64, nodes: &[Asked], question: &Value) -> Value {
@@ -25,7 +25,7 @@ fn imagenet() -> Value {
     json!({"pod": POD, "datasets": ["team-a/imagenet"], "required": null, "trouble": null})
 }
 
-/// Room that is offered on the first `offered` of three nodes.
+/// A preemption decision that offers room on the first `offered` of three nodes.
 fn room(at: u64, offered: usize) -> Value {
     let nodes = ["n1", "n2", "n3"].map(|name| json!({"name": name, "victims": [], "workers": []}));
     let pods = |name: &str| (name.to_owned(), json!({"Pods": [{"UID": "u"}], "NumPDBViolations": 0}));
@@ -45,7 +45,7 @@ fn said(pod: Option<&Placed>, decisions: &[Value], asked_at: Option<&str>) -> St
     sentence(&Story::new(POD, pod, &decisions), asked_at)
 }
 
-/// Of a pod on this node (none if it is empty), and one answer to filter and one to prioritize.
+/// The sentence about a pod on `node` (on no node if empty), after one filter and one prioritize decision.
 fn of(node: &str, filter: &[Asked], scored: &[Asked], question: &Value) -> String {
     let decisions = [served("filter", 200_000, filter, question), served("prioritize", 200_001, scored, question)];
     said(Some(&pod(node)), &decisions, None)
@@ -123,7 +123,7 @@ fn scores_come_from_the_last_attempt() {
     assert!(after(&both[..2]).contains("though n1 has the better score (2 against 1)"));
     assert!(after(&both).ends_with("the best of 2 candidate nodes"), "{}", after(&both));
     assert!(after(&both[..3]).contains("as good as any other of 2 candidate nodes"), "{}", after(&both[..3]));
-    // A pod of the same name before it.
+    // The decisions are about an earlier pod of the same name.
     let earlier = [filter(80_000), scored(80_001, &old)];
     assert!(after(&earlier).contains("why is not known: "), "{}", after(&earlier));
     assert!(after(&[filter(95_000)]).contains("as good as"), "clocks differ a little");
@@ -229,7 +229,7 @@ fn a_pod_that_the_extender_does_not_know() {
     assert!(
         unknown(|_| (), None).starts_with("team-a/nb waits, and its scheduler `larder` has not asked the extender of")
     );
-    // The label of its data is asked for by a policy, and the scheduler looks at labels before it asks anybody.
+    // A policy requires the label of its data, and the scheduler checks labels before it calls an extender.
     let refused = |pod: &mut Placed| pod.unscheduled = Some("0/2 nodes are available".to_owned());
     assert!(unknown(refused, None).ends_with(" about it; the scheduler says: 0/2 nodes are available"));
     let placed = |pod: &mut Placed| pod.node = Some("n7".to_owned());

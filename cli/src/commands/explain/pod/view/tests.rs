@@ -5,7 +5,7 @@ use super::super::sentence::sentence;
 use super::*;
 use crate::extender::decision::{ServedDecision, read};
 
-/// What the extender serves, as its own tests have it.
+/// The extender's golden file of decisions.
 const SERVED: &str = include_str!("../../../../../../scheduler-ext/tests/golden/decisions.json");
 
 fn decisions() -> Vec<ServedDecision> {
@@ -51,7 +51,7 @@ fn all_possible_preemptions_are_shown_until_one_is_chosen() {
     );
 }
 
-/// So many nodes, of which the last are the best.
+/// A decision about `nodes` nodes, of which the last are the best.
 fn many(nodes: usize) -> Vec<ServedDecision> {
     let names = (0..nodes).map(|at| format!("n{at:02}"));
     let shown = names.map(|name| json!({"name": name, "score": u8::from(name.as_str() > "n01"), "terms": {}}));

@@ -1,0 +1,66 @@
+//! Reads the fields of a pod that its TrainingJob needs.
+
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, ResourceStatus};
+use larder_api::TrainingJob;
+use larder_api::names::{JOB_LABEL, JOB_QUEUE_LABEL, JOB_SERVING_LABEL};
+
+use crate::objects::{Devices, JobPod, Key, PodStage};
+use crate::time::Seconds;
+use larder_kube::fields::{controller, label, second_of};
+use larder_kube::pod::requests::has_devices;
+use larder_kube::pod::{condition, node, phase};
+
+/// The prefix of the resources that larder-devices offers by default.
+const LARDERS: &str = "larder.dev/";
+
+/// Reads the fields of a pod that its TrainingJob needs; `None` if it belongs to no TrainingJob.
+pub(super) fn job_pod(pod: &Pod) -> Option<JobPod> {
+    let job = label(pod, JOB_LABEL)?;
+    let owner = controller::<TrainingJob>(pod).filter(|owner| owner.name == job)?;
+    let stage = match phase(pod) {
+        "Succeeded" => PodStage::Succeeded,
+        "Failed" => PodStage::Failed,
+        "Running" if condition(pod, "Ready", "True").is_some() => PodStage::Ready,
+        _ if node(pod).is_empty() => PodStage::Pending,
+        _ => PodStage::Bound,
+    };
+    let containers = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    let bound = condition(pod, "PodScheduled", "True");
+    let bound_at = bound.map_or(pod.metadata.creation_timestamp.as_ref(), |there| there.last_transition_time.as_ref());
+    let message = |there: &PodCondition| there.message.clone().unwrap_or_default();
+    let reason = |there: &PodCondition| there.reason.clone().unwrap_or_default();
+    Some(JobPod {
+        job: Key::new(pod.metadata.namespace.as_deref().unwrap_or_default(), job),
+        uid: owner.uid.clone(),
+        queue: label(pod, JOB_QUEUE_LABEL).unwrap_or_default().to_owned(),
+        stage,
+        bound_at: Seconds(second_of(bound_at)),
+        leaving: pod.metadata.deletion_timestamp.as_ref().map(|time| Seconds(time.0.as_second())),
+        unscheduled: condition(pod, "PodScheduled", "False").map(message).unwrap_or_default(),
+        disruption: condition(pod, "DisruptionTarget", "True").map(reason).unwrap_or_default(),
+        devices: devices(pod, containers.clone()),
+        never_ran: containers.count() == 0,
+        serves: label(pod, JOB_SERVING_LABEL).is_some(),
+        reason: pod.status.as_ref().and_then(|status| status.reason.clone()).unwrap_or_default(),
+    })
+}
+
+/// The health of a pod's devices, which the kubelet reports per container and resource.
+fn devices<'p>(pod: &Pod, containers: impl Iterator<Item = &'p ContainerStatus>) -> Devices {
+    let reported = containers.flat_map(|container| container.allocated_resources_status.iter().flatten());
+    let mut reported =
+        reported.filter(|of| of.resources.as_ref().is_some_and(|devices| !devices.is_empty())).peekable();
+    if reported.peek().is_none() {
+        let has_devices = pod.spec.as_ref().is_some_and(has_devices);
+        return if has_devices { Devices::Unreported } else { Devices::None };
+    }
+    let is_unhealthy = |of: &&ResourceStatus| {
+        of.resources.iter().flatten().any(|device| device.health.as_deref() == Some("Unhealthy"))
+    };
+    let unhealthy: Vec<bool> = reported.filter(is_unhealthy).map(|of| of.name.starts_with(LARDERS)).collect();
+    match &unhealthy[..] {
+        [] => Devices::Well,
+        are_larders if are_larders.iter().all(|is_larders| *is_larders) => Devices::UnhealthyToLarder,
+        _ => Devices::Unhealthy,
+    }
+}
