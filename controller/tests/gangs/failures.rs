@@ -3,10 +3,11 @@
 use std::time::Instant;
 
 use larder_api::Phase;
+use larder_kube::api::ListParams;
 use larder_kube::kinds::Kind;
 use serde_json::json;
 
-use crate::bed::{Bed, Role, in_cluster, runs_for};
+use crate::bed::{Bed, Role, TEAM, in_cluster, runs_for};
 use crate::pods::Pod;
 
 /// The live pod of an index.
@@ -60,8 +61,10 @@ fn pods_of_a_dead_node_are_replaced_elsewhere_and_one_stuck_there_blocks_nothing
             assert!(bed.pods.live(job).iter().all(|pod| !dead.contains(&&pod.node)), "{:#?}", bed.pods.live(job));
         }
         // The lost pods still exist. This also holds after a restart of the controller.
-        let only_the_lost_are_stuck =
-            async || bed.pods.ever().iter().filter(|pod| pod.is_leaving && !pod.is_gone).count() == 2;
+        let only_the_lost_are_stuck = async || {
+            let pods = bed.api(Kind::Pod, TEAM).list(&ListParams::default()).await.expect("a list");
+            pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()).count() == 2
+        };
         bed.wait_for("the lost pods alone still exist", only_the_lost_are_stuck).await;
         controller.kill();
         let _controller = bed.start("a");
