@@ -96,8 +96,12 @@ impl Retry {
         let pause = ceiling.mul_f64(rand::random_range(0.5..=1.0));
         if Instant::now() + pause >= self.end {
             return Err(match (error, self.failure.take()) {
-                // The deadline cut the last attempt short, so the one before says more about the origin.
-                (OriginError::TimedOut { after, .. }, Some(failure)) if after < self.policy.attempt_timeout => failure,
+                // The deadline cut the last attempt short. An answer to the one before says more about the origin.
+                (OriginError::TimedOut { after, .. }, Some(failure))
+                    if after < self.policy.attempt_timeout && is_answer(&failure) =>
+                {
+                    failure
+                }
                 (OriginError::TimedOut { key, .. }, _) => OriginError::TimedOut { key, after: self.policy.deadline },
                 (error, _) => error,
             });
@@ -111,6 +115,11 @@ impl Retry {
         tokio::time::sleep(pause).await;
         Ok(())
     }
+}
+
+/// True if the origin answered, if only with a part or a refusal.
+fn is_answer(failure: &OriginError) -> bool {
+    matches!(failure, OriginError::Busy { .. } | OriginError::Truncated { .. })
 }
 
 #[cfg(test)]
@@ -128,14 +137,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failure_is_not_hidden_by_an_attempt_that_the_deadline_cut_short() {
+    async fn an_answer_is_not_hidden_by_an_attempt_that_the_deadline_cut_short_and_silence_is_a_timeout() {
         let policy = policy();
-        let mut retry = Retry::new(&policy, b"k");
-        tokio::time::advance(policy.deadline.saturating_sub(policy.attempt_timeout / 2)).await;
-        retry.pause(busy()).await.expect("time for another attempt");
-        let cut = retry.progress(pending::<()>()).await.unwrap_err();
-        let error = retry.pause(cut).await.unwrap_err();
+        let end_after = async |failure| {
+            let mut retry = Retry::new(&policy, b"k");
+            tokio::time::advance(policy.deadline.saturating_sub(policy.attempt_timeout / 2)).await;
+            retry.pause(failure).await.expect("time for another attempt");
+            let cut = retry.progress(pending::<()>()).await.unwrap_err();
+            retry.pause(cut).await.unwrap_err()
+        };
+        let error = end_after(busy()).await;
         assert!(matches!(error, OriginError::Busy { .. }), "{error:?}");
+        // As with a link that is cut: no route at first, and then no answer.
+        let unreachable = OriginError::Unavailable { source: "no route to host".into() };
+        let error = end_after(AttemptError::Retryable(unreachable)).await;
+        assert!(matches!(error, OriginError::TimedOut { after, .. } if after == policy.deadline), "{error:?}");
     }
 
     #[tokio::test(start_paused = true)]
