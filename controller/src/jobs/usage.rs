@@ -1,4 +1,4 @@
-//! What pods use of each node, recomputed only for nodes that have changed.
+//! The resources that pods use on each node, recomputed only for nodes that have changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 

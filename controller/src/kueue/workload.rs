@@ -49,7 +49,7 @@ pub struct CheckState {
     /// The time of the last transition, in the API's format.
     #[serde(rename = "lastTransitionTime")]
     pub since: String,
-    /// What the check waits for.
+    /// The reason that the check waits.
     pub message: String,
     /// What the check adds to pods.
     pub pod_set_updates: Vec<PodSetUpdate>,

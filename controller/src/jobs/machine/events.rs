@@ -1,4 +1,4 @@
-//! What has happened: the difference between the state and the observed facts.
+//! Events: the difference between the state and the observed facts.
 
 use larder_api::Phase;
 use std::collections::{BTreeMap, BTreeSet};

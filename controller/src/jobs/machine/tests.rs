@@ -14,7 +14,7 @@ mod unmade;
 
 pub(super) const NOW: Seconds = Seconds(1_000_000);
 
-/// What a test shows to a step: what is observed, and what was decided.
+/// The input of a step: the observed facts and the decision.
 #[derive(Clone, Default)]
 pub(super) struct Shown {
     pub(super) observed: Observed,

@@ -1,4 +1,4 @@
-//! What a job waits for, as a sentence with numbers.
+//! The reason that a job waits, as a sentence with numbers.
 
 use super::loss::is_live;
 use super::observed::{Data, Observed};
@@ -9,7 +9,7 @@ use crate::time::Seconds;
 use larder_api::Phase;
 use larder_kube::fields::hour;
 
-/// What a job waits for; `None` if it waits for nothing. A queued job waits for what the queue reports.
+/// The reason that a job waits; `None` if it waits for nothing. A queued job waits for what the queue reports.
 pub fn waits_for(state: &State, observed: &Observed, now: Seconds) -> Option<String> {
     match state.phase {
         Phase::DataWarming => Some(cold(state, &observed.data)),

@@ -43,7 +43,7 @@ struct Balance<'a> {
     nominal: u64,
     /// Including what it may borrow.
     most: u64,
-    /// What the queue never lends.
+    /// The quota that the queue never lends.
     own: u64,
     used: u64,
 }
@@ -120,7 +120,7 @@ impl<'a> Ledger<'a> {
         self.pools.get(self.accounts.get(queue)?.queue.cohort.as_str())?.get(resource)
     }
 
-    /// What a queue may use of a resource now, including what it can borrow.
+    /// The amount of a resource that a queue may use now, including what it can borrow.
     fn may_use(&self, queue: &str, balance: &Balance<'_>) -> u64 {
         let left = self.pool(queue, balance.resource).map_or(0, |pool| pool.lent.saturating_sub(pool.used));
         balance.most.min(balance.own.max(balance.used).saturating_add(left))

@@ -14,7 +14,7 @@ use crate::jobs::plan::Cluster;
 use crate::jobs::queue::{HeldPod, Job};
 use crate::time::Seconds;
 
-/// What a job counts for in the queues.
+/// The room that a job counts for in the queues.
 pub(in crate::jobs) struct Counted<'j> {
     pub(in crate::jobs) uid: &'j str,
     /// The job as queues see it; `None` if it neither waits for room nor has it, or Kueue decides about it.
@@ -33,14 +33,14 @@ impl Stepped<'_> {
         }
     }
 
-    /// What the job counts for before the queues decide.
+    /// The room that the job counts for before the queues decide.
     pub(in crate::jobs) fn counted(&self, view: &ClusterView<'_>) -> Counted<'_> {
         self.job.counted(view)
     }
 }
 
 impl Decided<'_> {
-    /// What the job counts for after all decisions.
+    /// The room that the job counts for after all decisions.
     pub(in crate::jobs) fn counted(&self, view: &ClusterView<'_>) -> Counted<'_> {
         self.job.counted(view)
     }
