@@ -204,7 +204,12 @@ fn printed_commands_run_when_pasted_with_the_flags_that_were_given() {
     let packed = Mount::of(packed);
     assert_eq!(std::fs::read(packed.path("0")).unwrap(), seeded_bytes(0, 100_000));
 
-    // A mount point in use, replaced objects, and a warming.
+    // A warming, which must not meet the replaced object below: a warming that has ended says so and fails.
+    let warmed = mount("warmed");
+    let at = format!("'{}'", warmed.dir().display());
+    run_all(&ran(&lab, &format!("larder warm {at}")), &[&format!("larder stats {at}")]);
+
+    // A mount point in use, and a replaced object.
     let first = mount("first");
     let at = format!("'{}'", first.dir().display());
     let umount = format!("larder umount {at}");
@@ -216,7 +221,6 @@ fn printed_commands_run_when_pasted_with_the_flags_that_were_given() {
     assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::STALE.raw_os_error()), "{error}");
     first.wait_until("the stats say so", |mount| mount.stats()["listing"]["stale"].is_string());
     run_all(&ran(&lab, &format!("larder stats {at}")), &[&format!("larder import {url} ")]);
-    run_all(&ran(&lab, &format!("larder warm {at}")), &[&format!("larder stats {at}")]);
 
     // Files in use, a directory that is no mount, and a process that was killed.
     let file = std::fs::File::open(first.path("0")).unwrap();
