@@ -8,7 +8,7 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use larder_cachenode::{CacheSpec, Dataset, FetchConfig, open_manifest};
 use larder_dataset::manifest::PlainFile;
-use larder_dataset::{ManifestBuilder, NameRules, PolicyKind, VersionTag};
+use larder_dataset::{ManifestBuilder, NameRules, Ownership, PolicyKind, VersionTag};
 use larder_fs::RequestBuffers;
 use larder_fs::connection::{ServeConfig, serve};
 use larder_import::write_manifest;
@@ -50,10 +50,12 @@ fn requests(criterion: &mut Criterion) {
 
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let store = Store::open(StoreConfig::new(folder.path().join("store")), Arc::new(StoreCounters::default())).unwrap();
+    let manifest = Arc::new(open_manifest(&manifest).unwrap());
+    let spec = CacheSpec::exactly(manifest.snapshot(), 1 << 20, PolicyKind::Nr, 1);
     let dataset = Dataset::open(
-        Arc::new(open_manifest(&manifest).unwrap()),
+        manifest,
         &store,
-        CacheSpec::exactly(1 << 20, PolicyKind::Nr, 1),
+        spec,
         larder_origin::open(&url.parse().unwrap(), &OriginConfig::default()).unwrap(),
         None,
         runtime.handle(),
@@ -62,7 +64,7 @@ fn requests(criterion: &mut Criterion) {
     .unwrap();
     let (kernel, theirs) = Kernel::connect();
     let memory = rustix::fs::memfd_create("requests", MemfdFlags::CLOEXEC).unwrap();
-    let config = ServeConfig { threads: 1, max_background: 16 };
+    let config = ServeConfig { threads: 1, max_background: 16, ownership: Ownership::default() };
     let serving = serve(dataset, theirs, &init(), memory.as_fd(), config).unwrap();
     assert_eq!(kernel.answer().0, 1, "the answer to INIT");
     let mut answer = vec![0; 1 << 20];

@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use larder_dataset::{BLOCK_BYTES, BlockPart, BlockRange, File, FileBlocks, FileIndex, ManifestError, PolicyKind};
+use larder_dataset::{
+    BLOCK_BYTES, BlockPart, BlockRange, CacheId, CacheKey, File, FileBlocks, FileIndex, ManifestError, PolicyKind,
+};
 use larder_origin::Origin;
 use larder_peers::{BlockBytes, Buffers, ReadError, ReadRequest};
 use larder_store::{
@@ -38,8 +40,12 @@ use description::Description;
 use lens::ManifestLens;
 
 /// A dataset's part of the store.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct CacheSpec {
+    /// The snapshot, and for whom it is cached.
+    pub key: CacheKey,
+    /// Only this key's readers ever used what an earlier version cached of the snapshot.
+    pub is_known_as_ours: bool,
     /// Bytes of the dataset that the store may keep.
     pub reservation_bytes: u64,
     /// The promise to the dataset.
@@ -52,8 +58,9 @@ pub struct CacheSpec {
 
 impl CacheSpec {
     /// A share of exactly this size.
-    pub const fn exactly(bytes: u64, policy: PolicyKind, seed: u64) -> Self {
-        Self { reservation_bytes: bytes, promised: Reservation::exactly(bytes), policy, seed }
+    pub fn exactly(key: impl Into<CacheKey>, bytes: u64, policy: PolicyKind, seed: u64) -> Self {
+        let (key, promised) = (key.into(), Reservation::exactly(bytes));
+        Self { key, is_known_as_ours: false, reservation_bytes: bytes, promised, policy, seed }
     }
 }
 
@@ -106,7 +113,8 @@ impl Dataset {
         let description = Description::new(Arc::clone(&manifest))?;
         let owned = sharing.clone().map(|sharing| Arc::new(OwnedBlocks::new(Arc::clone(&manifest), sharing)));
         let cache = store.dataset(CacheConfig {
-            snapshot: manifest.snapshot(),
+            key: spec.key,
+            is_known_as_ours: spec.is_known_as_ours,
             name: description.name().to_owned(),
             blocks: manifest.totals().blocks,
             reservation_bytes: spec.reservation_bytes,
@@ -147,6 +155,16 @@ impl Dataset {
         &self.manifest
     }
 
+    /// The id of its part of the store, the same on all nodes.
+    pub fn cache_id(&self) -> CacheId {
+        self.cache.key().id()
+    }
+
+    /// The snapshot, and for whom it is cached.
+    pub(crate) fn key(&self) -> &CacheKey {
+        self.cache.key()
+    }
+
     /// The dataset's counters.
     pub fn counters(&self) -> &Arc<StatsCounters> {
         &self.counters
@@ -170,6 +188,11 @@ impl Dataset {
     /// Changes its part of the store. Blocks on the disk.
     pub(crate) fn resize(&self, capacity_bytes: u64, promised: Reservation) {
         self.cache.resize(capacity_bytes, promised);
+    }
+
+    /// Records which namespace pays for its room. Blocks on the disk if it is news.
+    pub(crate) fn set_payer(&self, payer: &str) {
+        self.cache.set_payer(payer);
     }
 
     /// Sets the socket of the daemon that serves it, shown in the stats.
@@ -368,7 +391,7 @@ impl Dataset {
 
     /// The `dataset` section of `.larder/stats.json`.
     pub fn summary(&self) -> DatasetSummary {
-        self.description.summary()
+        DatasetSummary { cache: Some(self.cache_id().to_string()), ..self.description.summary() }
     }
 
     /// How much of its reservation is used.
@@ -380,7 +403,7 @@ impl Dataset {
     pub fn stats(&self) -> Stats {
         let usage = self.cache.usage();
         Stats {
-            dataset: self.description.summary(),
+            dataset: self.summary(),
             listing: self.description.listing(self.fetcher.stale_advice(), self.sharing()),
             cache: CacheStats {
                 policy: usage.policy.to_string(),

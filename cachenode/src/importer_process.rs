@@ -2,7 +2,7 @@
 //!
 //! Invariants: it has no descriptor of the node's, so no connection and no lock stays open through it. It ends with the
 //! node, or when the node no longer waits for it, at any moment: the manifest is kept completely or not at all. Its
-//! memory is limited, and if the machine runs out of memory, the kernel kills this process first.
+//! memory is private and limited, so the container's limit, less two such processes, is left for the node.
 #![expect(unsafe_code, reason = "closes inherited descriptors")]
 
 use std::collections::BTreeMap;
@@ -17,7 +17,6 @@ use larder_import::{ImportError, JournalError, Progress};
 use larder_origin::OriginUrl;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
-use crate::home::Home;
 use crate::importing::messages::{Job, ROLE, Report, line_of, next};
 use crate::kept_listing::KeptListing;
 use crate::node::NodeError;
@@ -39,6 +38,11 @@ pub fn run_if_asked() -> Option<ExitCode> {
 
 fn run() -> ExitCode {
     close_inherited();
+    // If the node's container runs out of memory, the kernel ends this process and not the node, except in a group that
+    // it ends as a whole (`memory.oom.group`), as the kubelet makes them on cgroup v2. Without this file it chooses for
+    // itself. The file can be written to only while the memory is not private.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
+    larder_telemetry::keep_memory_private();
     // Where this is not possible, the end of the pipe ends this process.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     let _ = rustix::thread::set_name(c"larder-import");
@@ -100,16 +104,9 @@ fn close_inherited() {
 }
 
 fn limit_memory(bytes: u64) -> io::Result<()> {
-    let limit = |most| Rlimit { current: Some(most), maximum: Some(most) };
     // A lower limit of the container stays: raising it would need a capability.
     let most = getrlimit(Resource::Data).maximum.map_or(bytes, |most| most.min(bytes));
-    setrlimit(Resource::Data, limit(most))?;
-    // Its memory includes credentials: no core dumps.
-    setrlimit(Resource::Core, limit(0))?;
-    // If the node's container runs out of memory, the kernel ends this process and not the node. Without this file it
-    // chooses for itself.
-    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
-    Ok(())
+    Ok(setrlimit(Resource::Data, Rlimit { current: Some(most), maximum: Some(most) })?)
 }
 
 /// Ends this process when the node closes standard input.
@@ -129,7 +126,7 @@ fn end_with_the_pipe() -> io::Result<()> {
 
 fn import(job: &Job, reporter: &Reporter) -> Result<BTreeMap<String, u64>, SourceError> {
     let url: OriginUrl = job.url.parse()?;
-    let (config, home, kept) = (job.config(), Home::new(job.home()), KeptListing::at(job.keep()));
+    let (config, home, kept) = (job.config(), job.home(), KeptListing::at(job.keep()));
     // The stack of each thread counts against the memory limit.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -141,7 +138,15 @@ fn import(job: &Job, reporter: &Reporter) -> Result<BTreeMap<String, u64>, Sourc
         let started = Instant::now();
         loop {
             let origin = larder_origin::open(&url, &config)?;
-            let import = Import { url: &url, origin, kept: &kept, config: &config, home: &home, progress: reporter };
+            let import = Import {
+                url: &url,
+                origin,
+                kept: &kept,
+                config: &config,
+                home: &home,
+                link_objects: job.link_objects,
+                progress: reporter,
+            };
             match Here.import(import).await {
                 Err(SourceError::Import { source: ImportError::Journal(JournalError::InUse { .. }), .. })
                     if started.elapsed() < PREDECESSOR_MOST =>
@@ -198,7 +203,8 @@ impl Progress for Reporter {
     fn listed(&self, files: u64, bytes: u64, done: u64, known: u64) {
         let report = Report::Listed { files, bytes, done, known };
         let mut sent = self.lock();
-        if sent.last.is_some_and(|last| last.elapsed() < REPORT_EVERY) {
+        // The last one says that all is listed, and must not wait for the end.
+        if done < known && sent.last.is_some_and(|last| last.elapsed() < REPORT_EVERY) {
             sent.pending = Some(report);
             return;
         }

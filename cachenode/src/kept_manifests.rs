@@ -28,13 +28,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use larder_dataset::SnapshotId;
+use larder_import::remove_old_journals;
 use larder_store::has_snapshot;
 use tracing::warn;
 
 use crate::home::Home;
 use crate::kept_listing::KeptListing;
 use crate::manifest_file::{ManifestFileError, link_manifest, open_manifest, order_of, put_order};
-use crate::source::{ResolvedSource, short_hash};
+use crate::source::{IMPORTS, ResolvedSource, short_hash};
 
 /// The folder of the manifests.
 pub(crate) const MOUNTS: &str = "mounts";
@@ -46,6 +47,9 @@ const CACHES: &str = "caches";
 /// process.
 const DRAFTS: &str = ".larder-";
 const DRAFT_MOST: Duration = Duration::from_secs(24 * 3600);
+
+/// An import does not continue an older journal.
+const JOURNAL_MOST: Duration = Duration::from_secs(24 * 3600);
 
 /// How long to wait for another process that keeps or removes a manifest, which takes it milliseconds.
 const LOCK_MOST: Duration = Duration::from_secs(10);
@@ -91,11 +95,14 @@ impl KeptManifests {
         }
         let fresh = kept.with_extension(format!("new-{:016x}", RandomState::new().hash_one(())));
         // A new link changes the time that a file was kept at, even if it has that name already.
-        let kept_now = link_manifest(&source.manifest, &fresh).and_then(|()| std::fs::rename(&fresh, &kept));
+        let kept_now = link_manifest(&source.manifest, &fresh, |bytes| self.home.take(bytes))
+            .and_then(|()| std::fs::rename(&fresh, &kept));
         // If both names are links to one file, the rename does nothing and leaves the second.
         let _ = std::fs::remove_file(&fresh);
         kept_now?;
-        put_order(&order_of(&source.path), &kept)?;
+        let order = order_of(&source.path);
+        self.home.take(std::fs::metadata(&order).map_or(0, |about| about.len()))?;
+        put_order(&order, &kept)?;
         KeptListing::at(kept).note_failure(source.refresh_failed.as_deref());
         Ok(())
     }
@@ -133,10 +140,12 @@ impl KeptManifests {
     }
 
     /// Removes the manifests that nothing needs: those kept longer ago than `kept_least` of which `is_mounted` is false
-    /// and of whose snapshots no cache has anything. Returns how many. Blocks on the disk. May be killed anywhere: what
-    /// it leaves is removed by the next call. Errors: the folder cannot be listed or locked.
+    /// and of whose snapshots no cache has anything. Also removes journals that no import would continue. Returns how
+    /// many manifests were removed. Blocks on the disk. May be killed anywhere: what it leaves is removed by the next
+    /// call. Errors: the folder cannot be listed or locked.
     pub(crate) fn collect(&self, kept_least: Duration, is_mounted: impl Fn(&str) -> bool) -> io::Result<usize> {
         remove_drafts(&self.home.sub_folder("manifests")?, DRAFT_MOST);
+        remove_old_journals(&self.home.dir().join(IMPORTS), JOURNAL_MOST);
         let folder = self.home.sub_folder(MOUNTS)?;
         remove_drafts(&folder, DRAFT_MOST);
         let mut ids = BTreeSet::new();

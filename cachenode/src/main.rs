@@ -32,8 +32,9 @@ Examples:
   cachenode --dataset s3://bucket/imagenet --cache-dir /nvme/larder --peers @/etc/larder/nodes
     --peer-listen 0.0.0.0:9466 --peer-ca ca.crt --peer-cert tls.crt --peer-key tls.key
 
-Credentials come from the AWS_*, GOOGLE_* and AZURE_* variables. The token that other nodes must
-present comes from LARDER_PEER_TOKEN. LARDER_LOG sets the log filter, such as `debug`."
+Credentials come from the AWS_*, GOOGLE_* and AZURE_* variables, and the token that other nodes must
+present from LARDER_PEER_TOKEN, or both from files (--origin-credentials-dir). LARDER_LOG sets the
+log filter, such as `debug`."
 )]
 struct Flags {
     #[command(flatten)]
@@ -86,13 +87,17 @@ async fn serve(flags: Flags, stop: CancellationToken) -> anyhow::Result<()> {
         tokio::spawn(watcher.run(stopping.clone()));
     }
     for source in flags.datasets {
-        let request = DatasetSpec { placement: Some(flags.placement), ..DatasetSpec::new(source) }.into();
+        let request: DatasetRequest =
+            DatasetSpec { placement: Some(flags.placement), ..DatasetSpec::new(source) }.into();
         let (node, stopping) = (Arc::clone(&node), stopping.clone());
         tokio::spawn(async move {
-            if let Some(held) = stopping.run_until_cancelled(hold(&node, request)).await {
-                // The dataset stays open until the process stops.
-                stopping.cancelled().await;
-                drop(held);
+            let mut own = node.own_credentials();
+            // The dataset stays open until the process stops.
+            let Some(held) = stopping.run_until_cancelled(hold(&node, &request)).await else { return };
+            while let Some(Ok(())) = stopping.run_until_cancelled(own.changed()).await {
+                if let Err(error) = node.renew(held.id(), &request) {
+                    warn!(mount = held.id(), error = %Chain(&error), "the changed credentials cannot be used");
+                }
             }
         });
     }
@@ -119,10 +124,10 @@ async fn serve(flags: Flags, stop: CancellationToken) -> anyhow::Result<()> {
 }
 
 /// Opens a dataset for peers, and retries until that succeeds. Other datasets do not wait for it.
-async fn hold(node: &Arc<Node>, request: DatasetRequest) -> OpenDataset {
+async fn hold(node: &Arc<Node>, request: &DatasetRequest) -> OpenDataset {
     let mut pause = Duration::from_secs(1);
     loop {
-        match open(node, &request).await {
+        match open(node, request).await {
             Ok(held) => {
                 info!(mount = held.id(), source = request.spec.source, "dataset held for other nodes");
                 return held;
@@ -148,6 +153,11 @@ async fn open(node: &Arc<Node>, request: &DatasetRequest) -> Result<OpenDataset,
 struct Metrics(Arc<Node>);
 
 impl Admin for Metrics {
+    fn healthy(&self) -> Result<(), String> {
+        // The process ends with its server for peers, and no other loop acts.
+        Ok(())
+    }
+
     fn ready(&self) -> Result<(), String> {
         if self.0.stopping().is_cancelled() { Err("stopping".to_owned()) } else { Ok(()) }
     }

@@ -1,6 +1,7 @@
 //! Maps a manifest file. The kernel's page cache then holds it once for all readers and can evict it under memory
 //! pressure. Rows that the disk fails to read again are errors for their readers, until the disk gives them.
 
+use std::fmt;
 use std::fs::{File, Permissions};
 use std::io;
 use std::ops::Range;
@@ -8,6 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use larder_dataset::size::{exact_bytes, show_bytes};
 use larder_dataset::{Manifest, ManifestBytes, ManifestError, SnapshotId};
 use larder_store::Mapping;
 use rustix::fs::{AtFlags, CWD};
@@ -50,6 +52,21 @@ pub fn order_of(manifest: &Path) -> PathBuf {
 
 /// Suffix of an order's name: that of its manifest, and this.
 pub const ORDER_SUFFIX: &str = ".order";
+
+/// The largest order: a list of about a million names. Longer ones name folders or patterns instead.
+const ORDER_BYTES_MOST: u64 = 64 << 20;
+
+/// Checks the size of the order `name`. Errors: it is too large, in words.
+pub fn check_order_size(name: &impl fmt::Display, bytes: u64) -> Result<(), String> {
+    if bytes <= ORDER_BYTES_MOST {
+        return Ok(());
+    }
+    let (has, most) = (show_bytes(bytes), exact_bytes(ORDER_BYTES_MOST));
+    Err(format!(
+        "the order {name} has {has}, more than the {most} that an order may have: name folders or patterns in it \
+         instead of files"
+    ))
+}
 
 /// How the names of orders begin that are being written.
 const DRAFT_PREFIX: &str = ".larder-order-";
@@ -139,13 +156,18 @@ pub fn verify_file(path: &Path) -> io::Result<Result<SnapshotId, ManifestError>>
 }
 
 /// Gives the file of an open manifest one more name, `to`, which must be free. Its first name may show another manifest
-/// by now, which does not matter. A file on another disk, or without a name by now, is copied; if that fails, `to` may
-/// be incomplete. Blocks on the disk.
-pub fn link_manifest(manifest: &MappedManifest, to: &Path) -> io::Result<()> {
+/// by now, which does not matter. A file on another disk, or without a name by now, is copied if `take` gives room for
+/// its bytes; if that fails, `to` may be incomplete. Blocks on the disk.
+pub(crate) fn link_manifest(
+    manifest: &MappedManifest,
+    to: &Path,
+    take: impl FnOnce(u64) -> io::Result<()>,
+) -> io::Result<()> {
     let opened = format!("/proc/self/fd/{}", manifest.holder().0.file().as_raw_fd());
     if rustix::fs::linkat(CWD, &opened, CWD, to, AtFlags::SYMLINK_FOLLOW).is_ok() {
         return Ok(());
     }
+    take(manifest.len_bytes())?;
     let mut copy = File::create_new(to)?;
     io::copy(&mut File::open(opened)?, &mut copy)?;
     copy.sync_all()

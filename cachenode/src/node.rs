@@ -3,35 +3,38 @@
 //! The cast: [`NodeConfig`] configures it; [`Node`] opens datasets; `find` finds their manifests and origins; `budget`
 //! decides how much of the cache each of them gets, and `follow` changes that when the list of nodes changes; `opening`
 //! opens them, `adoption` has them adopt blocks of earlier snapshots, and `open` is the table of those that are
-//! open; `promises` keeps room for datasets whether or not they are; `cluster` serves them to peers.
+//! open; `promises` keeps room for datasets whether or not they are; `cluster` serves them to peers; `quotas`
+//! holds namespaces to their limits; `credentials` rereads the node's own credentials.
 //!
 //! Invariants: a dataset is open at most once, however many users it has. Credentials are in memory only.
 
 mod adoption;
 mod budget;
 mod cluster;
+mod credentials;
 mod error;
 mod find;
 mod follow;
 mod open;
 mod opening;
 mod promises;
+mod quotas;
 mod report;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use larder_dataset::Placement;
 use larder_dataset::environment::PEER_TOKEN;
-use larder_dataset::{Placement, SnapshotId};
 use larder_origin::OriginConfig;
 use larder_peers::Token;
 use larder_store::{Store, StoreConfig, StoreCounters};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{OwnedMutexGuard, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -43,18 +46,21 @@ use crate::sharing::Sharing;
 use budget::Budget;
 use cluster::Cluster;
 use find::Finder;
-use open::{OpenDatasets, check_placement, check_settings, renew};
+use open::{OpenDatasets, check_placement, check_settings, is_changed_by, renew};
 
 pub use cluster::{MemberReport, PeerConfig};
 pub use error::{ErrorKind, NodeError};
 pub use find::{Found, Prepared};
 pub use larder_peers::{DatasetStats, NodeStats};
-pub use larder_store::{Promise, StoreError};
+pub use larder_store::{Promise, Quota, StoreError};
 pub use open::{OpenDataset, User};
 pub use report::{CacheReport, CachedSnapshot};
 
 /// How long a start waits for another process to close the cache.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a change of a reservation waits for the dataset that is being opened.
+const CHANGE_LATER_MOST: Duration = Duration::from_secs(60);
 
 /// Interval between two attempts to open the cache.
 const LOCK_RETRY: Duration = Duration::from_millis(50);
@@ -92,9 +98,12 @@ pub struct Node {
     open: Arc<OpenDatasets>,
     /// Held while a dataset is opened, so that none is opened twice, and while reservations change. Never while a
     /// manifest is walked through.
-    opening: tokio::sync::Mutex<()>,
+    /// It belongs to the thread that does this, not to the caller, which may stop waiting.
+    opening: Arc<tokio::sync::Mutex<()>>,
     finder: Arc<Finder>,
     cluster: Option<Cluster>,
+    /// Sends when the node's own credentials have changed.
+    own_credentials: watch::Sender<()>,
     stopping: CancellationToken,
 }
 
@@ -113,16 +122,18 @@ impl Node {
         info!(cache_dir = %config.cache_dir.display(), "cache open");
         let runtime = Handle::current();
         let NodeConfig { home, cache_dir, origin, importer, .. } = config.clone();
-        let finder = Finder::new(home, cache_dir, origin, importer, runtime.clone());
-        recover_connections(&store, &finder);
+        let mut finder = Finder::new(home, cache_dir, origin, importer, runtime.clone());
+        recover(&store, &mut finder);
+        config.importer.limit(&store.quotas());
         Ok(Arc::new(Self {
             cluster: config.peers.clone().map(Cluster::new),
             finder: Arc::new(finder),
             open: OpenDatasets::new(runtime.clone()),
-            opening: tokio::sync::Mutex::default(),
+            opening: Arc::default(),
             store,
             runtime,
             config,
+            own_credentials: watch::Sender::default(),
             stopping: CancellationToken::new(),
         }))
     }
@@ -142,11 +153,12 @@ impl Node {
         &self.stopping
     }
 
-    /// Has reservations follow the free room of the disk, and shares the cache with its peers, if it has any, until
-    /// [`Self::stopping`] is cancelled. Errors: the address cannot be used, or the server ended.
+    /// Has reservations follow the free room of the disk and its credentials their files, and shares the cache with its
+    /// peers, if it has any, until [`Self::stopping`] is cancelled. Errors: the address cannot be used, or the server
+    /// ended.
     pub async fn run(self: &Arc<Self>) -> anyhow::Result<()> {
         let Some(cluster) = &self.cluster else {
-            self.follow_room().await;
+            tokio::join!(self.follow_room(), self.follow_credentials());
             return Ok(());
         };
         let follow = async {
@@ -155,6 +167,7 @@ impl Node {
                 cluster.follow_others(&self.open, self.stopping.clone()),
                 self.follow_members(cluster.membership()),
                 self.follow_room(),
+                self.follow_credentials(),
             );
             Ok(())
         };
@@ -222,13 +235,48 @@ impl Node {
         }
     }
 
-    /// Checks that an open dataset can serve this request too. False if the dataset is not open. Its size and its
-    /// policy stay as they are. Errors: `InUse`, with another placement.
-    pub fn joins(&self, found: &Found, request: &DatasetRequest) -> Result<bool, NodeError> {
+    /// Checks that an open dataset can serve this request too, and gives it the room that the request wants, as far as
+    /// there is some. False if the dataset is not open. Its policy stays as it is. Waits for no opening, which the disk
+    /// may hold up: the room then changes when that has ended. Errors: `InUse`, with another placement.
+    pub async fn joins(self: &Arc<Self>, found: &Found, request: &DatasetRequest) -> Result<bool, NodeError> {
         let Some(open) = self.open.join(&found.id, User::Mount) else { return Ok(false) };
         check_placement(&open, request)?;
-        check_settings(&open, request, User::Connection)?;
+        if !is_changed_by(&open, request) {
+            check_settings(&open, request, User::Connection)?;
+            return Ok(true);
+        }
+        let (node, request) = (Arc::clone(self), request.clone());
+        let change = move |opening: OwnedMutexGuard<()>| {
+            let _opening = opening;
+            node.join_settings(&open, &request)
+        };
+        match Arc::clone(&self.opening).try_lock_owned() {
+            Ok(opening) => tokio::task::spawn_blocking(move || change(opening)).await??,
+            Err(_) => drop(self.runtime.spawn(Arc::clone(self).change_later(change))),
+        }
         Ok(true)
+    }
+
+    /// Runs a change once no dataset is being opened. Gives up after a minute: callers that repeat it must not pile up.
+    async fn change_later(
+        self: Arc<Self>,
+        change: impl FnOnce(OwnedMutexGuard<()>) -> Result<(), NodeError> + Send + 'static,
+    ) {
+        let locked = tokio::time::timeout(CHANGE_LATER_MOST, Arc::clone(&self.opening).lock_owned());
+        let changed = match self.stopping.run_until_cancelled(locked).await {
+            Some(Ok(opening)) => match tokio::task::spawn_blocking(move || change(opening)).await {
+                Ok(changed) => changed,
+                Err(error) => Err(error.into()),
+            },
+            Some(Err(_)) => {
+                warn!("the room of a dataset is not adjusted to another volume: one has been opening for a minute");
+                return;
+            }
+            None => return,
+        };
+        if let Err(error) = changed {
+            warn!(%error, "cannot adjust the room of a dataset to another volume");
+        }
     }
 
     /// Makes a dataset, if it is open, use the request's credentials. Sends no request to the origin.
@@ -237,6 +285,11 @@ impl Node {
         let origin = self.finder.origin(open.manifest(), request)?;
         renew(&open, origin, self.token(request)?);
         Ok(())
+    }
+
+    /// Why the origin of a request gives no keys for a pod's identity any more, if it does not.
+    pub fn identity_trouble(&self, request: &DatasetRequest) -> Option<String> {
+        self.finder.sessions().trouble(request.owner())
     }
 
     /// The cache contents that each member of the cluster reports. Errors: `NoPeers`.
@@ -312,32 +365,46 @@ impl Node {
             );
             return Ok(None);
         };
-        let sharing = cluster.sharing(found.manifest.snapshot(), placement, token);
+        let sharing = cluster.sharing(found.key.id(), placement, token);
         Ok(Some(Arc::new(sharing.of_origin(self.finder.origin_hash(&found.manifest, request)?))))
     }
 
     /// The token that peers must present to read the dataset: the one among its credentials, else this node's own. So a
     /// tenant with credentials of its own does not open the dataset to more peers.
     fn token(&self, request: &DatasetRequest) -> Result<Option<Token>, NodeError> {
-        let own = || self.config.origin.env.get(PEER_TOKEN).map(parse_token).transpose();
+        let own = || self.finder.own_variables().get(PEER_TOKEN).map(parse_token).transpose();
         given_token(request)?.map_or_else(own, |token| Ok(Some(token)))
     }
 }
 
-/// Datasets of which it is not known whether connections show them, after an upgrade or the loss of files, are kept for
-/// all mounts that have a manifest: the keeper says which of these exist.
-fn recover_connections(store: &Store, finder: &Finder) {
-    let unknown: Vec<_> = store.datasets().into_iter().filter(|info| info.connections.is_none()).collect();
-    if unknown.is_empty() {
+/// Finds out by the kept manifests what the store does not know, after an upgrade or the loss of files. Datasets of
+/// which it is not known whether connections show them are kept for all mounts that have a manifest: the keeper says
+/// which of these exist. Those of which neither a key nor a manifest says who cached them are dropped now: later, the
+/// manifest of the next reader would count.
+fn recover(store: &Store, finder: &mut Finder) {
+    let datasets = store.datasets();
+    if datasets.iter().all(|info| info.is_keyed && info.connections.is_some()) {
         return;
     }
-    let mut mounts: HashMap<SnapshotId, BTreeSet<String>> = HashMap::new();
-    for (mount, snapshot) in finder.kept().all() {
-        mounts.entry(snapshot).or_default().insert(mount);
+    let kept = finder.kept().all();
+    for info in datasets {
+        let (cache, snapshot) = (info.cache(), info.key.snapshot());
+        let mounts: BTreeSet<String> =
+            kept.iter().filter(|(_, of)| *of == snapshot).map(|(mount, _)| mount.clone()).collect();
+        if !info.is_keyed && mounts.is_empty() {
+            match store.release(&cache) {
+                Ok(false) => {}
+                Ok(true) => info!(
+                    %snapshot,
+                    "an earlier version cached the snapshot, and nothing says for whom: its blocks are dropped"
+                ),
+                Err(error) => warn!(%snapshot, %error, "cannot drop what an earlier version cached"),
+            }
+        } else if info.connections.is_none() {
+            store.found_connections(&cache, mounts);
+        }
     }
-    for info in unknown {
-        store.found_connections(&info.snapshot, mounts.remove(&info.snapshot).unwrap_or_default());
-    }
+    finder.set_kept_before(kept);
 }
 
 /// The token among a dataset's credentials.

@@ -16,7 +16,7 @@ use larder_store::probe::try_to_write;
 use tracing::warn;
 
 use crate::folder::{FolderRefused, HOME_FLAG};
-use crate::home::Home;
+use crate::home::{Home, HomeLimits};
 use crate::importing::Importer;
 use crate::node::{NodeConfig, PeerConfig};
 
@@ -41,18 +41,29 @@ pub struct NodeFlags {
     cache_size: Option<u64>,
     /// Part of the disk of --cache-dir that the cache leaves free, whatever fills the rest. While less is free, nothing
     /// more is cached. The kubelet evicts pods when less than 15 % of an image disk or 10 % of a node's disk is free.
+    /// On the disk of --home, manifests and listings may take a quarter of this part.
     #[arg(long, value_name = "PERCENT", default_value = "20%", value_parser = parse_percent, env = "LARDER_KEEP_FREE")]
     keep_free: u8,
     /// Folder of manifests. If it cannot be written to, datasets that are new to this node cannot be mounted. Default:
     /// `home` beside the cache folder.
     #[arg(long, value_name = "DIR", env = "LARDER_HOME")]
     home: Option<PathBuf>,
+    /// Disk space in --home that one dataset may take: its manifest, and while it is listed, the journal and the files
+    /// in which the listing is sorted, a few hundred bytes for each object. A dataset that needs more cannot be
+    /// mounted.
+    #[arg(long, value_name = "SIZE", default_value = "16GiB", value_parser = parse_bytes, env = "LARDER_LISTING_SIZE")]
+    listing_size: u64,
     /// Address at which to serve /metrics, /healthz and /readyz.
     #[arg(long, value_name = "IP:PORT")]
     pub admin_address: Option<SocketAddr>,
     /// S3 endpoint of datasets that name none. Not needed for AWS.
     #[arg(long, value_name = "URL", env = "LARDER_ENDPOINT", hide_env_values = true)]
     endpoint: Option<String>,
+    /// Folder of the credentials for datasets that bring none, such as a mounted Secret: one file for each AWS_*,
+    /// GOOGLE_* or AZURE_* variable and for LARDER_PEER_TOKEN, with the variable's name. Files precede variables. They
+    /// are read again when they change. Default: variables alone.
+    #[arg(long, value_name = "DIR", env = "LARDER_ORIGIN_CREDENTIALS_DIR")]
+    origin_credentials_dir: Option<PathBuf>,
     /// Retry a request to an origin after this long without progress.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     attempt_timeout: Duration,
@@ -146,7 +157,9 @@ impl NodeFlags {
     pub async fn open(self) -> anyhow::Result<(NodeConfig, Option<Watcher>)> {
         let (peers, watcher) = self.peers.open().await?.unzip();
         let beside = self.cache_dir.parent().map_or_else(|| PathBuf::from("home"), |parent| parent.join("home"));
-        let home = Home::new(self.home.unwrap_or(beside));
+        let limits =
+            HomeLimits { keep_free_percent: self.keep_free, listing_bytes: self.listing_size, ..HomeLimits::default() };
+        let home = Home::limited(self.home.unwrap_or(beside), limits);
         let home_dir = home.dir().to_owned();
         let (cache_tried, home_tried) = tokio::join!(
             wait_for_folders(std::slice::from_ref(&self.cache_dir), "--cache-dir"),
@@ -164,6 +177,13 @@ impl NodeFlags {
         if let Some(doubt) = self.cache_size.and_then(|bytes| doubt_cache_size(bytes, &self.cache_dir)) {
             warn!(doubt, "the cache size may be a mistake");
         }
+        let env = match &self.origin_credentials_dir {
+            Some(folder) => {
+                Env::of_process().with_files(folder).context("read the credentials (--origin-credentials-dir)")?
+            }
+            None => Env::of_process(),
+        };
+        env.warn_of_left_out();
         let config = NodeConfig {
             cache_dir: self.cache_dir,
             cache_bytes: self.cache_size,
@@ -174,7 +194,7 @@ impl NodeFlags {
                 attempt_timeout: self.attempt_timeout,
                 deadline: self.read_deadline,
                 concurrency: self.origin_concurrency as usize,
-                env: Env::of_process(),
+                env,
                 ..OriginConfig::default()
             },
             importer: Importer::own_process(),

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use larder_dataset::DatasetSpec;
-use larder_dataset::environment::OWNER;
+use larder_dataset::environment::{ANONYMOUS, OWNER};
 use larder_origin::OriginConfig;
 
 /// The most concurrent requests to an origin that a dataset may request.
@@ -59,6 +59,17 @@ pub struct DatasetRequest {
     pub credentials: Option<Credentials>,
     /// Limits on the requests to its origin.
     pub limits: OriginLimits,
+    /// The namespace whose quota counts its room and its import; empty if none does.
+    pub payer: String,
+}
+
+/// The pod that a volume is for, and the other volumes of its node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodVolume {
+    /// The namespace of the pod; empty if it is not known.
+    pub namespace: String,
+    /// The volumes of pods on the node, without this one, by their namespaces.
+    pub volumes: BTreeMap<String, u32>,
 }
 
 impl From<DatasetSpec> for DatasetRequest {
@@ -68,9 +79,17 @@ impl From<DatasetSpec> for DatasetRequest {
 }
 
 impl DatasetRequest {
-    /// Whose credentials it has, if these are a tenant's; empty otherwise.
+    /// Whose credentials it has, if these are a tenant's; all requests without any have one owner. Empty otherwise.
     pub fn owner(&self) -> &str {
-        self.credentials.as_ref().and_then(|given| given.get(OWNER)).unwrap_or_default()
+        let tenant = self.credentials.as_ref().and_then(|given| given.get(OWNER));
+        tenant.unwrap_or(if self.spec.anonymous { ANONYMOUS } else { "" })
+    }
+
+    /// The properties by which its mount on a node differs from the mounts of other requests for the same snapshot: the
+    /// owner, and the owner and modes of its files. Empty if all are the defaults.
+    pub fn apart(&self) -> String {
+        let ownership = &self.spec.ownership;
+        if ownership.is_default() { self.owner().to_owned() } else { format!("{} {ownership}", self.owner()) }
     }
 
     /// The settings for the origin on a node whose own settings are `node`.
@@ -96,6 +115,8 @@ impl DatasetRequest {
 
 #[cfg(test)]
 mod tests {
+    use larder_dataset::Ownership;
+
     use super::*;
 
     #[test]
@@ -103,6 +124,36 @@ mod tests {
         let credentials = Credentials::from_iter([("AWS_SECRET_ACCESS_KEY".to_owned(), "hunter2".to_owned())]);
         let shown = format!("{:?}", DatasetRequest { credentials: Some(credentials), ..DatasetRequest::default() });
         assert!(shown.contains("AWS_SECRET_ACCESS_KEY") && !shown.contains("hunter2"), "{shown}");
+    }
+
+    #[test]
+    fn requests_with_other_owners_of_files_have_mounts_of_their_own() {
+        let plain = DatasetRequest::from(DatasetSpec::new("s3://b"));
+        let shown = |uid| {
+            let ownership = Ownership { uid: Some(uid), ..Ownership::default() };
+            DatasetRequest::from(DatasetSpec { ownership, ..DatasetSpec::new("s3://b") })
+        };
+        let owned = |request: DatasetRequest| {
+            let credentials = Credentials::from_iter([(OWNER.to_owned(), "a".to_owned())]);
+            DatasetRequest { credentials: Some(credentials), ..request }
+        };
+        assert_eq!((plain.apart(), owned(plain).apart()), (String::new(), "a".to_owned()));
+        let apart = [shown(0).apart(), shown(1).apart(), owned(shown(1)).apart()];
+        assert_eq!(apart, [" uid=0", " uid=1", "a uid=1"]);
+    }
+
+    #[test]
+    fn requests_without_credentials_have_one_owner_which_is_not_that_of_the_nodes_own_keys() {
+        let own = DatasetRequest::from(DatasetSpec::new("s3://b"));
+        let anonymous = DatasetRequest::from(DatasetSpec { anonymous: true, ..DatasetSpec::new("s3://b") });
+        // A token for peers is no credential of the origin.
+        let token = Credentials::from_iter([("LARDER_PEER_TOKEN".to_owned(), "t".to_owned())]);
+        let with_token = DatasetRequest { credentials: Some(token), ..anonymous.clone() };
+        let tenants = Credentials::from_iter([(OWNER.to_owned(), "uid".to_owned())]);
+        let tenants = DatasetRequest { credentials: Some(tenants), ..anonymous.clone() };
+        let owners = [&own, &anonymous, &with_token, &tenants].map(|request| request.owner());
+        assert_eq!(owners, ["", "anonymous", "anonymous", "uid"]);
+        assert_eq!(anonymous.apart(), "anonymous");
     }
 
     #[test]

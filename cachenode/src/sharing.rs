@@ -15,7 +15,7 @@ mod others;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bytes::Bytes;
-use larder_dataset::{BlockRange, Member, Members, PlaceKey, Placement, SnapshotId};
+use larder_dataset::{BlockRange, CacheId, Member, Members, PlaceKey, Placement};
 use larder_peers::{AskedDataset, HedgeCounts, Node, Peers, ReadRequest, Token};
 
 pub(crate) use others::OtherSnapshots;
@@ -58,7 +58,7 @@ impl Route {
 #[derive(Debug)]
 pub struct Sharing {
     peers: Arc<Peers>,
-    snapshot: SnapshotId,
+    cache: CacheId,
     /// A hash of the origin; empty: no peer is asked for other snapshots of it.
     origin: String,
     others: OtherSnapshots,
@@ -106,11 +106,11 @@ impl OwnedKeys {
 }
 
 impl Sharing {
-    /// The blocks of `snapshot`, distributed by `placement` over the nodes that `peers` knows.
-    pub fn new(peers: Arc<Peers>, snapshot: SnapshotId, placement: Placement, token: Option<Token>) -> Self {
+    /// The blocks of `cache`, distributed by `placement` over the nodes that `peers` knows.
+    pub fn new(peers: Arc<Peers>, cache: CacheId, placement: Placement, token: Option<Token>) -> Self {
         let view = Mutex::new(View { nodes: Arc::default(), members: Arc::default(), version: 0 });
         let (origin, others) = Default::default();
-        Self { peers, snapshot, origin, others, placement, token: RwLock::new(token), view }
+        Self { peers, cache, origin, others, placement, token: RwLock::new(token), view }
     }
 
     /// The same, of an origin of which peers may share other snapshots: `origin` is a hash of its URL, server and
@@ -143,7 +143,7 @@ impl Sharing {
     /// The dataset as this node asks its peers for it.
     pub fn asked(&self) -> AskedDataset {
         let token = self.token.read().unwrap_or_else(PoisonError::into_inner).clone();
-        AskedDataset { snapshot: self.snapshot, token, origin: self.origin.clone() }
+        AskedDataset { cache: self.cache, token, origin: self.origin.clone() }
     }
 
     /// Presents and expects `token` from now on.
@@ -206,10 +206,10 @@ impl Sharing {
         is_right: impl Fn(&Bytes) -> bool,
         counts: HedgeCounts<'_>,
     ) -> Option<Bytes> {
-        let AskedDataset { snapshot, token, .. } = self.asked();
+        let AskedDataset { cache, token, .. } = self.asked();
         let request = |peer: &RoutePeer| {
             let (token, forwarded) = (token.clone(), peer.forwarded);
-            ReadRequest { snapshot, range, token, forwarded, cached_only: false }
+            ReadRequest { cache, range, token, forwarded, cached_only: false }
         };
         let peers: Vec<_> = route.peers.iter().map(|peer| (peer.name.as_str(), request(peer))).collect();
         self.peers.read_from_any(&peers, is_right, counts).await
@@ -228,9 +228,9 @@ mod tests {
     async fn a_node_that_knows_of_no_node_keeps_nothing_that_may_be_anothers() {
         let (sender, membership) = watch::channel(Arc::new(Vec::new()));
         let peers = Peers::new(PeersConfig::default(), "a", Security::Plaintext, membership, Arc::default());
-        let snapshot = SnapshotId([7; 32]);
+        let cache = CacheId([7; 32]);
         let key = PlaceKey::of_origin("s3://bucket").name(b"a").number(0);
-        let partitioned = Sharing::new(Arc::clone(&peers), snapshot, Placement::Partitioned, None);
+        let partitioned = Sharing::new(Arc::clone(&peers), cache, Placement::Partitioned, None);
         assert_eq!(partitioned.route(key, Asker::Here), Route::LOST);
         let own = Node { name: "a".into(), address: ([127, 0, 0, 1], 1).into(), weight: 1, zone: String::new() };
         sender.send_replace(Arc::new(vec![own]));
@@ -241,8 +241,8 @@ mod tests {
     async fn a_list_of_other_owners_has_another_version_and_one_of_other_addresses_has_not() {
         let (sender, membership) = watch::channel(Arc::new(Vec::new()));
         let peers = Peers::new(PeersConfig::default(), "a", Security::Plaintext, membership, Arc::default());
-        let snapshot = SnapshotId([7; 32]);
-        let partitioned = Sharing::new(Arc::clone(&peers), snapshot, Placement::Partitioned, None);
+        let cache = CacheId([7; 32]);
+        let partitioned = Sharing::new(Arc::clone(&peers), cache, Placement::Partitioned, None);
         let list = |names: &[&str], port| {
             let node = |(name, at): (&&str, u16)| Node {
                 name: (*name).into(),

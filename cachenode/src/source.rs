@@ -11,15 +11,16 @@
 mod error;
 mod published;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_dataset::{Chain, FileIndex, Refresh};
-use larder_import::{ImportOptions, Imported, MANIFEST_KEY, Progress, import, object_range};
-use larder_origin::{Key, Origin, OriginConfig, OriginError, OriginUrl, Scheme};
+use futures::{StreamExt, stream};
+use larder_dataset::{Chain, FileIndex, ManifestError, Refresh};
+use larder_import::{ImportOptions, Imported, MANIFEST_KEY, ObjectRange, Progress, import, object_range};
+use larder_origin::{Key, ObjectInfo, Origin, OriginConfig, OriginError, OriginUrl, Scheme, Version};
 use sha2::{Digest, Sha256};
 
 pub use error::{ReportedError, SourceError};
@@ -74,12 +75,20 @@ pub struct Import<'a> {
     pub config: &'a OriginConfig,
     /// Where the journal is.
     pub home: &'a Home,
+    /// True if objects that are links are links, and not files.
+    pub link_objects: bool,
     /// Hears how far it is.
     pub progress: &'a dyn Progress,
 }
 
 /// Imports datasets for [`resolve`].
 pub trait Importing: Sync {
+    /// The right to import, held until the import has ended.
+    type Allowance: Send;
+
+    /// Waits until another import may begin. Cancel-safe.
+    fn allow(&self) -> impl Future<Output = Self::Allowance> + Send;
+
     /// Lists an origin and keeps the listing. Returns how many keys were skipped, by reason. Cancel-safe: the next call
     /// continues.
     fn import(&self, import: Import<'_>) -> impl Future<Output = Result<BTreeMap<String, u64>, SourceError>> + Send;
@@ -90,9 +99,14 @@ pub trait Importing: Sync {
 pub struct Here;
 
 impl Importing for Here {
+    type Allowance = ();
+
+    async fn allow(&self) {}
+
     async fn import(&self, import: Import<'_>) -> Result<BTreeMap<String, u64>, SourceError> {
-        let Import { url, origin, kept, config, home, progress } = import;
-        let imported = import_url(url, origin, None, false, config, home, progress).await?;
+        let Import { url, origin, kept, config, home, link_objects, progress } = import;
+        let wanted = WantedListing { link_objects, ..WantedListing::default() };
+        let imported = import_url(url, origin, wanted, config, home, progress).await?;
         kept.store(imported.manifest)?;
         Ok(imported.skipped_counts)
     }
@@ -109,9 +123,9 @@ pub fn manifest_url(text: &str) -> Option<(&str, &str)> {
     (key.ends_with(".manifest") || folder.ends_with("/.larder") && key == "manifest").then_some((folder, key))
 }
 
-/// The path of a URL's manifest on this machine.
+/// The path of a URL's manifest on this machine: one for each place, and for each tenant that lists it.
 pub fn local_manifest(url: &str, config: &OriginConfig, home: &Home) -> io::Result<PathBuf> {
-    let hash = short_hash(&[url.trim_end_matches('/'), &config.place(url)]);
+    let hash = short_hash(&[url.trim_end_matches('/'), &config.listing_place(url)]);
     Ok(home.sub_folder("manifests")?.join(format!("{hash}.manifest")))
 }
 
@@ -161,10 +175,10 @@ pub async fn resolve(
     let published = kept.path().with_extension(PUBLISHED);
     if let Some((folder, key)) = manifest_url(text) {
         let folder: OriginUrl = folder.parse()?;
-        if !fetch(&*larder_origin::open(&folder, config)?, key.as_bytes(), &published).await? {
+        if !fetch(&*larder_origin::open(&folder, config)?, key.as_bytes(), &published, home).await? {
             return Err(SourceError::Missing { what: format!("there is no manifest at {text}") });
         }
-        fetch_order(&*larder_origin::open(&folder, config)?, key.as_bytes(), &published).await;
+        fetch_order(&*larder_origin::open(&folder, config)?, key.as_bytes(), &published, home).await;
         let source = open_source(published, config)?;
         if source.origin.url().scheme() == Scheme::Folder {
             return Err(invalid(format!(
@@ -175,8 +189,8 @@ pub async fn resolve(
     }
     let url: OriginUrl = text.parse()?;
     let origin = larder_origin::open(&url, config)?;
-    if fetch(&*origin, MANIFEST_KEY, &published).await? {
-        fetch_order(&*origin, MANIFEST_KEY, &published).await;
+    if fetch(&*origin, MANIFEST_KEY, &published, home).await? {
+        fetch_order(&*origin, MANIFEST_KEY, &published, home).await;
         let source = open_source(published, config)?;
         let described = source.origin.url();
         // The right to write beside the data must not be a way to redirect the reads.
@@ -193,16 +207,23 @@ pub async fn resolve(
         Some(old) if !refresh.is_due(old.manifest.created_ns(), now_ns()) => return Ok(old),
         old => old,
     };
+    // A listing that has links has them after it is renewed, too.
+    let link_objects = old.as_ref().is_some_and(|old| old.manifest.totals().links > 0);
     // Without an old one, there is nothing to do but to wait.
     let wait_most = if old.is_some() { LISTED_BY_OTHERS_MOST } else { Duration::MAX };
     let renew = async {
-        let locked = tokio::time::timeout(wait_most, kept.lock()).await;
+        let lock = async {
+            // First: one that may not list yet must not keep others from it.
+            let allowance = importing.allow().await;
+            Ok::<_, io::Error>((kept.lock().await?, allowance))
+        };
+        let locked = tokio::time::timeout(wait_most, lock).await;
         let _one_lists = locked.unwrap_or_else(|_| Err(still_listed(wait_most)))?;
         if kept.stamp() != there_at_first {
             // Somebody else has listed it meanwhile.
             return open();
         }
-        let import = Import { url: &url, origin, kept: &kept, config, home, progress };
+        let import = Import { url: &url, origin, kept: &kept, config, home, link_objects, progress };
         let skipped = importing.import(import).await?;
         Ok(ResolvedSource { skipped, ..open()? })
     };
@@ -226,20 +247,32 @@ fn invalid(what: String) -> SourceError {
     SourceError::Invalid { what }
 }
 
+/// The listing to make.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WantedListing<'a> {
+    /// The name of the dataset; `None` for the last part of its URL.
+    pub name: Option<&'a str>,
+    /// True to discard what an unfinished import has listed.
+    pub restart: bool,
+    /// True if objects that are links are links, and not files.
+    pub link_objects: bool,
+}
+
 /// Imports a dataset: lists its origin. Errors: `Missing` if nothing shows that the prefix exists.
 pub async fn import_url(
     url: &OriginUrl,
     origin: Arc<dyn Origin>,
-    name: Option<&str>,
-    restart: bool,
+    WantedListing { name, restart, link_objects }: WantedListing<'_>,
     config: &OriginConfig,
     home: &Home,
     progress: &dyn Progress,
 ) -> Result<Imported, SourceError> {
     let name = name.map_or_else(|| default_name(url), str::to_owned);
     let mut options = ImportOptions::new(name, home.sub_folder(IMPORTS)?);
-    options.place = config.place(&url.to_string());
+    options.place = config.listing_place(&url.to_string());
     options.restart = restart;
+    options.link_objects = link_objects;
+    options.disk = home.listing_limit();
     options.concurrency = options.concurrency.min(config.concurrency);
     let imported = import(origin, options, progress).await;
     let imported = imported.map_err(|source| SourceError::Import { url: url.to_string(), source })?;
@@ -273,50 +306,88 @@ pub fn open_source(path: PathBuf, config: &OriginConfig) -> Result<ResolvedSourc
     Ok(ResolvedSource { path, manifest, origin, skipped: BTreeMap::new(), refresh_failed, listed: false })
 }
 
-/// Checks that the credentials of `source` may read its data, by HEAD requests for objects until one is answered. Only
-/// a clear refusal is an error: an object that was replaced concerns its readers only. One that is gone proves nothing,
-/// since the right to list is enough to learn that; so other objects are tried, all over the dataset. The credentials
-/// must not decide which server or account is asked: [`OriginConfig::place`] tells apart the datasets of different
-/// ones. Errors: `Origin`; `Missing` if no object was found.
+/// Checks that the credentials of `source` may read its data, by HEAD requests for its objects. An object counts only if
+/// it has the size and the version of the manifest: the bucket may be another one of the same name, and the cached bytes
+/// another tenant's. Three such objects are proof, and of a small dataset half of those that were looked at: some may have
+/// been replaced or removed since it was listed, but the few objects that a bucket may have in common with any other
+/// prove nothing. They are looked for all over the dataset. Errors: `Origin`; `Missing` if too few objects are as they
+/// were listed.
 pub async fn check_access(source: &ResolvedSource) -> Result<(), SourceError> {
     /// A single object may be forbidden; one of the first few that are there must be readable.
     const REFUSALS: usize = 3;
-    /// So many are tried, and some more if they are gone.
+    /// The number of objects that are proof.
+    const PROOF: usize = 3;
+    /// The most objects that are looked at.
     const TRIES: u32 = 16;
-    let manifest = |cause| SourceError::Manifest { path: source.path.clone(), source: cause };
-    let files = source.manifest.totals().files;
-    let spread = (REFUSALS as u32..TRIES).map(|n| (u64::from(files) * u64::from(n) / u64::from(TRIES)) as u32);
-    let mut tried = BTreeSet::new();
-    let mut refusals = Vec::new();
-    for index in (0..REFUSALS as u32).chain(spread).filter(|&index| index < files) {
-        let file = source.manifest.file(FileIndex(index)).map_err(manifest)?;
-        let object = object_range(&source.manifest, &file, 0..0).map_err(manifest)?;
-        // Many files may be in one pack.
-        if !tried.insert(object.key.clone()) {
-            continue;
-        }
-        match source.origin.head(&object.key).await {
-            Ok(_) => return Ok(()),
-            Err(OriginError::NotFound { .. }) => {}
+    // To read a folder, no credentials are needed.
+    if source.origin.url().scheme() == Scheme::Folder {
+        return Ok(());
+    }
+    let objects = listed_objects(source, TRIES)
+        .map_err(|cause| SourceError::Manifest { path: source.path.clone(), source: cause })?;
+    let tried = objects.len();
+    let mut heads = stream::iter(objects)
+        .map(|object| async move { (source.origin.head(&object.key).await, object) })
+        .buffered(PROOF);
+    let (mut same, mut refusals) = (0, Vec::new());
+    while let Some((head, object)) = heads.next().await {
+        match head {
+            Ok(there) if object.is(&there) => same += 1,
+            Ok(_) | Err(OriginError::NotFound { .. }) => {}
             Err(error @ OriginError::Denied { .. }) if refusals.len() + 1 < REFUSALS => refusals.push(error),
             Err(error) => return Err(error.into()),
         }
+        if same == PROOF {
+            return Ok(());
+        }
+    }
+    if 2 * same >= tried {
+        return Ok(());
     }
     if let Some(refused) = refusals.pop() {
         return Err(refused.into());
     }
-    // To read a folder, no credentials are needed, and without files there is nothing to read.
-    if tried.is_empty() || source.origin.url().scheme() == Scheme::Folder {
-        return Ok(());
-    }
-    let (url, tried) = (source.origin.url(), tried.len());
+    let url = source.origin.url();
     Err(SourceError::Missing {
         what: format!(
-            "none of {tried} objects of {url} still exists, so nothing proves that the credentials may read the \
-            dataset: list it again with --refresh (attribute refresh), or with larder import if its manifest \
+            "{same} of {tried} objects of {url} are as they were listed, so nothing proves that the credentials may \
+            read the dataset: list it again with --refresh (attribute refresh), or with larder import if its manifest \
             is published"
         ),
     })
+}
+
+/// An object as the manifest describes it.
+struct ListedObject {
+    key: Vec<u8>,
+    /// Of an object that is a file.
+    size: Option<u64>,
+    version: Option<Version>,
+}
+
+impl ListedObject {
+    fn is(&self, there: &ObjectInfo) -> bool {
+        self.size.is_none_or(|size| size == there.size)
+            && self.version.as_ref().is_none_or(|version| *version == there.version)
+    }
+}
+
+/// The first three objects of a dataset, and others all over it, at most `most` in all.
+fn listed_objects(source: &ResolvedSource, most: u32) -> Result<Vec<ListedObject>, ManifestError> {
+    const FIRST: u32 = 3;
+    let files = source.manifest.totals().files;
+    let spread = (FIRST..most).map(|n| (u64::from(files) * u64::from(n) / u64::from(most)) as u32);
+    let mut objects: Vec<ListedObject> = Vec::new();
+    for index in (0..FIRST).chain(spread).filter(|&index| index < files) {
+        let file = source.manifest.file(FileIndex(index))?;
+        let ObjectRange { key, version, .. } = object_range(&source.manifest, &file, 0..0)?;
+        // Many files may be in one pack.
+        if objects.iter().all(|object| object.key != key) {
+            let size = (!source.manifest.is_packed()).then_some(file.size);
+            objects.push(ListedObject { key, size, version });
+        }
+    }
+    Ok(objects)
 }
 
 #[cfg(test)]

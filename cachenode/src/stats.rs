@@ -32,6 +32,10 @@ pub struct DatasetSummary {
     pub origin: String,
     /// Snapshot id, 64 hex digits.
     pub snapshot: String,
+    /// The id of its cache, the same on all nodes: that of the snapshot, unless it is read from a place of its own or
+    /// with a tenant's credentials. Older processes do not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<String>,
     /// Files.
     pub files: u32,
     /// Folders, the root included.
@@ -44,6 +48,13 @@ pub struct DatasetSummary {
     pub packed: bool,
     /// Bytes of the manifest.
     pub manifest_bytes: u64,
+}
+
+impl DatasetSummary {
+    /// The id of its cache.
+    pub fn cache(&self) -> &str {
+        self.cache.as_deref().unwrap_or(&self.snapshot)
+    }
 }
 
 /// The listing that a snapshot was made of.

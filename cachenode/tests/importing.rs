@@ -1,7 +1,7 @@
 //! Imports in a process of their own, as a node has them made: what comes back, and what becomes of the process.
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a panic is how they fail")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +12,9 @@ use larder_cachenode::importing::Importer;
 use larder_cachenode::kept_listing::KeptListing;
 use larder_cachenode::node::{ErrorKind, NodeError};
 use larder_cachenode::source::{Here, Import, Importing, SourceError};
-use larder_cachenode::{Home, open_manifest};
+use larder_cachenode::{Home, HomeLimits, open_manifest};
 use larder_dataset::Chain;
+use larder_dataset::environment::OWNER;
 use larder_import::Progress;
 use larder_origin::{OriginConfig, OriginUrl};
 use larder_s3_server::{ListingConfig, ListingFault, ListingServer, MadeUpKeys, S3Server, S3ServerConfig};
@@ -26,6 +27,7 @@ const MOST: Duration = Duration::from_secs(60);
 /// A home for imports, and what they told.
 struct World {
     folder: tempfile::TempDir,
+    limits: HomeLimits,
     told: Told,
 }
 
@@ -47,7 +49,7 @@ impl Progress for Told {
 
 impl World {
     fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), told: Told::default() }
+        Self { folder: tempfile::tempdir().unwrap(), limits: HomeLimits::default(), told: Told::default() }
     }
 
     fn kept(&self) -> KeptListing {
@@ -65,15 +67,16 @@ impl World {
         config: &OriginConfig,
     ) -> Result<BTreeMap<String, u64>, SourceError> {
         let url: OriginUrl = url.parse()?;
-        let (kept, home) = (self.kept(), Home::new(self.folder.path().join("home")));
+        let (kept, home) = (self.kept(), Home::limited(self.folder.path().join("home"), self.limits));
         let origin = larder_origin::open(&url, config)?;
-        let import = Import { url: &url, origin, kept: &kept, config, home: &home, progress: &self.told };
+        let (kept, home, progress) = (&kept, &home, &self.told);
+        let import = Import { url: &url, origin, kept, config, home, link_objects: false, progress };
         tokio::time::timeout(MOST, importer.import(import)).await.expect("an import ends")
     }
 }
 
 fn process(memory_mib: u64) -> Importer {
-    Importer::process(env!("CARGO_BIN_EXE_cachenode"), memory_mib << 20)
+    Importer::process(env!("CARGO_BIN_EXE_cachenode"), memory_mib << 20, MOST)
 }
 
 /// A script of these lines, in which `$IMPORTER` is the program that imports.
@@ -81,7 +84,7 @@ fn script(folder: &Path, lines: &str) -> Importer {
     let path = folder.join("importer.sh");
     std::fs::write(&path, format!("#!/bin/sh\nIMPORTER={}\n{lines}\n", env!("CARGO_BIN_EXE_cachenode"))).unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
-    Importer::process(path, 512 << 20)
+    Importer::process(path, 512 << 20, MOST)
 }
 
 /// The processes that import for this one.
@@ -215,6 +218,71 @@ async fn an_import_that_needs_more_memory_than_it_may_have_is_an_error_and_publi
     assert!(server.lists() - calls < 300, "{calls} calls, then {}", server.lists() - calls);
 }
 
+/// A memory cgroup with this process in it, as a container has one. It is removed, and the process leaves it, when
+/// dropped.
+struct Container(PathBuf);
+
+impl Container {
+    /// `None`, which it says, without root or a memory controller.
+    fn enter(bytes: u64) -> Option<Self> {
+        let (root, limit) = match Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+            true => (Path::new("/sys/fs/cgroup"), "memory.max"),
+            false => (Path::new("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
+        };
+        let folder = root.join(format!("larder-import-{}", std::process::id()));
+        let entered = std::fs::create_dir(&folder)
+            .and_then(|()| std::fs::write(folder.join(limit), bytes.to_string()))
+            .and_then(|()| std::fs::write(folder.join("cgroup.procs"), std::process::id().to_string()));
+        if let Err(error) = entered {
+            assert!(std::env::var_os("CI").is_none(), "no memory cgroup: {error}");
+            eprintln!("\nskipped: this needs root and memory cgroups: {error}\n");
+            return None;
+        }
+        Some(Self(folder))
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        let root = self.0.parent().unwrap().join("cgroup.procs");
+        std::fs::write(root, std::process::id().to_string()).unwrap();
+        std::fs::remove_dir(&self.0).unwrap();
+    }
+}
+
+// SEMANTICS: I8
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_without_memory_left_loses_the_import_and_not_the_node() {
+    let (_server, config) = made_up(300_000, Duration::ZERO).await;
+    let world = World::new();
+    // The node has more memory than the import, so without further ado the kernel would choose the node.
+    let node = vec![1_u8; 256 << 20];
+    // Charged is only what is new: the import does not fit.
+    let Some(container) = Container::enter(40 << 20) else { return };
+    let error = world.import(&process(512), "s3://made-up", &config).await.unwrap_err();
+    assert!(Chain(&error).to_string().contains("ran out of memory"), "{}", Chain(&error));
+    assert!(node.iter().all(|byte| *byte == 1));
+    drop(container);
+    world.import(&process(512), "s3://made-up", &config).await.unwrap();
+    assert_eq!(open_manifest(world.kept().path()).unwrap().totals().files, 300_000);
+}
+
+// SEMANTICS: I10
+#[tokio::test(flavor = "multi_thread")]
+async fn the_process_has_the_limits_of_the_home_and_its_error_names_the_flag() {
+    let (_server, config) = made_up(100_000, Duration::ZERO).await;
+    let full = HomeLimits { keep_free_percent: 200, ..HomeLimits::default() };
+    let small = HomeLimits { listing_bytes: 1 << 20, ..HomeLimits::default() };
+    for (limits, flag) in [(full, "--keep-free"), (small, "--listing-size")] {
+        let world = World { limits, ..World::new() };
+        let error = world.import(&process(512), "s3://made-up", &config).await.unwrap_err();
+        let text = Chain(&error).to_string();
+        assert!(text.contains(flag), "{text}");
+        assert_eq!(NodeError::from(error).kind(), ErrorKind::Precondition);
+        assert_eq!((world.kept().stamp(), std::fs::read_dir(world.imports()).unwrap().count()), (None, 0));
+    }
+}
+
 // SEMANTICS: I8
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_process_is_an_error_and_the_next_continues() {
@@ -300,6 +368,55 @@ async fn no_more_than_two_processes_import_at_once_and_the_others_wait() {
     for import in imports {
         assert_eq!(import.await.unwrap(), 20_000);
     }
+}
+
+/// An import of an owner, which goes on in a task.
+fn start_for(
+    owner: &str,
+    process: &Importer,
+    config: &OriginConfig,
+) -> tokio::task::JoinHandle<Result<u32, SourceError>> {
+    let (process, mut config, world) = (process.clone(), config.clone(), World::new());
+    config.env.set(OWNER, owner);
+    tokio::spawn(async move {
+        world.import(&process, "s3://made-up", &config).await?;
+        Ok(open_manifest(world.kept().path()).unwrap().totals().files)
+    })
+}
+
+// SEMANTICS: I8
+#[tokio::test(flavor = "multi_thread")]
+async fn no_owner_waits_for_a_listing_of_another_that_does_not_end() {
+    let (_endless, endless) = made_up(900_000_000, Duration::from_secs(1)).await;
+    let process = Importer::process(env!("CARGO_BIN_EXE_cachenode"), 512 << 20, Duration::from_secs(1));
+    let endless = ["a", "a", "b"].map(|owner| start_for(owner, &process, &endless));
+    wait_until("two run", || importing().len() == 2).await;
+    for owner in ["c", "d", "a", "b"] {
+        let (_server, config) = made_up(20_000, Duration::ZERO).await;
+        assert_eq!(start_for(owner, &process, &config).await.unwrap().unwrap(), 20_000, "{owner}");
+    }
+    assert!(endless.iter().all(|import| !import.is_finished()), "those that gave way wait for their turn");
+    wait_until("two run again", || importing().len() == 2).await;
+    endless.iter().for_each(|import| import.abort());
+    wait_until("the processes have ended", || importing().is_empty()).await;
+}
+
+// SEMANTICS: I8
+#[tokio::test(flavor = "multi_thread")]
+async fn imports_that_give_way_again_and_again_list_every_key_once() {
+    let (_server, config) = made_up(20_000, Duration::from_millis(200)).await;
+    let process = Importer::process(env!("CARGO_BIN_EXE_cachenode"), 512 << 20, Duration::from_millis(400));
+    let imports = ["a", "b", "c", "d"].map(|owner| start_for(owner, &process, &config));
+    let mut processes = BTreeSet::new();
+    wait_until("all have ended", || {
+        processes.extend(importing());
+        imports.iter().all(|import| import.is_finished())
+    })
+    .await;
+    for import in imports {
+        assert_eq!(import.await.unwrap().unwrap(), 20_000);
+    }
+    assert!(processes.len() > 4, "some were stopped: {processes:?}");
 }
 
 // SEMANTICS: I8

@@ -24,6 +24,7 @@ fn main() -> ExitCode {
     if let Some(code) = larder_cachenode::importer_process::run_if_asked() {
         return code;
     }
+    larder_telemetry::keep_memory_private();
     let cli = Cli::of_process();
     // The commands report errors of the Kubernetes client themselves, so its log is off.
     match exit::init_logs(if cli.verbose { "info" } else { "warn,kube_client=off" }) {

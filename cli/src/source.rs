@@ -6,10 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use larder_cachenode::Home;
 use larder_cachenode::kept_listing::now_ns;
-use larder_cachenode::source::{self, Here, ResolvedSource};
+use larder_cachenode::source::{self, Here, ResolvedSource, WantedListing};
 use larder_dataset::Refresh;
 use larder_dataset::size::show_duration;
 use larder_import::{Imported, SkippedKey};
@@ -23,29 +23,38 @@ use crate::output::{self, ProgressView};
 const SILENCE: Duration = Duration::from_secs(3);
 
 impl OriginArgs {
-    /// The origin's configuration, from the flags and the environment.
-    pub(crate) fn config(&self) -> OriginConfig {
-        OriginConfig {
+    /// The variables of this process, and those that are files. Errors: their directory cannot be read.
+    pub(crate) fn env(&self) -> anyhow::Result<Env> {
+        let Some(dir) = &self.origin_credentials_dir else { return Ok(Env::of_process()) };
+        let env = Env::of_process().with_files(dir).context("read the credentials (--origin-credentials-dir)")?;
+        for file in env.left_out() {
+            output::note(format_args!("warning: a file of --origin-credentials-dir is not used: {file}"));
+        }
+        Ok(env)
+    }
+
+    /// The origin's configuration, from the flags, the environment and the files of credentials.
+    pub(crate) fn config(&self) -> anyhow::Result<OriginConfig> {
+        Ok(OriginConfig {
             endpoint: self.endpoint.clone(),
             region: self.region.clone(),
             anonymous: self.anonymous,
             attempt_timeout: self.attempt_timeout,
             deadline: self.read_deadline,
             concurrency: self.origin_concurrency as usize,
-            env: Env::of_process(),
+            env: self.env()?,
             ..OriginConfig::default()
-        }
+        })
     }
 
     /// Opens an origin, without sending a request yet.
     pub(crate) fn open(&self, url: &OriginUrl) -> anyhow::Result<Arc<dyn Origin>> {
-        Ok(larder_origin::open(url, &self.config())?)
+        Ok(larder_origin::open(url, &self.config()?)?)
     }
 }
 
 /// A runtime for a command that mostly waits for the network.
 pub(crate) fn runtime() -> anyhow::Result<Runtime> {
-    use anyhow::Context;
     tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")
 }
 
@@ -162,7 +171,7 @@ pub(crate) fn resolve(
         bail!("--refresh does not apply to a manifest file; use the dataset's URL instead of {text}");
     }
     let progress = ProgressView::new(0, "listing");
-    let (config, home) = (origin.config(), Home::of_process()?);
+    let (config, home) = (origin.config()?, Home::of_process()?);
     let resolving = source::resolve(text, &config, &home, refresh, &Here, &progress);
     let found = runtime.block_on(with_waiting_note(text, origin, &progress, resolving));
     progress.finish();
@@ -199,14 +208,13 @@ fn no_refresh(text: &str, found: &ResolvedSource, config: &OriginConfig) -> anyh
 pub(crate) fn import(
     url: &OriginUrl,
     origin: &Arc<dyn Origin>,
-    name: Option<&str>,
-    restart: bool,
+    wanted: WantedListing<'_>,
     args: &OriginArgs,
     runtime: &Runtime,
 ) -> anyhow::Result<Imported> {
     let progress = ProgressView::new(0, "listing");
-    let (config, home) = (args.config(), Home::of_process()?);
-    let listing = source::import_url(url, Arc::clone(origin), name, restart, &config, &home, &progress);
+    let (config, home) = (args.config()?, Home::of_process()?);
+    let listing = source::import_url(url, Arc::clone(origin), wanted, &config, &home, &progress);
     let imported = runtime.block_on(with_waiting_note(&url.to_string(), args, &progress, listing));
     progress.finish();
     let imported = imported??;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use larder_api::Phase;
+use larder_telemetry::Heartbeat;
 use larder_telemetry::admin::{Admin, Sample};
 
 use crate::jobs::counts::Counts;
@@ -15,6 +16,8 @@ use crate::write::Write;
 
 #[derive(Debug, Default)]
 pub struct Counters {
+    /// Of the loop that acts, or waits for the Lease.
+    pub heartbeat: Heartbeat,
     /// This process holds the Lease.
     pub leading: AtomicBool,
     /// All objects have been listed.
@@ -77,6 +80,11 @@ impl Counters {
 pub struct Status(pub Arc<Counters>);
 
 impl Admin for Status {
+    fn healthy(&self) -> Result<(), String> {
+        let is_leading = self.0.leading.load(Ordering::Relaxed);
+        self.0.heartbeat.check(if is_leading { "the loop that acts" } else { "the loop that waits for the Lease" })
+    }
+
     /// A replica that waits for the Lease is ready too, because it can take over.
     fn ready(&self) -> Result<(), String> {
         let counters = &self.0;

@@ -8,8 +8,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
+use larder_api::SnapshotCache;
 use larder_api::names::{LEASE, REGISTRY_CONFIG_MAP};
 use larder_kube::Client;
+use larder_telemetry::Heartbeat;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -19,7 +21,7 @@ use tracing::warn;
 use crate::admin::{Counters, Status};
 use crate::datasets::decide;
 use crate::datasets::{inline_registry, node_labels};
-use crate::execute::{Written, execute_all, warming};
+use crate::execute::{Written, execute_all, imports, warming};
 use crate::jobs::discovery::{follow_gangs, follow_jobs};
 use crate::kueue::check;
 use crate::kueue::discovery::follow_kueue;
@@ -32,6 +34,7 @@ use crate::work_queue::{Queue, Work};
 use crate::write::{Change, Write};
 use larder_kube::kinds::Kind;
 use larder_kube::lease::Election;
+use larder_kube::watch::Turns;
 
 mod jobs;
 
@@ -40,6 +43,17 @@ const WRITERS: usize = 32;
 
 /// The limit of queued events. When it is reached, the watches block.
 const NEWS: usize = 1024;
+
+/// The minimum interval between two rounds.
+const ROUND_MILLIS: u64 = 50;
+
+/// A round is followed by a pause of this many times its own duration.
+const REST: u64 = 4;
+
+/// When the round after this one may begin. The pause keeps most of the loop's time for other work.
+fn after_round(began: Millis, ended: Millis) -> Millis {
+    ended + ROUND_MILLIS.max(REST * (ended - began))
+}
 
 /// The configuration of a controller.
 #[derive(Clone, Debug)]
@@ -52,6 +66,8 @@ pub struct Config {
     pub identity: String,
     /// The limit of pods that warm at the same time.
     pub max_warming: u32,
+    /// How long ended training jobs are kept; `None`: until somebody deletes them.
+    pub keep_ended_jobs: Option<Duration>,
     /// The address of the metrics server; `None` for none.
     pub admin_address: Option<SocketAddr>,
 }
@@ -70,7 +86,7 @@ pub async fn run(client: Client, config: Config, stop: CancellationToken) -> any
     }
     let election = Election::new(client.clone(), &config.namespace, LEASE, &config.identity);
     let since = tokio::select! {
-        since = election.win() => since,
+        since = election.win(|| counters.heartbeat.beat()) => since,
         () = stop.cancelled() => return Ok(()),
         Some(ended) = tasks.join_next() => return ended?,
     };
@@ -98,13 +114,14 @@ pub async fn act(
 ) -> anyhow::Result<()> {
     let (sender, mut news) = mpsc::channel(NEWS);
     let mut watches = JoinSet::new();
+    let turns = Turns::default();
     for kind in Kind::WATCHED {
-        watches.spawn(follow(client.clone(), kind, config.namespace.clone(), sender.clone()));
+        watches.spawn(follow(client.clone(), kind, config.namespace.clone(), turns.clone(), sender.clone()));
     }
     let mut parts = JoinSet::new();
-    parts.spawn(follow_kueue(client.clone(), sender.clone()));
-    parts.spawn(follow_gangs(client.clone(), sender.clone()));
-    parts.spawn(follow_jobs(client.clone(), sender));
+    parts.spawn(follow_kueue(client.clone(), turns.apart(), sender.clone()));
+    parts.spawn(follow_gangs(client.clone(), turns.apart(), sender.clone()));
+    parts.spawn(follow_jobs(client.clone(), turns.apart(), sender));
     let mut control = Control {
         state: State::default(),
         queue: Queue::default(),
@@ -112,12 +129,15 @@ pub async fn act(
         counters,
         started: Instant::now(),
         started_at: unix_seconds(),
-        warming_begun: 0,
         next_round: Millis::default(),
+        next_slots: Millis::default(),
     };
     control.state.settings.image.clone_from(&control.config.image);
+    let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    control.state.settings.keep_ended_jobs = control.config.keep_ended_jobs.map(seconds);
     let mut writers: JoinSet<Written> = JoinSet::new();
     loop {
+        control.counters.heartbeat.beat();
         let due = control.queue.next().filter(|_| control.state.is_complete() && writers.len() < WRITERS);
         let wait = due.map_or(Duration::MAX, |due| Duration::from_millis(due - control.millis()));
         tokio::select! {
@@ -130,7 +150,7 @@ pub async fn act(
                 }
             }
             Some(written) = writers.join_next() => control.written(written?),
-            () = tokio::time::sleep(wait.min(Duration::from_secs(3600))) => {}
+            () = tokio::time::sleep(wait.min(Heartbeat::EVERY)) => {}
             () = stop.cancelled() => return Ok(()),
         }
         if !control.state.is_complete() {
@@ -152,10 +172,10 @@ struct Control {
     started: Instant,
     /// The wall-clock time at which `Millis` was 0.
     started_at: Seconds,
-    /// Warming jobs whose creation is in flight.
-    warming_begun: u32,
     /// The next round over all training jobs starts no earlier.
     next_round: Millis,
+    /// The slots for warming are shared out no earlier.
+    next_slots: Millis,
 }
 
 impl Control {
@@ -187,19 +207,24 @@ impl Control {
 
     /// Schedules work at `at`, or as soon afterwards as its rate limit allows.
     fn add(&mut self, work: Work, at: Millis) {
-        let at = if work == Work::Jobs { at.max(self.next_round) } else { at };
+        let at = match work {
+            Work::Jobs => at.max(self.next_round),
+            Work::Slots => at.max(self.next_slots),
+            _ => at,
+        };
         self.queue.add(work, at);
     }
 
     /// The next due work that results in writes.
     fn next(&mut self) -> Option<(Work, Vec<Write>)> {
         loop {
+            // Much work may be due at once, and most of it results in no write.
+            self.counters.heartbeat.beat();
             let now = self.millis();
             let work = self.queue.take(now)?;
             let writes = self.plan(&work, now);
             if !writes.is_empty() {
                 self.queue.begin(&work);
-                self.warming_begun += warming(&writes);
                 return Some((work, writes));
             }
             self.queue.rest(&work);
@@ -218,6 +243,11 @@ impl Control {
             Work::JobTypes => self.plan_types(),
             Work::JobQueue(name) => self.plan_queue(name),
             Work::Dataset(key) => self.plan_dataset(key, now),
+            Work::Slots => {
+                self.share_slots(now);
+                Vec::new()
+            }
+            Work::CacheQuota(name) => self.state.quota_status(name, self.seconds()).into_iter().collect(),
             Work::Workload(key) => self.plan_workload(key, now),
             Work::Abandoned(key) => self.state.abandoned(key).into_iter().collect(),
             Work::AdmissionCheck(name) => {
@@ -232,7 +262,8 @@ impl Control {
                     return Vec::new();
                 };
                 let (cache, clean) = (self.state.caches.get(&key), self.state.clean(node));
-                node_labels::promises(found, cache, self.state.promised(node), &clean).into_iter().collect()
+                let (promised, quotas) = (self.state.promised(node), self.state.node_quotas());
+                node_labels::promises(found, cache, promised, &clean, quotas).into_iter().collect()
             }
             Work::Labels(node) => {
                 let key = Key::cluster(node);
@@ -240,7 +271,7 @@ impl Control {
                     self.state.forget_emitted(&key);
                     return Vec::new();
                 };
-                let current = |snapshot: &str| self.state.labelled(snapshot);
+                let current = |cached: &SnapshotCache| self.state.labelled(cached);
                 let is_kept = |label: &str| self.state.is_label_of_unreadable(label);
                 let cache = self.state.caches.get(&key);
                 let labels = node_labels::labels(found, cache, current, is_kept);
@@ -286,13 +317,26 @@ impl Control {
             // Nothing is known about the dataset, not even which claims it must reject.
             return Vec::new();
         }
+        if let Some(older) = self.state.undecided_before(key) {
+            self.queue.add(Work::Dataset(older), now);
+            self.queue.add(Work::Dataset(key.clone()), now + 1);
+            return Vec::new();
+        }
         let time = self.seconds();
-        let taken = self.state.warming(time) + self.warming_begun;
-        let slots = self.config.max_warming.saturating_sub(taken);
+        let (slots, had_needs) = (self.state.take_slots(key), self.state.slot_needs.contains_key(key));
         let view = self.state.dataset_view(key, time, slots);
         let uid = view.dataset.map(|dataset| dataset.meta.uid.clone());
         let is_nothing = view.dataset.is_none() && view.claims.is_empty();
         let decision = decide(&view);
+        self.state.needs_slots(key, decision.needs, warming(&decision.writes));
+        if slots == 0 && !decision.needs.are_met() {
+            self.add(Work::Slots, now);
+            if !had_needs {
+                // Only now is it known that the dataset needs slots, so it is decided about once it may have some.
+                self.queue.add(Work::Dataset(key.clone()), now.max(self.next_slots));
+                return Vec::new();
+            }
+        }
         if is_nothing {
             self.state.forget_emitted(key);
         }
@@ -304,10 +348,11 @@ impl Control {
             };
         };
         mark(&mut self.state.starved, decision.is_starved);
-        mark(&mut self.state.queued, decision.is_queued);
         mark(&mut self.state.cleaning, decision.is_cleaning);
         if let Some(uid) = uid {
             let mut work = Vec::new();
+            self.state.limited(key, decision.over_quota, decision.awaits_import, &mut work);
+            self.state.import_begins(key, imports(&decision.writes), &mut work);
             self.state.decide(&uid, decision.promises, decision.clean, &mut work);
             work.into_iter().for_each(|work| self.add(work, now));
         }
@@ -316,6 +361,17 @@ impl Control {
         work.into_iter().for_each(|work| self.add(work, now));
         self.again(Work::Dataset(key.clone()), decision.again_at, time, now);
         decision.writes
+    }
+
+    /// Shares out the slots for warming. That takes as long as there are datasets that wait, so it is done for all that
+    /// have changed since the last time, and not for each of them.
+    fn share_slots(&mut self, now: Millis) {
+        let granted = self.state.share_slots(self.config.max_warming, self.seconds());
+        let ended = self.millis();
+        self.next_slots = after_round(now, ended);
+        for key in granted {
+            self.queue.add(Work::Dataset(key), ended);
+        }
     }
 
     fn plan_workload(&mut self, key: &Key, now: Millis) -> Vec<Write> {
@@ -336,9 +392,13 @@ impl Control {
 
     fn written(&mut self, written: Written) {
         let now = self.millis();
-        self.warming_begun -= written.warming.min(self.warming_begun);
         self.state.remember_emitted(&written.work, &written.emitted);
+        let mut work = Vec::new();
         if let Work::Dataset(key) = &written.work {
+            if self.state.warming_begun.remove(key).is_some() {
+                work.push(Work::Slots);
+            }
+            self.state.import_begins(key, false, &mut work);
             if written.wrote_status {
                 let now = self.seconds();
                 self.state.status_written.insert(key.clone(), now);
@@ -363,7 +423,7 @@ impl Control {
             _ => {}
         }
         for (kind, object, is_new) in written.objects {
-            match Object::read(kind, object) {
+            match Object::parse(kind, &object) {
                 // An update of an object that is no longer known: the watch has reported its deletion before the answer
                 // arrived.
                 Ok(Some(object)) if !is_new && !self.state.has(kind, &object.key()) => {}
@@ -373,10 +433,9 @@ impl Control {
             }
         }
         for (kind, key, uid, deletion) in written.deleted {
-            for work in self.state.deleted(kind, &key, &uid, deletion) {
-                self.add(work, now);
-            }
+            work.extend(self.state.deleted(kind, &key, &uid, deletion));
         }
+        work.into_iter().for_each(|work| self.add(work, now));
         if !written.succeeded {
             self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
         }

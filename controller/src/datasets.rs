@@ -2,10 +2,12 @@
 //! same decision about the same cluster, no matter what its predecessor had begun.
 //!
 //! A pass runs the steps of [`decide`] in this order: `import` finds the snapshot; `place` and `warm_requests` choose
-//! the nodes; `import` switches to the next snapshot once they hold it; `warm` fills them; `claims` and `follow` give
-//! the dataset to pods; `cleaning` drops bytes on request; `report` writes the status. Each step reads the results of
-//! the previous steps in the `Draft`, and adds writes. Nothing is written that already exists.
+//! the nodes; `quota` withdraws promises that the namespace's quota has no room for; `import` switches to the next
+//! snapshot once they hold it; `warm` fills them; `claims` and `follow` give the dataset to pods; `cleaning` drops
+//! bytes on request; `report` writes the status. Each step reads the results of the previous steps in the `Draft`, and
+//! adds writes. Nothing is written that already exists.
 
+pub mod cache_quotas;
 mod claims;
 mod cleaning;
 mod follow;
@@ -18,8 +20,10 @@ pub mod node_labels;
 mod origin;
 mod place;
 mod pods;
+mod quota;
 mod removal;
 mod report;
+pub mod slots;
 mod status_draft;
 mod task;
 #[cfg(test)]
@@ -80,11 +84,14 @@ pub fn decide(view: &DatasetView<'_>) -> Decision {
         switch: None,
         only_requested: BTreeSet::new(),
         only_pinned: BTreeSet::new(),
+        requested: BTreeSet::new(),
+        urgent: BTreeSet::new(),
     };
     import::step(&mut draft);
     place::step(&mut draft);
     warm_requests::step(&mut draft);
     place::pin(&mut draft);
+    quota::step(&mut draft);
     import::switch(&mut draft);
     warm::step(&mut draft);
     claims::step(&mut draft);

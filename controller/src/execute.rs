@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
-use larder_api::names::{ROLE_LABEL, ROLE_WARM};
-use larder_kube::api::DynamicObject;
+use larder_api::names::{ROLE_IMPORT, ROLE_LABEL, ROLE_WARM};
+use larder_kube::unparsed::Unparsed;
 use larder_kube::{Client, Error};
 use serde_json::Value;
 use tokio::time::error::Elapsed;
@@ -30,7 +30,7 @@ const PODS: usize = 16;
 pub(crate) struct Written {
     pub(crate) work: Work,
     /// The objects after the writes, and whether the write may have created them.
-    pub(crate) objects: Vec<(Kind, DynamicObject, bool)>,
+    pub(crate) objects: Vec<(Kind, Unparsed, bool)>,
     /// The deleted objects, with their uids.
     pub(crate) deleted: Vec<(Kind, Key, String, Deletion)>,
     /// The names of the Events that were written.
@@ -41,7 +41,6 @@ pub(crate) struct Written {
     pub(crate) succeeded: bool,
     /// The error of a write that may succeed later.
     pub(crate) failed: Option<String>,
-    pub(crate) warming: u32,
     /// A pod was created without the PodGroup that it names.
     pub(crate) drops_groups: bool,
     /// Objects that the API refused to create, and objects that were skipped because they need one of those.
@@ -50,11 +49,19 @@ pub(crate) struct Written {
 
 /// How many of the writes start to warm a node.
 pub(crate) fn warming(writes: &[Write]) -> u32 {
-    let begins = |write: &&Write| match (&write.kind, &write.change) {
-        (Kind::Job, Change::Create(job)) => job["metadata"]["labels"][ROLE_LABEL] == ROLE_WARM,
+    writes.iter().filter(|write| creates(write, ROLE_WARM)).count() as u32
+}
+
+/// True if one of the writes starts an import.
+pub(crate) fn imports(writes: &[Write]) -> bool {
+    writes.iter().any(|write| creates(write, ROLE_IMPORT))
+}
+
+fn creates(write: &Write, role: &str) -> bool {
+    match (&write.kind, &write.change) {
+        (Kind::Job, Change::Create(job)) => job["metadata"]["labels"][ROLE_LABEL] == role,
         _ => false,
-    };
-    writes.iter().filter(begins).count() as u32
+    }
 }
 
 /// Executes writes in order, up to the first one that fails temporarily. Consecutive writes to pods run concurrently. A
@@ -70,7 +77,6 @@ pub(crate) async fn execute_all(client: Client, counters: Arc<Counters>, work: W
         wrote_status: false,
         succeeded: true,
         failed: None,
-        warming: warming(&writes),
         drops_groups: false,
         missing: BTreeSet::new(),
     };
@@ -175,9 +181,11 @@ impl Written {
         match (done, write.change) {
             (Done::Found(object), _) => self.objects.push((write.kind, *object, true)),
             (Done::Object(object), change) => {
-                if let Change::Make(fields) = &change {
-                    let asks = |spec: Option<&Value>| spec.is_some_and(|spec| !spec["schedulingGroup"].is_null());
-                    self.drops_groups |= asks(fields.get("spec")) && !asks(object.data.get("spec"));
+                let asks = |spec: Option<&Value>| spec.is_some_and(|spec| !spec["schedulingGroup"].is_null());
+                if let Change::Make(fields) = &change
+                    && asks(fields.get("spec"))
+                {
+                    self.drops_groups |= object.parse().is_ok_and(|object| !asks(object.data.get("spec")));
                 }
                 let is_new = matches!(change, Change::Create(_) | Change::Make(_) | Change::Apply(_));
                 self.objects.push((write.kind, *object, is_new));

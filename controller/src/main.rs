@@ -10,6 +10,7 @@ use clap::Parser;
 use k8s_openapi::api::core::v1::Pod;
 use larder_controller::{Config, run};
 use larder_dataset::Chain;
+use larder_dataset::size::parse_duration;
 use larder_kube::Error;
 use larder_kube::api::Api;
 use larder_kube::client::Client;
@@ -37,8 +38,8 @@ struct Args {
     #[arg(long, env = "LARDER_IMAGE")]
     image: Option<String>,
 
-    /// The namespace of the Lease and of the ConfigMaps larder-endpoints, larder-registry and larder-job-types. Only
-    /// Datasets in larder-system have the administrator's rights, regardless of this flag
+    /// The namespace of the Lease and of the ConfigMap larder-registry. Only Datasets in larder-system have the
+    /// administrator's rights, regardless of this flag
     #[arg(long, env = "NAMESPACE", default_value = "larder-system")]
     namespace: String,
 
@@ -54,6 +55,11 @@ struct Args {
         value_parser = clap::value_parser!(u32).range(1..=10_000)
     )]
     max_warming: u32,
+
+    /// How long ended TrainingJobs are kept, such as 30d. One with a shorter spec.ttlAfterFinished is deleted earlier.
+    /// Default: until somebody deletes them
+    #[arg(long, value_name = "TIME", env = "LARDER_KEEP_ENDED_JOBS", value_parser = parse_duration)]
+    keep_ended_jobs: Option<Duration>,
 
     /// The address on which to serve /metrics, /healthz and /readyz over HTTP, such as 0.0.0.0:9467
     #[arg(long, env = "LARDER_ADMIN_ADDRESS")]
@@ -74,6 +80,7 @@ impl Args {
             namespace: self.namespace,
             identity,
             max_warming: self.max_warming,
+            keep_ended_jobs: self.keep_ended_jobs,
             admin_address: self.admin_address,
         }
     }

@@ -4,6 +4,9 @@ mod job_pod;
 
 use crate::time::Seconds;
 pub use job_pod::{Devices, JobPod, PodStage};
+use larder_api::CacheQuotaStatus;
+use larder_api::cache_quota::checked::CheckedQuota;
+use larder_api::checked::InvalidField;
 pub use larder_kube::key::{Key, Meta};
 pub use larder_kube::node::{Node, Taint};
 use larder_kube::pod::amounts::Amounts;
@@ -31,6 +34,29 @@ pub struct DatasetObject {
     pub dataset: larder_api::Dataset,
 }
 
+impl DatasetObject {
+    /// The owner of its cached bytes; empty if they are not a tenant's.
+    pub fn cache_owner(&self) -> &str {
+        self.dataset.spec.origin.cache_owner(&self.meta.key.namespace, &self.meta.uid)
+    }
+
+    /// Its place among the datasets of a quota. Older ones come first.
+    pub fn age(&self) -> (i64, &Key) {
+        (self.meta.created, &self.meta.key)
+    }
+}
+
+/// A CacheQuota.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuotaObject {
+    pub meta: Meta,
+    /// Increases with each change of the spec.
+    pub generation: i64,
+    /// The checked spec, or the error in it.
+    pub quota: Result<CheckedQuota, InvalidField>,
+    pub status: CacheQuotaStatus,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct CacheObject {
     /// The metadata. The name is the node's name.
@@ -48,7 +74,7 @@ pub struct Pod {
     pub meta: Meta,
     /// The labels of a pod that the controller created; `None` for any other pod.
     pub role: Option<Role>,
-    /// The name of the Job that created it.
+    /// The uid of the Job that created it, from its owner reference; empty for none.
     pub job: String,
     /// Its node; empty while it has none.
     pub node: String,
@@ -142,12 +168,22 @@ pub struct Deployment {
     pub snapshot: String,
 }
 
-/// One of the two ConfigMaps that the controller reads.
+/// The ConfigMap that resolves inline volumes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ConfigMap {
     pub meta: Meta,
     /// The value of its only key.
     pub text: String,
+}
+
+/// The LarderSettings.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SettingsObject {
+    pub meta: Meta,
+    /// The servers that any Dataset may name.
+    pub endpoints: Vec<String>,
+    /// The JobTypes that policies know.
+    pub job_types: Vec<String>,
 }
 
 macro_rules! stored {
@@ -189,10 +225,17 @@ stored! {
     Volume: |volume| vec![by_uid(&volume.role.uid)];
     Claim: |claim| claim.role.iter().map(|role| by_uid(&role.uid)).chain(claim.wanted()).collect();
     ConfigMap: |_| Vec::new();
+    SettingsObject: |_| Vec::new();
+    QuotaObject: |_| Vec::new();
     Deployment: |deployment| vec![Key::new(&deployment.meta.key.namespace, &deployment.follows)];
 }
 
 impl Pod {
+    /// True if this Job created the pod. Any user can set the labels of a Job's pods, in any namespace.
+    pub fn is_of(&self, job: &Job) -> bool {
+        self.job == job.meta.uid && self.meta.key.namespace == job.meta.key.namespace
+    }
+
     /// The datasets that its inline volumes name: `NAMESPACE/NAME`, or the name of an administrator's dataset.
     pub fn inline_keys(&self) -> impl Iterator<Item = Key> {
         self.inline.iter().filter_map(|name| {

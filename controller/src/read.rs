@@ -3,16 +3,16 @@
 
 mod job_pod;
 
-use k8s_openapi::api::batch::v1::JobStatus;
+use k8s_openapi::api::batch::v1::{Job as KubeJob, JobStatus};
 use k8s_openapi::api::core::v1::{
     ContainerStateTerminated, ContainerStatus, PersistentVolumeClaimSpec, PersistentVolumeClaimStatus,
     PersistentVolumeSpec, Pod as KubePod,
 };
-use larder_api::NodeCache;
 use larder_api::names::{
-    DATASET_ANNOTATION, ENDPOINTS_CONFIG_MAP, ENDPOINTS_KEY, FOLLOW_ANNOTATION, JOB_TYPES_CONFIG_MAP, JOB_TYPES_KEY,
-    NODE_LABEL, REGISTRY_CONFIG_MAP, REGISTRY_KEY, ROLE_LABEL, SNAPSHOT_ANNOTATION, STORAGE_CLASS, UID_LABEL,
+    DATASET_ANNOTATION, FOLLOW_ANNOTATION, NODE_LABEL, REGISTRY_CONFIG_MAP, REGISTRY_KEY, ROLE_LABEL, SETTINGS,
+    SNAPSHOT_ANNOTATION, STORAGE_CLASS, UID_LABEL,
 };
+use larder_api::{CacheQuota, LarderSettings, NodeCache};
 use larder_kube::Resource;
 use larder_kube::api::DynamicObject;
 use serde::de::IgnoredAny;
@@ -22,10 +22,10 @@ use tracing::warn;
 use self::job_pod::job_pod;
 use crate::objects::{
     CacheObject, Claim, ConfigMap, DESCRIPTION_ANNOTATION, DatasetObject, Deployment, Job, JobEnd, Key, Node, Pod,
-    Role, Terminated, Volume, Waiting,
+    QuotaObject, Role, SettingsObject, Terminated, Volume, Waiting,
 };
 use crate::time::Seconds;
-use larder_kube::fields::{Parts, annotation, label, meta, second_of, whole};
+use larder_kube::fields::{Parts, annotation, controller, label, meta, second_of, whole};
 use larder_kube::kinds::Kind;
 use larder_kube::pod;
 use larder_kube::pod::amounts::Amounts;
@@ -89,7 +89,7 @@ pub(crate) fn pod(object: DynamicObject) -> Result<Option<Pod>, Error> {
     Ok(Some(Pod {
         meta: meta(&pod),
         role,
-        job: label(&pod, "batch.kubernetes.io/job-name").unwrap_or_default().to_owned(),
+        job: controller::<KubeJob>(&pod).map(|owner| owner.uid.clone()).unwrap_or_default(),
         node,
         nominated,
         ended,
@@ -182,17 +182,32 @@ pub(crate) fn deployment(object: DynamicObject) -> Result<Option<Deployment>, Er
     Ok(Some(Deployment { meta: meta(&object), follows: follows.to_owned(), snapshot }))
 }
 
-/// Reads the one key of a ConfigMap that the controller uses.
+/// Reads the one ConfigMap, and the one key of it, that the controller uses.
 pub(crate) fn config_map(object: DynamicObject) -> Result<Option<ConfigMap>, Error> {
     let meta = meta(&object);
-    let key = match meta.key.name.as_str() {
-        ENDPOINTS_CONFIG_MAP => ENDPOINTS_KEY,
-        REGISTRY_CONFIG_MAP => REGISTRY_KEY,
-        JOB_TYPES_CONFIG_MAP => JOB_TYPES_KEY,
-        _ => return Ok(None),
-    };
-    let text = object.data.get("data").and_then(|data| data.get(key)).and_then(Value::as_str);
+    if meta.key.name != REGISTRY_CONFIG_MAP {
+        return Ok(None);
+    }
+    let text = object.data.get("data").and_then(|data| data.get(REGISTRY_KEY)).and_then(Value::as_str);
     Ok(Some(ConfigMap { meta, text: text.unwrap_or_default().to_owned() }))
+}
+
+pub(crate) fn settings(object: DynamicObject) -> Result<Option<SettingsObject>, Error> {
+    let meta = meta(&object);
+    if meta.key.name != SETTINGS {
+        return Ok(None);
+    }
+    let LarderSettings { spec, status, .. } = whole(object)?;
+    let job_types = status.unwrap_or_default().job_types;
+    Ok(Some(SettingsObject { meta, endpoints: spec.endpoints, job_types }))
+}
+
+pub(crate) fn quota(object: DynamicObject) -> Result<Option<QuotaObject>, Error> {
+    let meta = meta(&object);
+    let quota: CacheQuota = whole(object)?;
+    let generation = quota.metadata.generation.unwrap_or_default();
+    let (checked, status) = (quota.spec.check(), quota.status.unwrap_or_default());
+    Ok(Some(QuotaObject { meta, generation, quota: checked, status }))
 }
 
 #[cfg(test)]
@@ -225,6 +240,22 @@ mod tests {
         odd["spec"]["containers"][0]["livenessProbe"] = "of a newer release".into();
         odd["status"] = json!({"startTime": 7});
         assert_eq!(read(odd), whole);
+    }
+
+    #[test]
+    fn the_job_of_a_pod_is_its_controller_and_not_the_one_that_its_labels_name() {
+        let job_of = |owner: Value| {
+            let labels = json!({"larder.dev/dataset-uid": "u", "batch.kubernetes.io/job-name": "larder-import-pets"});
+            let metadata = json!({"namespace": "team-a", "name": "p", "labels": labels, "ownerReferences": [owner]});
+            read(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": []}})).job
+        };
+        let owner = |api_version: &str, controller: bool| {
+            json!({"apiVersion": api_version, "kind": "Job", "name": "larder-import-pets", "uid": "j",
+                "controller": controller})
+        };
+        assert_eq!(job_of(owner("batch/v1", true)), "j");
+        assert_eq!(job_of(owner("batch/v1", false)), "");
+        assert_eq!(job_of(owner("batch.volcano.sh/v1alpha1", true)), "");
     }
 
     #[test]

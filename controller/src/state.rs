@@ -8,15 +8,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use larder_api::{CleanedSnapshot, PromisedDataset};
 
 use crate::datasets::input::{Refusals, Settings};
+use crate::datasets::slots::{Needs, Turns};
 use crate::jobs::index::Jobs;
 use crate::kueue::known::Kueue;
-use crate::objects::{CacheObject, Claim, ConfigMap, DatasetObject, Deployment, Job, Key, Node, Pod, Volume, by_uid};
+use crate::objects::{
+    CacheObject, Claim, ConfigMap, DatasetObject, Deployment, Job, Key, Node, Pod, QuotaObject, SettingsObject, Volume,
+    by_uid,
+};
 use crate::optional_api::Presence;
 use crate::time::Seconds;
 use crate::work_queue::Work;
 use larder_kube::kinds::{Kind, Part};
 use larder_kube::store::Store;
 use promises::mark;
+use quota_use::QuotaUse;
 
 mod affected;
 mod changes;
@@ -27,6 +32,8 @@ mod job_pods;
 mod jobs;
 mod news;
 mod promises;
+mod quota_use;
+mod quotas;
 mod view;
 mod warming;
 pub mod watched;
@@ -46,6 +53,9 @@ pub struct State {
     claims: Store<Claim>,
     deployments: Store<Deployment>,
     pub config_maps: Store<ConfigMap>,
+    pub larder_settings: Store<SettingsObject>,
+    cache_quotas: Store<QuotaObject>,
+    quota_use: QuotaUse,
     listed: BTreeSet<Kind>,
     /// The latest resource version that the watch of a kind has reported.
     seen: BTreeMap<Kind, u64>,
@@ -64,8 +74,14 @@ pub struct State {
     ready: BTreeSet<Key>,
     /// The datasets that do not have enough room.
     pub starved: BTreeSet<Key>,
-    /// The datasets that wait for slots to warm.
-    pub queued: BTreeSet<Key>,
+    /// The nodes of datasets that wait for slots to warm.
+    pub slot_needs: BTreeMap<Key, Needs>,
+    /// The slots that datasets were given and have not taken yet.
+    slots: BTreeMap<Key, u32>,
+    /// The warming jobs of datasets whose creation is in flight.
+    pub warming_begun: BTreeMap<Key, u32>,
+    /// Which datasets got slots last.
+    pub turns: Turns,
     /// The datasets whose bytes are being dropped.
     pub cleaning: BTreeSet<Key>,
     /// The datasets that do not fit into the ConfigMap of inline volumes.
@@ -124,6 +140,7 @@ impl State {
         for key in self.caches.keys() {
             self.sum_up(&key.name);
         }
+        self.quota_use_changed(work);
         for key in self.nodes.keys() {
             work.push(Work::Promises(key.name.clone()));
             work.push(Work::Labels(key.name));
@@ -169,6 +186,7 @@ impl State {
             self.sum_up(&node);
             work.push(Work::Promises(node));
         }
+        self.quota_use_changed(work);
     }
 
     /// Recomputes the promises of a node.
@@ -183,9 +201,9 @@ impl State {
         let decided =
             self.decided_on.get(node).into_iter().flatten().filter_map(|uid| self.decided.get(uid)?.get(node));
         promises.extend(decided.flatten().cloned());
-        if promises.is_empty() {
-            self.promised.remove(node);
-        } else {
+        let before = self.promised.remove(node).unwrap_or_default();
+        self.quota_use.replace(&before, &promises);
+        if !promises.is_empty() {
             self.promised.insert(node.to_owned(), promises);
         }
     }

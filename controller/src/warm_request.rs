@@ -38,6 +38,8 @@ pub struct WarmRequest {
     pub pods: usize,
     /// Where the pods may run.
     pub places: Places,
+    /// The job has GPUs, which may be idle until the data is there.
+    pub gpus: bool,
 }
 
 /// The progress of a dataset on the nodes of a job.
@@ -62,6 +64,8 @@ pub struct Warmth {
     pub wanted_bytes: u64,
     /// Why the nodes may never hold more; empty if there is no obstacle.
     pub why: String,
+    /// The obstacle is the CacheQuota of the dataset's namespace.
+    pub is_over_quota: bool,
 }
 
 impl Warmth {
@@ -83,6 +87,7 @@ impl Warmth {
             cached_bytes: self.cached_bytes.saturating_add(other.cached_bytes),
             wanted_bytes: self.wanted_bytes.saturating_add(other.wanted_bytes),
             why: if self.why.is_empty() { other.why.clone() } else { self.why.clone() },
+            is_over_quota: if self.why.is_empty() { other.is_over_quota } else { self.is_over_quota },
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use larder_api::names::{JOB_LABEL, UID_LABEL};
 use larder_kube::Key;
-use larder_kube::api::DynamicObject;
 use larder_kube::kinds::{Kind, Part};
-use larder_kube::watch::{End, Update, end, listen};
+use larder_kube::unparsed::Unparsed;
+use larder_kube::watch::{End, Turns, Update, Watched, end, listen};
 use larder_kube::{Api, Client};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -33,8 +34,8 @@ pub enum News {
 }
 
 /// Sends events about the objects of `kind` until the receiver is closed, or the kind's part disappears.
-pub async fn follow(client: Client, kind: Kind, namespace: String, news: mpsc::Sender<News>) -> End {
-    let api: Api<DynamicObject> = match kind {
+pub async fn follow(client: Client, kind: Kind, namespace: String, turns: Turns, news: mpsc::Sender<News>) -> End {
+    let api: Api<Unparsed> = match kind {
         // The controller may read only the ConfigMaps of Larder's namespace.
         Kind::ConfigMap => Api::namespaced_with(client, &namespace, &kind.resource()),
         _ => Api::all_with(client, &kind.resource()),
@@ -55,17 +56,28 @@ pub async fn follow(client: Client, kind: Kind, namespace: String, news: mpsc::S
         Update::Changed(Err(why)) => News::Unreadable(why),
         Update::Gone(key, version) => News::Gone(kind, key, version),
     };
-    listen(api, kind.name(), read, |error| end(kind, error), message, news).await
+    let mut watched = Watched::all(kind, &turns);
+    watched.config.label_selector = label(kind).map(str::to_owned);
+    listen(api, watched, read, |error| end(kind, error), message, news).await
+}
+
+/// The label that all objects of a kind have that matter to the controller.
+const fn label(kind: Kind) -> Option<&'static str> {
+    match kind {
+        Kind::Job | Kind::Volume => Some(UID_LABEL),
+        Kind::PodGroup => Some(JOB_LABEL),
+        _ => None,
+    }
 }
 
 /// The time limit for listing all objects of a part.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// Follows all kinds of a part until one of them ends. Sends [`News::Silent`] if the part cannot be listed within 60 s.
-pub async fn follow_part(client: &Client, part: Part, kinds: &[Kind], news: &mpsc::Sender<News>) -> End {
+pub async fn follow_part(client: &Client, part: Part, kinds: &[Kind], turns: &Turns, news: &mpsc::Sender<News>) -> End {
     let mut watches = JoinSet::new();
     for kind in kinds {
-        watches.spawn(follow(client.clone(), *kind, String::new(), news.clone()));
+        watches.spawn(follow(client.clone(), *kind, String::new(), turns.clone(), news.clone()));
     }
     // The other watches end when the set is dropped.
     let mut ended = std::pin::pin!(watches.join_next());

@@ -10,6 +10,8 @@ use crate::time::Millis;
 pub enum Work {
     /// All training jobs. Ordered before the datasets whose data they request.
     Jobs,
+    /// The datasets that can have slots for warming.
+    Slots,
     Dataset(Key),
     Promises(String),
     /// The labels of a node, and the Event about its cache.
@@ -17,6 +19,8 @@ pub enum Work {
     /// Orphaned objects of the Dataset with this uid.
     Orphans(String),
     Registry,
+    /// The status of a CacheQuota.
+    CacheQuota(String),
     /// The checks of a Workload of Kueue.
     Workload(Key),
     /// A Workload of Kueue whose TrainingJob was deleted.
@@ -36,6 +40,7 @@ impl Work {
     fn rests(&self) -> bool {
         match self {
             Self::Jobs
+            | Self::Slots
             | Self::Dataset(_)
             | Self::Orphans(_)
             | Self::Workload(_)
@@ -45,6 +50,7 @@ impl Work {
             Self::Promises(_)
             | Self::Labels(_)
             | Self::Registry
+            | Self::CacheQuota(_)
             | Self::AdmissionCheck(_)
             | Self::JobType(_)
             | Self::JobTypes

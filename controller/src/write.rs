@@ -9,6 +9,7 @@ use larder_kube::api::{
     Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy,
 };
 use larder_kube::core::Status;
+use larder_kube::unparsed::Unparsed;
 use larder_kube::{Client, Error};
 use serde_json::Value;
 
@@ -101,9 +102,9 @@ pub fn is_final(status: &Status) -> bool {
 #[derive(Debug)]
 pub enum Done {
     /// The object after the write.
-    Object(Box<DynamicObject>),
+    Object(Box<Unparsed>),
     /// The object to be created already exists.
-    Found(Box<DynamicObject>),
+    Found(Box<Unparsed>),
     /// No object was returned: the Event or the Secret existed already, or the write was a dry run.
     Nothing,
     /// The object is being deleted, or was already deleted.
@@ -115,7 +116,7 @@ pub enum Done {
 /// Executes a write. Errors that mean that nothing remains to be done count as success.
 pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
     let resource = write.kind.resource();
-    let api: Api<DynamicObject> = if write.kind.is_cluster_wide() {
+    let api: Api<Unparsed> = if write.kind.is_cluster_wide() {
         Api::all_with(client.clone(), &resource)
     } else {
         Api::namespaced_with(client.clone(), &write.namespace, &resource)
@@ -129,7 +130,7 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
         Change::Merge(fields) => api.patch(name, &merge, &Patch::Merge(fields)).await,
         Change::MergeStatus(fields) => api.patch_status(name, &merge, &Patch::Merge(fields)).await,
         Change::Create(fields) => {
-            let object = serde_json::from_value(typed(write, fields)).map_err(Error::SerdeError)?;
+            let object = Unparsed::of(&typed(write, fields)).map_err(Error::SerdeError)?;
             let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
             match api.create(&params, &object).await {
                 // An Event is written once, so it may exist. For other kinds, an existing object is an error until the
@@ -141,7 +142,7 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
             }
         }
         Change::Make(fields) => {
-            let object = serde_json::from_value(typed(write, fields)).map_err(Error::SerdeError)?;
+            let object = Unparsed::of(&typed(write, fields)).map_err(Error::SerdeError)?;
             let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
             match api.create(&params, &object).await {
                 Err(Error::Api(status)) if status.reason == "AlreadyExists" && write.kind == Kind::Secret => {
@@ -149,7 +150,8 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
                 }
                 Err(Error::Api(status)) if status.reason == "AlreadyExists" => {
                     let there = api.get(name).await?;
-                    if part_of(&there) != part_of(&object) {
+                    let parsed = |object: &Unparsed| object.parse().map_err(Error::SerdeError);
+                    if part_of(&parsed(&there)?) != part_of(&parsed(&object)?) {
                         return Err(Error::Api(status));
                     }
                     return Ok(Done::Found(Box::new(there)));
@@ -158,7 +160,7 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
             }
         }
         Change::Try(fields) => {
-            let object = serde_json::from_value(typed(write, fields)).map_err(Error::SerdeError)?;
+            let object = Unparsed::of(&typed(write, fields)).map_err(Error::SerdeError)?;
             api.create(&PostParams { dry_run: true, ..PostParams::default() }, &object).await?;
             return Ok(Done::Nothing);
         }

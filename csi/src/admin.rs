@@ -7,7 +7,7 @@ use larder_telemetry::admin::{Admin, Sample};
 
 use crate::calls::Calls;
 use crate::fdkeeper::KeeperCounters;
-use crate::node::Node;
+use crate::node::{Mounts, Node};
 
 /// The parts of the driver that the admin server reads.
 #[derive(Debug)]
@@ -18,8 +18,16 @@ pub(crate) struct DriverAdmin {
 }
 
 impl Admin for DriverAdmin {
+    fn healthy(&self) -> Result<(), String> {
+        self.node.mounts.keeper.heartbeat().check("the keeper of connections")
+    }
+
     fn ready(&self) -> Result<(), String> {
-        if self.node.is_ready() { Ok(()) } else { Err("larderd is not connected".to_owned()) }
+        // At the installation larderd waits for the folders that this process has created. Tools that install one after
+        // the other wait for this process before they install larderd.
+        let Mounts { keeper, records, .. } = &*self.node.mounts;
+        let is_new = keeper.session().borrow().count == 0 && records.is_empty();
+        if is_new || self.node.is_ready() { Ok(()) } else { Err("larderd is not connected".to_owned()) }
     }
 
     fn samples(&self) -> Vec<Sample> {

@@ -10,19 +10,23 @@ mod values;
 
 use std::collections::HashMap;
 
-use larder_dataset::DatasetSpec;
-use larder_dataset::written::{Rules, WrittenSpec, cache_size, namespace};
+use larder_dataset::written::{Rules, WrittenSpec, cache_size, namespace, ownership, sts_endpoint};
+use larder_dataset::{DatasetSpec, Ownership};
 
 pub use error::AttributeError;
 pub(crate) use error::printable;
-use values::{checked_owner, entry_name};
+use values::{checked_audience, checked_owner, checked_role, dataset_namespace, entry_name};
 
 /// The attributes that an administrator may set in a PersistentVolume or StorageClass.
-const KNOWN: [&str; 13] = [
+const KNOWN: [&str; 21] = [
     "source",
     "dataset",
     "identity",
+    "roleArn",
+    "stsEndpoint",
+    "audience",
     "owner",
+    "datasetNamespace",
     "endpoint",
     "region",
     "anonymous",
@@ -32,17 +36,28 @@ const KNOWN: [&str; 13] = [
     "placement",
     "refresh",
     "namespaces",
+    "uid",
+    "gid",
+    "fileMode",
+    "dirMode",
 ];
 
 /// The attributes that a pod author may set in an inline volume. Placement is not one of them, since it must be the
-/// same on all nodes.
-const KNOWN_INLINE: [&str; 2] = ["dataset", "cacheSize"];
+/// same on all nodes. Nor is the STS: no pod author chooses a server.
+const KNOWN_INLINE: [&str; 9] =
+    ["dataset", "identity", "roleArn", "audience", "cacheSize", "uid", "gid", "fileMode", "dirMode"];
 
 /// The attributes that describe an origin, and so cannot accompany `dataset`.
 const WITH_SOURCE: [&str; 7] = ["endpoint", "region", "anonymous", "snapshot", "policy", "placement", "refresh"];
 
+/// The namespace of the administrator's datasets.
+const SYSTEM_NAMESPACE: &str = "larder-system";
+
 /// The keys that the kubelet and the sidecars add.
 const KUBERNETES_PREFIX: &str = "csi.storage.k8s.io/";
+
+/// True for the volume of a pod author.
+pub(crate) const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
 const PROVISIONER_IDENTITY: &str = "storage.kubernetes.io/csiProvisionerIdentity";
 
 /// Which dataset to mount.
@@ -65,15 +80,40 @@ pub struct Attributes {
     pub selection: Selection,
     /// The namespaces that may use the volume, `*` for all; `None` for no restriction.
     pub namespaces: Option<Vec<String>>,
-    /// True if the dataset must be read with the keys of the volume's Secret, and never with larderd's own identity.
-    pub identity_of_secret: bool,
+    /// The identity that reads the dataset.
+    pub identity: Identity,
     /// The owner of the volume, if a tenant describes the dataset. A mount that is read with the keys of the owner's
     /// Secret is used only for volumes of that owner.
     pub owner: Option<String>,
+    /// The namespace whose CacheQuota counts the dataset, if the volume names one.
+    pub dataset_namespace: Option<String>,
+    /// The owner and the modes of the files.
+    pub ownership: Ownership,
     /// The pod.
     pub pod: Pod,
     /// True if a pod author wrote the attributes.
     pub inline: bool,
+}
+
+/// The identity that reads a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// That of the volume's Secret, or larderd's own if there is none.
+    Any,
+    /// That of the volume's Secret, and never larderd's own.
+    Secret,
+    /// The pod's own, which may have this role.
+    Pod(Role),
+}
+
+/// A role that the token of a pod is exchanged for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Role {
+    pub arn: String,
+    /// The server that exchanges tokens; `None` for that of the origin.
+    pub sts_endpoint: Option<String>,
+    /// The audience of the token.
+    pub audience: Option<String>,
 }
 
 /// The pod. Fields that the kubelet did not report are empty.
@@ -94,7 +134,7 @@ impl Attributes {
         let inline = match kubernetes("ephemeral").as_str() {
             "" | "false" => false,
             "true" => true,
-            _ => return Err(AttributeError::field("csi.storage.k8s.io/ephemeral", "must be true or false")),
+            _ => return Err(AttributeError::field(EPHEMERAL, "must be true or false")),
         };
         let known: &[&str] = if inline { &KNOWN_INLINE } else { &KNOWN };
         for name in own_keys(context) {
@@ -104,18 +144,16 @@ impl Attributes {
             }
         }
         let get = |name: &str| context.get(name).map(String::as_str);
-        let identity_of_secret = match get("identity") {
-            None => false,
-            Some("secret") => true,
-            Some(_) => return Err(AttributeError::value("identity", "must be `secret` if it is set")),
-        };
+        let identity = identity(context, inline)?;
         let owner = get("owner").map(checked_owner).transpose()?;
         let namespaces = get("namespaces").map(|list| list.split(',').map(|name| namespace(name.trim())).collect());
         Ok(Self {
             selection: select(context, inline, rules)?,
             namespaces: namespaces.transpose()?,
-            identity_of_secret,
+            identity,
             owner,
+            dataset_namespace: get("datasetNamespace").map(dataset_namespace).transpose()?,
+            ownership: ownership(get("uid"), get("gid"), get("fileMode"), get("dirMode"))?,
             pod: Pod {
                 namespace: kubernetes("pod.namespace"),
                 name: kubernetes("pod.name"),
@@ -124,6 +162,39 @@ impl Attributes {
             },
             inline,
         })
+    }
+
+    /// The namespace that pays for the dataset's room on the node, and for its import: the Dataset's, so that all its
+    /// volumes agree, or else the pod's. The administrator's entries belong to the administrator's namespace.
+    pub fn payer(&self) -> &str {
+        match (&self.dataset_namespace, &self.selection) {
+            (Some(namespace), _) => namespace,
+            (None, Selection::Entry { name, .. }) => {
+                name.split_once('/').map_or(SYSTEM_NAMESPACE, |(namespace, _)| namespace)
+            }
+            (None, Selection::Spec(_)) => &self.pod.namespace,
+        }
+    }
+}
+
+/// The attributes of a pod's identity, and the checks that no other volume has them.
+fn identity(context: &HashMap<String, String>, inline: bool) -> Result<Identity, AttributeError> {
+    let get = |name: &str| context.get(name).cloned();
+    let identity = match context.get("identity").map(String::as_str) {
+        None => Identity::Any,
+        Some("secret") if !inline => Identity::Secret,
+        Some("pod") => {
+            let arn = get("roleArn").ok_or_else(|| AttributeError::value("roleArn", "is missing: name the role"))?;
+            let sts_endpoint = get("stsEndpoint").map(|url| sts_endpoint(&url).map(|()| url)).transpose()?;
+            let audience = get("audience").map(|audience| checked_audience(&audience)).transpose()?;
+            return Ok(Identity::Pod(Role { arn: checked_role(&arn)?, sts_endpoint, audience }));
+        }
+        Some(_) if inline => return Err(AttributeError::value("identity", "must be `pod` if it is set")),
+        Some(_) => return Err(AttributeError::value("identity", "must be `secret` or `pod` if it is set")),
+    };
+    match ["roleArn", "stsEndpoint", "audience"].into_iter().find(|name| context.contains_key(*name)) {
+        Some(name) => Err(AttributeError::value(name, "belongs to `identity: pod`")),
+        None => Ok(identity),
     }
 }
 

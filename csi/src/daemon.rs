@@ -6,7 +6,7 @@ use std::time::Duration;
 use larder_daemon_api::socket::connect_channel_to_first;
 use larder_daemon_api::v1::daemon_client::DaemonClient;
 use larder_daemon_api::v1::prepare_response::Outcome;
-use larder_daemon_api::v1::{Dataset, PrepareRequest};
+use larder_daemon_api::v1::{Dataset, ListMountsRequest, Pod, PrepareRequest};
 use tonic::Code;
 use tonic::transport::Channel;
 
@@ -66,11 +66,19 @@ impl Daemon {
         Self { client: DaemonClient::new(connect_channel_to_first(sockets)), socket, wait }
     }
 
-    /// Makes larderd find and list a dataset. Idempotent.
-    pub async fn prepare(&self, dataset: Dataset) -> Result<Prepared, DaemonError> {
+    /// Why a mount is not read with the identity of its pods any more, if larderd says so.
+    pub async fn trouble(&self, mount: &MountId) -> Option<String> {
+        let mut client = self.client.clone();
+        let listed = tokio::time::timeout(GRACE, client.list_mounts(ListMountsRequest {})).await.ok()?.ok()?;
+        let mounts = listed.into_inner().mounts.into_iter();
+        mounts.filter(|info| info.mount == mount.as_str()).map(|info| info.trouble).find(|trouble| !trouble.is_empty())
+    }
+
+    /// Makes larderd find and list a dataset, if the quota of the pod's namespace allows it. Idempotent.
+    pub async fn prepare(&self, dataset: Dataset, pod: Option<Pod>) -> Result<Prepared, DaemonError> {
         let silent = |what: String| DaemonError::Silent { socket: self.socket.clone(), what };
         let wait_ms = u32::try_from(self.wait.as_millis()).unwrap_or(u32::MAX);
-        let request = PrepareRequest { dataset: Some(dataset), wait_ms };
+        let request = PrepareRequest { dataset: Some(dataset), wait_ms, pod };
         let mut client = self.client.clone();
         let answer = match tokio::time::timeout(self.wait + GRACE, client.prepare(request)).await {
             Err(_) => return Err(silent(format!("no answer within {} s", (self.wait + GRACE).as_secs()))),

@@ -33,14 +33,15 @@ use crate::driver_name::DRIVER_NAME;
 use crate::fdkeeper::{FdKeeper, KeeperCounters};
 use crate::identity::IdentityService;
 use crate::mounter::Mounter;
-use crate::node::{Mounts, Node};
+use crate::node::{Given, Mounts, Node};
 use crate::node_service::NodeService;
 use crate::records::Records;
 use crate::target_path::TargetRoots;
 use crate::volumes::Volumes;
 
-/// How long a stop waits for running calls.
-const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a stop waits for running calls, and for a larderd that is being replaced at the same time: if none has come
+/// by then, the node's pods lose their mounts. The kubelet kills the process five seconds later.
+const STOP_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// How long a start waits for an earlier process to end.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -126,6 +127,7 @@ impl Driver {
             daemon: Daemon::new(sockets(GRPC_SOCKET), config.prepare_wait),
             mounts: Arc::new(Mounts::new(records, mounter, keeper)),
             swept: AtomicBool::new(false),
+            given: Given::default(),
         };
         let (node, volumes) = (Arc::new(node), Arc::new(volumes));
         Ok(Self { node, volumes, counters, calls: Calls::default(), config, _lock: lock })
@@ -247,6 +249,15 @@ fn lock(dir: &Path) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // SEMANTICS: K2
+    #[test]
+    fn a_stop_waits_for_a_new_larderd_for_as_long_as_the_kubelet_lets_it() {
+        let manifest = include_str!("../../deploy/larder-csi.yaml");
+        let grace = manifest.split_once("terminationGracePeriodSeconds: ").expect("a grace period").1;
+        let grace = grace.split_whitespace().next().and_then(|seconds| seconds.parse().ok()).expect("seconds");
+        assert_eq!(STOP_TIMEOUT + Duration::from_secs(5), Duration::from_secs(grace));
+    }
 
     #[test]
     fn a_folder_that_larderd_has_closed_to_others_stays_closed() {

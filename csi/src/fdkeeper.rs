@@ -21,6 +21,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use larder_daemon_api::v1;
+use larder_telemetry::Heartbeat;
 use tokio::sync::{oneshot, watch};
 
 use crate::mount_id::MountId;
@@ -58,6 +59,11 @@ impl FdKeeper {
     /// True while the thread runs. Only a bug ends it.
     pub fn is_running(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// The heartbeat of the thread. It beats also while larderd is dead, slow or silent.
+    pub(crate) fn heartbeat(&self) -> &Heartbeat {
+        &self.connections.heartbeat
     }
 
     /// A watch on the state of the session with larderd.

@@ -3,10 +3,14 @@
 //! The parts: [`Datasets`] decides which dataset a pod may use, larderd ([`Daemon`]) prepares it, and [`Mounts`] mounts
 //! it.
 //!
+//! The kubelet repeats a publish about once a minute while the pod runs. Such a call changes nothing but the
+//! credentials of the mount, if the pod's Secret or token has changed (`Given`).
+//!
 //! After each new session with larderd, a sweep restores the invariants of [`Mounts`], even if a process was killed
 //! between two steps.
 
 mod error;
+mod given;
 mod mounts;
 mod sweep;
 
@@ -16,23 +20,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use larder_csi_api::csi;
 use larder_csi_api::csi::volume_usage::Unit;
 use larder_daemon_api::v1;
+use larder_dataset::DatasetSpec;
 use larder_dataset::environment::OWNER;
 use larder_dataset::written::Rules;
 use tracing::{debug, warn};
 
-use crate::attributes::{AttributeError, Attributes};
+use crate::attributes::{AttributeError, Attributes, Identity};
 use crate::calls::blocking;
 use crate::daemon::Daemon;
 use crate::datasets::Datasets;
 use crate::fdkeeper::SessionState;
 use crate::mount_id::MountId;
 use crate::mounter::Found;
+use crate::pod_identity;
 use crate::records::Record;
 use crate::secrets::{check_keys, credentials};
 use crate::target_path::{TargetError, TargetRoots};
 use crate::volume_request::{arguments_hash, check_capability, check_volume_id};
 
 pub use error::{PublishError, StatsError, UnpublishError};
+pub(crate) use given::Given;
+use given::{given, has_pod_identity};
 pub use mounts::Mounts;
 use mounts::Right;
 
@@ -53,6 +61,14 @@ pub struct Node {
     pub mounts: Arc<Mounts>,
     /// True after the first sweep, when it is known which connections are alive.
     pub(crate) swept: AtomicBool,
+    pub(crate) given: Given,
+}
+
+/// A request whose attributes, Secret and token are good, and whose pod may use the dataset.
+struct Granted {
+    attributes: Attributes,
+    /// With the credentials.
+    dataset: v1::Dataset,
 }
 
 impl Node {
@@ -85,8 +101,6 @@ impl Node {
         }
         check_capability(request.volume_capability.as_ref())?;
         let target = self.roots.parse(&request.target_path)?;
-        let attributes = Attributes::parse(&request.volume_context, &self.rules)?;
-        let credentials = credentials(&request.secrets, attributes.inline)?;
         let arguments = arguments_hash(&request);
         let busy = self.mounts.busy.take(target.as_path()).ok_or(PublishError::Busy)?;
 
@@ -101,25 +115,26 @@ impl Node {
             }
             if self.mounts.has_live(&before.mount, &found).await? {
                 debug!("already published");
-                return Ok(());
+                return self.renew(&request, before).await;
+            }
+            // The mount may be alive in larderd, and the pod may be reading.
+            if !self.is_ready() {
+                return Err(PublishError::NotReady);
             }
         }
 
-        let (spec, Attributes { pod, inline, identity_of_secret, owner, .. }) = blocking({
-            let node = Arc::clone(&self);
-            move || node.datasets.resolve(&attributes).map(|spec| (spec, attributes))
-        })
-        .await?;
-        check_keys(credentials.as_ref(), &spec, identity_of_secret)?;
-        let mut dataset = v1::Dataset { credentials, ..v1::Dataset::from(&spec) };
-        if let (Some(owner), Some(credentials)) = (&owner, &mut dataset.credentials) {
-            credentials.variables.insert(OWNER.to_owned(), owner.clone());
-        }
+        let given = given(&request);
+        let Granted { attributes, mut dataset } = self.grant(&request).await?;
+        let Attributes { pod, inline, identity, owner, .. } = attributes;
         if inline && dataset.credentials.is_some() {
             // A pod author's key may see fewer files, so it must not refresh a listing that other pods use.
             dataset.refresh.clear();
         }
-        let prepared = self.daemon.prepare(dataset.clone()).await?;
+        let (_coming, volumes) = self.mounts.records.announce(target.as_path(), &pod.namespace);
+        // A volume that was admitted before stays, whatever its quota allows by now.
+        let is_new = before.as_ref().is_none_or(|before| before.volume_id != request.volume_id);
+        let asks = is_new.then(|| v1::Pod { namespace: pod.namespace.clone(), volumes });
+        let prepared = self.daemon.prepare(dataset.clone(), asks).await?;
         if !self.is_ready() {
             return Err(PublishError::NotReady);
         }
@@ -135,6 +150,11 @@ impl Node {
         }
         // Decided after the step above, since that may have ended the mount.
         let right = match (inline, dataset.credentials.is_some()) {
+            // The mount belongs to the role, which this pod's token has proved.
+            _ if matches!(identity, Identity::Pod(_)) => match self.may_renew(&identity, &prepared.mount, &dataset) {
+                true => Right::Renew,
+                false => Right::Make,
+            },
             (true, true) => self.check_own_credentials(&mut dataset, &prepared.mount).await?,
             (true, false) => Right::Make,
             // A tenant's volume without credentials shares the common mount, which belongs to the administrator, so it
@@ -152,7 +172,96 @@ impl Node {
             pod_namespace: pod.namespace,
             pod_uid: pod.uid,
         };
-        self.mounts.place(&target, record, &prepared.name, dataset, right, &busy).await
+        self.mounts.place(&target, record, &prepared.name, dataset, right, &busy).await?;
+        self.given.note(target.as_path(), given);
+        Ok(())
+    }
+
+    /// Checks the attributes, the Secret and the token of a request, and the grant of its pod.
+    async fn grant(self: &Arc<Self>, request: &csi::NodePublishVolumeRequest) -> Result<Granted, PublishError> {
+        let attributes = Attributes::parse(&request.volume_context, &self.rules)?;
+        let secret = credentials(&request.secrets, attributes.inline)?;
+        let (spec, attributes) = blocking({
+            let node = Arc::clone(self);
+            move || node.datasets.resolve(&attributes).map(|spec| (spec, attributes))
+        })
+        .await?;
+        let Attributes { pod, identity, owner, ownership, .. } = &attributes;
+        let credentials = match identity {
+            Identity::Pod(role) => {
+                check_pod_identity(&spec, secret.is_some())?;
+                Some(pod_identity::credentials(pod_identity::tokens(request), role, owner.as_deref(), pod)?)
+            }
+            Identity::Any | Identity::Secret => {
+                check_keys(secret.as_ref(), &spec, *identity == Identity::Secret)?;
+                secret.map(|mut secret| {
+                    secret.variables.extend(owner.clone().map(|owner| (OWNER.to_owned(), owner)));
+                    secret
+                })
+            }
+        };
+        let spec = DatasetSpec { ownership: *ownership, ..spec };
+        let payer = attributes.payer().to_owned();
+        Ok(Granted { dataset: v1::Dataset { credentials, payer, ..v1::Dataset::from(&spec) }, attributes })
+    }
+
+    /// Makes the mount of a running pod use the pod's Secret or token, if it has changed and may read the dataset. The
+    /// mount stays in any case. The caller has locked the target.
+    async fn renew(
+        self: &Arc<Self>,
+        request: &csi::NodePublishVolumeRequest,
+        record: &Record,
+    ) -> Result<(), PublishError> {
+        let given = given(request);
+        let before = self.given.before(&record.target);
+        if given.is_none() {
+            return Ok(());
+        }
+        if given != before {
+            let renewed = self.renew_with(request, record, before.is_some());
+            renewed.await.map_err(|error| PublishError::Renewal(Box::new(error)))?;
+            self.given.note(&record.target, given);
+        }
+        // An answer is the only way into the events of the pod.
+        let trouble = if has_pod_identity(request) { self.daemon.trouble(&record.mount).await } else { None };
+        trouble.map_or(Ok(()), |trouble| Err(PublishError::NoKeys(trouble)))
+    }
+
+    async fn renew_with(
+        self: &Arc<Self>,
+        request: &csi::NodePublishVolumeRequest,
+        record: &Record,
+        has_changed: bool,
+    ) -> Result<(), PublishError> {
+        let Granted { attributes: Attributes { identity, .. }, mut dataset } = self.grant(request).await?;
+        let held = self.mounts.keeper.connection(&record.mount).and_then(|held| held.credentials());
+        // After a restart it is unknown which of several volumes has the newest Secret.
+        let is_unknown = !has_changed && self.mounts.records.has_other_volume(&record.mount, &record.volume_id);
+        if is_unknown && !matches!(identity, Identity::Pod(_)) {
+            return Ok(());
+        }
+        if dataset.credentials == held {
+            // larderd may not have received them.
+            return Ok(self.mounts.keeper.renew(&record.mount, held).await?);
+        }
+        // The pod keeps its snapshot, whichever is the newest.
+        dataset.refresh.clear();
+        dataset.snapshot.clear();
+        self.daemon.prepare(dataset.clone(), None).await?;
+        let _lock = self.mounts.locks.lock(&record.mount).await;
+        if self.may_renew(&identity, &record.mount, &dataset) {
+            self.mounts.keeper.renew(&record.mount, dataset.credentials).await?;
+        }
+        Ok(())
+    }
+
+    /// False if the mount is read with a pod's token that is good for longer than this one.
+    fn may_renew(&self, identity: &Identity, mount: &MountId, dataset: &v1::Dataset) -> bool {
+        let held = self.mounts.keeper.connection(mount).and_then(|held| held.credentials());
+        match (identity, &dataset.credentials) {
+            (Identity::Pod(_), Some(new)) => pod_identity::is_later(new, held.as_ref()),
+            (Identity::Any | Identity::Secret | Identity::Pod(_), _) => true,
+        }
     }
 
     /// Removes a pod author's credentials from `dataset`: they have proved that the pod may read it, and are not used
@@ -163,7 +272,7 @@ impl Node {
         if self.mounts.keeper.is_alive(mount) {
             return Ok(Right::Join);
         }
-        let own = self.daemon.prepare(dataset.clone()).await.map_err(PublishError::OwnCredentials)?;
+        let own = self.daemon.prepare(dataset.clone(), None).await.map_err(PublishError::OwnCredentials)?;
         if own.mount != *mount {
             return Err(PublishError::OtherAccount);
         }
@@ -180,6 +289,7 @@ impl Node {
         }
         let target = self.roots.parse(&request.target_path)?;
         let busy = self.mounts.busy.take(target.as_path()).ok_or(UnpublishError::Busy)?;
+        self.given.forget(target.as_path());
         match self.mounts.records.at(target.as_path()) {
             Some(record) if record.volume_id == request.volume_id => {
                 self.mounts.withdraw(&target, &record, &busy).await
@@ -223,5 +333,19 @@ impl Node {
             usage: vec![usage(record.bytes, Unit::Bytes), usage(record.files, Unit::Inodes)],
             volume_condition: None,
         })
+    }
+}
+
+/// Checks that a dataset can be read with the identity of a pod.
+fn check_pod_identity(spec: &DatasetSpec, has_secret: bool) -> Result<(), AttributeError> {
+    let refuse = |what: &str| Err(AttributeError::value("identity", format!("is `pod`, {what}")));
+    if !spec.source.starts_with("s3://") {
+        refuse("which only s3:// origins know")
+    } else if spec.anonymous {
+        refuse("and `anonymous` sends no identity: remove one of them")
+    } else if has_secret {
+        refuse("and the volume has a Secret: remove nodePublishSecretRef")
+    } else {
+        Ok(())
     }
 }

@@ -5,10 +5,10 @@
 //! sweep of this process or the next one removes the file. A file that cannot be read may name any mount, so no mount
 //! counts as unused while such a file exists.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use tracing::warn;
@@ -42,6 +42,21 @@ pub struct Record {
 pub struct Records {
     dir: JsonDir,
     known: Mutex<Known>,
+    /// The targets at which volumes are being published, with the namespaces of their pods. Locked before `known`.
+    coming: Arc<Mutex<BTreeMap<PathBuf, String>>>,
+}
+
+/// A volume that is being published, until dropped.
+#[derive(Debug)]
+pub struct Coming {
+    all: Arc<Mutex<BTreeMap<PathBuf, String>>>,
+    target: PathBuf,
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.target);
+    }
 }
 
 /// The records in memory.
@@ -61,7 +76,7 @@ impl Records {
         let loaded = dir.load::<Record>();
         let by_target = loaded.values.into_iter().map(|record| (record.target.clone(), record)).collect();
         let known = Known { by_target, unread: loaded.unread, left: BTreeSet::new() };
-        Ok(Self { dir, known: Mutex::new(known) })
+        Ok(Self { dir, known: Mutex::new(known), coming: Arc::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
@@ -78,11 +93,42 @@ impl Records {
         self.lock().by_target.values().cloned().collect()
     }
 
+    /// True if there is no record, readable or not.
+    pub fn is_empty(&self) -> bool {
+        let known = self.lock();
+        known.by_target.is_empty() && known.unread.is_empty()
+    }
+
     /// True if a target other than `but` uses `mount`, or may use it because a record cannot be read.
     pub fn uses(&self, mount: &MountId, but: Option<&Path>) -> bool {
         let known = self.lock();
         let names = |record: &Record| record.mount == *mount && Some(record.target.as_path()) != but;
         !known.unread.is_empty() || known.by_target.values().any(names)
+    }
+
+    /// Counts the volumes of pods at other targets by the namespaces of the pods, those included whose publishing began
+    /// before. Until the guard is dropped, this volume counts for those that begin later: of two that begin at once,
+    /// one counts the other. The caller has locked the target.
+    pub fn announce(&self, target: &Path, namespace: &str) -> (Coming, HashMap<String, u32>) {
+        let mut coming = self.coming.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.lock();
+        let published = known.by_target.values().filter(|record| record.target != target);
+        let announced = coming.iter().filter(|(target, _)| !known.by_target.contains_key(*target));
+        let namespaces = published.map(|record| &record.pod_namespace).chain(announced.map(|(_, namespace)| namespace));
+        let mut volumes = HashMap::new();
+        for namespace in namespaces.filter(|namespace| !namespace.is_empty()) {
+            *volumes.entry(namespace.clone()).or_insert(0) += 1;
+        }
+        drop(known);
+        coming.insert(target.to_owned(), namespace.to_owned());
+        (Coming { all: Arc::clone(&self.coming), target: target.to_owned() }, volumes)
+    }
+
+    /// True if a volume other than `but` uses `mount`, or may use it because a record cannot be read.
+    pub fn has_other_volume(&self, mount: &MountId, but: &str) -> bool {
+        let known = self.lock();
+        let is_other = |record: &Record| record.mount == *mount && record.volume_id != but;
+        !known.unread.is_empty() || known.by_target.values().any(is_other)
     }
 
     /// Writes a record.
@@ -198,6 +244,36 @@ mod tests {
             assert_eq!(records.uses(&one.mount, None), written);
             assert!(!records.uses(&two.mount, Some(&two.target)) && !records.uses(&other, None));
         }
+    }
+
+    // SEMANTICS: K22
+    #[test]
+    fn volumes_are_counted_by_the_namespaces_of_their_pods_from_when_they_are_announced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let records = Records::open(folder.path()).expect("open");
+        let of = |target: &str, namespace: &str| Record { pod_namespace: namespace.to_owned(), ..record(target, "0a") };
+        let count = |records: &Records, target: &str| {
+            let (_coming, volumes) = records.announce(Path::new(target), "team-c");
+            volumes.into_iter().collect::<BTreeMap<_, _>>()
+        };
+        let counted = |pairs: &[(&str, u32)]| pairs.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+        for (target, namespace) in [("/a1", "team-a"), ("/a2", "team-a"), ("/b", "team-b"), ("/unknown", "")] {
+            records.put(of(target, namespace)).expect("put");
+        }
+        let all: BTreeMap<_, _> = counted(&[("team-a", 2), ("team-b", 1)]);
+        assert_eq!(count(&records, "/new"), all);
+        assert_eq!(count(&records, "/a2"), counted(&[("team-a", 1), ("team-b", 1)]), "it does not count itself");
+        // Two that begin at once: the later one counts the earlier one.
+        let (first, before_first) = records.announce(Path::new("/first"), "team-b");
+        let (second, before_second) = records.announce(Path::new("/second"), "team-b");
+        assert_eq!((before_first["team-b"], before_second["team-b"]), (1, 2));
+        // One that is published and still announced counts once.
+        records.put(of("/first", "team-b")).expect("put");
+        assert_eq!(count(&records, "/new")["team-b"], 3);
+        drop((first, second));
+        assert_eq!(count(&records, "/new")["team-b"], 2);
+        // Another process counts the same.
+        assert_eq!(count(&Records::open(folder.path()).expect("open"), "/new")["team-b"], 2);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use larder_dataset::DatasetSpec;
 use larder_dataset::environment::PEER_TOKEN;
 
 use crate::attributes::{AttributeError, printable};
+use crate::pod_identity::TOKENS;
 
 /// The keys that a Secret may have, and the variables that they set.
 const SECRETS: [(&str, &str); 11] = [
@@ -99,7 +100,7 @@ pub fn check_keys(given: Option<&Credentials>, spec: &DatasetSpec, must: bool) -
 /// larderd then uses its own identity.
 pub fn credentials(secrets: &HashMap<String, String>, inline: bool) -> Result<Option<Credentials>, AttributeError> {
     let mut variables = HashMap::new();
-    for (key, value) in secrets {
+    for (key, value) in secrets.iter().filter(|(key, _)| *key != TOKENS) {
         let secret = |what: String| AttributeError::Secret { name: printable(key), what };
         let Some((_, variable)) = SECRETS.iter().find(|(known, _)| known == key) else {
             let known: Vec<_> = SECRETS.iter().map(|(known, _)| *known).collect();

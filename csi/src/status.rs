@@ -98,7 +98,9 @@ impl From<PublishError> for Status {
             PublishError::Grant(error) => grant(error),
             PublishError::Busy => Code::Aborted,
             PublishError::Taken { .. } => Code::AlreadyExists,
-            PublishError::NotReady | PublishError::Ended => Code::Unavailable,
+            PublishError::NotReady | PublishError::Ended | PublishError::Renewal(_) | PublishError::NoKeys(_) => {
+                Code::Unavailable
+            }
             PublishError::Daemon(error) | PublishError::OwnCredentials(error) => daemon(error),
             PublishError::Keeper(error) => keeper(error),
             PublishError::Mount(error) => mounter(error),

@@ -8,6 +8,7 @@ use larder_csi_api::csi::volume_capability::access_mode::Mode;
 
 use crate::attributes::{AttributeError, printable};
 use crate::json_dir::hex_hash;
+use crate::pod_identity::TOKENS;
 
 /// The longest volume ID. It is generous: CSI allows 128 bytes, and the kubelet creates IDs of 68.
 const ID_BYTES: usize = 256;
@@ -63,8 +64,7 @@ pub fn check_capability(capability: Option<&csi::VolumeCapability>) -> Result<()
 /// A hash of all arguments that must be equal in a repeated publish call. Service account tokens are left out, since
 /// they are secret and change over time.
 pub fn arguments_hash(request: &csi::NodePublishVolumeRequest) -> String {
-    let context: BTreeMap<_, _> =
-        request.volume_context.iter().filter(|(key, _)| !key.ends_with("serviceAccount.tokens")).collect();
+    let context: BTreeMap<_, _> = request.volume_context.iter().filter(|(key, _)| *key != TOKENS).collect();
     let capability = request.volume_capability.as_ref();
     let mode = capability.and_then(|capability| capability.access_mode.as_ref()).map(|mode| mode.mode);
     let mount = capability.and_then(|capability| match &capability.access_type {

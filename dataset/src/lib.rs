@@ -15,12 +15,14 @@
 #![warn(missing_docs)]
 
 pub mod block;
+mod cache_key;
 mod chain;
 mod checksum;
 pub mod environment;
 pub mod manifest;
 pub mod name;
 pub mod nodes;
+pub mod ownership;
 pub mod placement;
 pub mod policy;
 pub mod refresh;
@@ -33,13 +35,15 @@ pub mod spec;
 pub mod written;
 
 pub use block::{BLOCK_BYTES, BlockIndex, BlockPart, BlockRange};
+pub use cache_key::{CacheId, CacheKey};
 pub use chain::Chain;
 pub use checksum::{crc32c, crc32c_append, crc32c_combine};
 pub use manifest::{
-    Dir, DirIndex, Entry, File, FileBlocks, FileIndex, Location, Manifest, ManifestBuilder, ManifestBytes,
-    ManifestError, Totals, VersionTag,
+    Dir, DirIndex, Entry, File, FileBlocks, FileIndex, Link, LinkIndex, LinkTarget, Location, Manifest,
+    ManifestBuilder, ManifestBytes, ManifestError, Totals, VersionTag,
 };
 pub use name::{NameRules, Rejection};
+pub use ownership::Ownership;
 pub use placement::{Member, Members, Owners, PlaceKey, Placement, PlacementError};
 pub use policy::{PolicyKind, UnknownPolicy};
 pub use refresh::{InvalidRefresh, Refresh};

@@ -5,6 +5,7 @@
 //! - [`Manifest`] reads a manifest in place from any bytes, usually a mapped file, without parsing it. `sections` gives
 //!   it only bytes whose checksum is right.
 //! - `layout` is the format.
+//! - A symbolic link is a row that names the row of the file or folder it leads to, so no link can leave the tree.
 //! - [`Manifest::compare`] finds the files that two snapshots share.
 //! - [`ManifestBytes`] are the bytes, some of which a failing disk may lose. [`BlockLens`] returns the lengths of
 //!   blocks in order.
@@ -43,6 +44,8 @@ pub use bytes::ManifestBytes;
 pub use compare::{Comparison, FileChange};
 pub use encoder::{DirRow, FileRow, RowEncoder, Seal, Sealed};
 pub use error::ManifestError;
-pub use read::Manifest;
-pub use rows::{Dir, DirIndex, Entry, File, FileBlocks, FileIndex, Location, Pack, Totals};
+pub use read::{Manifest, check_header};
+pub use rows::{
+    Dir, DirIndex, Entry, File, FileBlocks, FileIndex, Link, LinkIndex, LinkTarget, Location, Pack, Totals,
+};
 pub use version_tag::VersionTag;

@@ -3,7 +3,8 @@
 //! A line is a path below the root of the dataset. A folder selects all files below it. If no file or folder has that
 //! name, the line is a pattern: `*` matches any part of a name, `?` one character, `[a-z]` one of these characters,
 //! `[!a-z]` none of them, and the name `**` any number of folders. Blank lines and lines that begin with `#` are
-//! ignored.
+//! ignored. A path may lead through symbolic links. Below a folder, and with patterns, only files are selected, not the
+//! links to them.
 //!
 //! [`Selected`] walks the manifest only as far as its caller requests. It enters each folder at most once, with the set
 //! of conditions that remain for the folder's entries. The time for a line is at most proportional to the product of
@@ -69,12 +70,13 @@ impl<'m, B: ManifestBytes> Selected<'m, B> {
         let mut selected = Self { manifest, parts: Vec::new(), folders: Vec::new(), file: None };
         let names = || path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".");
         let plain = names().collect::<Vec<_>>().join(&b'/');
-        let root = match manifest.resolve(&plain)? {
+        let root = match manifest.follow(&plain)? {
             Some(Entry::File(file)) => {
                 selected.file = Some(file);
                 return Ok(selected);
             }
             Some(Entry::Dir(dir)) => dir,
+            Some(Entry::Link(_)) => return Ok(selected),
             None if plain.iter().any(|byte| b"*?[".contains(byte)) => {
                 selected.parts = names().map(Part::of).collect();
                 selected.parts.dedup_by(|a, b| *a == Part::Deep && *b == Part::Deep);

@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ownership::Ownership;
 use crate::placement::Placement;
 use crate::policy::PolicyKind;
 use crate::refresh::Refresh;
@@ -55,6 +56,9 @@ pub struct DatasetSpec {
     /// When the origin is listed again. `None` means never. A published manifest is never replaced by a listing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<Refresh>,
+    /// The owner and the modes that its mount shows.
+    #[serde(default, skip_serializing_if = "Ownership::is_default")]
+    pub ownership: Ownership,
 }
 
 impl DatasetSpec {
@@ -80,6 +84,7 @@ mod tests {
             policy: Some(PolicyKind::Lru),
             placement: "replicated:2".parse().ok(),
             refresh: "24h".parse().ok(),
+            ownership: Ownership { uid: Some(7), file_mode: Some(0o400), ..Ownership::default() },
         };
         let text = serde_json::to_string(&full).unwrap();
         assert_eq!(serde_json::from_str::<DatasetSpec>(&text).unwrap(), full);

@@ -6,6 +6,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use crate::ownership::{Ownership, parse_id, parse_mode};
 use crate::size::parse_bytes;
 use crate::spec::DatasetSpec;
 
@@ -70,7 +71,8 @@ pub struct WrittenSpec<'a> {
 }
 
 impl WrittenSpec<'_> {
-    /// Checks every value. Errors: the first value that is rejected.
+    /// Checks every value. The ownership is not among them: it belongs to a mount. Errors: the first value that is
+    /// rejected.
     pub fn check(self, rules: &Rules) -> Result<DatasetSpec, InvalidValue> {
         let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         check_source("source", self.source, rules)?;
@@ -94,6 +96,7 @@ impl WrittenSpec<'_> {
             refresh: optional(self.refresh).map_err(|()| {
                 invalid("refresh", "must be always, never, or an age with its unit, such as 24h or 7d")
             })?,
+            ownership: Ownership::default(),
         })
     }
 }
@@ -110,6 +113,23 @@ fn check_text(name: &'static str, value: &str) -> Result<(), InvalidValue> {
         return Err(InvalidValue::new(name, "contains a control character"));
     }
     Ok(())
+}
+
+/// Checks the owner and the modes that a mount shows. Errors: the first value that is rejected.
+pub fn ownership(
+    uid: Option<&str>,
+    gid: Option<&str>,
+    file_mode: Option<&str>,
+    dir_mode: Option<&str>,
+) -> Result<Ownership, InvalidValue> {
+    let id = |name, text| parse_id(text).map_err(|what| InvalidValue::new(name, what));
+    let mode = |name, text| parse_mode(text).map_err(|what| InvalidValue::new(name, what));
+    Ok(Ownership {
+        uid: uid.map(|text| id("uid", text)).transpose()?,
+        gid: gid.map(|text| id("gid", text)).transpose()?,
+        file_mode: file_mode.map(|text| mode("fileMode", text)).transpose()?,
+        dir_mode: dir_mode.map(|text| mode("dirMode", text)).transpose()?,
+    })
 }
 
 /// Checks the URL of an origin, or of an object in one. `name` is the value's name in an error.
@@ -146,11 +166,17 @@ pub fn check_source(name: &'static str, source: &str, rules: &Rules) -> Result<(
 
 /// Checks the URL of an S3 server. An empty one stands for AWS.
 pub fn check_endpoint(endpoint: &str) -> Result<(), InvalidValue> {
-    if endpoint.is_empty() {
-        return Ok(());
-    }
-    let refuse = |what: &str| Err(InvalidValue::new("endpoint", what));
-    check_text("endpoint", endpoint)?;
+    if endpoint.is_empty() { Ok(()) } else { check_server("endpoint", endpoint) }
+}
+
+/// Checks the URL of a server that exchanges tokens.
+pub fn sts_endpoint(endpoint: &str) -> Result<(), InvalidValue> {
+    check_server("stsEndpoint", endpoint)
+}
+
+fn check_server(name: &'static str, endpoint: &str) -> Result<(), InvalidValue> {
+    let refuse = |what: &str| Err(InvalidValue::new(name, what));
+    check_text(name, endpoint)?;
     let host = endpoint.strip_prefix("https://").or_else(|| endpoint.strip_prefix("http://"));
     match host {
         None | Some("") => refuse("must be a server's URL, such as https://s3.example.org:9000"),

@@ -14,6 +14,7 @@ use axum::extract::{ConnectInfo, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use larder_telemetry::Heartbeat;
 use larder_telemetry::admin::{Admin, Sample};
 use tokio::sync::watch;
 
@@ -36,6 +37,8 @@ pub struct Status {
     pub counters: Arc<Counters>,
     /// The RDMA objects of pods.
     pub usage: Usage,
+    /// Of the state, which decides on the health of devices.
+    pub heartbeat: Heartbeat,
 }
 
 /// Serves until `stop` completes. Errors: the address cannot be bound.
@@ -76,6 +79,10 @@ fn kind(key: &DeviceKey) -> &'static str {
 }
 
 impl Admin for Status {
+    fn healthy(&self) -> Result<(), String> {
+        self.heartbeat.check("the loop that decides on the health of devices")
+    }
+
     fn ready(&self) -> Result<(), String> {
         // It is served once the devices are known.
         Ok(())

@@ -61,6 +61,8 @@ pub struct Settings {
     pub cdi: Option<PathBuf>,
     /// The folders in which the runtime finds CDI files.
     pub cdi_found: Vec<PathBuf>,
+    /// Whether GPUs that no CDI file names are refused.
+    pub gpus_by_cdi_only: bool,
     /// Lists the pods that hold devices through the device plugin.
     pub pods: Arc<Pods>,
     pub counters: Arc<Counters>,
@@ -77,7 +79,7 @@ pub async fn run(
     events: mpsc::Sender<Event>,
     stop: CancellationToken,
 ) {
-    let Settings { node, kubelet, cdi, cdi_found, pods, counters } = settings;
+    let Settings { node, kubelet, cdi, cdi_found, gpus_by_cdi_only, pods, counters } = settings;
     let Some(cdi) = cdi else {
         let is_needed =
             stop.run_until_cancelled(views.wait_for(|view| has_dra(view))).await.is_some_and(|it| it.is_ok());
@@ -96,7 +98,7 @@ pub async fn run(
     info!(driver = DRIVER, "dynamic resource allocation starts");
     let (changes, answers) = (watch::Sender::new(0), watch::Sender::new(Answer::None));
     let (changed, answered) = (changes.subscribe(), answers.subscribe());
-    let service = service::Settings { node: node.clone(), cdi, found: Found::new(cdi_found) };
+    let service = service::Settings { node: node.clone(), cdi, found: Found::new(cdi_found), gpus_by_cdi_only };
     let service = Service::new(service, client.clone(), views.clone(), changes, stop.clone());
     let publisher = publish::Settings { node, pods, counters, files, events };
     let publisher = Publisher::new(publisher, client).run(&instance, views, changed, answered, stop.clone());

@@ -23,9 +23,29 @@ pub struct Grant {
     pub env: BTreeMap<String, String>,
 }
 
+/// How the container runtime gives devices to containers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Means {
+    /// It has no CDI: by device nodes, and GPUs by the variable that NVIDIA's runtime reads.
+    Nodes,
+    /// By CDI. GPUs that no CDI file names come by that variable.
+    Cdi,
+    /// By CDI alone. GPUs that no CDI file names are not given.
+    CdiOnly,
+}
+
 /// Why a container gets nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
+    /// No CDI file names these GPUs, and they may come by no other means.
+    #[error(
+        "NVIDIA's CDI files do not name {}, and --gpus-by-cdi-only excludes NVIDIA_VISIBLE_DEVICES: let `nvidia-ctk cdi \
+         generate` write the files on the node, then create the pod again", .gpus.join(" and ")
+    )]
+    NotNamed {
+        /// The UUIDs.
+        gpus: Vec<String>,
+    },
     /// The resource has no such ID.
     #[error(
         "{resource} has no device {id} on this node now; a new list is on its way to the kubelet: create the pod again"
@@ -50,13 +70,13 @@ pub enum Refusal {
     },
 }
 
-/// What a container gets for these IDs. `vendor` holds the CDI names of others; `cdi` says whether the runtime has CDI.
+/// The devices that a container gets for these IDs. `vendor` holds the CDI names of others.
 pub fn grant(
     view: &View,
     resource: &Resource,
     ids: &[String],
     vendor: &BTreeSet<String>,
-    cdi: bool,
+    means: Means,
 ) -> Result<Grant, Refusal> {
     let name = || resource.config.name.to_string();
     let mut given = BTreeSet::new();
@@ -69,15 +89,20 @@ pub fn grant(
         given.extend(unit.devices.iter().filter(|device| !view.faults.contains_key(device)));
     }
     let mut grant = Grant::default();
-    let names = vendor_names(&view.machine, &given, vendor).filter(|_| cdi);
+    if means == Means::CdiOnly {
+        check_named(&view.machine, &given, vendor)?;
+    }
+    let names = vendor_names(&view.machine, &given, vendor).filter(|_| means != Means::Nodes);
     grant.env = environment(&view.machine, &given, names.is_some(), &resource.config.select.link_types);
     grant.cdi.extend(names.into_iter().flatten());
     let hcas: Vec<&Hca> =
         view.machine.hcas.iter().filter(|hca| given.contains(&DeviceKey::Hca(hca.place.pci))).collect();
     if !hcas.is_empty() {
-        match cdi {
-            true => grant.cdi.extend(hcas.iter().map(|hca| qualified_name(hca.place.pci))),
-            false => grant.nodes.extend(hcas.iter().filter_map(|hca| nodes::names(hca, resource.config.mad)).flatten()),
+        match means {
+            Means::Cdi | Means::CdiOnly => grant.cdi.extend(hcas.iter().map(|hca| qualified_name(hca.place.pci))),
+            Means::Nodes => {
+                grant.nodes.extend(hcas.iter().filter_map(|hca| nodes::names(hca, resource.config.mad)).flatten());
+            }
         }
     }
     Ok(grant)
@@ -96,6 +121,13 @@ fn gpus<'a>(machine: &'a Machine, given: &BTreeSet<&DeviceKey>) -> Vec<&'a str> 
 pub fn vendor_names(machine: &Machine, given: &BTreeSet<&DeviceKey>, vendor: &BTreeSet<String>) -> Option<Vec<String>> {
     let names: Vec<String> = gpus(machine, given).into_iter().map(vendor_name).collect();
     names.iter().all(|name| vendor.contains(name)).then_some(names)
+}
+
+/// Refuses GPUs and slices among these devices that no CDI file names.
+pub fn check_named(machine: &Machine, given: &BTreeSet<&DeviceKey>, vendor: &BTreeSet<String>) -> Result<(), Refusal> {
+    let is_unnamed = |uuid: &&str| !vendor.contains(&vendor_name(uuid));
+    let gpus: Vec<String> = gpus(machine, given).into_iter().filter(is_unnamed).map(str::to_owned).collect();
+    if gpus.is_empty() { Ok(()) } else { Err(Refusal::NotNamed { gpus }) }
 }
 
 /// NVIDIA's CDI name of a GPU or a slice.

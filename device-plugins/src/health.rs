@@ -31,9 +31,9 @@ use crate::machine::{Gpu, Hca, Machine, MigSlice, PciAddress};
 use crate::resource::DeviceKey;
 pub use event::{Event, Mark, Notice, Now, PortSeen, RecoveryAction};
 pub use fault::{Fault, Faults, Reason, fault_of};
-use gpu::GpuHealth;
+use gpu::{GpuFault, GpuHealth};
 use hca::HcaHealth;
-pub use memory::Remembered;
+pub use memory::{History, Memory, Remembered};
 use silence::Silence;
 
 /// The health of all devices of a node.
@@ -55,15 +55,23 @@ pub struct Health {
 
 impl Health {
     /// Starts without devices, but with the GPU faults that an earlier process stored.
-    pub fn new(config: HealthConfig, remembered: &[Remembered], now: Now) -> Self {
-        let fault = |one: &Remembered| Some((one.gpu.clone(), GpuHealth::remembered(one.fault(now)?)));
+    pub fn new(config: HealthConfig, remembered: &Memory, now: Now) -> Self {
+        let mut faults: BTreeMap<&String, GpuFault> =
+            remembered.faults.iter().filter_map(|one| Some((&one.gpu, one.fault(now)?))).collect();
+        let mut begun: BTreeMap<&String, Vec<SystemTime>> =
+            remembered.history.iter().map(|one| (&one.gpu, one.begun())).collect();
+        let uuids: BTreeSet<&String> = faults.keys().chain(begun.keys()).copied().collect();
+        let gpus = uuids.into_iter().map(|uuid| {
+            let gpu = GpuHealth::remembered(faults.remove(uuid), begun.remove(uuid).unwrap_or_default());
+            (uuid.clone(), gpu)
+        });
         Self {
             config,
             told: Arc::default(),
             machine: Arc::default(),
             gone: BTreeMap::new(),
             hcas: BTreeMap::new(),
-            gpus: remembered.iter().filter_map(fault).collect(),
+            gpus: gpus.collect(),
             driver: Silence::default(),
             marks: BTreeMap::new(),
             faults: Arc::default(),
@@ -113,9 +121,10 @@ impl Health {
     }
 
     /// The GPU faults to store for the next process.
-    pub fn remember(&self) -> Vec<Remembered> {
-        let faults = self.gpus.iter().filter_map(|(uuid, gpu)| Some((uuid, gpu.standing()?)));
-        faults.map(|(uuid, fault)| Remembered::new(uuid, fault)).collect()
+    pub fn remember(&self) -> Memory {
+        let faults = self.gpus.iter().filter_map(|(uuid, gpu)| Some(Remembered::new(uuid, gpu.standing()?)));
+        let history = self.gpus.iter().filter_map(|(uuid, gpu)| History::new(uuid, gpu.begun()));
+        Memory { faults: faults.collect(), history: history.collect() }
     }
 
     fn take(&mut self, event: Event, now: Now) -> Vec<Notice> {
@@ -263,14 +272,15 @@ impl Health {
 
     /// A GPU fault that takes all GPUs of the node out of service.
     fn node_fault(&self) -> Option<Fault> {
-        let standing = self.gpus.iter().filter_map(|(uuid, gpu)| Some((uuid, gpu.standing()?)));
-        let (uuid, fault) =
-            standing.filter(|(_, fault)| fault.action == XidAction::DrainNode).min_by_key(|(_, f)| f.since)?;
+        let standing = self.gpus.iter().filter_map(|(uuid, gpu)| Some((uuid, gpu, gpu.standing()?)));
+        let (uuid, gpu, fault) = standing
+            .filter(|(.., fault)| fault.action == XidAction::DrainNode)
+            .min_by_key(|(.., fault)| fault.since)?;
         Some(Fault {
             reason: Reason::GpuFault,
             message: format!("the node must be rebooted: {} on {uuid}", fault.what),
             since: fault.since,
-            recovery: format!("the node is rebooted, or for {uuid}: {}", gpu::recovery(&self.config)),
+            recovery: gpu.node_recovery(&self.config, uuid),
         })
     }
 

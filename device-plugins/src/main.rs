@@ -60,6 +60,10 @@ struct Args {
     #[arg(long, env = "LARDER_NO_CDI")]
     no_cdi: bool,
 
+    /// Give pods no GPU that no CDI file names, instead of giving it by NVIDIA_VISIBLE_DEVICES
+    #[arg(long, env = "LARDER_GPUS_BY_CDI_ONLY", conflicts_with = "no_cdi")]
+    gpus_by_cdi_only: bool,
+
     /// NRI socket of the container runtime
     #[arg(long, env = "LARDER_NRI_SOCKET", default_value = "/var/run/nri/nri.sock")]
     nri_socket: PathBuf,
@@ -80,8 +84,8 @@ struct Args {
     #[arg(long, env = "LARDER_NVML", default_value = "libnvidia-ml.so.1")]
     nvml: PathBuf,
 
-    /// File that keeps GPU faults across restarts of this program
-    #[arg(long, env = "LARDER_FAULTS", default_value = "/run/larder/devices/faults.json")]
+    /// File that keeps GPU faults across restarts of this program, in a directory that no other user can write to
+    #[arg(long, env = "LARDER_FAULTS", default_value = "/run/larder-devices/faults.json")]
     faults: PathBuf,
 
     /// Address to serve /metrics, /healthz, /readyz and /devices on, over HTTP
@@ -101,6 +105,7 @@ impl Args {
             kubelet: self.kubelet_dir,
             cdi: (!self.no_cdi).then_some(self.cdi_dir),
             cdi_found,
+            gpus_by_cdi_only: self.gpus_by_cdi_only,
             nri: self.nri_socket,
             cgroups: self.cgroups,
             hook: self.hook,
@@ -135,5 +140,7 @@ mod tests {
         // The flag was called --node in 0.1.0.
         let settings = Args::parse_from(["larder-devices", "--node", "n1", "--no-cdi"]).into_settings();
         assert_eq!(settings.cdi, None);
+        // Without CDI there would be no GPUs.
+        assert!(Args::try_parse_from(["larder-devices", "--node", "n1", "--no-cdi", "--gpus-by-cdi-only"]).is_err());
     }
 }

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
+use larder_telemetry::Heartbeat;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +27,7 @@ use crate::admin;
 use crate::cdi::{self, Found};
 use crate::config::{self, Config, ConfigError};
 use crate::dra;
+use crate::grant::Means;
 use crate::instance::{Begun, Instance};
 use crate::inventory::Roots;
 use crate::node::counters::Counters;
@@ -56,6 +58,8 @@ pub struct Settings {
     pub cdi: Option<PathBuf>,
     /// The folders in which the runtime finds CDI files.
     pub cdi_found: Vec<PathBuf>,
+    /// Whether GPUs that no CDI file names are refused.
+    pub gpus_by_cdi_only: bool,
     /// NRI's socket.
     pub nri: PathBuf,
     /// Where the host's cgroups are.
@@ -94,7 +98,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     tasks.spawn("the inventory", ok(devices.follow(events.clone(), stop.clone())));
 
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
-    let remembered = state::memory::load(&settings.faults, &boot);
+    let remembered = state::memory::load(&settings.faults, &boot).context("use the file of GPU faults (--faults)")?;
     let (memory, kept) = watch::channel(remembered.clone());
     let state = State::new(config, Rules { assign: resource::assign, check: resource::check }, &remembered, started);
     let keep = state::memory::keep(settings.faults.clone(), boot, remembered, kept, stop.clone());
@@ -102,7 +106,9 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     let (views, mut view) = watch::channel(Arc::default());
     let (notices, noticed) = mpsc::channel(state::NOTICES);
     let counters = Arc::new(Counters::default());
-    let outputs = Outputs { view: views, notices, memory, counters: Arc::clone(&counters) };
+    let heartbeat = Heartbeat::default();
+    let outputs =
+        Outputs { view: views, notices, memory, counters: Arc::clone(&counters), heartbeat: heartbeat.clone() };
     tasks.spawn("the state", ok(state::run(state, taken, outputs, stop.clone())));
     let parse_again = |path: &Path, text: &str| parse(path, text);
     let watched = state::config_file::watch(settings.config.clone(), text, parse_again, events.clone(), stop.clone());
@@ -148,7 +154,11 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
 
     let served = plugin::Settings {
         folder: sockets,
-        cdi: settings.cdi.is_some(),
+        means: match settings.cdi {
+            None => Means::Nodes,
+            Some(_) if settings.gpus_by_cdi_only => Means::CdiOnly,
+            Some(_) => Means::Cdi,
+        },
         host_dev: settings.host_dev.clone(),
         found: Found::new(settings.cdi_found.clone()),
         choose: Box::new(prefer::choose),
@@ -161,6 +171,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
         kubelet: settings.kubelet.clone(),
         cdi: settings.cdi.clone(),
         cdi_found: settings.cdi_found.clone(),
+        gpus_by_cdi_only: settings.gpus_by_cdi_only,
         pods: Arc::clone(&pods),
         counters: Arc::clone(&counters),
     };
@@ -171,7 +182,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     tasks.spawn("the reporter", ok(until(stop.clone(), reported)));
     if let Some(address) = settings.admin {
         let (node, usage) = (settings.node.clone(), Usage { containers, cgroup_root: settings.cgroups.clone() });
-        let status = Arc::new(admin::Status { node, view: prepared_view, pods, counters, usage });
+        let status = Arc::new(admin::Status { node, view: prepared_view, pods, counters, usage, heartbeat });
         let served = admin::serve(address, status, stop.clone().cancelled_owned());
         tasks.spawn("the admin server", async move {
             served.await.with_context(|| format!("serve the admin address {address}"))

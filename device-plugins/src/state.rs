@@ -17,13 +17,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
+use larder_telemetry::Heartbeat;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::config::{Config, ConfigError, Refusal};
 use crate::health::capabilities::Capabilities;
-use crate::health::{self, Health, Mark, Notice, Now, Remembered};
+use crate::health::{self, Health, Mark, Memory, Notice, Now};
 use crate::machine::Machine;
 use crate::node::counters::Counters;
 use crate::resource::{Assignment, DeviceKey, Resource};
@@ -83,7 +84,7 @@ struct Received {
 
 impl State {
     /// Before the first event; the view is empty.
-    pub fn new(config: Config, rules: Rules, remembered: &[Remembered], now: Now) -> Self {
+    pub fn new(config: Config, rules: Rules, remembered: &Memory, now: Now) -> Self {
         let health = Health::new(config.health.clone(), remembered, now);
         Self {
             rules,
@@ -107,7 +108,7 @@ impl State {
     }
 
     /// The faults that must outlive the process.
-    pub fn remember(&self) -> Vec<Remembered> {
+    pub fn remember(&self) -> Memory {
         self.health.remember()
     }
 
@@ -214,14 +215,16 @@ pub struct Outputs {
     /// The notices to report.
     pub notices: mpsc::Sender<Notice>,
     /// The faults that must survive the process, sent on a change.
-    pub memory: watch::Sender<Vec<Remembered>>,
+    pub memory: watch::Sender<Memory>,
     /// Counts the Xids.
     pub counters: Arc<Counters>,
+    pub heartbeat: Heartbeat,
 }
 
 /// Takes events until all senders are gone or `stop` is cancelled.
 pub async fn run(mut state: State, mut events: mpsc::Receiver<Event>, outputs: Outputs, stop: CancellationToken) {
     loop {
+        outputs.heartbeat.beat();
         let due = state.next().map(tokio::time::Instant::from_std);
         let event = tokio::select! {
             () = stop.cancelled() => return,
@@ -230,6 +233,7 @@ pub async fn run(mut state: State, mut events: mpsc::Receiver<Event>, outputs: O
                 None => return,
             },
             () = sleep_until(due) => None,
+            () = tokio::time::sleep(Heartbeat::EVERY) => continue,
         };
         let notices = state.apply(event, now());
         let memory = state.remember();

@@ -16,11 +16,12 @@ use std::sync::Arc;
 use fuser::{BackgroundSession, Session, SessionACL};
 use larder_cachenode::dataset::Dataset;
 use larder_daemon_api::handover::is_alive;
+use larder_dataset::Ownership;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use tracing::info;
 
 use crate::filesystem::Filesystem;
-use crate::fuse::{Front, KernelLimits};
+use crate::fuse::{Front, KernelLimits, Shown};
 use crate::reading::Reader;
 use crate::requests::{BUFFERS, Requests};
 use crate::{buffers, replay, wire};
@@ -35,6 +36,8 @@ pub struct ServeConfig {
     pub threads: usize,
     /// The most background requests that the kernel keeps in flight.
     pub max_background: u16,
+    /// The owner and the modes of its files, which belong to root by default.
+    pub ownership: Ownership,
 }
 
 /// A connection being served. It ends with its mount. Dropping this value affects neither.
@@ -71,12 +74,12 @@ pub fn serve(
     let mut options = fuser::Config::default();
     options.acl = SessionACL::All;
     options.n_threads = Some(threads);
-    let limits = KernelLimits { max_background: config.max_background.max(16) };
+    let limits = KernelLimits { max_background: config.max_background.max(16), idmapped: true };
     let (requests, mut unanswered) = Requests::open(memory)?;
     let runtime = dataset.runtime().clone();
     let reader = Reader::new(Arc::new(Filesystem::new(dataset)), Some(Arc::clone(&requests)));
     // The keeper mounts as root, and the files of a mount belong to the user that mounted it.
-    let front = Front::new(reader.clone(), limits, (0, 0));
+    let front = Front::new(reader.clone(), limits, Shown::new(config.ownership, (0, 0)));
 
     // SEQPACKET preserves message boundaries, as /dev/fuse does.
     let (ours, theirs) =

@@ -20,9 +20,7 @@ use std::sync::Arc;
 
 use larder_cachenode::process::wait_for_folder;
 use larder_daemon_api::socket::{GRPC_SOCKET, HANDOVER_SOCKET};
-use larder_daemon_api::v1;
 use larder_dataset::Chain;
-use larder_dataset::environment::PEER_TOKEN;
 use tracing::warn;
 
 pub use self::core::{Daemon, DaemonConfig};
@@ -47,6 +45,7 @@ impl Daemon {
         let let_go = move || daemon.keep_what_is_here();
         tasks.spawn(handover::without_keeper(self.keepers.subscribe(), let_go));
         tasks.spawn(Arc::clone(&self).collect_manifests());
+        tasks.spawn(Arc::clone(&self).follow_own_credentials());
         let mounts = self.mounts.clone();
         tasks.spawn(async move {
             mounts.wait_until(|_| false).await?;
@@ -87,19 +86,5 @@ impl Daemon {
             }
             served => served.map(drop),
         }
-    }
-}
-
-/// The variables of this process that give access to origins.
-pub fn origin_variables() -> v1::Credentials {
-    const PREFIXES: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
-    // HOME is included because the profile files of the clouds' SDKs are in the home folder.
-    let wanted =
-        |name: &str| ["HOME", PEER_TOKEN].contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-    v1::Credentials {
-        variables: std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .filter(|(name, _)| wanted(name))
-            .collect(),
     }
 }

@@ -22,6 +22,7 @@ impl From<&FsError> for Errno {
             FsError::NoSuchInode => libc::ESTALE,
             FsError::NotADirectory => libc::ENOTDIR,
             FsError::IsADirectory => libc::EISDIR,
+            FsError::WrongKind => libc::EINVAL,
             FsError::NameTooLong => libc::ENAMETOOLONG,
             FsError::NoSuchAttribute => libc::ENODATA,
             FsError::Manifest(error) => Self::from(error).0,

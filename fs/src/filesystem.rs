@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use larder_cachenode::dataset::Dataset;
 use larder_cachenode::{ListRefused, WarmListPart};
-use larder_dataset::{DirIndex, Entry, FileBlocks, FileIndex, ManifestError, VersionTag};
+use larder_dataset::{DirIndex, Entry, FileBlocks, FileIndex, LinkIndex, ManifestError, VersionTag};
 
 use crate::about::AboutFiles;
 use crate::inode::{About, Inodes, Node};
@@ -25,6 +25,9 @@ pub(crate) enum FsError {
     /// The operation needs a file, but the node is a folder.
     #[error("is a folder")]
     IsADirectory,
+    /// The operation is for links and the node is none, or the other way round.
+    #[error("not an operation for this kind of node")]
+    WrongKind,
     /// The name is longer than any file name may be.
     #[error("name too long")]
     NameTooLong,
@@ -36,12 +39,19 @@ pub(crate) enum FsError {
     Manifest(#[from] ManifestError),
 }
 
+/// The kind of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NodeKind {
+    Dir,
+    File,
+    Link,
+}
+
 /// Attributes of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attr {
     pub(crate) ino: u64,
-    /// Folder or file.
-    pub(crate) is_dir: bool,
+    pub(crate) kind: NodeKind,
     /// Bytes.
     pub(crate) size: u64,
     /// Nanoseconds since the epoch.
@@ -78,7 +88,7 @@ impl Filesystem {
     /// Creates the file system of `dataset`.
     pub(crate) fn new(dataset: Arc<Dataset>) -> Self {
         let totals = dataset.manifest().totals();
-        Self { inodes: Inodes::new(totals.dirs, totals.files), about: AboutFiles::default(), dataset }
+        Self { inodes: Inodes::new(totals), about: AboutFiles::default(), dataset }
     }
 
     /// The dataset that this file system shows.
@@ -109,7 +119,7 @@ impl Filesystem {
                 let found = About::FILES.iter().find(|(_, file_name)| file_name.as_bytes() == name);
                 Ok(found.map(|&(file, _)| self.about_attr(file)))
             }
-            Node::Row(Entry::File(_)) | Node::About(_) => Err(FsError::NotADirectory),
+            Node::Row(Entry::File(_) | Entry::Link(_)) | Node::About(_) => Err(FsError::NotADirectory),
         }
     }
 
@@ -127,7 +137,7 @@ impl Filesystem {
         Ok(match entry {
             Entry::Dir(dir) => Attr {
                 ino,
-                is_dir: true,
+                kind: NodeKind::Dir,
                 size: 0,
                 mtime_ns: manifest.created_ns(),
                 nlink: manifest.dir(dir)?.dir_count.saturating_add(2),
@@ -135,7 +145,14 @@ impl Filesystem {
             },
             Entry::File(file) => {
                 let file = manifest.file(file)?;
-                Attr { ino, is_dir: false, size: file.size, mtime_ns: file.mtime_ns, nlink: 1, forever: true }
+                let kind = NodeKind::File;
+                Attr { ino, kind, size: file.size, mtime_ns: file.mtime_ns, nlink: 1, forever: true }
+            }
+            Entry::Link(link) => {
+                let link = manifest.link(link)?;
+                // The size of a link is the length of its text.
+                let size = manifest.link_text(&link)?.len() as u64;
+                Attr { ino, kind: NodeKind::Link, size, mtime_ns: link.mtime_ns, nlink: 1, forever: true }
             }
         })
     }
@@ -145,19 +162,20 @@ impl Filesystem {
         match self.about.refresh(about, &self.dataset) {
             None => {
                 let mtime_ns = self.dataset.manifest().created_ns();
-                Attr { ino, is_dir: true, size: 0, mtime_ns, nlink: 2, forever: true }
+                Attr { ino, kind: NodeKind::Dir, size: 0, mtime_ns, nlink: 2, forever: true }
             }
             Some(text) => {
                 let since = text.made.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
                 let mtime_ns = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
-                Attr { ino, is_dir: false, size: text.bytes.len() as u64, mtime_ns, nlink: 1, forever: false }
+                let size = text.bytes.len() as u64;
+                Attr { ino, kind: NodeKind::File, size, mtime_ns, nlink: 1, forever: false }
             }
         }
     }
 
     /// Calls `emit` for the entries of a folder, starting at `offset`, until it returns true. The first offset is 0;
-    /// later ones are an entry's `next_offset`. The order is `.`, `..`, folders, files; folders and files are each
-    /// sorted by name.
+    /// later ones are an entry's `next_offset`. The order is `.`, `..`, folders, files, links; each kind is sorted by
+    /// name.
     pub(crate) fn read_dir(
         &self,
         ino: u64,
@@ -167,7 +185,7 @@ impl Filesystem {
         let dir = match self.node(ino)? {
             Node::Row(Entry::Dir(dir)) => dir,
             Node::About(About::Folder) => return self.read_about_dir(offset, emit),
-            Node::Row(Entry::File(_)) | Node::About(_) => return Err(FsError::NotADirectory),
+            Node::Row(Entry::File(_) | Entry::Link(_)) | Node::About(_) => return Err(FsError::NotADirectory),
         };
         let manifest = self.dataset.manifest();
         // Names are borrowed from the mapped manifest. If the disk loses parts of it during the call, all emitted names
@@ -175,7 +193,8 @@ impl Filesystem {
         manifest.stable(|| {
             let row = manifest.dir(dir)?;
             let (dirs, files) = (u64::from(row.dir_count), u64::from(row.file_count));
-            for at in offset..2 + dirs + files {
+            let links = manifest.links_of(dir)?;
+            for at in offset..2 + dirs + files + links.len() as u64 {
                 let (name, entry) = match at {
                     0 => (&b"."[..], Entry::Dir(dir)),
                     1 => (&b".."[..], Entry::Dir(row.parent)),
@@ -183,9 +202,13 @@ impl Filesystem {
                         let child = DirIndex(row.first_dir + (at - 2) as u32);
                         (manifest.dir(child)?.name, Entry::Dir(child))
                     }
-                    _ => {
+                    _ if at - 2 - dirs < files => {
                         let file = FileIndex(row.first_file + (at - 2 - dirs) as u32);
                         (manifest.file(file)?.name, Entry::File(file))
+                    }
+                    _ => {
+                        let link = LinkIndex(links.start + (at - 2 - dirs - files) as u32);
+                        (manifest.link(link)?.name, Entry::Link(link))
                     }
                 };
                 if emit(DirEntry { name, attr: self.attr_of(entry)?, next_offset: at + 1 }) {
@@ -207,11 +230,20 @@ impl Filesystem {
         Ok(())
     }
 
+    /// The text of a symbolic link.
+    pub(crate) fn link_text(&self, ino: u64) -> Result<Vec<u8>, FsError> {
+        let Node::Row(Entry::Link(link)) = self.node(ino)? else { return Err(FsError::WrongKind) };
+        let manifest = self.dataset.manifest();
+        Ok(manifest.stable(|| manifest.link_text(&manifest.link(link)?))?)
+    }
+
     /// Where to read an inode from: a file of the dataset, or the text of one of the mount's own files.
     pub(crate) fn readable(&self, ino: u64) -> Result<Readable, FsError> {
         match self.node(ino)? {
             Node::Row(Entry::File(file)) => Ok(Readable::File(self.dataset.manifest().file_blocks(file)?)),
             Node::Row(Entry::Dir(_)) | Node::About(About::Folder) => Err(FsError::IsADirectory),
+            // The kernel reads a link's text and opens its target.
+            Node::Row(Entry::Link(_)) => Err(FsError::WrongKind),
             Node::About(about) => match self.about.shown(about, &self.dataset) {
                 Some(text) => Ok(Readable::Text(text.bytes)),
                 None => Err(FsError::IsADirectory),

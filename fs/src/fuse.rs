@@ -19,10 +19,12 @@ use fuser::{
 };
 use larder_cachenode::counters::{StatsCounters, add};
 use larder_cachenode::{WARM_IOCTL, WARM_LIST_IOCTL, WarmListPart};
+use larder_dataset::Ownership;
+use larder_dataset::name::PATH_MAX;
 use tracing::{debug, info};
 
 use crate::errno::Errno;
-use crate::filesystem::{Attr, Filesystem, FsError};
+use crate::filesystem::{Attr, Filesystem, FsError, NodeKind};
 use crate::reading::Reader;
 use crate::wire::ReadRequest;
 
@@ -38,6 +40,30 @@ pub(crate) struct KernelLimits {
     /// The most background requests (read-ahead) that the kernel keeps in flight. A hung origin blocks as many of them
     /// as there are readers of missing blocks; the rest must suffice for the other readers.
     pub(crate) max_background: u16,
+    /// Whether the mount may be mapped into user namespaces. The kernel then sends no user with its requests, so that
+    /// no request can be refused for its user.
+    pub(crate) idmapped: bool,
+}
+
+/// The owner and the modes of all files.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shown {
+    uid: u32,
+    gid: u32,
+    file_mode: u16,
+    dir_mode: u16,
+}
+
+impl Shown {
+    /// `default_owner` is the user and group where `ownership` has none.
+    pub(crate) fn new(ownership: Ownership, default_owner: (u32, u32)) -> Self {
+        Self {
+            uid: ownership.uid.unwrap_or(default_owner.0),
+            gid: ownership.gid.unwrap_or(default_owner.1),
+            file_mode: ownership.file_mode.unwrap_or(0o444),
+            dir_mode: ownership.dir_mode.unwrap_or(0o555),
+        }
+    }
 }
 
 /// Serves one mount.
@@ -46,14 +72,12 @@ pub(crate) struct Front {
     reader: Reader,
     filesystem: Arc<Filesystem>,
     limits: KernelLimits,
-    uid: u32,
-    gid: u32,
+    shown: Shown,
 }
 
 impl Front {
-    /// `owner` is the user and group that own every file and folder.
-    pub(crate) fn new(reader: Reader, limits: KernelLimits, owner: (u32, u32)) -> Self {
-        Self { filesystem: Arc::clone(reader.filesystem()), reader, limits, uid: owner.0, gid: owner.1 }
+    pub(crate) fn new(reader: Reader, limits: KernelLimits, shown: Shown) -> Self {
+        Self { filesystem: Arc::clone(reader.filesystem()), reader, limits, shown }
     }
 
     fn counters(&self) -> &Arc<StatsCounters> {
@@ -74,15 +98,28 @@ impl Front {
             mtime: time,
             ctime: time,
             crtime: time,
-            kind: if attr.is_dir { FileType::Directory } else { FileType::RegularFile },
-            perm: if attr.is_dir { 0o555 } else { 0o444 },
+            kind: file_type(attr.kind),
+            perm: match attr.kind {
+                NodeKind::Dir => self.shown.dir_mode,
+                NodeKind::File => self.shown.file_mode,
+                // The mode of a link has no effect, and Linux shows this one.
+                NodeKind::Link => 0o777,
+            },
             nlink: attr.nlink,
-            uid: self.uid,
-            gid: self.gid,
+            uid: self.shown.uid,
+            gid: self.shown.gid,
             rdev: 0,
             blksize: 4096,
             flags: 0,
         }
+    }
+}
+
+const fn file_type(kind: NodeKind) -> FileType {
+    match kind {
+        NodeKind::Dir => FileType::Directory,
+        NodeKind::File => FileType::RegularFile,
+        NodeKind::Link => FileType::Symlink,
     }
 }
 
@@ -102,18 +139,21 @@ const fn ttl(attr: &Attr) -> Duration {
 
 impl fuser::Filesystem for Front {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        for (capability, effect) in [
+        let idmapped = (InitFlags::FUSE_ALLOW_IDMAP, "the mount can be mapped into user namespaces (Linux 6.12)");
+        let capabilities = [
             (InitFlags::FUSE_PARALLEL_DIROPS, "look-ups in one folder run in parallel"),
             (InitFlags::FUSE_DO_READDIRPLUS, "a listing includes attributes"),
             (InitFlags::FUSE_READDIRPLUS_AUTO, "attributes are left out where no caller wants them"),
             (InitFlags::FUSE_NO_OPEN_SUPPORT, "no OPEN and RELEASE"),
             (InitFlags::FUSE_NO_OPENDIR_SUPPORT, "no OPENDIR and RELEASEDIR"),
             (InitFlags::FUSE_AUTO_INVAL_DATA, "stats.json is read again when its time has changed"),
+            (InitFlags::FUSE_CACHE_SYMLINKS, "the kernel keeps the text of symbolic links"),
             (InitFlags::FUSE_ASYNC_DIO, "direct reads of one file run in parallel"),
-        ] {
+        ];
+        for (capability, effect) in capabilities.into_iter().chain(self.limits.idmapped.then_some(idmapped)) {
             match config.add_capabilities(capability) {
                 Ok(()) => debug!(effect, "kernel capability in use"),
-                Err(_) => info!(effect, "kernel capability missing; slower without it"),
+                Err(_) => info!(effect, "the kernel lacks a capability"),
             }
         }
         // The kernel offers its current read-ahead as the limit. `mount` raises the read-ahead once the mount exists.
@@ -136,7 +176,8 @@ impl fuser::Filesystem for Front {
                 }
                 // Inode 0 means that the name does not exist, and allows the kernel to cache that.
                 Ok(None) => {
-                    let none = Attr { ino: 0, is_dir: false, size: 0, mtime_ns: 0, nlink: 0, forever: true };
+                    let kind = NodeKind::File;
+                    let none = Attr { ino: 0, kind, size: 0, mtime_ns: 0, nlink: 0, forever: true };
                     reply.entry(&FOREVER, &self.file_attr(&none), Generation(0));
                 }
                 Err(error) => reply.error(Errno::from(&error).into()),
@@ -147,6 +188,15 @@ impl fuser::Filesystem for Front {
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         self.guard(|| match self.filesystem.attr(ino.0) {
             Ok(attr) => reply.attr(&ttl(&attr), &self.file_attr(&attr)),
+            Err(error) => reply.error(Errno::from(&error).into()),
+        });
+    }
+
+    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        self.guard(|| match self.filesystem.link_text(ino.0) {
+            // The kernel cuts off a longer text, which would then lead elsewhere.
+            Ok(text) if text.len() <= PATH_MAX => reply.data(&text),
+            Ok(_) => reply.error(Errno::from(&FsError::NameTooLong).into()),
             Err(error) => reply.error(Errno::from(&error).into()),
         });
     }
@@ -183,7 +233,7 @@ impl fuser::Filesystem for Front {
     fn readdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         self.guard(|| {
             let listed = self.filesystem.read_dir(ino.0, offset, |entry| {
-                let kind = if entry.attr.is_dir { FileType::Directory } else { FileType::RegularFile };
+                let kind = file_type(entry.attr.kind);
                 reply.add(INodeNo(entry.attr.ino), entry.next_offset, kind, OsStr::from_bytes(entry.name))
             });
             match listed {
@@ -215,7 +265,7 @@ impl fuser::Filesystem for Front {
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
         let totals = self.filesystem.dataset().manifest().totals();
         let blocks = totals.bytes.div_ceil(STATFS_BLOCK);
-        let files = u64::from(totals.files) + u64::from(totals.dirs);
+        let files = u64::from(totals.files) + u64::from(totals.dirs) + u64::from(totals.links);
         reply.statfs(blocks, 0, 0, files, 0, STATFS_BLOCK as u32, 255, STATFS_BLOCK as u32);
     }
 

@@ -1,7 +1,7 @@
-//! Inode numbers: 1 is the root, followed by the folders and then the files, each in row order. The numbering needs no
-//! table and no FORGET. A new daemon understands the numbers that an earlier one assigned.
+//! Inode numbers: 1 is the root, followed by the folders, the files and the symbolic links, each in row order. The
+//! numbering needs no table and no FORGET. A new daemon understands the numbers that an earlier one assigned.
 
-use larder_dataset::{DirIndex, Entry, FileIndex};
+use larder_dataset::{DirIndex, Entry, FileIndex, LinkIndex, Totals};
 
 /// The root folder.
 pub(crate) const ROOT: u64 = 1;
@@ -40,12 +40,13 @@ pub(crate) enum Node {
 pub(crate) struct Inodes {
     dirs: u32,
     files: u32,
+    links: u32,
 }
 
 impl Inodes {
     /// The numbering of a snapshot with these counts.
-    pub(crate) const fn new(dirs: u32, files: u32) -> Self {
-        Self { dirs, files }
+    pub(crate) const fn new(totals: Totals) -> Self {
+        Self { dirs: totals.dirs, files: totals.files, links: totals.links }
     }
 
     /// The number of a node.
@@ -53,6 +54,7 @@ impl Inodes {
         match node {
             Node::Row(Entry::Dir(DirIndex(dir))) => ROOT + dir as u64,
             Node::Row(Entry::File(FileIndex(file))) => ROOT + self.dirs as u64 + file as u64,
+            Node::Row(Entry::Link(LinkIndex(link))) => ROOT + self.dirs as u64 + self.files as u64 + link as u64,
             Node::About(about) => ABOUT_BASE + about as u64,
         }
     }
@@ -66,11 +68,15 @@ impl Inodes {
                 .find(|&node| self.number(node) == number);
         }
         let row = number.checked_sub(ROOT)?;
-        let dirs = u64::from(self.dirs);
-        if row < dirs {
-            return Some(Node::Row(Entry::Dir(DirIndex(row as u32))));
-        }
-        (row - dirs < u64::from(self.files)).then(|| Node::Row(Entry::File(FileIndex((row - dirs) as u32))))
+        let (files, links) = (u64::from(self.dirs), u64::from(self.dirs) + u64::from(self.files));
+        let end = links + u64::from(self.links);
+        let entry = match row {
+            row if row < files => Entry::Dir(DirIndex(row as u32)),
+            row if row < links => Entry::File(FileIndex((row - files) as u32)),
+            row if row < end => Entry::Link(LinkIndex((row - links) as u32)),
+            _ => return None,
+        };
+        Some(Node::Row(entry))
     }
 }
 
@@ -80,13 +86,14 @@ mod tests {
 
     #[test]
     fn numbers_and_nodes_are_one_to_one() {
-        let inodes = Inodes::new(3, 2);
-        for number in 1..=5 {
+        let inodes = Inodes { dirs: 3, files: 2, links: 2 };
+        for number in 1..=7 {
             assert_eq!(inodes.number(inodes.node(number).unwrap()), number);
         }
         assert_eq!(inodes.node(1), Some(Node::Row(Entry::Dir(DirIndex(0)))));
         assert_eq!(inodes.node(4), Some(Node::Row(Entry::File(FileIndex(0)))));
-        for number in [0, 6, u64::MAX, ABOUT_BASE + 3, ABOUT_BASE - 1] {
+        assert_eq!(inodes.node(6), Some(Node::Row(Entry::Link(LinkIndex(0)))));
+        for number in [0, 8, u64::MAX, ABOUT_BASE + 3, ABOUT_BASE - 1] {
             assert_eq!(inodes.node(number), None, "{number}");
         }
         let stats = Node::About(About::Stats);

@@ -28,8 +28,8 @@ Examples:
     --peer-listen 0.0.0.0:9466 --peer-ca ca.crt
     --peer-cert tls.crt --peer-key tls.key                  shares its cache with the other nodes
 
-Credentials come from the AWS_*, GOOGLE_* and AZURE_* variables, unless a mount brings its own.
-LARDER_LOG sets the log filter, such as `debug`."
+Credentials come from the AWS_*, GOOGLE_* and AZURE_* variables or from files
+(--origin-credentials-dir), unless a mount brings its own. LARDER_LOG sets the log filter, such as `debug`."
 )]
 struct Flags {
     #[command(flatten)]

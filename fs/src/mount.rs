@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use fuser::{BackgroundSession, MountOption, Session, SessionACL};
 use larder_daemon_api::mountinfo::{larder_mounts, source_of};
-use larder_dataset::larder_command;
+use larder_dataset::{Ownership, larder_command};
 use tracing::{info, warn};
 
 use crate::buffers;
 use crate::filesystem::Filesystem;
-use crate::fuse::{Front, KernelLimits};
+use crate::fuse::{Front, KernelLimits, Shown};
 use crate::reading::Reader;
 use larder_cachenode::dataset::Dataset;
 
@@ -29,6 +29,8 @@ pub struct MountConfig {
     pub read_ahead_bytes: u64,
     /// The most background requests that the kernel keeps in flight.
     pub max_background: u16,
+    /// The owner and the modes of its files, which belong to this process's user by default.
+    pub ownership: Ownership,
 }
 
 impl MountConfig {
@@ -40,6 +42,7 @@ impl MountConfig {
             threads: 16,
             read_ahead_bytes: 1 << 20,
             max_background: 1024,
+            ownership: Ownership::default(),
         }
     }
 }
@@ -88,8 +91,10 @@ pub fn mount(dataset: Arc<Dataset>, config: &MountConfig) -> Result<Mounted, Mou
     let threads = config.threads.max(1);
     options.n_threads = Some(threads);
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let limits = KernelLimits { max_background: config.max_background.max(16) };
-    let front = Front::new(Reader::new(Arc::new(Filesystem::new(dataset)), None), limits, owner);
+    // For a mount of one user, the session looks at the user of each request.
+    let limits = KernelLimits { max_background: config.max_background.max(16), idmapped: config.allow_other };
+    let shown = Shown::new(config.ownership, owner);
+    let front = Front::new(Reader::new(Arc::new(Filesystem::new(dataset)), None), limits, shown);
     let refused = |source| MountError::Refused { path: path.clone(), source };
     let session = buffers::open(|| Session::new(front, &path, &options));
     let session = session.and_then(|session| buffers::spawn(session, threads, None)).map_err(refused)?;

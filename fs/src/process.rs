@@ -67,8 +67,11 @@ pub async fn serve(flags: DaemonFlags, stop: CancellationToken) -> anyhow::Resul
             let (node, stop) = (Arc::clone(daemon.node()), daemon.stopping().clone());
             tokio::spawn(larder_node_cache::follow(node, name, stop));
         }
-        // Without a NodeCache, no controller makes promises, so earlier ones are released.
+        // Without a NodeCache, no controller makes promises and sets quotas, so earlier ones end.
         None => {
+            if let Err(error) = daemon.node().set_quotas(Vec::new()).await {
+                warn!(%error, "cannot forget the quotas that an earlier larderd had from a NodeCache");
+            }
             if let Err(error) = daemon.node().promise(Vec::new()).await {
                 warn!(%error, "cannot release the promises that an earlier larderd made with --node-cache");
             }

@@ -17,7 +17,7 @@ use larder_cachenode::importing::Importer;
 use larder_cachenode::node::{Node, NodeConfig, OpenDataset, User};
 use larder_cachenode::request::DatasetRequest;
 use larder_daemon_api::handover::request_memory;
-use larder_dataset::DatasetSpec;
+use larder_dataset::{DatasetSpec, Ownership};
 use larder_fs::RequestBuffers;
 use larder_fs::connection::{ServeConfig, Serving, serve};
 use larder_origin::OriginConfig;
@@ -77,7 +77,7 @@ impl Rig {
     fn serve(&self, memory: &OwnedFd) -> (Kernel, Serving) {
         let _in_runtime = self.runtime.enter();
         let (kernel, theirs) = Kernel::connect();
-        let config = ServeConfig { threads: THREADS, max_background: 16 };
+        let config = ServeConfig { threads: THREADS, max_background: 16, ownership: Ownership::default() };
         let serving = serve(Arc::clone(self.open.dataset()), theirs, &init(), memory.as_fd(), config).unwrap();
         assert_eq!(kernel.answer().0, 1);
         (kernel, serving)
@@ -131,7 +131,7 @@ fn unmounted() -> OwnedFd {
 fn a_connection_that_has_ended_is_refused_and_one_that_lives_is_served() {
     let rig = Rig::new();
     let _in_runtime = rig.runtime.enter();
-    let config = ServeConfig { threads: THREADS, max_background: 16 };
+    let config = ServeConfig { threads: THREADS, max_background: 16, ownership: Ownership::default() };
     let (memory, _) = memory();
     let refused = serve(Arc::clone(rig.open.dataset()), unmounted(), &init(), memory.as_fd(), config).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NotConnected, "{refused}");
@@ -262,7 +262,7 @@ fn a_connection_is_served_once_at_a_time() {
     let (kernel, serving) = rig.serve(&memory);
     let _in_runtime = rig.runtime.enter();
     let (_kernel, theirs) = Kernel::connect();
-    let config = ServeConfig { threads: 1, max_background: 16 };
+    let config = ServeConfig { threads: 1, max_background: 16, ownership: Ownership::default() };
     let again = serve(Arc::clone(rig.open.dataset()), theirs, &init(), memory.as_fd(), config);
     assert!(again.unwrap_err().to_string().contains("another session"));
     end(kernel, serving);
@@ -289,7 +289,7 @@ fn the_next_process_may_have_more_threads_or_fewer() {
 fn end_of_many(rig: &Rig, memory: &OwnedFd) {
     let _in_runtime = rig.runtime.enter();
     let (kernel, theirs) = Kernel::connect();
-    let config = ServeConfig { threads: 1000, max_background: 16 };
+    let config = ServeConfig { threads: 1000, max_background: 16, ownership: Ownership::default() };
     let serving = serve(Arc::clone(rig.open.dataset()), theirs, &init(), memory.as_fd(), config).unwrap();
     let threads = std::fs::read_dir(Path::new("/proc/self/task")).unwrap();
     let names = threads.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default());

@@ -1,17 +1,39 @@
 //! How to reach an origin: the flags, and the environment as a value.
 //!
 //! The invariant: this module does not read the process's environment unless asked. A caller that wants the usual
-//! `AWS_*` variables passes [`Env::of_process`]. Tests pass their own, so that no test affects another.
+//! `AWS_*` variables passes [`Env::of_process`], and [`Env::with_files`] adds those that are files. Tests pass their
+//! own, so that no test affects another.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use larder_dataset::environment::{ANONYMOUS, OWNER, is_of_origins};
 use larder_dataset::larder_command;
+use tracing::warn;
+
+use crate::session::Sessions;
+
+/// The longest content of a variable's file.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Environment variables as a value. `Debug` prints only their number.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Env(BTreeMap<String, String>);
+pub struct Env {
+    variables: BTreeMap<String, String>,
+    files: Option<Files>,
+}
+
+/// The variables of a folder with one file for each, as Kubernetes mounts a Secret.
+#[derive(Clone, PartialEq, Eq)]
+struct Files {
+    folder: PathBuf,
+    variables: BTreeMap<String, String>,
+    /// Why files were left out: their names, without their content.
+    left_out: Vec<String>,
+}
 
 impl Env {
     /// The environment of this process, without variables that are not UTF-8.
@@ -21,31 +43,133 @@ impl Env {
             .collect()
     }
 
+    /// These variables and those of a folder that has one file for each, its name that of the variable. The files
+    /// precede. A file is left out if it is not one of an origin's variables, cannot be read, is longer than 1 MiB or
+    /// not UTF-8. Blocks on the disk. Errors: the folder cannot be read.
+    pub fn with_files(self, folder: &Path) -> io::Result<Self> {
+        Ok(Self { variables: self.variables, files: Some(Files::read(folder)?) })
+    }
+
+    /// The same with the files as they are now; `None` if they have not changed. Blocks on the disk. Errors: as
+    /// [`Self::with_files`].
+    pub fn reread(&self) -> io::Result<Option<Self>> {
+        let Some(files) = &self.files else { return Ok(None) };
+        let now = self.clone().with_files(&files.folder)?;
+        Ok((now != *self).then_some(now))
+    }
+
+    /// True if there is a folder of [`Self::with_files`], which may be empty.
+    pub fn has_folder(&self) -> bool {
+        self.files.is_some()
+    }
+
+    /// True if that folder has variables.
+    pub fn has_files(&self) -> bool {
+        self.files.as_ref().is_some_and(|files| !files.variables.is_empty())
+    }
+
+    /// True if a variable's value is from a file of [`Self::with_files`].
+    pub fn is_file(&self, name: &str) -> bool {
+        self.files.as_ref().is_some_and(|files| files.variables.contains_key(name))
+    }
+
+    /// The files that were left out, each with the reason.
+    pub fn left_out(&self) -> &[String] {
+        self.files.as_ref().map_or(&[], |files| &files.left_out)
+    }
+
+    /// Logs the files of credentials that are not used.
+    pub fn warn_of_left_out(&self) {
+        for file in self.left_out() {
+            warn!(file, "a file of --origin-credentials-dir is not used");
+        }
+    }
+
     /// The value of a variable. An empty value counts as not set.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+        let file = self.files.as_ref().and_then(|files| files.variables.get(name));
+        file.or_else(|| self.variables.get(name)).map(String::as_str).filter(|value| !value.is_empty())
     }
 
     /// Sets a variable.
     pub fn set(&mut self, name: impl Into<String>, value: impl Into<String>) {
-        self.0.insert(name.into(), value.into());
+        self.variables.insert(name.into(), value.into());
     }
 
     /// All variables that are set, sorted by name. Their values may be secrets.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str())).filter(|(_, value)| !value.is_empty())
+        let mut all: BTreeMap<&str, &str> = BTreeMap::new();
+        for (name, value) in self.variables.iter().chain(self.files.iter().flat_map(|files| &files.variables)) {
+            all.insert(name, value);
+        }
+        all.into_iter().filter(|(_, value)| !value.is_empty())
     }
+}
+
+impl Files {
+    /// Names that begin with a dot are the kubelet's own: it replaces all files at once by pointing the link `..data`
+    /// to another folder, so they are read where that link points.
+    fn read(folder: &Path) -> io::Result<Self> {
+        let data = folder.join("..data");
+        let now = data.canonicalize().unwrap_or_else(|_| folder.to_owned());
+        let read = match Self::read_at(&now) {
+            // The link was changed and the folder removed meanwhile.
+            Err(_) if data.canonicalize().is_ok_and(|later| later != now) => Self::read_at(&data.canonicalize()?),
+            read => read,
+        };
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", folder.display()));
+        Ok(Self { folder: folder.to_owned(), ..read.map_err(named)? })
+    }
+
+    fn read_at(folder: &Path) -> io::Result<Self> {
+        let mut files = Self { folder: folder.to_owned(), variables: BTreeMap::new(), left_out: Vec::new() };
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with('.') {
+                continue;
+            }
+            match value_of(&name, &entry.path()) {
+                Ok(value) => drop(files.variables.insert(name, value)),
+                // The folder itself is gone.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !folder.exists() => return Err(error),
+                Err(error) => files.left_out.push(format!("{name}: {error}")),
+            }
+        }
+        files.left_out.sort();
+        Ok(files)
+    }
+}
+
+/// The value of the variable in a file.
+fn value_of(name: &str, path: &Path) -> io::Result<String> {
+    let invalid = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    if !is_of_origins(name) {
+        return invalid("only AWS_*, GOOGLE_*, AZURE_* and LARDER_PEER_TOKEN are read from files");
+    }
+    let mut value = String::new();
+    if std::fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut value)? as u64 > FILE_BYTES_MAX {
+        return invalid("is longer than 1 MiB");
+    }
+    // `echo` and editors add newlines at the end.
+    value.truncate(value.trim_end_matches(['\n', '\r']).len());
+    Ok(value)
 }
 
 impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Env {
     fn from_iter<T: IntoIterator<Item = (N, V)>>(variables: T) -> Self {
-        Self(variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+        let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        Self { variables, files: None }
     }
 }
 
 impl fmt::Debug for Env {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Env({} variables)", self.0.len())
+        write!(f, "Env({} variables", self.variables.len())?;
+        if let Some(files) = &self.files {
+            write!(f, ", {} files in {}", files.variables.len(), files.folder.display())?;
+        }
+        write!(f, ")")
     }
 }
 
@@ -71,6 +195,8 @@ pub struct OriginConfig {
     pub concurrency: usize,
     /// The variables that supply credentials and settings, such as `AWS_ACCESS_KEY_ID`.
     pub env: Env,
+    /// The keys of the identities of pods. Origins with the same sessions share them.
+    pub sessions: Sessions,
 }
 
 impl OriginConfig {
@@ -80,7 +206,21 @@ impl OriginConfig {
         let endpoint = self.endpoint.clone().unwrap_or_default();
         match self.env.get("AZURE_STORAGE_ACCOUNT_NAME") {
             Some(account) if url.starts_with("az://") => format!("{endpoint} {account}"),
+            _ if endpoint.is_empty() && url.starts_with("s3://") => {
+                self.region.as_deref().and_then(partition).unwrap_or_default().to_owned()
+            }
             _ => endpoint,
+        }
+    }
+
+    /// The [`place`](Self::place), and the tenant whose credentials these are, or that there are none. Where credentials
+    /// decide which bucket a name refers to (tenants of Ceph RGW, namespaces of ECS), tenants see different objects at
+    /// one place, and so does a request without credentials.
+    pub fn listing_place(&self, url: &str) -> String {
+        let place = self.place(url);
+        match self.env.get(OWNER).or(self.anonymous.then_some(ANONYMOUS)) {
+            Some(owner) => format!("{place} owner {owner}"),
+            None => place,
         }
     }
 
@@ -95,6 +235,20 @@ impl OriginConfig {
     }
 }
 
+/// The partition of AWS that a region is in, unless it is the usual one. Buckets of the same name in different
+/// partitions are different.
+fn partition(region: &str) -> Option<&'static str> {
+    [
+        ("cn-", "aws-cn"),
+        ("us-gov-", "aws-us-gov"),
+        ("us-iso", "aws-iso"),
+        ("eu-isoe-", "aws-iso"),
+        ("eusc-", "aws-eusc"),
+    ]
+    .into_iter()
+    .find_map(|(prefix, partition)| region.starts_with(prefix).then_some(partition))
+}
+
 impl Default for OriginConfig {
     /// The documented defaults and an empty environment.
     fn default() -> Self {
@@ -107,6 +261,7 @@ impl Default for OriginConfig {
             deadline: Duration::from_secs(60),
             concurrency: 64,
             env: Env::default(),
+            sessions: Sessions::default(),
         }
     }
 }
@@ -120,6 +275,56 @@ mod tests {
         let env: Env = [("AWS_SECRET_ACCESS_KEY", "hunter2")].into_iter().collect();
         let shown = format!("{:?}", OriginConfig { env, ..OriginConfig::default() });
         assert!(shown.contains("1 variables") && !shown.contains("AWS_") && !shown.contains("hunter2"), "{shown}");
+    }
+
+    #[test]
+    fn files_precede_variables_and_a_change_of_all_at_once_is_seen() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        let process = || [("AWS_ACCESS_KEY_ID", "own"), ("HOME", "/h")].into_iter().collect::<Env>();
+        let empty = process().with_files(folder.path()).expect("an empty folder");
+        assert_eq!(empty.iter().collect::<Vec<_>>(), process().iter().collect::<Vec<_>>());
+        // As the kubelet mounts a Secret.
+        for (version, key) in [("..1", "first\n"), ("..2", "second")] {
+            std::fs::create_dir(path(version)).expect("a folder");
+            std::fs::write(path(version).join("AWS_ACCESS_KEY_ID"), key).expect("a file");
+        }
+        std::os::unix::fs::symlink("..1", path("..data")).expect("a link");
+        std::os::unix::fs::symlink("..data/AWS_ACCESS_KEY_ID", path("AWS_ACCESS_KEY_ID")).expect("a link");
+        let first = empty.reread().expect("good").expect("changed");
+        let expected = [("AWS_ACCESS_KEY_ID", "first"), ("HOME", "/h")];
+        assert_eq!(first.iter().collect::<Vec<_>>(), expected);
+        assert_eq!((first.get("AWS_ACCESS_KEY_ID"), first.get("HOME")), (Some("first"), Some("/h")));
+        assert_eq!(first.reread().expect("good"), None);
+        std::os::unix::fs::symlink("..2", path("..new")).expect("a link");
+        std::fs::rename(path("..new"), path("..data")).expect("renamed");
+        let second = first.reread().expect("good").expect("changed");
+        assert_eq!(second.get("AWS_ACCESS_KEY_ID"), Some("second"));
+        assert!(!format!("{second:?}").contains("second"));
+        std::fs::remove_file(path("..data")).expect("removed");
+        std::fs::remove_dir_all(folder.path()).expect("removed");
+        let gone = second.reread().expect_err("no folder").to_string();
+        assert!(gone.contains(folder.path().to_str().expect("UTF-8")), "{gone}");
+    }
+
+    #[test]
+    fn a_file_that_is_no_variable_of_an_origin_is_left_out_by_name_and_not_by_content() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let files = [
+            ("HTTPS_PROXY", b"hunter2".to_vec()),
+            ("AWS_BINARY", b"hunter2\xff".to_vec()),
+            ("AWS_LONG", vec![b'a'; 1 << 21]),
+            ("AWS_GOOD", b"a".to_vec()),
+        ];
+        for (name, content) in files {
+            std::fs::write(folder.path().join(name), content).expect("a file");
+        }
+        let env = Env::default().with_files(folder.path()).expect("a folder");
+        assert_eq!(env.iter().collect::<Vec<_>>(), [("AWS_GOOD", "a")]);
+        let said = env.left_out().join(", ");
+        assert_eq!(env.left_out().len(), 3, "{said}");
+        assert!(["HTTPS_PROXY", "AWS_BINARY", "AWS_LONG"].iter().all(|name| said.contains(name)), "{said}");
+        assert!(!said.contains("hunter2"), "{said}");
     }
 
     #[test]
@@ -148,5 +353,23 @@ mod tests {
         assert_eq!(ours.place("s3://bucket/set"), theirs.place("s3://bucket/set"), "S3 has no accounts");
         assert_eq!(config(None, None).place("s3://bucket/set"), "");
         assert_eq!(config(Some("http://a"), None).place("s3://bucket/set"), "http://a");
+        let in_region = |endpoint: Option<&str>, region: &str| {
+            let config = OriginConfig { region: Some(region.to_owned()), ..config(endpoint, None) };
+            config.place("s3://bucket/set")
+        };
+        assert_eq!(in_region(None, "us-gov-west-1"), "aws-us-gov");
+        assert_eq!(in_region(None, "eu-central-1"), "", "one partition has each bucket once");
+        assert_eq!(in_region(Some("http://a"), "us-gov-west-1"), "http://a", "the server's own regions");
+    }
+
+    #[test]
+    fn requests_with_the_nodes_own_keys_with_a_tenants_and_with_none_list_for_themselves() {
+        let env: Env = [(OWNER, "uid")].into_iter().collect();
+        let own = OriginConfig::default();
+        let (tenant, anonymous) =
+            (OriginConfig { env, ..own.clone() }, OriginConfig { anonymous: true, ..own.clone() });
+        let places = [&own, &tenant, &anonymous].map(|config| config.listing_place("s3://bucket/set"));
+        assert_eq!(places, ["", " owner uid", " owner anonymous"]);
+        assert_eq!(anonymous.place("s3://bucket/set"), "");
     }
 }

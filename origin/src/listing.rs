@@ -25,6 +25,17 @@ pub struct Skipped {
     pub reason: &'static str,
 }
 
+/// A symbolic link in a folder. It is not followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedLink {
+    /// The key of the link.
+    pub key: Vec<u8>,
+    /// The text of the link.
+    pub target: Vec<u8>,
+    /// The modification time of the link in nanoseconds since 1970.
+    pub mtime_ns: i64,
+}
+
 /// One page of a listing. Each field is sorted by the bytes of the keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page {
@@ -32,8 +43,10 @@ pub struct Page {
     pub files: Vec<ObjectInfo>,
     /// For [`Depth::One`]: the prefixes one level down. Each ends with `/` and appears once over all pages.
     pub prefixes: Vec<Vec<u8>>,
-    /// Folder entries that are not regular files or whose metadata cannot be read.
+    /// Folder entries that are neither regular files nor links, or whose metadata cannot be read.
     pub skipped: Vec<Skipped>,
+    /// The symbolic links of a folder.
+    pub links: Vec<ListedLink>,
     /// The value of `after` for the next page; `None` on the last page. It need not be an existing key.
     pub next: Option<Vec<u8>>,
 }

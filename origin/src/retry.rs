@@ -117,9 +117,9 @@ impl Retry {
     }
 }
 
-/// True if the origin answered, if only with a part or a refusal.
+/// True if the origin answered, if only with a part or a refusal, or if there are no keys to ask it with.
 fn is_answer(failure: &OriginError) -> bool {
-    matches!(failure, OriginError::Busy { .. } | OriginError::Truncated { .. })
+    matches!(failure, OriginError::Busy { .. } | OriginError::Truncated { .. } | OriginError::Denied { .. })
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! Reads and listings use requests of our own. Writes use object_store, which implements multipart uploads.
 //!
 //! - `settings` turns flags, environment and `profile` into a `client`, which sends requests signed by `sigv4`.
+//! - `sts`, `sso` and `process` are ways to keys that expire.
 //! - `clock` follows the server's clock if this machine's clock is wrong.
 //! - `read` and `list_objects` validate the answers, `empty_pages` ends endless listings, and `refusal` converts failed
 //!   answers into errors.
@@ -16,11 +17,14 @@ mod clock;
 mod empty_pages;
 mod headers;
 mod list_objects;
+mod process;
 mod profile;
 mod read;
 mod refusal;
 mod settings;
 mod sigv4;
+mod sso;
+mod sts;
 
 use std::fmt;
 use std::ops::Range;

@@ -2,10 +2,17 @@
 //! their emulators.
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
+use larder_dataset::Chain;
 use larder_origin::{Depth, Origin, OriginConfig, OriginError, conformance, open};
-use larder_testkit::{RealServer, ServerKind};
+use larder_testkit::{FakeSts, RealServer, ServerKind, StsAnswer};
+use serde_json::{Value, json};
 
 fn origin(server: &RealServer, url: &str, env: Vec<(&'static str, String)>) -> Arc<dyn Origin> {
     let endpoint = Some(server.endpoint().to_owned());
@@ -102,5 +109,103 @@ async fn a_key_that_object_store_cannot_hold_fails_the_listing_by_name() {
         let listed = origin.list(b"", None, Depth::All).await.expect_err("an odd key");
         assert!(matches!(listed, OriginError::Invalid { .. }), "{kind:?}: {listed:?}");
         assert!(listed.to_string().contains("data/empty//part"), "{kind:?}: {listed}");
+    }
+}
+
+/// A cluster that issues tokens to its pods, as MinIO sees it: an OpenID provider with one key.
+struct Issuer {
+    server: FakeSts,
+    key: EcdsaKeyPair,
+}
+
+impl Issuer {
+    /// The client of MinIO's configuration, which is the audience of tokens.
+    const CLIENT: &str = "minio";
+    /// The role that MinIO makes of the configuration: it has a hash of the client.
+    const ROLE: &str = "arn:minio:iam:::role/MHR2BeH2-q1dHO2yx5U9Mf-tP9Q";
+
+    fn key() -> EcdsaKeyPair {
+        EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key")
+    }
+
+    async fn start() -> Self {
+        let server = FakeSts::start(|_| StsAnswer::Never).await.expect("a server");
+        let (key, url) = (Self::key(), server.endpoint());
+        // An uncompressed point: a byte, x and y.
+        let (x, y) = key.public_key().as_ref()[1..].split_at(32);
+        let (x, y) = (URL_SAFE_NO_PAD.encode(x), URL_SAFE_NO_PAD.encode(y));
+        let keys =
+            json!({"keys": [{"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": "k", "x": x, "y": y}]});
+        let provider = json!({
+            "issuer": url,
+            "jwks_uri": format!("{url}/keys"),
+            "authorization_endpoint": format!("{url}/authorize"),
+            "token_endpoint": format!("{url}/token"),
+            "response_types_supported": ["id_token"],
+            "subject_types_supported": ["public"],
+            "id_token_signing_alg_values_supported": ["ES256"],
+        });
+        server.set_hook(move |request| {
+            let body = if request.target == "/keys" { &keys } else { &provider };
+            StsAnswer::Raw { status: 200, body: body.to_string() }
+        });
+        Self { server, key }
+    }
+
+    /// The variables with which MinIO knows it.
+    fn minio(&self) -> [(&'static str, String); 3] {
+        let configuration = format!("{}/.well-known/openid-configuration", self.server.endpoint());
+        [
+            ("MINIO_IDENTITY_OPENID_CONFIG_URL", configuration),
+            ("MINIO_IDENTITY_OPENID_CLIENT_ID", Self::CLIENT.to_owned()),
+            ("MINIO_IDENTITY_OPENID_ROLE_POLICY", "readonly".to_owned()),
+        ]
+    }
+
+    /// A token that was signed with a key and expires in `seconds`.
+    fn token(&self, key: &EcdsaKeyPair, audience: &str, seconds: i64) -> String {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() as i64;
+        let part = |part: Value| URL_SAFE_NO_PAD.encode(part.to_string());
+        let head = part(json!({"alg": "ES256", "kid": "k", "typ": "JWT"}));
+        let claims = part(json!({
+            "iss": self.server.endpoint(),
+            "sub": "system:serviceaccount:team-a:train",
+            "aud": [audience],
+            "iat": now,
+            "exp": now + seconds,
+        }));
+        let signed = format!("{head}.{claims}");
+        let signature = key.sign(&SystemRandom::new(), signed.as_bytes()).expect("signed");
+        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
+    }
+}
+
+// SEMANTICS: K23
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn minio_exchanges_the_token_of_a_pod_for_keys_of_a_role() {
+    let issuer = Issuer::start().await;
+    let Some(server) = RealServer::start_with(ServerKind::Minio, &issuer.minio()) else { return };
+    let put = origin(&server, &server.url(""), server.env()).put(b"k", Bytes::from_static(b"bytes")).await;
+    put.expect("written with the administrator's keys");
+    // No STS is set: MinIO exchanges tokens itself.
+    let pod = |token: String| {
+        let env = [("AWS_ROLE_ARN", Issuer::ROLE.to_owned()), ("LARDER_IDENTITY_TOKEN", token)];
+        origin(&server, &server.url(""), env.to_vec())
+    };
+    let good = pod(issuer.token(&issuer.key, Issuer::CLIENT, 3600));
+    assert_eq!(&good.read(b"k", 0..5, None).await.expect("read")[..], b"bytes");
+    assert_eq!(good.list(b"", None, Depth::All).await.expect("listed").files.len(), 1);
+    let denied = good.put(b"x", Bytes::new()).await.expect_err("the role may only read");
+    assert!(matches!(denied, OriginError::Denied { .. }), "{denied:?}");
+    for (token, words) in [
+        (issuer.token(&issuer.key, "vault", 3600), "Client ID"),
+        (issuer.token(&issuer.key, Issuer::CLIENT, -3600), "expired"),
+        (issuer.token(&Issuer::key(), Issuer::CLIENT, 3600), "did not give the keys"),
+    ] {
+        let signature = token.rsplit('.').next().expect("a signature").to_owned();
+        let error = pod(token).read(b"k", 0..5, None).await.expect_err(words);
+        let said = Chain(&error).to_string();
+        assert!(matches!(error, OriginError::Denied { .. }) && said.contains(words), "{said}");
+        assert!(!said.contains(&signature), "{said}");
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use larder_telemetry::Histogram;
 use larder_telemetry::admin::{Admin, Sample};
+use larder_telemetry::{Heartbeat, Histogram};
 
 use crate::index::state::Snapshot;
 use crate::ring::Verb;
@@ -13,6 +13,8 @@ use crate::watch_age::WatchAge;
 
 #[derive(Debug, Default)]
 pub struct Counters {
+    /// Of the loop that publishes snapshots.
+    pub heartbeat: Heartbeat,
     /// The duration of answers, by verb.
     pub durations: [Histogram; Verb::ALL.len()],
     /// When the API last sent data.
@@ -21,8 +23,8 @@ pub struct Counters {
     pub events: AtomicU64,
     /// Requests that were rejected as malformed.
     pub refused: AtomicU64,
-    /// Connections above the limit.
-    pub connections_refused: AtomicU64,
+    /// Connections that newer ones replaced at the limit.
+    pub connections_replaced: AtomicU64,
     /// Decisions that were not kept.
     pub decisions_dropped: AtomicU64,
     /// Requests about pods whose datasets could not be determined.
@@ -37,6 +39,10 @@ pub struct Status {
 }
 
 impl Admin for Status {
+    fn healthy(&self) -> Result<(), String> {
+        self.counters.heartbeat.check("the loop that follows the cluster")
+    }
+
     fn ready(&self) -> Result<(), String> {
         if self.snapshot.load().is_complete {
             return Ok(());
@@ -50,7 +56,7 @@ impl Admin for Status {
         let verbs = Verb::ALL.into_iter().zip(&c.durations);
         let verbs = verbs.map(|(verb, took)| took.sample("scheduler_request_seconds", [("verb", verb.name())]));
         [
-            ("scheduler_connections_refused_total", number(&c.connections_refused)),
+            ("scheduler_connections_refused_total", number(&c.connections_replaced)),
             ("scheduler_decisions_dropped_total", number(&c.decisions_dropped)),
             ("scheduler_watch_events_total", number(&c.events)),
             ("scheduler_watch_age_seconds", c.watch_age.age().as_secs()),

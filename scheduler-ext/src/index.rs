@@ -245,12 +245,12 @@ impl Index {
     }
 
     fn count_held(&mut self, held: &Held, zone: Name, adds: bool) {
-        let spread: &mut Spread = Arc::make_mut(self.now.spreads.or_default(&held.snapshot));
+        let spread: &mut Spread = Arc::make_mut(self.now.spreads.or_default(&held.cache));
         count(&mut spread.zones, zone, held.bytes, adds);
         spread.bytes =
             if adds { spread.bytes.saturating_add(held.bytes) } else { spread.bytes.saturating_sub(held.bytes) };
         if spread.bytes == 0 {
-            self.now.spreads.remove(&held.snapshot);
+            self.now.spreads.remove(&held.cache);
         }
     }
 
@@ -261,7 +261,7 @@ impl Index {
         // Typically only one of many snapshots has changed.
         let changed = |some: &[Held], others: &[Held]| -> Vec<Held> {
             let is_there = |held: &Held| {
-                let at = others.binary_search_by(|other| other.snapshot.0.cmp(&held.snapshot.0));
+                let at = others.binary_search_by(|other| other.cache.0.cmp(&held.cache.0));
                 at.is_ok_and(|at| others[at].bytes == held.bytes)
             };
             some.iter().filter(|held| !is_there(held)).copied().collect()
@@ -273,7 +273,7 @@ impl Index {
         for held in new {
             self.count_held(&held, places(&known).0, true);
         }
-        let snapshots = facts.iter().flat_map(|facts| &facts.held).map(|held| first_bytes(&held.snapshot));
+        let snapshots = facts.iter().flat_map(|facts| &facts.held).map(|held| first_bytes(&held.cache));
         let node = self.node_mut(name);
         node.snapshots = snapshots.collect();
         node.cordon = facts.as_ref().and_then(|facts| facts.cordon.clone());

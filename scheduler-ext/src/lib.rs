@@ -39,15 +39,16 @@ use std::sync::Arc;
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use larder_kube::Client;
+use larder_telemetry::server::Limits;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use admin::{Counters, Status};
 use config::Settings;
+use http::Server;
 use http::tls::{Tls, TlsFiles};
 use http::verbs::Verbs;
-use http::{Limits, Server};
 use index::state::Snapshot;
 
 /// The configuration of the program.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use larder_dataset::SnapshotId;
+use larder_dataset::CacheId;
 use serde_json::json;
 
 use crate::index::facts::{CacheFacts, DatasetFacts, Held, Name, NodeFacts, PodFacts, Read, VolumeFacts};
@@ -63,14 +63,14 @@ impl Size {
 
     fn cache(self, number: usize, more: u64) -> CacheFacts {
         let held = |nth: usize| Held {
-            snapshot: snapshot((number * 7 + nth * 13) % self.datasets.max(1)),
+            cache: snapshot((number * 7 + nth * 13) % self.datasets.max(1)),
             bytes: BYTES * (nth as u64 % 10 + 1) / 10 + more,
             wanted: BYTES,
             comes: nth.is_multiple_of(2),
         };
         let mut held: Vec<Held> = (0..HELD.min(self.datasets)).map(held).collect();
-        held.sort_by_key(|held| held.snapshot.0);
-        held.dedup_by_key(|held| held.snapshot.0);
+        held.sort_by_key(|held| held.cache);
+        held.dedup_by_key(|held| held.cache);
         CacheFacts { held: held.into(), cordon: None }
     }
 
@@ -134,16 +134,16 @@ impl Size {
     }
 }
 
-fn snapshot(number: usize) -> SnapshotId {
+fn snapshot(number: usize) -> CacheId {
     let mut id = [0; 32];
     id[..8].copy_from_slice(&(number as u64).to_le_bytes());
-    SnapshotId(id)
+    CacheId(id)
 }
 
 fn dataset(number: usize) -> DatasetFacts {
     DatasetFacts {
         uid: format!("uid-{number}").into(),
-        snapshot: Some(snapshot(number)),
+        cache: Some(snapshot(number)),
         bytes: BYTES,
         copies: number.is_multiple_of(3).then_some(1),
         ..DatasetFacts::default()

@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use larder_scheduler_ext::config::Settings;
-use larder_scheduler_ext::http::Limits;
+use larder_scheduler_ext::http::LIMITS;
 use larder_scheduler_ext::http::tls::TlsFiles;
 use larder_scheduler_ext::replay::{Replayed, replay};
 use larder_scheduler_ext::{Config, run};
+use larder_telemetry::server::Limits;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
@@ -55,7 +56,7 @@ struct Args {
     #[arg(long, env = "LARDER_SCHEDULER_CONFIG")]
     config: Option<PathBuf>,
 
-    /// Maximum concurrent connections; excess connections are closed
+    /// Maximum concurrent connections; beyond that, a new connection replaces the oldest idle one
     #[arg(
         long,
         env = "LARDER_MAX_CONNECTIONS",
@@ -82,7 +83,7 @@ impl Args {
     fn into_config(self) -> anyhow::Result<Config> {
         let settings = self.config.as_deref().map_or_else(|| Ok(Settings::default()), Settings::open)?;
         let tls = self.tls_cert.zip(self.tls_key).map(|(cert, key)| TlsFiles { cert, key });
-        let limits = Limits { connections: self.max_connections as usize, ..Limits::default() };
+        let limits = Limits { connections: self.max_connections as usize, ..LIMITS };
         Ok(Config { address: self.address, tls, settings, limits, admin_address: self.admin_address })
     }
 }
@@ -120,7 +121,7 @@ mod tests {
         Args::command().debug_assert();
         let config = Args::parse_from(["larder-scheduler-ext"]).into_config().unwrap();
         assert_eq!(config.address, "127.0.0.1:9468".parse().unwrap());
-        assert_eq!((config.limits, config.settings), (Limits::default(), Settings::default()));
+        assert_eq!((config.limits, config.settings), (LIMITS, Settings::default()));
         assert!(Args::try_parse_from(["larder-scheduler-ext", "--tls-cert", "a"]).is_err());
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PodSpec;
 pub use larder_api::decision::{Least, Look, Question};
-use larder_dataset::SnapshotId;
+use larder_dataset::CacheId;
 use larder_dataset::score::{Devices, NodeFacts};
 use larder_kube::pod::requests::requests;
 
@@ -24,7 +24,7 @@ use crate::wire::{Pod, Refused, Spec};
 #[derive(Debug)]
 struct Wanted<'s> {
     key: Name,
-    snapshot: Option<SnapshotId>,
+    cache: Option<CacheId>,
     bytes: u64,
     copies: Option<u8>,
     spread: Option<&'s Arc<Spread>>,
@@ -121,10 +121,10 @@ fn find<'s>(
     // A directory is read in place, so there is nothing to hold.
     let wanted = (!dataset.is_folder).then(|| Wanted {
         key: Arc::clone(name),
-        snapshot: dataset.snapshot,
+        cache: dataset.cache,
         bytes: dataset.bytes,
         copies: dataset.copies,
-        spread: dataset.copies.and(dataset.snapshot.as_ref()).and_then(|id| snapshot.spreads.get(id)),
+        spread: dataset.copies.and(dataset.cache.as_ref()).and_then(|id| snapshot.spreads.get(id)),
     });
     Ok(Some((key.to_string(), wanted)))
 }
@@ -204,7 +204,7 @@ impl Wanted<'_> {
     /// Adds what a node holds of the dataset, and what it is fetching. Returns the percentage of its share that the
     /// node holds.
     fn on(&self, node: Option<&NodeState>, facts: &mut NodeFacts) -> u8 {
-        let here = node.zip(self.snapshot.as_ref()).and_then(|(node, snapshot)| node.holds(snapshot));
+        let here = node.zip(self.cache.as_ref()).and_then(|(node, cache)| node.holds(cache));
         let bytes = here.map_or(0, |here| here.bytes);
         let comes = here.is_some_and(|here| here.comes) || node.is_some_and(|node| node.is_read(&self.key));
         let Some(copies) = self.copies else {

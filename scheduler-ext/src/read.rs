@@ -10,7 +10,7 @@ use larder_api::names::{
     LARDERD_ACCOUNT, PINNED_ANNOTATION, SYSTEM_NAMESPACE, UID_LABEL,
 };
 use larder_api::{DatasetSpec, DatasetStatus, NodeCacheSpec, NodeCacheStatus, Phase, TrainingJob};
-use larder_dataset::{Placement, SnapshotId};
+use larder_dataset::{CacheId, CacheKey, Placement};
 use larder_kube::api::DynamicObject;
 use larder_kube::fields::{Parts, annotation, controller, label, uid, version};
 use larder_kube::key::Key;
@@ -57,28 +57,32 @@ fn node(settings: &Settings, object: DynamicObject) -> NodeFacts {
 fn cache(object: DynamicObject) -> CacheFacts {
     let cordon = annotation(&object, CORDON_ANNOTATION).map(Name::from);
     let Parts { spec, status } = Parts::<NodeCacheSpec, NodeCacheStatus>::read_leniently(object.data);
-    let mut held: BTreeMap<[u8; 32], Held> = BTreeMap::new();
+    let mut held: BTreeMap<CacheId, Held> = BTreeMap::new();
     for here in status.unwrap_or_default().snapshots {
-        let Ok(snapshot) = here.snapshot.parse::<SnapshotId>() else { continue };
+        let Some(cache) = cache_of(&here.snapshot, &here.owner) else { continue };
         let (bytes, wanted, comes) = (here.bytes, here.wanted_bytes, here.mounts > 0);
-        held.insert(snapshot.0, Held { snapshot, bytes, wanted, comes });
+        held.insert(cache, Held { cache, bytes, wanted, comes });
     }
     for promise in spec.unwrap_or_default().datasets {
-        let Ok(snapshot) = promise.snapshot.parse::<SnapshotId>() else { continue };
-        let none = Held { snapshot, bytes: 0, wanted: 0, comes: true };
-        held.entry(snapshot.0).or_insert(none).comes = true;
+        let Some(cache) = cache_of(&promise.snapshot, &promise.owner) else { continue };
+        held.entry(cache).or_insert(Held { cache, bytes: 0, wanted: 0, comes: true }).comes = true;
     }
     CacheFacts { held: held.into_values().collect(), cordon }
 }
 
+/// An id for the bytes of a snapshot that are cached for an owner, wherever they are read from.
+fn cache_of(snapshot: &str, owner: &str) -> Option<CacheId> {
+    Some(CacheKey::new(snapshot.parse().ok()?, "", owner).id())
+}
+
 fn dataset(object: DynamicObject) -> DatasetFacts {
-    let uid = uid(&object).into();
+    let (namespace, uid) = (Key::of(&object).namespace, uid(&object).to_owned());
     let Parts { spec, status } = Parts::<DatasetSpec, DatasetStatus>::read_leniently(object.data);
     let (spec, status) = (spec.unwrap_or_default(), status.unwrap_or_default());
     let placement = spec.cache.placement.as_deref().and_then(|text| text.parse().ok()).unwrap_or_default();
     DatasetFacts {
-        uid,
-        snapshot: status.snapshot.and_then(|text| text.parse().ok()),
+        cache: status.snapshot.and_then(|text| cache_of(&text, spec.origin.cache_owner(&namespace, &uid))),
+        uid: uid.into(),
         bytes: status.bytes.unwrap_or_default(),
         copies: match placement {
             Placement::Local => None,

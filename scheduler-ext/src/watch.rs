@@ -6,10 +6,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use larder_kube::api::DynamicObject;
 use larder_kube::runtime::watcher;
-use larder_kube::watch::{End, Update, listen, refusal};
+use larder_kube::unparsed::Unparsed;
+use larder_kube::watch::{End, Turns, Update, Watched, listen, refusal};
 use larder_kube::{Api, Client};
+use larder_telemetry::Heartbeat;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
@@ -31,16 +32,22 @@ const ABSENCE: Duration = Duration::from_secs(60);
 
 /// Watches one kind. Never returns. If the API does not serve the kind, it counts as empty until the next retry. If the
 /// kind may not be read, its known objects stay.
-async fn follow(client: Client, kind: Kind, settings: Arc<Settings>, events: mpsc::Sender<Event>) -> Infallible {
+async fn follow(
+    client: Client,
+    kind: Kind,
+    settings: Arc<Settings>,
+    turns: Turns,
+    events: mpsc::Sender<Event>,
+) -> Infallible {
     loop {
-        let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind.resource());
+        let api: Api<Unparsed> = Api::all_with(client.clone(), &kind.resource());
         let event = |update| match update {
             Update::All(all) => Event::All(kind, all),
             Update::Changed(object) => Event::Changed(kind, Box::new(object)),
             Update::Gone(key, version) => Event::Gone(kind, key.to_string().into(), version),
         };
         let read = |object| read::object(kind, &settings, object);
-        match listen(api, kind.name(), read, end, event, events.clone()).await {
+        match listen(api, Watched::all(kind, &turns), read, end, event, events.clone()).await {
             // The receiver lives as long as the program.
             End::Closed => std::future::pending::<()>().await,
             End::NotServed => {
@@ -68,9 +75,12 @@ fn end(error: &watcher::Error) -> Option<End> {
 pub async fn run(client: Client, settings: Arc<Settings>, shown: Arc<ArcSwap<Snapshot>>, counters: Arc<Counters>) {
     let (sender, events) = mpsc::channel(WAITING);
     let mut watches = JoinSet::new();
+    let all = Turns::default();
+    // The cluster may not serve TrainingJobs, or not answer: nothing else waits for them.
+    let turns = |kind: Kind| if kind.part().is_some() { all.apart() } else { all.clone() };
     for kind in FOLLOWED {
         let client = measured_client(client.clone(), kind, Arc::clone(&counters.watch_age));
-        watches.spawn(follow(client, kind, Arc::clone(&settings), sender.clone()));
+        watches.spawn(follow(client, kind, Arc::clone(&settings), turns(kind), sender.clone()));
     }
     let devices = settings.devices.iter().map(|device| device.resource.clone()).collect();
     tokio::select! {
@@ -88,7 +98,13 @@ pub async fn apply_all(
     counters: &Counters,
 ) {
     let mut batch = Vec::new();
-    while events.recv_many(&mut batch, WAITING).await > 0 {
+    loop {
+        counters.heartbeat.beat();
+        match tokio::time::timeout(Heartbeat::EVERY, events.recv_many(&mut batch, WAITING)).await {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(_) => continue,
+        }
         counters.events.fetch_add(batch.len() as u64, Ordering::Relaxed);
         for event in batch.drain(..) {
             index.apply(event);

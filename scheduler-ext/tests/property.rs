@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use larder_dataset::SnapshotId;
+use larder_dataset::CacheId;
 use larder_scheduler_ext::admin::Counters;
 use larder_scheduler_ext::config::Settings;
 use larder_scheduler_ext::http::verbs::Verbs;
@@ -26,8 +26,8 @@ struct World {
     bytes: [u64; 2],
 }
 
-fn snapshot(number: usize) -> SnapshotId {
-    SnapshotId([number as u8 + 1; 32])
+fn snapshot(number: usize) -> CacheId {
+    CacheId([number as u8 + 1; 32])
 }
 
 impl World {
@@ -40,7 +40,7 @@ impl World {
             index.apply(Event::Changed(kind, Box::new(Object { key: key.into(), version: 1, facts })));
         };
         for (number, (copies, bytes)) in self.copies.into_iter().zip(self.bytes).enumerate() {
-            let facts = DatasetFacts { snapshot: Some(snapshot(number)), bytes, copies, ..DatasetFacts::default() };
+            let facts = DatasetFacts { cache: Some(snapshot(number)), bytes, copies, ..DatasetFacts::default() };
             put(Kind::Dataset, format!("a/d{number}"), Facts::Dataset(facts));
         }
         for (number, (held, pods, larderd, comes)) in self.nodes.iter().enumerate() {
@@ -49,7 +49,7 @@ impl World {
             let facts = NodeFacts { zone: zone.as_str().into(), rack: zone.as_str().into(), devices: [8].into() };
             put(Kind::Node, node.clone(), Facts::Node(facts));
             let held = held.iter().enumerate().map(|(number, bytes)| Held {
-                snapshot: snapshot(number),
+                cache: snapshot(number),
                 bytes: *bytes,
                 wanted: 100,
                 comes: *comes,

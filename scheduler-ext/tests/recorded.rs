@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use larder_dataset::SnapshotId;
+use larder_dataset::CacheId;
 use larder_scheduler_ext::admin::Counters;
 use larder_scheduler_ext::config::Settings;
 use larder_scheduler_ext::http::verbs::Verbs;
@@ -20,14 +20,14 @@ fn verbs() -> Verbs {
     for kind in FOLLOWED {
         index.apply(Event::All(kind, Vec::new()));
     }
-    let snapshot = SnapshotId([7; 32]);
-    let dataset = DatasetFacts { snapshot: Some(snapshot), bytes: 1000, ..DatasetFacts::default() };
+    let snapshot = CacheId([7; 32]);
+    let dataset = DatasetFacts { cache: Some(snapshot), bytes: 1000, ..DatasetFacts::default() };
     let mut put = |kind, key: &str, facts| {
         index.apply(Event::Changed(kind, Box::new(Object { key: key.into(), version: 1, facts })));
     };
     put(Kind::Dataset, "default/imagenet", Facts::Dataset(dataset));
     for (node, bytes) in [("n1", 1000), ("n2", 125)] {
-        let held = [Held { snapshot, bytes, wanted: 1000, comes: false }].into();
+        let held = [Held { cache: snapshot, bytes, wanted: 1000, comes: false }].into();
         put(Kind::NodeCache, node, Facts::Cache(CacheFacts { held, cordon: None }));
     }
     let gang = JobFacts { uid: "j".into(), floors: [("worker".into(), 2)].into(), ..JobFacts::default() };

@@ -162,7 +162,7 @@ async fn a_watch_whose_version_is_too_old_begins_with_a_list() {
     assert_eq!(running.score(), 7);
 }
 
-// SEMANTICS: X4
+// SEMANTICS: X4, P7
 #[tokio::test(start_paused = true)]
 async fn a_quiet_cluster_is_not_stale_and_one_watch_that_is_cut_is_seen() {
     let running = Running::start().await;
@@ -179,7 +179,11 @@ async fn a_quiet_cluster_is_not_stale_and_one_watch_that_is_cut_is_seen() {
         running.api.bookmark(&others);
         let age = running.age();
         assert!((minute * 60 - 1..minute * 60 + 10).contains(&age), "{age} s in minute {minute}");
+        assert_eq!(running.status.healthy(), Ok(()));
     }
+    running.watches.abort();
+    sleep(Duration::from_secs(600)).await;
+    assert!(running.status.healthy().unwrap_err().starts_with("the loop that follows the cluster stopped"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,12 +1,14 @@
-//! The admin server of a daemon: `/metrics` in Prometheus' text format, `/healthz` while the process runs, `/readyz`
-//! while it can do its job. It is plain HTTP, read-only, and shows no secrets: any client that reaches the address can
-//! read all of it.
+//! The admin server of a daemon: `/metrics` in Prometheus' text format, `/healthz` while the daemon's main loop runs,
+//! `/readyz` while it can do its job. It is plain HTTP, read-only, and shows no secrets: any client that reaches the
+//! address can read all of it. No client can exhaust the process or keep the kubelet's probes out: see
+//! [`server`](crate::server).
 
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -19,6 +21,19 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use crate::metrics::{Kind, METRICS, Metric};
+use crate::server::{Limits, Plain, Server};
+
+/// The limits of an admin server. No request has a body.
+const LIMITS: Limits = Limits {
+    connections: 128,
+    head_bytes: 8 << 10,
+    head: Duration::from_secs(5),
+    body_bytes: 0,
+    body: Duration::ZERO,
+    age: Duration::from_secs(10),
+    // Less than the grace period of every pod: no client delays a program's end beyond it.
+    answer: Duration::from_secs(2),
+};
 
 /// The names and values of a sample's labels.
 pub type Labels = Vec<(&'static str, String)>;
@@ -63,6 +78,10 @@ impl Sample {
 
 /// The state that a daemon reports through its admin server.
 pub trait Admin: Send + Sync + 'static {
+    /// `Ok` while the loop that does the daemon's job runs; otherwise the reason. Nothing else may fail it, because the
+    /// kubelet kills a daemon that is not healthy.
+    fn healthy(&self) -> Result<(), String>;
+
     /// `Ok` while the daemon can do its job; otherwise the reason.
     fn ready(&self) -> Result<(), String>;
 
@@ -92,9 +111,9 @@ pub async fn serve_with(
     more: Router,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let listener = tokio::net::TcpListener::bind(address).await?;
-    let service = router(admin).merge(more).into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, service).with_graceful_shutdown(stop).await
+    let server = Server::bind(address, LIMITS).await?;
+    server.serve(Plain, router(admin).merge(more), || {}, stop).await;
+    Ok(())
 }
 
 fn router<A: Admin>(admin: Arc<A>) -> Router {
@@ -106,17 +125,17 @@ fn router<A: Admin>(admin: Arc<A>) -> Router {
                 ([(header::CONTENT_TYPE, CONTENT_TYPE)], text([admin.samples(), read].concat()))
             }),
         )
-        .route("/healthz", get(|| async { "ok\n" }))
-        .route(
-            "/readyz",
-            get(|State(admin): State<Arc<A>>| async move {
-                match admin.ready() {
-                    Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
-                    Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
-                }
-            }),
-        )
+        .route("/healthz", get(|State(admin): State<Arc<A>>| async move { probed(admin.healthy()) }))
+        .route("/readyz", get(|State(admin): State<Arc<A>>| async move { probed(admin.ready()) }))
         .with_state(admin)
+}
+
+/// The answer to a probe.
+fn probed(outcome: Result<(), String>) -> (StatusCode, String) {
+    match outcome {
+        Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+    }
 }
 
 /// Encodes samples in Prometheus' text format, as 0.1.0 did. Every name is prefixed with `larder_`. In OpenMetrics,
@@ -172,7 +191,100 @@ fn put(encoder: &mut MetricEncoder<'_>, metric: &Metric, value: &Value) -> fmt::
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
     use super::*;
+
+    /// A daemon whose loop can stop.
+    #[derive(Default)]
+    struct Daemon {
+        is_stopped: AtomicBool,
+    }
+
+    impl Admin for Daemon {
+        fn healthy(&self) -> Result<(), String> {
+            if self.is_stopped.load(Ordering::Relaxed) { Err("the loop stopped 120 s ago".to_owned()) } else { Ok(()) }
+        }
+
+        fn ready(&self) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn samples(&self) -> Vec<Sample> {
+            vec![Sample::new("fs_reads_total", 7)]
+        }
+    }
+
+    async fn started(daemon: Arc<Daemon>) -> SocketAddr {
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        tokio::spawn(serve(address, daemon, std::future::pending()));
+        while TcpStream::connect(address).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+        address
+    }
+
+    async fn get(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    /// The memory of this process in KiB.
+    fn resident() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    // SEMANTICS: P7
+    #[tokio::test]
+    async fn only_a_stopped_loop_fails_the_probe_of_health() {
+        let daemon = Arc::new(Daemon::default());
+        let address = started(Arc::clone(&daemon)).await;
+        assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200"));
+        daemon.is_stopped.store(true, Ordering::Relaxed);
+        let answer = get(address, "/healthz").await;
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.ends_with("the loop stopped 120 s ago\n"), "{answer}");
+        assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 200"));
+        assert!(get(address, "/metrics").await.contains("larder_fs_reads_total 7\n"));
+    }
+
+    // SEMANTICS: P6
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_flood_of_endless_heads_takes_little_memory_and_stops_no_probe() {
+        static HEAD: [u8; 400 << 10] = [b'x'; 400 << 10];
+        let address = started(Arc::default()).await;
+        let before = resident();
+        let (mut flood, mut most) = (Vec::new(), 0);
+        for n in 0..400 {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            flood.push(tokio::spawn(async move {
+                // It fails once the server has closed the connection.
+                let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nx: ").await;
+                let _ = stream.write_all(&HEAD).await;
+                stream
+            }));
+            if n % 10 == 0 {
+                assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200"));
+                most = most.max(resident());
+            }
+        }
+        let mut open = Vec::new();
+        for connection in flood {
+            open.push(connection.await.unwrap());
+        }
+        assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200"));
+        most = most.max(resident());
+        let grown = most.saturating_sub(before);
+        assert!(grown < 24 << 10, "400 connections cost {grown} KiB");
+    }
 
     #[test]
     fn only_metrics_of_the_table_are_served_with_their_meaning() {

@@ -1,19 +1,25 @@
 //! How Larder's programs run, log and report metrics.
 //!
-//! Its parts: [`program()`] runs each daemon; [`init_logs`] sets up the log; [`METRICS`] is the one place that names a
-//! metric and the source of `docs/METRICS.md`; [`admin`] serves the metrics.
+//! Its parts: [`program()`] runs each daemon; [`keep_memory_private`] protects its keys; [`init_logs`] sets up the log;
+//! [`METRICS`] is the one place that names a metric and the source of `docs/METRICS.md`; [`admin`] serves the metrics
+//! and probes; [`server`] is the HTTP server, and [`Heartbeat`] shows whether a program's main loop runs.
 //!
 //! Invariant: no metric is named elsewhere, and no label or field carries a secret.
 
 #![warn(missing_docs)]
 
 pub mod admin;
+mod heartbeat;
 mod histogram;
 mod logs;
 mod metrics;
 mod program;
+mod secrecy;
+pub mod server;
 
+pub use heartbeat::Heartbeat;
 pub use histogram::Histogram;
 pub use logs::{LOG_VARIABLE, init_logs};
 pub use metrics::{Kind, METRICS, Metric, metrics_page};
 pub use program::program;
+pub use secrecy::keep_memory_private;

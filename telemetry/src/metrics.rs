@@ -113,6 +113,7 @@ pub const METRICS: &[Metric] = &[
     counter("daemon_peer_reads_total", "requests", "requests sent to peers"),
     counter("daemon_peer_served_bytes_total", "bytes", "bytes served to peers"),
     gauge("daemon_peer_under_way_bytes", "bytes", "bytes of blocks in flight to peers"),
+    counter("daemon_quota_refusals_total", "attempts", "attempts to mount a volume that a CacheQuota did not allow"),
     counter("devices_api_errors_total", "requests", "failed requests to the Kubernetes API; most are retried"),
     gauge(
         "devices_config_refused",
@@ -184,7 +185,7 @@ pub const METRICS: &[Metric] = &[
     counter(
         "scheduler_connections_refused_total",
         "connections",
-        "connections closed at once because `--max-connections` were open",
+        "connections that newer ones replaced because `--max-connections` were open",
     ),
     counter(
         "scheduler_decisions_dropped_total",
@@ -277,6 +278,7 @@ pub fn metrics_page() -> String {
          - The following metrics exist only at `/metrics`: `daemon_` of `larderd` and `cachenode`, `csi_` of\n  \
          `larder-csi`, `controller_` of `larder-controller`, `scheduler_` of `larder-scheduler-ext`, and\n  \
          `devices_` of `larder-devices`.\n\
+         - In Kubernetes, `/metrics` is open to [labelled namespaces](kubernetes/operations.md#metrics).\n\
          - Counters at `/metrics` start at 0 with the process. Counters in a mount's `stats.json` start when\n  \
          its dataset is opened, except `store_` counters, which count the whole cache since the process\n  \
          started.\n\n\

@@ -11,15 +11,18 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::logs::init_logs;
+use crate::secrecy::keep_memory_private;
 
-/// Runs a program until SIGTERM, SIGINT or its own end. The signals cancel the token that `run` receives; `run` should
-/// then end soon, even while it still waits for what it needs to serve. `workers` is the number of threads of the runtime; by default there is one for each core.
+/// Runs a program until SIGTERM, SIGINT or its own end, with its memory private ([`keep_memory_private`]). The signals
+/// cancel the token that `run` receives; `run` should then end soon, even while it still waits for what it needs to
+/// serve. `workers` is the number of threads of the runtime; by default there is one for each core.
 ///
 /// Exit codes: 0 after a clean end, 1 after a failure, 2 if [`LOG_VARIABLE`](crate::LOG_VARIABLE) is invalid.
 pub fn program<F>(name: &str, workers: Option<usize>, run: impl FnOnce(CancellationToken) -> F) -> ExitCode
 where
     F: Future<Output = anyhow::Result<()>>,
 {
+    keep_memory_private();
     if let Err(error) = init_logs("info") {
         eprintln!("{name}: {error}");
         return ExitCode::from(2);

@@ -25,7 +25,7 @@
 # runc-kept fakes what this kernel lacks to limit RDMA objects.
 set -euo pipefail
 
-readonly KUBERNETES=${LARDER_TEST_KUBERNETES:-v1.36.3} CONTAINERD=v2.4.2 CSI_SANITY=v5.4.0 COREDNS=v1.15.0
+readonly KUBERNETES=${LARDER_TEST_KUBERNETES:-v1.36.3} CONTAINERD=v2.4.2 CSI_SANITY=v5.4.0 COREDNS=v1.15.0 RUNC=v1.4.1
 readonly BIN=${LARDER_TEST_BIN:-${LARDER_CACHE:-$HOME/.cache/larder}/bin}
 here=$(dirname "$(realpath "$0")")
 
@@ -33,13 +33,14 @@ die() { echo "cluster.sh: $*" >&2; exit 1; }
 
 # Programs that install builds, by their names in BIN.
 readonly KUBE=kube-$KUBERNETES CONTAINERD_PARTS=(containerd containerd-shim-runc-v2 ctr)
-built() { printf '%s\n' "$KUBE" "${CONTAINERD_PARTS[@]/%/-$CONTAINERD}" "coredns-$COREDNS" "csi-sanity-$CSI_SANITY"; }
+built() { printf '%s\n' "$KUBE" "${CONTAINERD_PARTS[@]/%/-$CONTAINERD}" "coredns-$COREDNS" "csi-sanity-$CSI_SANITY" "runc-seccomp-$RUNC"; }
 
 packaged() {
     local tool
-    for tool in runc busybox ip openssl curl python3 unshare /usr/lib/cni/{ptp,host-local}; do
+    for tool in runc busybox ip openssl curl python3 unshare pkg-config /usr/lib/cni/{ptp,host-local}; do
         command -v "$tool" >/dev/null || return
     done
+    [[ -e /usr/include/seccomp.h ]]
 }
 
 missing() {
@@ -62,7 +63,8 @@ packages() {
     [[ $EUID -eq 0 ]] || sudo=sudo
     $sudo apt-get update -qq
     $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-        runc containernetworking-plugins busybox-static iproute2 openssl curl python3 util-linux >/dev/null
+        runc containernetworking-plugins busybox-static iproute2 openssl curl python3 util-linux \
+        gcc libc6-dev libseccomp-dev pkg-config >/dev/null
 }
 
 install() {
@@ -94,6 +96,12 @@ install() {
                 echo "building csi-sanity"
                 go install "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity@$CSI_SANITY"
                 mv "$build/csi-sanity" "$build/$name"
+                ;;
+            runc-*)
+                # Debian's runc maps no mounts into user namespaces.
+                echo "building runc"
+                CGO_ENABLED=1 go install -tags seccomp "github.com/opencontainers/runc@$RUNC"
+                mv "$build/runc" "$build/$name"
                 ;;
             *)
                 local part=${name%-"$CONTAINERD"}
@@ -170,6 +178,7 @@ start() {
         ln -s "$BIN/$KUBE" "$dir/bin/$name"
     done
     ln -s "$BIN/coredns-$COREDNS" "$dir/bin/coredns"
+    ln -s "$BIN/runc-seccomp-$RUNC" "$dir/bin/runc-mapping"
     for name in "${CONTAINERD_PARTS[@]}"; do
         ln -s "$BIN/$name-$CONTAINERD" "$dir/bin/$name"
     done

@@ -99,6 +99,10 @@ leave_sysctls() {
         echo "${setting#*=}" >"$dir/sysctl/${file##*/}"
         mount --bind "$dir/sysctl/${file##*/}" "/proc/sys/$file"
     done
+    # The kernel mounts no proc in a user namespace, as for a pod with hostUsers: false, unless one without such mounts is
+    # visible.
+    mkdir "$dir/proc"
+    mount -t proc proc "$dir/proc"
 }
 
 # More flags of its parts come from the environment; a part that does not know one never comes up.
@@ -244,6 +248,11 @@ version = 3
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = ["/usr/lib/cni"]
     conf_dir = "$folder/cni"
+  # The handler of a RuntimeClass, for pods in user namespaces.
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.mapping]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.mapping.options]
+      BinaryName = "$dir/bin/runc-mapping"
   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
 TOML

@@ -78,7 +78,7 @@ YAML
         kubectl apply --server-side -k "$dir/overlay/deploy/crds"
         kubectl wait --for=condition=Established crd --all
         kubectl apply -k "$dir/overlay/my-larder"
-        kubectl -n larder-system patch configmap larder-endpoints -p "{\"data\":{\"endpoints\":\"$SERVER\"}}"
+        kubectl patch lardersettings larder --type=merge -p "{\"spec\":{\"endpoints\":[\"$SERVER\"]}}"
         kubectl create secret generic bucket-reader \
             --from-literal=AWS_ACCESS_KEY_ID=$KEY --from-literal=AWS_SECRET_ACCESS_KEY=$SECRET
     } >"$dir/log/apply.log" 2>&1 || { tail "$dir/log/apply.log" >&2; die "cannot apply Larder"; }

@@ -4,6 +4,7 @@
 #   ceph.sh install          installs the Debian packages, unless they are there (needs root)
 #   ceph.sh check            fails unless they are there
 #   ceph.sh start DIR PORT   starts a cluster with its files in DIR and the bucket larder-test; uses PORT to PORT+40
+#   ceph.sh user DIR TENANT NAME   makes a user of a tenant whose access key is TENANT-NAME, and whose secret is larder-secret
 #   ceph.sh stop DIR         stops it and removes its files
 #
 # DIR must be empty or missing, and short, because it holds unix sockets. The keys are larder / larder-secret. A guard also
@@ -105,6 +106,14 @@ make_user() {
         "${admin[@]}" user info --uid=larder
 }
 
+# A tenant's buckets may have the names of those of another tenant.
+make_tenants_user() {
+    local dir=$1 tenant=$2 name=$3
+    export CEPH_CONF=$dir/ceph.conf
+    radosgw-admin -n client.rgw user create --tenant="$tenant" --uid="$name" --display-name="$name" \
+        --access-key="$tenant-$name" --secret-key=larder-secret >/dev/null
+}
+
 # Called in a condition, where bash does not stop at a failed command.
 bring_up() {
     local dir=$1 port=$2 fsid=$3 osd=$4
@@ -149,6 +158,7 @@ case "${1-}:$#" in
     install:1) install ;;
     check:1) installed || die "is not installed: run $0 install" ;;
     start:3) start "$2" "$3" ;;
+    user:4) make_tenants_user "$2" "$3" "$4" ;;
     stop:2) stop "$2" ;;
-    *) die "use: $0 install | check | start DIR PORT | stop DIR" ;;
+    *) die "use: $0 install | check | start DIR PORT | user DIR TENANT NAME | stop DIR" ;;
 esac

@@ -90,6 +90,10 @@ impl Devices {
         let overlay = overlay(components, config);
         let devices = Self { cluster, nodes, namespace: test.to_owned(), overlay };
         for n in [1, 2] {
+            // As after a boot: the GPUs of an earlier test have the same names, and its faults would extend their quiet
+            // time.
+            let removed = devices.cluster.exec_on_node(n, &["rm", "-rf", "/run/larder-devices"]);
+            assert!(removed.status.success(), "{}", String::from_utf8_lossy(&removed.stderr));
             devices.describe_gpus_to_the_runtime(n);
         }
         devices.cluster.kubectl_ok(&["apply", "-k", devices.overlay.path().to_str().unwrap()]);

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use larder_daemon_api::handover::{Descriptors, Message, Socket, request_memory};
+use larder_daemon_api::handover::{Descriptors, Message, Socket, VERSION, request_memory};
 use larder_daemon_api::mountinfo::source_of;
 use larder_daemon_api::socket::HANDOVER_SOCKET;
 use larder_daemon_api::v1;
@@ -16,6 +16,8 @@ pub struct Keeper {
     run_dir: PathBuf,
     socket: Option<Socket>,
     kept: HashMap<String, Kept>,
+    /// Mounts that it says it holds, after those that it does hold.
+    others: Vec<String>,
     dirs: Vec<PathBuf>,
     /// Speaks the first version of the protocol.
     older: bool,
@@ -31,7 +33,8 @@ struct Kept {
 impl Keeper {
     /// Not connected yet.
     pub fn new(run_dir: &Path) -> Self {
-        Self { run_dir: run_dir.to_owned(), socket: None, kept: HashMap::new(), dirs: Vec::new(), older: false }
+        let (kept, others, dirs) = (HashMap::new(), Vec::new(), Vec::new());
+        Self { run_dir: run_dir.to_owned(), socket: None, kept, others, dirs, older: false }
     }
 
     /// One of a version that offers one connection after the other and does not say what it holds.
@@ -39,6 +42,16 @@ impl Keeper {
         let mut keeper = Self::new(run_dir);
         keeper.older = true;
         keeper
+    }
+
+    /// Reports from now on that it holds this number of other mounts, too.
+    pub fn say_it_holds_others(&mut self, count: u32) {
+        self.others = (0..count).map(|number| format!("{number:064x}")).collect();
+    }
+
+    fn send_holds(&self, socket: &Socket) -> std::io::Result<()> {
+        let names = self.kept.keys().chain(&self.others).map(String::as_str);
+        Message::holds(names, VERSION).into_iter().try_for_each(|packet| socket.send(packet, &[]))
     }
 
     /// Connects within 30 s, takes the connections that the daemon holds, and offers those that it lacks. Returns the
@@ -77,7 +90,7 @@ impl Keeper {
             }
         }
         if !self.older {
-            socket.send(Message::holds(self.kept.keys().map(String::as_str)), &[])?;
+            self.send_holds(&socket)?;
         }
         for kept in self.kept.values().filter(|kept| !held.contains(&kept.connection.mount)) {
             self.offer(&socket, kept)?.map_err(std::io::Error::other)?;
@@ -112,7 +125,7 @@ impl Keeper {
             std::thread::sleep(Duration::from_millis(5));
         };
         while !matches!(socket.receive().unwrap(), Some((Message::HeldEnd(_), _))) {}
-        socket.send(Message::holds(self.kept.keys().map(String::as_str)), &[]).unwrap();
+        self.send_holds(&socket).unwrap();
         for (request, Kept { connection, fuse, memory }) in (1..).zip(self.kept.values()) {
             let offer = Message::Offer(v1::Connection { request, ..connection.clone() });
             socket.send(offer, &[fuse.as_fd(), memory.as_fd()]).unwrap();

@@ -15,7 +15,7 @@ use tonic::transport::Channel;
 
 use crate::lab::{Lab, SECRET};
 use crate::network::Namespace;
-use crate::process::{connections_of, is_zombie};
+use crate::process::{connections_of, is_zombie, memory_kib};
 
 /// The token that a node shows its peers, unless a mount gets another one.
 pub const TOKEN: &str = "correct-horse-battery-staple";
@@ -123,6 +123,17 @@ impl Larderd {
         self.flags[1] = flags.to_vec();
     }
 
+    /// Reads its credentials from a folder of files from the next start on, and not from its environment.
+    pub fn set_credentials_dir(&mut self, dir: &Path) {
+        self.environment.retain(|(name, _)| !name.starts_with("AWS_"));
+        self.flags[0].push(format!("--origin-credentials-dir={}", dir.display()));
+    }
+
+    /// Logs everything from the next start on.
+    pub fn log_everything(&mut self) {
+        self.environment.push(("LARDER_LOG".to_owned(), "trace".to_owned()));
+    }
+
     /// Waits until it accepts connections, at most 60 s. Before that there is no socket, or that of a killed
     /// predecessor. A `cachenode` has no socket: its log says when it serves.
     pub fn wait_until_it_answers(&self) {
@@ -140,7 +151,7 @@ impl Larderd {
     }
 
     /// Its process, unless it has ended.
-    pub(crate) fn pid(&self) -> Option<u32> {
+    pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
@@ -160,9 +171,7 @@ impl Larderd {
 
     /// A field of its `/proc/PID/status`, in KiB.
     pub fn memory_kib(&self, field: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid().unwrap())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).unwrap();
-        line.split_whitespace().next().unwrap().parse().unwrap()
+        memory_kib(self.pid().unwrap(), field)
     }
 
     /// The processes that import for it.

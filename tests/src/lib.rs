@@ -23,5 +23,5 @@ pub use lab::{BUCKET, Lab, OTHER_KEYS, SECRET};
 pub use larderd::{Larderd, TOKEN};
 pub use mount::Mount;
 pub use plugin::Plugin;
-pub use process::connections_of;
+pub use process::{assert_private, connections_of, memory_kib};
 pub use waiting::wait_until;

@@ -17,6 +17,7 @@ use larder_testkit::{Cluster, repository};
 use tokio::runtime::Runtime;
 
 use crate::lab::{BUCKET, SECRET};
+use crate::process::assert_private;
 use deployment::Deployment;
 pub use deployment::load_larder;
 pub use scripts::{SUMS, reader_script, sums};
@@ -57,16 +58,8 @@ impl Platform {
     /// The same, with Datasets as objects. They may name the test's server.
     pub fn start_datasets(test: &str) -> Self {
         let platform = Self::deployed(test, Deployment::Datasets);
-        let endpoints = format!("{{\"data\":{{\"endpoints\":\"{}\"}}}}", platform.endpoint());
-        platform.cluster.kubectl_ok(&[
-            "-n",
-            "larder-system",
-            "patch",
-            "configmap",
-            "larder-endpoints",
-            "-p",
-            &endpoints,
-        ]);
+        let endpoints = format!("{{\"spec\":{{\"endpoints\":[\"{}\"]}}}}", platform.endpoint());
+        platform.cluster.kubectl_ok(&["patch", "lardersettings", "larder", "--type=merge", "-p", &endpoints]);
         let rollout = ["-n", "larder-system", "rollout", "status", "deployment/larder-controller", "--timeout=120s"];
         platform.cluster.kubectl_ok(&rollout);
         platform
@@ -224,6 +217,26 @@ impl Platform {
             !found.is_empty()
         });
         found
+    }
+
+    /// Asserts that the server's secret is only in the memory of processes and of tmpfs: no file on a node's disk has
+    /// it, neither the kubelet's nor the container runtime's, and no argument, environment or log of Larder's programs.
+    pub fn assert_secret_is_in_memory_only(&self) {
+        for n in [1, 2] {
+            let node = self.cluster.node_folder(n);
+            let node = node.parent().unwrap().to_str().unwrap();
+            // The kubelet mounts Secrets as file systems of their own.
+            let grep = ["find", node, "-xdev", "-type", "f", "-exec", "grep", "-l", SECRET, "{}", "+"];
+            let found = self.cluster.exec(&grep);
+            assert_eq!(String::from_utf8_lossy(&found.stdout), "", "the secret is on the disk of node {n}");
+        }
+        for program in ["larderd", "larder-csi", "larder-controller"] {
+            for pid in self.cluster.pids(program) {
+                assert_private(pid, SECRET);
+            }
+        }
+        let logs = ["logs", "-n", "larder-system", "-l", "app.kubernetes.io/part-of=larder", "--tail=-1"];
+        assert!(!self.cluster.kubectl_ok(&logs).contains(SECRET), "the secret is in a log");
     }
 
     /// Deletes every pod with the label `app=reader` and waits until it is gone.

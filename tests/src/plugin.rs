@@ -68,6 +68,11 @@ impl Plugin {
         }
     }
 
+    /// Its process, unless it has ended.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     /// A path below its folder. Targets are below `kubelet/pods`.
     pub fn path(&self, path: &str) -> PathBuf {
         self.folder.join(path)

@@ -51,6 +51,9 @@ docs/kubernetes/install.md :: deploy/images/build :: README's command has built 
 docs/kubernetes/install.md :: kind: Certificate :: needs cert-manager
 docs/kubernetes/jobs.md :: kubectl get pytorchjobs :: needs Kubeflow
 docs/kubernetes/queues.md :: kind: AdmissionCheck :: needs Kueue; a test of its own has it
+docs/kubernetes/operations.md :: configmap larder-endpoints :: needs an installation of 0.2
+docs/kubernetes/operations.md :: kind: LarderSettings :: the overlay has made one
+docs/kubernetes/operations.md :: kubectl label namespace monitoring :: needs Prometheus
 docs/kubernetes/operations.md :: cargo nextest run --release :: measures an optimized build
 TEXT
     esac
@@ -388,7 +391,7 @@ set -e
 "$root/tests/cluster/cluster.sh" load "$dir" "\${@: -1}"
 for n in 1 2; do
     "$root/tests/cluster/cluster.sh" exec-node "$dir" "\$n" ctr -n k8s.io images tag --force \
-        larder.dev/larder:$version registry.example/larder:$version >/dev/null
+        larder.invalid/larder:$version registry.example/larder:$version >/dev/null
 done
 SH
     cd "$work/clone"

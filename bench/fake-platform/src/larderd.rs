@@ -159,7 +159,7 @@ impl Larderd {
             let since = *self.warming.get(&promise.snapshot)?;
             let bytes = filled(promise.bytes, now.duration_since(since), self.config.warming);
             Some(json!({
-                "snapshot": promise.snapshot, "bytes": bytes, "wantedBytes": promise.bytes,
+                "snapshot": promise.snapshot, "owner": promise.owner, "bytes": bytes, "wantedBytes": promise.bytes,
                 "reservedBytes": promise.bytes, "mounts": 0,
             }))
         });

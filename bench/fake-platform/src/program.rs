@@ -28,7 +28,7 @@ impl Program<'_> {
     /// The command that starts the controller, which logs to standard error.
     pub fn command(&self) -> Command {
         let mut command = Command::new(self.path);
-        command.args(["--image", "larder.dev/larder:fake", "--namespace", self.namespace]);
+        command.args(["--image", "larder.invalid/larder:fake", "--namespace", self.namespace]);
         command.args(["--identity", self.identity, "--admin-address", &self.admin.to_string()]);
         if let Some(path) = self.kubeconfig {
             command.env("KUBECONFIG", path);

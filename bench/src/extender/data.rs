@@ -3,7 +3,7 @@
 use anyhow::Context;
 use futures::stream::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Node;
-use larder_api::names::{DATA_ANNOTATION, DATASETS_ANNOTATION, DatasetKey, node_label_value};
+use larder_api::names::{ANONYMOUS_OWNER, DATA_ANNOTATION, DATASETS_ANNOTATION, DatasetKey, node_label_value};
 use larder_api::{Dataset, NodeCache};
 use larder_kube::api::{Patch, PatchParams, PostParams};
 use larder_kube::{Api, Client};
@@ -66,7 +66,8 @@ impl Data {
         let apply = PatchParams::apply(NAMESPACE).force();
         caches.patch(node, &apply, &Patch::Apply(&cache)).await.with_context(held)?;
         let bytes = BYTES / 100 * percent;
-        let here = json!({"snapshot": self.snapshot(), "bytes": bytes, "wantedBytes": BYTES, "reservedBytes": BYTES});
+        let here = json!({"snapshot": self.snapshot(), "owner": ANONYMOUS_OWNER, "bytes": bytes, "wantedBytes": BYTES,
+            "reservedBytes": BYTES});
         let status = json!({"capacityBytes": BYTES * 4, "freeBytes": BYTES * 3, "snapshots": [here]});
         let patch = Patch::Merge(json!({"status": status}));
         caches.patch_status(node, &PatchParams::default(), &patch).await.with_context(held)?;

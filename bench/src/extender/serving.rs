@@ -13,7 +13,7 @@ use arc_swap::ArcSwap;
 use larder_scheduler_ext::admin::Counters;
 use larder_scheduler_ext::config::Settings;
 use larder_scheduler_ext::http::verbs::{Keeper, Verbs};
-use larder_scheduler_ext::http::{Limits, Server};
+use larder_scheduler_ext::http::{LIMITS, Server};
 use larder_scheduler_ext::index::facts::Name;
 use larder_scheduler_ext::index::state::Snapshot;
 use larder_scheduler_ext::index::{Event, Index, Kind};
@@ -112,7 +112,7 @@ impl Serving {
         let runtime = runtime.context("start the runtime")?;
         let Knowing { index, shown, counters, verbs, keeper } = Knowing::of(known);
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let server = runtime.block_on(Server::bind(address, None, Limits::default(), verbs, counters))?;
+        let server = runtime.block_on(Server::bind(address, None, LIMITS, verbs, counters))?;
         let address = server.address()?;
         let times: Arc<Mutex<Vec<Duration>>> = Arc::default();
         // All pods read existing datasets, so the keeper has no Events to send.

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::certificates::security;
 use super::kind::ServerKind;
-use super::records::{BUCKET, RECORDS, SECRET, SNAPSHOT};
+use super::records::{BUCKET, CACHE, RECORDS, SECRET};
 use super::serving::ServeConfig;
 use larder_epochs::epochs::Epoch;
 use larder_epochs::process::own_cpu_seconds;
@@ -58,8 +58,7 @@ pub(super) fn read_for(
                 let peers = Arc::clone(&peers);
                 async move {
                     let range = BlockRange { block: BlockIndex(record), start: 0, len };
-                    let request =
-                        ReadRequest { snapshot: SNAPSHOT, range, token: None, forwarded: true, cached_only: false };
+                    let request = ReadRequest { cache: CACHE, range, token: None, forwarded: true, cached_only: false };
                     Ok(peers.read("server", &request).await?.len())
                 }
             }));

@@ -1,10 +1,10 @@
 //! The records that every server has.
 
 use bytes::Bytes;
-use larder_dataset::SnapshotId;
+use larder_dataset::CacheId;
 
 /// The snapshot that the records belong to.
-pub(super) const SNAPSHOT: SnapshotId = SnapshotId([7; 32]);
+pub(super) const CACHE: CacheId = CacheId([7; 32]);
 /// Number of records. The readers read them in turn.
 pub(super) const RECORDS: u32 = 64;
 /// The bucket of the S3 server.

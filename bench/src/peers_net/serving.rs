@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use larder_dataset::{BlockIndex, BlockRange, PolicyKind, SnapshotId, crc32c};
+use larder_dataset::{BlockIndex, BlockRange, CacheId, PolicyKind, SnapshotId, crc32c};
 use larder_peers::{AskedDataset, BlockBytes, Blocks, Buffers, DatasetStats, ReadError, ReadRequest, Server};
 use larder_s3_server::{S3Server, S3ServerConfig};
 use larder_store::{CacheConfig, DatasetCache, Lookup, PartBytes, Reservation, Store, StoreConfig, StoreCounters};
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::certificates::security;
 use super::kind::ServerKind;
-use super::records::{BUCKET, RECORDS, SECRET, SNAPSHOT, content};
+use super::records::{BUCKET, CACHE, RECORDS, SECRET, content};
 
 /// The settings of a serving process; JSON on its command line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -133,7 +133,7 @@ impl Blocks for Memory {
         Vec::new()
     }
 
-    fn name(&self, _: SnapshotId) -> Option<String> {
+    fn name(&self, _: CacheId) -> Option<String> {
         None
     }
 }
@@ -152,7 +152,8 @@ impl Stored {
         let store = Store::open(StoreConfig::new(&folder), Arc::new(StoreCounters::default()))?;
         let record_bytes = config.record_bytes;
         let cache = store.dataset(CacheConfig {
-            snapshot: SNAPSHOT,
+            key: SnapshotId(CACHE.0).into(),
+            is_known_as_ours: false,
             name: "bench".to_owned(),
             blocks: RECORDS,
             reservation_bytes: u64::from(RECORDS) * u64::from(record_bytes),
@@ -191,7 +192,7 @@ impl Blocks for Stored {
         Vec::new()
     }
 
-    fn name(&self, _: SnapshotId) -> Option<String> {
+    fn name(&self, _: CacheId) -> Option<String> {
         None
     }
 }

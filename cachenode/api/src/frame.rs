@@ -109,7 +109,7 @@ impl Hello {
 /// A range of a block of a snapshot, as a frame carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WireRange {
-    /// The id of the snapshot.
+    /// The id of the cache.
     pub snapshot: [u8; 32],
     /// The block's number within the snapshot.
     pub block: u32,

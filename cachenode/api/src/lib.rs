@@ -21,8 +21,9 @@ pub mod frame;
 #[rustfmt::skip]
 pub mod v1;
 
-/// The protocol number. Each side sends it and rejects a peer with another number.
-pub const PROTOCOL: u32 = 1;
+/// The protocol number. Each side sends it and rejects a peer with another number. In 1, requests named snapshots, and a
+/// node answered with the bytes of any place and owner.
+pub const PROTOCOL: u32 = 2;
 
 /// The largest gRPC message that either side accepts.
 pub const MESSAGE_BYTES_MOST: usize = 2 << 20;

@@ -1,7 +1,7 @@
 //! The blocks that a node serves to its peers.
 
 use async_trait::async_trait;
-use larder_dataset::SnapshotId;
+use larder_dataset::{CacheId, SnapshotId};
 
 use crate::read::{BlockBytes, ReadError, ReadRequest};
 use crate::token::Token;
@@ -9,8 +9,8 @@ use crate::token::Token;
 /// A dataset that a peer asks about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AskedDataset {
-    /// The snapshot of the dataset.
-    pub snapshot: SnapshotId,
+    /// The dataset's cache.
+    pub cache: CacheId,
     /// The dataset's token, as the peer has it.
     pub token: Option<Token>,
     /// A hash of the origin's URL, server and account, as the peer sent it; empty if it sent none.
@@ -20,8 +20,8 @@ pub struct AskedDataset {
 /// A snapshot that a node shares from the same origin as a snapshot that a peer asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OtherSnapshot {
-    /// The snapshot that the peer asked about. The node does not share it.
-    pub asked: SnapshotId,
+    /// The cache that the peer asked about. The node does not share it.
+    pub asked: CacheId,
     /// The snapshot that the node shares.
     pub snapshot: SnapshotId,
     /// When the shared snapshot was listed, in nanoseconds since the epoch.
@@ -31,8 +31,8 @@ pub struct OtherSnapshot {
 /// A node's cached part of one dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatasetStats {
-    /// The snapshot of the dataset.
-    pub snapshot: SnapshotId,
+    /// The dataset's cache.
+    pub cache: CacheId,
     /// The dataset's name on that node.
     pub name: String,
     /// Blocks of the dataset in the node's store.
@@ -63,5 +63,5 @@ pub trait Blocks: Send + Sync + 'static {
     }
 
     /// The name of a dataset that the node shares, for its own log.
-    fn name(&self, snapshot: SnapshotId) -> Option<String>;
+    fn name(&self, cache: CacheId) -> Option<String>;
 }

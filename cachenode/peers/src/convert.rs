@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use larder_cachenode_api::frame::{REASON_BYTES_MOST, RefusalCode, WireRange};
 use larder_cachenode_api::{PROTOCOL, v1};
-use larder_dataset::{BlockIndex, BlockRange, SnapshotId, crc32c};
+use larder_dataset::{BlockIndex, BlockRange, CacheId, SnapshotId, crc32c};
 use tonic::{Code, Status};
 
 use crate::blocks::{AskedDataset, DatasetStats, OtherSnapshot};
@@ -42,18 +42,17 @@ pub(crate) fn protocol(theirs: u32) -> Result<(), BadRequest> {
     if theirs == PROTOCOL { Ok(()) } else { Err(BadRequest::Protocol { theirs }) }
 }
 
-fn snapshot(bytes: &[u8]) -> Result<SnapshotId, BadRequest> {
-    let id = bytes.try_into().map_err(|_| BadRequest::Field { field: "snapshot", what: "is not 32 bytes" })?;
-    Ok(SnapshotId(id))
+fn id(bytes: &[u8]) -> Result<[u8; 32], BadRequest> {
+    bytes.try_into().map_err(|_| BadRequest::Field { field: "snapshot", what: "is not 32 bytes" })
 }
 
-pub(crate) fn range_to_wire(snapshot: SnapshotId, range: BlockRange) -> WireRange {
-    WireRange { snapshot: snapshot.0, block: range.block.0, start: range.start, len: range.len }
+pub(crate) fn range_to_wire(cache: CacheId, range: BlockRange) -> WireRange {
+    WireRange { snapshot: cache.0, block: range.block.0, start: range.start, len: range.len }
 }
 
-pub(crate) fn range_from_wire(range: &WireRange) -> (SnapshotId, BlockRange) {
+pub(crate) fn range_from_wire(range: &WireRange) -> (CacheId, BlockRange) {
     let WireRange { snapshot, block, start, len } = *range;
-    (SnapshotId(snapshot), BlockRange { block: BlockIndex(block), start, len })
+    (CacheId(snapshot), BlockRange { block: BlockIndex(block), start, len })
 }
 
 /// The sum that follows a range: its `crc` (CRC32C) combined with the request's.
@@ -101,7 +100,7 @@ pub(crate) fn read_error(code: RefusalCode, reason: String) -> Result<ReadError,
 
 pub(crate) fn asked_to_wire(asked: &AskedDataset) -> v1::AskedDataset {
     v1::AskedDataset {
-        snapshot: Bytes::copy_from_slice(&asked.snapshot.0),
+        snapshot: Bytes::copy_from_slice(&asked.cache.0),
         token: asked.token.as_ref().map_or_else(String::new, |token| token.reveal().to_owned()),
         origin: asked.origin.clone(),
     }
@@ -119,14 +118,14 @@ pub(crate) fn asked_from_wire(asked: &[v1::AskedDataset]) -> Result<Vec<AskedDat
         if asked.origin.len() > ORIGIN_BYTES_MOST {
             return Err(BadRequest::Field { field: "origin", what: "is no hash" });
         }
-        Ok(AskedDataset { snapshot: snapshot(&asked.snapshot)?, token, origin: asked.origin.clone() })
+        Ok(AskedDataset { cache: CacheId(id(&asked.snapshot)?), token, origin: asked.origin.clone() })
     };
     asked.iter().map(one).collect()
 }
 
 pub(crate) fn stats_to_wire(stats: DatasetStats) -> v1::DatasetStats {
     v1::DatasetStats {
-        snapshot: Bytes::copy_from_slice(&stats.snapshot.0),
+        snapshot: Bytes::copy_from_slice(&stats.cache.0),
         name: stats.name,
         blocks_cached: stats.blocks_cached,
         bytes_cached: stats.bytes_cached,
@@ -136,7 +135,7 @@ pub(crate) fn stats_to_wire(stats: DatasetStats) -> v1::DatasetStats {
 
 pub(crate) fn stats_from_wire(stats: v1::DatasetStats) -> Result<DatasetStats, BadRequest> {
     Ok(DatasetStats {
-        snapshot: snapshot(&stats.snapshot)?,
+        cache: CacheId(id(&stats.snapshot)?),
         name: stats.name,
         blocks_cached: stats.blocks_cached,
         bytes_cached: stats.bytes_cached,
@@ -145,13 +144,13 @@ pub(crate) fn stats_from_wire(stats: v1::DatasetStats) -> Result<DatasetStats, B
 }
 
 pub(crate) fn other_to_wire(other: OtherSnapshot) -> v1::OtherSnapshot {
-    let id = |id: SnapshotId| Bytes::copy_from_slice(&id.0);
-    v1::OtherSnapshot { asked: id(other.asked), snapshot: id(other.snapshot), listed_ns: other.listed_ns }
+    let (asked, snapshot) = (Bytes::copy_from_slice(&other.asked.0), Bytes::copy_from_slice(&other.snapshot.0));
+    v1::OtherSnapshot { asked, snapshot, listed_ns: other.listed_ns }
 }
 
 pub(crate) fn other_from_wire(other: &v1::OtherSnapshot) -> Result<OtherSnapshot, BadRequest> {
-    let (asked, there) = (snapshot(&other.asked)?, snapshot(&other.snapshot)?);
-    Ok(OtherSnapshot { asked, snapshot: there, listed_ns: other.listed_ns })
+    let (asked, snapshot) = (CacheId(id(&other.asked)?), SnapshotId(id(&other.snapshot)?));
+    Ok(OtherSnapshot { asked, snapshot, listed_ns: other.listed_ns })
 }
 
 #[cfg(test)]

@@ -4,15 +4,15 @@ use std::fmt;
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
-use larder_dataset::{BlockRange, SnapshotId};
+use larder_dataset::{BlockRange, CacheId};
 
 use crate::token::Token;
 
 /// A request to a node for a range of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// The snapshot that the block belongs to.
-    pub snapshot: SnapshotId,
+    /// The cache that the block belongs to.
+    pub cache: CacheId,
     /// The range. It must lie within the first [`BLOCK_BYTES`](larder_dataset::BLOCK_BYTES) of the block.
     pub range: BlockRange,
     /// The dataset's token, if the requesting node has one.

@@ -23,6 +23,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
+use tower::limit::GlobalConcurrencyLimitLayer;
 
 use crate::blocks::Blocks;
 use crate::counters::PeerCounters;
@@ -41,6 +42,18 @@ mod lane;
 mod limits;
 mod service;
 mod state;
+
+/// The most gRPC requests that are read and answered at the same time, each of at most [`MESSAGE_BYTES_MOST`].
+const REQUESTS_MOST: usize = 32;
+
+/// The most gRPC requests of one connection.
+const STREAMS_MOST: u32 = 8;
+
+/// The bytes of a gRPC request's head.
+const HEAD_BYTES_MOST: u32 = 4 << 10;
+
+/// The bytes that a gRPC connection may send ahead.
+const WINDOW_BYTES: u32 = 64 << 10;
 
 /// Serves a node's blocks to its peers.
 #[derive(Clone)]
@@ -78,6 +91,13 @@ impl Server {
             .http2_keepalive_timeout(Some(Duration::from_secs(10)))
             // No grace period is set: in tonic 0.14 it would replace the graceful shutdown.
             .max_connection_age(state.config.connection_age_most)
+            // A request waits for its turn and is read within the timeout. Until its turn, the window bounds it.
+            .timeout(state.config.request_timeout)
+            .max_concurrent_streams(STREAMS_MOST)
+            .http2_max_header_list_size(HEAD_BYTES_MOST)
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
+            .layer(GlobalConcurrencyLimitLayer::new(REQUESTS_MOST))
             .add_service(service)
             .serve_with_incoming_shutdown(
                 ReceiverStream::new(incoming).map(Ok::<_, io::Error>),

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use larder_dataset::SnapshotId;
+use larder_dataset::CacheId;
 use larder_store::Earlier;
 
 use super::Dataset;
-use crate::earlier::EarlierSnapshot;
-use crate::manifest_file::MappedManifest;
+use crate::earlier::{EarlierCache, EarlierSnapshot};
 
 impl Dataset {
     /// Takes over what the store has of earlier snapshots of the same origin; those of them that are `promised` have
@@ -15,12 +14,12 @@ impl Dataset {
     /// block.
     pub(crate) fn adopt(
         &self,
-        earlier: Vec<Arc<MappedManifest>>,
-        promised: &[SnapshotId],
+        earlier: Vec<EarlierCache>,
+        promised: &[CacheId],
         done: impl FnOnce(bool) + Send + 'static,
     ) {
-        let snapshot = |old: Arc<MappedManifest>| {
-            let (new, is_promised) = (Arc::clone(&self.manifest), promised.contains(&old.snapshot()));
+        let snapshot = |old: EarlierCache| {
+            let (new, is_promised) = (Arc::clone(&self.manifest), promised.contains(&old.cache));
             Arc::new(EarlierSnapshot { old, new, is_promised }) as Arc<dyn Earlier>
         };
         self.cache.adopt(earlier.into_iter().map(snapshot).collect(), done);

@@ -103,6 +103,7 @@ impl Description {
             name: self.name.clone(),
             origin: self.origin_url.clone(),
             snapshot: self.manifest.snapshot().to_string(),
+            cache: None,
             files: totals.files,
             dirs: totals.dirs,
             blocks: totals.blocks,

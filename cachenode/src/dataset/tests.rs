@@ -84,11 +84,12 @@ impl World {
         let source = resolve(&url, &OriginConfig::default(), &home, larder_dataset::Refresh::Never, &Here, &Silent)
             .await
             .unwrap();
-        let spec = CacheSpec::exactly(1 << 20, PolicyKind::Nr, 1);
+        let spec = CacheSpec::exactly(source.manifest.snapshot(), 1 << 20, PolicyKind::Nr, 1);
         let held = gate.map(|gate| {
             let gate = Arc::clone(gate);
             let config = CacheConfig {
-                snapshot: source.manifest.snapshot(),
+                key: spec.key.clone(),
+                is_known_as_ours: false,
                 name: name.to_owned(),
                 blocks: source.manifest.totals().blocks,
                 reservation_bytes: spec.reservation_bytes,

@@ -116,7 +116,8 @@ fn world_of(
     let store = Store::open(StoreConfig::new(folder.path().join("store")), Arc::default()).unwrap();
     let cache = store
         .dataset(CacheConfig {
-            snapshot: manifest.snapshot(),
+            key: manifest.snapshot().into(),
+            is_known_as_ours: false,
             name: "data".into(),
             blocks: manifest.totals().blocks,
             reservation_bytes: 0,

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error_kind::ErrorKind;
+use crate::home::{Home, HomeLimits};
 use crate::source::{Import, ReportedError};
 
 /// The argument that makes a program the one that imports.
@@ -31,7 +32,9 @@ pub(crate) struct Job {
     pub(crate) memory_bytes: u64,
     pub(crate) url: String,
     home: Vec<u8>,
+    limits: HomeLimits,
     keep: Vec<u8>,
+    pub(crate) link_objects: bool,
     endpoint: Option<String>,
     region: Option<String>,
     anonymous: bool,
@@ -50,7 +53,9 @@ impl Job {
             memory_bytes,
             url: import.url.to_string(),
             home: import.home.dir().as_os_str().as_bytes().to_vec(),
+            limits: import.home.limits(),
             keep: import.kept.path().as_os_str().as_bytes().to_vec(),
+            link_objects: import.link_objects,
             endpoint: config.endpoint.clone(),
             region: config.region.clone(),
             anonymous: config.anonymous,
@@ -62,9 +67,9 @@ impl Job {
         }
     }
 
-    /// The folder of journals and manifests.
-    pub(crate) fn home(&self) -> PathBuf {
-        OsString::from_vec(self.home.clone()).into()
+    /// The folder of journals and manifests, with its limits.
+    pub(crate) fn home(&self) -> Home {
+        Home::limited(OsString::from_vec(self.home.clone()), self.limits)
     }
 
     /// Where the manifest goes.
@@ -83,6 +88,7 @@ impl Job {
             deadline: self.deadline,
             concurrency: self.concurrency,
             env: self.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect(),
+            ..OriginConfig::default()
         }
     }
 }

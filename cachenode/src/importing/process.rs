@@ -8,10 +8,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 
-use tokio::sync::OwnedSemaphorePermit;
+use larder_dataset::environment::is_of_origins;
 use tokio::sync::mpsc::Sender;
 
 use super::messages::{Job, ROLE, Report, line_of, next};
+use super::turns::Permit;
 
 /// An event in the life of the process.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub(super) enum Event {
 
 /// Starts `program` for a job. If nobody receives the events any more, the process ends. The permit is held until it
 /// has ended. Errors: there can be no thread.
-pub(super) fn start(program: PathBuf, job: Job, events: Sender<Event>, permit: OwnedSemaphorePermit) -> io::Result<()> {
+pub(super) fn start(program: PathBuf, job: Job, events: Sender<Event>, permit: Permit) -> io::Result<()> {
     let watch = move || {
         let ended = watch(&program, &job, &events);
         drop(permit);
@@ -50,7 +51,12 @@ fn watch(program: &Path, job: &Job, events: &Sender<Event>) -> io::Result<ExitSt
 
 fn spawn(program: &Path) -> io::Result<Child> {
     let own_name = std::env::args_os().next().unwrap_or_else(|| OsString::from("larderd"));
-    Command::new(program)
+    let mut command = Command::new(program);
+    // The credentials are in the job, and must not be in the environment too.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_of_origins)) {
+        command.env_remove(name);
+    }
+    command
         .arg0(own_name)
         .arg(ROLE)
         // Each arena of the allocator keeps freed memory, which would count against the limit.

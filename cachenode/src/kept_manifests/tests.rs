@@ -100,6 +100,21 @@ async fn a_manifest_that_nothing_needs_is_removed_with_all_that_was_kept_of_it()
     assert_eq!(world.kept().collect(NOW, |_| false).unwrap(), 0);
 }
 
+// SEMANTICS: I10
+#[test]
+fn an_unfinished_listing_that_nothing_continues_is_removed_after_a_day() {
+    let world = World::new();
+    let imports = world.home().sub_folder(IMPORTS).unwrap();
+    let journals = ["import-0123.journal", "import-4567.journal"].map(|name| imports.join(name));
+    for (journal, hours) in journals.iter().zip([25, 23]) {
+        std::fs::write(journal, "of an import that nobody waited for").unwrap();
+        let written = SystemTime::now() - hours * HOUR;
+        File::options().write(true).open(journal).unwrap().set_modified(written).unwrap();
+    }
+    world.kept().collect(NOW, |_| false).unwrap();
+    assert_eq!(journals.map(|journal| journal.exists()), [false, true]);
+}
+
 // SEMANTICS: V6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_manifest_that_was_just_found_stays_until_its_mount_can_be_there() {

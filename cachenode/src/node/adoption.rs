@@ -6,40 +6,51 @@
 
 use std::sync::Arc;
 
-use larder_dataset::SnapshotId;
+use larder_dataset::CacheId;
+use larder_store::DatasetInfo;
 use tracing::warn;
 
 use super::Node;
 use super::find::Found;
 use crate::dataset::Dataset;
-use crate::manifest_file::MappedManifest;
-use crate::request::DatasetRequest;
+use crate::earlier::EarlierCache;
 
 /// Snapshots whose blocks a dataset adopts: the last one may have been mounted for too short a time to fill the
 /// cache.
 const EARLIER_MOST: usize = 4;
 
 impl Node {
-    /// The newest snapshots of the same origin of which the store has anything, newest first. Blocks on the disk.
-    pub(super) fn earlier(&self, found: &Found, request: &DatasetRequest) -> Vec<Arc<MappedManifest>> {
+    /// The caches of the newest snapshots of the same origin and owner of which the store has anything, newest first.
+    /// Blocks on the disk.
+    pub(super) fn earlier(&self, found: &Found) -> Vec<EarlierCache> {
+        let key = &found.key;
+        let is_ours = |info: &DatasetInfo| match info.is_keyed {
+            true => (info.key.place(), info.key.owner()) == (key.place(), key.owner()),
+            false => self.finder.is_only_of(found, info.key.snapshot()),
+        };
+        let has_some = |info: &DatasetInfo| info.disk_bytes > 0 || info.open.is_some();
         let mut datasets = self.store.datasets();
-        datasets
-            .retain(|info| info.snapshot != found.manifest.snapshot() && (info.disk_bytes > 0 || info.open.is_some()));
-        let snapshots = datasets.iter().map(|info| info.snapshot);
-        let mut earlier = self.finder.earlier(&found.manifest, request, snapshots);
-        earlier.sort_by_key(|manifest| std::cmp::Reverse(manifest.created_ns()));
+        datasets.retain(|info| info.cache() != key.id() && has_some(info) && is_ours(info));
+        let earlier = |info: &DatasetInfo| {
+            let manifest = self.finder.earlier(found, info.key.snapshot())?;
+            Some(EarlierCache { cache: info.cache(), manifest })
+        };
+        let mut earlier: Vec<_> = datasets.iter().filter_map(earlier).collect();
+        earlier.sort_by_key(|earlier| std::cmp::Reverse(earlier.manifest.created_ns()));
         earlier.truncate(EARLIER_MOST);
         earlier
     }
 
+    /// True if all blocks that an earlier version cached of the snapshot, without a key, are those of this key's
+    /// readers. Blocks on the disk.
+    pub(super) fn is_known_as_ours(&self, found: &Found) -> bool {
+        let is_unkeyed = |info: &DatasetInfo| info.cache() == found.key.id() && !info.is_keyed;
+        self.store.datasets().iter().any(is_unkeyed) && self.finder.is_only_of(found, found.key.snapshot())
+    }
+
     /// Makes a dataset that was just opened adopt the blocks of earlier snapshots, in the background; those of them
     /// that are `promised` have room of their own. Without any, its opening has released what was in its way.
-    pub(super) fn adopt(
-        self: &Arc<Self>,
-        dataset: &Arc<Dataset>,
-        earlier: Vec<Arc<MappedManifest>>,
-        promised: &[SnapshotId],
-    ) {
+    pub(super) fn adopt(self: &Arc<Self>, dataset: &Arc<Dataset>, earlier: Vec<EarlierCache>, promised: &[CacheId]) {
         if earlier.is_empty() {
             return;
         }
@@ -51,9 +62,10 @@ impl Node {
             }
             runtime.spawn(async move {
                 let Some(node) = node.upgrade() else { return };
-                let _opening = node.opening.lock().await;
+                let opening = Arc::clone(&node.opening).lock_owned().await;
                 let settling = Arc::clone(&node);
                 let settle = move || {
+                    let _opening = opening;
                     if let Some(dataset) = adopting.upgrade()
                         && let Err(error) = settling.budget().grow_adopted(&dataset)
                     {

@@ -5,7 +5,7 @@
 //! The cast: [`Budget`] is the whole cache; a [`Claim`] is what an opening asks of it; [`Share`] is what it gets;
 //! [`Extent`] converts between a dataset's bytes, which policies count, and the bytes that they take on the disk, which
 //! the budget counts; `change` changes the promise to an open dataset; `promises` keeps room for datasets that may not
-//! be open; `limit` says what leaves no more room.
+//! be open; `quotas` limits what a namespace reserves; `limit` says what leaves no more room.
 //!
 //! Invariants: what an open dataset was promised stays promised (but that of a shared dataset without a stated size
 //! follows the list of nodes), and so does what was promised to a dataset that a connection shows or that has a
@@ -18,13 +18,14 @@
 mod change;
 mod limit;
 mod promises;
+mod quotas;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashSet;
 use std::path::Path;
 
-use larder_dataset::{BLOCK_BYTES, DatasetSpec, PolicyKind, SnapshotId};
+use larder_dataset::{BLOCK_BYTES, CacheId, CacheKey, DatasetSpec, PolicyKind};
 use larder_store::{DatasetInfo, Reservation, Store, disk_bytes};
 use tracing::{info, warn};
 
@@ -48,14 +49,17 @@ pub(super) struct Budget<'a> {
 /// The room that an opening asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim<'a> {
+    pub(super) key: &'a CacheKey,
     pub(super) manifest: &'a MappedManifest,
     pub(super) spec: &'a DatasetSpec,
+    /// The namespace that pays for it; empty if none does.
+    pub(super) payer: &'a str,
     /// Bytes that this node owns, if nodes share the dataset and the nodes are known.
     pub(super) owned_bytes: Option<u64>,
     /// Fail rather than get less than requested or other settings.
     pub(super) exactly: bool,
-    /// The snapshots whose blocks it will adopt.
-    pub(super) adopts: &'a [SnapshotId],
+    /// The caches whose blocks it will adopt.
+    pub(super) adopts: &'a [CacheId],
 }
 
 /// The room that a dataset gets.
@@ -66,10 +70,14 @@ pub(super) struct Share {
     /// Bytes of it that may be cached: all that is promised, or less while the budget cannot hold all promises.
     pub(super) bytes: u64,
     pub(super) policy: PolicyKind,
+    /// The namespace that pays for it; empty if none does.
+    pub(super) payer: String,
     /// Why that is less than it wants, and what to do, if it is.
     pub(super) shortage: Option<String>,
-    /// Those of the snapshots whose blocks it will adopt that have room of their own beside it.
-    pub(super) promised_earlier: Vec<SnapshotId>,
+    /// True if the cache is open for another mount.
+    pub(super) is_open: bool,
+    /// Those of the caches whose blocks it will adopt that have room of their own beside it.
+    pub(super) promised_earlier: Vec<CacheId>,
 }
 
 /// How much of a dataset this node can use.
@@ -111,24 +119,29 @@ impl Budget<'_> {
     /// The share of a dataset that is about to be opened. Closed datasets that are in its way are released. Blocks on
     /// the disk. Errors: `NoRoom` and `InUse`, for a claim that must be met exactly.
     pub(super) fn reserve(&self, claim: Claim<'_>) -> Result<Share, NodeError> {
-        let snapshot = claim.manifest.snapshot();
-        let datasets = self.store.datasets();
-        let own = datasets.iter().find(|info| info.snapshot == snapshot);
-        let adopts = |info: &&DatasetInfo| claim.adopts.contains(&info.snapshot);
-        let promised_earlier: Vec<SnapshotId> =
-            datasets.iter().filter(adopts).filter(|info| is_promised(info)).map(|info| info.snapshot).collect();
+        let (snapshot, cache) = (claim.key.snapshot(), claim.key.id());
+        let datasets = self.store.datasets_under(&self.store.promises(), Some(claim.key));
+        let own = datasets.iter().find(|info| info.cache() == cache);
+        // It pays until the last mount has ended.
+        let paid_by = own.filter(|info| is_shown(info) && !info.payer.is_empty()).map(|info| &*info.payer);
+        let payer = paid_by.unwrap_or(claim.payer).to_owned();
+        let adopts = |info: &&DatasetInfo| claim.adopts.contains(&info.cache());
+        let promised_earlier: Vec<CacheId> =
+            datasets.iter().filter(adopts).filter(|info| is_promised(info)).map(DatasetInfo::cache).collect();
         if let Some(usage) = own.and_then(|info| info.open) {
             let promised = own.and_then(|info| info.reservation).unwrap_or_default();
             let (bytes, policy) = (usage.capacity_bytes, usage.policy);
-            let share = Share { promised, bytes, policy, shortage: None, promised_earlier };
-            claim.check(&share)?;
+            let share = Share { promised, bytes, policy, payer, shortage: None, is_open: true, promised_earlier };
+            if claim.exactly {
+                claim.check(&share)?;
+            }
             return Ok(Share { shortage: self.shortage(&share, self.bytes(&datasets).ok()), ..share });
         }
         if !self.store.has_folder() {
             // Nothing is cached, so there is nothing to share.
             let (bytes, policy) = (claim.wanted(), claim.spec.policy.unwrap_or_default());
             let promised = Reservation::exactly(bytes);
-            return Ok(Share { promised, bytes, policy, shortage: None, promised_earlier });
+            return Ok(Share { promised, bytes, policy, payer, shortage: None, is_open: false, promised_earlier });
         }
         let measured = self.bytes(&datasets).inspect_err(|error| {
             warn!(
@@ -138,14 +151,18 @@ impl Budget<'_> {
             );
         });
         let budget = measured.as_ref().map_or(0, |(bytes, _)| *bytes);
-        let others = || datasets.iter().filter(|info| info.snapshot != snapshot);
+        let others = || datasets.iter().filter(|info| info.cache() != cache);
         let counted = Promises::of(others());
         let promised = Promises::beside(own, others());
         let free = budget.saturating_sub(promised);
+        let quota = self.left_by_quotas(&payer, own, others()).filter(|(left, _)| *left < free);
+        let (free, limit) = quota.map_or((free, None), |(left, limit)| (left, Some(limit)));
+        let measured = measured.map(|(budget, of_all)| (budget, limit.unwrap_or(of_all)));
         let kept = own.filter(|info| is_shown(info)).and_then(|info| Some((info.policy, info.reservation?)));
         let mut share = match kept {
             Some((policy, kept)) => {
-                let share = Share { promised: kept, bytes: kept.bytes, policy, shortage: None, promised_earlier };
+                let (promised, bytes) = (kept, kept.bytes);
+                let share = Share { promised, bytes, policy, payer, shortage: None, is_open: false, promised_earlier };
                 claim.check(&share)?;
                 Share { promised: claim.grow(kept, free), ..share }
             }
@@ -158,7 +175,7 @@ impl Budget<'_> {
                     // The blocks of a larger reservation stay.
                     promised.disk_bytes = promised.disk_bytes.max(own.disk_bytes.min(before.disk_bytes));
                 }
-                Share { promised, bytes: 0, policy, shortage: None, promised_earlier }
+                Share { promised, bytes: 0, policy, payer, shortage: None, is_open: false, promised_earlier }
             }
         };
         let needed = promised.saturating_add(share.promised.disk_bytes);
@@ -219,10 +236,10 @@ impl Budget<'_> {
             }
             let info = closed[at];
             info!(
-                dataset = info.name, snapshot = %info.snapshot,
+                dataset = info.name, snapshot = %info.key.snapshot(),
                 "closed dataset released from the cache to make room"
             );
-            match self.store.release(&info.snapshot) {
+            match self.store.release(&info.cache()) {
                 Ok(_) => released += 1,
                 Err(error) => warn!(%error, "cannot release a closed dataset"),
             }
@@ -358,7 +375,7 @@ fn promised_bytes(info: &DatasetInfo) -> u64 {
 
 impl Claim<'_> {
     /// Bytes of the dataset that are wanted. More than all of them are as good as all.
-    fn wanted(&self) -> u64 {
+    pub(super) fn wanted(&self) -> u64 {
         let all = Extent::of(self.manifest).bytes;
         self.spec.cache_bytes.or(self.owned_bytes).map_or(all, |bytes| bytes.min(all))
     }
@@ -396,8 +413,10 @@ impl Claim<'_> {
     /// The dataset has a share already, which stays. Errors: `InUse` if another one was requested and must be met
     /// exactly.
     fn check(&self, has: &Share) -> Result<(), NodeError> {
-        let wants_size =
-            self.spec.cache_bytes.is_some() && ![has.promised.wanted_bytes, has.bytes].contains(&self.wanted());
+        let all = Extent::of(self.manifest).bytes;
+        // An earlier version stored sizes larger than the dataset.
+        let sizes = [has.promised.wanted_bytes, has.bytes].map(|bytes| bytes.min(all));
+        let wants_size = self.spec.cache_bytes.is_some() && !sizes.contains(&self.wanted());
         let wants_policy = self.spec.policy.is_some_and(|policy| policy != has.policy);
         for (differs, what, has) in
             [(wants_size, "cache size", shown_size(has.bytes)), (wants_policy, "policy", has.policy.to_string())]

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
-use larder_dataset::{Placement, SnapshotId};
+use larder_dataset::{CacheId, Placement};
 use larder_peers::{
     AskedDataset, BlockBytes, Blocks, Buffers, DatasetStats, Membership, Node as Member, NodeStats, OtherSnapshot,
     PeerCounters, PeerError, Peers, PeersConfig, ReadError, ReadRequest, Security, Server, ServerConfig, Token,
@@ -128,9 +128,9 @@ impl Cluster {
         server.serve(listener).await.context("serve peers")
     }
 
-    /// The blocks of a snapshot, distributed over the members by `placement`.
-    pub(super) fn sharing(&self, snapshot: SnapshotId, placement: Placement, token: Option<Token>) -> Sharing {
-        Sharing::new(Arc::clone(&self.peers), snapshot, placement, token)
+    /// The blocks of a cache, distributed over the members by `placement`.
+    pub(super) fn sharing(&self, cache: CacheId, placement: Placement, token: Option<Token>) -> Sharing {
+        Sharing::new(Arc::clone(&self.peers), cache, placement, token)
     }
 
     /// Learns which peers share other snapshots of the origins of `open` datasets, whenever a peer has refused one,
@@ -153,7 +153,7 @@ impl Cluster {
     /// Snapshots of the same origin, shared by the peers that refuse a dataset.
     async fn others(&self, asked: AskedDataset) -> BTreeMap<String, OtherSnapshot> {
         let mut others = BTreeMap::new();
-        for peer in self.peers.refusers(asked.snapshot) {
+        for peer in self.peers.refusers(asked.cache) {
             // A peer that does not answer is bypassed, and the log says so.
             if let Ok(stats) = self.peers.stats(&peer, std::slice::from_ref(&asked)).await {
                 others.extend(stats.others.first().map(|other| (peer, *other)));
@@ -205,7 +205,7 @@ struct Served {
 #[tonic::async_trait]
 impl Blocks for Served {
     async fn read(&self, request: &ReadRequest) -> Result<BlockBytes, ReadError> {
-        let dataset = match self.open.for_peer(request.snapshot, request.token.as_ref()) {
+        let dataset = match self.open.for_peer(request.cache, request.token.as_ref()) {
             PeerAccess::Granted(dataset) => dataset,
             PeerAccess::Denied => return Err(ReadError::Denied),
             PeerAccess::NotShared => return Err(ReadError::UnknownDataset),
@@ -221,7 +221,7 @@ impl Blocks for Served {
         asked.iter().filter_map(|asked| self.open.other_for_peer(asked)).collect()
     }
 
-    fn name(&self, snapshot: SnapshotId) -> Option<String> {
-        self.open.name_of_shared(snapshot)
+    fn name(&self, cache: CacheId) -> Option<String> {
+        self.open.name_of_shared(cache)
     }
 }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use larder_dataset::ManifestError;
 use larder_dataset::size::{exact_bytes, show_bytes};
-use larder_import::{ImportError, ListError, PublishError};
+use larder_import::{ImportError, JournalError, ListError, PublishError};
 use larder_origin::OriginError;
 use larder_store::StoreError;
 
 use crate::dataset::OpenError;
 pub use crate::error_kind::ErrorKind;
-use crate::folder::FolderRefused;
+use crate::folder::{FolderRefused, is_unwritable};
 use crate::source::SourceError;
 
 /// The reason that a request failed.
@@ -63,6 +63,18 @@ pub enum NodeError {
         /// Bytes in all.
         budget: u64,
     },
+    /// A quota has no more for the namespace of a pod.
+    #[error("the namespace {namespace} (CacheQuota {quota}) {uses} on this node; {advice}")]
+    Quota {
+        /// The namespace.
+        namespace: String,
+        /// The name of the quota.
+        quota: String,
+        /// Its use and its limit.
+        uses: String,
+        /// The remedy.
+        advice: &'static str,
+    },
     /// The manifest is not consistent.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
@@ -87,6 +99,9 @@ pub enum NodeError {
     /// The look-up of the dataset panicked.
     #[error("the look-up of the dataset panicked; see the log")]
     LookUpPanicked,
+    /// Nobody has waited for the look-up for minutes.
+    #[error("nobody waited for the dataset any more, so its listing was stopped: the next attempt continues it")]
+    Unwanted,
     /// The outcome of a look-up that several callers waited for.
     #[error(transparent)]
     Shared(Arc<NodeError>),
@@ -105,11 +120,12 @@ impl NodeError {
             Self::Source(error) => of_source(error),
             // An administrator must act, so the log must not treat it as a passing state.
             Self::Home(_) | Self::Snapshot { .. } | Self::InUse { .. } | Self::NoPeers => ErrorKind::Precondition,
-            Self::NoRoom { .. } => ErrorKind::NoRoom,
+            Self::NoRoom { .. } | Self::Quota { .. } => ErrorKind::NoRoom,
             Self::Manifest(_) | Self::Open(OpenError::Manifest(_)) => ErrorKind::DataLoss,
             Self::Open(OpenError::Store(error)) | Self::Store(error) => of_store(error),
-            Self::Stopping => ErrorKind::Unavailable,
-            Self::Io(_) | Self::Panic(_) | Self::LookUpPanicked => ErrorKind::Internal,
+            Self::Stopping | Self::Unwanted => ErrorKind::Unavailable,
+            Self::Io(error) => of_disk(error, ErrorKind::Internal),
+            Self::Panic(_) | Self::LookUpPanicked => ErrorKind::Internal,
             Self::Shared(error) => error.kind(),
         }
     }
@@ -128,20 +144,31 @@ fn of_source(error: &SourceError) -> ErrorKind {
         SourceError::Publish(error) => match error {
             PublishError::Origin { source, .. } => of_origin(source),
             PublishError::Manifest { .. } => ErrorKind::DataLoss,
-            PublishError::File { .. } => ErrorKind::Internal,
+            PublishError::TooLarge { .. } => ErrorKind::Precondition,
+            PublishError::File { source, .. } => of_disk(source, ErrorKind::Internal),
         },
         SourceError::Import { source, .. } => match source {
             ImportError::List(ListError::Origin { source, .. }) => of_origin(source),
             ImportError::List(ListError::Odd { .. } | ListError::Changed { .. }) | ImportError::Build(_) => {
                 ErrorKind::Precondition
             }
-            // Another process is listing the origin, or the disk is full.
-            ImportError::Journal(_) | ImportError::Disk { .. } => ErrorKind::Unavailable,
+            ImportError::Disk { source, .. } | ImportError::Journal(JournalError::Io { source, .. }) => {
+                of_disk(source, ErrorKind::Unavailable)
+            }
+            // Another process is listing the origin.
+            ImportError::Journal(JournalError::InUse { .. } | JournalError::FrameTooLarge { .. }) => {
+                ErrorKind::Unavailable
+            }
         },
         SourceError::Reported { kind, .. } => *kind,
         SourceError::ManifestFile(_) | SourceError::Manifest { .. } => ErrorKind::DataLoss,
-        SourceError::Home(_) => ErrorKind::Internal,
+        SourceError::Home(error) => of_disk(error, ErrorKind::Internal),
     }
+}
+
+/// An administrator must give a disk room, or a right to write to it; other failures have the class `otherwise`.
+fn of_disk(error: &io::Error, otherwise: ErrorKind) -> ErrorKind {
+    if is_unwritable(error) { ErrorKind::Precondition } else { otherwise }
 }
 
 fn of_origin(error: &OriginError) -> ErrorKind {

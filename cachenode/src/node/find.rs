@@ -2,20 +2,24 @@
 //!
 //! The cast: [`Finder`] looks datasets up; [`Found`] is one that can be opened. Requests with the same source and
 //! credentials share one look-up, which runs in a task of its own: a caller that stops waiting loses nothing, and many
-//! pods that start together list the origin once. A listing that ended while nobody waited is delivered to the next
-//! caller, so that the origin is not listed again; the credentials of that caller are checked anew.
+//! pods that start together list the origin once. One that nobody has asked for during minutes ends; the next continues
+//! its listing. A listing that ended while nobody waited is delivered to the next caller, so that the origin is not
+//! listed again; the credentials of that caller are checked anew.
+
+mod wanted;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
-use larder_dataset::{Chain, DatasetSpec, Refresh, SnapshotId};
+use larder_dataset::environment::ANONYMOUS;
+use larder_dataset::{CacheKey, Chain, DatasetSpec, Refresh, SnapshotId};
 use larder_import::{Progress, PublishError};
-use larder_origin::{Origin, OriginConfig, OriginUrl};
+use larder_origin::{Env, Origin, OriginConfig, OriginUrl, Sessions};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -30,6 +34,7 @@ use crate::manifest_file::{MappedManifest, open_manifest, order_of};
 use crate::renewal::{Renewal, renewal};
 use crate::request::{Credentials, DatasetRequest};
 use crate::source::{ResolvedSource, SourceError, check_access, open_source, resolve, short_hash};
+use wanted::Wanted;
 
 /// The longest time that a caller may wait.
 const WAIT_MOST: Duration = Duration::from_secs(60);
@@ -43,6 +48,10 @@ const UNDELIVERED_MOST: Duration = Duration::from_secs(300);
 pub struct Found {
     /// Its name on this node.
     pub id: String,
+    /// The snapshot, and for whom it is cached.
+    pub key: CacheKey,
+    /// The part of its name that distinguishes mounts of one place.
+    pub(super) apart: String,
     /// Its manifest, mapped.
     pub manifest: Arc<MappedManifest>,
     /// Its origin.
@@ -55,8 +64,17 @@ pub struct Found {
     pub renewal: Renewal,
 }
 
+impl Found {
+    /// The names of its mounts of a snapshot. How the files of an earlier one were shown does not matter.
+    fn ids_of(&self, snapshot: SnapshotId) -> [String; 2] {
+        let key = CacheKey::new(snapshot, self.key.place(), self.key.owner());
+        [&*self.apart, key.owner()].map(|apart| mount_id(&key, apart))
+    }
+}
+
 /// How far a look-up came while its caller waited.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a caller has one, for a moment")]
 pub enum Prepared {
     /// The dataset was found.
     Ready(Found),
@@ -73,8 +91,10 @@ pub(super) struct Finder {
     home: Home,
     /// The manifests of what was found.
     kept: KeptManifests,
+    /// Those that earlier processes had kept of what they cached without keys: the mounts and their snapshots.
+    kept_before: Vec<(String, SnapshotId)>,
     /// The settings for origins, where a request has none of its own.
-    origin: OriginConfig,
+    origin: RwLock<OriginConfig>,
     importer: Importer,
     runtime: Handle,
     look_ups: Arc<LookUps>,
@@ -111,11 +131,16 @@ struct LookUpKey {
     /// Without what only opening it needs.
     spec: DatasetSpec,
     credentials: Option<Credentials>,
+    /// The quota that limits its import, if one does: nobody else waits for that.
+    quota: Option<String>,
 }
 
 #[derive(Clone, Debug)]
 struct LookUp {
     progress: Arc<FilesListed>,
+    wanted: Arc<Wanted>,
+    /// True while its import waits for its quota.
+    waits: Arc<AtomicBool>,
     outcome: watch::Receiver<Option<Result<Found, Arc<NodeError>>>>,
 }
 
@@ -134,31 +159,34 @@ impl Progress for FilesListed {
 }
 
 impl LookUpKey {
-    fn of(request: &DatasetRequest) -> Self {
+    fn of(request: &DatasetRequest, importer: &Importer) -> Self {
         Self {
+            quota: importer.limit_of(&request.payer).map(|(quota, _)| quota.name),
             spec: DatasetSpec { cache_bytes: None, policy: None, placement: None, ..request.spec.clone() },
             credentials: request.credentials.clone(),
         }
     }
 }
 
-/// The name of a dataset on a node: one for each snapshot, the server and account that it is read from, and the tenant
-/// with whose credentials. So no tenant's reads depend on another's credentials. `config` is that of its request; the
-/// node's own endpoint is the same for all datasets and not part of a name.
-fn dataset_id(manifest: &MappedManifest, request: &DatasetRequest, config: OriginConfig) -> Result<String, NodeError> {
+/// The snapshot of a manifest, the server and account that it is read from, and the tenant with whose credentials. So
+/// no tenant's reads depend on another's credentials, nor on the bytes that another was given. `config` is that of its
+/// request; the node's own endpoint and region are the same for all datasets and not part of a key.
+fn key_of(manifest: &MappedManifest, request: &DatasetRequest, config: OriginConfig) -> Result<CacheKey, NodeError> {
     let (_, url) = manifest.name_and_origin()?;
-    Ok(id_of(&manifest.snapshot(), &place_of(url, &request.spec, config), request.owner()))
+    Ok(CacheKey::new(manifest.snapshot(), place_of(url, &request.spec, config), request.owner()))
 }
 
 /// The server and account that a URL is read from.
 fn place_of(url: &str, spec: &DatasetSpec, config: OriginConfig) -> String {
-    OriginConfig { endpoint: spec.endpoint.clone(), ..config }.place(url)
+    OriginConfig { endpoint: spec.endpoint.clone(), region: spec.region.clone(), ..config }.place(url)
 }
 
-fn id_of(snapshot: &SnapshotId, place: &str, owner: &str) -> String {
-    let snapshot = snapshot.to_string();
-    let parts = [&snapshot, place, owner];
-    short_hash(if owner.is_empty() { &parts[..2] } else { &parts })
+/// The name of a dataset on a node: one for each key, and for each way in which its files are shown. `apart` is that of
+/// its request.
+fn mount_id(key: &CacheKey, apart: &str) -> String {
+    let snapshot = key.snapshot().to_string();
+    let parts = [&*snapshot, key.place(), apart];
+    short_hash(if apart.is_empty() { &parts[..2] } else { &parts })
 }
 
 impl Finder {
@@ -170,7 +198,13 @@ impl Finder {
         runtime: Handle,
     ) -> Self {
         let kept = KeptManifests::new(home.clone(), cache_dir);
-        Self { home, kept, origin, importer, runtime, look_ups: Arc::default() }
+        let (kept_before, origin) = (Vec::new(), RwLock::new(origin));
+        Self { home, kept, kept_before, origin, importer, runtime, look_ups: Arc::default() }
+    }
+
+    /// These are the manifests that earlier processes had kept.
+    pub(super) fn set_kept_before(&mut self, kept: Vec<(String, SnapshotId)>) {
+        self.kept_before = kept;
     }
 
     /// The manifests of what was found.
@@ -180,7 +214,26 @@ impl Finder {
 
     /// The settings for the origin of a request.
     pub(super) fn origin_config(&self, request: &DatasetRequest) -> OriginConfig {
-        request.origin_config(&self.origin)
+        request.origin_config(&self.own_config())
+    }
+
+    fn own_config(&self) -> RwLockReadGuard<'_, OriginConfig> {
+        self.origin.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The node's own variables. Their values may be secrets.
+    pub(super) fn own_variables(&self) -> Env {
+        self.own_config().env.clone()
+    }
+
+    /// The keys of the identities of pods.
+    pub(super) fn sessions(&self) -> Sessions {
+        self.own_config().sessions.clone()
+    }
+
+    /// Uses these as the node's own variables from now on.
+    pub(super) fn set_own_variables(&self, env: Env) {
+        self.origin.write().unwrap_or_else(PoisonError::into_inner).env = env;
     }
 
     /// The origin of a dataset, for a request. Sends no request to it.
@@ -194,24 +247,30 @@ impl Finder {
         Ok(larder_origin::open(&url, &self.origin_config(request)).map_err(SourceError::Origin)?)
     }
 
-    /// A hash of the URL, the server and the account of a dataset's origin.
+    /// A hash of the URL, the server, the account and the owner of a dataset's origin.
     pub(super) fn origin_hash(&self, manifest: &MappedManifest, request: &DatasetRequest) -> Result<String, NodeError> {
         let (_, url) = manifest.name_and_origin()?;
-        Ok(short_hash(&[url.trim_end_matches('/'), &place_of(url, &request.spec, self.origin_config(request))]))
+        let place = place_of(url, &request.spec, self.origin_config(request));
+        let parts = [url.trim_end_matches('/'), &place, request.owner()];
+        Ok(short_hash(if parts[2].is_empty() { &parts[..2] } else { &parts }))
     }
 
     /// Finds a dataset and checks that its credentials may read it. Waits at most `wait`; the look-up continues after
-    /// that. Cancel-safe.
+    /// that, for minutes unless it is asked for again. Cancel-safe.
     pub(super) async fn prepare(
         self: &Arc<Self>,
         request: &DatasetRequest,
         wait: Duration,
     ) -> Result<Prepared, NodeError> {
-        let mut look_up = self.look_up(request);
+        let key = LookUpKey::of(request, &self.importer);
+        let mut look_up = self.look_up(&key, request);
         let ended = look_up.outcome.wait_for(Option::is_some);
         let finished = tokio::time::timeout(wait.min(WAIT_MOST), ended).await.map(|ended| ended.map(|it| it.clone()));
         let outcome = match finished {
             Err(_) => {
+                if look_up.waits.load(Ordering::Relaxed) {
+                    self.check_imports(&request.payer)?;
+                }
                 return Ok(Prepared::Importing { files_listed: look_up.progress.0.load(Ordering::Relaxed) });
             }
             Ok(Ok(outcome)) => outcome,
@@ -220,7 +279,7 @@ impl Finder {
         };
         match outcome {
             Some(Ok(found)) => {
-                self.look_ups.lock().undelivered.remove(&LookUpKey::of(request));
+                self.look_ups.lock().undelivered.remove(&key);
                 Ok(Prepared::Ready(found))
             }
             Some(Err(error)) => Err(NodeError::Shared(error)),
@@ -229,26 +288,35 @@ impl Finder {
     }
 
     /// The look-up for a request: the one in flight, or a new one.
-    fn look_up(self: &Arc<Self>, request: &DatasetRequest) -> LookUp {
-        let key = LookUpKey::of(request);
+    fn look_up(self: &Arc<Self>, key: &LookUpKey, request: &DatasetRequest) -> LookUp {
         let mut look_ups = self.look_ups.lock();
         look_ups.undelivered.retain(|_, listed| listed.elapsed() < UNDELIVERED_MOST);
-        if let Some(look_up) = look_ups.in_flight.get(&key) {
+        if let Some(look_up) = look_ups.in_flight.get(key) {
+            look_up.wanted.again();
             return look_up.clone();
         }
-        let refresh = match look_ups.undelivered.contains_key(&key) {
+        let refresh = match look_ups.undelivered.contains_key(key) {
             true => Refresh::Never,
             false => request.spec.refresh.unwrap_or_default(),
         };
         let (sender, outcome) = watch::channel(None);
-        let look_up = LookUp { progress: Arc::default(), outcome };
+        let look_up = LookUp { progress: Arc::default(), wanted: Arc::default(), waits: Arc::default(), outcome };
         look_ups.in_flight.insert(key.clone(), look_up.clone());
-        let in_flight = InFlight { look_ups: Arc::clone(&self.look_ups), key, outcome: sender, ended: false };
-        let (finder, request, progress) = (Arc::clone(self), request.clone(), Arc::clone(&look_up.progress));
+        let (look_ups, key) = (Arc::clone(&self.look_ups), key.clone());
+        let in_flight = InFlight { look_ups, key, outcome: sender, ended: false };
+        let (finder, request) = (Arc::clone(self), request.clone());
+        let LookUp { progress, wanted, waits, .. } = look_up.clone();
         self.runtime.spawn(async move {
             let in_flight = in_flight;
             let listed = || in_flight.listed();
-            let found = match finder.find_readable(&request, refresh, &*progress, listed).await {
+            let found = tokio::select! {
+                found = finder.find_readable(&request, refresh, &*progress, &waits, listed) => found,
+                () = wanted.no_more() => {
+                    info!(source = request.spec.source, "nobody waits for the dataset any more: its look-up ends");
+                    Err(NodeError::Unwanted)
+                }
+            };
+            let found = match found {
                 Ok(found) => Ok(found),
                 Err(error) => Err(finder.explained(error).await),
             };
@@ -257,17 +325,32 @@ impl Finder {
         look_up
     }
 
+    /// Checks that the quota of a namespace allows another import. Errors: `Quota`.
+    fn check_imports(&self, payer: &str) -> Result<(), NodeError> {
+        let Some((quota, running)) = self.importer.limit_of(payer) else { return Ok(()) };
+        let Some(limit) = quota.imports.filter(|limit| running >= *limit as usize) else { return Ok(()) };
+        Err(NodeError::Quota {
+            namespace: payer.to_owned(),
+            quota: quota.name,
+            uses: format!("runs {running} of {limit} imports"),
+            advice: "this dataset is listed once fewer run; ask an administrator for more",
+        })
+    }
+
     /// Finds a dataset whose credentials may read it. Calls `listed` once its origin was listed.
     async fn find_readable(
         &self,
         request: &DatasetRequest,
         refresh: Refresh,
         progress: &dyn Progress,
+        waits: &AtomicBool,
         listed: impl FnOnce() + Send,
     ) -> Result<Found, NodeError> {
         let spec = &request.spec;
-        let config = self.origin_config(request);
-        let source = resolve(&spec.source, &config, &self.home, refresh, &self.importer, progress).await?;
+        // A token proves nothing about a pod if it finds the keys that another pod's token has obtained.
+        let config = OriginConfig { sessions: Sessions::default(), ..self.origin_config(request) };
+        let importer = self.importer.paid_by(&request.payer, waits);
+        let source = resolve(&spec.source, &config, &self.home, refresh, &importer, progress).await?;
         if source.listed {
             listed();
         }
@@ -283,9 +366,10 @@ impl Finder {
         if let Some(wanted) = spec.snapshot.filter(|wanted| *wanted != snapshot) {
             return Err(NodeError::Snapshot { wanted: wanted.to_string(), found: snapshot.to_string() });
         }
-        let id = dataset_id(&source.manifest, request, config)?;
+        let key = key_of(&source.manifest, request, config)?;
+        let id = mount_id(&key, &request.apart());
         self.keep(&id, &source).await?;
-        Ok(self.found(id, source, request))
+        Ok(self.found(id, key, source, request))
     }
 
     /// Finds a dataset for a caller that has resolved it already and may read its manifest.
@@ -298,14 +382,15 @@ impl Finder {
             Ok(source) => source,
             Err(error) => return Err(self.explained(error.into()).await),
         };
-        let id = dataset_id(&source.manifest, request, config)?;
+        let key = key_of(&source.manifest, request, config)?;
+        let id = mount_id(&key, &request.apart());
         if let Err(error) = self.keep(&id, &source).await {
             warn!(
                 mount = id, %error,
                 "cannot keep the manifest: the next snapshot cannot adopt blocks of this one"
             );
         }
-        Ok(self.found(id, source, request))
+        Ok(self.found(id, key, source, request))
     }
 
     /// Finds the dataset that was served under `id` before. Sends no request to the origin: cached files can be served
@@ -316,25 +401,32 @@ impl Finder {
         }
         let spec = &request.spec;
         let config = self.origin_config(request);
-        let is_this =
-            |source: &ResolvedSource| dataset_id(&source.manifest, request, config.clone()).map(|found| found == id);
+        let key_of = |source: &ResolvedSource| key_of(&source.manifest, request, config.clone());
+        // A larderd that did not know of owners of files named the mount without them, and that of a dataset that is
+        // read without credentials like one that is read with the node's own.
+        let before = if spec.anonymous && request.owner() == ANONYMOUS { "" } else { request.owner() };
+        let is_this = |key: &CacheKey| {
+            [&*request.apart(), request.owner(), before].iter().any(|apart| mount_id(key, apart) == id)
+        };
         if let Ok(source) = open_source(self.kept.path(id)?, &config)
-            && matches!(is_this(&source), Ok(true))
+            && let Ok(key) = key_of(&source)
+            && is_this(&key)
         {
-            return Ok(self.found(id.to_owned(), source, request));
+            return Ok(self.found(id.to_owned(), key, source, request));
         }
         // The folder of manifests was lost, or shows another snapshot.
         let resolving =
             resolve(&spec.source, &config, &self.home, Refresh::Never, &self.importer, &larder_import::Silent);
         let source = resolving.await?;
-        if !is_this(&source)? {
+        let key = key_of(&source)?;
+        if !is_this(&key) {
             let found = source.manifest.snapshot().to_string();
             return Err(NodeError::Snapshot { wanted: format!("that of mount {id}"), found });
         }
         if let Err(error) = self.keep(id, &source).await {
             warn!(mount = id, %error, "cannot keep the manifest for the next start");
         }
-        Ok(self.found(id.to_owned(), source, request))
+        Ok(self.found(id.to_owned(), key, source, request))
     }
 
     /// Keeps a manifest for the next process and the next snapshot.
@@ -367,7 +459,7 @@ impl Finder {
     }
 
     /// A dataset that was found, with a word in the log about its age.
-    fn found(&self, id: String, source: ResolvedSource, request: &DatasetRequest) -> Found {
+    fn found(&self, id: String, key: CacheKey, source: ResolvedSource, request: &DatasetRequest) -> Found {
         let ResolvedSource { path, manifest, origin, refresh_failed, .. } = source;
         let (snapshot, listed_seconds_ago) = (manifest.snapshot(), age_of(manifest.created_ns()).as_secs());
         info!(mount = id, source = request.spec.source, %snapshot, listed_seconds_ago, "dataset found");
@@ -376,32 +468,31 @@ impl Finder {
         }
         let (mounts, config) = (self.home.dir().join(MOUNTS), self.origin_config(request));
         let renewal = renewal(&path, &mounts, &manifest, &config, &self.home);
-        Found { id, manifest, origin, refresh_failed, order: order_of(&path), renewal }
+        let apart = request.apart();
+        Found { id, key, apart, manifest, origin, refresh_failed, order: order_of(&path), renewal }
     }
 
-    /// The manifests of those of these snapshots that were found for the same URL, server, account and owner as
-    /// `manifest`.
-    /// Blocks on the disk.
-    pub(super) fn earlier(
-        &self,
-        manifest: &MappedManifest,
-        request: &DatasetRequest,
-        snapshots: impl Iterator<Item = SnapshotId>,
-    ) -> Vec<Arc<MappedManifest>> {
-        let Ok((_, url)) = manifest.name_and_origin() else { return Vec::new() };
-        let place = place_of(url, &request.spec, self.origin_config(request));
-        let of_this_origin = |snapshot| {
-            let kept = self.kept.path(&id_of(&snapshot, &place, request.owner())).ok().filter(|path| path.exists())?;
-            let earlier = open_manifest(&kept).inspect_err(|error| {
-                warn!(
-                    error = %Chain(error),
-                    "the manifest of an earlier snapshot cannot be used: its blocks are fetched again"
-                );
-            });
-            let earlier = earlier.ok().filter(|earlier| earlier.snapshot() == snapshot)?;
-            earlier.name_and_origin().is_ok_and(|(_, other)| other == url).then(|| Arc::new(earlier))
-        };
-        snapshots.filter_map(of_this_origin).collect()
+    /// The manifest of another snapshot that was found for the same URL, server, account and owner. Blocks on the disk.
+    pub(super) fn earlier(&self, found: &Found, snapshot: SnapshotId) -> Option<Arc<MappedManifest>> {
+        let (_, url) = found.manifest.name_and_origin().ok()?;
+        let kept = found.ids_of(snapshot).into_iter().filter_map(|id| self.kept.path(&id).ok());
+        let earlier = open_manifest(&kept.into_iter().find(|path| path.exists())?).inspect_err(|error| {
+            warn!(
+                error = %Chain(error),
+                "the manifest of an earlier snapshot cannot be used: its blocks are fetched again"
+            );
+        });
+        let earlier = earlier.ok().filter(|earlier| earlier.snapshot() == snapshot)?;
+        earlier.name_and_origin().is_ok_and(|(_, other)| other == url).then(|| Arc::new(earlier))
+    }
+
+    /// True if nobody but the readers of this dataset, with another snapshot perhaps, had found this snapshot here before
+    /// this process: a manifest is kept for each, as long as anything is cached of it. Those that this process keeps are
+    /// no evidence: it keeps one for whoever asks.
+    pub(super) fn is_only_of(&self, found: &Found, snapshot: SnapshotId) -> bool {
+        let ids = found.ids_of(snapshot);
+        let mut of_snapshot = self.kept_before.iter().filter(|(_, of)| *of == snapshot).peekable();
+        of_snapshot.peek().is_some() && of_snapshot.all(|(mount, _)| ids.contains(mount))
     }
 }
 

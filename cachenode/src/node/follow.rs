@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_dataset::{BLOCK_BYTES, SnapshotId};
+use larder_dataset::{BLOCK_BYTES, CacheId};
 use larder_peers::Membership;
 use tokio::task::JoinError;
 use tracing::warn;
@@ -49,9 +49,10 @@ impl Node {
 
     /// Gives the open datasets that have less than they want what there is room for.
     pub(super) async fn grow(self: &Arc<Self>) {
-        let _opening = self.opening.lock().await;
+        let opening = Arc::clone(&self.opening).lock_owned().await;
         let node = Arc::clone(self);
         let grow = move || {
+            let _opening = opening;
             for dataset in node.short() {
                 if let Err(error) = node.budget().grow(&dataset) {
                     warn!(
@@ -107,11 +108,15 @@ impl Node {
     async fn count_and_reserve(self: &Arc<Self>) -> Result<(), JoinError> {
         let mut counted = HashMap::new();
         loop {
-            let opening = self.opening.lock().await;
+            let opening = Arc::clone(&self.opening).lock_owned().await;
             let uncounted = self.uncounted(&counted);
             if uncounted.is_empty() {
                 let node = Arc::clone(self);
-                return tokio::task::spawn_blocking(move || node.reserve_owned(&counted)).await;
+                let reserve = move || {
+                    let _opening = opening;
+                    node.reserve_owned(&counted);
+                };
+                return tokio::task::spawn_blocking(reserve).await;
             }
             // A dataset that is opened during the count is counted next.
             drop(opening);
@@ -119,28 +124,23 @@ impl Node {
         }
     }
 
-    /// The snapshots whose reservation follows the list and of whose users not all are `counted`, with what these own.
+    /// The caches whose reservation follows the list and of whose users not all are `counted`, with what these own.
     /// None of their datasets is held open.
-    pub(super) fn uncounted(
-        &self,
-        counted: &HashMap<SnapshotId, Counted>,
-    ) -> HashMap<SnapshotId, Vec<Arc<OwnedBlocks>>> {
-        let blocks = |(snapshot, users): (SnapshotId, Vec<Arc<Dataset>>)| {
-            (snapshot, users.iter().filter_map(|user| user.followed()).map(Arc::clone).collect())
+    pub(super) fn uncounted(&self, counted: &HashMap<CacheId, Counted>) -> HashMap<CacheId, Vec<Arc<OwnedBlocks>>> {
+        let blocks = |(cache, users): (CacheId, Vec<Arc<Dataset>>)| {
+            (cache, users.iter().filter_map(|user| user.followed()).map(Arc::clone).collect())
         };
-        let mut followed: HashMap<SnapshotId, Vec<Arc<OwnedBlocks>>> =
-            self.followed().into_iter().map(blocks).collect();
-        followed.retain(|snapshot, users| {
-            let counted = counted.get(snapshot).map_or(&[][..], |counted| &counted.users);
+        let mut followed: HashMap<CacheId, Vec<Arc<OwnedBlocks>>> = self.followed().into_iter().map(blocks).collect();
+        followed.retain(|cache, users| {
+            let counted = counted.get(cache).map_or(&[][..], |counted| &counted.users);
             users.iter().any(|user| !counted.iter().any(|other| Arc::ptr_eq(other, user)))
         });
         followed
     }
 
-    fn reserve_owned(&self, counted: &HashMap<SnapshotId, Counted>) {
-        let users = self.followed().into_iter().filter_map(|(snapshot, mut users)| Some((snapshot, users.pop()?)));
-        let mut owned: Vec<_> =
-            users.filter_map(|(snapshot, user)| Some((counted.get(&snapshot)?.bytes?, user))).collect();
+    fn reserve_owned(&self, counted: &HashMap<CacheId, Counted>) {
+        let users = self.followed().into_iter().filter_map(|(cache, mut users)| Some((cache, users.pop()?)));
+        let mut owned: Vec<_> = users.filter_map(|(cache, user)| Some((counted.get(&cache)?.bytes?, user))).collect();
         // Those that give room back come first.
         owned.sort_by_key(|(bytes, dataset)| *bytes > dataset.cache_usage().capacity_bytes);
         for (bytes, dataset) in owned {
@@ -150,13 +150,13 @@ impl Node {
         }
     }
 
-    /// The snapshots whose reservation follows the list, each with its open datasets. Leaves out what is being rebuilt:
+    /// The caches whose reservation follows the list, each with its open datasets. Leaves out what is being rebuilt:
     /// it was opened after the list had changed. And what awaits a connection: its reservation may be that
     /// connection's.
-    fn followed(&self) -> HashMap<SnapshotId, Vec<Arc<Dataset>>> {
-        let mut users: HashMap<SnapshotId, Vec<Arc<Dataset>>> = HashMap::new();
+    fn followed(&self) -> HashMap<CacheId, Vec<Arc<Dataset>>> {
+        let mut users: HashMap<CacheId, Vec<Arc<Dataset>>> = HashMap::new();
         for dataset in self.open.all() {
-            users.entry(dataset.manifest().snapshot()).or_default().push(dataset);
+            users.entry(dataset.cache_id()).or_default().push(dataset);
         }
         let is_whole =
             |user: &Arc<Dataset>| !user.cache_usage().rebuilding && !user.is_adopting() && !user.awaits_connections();
@@ -166,7 +166,7 @@ impl Node {
     }
 }
 
-/// This node's part of a snapshot, counted.
+/// This node's part of a cache, counted.
 pub(super) struct Counted {
     /// By these of its users.
     users: Vec<Arc<OwnedBlocks>>,
@@ -174,10 +174,10 @@ pub(super) struct Counted {
     bytes: Option<u64>,
 }
 
-/// Counts what this node owns of each snapshot.
-pub(super) fn count(followed: HashMap<SnapshotId, Vec<Arc<OwnedBlocks>>>) -> HashMap<SnapshotId, Counted> {
+/// Counts what this node owns of each cache.
+pub(super) fn count(followed: HashMap<CacheId, Vec<Arc<OwnedBlocks>>>) -> HashMap<CacheId, Counted> {
     let most = |users: &[Arc<OwnedBlocks>]| {
         users.iter().map(|blocks| blocks.bytes()).collect::<Option<Vec<_>>>()?.into_iter().max()
     };
-    followed.into_iter().map(|(snapshot, users)| (snapshot, Counted { bytes: most(&users), users })).collect()
+    followed.into_iter().map(|(cache, users)| (cache, Counted { bytes: most(&users), users })).collect()
 }

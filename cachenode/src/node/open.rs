@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use larder_dataset::{Placement, SnapshotId};
+use larder_dataset::{CacheId, Placement};
 use larder_origin::Origin;
 use larder_peers::{AskedDataset, DatasetStats, OtherSnapshot, Token};
 use tokio::runtime::Handle;
@@ -161,17 +161,17 @@ impl OpenDatasets {
         let mut counted = Vec::new();
         for dataset in table.open.iter().map(|entry| &entry.dataset).chain(&table.draining) {
             dataset.counters().values().for_each(|(name, value)| add(name, value));
-            // Two origins of one snapshot share its part of the store, as do a draining dataset and its successor.
-            let snapshot = dataset.manifest().snapshot();
-            if !counted.contains(&snapshot) {
+            // A draining dataset and its successor share a part of the store.
+            let cache = dataset.cache_id();
+            if !counted.contains(&cache) {
                 dataset.gauges().into_iter().for_each(|(name, value)| add(name, value));
-                counted.push(snapshot);
+                counted.push(cache);
             }
         }
         sums
     }
 
-    /// The store's cached blocks of each dataset, sorted by snapshot.
+    /// The store's cached blocks of each dataset, sorted by cache.
     pub(super) fn cached(&self) -> Vec<DatasetStats> {
         each_once(self.all().iter().map(|dataset| cached_of(dataset)))
     }
@@ -180,8 +180,8 @@ impl OpenDatasets {
     pub(super) fn cached_for_peer(&self, asked: &[AskedDataset]) -> Vec<DatasetStats> {
         let may_read = |dataset: &Arc<Dataset>| {
             let Some(sharing) = dataset.sharing() else { return false };
-            let snapshot = dataset.manifest().snapshot();
-            asked.iter().any(|asked| asked.snapshot == snapshot && sharing.admits(asked.token.as_ref()))
+            let cache = dataset.cache_id();
+            asked.iter().any(|asked| asked.cache == cache && sharing.admits(asked.token.as_ref()))
         };
         each_once(self.all().iter().filter(|dataset| may_read(dataset)).map(|dataset| cached_of(dataset)))
     }
@@ -196,9 +196,9 @@ impl OpenDatasets {
         let all = self.all();
         let found = all.iter().filter(|dataset| is_of_origin(dataset)).map(|dataset| dataset.manifest());
         let newest = found.max_by_key(|manifest| manifest.created_ns())?;
-        let shares_asked = all.iter().any(|it| it.manifest().snapshot() == asked.snapshot && is_of_origin(it));
+        let shares_asked = all.iter().any(|it| it.cache_id() == asked.cache && is_of_origin(it));
         let (snapshot, listed_ns) = (newest.snapshot(), newest.created_ns());
-        (!shares_asked).then_some(OtherSnapshot { asked: asked.snapshot, snapshot, listed_ns })
+        (!shares_asked).then_some(OtherSnapshot { asked: asked.cache, snapshot, listed_ns })
     }
 
     /// The datasets that this node shares, as it asks its peers for them.
@@ -207,15 +207,15 @@ impl OpenDatasets {
     }
 
     /// The name of a dataset that this node shares.
-    pub(super) fn name_of_shared(&self, snapshot: SnapshotId) -> Option<String> {
-        let shared = |dataset: &Arc<Dataset>| dataset.sharing().is_some() && dataset.manifest().snapshot() == snapshot;
+    pub(super) fn name_of_shared(&self, cache: CacheId) -> Option<String> {
+        let shared = |dataset: &Arc<Dataset>| dataset.sharing().is_some() && dataset.cache_id() == cache;
         self.all().iter().find(|dataset| shared(dataset)).map(|dataset| dataset.name().to_owned())
     }
 
-    /// Looks for a dataset of `snapshot` that this node shares and a peer with this token may read.
-    pub(super) fn for_peer(&self, snapshot: SnapshotId, token: Option<&Token>) -> PeerAccess {
+    /// Looks for a dataset with this cache that this node shares and a peer with this token may read.
+    pub(super) fn for_peer(&self, cache: CacheId, token: Option<&Token>) -> PeerAccess {
         let table = self.lock();
-        let open = table.open.iter().map(|entry| &entry.dataset).filter(|it| it.manifest().snapshot() == snapshot);
+        let open = table.open.iter().map(|entry| &entry.dataset).filter(|it| it.cache_id() == cache);
         let mut access = PeerAccess::NotShared;
         for dataset in open {
             match dataset.sharing() {
@@ -231,7 +231,7 @@ impl OpenDatasets {
 fn cached_of(dataset: &Dataset) -> DatasetStats {
     let usage = dataset.cache_usage();
     DatasetStats {
-        snapshot: dataset.manifest().snapshot(),
+        cache: dataset.cache_id(),
         name: dataset.name().to_owned(),
         blocks_cached: usage.blocks_cached,
         bytes_cached: usage.used_bytes,
@@ -239,18 +239,18 @@ fn cached_of(dataset: &Dataset) -> DatasetStats {
     }
 }
 
-/// Each snapshot once, sorted: two origins of one snapshot share its part of the store.
+/// Each cache once, sorted.
 fn each_once(cached: impl Iterator<Item = DatasetStats>) -> Vec<DatasetStats> {
     let mut cached: Vec<DatasetStats> = cached.collect();
-    cached.sort_by_key(|dataset| dataset.snapshot.0);
-    cached.dedup_by_key(|dataset| dataset.snapshot);
+    cached.sort_by_key(|dataset| dataset.cache);
+    cached.dedup_by_key(|dataset| dataset.cache);
     cached
 }
 
-/// Whether a peer may read a snapshot.
+/// Whether a peer may read a cache.
 #[derive(Debug)]
 pub(super) enum PeerAccess {
-    /// This node does not share the snapshot.
+    /// This node does not share it.
     NotShared,
     /// The token is wrong.
     Denied,
@@ -275,8 +275,8 @@ impl Drop for Drained {
             for (name, value) in dataset.counters().totals() {
                 *table.closed.entry(name).or_default() += value;
             }
-            let snapshot = dataset.manifest().snapshot();
-            is_parted = table.open.iter().any(|entry| entry.dataset.manifest().snapshot() == snapshot);
+            let cache = dataset.cache_id();
+            is_parted = table.open.iter().any(|entry| entry.dataset.cache_id() == cache);
         }
         // Closed before it counts as drained: a caller that waits for that may open it again.
         drop(removed);
@@ -299,7 +299,8 @@ pub struct OpenDataset {
 }
 
 impl OpenDataset {
-    /// The name of the dataset on this node: one for each snapshot and the server that it is read from.
+    /// The name of the dataset on this node: one for each snapshot, the server that it is read from, and the
+    /// tenant with whose credentials.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -376,6 +377,24 @@ pub(super) fn check_placement(open: &Dataset, request: &DatasetRequest) -> Resul
         return Err(NodeError::InUse { what: "placement", has: placement.to_string() });
     }
     Ok(())
+}
+
+/// False if an open dataset that serves this request too stays as it is.
+pub(super) fn is_changed_by(open: &Dataset, request: &DatasetRequest) -> bool {
+    let will_follow = request.spec.cache_bytes.is_none() && open.sharing().is_some();
+    open.followed().is_none() && (will_follow || !has_all(open, wanted_of(open, request)))
+}
+
+/// Bytes of an open dataset that a request wants. More than all of them are as good as all.
+pub(super) fn wanted_of(open: &Dataset, request: &DatasetRequest) -> u64 {
+    let all = open.manifest().totals().bytes;
+    request.spec.cache_bytes.map_or(all, |bytes| bytes.min(all))
+}
+
+/// True if an open dataset has all that it wants, and wants as much as this.
+pub(super) fn has_all(open: &Dataset, wanted_bytes: u64) -> bool {
+    let usage = open.cache_usage();
+    wanted_bytes <= usage.wanted_bytes && usage.wanted_bytes <= usage.capacity_bytes
 }
 
 /// Makes an open dataset use credentials that were just checked: those of its first user may have been replaced since.

@@ -5,15 +5,15 @@
 
 use std::sync::Arc;
 
-use larder_dataset::SnapshotId;
+use larder_dataset::CacheId;
 use larder_store::Ownership;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::Node;
 use super::budget::{Claim, Share};
 use super::error::NodeError;
 use super::find::Found;
-use super::open::{OpenDataset, User, check_settings, renew};
+use super::open::{OpenDataset, User, check_settings, has_all, renew, wanted_of};
 use crate::dataset::{CacheSpec, Dataset};
 use crate::fetch::FetchConfig;
 use crate::ownership::OwnedBlocks;
@@ -67,18 +67,26 @@ impl Node {
         user: User,
     ) -> Result<OpenDataset, NodeError> {
         let (mut counted, mut counts) = (None::<Counted>, 0);
-        let (_opening, counted) = loop {
-            let opening = self.opening.lock().await;
+        let (opening, counted) = loop {
+            let opening = Arc::clone(&self.opening).lock_owned().await;
             if self.stopping.is_cancelled() {
                 return Err(NodeError::Stopping);
             }
             if let Some(open) = self.open.join(&found.id, user) {
-                check_settings(&open, request, user)?;
+                if user == User::Mount {
+                    check_settings(&open, request, user)?;
+                }
                 renew(&open, found.origin, self.token(request)?);
                 open.refreshed(found.refresh_failed, found.order, found.renewal);
                 if user == User::Connection {
-                    let node = Arc::clone(self);
-                    return Ok(tokio::task::spawn_blocking(move || node.hold(open)).await?);
+                    let (node, request) = (Arc::clone(self), request.clone());
+                    let join = move || {
+                        let _opening = opening;
+                        let open = node.hold(open);
+                        node.join_settings(&open, &request)?;
+                        Ok(open)
+                    };
+                    return tokio::task::spawn_blocking(join).await?;
                 }
                 return Ok(open);
             }
@@ -92,16 +100,21 @@ impl Node {
         let deadline = self.finder.origin_config(request).deadline;
         let (node, request) = (Arc::clone(self), request.clone());
         let open = move || {
+            let _opening = opening;
             let Counted { sharing, owned } = counted;
             let owned_bytes = owned.as_ref().and_then(|owned| owned.bytes);
             let (spec, exactly) = (&request.spec, user == User::Mount);
-            let earlier = node.earlier(&found, &request);
-            let adopts: Vec<SnapshotId> = earlier.iter().map(|earlier| earlier.snapshot()).collect();
-            let claim = Claim { manifest: &found.manifest, spec, owned_bytes, exactly, adopts: &adopts };
-            let share = node.budget().reserve(claim)?;
-            let Share { promised, bytes: reservation_bytes, policy, shortage, promised_earlier } = share;
+            let earlier = node.earlier(&found);
+            let adopts: Vec<CacheId> = earlier.iter().map(|earlier| earlier.cache).collect();
+            let (key, is_known_as_ours) = (found.key.clone(), node.is_known_as_ours(&found));
+            let (manifest, payer) = (&*found.manifest, &*request.payer);
+            let claim = Claim { key: &key, manifest, spec, payer, owned_bytes, exactly, adopts: &adopts };
+            let (share, wanted_bytes) = (node.budget().reserve(claim)?, claim.wanted());
+            let Share { promised, bytes: reservation_bytes, policy, payer, shortage, is_open, promised_earlier } =
+                share;
             info!(mount = found.id, reservation_bytes, wanted_bytes = promised.wanted_bytes, %policy, "dataset open");
-            let cache = CacheSpec { reservation_bytes, promised, policy, seed: u64::from(std::process::id()) };
+            let seed = u64::from(std::process::id());
+            let cache = CacheSpec { key, is_known_as_ours, reservation_bytes, promised, policy, seed };
             let dataset = Dataset::open(
                 found.manifest,
                 &node.store,
@@ -112,6 +125,7 @@ impl Node {
                 FetchConfig { read_deadline: deadline, ..FetchConfig::DEFAULT },
             )?;
             dataset.refreshed(found.refresh_failed, found.order, found.renewal);
+            dataset.set_payer(&payer);
             dataset.set_shortage(shortage);
             if spec.cache_bytes.is_none() {
                 dataset.follow_owned();
@@ -122,6 +136,10 @@ impl Node {
             }
             let open = node.open.add(found.id, dataset, user);
             let open = if user == User::Connection { node.hold(open) } else { open };
+            if is_open && user == User::Connection {
+                node.widen(&open, wanted_bytes, &request.payer);
+                check_settings(&open, &request, user)?;
+            }
             // A list that changed meanwhile was followed without it, or another user of the cache has a smaller
             // reservation.
             let capacity_bytes = open.cache_usage().capacity_bytes;
@@ -141,6 +159,32 @@ impl Node {
             self.open.follow_again();
         }
         open
+    }
+
+    /// Has an open dataset serve another connection too: it gets the room that the request wants, as far as there is
+    /// some, and keeps its other settings. Blocks on the disk.
+    pub(super) fn join_settings(&self, open: &OpenDataset, request: &DatasetRequest) -> Result<(), NodeError> {
+        match request.spec.cache_bytes {
+            // The reservation follows what this node owns.
+            _ if open.followed().is_some() => {}
+            None if open.sharing().is_some() => {
+                open.follow_owned();
+                self.open.follow_again();
+            }
+            _ => self.widen(open, wanted_of(open, request), &request.payer),
+        }
+        check_settings(open, request, User::Connection)
+    }
+
+    /// Gives an open dataset the bytes that another volume wants, as far as there is room, so that the first mount does
+    /// not decide its size. Blocks on the disk.
+    fn widen(&self, open: &OpenDataset, wanted_bytes: u64, payer: &str) {
+        if has_all(open, wanted_bytes) {
+            return;
+        }
+        if let Err(error) = self.budget().widen(open.dataset(), wanted_bytes, payer) {
+            warn!(dataset = open.name(), %error, "cannot adjust a reservation to another volume");
+        }
     }
 
     /// Counts what this node owns of a dataset, if its reservation is to be that.

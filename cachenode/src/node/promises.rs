@@ -1,11 +1,12 @@
 //! Promises of room, and what the cache has of each snapshot: what a controller of many nodes tells this one, and
 //! learns of it.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
 use larder_dataset::SnapshotId;
-use larder_store::Promise;
+use larder_store::{DatasetInfo, Promise, StoreError};
 use tracing::{info, warn};
 
 use super::Node;
@@ -16,9 +17,10 @@ impl Node {
     /// Replaces the promises, as far as there is room for them, and gives room to the open datasets among them. Errors:
     /// they cannot be written down; those before stand.
     pub async fn promise(self: &Arc<Self>, promises: Vec<Promise>) -> Result<(), NodeError> {
-        let _opening = self.opening.lock().await;
+        let opening = Arc::clone(&self.opening).lock_owned().await;
         let node = Arc::clone(self);
         let keep = move || {
+            let _opening = opening;
             node.budget().promise(promises)?;
             node.grow_promised();
             io::Result::Ok(())
@@ -28,9 +30,8 @@ impl Node {
 
     /// Gives the open datasets that are promised room what they want of it. Blocks on the disk.
     pub(super) fn grow_promised(&self) {
-        let promised = self.budget().promised();
         for dataset in self.short() {
-            if promised.contains(&dataset.manifest().snapshot())
+            if self.budget().is_promised(dataset.key())
                 && let Err(error) = self.budget().grow_promised(&dataset)
             {
                 warn!(dataset = dataset.name(), %error, "cannot adjust a reservation to its promise");
@@ -47,13 +48,14 @@ impl Node {
     fn report(&self) -> io::Result<CacheReport> {
         let datasets = self.store.datasets();
         let totals = self.budget().totals(&datasets)?;
-        let cached = |info: &larder_store::DatasetInfo| {
+        let cached = |info: &DatasetInfo| {
             let mounts = info.connections.as_ref().map_or(0, |connections| connections.len() as u32);
             let reserved = info.reservation.filter(|_| info.open.is_some() || mounts > 0);
             let reserved = reserved.map_or(0, |reservation| reservation.disk_bytes);
             let wanted = info.open.map(|usage| usage.wanted_bytes);
             CachedSnapshot {
-                snapshot: info.snapshot,
+                snapshot: info.key.snapshot(),
+                owner: info.key.owner().to_owned(),
                 bytes: info.used_bytes,
                 wanted_bytes: wanted.or(info.reservation.map(|it| it.wanted_bytes)).unwrap_or(0),
                 reserved_disk_bytes: reserved.max(info.promised_disk_bytes),
@@ -61,31 +63,50 @@ impl Node {
                 last_use_unix_s: Some(info.last_use_unix_s).filter(|at| *at > 0 && info.open.is_none()),
             }
         };
-        let snapshots = datasets.iter().map(cached).collect();
+        // An owner has several caches of a snapshot if the place of a dataset was changed.
+        let mut snapshots: BTreeMap<([u8; 32], &str), CachedSnapshot> = BTreeMap::new();
+        for info in &datasets {
+            let cached = cached(info);
+            let merged = snapshots.entry((info.key.snapshot().0, info.key.owner())).or_insert_with(|| cached.clone());
+            *merged = CachedSnapshot {
+                reserved_disk_bytes: merged.reserved_disk_bytes.max(cached.reserved_disk_bytes),
+                mounts: merged.mounts.max(cached.mounts),
+                ..if cached.bytes > merged.bytes { cached } else { merged.clone() }
+            };
+        }
         Ok(CacheReport {
             capacity_bytes: totals.capacity_bytes,
             limit: totals.limit,
             promised_bytes: totals.promised_bytes,
             needed_bytes: totals.needed_bytes,
-            snapshots,
+            snapshots: snapshots.into_values().collect(),
             promises: self.store.promises(),
         })
     }
 
-    /// Drops what is cached of a snapshot that nobody has open or adopts blocks of, and that was last in use before
-    /// `before_unix_s`. True if there was something.
-    pub async fn drop_unused(self: &Arc<Self>, snapshot: SnapshotId, before_unix_s: u64) -> Result<bool, NodeError> {
-        let _opening = self.opening.lock().await;
-        let node = Arc::clone(self);
+    /// Drops what is cached of a snapshot for an owner, if no dataset has it open or adopts its blocks, and it was last
+    /// in use before `before_unix_s`. True if there was something.
+    pub async fn drop_unused(
+        self: &Arc<Self>,
+        snapshot: SnapshotId,
+        owner: &str,
+        before_unix_s: u64,
+    ) -> Result<bool, NodeError> {
+        let opening = Arc::clone(&self.opening).lock_owned().await;
+        let (node, owner) = (Arc::clone(self), owner.to_owned());
         let release = move || {
-            let datasets = node.store.datasets();
-            let is_unused = |info: &&larder_store::DatasetInfo| {
+            let _opening = opening;
+            let is_unused = |info: &DatasetInfo| {
                 let is_shown = info.open.is_some() || info.connections.as_ref().is_none_or(|it| !it.is_empty());
-                info.snapshot == snapshot && !is_shown && !info.is_ancestor && info.last_use_unix_s < before_unix_s
+                !is_shown && !info.is_ancestor && info.last_use_unix_s < before_unix_s
             };
-            let Some(info) = datasets.iter().find(is_unused) else { return Ok(false) };
-            info!(dataset = info.name, %snapshot, "cached bytes dropped as requested");
-            node.store.release(&snapshot)
+            let is_of = |info: &DatasetInfo| info.key.snapshot() == snapshot && info.key.owner() == owner;
+            let mut had_some = false;
+            for info in node.store.datasets().iter().filter(|info| is_of(info) && is_unused(info)) {
+                info!(dataset = info.name, %snapshot, "cached bytes dropped as requested");
+                had_some |= node.store.release(&info.cache())?;
+            }
+            Ok::<_, StoreError>(had_some)
         };
         Ok(tokio::task::spawn_blocking(release).await??)
     }

@@ -25,6 +25,8 @@ pub struct CacheReport {
 pub struct CachedSnapshot {
     /// The snapshot.
     pub snapshot: SnapshotId,
+    /// The tenant that it is cached for; empty: the administrator's datasets.
+    pub owner: String,
     /// Bytes of its blocks.
     pub bytes: u64,
     /// Bytes that it is to have here; 0 if that is not known.

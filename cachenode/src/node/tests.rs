@@ -1,6 +1,6 @@
 mod members;
 
-use larder_dataset::{DatasetSpec, SnapshotId};
+use larder_dataset::{CacheId, DatasetSpec};
 use larder_peers::{AskedDataset, Security};
 use tempfile::TempDir;
 use tokio::sync::watch as channel;
@@ -81,17 +81,17 @@ impl World {
         format!("file://{}", data.display())
     }
 
-    fn is_served(&self, snapshot: SnapshotId, token: Option<&str>) -> bool {
+    fn is_served(&self, snapshot: CacheId, token: Option<&str>) -> bool {
         let token = token.map(|token| Token::new(token).unwrap());
         matches!(self.node.open.for_peer(snapshot, token.as_ref()), PeerAccess::Granted(_))
     }
 
     /// The snapshots that a peer is told about that asks for all of these with one token.
-    fn told(&self, snapshots: &[SnapshotId], token: Option<&str>) -> Vec<SnapshotId> {
+    fn told(&self, snapshots: &[CacheId], token: Option<&str>) -> Vec<CacheId> {
         let token = token.map(|token| Token::new(token).unwrap());
-        let asked = |&snapshot| AskedDataset { snapshot, token: token.clone(), origin: String::new() };
+        let asked = |&snapshot| AskedDataset { cache: snapshot, token: token.clone(), origin: String::new() };
         let asked: Vec<_> = snapshots.iter().map(asked).collect();
-        self.node.open.cached_for_peer(&asked).into_iter().map(|cached| cached.snapshot).collect()
+        self.node.open.cached_for_peer(&asked).into_iter().map(|cached| cached.cache).collect()
     }
 }
 
@@ -104,16 +104,16 @@ async fn only_what_is_shared_is_served_and_listed_and_each_by_its_own_token() {
     let anybodys = world.open("anybody's", Placement::Partitioned, None).await;
     let ones = world.open("one's", Placement::Partitioned, Some("one")).await;
     let twos = world.open("two's", "replicated:2".parse().unwrap(), Some("two")).await;
-    let all = [&own, &own_with_token, &anybodys, &ones, &twos].map(|open| open.manifest().snapshot());
+    let all = [&own, &own_with_token, &anybodys, &ones, &twos].map(|open| open.cache_id());
     for (token, may_read) in [(None, &anybodys), (Some("one"), &ones), (Some("two"), &twos)] {
-        let may_read = may_read.manifest().snapshot();
+        let may_read = may_read.cache_id();
         for snapshot in all {
             assert_eq!(world.is_served(snapshot, token), snapshot == may_read, "{token:?}");
         }
         assert_eq!(world.told(&all, token), [may_read], "{token:?}");
     }
     assert_eq!(world.told(&all, Some("three")), []);
-    let mut asks_for: Vec<_> = world.node.open.shared().into_iter().map(|asked| asked.snapshot).collect();
+    let mut asks_for: Vec<_> = world.node.open.shared().into_iter().map(|asked| asked.cache).collect();
     let mut shared = all[2..].to_vec();
     asks_for.sort_by_key(|snapshot| snapshot.0);
     shared.sort_by_key(|snapshot| snapshot.0);
@@ -126,13 +126,13 @@ async fn only_what_is_shared_is_served_and_listed_and_each_by_its_own_token() {
 async fn a_snapshot_that_is_open_twice_is_served_as_the_one_that_is_shared() {
     let world = World::new();
     let shared = world.open("data", Placement::Partitioned, Some("one")).await;
-    let snapshot = shared.manifest().snapshot();
+    let snapshot = shared.cache_id();
     // The same snapshot from another server has another name on the node.
     let request = DatasetSpec::new(format!("file://{}", world.folder.path().join("data").display())).into();
     let found = world.node.find(&request).await.unwrap();
     let found = Found { id: format!("{}-elsewhere", found.id), ..found };
     let local = world.node.open_dataset(found, &request, User::Mount).await.unwrap();
-    assert_eq!(local.manifest().snapshot(), snapshot);
+    assert_eq!(local.cache_id(), snapshot);
     assert!(local.sharing().is_none());
     assert!(world.is_served(snapshot, Some("one")) && !world.is_served(snapshot, None));
     assert_eq!((world.told(&[snapshot], Some("one")), world.told(&[snapshot], None)), (vec![snapshot], vec![]));
@@ -155,7 +155,7 @@ async fn the_token_of_a_volume_goes_with_its_credentials() {
         for (given, counts) in [(Some("one"), Some("one")), (None, own), (Some("two"), Some("two")), (None, own)] {
             world.node.renew(first.id(), &world.request("first", Placement::Partitioned, given)).unwrap();
             for token in [None, Some("own"), Some("one"), Some("two")] {
-                let served = [&first, &second].map(|open| world.is_served(open.manifest().snapshot(), token));
+                let served = [&first, &second].map(|open| world.is_served(open.cache_id(), token));
                 assert_eq!(served, [token == counts, token == Some("one")], "{own:?}, {given:?}, {token:?}");
             }
         }
@@ -168,21 +168,21 @@ async fn a_peer_with_another_snapshot_learns_only_what_is_shared_under_its_token
     let world = World::new();
     let shared = world.open("data", Placement::Partitioned, Some("one")).await;
     let own = world.open("own", Placement::Local, Some("one")).await;
-    let snapshot = shared.manifest().snapshot();
+    let (snapshot, cache) = (shared.manifest().snapshot(), shared.cache_id());
     let origin = |name: &str| {
         let request = world.request(name, Placement::Partitioned, Some("one"));
         let open = if name == "own" { &own } else { &shared };
         world.node.finder.origin_hash(open.manifest(), &request).unwrap()
     };
-    let asked = |snapshot, token: Option<&str>, origin: &str| AskedDataset {
-        snapshot,
+    let asked = |cache, token: Option<&str>, origin: &str| AskedDataset {
+        cache,
         token: token.map(|token| Token::new(token).unwrap()),
         origin: origin.to_owned(),
     };
-    let elsewhere = SnapshotId([7; 32]);
+    let elsewhere = CacheId([7; 32]);
     let told = |asked: AskedDataset| world.node.open.other_for_peer(&asked).map(|other| other.snapshot);
     assert_eq!(told(asked(elsewhere, Some("one"), &origin("data"))), Some(snapshot));
-    assert_eq!(told(asked(snapshot, Some("one"), &origin("data"))), None, "it is shared");
+    assert_eq!(told(asked(cache, Some("one"), &origin("data"))), None, "it is shared");
     assert_eq!(told(asked(elsewhere, Some("two"), &origin("data"))), None);
     assert_eq!(told(asked(elsewhere, None, &origin("data"))), None);
     assert_eq!(told(asked(elsewhere, Some("one"), "")), None);

@@ -60,7 +60,7 @@ fn packed(files: u64) -> Arc<MappedManifest> {
 
 fn owned_by(own: &str, manifest: &Arc<MappedManifest>, placement: Placement, membership: Membership) -> OwnedBlocks {
     let peers = Peers::new(PeersConfig::default(), own, Security::Plaintext, membership, Arc::default());
-    let sharing = Arc::new(Sharing::new(peers, manifest.snapshot(), placement, None));
+    let sharing = Arc::new(Sharing::new(peers, manifest.snapshot().into(), placement, None));
     OwnedBlocks::new(Arc::clone(manifest), sharing)
 }
 

@@ -60,7 +60,7 @@ impl OtherSnapshots {
 
 #[cfg(test)]
 mod tests {
-    use larder_dataset::SnapshotId;
+    use larder_dataset::{CacheId, SnapshotId};
 
     use super::*;
 
@@ -68,7 +68,7 @@ mod tests {
     fn peers_that_share_another_snapshot_are_named_with_what_to_do() {
         let others = OtherSnapshots::default();
         assert_eq!(others.advice("mount it"), None);
-        let other = OtherSnapshot { asked: SnapshotId([1; 32]), snapshot: SnapshotId([0xab; 32]), listed_ns: 0 };
+        let other = OtherSnapshot { asked: CacheId([1; 32]), snapshot: SnapshotId([0xab; 32]), listed_ns: 0 };
         others.apply("data", [("b".to_owned(), other), ("c".to_owned(), other)].into());
         let advice = others.advice("mount it").unwrap();
         assert!(advice.contains("b has abababababab (listed") && advice.contains(", c has"), "{advice}");

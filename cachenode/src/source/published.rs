@@ -15,12 +15,15 @@ use std::sync::{Arc, OnceLock};
 
 use larder_dataset::Chain;
 use larder_import::fetch_manifest;
-use larder_origin::{Origin, OriginError, Version};
+use larder_origin::{Key, Origin, OriginError, Version};
 use tracing::warn;
 
 use super::error::SourceError;
+use crate::home::Home;
 use crate::kept_listing::Stamp;
-use crate::manifest_file::{ORDER_SUFFIX, draft_order, order_of, remove_order, store_order, verify_file};
+use crate::manifest_file::{
+    ORDER_SUFFIX, check_order_size, draft_order, order_of, remove_order, store_order, verify_file,
+};
 
 /// An order is fetched in pieces of this size.
 const ORDER_PIECE_BYTES: u64 = 4 << 20;
@@ -54,7 +57,7 @@ impl VersionNote {
 /// Fetches a published manifest, unless the local copy has the same version. False if none is published. An origin that
 /// denies access to objects that do not exist (S3 without the right to list) counts as having none, unless there is a
 /// local copy: then one was published, and these credentials may not read it.
-pub(super) async fn fetch(origin: &dyn Origin, key: &[u8], to: &Path) -> Result<bool, SourceError> {
+pub(super) async fn fetch(origin: &dyn Origin, key: &[u8], to: &Path, home: &Home) -> Result<bool, SourceError> {
     let note = VersionNote(to.with_extension("version"));
     match origin.head(key).await {
         Ok(there) if note.vouches_for(to, &there.version) => return Ok(true),
@@ -65,7 +68,8 @@ pub(super) async fn fetch(origin: &dyn Origin, key: &[u8], to: &Path) -> Result<
     }
     let stamp = Arc::new(OnceLock::new());
     let stamped = Arc::clone(&stamp);
-    let fetched = fetch_manifest(origin, key, to, move |path| {
+    let limit = home.listing_limit();
+    let fetched = fetch_manifest(origin, key, to, &limit, move |path| {
         // Under its own name: once it has the common one, another fetch may replace it at any time.
         if let Some(stamp) = Stamp::of(path) {
             let _ = stamped.set(stamp);
@@ -81,13 +85,18 @@ pub(super) async fn fetch(origin: &dyn Origin, key: &[u8], to: &Path) -> Result<
 
 /// Fetches the order that is published with a manifest, unless the local copy has the same version. An order that
 /// cannot be fetched costs the order of warming and no mount.
-pub(super) async fn fetch_order(origin: &dyn Origin, manifest_key: &[u8], manifest: &Path) {
-    if let Err(error) = try_to_fetch_order(origin, manifest_key, manifest).await {
-        warn!(error = %Chain(&error), "the order of a published manifest cannot be fetched");
+pub(super) async fn fetch_order(origin: &dyn Origin, manifest_key: &[u8], manifest: &Path, home: &Home) {
+    if let Err(error) = try_to_fetch_order(origin, manifest_key, manifest, home).await {
+        warn!(origin = %origin.url(), error = %Chain(&error), "the order of a published manifest cannot be fetched");
     }
 }
 
-async fn try_to_fetch_order(origin: &dyn Origin, manifest_key: &[u8], manifest: &Path) -> Result<(), SourceError> {
+async fn try_to_fetch_order(
+    origin: &dyn Origin,
+    manifest_key: &[u8],
+    manifest: &Path,
+    home: &Home,
+) -> Result<(), SourceError> {
     let key = [manifest_key, ORDER_SUFFIX.as_bytes()].concat();
     let order = order_of(manifest);
     let note = VersionNote(order.with_extension("order-version"));
@@ -98,6 +107,8 @@ async fn try_to_fetch_order(origin: &dyn Origin, manifest_key: &[u8], manifest: 
     if note.vouches_for(&order, &head.version) {
         return Ok(());
     }
+    check_order_size(&Key::from(key.as_slice()), head.size).map_err(|what| SourceError::Invalid { what })?;
+    home.take(head.size)?;
     let mut draft = draft_order(manifest)?;
     for start in (0..head.size).step_by(ORDER_PIECE_BYTES as usize) {
         let piece = start..head.size.min(start + ORDER_PIECE_BYTES);

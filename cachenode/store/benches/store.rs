@@ -51,7 +51,7 @@ fn policies(criterion: &mut Criterion) {
 
 fn records(criterion: &mut Criterion) {
     let data: Vec<u8> = (0..LEN).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
-    let key = Header::new(&SNAPSHOT, BlockIndex(3), LEN).key;
+    let key = Header::new(&SNAPSHOT.into(), BlockIndex(3), LEN).key;
     let made = Record::new(key, BlockIndex(3), &data);
     let mut group = criterion.benchmark_group("record of 111 KB");
     group.throughput(Throughput::Bytes(u64::from(LEN)));
@@ -69,7 +69,8 @@ fn reads(criterion: &mut Criterion) {
     let store = Store::open(StoreConfig::new(folder.path()), Arc::new(StoreCounters::default())).unwrap();
     let cache = store
         .dataset(CacheConfig {
-            snapshot: SNAPSHOT,
+            key: SNAPSHOT.into(),
+            is_known_as_ours: false,
             name: "bench".to_owned(),
             blocks: BLOCKS,
             reservation_bytes: 1 << 30,

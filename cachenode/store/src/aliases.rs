@@ -13,7 +13,7 @@
 use std::io;
 use std::path::Path;
 
-use larder_dataset::{BlockIndex, SnapshotId};
+use larder_dataset::{BlockIndex, CacheId};
 
 use crate::record::KEY_BYTES;
 use crate::table::{Kind, Table};
@@ -26,13 +26,13 @@ pub(crate) struct Aliases(Table);
 
 impl Aliases {
     /// Opens the file at `path`. Creates it if it is missing or belongs to another snapshot.
-    pub(crate) fn open(path: &Path, snapshot: &SnapshotId, blocks: u32) -> io::Result<Self> {
-        Table::open(path, KIND, snapshot, blocks).map(|(table, _)| Self(table))
+    pub(crate) fn open(path: &Path, id: &CacheId, blocks: u32) -> io::Result<Self> {
+        Table::open(path, KIND, id, blocks).map(|(table, _)| Self(table))
     }
 
     /// Opens the file at `path` if it exists and belongs to this snapshot.
-    pub(crate) fn open_existing(path: &Path, snapshot: &SnapshotId, blocks: u32) -> io::Result<Option<Self>> {
-        match Table::open_existing(path, KIND, snapshot, blocks) {
+    pub(crate) fn open_existing(path: &Path, id: &CacheId, blocks: u32) -> io::Result<Option<Self>> {
+        match Table::open_existing(path, KIND, id, blocks) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             opened => Ok(opened?.map(Self)),
         }
@@ -70,20 +70,20 @@ mod tests {
     fn an_alias_is_of_one_snapshot_and_outlives_the_process() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("aliases");
-        let snapshot = SnapshotId([0x5a; 32]);
-        assert!(Aliases::open_existing(&path, &snapshot, 1000).unwrap().is_none());
-        let aliases = Aliases::open(&path, &snapshot, 1000).unwrap();
+        let id = CacheId([0x5a; 32]);
+        assert!(Aliases::open_existing(&path, &id, 1000).unwrap().is_none());
+        let aliases = Aliases::open(&path, &id, 1000).unwrap();
         let (one, other) = ([1; KEY_BYTES], [2; KEY_BYTES]);
         aliases.set(BlockIndex(7), &one, BlockIndex(0)).unwrap();
         aliases.set(BlockIndex(8), &other, BlockIndex(u32::MAX - 1)).unwrap();
         aliases.set(BlockIndex(9), &other, BlockIndex(u32::MAX)).unwrap_err();
         aliases.set(BlockIndex(1000), &one, BlockIndex(0)).unwrap_err();
         drop(aliases);
-        let aliases = Aliases::open_existing(&path, &snapshot, 1000).unwrap().unwrap();
+        let aliases = Aliases::open_existing(&path, &id, 1000).unwrap().unwrap();
         let get = |block, key| aliases.get(BlockIndex(block), key);
         assert_eq!((get(7, &one), get(7, &other)), (Some(BlockIndex(0)), None));
         assert_eq!((get(8, &other), get(8, &one)), (Some(BlockIndex(u32::MAX - 1)), None));
         assert_eq!((get(9, &other), get(1000, &one), get(0, &[0; KEY_BYTES])), (None, None, None));
-        assert!(Aliases::open_existing(&path, &SnapshotId([1; 32]), 1000).unwrap().is_none());
+        assert!(Aliases::open_existing(&path, &CacheId([1; 32]), 1000).unwrap().is_none());
     }
 }

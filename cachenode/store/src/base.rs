@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use larder_dataset::SnapshotId;
+use larder_dataset::CacheId;
 
 use crate::counters::StoreCounters;
 use crate::folder::{Abilities, Folder};
@@ -11,6 +11,7 @@ use crate::free_share::FreeShare;
 use crate::health::Health;
 use crate::index::{Index, LastRun};
 use crate::promises::Promises;
+use crate::quotas::Quotas;
 use crate::reservations::{Known, Reservations};
 use crate::uses::Uses;
 
@@ -23,6 +24,7 @@ pub(crate) struct Base {
     pub(crate) index: Index,
     pub(crate) reservations: Reservations,
     pub(crate) promises: Promises,
+    pub(crate) quotas: Quotas,
     pub(crate) uses: Arc<Uses>,
     pub(crate) last_run: LastRun,
     pub(crate) abilities: Abilities,
@@ -45,8 +47,8 @@ pub(crate) struct LoggedFlaws {
 
 impl Base {
     /// Changes what is known about a dataset. Blocks on the disk.
-    pub(crate) fn change(&self, snapshot: &SnapshotId, change: impl FnOnce(&mut Known)) -> Known {
-        let folder = self.folder.as_ref().map(|folder| folder.dataset(snapshot));
-        self.reservations.put(snapshot, folder.as_deref(), change)
+    pub(crate) fn change(&self, id: &CacheId, change: impl FnOnce(&mut Known)) -> Known {
+        let folder = self.folder.as_ref().map(|folder| folder.dataset(id));
+        self.reservations.put(id, folder.as_deref(), change)
     }
 }

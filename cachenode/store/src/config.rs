@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use larder_dataset::{BlockIndex, PolicyKind, SnapshotId};
+use larder_dataset::{BlockIndex, CacheKey, PolicyKind};
 
 use crate::reservations::Reservation;
 
@@ -27,8 +27,11 @@ impl<F: Fn(BlockIndex) -> u32 + Send + Sync> BlockLens for F {
 /// How a dataset is cached.
 #[derive(Clone)]
 pub struct CacheConfig {
-    /// The snapshot whose blocks are cached.
-    pub snapshot: SnapshotId,
+    /// The snapshot whose blocks are cached, and for whom.
+    pub key: CacheKey,
+    /// Only this key's readers ever used the cache that an earlier version, which stored no keys, made of the snapshot.
+    /// If false, such a cache is dropped.
+    pub is_known_as_ours: bool,
     /// The dataset's name, for logs and listings; the index keeps at most 1 KiB of it.
     pub name: String,
     /// The number of blocks in the snapshot.
@@ -49,7 +52,8 @@ pub struct CacheConfig {
 impl fmt::Debug for CacheConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CacheConfig")
-            .field("snapshot", &self.snapshot)
+            .field("key", &self.key)
+            .field("is_known_as_ours", &self.is_known_as_ours)
             .field("name", &self.name)
             .field("blocks", &self.blocks)
             .field("reservation_bytes", &self.reservation_bytes)

@@ -41,14 +41,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use larder_dataset::{BlockIndex, Chain};
-use tracing::{info, warn};
+use larder_dataset::{BlockIndex, CacheId, CacheKey, Chain};
+use tracing::{debug, info, warn};
 
 use crate::base::Base;
 use crate::buffer;
 use crate::config::CacheConfig;
 use crate::draft::{Draft, Record};
 use crate::error::StoreError;
+use crate::folder::Folder;
+use crate::key_file;
 use crate::lookup::{Lookup, PartBytes};
 use crate::ownership::Ownership;
 use crate::record::{Header, Part};
@@ -80,9 +82,12 @@ pub struct DatasetCache {
 
 impl DatasetCache {
     pub(crate) fn open(base: Arc<Base>, config: CacheConfig) -> Result<Self, StoreError> {
-        let in_use = InUse::by_cache(&base.uses, config.snapshot);
+        let in_use = InUse::by_cache(&base.uses, config.key.id());
         let opened = base.folder.as_ref().map(|folder| {
-            let open = || Files::open(&base, &folder.dataset(&config.snapshot), &config);
+            let open = || {
+                claim(&base, folder, &config)?;
+                Files::open(&base, &folder.dataset(&config.key.id()), &config)
+            };
             open().or_else(|error| {
                 if folder.dropped_bytes() == 0 {
                     return Err(error);
@@ -104,10 +109,10 @@ impl DatasetCache {
             None => (Files::none(&base, &config)?, Some("no cache: folder not usable")),
         };
         let Files { slots, found, space } = files;
-        let snapshot = config.snapshot;
+        let id = config.key.id();
         let known = remember(&base, &config, config.promised, |_| ());
         note_used(&base, &config, None);
-        let number = base.index.register(&snapshot, known.row(0));
+        let number = base.index.register(&id, known.row(0));
         let work = Work {
             refill: matches!(found, Found::Made { .. }) || base.last_run.slots_doubtful || slots.has_lost_slots(),
             reindex: found == Found::Kept && base.last_run.index_is_new,
@@ -120,10 +125,15 @@ impl DatasetCache {
         if !is_new {
             let shared = Arc::clone(&shared);
             let thread = std::thread::Builder::new().name("larder-rebuild".into());
-            let failed = |source| StoreError::Dataset { snapshot, step: "start the rebuild", source };
+            let failed = |source| StoreError::Dataset { id, step: "start the rebuild", source };
             threads.push(thread.spawn(move || shared.rebuild(work)).map_err(failed)?);
         }
         Ok(Self { shared, fault, threads: Mutex::new(threads), _in_use: in_use })
+    }
+
+    /// The snapshot whose blocks are cached, and for whom.
+    pub fn key(&self) -> &CacheKey {
+        &self.shared.config.key
     }
 
     /// Adds a user of the cache. With an `ownership`, the user owns the blocks that the ownership names; without one,
@@ -330,6 +340,15 @@ impl DatasetCache {
         shared.change_owners(|owners| owners.arrived(connection));
     }
 
+    /// Records which namespace pays for the room. Blocks on the disk if it is news.
+    pub fn set_payer(&self, payer: &str) {
+        let (base, id) = (&self.shared.base, self.shared.config.key.id());
+        if base.reservations.get(&id).is_none_or(|known| known.payer != payer) {
+            let folder = base.folder.as_ref().map(|folder| folder.dataset(&id));
+            base.reservations.put_payer(&id, folder.as_deref(), payer);
+        }
+    }
+
     /// True while some connection that showed the dataset when the last process ended is neither held nor known to have
     /// closed. Such a connection may be a user that owns all blocks.
     pub fn awaits_connections(&self) -> bool {
@@ -351,7 +370,7 @@ impl DatasetCache {
 
     /// Records that a connection no longer shows the dataset. The change is written when the dataset is closed.
     pub fn let_go(&self, connection: &str) {
-        self.shared.base.reservations.note(&self.shared.config.snapshot, |known| {
+        self.shared.base.reservations.note(&self.shared.config.key.id(), |known| {
             known.connections.get_or_insert_default().remove(connection);
         });
     }
@@ -391,7 +410,7 @@ impl DatasetCache {
         let shared = &*self.shared;
         shared.lock().allocator.leave_current(&shared.space);
         shared.free_room(true);
-        let failed = |step| move |source| StoreError::Dataset { snapshot: shared.config.snapshot, step, source };
+        let failed = |step| move |source| StoreError::Dataset { id: shared.config.key.id(), step, source };
         shared.space.sync().map_err(failed("sync the segments"))?;
         shared.slots.sync().map_err(failed("sync the slot table"))
     }
@@ -419,17 +438,50 @@ impl Drop for DatasetCache {
         shared.free_room(true);
         shared.remember_adopted();
         let known = remember(&shared.base, &shared.config, shared.granted.promised(), |_| ());
-        shared.base.index.update(&shared.config.snapshot, known.row(shared.number));
+        shared.base.index.update(&shared.config.key.id(), known.row(shared.number));
         if self.fault.is_none() && !shared.is_rebuilding() {
             note_used(&shared.base, &shared.config, Some(shared.used_bytes.load(Ordering::Relaxed)));
         }
     }
 }
 
+/// Makes the folder the one of the configured key. An earlier version stored no keys, so its blocks may be those of
+/// anyone who read the snapshot: they stay only if the configuration knows them as its own.
+fn claim(base: &Base, folder: &Folder, config: &CacheConfig) -> Result<(), StoreError> {
+    let (id, dir) = (config.key.id(), folder.dataset(&config.key.id()));
+    if key_file::read(&dir, id).is_some() {
+        return Ok(());
+    }
+    let failed = |step| move |source| StoreError::Dataset { id, step, source };
+    let is_there = dir.try_exists().map_err(failed("find the folder"))?;
+    let may_be_earlier = is_there && id == CacheId::from(config.key.snapshot());
+    if may_be_earlier && !config.is_known_as_ours {
+        info!(
+            dataset = config.name,
+            "an earlier version cached the snapshot and did not store for whom: its blocks are dropped and fetched again"
+        );
+        if base.uses.of(&id).adoptions > 0 {
+            return Err(StoreError::DatasetInUse { id });
+        }
+        base.index.release(&id);
+        base.reservations.note(&id, |known| known.adopted_disk_bytes = 0);
+        folder.remove(&id).map_err(failed("remove the folder"))?;
+    }
+    std::fs::create_dir_all(&dir).map_err(failed("create the folder"))?;
+    match key_file::write(&dir, &config.key) {
+        // Its blocks can be read, and the next opening decides again.
+        Err(error) if is_there && config.is_known_as_ours => {
+            debug!(dataset = config.name, %error, "cannot write the key of a cache");
+            Ok(())
+        }
+        written => written.map_err(failed("write the key")),
+    }
+}
+
 /// Stores how many bytes are cached, or with `None` that this number changes from now on.
 fn note_used(base: &Base, config: &CacheConfig, used_bytes: Option<u64>) {
     if let Some(folder) = &base.folder {
-        base.reservations.put_used(&config.snapshot, &folder.dataset(&config.snapshot), used_bytes);
+        base.reservations.put_used(&config.key.id(), &folder.dataset(&config.key.id()), used_bytes);
     }
 }
 
@@ -440,7 +492,8 @@ fn remember(
     promised: Reservation,
     change: impl FnOnce(&mut BTreeSet<String>),
 ) -> Known {
-    base.change(&config.snapshot, |known| {
+    base.change(&config.key.id(), |known| {
+        known.key = Some(config.key.clone());
         known.name.clone_from(&config.name);
         known.reservation = Some(promised);
         known.policy = config.policy;

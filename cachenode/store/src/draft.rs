@@ -91,13 +91,13 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
-    use larder_dataset::SnapshotId;
+    use larder_dataset::CacheId;
 
     use super::*;
 
     #[test]
     fn a_draft_takes_its_data_in_any_pieces_and_no_more_and_lies_where_it_is_written_from() {
-        let header = Header::new(&SnapshotId([0xa5; 32]), BlockIndex(3), 100_000);
+        let header = Header::new(&CacheId([0xa5; 32]), BlockIndex(3), 100_000);
         let data: Vec<u8> = (0..100_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         for piece in [1, 4095, 70_000, 100_000] {
             let mut draft = Draft::new(header);

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use larder_dataset::{BlockIndex, SnapshotId};
+use larder_dataset::{BlockIndex, CacheId};
 
 /// Another snapshot of the same origin, compared with a dataset's snapshot. Two blocks count as the same only if their
 /// bytes are certainly equal.
 pub trait Earlier: fmt::Debug + Send + Sync {
-    /// The id of the other snapshot.
-    fn snapshot(&self) -> SnapshotId;
+    /// The id of the other snapshot's cache.
+    fn cache(&self) -> CacheId;
 
     /// The number of blocks in the other snapshot.
     fn blocks(&self) -> u32;

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use larder_dataset::SnapshotId;
+use larder_dataset::CacheId;
 
 /// Why a store or one of its datasets cannot be opened or released.
 #[derive(Debug, thiserror::Error)]
@@ -37,26 +37,26 @@ pub enum StoreError {
         source: io::Error,
     },
     /// An operation on a dataset's part of the folder failed.
-    #[error("{step} of dataset {snapshot} in the cache: {source}")]
+    #[error("{step} of dataset {id} in the cache: {source}")]
     Dataset {
-        /// The snapshot of the dataset.
-        snapshot: SnapshotId,
+        /// The id of the dataset's cache.
+        id: CacheId,
         /// The failed step, as a verb.
         step: &'static str,
         /// The system's error.
         source: io::Error,
     },
     /// The dataset was opened a second time with another policy.
-    #[error("dataset {snapshot} is already open with another policy: unmount it first, or request the same one")]
+    #[error("dataset {id} is already open with another policy: unmount it first, or request the same one")]
     AlreadyOpen {
-        /// The snapshot of the dataset.
-        snapshot: SnapshotId,
+        /// The id of the dataset's cache.
+        id: CacheId,
     },
     /// The dataset was released while it was open or while another dataset was adopting its blocks.
-    #[error("dataset {snapshot} is in use: unmount it first")]
+    #[error("dataset {id} is in use: unmount it first")]
     DatasetInUse {
-        /// The snapshot of the dataset.
-        snapshot: SnapshotId,
+        /// The id of the dataset's cache.
+        id: CacheId,
     },
     /// A dataset was opened after the store was closed.
     #[error("the cache is closed")]

@@ -6,11 +6,14 @@
 //!  index/                           RocksDB
 //!  index.damaged, dropped/          content that was replaced or released, and is being removed
 //!  promises                         see `promises`; absent if none was made
-//!  datasets/<snapshot>/slots        see `slots`
-//!  datasets/<snapshot>/reservation  see `reservations`
-//!  datasets/<snapshot>/used         see `reservations`; absent while it is open
-//!  datasets/<snapshot>/aliases      see `aliases`; absent if no block was adopted from another snapshot
-//!  datasets/<snapshot>/segments/    00000001.seg and so on, see `segment` and `record`
+//!  quotas                           see `quotas`; absent if there was none
+//!  datasets/<cache>/key             see `key_file`
+//!  datasets/<cache>/slots           see `slots`
+//!  datasets/<cache>/reservation     see `reservations`
+//!  datasets/<cache>/payer           see `reservations`; absent if none is known
+//!  datasets/<cache>/used            see `reservations`; absent while it is open
+//!  datasets/<cache>/aliases         see `aliases`; absent if no block was adopted from another snapshot
+//!  datasets/<cache>/segments/       00000001.seg and so on, see `segment` and `record`
 //! ```
 //! A cache of another version is emptied, and its blocks are fetched again. A marker that is damaged or lost is
 //! rewritten: slot tables, records and rows each carry their own checks, so their content remains usable.
@@ -20,21 +23,22 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use larder_dataset::SnapshotId;
+use larder_dataset::{CacheId, SnapshotId};
 use rustix::fs::{FallocateFlags, FlockOperation};
 use tracing::{debug, warn};
 
 use crate::error::StoreError;
+use crate::key_file;
 use crate::probe;
 use crate::record::ALIGN_BYTES;
+use crate::whole_file::write_whole;
 
 /// Only the owner may access the cache's folders and files.
 const PRIVATE_DIR: u32 = 0o700;
-pub(crate) const PRIVATE_FILE: u32 = 0o600;
 
 const MAGIC: [u8; 8] = *b"LARDERST";
 const VERSION: u8 = 1;
@@ -43,8 +47,10 @@ const MARKER_BYTES: usize = 16;
 /// Files that an interrupted start may leave in an empty folder, and those that a new file system contains.
 const LEFT_OVER: [&str; 3] = ["LOCK", "format.new", "lost+found"];
 /// The other entries of a cache folder.
-const CONTENT: [&str; 8] = ["format", "index", "index.damaged", DATASETS, "dropped", "probe", PROMISES, "promises.new"];
+const CONTENT: [&str; 10] =
+    ["format", "index", "index.damaged", DATASETS, "dropped", "probe", PROMISES, "promises.new", QUOTAS, "quotas.new"];
 const PROMISES: &str = "promises";
+const QUOTAS: &str = "quotas";
 const DATASETS: &str = "datasets";
 
 /// A cache folder that this process owns until the value is dropped.
@@ -97,7 +103,7 @@ impl Folder {
         }
         make_private(&folder.datasets()).map_err(failed("create"))?;
         folder.remove_dropped();
-        folder.snapshots().map_err(failed("list"))?;
+        folder.caches().map_err(failed("list"))?;
         Ok(folder)
     }
 
@@ -126,8 +132,8 @@ impl Folder {
     }
 
     /// Removes a dataset's folder. Returns before its disk space is free, since the folder may hold terabytes.
-    pub(crate) fn remove(&self, snapshot: &SnapshotId) -> io::Result<()> {
-        let folder = self.dataset(snapshot);
+    pub(crate) fn remove(&self, id: &CacheId) -> io::Result<()> {
+        let folder = self.dataset(id);
         unlink_shared(&folder.join("segments"));
         match self.move_away(&folder) {
             Ok(()) => self.remove_dropped(),
@@ -176,27 +182,21 @@ impl Folder {
         self.dir.join(PROMISES)
     }
 
+    pub(crate) fn quotas(&self) -> PathBuf {
+        self.dir.join(QUOTAS)
+    }
+
     pub(crate) fn datasets(&self) -> PathBuf {
         self.dir.join(DATASETS)
     }
 
-    pub(crate) fn dataset(&self, snapshot: &SnapshotId) -> PathBuf {
-        self.datasets().join(snapshot.to_string())
+    pub(crate) fn dataset(&self, id: &CacheId) -> PathBuf {
+        self.datasets().join(id.to_string())
     }
 
-    /// The snapshots that have a folder. None if the folder of all datasets was deleted by another process.
-    pub(crate) fn snapshots(&self) -> io::Result<Vec<SnapshotId>> {
-        let mut found = Vec::new();
-        let entries = match std::fs::read_dir(self.datasets()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
-            entries => entries?,
-        };
-        for entry in entries {
-            if let Some(snapshot) = entry?.file_name().to_str().and_then(parse_snapshot) {
-                found.push(snapshot);
-            }
-        }
-        Ok(found)
+    /// The caches that have a folder. None if the folder of all datasets was deleted by another process.
+    pub(crate) fn caches(&self) -> io::Result<Vec<CacheId>> {
+        caches_in(&self.datasets())
     }
 
     /// Tests the abilities that segments need. An ability that cannot be tested, for example on a full disk, is
@@ -213,10 +213,31 @@ impl Folder {
     }
 }
 
-/// True if the cache folder `dir` holds files of a snapshot, even while a process has the folder open. False if `dir`
-/// does not exist. Errors: the disk cannot be read.
+/// True if the cache folder `dir` holds files of a snapshot, whoever they are for, even while a process has the folder
+/// open. False if `dir` does not exist. Errors: the disk cannot be read.
 pub fn has_snapshot(dir: &Path, snapshot: &SnapshotId) -> io::Result<bool> {
-    dir.join(DATASETS).join(snapshot.to_string()).try_exists()
+    let datasets = dir.join(DATASETS);
+    if datasets.join(snapshot.to_string()).try_exists()? {
+        return Ok(true);
+    }
+    let is_of = |id: &CacheId| {
+        let key = key_file::read(&datasets.join(id.to_string()), *id);
+        key.is_some_and(|key| key.snapshot() == *snapshot)
+    };
+    Ok(caches_in(&datasets)?.iter().any(is_of))
+}
+
+/// The caches that have a folder in the folder of all datasets.
+fn caches_in(datasets: &Path) -> io::Result<Vec<CacheId>> {
+    let mut found = Vec::new();
+    let entries = match std::fs::read_dir(datasets) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+        entries => entries?,
+    };
+    for entry in entries {
+        found.extend(entry?.file_name().to_str().and_then(parse_id));
+    }
+    Ok(found)
 }
 
 /// Removes the links to files that other datasets share. This happens before the rest is removed, so that the other
@@ -310,15 +331,8 @@ pub(crate) struct Abilities {
     pub(crate) free: bool,
 }
 
-fn parse_snapshot(name: &str) -> Option<SnapshotId> {
-    let mut id = [0; 32];
-    if name.len() != 64 || !name.is_ascii() {
-        return None;
-    }
-    for (byte, at) in id.iter_mut().zip((0..64).step_by(2)) {
-        *byte = u8::from_str_radix(&name[at..at + 2], 16).ok()?;
-    }
-    Some(SnapshotId(id))
+fn parse_id(name: &str) -> Option<CacheId> {
+    name.parse().ok()
 }
 
 fn encode_marker() -> [u8; MARKER_BYTES] {
@@ -369,7 +383,7 @@ fn is_cache(dir: &Path) -> io::Result<bool> {
         }
     }
     match names_in(&dir.join(DATASETS)) {
-        Ok(mut names) => Ok(names.all(|name| name.is_ok_and(|name| parse_snapshot(&name).is_some()))),
+        Ok(mut names) => Ok(names.all(|name| name.is_ok_and(|name| parse_id(&name).is_some()))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
@@ -411,22 +425,6 @@ fn take_lock(dir: &Path) -> Result<(File, bool), StoreError> {
 /// True if a file cannot be opened for writing because the disk is read-only or another user owns the file.
 pub(crate) fn is_read_only(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied)
-}
-
-/// Writes a file atomically: after a power loss, it is complete or absent.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let fresh = path.with_extension("new");
-    let mut options = OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(PRIVATE_FILE).open(&fresh)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&fresh, path)?;
-    sync_parent(path)
-}
-
-/// Makes a rename in the folder of `path` survive a power loss.
-pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
-    path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 
 #[cfg(test)]

@@ -1,5 +1,8 @@
-//! The part of the disk that the cache leaves free, whichever process fills the rest. On a Kubernetes node, the kubelet
-//! evicts pods when little disk space is left, and the cache must not be the cause.
+//! The part of a disk that stays free, whichever process fills the rest. On a Kubernetes node, the kubelet evicts pods
+//! when little disk space is left, and the cache must not be the cause.
+//!
+//! Blocks leave the whole part free. Files without which a dataset cannot be mounted may take a quarter of it: a cache
+//! that has filled the disk up to the part is the normal case, and must not keep new datasets out.
 //!
 //! Invariant: nothing is written while less than that part is free, except to space that was allocated ahead of the
 //! records. The file system is queried once a second, or earlier when the cache has written as many bytes as the last
@@ -24,7 +27,7 @@ pub(crate) struct TooLittleFree {
 
 /// Watches the free part of a disk.
 #[derive(Debug)]
-pub(crate) struct FreeShare {
+pub struct FreeShare {
     dir: PathBuf,
     /// Percent of the whole disk.
     percent: u8,
@@ -39,27 +42,43 @@ struct Spare {
 }
 
 impl FreeShare {
+    /// The free part of the disk of `dir`, for blocks.
     pub(crate) fn new(dir: PathBuf, percent: u8) -> Self {
         Self { dir, percent, spare: Mutex::default() }
     }
 
+    /// The free part of the disk of `dir`, for files without which a dataset cannot be mounted. `keep_free_percent` is
+    /// the part that blocks leave free.
+    pub fn beside_blocks(dir: PathBuf, keep_free_percent: u8) -> Self {
+        Self::new(dir, keep_free_percent - keep_free_percent.div_ceil(4))
+    }
+
+    /// The part that stays free, in percent of the whole disk.
+    pub fn percent(&self) -> u8 {
+        self.percent
+    }
+
     /// Takes space for a write. Errors: `StorageFull`, caused by [`TooLittleFree`].
     pub(crate) fn take(&self, bytes: u64, now: Instant) -> io::Result<()> {
+        match self.try_take(bytes, now)? {
+            true => Ok(()),
+            false => Err(io::Error::new(io::ErrorKind::StorageFull, TooLittleFree { percent: self.percent })),
+        }
+    }
+
+    /// Takes space for a write, if the disk has it. Blocks on the disk. Errors: the disk cannot be measured.
+    pub fn try_take(&self, bytes: u64, now: Instant) -> io::Result<bool> {
         if self.percent == 0 {
-            return Ok(());
+            return Ok(true);
         }
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         let is_old = spare.asked.is_none_or(|asked| now.saturating_duration_since(asked) >= ASK_EVERY);
         if is_old || spare.bytes < bytes {
             *spare = Spare { bytes: self.spare_bytes()?, asked: Some(now) };
         }
-        match spare.bytes.checked_sub(bytes) {
-            Some(left) => {
-                spare.bytes = left;
-                Ok(())
-            }
-            None => Err(io::Error::new(io::ErrorKind::StorageFull, TooLittleFree { percent: self.percent })),
-        }
+        let left = spare.bytes.checked_sub(bytes);
+        spare.bytes = left.unwrap_or(spare.bytes);
+        Ok(left.is_some())
     }
 
     /// Free disk bytes in excess of the part that must stay free.
@@ -80,5 +99,11 @@ mod tests {
         let refused = take(100).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
         assert!(refused.to_string().contains("--keep-free"), "{refused}");
+    }
+
+    #[test]
+    fn files_beside_blocks_may_take_a_quarter_of_the_free_part() {
+        let left = |percent| FreeShare::beside_blocks(PathBuf::new(), percent).percent();
+        assert_eq!([0, 1, 5, 20, 99].map(left), [0, 0, 3, 15, 74]);
     }
 }

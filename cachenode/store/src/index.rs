@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use larder_dataset::{BlockIndex, SnapshotId};
+use larder_dataset::{BlockIndex, CacheId};
 use rocksdb::DB;
 use tracing::{error, warn};
 
@@ -124,42 +124,42 @@ impl Index {
 
     /// Stores the row of a dataset under the number that it had before, or else under a new one. Returns that number;
     /// the number in `row` is ignored.
-    pub(crate) fn register(&self, snapshot: &SnapshotId, row: DatasetRow) -> u32 {
+    pub(crate) fn register(&self, id: &CacheId, row: DatasetRow) -> u32 {
         let _one_at_a_time = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         self.flush();
         let rows = self.datasets();
-        let number = match rows.iter().find(|(known, _)| known == snapshot) {
+        let number = match rows.iter().find(|(known, _)| known == id) {
             Some((_, known)) => known.number,
             None => rows.iter().map(|(_, row)| row.number).max().map_or(1, |most| most.saturating_add(1)),
         };
-        self.update(snapshot, DatasetRow { number, ..row });
+        self.update(id, DatasetRow { number, ..row });
         // The next call reads the database to choose a number, so this row must be in it.
         self.flush();
         number
     }
 
     /// Overwrites the row of a dataset.
-    pub(crate) fn update(&self, snapshot: &SnapshotId, row: DatasetRow) {
-        self.send(Change::Dataset { snapshot: *snapshot, row });
+    pub(crate) fn update(&self, id: &CacheId, row: DatasetRow) {
+        self.send(Change::Dataset { id: *id, row });
     }
 
     /// Deletes a dataset's row and the rows of its blocks. False if the dataset had none.
-    pub(crate) fn release(&self, snapshot: &SnapshotId) -> bool {
+    pub(crate) fn release(&self, id: &CacheId) -> bool {
         self.flush();
-        let row = self.datasets().into_iter().find(|(known, _)| known == snapshot);
+        let row = self.datasets().into_iter().find(|(known, _)| known == id);
         if let Some((_, row)) = &row {
-            self.send(Change::Release { dataset: row.number, snapshot: *snapshot });
+            self.send(Change::Release { dataset: row.number, id: *id });
             self.flush();
         }
         row.is_some()
     }
 
     /// The rows of all datasets.
-    pub(crate) fn datasets(&self) -> Vec<(SnapshotId, DatasetRow)> {
+    pub(crate) fn datasets(&self) -> Vec<(CacheId, DatasetRow)> {
         let mut found = Vec::new();
         self.scan("list datasets", rows::DATASETS, b"", |key, value| {
-            if let (Ok(snapshot), Some(row)) = (key.try_into(), rows::decode_dataset(value)) {
-                found.push((SnapshotId(snapshot), row));
+            if let (Ok(id), Some(row)) = (key.try_into(), rows::decode_dataset(value)) {
+                found.push((CacheId(id), row));
             }
             true
         });

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use larder_dataset::{PolicyKind, SnapshotId};
+use larder_dataset::{CacheId, CacheKey, PolicyKind};
 
 use crate::folder::SharedFile;
 use crate::reservations::Reservation;
@@ -11,10 +11,15 @@ use crate::usage::Usage;
 /// The state of one dataset in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatasetInfo {
-    /// The snapshot that the dataset shows.
-    pub snapshot: SnapshotId,
+    /// The snapshot that the dataset shows, and for whom.
+    pub key: CacheKey,
+    /// False if an earlier version, which stored no keys, made the cache. It is then unknown whose blocks it holds.
+    pub is_keyed: bool,
     /// The dataset's name when it was last opened; empty if the name was lost.
     pub name: String,
+    /// The namespace that pays for the dataset's room: that of its promise while no connection shows it, and otherwise
+    /// the one that opened it. Empty if none is known.
+    pub payer: String,
     /// The dataset's promise when it was last opened; `None` if it was lost.
     pub reservation: Option<Reservation>,
     /// The dataset's policy when it was last opened.
@@ -41,4 +46,11 @@ pub struct DatasetInfo {
     pub keeps_promise: bool,
     /// How full the cache is. `None` unless a [`DatasetCache`](crate::DatasetCache) of it exists.
     pub open: Option<Usage>,
+}
+
+impl DatasetInfo {
+    /// The id of the dataset's cache.
+    pub const fn cache(&self) -> CacheId {
+        self.key.id()
+    }
 }

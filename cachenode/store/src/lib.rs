@@ -1,12 +1,14 @@
 //! One node's cache: blocks that were fetched once and need not be fetched again.
 //!
-//! Its parts: [`Store`] is a cache folder, owned by one process; [`DatasetCache`] is one snapshot's part of it. Blocks
+//! Its parts: [`Store`] is a cache folder, owned by one process; [`DatasetCache`] is the part of it that holds a
+//! snapshot's blocks for one place and owner ([`larder_dataset::CacheKey`]). Blocks
 //! are in append-only `segment`s, as [`record`]s that carry their own checksums. `slots` is the mapped table of each
 //! block's place; `index` is the RocksDB that restores slots when they are lost. `reservations` stores each dataset's
-//! promise, and `promises` the space that is kept for datasets, open or not. `aliases` name the blocks that were
-//! adopted from another snapshot. [`policy`] decides which blocks are kept. `health` pauses admissions when the disk
-//! fails, and `free_share` when little of it is free. [`probe`] tests whether a folder can be written to. [`Mapping`]
-//! is a mapped file whose disk errors do not end the process. `uses` tracks the datasets that must not be released.
+//! promise, `promises` the space that is kept for datasets, open or not, and `quotas` the limits of namespaces; a list
+//! of either kind is `standing` until it is replaced. `aliases` name the blocks that were adopted from another
+//! snapshot. [`policy`] decides which blocks are kept. `health` pauses admissions when the disk fails, and
+//! [`FreeShare`] when little of it is free. [`probe`] tests whether a folder can be written to. [`Mapping`] is a mapped
+//! file whose disk errors do not end the process. `uses` tracks the datasets that must not be released.
 //!
 //! Invariant: [`DatasetCache::read`] returns exactly the bytes that were admitted for this snapshot and block, whatever
 //! happened to the process, disk or folder since. Any other result is a [`Lookup::Miss`] and a counter. A block has a
@@ -35,20 +37,24 @@ mod free_share;
 mod health;
 mod index;
 mod info;
+mod key_file;
 mod lookup;
 mod mapping;
 mod ownership;
 pub mod policy;
 pub mod probe;
 mod promises;
+mod quotas;
 pub mod record;
 mod reservations;
 mod segment;
 mod slots;
+mod standing;
 mod store;
 mod table;
 mod usage;
 mod uses;
+mod whole_file;
 mod write_error;
 
 pub use config::{BlockLens, CacheConfig};
@@ -58,12 +64,14 @@ pub use draft::{Draft, Record};
 pub use earlier::{Earlier, SameBlocks};
 pub use error::StoreError;
 pub use folder::{SharedFile, has_snapshot};
+pub use free_share::FreeShare;
 pub use info::DatasetInfo;
 pub use lookup::{Lookup, PartBytes};
 pub use mapping::Mapping;
 pub use ownership::Ownership;
 pub use policy::{Policy, build_policy};
 pub use promises::Promise;
+pub use quotas::Quota;
 pub use reservations::{Reservation, disk_bytes};
 pub use store::{Store, StoreConfig};
 pub use usage::Usage;

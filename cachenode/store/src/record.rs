@@ -19,7 +19,7 @@
 
 use std::ops::Range;
 
-use larder_dataset::{BLOCK_BYTES, BlockIndex, SnapshotId};
+use larder_dataset::{BLOCK_BYTES, BlockIndex, CacheId};
 
 #[cfg(test)]
 mod tests;
@@ -53,9 +53,9 @@ pub struct Header {
 
 impl Header {
     /// Builds the header of a block of `snapshot`.
-    pub fn new(snapshot: &SnapshotId, block: BlockIndex, len: u32) -> Self {
+    pub fn new(id: &CacheId, block: BlockIndex, len: u32) -> Self {
         let mut key = [0; KEY_BYTES];
-        key.copy_from_slice(&snapshot.0[..KEY_BYTES]);
+        key.copy_from_slice(&id.0[..KEY_BYTES]);
         Self { key, block, len }
     }
 }

@@ -1,14 +1,17 @@
 //! Each dataset's promise and used bytes: in memory, and in files in the dataset's own folder.
 //!
 //! ```text
-//!  datasets/<snapshot>/reservation, little-endian:
+//!  datasets/<cache>/reservation, little-endian:
 //!  0          8         9        10                11        16      24           32             40         48
 //!  | LARDERRV | version | policy | connections u8 | adopted | bytes | disk bytes | wanted bytes | last use | connections | name | crc32c u32 |
 //!                                                   4 KiB,    u64 each                                        u8 length    the    of all
 //!                                                   5 bytes                                                   and text     rest   before
 //! ```
 //! ```text
-//!  datasets/<snapshot>/used, of a closed dataset: bytes of its blocks u64 | crc32c u32
+//!  datasets/<cache>/used, of a closed dataset: bytes of its blocks u64 | crc32c u32
+//! ```
+//! ```text
+//!  datasets/<cache>/payer: the namespace that pays for its room | crc32c u32
 //! ```
 //! A killed process leaves no `used` file. The number is then estimated from the disk space of the blocks.
 //!
@@ -24,15 +27,19 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use larder_dataset::{PolicyKind, SnapshotId};
+use larder_dataset::{CacheId, CacheKey, PolicyKind};
 use tracing::{debug, warn};
 
-use crate::folder::write_whole;
 use crate::index::{DatasetRow, policy_byte, policy_of};
+use crate::key_file;
 use crate::record;
+use crate::whole_file::write_whole;
 
 /// The file that stores how many bytes of a closed dataset are cached.
 const USED: &str = "used";
+
+/// The file that stores which namespace pays.
+const PAYER: &str = "payer";
 
 const MAGIC: [u8; 8] = *b"LARDERRV";
 const VERSION: u8 = 1;
@@ -72,7 +79,11 @@ pub fn disk_bytes(bytes: u64, blocks: u64) -> u64 {
 /// The facts about a dataset that hold whether or not it is open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
+    /// The key of the dataset's cache, from its own file; `None` if an earlier version made the cache.
+    pub(crate) key: Option<CacheKey>,
     pub(crate) name: String,
+    /// The namespace that pays for the room; empty if none is known.
+    pub(crate) payer: String,
     pub(crate) reservation: Option<Reservation>,
     /// Which blocks are kept when not all fit.
     pub(crate) policy: PolicyKind,
@@ -108,15 +119,14 @@ impl From<DatasetRow> for Known {
     fn from(row: DatasetRow) -> Self {
         let DatasetRow { policy, reservation_bytes: bytes, last_use_unix_s, name, .. } = row;
         let reservation = Reservation { bytes, disk_bytes: bytes, wanted_bytes: 0 };
-        let reservation = Some(reservation);
-        Self { name, reservation, policy, connections: None, last_use_unix_s, adopted_disk_bytes: 0, used_bytes: None }
+        Self { name, reservation: Some(reservation), policy, last_use_unix_s, ..Self::default() }
     }
 }
 
 /// The facts about all datasets of a store.
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
-    known: Mutex<HashMap<SnapshotId, Known>>,
+    known: Mutex<HashMap<CacheId, Known>>,
     /// Held during a write, so that the file has both of two concurrent changes. Reading never waits for the disk.
     writing: Mutex<()>,
 }
@@ -124,30 +134,32 @@ pub(crate) struct Reservations {
 impl Reservations {
     /// Reads the reservation files of these datasets. A dataset without a usable file uses its row in the index.
     pub(crate) fn load(
-        folders: impl IntoIterator<Item = (SnapshotId, PathBuf)>,
-        rows: impl IntoIterator<Item = (SnapshotId, DatasetRow)>,
+        folders: impl IntoIterator<Item = (CacheId, PathBuf)>,
+        rows: impl IntoIterator<Item = (CacheId, DatasetRow)>,
     ) -> Self {
-        let mut rows: HashMap<SnapshotId, DatasetRow> = rows.into_iter().collect();
-        let known = folders.into_iter().map(|(snapshot, folder)| {
-            let row = rows.remove(&snapshot);
+        let mut rows: HashMap<CacheId, DatasetRow> = rows.into_iter().collect();
+        let known = folders.into_iter().map(|(id, folder)| {
+            let row = rows.remove(&id);
             let mut known = read(&file_in(&folder)).or_else(|| row.map(Known::from)).unwrap_or_default();
             known.used_bytes = read_used(&folder.join(USED));
-            (snapshot, known)
+            known.payer = read_payer(&folder.join(PAYER)).unwrap_or_default();
+            known.key = key_file::read(&folder, id);
+            (id, known)
         });
         Self { known: Mutex::new(known.collect()), writing: Mutex::default() }
     }
 
-    pub(crate) fn get(&self, snapshot: &SnapshotId) -> Option<Known> {
-        self.lock().get(snapshot).cloned()
+    pub(crate) fn get(&self, id: &CacheId) -> Option<Known> {
+        self.lock().get(id).cloned()
     }
 
     /// Changes what is known about a dataset and writes it to `folder` so that it survives a power loss. Returns the
     /// new state. Blocks on the disk. If the write fails or there is no folder, the change is in memory only.
-    pub(crate) fn put(&self, snapshot: &SnapshotId, folder: Option<&Path>, change: impl FnOnce(&mut Known)) -> Known {
+    pub(crate) fn put(&self, id: &CacheId, folder: Option<&Path>, change: impl FnOnce(&mut Known)) -> Known {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let known = {
             let mut all = self.lock();
-            let known = all.entry(*snapshot).or_default();
+            let known = all.entry(*id).or_default();
             change(known);
             known.clone()
         };
@@ -166,16 +178,16 @@ impl Reservations {
     }
 
     /// Changes what is known about a dataset in memory only. The next [`put`](Self::put) writes it.
-    pub(crate) fn note(&self, snapshot: &SnapshotId, change: impl FnOnce(&mut Known)) {
-        if let Some(known) = self.lock().get_mut(snapshot) {
+    pub(crate) fn note(&self, id: &CacheId, change: impl FnOnce(&mut Known)) {
+        if let Some(known) = self.lock().get_mut(id) {
             change(known);
         }
     }
 
     /// Stores how many bytes of a closing dataset are cached, or with `None` that this number changes from now on.
     /// Blocks on the disk.
-    pub(crate) fn put_used(&self, snapshot: &SnapshotId, folder: &Path, used_bytes: Option<u64>) {
-        self.note(snapshot, |known| known.used_bytes = used_bytes);
+    pub(crate) fn put_used(&self, id: &CacheId, folder: &Path, used_bytes: Option<u64>) {
+        self.note(id, |known| known.used_bytes = used_bytes);
         let file = folder.join(USED);
         let done = match used_bytes {
             Some(used_bytes) => write_whole(&file, &seal(used_bytes.to_le_bytes().to_vec())),
@@ -184,20 +196,33 @@ impl Reservations {
         if let Err(error) = done
             && error.kind() != io::ErrorKind::NotFound
         {
-            debug!(%snapshot, %error, "cannot record how much is cached: the next process estimates it");
+            debug!(%id, %error, "cannot record how much is cached: the next process estimates it");
         }
     }
 
-    pub(crate) fn remove(&self, snapshot: &SnapshotId) {
-        self.lock().remove(snapshot);
+    /// Stores the namespace that pays for a dataset. Blocks on the disk.
+    pub(crate) fn put_payer(&self, id: &CacheId, folder: Option<&Path>, payer: &str) {
+        self.note(id, |known| payer.clone_into(&mut known.payer));
+        if let Some(folder) = folder
+            && let Err(error) = write_whole(&folder.join(PAYER), &seal(payer.as_bytes().to_vec()))
+        {
+            warn!(
+                %id, payer, %error,
+                "cannot record which namespace pays for a dataset: after a restart its quota may not count it"
+            );
+        }
+    }
+
+    pub(crate) fn remove(&self, id: &CacheId) {
+        self.lock().remove(id);
     }
 
     /// All datasets that are known, with their state.
-    pub(crate) fn all(&self) -> Vec<(SnapshotId, Known)> {
-        self.lock().iter().map(|(snapshot, known)| (*snapshot, known.clone())).collect()
+    pub(crate) fn all(&self) -> Vec<(CacheId, Known)> {
+        self.lock().iter().map(|(id, known)| (*id, known.clone())).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SnapshotId, Known>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<CacheId, Known>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -238,11 +263,19 @@ fn seal(mut file: Vec<u8>) -> Vec<u8> {
 }
 
 fn read_used(path: &Path) -> Option<u64> {
+    read_sealed(path)?.try_into().ok().map(u64::from_le_bytes)
+}
+
+fn read_payer(path: &Path) -> Option<String> {
+    String::from_utf8(read_sealed(path)?).ok()
+}
+
+/// The content of a file that [`seal`] made. None if it is missing or damaged.
+fn read_sealed(path: &Path) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path).ok()?.take(FILE_BYTES).read_to_end(&mut bytes).ok()?;
-    let (used, crc) = bytes.split_last_chunk::<4>()?;
-    let is_whole = u32::from_le_bytes(*crc) == larder_dataset::crc32c(used);
-    is_whole.then(|| used.try_into().ok().map(u64::from_le_bytes))?
+    let (content, crc) = bytes.split_last_chunk::<4>()?;
+    (u32::from_le_bytes(*crc) == larder_dataset::crc32c(content)).then(|| content.to_vec())
 }
 
 /// Decodes a reservation file. None if it is of another version or damaged.
@@ -265,6 +298,8 @@ fn decode(file: &[u8]) -> Option<Known> {
     }
     let reservation = Reservation { bytes: number(16)?, disk_bytes: number(24)?, wanted_bytes: number(32)? };
     Some(Known {
+        key: None,
+        payer: String::new(),
         // All zeros mean that the promise is unknown: a dataset that was promised nothing still wanted something.
         reservation: Some(reservation).filter(|reservation| *reservation != Reservation::default()),
         policy: policy_of(fixed[9])?,
@@ -282,7 +317,9 @@ mod tests {
 
     fn known() -> Known {
         Known {
+            key: None,
             name: "images".into(),
+            payer: String::new(),
             reservation: Some(Reservation { bytes: 1, disk_bytes: 2, wanted_bytes: 3 }),
             policy: PolicyKind::Fifo,
             connections: Some(["ab".to_owned(), "c".to_owned()].into()),
@@ -328,7 +365,7 @@ mod tests {
         }
     }
 
-    const SNAPSHOT: SnapshotId = SnapshotId([1; 32]);
+    const SNAPSHOT: CacheId = CacheId([1; 32]);
 
     // SEMANTICS: C10
     #[test]
@@ -416,5 +453,23 @@ mod tests {
         bytes[0] ^= 1;
         std::fs::write(&file, bytes).unwrap();
         assert_eq!(load().get(&SNAPSHOT).unwrap().used_bytes, None);
+    }
+
+    #[test]
+    fn the_namespace_that_pays_is_known_to_a_later_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let load = || Reservations::load([(SNAPSHOT, folder.path().to_owned())], []);
+        let reservations = load();
+        assert_eq!(reservations.get(&SNAPSHOT).unwrap().payer, "", "a folder of an earlier version");
+        for payer in ["team-a", "team-b"] {
+            reservations.put_payer(&SNAPSHOT, Some(folder.path()), payer);
+            // Other changes leave it as it is.
+            reservations.put(&SNAPSHOT, Some(folder.path()), |known| known.name = "images".into());
+            for known in [reservations.get(&SNAPSHOT), load().get(&SNAPSHOT)] {
+                assert_eq!(known.unwrap().payer, payer);
+            }
+        }
+        std::fs::write(folder.path().join(PAYER), b"team-c").unwrap();
+        assert_eq!(load().get(&SNAPSHOT).unwrap().payer, "", "damaged");
     }
 }

@@ -21,9 +21,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::FallocateFlags;
 
-use crate::folder::{PRIVATE_FILE, is_read_only};
+use crate::folder::is_read_only;
 use crate::record::{ALIGN_BYTES, KEY_BYTES, Part};
 use crate::slots::Place;
+use crate::whole_file::PRIVATE_FILE;
 
 /// One segment file. Any number of threads may read and write it at given offsets.
 #[derive(Debug)]

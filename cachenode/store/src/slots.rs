@@ -14,7 +14,7 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-use larder_dataset::{BlockIndex, SnapshotId};
+use larder_dataset::{BlockIndex, CacheId};
 
 use crate::table::{Kind, PAGE_WORDS, Table};
 
@@ -64,14 +64,14 @@ pub(crate) struct Slots(Table);
 impl Slots {
     /// Opens the table at `path`. Creates it if it is missing, unreadable or belongs to another snapshot. On a
     /// read-only disk the table can be read, but no slot can be set.
-    pub(crate) fn open(path: &Path, snapshot: &SnapshotId, blocks: u32) -> io::Result<(Self, Found)> {
-        let (table, found) = Table::open(path, KIND, snapshot, blocks)?;
+    pub(crate) fn open(path: &Path, id: &CacheId, blocks: u32) -> io::Result<(Self, Found)> {
+        let (table, found) = Table::open(path, KIND, id, blocks)?;
         Ok((Self(table), found))
     }
 
     /// Opens the table at `path` if it exists and belongs to this snapshot.
-    pub(crate) fn open_existing(path: &Path, snapshot: &SnapshotId, blocks: u32) -> io::Result<Option<Self>> {
-        Ok(Table::open_existing(path, KIND, snapshot, blocks)?.map(Self))
+    pub(crate) fn open_existing(path: &Path, id: &CacheId, blocks: u32) -> io::Result<Option<Self>> {
+        Ok(Table::open_existing(path, KIND, id, blocks)?.map(Self))
     }
 
     /// An empty table in memory: every look-up finds nothing.
@@ -167,7 +167,7 @@ mod tests {
 
     use super::*;
 
-    const SNAPSHOT: SnapshotId = SnapshotId([0x5a; 32]);
+    const SNAPSHOT: CacheId = CacheId([0x5a; 32]);
 
     fn place(segment: u32, page: u32) -> Place {
         Place { segment, page }
@@ -227,9 +227,9 @@ mod tests {
             let (slots, found) = Slots::open(&path, &SNAPSHOT, 1000).unwrap();
             assert_eq!((found, slots.get(BlockIndex(1))), (Found::Made { replaced: true }, None));
         }
-        for (snapshot, blocks) in [(SnapshotId([1; 32]), 1000), (SNAPSHOT, 1001)] {
+        for (id, blocks) in [(CacheId([1; 32]), 1000), (SNAPSHOT, 1001)] {
             Slots::open(&path, &SNAPSHOT, 1000).unwrap();
-            assert_eq!(Slots::open(&path, &snapshot, blocks).unwrap().1, Found::Made { replaced: true });
+            assert_eq!(Slots::open(&path, &id, blocks).unwrap().1, Found::Made { replaced: true });
         }
     }
 }

@@ -1,9 +1,9 @@
 //! A store: one cache folder with its datasets, owned by one process.
 //!
 //! Its parts: [`StoreConfig`] sets the location of the folder and the store's behaviour; [`Store`] opens and closes the
-//! folder and provides a [`DatasetCache`] for each snapshot.
+//! folder and provides a [`DatasetCache`] for each key.
 //!
-//! Invariant: at most one process has a folder open, and within it each snapshot is open at most once.
+//! Invariant: at most one process has a folder open, and within it each cache is open at most once.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use larder_dataset::{Chain, SnapshotId};
+use larder_dataset::{CacheId, CacheKey, Chain, SnapshotId};
 use tracing::{error, info, warn};
 
 use crate::base::{Base, LoggedFlaws};
@@ -26,6 +26,7 @@ use crate::health::Health;
 use crate::index::{Index, LastRun};
 use crate::info::DatasetInfo;
 use crate::promises::{Promise, Promises};
+use crate::quotas::{Quota, Quotas};
 use crate::reservations::{Known, Reservation, Reservations};
 use crate::uses::Use;
 use crate::write_error::READ_ONLY;
@@ -71,7 +72,7 @@ impl StoreConfig {
 #[derive(Debug)]
 pub struct Store {
     pub(crate) base: Arc<Base>,
-    open: Mutex<HashMap<SnapshotId, Weak<DatasetCache>>>,
+    open: Mutex<HashMap<CacheId, Weak<DatasetCache>>>,
 }
 
 impl Store {
@@ -106,6 +107,7 @@ impl Store {
         let health = Health::new(config.pause_first, config.pause_most);
         let mut abilities = Abilities { direct: true, free: true };
         let (mut reservations, mut promises) = (Reservations::default(), Promises::default());
+        let mut quotas = Quotas::default();
         let (mut index, mut last_run) = (Index::none(Arc::clone(&counters)), LastRun::default());
         if let Some(folder) = &folder {
             if folder.is_read_only() {
@@ -128,14 +130,16 @@ impl Store {
             info!(dir = ?folder.dir(), ?abilities, ?last_run, "cache opened");
             // The folder was listed successfully above. If listing fails now, the datasets count as unknown and get new
             // reservations.
-            let snapshots = folder.snapshots().unwrap_or_default();
-            let folders = snapshots.into_iter().map(|snapshot| (snapshot, folder.dataset(&snapshot)));
+            let caches = folder.caches().unwrap_or_default();
+            let folders = caches.into_iter().map(|id| (id, folder.dataset(&id)));
             reservations = Reservations::load(folders, index.datasets());
             promises = Promises::load(folder.promises());
+            quotas = Quotas::load(folder.quotas());
         }
         let base = Base {
             reservations,
             promises,
+            quotas,
             uses: Arc::default(),
             counters,
             health,
@@ -173,20 +177,20 @@ impl Store {
     ///
     /// [`Usage::degraded`]: crate::Usage::degraded
     pub fn dataset(&self, config: CacheConfig) -> Result<Arc<DatasetCache>, StoreError> {
-        let snapshot = config.snapshot;
+        let id = config.key.id();
         let mut open = self.lock();
         loop {
             if self.base.closed.load(Ordering::Relaxed) {
                 return Err(StoreError::Closed);
             }
-            if let Some(cache) = open.get(&snapshot).and_then(Weak::upgrade) {
+            if let Some(cache) = open.get(&id).and_then(Weak::upgrade) {
                 return match cache.usage().policy == config.policy {
                     true => Ok(cache),
-                    false => Err(StoreError::AlreadyOpen { snapshot }),
+                    false => Err(StoreError::AlreadyOpen { id }),
                 };
             }
             let uses = self.base.uses.lock();
-            if uses.get(&snapshot).is_none_or(|by| by.caches == 0) {
+            if uses.get(&id).is_none_or(|by| by.caches == 0) {
                 break;
             }
             drop(open);
@@ -195,23 +199,23 @@ impl Store {
         }
         let cache = Arc::new(DatasetCache::open(Arc::clone(&self.base), config)?);
         open.retain(|_, cache| cache.strong_count() > 0);
-        open.insert(snapshot, Arc::downgrade(&cache));
+        open.insert(id, Arc::downgrade(&cache));
         Ok(cache)
     }
 
     /// Deletes everything that the store holds of a dataset. False if it held nothing. Returns before the disk space is
     /// free; until then [`dropped_bytes`](Self::dropped_bytes) counts it. Errors: the dataset is open, another dataset
     /// is adopting its blocks, or its folder cannot be removed.
-    pub fn release(&self, snapshot: &SnapshotId) -> Result<bool, StoreError> {
+    pub fn release(&self, id: &CacheId) -> Result<bool, StoreError> {
         // Locked until the folder is moved away, so an adoption that starts now sees the whole dataset or none of it.
         let (_open, _uses) = loop {
             let open = self.lock();
             let uses = self.base.uses.lock();
-            let is_open = open.get(snapshot).is_some_and(|cache| cache.strong_count() > 0);
-            match uses.get(snapshot) {
+            let is_open = open.get(id).is_some_and(|cache| cache.strong_count() > 0);
+            match uses.get(id) {
                 None => break (open, uses),
                 Some(by) if is_open || by.adoptions > 0 => {
-                    return Err(StoreError::DatasetInUse { snapshot: *snapshot });
+                    return Err(StoreError::DatasetInUse { id: *id });
                 }
                 // The dataset's cache is being closed: wait for that, then try again.
                 Some(_) => {
@@ -221,12 +225,12 @@ impl Store {
             }
         };
         let Some(folder) = &self.base.folder else { return Ok(false) };
-        let known = self.base.index.release(snapshot);
-        self.base.reservations.remove(snapshot);
-        match folder.remove(snapshot) {
+        let known = self.base.index.release(id);
+        self.base.reservations.remove(id);
+        match folder.remove(id) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(known),
-            Err(source) => Err(StoreError::Dataset { snapshot: *snapshot, step: "remove the folder", source }),
+            Err(source) => Err(StoreError::Dataset { id: *id, step: "remove the folder", source }),
         }
     }
 
@@ -241,38 +245,104 @@ impl Store {
         self.base.promises.put(promises)
     }
 
-    /// The datasets in the store and those that have a promise, sorted by snapshot. If the disk cannot list the
-    /// datasets, returns those that were known at the start.
-    pub fn datasets(&self) -> Vec<DatasetInfo> {
-        self.datasets_under(&self.promises())
+    /// The quotas in force.
+    pub fn quotas(&self) -> Vec<Quota> {
+        self.base.quotas.all()
     }
 
-    /// The result of [`datasets`](Self::datasets) if these were the promises.
-    pub fn datasets_under(&self, promises: &[Promise]) -> Vec<DatasetInfo> {
-        let mut promised: HashMap<SnapshotId, (u64, &str)> = HashMap::new();
-        for promise in promises {
-            let entry = promised.entry(promise.snapshot).or_insert((0, &promise.name));
-            entry.0 = entry.0.max(promise.disk_bytes);
-        }
+    /// Replaces the quotas. They stay in force until they are replaced, including in later processes. Blocks on the
+    /// disk. Errors: the quotas cannot be written, so they are in force in this process only.
+    pub fn set_quotas(&self, quotas: Vec<Quota>) -> io::Result<()> {
+        self.base.quotas.impose(quotas)
+    }
+
+    /// The datasets in the store and those that have a promise, sorted by cache. If the disk cannot list the
+    /// datasets, returns those that were known at the start.
+    pub fn datasets(&self) -> Vec<DatasetInfo> {
+        self.datasets_under(&self.promises(), None)
+    }
+
+    /// The result of [`datasets`](Self::datasets) if these were the promises, and if the store had the cache `opening`.
+    pub fn datasets_under(&self, promises: &[Promise], opening: Option<&CacheKey>) -> Vec<DatasetInfo> {
         let open = self.lock();
         let folder = self.base.folder.as_ref();
-        let info = |snapshot| {
-            let (promised_disk_bytes, promised_name) = promised.get(&snapshot).copied().unwrap_or_default();
-            // A dataset that has a promise but no folder was never opened.
+        let cache_of = |id: &CacheId| open.get(id).and_then(Weak::upgrade);
+        let key_of = |id: &CacheId| {
+            let known = self.base.reservations.get(id).and_then(|known| known.key);
+            (known.is_some(), known.unwrap_or_else(|| SnapshotId(id.0).into()))
+        };
+        let mut ids: Vec<CacheId> = match folder {
+            Some(folder) => folder.caches().unwrap_or_else(|error| {
+                warn!(
+                    %error, dir = ?folder.dir(),
+                    "cannot list the datasets of the cache: those known at the start count"
+                );
+                self.base.reservations.all().into_iter().map(|(id, _)| id).collect()
+            }),
+            None => Vec::new(),
+        };
+        ids.extend(open.iter().filter(|(_, cache)| cache.strong_count() > 0).map(|(id, _)| *id));
+        ids.sort();
+        ids.dedup();
+        let mut caches: Vec<(bool, CacheKey)> = ids.iter().map(key_of).collect();
+        if let Some(opening) = opening
+            && !ids.contains(&opening.id())
+        {
+            caches.push((true, opening.clone()));
+        }
+        // A promise is for one cache. An owner that has several of a snapshot, because the place of its dataset was
+        // changed, has the promise for the one that it uses.
+        let mut promised: HashMap<CacheId, (u64, &str)> = HashMap::new();
+        for promise in promises {
+            let of_owner = caches.iter().map(|(_, key)| key).filter(|key| promise.is_for(key));
+            let used = |key: &&CacheKey| (cache_of(&key.id()).is_none(), Some(*key) != opening);
+            let id = match of_owner.min_by_key(used) {
+                Some(key) => key.id(),
+                // Datasets with a promise are listed even if they were never opened.
+                None => {
+                    let key = CacheKey::new(promise.snapshot, "", &*promise.owner);
+                    let id = key.id();
+                    caches.push((true, key));
+                    id
+                }
+            };
+            let entry = promised.entry(id).or_insert((0, &promise.name));
+            entry.0 = entry.0.max(promise.disk_bytes);
+        }
+        let info = |(is_keyed, key): (bool, CacheKey)| {
+            let id = key.id();
+            let (promised_disk_bytes, promised_name) = promised.get(&id).copied().unwrap_or_default();
             let unknown =
                 || Known { name: promised_name.to_owned(), connections: Some(BTreeSet::new()), ..Known::default() };
-            let is_there = folder.is_some_and(|folder| folder.dataset(&snapshot).exists());
-            let known = self.base.reservations.get(&snapshot);
+            let promised_to = promised_name.split_once('/').map(|(namespace, _)| namespace);
+            let is_there = folder.is_some_and(|folder| folder.dataset(&id).exists());
+            let known = self.base.reservations.get(&id);
             let known = known.unwrap_or_else(|| if is_there { Known::default() } else { unknown() });
-            let Known { name, reservation, policy, connections, last_use_unix_s, adopted_disk_bytes, used_bytes } =
-                known;
-            let used = folder.map(|folder| disk_use(&folder.dataset(&snapshot))).unwrap_or_default();
-            let open = open.get(&snapshot).and_then(Weak::upgrade);
-            let Use { adoptions, promised, .. } = self.base.uses.of(&snapshot);
+            let Known {
+                name,
+                payer,
+                reservation,
+                policy,
+                connections,
+                last_use_unix_s,
+                adopted_disk_bytes,
+                used_bytes,
+                ..
+            } = known;
+            let used = folder.map(|folder| disk_use(&folder.dataset(&id))).unwrap_or_default();
+            let open = cache_of(&id);
+            let Use { adoptions, promised, .. } = self.base.uses.of(&id);
+            let is_shown = open.is_some() || connections.as_ref().is_some_and(|connections| !connections.is_empty());
+            let payer = match promised_to {
+                Some(namespace) if !is_shown || payer.is_empty() => namespace.to_owned(),
+                Some(_) | None => payer,
+            };
             let counted = open.as_ref().filter(|cache| !cache.is_rebuilding());
             DatasetInfo {
-                snapshot,
+                key,
+                is_keyed,
                 name,
+                payer,
                 reservation,
                 policy,
                 connections,
@@ -294,22 +364,8 @@ impl Store {
                 open: open.map(|cache| cache.usage()),
             }
         };
-        let mut snapshots: Vec<SnapshotId> = match folder {
-            Some(folder) => folder.snapshots().unwrap_or_else(|error| {
-                warn!(
-                    %error, dir = ?folder.dir(),
-                    "cannot list the datasets of the cache: those known at the start count"
-                );
-                self.base.reservations.all().into_iter().map(|(snapshot, _)| snapshot).collect()
-            }),
-            None => Vec::new(),
-        };
-        // Datasets with a promise are listed even if they have no folder.
-        snapshots.extend(promised.keys());
-        snapshots.extend(open.iter().filter(|(_, cache)| cache.strong_count() > 0).map(|(snapshot, _)| *snapshot));
-        let mut found: Vec<_> = snapshots.into_iter().map(info).collect();
-        found.sort_by_key(|info| info.snapshot.0);
-        found.dedup_by_key(|info| info.snapshot);
+        let mut found: Vec<_> = caches.into_iter().map(info).collect();
+        found.sort_by_key(DatasetInfo::cache);
         found
     }
 
@@ -324,8 +380,8 @@ impl Store {
     }
 
     /// Records the connections of a dataset whose own list of connections was lost. Blocks on the disk.
-    pub fn found_connections(&self, snapshot: &SnapshotId, connections: BTreeSet<String>) {
-        self.change(snapshot, |known| known.connections = Some(connections));
+    pub fn found_connections(&self, id: &CacheId, connections: BTreeSet<String>) {
+        self.change(id, |known| known.connections = Some(connections));
     }
 
     /// Records which connections remain of those that showed datasets when the last process ended. An open dataset also
@@ -334,15 +390,15 @@ impl Store {
     pub fn keep_connections(&self, is_left: impl Fn(&str) -> bool) -> bool {
         let open = self.lock();
         let mut complete = false;
-        for (snapshot, known) in self.base.reservations.all() {
-            if let Some(cache) = open.get(&snapshot).and_then(Weak::upgrade) {
+        for (id, known) in self.base.reservations.all() {
+            if let Some(cache) = open.get(&id).and_then(Weak::upgrade) {
                 complete |= cache.keep_connections(&is_left);
             } else if known.connections.iter().flatten().any(|connection| !is_left(connection)) {
                 info!(
-                    dataset = known.name, %snapshot,
+                    dataset = known.name, %id,
                     "the dataset was mounted when the previous process ended, and no longer is"
                 );
-                self.change(&snapshot, |known| {
+                self.change(&id, |known| {
                     known.connections.get_or_insert_default().retain(|connection| is_left(connection));
                 });
             }
@@ -350,8 +406,8 @@ impl Store {
         complete
     }
 
-    fn change(&self, snapshot: &SnapshotId, change: impl FnOnce(&mut Known)) {
-        self.base.change(snapshot, change);
+    fn change(&self, id: &CacheId, change: impl FnOnce(&mut Known)) {
+        self.base.change(id, change);
     }
 
     /// Ends admissions, makes all cached blocks survive a power loss, and records a clean shutdown. Reads continue
@@ -371,7 +427,7 @@ impl Store {
         result
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SnapshotId, Weak<DatasetCache>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<CacheId, Weak<DatasetCache>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

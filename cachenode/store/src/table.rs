@@ -25,11 +25,12 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use larder_dataset::SnapshotId;
+use larder_dataset::CacheId;
 use rustix::fs::{FallocateFlags, SeekFrom};
 
-use crate::folder::{self, PRIVATE_FILE, is_read_only};
+use crate::folder::is_read_only;
 use crate::mapping::Mapping;
+use crate::whole_file::{PRIVATE_FILE, sync_parent};
 
 const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 64;
@@ -70,26 +71,21 @@ pub(crate) struct Table {
 impl Table {
     /// Opens the table at `path`. Creates it if it is missing, unreadable or belongs to another snapshot. On a
     /// read-only disk the table can be read, but no word can be set.
-    pub(crate) fn open(path: &Path, kind: Kind, snapshot: &SnapshotId, blocks: u32) -> io::Result<(Self, Found)> {
-        let (file, found) = match Self::open_existing(path, kind, snapshot, blocks) {
+    pub(crate) fn open(path: &Path, kind: Kind, id: &CacheId, blocks: u32) -> io::Result<(Self, Found)> {
+        let (file, found) = match Self::open_existing(path, kind, id, blocks) {
             Ok(Some(table)) => return Ok((table, Found::Kept)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                (make(path, kind, snapshot, blocks)?, Found::Made { replaced: false })
+                (make(path, kind, id, blocks)?, Found::Made { replaced: false })
             }
-            Ok(None) | Err(_) => (make(path, kind, snapshot, blocks)?, Found::Made { replaced: true }),
+            Ok(None) | Err(_) => (make(path, kind, id, blocks)?, Found::Made { replaced: true }),
         };
         Ok((Self::map(file, blocks)?, found))
     }
 
     /// Opens the table at `path`. None if it belongs to another snapshot.
-    pub(crate) fn open_existing(
-        path: &Path,
-        kind: Kind,
-        snapshot: &SnapshotId,
-        blocks: u32,
-    ) -> io::Result<Option<Self>> {
+    pub(crate) fn open_existing(path: &Path, kind: Kind, id: &CacheId, blocks: u32) -> io::Result<Option<Self>> {
         let file = open_file(path)?;
-        let is_whole = is_whole(&file, &encode_header(kind, snapshot, blocks), blocks)?;
+        let is_whole = is_whole(&file, &encode_header(kind, id, blocks), blocks)?;
         is_whole.then(|| Self::map(file, blocks)).transpose()
     }
 
@@ -208,11 +204,11 @@ fn file_bytes(blocks: u32) -> u64 {
     (TABLE_AT + 8 * u64::from(blocks)).next_multiple_of(4096)
 }
 
-fn encode_header(kind: Kind, snapshot: &SnapshotId, blocks: u32) -> [u8; HEADER_BYTES] {
+fn encode_header(kind: Kind, id: &CacheId, blocks: u32) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..8].copy_from_slice(&kind.magic);
     header[8] = VERSION;
-    header[16..48].copy_from_slice(&snapshot.0);
+    header[16..48].copy_from_slice(&id.0);
     header[48..52].copy_from_slice(&blocks.to_le_bytes());
     let crc = larder_dataset::crc32c(&header[..60]);
     header[60..].copy_from_slice(&crc.to_le_bytes());
@@ -229,7 +225,7 @@ fn is_whole(file: &File, header: &[u8; HEADER_BYTES], blocks: u32) -> io::Result
     Ok(found == *header)
 }
 
-fn make(path: &Path, kind: Kind, snapshot: &SnapshotId, blocks: u32) -> io::Result<File> {
+fn make(path: &Path, kind: Kind, id: &CacheId, blocks: u32) -> io::Result<File> {
     let fresh = path.with_extension("new");
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create(true).truncate(true).mode(PRIVATE_FILE).open(&fresh)?;
@@ -240,9 +236,9 @@ fn make(path: &Path, kind: Kind, snapshot: &SnapshotId, blocks: u32) -> io::Resu
             Err(error) => return Err(error.into()),
         }
     }
-    file.write_all_at(&encode_header(kind, snapshot, blocks), 0)?;
+    file.write_all_at(&encode_header(kind, id, blocks), 0)?;
     file.sync_all()?;
     std::fs::rename(&fresh, path)?;
-    folder::sync_parent(path)?;
+    sync_parent(path)?;
     Ok(file)
 }

@@ -7,12 +7,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use larder_dataset::SnapshotId;
+use larder_dataset::CacheId;
 
 /// The datasets whose files are in use.
 #[derive(Debug, Default)]
 pub(crate) struct Uses {
-    all: Mutex<HashMap<SnapshotId, Use>>,
+    all: Mutex<HashMap<CacheId, Use>>,
     /// Signalled when a use ends.
     ended: Condvar,
 }
@@ -30,16 +30,16 @@ pub(crate) struct Use {
 
 impl Uses {
     /// Locks the uses: no use begins or ends while the guard exists.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<SnapshotId, Use>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<CacheId, Use>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn of(&self, snapshot: &SnapshotId) -> Use {
-        self.lock().get(snapshot).copied().unwrap_or_default()
+    pub(crate) fn of(&self, id: &CacheId) -> Use {
+        self.lock().get(id).copied().unwrap_or_default()
     }
 
     /// Waits until a use has ended.
-    pub(crate) fn wait(&self, uses: MutexGuard<'_, HashMap<SnapshotId, Use>>) {
+    pub(crate) fn wait(&self, uses: MutexGuard<'_, HashMap<CacheId, Use>>) {
         drop(self.ended.wait(uses).unwrap_or_else(PoisonError::into_inner));
     }
 }
@@ -48,24 +48,24 @@ impl Uses {
 #[derive(Debug)]
 pub(crate) struct InUse {
     uses: Arc<Uses>,
-    snapshot: SnapshotId,
+    id: CacheId,
     by: Use,
 }
 
 impl InUse {
     /// Registers a cache that opens the dataset.
-    pub(crate) fn by_cache(uses: &Arc<Uses>, snapshot: SnapshotId) -> Self {
-        Self::by(uses, snapshot, Use { caches: 1, ..Use::default() })
+    pub(crate) fn by_cache(uses: &Arc<Uses>, id: CacheId) -> Self {
+        Self::by(uses, id, Use { caches: 1, ..Use::default() })
     }
 
     /// Registers an adoption of this snapshot's blocks. `is_promised`: the snapshot has a promise of its own.
-    pub(crate) fn by_adoption(uses: &Arc<Uses>, snapshot: SnapshotId, is_promised: bool) -> Self {
-        Self::by(uses, snapshot, Use { adoptions: 1, promised: is_promised.into(), ..Use::default() })
+    pub(crate) fn by_adoption(uses: &Arc<Uses>, id: CacheId, is_promised: bool) -> Self {
+        Self::by(uses, id, Use { adoptions: 1, promised: is_promised.into(), ..Use::default() })
     }
 
-    fn by(uses: &Arc<Uses>, snapshot: SnapshotId, by: Use) -> Self {
-        uses.lock().entry(snapshot).or_default().add(by);
-        Self { uses: Arc::clone(uses), snapshot, by }
+    fn by(uses: &Arc<Uses>, id: CacheId, by: Use) -> Self {
+        uses.lock().entry(id).or_default().add(by);
+        Self { uses: Arc::clone(uses), id, by }
     }
 }
 
@@ -86,10 +86,10 @@ impl Use {
 impl Drop for InUse {
     fn drop(&mut self) {
         let mut uses = self.uses.lock();
-        if let Some(all) = uses.get_mut(&self.snapshot) {
+        if let Some(all) = uses.get_mut(&self.id) {
             all.subtract(self.by);
             if *all == Use::default() {
-                uses.remove(&self.snapshot);
+                uses.remove(&self.id);
             }
         }
         drop(uses);

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use clap::Args;
 use larder_dataset::Placement;
 use larder_dataset::PolicyKind;
+use larder_dataset::ownership::{parse_id, parse_mode};
 use larder_dataset::size::parse_bytes;
 use larder_dataset::{InvalidRefresh, Refresh};
 
@@ -80,6 +81,18 @@ pub(crate) struct MountArgs {
     /// Give other users access. Root's mounts always do; other users need user_allow_other in /etc/fuse.conf.
     #[arg(long)]
     pub(crate) allow_other: bool,
+    /// User that owns all files. Default: the user that mounts.
+    #[arg(long, value_name = "UID", value_parser = parse_id)]
+    pub(crate) uid: Option<u32>,
+    /// Group of all files. Default: the group of the user that mounts.
+    #[arg(long, value_name = "GID", value_parser = parse_id)]
+    pub(crate) gid: Option<u32>,
+    /// Permission bits of files, in octal and without write bits. Default: 0444.
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    pub(crate) file_mode: Option<u16>,
+    /// Permission bits of directories, in octal and without write bits. Default: 0555.
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    pub(crate) dir_mode: Option<u16>,
     /// Threads that serve the kernel's requests.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) threads: u32,

@@ -1,5 +1,6 @@
 //! The flags for reaching the origin.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -18,6 +19,10 @@ pub(crate) struct OriginArgs {
     /// Send no credentials (for public buckets).
     #[arg(long)]
     pub(crate) anonymous: bool,
+    /// Directory of credentials, such as a mounted Secret: one file for each AWS_*, GOOGLE_* or AZURE_* variable and
+    /// for LARDER_PEER_TOKEN, with the variable's name. Files precede variables.
+    #[arg(long, value_name = "DIR", env = "LARDER_ORIGIN_CREDENTIALS_DIR")]
+    pub(crate) origin_credentials_dir: Option<PathBuf>,
     /// Retry after this long without progress.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     pub(crate) attempt_timeout: Duration,

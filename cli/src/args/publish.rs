@@ -33,11 +33,18 @@ pub(crate) struct ImportArgs {
     /// flag, a --to that the credentials may not write to is reported but is not a failure.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
+    /// Fail if --origin-credentials-dir is empty, for a pod whose Secret does not exist yet.
+    #[arg(long, requires = "origin_credentials_dir")]
+    pub(crate) require_credentials: bool,
     /// The files that jobs read first: a regular file with paths, directories and patterns, as for `larder warm
     /// --from`. The list is stored beside the manifest, and `larder warm` begins with it. Later imports keep it until
     /// it is replaced.
     #[arg(long, value_name = "FILE")]
     pub(crate) order: Option<PathBuf>,
+    /// Show objects whose names end in .rclonelink, which rclone makes of symbolic links, as links. Each costs a
+    /// request. The links of a directory need no flag. Later refreshes show links too if this listing has any.
+    #[arg(long)]
+    pub(crate) links: bool,
     /// Start over, discarding the listing of an unfinished import.
     #[arg(long)]
     pub(crate) restart: bool,

@@ -7,12 +7,12 @@ mod target;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
-use larder_cachenode::manifest_file::verify_file;
-use larder_cachenode::source::{is_url, manifest_url};
+use larder_cachenode::manifest_file::{check_order_size, verify_file};
+use larder_cachenode::source::{WantedListing, is_url, manifest_url};
 use larder_cachenode::{Home, open_manifest};
 use larder_dataset::{SnapshotId, Totals};
 use larder_epochs::process::Usage;
-use larder_import::{DraftManifest, PublishError, fetch_manifest};
+use larder_import::{DiskLimit, DraftManifest, PublishError, fetch_manifest};
 use larder_origin::{OriginError, OriginUrl};
 use serde_json::json;
 use tokio::runtime::Runtime;
@@ -22,7 +22,7 @@ use crate::output::{ProgressView, count};
 use crate::{output, source};
 use larder_dataset::size::show_bytes;
 use order::OrderLines;
-use report::{Report, is_denied};
+use report::{NoCredentials, Report, is_denied};
 use target::{Changes, Stored, Target};
 
 pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
@@ -40,8 +40,14 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
 fn import(args: &ImportArgs, report: &mut Report) -> anyhow::Result<()> {
     if let Some(list) = &args.order {
         // The list is read twice, so it must not be a pipe.
-        let is_file = std::fs::metadata(list).with_context(|| format!("--order {}", list.display()))?.is_file();
-        ensure!(is_file, "--order {}: not a regular file: write the list to a file first", list.display());
+        let about = std::fs::metadata(list).with_context(|| format!("--order {}", list.display()))?;
+        ensure!(about.is_file(), "--order {}: not a regular file: write the list to a file first", list.display());
+        check_order_size(&list.display(), about.len()).map_err(anyhow::Error::msg).context("--order")?;
+    }
+    if let Some(dir) = args.origin.origin_credentials_dir.as_ref().filter(|_| args.require_credentials)
+        && !args.origin.env()?.has_files()
+    {
+        return Err(NoCredentials { dir: dir.clone() }.into());
     }
     let runtime = source::runtime()?;
     let _in_runtime = runtime.enter();
@@ -51,7 +57,8 @@ fn import(args: &ImportArgs, report: &mut Report) -> anyhow::Result<()> {
     }
     let url: OriginUrl = args.src.parse()?;
     let origin = args.origin.open(&url)?;
-    let imported = source::import(&url, &origin, args.name.as_deref(), args.restart, &args.origin, &runtime)?;
+    let wanted = WantedListing { name: args.name.as_deref(), restart: args.restart, link_objects: args.links };
+    let imported = source::import(&url, &origin, wanted, &args.origin, &runtime)?;
     // Measured before the manifest is mapped, because mapped pages count as resident.
     let peak_memory_bytes = Usage::of(&[std::process::id()]).peak_rss_bytes;
     let (snapshot, totals) = (imported.manifest.snapshot(), imported.manifest.totals());
@@ -94,6 +101,7 @@ fn import(args: &ImportArgs, report: &mut Report) -> anyhow::Result<()> {
             "snapshot": snapshot.to_string(),
             "files": totals.files,
             "dirs": totals.dirs,
+            "links": totals.links,
             "bytes": totals.bytes,
             "manifest_bytes": manifest_bytes,
             "resumed_files": imported.resumed_files,
@@ -132,6 +140,9 @@ fn import(args: &ImportArgs, report: &mut Report) -> anyhow::Result<()> {
 
 fn print_totals(snapshot: SnapshotId, totals: Totals) -> anyhow::Result<()> {
     output::line(format_args!("files      {} in {} directories", totals.files, totals.dirs))?;
+    if totals.links > 0 {
+        output::line(format_args!("links      {}", totals.links))?;
+    }
     output::line(format_args!("bytes      {}", show_bytes(totals.bytes)))?;
     output::line(format_args!("snapshot   {snapshot}"))
 }
@@ -144,7 +155,8 @@ fn published(args: &ImportArgs, home: &Home, runtime: &Runtime) -> anyhow::Resul
         .with_context(|| format!("--unless-published {url}: the URL must end in .manifest or /.larder/manifest"))?;
     let folder = args.origin.open(&folder.parse()?)?;
     let scratch = home.sub_folder("imports")?.join(format!("fetched-{}.manifest", std::process::id()));
-    let fetching = fetch_manifest(&*folder, key.as_bytes(), &scratch, verify_file);
+    let limit = DiskLimit::default();
+    let fetching = fetch_manifest(&*folder, key.as_bytes(), &scratch, &limit, verify_file);
     let progress = ProgressView::new(0, "fetching");
     let fetched = runtime.block_on(source::with_waiting_note(url, &args.origin, &progress, fetching));
     progress.finish();

@@ -18,13 +18,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use larder_cachenode::Home;
 use larder_cachenode::process::doubt_cache_size;
-use larder_fs::daemon::origin_variables;
 
 use crate::args::MountArgs;
 use crate::{daemon, output, source};
 use announcement::Announcement;
 pub(crate) use request::default_cache_dir;
-use request::{cache_dir, request, run_dir, serving_args};
+use request::{cache_dir, origin_variables, request, run_dir, serving_args};
 
 /// How long the command retries while the process that owns the cache does not answer.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -42,7 +41,7 @@ fn background(args: &MountArgs) -> anyhow::Result<ExitCode> {
         output::note(format_args!("warning: {doubt}"));
     }
     let run_dir = run_dir(&cache_dir)?;
-    let request = request(args, &dataset.path, Some(origin_variables()))?;
+    let request = request(args, &dataset.path, Some(origin_variables(&args.origin)?))?;
     let started = Instant::now();
     loop {
         let asked = runtime.block_on(async {

@@ -47,7 +47,10 @@ pub(crate) fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
         output::line(format_args!("files      {} ({})", totals.files, show_bytes(totals.bytes)))?;
         output::line(format_args!("packs      {} ({} from an unfinished run)", totals.packs, packed.packs_resumed))?;
         output::line(format_args!("snapshot   {}", packed.built.snapshot))?;
-        output::line(format_args!("mount it   {}", args.origin.config().command(&["mount", &url.to_string(), "DIR"])))?;
+        output::line(format_args!(
+            "mount it   {}",
+            args.origin.config()?.command(&["mount", &url.to_string(), "DIR"])
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }

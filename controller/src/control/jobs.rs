@@ -3,11 +3,11 @@
 use std::io::Read;
 use std::sync::atomic::Ordering;
 
-use larder_api::names::{JOB_TYPES_CONFIG_MAP, JOB_TYPES_KEY};
+use larder_api::names::SETTINGS;
 use serde_json::json;
 use tracing::warn;
 
-use super::Control;
+use super::{Control, after_round};
 use crate::execute::Written;
 use crate::jobs::dry_run::shortage;
 use crate::jobs::job_state::JobState;
@@ -17,12 +17,6 @@ use crate::work_queue::Work;
 use crate::write::{Change, Write};
 use larder_kube::key::Key;
 use larder_kube::kinds::Kind;
-
-/// The minimum interval between two rounds.
-const ROUND_MILLIS: u64 = 50;
-
-/// A round is followed by a pause of this many times its own duration.
-const REST: u64 = 4;
 
 /// The interval between two dry runs of pods that were not created because a ResourceQuota is used up.
 const SHORT_MILLIS: u64 = 60_000;
@@ -36,7 +30,7 @@ impl Control {
         let ended = self.millis();
         self.counters.rounds.fetch_add(1, Ordering::Relaxed);
         self.counters.count_jobs(&self.state.jobs);
-        self.next_round = ended + ROUND_MILLIS.max(REST * (ended - now));
+        self.next_round = after_round(now, ended);
         for work in work {
             self.add(work, ended);
         }
@@ -75,19 +69,18 @@ impl Control {
         vec![Write::new(Kind::JobQueue, "", name, Change::ApplyStatus(json!({"status": status})))]
     }
 
-    /// The names of all JobTypes, for the admission policy that rejects jobs of other types.
+    /// The names of all JobTypes, for the admission policy that warns about jobs of other types.
     pub(super) fn plan_types(&self) -> Vec<Write> {
         if !self.state.jobs.presence.is_there() {
             return Vec::new();
         }
         let names: Vec<String> = self.state.jobs.types.keys().into_iter().map(|key| key.name).collect();
-        let text = names.join("\n");
-        let there = self.state.config_maps.get(&Key::new(&self.config.namespace, JOB_TYPES_CONFIG_MAP));
-        if there.is_some_and(|map| map.text == text) {
+        let there = self.state.larder_settings.get(&Key::cluster(SETTINGS));
+        if there.is_none_or(|settings| settings.job_types == names) {
             return Vec::new();
         }
-        let fields = json!({"data": {JOB_TYPES_KEY: text}});
-        vec![Write::new(Kind::ConfigMap, &self.config.namespace, JOB_TYPES_CONFIG_MAP, Change::Apply(fields))]
+        let fields = json!({"status": {"jobTypes": names}});
+        vec![Write::new(Kind::LarderSettings, "", SETTINGS, Change::ApplyStatus(fields))]
     }
 
     /// Handles the completion of a job's writes.

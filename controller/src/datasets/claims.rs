@@ -84,8 +84,10 @@ fn is_open(draft: &mut Draft<'_>) -> bool {
     }
     let is_true = |kind| draft.found(kind).is_some_and(|verdict| verdict.status);
     // Nodes that do not report yet may do so soon. A lack of room may last for days, so it is not waited for.
-    let no_room =
-        |reason| [Reason::NotEnoughRoom, Reason::LargerThanAnyCache, Reason::CachesLackRoom].contains(&reason);
+    let no_room = |reason| {
+        let lacks = [Reason::NotEnoughRoom, Reason::LargerThanAnyCache, Reason::CachesLackRoom, Reason::QuotaExceeded];
+        lacks.contains(&reason)
+    };
     let stuck = draft.found(ConditionKind::Placed).is_some_and(|placed| !placed.status && no_room(placed.reason));
     if is_true(ConditionKind::Warm) || stuck {
         return true;
@@ -129,7 +131,7 @@ fn is_used_for_warming(draft: &mut Draft<'_>, snapshot: &str) -> bool {
     let job_of = |node: &str| names::warm_job(draft.key(), draft.uid(), snapshot, node);
     let names: Vec<String> = view.nodes.iter().map(|facts| job_of(&facts.node.meta.key.name)).collect();
     let jobs = view.jobs.iter().filter(|job| job.end.is_none() && names.contains(&job.meta.key.name));
-    let runs = |job: &&&Job| view.job_pods.iter().any(|pod| pod.runs && pod.job == job.meta.key.name);
+    let runs = |job: &&&Job| view.job_pods.iter().any(|pod| pod.runs && pod.is_of(job));
     let (running, stuck): (Vec<&&Job>, Vec<&&Job>) = jobs.partition(runs);
     for job in stuck.into_iter().filter(|job| !job.meta.deleting) {
         let key = &job.meta.key;
@@ -203,11 +205,17 @@ fn make_volume(draft: &mut Draft<'_>, claim: &Key, source: &str, role: &str) {
     if draft.view.volumes.iter().any(|volume| volume.meta.key.name == name) {
         return;
     }
+    let mut attributes = attributes(draft, source);
+    if claim.namespace != draft.key().namespace {
+        // The quota that counts the room is the one of the dataset's namespace, which is the default only for pods in
+        // it. It is no part of the description: claims of other namespaces would have to be recreated for it.
+        attributes.insert("datasetNamespace", draft.key().namespace.clone());
+    }
     let mut csi = json!({
         "driver": CSI_DRIVER,
         "volumeHandle": name,
         "readOnly": true,
-        "volumeAttributes": attributes(draft, source),
+        "volumeAttributes": attributes,
     });
     if let Some(secret) = &draft.spec.secret {
         csi["nodePublishSecretRef"] = json!({"namespace": draft.key().namespace, "name": secret});

@@ -7,7 +7,7 @@
 
 use k8s_openapi::jiff::Timestamp;
 use larder_api::names::CLEAN_ANNOTATION;
-use larder_api::{CleanedSnapshot, ConditionKind, Reason};
+use larder_api::{CleanedSnapshot, ConditionKind, PromisedDataset, Reason};
 
 use super::origin;
 use super::status_draft::{Draft, time};
@@ -40,7 +40,9 @@ pub(super) fn step(draft: &mut Draft<'_>) {
     snapshots.extend(status.snapshot.iter().chain(&status.next));
     snapshots.sort();
     snapshots.dedup();
-    let entry = |snapshot: &String| CleanedSnapshot { snapshot: snapshot.clone(), before: time(before) };
+    let owner = draft.dataset.cache_owner().to_owned();
+    let entry =
+        |snapshot: &String| CleanedSnapshot { snapshot: snapshot.clone(), owner: owner.clone(), before: time(before) };
     let mut waits = false;
     let mut clean = Vec::new();
     // A node that is not ready may never be ready again, so it is not waited for.
@@ -70,13 +72,15 @@ fn refuse(draft: &mut Draft<'_>, what: String) {
 /// dataset stay.
 fn goes(facts: &NodeFacts<'_>, cache: &CacheObject, uid: &str, entry: &CleanedSnapshot) -> bool {
     let has = facts.snapshot(&entry.snapshot).is_some_and(|cached| cached.bytes > 0);
-    let is_anothers = facts.promised.iter().any(|there| there.uid != uid && there.snapshot == entry.snapshot);
+    let is_same = |there: &PromisedDataset| (&there.snapshot, &there.owner) == (&entry.snapshot, &entry.owner);
+    let is_anothers = facts.promised.iter().any(|there| there.uid != uid && is_same(there));
     (has || is_asked(cache, entry)) && !is_anothers
 }
 
 /// True if the node's spec has the entry, or an entry of another dataset with a later time.
 fn is_asked(cache: &CacheObject, entry: &CleanedSnapshot) -> bool {
-    cache.spec.clean.iter().any(|there| there.snapshot == entry.snapshot && there.before.0 >= entry.before.0)
+    let is_same = |there: &&CleanedSnapshot| (&there.snapshot, &there.owner) == (&entry.snapshot, &entry.owner);
+    cache.spec.clean.iter().filter(is_same).any(|there| there.before.0 >= entry.before.0)
 }
 
 /// True once the node's larderd has seen the entries and has dropped the bytes that are not mounted.

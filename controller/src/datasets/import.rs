@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::status_draft::{Draft, time};
 use super::task::Task;
-use super::{origin, pods};
+use super::{origin, pods, quota};
 use crate::objects::{Job, Pod};
 use crate::time::Seconds;
 use crate::write::Change;
@@ -63,8 +63,13 @@ pub(super) fn step(draft: &mut Draft<'_>) {
         let Some((task, purpose)) = next_task(draft) else { break };
         match job_of(draft, &purpose) {
             None => {
-                begin(draft, &task, &purpose);
-                report_running(draft, &task, "starting the import".to_owned());
+                match quota::may_import(draft, draft.status.snapshots.is_empty()) {
+                    Ok(()) => {
+                        begin(draft, &task, &purpose);
+                        report_running(draft, &task, Reason::Importing, "starting the import".to_owned());
+                    }
+                    Err(message) => report_running(draft, &task, Reason::QuotaExceeded, message),
+                }
                 return;
             }
             Some(Progress::Ended(outcome, at)) => consume(draft, &task, outcome, at),
@@ -73,12 +78,13 @@ pub(super) fn step(draft: &mut Draft<'_>) {
                 return;
             }
             Some(Progress::Runs(message)) => {
-                report_running(draft, &task, message);
+                report_running(draft, &task, Reason::Importing, message);
                 return;
             }
             Some(Progress::Reports(until)) => {
                 draft.decision.again(until);
-                report_running(draft, &task, "the import has ended; waiting for its report".to_owned());
+                let message = "the import has ended; waiting for its report".to_owned();
+                report_running(draft, &task, Reason::Importing, message);
                 return;
             }
         }
@@ -133,7 +139,7 @@ fn next_task(draft: &mut Draft<'_>) -> Option<(Task, String)> {
 /// both. This runs after the placement, because the choice of an earlier pass may never have been written.
 pub(super) fn switch(draft: &mut Draft<'_>) {
     let (Some(next), Some(purpose)) = (draft.status.next.clone(), draft.switch.take()) else { return };
-    if super::warm::next_is_ready(draft, &next) {
+    if super::warm::next_is_ready(draft, &next) && quota::may_import(draft, false).is_ok() {
         begin(draft, &Task::Publish(next), &purpose);
     }
 }
@@ -144,7 +150,7 @@ fn job_of(draft: &Draft<'_>, purpose: &str) -> Option<Progress> {
     if job.meta.deleting {
         return Some(Progress::Runs("an earlier import is being deleted".to_owned()));
     }
-    let pod = draft.view.job_pods.iter().filter(|pod| pod.job == name).max_by_key(|pod| pod.meta.created);
+    let pod = draft.view.job_pods.iter().filter(|pod| pod.is_of(job)).max_by_key(|pod| pod.meta.created);
     Some(progress(draft.view.now, job, pod.copied()))
 }
 
@@ -172,9 +178,6 @@ fn progress(now: Seconds, job: &Job, pod: Option<&Pod>) -> Progress {
             let said = if said.is_empty() { &end.reason } else { said };
             Progress::Fails(Reason::ImportFailed, format!("{said}; {log}"))
         }
-        Some(Pod { waiting: Some(waiting), .. }) if is_secret_missing(&waiting.message) => {
-            Progress::Fails(Reason::SecretMissing, format!("{}; retrying", waiting.message))
-        }
         Some(Pod { waiting: Some(waiting), .. }) if waiting.reason != "ContainerCreating" => Progress::Runs(
             format!("the import pod is waiting: {} {}", waiting.reason, waiting.message).trim().to_owned(),
         ),
@@ -186,12 +189,9 @@ fn progress(now: Seconds, job: &Job, pod: Option<&Pod>) -> Progress {
     }
 }
 
-fn is_secret_missing(message: &str) -> bool {
-    message.contains("secret") && message.contains("not found")
-}
-
 fn reason_of(kind: &str) -> Reason {
     match kind {
+        "no-credentials" => Reason::SecretMissing,
         "not-found" => Reason::BucketMissing,
         "denied" => Reason::AccessDenied,
         "unavailable" => Reason::OriginUnreachable,
@@ -274,16 +274,17 @@ fn is_anothers(draft: &Draft<'_>, outcome: &Outcome) -> bool {
     outcome.found && !(is_own && known(draft, &outcome.snapshot))
 }
 
-fn report_running(draft: &mut Draft<'_>, task: &Task, message: String) {
+/// Reports an import that runs, or that waits for the reason given.
+fn report_running(draft: &mut Draft<'_>, task: &Task, reason: Reason, message: String) {
     match task {
         Task::Publish(target)
             if draft.spec.snapshot.is_some_and(|wanted| wanted.to_string() == *target) && !known(draft, target) =>
         {
-            draft.find(ConditionKind::Imported, false, Reason::Importing, message);
+            draft.find(ConditionKind::Imported, false, reason, message);
         }
         Task::First => {
             draft.decision.again(draft.view.now + 60);
-            draft.find(ConditionKind::Imported, false, Reason::Importing, message);
+            draft.find(ConditionKind::Imported, false, reason, message);
         }
         // The current snapshot is still served.
         Task::Publish(_) | Task::Again { .. } => report_success(draft),

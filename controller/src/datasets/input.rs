@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use larder_api::cache_quota::checked::CheckedQuota;
 use larder_api::rights::Endpoints;
 use larder_api::{CleanedSnapshot, PromisedDataset};
 
+use crate::datasets::slots::Needs;
 use crate::objects::{CacheObject, Claim, DatasetObject, Deployment, Job, Key, Node, Pod, Volume};
 use crate::time::Seconds;
 use crate::warm_request::{Progress, Requester, WarmRequest};
@@ -18,6 +20,8 @@ pub struct Settings {
     pub image: String,
     /// The servers that any Dataset may name.
     pub endpoints: Endpoints,
+    /// How long ended training jobs are kept, in seconds; `None`: until somebody deletes them.
+    pub keep_ended_jobs: Option<i64>,
 }
 
 /// A node and its cache.
@@ -28,6 +32,23 @@ pub struct NodeFacts<'a> {
     pub cache: Option<&'a CacheObject>,
     /// All promises of the node: written, or decided and about to be written.
     pub promised: &'a [PromisedDataset],
+    /// The owner of the dataset's cached bytes.
+    pub owner: &'a str,
+}
+
+/// The CacheQuota of a dataset's namespace, and what other datasets use of it.
+#[derive(Clone, Copy, Debug)]
+pub struct QuotaView<'a> {
+    pub name: &'a str,
+    pub limits: &'a CheckedQuota,
+    /// The room that is promised to all of its datasets, this one included.
+    pub promised: u64,
+    /// The room that older datasets of the quota wait for and can have.
+    pub kept: u64,
+    /// The number of its datasets that are older.
+    pub older: usize,
+    /// The imports of its other datasets that run, or have waited for longer.
+    pub imports: usize,
 }
 
 /// The inputs of a decision about one dataset.
@@ -55,8 +76,10 @@ pub struct DatasetView<'a> {
     pub warm_requests_unknown: bool,
     /// Inline volumes cannot name the dataset, because it does not fit into their ConfigMap.
     pub is_left_out: bool,
-    /// How many more pods may warm.
+    /// How many more of its pods may warm.
     pub warming_slots: u32,
+    /// The quota of its namespace; `None` if it has none.
+    pub quota: Option<QuotaView<'a>>,
     /// Seconds since this process last wrote the status. Small changes of the status are delayed by this.
     pub status_age: i64,
     /// The names of the Events that this process has written.
@@ -81,8 +104,12 @@ pub struct Decision {
     pub progress: BTreeMap<Requester, Progress>,
     /// Decide again at this time if nothing changes before.
     pub again_at: Option<Seconds>,
-    /// More pods would warm if there were free slots.
-    pub is_queued: bool,
+    /// The nodes that can be warmed now, those that get a slot with this decision among them.
+    pub needs: Needs,
+    /// The quota of the namespace prevents promises or the import; the bytes for which younger datasets leave room.
+    pub over_quota: Option<u64>,
+    /// The quota of the namespace prevents an import until another one ends.
+    pub awaits_import: bool,
     /// Fewer nodes than requested have room for the dataset.
     pub is_starved: bool,
     /// Nodes have not yet dropped all requested bytes.
@@ -97,10 +124,10 @@ impl Decision {
 }
 
 impl<'a> NodeFacts<'a> {
-    /// The entry of a snapshot in the node's cache.
+    /// The entry of the dataset's bytes of a snapshot in the node's cache.
     pub fn snapshot(&self, snapshot: &str) -> Option<&'a larder_api::SnapshotCache> {
         let status = self.cache?.status.as_ref()?;
-        status.snapshots.iter().find(|cached| cached.snapshot == snapshot)
+        status.snapshots.iter().find(|cached| cached.is_of(snapshot, self.owner))
     }
 
     /// True once the node's larderd knows its promise to a snapshot of the Dataset `uid`, even if it has no room yet.

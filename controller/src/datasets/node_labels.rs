@@ -1,10 +1,10 @@
-//! The writes to a node: its promises with the bytes that it should drop, its labels, and an Event about a cache that
-//! lacks room. They combine all datasets, and are written at most once in ten seconds.
+//! The writes to a node: its promises with the bytes that it should drop and the quotas, its labels, and an Event about
+//! a cache that lacks room. They combine all datasets, and are written at most once in ten seconds.
 
 use std::collections::BTreeMap;
 
 use larder_api::names::{NODE_LABEL_PREFIX, NODE_LABELS_MAX, node_label_value};
-use larder_api::{CacheConditionKind, CleanedSnapshot, PromisedDataset};
+use larder_api::{CacheConditionKind, CleanedSnapshot, NodeQuota, PromisedDataset, SnapshotCache};
 use serde_json::{Value, json};
 
 use crate::events::write_event;
@@ -17,13 +17,14 @@ use larder_kube::kinds::Kind;
 /// The most promises of a NodeCache, as in its schema.
 const PROMISES_MAX: usize = 1024;
 
-/// The write that sets the promises of a node, and the bytes that it should drop; `None` if they are up to date. A node
-/// without a NodeCache gets one.
+/// The write that sets the promises of a node, the bytes that it should drop, and the quotas that it enforces; `None`
+/// if they are up to date. A node without a NodeCache gets one.
 pub fn promises(
     node: &Node,
     cache: Option<&CacheObject>,
     decided: &[PromisedDataset],
     clean: &[CleanedSnapshot],
+    quotas: &[NodeQuota],
 ) -> Option<Write> {
     if node.meta.deleting || cache.is_some_and(|cache| cache.meta.deleting) {
         return None;
@@ -35,7 +36,8 @@ pub fn promises(
     };
     let decided = first_most(sorted(decided), cache);
     let is_asked = cache.is_some_and(|cache| cache.spec.clean == clean);
-    if is_asked && cache.is_some_and(|cache| sorted(&cache.spec.datasets) == decided) {
+    let is_limited = cache.is_some_and(|cache| cache.spec.quotas == quotas);
+    if is_asked && is_limited && cache.is_some_and(|cache| sorted(&cache.spec.datasets) == decided) {
         return None;
     }
     let name = &node.meta.key.name;
@@ -45,9 +47,12 @@ pub fn promises(
         if !is_asked {
             fields["spec"]["clean"] = if clean.is_empty() { Value::Null } else { json!(clean) };
         }
+        if !is_limited {
+            fields["spec"]["quotas"] = if quotas.is_empty() { Value::Null } else { json!(quotas) };
+        }
         return Some(Write::new(Kind::NodeCache, "", name, Change::Merge(fields)));
     }
-    let fields = json!({
+    let mut fields = json!({
         "metadata": {"ownerReferences": [{
             "apiVersion": Kind::Node.api_version(),
             "kind": Kind::Node.name(),
@@ -56,6 +61,9 @@ pub fn promises(
         }]},
         "spec": {"datasets": decided},
     });
+    if !quotas.is_empty() {
+        fields["spec"]["quotas"] = json!(quotas);
+    }
     Some(Write::new(Kind::NodeCache, "", name, Change::Create(fields)))
 }
 
@@ -100,16 +108,16 @@ pub struct Labelled {
 }
 
 /// The write that brings the labels of a node in line with its cache; `None` if they are up to date. `current` returns
-/// the datasets whose current snapshot is the given one. Labels for which `is_kept` is true stay as they are.
+/// the datasets whose pods read the given bytes. Labels for which `is_kept` is true stay as they are.
 pub fn labels(
     node: &Node,
     cache: Option<&CacheObject>,
-    current: impl Fn(&str) -> Vec<Labelled>,
+    current: impl Fn(&SnapshotCache) -> Vec<Labelled>,
     is_kept: impl Fn(&str) -> bool,
 ) -> Option<Write> {
     let mut wanted: Vec<(u8, String, &'static str)> = Vec::new();
     for cached in cache.and_then(|cache| cache.status.as_ref()).into_iter().flat_map(|status| &status.snapshots) {
-        for dataset in current(&cached.snapshot) {
+        for dataset in current(cached) {
             let share = Some(cached.wanted_bytes).filter(|wanted| dataset.is_shared && *wanted > 0);
             if let Some(value) = node_label_value(cached.bytes, share.unwrap_or(dataset.bytes)) {
                 wanted.push((value.parse().unwrap_or(0), dataset.label, value));

@@ -15,6 +15,9 @@ use super::status_draft::Draft;
 use crate::datasets::input::NodeFacts;
 use crate::time::Seconds;
 
+/// The datasets of other namespaces, as messages name them.
+const OTHERS: &str = "datasets of other namespaces";
+
 /// The node label with the zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
 
@@ -214,7 +217,13 @@ fn place(draft: &mut Draft<'_>, snapshot: &str, first: bool, wanted_at_all: bool
 }
 
 pub(super) fn promise(draft: &Draft<'_>, snapshot: &str, bytes: u64) -> PromisedDataset {
-    PromisedDataset { uid: draft.uid().to_owned(), name: draft.key().to_string(), snapshot: snapshot.to_owned(), bytes }
+    PromisedDataset {
+        uid: draft.uid().to_owned(),
+        name: draft.key().to_string(),
+        snapshot: snapshot.to_owned(),
+        owner: draft.dataset.cache_owner().to_owned(),
+        bytes,
+    }
 }
 
 /// True for a node that may hold the snapshot: it reports a cache, and it is open for pods or already holds the
@@ -252,7 +261,8 @@ pub(super) fn candidate(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str
     let here = facts.snapshot(snapshot);
 
     // The written room includes a promise of this snapshot to any Dataset.
-    let is_promised = facts.promised.iter().any(|promise| promise.snapshot == snapshot);
+    let is_same = |promise: &PromisedDataset| promise.snapshot == snapshot && promise.owner == facts.owner;
+    let is_promised = facts.promised.iter().any(is_same);
     let own = if is_promised { 0 } else { here.map_or(0, |here| here.reserved_bytes) };
     let open = status.map_or(0, |status| status.promised_bytes).saturating_sub(written).saturating_sub(own);
     if open > 0 {
@@ -273,22 +283,33 @@ pub(super) fn candidate(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str
     }
 }
 
-/// The promised room that is not available to `bytes` of a snapshot. Several promises to one snapshot share their room,
-/// so the largest counts.
+/// The promised room that is not available to `bytes` of a snapshot. Several promises to one snapshot and owner share
+/// their room, so the largest counts.
 fn promised_to_others(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str, bytes: u64) -> Vec<Promise> {
-    let mut largest: BTreeMap<&str, &PromisedDataset> = BTreeMap::new();
+    let mut largest: BTreeMap<(&str, &str), &PromisedDataset> = BTreeMap::new();
     let others = facts.promised.iter().filter(|other| other.uid != draft.uid() || other.snapshot != snapshot);
     for promise in others {
-        let there = largest.entry(&promise.snapshot).or_insert(promise);
+        let there = largest.entry((&promise.snapshot, &promise.owner)).or_insert(promise);
         if promise.bytes > there.bytes {
             *there = promise;
         }
     }
-    let room = |promise: &PromisedDataset| {
-        let shared = if promise.snapshot == snapshot { bytes } else { 0 };
-        Promise { to: promise.name.clone(), bytes: promise.bytes.saturating_sub(shared) }
+    // Readers of the dataset's status learn only of datasets in their own namespace.
+    let name = |promise: &PromisedDataset| {
+        let is_own = promise.name.split_once('/').is_some_and(|(namespace, _)| namespace == draft.key().namespace);
+        if is_own { promise.name.clone() } else { OTHERS.to_owned() }
     };
-    largest.into_values().map(room).filter(|promise| promise.bytes > 0).collect()
+    let room = |promise: &PromisedDataset| {
+        let is_same = promise.snapshot == snapshot && promise.owner == facts.owner;
+        let shared = if is_same { bytes } else { 0 };
+        (name(promise), promise.bytes.saturating_sub(shared))
+    };
+    let mut rooms: BTreeMap<String, u64> = BTreeMap::new();
+    for (to, bytes) in largest.into_values().map(room).filter(|(_, bytes)| *bytes > 0) {
+        let sum = rooms.entry(to).or_default();
+        *sum = sum.saturating_add(bytes);
+    }
+    rooms.into_iter().map(|(to, bytes)| Promise { to, bytes }).collect()
 }
 
 fn is_decided(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str) -> bool {

@@ -19,6 +19,9 @@ const KEPT_SECONDS: u32 = 600;
 /// Where a pod writes its report.
 const REPORT: &str = "/dev/termination-log";
 
+/// Where an import finds the keys of its origin.
+const KEYS: &str = "/etc/larder/origin";
+
 /// The same user as larderd's.
 const USER: u32 = 65_532;
 
@@ -71,20 +74,30 @@ pub(super) fn import_arguments(draft: &Draft<'_>, task: &Task) -> Vec<String> {
 /// The Job that lists the origin or publishes a manifest.
 pub(super) fn import_job(draft: &Draft<'_>, purpose: &str, arguments: &[String]) -> Value {
     let secret = match &draft.spec.secret {
-        Some(name) => json!([{"secretRef": {"name": name}}]),
+        Some(name) => Some(name.as_str()),
         // In the namespace where larderd's own identity may be used, the pod has that identity.
-        None if draft.key().namespace == SYSTEM_NAMESPACE && !draft.spec.dataset.anonymous => {
-            json!([{"secretRef": {"name": "larder-origin", "optional": true}}])
-        }
-        None => json!([]),
+        None if draft.key().namespace == SYSTEM_NAMESPACE && !draft.spec.dataset.anonymous => Some("larder-origin"),
+        None => None,
     };
-    let mut container = container(draft, arguments);
-    container["envFrom"] = secret;
+    let mut mounts = vec![json!({"name": "tmp", "mountPath": "/tmp"})];
+    let mut volumes = vec![json!({"name": "tmp", "emptyDir": {}})];
+    let mut arguments = arguments.to_vec();
+    // As files in memory: a variable of the container would be in its runtime's records on the node's disk.
+    if let Some(secret) = secret {
+        arguments.push(format!("--origin-credentials-dir={KEYS}"));
+        mounts.push(json!({"name": "origin", "mountPath": KEYS, "readOnly": true}));
+        // The pod starts without the Secret, because nothing but its events would name a missing one; its import does.
+        let secret = json!({"secretName": secret, "optional": true, "defaultMode": 0o440});
+        volumes.push(json!({"name": "origin", "secret": secret}));
+        if draft.spec.secret.is_some() {
+            arguments.push("--require-credentials".to_owned());
+        }
+    }
+    let mut container = container(draft, &arguments);
     container["env"] = json!([{"name": "HOME", "value": "/tmp"}]);
-    container["volumeMounts"] = json!([{"name": "tmp", "mountPath": "/tmp"}]);
+    container["volumeMounts"] = mounts.into();
     container["resources"] = json!({"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}});
-    let volumes = json!([{"name": "tmp", "emptyDir": {}}]);
-    job(draft, ROLE_IMPORT, None, purpose, container, volumes)
+    job(draft, ROLE_IMPORT, None, purpose, container, volumes.into())
 }
 
 /// The Job that warms a node through a claim.

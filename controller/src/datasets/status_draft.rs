@@ -34,6 +34,10 @@ pub(super) struct Draft<'a> {
     pub(super) only_requested: BTreeSet<(String, String)>,
     /// Nodes that keep their bytes of a snapshot only because they are pinned.
     pub(super) only_pinned: BTreeSet<(String, String)>,
+    /// Nodes on which jobs wait for a snapshot, whether or not `spec.nodes` chose them too.
+    pub(super) requested: BTreeSet<(String, String)>,
+    /// Those of jobs with GPUs.
+    pub(super) urgent: BTreeSet<(String, String)>,
 }
 
 impl Draft<'_> {

@@ -46,6 +46,7 @@ fn decide_on(nodes: Vec<NodeFacts<'_>>, dataset: &DatasetObject, jobs: &[Job], p
         deployments: Vec::new(),
         warm_requests: Vec::new(),
         warming_slots: 1,
+        quota: None,
         status_age: i64::MAX,
         emitted: &emitted,
         refused: &Refusals::new(),
@@ -89,7 +90,8 @@ fn import_job(dataset: &DatasetObject) -> (Job, Value) {
 }
 
 fn pod_of(job: &Job) -> Pod {
-    Pod { role: Some(job.role.clone()), job: job.meta.key.name.clone(), ..Pod::default() }
+    let meta = Meta { key: Key::new(&job.meta.key.namespace, "pod"), ..Meta::default() };
+    Pod { meta, role: Some(job.role.clone()), job: job.meta.uid.clone(), ..Pod::default() }
 }
 
 #[test]
@@ -97,7 +99,14 @@ fn a_job_names_the_secret_and_passes_the_restricted_standard() {
     let (_, job) = import_job(&dataset(with_secret()));
     let pod = &job["spec"]["template"]["spec"];
     let container = &pod["containers"][0];
-    assert_eq!(container["envFrom"], json!([{"secretRef": {"name": "keys"}}]));
+    // The keys are files: variables would be in the specification of the container.
+    assert_eq!((&container["envFrom"], &container["env"]), (&Value::Null, &json!([{"name": "HOME", "value": "/tmp"}])));
+    let keys = json!({"name": "origin", "secret": {"secretName": "keys", "optional": true, "defaultMode": 0o440}});
+    assert_eq!(pod["volumes"][1], keys);
+    let mounted = json!({"name": "origin", "mountPath": "/etc/larder/origin", "readOnly": true});
+    assert_eq!(container["volumeMounts"][1], mounted);
+    let arguments: Vec<_> = container["args"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert!(arguments.ends_with(&["--origin-credentials-dir=/etc/larder/origin", "--require-credentials"]));
     assert_eq!(pod["automountServiceAccountToken"], false);
     assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
     assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
@@ -120,7 +129,7 @@ fn the_reason_of_an_unfinished_import_is_the_obstacle() {
         Pod { waiting, ..pod_of(&job) }
     };
     for (pod, reason, said) in [
-        (waiting("CreateContainerConfigError", "secret \"keys\" not found"), "SecretMissing", "keys"),
+        (failed("no-credentials"), "SecretMissing", "the origin's words"),
         (failed("not-found"), "BucketMissing", "the origin's words"),
         (failed("denied"), "AccessDenied", "retrying"),
         (failed("unavailable"), "OriginUnreachable", "the origin's words"),
@@ -259,6 +268,7 @@ fn each_node_that_has_bytes_is_asked_to_drop_them_and_waited_for_unless_it_is_no
     let dataset = with_clean("1970-01-12T00:00:00Z", &[&current, &earlier]);
     let entry = |snapshot: &str| CleanedSnapshot {
         snapshot: snapshot.to_owned(),
+        owner: "u".to_owned(),
         before: status_draft::time(Seconds(950_400)),
     };
     let node = |name: &str, ready: bool| {
@@ -266,7 +276,8 @@ fn each_node_that_has_bytes_is_asked_to_drop_them_and_waited_for_unless_it_is_no
         Node { meta, ready, ..Node::default() }
     };
     let cache = |asked: &[CleanedSnapshot], observed: i64, has: &[(&str, u64)]| {
-        let snapshots: Vec<Value> = has.iter().map(|(id, bytes)| json!({"snapshot": id, "bytes": bytes})).collect();
+        let snapshots: Vec<Value> =
+            has.iter().map(|(id, bytes)| json!({"snapshot": id, "owner": "u", "bytes": bytes})).collect();
         let cache: NodeCache = serde_json::from_value(json!({
             "apiVersion": "larder.dev/v1alpha1",
             "kind": "NodeCache",
@@ -277,14 +288,21 @@ fn each_node_that_has_bytes_is_asked_to_drop_them_and_waited_for_unless_it_is_no
         .unwrap();
         CacheObject { meta: Meta::default(), generation: 2, spec: cache.spec, status: cache.status }
     };
-    let others =
-        [PromisedDataset { uid: "another".into(), snapshot: earlier.clone(), bytes: 1, ..PromisedDataset::default() }];
+    let anothers = |owner: &str| PromisedDataset {
+        uid: "another".into(),
+        owner: owner.into(),
+        snapshot: earlier.clone(),
+        bytes: 1,
+        ..PromisedDataset::default()
+    };
+    let (others, strangers) = ([anothers("u")], [anothers("another")]);
     let (has_both, asked) = ([(current.as_str(), 9), (earlier.as_str(), 9)], [entry(&current)]);
     let (fresh, waiting) = (cache(&[], 2, &has_both), cache(&asked, 1, &has_both[..1]));
     let (acted, empty) = (cache(&asked, 2, &[]), cache(&[], 2, &[(&current, 0), ("c", 9)]));
     let (is_ready, is_not) = (node("n", true), node("n", false));
     let asked = |node, cache, promised| {
-        let decision = decide_on(vec![NodeFacts { node, cache: Some(cache), promised }], &dataset, &[], &[]);
+        let decision =
+            decide_on(vec![NodeFacts { node, cache: Some(cache), promised, owner: "u" }], &dataset, &[], &[]);
         let entries = decision.clean.get("n").cloned().unwrap_or_default();
         let is_done = status(&decision)["cleaned"] == "1970-01-12T00:00:00Z";
         assert_eq!(is_done, !decision.is_cleaning);
@@ -292,6 +310,8 @@ fn each_node_that_has_bytes_is_asked_to_drop_them_and_waited_for_unless_it_is_no
     };
     assert_eq!(asked(&is_ready, &fresh, &[]), (vec![entry(&current), entry(&earlier)], false));
     assert_eq!(asked(&is_ready, &fresh, &others), (vec![entry(&current)], false));
+    // A stranger's bytes of the snapshot are others.
+    assert_eq!(asked(&is_ready, &fresh, &strangers), (vec![entry(&current), entry(&earlier)], false));
     assert_eq!(asked(&is_ready, &waiting, &[]), (vec![entry(&current)], false));
     // The entry stays until the status records it: otherwise bytes that return would be dropped again.
     assert_eq!(asked(&is_ready, &acted, &[]), (vec![entry(&current)], true));

@@ -31,6 +31,8 @@ struct Holder<'a> {
     job: Option<&'a Job>,
     /// Only a queued job requests the node, so the dataset's conditions do not cover it.
     only_requested: bool,
+    /// A job with GPUs waits for it.
+    urgent: bool,
 }
 
 impl Holder<'_> {
@@ -54,12 +56,21 @@ pub(super) fn step(draft: &mut Draft<'_>) {
         // Including the jobs of nodes that are warm already: they end on their own.
         let jobs = holders.iter().map(|holder| &holder.facts.node.meta.key.name);
         jobs_wanted.extend(jobs.map(|node| names::warm_job(draft.key(), draft.uid(), snapshot, node)));
-        let cold: Vec<&Holder<'_>> = holders.iter().filter(|holder| holder.taken && !holder.is_warm()).collect();
+        let mut cold: Vec<&Holder<'_>> = holders.iter().filter(|holder| holder.taken && !holder.is_warm()).collect();
+        // Nodes of jobs with GPUs come first.
+        cold.sort_by_key(|holder| !holder.urgent);
         let claim = names::warm_claim(draft.key(), draft.uid(), snapshot);
         let has_claim = !cold.is_empty() && claims::make_for_warming(draft, &claim, snapshot);
         for holder in cold {
             let node = holder.facts.node.meta.key.name.clone();
             let name = names::warm_job(draft.key(), draft.uid(), snapshot, &node);
+            let needs = &mut draft.decision.needs;
+            match holder.job {
+                Some(job) if holder.urgent && job.end.is_none() && !job.meta.deleting => needs.urgent_held += 1,
+                None if has_claim && holder.facts.node.ready && holder.urgent => needs.urgent += 1,
+                None if has_claim && holder.facts.node.ready => needs.others += 1,
+                _ => {}
+            }
             match holder.job {
                 _ if !has_claim => {}
                 None if holder.facts.node.ready && slots > 0 => {
@@ -69,7 +80,6 @@ pub(super) fn step(draft: &mut Draft<'_>) {
                     draft.write_with((Kind::Claim, &claim), Kind::Job, &key, Change::Create(job));
                 }
                 None if holder.facts.node.ready => {
-                    draft.decision.is_queued = true;
                     // A job that does not start loses its slot without an event, so a timer is needed.
                     draft.decision.again(view.now + QUEUED_SECONDS);
                 }
@@ -106,7 +116,8 @@ fn holders<'a>(draft: &Draft<'a>, snapshot: &str) -> Vec<Holder<'a>> {
     let mut holders = Vec::new();
     for facts in &view.nodes {
         let Some(bytes) = decided(&facts) else { continue };
-        if draft.only_pinned.contains(&(facts.node.meta.key.name.clone(), snapshot.to_owned())) {
+        let at = (facts.node.meta.key.name.clone(), snapshot.to_owned());
+        if draft.only_pinned.contains(&at) {
             continue;
         }
         let here = facts.snapshot(snapshot);
@@ -119,7 +130,8 @@ fn holders<'a>(draft: &Draft<'a>, snapshot: &str) -> Vec<Holder<'a>> {
             cached: here.map_or(0, |here| here.bytes),
             wanted,
             job: view.jobs.iter().find(|job| job.meta.key.name == name).copied(),
-            only_requested: draft.only_requested.contains(&(facts.node.meta.key.name.clone(), snapshot.to_owned())),
+            only_requested: draft.only_requested.contains(&at),
+            urgent: draft.urgent.contains(&at),
         });
     }
     holders
@@ -227,7 +239,7 @@ fn lag(draft: &Draft<'_>, holder: &Holder<'_>) -> Option<LaggingNode> {
     let Some(job) = holder.job else {
         return lag(LagReason::Queued, "waits for a slot: the limit of warming pods is reached");
     };
-    let pod = draft.view.job_pods.iter().find(|pod| pod.job == job.meta.key.name);
+    let pod = draft.view.job_pods.iter().find(|pod| pod.is_of(job));
     match pod {
         Some(Pod { terminated: Some(end), .. }) if end.exit_code != 0 => {
             lag(LagReason::WarmingFailed, end.message.trim().lines().last().unwrap_or(&end.reason))

@@ -52,6 +52,11 @@ pub(super) fn step(draft: &mut Draft<'_>) {
         return;
     };
     for (request, room) in place(draft, &granted, &current) {
+        let nodes = room.nodes.iter().map(|node| (node.clone(), current.clone()));
+        draft.requested.extend(nodes.clone());
+        if request.gpus {
+            draft.urgent.extend(nodes);
+        }
         let warmth = warmth(draft, &room, &current);
         report(draft, request, warmth);
     }

@@ -20,6 +20,8 @@ pub struct ClusterView<'a> {
     pub now: Seconds,
     /// The image that contains larder-agent, for jobs with a launcher.
     pub image: &'a str,
+    /// How long ended jobs are kept, in seconds; `None`: until somebody deletes them.
+    pub keep_ended_jobs: Option<i64>,
     pub nodes: &'a Store<Node>,
     /// The caches of the nodes.
     pub caches: &'a Store<CacheObject>,
@@ -96,13 +98,14 @@ impl<'a> ClusterView<'a> {
 
     /// The nodes with the resources that are used on them. `datasets` are the datasets whose cached bytes matter.
     pub fn rooms(&self, datasets: &[Key]) -> Vec<NodeRoom<'a>> {
-        let snapshots: Vec<(&Key, &str)> = datasets.iter().filter_map(|key| Some((key, self.snapshot(key)?))).collect();
+        let snapshot = |key| Some((key, self.snapshot(key)?, self.datasets.get(key)?.cache_owner()));
+        let snapshots: Vec<(&Key, &str, &str)> = datasets.iter().filter_map(snapshot).collect();
         let room = |node: &'a Node| {
             let cache = self.caches.get(&node.meta.key).filter(|_| !snapshots.is_empty());
             let cached = cache.and_then(|cache| cache.status.as_ref());
             let held = cached.into_iter().flat_map(|status| &status.snapshots).flat_map(|here| {
-                let of = snapshots.iter().filter(|(_, snapshot)| *snapshot == here.snapshot);
-                of.map(|(key, _)| ((*key).clone(), here.bytes))
+                let of = snapshots.iter().filter(|(_, snapshot, owner)| here.is_of(snapshot, owner));
+                of.map(|(key, ..)| ((*key).clone(), here.bytes))
             });
             NodeRoom {
                 node,

@@ -7,19 +7,28 @@ use larder_dataset::Placement;
 
 use crate::jobs::cluster_view::{ClusterView, dataset_key};
 use crate::jobs::machine::Data;
-use crate::warm_request::Warmth;
+use crate::warm_request::{Progress, Requester, Warmth};
 use larder_kube::key::Key;
 
-/// The progress of each dataset of a job on these nodes.
-pub fn on_nodes(view: &ClusterView<'_>, job: &CheckedJob, nodes: &BTreeSet<String>) -> Vec<Data> {
+/// The progress of each dataset of the job `by` on these nodes.
+pub fn on_nodes(view: &ClusterView<'_>, by: &Key, job: &CheckedJob, nodes: &BTreeSet<String>) -> Vec<Data> {
     let data = |mount: &CheckedMount| Data {
         name: mount.dataset.to_string(),
         percent: percent(view, &dataset_key(&mount.dataset), nodes),
         enough: u64::from(mount.min_warm),
         timeout: i64::try_from(mount.warm_timeout.as_secs()).unwrap_or(i64::MAX),
-        full_node: full_node(view, &dataset_key(&mount.dataset), nodes),
+        obstacle: over_quota(view, by, &dataset_key(&mount.dataset))
+            .unwrap_or_else(|| full_node(view, &dataset_key(&mount.dataset), nodes)),
     };
     job.datasets.iter().map(data).collect()
+}
+
+/// Why the CacheQuota of the dataset's namespace keeps it off nodes of the job `by`; `None` if it does not.
+fn over_quota(view: &ClusterView<'_>, by: &Key, dataset: &Key) -> Option<String> {
+    match view.kueue.progress.get(dataset)?.get(&Requester::Job(by.clone()))? {
+        Progress::Warms(warmth) if warmth.is_over_quota => Some(warmth.why.clone()),
+        _ => None,
+    }
 }
 
 /// The first of the nodes whose cache has no room for the dataset, and why.
@@ -49,7 +58,8 @@ fn percent(view: &ClusterView<'_>, key: &Key, nodes: &BTreeSet<String>) -> u64 {
     let mut warmth = Warmth { wanted: nodes.len() as u64, ..Warmth::default() };
     for node in nodes {
         let status = view.caches.get(&Key::cluster(node)).and_then(|cache| cache.status.as_ref());
-        let here = status.and_then(|status| status.snapshots.iter().find(|here| here.snapshot == snapshot));
+        let here =
+            status.and_then(|status| status.snapshots.iter().find(|here| here.is_of(snapshot, object.cache_owner())));
         warmth.wanted_bytes = warmth.wanted_bytes.saturating_add(bytes);
         warmth.cached_bytes = warmth.cached_bytes.saturating_add(here.map_or(0, |here| here.bytes.min(bytes)));
     }

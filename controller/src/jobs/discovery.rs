@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::watch::{News, follow_part};
 use larder_kube::kinds::{Kind, Part};
+use larder_kube::watch::Turns;
 
 /// The interval between two polls for an absent part.
 const PAUSE: Duration = Duration::from_secs(60);
@@ -24,22 +25,22 @@ const AGAIN: Duration = Duration::from_secs(5);
 const GANGS: [Kind; 1] = [Kind::PodGroup];
 
 /// Sends events about PodGroups until the receiver is closed. Does nothing while the API does not serve them.
-pub async fn follow_gangs(client: Client, news: mpsc::Sender<News>) {
-    follow(client, Part::Gangs, &GANGS, news).await;
+pub async fn follow_gangs(client: Client, turns: Turns, news: mpsc::Sender<News>) {
+    follow(client, Part::Gangs, &GANGS, turns, news).await;
 }
 
 /// Sends events about the objects of training jobs until the receiver is closed.
-pub async fn follow_jobs(client: Client, news: mpsc::Sender<News>) {
-    follow(client, Part::Jobs, &Kind::OF_JOBS, news).await;
+pub async fn follow_jobs(client: Client, turns: Turns, news: mpsc::Sender<News>) {
+    follow(client, Part::Jobs, &Kind::OF_JOBS, turns, news).await;
 }
 
-async fn follow(client: Client, part: Part, kinds: &[Kind], news: mpsc::Sender<News>) {
+async fn follow(client: Client, part: Part, kinds: &[Kind], turns: Turns, news: mpsc::Sender<News>) {
     let mut tries = 0;
     while !news.is_closed() {
         let begun = Instant::now();
         // Either the definitions are missing, which the component `datasets` installs, or the rights, which `jobs`
         // grants.
-        follow_part(&client, part, kinds, &news).await;
+        follow_part(&client, part, kinds, &turns, &news).await;
         if begun.elapsed() >= PAUSE {
             tries = TRIES;
         }

@@ -1,24 +1,54 @@
 //! Reduces the objects that TrainingJobs depend on from their API form to the fields that are kept.
 
+use std::io::Write;
+
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use larder_api::{JobType, Queue, TrainingJob};
+use larder_api::training_job::checked::{is_others, too_large};
+use larder_api::{JobType, Queue, TrainingJob, TrainingJobStatus};
 use larder_kube::api::DynamicObject;
-use serde_json::Error;
+use serde::de::IgnoredAny;
+use serde_json::{Error, Value};
 
 use crate::jobs::kueue::names::for_kueue;
 use crate::jobs::objects::{ClassObject, JobObject, QueueObject, TypeObject};
 use crate::jobs::pod_group::known::{self, KnownGroup};
 use crate::jobs::render::validate_as;
-use larder_kube::fields::{meta, whole};
+use larder_kube::fields::{Parts, meta, whole};
 
 pub(crate) fn training_job(object: DynamicObject) -> Result<Option<JobObject>, Error> {
     let meta = meta(&object);
+    let spec = object.data.get("spec").unwrap_or(&Value::Null);
+    if let Some(error) = too_large(bytes(spec)) {
+        let is_of_others = is_others(spec.get("managedBy").and_then(Value::as_str));
+        let generation = object.metadata.generation.unwrap_or_default();
+        let (labels, annotations) = for_kueue(object.metadata.labels, object.metadata.annotations);
+        let status = Parts::<IgnoredAny, TrainingJobStatus>::read(object.data)?.status.unwrap_or_default();
+        return Ok(Some(JobObject { meta, generation, job: Err(error), is_of_others, labels, annotations, status }));
+    }
     let job: TrainingJob = whole(object)?;
     let (checked, is_of_others) = (job.check(), job.is_of_others());
     let generation = job.metadata.generation.unwrap_or_default();
     let (labels, annotations) = for_kueue(job.metadata.labels, job.metadata.annotations);
     let status = job.status.unwrap_or_default();
     Ok(Some(JobObject { meta, generation, job: checked, is_of_others, labels, annotations, status }))
+}
+
+/// The length of a value in JSON.
+fn bytes(value: &Value) -> usize {
+    #[derive(Default)]
+    struct Length(usize);
+    impl Write for Length {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut length = Length::default();
+    serde_json::to_writer(&mut length, value).map_or(usize::MAX, |()| length.0)
 }
 
 pub(crate) fn job_type(object: DynamicObject) -> Result<Option<TypeObject>, Error> {

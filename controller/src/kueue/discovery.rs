@@ -9,13 +9,13 @@ use tracing::{info, warn};
 
 use crate::watch::{News, follow_part};
 use larder_kube::kinds::{KUEUE_GROUP, Kind, KueueKind, KueueVersion, Part};
-use larder_kube::watch::End;
+use larder_kube::watch::{End, Turns};
 
 /// The interval between two polls for Kueue.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// Sends events about Kueue's objects until the receiver is closed.
-pub async fn follow_kueue(client: Client, news: mpsc::Sender<News>) {
+pub async fn follow_kueue(client: Client, turns: Turns, news: mpsc::Sender<News>) {
     // Logged once, not in every poll.
     let mut reported = None;
     while !news.is_closed() {
@@ -23,7 +23,7 @@ pub async fn follow_kueue(client: Client, news: mpsc::Sender<News>) {
             Ok(Some(version)) => {
                 info!(version = version.as_str(), "jobs in Kueue's queues can wait for data");
                 let kinds = KueueKind::ALL.map(|kind| Kind::Kueue(kind, version));
-                let end = follow_part(&client, Part::Kueue, &kinds, &news).await;
+                let end = follow_part(&client, Part::Kueue, &kinds, &turns, &news).await;
                 if end == End::Forbidden && reported != Some(End::Forbidden) {
                     warn!(
                         "the controller may not read Kueue's objects, so no job waits for data or Kueue's quota: apply its \

@@ -16,6 +16,7 @@ use crate::time::Seconds;
 use larder_kube::fields::{ConditionFields, annotation, controller, fields, meta, readable, seconds};
 use larder_kube::key::{Key, Meta};
 use larder_kube::pod::node_affinity::Places;
+use larder_kube::pod::requests::requests;
 use larder_kube::pod::{DataVolume, data_volumes};
 use larder_kube::store::Stored;
 
@@ -86,6 +87,8 @@ pub struct PodSet {
     pub places: Places,
     /// The flavors of their quota.
     pub flavors: Vec<String>,
+    /// They request GPUs.
+    pub gpus: bool,
 }
 
 /// The Workload of a job, or another object with the name of such a Workload.
@@ -312,6 +315,7 @@ fn pod_set(namespace: &str, set: &PodSetFields, assigned: Option<&Assigned>) -> 
         },
         places: Places { domains: domains.unwrap_or_default(), ..Places::of(&spec) },
         flavors: assigned.map(|assigned| assigned.flavors.values().cloned().collect()).unwrap_or_default(),
+        gpus: requests(&spec).has_gpus(),
         unread: error.map(|error| format!("the template of the pod set {:?}: {error}", set.name)),
         ..PodSet::default()
     };

@@ -1,8 +1,8 @@
-//! The work that a changed Dataset, NodeCache, Node or ConfigMap causes.
+//! The work that a changed Dataset, NodeCache, Node or LarderSettings causes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use larder_api::names::{DatasetKey, ENDPOINTS_CONFIG_MAP, NODE_LABEL_PREFIX};
+use larder_api::names::{DatasetKey, NODE_LABEL_PREFIX, SETTINGS};
 use larder_api::rights::Endpoints;
 
 use super::State;
@@ -29,7 +29,10 @@ impl State {
         let gone = before.filter(|before| uid_now.as_ref() != Some(&before.meta.uid));
         let (is_gone, leaves) = (now.is_none(), now.is_none_or(|now| now.meta.deleting));
         for uid in added.iter().chain(gone.as_ref().map(|gone| &gone.meta.uid)) {
-            self.mark_all_warming(uid);
+            self.mark_all_jobs(uid, work);
+        }
+        if added.is_some() || gone.is_some() {
+            self.quota_has_another(key, is_gone, work);
         }
         if let Some(gone) = gone {
             let uid = gone.meta.uid;
@@ -40,10 +43,12 @@ impl State {
                 self.sum_up(&node);
                 work.push(Work::Promises(node));
             }
+            self.quota_use_changed(work);
         }
         if is_gone {
             self.starved.remove(key);
-            self.queued.remove(key);
+            self.slot_needs.remove(key);
+            self.turns.forget(key, self.datasets.in_namespace(&key.namespace).next().is_none());
             self.cleaning.remove(key);
             self.status_written.remove(key);
             self.refused.remove(key);
@@ -76,6 +81,7 @@ impl State {
 
     pub(super) fn cache_changed(&mut self, before: Option<CacheObject>, key: &Key, work: &mut Vec<Work>) {
         self.sum_up(&key.name);
+        self.quota_use_changed(work);
         self.data_changed(work);
         work.push(Work::Promises(key.name.clone()));
         work.push(Work::Labels(key.name.clone()));
@@ -143,15 +149,15 @@ impl State {
         self.wake_for_all(true, work);
     }
 
-    pub(super) fn config_map_changed(&mut self, work: &mut Vec<Work>) {
-        let text = self.config_maps.iter().find(|map| map.meta.key.name == ENDPOINTS_CONFIG_MAP);
-        let endpoints = Endpoints::parse(text.map(|map| map.text.as_str()).unwrap_or_default());
-        work.push(Work::Registry);
+    pub(super) fn settings_changed(&mut self, work: &mut Vec<Work>) {
+        let there = self.larder_settings.get(&Key::cluster(SETTINGS));
+        let endpoints = Endpoints::new(there.map(|settings| settings.endpoints.clone()).unwrap_or_default());
         if self.jobs.presence.is_there() {
             work.push(Work::JobTypes);
         }
         if endpoints != self.settings.endpoints {
             self.settings.endpoints = endpoints;
+            work.push(Work::Registry);
             work.extend(self.datasets.keys().into_iter().map(Work::Dataset));
         }
     }

@@ -43,9 +43,9 @@ impl State {
         let written = self.caches.get(&Key::cluster(node)).filter(|_| self.is_undecided());
         let written = written.into_iter().flat_map(|cache| &cache.spec.clean);
         let decided = self.cleaned.values().filter_map(|nodes| nodes.get(node)).flatten();
-        let mut latest: BTreeMap<&str, &CleanedSnapshot> = BTreeMap::new();
+        let mut latest: BTreeMap<(&str, &str), &CleanedSnapshot> = BTreeMap::new();
         for entry in written.chain(decided) {
-            let there = latest.entry(&entry.snapshot).or_insert(entry);
+            let there = latest.entry((&entry.snapshot, &entry.owner)).or_insert(entry);
             if there.before.0 < entry.before.0 {
                 *there = entry;
             }

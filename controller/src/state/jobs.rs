@@ -123,7 +123,8 @@ impl State {
     /// Handles the appearance or disappearance of an optional API part that jobs may wait for.
     pub(super) fn part_changed(&self, part: Option<Part>, work: &mut Vec<Work>) {
         if part.is_some() && self.jobs.presence.is_there() {
-            work.push(Work::Jobs);
+            // JobTypes that were listed before the part was complete have no effect until now.
+            work.extend([Work::Jobs, Work::JobTypes]);
         }
     }
 
@@ -154,6 +155,7 @@ impl State {
         let view = ClusterView {
             now,
             image: &self.settings.image,
+            keep_ended_jobs: self.settings.keep_ended_jobs,
             nodes: &self.nodes,
             caches: &self.caches,
             datasets: &self.datasets,

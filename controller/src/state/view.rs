@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use larder_api::SnapshotCache;
 use larder_api::names::{DatasetKey, ROLE_IMPORT, ROLE_WARM};
 use larder_dataset::Placement;
 
@@ -14,11 +15,11 @@ use crate::time::Seconds;
 use larder_kube::kinds::Kind;
 
 impl State {
-    /// The datasets whose pods read a snapshot, if their sizes are known.
-    pub fn labelled(&self, snapshot: &str) -> Vec<Labelled> {
-        let keys = self.by_snapshot.get(snapshot).into_iter().flatten();
+    /// The datasets whose pods read these bytes, if their sizes are known.
+    pub fn labelled(&self, cached: &SnapshotCache) -> Vec<Labelled> {
+        let keys = self.by_snapshot.get(&cached.snapshot).into_iter().flatten();
         keys.filter_map(|key| {
-            let object = self.datasets.get(key)?;
+            let object = self.datasets.get(key).filter(|object| object.cache_owner() == cached.owner)?;
             let label = DatasetKey::new(&key.namespace, &key.name).node_label().ok()?;
             let placement = object.dataset.spec.cache.placement.as_deref().and_then(|text| text.parse().ok());
             let is_shared = !matches!(placement, None | Some(Placement::Local));
@@ -53,6 +54,7 @@ impl State {
         // All are sorted by name: a thousand lookups per decision would take longer than the decision itself.
         let mut caches = self.caches.iter().peekable();
         let mut promised = self.promised.iter().peekable();
+        let owner = dataset.map_or("", DatasetObject::cache_owner);
         let facts = |node: &'a Node| {
             let name = &node.meta.key.name;
             let promised = beside(&mut promised, |(there, _)| there.cmp(&name));
@@ -60,6 +62,7 @@ impl State {
                 node,
                 cache: beside(&mut caches, |cache| cache.meta.key.name.cmp(name)),
                 promised: promised.map_or(&[], |(_, promised)| promised.as_slice()),
+                owner,
             }
         };
         DatasetView {
@@ -78,6 +81,7 @@ impl State {
             is_left_out: self.left_out.contains(key),
             warm_requests_unknown: self.kueue.presence.is_unknown() || self.jobs.presence.is_unknown(),
             warming_slots,
+            quota: dataset.and_then(|dataset| self.quota_view(dataset)),
             status_age: self.status_written.get(key).map_or(i64::MAX, |written| now - *written),
             emitted: self.emitted(key),
             refused: self.refused.get(key).unwrap_or(&self.nothing_refused),

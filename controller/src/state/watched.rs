@@ -9,6 +9,7 @@ use larder_kube::fields::uid;
 use larder_kube::key::{Key, Meta};
 use larder_kube::kinds::{Kind, KueueKind};
 use larder_kube::store::{Put, Store, Stored};
+use larder_kube::unparsed::Unparsed;
 use serde_json::Error;
 
 use super::State;
@@ -17,7 +18,9 @@ use crate::jobs::objects::{ClassObject, JobObject, QueueObject, TypeObject};
 use crate::jobs::pod_group::known::KnownGroup;
 use crate::kueue::objects::{Check, Class, Flavor};
 use crate::kueue::workload::Workload;
-use crate::objects::{CacheObject, Claim, ConfigMap, DatasetObject, Deployment, Job, Node, Pod, Volume};
+use crate::objects::{
+    CacheObject, Claim, ConfigMap, DatasetObject, Deployment, Job, Node, Pod, QuotaObject, SettingsObject, Volume,
+};
 use crate::read::{self, Unreadable};
 use crate::work_queue::Work;
 use larder_api::names::ROLE_WARM;
@@ -77,6 +80,18 @@ impl Object {
         read(object).map_err(|error| Unreadable { kind, key, uid, why: error.to_string() })
     }
 
+    /// As [`Self::read`], for an object that is not parsed yet.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn parse(kind: Kind, object: &Unparsed) -> Result<Option<Self>, Unreadable> {
+        let unreadable = |error: Error| {
+            let (key, uid) = (Key::of(object), uid(object).to_owned());
+            Unreadable { kind, key, uid, why: error.to_string() }
+        };
+        Self::read(kind, object.parse().map_err(unreadable)?)
+    }
+
     pub fn key(&self) -> Key {
         self.meta().key.clone()
     }
@@ -114,6 +129,7 @@ impl Row {
 const fn row(kind: Kind) -> Option<Row> {
     Some(match kind {
         Kind::Dataset => Row::of::<DatasetObject>(),
+        Kind::CacheQuota => Row::of::<QuotaObject>(),
         Kind::NodeCache => Row::of::<CacheObject>(),
         Kind::Node => Row::of::<Node>(),
         Kind::Pod => Row::of::<Pod>(),
@@ -122,6 +138,7 @@ const fn row(kind: Kind) -> Option<Row> {
         Kind::Claim => Row::of::<Claim>(),
         Kind::Deployment => Row::of::<Deployment>(),
         Kind::ConfigMap => Row::of::<ConfigMap>(),
+        Kind::LarderSettings => Row::of::<SettingsObject>(),
         Kind::TrainingJob => Row::of::<JobObject>(),
         Kind::JobType => Row::of::<TypeObject>(),
         Kind::JobQueue => Row::of::<QueueObject>(),
@@ -244,6 +261,7 @@ impl Watched for Job {
         let key = self.meta.key.clone();
         put_into(&mut state.batch_jobs, self, &state.datasets, &state.claims, work);
         state.mark_warming(&key);
+        state.mark_importing(&key, work);
         if ended {
             state.slots_are_free(work);
         }
@@ -252,12 +270,14 @@ impl Watched for Job {
     fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
         take_from(&mut state.batch_jobs, key, &state.datasets, &state.claims, work);
         state.warming.remove(key);
+        state.mark_importing(key, work);
         state.slots_are_free(work);
     }
 
-    fn leaves(state: &mut State, key: &Key, uid: &str, _: &mut Vec<Work>) {
+    fn leaves(state: &mut State, key: &Key, uid: &str, work: &mut Vec<Work>) {
         state.batch_jobs.mark_deleting(key, uid);
         state.mark_warming(key);
+        state.mark_importing(key, work);
     }
 }
 
@@ -306,23 +326,37 @@ impl Watched for ConfigMap {
 
     fn put(self, state: &mut State, work: &mut Vec<Work>) {
         if let Put::Changed(_) = state.config_maps.put(self) {
-            state.config_map_changed(work);
+            work.push(Work::Registry);
         }
     }
 
     fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
         state.config_maps.take(key);
-        state.config_map_changed(work);
+        work.push(Work::Registry);
     }
 }
 
-/// The number of datasets that are woken when a warming slot becomes free. The end of their jobs wakes the next ones.
-const WOKEN: usize = 64;
+impl Watched for SettingsObject {
+    kept!(larder_settings, read::settings);
+
+    fn put(self, state: &mut State, work: &mut Vec<Work>) {
+        if let Put::Changed(_) = state.larder_settings.put(self) {
+            state.settings_changed(work);
+        }
+    }
+
+    fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
+        state.larder_settings.take(key);
+        state.settings_changed(work);
+    }
+}
 
 impl State {
-    /// Wakes datasets that wait for a warming slot, because a warming job has ended.
+    /// Schedules the datasets that get the slot of a warming job that has ended.
     fn slots_are_free(&self, work: &mut Vec<Work>) {
-        work.extend(self.queued.iter().take(WOKEN).cloned().map(Work::Dataset));
+        if !self.slot_needs.is_empty() {
+            work.push(Work::Slots);
+        }
     }
 
     pub(super) fn put_unreadable(&mut self, object: Unreadable) {

@@ -168,6 +168,7 @@ impl State {
                     since: workload.reserved.unwrap_or_default(),
                     pods: set.count,
                     places,
+                    gpus: set.gpus,
                 });
             }
         }
@@ -179,9 +180,17 @@ impl State {
         let before = self.kueue.progress.remove(dataset).unwrap_or_default();
         let either: BTreeSet<&Requester> = before.keys().chain(now.keys()).collect();
         for requester in either.into_iter().filter(|requester| before.get(*requester) != now.get(*requester)) {
-            // TrainingJobs read the caches of their nodes themselves.
-            if let Requester::Workload(key) = requester {
-                work.push(Work::Workload(key.clone()));
+            let is_over_quota = |progress: Option<&Progress>| match progress {
+                Some(Progress::Warms(warmth)) => Some(&warmth.why).filter(|_| warmth.is_over_quota).cloned(),
+                _ => None,
+            };
+            match requester {
+                Requester::Workload(key) => work.push(Work::Workload(key.clone())),
+                // TrainingJobs read the caches of their nodes themselves, but not the quota.
+                Requester::Job(_) if is_over_quota(before.get(requester)) != is_over_quota(now.get(requester)) => {
+                    work.push(Work::Jobs);
+                }
+                Requester::Job(_) => {}
             }
         }
         if !now.is_empty() {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::api::{Api, Dies};
 use super::cluster::{brought, dataset, node};
 use super::{World, assert_same, end_state, is_ready};
@@ -22,7 +24,8 @@ async fn partly_cached() -> World {
         world
             .until("it reports", |api| api.get("nodecaches", "", name).is_some_and(|it| it["status"].is_object()))
             .await;
-        world.api.change("nodecaches", "", name, |cache| cache["status"]["snapshots"] = vec![brought(mounts)].into());
+        let cached = brought(&world.api, mounts);
+        world.api.change("nodecaches", "", name, |cache| cache["status"]["snapshots"] = json!([cached]));
     }
     world.rest().await;
     world

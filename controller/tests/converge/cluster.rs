@@ -95,11 +95,14 @@ fn run(api: &Api, job: &Value) {
                 return;
             }
             let bytes = if is_too_large(api, snapshot) { BYTES / 2 } else { BYTES };
+            let uid = text(job, "/metadata/labels/larder.dev~1dataset-uid");
+            let owner = owner_of(api, |dataset| dataset["metadata"]["uid"] == uid);
             api.change("nodecaches", "", node, |cache| {
                 let snapshots = cache["status"]["snapshots"].as_array_mut().unwrap();
-                snapshots.retain(|cached| cached["snapshot"] != snapshot);
+                snapshots.retain(|cached| cached["snapshot"] != snapshot || text(cached, "/owner") != owner);
                 snapshots.push(json!({
                     "snapshot": snapshot,
+                    "owner": owner,
                     "bytes": bytes,
                     "wantedBytes": BYTES,
                     "reservedBytes": ROOM,
@@ -120,7 +123,8 @@ fn run(api: &Api, job: &Value) {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"namespace": namespace, "name": pod, "labels": labels, "ownerReferences": [
-                {"kind": "Job", "name": name, "uid": text(job, "/metadata/uid"), "apiVersion": "batch/v1"}]},
+                {"kind": "Job", "name": name, "uid": text(job, "/metadata/uid"), "apiVersion": "batch/v1",
+                 "controller": true}]},
             "spec": job.pointer("/spec/template/spec").unwrap(),
             "status": {"phase": "Succeeded", "containerStatuses": [
                 {"state": {"terminated": {"exitCode": 0, "reason": "Completed", "message": message}}}]},
@@ -156,6 +160,25 @@ fn is_too_large(api: &Api, snapshot: &str) -> bool {
     snapshot == NEWER && api.get("configmaps", "test", "newer-is-too-large").is_some()
 }
 
+/// The owner of the cached bytes of the first dataset for which this is true.
+pub(crate) fn owner_of(api: &Api, is_this: impl Fn(&Value) -> bool) -> String {
+    let dataset = api.list("datasets").into_iter().find(is_this).unwrap();
+    let origin = &dataset["spec"]["origin"];
+    if origin["anonymous"] == true {
+        "anonymous".to_owned()
+    } else if !origin["secretRef"].is_null() && text(&dataset, "/metadata/namespace") != "larder-system" {
+        text(&dataset, "/metadata/uid").to_owned()
+    } else {
+        String::new()
+    }
+}
+
+/// True if two entries of a NodeCache are about the same bytes.
+fn is_same(one: &Value, other: &Value) -> bool {
+    // An owner that is left out is the empty one.
+    one["snapshot"] == other["snapshot"] && text(one, "/owner") == text(other, "/owner")
+}
+
 /// larderd accepts promises, drops requested bytes, and reports.
 fn report(api: &Api, cache: &Value) {
     let name = text(cache, "/metadata/name").to_owned();
@@ -163,27 +186,26 @@ fn report(api: &Api, cache: &Value) {
     let is_full = api.get("configmaps", "test", "disks-are-full").is_some();
     api.change("nodecaches", "", &name, |cache| {
         let promises = cache.pointer("/spec/datasets").and_then(Value::as_array).cloned().unwrap_or_default();
-        let mut largest = BTreeMap::<&str, u64>::new();
+        let mut largest = BTreeMap::<(&str, &str), u64>::new();
         for promise in &promises {
-            let there = largest.entry(text(promise, "/snapshot")).or_default();
+            let there = largest.entry((text(promise, "/snapshot"), text(promise, "/owner"))).or_default();
             *there = promise["bytes"].as_u64().unwrap().max(*there);
         }
         let promised: u64 = largest.into_values().sum();
         let clean = cache.pointer("/spec/clean").and_then(Value::as_array).cloned().unwrap_or_default();
         // All times have the same text format, so they can be compared as text.
         let goes = |cached: &Value| {
-            let asked = clean.iter().find(|entry| entry["snapshot"] == cached["snapshot"]);
+            let asked = clean.iter().find(|entry| is_same(entry, cached));
             cached["mounts"] == 0 && asked.is_some_and(|entry| text(cached, "/lastUsed") < text(entry, "/before"))
         };
         // A snapshot without a promise is dropped as well, unless a pod brought it.
-        let kept: BTreeSet<String> =
-            promises.iter().map(|promise| promise["snapshot"].as_str().unwrap().to_owned()).collect();
+        let is_kept = |cached: &Value| promises.iter().any(|promise| is_same(promise, cached));
         let snapshots: Vec<Value> = cache
             .pointer("/status/snapshots")
             .and_then(Value::as_array)
             .into_iter()
             .flatten()
-            .filter(|cached| cached["reservedBytes"] == 0 || kept.contains(cached["snapshot"].as_str().unwrap()))
+            .filter(|cached| cached["reservedBytes"] == 0 || is_kept(cached))
             .filter(|cached| !goes(cached))
             .cloned()
             .collect();
@@ -279,9 +301,11 @@ pub(crate) fn dataset(namespace: &str, name: &str, count: u32) -> Value {
     })
 }
 
-/// The entry of a snapshot that pods brought to a node.
-pub(crate) fn brought(mounts: u32) -> Value {
-    json!({"snapshot": SNAPSHOT, "bytes": BYTES / 2, "wantedBytes": BYTES, "reservedBytes": 0, "mounts": mounts})
+/// The entry of the bytes of `pets` that pods brought to a node.
+pub(crate) fn brought(api: &Api, mounts: u32) -> Value {
+    let owner = owner_of(api, |dataset| dataset["metadata"]["name"] == "pets");
+    json!({"snapshot": SNAPSHOT, "owner": owner, "bytes": BYTES / 2, "wantedBytes": BYTES, "reservedBytes": 0,
+        "mounts": mounts})
 }
 
 pub(crate) fn claim(namespace: &str, name: &str, dataset: &str) -> Value {

@@ -114,15 +114,20 @@ async fn a_job_of_one_pod_takes_four_writes_and_one_for_the_pod() {
 #[tokio::test(start_paused = true)]
 async fn without_definitions_or_rights_nothing_is_missed_and_both_may_come_later() {
     let mut world = World::new(2);
+    let settings = json!({"metadata": {"name": "larder"}, "spec": {"endpoints": ["http://one:9000"]}});
+    world.api.put("lardersettings", settings);
     world.start();
     world.rest().await;
     let writes = world.api.writes();
-    assert!(!writes.iter().any(|write| write.contains("larder-job-types")), "{writes:#?}");
+    assert!(!writes.iter().any(|write| write.contains("lardersettings")), "{writes:#?}");
     install(&world.api);
     world.api.put("trainingjobs", job("train", "single", &[("worker", 1)]));
     world.until("it succeeds", |api| phase(api, "train") == "Succeeded").await;
-    let types = world.api.get("configmaps", "larder-system", "larder-job-types").unwrap();
-    assert_eq!(types["data"]["types"], "mpi\nnotebook\npytorch\npytorch-elastic\nsingle");
+    world.rest().await;
+    let settings = world.api.get("lardersettings", "", "larder").unwrap();
+    let types = ["mpi", "notebook", "pytorch", "pytorch-elastic", "single"];
+    assert_eq!(settings["status"]["jobTypes"], json!(types));
+    assert_eq!(settings["spec"], json!({"endpoints": ["http://one:9000"]}), "the administrator's part is as it was");
     let single = world.api.get("jobtypes", "", "single").unwrap();
     assert_eq!(single["status"]["conditions"][0]["status"], "True");
 }

@@ -63,7 +63,7 @@ async fn a_dataset_that_was_never_used_is_kept_from_its_creation_on() {
 
 /// Simulates that pods brought this many bytes to a node.
 fn bring(api: &Api, node: &str, bytes: u64) {
-    let mut cached = brought(0);
+    let mut cached = brought(api, 0);
     cached["bytes"] = bytes.into();
     api.change("nodecaches", "", node, |cache| cache["status"]["snapshots"] = json!([cached]));
 }

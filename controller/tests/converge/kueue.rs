@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::api::{Api, Dies, serve_kueue};
-use super::cluster::{BYTES, SNAPSHOT, dataset};
+use super::cluster::{BYTES, SNAPSHOT, dataset, node, owner_of};
 use super::{World, assert_same, condition, end_state, is_ready};
 
 const FLAVOR: &str = "gpus";
@@ -131,9 +131,10 @@ async fn the_deadline_stands_across_restarts_and_an_eviction_stops_the_warming()
     assert!(message.starts_with("team-a/pets 0 % on 2 of 2 nodes, ready at 90 % or "), "{message}");
     world.until("both nodes are being warmed", |api| warm_jobs(api).len() == 2).await;
     // Half of the data arrives, which is reported after a delay.
+    let owner = owner_of(&world.api, |dataset| dataset["metadata"]["name"] == "pets");
     world.api.change("nodecaches", "", "n2", |cache| {
-        cache["status"]["snapshots"] = json!([{"snapshot": SNAPSHOT, "bytes": BYTES, "wantedBytes": BYTES,
-            "reservedBytes": BYTES, "mounts": 0}]);
+        cache["status"]["snapshots"] = json!([{"snapshot": SNAPSHOT, "owner": owner, "bytes": BYTES,
+            "wantedBytes": BYTES, "reservedBytes": BYTES, "mounts": 0}]);
     });
     world.until("it says so", |api| state(api, "train", "data").1.contains("50 %")).await;
     world.kill();
@@ -275,4 +276,29 @@ async fn promises_to_a_job_that_went_unseen_go_once_kueue_answers() {
     assert_eq!(promises(&world.api), 2);
     world.api.break_watches(&[]);
     world.until("the room is released", |api| promises(api) == 0).await;
+}
+
+// SEMANTICS: K21
+#[tokio::test(start_paused = true)]
+async fn the_data_of_a_workload_with_gpus_does_not_wait_for_a_fill() {
+    let mut world = World::with_kueue();
+    let api = world.api.clone();
+    for index in 4..=9 {
+        api.put("nodes", node(&format!("n{index}")));
+    }
+    api.put("configmaps", json!({"metadata": {"namespace": "test", "name": "hold"}, "data": {"jobs": "larder-warm"}}));
+    let mut bulk = dataset("team-a", "bulk", 0);
+    bulk["spec"]["nodes"]["count"] = "all".into();
+    api.put("datasets", bulk);
+    api.put("datasets", dataset("team-a", "pets", 0));
+    world.start();
+    let warming = |api: &Api, of: &str| warm_jobs(api).iter().filter(|job| job.to_string().contains(of)).count();
+    world.until("the fill has its slots", |api| warming(api, "larder-warm-bulk") == 7).await;
+    world.until("the dataset is ready", |api| is_ready(api, "pets")).await;
+    let mut train = workload(&api, "train", json!({}));
+    let container = json!({"name": "main", "resources": {"limits": {"nvidia.com/gpu": "8"}}});
+    train["spec"]["podSets"][0]["template"]["spec"]["containers"] = json!([container]);
+    api.put("workloads", train);
+    // Of eight slots, one is left to jobs with GPUs.
+    world.until("its data is fetched", |api| warming(api, "larder-warm-pets") == 1).await;
 }

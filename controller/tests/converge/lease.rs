@@ -1,8 +1,16 @@
 //! The leader ends before another controller may act.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use larder_controller::Config;
+use larder_controller::admin::{Counters, Status};
+use larder_controller::control::act;
+use larder_kube::kinds::Kind;
 use larder_kube::lease::Election;
+use larder_telemetry::admin::Admin;
+use larder_testkit::fake_api::Mode;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -15,7 +23,7 @@ async fn a_holder_that_cannot_renew_ends_before_its_lease_does() {
     for silent_after in [0, 4999, 5001, 7000, 9999] {
         let api = new_api();
         let election = |name: &str| Election::new(client(&api), "larder-system", "larder-controller", name);
-        let since = election("first").win().await;
+        let since = election("first").win(|| {}).await;
         let holder = tokio::spawn({
             let first = election("first");
             async move {
@@ -40,7 +48,56 @@ async fn a_holder_that_cannot_renew_ends_before_its_lease_does() {
 async fn a_holder_that_is_answered_goes_on() {
     let api = new_api();
     let first = Election::new(client(&api), "larder-system", "larder-controller", "first");
-    let since = first.win().await;
+    let since = first.win(|| {}).await;
     let held = tokio::time::timeout(Duration::from_secs(3600), first.hold(since, CancellationToken::new())).await;
     assert!(held.is_err(), "it holds it still");
+}
+
+// SEMANTICS: P7
+#[tokio::test(start_paused = true)]
+async fn one_that_waits_for_the_lease_beats_whether_the_api_answers_or_not() {
+    let api = new_api();
+    let election = |name: &str| Election::new(client(&api), "larder-system", "larder-controller", name);
+    let since = election("first").win(|| {}).await;
+    let first = election("first");
+    tokio::spawn(async move { first.hold(since, CancellationToken::new()).await });
+    for is_silent in [false, true] {
+        if is_silent {
+            api.hold_leases();
+        }
+        let beats = AtomicU64::new(0);
+        let second = election("second");
+        let win = second.win(|| {
+            beats.fetch_add(1, Ordering::Relaxed);
+        });
+        assert!(tokio::time::timeout(Duration::from_secs(60), win).await.is_err(), "the first one has it");
+        let beats = beats.into_inner();
+        assert!(beats >= 60 / 5, "silent: {is_silent}: {beats} beats");
+    }
+}
+
+// SEMANTICS: P7
+#[tokio::test(start_paused = true)]
+async fn the_loop_that_acts_beats_while_the_api_is_silent_and_not_once_it_hangs() {
+    let api = new_api();
+    api.turn(&Kind::WATCHED.map(Kind::plural), Mode::Hangs(Duration::from_secs(60)));
+    let config = Config {
+        image: "larder".to_owned(),
+        namespace: "larder-system".to_owned(),
+        identity: "first".to_owned(),
+        max_warming: 1,
+        keep_ended_jobs: None,
+        admin_address: None,
+    };
+    let counters = Arc::new(Counters::default());
+    let acts = act(client(&api), config, Arc::clone(&counters), CancellationToken::new());
+    let acts = tokio::spawn(acts);
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    let status = Status(counters);
+    assert_eq!(status.healthy(), Ok(()));
+    acts.abort();
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert!(status.healthy().unwrap_err().starts_with("the loop that waits for the Lease stopped"));
+    status.0.leading.store(true, Ordering::Relaxed);
+    assert!(status.healthy().unwrap_err().starts_with("the loop that acts stopped"));
 }

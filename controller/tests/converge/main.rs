@@ -13,9 +13,11 @@ mod kubelet;
 mod kueue;
 mod lease;
 mod moved;
+mod quotas;
 mod refused;
 mod snapshots;
 mod tenants;
+mod turns;
 mod unreadable;
 
 use std::collections::BTreeMap;
@@ -44,6 +46,8 @@ struct World {
     controller: Option<JoinHandle<anyhow::Result<()>>>,
     /// The counters of the last controller.
     counters: Arc<Counters>,
+    /// The setting of the next controller.
+    keep_ended_jobs: Option<Duration>,
 }
 
 impl Drop for World {
@@ -60,7 +64,7 @@ impl World {
             api.put("nodes", node(&format!("n{index}")));
         }
         let rest = tokio::spawn(cluster::play(api.clone()));
-        Self { api, rest, controller: None, counters: Arc::default() }
+        Self { api, rest, controller: None, counters: Arc::default(), keep_ended_jobs: None }
     }
 
     fn start(&mut self) {
@@ -69,6 +73,7 @@ impl World {
             namespace: "larder-system".into(),
             identity: "test".into(),
             max_warming: 8,
+            keep_ended_jobs: self.keep_ended_jobs,
             admin_address: None,
         };
         self.counters = Arc::default();
@@ -260,7 +265,12 @@ async fn volumes_name_their_dataset_as_owner_unless_it_is_the_administrators() {
         let (namespace, name) = of.split_once('/').unwrap();
         let uid = world.api.get("datasets", namespace, name).unwrap()["metadata"]["uid"].clone();
         let expected = if namespace == "larder-system" { Value::Null } else { uid };
-        assert_eq!(volume["spec"]["csi"]["volumeAttributes"]["owner"], expected, "{of}");
+        let attributes = &volume["spec"]["csi"]["volumeAttributes"];
+        assert_eq!(attributes["owner"], expected, "{of}");
+        // Claims of other namespaces say whose quota counts.
+        let is_own = volume["spec"]["claimRef"]["namespace"] == namespace;
+        let expected = if is_own { Value::Null } else { namespace.into() };
+        assert_eq!(attributes["datasetNamespace"], expected, "{of}");
     }
 }
 
@@ -397,9 +407,12 @@ async fn a_dataset_that_is_not_allowed_or_does_not_fit_says_why_and_resumes_auto
 async fn datasets_of_one_snapshot_share_its_room() {
     let mut world = World::new(1);
     let api = world.api.clone();
-    // The node has room for ten snapshots.
+    // The node has room for ten snapshots. Datasets without a tenant's credentials share their bytes.
     for index in 0..15 {
-        api.put("datasets", dataset("team-a", &format!("same{index}"), 1));
+        let mut same = dataset("team-a", &format!("same{index}"), 1);
+        same["spec"]["origin"].as_object_mut().unwrap().remove("secretRef");
+        same["spec"]["origin"]["anonymous"] = true.into();
+        api.put("datasets", same);
     }
     for index in 0..9 {
         api.put("datasets", dataset("team-a", &index.to_string(), 1));

@@ -69,11 +69,8 @@ async fn a_manifest_that_moves_is_made_before_anything_reads_it() {
 async fn a_manifest_of_its_own_that_is_found_behind_another_endpoint_is_refreshed_as_before() {
     let mut world = World::new(1);
     let api = world.api.clone();
-    let endpoints = json!({"endpoints": "http://one:9000\nhttp://two:9000\n"});
-    api.put(
-        "configmaps",
-        json!({"metadata": {"namespace": "larder-system", "name": "larder-endpoints"}, "data": endpoints}),
-    );
+    let endpoints = json!({"endpoints": ["http://one:9000", "http://two:9000"]});
+    api.put("lardersettings", json!({"metadata": {"name": "larder"}, "spec": endpoints}));
     let mut object = dataset("team-a", "pets", 0);
     object["spec"]["origin"]["endpoint"] = "http://one:9000".into();
     api.put("datasets", object);

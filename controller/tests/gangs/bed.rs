@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, ServiceAccount};
-use larder_api::names::{LEASE, SYSTEM_NAMESPACE};
+use larder_api::names::{CONTROLLER_ACCOUNT, LEASE, SYSTEM_NAMESPACE};
 use larder_api::{Phase, TrainingJob, TrainingJobStatus};
 use larder_kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use larder_kube::config::{KubeConfigOptions, Kubeconfig};
@@ -32,10 +32,25 @@ pub(crate) const PRODUCTION: &str = "production";
 const TIMEOUT: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// The rights of the controller's account, and the policies that hold it to its work.
+const RIGHTS: [&str; 9] = [
+    "datasets/base/settings",
+    "datasets/base/rbac",
+    "datasets/base/policies",
+    "datasets/base/controller-policies",
+    "jobs/base/rbac",
+    "jobs/base/native",
+    "jobs/base/kueue",
+    "jobs/base/policies",
+    "jobs/base/controller-policies",
+];
+
 /// A cluster and its contents.
 pub(crate) struct Bed {
     client: Client,
     kubeconfig: PathBuf,
+    /// That of the controllers' account, with the rights and policies of `deploy`.
+    of_controllers: PathBuf,
     pub(crate) pods: Pods,
     logs: tempfile::TempDir,
     processes: AtomicU32,
@@ -66,11 +81,23 @@ fn run(cluster: &Cluster, gpus_of_nodes: &[u32], test: impl AsyncFn(&Bed) + Sync
         cluster.kubectl(&["wait", "--for=condition=Established", "crd", "--all"]).status.success()
     });
     cluster.kubectl_ok(&["apply", "-k", &folder("components/jobs/types")]);
+    cluster.kubectl_ok(&["create", "namespace", SYSTEM_NAMESPACE]);
+    cluster.kubectl_ok(&["create", "serviceaccount", CONTROLLER_ACCOUNT, "-n", SYSTEM_NAMESPACE]);
+    for file in RIGHTS {
+        cluster.kubectl_ok(&["apply", "-n", SYSTEM_NAMESPACE, "-f", &folder(&format!("components/{file}.yaml"))]);
+    }
     let kubeconfig = cluster.kubeconfig();
+    let folder = tempfile::tempdir().expect("a folder");
+    let of_controllers = folder.path().join("kubeconfig");
+    let token = cluster.kubectl_ok(&["create", "token", CONTROLLER_ACCOUNT, "-n", SYSTEM_NAMESPACE, "--duration=24h"]);
+    let text = std::fs::read_to_string(&kubeconfig).expect("the cluster's kubeconfig");
+    let mut config: Value = serde_yaml_ng::from_str(&text).expect("YAML");
+    config["users"][0]["user"]["token"] = token.trim().into();
+    std::fs::write(&of_controllers, config.to_string()).expect("written");
     cluster.in_network(|| {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         runtime.expect("a runtime").block_on(async {
-            let bed = Bed::connect(kubeconfig, gpus_of_nodes).await;
+            let bed = Bed::connect(kubeconfig, of_controllers, gpus_of_nodes).await;
             test(&bed).await;
             bed.pods.assert_rules();
         });
@@ -78,14 +105,13 @@ fn run(cluster: &Cluster, gpus_of_nodes: &[u32], test: impl AsyncFn(&Bed) + Sync
 }
 
 impl Bed {
-    async fn connect(kubeconfig: PathBuf, gpus_of_nodes: &[u32]) -> Self {
+    async fn connect(kubeconfig: PathBuf, of_controllers: PathBuf, gpus_of_nodes: &[u32]) -> Self {
         let read = Kubeconfig::read_from(&kubeconfig).expect("the cluster's kubeconfig");
         let config = larder_kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
         let client = Client::try_from(config.expect("a configuration")).expect("a client");
         let pods = Pods::watch(&client);
         let logs = tempfile::tempdir().expect("a folder");
-        let bed = Self { client, kubeconfig, pods, logs, processes: AtomicU32::new(0) };
-        bed.namespace(SYSTEM_NAMESPACE, json!({})).await;
+        let bed = Self { client, kubeconfig, of_controllers, pods, logs, processes: AtomicU32::new(0) };
         bed.namespace(TEAM, json!({})).await;
         let class = json!({"metadata": {"name": PRODUCTION}, "value": 1000});
         bed.create(Kind::PriorityClass, "", class).await.expect("a PriorityClass");
@@ -252,7 +278,7 @@ impl Bed {
     /// Starts a controller with this identity.
     pub(crate) fn start<'a>(&self, identity: &'a str) -> Process<'a> {
         let nth = self.processes.fetch_add(1, Ordering::Relaxed);
-        Process::start(&self.kubeconfig, SYSTEM_NAMESPACE, identity, self.logs.path().join(format!("{nth:04}.log")))
+        Process::start(&self.of_controllers, SYSTEM_NAMESPACE, identity, self.logs.path().join(format!("{nth:04}.log")))
     }
 
     /// The leader according to the Lease, and how often the Lease has changed hands.

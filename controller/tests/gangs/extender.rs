@@ -191,8 +191,9 @@ async fn dataset(bed: &Bed, held: &[(&str, u64)]) {
     for (node, bytes) in held {
         let cache = json!({"metadata": {"name": node}, "spec": {}});
         bed.create(Kind::NodeCache, "", cache).await.expect("a NodeCache");
-        let holds =
-            json!({"snapshot": snapshot, "bytes": bytes, "wantedBytes": 1_000, "reservedBytes": 0, "mounts": 0});
+        let holds = json!({
+            "snapshot": snapshot, "owner": "anonymous", "bytes": bytes, "wantedBytes": 1_000, "reservedBytes": 0, "mounts": 0,
+        });
         status(Kind::NodeCache, "", node, json!({"snapshots": [holds]})).await;
     }
 }

@@ -10,6 +10,7 @@ fn parse(pairs: &[(&str, &str)]) -> Result<Attributes, AttributeError> {
     Attributes::parse(&map(pairs), &Rules { file_roots: vec!["/data".into()] })
 }
 
+const ROLE: &str = "arn:aws:iam::111122223333:role/reader";
 const INLINE: (&str, &str) = ("csi.storage.k8s.io/ephemeral", "true");
 
 #[test]
@@ -26,13 +27,17 @@ fn a_full_volume_is_understood() {
         ("placement", "replicated:2"),
         ("refresh", "24h"),
         ("namespaces", "team-a, team-b"),
+        ("datasetNamespace", "team-b"),
+        ("uid", "1000"),
+        ("fileMode", "0440"),
         ("csi.storage.k8s.io/pod.namespace", "team-a"),
         ("csi.storage.k8s.io/serviceAccount.tokens", "{}"),
         ("storage.kubernetes.io/csiProvisionerIdentity", "x"),
     ])
     .expect("good");
     assert_eq!(got.namespaces, Some(vec!["team-a".to_owned(), "team-b".to_owned()]));
-    assert_eq!(got.pod.namespace, "team-a");
+    assert_eq!((&*got.pod.namespace, got.payer()), ("team-a", "team-b"));
+    assert_eq!(got.ownership.to_string(), "uid=1000 fileMode=440");
     let expected = DatasetSpec {
         source: "s3://bucket/a/b".to_owned(),
         endpoint: Some("https://s3.example.org:9000".to_owned()),
@@ -43,6 +48,7 @@ fn a_full_volume_is_understood() {
         policy: Some(PolicyKind::Lru),
         placement: Some("replicated:2".parse().expect("a placement")),
         refresh: Some("24h".parse().expect("an age")),
+        ownership: Ownership::default(),
     };
     assert_eq!(got.selection, Selection::Spec(expected));
 }
@@ -51,7 +57,11 @@ fn a_full_volume_is_understood() {
 fn every_bad_value_is_refused_by_its_name() {
     let upper = "AB".repeat(32);
     let long = format!("s3://b/{}", "a".repeat(2000));
-    let bad: [(&str, &[(&str, &str)]); 38] = [
+    let bad: [(&str, &[(&str, &str)]); 54] = [
+        ("uid", &[("source", "s3://b"), ("uid", "-1")]),
+        ("gid", &[("source", "s3://b"), ("gid", "users")]),
+        ("fileMode", &[("source", "s3://b"), ("fileMode", "0644")]),
+        ("dirMode", &[("source", "s3://b"), ("dirMode", "755")]),
         ("source", &[]),
         ("sauce", &[("sauce", "s3://b")]),
         ("source", &[("source", "bucket/x")]),
@@ -85,7 +95,22 @@ fn every_bad_value_is_refused_by_its_name() {
         ("namespaces", &[("source", "s3://b"), ("namespaces", "a,,b")]),
         ("identity", &[("source", "s3://b"), ("identity", "larderd")]),
         ("identity", &[("source", "s3://b"), ("identity", "")]),
+        ("roleArn", &[("source", "s3://b"), ("identity", "pod")]),
+        ("roleArn", &[("source", "s3://b"), ("roleArn", ROLE)]),
+        ("roleArn", &[("source", "s3://b"), ("identity", "secret"), ("roleArn", ROLE)]),
+        ("roleArn", &[("source", "s3://b"), ("identity", "pod"), ("roleArn", "reader")]),
+        ("roleArn", &[("source", "s3://b"), ("identity", "pod"), ("roleArn", "arn:aws:iam::1:user/u")]),
+        ("roleArn", &[("source", "s3://b"), ("identity", "pod"), ("roleArn", "arn:aws:iam::1:role/a b")]),
+        ("stsEndpoint", &[("source", "s3://b"), ("stsEndpoint", "https://sts")]),
+        (
+            "stsEndpoint",
+            &[("source", "s3://b"), ("identity", "pod"), ("roleArn", ROLE), ("stsEndpoint", "http://u:hunter2@h")],
+        ),
+        ("audience", &[("source", "s3://b"), ("audience", "minio")]),
+        ("audience", &[("source", "s3://b"), ("identity", "pod"), ("roleArn", ROLE), ("audience", "")]),
         ("owner", &[("source", "s3://b"), ("owner", "")]),
+        ("datasetNamespace", &[("source", "s3://b"), ("datasetNamespace", "*")]),
+        ("datasetNamespace", &[("source", "s3://b"), ("datasetNamespace", "")]),
         ("owner", &[("source", "s3://b"), ("owner", "a b")]),
         ("dataset", &[("source", "s3://b"), ("dataset", "d")]),
         ("dataset", &[("dataset", "../d")]),
@@ -119,8 +144,55 @@ fn a_pod_author_names_a_dataset_and_nothing_else() {
     let got = parse(&[INLINE, ("dataset", "imagenet"), ("cacheSize", "1GiB")]).expect("good");
     let entry = Selection::Entry { name: "imagenet".to_owned(), cache_bytes: Some(1 << 30) };
     assert!(got.inline && got.selection == entry);
+    let got = parse(&[INLINE, ("dataset", "imagenet"), ("gid", "100"), ("dirMode", "0550")]).expect("good");
+    assert_eq!(got.ownership.to_string(), "gid=100 dirMode=550");
     for name in KNOWN.iter().filter(|name| !KNOWN_INLINE.contains(name)) {
         let error = parse(&[INLINE, ("dataset", "d"), (name, "x")]).expect_err(name).to_string();
         assert!(error.contains(&format!("unknown attribute `{name}`")), "{error}");
     }
+}
+
+// SEMANTICS: K22
+#[test]
+fn the_namespace_of_the_dataset_pays_or_else_that_of_the_pod_and_no_pod_author_says_which() {
+    let pod = ("csi.storage.k8s.io/pod.namespace", "team-a");
+    let payer = |pairs: &[(&str, &str)]| parse(&[pairs, &[pod]].concat()).map(|got| got.payer().to_owned());
+    for (pairs, pays) in [
+        (&[("source", "s3://b")][..], "team-a"),
+        (&[("source", "s3://b"), ("datasetNamespace", "team-b")], "team-b"),
+        (&[INLINE, ("dataset", "team-b/imagenet")], "team-b"),
+        (&[INLINE, ("dataset", "imagenet")], "larder-system"),
+        (&[("dataset", "imagenet")], "larder-system"),
+    ] {
+        assert_eq!(payer(pairs), Ok(pays.to_owned()), "{pairs:?}");
+    }
+    // A pod author names no namespace: neither as an attribute nor, since the kubelet's value wins, as a pod's.
+    let error = payer(&[INLINE, ("dataset", "d"), ("datasetNamespace", "team-b")]).expect_err("refused").to_string();
+    assert!(error.contains("unknown attribute `datasetNamespace`"), "{error}");
+    for name in ["payer", "namespace", "LARDER_PAYER"] {
+        for pairs in [&[("source", "s3://b"), (name, "team-b")][..], &[INLINE, ("dataset", "d"), (name, "team-b")]] {
+            payer(pairs).expect_err(name);
+        }
+    }
+}
+
+#[test]
+fn the_identity_of_a_pod_is_a_role_and_perhaps_a_server_and_an_audience() {
+    let source = [("source", "s3://b"), ("identity", "pod"), ("roleArn", ROLE)];
+    let identity = |pairs: &[(&str, &str)]| parse(pairs).expect("good").identity;
+    let role = Role { arn: ROLE.to_owned(), sts_endpoint: None, audience: None };
+    assert_eq!(identity(&source), Identity::Pod(role.clone()));
+    let more = [("stsEndpoint", "https://minio.example:9000"), ("audience", "minio")];
+    let (sts_endpoint, audience) = (Some(more[0].1.to_owned()), Some(more[1].1.to_owned()));
+    let full = Role { sts_endpoint, audience, ..role.clone() };
+    assert_eq!(identity(&[&source[..], &more].concat()), Identity::Pod(full));
+    let inline = [INLINE, ("dataset", "d"), ("identity", "pod"), ("roleArn", ROLE)];
+    assert_eq!(identity(&inline), Identity::Pod(role));
+    // The roles of MinIO and of Ceph.
+    for arn in ["arn:minio:iam:::role/dUoyXHxy-1lp", "arn:aws:iam::RGW11111111111111111:role/application/reader"] {
+        let identity = identity(&[("source", "s3://b"), ("identity", "pod"), ("roleArn", arn)]);
+        assert!(matches!(identity, Identity::Pod(role) if role.arn == arn));
+    }
+    let error = parse(&[INLINE, ("dataset", "d"), ("identity", "secret")]).expect_err("a pod author's").to_string();
+    assert!(error.contains("`identity` must be `pod`"), "{error}");
 }

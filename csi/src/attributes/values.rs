@@ -1,6 +1,6 @@
 //! Checks of values that only volumes have. larder-dataset checks the values that describe a dataset.
 
-use larder_dataset::written::InvalidValue;
+use larder_dataset::written::{InvalidValue, VALUE_BYTES, namespace};
 
 use crate::attributes::error::AttributeError;
 
@@ -24,6 +24,15 @@ pub(crate) fn entry_name(name: &str) -> Result<String, AttributeError> {
     Ok(name.to_owned())
 }
 
+/// The value of `datasetNamespace`.
+pub(super) fn dataset_namespace(name: &str) -> Result<String, AttributeError> {
+    let what = "must be the name of one namespace";
+    match namespace(name) {
+        Ok(name) if name != "*" => Ok(name),
+        Ok(_) | Err(_) => Err(AttributeError::value("datasetNamespace", what)),
+    }
+}
+
 /// The value of `owner`: a Kubernetes uid.
 pub(super) fn checked_owner(owner: &str) -> Result<String, AttributeError> {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
@@ -31,4 +40,21 @@ pub(super) fn checked_owner(owner: &str) -> Result<String, AttributeError> {
         return Err(AttributeError::value("owner", "must be up to 64 letters, digits and `-`"));
     }
     Ok(owner.to_owned())
+}
+
+/// The value of `roleArn`.
+pub(super) fn checked_role(arn: &str) -> Result<String, AttributeError> {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b":/+=,.@_-".contains(&byte);
+    if arn.len() > VALUE_BYTES || !arn.starts_with("arn:") || !arn.contains(":role/") || !arn.bytes().all(known) {
+        return Err(AttributeError::value("roleArn", "must be a role, such as arn:aws:iam::111122223333:role/NAME"));
+    }
+    Ok(arn.to_owned())
+}
+
+/// The value of `audience`.
+pub(super) fn checked_audience(audience: &str) -> Result<String, AttributeError> {
+    if audience.is_empty() || audience.len() > VALUE_BYTES || audience.chars().any(char::is_control) {
+        return Err(AttributeError::value("audience", "must be an audience of spec.tokenRequests of the CSIDriver"));
+    }
+    Ok(audience.to_owned())
 }

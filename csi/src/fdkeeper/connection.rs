@@ -1,9 +1,10 @@
 //! A FUSE connection, with all data that larderd needs to serve it after a restart.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use larder_daemon_api::handover::is_alive;
+use larder_daemon_api::mountinfo::Device;
 use larder_daemon_api::v1;
 
 use crate::mount_id::MountId;
@@ -18,6 +19,8 @@ pub struct Connection {
     pub memory: OwnedFd,
     /// The kernel's INIT request.
     pub init: Vec<u8>,
+    /// The file system of the mount, as far as it was seen: somebody may have unmounted it since, but no bind of it.
+    pub device: OnceLock<Device>,
     served: Mutex<Served>,
 }
 
@@ -32,7 +35,8 @@ struct Served {
 impl Connection {
     /// A connection that serves `dataset`, with its credentials.
     pub fn new(mount: MountId, fd: OwnedFd, memory: OwnedFd, init: Vec<u8>, dataset: v1::Dataset) -> Self {
-        Self { mount, fd, memory, init, served: Mutex::new(Served { dataset, untold: false }) }
+        let (device, served) = (OnceLock::new(), Mutex::new(Served { dataset, untold: false }));
+        Self { mount, fd, memory, init, device, served }
     }
 
     /// False once the kernel has ended the connection.

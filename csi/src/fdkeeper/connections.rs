@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use larder_daemon_api::handover::Socket;
+use larder_telemetry::Heartbeat;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use tokio::sync::{oneshot, watch};
 
@@ -73,6 +74,8 @@ pub(crate) struct Connections {
     pub(crate) daemon_uid: u32,
     pub(crate) session: watch::Sender<SessionState>,
     pub(crate) counters: Arc<KeeperCounters>,
+    /// Of the thread.
+    pub(crate) heartbeat: Heartbeat,
     held: Mutex<BTreeMap<MountId, Arc<Connection>>>,
     /// An eventfd, written to when a request is queued or `stop` is set.
     wake: OwnedFd,
@@ -89,6 +92,7 @@ impl Connections {
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             stop: AtomicBool::new(false),
             counters,
+            heartbeat: Heartbeat::default(),
         })
     }
 
@@ -134,11 +138,12 @@ impl Connections {
     }
 
     /// Waits until woken, until the timeout, or until larderd sends a message or closes the socket; only then returns
-    /// true.
-    pub(crate) fn wait(&self, socket: Option<&Socket>, timeout: Option<Duration>) -> bool {
+    /// true. Beats before the wait, so it waits for at most [`Heartbeat::EVERY`].
+    pub(crate) fn wait(&self, socket: Option<&Socket>, timeout: Duration) -> bool {
+        self.heartbeat.beat();
         let mut polled = vec![PollFd::new(&self.wake, PollFlags::IN)];
         polled.extend(socket.map(|socket| PollFd::new(socket, PollFlags::IN)));
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let timeout = Timespec::try_from(timeout.min(Heartbeat::EVERY)).ok();
         if let Err(errno) = rustix::event::poll(&mut polled, timeout.as_ref())
             && errno != rustix::io::Errno::INTR
         {

@@ -54,6 +54,8 @@ impl<'a> Session<'a> {
         let mut held = BTreeSet::new();
         let (mut dead, mut outdated) = (Vec::new(), Vec::new());
         loop {
+            // larderd may take long for each of its connections.
+            connections.heartbeat.beat();
             let (connection, Descriptors { fuse, memory }) =
                 match this.socket.receive()?.ok_or(io::ErrorKind::UnexpectedEof)? {
                     (Message::HeldEnd(v1::HeldEnd { version }), _) => {
@@ -86,8 +88,9 @@ impl<'a> Session<'a> {
             held.insert(mount);
         }
         let ours: Vec<_> = connections.held().values().filter(|ours| ours.is_alive()).cloned().collect();
-        if this.version > 0 {
-            this.socket.send(Message::holds(ours.iter().map(|ours| ours.mount.as_str())), &[])?;
+        // An older larderd may not be able to take the list. It then tries no offer again after a failure.
+        for packet in Message::holds(ours.iter().map(|ours| ours.mount.as_str()), this.version) {
+            this.socket.send(packet, &[])?;
         }
         for mount in dead {
             debug!(%mount, "larderd holds a connection that has ended");
@@ -208,6 +211,9 @@ fn invalid(what: &'static str) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use larder_daemon_api::handover::HoldsList;
     use tokio::sync::oneshot;
 
     use super::*;
@@ -216,6 +222,55 @@ mod tests {
         let fd = std::fs::File::open("/dev/null").unwrap().into();
         let mount = MountId::try_from(mount.to_owned()).unwrap();
         Arc::new(Connection::new(mount, fd, request_memory().unwrap(), vec![], v1::Dataset::default()))
+    }
+
+    // SEMANTICS: P7
+    #[tokio::test(start_paused = true)]
+    async fn the_keeper_beats_while_it_waits_and_while_larderd_lists_its_connections() {
+        let connections = Connections::new(vec![], 0, Arc::default()).unwrap();
+        let stopped = async || {
+            tokio::time::advance(Duration::from_secs(3600)).await;
+            assert!(connections.heartbeat.check("it").is_err());
+        };
+        stopped().await;
+        connections.wait(None, Duration::ZERO);
+        assert_eq!(connections.heartbeat.check("it"), Ok(()));
+        stopped().await;
+        let (ours, larderd) = Socket::pair().unwrap();
+        larderd.send(Message::held_end(), &[]).unwrap();
+        Session::begin(&connections, ours).unwrap();
+        assert_eq!(connections.heartbeat.check("it"), Ok(()));
+    }
+
+    #[test]
+    fn a_session_begins_with_more_mounts_than_a_packet_can_name() {
+        const MOUNTS: usize = 2000;
+        // Two descriptors each.
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+        for version in 0..=2 {
+            let connections = Connections::new(vec![], 0, Arc::default()).unwrap();
+            (0..MOUNTS).for_each(|number| connections.hold(&connection(&format!("{number:064x}"))));
+            let (ours, larderd) = Socket::pair().unwrap();
+            larderd.send(Message::HeldEnd(v1::HeldEnd { version }), &[]).unwrap();
+            let (held, offered) = std::thread::scope(|scope| {
+                let larderd = scope.spawn(move || {
+                    let (mut list, mut held, mut offered) = (HoldsList::default(), None, 0);
+                    while offered < MOUNTS {
+                        match larderd.receive().unwrap().unwrap() {
+                            (Message::Holds(page), _) => held = list.add(page),
+                            (Message::Offer(_), _) => offered += 1,
+                            (other, _) => panic!("{other:?}"),
+                        }
+                    }
+                    (held.map(|held| held.len()), offered)
+                });
+                Session::begin(&connections, ours).unwrap();
+                larderd.join().unwrap()
+            });
+            assert_eq!((held, offered), ((version == 2).then_some(MOUNTS), MOUNTS), "version {version}");
+        }
     }
 
     #[test]

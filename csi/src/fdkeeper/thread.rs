@@ -7,6 +7,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use larder_daemon_api::handover::Socket;
+use larder_telemetry::Heartbeat;
 use tracing::{info, warn};
 
 use crate::fdkeeper::connections::{Connections, Request, SessionState};
@@ -46,7 +47,7 @@ impl Connections {
         let mut rest = Some(pause);
         while let Some(left) = rest.filter(|_| !self.stopping()) {
             let started = Instant::now();
-            self.wait(None, Some(left));
+            self.wait(None, left);
             for request in queue.try_iter() {
                 let _ = request.into_reply().send(Err(self.not_connected()));
             }
@@ -78,7 +79,7 @@ impl Connections {
             if self.stopping() {
                 return Ok(());
             }
-            if self.wait(Some(session.socket()), None) {
+            if self.wait(Some(session.socket()), Heartbeat::EVERY) {
                 session.hear()?;
                 let settled = session.is_settled();
                 self.session.send_if_modified(|session| std::mem::replace(&mut session.settled, settled) != settled);

@@ -51,6 +51,13 @@ pub enum PublishError {
          kubelet retries"
     )]
     Ended,
+    /// The new Secret or token of a pod that runs cannot be used. Always temporary for the kubelet: after any other
+    /// error it would remove the target of a pod that reads.
+    #[error("the pod reads with its former credentials until they expire, because the new ones cannot be used: {0}")]
+    Renewal(#[source] Box<PublishError>),
+    /// There are no keys for the role of a pod that runs. Temporary for the same reason.
+    #[error("the pod can read what is cached and nothing else, because there are no keys for its identity: {0}")]
+    NoKeys(String),
     /// larderd did not accept the connection.
     #[error(transparent)]
     Keeper(#[from] KeeperError),

@@ -10,6 +10,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use larder_daemon_api::mountinfo::Device;
 use larder_daemon_api::v1;
 use tracing::{debug, warn};
 
@@ -126,8 +127,11 @@ impl Mounts {
         .await?;
         let Begun { fd, memory, init } = begun;
         self.keeper.offer(Connection::new(mount.clone(), fd, memory, init, dataset)).await?;
-        let (mounts, mount) = (Arc::clone(self), mount.clone());
-        blocking(move || mounts.mounter.raise_read_ahead(&mount)).await;
+        let (mounts, raised) = (Arc::clone(self), mount.clone());
+        blocking(move || mounts.mounter.raise_read_ahead(&raised)).await;
+        if let Err(error) = self.device(mount).await {
+            debug!(%error, %mount, "cannot note the device of a mount");
+        }
         Ok(())
     }
 
@@ -180,13 +184,23 @@ impl Mounts {
         blocking(move || mounts.mounter.unbind(&target)).await
     }
 
-    /// True if the FUSE mount at a target is the mount that is served now, and not a dead one.
+    /// True if the FUSE mount at a target is the mount that is served now, and not a dead one. If somebody has
+    /// unmounted the folder from which mounts are bound, the binds still live.
     pub(crate) async fn has_live(self: &Arc<Self>, mount: &MountId, found: &Found) -> Result<bool, MounterError> {
-        if !self.keeper.is_alive(mount) {
-            return Ok(false);
+        let Some(device) = self.device(mount).await? else { return Ok(self.keeper.is_alive(mount)) };
+        Ok(*found == Found::Ours(device))
+    }
+
+    /// The file system of a mount that is served now: the one that was seen first. `None` if nothing is served, or if
+    /// the mount was gone when it was first looked for.
+    pub(crate) async fn device(self: &Arc<Self>, mount: &MountId) -> Result<Option<Device>, MounterError> {
+        let Some(held) = self.keeper.connection(mount).filter(|held| held.is_alive()) else { return Ok(None) };
+        if held.device.get().is_none() {
+            let (mounts, mount) = (Arc::clone(self), mount.clone());
+            if let Some(device) = blocking(move || mounts.mounter.device(&mount)).await? {
+                let _ = held.device.set(device);
+            }
         }
-        let (mounts, mount) = (Arc::clone(self), mount.clone());
-        let device = blocking(move || mounts.mounter.device(&mount)).await?;
-        Ok(device.is_some_and(|device| *found == Found::Ours(device)))
+        Ok(held.device.get().copied())
     }
 }

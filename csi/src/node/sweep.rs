@@ -56,6 +56,10 @@ async fn end_unused_mounts(mounts: &Arc<Mounts>) {
         let _lock = mounts.locks.lock(&mount).await;
         let alive = mounts.keeper.is_alive(&mount);
         if alive && mounts.records.uses(&mount, None) {
+            // Noted now, before somebody unmounts it.
+            if let Err(error) = mounts.device(&mount).await {
+                warn!(%error, %mount, "cannot look at a mount");
+            }
             continue;
         }
         info!(%mount, alive, "removing an orphaned mount");

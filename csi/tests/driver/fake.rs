@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use larder_daemon_api::handover::{Descriptors, Listener, Message, Socket};
+use larder_daemon_api::handover::{Descriptors, HoldsList, Listener, Message, Socket};
 use larder_daemon_api::socket::{GRPC_SOCKET, HANDOVER_SOCKET};
 use larder_daemon_api::v1::daemon_server::{Daemon, DaemonServer};
 use larder_daemon_api::v1::prepare_response::Outcome;
@@ -42,6 +42,10 @@ struct State {
     older: bool,
     forgotten: Mutex<Vec<String>>,
     asked: Mutex<Vec<Dataset>>,
+    /// The pods for which it was asked.
+    pods: Mutex<Vec<Option<Pod>>>,
+    /// Of every mount.
+    trouble: Mutex<String>,
     answer: Mutex<Option<Answer>>,
     refuse_offers: AtomicBool,
     stop: Arc<AtomicBool>,
@@ -171,6 +175,11 @@ impl FakeDaemon {
         *self.state.answer.lock().unwrap() = Some(Box::new(answer));
     }
 
+    /// Sets why there are no keys for the identity of pods.
+    pub(crate) fn set_trouble(&self, trouble: &str) {
+        trouble.clone_into(&mut self.state.trouble.lock().unwrap());
+    }
+
     pub(crate) fn refuse_offers(&self, refuse: bool) {
         self.state.refuse_offers.store(refuse, Ordering::Release);
     }
@@ -185,6 +194,11 @@ impl FakeDaemon {
 
     pub(crate) fn asked(&self) -> Vec<Dataset> {
         self.state.asked.lock().unwrap().clone()
+    }
+
+    /// The pods for which Prepare was called.
+    pub(crate) fn pods(&self) -> Vec<Option<Pod>> {
+        self.state.pods.lock().unwrap().clone()
     }
 
     pub(crate) fn served(&self) -> Vec<String> {
@@ -207,7 +221,7 @@ impl State {
         }
         let version = if self.older { 0 } else { larder_daemon_api::handover::VERSION };
         socket.send(Message::HeldEnd(HeldEnd { version }), &[]).unwrap();
-        let (mut waiting, mut renewals) = (Vec::new(), Vec::new());
+        let (mut waiting, mut renewals, mut list) = (Vec::new(), Vec::new(), HoldsList::default());
         while !self.stop.load(Ordering::Acquire) {
             let held_up = |connection: &Connection| self.held_up.lock().unwrap().contains(&connection.mount);
             for (connection, descriptors) in waiting.extract_if(.., |(connection, _)| !held_up(connection)) {
@@ -233,8 +247,8 @@ impl State {
                     self.forgotten.lock().unwrap().push(mount);
                     self.answer(socket, request, Ok(()));
                 }
-                Ok(Some((Message::Holds(Holds { mounts }), _))) if !self.older => {
-                    self.holds.lock().unwrap().push(mounts);
+                Ok(Some((Message::Holds(page), _))) if !self.older => {
+                    self.holds.lock().unwrap().extend(list.add(page));
                 }
                 Ok(Some((Message::Renew(renew), _))) if !self.older => {
                     self.renewed.lock().unwrap().push(renew.clone());
@@ -287,7 +301,9 @@ struct Service(Arc<State>);
 #[async_trait]
 impl Daemon for Service {
     async fn prepare(&self, request: Request<PrepareRequest>) -> Result<Response<PrepareResponse>, Status> {
-        let dataset = request.into_inner().dataset.unwrap();
+        let PrepareRequest { dataset, pod, .. } = request.into_inner();
+        let dataset = dataset.unwrap();
+        self.0.pods.lock().unwrap().push(pod);
         self.0.asked.lock().unwrap().push(dataset.clone());
         let outcome = match &*self.0.answer.lock().unwrap() {
             Some(answer) => answer(&dataset)?,
@@ -316,7 +332,11 @@ impl Daemon for Service {
     }
 
     async fn list_mounts(&self, _: Request<ListMountsRequest>) -> Result<Response<ListMountsResponse>, Status> {
-        Err(Status::unimplemented("not here"))
+        let trouble = self.0.trouble.lock().unwrap().clone();
+        let served = self.0.served.lock().unwrap();
+        let info =
+            |mount: &String| MountInfo { mount: mount.clone(), trouble: trouble.clone(), ..MountInfo::default() };
+        Ok(Response::new(ListMountsResponse { mounts: served.keys().map(info).collect() }))
     }
 
     async fn list_nodes(&self, _: Request<ListNodesRequest>) -> Result<Response<ListNodesResponse>, Status> {

@@ -6,6 +6,8 @@
 mod credentials;
 mod fake;
 mod publish;
+mod quotas;
+mod republish;
 mod restart;
 mod rig;
 mod whole;

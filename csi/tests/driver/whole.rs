@@ -199,7 +199,26 @@ async fn secrets_are_in_no_file_log_or_error() {
     assert_eq!(credentials.variables["AWS_SECRET_ACCESS_KEY"], SECRET);
     assert_eq!(rig.fake.offered()[0].dataset.as_ref().unwrap().credentials, Some(credentials));
 
+    let pod = |target: &str, tokens: &str| {
+        let mut request = with(target, &[]);
+        let role = ("roleArn".to_owned(), "arn:aws:iam::1:role/r".to_owned());
+        request.volume_context.extend([("identity".to_owned(), "pod".to_owned()), role]);
+        request.volume_context.insert("csi.storage.k8s.io/serviceAccount.tokens".to_owned(), tokens.to_owned());
+        request
+    };
+    let token = |token: &str| format!("{{\"sts.amazonaws.com\":{{\"token\":\"{token}\"}}}}");
     let mut errors = Vec::new();
+    errors.push(node.node_publish_volume(pod("b", SECRET)).await.unwrap_err());
+    errors.push(node.node_publish_volume(pod("b", &token(&SECRET.repeat(2000)))).await.unwrap_err());
+    let mut elsewhere = pod("b", &token(SECRET));
+    elsewhere.volume_context.insert("stsEndpoint".to_owned(), format!("http://u:{SECRET}@h"));
+    errors.push(node.node_publish_volume(elsewhere).await.unwrap_err());
+    node.node_publish_volume(pod("c", &token(SECRET))).await.unwrap();
+    let given = rig.fake.asked().pop().unwrap().credentials.unwrap();
+    assert_eq!(given.variables["LARDER_IDENTITY_TOKEN"], SECRET);
+    // A new token, while the pod runs.
+    node.node_publish_volume(pod("c", &token(&format!("new-{SECRET}")))).await.unwrap();
+
     for secrets in [[("secretAccessKey", SECRET)], [("password", SECRET)]] {
         errors.push(node.node_publish_volume(with("b", &secrets)).await.unwrap_err());
     }
@@ -227,8 +246,9 @@ async fn secrets_are_in_no_file_log_or_error() {
             }
         }
     }
-    assert_eq!(files, 1, "the record");
+    assert_eq!(files, 2, "the records");
     plugin.unpublish("v", &rig.target("a")).await;
+    plugin.unpublish("v", &rig.target("c")).await;
     rig.assert_clean();
 }
 
@@ -301,6 +321,38 @@ async fn the_admin_server_tells_whether_larderd_is_there() {
     rig.fake.kill();
     until("it is not ready", || get(port, "/readyz").starts_with("HTTP/1.1 503")).await;
     assert!(get(port, "/healthz").starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_is_ready_before_the_first_larderd_and_not_before_the_next_if_pods_read() {
+    let mut rig = Rig::new();
+    rig.fake.kill();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let flags = [format!("--admin-address=127.0.0.1:{port}")];
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let mut plugin = Plugin::start(&rig, &flags);
+    let is = |answer: &str| {
+        std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() && get(port, "/readyz").starts_with(answer)
+    };
+    until("it is ready", || is("HTTP/1.1 200")).await;
+    rig.fake.restart();
+    plugin.ready().await;
+    NodeClient::new(plugin.channel()).node_publish_volume(plain("v", &rig.target("a"))).await.unwrap();
+    plugin.signal(Signal::KILL);
+    plugin.ended().await;
+    // Only larderd holds the mount.
+    let mut plugin = Plugin::start(&rig, &flags);
+    plugin.ready().await;
+    rig.fake.kill();
+    plugin.signal(Signal::KILL);
+    plugin.ended().await;
+    let mut plugin = Plugin::start(&rig, &flags);
+    until("it is not ready", || is("HTTP/1.1 503")).await;
+    rig.fake.restart();
+    plugin.ready().await;
+    assert!(is("HTTP/1.1 200"));
+    plugin.unpublish("v", &rig.target("a")).await;
+    rig.assert_clean();
 }
 
 fn get(port: u16, path: &str) -> String {

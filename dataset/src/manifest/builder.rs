@@ -8,6 +8,7 @@
 use super::built::{BuildError, Built, RejectedKey};
 use super::encoder::{DirRow, FileRow, RowEncoder};
 use super::layout::tag;
+use super::rows::{DirIndex, FileIndex, LinkTarget};
 use super::tree::FolderTree;
 use super::version_tag::VersionTag;
 use crate::block;
@@ -68,6 +69,13 @@ struct AddedFile {
     crcs_at: u32,
 }
 
+/// A symbolic link that was added.
+struct AddedLink {
+    path: Vec<u8>,
+    target: Vec<u8>,
+    mtime_ns: i64,
+}
+
 /// Collects a listing and builds a [`Manifest`](crate::Manifest) from it. Uses about 70 bytes per file in addition to
 /// its path.
 ///
@@ -97,6 +105,7 @@ pub struct ManifestBuilder {
     crcs: Vec<u32>,
     /// The paths of folder markers, which keep empty folders in the tree.
     markers: Vec<Vec<u8>>,
+    links: Vec<AddedLink>,
     packs: Option<Vec<PackObject>>,
 }
 
@@ -148,6 +157,19 @@ impl ManifestBuilder {
     pub fn push_folder(&mut self, path: &[u8], rules: NameRules) -> Result<(), Rejection> {
         name::check(path, rules)?;
         self.markers.push(path.to_vec());
+        Ok(())
+    }
+
+    /// Adds a symbolic link to the file or folder `target`, which is a path below the root that leads through no link.
+    /// The link is left out if the tree has no such file or folder, or if one has the link's own path. Errors: the path
+    /// cannot be a file name; the link is not added.
+    pub fn push_link(&mut self, path: &[u8], target: &[u8], mtime_ns: i64) -> Result<(), Rejection> {
+        name::check(path, NameRules::FOLDER)?;
+        let folder = name::split(path).0;
+        if !folder.is_empty() {
+            self.markers.push(folder.to_vec());
+        }
+        self.links.push(AddedLink { path: path.to_vec(), target: target.to_vec(), mtime_ns });
         Ok(())
     }
 
@@ -220,8 +242,28 @@ impl ManifestBuilder {
             heap.extend_from_slice(&pack.key);
             heap.extend_from_slice(pack.etag.as_bytes());
         }
+        let find = |wanted: &[u8]| {
+            if let Some(&dir) = tree.index_of.get(wanted) {
+                return Some(LinkTarget::Dir(DirIndex(dir)));
+            }
+            let (folder, file) = name::split(wanted);
+            let wanted = (*tree.index_of.get(folder)?, file);
+            let place = |file: &AddedFile| (folder_of(file), name::split(path(file)).1);
+            let row = self.files.binary_search_by(|file| place(file).cmp(&wanted)).ok()?;
+            Some(LinkTarget::File(FileIndex(row as u32)))
+        };
+        let mut rows = Vec::new();
+        let place = |link: &AddedLink| tree.index_of[name::split(&link.path).0];
+        self.links.sort_by(|a, b| (place(a), name::split(&a.path).1).cmp(&(place(b), name::split(&b.path).1)));
+        self.links.dedup_by(|a, b| a.path == b.path);
+        for link in &self.links {
+            let (Some(target), None) = (find(&link.target), find(&link.path)) else { continue };
+            let link_name = name::split(&link.path).1;
+            rows.extend_from_slice(&encoder.link(link_name.len(), link.mtime_ns, place(link), target));
+            heap.extend_from_slice(link_name);
+        }
         let mut seal = encoder.seal(self.packs.is_some(), name, origin, created_ns)?;
-        let sections = [dirs, files, block_crcs, packs, heap];
+        let sections = [dirs, files, block_crcs, packs, heap, rows];
         sections.iter().for_each(|section| seal.update(section));
         let sealed = seal.finish();
         let parts = std::iter::once(sealed.header.to_vec()).chain(sections).chain([sealed.tail]).collect();

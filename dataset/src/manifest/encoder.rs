@@ -11,9 +11,10 @@ use sha2::{Digest, Sha256};
 use super::built::{BuildError, limit};
 use super::contents_hash::snapshot_hash;
 use super::layout::{
-    self, CHUNK_BYTES, CRC_BYTES, DIR_BYTES, FILE_BYTES, HEADER_BYTES, PACK_BYTES, StringRef, header, tag,
+    self, CHUNK_BYTES, CRC_BYTES, DIR_BYTES, FILE_BYTES, HEADER_BYTES, LINK_BYTES, PACK_BYTES, Section, StringRef,
+    header, tag, target,
 };
-use super::rows::Totals;
+use super::rows::{LinkTarget, Totals};
 use super::version_tag::{VersionTag, parse_md5};
 use crate::block;
 use crate::checksum::{crc32c, crc32c_append};
@@ -91,7 +92,8 @@ pub struct DirRow {
 }
 
 /// Encodes rows. The heap must contain the names of all folders, then for each file its name and
-/// [`FileRow::heap_etag`]. Folders are numbered breadth first. Files are ordered by folder, then by name.
+/// [`FileRow::heap_etag`], then the names of all links. Folders are numbered breadth first. Files are ordered by
+/// folder, then by name, and so are links.
 #[derive(Debug, Default)]
 pub struct RowEncoder {
     heap_bytes: u64,
@@ -100,6 +102,7 @@ pub struct RowEncoder {
     files: u64,
     blocks: u64,
     packs: u64,
+    links: u64,
     bytes: u64,
 }
 
@@ -164,6 +167,24 @@ impl RowEncoder {
         out
     }
 
+    /// Encodes the row of the next symbolic link, which leads to `target` from the folder `dir`. Its name is stored in
+    /// the heap.
+    pub fn link(&mut self, name_len: usize, mtime_ns: i64, dir: u32, target: LinkTarget) -> [u8; LINK_BYTES] {
+        let name = self.string(name_len);
+        self.links += 1;
+        let (kind, index) = match target {
+            LinkTarget::Dir(dir) => (target::DIR, dir.0),
+            LinkTarget::File(file) => (target::FILE, file.0),
+        };
+        let mut out = [0; LINK_BYTES];
+        out[..8].copy_from_slice(&name.0.to_le_bytes());
+        out[8..16].copy_from_slice(&mtime_ns.to_le_bytes());
+        for (at, field) in out[16..].chunks_exact_mut(4).zip([dir, index, kind]) {
+            at.copy_from_slice(&field.to_le_bytes());
+        }
+        out
+    }
+
     /// The counts and sizes of all rows so far. Errors: `TooLarge`.
     pub fn totals(&self) -> Result<Totals, BuildError> {
         Ok(Totals {
@@ -171,6 +192,7 @@ impl RowEncoder {
             files: limit("files", self.files)?,
             blocks: limit("blocks", self.blocks)?,
             packs: limit("packs", self.packs)?,
+            links: limit("symbolic links", self.links)?,
             bytes: self.bytes,
         })
     }
@@ -191,14 +213,17 @@ impl RowEncoder {
             if packed { rows(totals.blocks, CRC_BYTES) } else { 0 },
             rows(totals.packs, PACK_BYTES),
             self.heap_bytes,
+            rows(totals.links, LINK_BYTES),
         ];
+        let version = if totals.links == 0 { layout::VERSION_PLAIN } else { layout::VERSION_LINKS };
         Ok(Seal {
+            version,
             totals,
             packed,
             created_ns,
             lens,
             meta,
-            hash: snapshot_hash(origin),
+            hash: snapshot_hash(version, origin),
             at: HEADER_BYTES as u64,
             crc: 0,
             crcs: Vec::new(),
@@ -209,11 +234,12 @@ impl RowEncoder {
 /// Computes the header of a manifest, its checksums and its snapshot id.
 #[derive(Debug)]
 pub struct Seal {
+    version: u8,
     totals: Totals,
     packed: bool,
     created_ns: i64,
     /// The lengths of the sections before the metadata.
-    lens: [u64; 5],
+    lens: [u64; 6],
     meta: Vec<u8>,
     hash: Sha256,
     at: u64,
@@ -227,7 +253,7 @@ pub struct Seal {
 pub struct Sealed {
     /// The first bytes of the file.
     pub header: [u8; HEADER_BYTES],
-    /// The bytes that follow the heap.
+    /// The bytes that follow the heap and the links.
     pub tail: Vec<u8>,
     /// The id of the snapshot.
     pub snapshot: SnapshotId,
@@ -236,8 +262,8 @@ pub struct Sealed {
 }
 
 impl Seal {
-    /// Processes the next bytes of the sections after the header: folder rows, file rows, block CRCs, pack rows and
-    /// heap, in this order.
+    /// Processes the next bytes of the sections after the header: folder rows, file rows, block CRCs, pack rows, heap
+    /// and link rows, in this order.
     pub fn update(&mut self, bytes: &[u8]) {
         self.hash.update(bytes);
         self.check(bytes);
@@ -277,7 +303,7 @@ impl Seal {
 
         let mut head = [0; HEADER_BYTES];
         head[..8].copy_from_slice(&layout::MAGIC);
-        head[header::VERSION] = layout::VERSION;
+        head[header::VERSION] = self.version;
         head[header::FLAGS] = if self.packed { layout::FLAG_PACKED } else { 0 };
         let mut put = |at: usize, bytes: &[u8]| head[at..at + bytes.len()].copy_from_slice(bytes);
         put(header::SNAPSHOT, &snapshot.0);
@@ -293,7 +319,10 @@ impl Seal {
         put(header::BYTES, &totals.bytes.to_le_bytes());
         put(header::CREATED, &self.created_ns.to_le_bytes());
         let mut at = HEADER_BYTES as u64;
-        for (nth, len) in self.lens.into_iter().chain([meta.len() as u64, self.crcs.len() as u64]).enumerate() {
+        let [dirs, files, crcs, packs, heap, links] = self.lens;
+        let lens = [dirs, files, crcs, packs, heap, links, meta.len() as u64, self.crcs.len() as u64];
+        for (nth, section) in Section::of_version(self.version).enumerate() {
+            let len = lens[section as usize];
             put(header::SECTIONS + nth * 16, &at.to_le_bytes());
             put(header::SECTIONS + nth * 16 + 8, &len.to_le_bytes());
             at += len;

@@ -8,12 +8,13 @@ pub enum ManifestError {
     NotAManifest,
     /// Another version of Larder made the manifest.
     #[error(
-        "manifest has format version {found}, but this program reads version {supported}: import the dataset again"
+        "manifest has format version {found}, but this program reads versions up to {supported}: update Larder on this \
+         machine, or import the dataset again with this version"
     )]
     Version {
         /// The version byte in the file.
         found: u8,
-        /// The version that this code reads.
+        /// The last version that this code reads.
         supported: u8,
     },
     /// The manifest is truncated or its bytes have changed.

@@ -1,4 +1,4 @@
-//! The layout of a manifest file, version 1: all numbers little-endian, nothing aligned, nothing to parse.
+//! The layout of a manifest file: all numbers little-endian, nothing aligned, nothing to parse.
 //!
 //! ```text
 //!    0  header, 256 bytes        magic "LARDERMF", version, flags, snapshot id, counts, sections, CRCs
@@ -7,17 +7,23 @@
 //!       block CRCs   4 bytes each   CRC32C of each block; only in packed snapshots
 //!       packs       24 bytes each   key, size and ETag of each pack; only in packed snapshots
 //!       heap                        names, pack keys, unusual ETags
+//!       links       28 bytes each   sorted by (folder, name); only in version 2
 //!       meta                        name of the dataset, URL of its origin
 //!       chunk CRCs   4 bytes each   CRC32C of each 64 KiB of the file from byte 256 up to here
 //! ```
 //!
 //! The header's CRC covers the header and, through a field of it, the chunk CRCs; these cover everything else. A reader
 //! checks a chunk when it first touches it, so opening costs the same for a thousand files and for ten million.
+//!
+//! A manifest with symbolic links has version 2, whose section table has one more entry. All others have version 1, so
+//! programs that know no links read them, and the ids of their snapshots do not change.
 
 /// The first bytes of a manifest.
 pub(crate) const MAGIC: [u8; 8] = *b"LARDERMF";
-/// The version that this code writes. It reads no other version.
-pub(crate) const VERSION: u8 = 1;
+/// The version of a manifest without links.
+pub(crate) const VERSION_PLAIN: u8 = 1;
+/// The version of a manifest with links, and the last that this code reads.
+pub(crate) const VERSION_LINKS: u8 = 2;
 /// The size of the header.
 pub(crate) const HEADER_BYTES: usize = 256;
 /// The number of bytes that one chunk CRC covers.
@@ -28,6 +34,8 @@ pub(crate) const DIR_BYTES: usize = 28;
 pub(crate) const FILE_BYTES: usize = 52;
 /// The size of a pack's row.
 pub(crate) const PACK_BYTES: usize = 24;
+/// The size of a link's row.
+pub(crate) const LINK_BYTES: usize = 28;
 /// The size of a CRC.
 pub(crate) const CRC_BYTES: usize = 4;
 
@@ -54,7 +62,7 @@ pub(crate) mod header {
     pub(crate) const BYTES: usize = 64;
     /// Creation time, i64 nanoseconds since the epoch.
     pub(crate) const CREATED: usize = 72;
-    /// Section table: offset u64 and length u64 of each section.
+    /// Section table: offset u64 and length u64 of each section of the version.
     pub(crate) const SECTIONS: usize = 80;
     /// CRC32C of the chunk CRCs.
     pub(crate) const CHUNKS_CRC: usize = 248;
@@ -75,10 +83,32 @@ pub(crate) enum Section {
     Packs,
     /// Names and other strings.
     Heap,
+    /// Link rows.
+    Links,
     /// The dataset's name and its origin's URL.
     Meta,
     /// CRC32C of each chunk.
     ChunkCrcs,
+}
+
+impl Section {
+    /// The number of sections.
+    pub(crate) const COUNT: usize = 8;
+
+    /// The sections of a version, in file order.
+    pub(crate) fn of_version(version: u8) -> impl Iterator<Item = Self> {
+        use Section::{BlockCrcs, ChunkCrcs, Dirs, Files, Heap, Links, Meta, Packs};
+        let all = [Dirs, Files, BlockCrcs, Packs, Heap, Links, Meta, ChunkCrcs];
+        all.into_iter().filter(move |section| *section != Links || version >= VERSION_LINKS)
+    }
+}
+
+/// How a link row stores the kind of its target.
+pub(crate) mod target {
+    /// A folder.
+    pub(crate) const DIR: u32 = 0;
+    /// A file.
+    pub(crate) const FILE: u32 = 1;
 }
 
 /// How a file row stores the version of its bytes: the low byte of the row's tag.

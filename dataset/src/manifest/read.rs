@@ -7,10 +7,13 @@ use std::ops::Range;
 use super::bytes::ManifestBytes;
 use super::error::{ManifestError, corrupt};
 use super::layout::{
-    self, CRC_BYTES, DIR_BYTES, FILE_BYTES, PACK_BYTES, Section, StringRef, header, tag, u32_at, u64_at,
+    self, CRC_BYTES, DIR_BYTES, FILE_BYTES, LINK_BYTES, PACK_BYTES, Section, StringRef, header, tag, target, u32_at,
+    u64_at,
 };
-use super::rows::{Dir, DirIndex, Entry, File, FileBlocks, FileIndex, Location, Pack, Totals};
-use super::sections::Sections;
+use super::rows::{
+    Dir, DirIndex, Entry, File, FileBlocks, FileIndex, Link, LinkIndex, LinkTarget, Location, Pack, Totals,
+};
+use super::sections::{SectionTable, Sections, checked_header};
 use super::version_tag::{VersionTag, format_md5};
 use crate::block::{self, BlockIndex};
 use crate::checksum::crc32c_combine;
@@ -46,33 +49,54 @@ pub struct Manifest<B> {
     created_ns: i64,
 }
 
+/// Checks that the manifest of `len` bytes that begins with `start` has as many bytes as its header says, and as its
+/// counts of rows need. `start` is at least the header, or the whole manifest if that is shorter. A reader that fetches
+/// a manifest calls it before it fetches the rest.
+pub fn check_header(start: &[u8], len: u64) -> Result<(), ManifestError> {
+    let (head, table) = checked_header(start, len)?;
+    checked_totals(head, &table).map(drop)
+}
+
+fn is_packed(head: &[u8]) -> bool {
+    head[header::FLAGS] & layout::FLAG_PACKED != 0
+}
+
+/// The counts of a header whose sections have the lengths that these counts need.
+fn checked_totals(head: &[u8], table: &SectionTable) -> Result<Totals, ManifestError> {
+    let links = u32::try_from(table[Section::Links as usize].1 / LINK_BYTES).map_err(|_| corrupt("section length"))?;
+    let totals = Totals {
+        links,
+        dirs: u32_at(head, header::DIRS),
+        files: u32_at(head, header::FILES),
+        blocks: u32_at(head, header::BLOCKS),
+        packs: u32_at(head, header::PACKS),
+        bytes: u64_at(head, header::BYTES),
+    };
+    let expect = |section: Section, rows: u32, row: usize| {
+        if table[section as usize].1 as u64 == u64::from(rows) * row as u64 {
+            Ok(())
+        } else {
+            Err(corrupt("section length"))
+        }
+    };
+    expect(Section::Dirs, totals.dirs, DIR_BYTES)?;
+    expect(Section::Files, totals.files, FILE_BYTES)?;
+    expect(Section::BlockCrcs, if is_packed(head) { totals.blocks } else { 0 }, CRC_BYTES)?;
+    expect(Section::Packs, totals.packs, PACK_BYTES)?;
+    expect(Section::Links, links, LINK_BYTES)?;
+    if totals.dirs == 0 {
+        return Err(corrupt("no root folder"));
+    }
+    Ok(totals)
+}
+
 impl<B: ManifestBytes> Manifest<B> {
     /// Opens a manifest: checks its header and chunk CRCs. Rows are checked when they are first touched.
     pub fn open(bytes: B) -> Result<Self, ManifestError> {
         let sections = Sections::open(bytes)?;
         let head = sections.header();
-        let totals = Totals {
-            dirs: u32_at(head, header::DIRS),
-            files: u32_at(head, header::FILES),
-            blocks: u32_at(head, header::BLOCKS),
-            packs: u32_at(head, header::PACKS),
-            bytes: u64_at(head, header::BYTES),
-        };
-        let packed = head[header::FLAGS] & layout::FLAG_PACKED != 0;
-        let expect = |section: Section, rows: u32, row: usize| {
-            if sections.section_bytes(section) as u64 == u64::from(rows) * row as u64 {
-                Ok(())
-            } else {
-                Err(corrupt("section length"))
-            }
-        };
-        expect(Section::Dirs, totals.dirs, DIR_BYTES)?;
-        expect(Section::Files, totals.files, FILE_BYTES)?;
-        expect(Section::BlockCrcs, if packed { totals.blocks } else { 0 }, CRC_BYTES)?;
-        expect(Section::Packs, totals.packs, PACK_BYTES)?;
-        if totals.dirs == 0 {
-            return Err(corrupt("no root folder"));
-        }
+        let totals = checked_totals(head, sections.table())?;
+        let packed = is_packed(head);
         let mut snapshot = SnapshotId([0; 32]);
         snapshot.0.copy_from_slice(&head[header::SNAPSHOT..header::SNAPSHOT + 32]);
         let created_ns = u64_at(head, header::CREATED).cast_signed();
@@ -92,6 +116,11 @@ impl<B: ManifestBytes> Manifest<B> {
     /// When the manifest was created, in nanoseconds since the epoch.
     pub fn created_ns(&self) -> i64 {
         self.created_ns
+    }
+
+    /// The format version.
+    pub(super) fn version_byte(&self) -> u8 {
+        self.sections.header()[header::VERSION]
     }
 
     /// True if the files' bytes are in packs.
@@ -133,6 +162,7 @@ impl<B: ManifestBytes> Manifest<B> {
     fn read_dir(&self, dir: DirIndex) -> Result<Dir<'_>, ManifestError> {
         let row = self.sections.row(Section::Dirs, dir.0, DIR_BYTES)?;
         let found = Dir {
+            index: dir,
             name: self.sections.string(StringRef(u64_at(row, 0)))?,
             parent: DirIndex(u32_at(row, 8)),
             first_dir: u32_at(row, 12),
@@ -199,6 +229,70 @@ impl<B: ManifestBytes> Manifest<B> {
                 etag: std::str::from_utf8(etag).map_err(|_| corrupt("pack row"))?,
             })
         })
+    }
+
+    /// The row of a symbolic link. Errors: `Corrupt`, also if the row does not exist.
+    pub fn link(&self, link: LinkIndex) -> Result<Link<'_>, ManifestError> {
+        self.stable(|| {
+            let row = self.sections.row(Section::Links, link.0, LINK_BYTES)?;
+            let index = u32_at(row, 20);
+            let target = match u32_at(row, 24) {
+                target::DIR if index < self.totals.dirs => LinkTarget::Dir(DirIndex(index)),
+                target::FILE if index < self.totals.files => LinkTarget::File(FileIndex(index)),
+                _ => return Err(corrupt("link row")),
+            };
+            let found = Link {
+                name: self.sections.string(StringRef(u64_at(row, 0)))?,
+                mtime_ns: u64_at(row, 8).cast_signed(),
+                dir: DirIndex(u32_at(row, 16)),
+                target,
+            };
+            if found.dir.0 < self.totals.dirs { Ok(found) } else { Err(corrupt("link row")) }
+        })
+    }
+
+    /// The links in a folder, sorted by name, as their row numbers.
+    pub fn links_of(&self, dir: DirIndex) -> Result<Range<u32>, ManifestError> {
+        self.stable(|| {
+            let links = self.totals.links;
+            let first_not_below = |bound: u64| {
+                let (mut low, mut high) = (0, links);
+                while low < high {
+                    let middle = low + (high - low) / 2;
+                    let row = self.sections.row(Section::Links, middle, LINK_BYTES)?;
+                    if u64::from(u32_at(row, 16)) < bound { low = middle + 1 } else { high = middle }
+                }
+                Ok::<_, ManifestError>(low)
+            };
+            Ok(first_not_below(u64::from(dir.0))?..first_not_below(u64::from(dir.0) + 1)?)
+        })
+    }
+
+    /// The text of a link: the path from its folder to its target. The target is a row, and folders have no links
+    /// among their parents, so no text leads out of the tree.
+    pub fn link_text(&self, link: &Link<'_>) -> Result<Vec<u8>, ManifestError> {
+        self.stable(|| {
+            let mut from = Vec::new();
+            self.dir_path(link.dir, &mut from)?;
+            Ok(relative(&from, &self.target_path(link.target)?))
+        })
+    }
+
+    /// The path of a link.
+    pub fn link_path(&self, link: &Link<'_>) -> Result<Vec<u8>, ManifestError> {
+        self.path_in(link.dir, link.name)
+    }
+
+    /// The path of the file or folder that a link leads to.
+    pub fn target_path(&self, target: LinkTarget) -> Result<Vec<u8>, ManifestError> {
+        match target {
+            LinkTarget::Dir(dir) => {
+                let mut path = Vec::new();
+                self.dir_path(dir, &mut path)?;
+                Ok(path)
+            }
+            LinkTarget::File(file) => self.file_path(&self.file(file)?),
+        }
     }
 
     /// The version of a file's object, or of its pack. Its bytes are served only while the origin has this version.
@@ -269,15 +363,38 @@ impl<B: ManifestBytes> Manifest<B> {
         }
         let dirs = dir.first_dir..dir.first_dir + dir.dir_count;
         let found = search(dirs, |row| Ok(self.sections.name(Section::Dirs, row, DIR_BYTES)?.cmp(name)))?;
-        Ok(found.map(|row| Entry::Dir(DirIndex(row))))
+        if let Some(row) = found {
+            return Ok(Some(Entry::Dir(DirIndex(row))));
+        }
+        if self.totals.links == 0 {
+            return Ok(None);
+        }
+        let found = search(self.links_of(dir.index)?, |row| {
+            Ok(self.sections.name(Section::Links, row, LINK_BYTES)?.cmp(name))
+        })?;
+        Ok(found.map(|row| Entry::Link(LinkIndex(row))))
     }
 
-    /// Finds a file or folder by a clean relative path. The empty path is the root.
+    /// Finds a file, folder or link by a clean relative path, without following links. The empty path is the root.
     pub fn resolve(&self, path: &[u8]) -> Result<Option<Entry>, ManifestError> {
+        self.walk(path, |link| Ok(Entry::Link(link)))
+    }
+
+    /// Finds a file or folder by a clean relative path that may lead through links. The empty path is the root.
+    pub fn follow(&self, path: &[u8]) -> Result<Option<Entry>, ManifestError> {
+        self.walk(path, |link| Ok(self.link(link)?.target.into()))
+    }
+
+    fn walk(
+        &self,
+        path: &[u8],
+        pass: impl Fn(LinkIndex) -> Result<Entry, ManifestError>,
+    ) -> Result<Option<Entry>, ManifestError> {
         let mut at = Entry::Dir(DirIndex(0));
-        for part in path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()) {
+        for part in parts(path) {
             let Entry::Dir(dir) = at else { return Ok(None) };
             match self.lookup(&self.dir(dir)?, part)? {
+                Some(Entry::Link(link)) => at = pass(link)?,
                 Some(next) => at = next,
                 None => return Ok(None),
             }
@@ -307,13 +424,18 @@ impl<B: ManifestBytes> Manifest<B> {
 
     /// The path of a file. In a plain snapshot it is also the key below the origin.
     pub fn file_path(&self, file: &File<'_>) -> Result<Vec<u8>, ManifestError> {
+        self.path_in(file.dir, file.name)
+    }
+
+    /// The path of a name in a folder.
+    fn path_in(&self, dir: DirIndex, name: &[u8]) -> Result<Vec<u8>, ManifestError> {
         self.stable(|| {
             let mut path = Vec::new();
-            self.dir_path(file.dir, &mut path)?;
+            self.dir_path(dir, &mut path)?;
             if !path.is_empty() {
                 path.push(b'/');
             }
-            path.extend_from_slice(file.name);
+            path.extend_from_slice(name);
             Ok(path)
         })
     }
@@ -348,6 +470,19 @@ impl<B: ManifestBytes> Manifest<B> {
             }
         })
     }
+}
+
+/// The parts of a clean path.
+fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|&byte| byte == b'/').filter(|part| !part.is_empty())
+}
+
+/// The path from the folder `from` to `to`; both are paths below the root.
+pub(super) fn relative(from: &[u8], to: &[u8]) -> Vec<u8> {
+    let shared = parts(from).zip(parts(to)).take_while(|(a, b)| a == b).count();
+    let up = std::iter::repeat_n(&b".."[..], parts(from).count() - shared);
+    let text = up.chain(parts(to).skip(shared)).collect::<Vec<_>>().join(&b'/');
+    if text.is_empty() { b".".to_vec() } else { text }
 }
 
 fn split_string(bytes: &[u8]) -> Result<(&str, &[u8]), ManifestError> {

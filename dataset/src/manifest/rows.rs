@@ -10,6 +10,10 @@ pub struct DirIndex(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileIndex(pub u32);
 
+/// The row number of a symbolic link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkIndex(pub u32);
+
 /// What a name or an inode number refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
@@ -17,11 +21,33 @@ pub enum Entry {
     Dir(DirIndex),
     /// A file.
     File(FileIndex),
+    /// A symbolic link.
+    Link(LinkIndex),
+}
+
+/// The end of a symbolic link, which is never another link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkTarget {
+    /// A folder.
+    Dir(DirIndex),
+    /// A file.
+    File(FileIndex),
+}
+
+impl From<LinkTarget> for Entry {
+    fn from(target: LinkTarget) -> Self {
+        match target {
+            LinkTarget::Dir(dir) => Self::Dir(dir),
+            LinkTarget::File(file) => Self::File(file),
+        }
+    }
 }
 
 /// A folder's row.
 #[derive(Clone, Copy, Debug)]
 pub struct Dir<'a> {
+    /// The folder's own row.
+    pub index: DirIndex,
     /// The folder's name; empty for the root.
     pub name: &'a [u8],
     /// The parent folder. The root is its own parent.
@@ -97,6 +123,19 @@ impl FileBlocks {
     }
 }
 
+/// A symbolic link's row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link<'a> {
+    /// The link's name without its folder.
+    pub name: &'a [u8],
+    /// The time of the last modification, in nanoseconds since the epoch.
+    pub mtime_ns: i64,
+    /// The folder that contains the link.
+    pub dir: DirIndex,
+    /// The file or folder that the link leads to.
+    pub target: LinkTarget,
+}
+
 /// A pack's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pack<'a> {
@@ -119,6 +158,8 @@ pub struct Totals {
     pub blocks: u32,
     /// The number of packs; 0 for a plain snapshot.
     pub packs: u32,
+    /// The number of symbolic links, which do not count as files.
+    pub links: u32,
     /// The sum of the files' sizes in bytes.
     pub bytes: u64,
 }

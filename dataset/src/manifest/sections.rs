@@ -16,8 +16,7 @@ use crate::checksum::crc32c;
 #[derive(Debug)]
 pub(super) struct Sections<B> {
     bytes: B,
-    /// The offset and length of each section.
-    table: [(usize, usize); 7],
+    table: SectionTable,
     /// One word for each [`CHUNKS_PER_WORD`] chunks. The lower half has one bit per chunk, which is set once its CRC
     /// was found right. The upper half is the number of losses at that time. A word with an earlier number of losses is
     /// out of date, and its bits do not count.
@@ -33,28 +32,9 @@ impl<B: ManifestBytes> Sections<B> {
     /// Opens a manifest: checks the header, the section table, and the CRC of the chunk CRCs.
     pub(super) fn open(bytes: B) -> Result<Self, ManifestError> {
         let all = bytes.as_ref();
-        let Some(head) = all.get(..HEADER_BYTES) else {
-            return Err(if all.starts_with(&layout::MAGIC) {
-                corrupt("shorter than its header")
-            } else {
-                ManifestError::NotAManifest
-            });
-        };
-        if head[..8] != layout::MAGIC {
-            return Err(ManifestError::NotAManifest);
-        }
-        if head[header::VERSION] != layout::VERSION {
-            return Err(ManifestError::Version { found: head[header::VERSION], supported: layout::VERSION });
-        }
-        if crc32c(&head[..header::CRC]) != u32_at(head, header::CRC) {
-            return Err(corrupt("header"));
-        }
-        let table = read_section_table(head, all.len())?;
+        let (head, table) = checked_header(all, all.len() as u64)?;
         let (crcs_at, crcs_len) = table[Section::ChunkCrcs as usize];
         let chunks = crcs_at.div_ceil(CHUNK_BYTES);
-        if crcs_len != chunks * CRC_BYTES {
-            return Err(corrupt("section length"));
-        }
         if crc32c(&all[crcs_at..crcs_at + crcs_len]) != u32_at(head, header::CHUNKS_CRC) {
             return Err(corrupt("chunk checksums"));
         }
@@ -78,6 +58,11 @@ impl<B: ManifestBytes> Sections<B> {
     /// The length of the whole manifest in bytes.
     pub(super) fn len_bytes(&self) -> u64 {
         self.bytes.as_ref().len() as u64
+    }
+
+    /// The section table.
+    pub(super) fn table(&self) -> &SectionTable {
+        &self.table
     }
 
     /// The length of a section in bytes.
@@ -183,18 +168,49 @@ impl<B: ManifestBytes> Sections<B> {
     }
 }
 
-/// Reads the section table. The sections must be adjacent, from the header to the end of the file.
-fn read_section_table(head: &[u8], file_len: usize) -> Result<[(usize, usize); 7], ManifestError> {
-    let mut sections = [(0, 0); 7];
+/// The offset and length of each section.
+pub(super) type SectionTable = [(usize, usize); Section::COUNT];
+
+/// Returns the header and the section table of a manifest of `len` bytes that begins with `start`. Errors: the header
+/// is damaged, or its sections are shorter or longer than the manifest.
+pub(super) fn checked_header(start: &[u8], len: u64) -> Result<(&[u8], SectionTable), ManifestError> {
+    let Some(head) = start.get(..HEADER_BYTES) else {
+        return Err(if start.starts_with(&layout::MAGIC) {
+            corrupt("shorter than its header")
+        } else {
+            ManifestError::NotAManifest
+        });
+    };
+    if head[..8] != layout::MAGIC {
+        return Err(ManifestError::NotAManifest);
+    }
+    if !(layout::VERSION_PLAIN..=layout::VERSION_LINKS).contains(&head[header::VERSION]) {
+        return Err(ManifestError::Version { found: head[header::VERSION], supported: layout::VERSION_LINKS });
+    }
+    if crc32c(&head[..header::CRC]) != u32_at(head, header::CRC) {
+        return Err(corrupt("header"));
+    }
+    let table = read_section_table(head, len)?;
+    let (crcs_at, crcs_len) = table[Section::ChunkCrcs as usize];
+    if crcs_len != crcs_at.div_ceil(CHUNK_BYTES) * CRC_BYTES {
+        return Err(corrupt("section length"));
+    }
+    Ok((head, table))
+}
+
+/// Reads the section table. The sections must be adjacent, from the header to the end of the file. A section that the
+/// version does not have is empty.
+fn read_section_table(head: &[u8], file_len: u64) -> Result<SectionTable, ManifestError> {
+    let mut sections = [(0, 0); Section::COUNT];
     let mut at = HEADER_BYTES as u64;
-    for (nth, section) in sections.iter_mut().enumerate() {
+    for (nth, section) in Section::of_version(head[header::VERSION]).enumerate() {
         let offset = u64_at(head, header::SECTIONS + nth * 16);
         let len = u64_at(head, header::SECTIONS + nth * 16 + 8);
         if offset != at {
             return Err(corrupt("section table"));
         }
-        at = at.checked_add(len).filter(|&end| end <= file_len as u64).ok_or(corrupt("cut off"))?;
-        *section = (offset as usize, len as usize);
+        at = at.checked_add(len).filter(|&end| end <= file_len).ok_or(corrupt("cut off"))?;
+        sections[section as usize] = (offset as usize, len as usize);
     }
-    if at == file_len as u64 { Ok(sections) } else { Err(corrupt("longer than its sections")) }
+    if at == file_len { Ok(sections) } else { Err(corrupt("longer than its sections")) }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::layout::{CHUNK_BYTES, HEADER_BYTES, header, u64_at};
+use super::layout::{CHUNK_BYTES, HEADER_BYTES, Section, header, u64_at};
 use super::*;
 use crate::block::BlockIndex;
 use crate::checksum::{crc32c, crc32c_combine};
@@ -25,7 +25,7 @@ fn build(files: &[(&[u8], u64, &str)]) -> Built {
 }
 
 /// The snapshots whose bytes are checked in: one of each kind, together with every version tag.
-fn golden() -> [(&'static str, &'static [u8], Vec<u8>); 2] {
+fn golden() -> [(&'static str, &'static [u8], Vec<u8>); 3] {
     let mut builder = ManifestBuilder::new();
     let mut add = |path: &[u8], size, version| {
         builder.push(&PlainFile { path, size, mtime_ns: -1, version }, NameRules::FOLDER).unwrap();
@@ -56,7 +56,115 @@ fn golden() -> [(&'static str, &'static [u8], Vec<u8>); 2] {
     [
         ("v1-plain.manifest", include_bytes!("../../golden/v1-plain.manifest"), plain),
         ("v1-packed.manifest", include_bytes!("../../golden/v1-packed.manifest"), packed),
+        ("v2-links.manifest", include_bytes!("../../golden/v2-links.manifest"), linked().to_bytes()),
     ]
+}
+
+/// A snapshot with links to a file, to a folder and to the root, and two links that are left out.
+fn linked() -> Built {
+    let mut builder = ManifestBuilder::new();
+    for (path, size) in [(&b"blobs/a1"[..], 5), (b"blobs/b2", 5 << 20)] {
+        let version = VersionTag::ETag(MD5.into());
+        builder.push(&PlainFile { path, size, mtime_ns: -1, version }, NameRules::FOLDER).unwrap();
+    }
+    for (path, target, mtime_ns) in [
+        (&b"snapshots/x/model.bin"[..], &b"blobs/b2"[..], 7),
+        (b"snapshots/main", b"snapshots/x", 8),
+        (b"all", b"", 9),
+        (b"lost", b"blobs/none", 10),
+        (b"blobs/a1", b"blobs/b2", 11),
+    ] {
+        builder.push_link(path, target, mtime_ns).unwrap();
+    }
+    builder.finish("golden", "s3://bucket/links", 0).unwrap()
+}
+
+// SEMANTICS: N6
+#[test]
+fn links_lead_to_rows_and_their_texts_stay_in_the_tree() {
+    let manifest = Manifest::open(&include_bytes!("../../golden/v2-links.manifest")[..]).unwrap();
+    assert_eq!((manifest.totals().files, manifest.totals().links, manifest.totals().blocks), (2, 3, 3));
+    let Some(Entry::File(model)) = manifest.resolve(b"blobs/b2").unwrap() else { panic!("blobs/b2 is missing") };
+    let Some(Entry::Dir(snapshot)) = manifest.resolve(b"snapshots/x").unwrap() else { panic!("no snapshots/x") };
+    for (path, target, text, mtime_ns) in [
+        (&b"snapshots/x/model.bin"[..], LinkTarget::File(model), &b"../../blobs/b2"[..], 7),
+        (b"snapshots/main", LinkTarget::Dir(snapshot), b"x", 8),
+        (b"all", LinkTarget::Dir(DirIndex(0)), b".", 9),
+    ] {
+        let Some(Entry::Link(index)) = manifest.resolve(path).unwrap() else { panic!("{}", path.escape_ascii()) };
+        let link = manifest.link(index).unwrap();
+        assert_eq!((link.target, link.mtime_ns), (target, mtime_ns));
+        assert_eq!(manifest.link_text(&link).unwrap(), text);
+        assert_eq!(manifest.link_path(&link).unwrap(), path);
+        assert_eq!(manifest.follow(path).unwrap(), Some(target.into()));
+        assert!(manifest.links_of(link.dir).unwrap().contains(&index.0));
+    }
+    let through = b"all/snapshots/main/model.bin";
+    assert_eq!(manifest.follow(through).unwrap(), Some(Entry::File(model)));
+    assert_eq!(manifest.resolve(through).unwrap(), None, "a path through a link is followed only on request");
+    assert_eq!(manifest.resolve(b"lost").unwrap(), None);
+    assert!(matches!(manifest.resolve(b"blobs/a1").unwrap(), Some(Entry::File(_))));
+    assert!(manifest.links_of(snapshot).unwrap().len() == 1 && manifest.link(LinkIndex(3)).is_err());
+}
+
+#[test]
+fn a_snapshot_differs_by_its_links_and_one_without_links_has_the_first_version() {
+    let files: &[(&[u8], u64, &str)] = &[(b"a", 1, MD5), (b"b", 1, MD5)];
+    let with = |target: &[u8]| {
+        let mut builder = ManifestBuilder::new();
+        for (path, size, etag) in files {
+            builder.push(&plain(path, *size, etag), NameRules::FOLDER).unwrap();
+        }
+        builder.push_link(b"c", target, 0).unwrap();
+        builder.finish("small", "s3://bucket/small", 42).unwrap()
+    };
+    let (to_a, to_b, to_none) = (with(b"a"), with(b"b"), with(b"none"));
+    assert_ne!(to_a.snapshot, to_b.snapshot);
+    assert_eq!((to_a.to_bytes()[header::VERSION], to_none.to_bytes()[header::VERSION]), (2, 1));
+    assert_eq!(to_none.to_bytes(), build(files).to_bytes());
+}
+
+#[test]
+fn a_manifest_whose_links_are_not_as_they_must_be_does_not_verify() {
+    let bytes = linked().to_bytes();
+    // The links section: its place in the table follows the heap's.
+    let rows = u64_at(&bytes, header::SECTIONS + 5 * 16) as usize;
+    let set = |changes: &[(usize, u32)]| {
+        let mut broken = bytes.clone();
+        for (at, value) in changes {
+            broken[rows + at..rows + at + 4].copy_from_slice(&value.to_le_bytes());
+        }
+        let broken = reseal(broken);
+        Manifest::open(broken).and_then(|manifest| manifest.verify()).unwrap_err().to_string()
+    };
+    for (what, changes) in [
+        ("a folder that does not exist", &[(16, 99)][..]),
+        ("a target that does not exist", &[(20, 99)]),
+        ("an unknown kind of target", &[(24, 2)]),
+        ("a folder after the next link's", &[(16, 3)]),
+        ("an empty name", &[(0, 0), (4, 0)]),
+    ] {
+        let said = set(changes);
+        assert!(said.contains("link row"), "{what}: {said}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_text_of_a_link_leads_from_its_folder_to_its_target(from in path(), to in path()) {
+        for (from, to) in [(&from[..], &to[..]), (&from, b""), (b"", &to), (b"", b"")] {
+            let text = read::relative(from, to);
+            let mut at: Vec<&[u8]> = from.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).collect();
+            for part in text.split(|byte| *byte == b'/') {
+                match part {
+                    b"." => {}
+                    b".." => prop_assert!(at.pop().is_some(), "above the root"),
+                    part => at.push(part),
+                }
+            }
+            prop_assert_eq!(at.join(&b'/'), to);
+        }
+    }
 }
 
 #[test]
@@ -70,10 +178,33 @@ fn golden_files_are_still_written_and_read() {
     }
 }
 
+// SEMANTICS: I10
+#[test]
+fn a_header_shows_whether_a_manifest_of_this_length_can_be_opened() {
+    for (name, bytes, _) in golden() {
+        let header = &bytes[..256];
+        let len = bytes.len() as u64;
+        check_header(header, len).unwrap();
+        for other in [0, 1, 255, 256, len - 1, len + 1, 2 * len, 5_000_000_000_000, u64::MAX] {
+            let refused = check_header(header, other).unwrap_err();
+            assert!(matches!(refused, ManifestError::Corrupt { .. }), "{name}: {other}: {refused}");
+        }
+        for at in 0..256 {
+            let mut broken = bytes.to_vec();
+            broken[at] ^= 1;
+            assert!(check_header(&broken[..256], len).is_err(), "{name}: byte {at}");
+            assert!(check_header(&bytes[..at], len).is_err(), "{name}: {at} bytes");
+        }
+    }
+}
+
 #[test]
 fn every_row_of_the_plain_golden_file_reads_back() {
     let manifest = Manifest::open(&include_bytes!("../../golden/v1-plain.manifest")[..]).unwrap();
-    assert_eq!(manifest.totals(), Totals { dirs: 5, files: 4, blocks: 5, packs: 0, bytes: 13_697 + (9 << 20) + 1 });
+    assert_eq!(
+        manifest.totals(),
+        Totals { dirs: 5, files: 4, blocks: 5, packs: 0, links: 0, bytes: 13_697 + (9 << 20) + 1 }
+    );
     assert_eq!(manifest.name_and_origin().unwrap(), ("golden", "s3://bucket/golden"));
     let file = |path: &[u8]| match manifest.resolve(path).unwrap() {
         Some(Entry::File(file)) => manifest.file(file).unwrap(),
@@ -162,7 +293,7 @@ fn other_files_and_other_versions_are_named_for_what_they_are() {
     assert_eq!(Manifest::open(&[0; 4096][..]).unwrap_err(), ManifestError::NotAManifest);
     let mut bytes = build(&[(b"a", 1, MD5)]).to_bytes();
     bytes[8] = 9;
-    assert_eq!(Manifest::open(bytes).unwrap_err(), ManifestError::Version { found: 9, supported: 1 });
+    assert_eq!(Manifest::open(bytes).unwrap_err(), ManifestError::Version { found: 9, supported: 2 });
 }
 
 // SEMANTICS: I3
@@ -236,11 +367,22 @@ proptest! {
         // Correct the checksums, so that the rows themselves are tested.
         walk(&reseal(bytes));
     }
+
+    #[test]
+    fn broken_links_never_panic(changes in prop::collection::vec((0..2000_usize, any::<u8>()), 1..8)) {
+        let mut bytes = linked().to_bytes();
+        for (at, value) in changes {
+            let at = at % bytes.len();
+            bytes[at] = value;
+        }
+        walk(&reseal(bytes));
+    }
 }
 
 /// Updates the CRCs to match the current bytes.
 pub(super) fn reseal(mut bytes: Vec<u8>) -> Vec<u8> {
-    let crcs_at = (u64_at(&bytes, header::SECTIONS + 6 * 16) as usize).min(bytes.len());
+    let crcs = Section::of_version(bytes[header::VERSION]).count() - 1;
+    let crcs_at = (u64_at(&bytes, header::SECTIONS + crcs * 16) as usize).min(bytes.len());
     let chunks = crcs_at.div_ceil(CHUNK_BYTES);
     for chunk in 0..chunks {
         let range = (chunk * CHUNK_BYTES).max(HEADER_BYTES)..((chunk + 1) * CHUNK_BYTES).min(crcs_at);
@@ -271,6 +413,12 @@ fn walk(bytes: &[u8]) {
             let _ = (manifest.lookup(&dir, b"a"), manifest.lookup(&dir, b"d"));
         }
     }
+    for index in 0..manifest.totals().links.min(100) {
+        if let Ok(link) = manifest.link(LinkIndex(index)) {
+            let _ = (manifest.link_text(&link), manifest.link_path(&link), manifest.links_of(link.dir));
+        }
+    }
+    let _ = (manifest.follow(b"all/snapshots/main/model.bin"), manifest.resolve(b"all"));
     for block in 0..10 {
         let _ = (manifest.file_of_block(BlockIndex(block)), manifest.block_crc(BlockIndex(block)));
     }

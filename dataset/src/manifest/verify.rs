@@ -5,7 +5,7 @@ use super::contents_hash::snapshot_id;
 use super::error::{ManifestError, corrupt};
 use super::layout::{DIR_BYTES, FILE_BYTES, Section};
 use super::read::Manifest;
-use super::rows::{DirIndex, FileIndex};
+use super::rows::{DirIndex, Entry, FileIndex, LinkIndex};
 use crate::block;
 
 impl<B: ManifestBytes> Manifest<B> {
@@ -36,9 +36,25 @@ impl<B: ManifestBytes> Manifest<B> {
         if (first_dir, first_file, first_block, bytes) != (totals.dirs, totals.files, totals.blocks, totals.bytes) {
             return Err(corrupt("totals"));
         }
+        self.verify_links()?;
         let (_, origin) = self.name_and_origin()?;
-        if snapshot_id(origin, contents) != self.snapshot() {
+        if snapshot_id(self.version_byte(), origin, contents) != self.snapshot() {
             return Err(corrupt("snapshot id"));
+        }
+        Ok(())
+    }
+
+    fn verify_links(&self) -> Result<(), ManifestError> {
+        let mut last = None;
+        for index in (0..self.totals().links).map(LinkIndex) {
+            let link = self.link(index)?;
+            // The look-up finds another row if a file or folder has the same name.
+            let is_found =
+                || Ok::<_, ManifestError>(self.lookup(&self.dir(link.dir)?, link.name)? == Some(Entry::Link(index)));
+            if !is_name(link.name) || last >= Some((link.dir, link.name)) || !is_found()? {
+                return Err(corrupt("link rows"));
+            }
+            last = Some((link.dir, link.name));
         }
         Ok(())
     }
@@ -47,11 +63,16 @@ impl<B: ManifestBytes> Manifest<B> {
         let mut last: &[u8] = &[];
         for row in first..first.checked_add(count).ok_or(corrupt("row numbers"))? {
             let name = self.sections.name(section, row, row_bytes)?;
-            if name <= last || name.contains(&b'/') || name == b"." || name == b".." {
+            if name <= last || !is_name(name) {
                 return Err(corrupt("names"));
             }
             last = name;
         }
         Ok(())
     }
+}
+
+/// True if no path through this name leads elsewhere.
+fn is_name(name: &[u8]) -> bool {
+    !name.contains(&b'/') && !matches!(name, b"" | b"." | b"..")
 }

@@ -28,6 +28,28 @@ fn selected(manifest: &Manifest<Vec<u8>>, path: &str) -> Vec<String> {
 }
 
 #[test]
+fn a_path_through_links_selects_what_they_lead_to_and_a_folder_selects_its_files_once() {
+    let mut builder = ManifestBuilder::new();
+    for path in ["blobs/1", "snapshots/x/plain"] {
+        let version = VersionTag::MtimeSize { mtime_ns: 0, size: 1 };
+        let file = PlainFile { path: path.as_bytes(), size: 1, mtime_ns: 0, version };
+        builder.push(&file, NameRules::FOLDER).unwrap();
+    }
+    builder.push_link(b"main", b"snapshots/x", 0).unwrap();
+    builder.push_link(b"snapshots/x/model", b"blobs/1", 0).unwrap();
+    let manifest = Manifest::open(builder.finish("n", "file:///n", 0).unwrap().to_bytes()).unwrap();
+    for (path, files) in [
+        ("snapshots/x/model", &["blobs/1"][..]),
+        ("main/model", &["blobs/1"]),
+        ("main", &["snapshots/x/plain"]),
+        (".", &["blobs/1", "snapshots/x/plain"]),
+        ("snapshots/x/m*", &[]),
+    ] {
+        assert_eq!(selected(&manifest, path), files, "{path}");
+    }
+}
+
+#[test]
 fn a_path_a_folder_and_a_pattern_select_what_they_name_and_an_unknown_one_nothing() {
     let all =
         ["a.jpg", "b.png", "odd[1].jpg", "ü.jpg", "train/w.jpg", "train/1/x.jpg", "train/1/y.txt", "train/2/z.jpg"];

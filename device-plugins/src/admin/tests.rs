@@ -14,7 +14,7 @@ fn status(view: View) -> Status {
     let (_, view) = watch::channel(Arc::new(view));
     let pods = Arc::new(Pods::new(Path::new("/no/kubelet")));
     let usage = Usage { containers: watch::channel(Arc::default()).1, cgroup_root: "/no/cgroup".into() };
-    Status { node: "n1".into(), view, pods, counters: Arc::default(), usage }
+    Status { node: "n1".into(), view, pods, counters: Arc::default(), usage, heartbeat: Heartbeat::default() }
 }
 
 /// What a pod has of `mlx5_0` is 7 handles.

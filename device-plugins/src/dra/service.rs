@@ -33,6 +33,7 @@ use super::files::Files;
 use super::health::Lists;
 use super::prepared::{Given, prepare};
 use crate::cdi::Found;
+use crate::grant::check_named;
 use crate::view::View;
 
 /// The timeout of a read from the API server.
@@ -48,6 +49,7 @@ struct Inner {
     views: watch::Receiver<Arc<View>>,
     files: Files,
     found: Found,
+    gpus_by_cdi_only: bool,
     /// Held while a claim's file is read and written, so that concurrent calls do not interleave.
     turn: Mutex<()>,
     /// Incremented after claims were prepared or unprepared.
@@ -70,6 +72,8 @@ pub struct Settings {
     pub cdi: PathBuf,
     /// The CDI files of other programs.
     pub found: Found,
+    /// Whether GPUs that no CDI file names are refused.
+    pub gpus_by_cdi_only: bool,
 }
 
 impl Service {
@@ -81,9 +85,9 @@ impl Service {
         changes: watch::Sender<u64>,
         stop: CancellationToken,
     ) -> Self {
-        let Settings { node, cdi, found } = settings;
+        let Settings { node, cdi, found, gpus_by_cdi_only } = settings;
         let (files, turn) = (Files::new(cdi), Mutex::default());
-        Self(Arc::new(Inner { node, client, views, files, found, turn, changes, stop }))
+        Self(Arc::new(Inner { node, client, views, files, found, gpus_by_cdi_only, turn, changes, stop }))
     }
 
     async fn prepare(&self, claim: &Claim) -> Result<Prepared, ClaimError> {
@@ -132,7 +136,11 @@ impl Inner {
             Ok(Given { allocated: allocated.clone(), key: offered.key, resource: offered.resource })
         });
         let given = given.collect::<Result<Vec<Given<'_>>, ClaimError>>()?;
-        let (prepared, file) = prepare(&view.machine, uid, claim, &given, &self.found.names());
+        let vendor = self.found.names();
+        if self.gpus_by_cdi_only {
+            check_named(&view.machine, &given.iter().map(|given| given.key).collect(), &vendor)?;
+        }
+        let (prepared, file) = prepare(&view.machine, uid, claim, &given, &vendor);
         self.files.write(uid, &file).map_err(ClaimError::Write)?;
         info!(claim = prepared.claim, devices = ?prepared.devices, "claim prepared");
         Ok(prepared)
@@ -158,6 +166,8 @@ enum ClaimError {
     NotOffered { node: String, device: String },
     #[error("device {device} is out of service: {message}; it returns to service once {recovery}")]
     OutOfService { device: String, message: String, recovery: String },
+    #[error(transparent)]
+    NotNamed(#[from] crate::grant::Refusal),
     #[error("write the claim's CDI file: {0}")]
     Write(io::Error),
     #[error("remove the claim's CDI file: {0}")]

@@ -91,7 +91,7 @@ impl From<&Port> for PortSeen {
 /// The action that a recovery action requires; `None` if the driver asks for nothing.
 pub(super) fn action_of(recovery: RecoveryAction) -> Option<XidAction> {
     match recovery {
-        RecoveryAction::None => None,
+        RecoveryAction::None | RecoveryAction::Unsupported => None,
         RecoveryAction::NodeReboot => Some(XidAction::DrainNode),
         RecoveryAction::GpuReset
         | RecoveryAction::DrainP2p
@@ -103,7 +103,7 @@ pub(super) fn action_of(recovery: RecoveryAction) -> Option<XidAction> {
 /// The text of a recovery action for messages.
 pub(super) fn words(recovery: RecoveryAction) -> String {
     match recovery {
-        RecoveryAction::None => "nothing".to_owned(),
+        RecoveryAction::None | RecoveryAction::Unsupported => "nothing".to_owned(),
         RecoveryAction::GpuReset => "a reset of the GPU".to_owned(),
         RecoveryAction::NodeReboot => "a reboot of the node".to_owned(),
         RecoveryAction::DrainP2p => "an end of the traffic between GPUs".to_owned(),

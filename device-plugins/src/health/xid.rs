@@ -27,8 +27,8 @@ pub struct Row {
     pub why: &'static str,
 }
 
-/// The action for an Xid without a row: the driver reports it as critical. A GPU that needs no recovery returns to
-/// service after its quiet time.
+/// The action for an Xid without a row: the driver reports it as critical. A GPU whose driver reports that it needs no
+/// recovery returns to service after its quiet time.
 pub const UNKNOWN: XidAction = DrainGpu;
 
 /// The meaning of an Xid without a row.
@@ -169,9 +169,11 @@ pub fn page() -> String {
          To override the table, set `health.xids` in the [configuration](DEVICES.md#define-resources), for\n\
          example `{13: ignore, 94: drainGpu}`.\n\n\
          A drained GPU returns to service when all of these hold:\n\n\
-         - The driver asks for no recovery action (NVML's field 230, which Xid 154 announces).\n\
+         - The driver reports that no recovery action is needed (NVML's field 230, which Xid 154 announces).\n  \
+         [Drivers before about version 570](DEVICES.md#drivers-without-recovery-actions) do not report it;\n  \
+         then a reset must be seen, or the node be rebooted.\n\
          - NVML's queries succeed.\n\
-         - The GPU has been quiet for `health.gpuQuiet`.\n\n\
+         - The GPU has been quiet for `health.gpuQuiet`, or longer after repeated faults.\n\n\
          ## Source\n\n\
          The source is\n\
          [NVIDIA's Xid catalogue](https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html).\n\

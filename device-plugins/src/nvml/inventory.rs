@@ -218,7 +218,7 @@ fn recovery(device: &Device<'_>) -> Result<RecoveryAction, NvmlError> {
     Ok(match values.first().copied().flatten() {
         Some(action) => RecoveryAction::from(action),
         None if waits => RecoveryAction::GpuReset,
-        None => RecoveryAction::None,
+        None => RecoveryAction::Unsupported,
     })
 }
 

@@ -91,6 +91,9 @@ pub enum DriverNews {
 pub enum RecoveryAction {
     #[default]
     None,
+    /// The driver does not report recovery actions, and no repair of the GPU's memory waits for a reset. Whether the
+    /// GPU needs anything is unknown.
+    Unsupported,
     GpuReset,
     NodeReboot,
     /// End all work that uses links to other GPUs.

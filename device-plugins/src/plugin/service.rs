@@ -138,7 +138,7 @@ impl DevicePlugin for Service {
         let resource = self.resource(&view)?;
         let mut container_responses = Vec::new();
         for request in request.into_inner().container_requests {
-            let granted = grant(&view, resource, &request.devices_ids, &vendor, self.settings.cdi);
+            let granted = grant(&view, resource, &request.devices_ids, &vendor, self.settings.means);
             let granted = granted.map_err(|refusal| self.refuse(&refusal))?;
             info!(resource = %self.resource, ids = ?request.devices_ids, cdi = ?granted.cdi, "allocated");
             container_responses.push(self.answer(granted));

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use crate::cdi::Found;
+use crate::grant::Means;
 use crate::machine::Machine;
 use crate::resource::Resource;
 
@@ -14,8 +15,8 @@ pub type Choose = dyn Fn(&Machine, &Resource, &[String], &[String], usize) -> Ve
 pub struct Settings {
     /// The kubelet's folder of device plugins.
     pub folder: PathBuf,
-    /// True if the runtime has CDI.
-    pub cdi: bool,
+    /// How containers get devices.
+    pub means: Means,
     /// The host's /dev, as a path in the runtime's mount namespace.
     pub host_dev: PathBuf,
     /// The CDI files of other programs.
@@ -26,6 +27,6 @@ pub struct Settings {
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings").field("folder", &self.folder).field("cdi", &self.cdi).finish_non_exhaustive()
+        f.debug_struct("Settings").field("folder", &self.folder).field("means", &self.means).finish_non_exhaustive()
     }
 }

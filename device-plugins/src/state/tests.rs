@@ -5,7 +5,7 @@ use super::*;
 use crate::config::{
     self, ConfigError, Give, HealthConfig, Kind, Limits, Mode, Refusal, ResourceConfig, ResourceName, Select, XidAction,
 };
-use crate::health::{PortSeen, Reason, RecoveryAction};
+use crate::health::{History, PortSeen, Reason, RecoveryAction, Remembered};
 use crate::machine::{Gpu, Hca, PciAddress, PhysState, Place, Port, PortState};
 use crate::resource::Unit;
 
@@ -100,19 +100,19 @@ fn send_all(state: &mut State, now: Now) {
 #[test]
 fn the_wait_for_the_inputs_of_the_first_view_is_bounded() {
     let start = now();
-    let mut state = State::new(both(), RULES, &[], start);
+    let mut state = State::new(both(), RULES, &Memory::default(), start);
     state.apply(Some(Event::Capabilities(there())), start);
     state.apply(Some(Event::Health(health::Event::Machine(machine()))), start);
     assert_eq!(**state.view(), View::default(), "whether there are more GPUs is not known");
     assert_eq!(state.next(), Some(start.instant + FIRST_VIEW));
-    let mut early = State::new(both(), RULES, &[], start);
+    let mut early = State::new(both(), RULES, &Memory::default(), start);
     early.apply(Some(Event::Capabilities(there())), start);
     early.apply(Some(Event::Health(health::Event::Machine(Machine::default()))), start);
     early.apply(Some(Event::Health(health::Event::DriverAnswered)), start);
     assert_eq!(**early.view(), View::default(), "its GPUs were not read yet");
     early.apply(Some(Event::Health(health::Event::Machine(machine()))), start);
     assert_eq!(early.view().resources.len(), 2);
-    let mut patient = State::new(both(), RULES, &[], start);
+    let mut patient = State::new(both(), RULES, &Memory::default(), start);
     patient.apply(Some(Event::Health(health::Event::Machine(machine()))), start);
     patient.apply(None, later(start, 2));
     assert_eq!((patient.view().resources.len(), patient.next()), (2, None));
@@ -124,7 +124,7 @@ fn the_wait_for_the_inputs_of_the_first_view_is_bounded() {
 #[test]
 fn the_view_is_replaced_only_by_a_change() {
     let start = now();
-    let mut state = State::new(both(), RULES, &[], start);
+    let mut state = State::new(both(), RULES, &Memory::default(), start);
     send_all(&mut state, start);
     let first = Arc::clone(state.view());
     for event in [port(1, true), port(2, true), Event::Config(Ok(both())), Event::Capabilities(there()), port(1, false)]
@@ -153,7 +153,7 @@ fn the_view_is_replaced_only_by_a_change() {
 #[test]
 fn a_wrong_configuration_leaves_the_old_one_in_force_and_a_right_one_replaces_it() {
     let start = now();
-    let mut state = State::new(both(), RULES, &[], start);
+    let mut state = State::new(both(), RULES, &Memory::default(), start);
     send_all(&mut state, start);
     let wrong = "larder.yaml, line 3: unknown field `shrae`";
     let refusal = Refusal { line: 3, why: "unknown field `shrae`".to_owned() };
@@ -182,7 +182,7 @@ fn a_wrong_configuration_leaves_the_old_one_in_force_and_a_right_one_replaces_it
 fn required_limits_that_cannot_be_enforced_take_all_devices_of_the_resource_out_of_service() {
     let start = now();
     let limits = Limits { hca_handles: Some(2), hca_objects: None, memlock: Some(1 << 30), required: true };
-    let mut state = State::new(config(&["larder.dev/gpu", "rdma/hca"], Some(limits)), RULES, &[], start);
+    let mut state = State::new(config(&["larder.dev/gpu", "rdma/hca"], Some(limits)), RULES, &Memory::default(), start);
     send_all(&mut state, start);
     assert_eq!(state.view().faults.len(), 0);
     let gone = Capabilities { nri: Some("NRI is not connected".to_owned()), ..there() };
@@ -206,69 +206,133 @@ fn required_limits_that_cannot_be_enforced_take_all_devices_of_the_resource_out_
     assert!(Capabilities::default().missing(&limits).is_some(), "what was not probed is not there");
 }
 
+/// The memory of a process in which these GPUs have failed.
+fn failed(gpus: &[&str]) -> Memory {
+    let fault = |gpu: &&str| Remembered {
+        gpu: (*gpu).to_owned(),
+        action: XidAction::DrainGpu,
+        what: "Xid 95".to_owned(),
+        since: 1,
+        last: 2,
+        awaits_reset: true,
+        repair_pending: false,
+    };
+    let history = |gpu: &&str| History { gpu: (*gpu).to_owned(), begun: vec![0, 1] };
+    Memory { faults: gpus.iter().map(fault).collect(), history: gpus.iter().map(history).collect() }
+}
+
 // SEMANTICS: D17
 #[test]
 fn faults_survive_a_restart_and_not_a_reboot() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("faults.json");
-    assert_eq!(memory::load(&path, "boot-1"), []);
-    let one = |gpu: &str| Remembered {
-        gpu: gpu.to_owned(),
-        action: XidAction::DrainGpu,
-        what: "Xid 95".to_owned(),
-        since: 1,
-        last: 2,
-    };
+    let load = |boot| memory::load(&path, boot).unwrap();
+    assert_eq!(load("boot-1"), Memory::default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let (sender, receiver) = watch::channel(Vec::new());
+        let (sender, receiver) = watch::channel(Memory::default());
         let stop = CancellationToken::new();
-        let keep = tokio::spawn(memory::keep(path.clone(), "boot-1".to_owned(), Vec::new(), receiver, stop.clone()));
-        sender.send_replace(vec![one("GPU-1")]);
-        sender.send_replace(vec![one("GPU-1"), one("GPU-2")]);
+        let keep =
+            tokio::spawn(memory::keep(path.clone(), "boot-1".to_owned(), Memory::default(), receiver, stop.clone()));
+        sender.send_replace(failed(&["GPU-1"]));
+        sender.send_replace(failed(&["GPU-1", "GPU-2"]));
         // What was said before the end is written.
         stop.cancel();
         keep.await.unwrap();
     });
-    assert_eq!(memory::load(&path, "boot-1"), [one("GPU-1"), one("GPU-2")]);
-    assert_eq!(memory::load(&path, "boot-2"), []);
+    assert_eq!(load("boot-1"), failed(&["GPU-1", "GPU-2"]));
+    assert_eq!(load("boot-2"), Memory::default());
     std::fs::write(&path, "{\"version\": 1, \"boo").unwrap();
-    assert_eq!(memory::load(&path, "boot-1"), []);
+    assert_eq!(load("boot-1"), Memory::default());
+    // As version 0.1 wrote it.
+    let fault = r#"{"gpu": "GPU-1", "action": "drainGpu", "what": "Xid 95", "since": 1, "last": 2}"#;
+    std::fs::write(&path, format!(r#"{{"version": 1, "boot": "boot-1", "faults": [{fault}]}}"#)).unwrap();
+    assert_eq!(load("boot-1"), Memory { history: vec![], ..failed(&["GPU-1"]) });
 }
 
 // SEMANTICS: D17
 #[tokio::test(start_paused = true)]
 async fn faults_that_could_not_be_written_are_written_when_they_can() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("later/faults.json");
-    let fault = Remembered {
-        gpu: "GPU-1".to_owned(),
-        action: XidAction::DrainGpu,
-        what: "Xid 95".to_owned(),
-        since: 1,
-        last: 2,
-    };
-    let (sender, receiver) = watch::channel(Vec::new());
+    let path = folder.path().join("later/devices/faults.json");
+    assert_eq!(memory::load(&path, "boot-1").unwrap(), Memory::default());
+    let (sender, receiver) = watch::channel(Memory::default());
     let stop = CancellationToken::new();
-    let keep = tokio::spawn(memory::keep(path.clone(), "boot-1".to_owned(), Vec::new(), receiver, stop.clone()));
-    sender.send_replace(vec![fault.clone()]);
+    let keep = tokio::spawn(memory::keep(path.clone(), "boot-1".to_owned(), Memory::default(), receiver, stop.clone()));
+    sender.send_replace(failed(&["GPU-1"]));
     tokio::time::sleep(Duration::from_secs(100)).await;
     std::fs::create_dir(folder.path().join("later")).unwrap();
     tokio::time::sleep(Duration::from_secs(100)).await;
-    assert_eq!(memory::load(&path, "boot-1"), [fault]);
+    assert_eq!(memory::load(&path, "boot-1").unwrap(), failed(&["GPU-1"]));
     stop.cancel();
     keep.await.unwrap();
 }
 
+// SEMANTICS: D17
+#[tokio::test]
+async fn no_file_is_read_or_written_where_another_user_can_change_it() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    let root = tempfile::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name);
+    let write = async |path: &Path| {
+        let (sender, receiver) = watch::channel(Memory::default());
+        let task =
+            memory::keep(path.to_owned(), "boot".to_owned(), Memory::default(), receiver, CancellationToken::new());
+        sender.send_replace(failed(&["GPU-1"]));
+        drop(sender);
+        task.await;
+    };
+    let file = at("own/faults.json");
+    write(&file).await;
+    let mode = |path: &Path| path.metadata().unwrap().mode() & 0o7777;
+    assert_eq!((mode(&at("own")), mode(&file)), (0o700, 0o600));
+    assert_eq!(memory::load(&file, "boot").unwrap(), failed(&["GPU-1"]));
+
+    // A folder that a link stands for, one that is a file, and one that others can write to.
+    symlink(at("own"), at("link")).unwrap();
+    std::fs::write(at("file"), "").unwrap();
+    std::fs::create_dir(at("shared")).unwrap();
+    std::fs::set_permissions(at("shared"), std::fs::Permissions::from_mode(0o770)).unwrap();
+    for (folder, why) in [("link", "symbolic link"), ("file", "symbolic link"), ("shared", "its mode is 770")] {
+        let path = at(folder).join("faults.json");
+        let before = std::fs::read(&file).unwrap();
+        let error = memory::load(&path, "boot").unwrap_err().to_string();
+        assert!(error.contains(why) && error.contains(at(folder).to_str().unwrap()), "{error}");
+        write(&path).await;
+        assert_eq!(std::fs::read(&file).unwrap(), before);
+        assert!(!at("shared/faults.json").exists());
+    }
+
+    // Files in the program's own folder that it cannot have written.
+    let kept = std::fs::read(&file).unwrap();
+    std::fs::rename(&file, at("elsewhere.json")).unwrap();
+    symlink(at("elsewhere.json"), &file).unwrap();
+    assert_eq!(memory::load(&file, "boot").unwrap(), Memory::default());
+    std::fs::remove_file(&file).unwrap();
+    std::fs::write(&file, &kept).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
+    assert_eq!(memory::load(&file, "boot").unwrap(), Memory::default());
+    std::fs::remove_file(&file).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    assert_eq!(memory::load(&file, "boot").unwrap(), Memory::default());
+
+    // Root can also be given a folder of another user's, as larderd's is.
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(at("own"), Some(65_532), None).unwrap();
+        let error = memory::load(&file, "boot").unwrap_err().to_string();
+        assert!(error.contains("belongs to uid 65532 and not to uid 0"), "{error}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn dropped_notices_are_counted() {
-    let mut state = State::new(both(), RULES, &[], now());
+    let mut state = State::new(both(), RULES, &Memory::default(), now());
     send_all(&mut state, now());
     let (events, receiver) = mpsc::channel(EVENTS);
     let (notices, mut received) = mpsc::channel(1);
     let counters = Arc::new(Counters::default());
-    let (view, memory) = (watch::channel(Arc::default()).0, watch::channel(Vec::new()).0);
-    let outputs = Outputs { view, notices, memory, counters: Arc::clone(&counters) };
+    let (view, memory) = (watch::channel(Arc::default()).0, watch::channel(Memory::default()).0);
+    let outputs = Outputs { view, notices, memory, counters: Arc::clone(&counters), heartbeat: Heartbeat::default() };
     for number in 0..3 {
         events.send(xid(4, 31 + number)).await.unwrap();
     }
@@ -280,14 +344,14 @@ async fn dropped_notices_are_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn the_task_publishes_views_notices_and_memory_and_wakes_by_itself() {
-    let state = State::new(both(), RULES, &[], now());
+    let state = State::new(both(), RULES, &Memory::default(), now());
     let (events, receiver) = mpsc::channel(EVENTS);
     let (notices, mut received) = mpsc::channel(NOTICES);
     let (view, mut views) = watch::channel(Arc::default());
-    let (memory, mut kept) = watch::channel(Vec::new());
+    let (memory, mut kept) = watch::channel(Memory::default());
     let stop = CancellationToken::new();
     let counters = Arc::new(Counters::default());
-    let outputs = Outputs { view, notices, memory, counters: Arc::clone(&counters) };
+    let outputs = Outputs { view, notices, memory, counters: Arc::clone(&counters), heartbeat: Heartbeat::default() };
     let task = tokio::spawn(run(state, receiver, outputs, stop.clone()));
     for event in [
         Event::Capabilities(there()),
@@ -306,13 +370,13 @@ async fn the_task_publishes_views_notices_and_memory_and_wakes_by_itself() {
     );
     let count = |action| counters.xids(action);
     assert_eq!((count(XidAction::RestartWorker), count(XidAction::DrainGpu), count(XidAction::Watch)), (1, 1, 0));
-    kept.wait_for(|kept| kept.len() == 1).await.unwrap();
+    kept.wait_for(|kept| kept.faults.len() == 1).await.unwrap();
     // The port is down for 5 s, which nobody tells the task.
     let down = views.wait_for(|view| view.faults.contains_key(&DeviceKey::Hca(pci(1))));
     tokio::time::timeout(Duration::from_secs(60), down).await.unwrap().unwrap();
     let event = Event::Health(health::Event::Recovery { gpu: "GPU-3".to_owned(), action: RecoveryAction::None });
     events.send(event).await.unwrap();
-    kept.wait_for(Vec::is_empty).await.unwrap();
+    kept.wait_for(|kept| kept.faults.is_empty()).await.unwrap();
     assert_eq!(views.wait_for(|view| view.faults.len() == 1).await.unwrap().resources.len(), 2);
     stop.cancel();
     task.await.unwrap();
@@ -321,11 +385,11 @@ async fn the_task_publishes_views_notices_and_memory_and_wakes_by_itself() {
 
 #[tokio::test(start_paused = true)]
 async fn the_first_view_is_published_even_if_it_is_empty() {
-    let state = State::new(config(&[], None), RULES, &[], now());
+    let state = State::new(config(&[], None), RULES, &Memory::default(), now());
     let (events, receiver) = mpsc::channel(EVENTS);
     let (view, mut views) = watch::channel(Arc::default());
-    let (notices, memory) = (mpsc::channel(NOTICES).0, watch::channel(Vec::new()).0);
-    let outputs = Outputs { view, notices, memory, counters: Arc::default() };
+    let (notices, memory) = (mpsc::channel(NOTICES).0, watch::channel(Memory::default()).0);
+    let outputs = Outputs { view, notices, memory, counters: Arc::default(), heartbeat: Heartbeat::default() };
     let stop = CancellationToken::new();
     let task = tokio::spawn(run(state, receiver, outputs, stop.clone()));
     let send = async |event| events.send(event).await.unwrap();
@@ -340,6 +404,23 @@ async fn the_first_view_is_published_even_if_it_is_empty() {
     assert_eq!(**views.borrow(), View::default());
     stop.cancel();
     task.await.unwrap();
+}
+
+// SEMANTICS: P7
+#[tokio::test(start_paused = true)]
+async fn the_task_beats_also_while_nothing_happens_and_not_once_it_hangs() {
+    let state = State::new(config(&[], None), RULES, &Memory::default(), now());
+    let (_events, receiver) = mpsc::channel(EVENTS);
+    let (view, memory) = (watch::channel(Arc::default()).0, watch::channel(Memory::default()).0);
+    let heartbeat = Heartbeat::default();
+    let notices = mpsc::channel(NOTICES).0;
+    let outputs = Outputs { view, notices, memory, counters: Arc::default(), heartbeat: heartbeat.clone() };
+    let task = tokio::spawn(run(state, receiver, outputs, CancellationToken::new()));
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(heartbeat.check("it"), Ok(()));
+    task.abort();
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert!(heartbeat.check("it").is_err());
 }
 
 fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {

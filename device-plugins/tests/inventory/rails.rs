@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use larder_devices::config::Config;
-use larder_devices::health::{self, Now, Reason};
+use larder_devices::health::{self, Memory, Now, Reason};
 use larder_devices::inventory;
 use larder_devices::machine::{Gpu, Machine, RdmaMode};
 use larder_devices::resource::{self, DeviceKey};
@@ -29,7 +29,11 @@ impl Node {
         let config = Config::parse("config.yaml", config).unwrap();
         let rules = Rules { assign: resource::assign, check: |_, _| Ok(()) };
         let now = Now { instant: Instant::now(), wall: SystemTime::UNIX_EPOCH };
-        Self { machine: FakeMachine::new(plan).unwrap(), state: State::new(config, rules, &[], now), now }
+        Self {
+            machine: FakeMachine::new(plan).unwrap(),
+            state: State::new(config, rules, &Memory::default(), now),
+            now,
+        }
     }
 
     fn apply(&mut self, event: health::Event) {

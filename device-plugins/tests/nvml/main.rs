@@ -395,10 +395,19 @@ async fn a_changed_recovery_action_is_reported() {
         nvml.set(&machine);
         assert_eq!(driver.recovery(&gpus[0]).await, action);
     }
-    // A driver without the recovery query reports pending memory remapping, which needs a reset.
+    // A driver without the recovery query reports pending memory remapping, which needs a reset. Without it, nobody
+    // knows.
+    let first = driver.seen.iter().find_map(|news| match news {
+        DriverNews::Recovery { gpu, action } if *gpu == gpus[1] => Some(*action),
+        _ => None,
+    });
+    assert_eq!(first, Some(RecoveryAction::Unsupported));
     machine.gpus[1].remapping_pending = true;
     nvml.set(&machine);
     assert_eq!(driver.recovery(&gpus[1]).await, RecoveryAction::GpuReset);
+    machine.gpus[1].remapping_pending = false;
+    nvml.set(&machine);
+    assert_eq!(driver.recovery(&gpus[1]).await, RecoveryAction::Unsupported);
     driver.end().await;
 }
 

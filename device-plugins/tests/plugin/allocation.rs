@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_devices::config::Kind;
-use larder_devices::grant::{Grant, Refusal, grant};
+use larder_devices::grant::{Grant, Means, Refusal, grant};
 use larder_devices::machine::{Gid, GidType, LinkLayer, Machine, PhysState, PortState};
 use larder_devices::resource::Resource;
 use larder_devices::view::View;
@@ -19,7 +19,7 @@ const RAIL: &str = "larder.dev/rail";
 
 fn given(view: &View, ids: &[&str]) -> Result<Grant, Refusal> {
     let ids: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
-    grant(view, &view.resources[0], &ids, &BTreeSet::new(), true)
+    grant(view, &view.resources[0], &ids, &BTreeSet::new(), Means::Cdi)
 }
 
 fn env(view: &View, ids: &[&str]) -> BTreeMap<String, String> {
@@ -54,16 +54,31 @@ fn gpus_come_by_nvidias_cdi_names_if_all_are_there() {
     let ids = [gpu_id(0), gpu_id(1)];
     let name = |id: &String| format!("nvidia.com/gpu={id}");
     let vendor: BTreeSet<String> = ids.iter().map(name).collect();
-    let by_cdi = grant(&view, &view.resources[0], &ids, &vendor, true).unwrap();
+    let by_cdi = grant(&view, &view.resources[0], &ids, &vendor, Means::Cdi).unwrap();
     assert_eq!(by_cdi.cdi, ids.each_ref().map(name));
     assert_eq!(by_cdi.env, pairs(&[("NVIDIA_VISIBLE_DEVICES", "void")]));
     let visible = ids.join(",");
     let by_env = pairs(&[("NVIDIA_VISIBLE_DEVICES", visible.as_str())]);
     let one: BTreeSet<String> = vendor.iter().take(1).cloned().collect();
-    for (vendor, cdi) in [(&one, true), (&vendor, false)] {
-        let grant = grant(&view, &view.resources[0], &ids, vendor, cdi).unwrap();
+    for (vendor, means) in [(&one, Means::Cdi), (&vendor, Means::Nodes)] {
+        let grant = grant(&view, &view.resources[0], &ids, vendor, means).unwrap();
         assert_eq!((grant.cdi, grant.env), (Vec::new(), by_env.clone()));
     }
+    assert_eq!(grant(&view, &view.resources[0], &ids, &vendor, Means::CdiOnly).unwrap(), by_cdi);
+    for (vendor, missing) in [(one, &ids[1..]), (BTreeSet::new(), &ids[..])] {
+        let refusal = grant(&view, &view.resources[0], &ids, &vendor, Means::CdiOnly).unwrap_err();
+        assert_eq!(refusal, Refusal::NotNamed { gpus: missing.to_vec() });
+        assert!(refusal.to_string().contains("--gpus-by-cdi-only excludes NVIDIA_VISIBLE_DEVICES"), "{refusal}");
+    }
+}
+
+// SEMANTICS: D8
+#[test]
+fn hcas_need_no_cdi_file_of_nvidias() {
+    let view = view(machine(), [resource_of(HCA, Kind::Rdma, 0..8)]);
+    let grant =
+        grant(&view, &view.resources[0], &["0000:42:00.0".to_owned()], &BTreeSet::new(), Means::CdiOnly).unwrap();
+    assert_eq!(grant.cdi, ["larder.dev/hca=0000:42:00.0"]);
 }
 
 fn shared(share: u16) -> Resource {
@@ -101,7 +116,7 @@ fn without_cdi_the_nodes_are_listed() {
     let mut resource = resource_of(HCA, Kind::Rdma, 0..8);
     let nodes = |resource: &Resource, machine: Machine| {
         let view = view(machine, [resource.clone()]);
-        grant(&view, resource, &["0000:42:00.0".to_owned()], &BTreeSet::new(), false).map(|grant| grant.nodes)
+        grant(&view, resource, &["0000:42:00.0".to_owned()], &BTreeSet::new(), Means::Nodes).map(|grant| grant.nodes)
     };
     let names = |names: &[&str]| Ok(names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<String>>());
     assert_eq!(nodes(&resource, machine()), names(&["rdma_cm", "uverbs2"]));
@@ -216,7 +231,7 @@ async fn the_kubelet_allocates_and_prefers() {
 async fn without_cdi_the_kubelet_gets_device_nodes() {
     let node = Node::new(view(machine(), [resource_of(HCA, Kind::Rdma, 0..8)]));
     let kubelet = Kubelet::start(&node.plugins());
-    let _process = node.start_with(false).await;
+    let _process = node.start_with(Means::Nodes).await;
     kubelet.until_healthy(HCA, 8).await;
     let answer = kubelet.plugin(HCA).await.allocate(request(&["0000:43:00.0"])).await.unwrap().into_inner();
     let devices = &answer.container_responses[0].devices;

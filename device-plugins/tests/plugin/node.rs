@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use larder_devices::cdi::{self, Found};
 use larder_devices::config::{Give, Kind, Limits, Mode, ResourceConfig, ResourceName, Select};
+use larder_devices::grant::Means;
 use larder_devices::health::{Fault, Faults, Reason};
 use larder_devices::instance::Instance;
 use larder_devices::machine::{
@@ -172,16 +173,16 @@ impl Node {
 
     /// Starts a process of the program.
     pub(crate) async fn start(&self) -> Process {
-        self.start_with(true).await
+        self.start_with(Means::Cdi).await
     }
 
-    pub(crate) async fn start_with(&self, cdi: bool) -> Process {
+    pub(crate) async fn start_with(&self, means: Means) -> Process {
         let instance = Arc::new(Instance::begin(&self.plugins()).await.unwrap());
         let stop = CancellationToken::new();
         let prepared = watch::Sender::new(Arc::new(View::default()));
         let settings = plugin::Settings {
             folder: self.plugins(),
-            cdi,
+            means,
             host_dev: Path::new("/dev").to_owned(),
             found: Found::new(vec![self.path("cdi")]),
             // Chooses the last IDs, so that a test can distinguish them from the kubelet's own choice.
@@ -190,7 +191,13 @@ impl Node {
         let mut tasks = JoinSet::new();
         tasks.spawn(plugin::run(settings, Arc::clone(&instance), prepared.subscribe(), stop.clone()));
         let passed_on = prepared.subscribe();
-        tasks.spawn(cdi::keep(self.cdi_settings(cdi), instance, self.views.subscribe(), prepared, stop.clone()));
+        tasks.spawn(cdi::keep(
+            self.cdi_settings(means != Means::Nodes),
+            instance,
+            self.views.subscribe(),
+            prepared,
+            stop.clone(),
+        ));
         Process { stop, tasks, prepared: passed_on }
     }
 

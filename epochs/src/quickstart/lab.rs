@@ -117,15 +117,10 @@ impl Lab {
         }
         let store = Store::open(StoreConfig::new(&store), Arc::clone(counters))?;
         let reservation_bytes = (self.bytes as f64 * share).ceil() as u64;
-        let dataset = Dataset::open(
-            Arc::new(open_manifest(&self.manifest)?),
-            &store,
-            CacheSpec::exactly(reservation_bytes, policy, seed),
-            Arc::clone(&self.origin),
-            None,
-            &self.fetches,
-            FetchConfig::DEFAULT,
-        )?;
+        let manifest = Arc::new(open_manifest(&self.manifest)?);
+        let spec = CacheSpec::exactly(manifest.snapshot(), reservation_bytes, policy, seed);
+        let dataset =
+            Dataset::open(manifest, &store, spec, Arc::clone(&self.origin), None, &self.fetches, FetchConfig::DEFAULT)?;
         Ok((dataset, store))
     }
 

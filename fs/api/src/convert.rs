@@ -2,7 +2,8 @@
 
 use std::fmt::Display;
 
-use larder_dataset::DatasetSpec;
+use larder_dataset::ownership::parse_mode;
+use larder_dataset::{DatasetSpec, Ownership};
 
 use crate::v1;
 
@@ -31,6 +32,10 @@ impl From<&DatasetSpec> for v1::Dataset {
             policy: text(spec.policy),
             placement: text(spec.placement),
             refresh: text(spec.refresh),
+            uid: spec.ownership.uid,
+            gid: spec.ownership.gid,
+            file_mode: spec.ownership.file_mode.map(u32::from),
+            dir_mode: spec.ownership.dir_mode.map(u32::from),
             ..Self::default()
         }
     }
@@ -51,8 +56,20 @@ impl TryFrom<&v1::Dataset> for DatasetSpec {
             policy: parsed("policy", &dataset.policy)?,
             placement: parsed("placement", &dataset.placement)?,
             refresh: parsed("refresh", &dataset.refresh)?,
+            ownership: Ownership {
+                uid: dataset.uid,
+                gid: dataset.gid,
+                file_mode: mode("file_mode", dataset.file_mode)?,
+                dir_mode: mode("dir_mode", dataset.dir_mode)?,
+            },
         })
     }
+}
+
+/// The permission bits of a field.
+fn mode(field: &'static str, bits: Option<u32>) -> Result<Option<u16>, InvalidDataset> {
+    let mode = bits.map(|bits| parse_mode(&format!("{bits:04o}"))).transpose();
+    mode.map_err(|what| InvalidDataset { field, what })
 }
 
 /// Parses the value of a field. None if it is empty.
@@ -83,6 +100,7 @@ mod tests {
             policy: Some(PolicyKind::Fifo),
             placement: "partitioned".parse().ok(),
             refresh: "90m".parse().ok(),
+            ownership: Ownership { uid: Some(1), gid: Some(0), file_mode: Some(0o440), dir_mode: Some(0o550) },
         };
         for spec in [full, DatasetSpec::new("file:///data")] {
             assert_eq!(DatasetSpec::try_from(&v1::Dataset::from(&spec)), Ok(spec));
@@ -95,6 +113,8 @@ mod tests {
             ("policy", v1::Dataset { policy: "mru".to_owned(), ..v1::Dataset::default() }),
             ("placement", v1::Dataset { placement: "everywhere".to_owned(), ..v1::Dataset::default() }),
             ("refresh", v1::Dataset { refresh: "often".to_owned(), ..v1::Dataset::default() }),
+            ("file_mode", v1::Dataset { file_mode: Some(0o644), ..v1::Dataset::default() }),
+            ("dir_mode", v1::Dataset { dir_mode: Some(u32::MAX), ..v1::Dataset::default() }),
             ("snapshot", v1::Dataset { snapshot: "latest".to_owned(), ..v1::Dataset::default() }),
         ];
         for (field, dataset) in wrong {

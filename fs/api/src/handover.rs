@@ -26,10 +26,16 @@ pub use crate::v1::handover::Message;
 use crate::v1::{Answer, Forget, Handover, HeldEnd, Holds};
 
 /// The version of the protocol. A daemon announces it at the end of its list.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The largest packet in bytes. An INIT request has about a hundred bytes, credentials at most a few kilobytes.
 const PACKET_BYTES: usize = 64 << 10;
+
+/// The names in a packet of a list take at most this much, with their overhead. That leaves room for the rest of it.
+const PAGE_BYTES: usize = PACKET_BYTES - 64;
+
+/// The tag and the length of a name, which is shorter than 128 bytes.
+const NAME_OVERHEAD_BYTES: usize = 2;
 
 /// The descriptors of a connection that was received.
 #[derive(Debug)]
@@ -181,6 +187,18 @@ impl Socket {
     }
 }
 
+/// Puts the packets with the list of the mounts that the keeper holds together.
+#[derive(Debug, Default)]
+pub struct HoldsList(Vec<String>);
+
+impl HoldsList {
+    /// Adds a packet. Returns the list once it is complete.
+    pub fn add(&mut self, page: Holds) -> Option<Vec<String>> {
+        self.0.extend(page.mounts);
+        (!page.more).then(|| std::mem::take(&mut self.0))
+    }
+}
+
 impl Message {
     /// Builds the answer to a request.
     pub fn answer(request: u64, outcome: Result<(), String>) -> Self {
@@ -192,9 +210,26 @@ impl Message {
         Self::Forget(Forget { request, mount: mount.to_owned() })
     }
 
-    /// Builds the list of the mounts that the keeper holds.
-    pub fn holds<'a>(mounts: impl IntoIterator<Item = &'a str>) -> Self {
-        Self::Holds(Holds { mounts: mounts.into_iter().map(str::to_owned).collect() })
+    /// Builds the packets with the list of the mounts that the keeper holds, for a daemon of this version. There is
+    /// none if the daemon cannot take the whole list: it would give up the mounts that a part leaves out, while without
+    /// a list it gives up none.
+    pub fn holds<'a>(mounts: impl IntoIterator<Item = &'a str>, version: u32) -> Vec<Self> {
+        let mut pages = vec![Holds::default()];
+        let mut size = 0;
+        for mount in mounts {
+            size += mount.len() + NAME_OVERHEAD_BYTES;
+            if size > PAGE_BYTES {
+                size = mount.len() + NAME_OVERHEAD_BYTES;
+                pages.push(Holds::default());
+            }
+            let at = pages.len() - 1;
+            pages[at].mounts.push(mount.to_owned());
+        }
+        let last = pages.len() - 1;
+        pages[..last].iter_mut().for_each(|page| page.more = true);
+        // Before version 2 a list was one packet, and before version 1 there was none.
+        let is_understood = version > 1 || version == 1 && pages.len() == 1;
+        if is_understood { pages.into_iter().map(Self::Holds).collect() } else { Vec::new() }
     }
 
     /// Builds the message that ends the daemon's list of connections.
@@ -262,6 +297,34 @@ mod tests {
         assert_eq!(one.receive().unwrap().unwrap().0, answer);
         drop(other);
         assert!(one.receive().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_list_of_any_length_arrives_whole_and_only_what_an_older_daemon_can_take_is_sent_to_it() {
+        let (one, other) = Socket::pair().unwrap();
+        // The longest names, of which 992 fill a packet.
+        for (count, packets) in [(0, 1), (1, 1), (992, 1), (993, 2), (5000, 6)] {
+            let names: Vec<String> = (0..count).map(|number| format!("{number:064x}")).collect();
+            let holds = |version| Message::holds(names.iter().map(String::as_str), version);
+            assert_eq!(holds(VERSION).len(), packets);
+            std::thread::scope(|scope| {
+                scope.spawn(|| holds(VERSION).into_iter().for_each(|packet| one.send(packet, &[]).unwrap()));
+                let mut list = HoldsList::default();
+                let received = loop {
+                    let Some((Message::Holds(page), None)) = other.receive().unwrap() else {
+                        panic!("another message")
+                    };
+                    if let Some(received) = list.add(page) {
+                        break received;
+                    }
+                };
+                assert!(received == names, "{count}");
+            });
+            // A daemon of version 1 takes each packet for the whole list.
+            assert_eq!(holds(0), []);
+            let whole = Message::Holds(Holds { mounts: names.clone(), more: false });
+            assert_eq!(holds(1), if packets == 1 { vec![whole] } else { vec![] });
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use larder_kube::api::{Api, DynamicObject, Patch, PatchParams};
 use larder_kube::core::{ApiResource, Resource};
 use larder_kube::kinds::Kind;
 use larder_kube::runtime::watcher;
-use larder_kube::watch::{Update, listen_where};
+use larder_kube::watch::{Turns, Update, Watched, listen};
 use larder_kube::{Client, Error};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -81,21 +81,26 @@ struct Follower {
     done: Option<i64>,
     /// True if some promises lack space.
     is_short: bool,
+    /// True if the quotas are in force and written down.
+    has_quotas: bool,
     wrote: Option<Instant>,
 }
 
 /// Follows the NodeCache `name` at this API server while the future is polled.
 pub async fn follow_with(node: Arc<Node>, name: String, client: Client) {
     let resource = ApiResource::erase::<NodeCache>(&());
-    let api: Api<DynamicObject> = Api::all_with(client, &resource);
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
     let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let watched = Watched { config, ..Watched::all(Kind::NodeCache, &Turns::default()) };
     let (sender, mut updates) = mpsc::channel(UPDATES);
     // No error ends the watch: an administrator may grant the rights later.
-    let kind = Kind::NodeCache.name();
-    let mut listening = pin!(listen_where(api.clone(), config, kind, Some, |_| None, |update| update, sender));
+    let unparsed = Api::all_with(client, &resource);
+    let mut listening = pin!(listen(unparsed, watched, Some, |_| None, |update| update, sender));
     let mut turns = tokio::time::interval(RECONCILE_EVERY);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut follower = Follower { node, name, api, resource, seen: None, done: None, is_short: false, wrote: None };
+    let (is_short, has_quotas) = (false, true);
+    let mut follower =
+        Follower { node, name, api, resource, seen: None, done: None, is_short, has_quotas, wrote: None };
     loop {
         tokio::select! {
             _ = &mut listening => return,
@@ -142,6 +147,16 @@ impl Follower {
         let Some(seen) = &self.seen else { return Ok(()) };
         let is_new = self.done.is_none();
         let mut written = true;
+        // Before the promises, so that no dataset grows beyond a quota that arrives together with them.
+        if is_new || !self.has_quotas {
+            let set = self.node.set_quotas(seen.requests.quotas.clone()).await;
+            if let Err(error) = &set
+                && self.has_quotas
+            {
+                warn!(%error, "cannot store the quotas of the NodeCache: a restart forgets them; will retry");
+            }
+            self.has_quotas = set.is_ok();
+        }
         if is_new || self.is_short {
             if let Err(error) = self.node.promise(seen.requests.promises.clone()).await {
                 warn!(%error, "cannot store the promises of the NodeCache; will retry");
@@ -151,8 +166,8 @@ impl Follower {
                 info!(promises, generation, "adopted the promises of the NodeCache");
             }
         }
-        for &(snapshot, before) in seen.requests.clean.iter().filter(|_| is_new) {
-            if let Err(error) = self.node.drop_unused(snapshot, before).await {
+        for (snapshot, owner, before) in seen.requests.clean.iter().filter(|_| is_new) {
+            if let Err(error) = self.node.drop_unused(*snapshot, owner, *before).await {
                 warn!(%snapshot, %error, "cannot drop cached bytes");
             }
         }

@@ -1,7 +1,7 @@
 //! The requests of a NodeCache's spec to its node.
 
 use larder_api::NodeCacheSpec;
-use larder_cachenode::node::Promise;
+use larder_cachenode::node::{Promise, Quota};
 use larder_dataset::SnapshotId;
 use tracing::warn;
 
@@ -10,8 +10,10 @@ use tracing::warn;
 pub struct Requests {
     /// The cache space to keep for datasets.
     pub promises: Vec<Promise>,
-    /// The snapshots to drop, unless they were in use after this time, in seconds since 1970.
-    pub clean: Vec<(SnapshotId, u64)>,
+    /// The snapshots to drop, and for which owners, unless they were in use after this time, in seconds since 1970.
+    pub clean: Vec<(SnapshotId, String, u64)>,
+    /// The limits of namespaces.
+    pub quotas: Vec<Quota>,
 }
 
 impl Requests {
@@ -28,6 +30,7 @@ impl Requests {
         let promise = |promised: &larder_api::PromisedDataset| {
             Some(Promise {
                 snapshot: snapshot(&promised.snapshot)?,
+                owner: promised.owner.clone(),
                 holder: promised.uid.clone(),
                 name: promised.name.clone(),
                 wanted_disk_bytes: promised.bytes,
@@ -37,9 +40,17 @@ impl Requests {
         let clean = |cleaned: &larder_api::CleanedSnapshot| {
             // A time before 1970 means never in use.
             let before = u64::try_from(cleaned.before.0.as_second()).unwrap_or(0);
-            Some((snapshot(&cleaned.snapshot)?, before))
+            Some((snapshot(&cleaned.snapshot)?, cleaned.owner.clone(), before))
+        };
+        let quota = |quota: &larder_api::NodeQuota| Quota {
+            name: quota.name.clone(),
+            namespaces: quota.namespaces.clone(),
+            reserved_bytes: quota.reserved_bytes,
+            mounts: quota.mounts,
+            imports: quota.imports,
         };
         Self {
+            quotas: spec.quotas.iter().map(quota).collect(),
             promises: spec.datasets.iter().filter_map(promise).collect(),
             clean: spec.clean.iter().filter_map(clean).collect(),
         }

@@ -27,7 +27,7 @@ pub fn of(
     if snapshots.len() > SNAPSHOTS_MAX {
         snapshots.sort_by_key(|it| Reverse((it.mounts > 0, it.reserved_disk_bytes > 0, it.bytes)));
         snapshots.truncate(SNAPSHOTS_MAX);
-        snapshots.sort_by_key(|it| it.snapshot.0);
+        snapshots.sort_by(|a, b| (a.snapshot.0, &a.owner).cmp(&(b.snapshot.0, &b.owner)));
     }
     NodeCacheStatus {
         observed_generation: generation,
@@ -88,6 +88,7 @@ fn cached(it: &CachedSnapshot) -> SnapshotCache {
     let last_used = it.last_use_unix_s.and_then(|at| Timestamp::from_second(i64::try_from(at).ok()?).ok());
     SnapshotCache {
         snapshot: it.snapshot.to_string(),
+        owner: it.owner.clone(),
         bytes: it.bytes,
         wanted_bytes: it.wanted_bytes,
         reserved_bytes: it.reserved_disk_bytes,
@@ -108,6 +109,7 @@ mod tests {
         id[..2].copy_from_slice(&number.to_be_bytes());
         CachedSnapshot {
             snapshot: SnapshotId(id),
+            owner: String::new(),
             bytes,
             wanted_bytes: 100,
             reserved_disk_bytes: 0,
@@ -120,6 +122,7 @@ mod tests {
     fn a_promise_without_all_its_room_is_unkept_as_is_the_last_one_in_a_cache_that_became_smaller() {
         let promise = |disk_bytes| Promise {
             snapshot: SnapshotId([9; 32]),
+            owner: String::new(),
             holder: "uid".into(),
             name: "team-a/pets".into(),
             wanted_disk_bytes: 50,
@@ -150,6 +153,7 @@ mod tests {
     fn a_cache_without_room_says_what_limits_it_and_since_when() {
         let promise = |name: &str| Promise {
             snapshot: SnapshotId([9; 32]),
+            owner: String::new(),
             holder: name.into(),
             name: format!("team-a/{name}"),
             wanted_disk_bytes: 3 * BLOCK_BYTES,
@@ -183,6 +187,7 @@ mod tests {
     fn a_small_excess_counts_only_until_it_is_gone() {
         let promise = Promise {
             snapshot: SnapshotId([9; 32]),
+            owner: String::new(),
             holder: "a".into(),
             name: "team-a/pets".into(),
             wanted_disk_bytes: 1000 * BLOCK_BYTES,

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use larder_cachenode::PodVolume;
 use larder_cachenode::home::Home;
 use larder_cachenode::importing::Importer;
 use larder_cachenode::node::{Node, NodeConfig};
@@ -81,6 +82,12 @@ impl World {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
+}
+
+/// True if the node admits another volume of team-a, which has `volumes` already.
+fn is_admitted(node: &Arc<Node>, volumes: u32) -> bool {
+    let volumes = [("team-a".to_owned(), volumes)].into();
+    node.admit(&PodVolume { namespace: "team-a".to_owned(), volumes }).is_ok()
 }
 
 async fn kept(node: &Arc<Node>) -> Vec<u64> {
@@ -262,4 +269,62 @@ async fn a_disk_that_takes_no_promise_is_reported_and_the_promises_are_tried_aga
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert_eq!(kept(&node).await, [MIB, 2 * MIB]);
+}
+
+// SEMANTICS: K22
+#[tokio::test(start_paused = true)]
+async fn quotas_stand_without_an_api_server_over_a_restart_and_while_the_object_is_deleted() {
+    let world = World::new();
+    let quota = |mounts: u32| json!([{"name": "research", "namespaces": ["team-a", "team-b"], "mounts": mounts}]);
+    let limit = |mounts| {
+        world.api.change("nodecaches", "", "n1", |object| object["spec"] = json!({"quotas": quota(mounts)}));
+    };
+    limit(2);
+    let (node, follower) = world.start();
+    world.wait_until_current().await;
+    assert!(is_admitted(&node, 1) && !is_admitted(&node, 2));
+    limit(1);
+    world.wait_until_current().await;
+    assert!(is_admitted(&node, 0) && !is_admitted(&node, 1));
+    world.api.delete("nodecaches", "", "n1");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!is_admitted(&node, 1));
+    follower.abort();
+    let _ = follower.await;
+    node.close().await.unwrap();
+    drop(node);
+    // Another process starts and finds no object.
+    let (node, _follower) = world.start();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(is_admitted(&node, 0) && !is_admitted(&node, 1));
+    // A controller of an earlier version recreates the object.
+    world.api.put("nodecaches", json!({"metadata": {"name": "n1"}, "spec": {"datasets": []}}));
+    world.wait_until_current().await;
+    assert!(is_admitted(&node, 1000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn quotas_are_enforced_by_a_disk_that_takes_no_file_and_written_once_it_does() {
+    let world = World::new();
+    let (node, follower) = world.start();
+    world.wait_until_current().await;
+    // A folder blocks the path of the temporary file, so the write fails.
+    let obstacle = world.folder.path().join("cache/quotas.new");
+    std::fs::create_dir(&obstacle).unwrap();
+    let quotas = json!([{"name": "a", "namespaces": ["team-a"], "mounts": 1, "reservedBytes": 5, "imports": 1}]);
+    world.api.change("nodecaches", "", "n1", |object| object["spec"] = json!({"quotas": quotas}));
+    world.wait_until_current().await;
+    assert!(!is_admitted(&node, 1));
+    std::fs::remove_dir(&obstacle).unwrap();
+    let file = world.folder.path().join("cache/quotas");
+    while !file.exists() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    follower.abort();
+    let _ = follower.await;
+    node.close().await.unwrap();
+    drop(node);
+    world.api.delete("nodecaches", "", "n1");
+    let (node, _follower) = world.start();
+    assert!(!is_admitted(&node, 1));
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use larder_cachenode::{Credentials, DatasetRequest, OriginLimits};
+use larder_cachenode::{Credentials, DatasetRequest, OriginLimits, PodVolume};
 use larder_daemon_api::convert::InvalidDataset;
 use larder_daemon_api::v1;
 use larder_dataset::DatasetSpec;
@@ -18,7 +18,13 @@ pub(super) fn request(dataset: &v1::Dataset) -> Result<DatasetRequest, InvalidDa
             read_deadline: millis(dataset.read_deadline_ms),
             concurrency: (dataset.origin_concurrency != 0).then_some(dataset.origin_concurrency),
         },
+        payer: dataset.payer.clone(),
     })
+}
+
+/// Converts a pod from the wire.
+pub(super) fn pod(pod: v1::Pod) -> PodVolume {
+    PodVolume { namespace: pod.namespace, volumes: pod.volumes.into_iter().collect() }
 }
 
 pub(super) fn credentials(given: &v1::Credentials) -> Credentials {
@@ -35,6 +41,7 @@ pub(super) fn dataset(request: &DatasetRequest) -> v1::Dataset {
         attempt_timeout_ms: millis(request.limits.attempt_timeout),
         read_deadline_ms: millis(request.limits.read_deadline),
         origin_concurrency: request.limits.concurrency.unwrap_or(0),
+        payer: request.payer.clone(),
         ..v1::Dataset::from(&request.spec)
     }
 }
@@ -53,6 +60,7 @@ mod tests {
                 read_deadline: Some(Duration::from_secs(9)),
                 concurrency: Some(3),
             },
+            payer: "team-a".to_owned(),
         };
         for sent in [full, DatasetSpec::new("/m").into()] {
             assert_eq!(request(&dataset(&sent)), Ok(sent));

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use larder_cachenode::Credentials;
@@ -72,6 +73,8 @@ pub struct Daemon {
     pub(super) started: Instant,
     /// The number of connected keepers. A newer keeper replaces an older one.
     pub(super) keepers: watch::Sender<usize>,
+    /// The number of volumes that were refused because of a quota.
+    pub(super) quota_refusals: AtomicU64,
 }
 
 impl Daemon {
@@ -83,8 +86,18 @@ impl Daemon {
         let node = Node::open(NodeConfig { socket, ..node })?;
         let (mounts, owner) = Mounts::new(Arc::clone(&node), stop_when_idle);
         node.runtime().spawn(owner.run());
-        let (offers, started, keepers) = (Offers::default(), Instant::now(), watch::Sender::new(0));
-        Ok(Arc::new(Self { node, mounts, offers, run_dirs, admin, threads, stop_when_idle, started, keepers }))
+        Ok(Arc::new(Self {
+            node,
+            mounts,
+            offers: Offers::default(),
+            run_dirs,
+            admin,
+            threads,
+            stop_when_idle,
+            started: Instant::now(),
+            keepers: watch::Sender::new(0),
+            quota_refusals: AtomicU64::new(0),
+        }))
     }
 
     /// The node, which owns the cache.
@@ -150,6 +163,7 @@ impl Daemon {
         let found = self.node.find(&wanted).await?;
         let mut config = MountConfig::new(PathBuf::from(&request.dir));
         config.allow_other |= request.allow_other;
+        config.ownership = wanted.spec.ownership;
         config.threads = if request.threads == 0 { self.threads } else { request.threads.min(256) as usize };
         if request.read_ahead_bytes != 0 {
             config.read_ahead_bytes = request.read_ahead_bytes;
@@ -163,16 +177,34 @@ impl Daemon {
     pub(super) async fn prepare(
         &self,
         dataset: &v1::Dataset,
+        pod: Option<v1::Pod>,
+        wait: Duration,
+    ) -> Result<v1::prepare_response::Outcome, DaemonError> {
+        let prepared = self.prepare_admitted(dataset, pod, wait).await;
+        if let Err(DaemonError::Node(NodeError::Quota { .. })) = &prepared {
+            self.quota_refusals.fetch_add(1, Ordering::Relaxed);
+        }
+        prepared
+    }
+
+    async fn prepare_admitted(
+        &self,
+        dataset: &v1::Dataset,
+        pod: Option<v1::Pod>,
         wait: Duration,
     ) -> Result<v1::prepare_response::Outcome, DaemonError> {
         let request = convert::request(dataset)?;
+        // First: a pod that is refused causes no work.
+        if let Some(pod) = pod {
+            self.node.admit(&convert::pod(pod))?;
+        }
         match self.node.prepare(&request, wait).await? {
             Prepared::Importing { files_listed } => {
                 Ok(v1::prepare_response::Outcome::Importing(v1::Importing { files_listed }))
             }
             Prepared::Ready(found) => {
                 let serves = |mount: &Arc<Mount>| mount.id == found.id && mount.connection.is_some();
-                let served = self.mounts.now().mounts.iter().any(serves) && self.node.joins(&found, &request)?;
+                let served = self.mounts.now().mounts.iter().any(serves) && self.node.joins(&found, &request).await?;
                 // A connection that failed before may be servable now.
                 self.offers.try_again(&found.id);
                 Ok(v1::prepare_response::Outcome::Prepared(prepared(&found, served)?))
@@ -195,6 +227,19 @@ impl Daemon {
         let request = DatasetRequest { credentials, ..mount.request.clone() };
         self.node.renew(id, &request)?;
         self.mounts.renewed(id, &request).await
+    }
+
+    /// Has the datasets that are read with this process's own credentials use the newest of them.
+    pub(super) async fn follow_own_credentials(self: Arc<Self>) -> anyhow::Result<()> {
+        let mut own = self.node.own_credentials();
+        loop {
+            own.changed().await?;
+            for mount in self.mounts.now().mounts.iter().filter(|mount| mount.request.credentials.is_none()) {
+                if let Err(error) = self.node.renew(&mount.id, &mount.request) {
+                    warn!(mount = mount.id, error = %Chain(&error), "the changed credentials cannot be used");
+                }
+            }
+        }
     }
 
     /// Records which mounts the keeper holds, so that datasets kept for other mounts can be released. Blocks; do not
@@ -289,7 +334,8 @@ impl Daemon {
         // Finding the dataset may query the origin, so it runs here. Mounting runs in a job, one at a time, and waits
         // only for the disk.
         let found = self.node.find_again(&offer.mount, &request).await?;
-        let config = ServeConfig { threads: self.threads, max_background: MAX_BACKGROUND };
+        let ownership = request.spec.ownership;
+        let config = ServeConfig { threads: self.threads, max_background: MAX_BACKGROUND, ownership };
         self.mounts.offer(found, request.clone(), Arc::clone(&offer.connection), config).await?;
         let mut used = request;
         while !self.offers.remove_served(offer, &used) {

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
-use larder_daemon_api::handover::{Listener, Message, Socket};
+use larder_daemon_api::handover::{HoldsList, Listener, Message, Socket};
 use larder_daemon_api::v1;
 use larder_dataset::Chain;
 use tokio::sync::watch;
@@ -101,9 +101,14 @@ fn talk(daemon: &Arc<Daemon>, socket: &Arc<Socket>) -> std::io::Result<()> {
     socket.set_send_timeout(Some(SEND_TIMEOUT))?;
     return_held(daemon, socket)?;
     socket.send(Message::held_end(), &[])?;
+    let mut list = HoldsList::default();
     while let Some((message, descriptors)) = socket.receive()? {
         match (message, descriptors) {
-            (Message::Holds(v1::Holds { mounts }), _) => daemon.keeper_holds(mounts.into_iter().collect()),
+            (Message::Holds(page), _) => {
+                if let Some(mounts) = list.add(page) {
+                    daemon.keeper_holds(mounts.into_iter().collect());
+                }
+            }
             (Message::Offer(connection), Some(descriptors)) => {
                 let request = connection.request;
                 let taken = daemon.take(connection, descriptors);

@@ -22,6 +22,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use larder_cachenode::DatasetSummary;
 use larder_cachenode::node::{Found, Node, OpenDataset, User};
 use larder_cachenode::request::DatasetRequest;
+use larder_telemetry::Heartbeat;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
@@ -77,6 +78,7 @@ pub(super) struct State {
 
 /// A change of the state.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "few are queued, and each is moved once")]
 enum Event {
     /// Serve a dataset.
     Serve(Job),
@@ -134,6 +136,7 @@ type Served = Result<Arc<Mount>, DaemonError>;
 pub(super) struct Mounts {
     events: mpsc::Sender<Event>,
     state: watch::Receiver<State>,
+    heartbeat: Heartbeat,
 }
 
 impl Mounts {
@@ -141,6 +144,7 @@ impl Mounts {
     pub(super) fn new(node: Arc<Node>, stop_when_idle: bool) -> (Self, Owner) {
         let (events, received) = mpsc::channel(EVENTS_WAITING);
         let (publish, state) = watch::channel(State::default());
+        let heartbeat = Heartbeat::default();
         let ended = events.downgrade();
         let owner = Owner {
             node,
@@ -148,13 +152,19 @@ impl Mounts {
             received,
             ended,
             publish,
+            heartbeat: heartbeat.clone(),
             state: State::default(),
             waiting: VecDeque::new(),
             running: None,
             open: HashMap::new(),
             next: 0,
         };
-        (Self { events, state }, owner)
+        (Self { events, state, heartbeat }, owner)
+    }
+
+    /// The heartbeat of the task.
+    pub(super) fn heartbeat(&self) -> &Heartbeat {
+        &self.heartbeat
     }
 
     /// The state after the last event.
@@ -213,6 +223,7 @@ pub(super) struct Owner {
     /// For the threads that wait for sessions to end. Weak, so that the task ends with the last handle.
     ended: mpsc::WeakSender<Event>,
     publish: watch::Sender<State>,
+    heartbeat: Heartbeat,
     state: State,
     /// Jobs that wait for the running one. Bounded by the number of callers, since each waits for its job.
     waiting: VecDeque<Job>,
@@ -227,6 +238,7 @@ impl Owner {
     pub(super) async fn run(mut self) {
         let mut draining = self.node.watch_draining();
         loop {
+            self.heartbeat.beat();
             self.start_next();
             tokio::select! {
                 event = self.received.recv() => match event {
@@ -235,6 +247,7 @@ impl Owner {
                 },
                 done = Self::finished(&mut self.running) => self.finish(done),
                 _ = draining.changed() => {}
+                () = tokio::time::sleep(Heartbeat::EVERY) => {}
             }
             let idle =
                 self.state.had_mounts && self.state.mounts.is_empty() && self.jobs() == 0 && self.node.is_drained();

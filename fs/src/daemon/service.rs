@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -77,9 +78,10 @@ impl v1::daemon_server::Daemon for Service {
     }
 
     async fn prepare(&self, request: Request<v1::PrepareRequest>) -> Result<Response<v1::PrepareResponse>, Status> {
-        let v1::PrepareRequest { dataset, wait_ms } = request.into_inner();
+        let v1::PrepareRequest { dataset, wait_ms, pod } = request.into_inner();
         let missing = || DaemonError::Invalid { field: "dataset", what: "is missing".to_owned() };
-        let outcome = self.0.prepare(&dataset.ok_or_else(missing)?, Duration::from_millis(wait_ms.into())).await?;
+        let wait = Duration::from_millis(wait_ms.into());
+        let outcome = self.0.prepare(&dataset.ok_or_else(missing)?, pod, wait).await?;
         Ok(Response::new(v1::PrepareResponse { outcome: Some(outcome) }))
     }
 
@@ -111,6 +113,7 @@ impl v1::daemon_server::Daemon for Service {
             snapshot: mount.summary.snapshot.clone(),
             origin: mount.summary.origin.clone(),
             dir: mount.dir.as_ref().map(|dir| dir.display().to_string()).unwrap_or_default(),
+            trouble: self.0.node.identity_trouble(&mount.request).unwrap_or_default(),
         };
         let mounts = self.0.mounts.now().mounts.iter().map(info).collect();
         Ok(Response::new(v1::ListMountsResponse { mounts }))
@@ -135,7 +138,7 @@ fn node_info(MemberReport { member, stats }: MemberReport) -> v1::NodeInfo {
         Err(error) => (NodeStats::default(), Chain(&error).to_string()),
     };
     let cached = |dataset: DatasetStats| v1::CachedDataset {
-        snapshot: dataset.snapshot.to_string(),
+        snapshot: dataset.cache.to_string(),
         name: dataset.name,
         blocks: dataset.blocks_cached,
         bytes: dataset.bytes_cached,
@@ -161,6 +164,10 @@ pub(super) async fn serve_admin(daemon: Arc<Daemon>, address: SocketAddr) -> any
 }
 
 impl Admin for Daemon {
+    fn healthy(&self) -> Result<(), String> {
+        self.mounts.heartbeat().check("the loop that owns the mounts")
+    }
+
     fn ready(&self) -> Result<(), String> {
         if self.stopping().is_cancelled() {
             return Err("stopping".to_owned());
@@ -177,6 +184,7 @@ impl Admin for Daemon {
         let mut values = self.node.values();
         values.insert("daemon_mounts", state.mounts.len() as u64);
         values.insert("daemon_connections_taken_total", state.connections_taken);
+        values.insert("daemon_quota_refusals_total", self.quota_refusals.load(Ordering::Relaxed));
         values.into_iter().map(|(name, value)| Sample::new(name, value)).collect()
     }
 }

@@ -34,7 +34,7 @@ reasons! {
         ListedByNodes of Imported,
         /// The origin is being listed. The message has the progress.
         Importing of Imported,
-        /// The Secret does not exist.
+        /// The Secret does not exist, or is empty.
         SecretMissing of Imported,
         /// The bucket does not exist.
         BucketMissing of Imported,
@@ -51,6 +51,9 @@ reasons! {
         NotAllowed of Imported,
         /// The spec has a value that the schema accepts and the controller rejects.
         InvalidSpec of Imported,
+        /// The CacheQuota of the namespace is used up: by Datasets, imports or promised room. The message has the
+        /// arithmetic.
+        QuotaExceeded of Imported | Placed,
         /// The condition before this one is not true yet.
         Waiting of Placed | Warm,
         /// `nodes.count` is 0: pods bring the bytes to their nodes.

@@ -12,6 +12,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::names::{ANONYMOUS_OWNER, SYSTEM_NAMESPACE};
 use crate::schemas;
 pub use status::{
     DatasetStatus, ImportedStatus, LAGGING_MAX, LagReason, LaggingNode, NodesStatus, SNAPSHOTS_MAX, Shown,
@@ -170,6 +171,22 @@ pub struct Origin {
     pub secret_ref: Option<SecretRef>,
 }
 
+impl Origin {
+    /// The owner of the cached bytes of the Dataset `uid`: itself if it is read with a tenant's credentials, and
+    /// [`ANONYMOUS_OWNER`] if it is read without any. Empty for what administrators describe in the namespace of Larder,
+    /// which is shared. On some servers the credentials decide which bucket a name means, so what is read without
+    /// credentials is not shared with what is read with larderd's.
+    pub fn cache_owner<'a>(&self, namespace: &str, uid: &'a str) -> &'a str {
+        if self.anonymous {
+            ANONYMOUS_OWNER
+        } else if self.secret_ref.is_some() && namespace != SYSTEM_NAMESPACE {
+            uid
+        } else {
+            ""
+        }
+    }
+}
+
 /// A Secret in the namespace of its Dataset.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -316,5 +333,21 @@ pub struct Keep {
 impl Keep {
     fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cached_bytes_belong_to_the_credentials_that_read_them() {
+        let secret_ref = Some(SecretRef { name: "keys".into() });
+        let with_secret = Origin { secret_ref, ..Origin::default() };
+        let anonymous = Origin { anonymous: true, ..Origin::default() };
+        let owners =
+            |namespace| [&with_secret, &anonymous, &Origin::default()].map(|of| of.cache_owner(namespace, "u"));
+        assert_eq!(owners("team-a"), ["u", ANONYMOUS_OWNER, ""]);
+        assert_eq!(owners(SYSTEM_NAMESPACE), ["", ANONYMOUS_OWNER, ""]);
     }
 }

@@ -4,15 +4,26 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 use serde_json::Value;
 
+use crate::cache_quota::CacheQuota;
 use crate::dataset::Dataset;
 use crate::job_type::JobType;
 use crate::node_cache::NodeCache;
 use crate::queue::Queue;
+use crate::settings::LarderSettings;
 use crate::training_job::TrainingJob;
 
 /// All definitions.
-pub fn all() -> [CustomResourceDefinition; 5] {
-    [Dataset::crd(), NodeCache::crd(), JobType::crd(), TrainingJob::crd(), Queue::crd()].map(known_formats)
+pub fn all() -> [CustomResourceDefinition; 7] {
+    [
+        Dataset::crd(),
+        CacheQuota::crd(),
+        NodeCache::crd(),
+        JobType::crd(),
+        TrainingJob::crd(),
+        Queue::crd(),
+        LarderSettings::crd(),
+    ]
+    .map(known_formats)
 }
 
 /// Replaces the formats of unsigned integers, which Kubernetes does not define and warns about at each apply. Their

@@ -125,12 +125,12 @@ fn words(dataset: &Dataset, reason: Reason, said: String) -> (String, &'static s
         ),
         Reason::SecretMissing => match secret {
             Some(secret) => (
-                format!("the Secret {secret} of spec.origin.secretRef does not exist in {namespace}"),
+                format!("the Secret {secret} of spec.origin.secretRef does not exist in {namespace}, or is empty"),
                 "the import continues automatically once it exists",
                 format!("create it, with keys for {source}: kubectl create secret generic {secret} -n {namespace} …"),
             ),
             None => (
-                or("a Secret does not exist"),
+                or("a Secret does not exist, or is empty"),
                 "the import continues automatically once it exists",
                 format!("create it in {namespace}"),
             ),
@@ -171,6 +171,14 @@ fn words(dataset: &Dataset, reason: Reason, said: String) -> (String, &'static s
             or("its spec has an invalid value"),
             "nothing happens until it is corrected",
             format!("kubectl edit dset {name} -n {namespace}"),
+        ),
+        Reason::QuotaExceeded => (
+            or("the CacheQuota of its namespace is used up"),
+            "it continues automatically once the quota has room, and what is promised already stays",
+            format!(
+                "delete or unpin other Datasets of {namespace}, lower spec.nodes.count or spec.cache.size, or ask the \
+                 administrator for a larger CacheQuota"
+            ),
         ),
         Reason::Waiting => (
             or("the previous step is not done yet"),

@@ -5,6 +5,7 @@
 //! - [`node_cache`]: the [`NodeCache`] of each node: the controller's promises, and the node's report.
 //! - [`training_job`]: the [`TrainingJob`] that a user applies, its status, conditions and checked form.
 //! - [`job_type`]: the [`JobType`]: what the pods of a framework's jobs need, as data.
+//! - [`cache_quota`]: the [`CacheQuota`]: how much of the caches the Datasets of some namespaces may use.
 //! - [`mod@queue`]: the [`Queue`]: the quota that jobs of some namespaces share.
 //! - [`convert`]: converts manifests of Kubeflow's kinds to TrainingJobs.
 //! - [`conditions`]: the conditions of a Dataset and the closed list of their reasons.
@@ -12,6 +13,7 @@
 //! - [`names`]: labels, annotations and other names that programs and users share.
 //! - [`checked`]: the spec of a Dataset, validated and parsed with the same checks as volume attributes.
 //! - [`quantity`]: amounts of resources as Kubernetes writes them.
+//! - [`settings`]: the [`LarderSettings`]: the lists that admission policies compare objects with.
 //! - [`rights`]: rights that only the administrator's Datasets have.
 //! - [`mod@explain`]: explains why a Dataset is ready or not, why a job waits, and what to do.
 //! - [`definitions`]: the CustomResourceDefinitions in `deploy/crds`.
@@ -21,6 +23,7 @@
 
 #![warn(missing_docs)]
 
+pub mod cache_quota;
 pub mod checked;
 pub mod conditions;
 pub mod convert;
@@ -36,9 +39,11 @@ pub mod quantity;
 pub mod queue;
 pub mod rights;
 mod schemas;
+pub mod settings;
 pub mod training_job;
 mod vocabulary;
 
+pub use cache_quota::{CacheQuota, CacheQuotaSpec, CacheQuotaStatus, QuotaConditionKind, QuotaReason, QuotaUsage};
 pub use checked::{CheckedSpec, InvalidField, Keeping};
 pub use conditions::{ConditionKind, Reason};
 pub use dataset::{
@@ -49,8 +54,9 @@ pub use explain::job::{JobExplanation, explain_job};
 pub use explain::{Explanation, explain};
 pub use job_type::{JobType, JobTypeSpec, JobTypeStatus};
 pub use node_cache::{
-    CacheConditionKind, CacheReason, CleanedSnapshot, NodeCache, NodeCacheSpec, NodeCacheStatus, PromisedDataset,
-    SnapshotCache, UnkeptPromise,
+    CacheConditionKind, CacheReason, CleanedSnapshot, NodeCache, NodeCacheSpec, NodeCacheStatus, NodeQuota,
+    PromisedDataset, SnapshotCache, UnkeptPromise,
 };
 pub use queue::{Queue, QueueSpec, QueueStatus};
+pub use settings::{LarderSettings, LarderSettingsSpec, LarderSettingsStatus};
 pub use training_job::{Phase, TrainingJob, TrainingJobSpec, TrainingJobStatus};

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 /// The administrator's namespace: Larder runs there, and Datasets there may read with larderd's own identity.
 pub const SYSTEM_NAMESPACE: &str = "larder-system";
+pub use larder_dataset::environment::ANONYMOUS as ANONYMOUS_OWNER;
 /// The ServiceAccount of `larderd` in [`SYSTEM_NAMESPACE`].
 pub const LARDERD_ACCOUNT: &str = "larderd";
 /// The ServiceAccount of `larder-controller` in [`SYSTEM_NAMESPACE`].
@@ -13,10 +14,8 @@ pub const CONTROLLER_ACCOUNT: &str = "larder-controller";
 pub const FIELD_MANAGER: &str = "larder-controller";
 /// The Lease of the leading controller in [`SYSTEM_NAMESPACE`].
 pub const LEASE: &str = "larder-controller";
-/// The ConfigMap in [`SYSTEM_NAMESPACE`] whose key [`ENDPOINTS_KEY`] lists the S3 servers that any Dataset may name.
-pub const ENDPOINTS_CONFIG_MAP: &str = "larder-endpoints";
-/// The key in [`ENDPOINTS_CONFIG_MAP`]: one URL per line.
-pub const ENDPOINTS_KEY: &str = "endpoints";
+/// The only LarderSettings.
+pub const SETTINGS: &str = "larder";
 /// The ConfigMap in [`SYSTEM_NAMESPACE`] that the controller writes for inline volumes. It lists the Datasets in the
 /// format of the administrator's datasets file.
 pub const REGISTRY_CONFIG_MAP: &str = "larder-registry";
@@ -61,11 +60,6 @@ pub const SNAPSHOT_ANNOTATION: &str = "larder.dev/snapshot";
 /// On a Dataset: a time (RFC 3339). Cached bytes that were last used before it are dropped on nodes without a mount.
 pub const CLEAN_ANNOTATION: &str = "larder.dev/clean";
 
-/// The ConfigMap in [`SYSTEM_NAMESPACE`] that the controller writes for the policy `larder-job-types`: the existing
-/// JobTypes.
-pub const JOB_TYPES_CONFIG_MAP: &str = "larder-job-types";
-/// The key in [`JOB_TYPES_CONFIG_MAP`]: one name per line.
-pub const JOB_TYPES_KEY: &str = "types";
 /// `spec.managedBy` of the TrainingJobs that `larder-controller` runs. It also runs jobs without the field.
 pub const MANAGED_BY: &str = "larder.dev/larder-controller";
 /// On a TrainingJob: the LocalQueue of Kueue that admits it.

@@ -74,16 +74,21 @@ pub struct NodeCacheSpec {
     /// Snapshots whose bytes are dropped unless a pod of the node mounts them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["snapshot".to_owned()]))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["snapshot".to_owned(), "owner".to_owned()]))]
     pub clean: Vec<CleanedSnapshot>,
+    /// The limits of namespaces on this node, from the CacheQuotas.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
+    pub quotas: Vec<NodeQuota>,
 }
 
 impl NodeCacheSpec {
-    /// The total room of all promises. Datasets with the same snapshot share the largest of their promises.
+    /// The total room of all promises. Datasets with the same snapshot and owner share the largest of their promises.
     pub fn promised_bytes(&self) -> u64 {
-        let mut largest: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut largest: BTreeMap<(&str, &str), u64> = BTreeMap::new();
         for promise in &self.datasets {
-            let there = largest.entry(&promise.snapshot).or_default();
+            let there = largest.entry((&promise.snapshot, &promise.owner)).or_default();
             *there = promise.bytes.max(*there);
         }
         largest.into_values().fold(0, u64::saturating_add)
@@ -103,6 +108,12 @@ pub struct PromisedDataset {
     /// The snapshot: 64 hex digits.
     #[schemars(schema_with = "schemas::snapshot")]
     pub snapshot: String,
+    /// The uid of the Dataset whose Secret reads the snapshot, if tenants describe it; `anonymous` for all datasets that
+    /// are read without credentials; empty for administrators' other datasets. Datasets with different owners share no
+    /// bytes.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 64), extend("default" = ""))]
+    pub owner: String,
     /// The promised bytes of the node's disk.
     #[schemars(schema_with = "schemas::count")]
     pub bytes: u64,
@@ -115,8 +126,36 @@ pub struct CleanedSnapshot {
     /// The snapshot: 64 hex digits.
     #[schemars(schema_with = "schemas::snapshot")]
     pub snapshot: String,
+    /// The uid of the Dataset whose Secret reads the snapshot, if tenants describe it; `anonymous` for all datasets that
+    /// are read without credentials; empty for administrators' other datasets. Datasets with different owners share no
+    /// bytes.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 64), extend("default" = ""))]
+    pub owner: String,
     /// Bytes that were used after this time stay.
     pub before: Time,
+}
+
+/// The limits of a CacheQuota on one node. The namespaces share them.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeQuota {
+    /// The name of the CacheQuota.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// The namespaces that share the limits.
+    #[schemars(length(max = 64), inner(length(max = 63)))]
+    pub namespaces: Vec<String>,
+    /// The room on the node's disk that their datasets have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::count")]
+    pub reserved_bytes: Option<u64>,
+    /// The number of volumes that their pods mount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mounts: Option<u32>,
+    /// The number of their listings that run at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imports: Option<u32>,
 }
 
 /// The state of a node's cache, as the node reports it.
@@ -141,7 +180,7 @@ pub struct NodeCacheStatus {
     /// The cached snapshots.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["snapshot".to_owned()]))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["snapshot".to_owned(), "owner".to_owned()]))]
     pub snapshots: Vec<SnapshotCache>,
     /// Promises of the spec that the node cannot keep.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -175,6 +214,12 @@ pub struct SnapshotCache {
     /// The snapshot: 64 hex digits.
     #[schemars(schema_with = "schemas::snapshot")]
     pub snapshot: String,
+    /// The uid of the Dataset whose Secret reads the snapshot, if tenants describe it; `anonymous` for all datasets that
+    /// are read without credentials; empty for administrators' other datasets. Datasets with different owners share no
+    /// bytes.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 64), extend("default" = ""))]
+    pub owner: String,
     /// The bytes of the snapshot in the cache.
     #[schemars(schema_with = "schemas::count")]
     pub bytes: u64,
@@ -194,6 +239,13 @@ pub struct SnapshotCache {
     pub last_used: Option<Time>,
 }
 
+impl SnapshotCache {
+    /// True if these are the bytes that a Dataset with this owner reads.
+    pub fn is_of(&self, snapshot: &str, owner: &str) -> bool {
+        self.snapshot == snapshot && self.owner == owner
+    }
+}
+
 /// A promise that a node cannot keep.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -207,4 +259,26 @@ pub struct UnkeptPromise {
     /// The part of the promise for which the node has no room.
     #[schemars(schema_with = "schemas::count")]
     pub missing_bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::CustomResourceExt;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn an_owner_that_is_left_out_is_the_empty_one_as_a_key_of_a_list_too() {
+        // Definitions without the field refuse an object that has it.
+        let entry = serde_json::to_value(SnapshotCache::default()).unwrap();
+        assert_eq!(entry.get("owner"), None);
+        assert_eq!(serde_json::from_value::<SnapshotCache>(entry).unwrap().owner, "");
+        let definition = serde_json::to_value(NodeCache::crd()).unwrap();
+        let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
+        for (part, list) in [("spec", "datasets"), ("spec", "clean"), ("status", "snapshots")] {
+            let owner: &Value = &schema[part]["properties"][list]["items"]["properties"]["owner"];
+            assert_eq!(owner["default"], json!(""), "{part}.{list}");
+        }
+    }
 }

@@ -14,9 +14,9 @@ use crate::names::{DatasetKey, SYSTEM_NAMESPACE};
 pub struct Endpoints(Vec<String>);
 
 impl Endpoints {
-    /// Parses the text of the ConfigMap: one URL per line.
-    pub fn parse(text: &str) -> Self {
-        Self(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect())
+    /// The servers that the administrator lists in the LarderSettings.
+    pub fn new(listed: Vec<String>) -> Self {
+        Self(listed)
     }
 
     fn allow(&self, endpoint: &str) -> bool {
@@ -52,7 +52,7 @@ pub fn check(key: &DatasetKey, spec: &DatasetSpec, endpoints: &Endpoints) -> Res
     match &origin.endpoint {
         Some(endpoint) if !endpoints.allow(endpoint) => Err(InvalidField::new(
             "spec.origin.endpoint",
-            "is not listed; ask the administrator to add it to the ConfigMap larder-endpoints",
+            "is not listed; ask the administrator to add it to spec.endpoints of the LarderSettings larder",
         )),
         _ => Ok(()),
     }
@@ -65,7 +65,11 @@ mod tests {
 
     fn check_of(namespace: &str, origin: Origin) -> Result<(), InvalidField> {
         let spec = DatasetSpec { origin, ..DatasetSpec::default() };
-        check(&DatasetKey::new(namespace, "d"), &spec, &Endpoints::parse("http://listed:9000\n\n https://other \n"))
+        check(
+            &DatasetKey::new(namespace, "d"),
+            &spec,
+            &Endpoints::new(["http://listed:9000", "https://other"].map(str::to_owned).into()),
+        )
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use larder_api::{Dataset, Queue, TrainingJob};
+use larder_api::{CacheQuota, Dataset, Queue, TrainingJob};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ fn blocks(text: &str) -> Vec<String> {
 
 #[test]
 fn the_manifests_in_the_documents_are_accepted() {
-    let (mut datasets, mut jobs, mut queues, mut all) = (0, 0, 0, 0);
+    let (mut datasets, mut quotas, mut jobs, mut queues, mut all) = (0, 0, 0, 0, 0);
     for page in pages() {
         let text = std::fs::read_to_string(&page).expect("a page");
         for block in blocks(&text) {
@@ -52,6 +52,11 @@ fn the_manifests_in_the_documents_are_accepted() {
                         dataset.spec.check().unwrap_or_else(|why| panic!("{place}: {why}"));
                         datasets += 1;
                     }
+                    Some("CacheQuota") => {
+                        let quota: CacheQuota = typed(&object, &place);
+                        quota.spec.check().unwrap_or_else(|why| panic!("{place}: {why}"));
+                        quotas += 1;
+                    }
                     Some("TrainingJob") => {
                         let job: TrainingJob = typed(&object, &place);
                         job.check().unwrap_or_else(|why| panic!("{place}: {why}"));
@@ -67,7 +72,8 @@ fn the_manifests_in_the_documents_are_accepted() {
             }
         }
     }
-    assert!(datasets >= 1 && jobs >= 1 && queues >= 2 && all > 20, "{datasets} {jobs} {queues} {all}");
+    let found = format!("{datasets} {quotas} {jobs} {queues} {all}");
+    assert!(datasets >= 1 && quotas >= 1 && jobs >= 1 && queues >= 2 && all > 20, "{found}");
 }
 
 /// Parses the object as its type, and checks that the type has every field of the spec.

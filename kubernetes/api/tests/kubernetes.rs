@@ -6,17 +6,21 @@ mod affinity;
 mod bad_datasets;
 #[path = "kubernetes/bad_jobs.rs"]
 mod bad_jobs;
+#[path = "kubernetes/controller.rs"]
+mod controller;
 #[path = "kubernetes/devices.rs"]
 mod devices;
 #[path = "kubernetes/examples.rs"]
 mod examples;
+#[path = "kubernetes/quotas.rs"]
+mod quotas;
 #[path = "kubernetes/rights.rs"]
 mod rights;
 
 use std::process::Output;
 use std::time::Duration;
 
-use larder_api::names::{CONTROLLER_ACCOUNT, LARDERD_ACCOUNT, SYSTEM_NAMESPACE};
+use larder_api::names::{CONTROLLER_ACCOUNT, LARDERD_ACCOUNT, SETTINGS, SYSTEM_NAMESPACE};
 use larder_testkit::{Cluster, repository};
 use serde_json::{Value, json};
 
@@ -48,23 +52,18 @@ impl Server {
         server.cluster.kubectl_ok(&[
             "wait",
             "--for=condition=Established",
+            "crd/cachequotas.larder.dev",
             "crd/datasets.larder.dev",
+            "crd/lardersettings.larder.dev",
             "crd/nodecaches.larder.dev",
             "crd/queues.larder.dev",
             "crd/trainingjobs.larder.dev",
         ]);
-        for name in ["policies.yaml", "affinity.yaml"] {
+        for name in ["policies.yaml", "controller-policies.yaml", "affinity.yaml"] {
             server.cluster.kubectl_ok(&["apply", "-f", &file(&format!("components/datasets/base/{name}"))]);
         }
-        server.cluster.kubectl_ok(&[
-            "apply",
-            "-n",
-            SYSTEM_NAMESPACE,
-            "-f",
-            &file("components/datasets/base/endpoints.yaml"),
-        ]);
-        let listed = json!({"data": {"endpoints": format!("{LISTED}\nhttps://other")}}).to_string();
-        server.cluster.kubectl_ok(&["patch", "configmap", "larder-endpoints", "-n", SYSTEM_NAMESPACE, "-p", &listed]);
+        server.cluster.kubectl_ok(&["apply", "-f", &file("components/datasets/base/settings.yaml")]);
+        server.list_endpoints(&[LISTED, "https://other"]);
         // A policy takes effect some time after it was applied.
         server.cluster.wait_for("the policies count", TIMEOUT, || {
             let refused = |origin: Value| {
@@ -75,6 +74,12 @@ impl Server {
                 && !refused(json!({"source": "s3://b", "anonymous": true, "endpoint": LISTED}))
         });
         server
+    }
+
+    /// Lists the endpoints that any Dataset may name.
+    fn list_endpoints(&self, endpoints: &[&str]) {
+        let spec = json!({"spec": {"endpoints": endpoints}}).to_string();
+        self.cluster.kubectl_ok(&["patch", "lardersettings", SETTINGS, "--type=merge", "-p", &spec]);
     }
 
     /// Applies an object as a server-side dry run.

@@ -22,7 +22,7 @@ use kube::{Api, Client, ResourceExt};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::connect::{in_cluster, with_account};
-use crate::watch::PAGE;
+use crate::kinds::PAGE;
 
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,8 @@ use kube::core::GroupVersionKind;
 pub enum Kind {
     /// A dataset.
     Dataset,
+    /// The limits that the Datasets of some namespaces share.
+    CacheQuota,
     /// A node's cache.
     NodeCache,
     /// A node.
@@ -24,6 +26,8 @@ pub enum Kind {
     Deployment,
     /// A ConfigMap in Larder's namespace.
     ConfigMap,
+    /// The lists for admission policies.
+    LarderSettings,
     /// An event.
     Event,
     /// A TrainingJob.
@@ -97,13 +101,17 @@ impl KueueVersion {
     }
 }
 
+/// Objects in a page of a list, of kinds whose objects are small.
+pub(crate) const PAGE: u32 = 100;
+
 /// The API group of Kueue.
 pub const KUEUE_GROUP: &str = "kueue.x-k8s.io";
 
 impl Kind {
     /// The kinds that the controller watches in every cluster.
-    pub const WATCHED: [Self; 9] = [
+    pub const WATCHED: [Self; 11] = [
         Self::Dataset,
+        Self::CacheQuota,
         Self::NodeCache,
         Self::Node,
         Self::Pod,
@@ -112,6 +120,7 @@ impl Kind {
         Self::Claim,
         Self::Deployment,
         Self::ConfigMap,
+        Self::LarderSettings,
     ];
 
     /// The kinds that the controller watches where TrainingJobs are installed.
@@ -127,10 +136,39 @@ impl Kind {
         }
     }
 
+    /// The number of objects in a page of a list. The page is in memory as a whole. Objects that users write can have
+    /// the API's largest size, 1.5 MB, and so can ConfigMaps; the others are small and many.
+    pub const fn page(self) -> u32 {
+        match self {
+            Self::Dataset
+            | Self::Pod
+            | Self::Job
+            | Self::Claim
+            | Self::Deployment
+            | Self::ConfigMap
+            | Self::Event
+            | Self::TrainingJob
+            | Self::Service
+            | Self::Secret
+            | Self::PodGroup
+            | Self::Kueue(KueueKind::Workload, _) => 10,
+            Self::CacheQuota
+            | Self::NodeCache
+            | Self::Node
+            | Self::Volume
+            | Self::LarderSettings
+            | Self::JobType
+            | Self::JobQueue
+            | Self::PriorityClass
+            | Self::Kueue(KueueKind::AdmissionCheck | KueueKind::ResourceFlavor | KueueKind::PriorityClass, _) => PAGE,
+        }
+    }
+
     /// Group, version, kind and plural.
     const fn names(self) -> (&'static str, &'static str, &'static str, &'static str) {
         match self {
             Self::Dataset => ("larder.dev", "v1alpha1", "Dataset", "datasets"),
+            Self::CacheQuota => ("larder.dev", "v1alpha1", "CacheQuota", "cachequotas"),
             Self::NodeCache => ("larder.dev", "v1alpha1", "NodeCache", "nodecaches"),
             Self::Node => ("", "v1", "Node", "nodes"),
             Self::Pod => ("", "v1", "Pod", "pods"),
@@ -139,6 +177,7 @@ impl Kind {
             Self::Claim => ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
             Self::Deployment => ("apps", "v1", "Deployment", "deployments"),
             Self::ConfigMap => ("", "v1", "ConfigMap", "configmaps"),
+            Self::LarderSettings => ("larder.dev", "v1alpha1", "LarderSettings", "lardersettings"),
             Self::Event => ("events.k8s.io", "v1", "Event", "events"),
             Self::TrainingJob => ("larder.dev", "v1alpha1", "TrainingJob", "trainingjobs"),
             Self::JobType => ("larder.dev", "v1alpha1", "JobType", "jobtypes"),
@@ -164,9 +203,11 @@ impl Kind {
     pub const fn is_cluster_wide(self) -> bool {
         matches!(
             self,
-            Self::NodeCache
+            Self::CacheQuota
+                | Self::NodeCache
                 | Self::Node
                 | Self::Volume
+                | Self::LarderSettings
                 | Self::JobType
                 | Self::JobQueue
                 | Self::PriorityClass
@@ -195,7 +236,9 @@ impl Kind {
     pub const fn status(self) -> &'static str {
         match self {
             Self::Dataset => "datasets/status",
+            Self::CacheQuota => "cachequotas/status",
             Self::TrainingJob => "trainingjobs/status",
+            Self::LarderSettings => "lardersettings/status",
             Self::JobType => "jobtypes/status",
             Self::JobQueue => "queues/status",
             Self::Kueue(KueueKind::Workload, _) => "workloads/status",

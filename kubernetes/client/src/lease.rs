@@ -45,12 +45,13 @@ impl Election {
     }
 
     /// Waits until this process holds the lease. Returns the time at which it sent the request that acquired it. Errors
-    /// of the API are retried.
-    pub async fn win(&self) -> Instant {
+    /// of the API are retried. Calls `beat` before each attempt, which is every few seconds.
+    pub async fn win(&self, beat: impl Fn()) -> Instant {
         // Clocks of machines differ, so the times in the lease are not used. Another process's lease has expired if it
         // has not changed for its duration, measured with this machine's clock.
         let mut seen: Option<(LeaseSpec, Instant)> = None;
         loop {
+            beat();
             let sent = Instant::now();
             match tokio::time::timeout(REQUEST, self.try_to_acquire(&mut seen)).await {
                 Ok(Ok(true)) => {

@@ -1,9 +1,9 @@
 //! The Kubernetes code that all programs of Larder share. Only the crates of `kubernetes/` link kube.
 //!
-//! The parts: [`mod@watch`] watches the objects of one kind, and a [`store`] keeps them by [`key`]. [`kinds`] lists the
-//! kinds of objects, and [`fields`] reads the fields that all kinds have. [`pod`] and [`node`] are the only readers of
-//! pods and nodes. [`endpoints`] watches the endpoints of a Service. [`lease`] elects a leader. [`events`] creates
-//! Events about an object. [`mod@short_hash`] computes short digests for names.
+//! The parts: [`mod@watch`] watches the objects of one kind, which are [`unparsed`] at first, and a [`store`] keeps
+//! them by [`key`]. [`kinds`] lists the kinds of objects, and [`fields`] reads the fields that all kinds have. [`pod`]
+//! and [`node`] are the only readers of pods and nodes. [`endpoints`] watches the endpoints of a Service. [`lease`]
+//! elects a leader. [`events`] creates Events about an object. [`mod@short_hash`] computes short digests for names.
 //!
 //! Invariant: an object is read here with the types of Kubernetes, and reduced to the fields that a program needs
 //! before it is stored.
@@ -21,6 +21,7 @@ pub mod node;
 pub mod pod;
 pub mod short_hash;
 pub mod store;
+pub mod unparsed;
 pub mod watch;
 
 pub use connect::connect;

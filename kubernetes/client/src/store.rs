@@ -56,6 +56,13 @@ impl<T: Stored> Store<T> {
         self.objects.range(from..).take_while(move |(key, _)| begins(key)).map(|(_, object)| object)
     }
 
+    /// The objects of a namespace.
+    pub fn in_namespace<'a>(&'a self, namespace: &str) -> impl Iterator<Item = &'a T> + use<'a, T> {
+        let from = Key::new(namespace, "");
+        let is_there = move |(key, _): &(&Key, &T)| key.namespace == from.namespace;
+        self.objects.range(Key::new(namespace, "")..).take_while(is_there).map(|(_, object)| object)
+    }
+
     /// The objects that belong to `owner`.
     pub fn of<'a>(&'a self, owner: &Key) -> impl Iterator<Item = &'a T> {
         self.index.get(owner).into_iter().flatten().filter_map(|key| self.objects.get(key))

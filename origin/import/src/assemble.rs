@@ -1,7 +1,7 @@
 //! Assembles a manifest of any size from sorted files and folders, in constant memory.
 //!
-//! - [`RowSorter`] accepts files and folders in any order and sorts them on disk.
-//! - [`RowSorter::assemble`] joins the two and writes the manifest.
+//! - [`RowSorter`] accepts files and folders in any order and sorts them on disk. It keeps links in memory.
+//! - [`RowSorter::assemble`] joins files and folders, determines the rows that links lead to, and writes the manifest.
 //!
 //! A manifest numbers its folders breadth first. The sort key of a path is therefore its depth, followed by its parts
 //! in order: the path with `/` as the least byte. In this order, folders come in the order of their numbers, the files
@@ -16,7 +16,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use larder_dataset::manifest::{BuildError, DirRow, FileRow, RowEncoder, Sealed};
+use larder_dataset::{DirIndex, FileIndex, LinkTarget};
 
+use crate::disk::{DiskUse, Held};
+use crate::links::{Ends, Links};
 use crate::sort::{Merge, RunReader, RunWriter, SortedRun, Sorter};
 
 const BUFFER_BYTES: usize = 1 << 20;
@@ -51,12 +54,23 @@ fn slashes(path: &[u8]) -> usize {
     path.iter().filter(|&&byte| byte == b'/').count()
 }
 
-/// Collects the files and folders of a snapshot.
+/// A listed entry that is not in the manifest.
+#[derive(Debug)]
+pub(crate) enum LeftOut {
+    /// A file that a folder shadows.
+    File(Vec<u8>),
+    /// A symbolic link, and the reason.
+    Link(Vec<u8>, &'static str),
+}
+
+/// Collects the files, folders and symbolic links of a snapshot.
 #[derive(Debug)]
 pub(crate) struct RowSorter {
     dir: PathBuf,
+    disk: DiskUse,
     files: Sorter,
     folders: Sorter,
+    links: Links,
     /// The last folder that was added. Its parents need not be added again.
     last_folder: Vec<u8>,
     key: Vec<u8>,
@@ -64,14 +78,17 @@ pub(crate) struct RowSorter {
 }
 
 impl RowSorter {
-    /// Creates a sorter that uses about three times `share_bytes` of memory, and unnamed files in the folder `dir`.
-    pub(crate) fn new(dir: &Path, share_bytes: usize) -> io::Result<Self> {
-        let mut folders = Sorter::new(dir, share_bytes / 8);
+    /// Creates a sorter that uses about three times `share_bytes` of memory, and unnamed files in the folder `dir`,
+    /// which take their space from `disk`.
+    pub(crate) fn new(dir: &Path, disk: DiskUse, share_bytes: usize) -> io::Result<Self> {
+        let mut folders = Sorter::new(dir, disk.clone(), share_bytes / 8);
         folders.push(&[0; DEPTH_BYTES], &[])?;
         Ok(Self {
             dir: dir.to_path_buf(),
-            files: Sorter::new(dir, share_bytes),
+            files: Sorter::new(dir, disk.clone(), share_bytes),
+            disk,
             folders,
+            links: Links::default(),
             last_folder: Vec::new(),
             key: Vec::new(),
             row: Vec::new(),
@@ -88,6 +105,14 @@ impl RowSorter {
             Some(slash) => self.push_folder(&path[..slash]),
             None => Ok(()),
         }
+    }
+
+    /// Adds a symbolic link under a clean path, and the folders above it. False if there are too many links.
+    pub(crate) fn push_link(&mut self, path: &[u8], target: &[u8], mtime_ns: i64) -> io::Result<bool> {
+        if let Some(slash) = path.iter().rposition(|&byte| byte == b'/') {
+            self.push_folder(&path[..slash])?;
+        }
+        Ok(self.links.push(path, target, mtime_ns))
     }
 
     /// Adds a folder under a clean path, and the folders above it.
@@ -115,23 +140,26 @@ impl RowSorter {
         Ok(self.files.settle()? + self.folders.settle()?)
     }
 
-    /// Writes the manifest to `to`, an empty file. Passes files that a folder shadows to `shadowed`. Errors: `Disk`;
-    /// `Build`, also if two different files were listed under one path.
+    /// Writes the manifest to `to`, an empty file. Passes files and links that are not in it to `left_out`. Errors:
+    /// `Disk`; `Build`, also if two different files or links were listed under one path.
     pub(crate) fn assemble(
         self,
         to: &File,
         name: &str,
         origin: &str,
         created_ns: i64,
-        mut shadowed: impl FnMut(Vec<u8>),
+        mut left_out: impl FnMut(LeftOut),
     ) -> Result<Sealed, AssembleError> {
-        let Self { dir, files, folders, .. } = self;
+        let Self { dir, disk, files, folders, links, .. } = self;
+        // Of the names and of the manifest, until both are complete.
+        let held = disk.hold();
         let names = tempfile::tempfile_in(&dir)?;
-        let mut heap = Section::new(&names, 0);
-        let sorted = write_folders(folders.finish()?, &dir, &mut heap)?;
+        let mut heap = Section::new(&names, 0, &held);
+        let sorted = write_folders(folders.finish()?, &dir, &disk, &mut heap)?;
         let mut encoder = RowEncoder::new(heap.at());
-        let mut dirs = Section::new(to, HEADER_BYTES);
-        let mut rows = Section::new(to, HEADER_BYTES + 28 * sorted.count);
+        let mut ends = links.follow()?;
+        let mut dirs = Section::new(to, HEADER_BYTES, &held);
+        let mut rows = Section::new(to, HEADER_BYTES + 28 * sorted.count, &held);
         let mut join = Join {
             files: files.finish()?,
             parents: FolderCursor::first(&sorted)?,
@@ -139,13 +167,14 @@ impl RowSorter {
             encoder: &mut encoder,
             heap: &mut heap,
             rows: &mut rows,
+            ends: &mut ends,
             first_file: 0,
         };
         join.files.next()?;
         join.children.advance()?;
         let mut folder = FolderCursor::first(&sorted)?;
         loop {
-            let row = join.folder(&folder, &mut shadowed)?;
+            let row = join.folder(&folder, &mut left_out)?;
             dirs.write(&join.encoder.dir(&row))?;
             if !folder.advance()? {
                 break;
@@ -153,6 +182,12 @@ impl RowSorter {
         }
         if join.files.current().is_some() {
             return Err(out_of_order().into());
+        }
+        let mut links = Vec::new();
+        for link in ends.finish(|path, reason| left_out(LeftOut::Link(path, reason))) {
+            let name = link.name();
+            links.extend_from_slice(&encoder.link(name.len(), link.mtime_ns, link.folder, link.target));
+            heap.write(name)?;
         }
         dirs.flush()?;
         rows.flush()?;
@@ -167,11 +202,17 @@ impl RowSorter {
         })?;
         each_piece(&names, 0..heap_len, |piece| {
             seal.update(piece);
+            held.take(piece.len() as u64)?;
             to.write_all_at(piece, at)?;
             at += piece.len() as u64;
             Ok(())
         })?;
+        seal.update(&links);
+        held.take(links.len() as u64)?;
+        to.write_all_at(&links, at)?;
+        at += links.len() as u64;
         let sealed = seal.finish();
+        held.take(HEADER_BYTES + sealed.tail.len() as u64)?;
         to.write_all_at(&sealed.tail, at)?;
         to.write_all_at(&sealed.header, 0)?;
         Ok(sealed)
@@ -189,8 +230,13 @@ struct SortedFolders {
 }
 
 /// Writes each folder once, and the names of the folders to the heap.
-fn write_folders(mut folders: Merge, dir: &Path, heap: &mut Section<'_>) -> Result<SortedFolders, AssembleError> {
-    let mut run = RunWriter::create(dir)?;
+fn write_folders(
+    mut folders: Merge,
+    dir: &Path,
+    disk: &DiskUse,
+    heap: &mut Section<'_>,
+) -> Result<SortedFolders, AssembleError> {
+    let mut run = RunWriter::create(dir, disk)?;
     let (mut last, mut count) = (Vec::new(), 0_u64);
     while let Some((key, _)) = folders.next()? {
         if key != last {
@@ -273,13 +319,15 @@ struct Join<'a, 'f> {
     encoder: &'a mut RowEncoder,
     heap: &'a mut Section<'f>,
     rows: &'a mut Section<'f>,
+    ends: &'a mut Ends,
     first_file: u32,
 }
 
 impl Join<'_, '_> {
     /// Writes the files of the next folder, and returns the folder's row.
-    fn folder(&mut self, folder: &FolderCursor, shadowed: &mut impl FnMut(Vec<u8>)) -> Result<DirRow, AssembleError> {
+    fn folder(&mut self, folder: &FolderCursor, left_out: &mut impl FnMut(LeftOut)) -> Result<DirRow, AssembleError> {
         let (depth, path) = (folder.depth(), folder.path());
+        self.ends.see(depth, path, LinkTarget::Dir(DirIndex(folder.index)));
         let name = name_of(path);
         let mut parent = 0;
         if depth > 0 {
@@ -310,10 +358,12 @@ impl Join<'_, '_> {
                     return Err(BuildError::ChangedWhileListed { path }.into());
                 }
             } else if self.children.child_of(depth, path) == Some(file) {
-                shadowed(path_of(key));
+                left_out(LeftOut::File(path_of(key)));
             } else {
                 let decoded = FileRow::decode(row).ok_or_else(out_of_order)?;
                 self.rows.write(&self.encoder.file(file.len(), folder.index, &decoded)?)?;
+                let row_number = FileIndex(self.first_file + file_count);
+                self.ends.see(depth, &key[DEPTH_BYTES..], LinkTarget::File(row_number));
                 self.heap.write(file)?;
                 self.heap.write(decoded.heap_etag())?;
                 file_count += 1;
@@ -339,11 +389,12 @@ struct Section<'a> {
     /// The offset in the file of the first buffered byte.
     start: u64,
     buffer: Vec<u8>,
+    held: &'a Held,
 }
 
 impl<'a> Section<'a> {
-    fn new(file: &'a File, start: u64) -> Self {
-        Self { file, start, buffer: Vec::with_capacity(BUFFER_BYTES + (64 << 10)) }
+    fn new(file: &'a File, start: u64, held: &'a Held) -> Self {
+        Self { file, start, held, buffer: Vec::with_capacity(BUFFER_BYTES + (64 << 10)) }
     }
 
     fn at(&self) -> u64 {
@@ -356,6 +407,7 @@ impl<'a> Section<'a> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        self.held.take(self.buffer.len() as u64)?;
         self.file.write_all_at(&self.buffer, self.start)?;
         self.start += self.buffer.len() as u64;
         self.buffer.clear();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use larder_origin::Origin;
 
 use crate::journal::PageRecord;
-use crate::listing::{self, ListError, PageOwner, Walk};
+use crate::listing::{self, LinkObjects, ListError, PageOwner, Walk};
 
 /// The totals of a listing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Counted {
 pub async fn count(origin: Arc<dyn Origin>, concurrency: usize) -> Result<Counted, ListError> {
     let mut owner = Counting { walk: Walk::new(origin.url().scheme()), counted: Counted::default() };
     let mut list_requests = 0;
-    listing::drive(&origin, &mut owner, concurrency, &mut list_requests).await?;
+    listing::drive(&origin, &mut owner, LinkObjects::AreFiles, concurrency, &mut list_requests).await?;
     Ok(Counted { list_requests, ..owner.counted })
 }
 

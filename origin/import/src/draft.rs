@@ -55,7 +55,7 @@ impl DraftManifest {
             file: Arc::new(file),
             path: path.to_path_buf(),
             snapshot: SnapshotId([0; 32]),
-            totals: Totals { dirs: 0, files: 0, blocks: 0, packs: 0, bytes: 0 },
+            totals: Totals { dirs: 0, files: 0, blocks: 0, packs: 0, links: 0, bytes: 0 },
             len: 0,
         };
         // From here on, an error drops the draft, which removes the file.

@@ -5,8 +5,9 @@
 //!
 //! Invariant: the contents and the journal have the same pages. A run that continues after `kill -9` therefore ends
 //! with the same manifest as an uninterrupted run. Once a manifest was built from a journal, no later run continues
-//! that journal. Every listed key is a file, a folder, a skipped key with a reason, or reserved. Memory does not grow
-//! with the number of keys. This module does not know where the manifest is stored or how progress is displayed.
+//! that journal. Every listed key is a file, a folder, a link, a skipped key with a reason, or reserved. Memory does
+//! not grow with the number of keys, except for links up to a limit, and disk space only up to a limit. This module
+//! does not know where the manifest is stored or how progress is displayed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,12 +20,16 @@ use larder_dataset::manifest::{BuildError, FileRow};
 use larder_dataset::name::{self, NameRules, RESERVED};
 use larder_origin::{Origin, Scheme};
 
-use crate::assemble::{AssembleError, RowSorter};
+use crate::assemble::{AssembleError, LeftOut, RowSorter};
 use crate::blocking::off_runtime;
 use crate::clock::nanoseconds_now;
+use crate::disk::{DiskLimit, DiskUse, Held};
 use crate::draft::{DRAFT_SUFFIX, DraftManifest, remove_orphaned_drafts};
-use crate::journal::{Journal, JournalError, JournalIdentity, JournalKind, PageFile, PageRecord, Refused};
-use crate::listing::{self, ListError, PageOwner, Walk};
+use crate::journal::{
+    Journal, JournalError, JournalIdentity, JournalKind, PageFile, PageLink, PageRecord, Refused, remove_old_journals,
+};
+use crate::links::TOO_MANY;
+use crate::listing::{self, LinkObjects, ListError, PageOwner, Walk};
 use crate::progress::Progress;
 use crate::skipped::Skipped;
 pub use crate::skipped::SkippedKey;
@@ -45,13 +50,19 @@ pub struct ImportOptions {
     pub max_age_resume: Duration,
     /// True to list everything again and ignore the journal.
     pub restart: bool,
+    /// True if objects of a store whose names end in `.rclonelink` are symbolic links. Those of a folder always are
+    /// links.
+    pub link_objects: bool,
     /// The share of memory for sorting, in bytes; about three times as much is used. Further records are sorted on the
     /// disk, in the folder of the journal.
     pub sort_bytes: usize,
+    /// The disk space that the journal, the sorted records and the manifest may take together.
+    pub disk: DiskLimit,
 }
 
 impl ImportOptions {
-    /// The defaults: 16 calls in flight, journals of up to a day, 64 MiB for sorting.
+    /// The defaults: 16 calls in flight, journals of up to a day, 64 MiB for sorting,
+    /// as much of the disk as it takes.
     pub fn new(name: impl Into<String>, journal_dir: impl Into<PathBuf>) -> Self {
         Self {
             name: name.into(),
@@ -60,7 +71,9 @@ impl ImportOptions {
             concurrency: 16,
             max_age_resume: Duration::from_secs(24 * 3600),
             restart: false,
+            link_objects: false,
             sort_bytes: 64 << 20,
+            disk: DiskLimit::default(),
         }
     }
 }
@@ -101,7 +114,8 @@ pub enum ImportError {
     /// No manifest can be built from the listing.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The listing could not be sorted, or the manifest could not be written.
+    /// The listing could not be kept, sorted or made a manifest: the disk fails, has too little room, or the listing
+    /// takes more space than it may.
     #[error("sort the listing in {}", dir.display())]
     Disk {
         /// The folder of the journal.
@@ -132,29 +146,40 @@ pub async fn import(
 ) -> Result<Imported, ImportError> {
     let url = origin.url().to_string();
     let scheme = origin.url().scheme();
-    let identity = JournalIdentity::new(JournalKind::Import, &[url.as_bytes(), options.place.as_bytes()]);
-    let ImportOptions { name, journal_dir, concurrency, max_age_resume, restart, sort_bytes, .. } = options;
+    let link_objects = match options.link_objects && scheme != Scheme::Folder {
+        true => LinkObjects::Read,
+        false => LinkObjects::AreFiles,
+    };
+    let mut parameters = vec![url.as_bytes(), options.place.as_bytes()];
+    if link_objects == LinkObjects::Read {
+        parameters.push(b"link-objects");
+    }
+    let identity = JournalIdentity::new(JournalKind::Import, &parameters);
+    let ImportOptions { name, journal_dir, concurrency, max_age_resume, restart, sort_bytes, disk, .. } = options;
     let ledger = off_runtime(move || {
         let mut walk = Walk::new(scheme);
-        let mut contents = None;
+        let (mut contents, disk) = (None, DiskUse::new(disk));
+        let journal_held = disk.hold();
         let journal = Journal::open(&journal_dir, identity, max_age_resume, restart, |payload| {
             let mut page = PageRecord::decode(payload)?;
+            journal_held.count(Journal::record_bytes(payload)).map_err(Refused::Stop)?;
             let first = walk.is_first(&page);
             walk.accept(&mut page).map_err(|_| Refused::Bad)?;
             let contents = match &mut contents {
                 Some(contents) => contents,
-                none => none.insert(Contents::new(scheme, &journal_dir, sort_bytes).map_err(Refused::Stop)?),
+                none => none.insert(Contents::new(scheme, &journal_dir, &disk, sort_bytes).map_err(Refused::Stop)?),
             };
             contents.add(&page, first).map_err(Refused::Stop)
         })?;
         let contents = match contents {
             Some(contents) => contents,
-            None => Contents::new(scheme, &journal_dir, sort_bytes)
+            None => Contents::new(scheme, &journal_dir, &disk, sort_bytes)
                 .map_err(|source| ImportError::Disk { dir: journal_dir.clone(), source })?,
         };
         walk.requeue();
         remove_orphaned_drafts(&journal_dir);
-        Ok::<_, ImportError>(Ledger { contents, walk, journal, dir: journal_dir })
+        remove_old_journals(&journal_dir, max_age_resume);
+        Ok::<_, ImportError>(Ledger { contents, walk, journal, journal_held, dir: journal_dir })
     })
     .await?;
 
@@ -165,26 +190,30 @@ pub async fn import(
     let mut owner = LedgerOwner { ledger: Some(ledger), progress };
     owner.report();
     let mut list_requests = 0;
-    if let Err(error) = listing::drive(&origin, &mut owner, concurrency, &mut list_requests).await {
+    if let Err(error) = listing::drive(&origin, &mut owner, link_objects, concurrency, &mut list_requests).await {
         if !matches!(error, ImportError::List(ListError::Origin { .. })) {
             owner.forget().await;
         }
         return Err(error);
     }
 
-    let Ledger { contents, mut journal, dir, .. } = owner.into_ledger();
+    let Ledger { contents, mut journal, journal_held, dir, .. } = owner.into_ledger();
     off_runtime(move || {
         let Contents { mut rows, mut skipped, reserved, keys, .. } = contents;
-        let spilled_bytes = rows.settle().map_err(|source| ImportError::Disk { dir: dir.clone(), source })?;
         let path = journal.path().with_extension(DRAFT_SUFFIX);
-        let assembled = DraftManifest::create(&path, |file| {
-            rows.assemble(file, &name, &url, nanoseconds_now(), |key| {
-                skipped.push(key, Rejection::ShadowedByFolder.as_str());
-            })
+        let assembled = rows.settle().map_err(AssembleError::Disk).and_then(|spilled_bytes| {
+            let draft = DraftManifest::create(&path, |file| {
+                rows.assemble(file, &name, &url, nanoseconds_now(), |left_out| match left_out {
+                    LeftOut::File(key) => skipped.push(key, Rejection::ShadowedByFolder.as_str()),
+                    LeftOut::Link(path, reason) => skipped.push(listing::link_key(scheme, path), reason),
+                })
+            });
+            Ok((draft?, spilled_bytes))
         });
         // From here on the listing either becomes a manifest or is useless, so no later run may continue it.
         let emptied = journal.finish();
-        let manifest = assembled.map_err(ImportError::assembling(&dir))?;
+        drop(journal_held);
+        let (manifest, spilled_bytes) = assembled.map_err(ImportError::assembling(&dir))?;
         emptied?;
         let (skipped, skipped_counts) = skipped.finish();
         Ok(Imported {
@@ -215,11 +244,11 @@ struct Contents {
 }
 
 impl Contents {
-    fn new(scheme: Scheme, dir: &Path, sort_bytes: usize) -> io::Result<Self> {
+    fn new(scheme: Scheme, dir: &Path, disk: &DiskUse, sort_bytes: usize) -> io::Result<Self> {
         Ok(Self {
             scheme,
             rules: listing::rules_of(scheme),
-            rows: RowSorter::new(dir, sort_bytes)?,
+            rows: RowSorter::new(dir, disk.clone(), sort_bytes)?,
             skipped: Skipped::default(),
             reserved: 0,
             keys: 0,
@@ -230,9 +259,12 @@ impl Contents {
 
     /// Adds a page. `first` is true for the first page of a prefix.
     fn add(&mut self, page: &PageRecord, first: bool) -> io::Result<()> {
-        self.keys += (page.files.len() + page.skipped.len() + page.prefixes.len()) as u64;
+        self.keys += (page.files.len() + page.skipped.len() + page.prefixes.len() + page.links.len()) as u64;
         for file in &page.files {
             self.add_file(file)?;
+        }
+        for link in &page.links {
+            self.add_link(link)?;
         }
         for (key, reason) in &page.skipped {
             self.skipped.push(key.clone(), reason);
@@ -268,6 +300,21 @@ impl Contents {
         self.rows.push(&file.key, &FileRow::plain(file.size, file.mtime_ns, &file.version))
     }
 
+    fn add_link(&mut self, link: &PageLink) -> io::Result<()> {
+        let path = listing::link_path(self.scheme, &link.key);
+        if is_reserved(path) {
+            self.reserved += 1;
+            return Ok(());
+        }
+        let refused = match name::check(path, self.rules) {
+            Ok(()) if self.rows.push_link(path, &link.target, link.mtime_ns)? => return Ok(()),
+            Ok(()) => TOO_MANY,
+            Err(reason) => reason.as_str(),
+        };
+        self.skipped.push(link.key.clone(), refused);
+        Ok(())
+    }
+
     fn add_folder(&mut self, path: &[u8], key: &[u8]) -> io::Result<()> {
         if is_reserved(key) {
             return Ok(());
@@ -292,6 +339,8 @@ struct Ledger {
     contents: Contents,
     walk: Walk,
     journal: Journal,
+    /// The journal's share of the disk.
+    journal_held: Held,
     dir: PathBuf,
 }
 
@@ -338,10 +387,12 @@ impl PageOwner for LedgerOwner<'_> {
             let (taken, ledger) = off_runtime(move || {
                 let first = ledger.walk.is_first(&page);
                 // An inconsistent page must not reach the journal, where it would make every later run fail too.
+                let disk = |source| ImportError::Disk { dir: ledger.dir.clone(), source };
                 let taken = ledger.walk.accept(&mut page).map_err(ImportError::from).and_then(|()| {
-                    ledger.journal.append(&page.encode())?;
-                    let added = ledger.contents.add(&page, first);
-                    added.map_err(|source| ImportError::Disk { dir: ledger.dir.clone(), source })
+                    let record = page.encode();
+                    ledger.journal_held.take(Journal::record_bytes(&record)).map_err(disk)?;
+                    ledger.journal.append(&record)?;
+                    ledger.contents.add(&page, first).map_err(disk)
                 });
                 (taken, ledger)
             })

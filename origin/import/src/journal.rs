@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use frames::{FRAME_HEAD_BYTES, Frames, encode_frame};
 use header::{DAMAGED, HEADER_BYTES, decode_header, encode_header};
 pub(crate) use header::{JournalIdentity, JournalKind};
-pub(crate) use records::{BadRecord, PackRecord, PageFile, PageRecord};
+pub(crate) use records::{BadRecord, PackRecord, PageFile, PageLink, PageRecord};
 
 use crate::clock::nanoseconds_now;
 
@@ -157,6 +157,11 @@ impl Journal {
         Ok(())
     }
 
+    /// The bytes that a record takes in the file.
+    pub(crate) fn record_bytes(payload: &[u8]) -> u64 {
+        (FRAME_HEAD_BYTES + payload.len()) as u64
+    }
+
     /// Removes the journal after its result was stored elsewhere. Blocking.
     pub(crate) fn discard(self) -> Result<(), JournalError> {
         std::fs::remove_file(&self.path).map_err(|source| failed("remove", &self.path, source))
@@ -196,6 +201,26 @@ fn failed(verb: &'static str, path: &Path, source: io::Error) -> JournalError {
 /// True if a run has the journal at `path` open. Locks it for a moment.
 pub(crate) fn is_in_use(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
+}
+
+/// Removes the journals of imports to which nothing was added for `max_age`: they are older than that, so no import
+/// would continue them. One that cannot be removed stays until the next call. Blocking.
+pub fn remove_old_journals(dir: &Path, max_age: Duration) {
+    let imports = format!("{}-", JournalKind::Import.as_str());
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let (name, path) = (entry.file_name(), entry.path());
+        let is_journal = name.as_encoded_bytes().starts_with(imports.as_bytes())
+            && path.extension().is_some_and(|extension| extension == JOURNAL_SUFFIX);
+        if !is_journal {
+            continue;
+        }
+        // Removed while it is locked, so no run has it open; a run that waits for the lock starts over.
+        let Ok(file) = File::open(&path) else { continue };
+        let age = file.metadata().and_then(|about| about.modified()).map(|added| added.elapsed().unwrap_or_default());
+        if age.is_ok_and(|age| age > max_age) && file.try_lock().is_ok() {
+            let _ = std::fs::remove_file(&path);
+        }
+    }
 }
 
 /// Opens and locks the file at `path`. Retries if a run that just ended has removed the opened file. Also retries
@@ -268,7 +293,7 @@ fn read_back(
             Err(Refused::Bad) => break,
             Err(Refused::Stop(source)) => return Err(failed("take over", path, source)),
         }
-        end += (FRAME_HEAD_BYTES + payload.len()) as u64;
+        end += Journal::record_bytes(payload);
     }
     Ok(Replay::Until { end, lost: len.saturating_sub(end) })
 }

@@ -6,6 +6,7 @@
 //! - [`DraftManifest`] is the result of an import; [`write_manifest`] and [`fetch_manifest`] store and fetch manifests.
 //! - [`verify_origin`] compares an origin with a manifest.
 //! - [`object_range`] locates a file's bytes; mounts use it too.
+//! - [`DiskLimit`] bounds the disk space that an import or a fetched manifest takes.
 //! - A journal lets a run continue after `kill -9`; [`Progress`] receives its progress.
 //!
 //! Invariant: a stored manifest is true. It names only objects that were listed, or packs that were written before it.
@@ -17,9 +18,11 @@ mod assemble;
 mod blocking;
 mod clock;
 mod count;
+mod disk;
 mod draft;
 mod import;
 mod journal;
+mod links;
 mod listing;
 #[cfg(test)]
 mod memory;
@@ -33,9 +36,10 @@ mod verify;
 mod version;
 
 pub use count::{Counted, count};
+pub use disk::{DiskLimit, DiskRoom};
 pub use draft::{DraftManifest, remove_orphaned_drafts};
 pub use import::{ImportError, ImportOptions, Imported, SkippedKey, import};
-pub use journal::JournalError;
+pub use journal::{JournalError, remove_old_journals};
 pub use listing::ListError;
 pub use object_range::{ObjectRange, object_range};
 pub use pack::{PackError, PackOptions, Packed, pack};

@@ -10,6 +10,7 @@
 
 mod between;
 mod call;
+mod link_objects;
 mod ranges;
 mod tree;
 
@@ -18,11 +19,12 @@ use std::sync::Arc;
 pub use call::ListError;
 pub(crate) use call::{ListCall, rules_of};
 use larder_origin::{Depth, Origin, Page, Scheme};
+pub(crate) use link_objects::{LinkObjects, link_key, link_path};
 use ranges::Ranges;
 use tokio::task::JoinSet;
 use tree::TreeWalk;
 
-use crate::journal::{PageFile, PageRecord};
+use crate::journal::{PageFile, PageLink, PageRecord};
 use crate::version::into_tag;
 
 /// The remaining work of a listing.
@@ -85,10 +87,16 @@ impl Walk {
     }
 }
 
-/// Requests one page.
-pub(crate) async fn list(origin: Arc<dyn Origin>, call: ListCall) -> Result<PageRecord, ListError> {
+/// Requests one page, and the links in it that are objects.
+pub(crate) async fn list(
+    origin: Arc<dyn Origin>,
+    call: ListCall,
+    link_objects: LinkObjects,
+) -> Result<PageRecord, ListError> {
     match origin.list(&call.prefix, call.after.as_deref(), call.depth).await {
-        Ok(Page { files, prefixes, skipped, next }) => {
+        Ok(Page { files, prefixes, skipped, links, next }) => {
+            let links =
+                links.into_iter().map(|link| PageLink { key: link.key, target: link.target, mtime_ns: link.mtime_ns });
             let skipped = skipped.into_iter().map(|skipped| (skipped.key, skipped.reason.into())).collect();
             let files = files.into_iter().map(|file| PageFile {
                 key: file.key,
@@ -97,15 +105,20 @@ pub(crate) async fn list(origin: Arc<dyn Origin>, call: ListCall) -> Result<Page
                 version: into_tag(file.version),
             });
             let recursive = call.depth == Depth::All;
-            Ok(PageRecord {
+            let mut page = PageRecord {
                 prefix: call.prefix,
                 recursive,
                 after: call.after,
                 files: files.collect(),
                 prefixes,
                 skipped,
+                links: links.collect(),
                 next,
-            })
+            };
+            if link_objects == LinkObjects::Read {
+                link_objects::read(&origin, &mut page).await?;
+            }
+            Ok(page)
         }
         Err(source) => Err(ListError::Origin { prefix: call.prefix, source }),
     }
@@ -127,6 +140,7 @@ pub(crate) trait PageOwner {
 pub(crate) async fn drive<O: PageOwner>(
     origin: &Arc<dyn Origin>,
     owner: &mut O,
+    link_objects: LinkObjects,
     concurrency: usize,
     requests: &mut u64,
 ) -> Result<(), O::Error> {
@@ -135,7 +149,7 @@ pub(crate) async fn drive<O: PageOwner>(
         while calls.len() < concurrency.max(1) {
             let Some(call) = owner.walk().next_call() else { break };
             *requests += 1;
-            calls.spawn(list(Arc::clone(origin), call));
+            calls.spawn(list(Arc::clone(origin), call, link_objects));
         }
         let Some(page) = calls.join_next().await else { return Ok(()) };
         match flatten(page) {

@@ -29,6 +29,8 @@ pub(crate) struct MemoryOrigin {
     pub(crate) puts_allowed: AtomicU64,
     /// If set, the answer to every LIST call.
     pub(crate) answer: Mutex<Option<Page>>,
+    /// If set, a key and the size that HEAD calls report for it.
+    pretended: Mutex<Option<(Vec<u8>, u64)>>,
     /// Every key written, in order.
     pub(crate) written: Mutex<Vec<Vec<u8>>>,
 }
@@ -55,6 +57,7 @@ impl MemoryOrigin {
             lists_allowed: AtomicU64::new(u64::MAX),
             puts_allowed: AtomicU64::new(u64::MAX),
             answer: Mutex::default(),
+            pretended: Mutex::default(),
             written: Mutex::default(),
         }
     }
@@ -72,6 +75,11 @@ impl MemoryOrigin {
 
     pub(crate) fn remove(&self, key: &[u8]) {
         self.objects.lock().unwrap().remove(key).unwrap();
+    }
+
+    /// Makes HEAD calls report another size.
+    pub(crate) fn pretend_size(&self, key: &[u8], size: u64) {
+        *self.pretended.lock().unwrap() = Some((key.to_vec(), size));
     }
 
     pub(crate) fn keys(&self) -> Vec<Vec<u8>> {
@@ -145,7 +153,9 @@ impl Origin for MemoryOrigin {
     }
 
     async fn head(&self, key: &[u8]) -> Result<ObjectInfo, OriginError> {
-        self.get(key).map(|(bytes, version)| listed(key, &bytes, &version))
+        let info = self.get(key).map(|(bytes, version)| listed(key, &bytes, &version))?;
+        let pretended = self.pretended.lock().unwrap().clone().filter(|(of, _)| of == key);
+        Ok(ObjectInfo { size: pretended.map_or(info.size, |(_, size)| size), ..info })
     }
 
     async fn read_all(&self, key: &[u8], limit: u64) -> Result<(Bytes, Version), OriginError> {

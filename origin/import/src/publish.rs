@@ -13,16 +13,18 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
-use larder_dataset::manifest::Built;
+use larder_dataset::manifest::{Built, check_header};
+use larder_dataset::size::{exact_bytes, show_bytes};
 use larder_dataset::{ManifestError, SnapshotId};
 use larder_origin::{Key, Origin, OriginError, Version};
 
 use crate::blocking::off_runtime;
+use crate::disk::DiskLimit;
 
 /// The key of a dataset's manifest below its origin.
 pub const MANIFEST_KEY: &[u8] = b".larder/manifest";
 
-/// The largest manifest that is fetched, in bytes. Far larger than any in practice.
+/// The largest manifest that is fetched, in bytes, where there is no lower limit. Far larger than any in practice.
 const MANIFEST_MAX_BYTES: u64 = 64 << 30;
 pub(crate) const PIECE_BYTES: u64 = 8 << 20;
 const PIECES_AT_ONCE: usize = 4;
@@ -57,6 +59,19 @@ pub enum PublishError {
         key: Vec<u8>,
         /// The fault in the manifest.
         source: ManifestError,
+    },
+    /// The manifest is larger than this program accepts.
+    #[error(
+        "manifest {} has {}, more than {}: for a mount, raise --listing-size of larderd if it is meant to be so large",
+        Key::from(key.as_slice()), show_bytes(*.size), exact_bytes(*.limit)
+    )]
+    TooLarge {
+        /// The manifest's key.
+        key: Vec<u8>,
+        /// Its size in bytes.
+        size: u64,
+        /// The largest size that is accepted, in bytes.
+        limit: u64,
     },
 }
 
@@ -97,31 +112,35 @@ pub struct FetchedManifest {
 
 /// Fetches the manifest `key` into the file `to`, all of one version, in constant memory. Calls `check` with the path
 /// of the complete file before that file replaces `to`. `check` must validate every row, in a mapped file or in any
-/// other way that the caller reads manifests, and returns the snapshot. Cancel-safe: `to` is then unchanged. Errors:
-/// `Origin` (with `NotFound` inside if there is no manifest, `TooLarge` above 64 GiB), `Manifest` if it is damaged,
-/// `File`.
+/// other way that the caller reads manifests, and returns the snapshot. Nothing is written before the manifest's header
+/// was found to match the length of the object, and no more than `limit` and 64 GiB allow. Cancel-safe: `to` is then
+/// unchanged. Errors: `Origin` (with `NotFound` inside if there is no manifest), `TooLarge`, `Manifest` if it is
+/// damaged, `File`, also if the disk has too little room.
 pub async fn fetch_manifest(
     origin: &dyn Origin,
     key: &[u8],
     to: &Path,
+    limit: &DiskLimit,
     check: impl FnOnce(&Path) -> io::Result<Result<SnapshotId, ManifestError>> + Send + 'static,
 ) -> Result<FetchedManifest, PublishError> {
     let failed_at_origin = |source| PublishError::Origin { verb: "fetch", key: key.to_vec(), source };
     let head = origin.head(key).await.map_err(failed_at_origin)?;
-    if head.size > MANIFEST_MAX_BYTES {
-        let source = OriginError::TooLarge { key: Key::from(key), size: head.size, limit: MANIFEST_MAX_BYTES };
-        return Err(failed_at_origin(source));
+    let bytes_most = limit.bytes_most.min(MANIFEST_MAX_BYTES);
+    if head.size > bytes_most {
+        return Err(PublishError::TooLarge { key: key.to_vec(), size: head.size, limit: bytes_most });
     }
-    let starts = (0..head.size).step_by(PIECE_BYTES as usize);
-    let pieces = starts.map(|start| origin.read(key, start..head.size.min(start + PIECE_BYTES), Some(&head.version)));
-    let mut pieces = futures::stream::iter(pieces).buffered(PIECES_AT_ONCE);
+    let read = |start| origin.read(key, start..head.size.min(start + PIECE_BYTES), Some(&head.version));
+    let first = if head.size > 0 { read(0).await.map_err(failed_at_origin)? } else { Bytes::new() };
+    check_header(&first, head.size).map_err(|source| PublishError::Manifest { key: key.to_vec(), source })?;
+    let rest = futures::stream::iter((PIECE_BYTES..head.size).step_by(PIECE_BYTES as usize).map(read));
+    let mut pieces = futures::stream::iter([Ok(first)]).chain(rest.buffered(PIECES_AT_ONCE));
     let path = to.to_path_buf();
     let mut file = off_runtime(move || temporary_beside(&path)).await?;
     while let Some(piece) = pieces.try_next().await.map_err(failed_at_origin)? {
-        let path = to.to_path_buf();
-        file = off_runtime(move || match file.write_all(&piece) {
-            Ok(()) => Ok(file),
-            Err(source) => Err(failed("write", &path, source)),
+        let (path, limit) = (to.to_path_buf(), limit.clone());
+        file = off_runtime(move || {
+            let written = limit.take_room(piece.len() as u64, head.size).and_then(|()| file.write_all(&piece));
+            written.map(|()| file).map_err(|source| failed("write", &path, source))
         })
         .await?;
     }

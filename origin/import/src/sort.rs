@@ -20,6 +20,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
+use crate::disk::DiskUse;
 pub(crate) use run::{RunReader, RunWriter, SortedRun};
 
 /// The most runs at a time: each needs a buffer and an open file. Beyond it, they are merged into one.
@@ -57,9 +58,9 @@ impl Batch {
         self.slots = slots;
     }
 
-    fn write_run(&mut self, dir: &Path) -> io::Result<SortedRun> {
+    fn write_run(&mut self, dir: &Path, disk: &DiskUse) -> io::Result<SortedRun> {
         self.sort();
-        let mut run = RunWriter::create(dir)?;
+        let mut run = RunWriter::create(dir, disk)?;
         for slot in &self.slots {
             let (key, value) = self.record(slot);
             run.push(key, value)?;
@@ -76,6 +77,7 @@ type Spill = JoinHandle<(Batch, io::Result<SortedRun>)>;
 #[derive(Debug)]
 pub(crate) struct Sorter {
     dir: PathBuf,
+    disk: DiskUse,
     share_bytes: usize,
     batch: Batch,
     spare: Option<Batch>,
@@ -85,13 +87,15 @@ pub(crate) struct Sorter {
 }
 
 impl Sorter {
-    /// Sorts in about `share_bytes` of memory, and twice that while it spills. Its runs are files in the folder `dir`.
-    pub(crate) fn new(dir: &Path, share_bytes: usize) -> Self {
+    /// Sorts in about `share_bytes` of memory, and twice that while it spills. Its runs are files in the folder `dir`,
+    /// which take their space from `disk`.
+    pub(crate) fn new(dir: &Path, disk: DiskUse, share_bytes: usize) -> Self {
         // Limited because offsets in the arena are u32.
         let share_bytes = share_bytes.min(1 << 30);
         let batch = Batch::default();
         Self {
             dir: dir.to_path_buf(),
+            disk,
             share_bytes,
             batch,
             spare: Some(Batch::default()),
@@ -117,9 +121,9 @@ impl Sorter {
     fn spill(&mut self) -> io::Result<()> {
         self.end_spill()?;
         let mut full = std::mem::replace(&mut self.batch, self.spare.take().unwrap_or_default());
-        let dir = self.dir.clone();
+        let (dir, disk) = (self.dir.clone(), self.disk.clone());
         let sorting = std::thread::Builder::new().name("import-sort".into()).spawn(move || {
-            let run = full.write_run(&dir);
+            let run = full.write_run(&dir, &disk);
             (full, run)
         });
         self.spill = Some(sorting?);
@@ -138,7 +142,7 @@ impl Sorter {
 
     fn merge_runs(&mut self) -> io::Result<()> {
         let mut merge = Merge::new(std::mem::take(&mut self.runs), Batch::default())?;
-        let mut run = RunWriter::create(&self.dir)?;
+        let mut run = RunWriter::create(&self.dir, &self.disk)?;
         while let Some((key, value)) = merge.next()? {
             run.push(key, value)?;
         }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use larder_dataset::{Entry, FileIndex, Manifest, ManifestError, SnapshotId};
 use larder_import::{
-    ImportOptions, Imported, MANIFEST_KEY, PackOptions, Silent, fetch_manifest, import, object_range, pack,
+    DiskLimit, ImportOptions, Imported, MANIFEST_KEY, PackOptions, Silent, fetch_manifest, import, object_range, pack,
     verify_origin,
 };
 use larder_origin::{Env, Origin, OriginConfig, OriginUrl};
@@ -71,7 +71,7 @@ async fn there_and_back(src: Arc<dyn Origin>, dst: Arc<dyn Origin>, files: &File
     imported.manifest.put(src.as_ref(), MANIFEST_KEY).await.unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("manifest");
-    let fetched = fetch_manifest(src.as_ref(), MANIFEST_KEY, &path, check).await.unwrap();
+    let fetched = fetch_manifest(src.as_ref(), MANIFEST_KEY, &path, &DiskLimit::default(), check).await.unwrap();
     assert_eq!(fetched.snapshot, imported.manifest.snapshot());
     let plain = Arc::new(Manifest::open(std::fs::read(&path).unwrap()).unwrap());
     assert_eq!(read_all(&plain, &src).await, *files);
@@ -85,7 +85,7 @@ async fn there_and_back(src: Arc<dyn Origin>, dst: Arc<dyn Origin>, files: &File
 
     let options = PackOptions { pack_bytes: 64 << 10, ..PackOptions::new(dir.path()) };
     pack(Arc::clone(&plain), Arc::clone(&src), Arc::clone(&dst), options, &Silent).await.unwrap();
-    fetch_manifest(dst.as_ref(), MANIFEST_KEY, &path, check).await.unwrap();
+    fetch_manifest(dst.as_ref(), MANIFEST_KEY, &path, &DiskLimit::default(), check).await.unwrap();
     let packed = Arc::new(Manifest::open(std::fs::read(&path).unwrap()).unwrap());
     assert!(packed.totals().packs > 2);
     assert_eq!(read_all(&packed, &dst).await, *files);
@@ -128,12 +128,16 @@ async fn what_is_no_file_in_a_folder_is_skipped_and_empty_folders_are_kept() {
     std::fs::create_dir_all(src.path().join("a/hollow/deep")).unwrap();
     std::fs::write(src.path().join("a/file"), b"x").unwrap();
     std::os::unix::fs::symlink("/etc/passwd", src.path().join("link")).unwrap();
+    std::os::unix::fs::symlink("../a/file", src.path().join("a/inner")).unwrap();
     let imported = import_whole(&open_folder(src.path())).await;
     let skipped: Vec<_> = imported.skipped.iter().map(|key| key.key.as_slice()).collect();
     assert_eq!(skipped, [b"link"]);
     let manifest = Manifest::open(imported.manifest.read().unwrap()).unwrap();
     assert!(matches!(manifest.resolve(b"a/hollow/deep").unwrap(), Some(Entry::Dir(_))));
-    assert_eq!(manifest.totals().files, 1);
+    assert_eq!((manifest.totals().files, manifest.totals().links), (1, 1));
+    let Some(Entry::File(file)) = manifest.resolve(b"a/file").unwrap() else { panic!("a/file is missing") };
+    assert_eq!(manifest.follow(b"a/inner").unwrap(), Some(Entry::File(file)));
+    assert_eq!(import_whole(&open_folder(src.path())).await.manifest.snapshot(), imported.manifest.snapshot());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,7 +14,7 @@ pub struct S3ServerConfig {
     pub other_access_keys: Vec<String>,
     /// The secret of all key ids.
     pub secret_key: String,
-    /// Buckets that exist from the start. A put creates further ones.
+    /// Buckets that exist from the start. A put creates additional buckets.
     pub buckets: Vec<String>,
     /// True to answer plain GETs and HEADs without checking their signatures, so that a benchmark does not measure the
     /// server.

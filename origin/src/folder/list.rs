@@ -10,7 +10,7 @@ use crate::folder::error::failed;
 use crate::folder::put::TEMPORARY;
 use crate::folder::root::Root;
 use crate::folder::stat;
-use crate::listing::{Depth, Page, Skipped};
+use crate::listing::{Depth, ListedLink, Page, Skipped};
 
 /// The most entries of one directory in a page. Sorting a page takes memory, and a directory can have any number of
 /// entries.
@@ -59,9 +59,11 @@ pub(super) fn list(root: &Root, prefix: &[u8], after: Option<&[u8]>, depth: Dept
     page.files.retain(|file| later(&file.key));
     page.prefixes.retain(|prefix| later(prefix));
     page.skipped.retain(|skipped| later(&skipped.key));
+    page.links.retain(|link| later(&link.key));
     page.files.sort_by(|a, b| a.key.cmp(&b.key));
     page.prefixes.sort();
     page.skipped.sort_by(|a, b| a.key.cmp(&b.key));
+    page.links.sort_by(|a, b| a.key.cmp(&b.key));
     Ok(page)
 }
 
@@ -117,7 +119,16 @@ fn read_folder(
                 below.push(key);
                 continue;
             }
-            FileType::Symlink => "a symbolic link",
+            FileType::Symlink => match rustix::fs::readlinkat(folder, entry.file_name(), Vec::new()) {
+                Ok(target) => {
+                    let mtime_ns = stat::mtime_ns(&metadata);
+                    page.links.push(ListedLink { key, target: target.into_bytes(), mtime_ns });
+                    continue;
+                }
+                // Somebody replaced or removed it meanwhile.
+                Err(Errno::NOENT | Errno::INVAL) => continue,
+                Err(_) => "a symbolic link that cannot be read",
+            },
             FileType::Fifo => "a pipe",
             FileType::Socket => "a socket",
             FileType::BlockDevice | FileType::CharacterDevice => "a device",

@@ -13,6 +13,6 @@ pub(super) fn version(stat: &Stat) -> Version {
     Version::MtimeSize { mtime_ns: mtime_ns(stat), size: stat.st_size as u64 }
 }
 
-fn mtime_ns(stat: &Stat) -> i64 {
+pub(super) fn mtime_ns(stat: &Stat) -> i64 {
     stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec as i64)
 }

@@ -4,20 +4,24 @@
 //! rejects a server that ignores `Range`, and hides the status of the last answer.
 
 use std::ops::Range;
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use http::header::{IF_MATCH, RANGE};
 use http::{HeaderValue, Method};
-use object_store::aws::AwsCredentialProvider;
+use object_store::aws::{AwsCredential, AwsCredentialProvider};
 use object_store::client::{HttpClient, HttpRequestBody, HttpResponse};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::error::OriginError;
 use crate::key::Key;
+use crate::keys::SessionError;
 use crate::retry::{AttemptError, Retry};
 use crate::s3::body;
 use crate::s3::clock::{self, ServerClock};
-use crate::s3::refusal::Refused;
+use crate::s3::refusal::{Refused, is_of_keys};
 use crate::s3::sigv4::Signer;
+use crate::session::Session;
 use crate::url::OriginUrl;
 use crate::version::Version;
 
@@ -53,6 +57,18 @@ struct WrongClock {
     server: String,
 }
 
+/// Keys that could not be obtained may come with a later attempt.
+fn without_credentials(key: &[u8], error: object_store::Error) -> AttemptError {
+    let denied = |source| OriginError::Denied { key: Key::from(key), source };
+    match error {
+        object_store::Error::Generic { source, .. } if source.is::<SessionError>() => match source.downcast_ref() {
+            Some(SessionError::Failed(..)) => AttemptError::Retryable(denied(source)),
+            Some(SessionError::Refused(_)) | None => AttemptError::Final(denied(source)),
+        },
+        error => AttemptError::Final(denied(Box::new(NoCredentials(error)))),
+    }
+}
+
 /// Sends requests to one bucket.
 pub(super) struct S3Client {
     /// The origin's URL, for messages.
@@ -62,6 +78,8 @@ pub(super) struct S3Client {
     /// `None` for anonymous requests.
     pub(super) signer: Option<Signer>,
     pub(super) credentials: AwsCredentialProvider,
+    /// The session that the credentials are of, if they are a pod's.
+    pub(super) session: Option<Arc<Session>>,
     pub(super) http: HttpClient,
     pub(super) clock: ServerClock,
 }
@@ -77,52 +95,20 @@ impl S3Client {
         expected: Option<&Version>,
         range: Option<Range<u64>>,
     ) -> Result<HttpResponse, AttemptError> {
-        let uri = match target {
-            Target::Object(full) => format!("{}/{}", self.bucket_endpoint, utf8_percent_encode(full, &PATH)),
-            Target::Listing(query) => {
-                let pairs: Vec<_> = query
-                    .iter()
-                    .map(|(name, value)| format!("{name}={}", utf8_percent_encode(value, &QUERY)))
-                    .collect();
-                format!("{}/?{}", self.bucket_endpoint, pairs.join("&"))
-            }
-        };
-        let invalid = |what: String| AttemptError::Final(OriginError::Invalid { what });
-        let build = || {
-            let mut request = http::Request::new(HttpRequestBody::empty());
-            *request.uri_mut() =
-                uri.parse().map_err(|_| invalid(format!("{}: the key is too long for a request", Key::from(key))))?;
-            *request.method_mut() = method.clone();
-            if let Some(Version::ETag(tag)) = expected {
-                let tag = HeaderValue::from_str(tag)
-                    .map_err(|_| invalid(format!("{}: {tag:?} is not a valid entity tag", Key::from(key))))?;
-                request.headers_mut().insert(IF_MATCH, tag);
-            }
-            if let Some(range) = &range {
-                let value = HeaderValue::from_str(&format!("bytes={}-{}", range.start, range.end - 1));
-                request.headers_mut().insert(RANGE, value.expect("digits are a valid header value"));
-            }
-            Ok::<_, AttemptError>(request)
-        };
+        let unsigned = self.request(method, key, target, expected, range.as_ref())?;
         let mut corrected = false;
         loop {
             let signed = self.clock.now();
-            let mut request = build()?;
-            if let Some(signer) = &self.signer {
-                let denied = |source| OriginError::Denied { key: Key::from(key), source };
-                let credentials = retry
-                    .progress(self.credentials.get_credential())
-                    .await?
-                    .map_err(|error| denied(Box::new(NoCredentials(error))))?;
-                signer
-                    .sign(&mut request, &credentials, signed)
-                    .map_err(|error| AttemptError::Final(denied(Box::new(error))))?;
-            }
+            let mut request = unsigned.clone();
+            let used = self.sign(retry, key, &mut request, signed).await?;
             let response = retry
                 .answer(self.http.execute(request))
                 .await?
                 .map_err(|error| AttemptError::Retryable(OriginError::Unavailable { source: Box::new(error) }))?;
             if response.status().is_success() {
+                if let Some((session, keys)) = &used {
+                    session.trust(keys);
+                }
                 return Ok(response);
             }
             let (parts, stream) = response.into_parts();
@@ -147,7 +133,67 @@ impl S3Client {
                 return Err(OriginError::Denied { key: Key::from(key), source: Box::new(source) }.into());
             }
             let refused = Refused { url, bucket_endpoint, key, expected, range: range.as_ref() };
-            return Err(refused.error(parts.status, &parts.headers, &text));
+            return Err(match refused.error(parts.status, &parts.headers, &text) {
+                AttemptError::Final(error @ OriginError::Denied { .. })
+                    if is_of_keys(&text) && used.is_some_and(|(session, keys)| session.distrust(&keys)) =>
+                {
+                    AttemptError::Retryable(error)
+                }
+                error => error,
+            });
         }
+    }
+
+    /// A request without a signature.
+    fn request(
+        &self,
+        method: Method,
+        key: &[u8],
+        target: &Target<'_>,
+        expected: Option<&Version>,
+        range: Option<&Range<u64>>,
+    ) -> Result<http::Request<HttpRequestBody>, AttemptError> {
+        let uri = match target {
+            Target::Object(full) => format!("{}/{}", self.bucket_endpoint, utf8_percent_encode(full, &PATH)),
+            Target::Listing(query) => {
+                let pairs: Vec<_> = query
+                    .iter()
+                    .map(|(name, value)| format!("{name}={}", utf8_percent_encode(value, &QUERY)))
+                    .collect();
+                format!("{}/?{}", self.bucket_endpoint, pairs.join("&"))
+            }
+        };
+        let invalid = |what: String| AttemptError::Final(OriginError::Invalid { what });
+        let mut request = http::Request::new(HttpRequestBody::empty());
+        *request.uri_mut() =
+            uri.parse().map_err(|_| invalid(format!("{}: the key is too long for a request", Key::from(key))))?;
+        *request.method_mut() = method;
+        if let Some(Version::ETag(tag)) = expected {
+            let tag = HeaderValue::from_str(tag)
+                .map_err(|_| invalid(format!("{}: {tag:?} is not a valid entity tag", Key::from(key))))?;
+            request.headers_mut().insert(IF_MATCH, tag);
+        }
+        if let Some(range) = range {
+            let value = HeaderValue::from_str(&format!("bytes={}-{}", range.start, range.end - 1));
+            request.headers_mut().insert(RANGE, value.expect("digits are a valid header value"));
+        }
+        Ok(request)
+    }
+
+    /// Signs a request, unless requests are anonymous. Returns the keys if they are those of a session.
+    async fn sign(
+        &self,
+        retry: &Retry,
+        key: &[u8],
+        request: &mut http::Request<HttpRequestBody>,
+        time: SystemTime,
+    ) -> Result<Option<(&Session, Arc<AwsCredential>)>, AttemptError> {
+        let Some(signer) = &self.signer else { return Ok(None) };
+        let keys = retry.progress(self.credentials.get_credential()).await?;
+        let keys = keys.map_err(|error| without_credentials(key, error))?;
+        signer.sign(request, &keys, time).map_err(|error| {
+            AttemptError::Final(OriginError::Denied { key: Key::from(key), source: Box::new(error) })
+        })?;
+        Ok(self.session.as_deref().map(|session| (session, keys)))
     }
 }

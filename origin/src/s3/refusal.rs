@@ -78,6 +78,13 @@ impl Refused<'_> {
     }
 }
 
+/// True if the server refuses the keys themselves, and not what they were used for.
+pub(super) fn is_of_keys(body: &[u8]) -> bool {
+    let codes = ["ExpiredToken", "InvalidToken", "InvalidTokenId", "InvalidAccessKeyId", "TokenRefreshRequired"];
+    let answer = ErrorAnswer::new(StatusCode::FORBIDDEN, &String::from_utf8_lossy(body));
+    codes.contains(&&*answer.code)
+}
+
 /// The error that the server reported. Only the code and the message are kept, because the rest of S3's error bodies
 /// contains key ids and signed texts.
 #[derive(Debug, thiserror::Error)]

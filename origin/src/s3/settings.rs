@@ -1,18 +1,25 @@
 //! Builds a client and a store from flags, environment and profile.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
-use object_store::client::{HttpConnector, ReqwestConnector};
-use object_store::{Certificate, ClientOptions};
+use larder_dataset::environment::{IDENTITY_TOKEN, OWNER};
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, AwsCredential, AwsCredentialProvider};
+use object_store::client::{HttpClient, HttpConnector, ReqwestConnector};
+use object_store::{Certificate, ClientOptions, StaticCredentialProvider};
 
 use crate::config::OriginConfig;
 use crate::error::OriginError;
+use crate::keys::Exchange;
 use crate::object::settings as shared;
 use crate::s3::client::S3Client;
 use crate::s3::clock::ServerClock;
-use crate::s3::profile::{self, Profile};
+use crate::s3::process::CredentialProcess;
+use crate::s3::profile::{self, Keys, Profile, Way};
 use crate::s3::sigv4::Signer;
+use crate::s3::sso::SingleSignOn;
+use crate::s3::sts::{AssumedRole, Role, Sts, Token, WebIdentity};
+use crate::session::{Identity, Session, SessionProvider};
 use crate::url::OriginUrl;
 
 /// Builds the client for reads and listings, and the store for writes.
@@ -42,10 +49,15 @@ pub(super) fn connect(url: &OriginUrl, config: &OriginConfig) -> Result<(S3Clien
             Err(_) => {}
         }
     }
-    if !has_keys && let Some(keys) = profile.keys.take() {
-        builder = builder.with_access_key_id(keys.id).with_secret_access_key(keys.secret);
-        if let Some(token) = keys.token {
-            builder = builder.with_token(token);
+    let mut session = None;
+    if let Some(token) = env.get(IDENTITY_TOKEN) {
+        let of_pod = session.insert(pod_session(config, endpoint.as_deref(), &region, token)?);
+        builder = builder.with_credentials(Arc::new(SessionProvider(Arc::clone(of_pod))));
+    } else if !has_keys && let Some(way) = profile.way.take() {
+        // Of the profile `default`, which nobody chose, the keys alone precede the other identities of the machine.
+        let is_chosen = env.get("AWS_PROFILE").is_some() || env.get("AWS_WEB_IDENTITY_TOKEN_FILE").is_none();
+        if is_chosen || matches!(way, Way::Keys(_)) {
+            builder = builder.with_credentials(provider(config, &region, way)?);
         }
     }
     let bucket = url.bucket();
@@ -84,10 +96,95 @@ pub(super) fn connect(url: &OriginUrl, config: &OriginConfig) -> Result<(S3Clien
         bucket_endpoint,
         signer: signed.then(|| Signer::new(&region, requester_pays)),
         credentials: Arc::clone(store.credentials()),
+        session,
         http,
         clock: ServerClock::default(),
     };
     Ok((client, store))
+}
+
+/// The session of a pod's identity. Its STS is the one that is set, or else the S3 server itself, since MinIO and Ceph
+/// answer as STS do, or else that of the region of AWS.
+fn pod_session(
+    config: &OriginConfig,
+    endpoint: Option<&str>,
+    region: &str,
+    token: &str,
+) -> Result<Arc<Session>, OriginError> {
+    let env = &config.env;
+    let arn = env.get("AWS_ROLE_ARN").ok_or_else(|| OriginError::Invalid {
+        what: "a pod's identity has no role: set the attribute `roleArn` of the volume".to_owned(),
+    })?;
+    let own = endpoint.filter(|endpoint| !is_of_aws(endpoint)).map(str::to_owned);
+    let sts = match (env.get("AWS_ENDPOINT_URL_STS"), own) {
+        (Some(url), _) => sts(config, region, checked_endpoint(url)?)?,
+        (None, Some(url)) => sts(config, region, url)?,
+        (None, None) => sts(config, region, regional(region))?,
+    };
+    let role =
+        Role { arn: arn.to_owned(), session_name: env.get("AWS_ROLE_SESSION_NAME").unwrap_or("larder").to_owned() };
+    let owner = env.get(OWNER).unwrap_or_default().to_owned();
+    let identity = Identity { sts: sts.url.clone(), role: arn.to_owned(), owner };
+    let exchange = WebIdentity { sts, role, token: Token::Given(token.to_owned()) };
+    Ok(config.sessions.of(identity, Arc::new(exchange)))
+}
+
+/// True for a server of AWS itself, such as a VPC endpoint of S3.
+fn is_of_aws(endpoint: &str) -> bool {
+    let host = url::Url::parse(endpoint).ok().and_then(|url| url.host_str().map(str::to_owned));
+    host.is_some_and(|host| [".amazonaws.com", ".amazonaws.com.cn"].iter().any(|domain| host.ends_with(domain)))
+}
+
+/// The STS of a region of AWS.
+fn regional(region: &str) -> String {
+    let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
+    format!("https://sts.{region}.{domain}")
+}
+
+fn sts(config: &OriginConfig, region: &str, url: String) -> Result<Sts, OriginError> {
+    let http = http(config, &url)?;
+    Ok(Sts { http, url, region: region.to_owned(), limit: key_limit(config) })
+}
+
+/// A client for a server that gives out keys.
+fn http(config: &OriginConfig, url: &str) -> Result<HttpClient, OriginError> {
+    let options = client_options(config)?.with_allow_http(url.starts_with("http://")).with_timeout_disabled();
+    let client = ReqwestConnector {}.connect(&options);
+    client.map_err(|error| OriginError::Invalid { what: format!("invalid settings for {url}: {error}") })
+}
+
+/// How long a server may take to give keys: less than an attempt, which would otherwise end without a reason.
+fn key_limit(config: &OriginConfig) -> Duration {
+    config.attempt_timeout * 3 / 4
+}
+
+/// The keys of a profile.
+fn provider(config: &OriginConfig, region: &str, way: Way) -> Result<AwsCredentialProvider, OriginError> {
+    // The server's URL from the environment, or Amazon's own.
+    let set = |variable: &str, own: String| config.env.get(variable).map_or(Ok(own), checked_endpoint);
+    let sts = || sts(config, region, set("AWS_ENDPOINT_URL_STS", regional(region))?);
+    let exchange: Arc<dyn Exchange> = match way {
+        Way::Keys(Keys { id, secret, token }) => {
+            let credential = AwsCredential { key_id: id, secret_key: secret, token };
+            return Ok(Arc::new(StaticCredentialProvider::new(credential)));
+        }
+        Way::WebIdentity { role, session_name, token } => {
+            Arc::new(WebIdentity { sts: sts()?, role: Role { arn: role, session_name }, token: Token::File(token) })
+        }
+        Way::Role { role, session_name, external_id, source } => Arc::new(AssumedRole {
+            sts: sts()?,
+            role: Role { arn: role, session_name },
+            external_id,
+            source: provider(config, region, *source)?,
+        }),
+        Way::Process { profile, words } => Arc::new(CredentialProcess { profile, words: words.0 }),
+        Way::SingleSignOn { profile, account, role, region, token } => {
+            let portal = set("AWS_ENDPOINT_URL_SSO", format!("https://portal.sso.{region}.amazonaws.com"))?;
+            let http = http(config, &portal)?;
+            Arc::new(SingleSignOn { http, portal, profile, account, role, token, limit: key_limit(config) })
+        }
+    };
+    Ok(Arc::new(SessionProvider(Session::new(exchange))))
 }
 
 /// The endpoint from the flag, the environment or the profile, in this order; `None` for Amazon's own.

@@ -1,6 +1,7 @@
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::tls::TlsFiles;
 use super::*;
@@ -68,7 +69,7 @@ async fn rest(mut stream: TcpStream) -> String {
 
 #[tokio::test]
 async fn one_connection_answers_one_request_after_the_other() {
-    let running = start(Limits::default(), None).await;
+    let running = start(LIMITS, None).await;
     let mut stream = TcpStream::connect(running.address).await.unwrap();
     let request = SIZE.request(20, Some(1));
     for _ in 0..3 {
@@ -86,7 +87,7 @@ async fn one_connection_answers_one_request_after_the_other() {
 
 #[tokio::test]
 async fn a_request_that_is_none_is_refused_in_words() {
-    let running = start(Limits::default(), None).await;
+    let running = start(LIMITS, None).await;
     let (status, why) = ask(&running, &post("/filter", b"junk")).await;
     assert!(status == 400 && why.contains("not a request of kube-scheduler"), "{why}");
     let (status, why) = ask(&running, &post("/filter", br#"{"NodeNames":[]}"#)).await;
@@ -105,7 +106,7 @@ async fn a_request_that_is_none_is_refused_in_words() {
 #[tokio::test]
 async fn a_body_beyond_the_limit_is_cut_off() {
     // The server does not wait for the rest of the body.
-    let limits = Limits { body_bytes: 1 << 20, body: Duration::from_secs(3_600), ..Limits::default() };
+    let limits = Limits { body_bytes: 1 << 20, body: Duration::from_secs(3_600), ..LIMITS };
     let running = start(limits, None).await;
     let mut stream = TcpStream::connect(running.address).await.unwrap();
     let head = "POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 10485760\r\n\r\n";
@@ -130,7 +131,7 @@ async fn a_body_beyond_the_limit_is_cut_off() {
 // SEMANTICS: X3
 #[tokio::test]
 async fn half_requests_and_slow_ones_are_cut_off() {
-    let limits = Limits { headers: Duration::from_millis(200), body: Duration::from_millis(200), ..Limits::default() };
+    let limits = Limits { head: Duration::from_millis(200), body: Duration::from_millis(200), ..LIMITS };
     let running = start(limits, None).await;
     let mut half_head = TcpStream::connect(running.address).await.unwrap();
     half_head.write_all(b"POST /filter HT").await.unwrap();
@@ -147,8 +148,8 @@ async fn half_requests_and_slow_ones_are_cut_off() {
 // SEMANTICS: X3
 #[tokio::test]
 async fn a_thousand_connections_are_served_or_closed_at_once() {
-    let headers = Duration::from_secs(3_600);
-    let running = start(Limits { connections: 100, headers, ..Limits::default() }, None).await;
+    let head = Duration::from_secs(3_600);
+    let running = start(Limits { connections: 100, head, ..LIMITS }, None).await;
     let mut streams = Vec::new();
     for _ in 0..1_000 {
         streams.push(TcpStream::connect(running.address).await.unwrap());
@@ -166,7 +167,7 @@ async fn a_thousand_connections_are_served_or_closed_at_once() {
         }
     }
     assert_eq!((served, closed), (100, 900));
-    assert_eq!(running.counters.connections_refused.load(Ordering::Relaxed), 900);
+    assert_eq!(running.counters.connections_replaced.load(Ordering::Relaxed), 900);
     drop(streams);
     // The slots of the closed connections become free.
     loop {
@@ -180,7 +181,7 @@ async fn a_thousand_connections_are_served_or_closed_at_once() {
 
 #[tokio::test]
 async fn before_all_is_known_it_says_so() {
-    let running = start(Limits::default(), None).await;
+    let running = start(LIMITS, None).await;
     let complete = running.shown.load_full();
     running.shown.store(Arc::default());
     let (status, why) = ask(&running, &post("/filter", &SIZE.request(1, None))).await;
@@ -191,9 +192,9 @@ async fn before_all_is_known_it_says_so() {
 
 #[tokio::test]
 async fn once_told_to_stop_it_ends_with_its_idle_connections() {
-    let [headers, body] = [Duration::from_secs(3_600); 2];
+    let hour = Duration::from_secs(3_600);
     // The server does not wait for the idle timeout.
-    let running = start(Limits { headers, body, ..Limits::default() }, None).await;
+    let running = start(Limits { head: hour, body: hour, age: hour, answer: hour, ..LIMITS }, None).await;
     let mut stream = TcpStream::connect(running.address).await.unwrap();
     stream.write_all(&post("/filter", &SIZE.request(1, None))).await.unwrap();
     assert_eq!(answer(&mut stream).await.0, 200);
@@ -212,7 +213,7 @@ async fn with_a_certificate_it_answers_over_tls() {
     let error = Tls::open(files.clone()).err().unwrap();
     assert!(format!("{error:#}").contains("tls.key"), "{error:#}");
     std::fs::write(&files.key, made.signing_key.serialize_pem()).unwrap();
-    let running = start(Limits::default(), Some(Tls::open(files).unwrap())).await;
+    let running = start(LIMITS, Some(Tls::open(files).unwrap())).await;
 
     let mut roots = rustls::RootCertStore::empty();
     roots.add(made.cert.der().clone()).unwrap();

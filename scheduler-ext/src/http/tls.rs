@@ -1,15 +1,19 @@
 //! Optional TLS: one certificate, which is reloaded when its files change.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
+use larder_telemetry::server::Transport;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tracing::{info, warn};
 
 /// The interval between two checks of the files.
@@ -60,11 +64,6 @@ impl Tls {
         Ok(Self { files, acceptor })
     }
 
-    /// The acceptor for a new connection.
-    pub fn acceptor(&self) -> TlsAcceptor {
-        TlsAcceptor::clone(&self.acceptor.load())
-    }
-
     /// Reloads the files whenever they change. While they do not match each other, the previous certificate stays in
     /// use. Never returns.
     pub async fn follow(&self) {
@@ -86,5 +85,14 @@ impl Tls {
                 }
             }
         }
+    }
+}
+
+impl Transport for Tls {
+    type Stream = TlsStream<TcpStream>;
+
+    async fn open(&self, connection: TcpStream) -> io::Result<Self::Stream> {
+        let acceptor = TlsAcceptor::clone(&self.acceptor.load());
+        acceptor.accept(connection).await
     }
 }

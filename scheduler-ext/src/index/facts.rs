@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use larder_api::checked::is_granted;
-use larder_dataset::SnapshotId;
+use larder_dataset::CacheId;
 use larder_kube::pod::amounts::Amounts;
 
 /// A name that many objects share.
@@ -22,7 +22,7 @@ pub struct NodeFacts {
 /// The cache of a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CacheFacts {
-    /// Sorted by snapshot.
+    /// Sorted by cache.
     pub held: Box<[Held]>,
     /// Why no new pods should read from the cache: the value of the annotation `larder.dev/cordon`.
     pub cordon: Option<Name>,
@@ -31,7 +31,7 @@ pub struct CacheFacts {
 /// A snapshot in the cache of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    pub snapshot: SnapshotId,
+    pub cache: CacheId,
     /// The cached bytes.
     pub bytes: u64,
     /// The bytes that should be cached; 0 if unknown.
@@ -43,8 +43,8 @@ pub struct Held {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DatasetFacts {
     pub uid: Name,
-    /// The snapshot that new pods read.
-    pub snapshot: Option<SnapshotId>,
+    /// The bytes that new pods read: those of a snapshot, for its owner.
+    pub cache: Option<CacheId>,
     /// Its size in bytes.
     pub bytes: u64,
     /// The number of copies of each block, if nodes share their caches.

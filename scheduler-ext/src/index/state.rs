@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use larder_dataset::SnapshotId;
+use larder_dataset::CacheId;
 
 use super::facts::{CacheFacts, DatasetFacts, Held, JobFacts, Name, NodeFacts, PodFacts};
 use super::shards::Shards;
@@ -28,8 +28,8 @@ pub struct Snapshot {
     pub jobs: Shards<Name, Arc<JobState>>,
     /// Groups of pods that work together, by group name.
     pub groups: Shards<Name, Arc<GroupState>>,
-    /// Per snapshot, where it is cached.
-    pub spreads: Shards<SnapshotId, Arc<Spread>>,
+    /// Where a snapshot is cached for an owner.
+    pub spreads: Shards<CacheId, Arc<Spread>>,
     /// The number of TrainingJobs that should have pods and do not have them yet.
     pub waiting_jobs: u32,
     /// The number of larderd pods.
@@ -43,7 +43,7 @@ pub struct NodeState {
     pub facts: Option<Arc<NodeFacts>>,
     /// The NodeCache's fields, if it has one.
     pub cache: Option<Arc<CacheFacts>>,
-    /// The first 8 bytes of each cached snapshot's id, sorted, so that a lookup does not read all entries.
+    /// The first 8 bytes of each cached entry's id, sorted, so that a lookup does not read all entries.
     pub snapshots: Box<[u64]>,
     /// Why no new pods should read from this cache; `None` if they may.
     pub cordon: Option<Name>,
@@ -72,14 +72,14 @@ impl NodeState {
         self.facts.as_ref().map_or("", |facts| &facts.rack)
     }
 
-    /// The entry of a snapshot in its cache.
-    pub fn holds(&self, snapshot: &SnapshotId) -> Option<&Held> {
-        let first = first_bytes(snapshot);
+    /// The entry of these bytes in its cache.
+    pub fn holds(&self, cache: &CacheId) -> Option<&Held> {
+        let first = first_bytes(cache);
         let begin = self.snapshots.partition_point(|known| *known < first);
         if self.snapshots.get(begin) != Some(&first) {
             return None;
         }
-        self.cache.as_ref()?.held[begin..].iter().find(|held| held.snapshot == *snapshot)
+        self.cache.as_ref()?.held[begin..].iter().find(|held| held.cache == *cache)
     }
 
     /// True if a pod on it reads the Dataset. `dataset` must be the interned name from [`Snapshot::datasets`]: names
@@ -89,9 +89,9 @@ impl NodeState {
     }
 }
 
-/// The first 8 bytes of a snapshot's id as a number, which sorts like the id.
-pub fn first_bytes(snapshot: &SnapshotId) -> u64 {
-    let [a, b, c, d, e, f, g, h, ..] = snapshot.0;
+/// The first 8 bytes of an id as a number, which sorts like the id.
+pub fn first_bytes(cache: &CacheId) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = cache.0;
     u64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 

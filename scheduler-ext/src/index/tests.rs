@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use larder_dataset::SnapshotId;
+use larder_dataset::CacheId;
 use proptest::prelude::*;
 
 use super::facts::Seat;
@@ -12,8 +12,8 @@ fn node(zone: &str) -> Facts {
 
 fn cache(held: &[(u8, u64)]) -> Facts {
     let held = held.iter().map(|(id, bytes)| {
-        let snapshot = SnapshotId([*id; 32]);
-        Held { snapshot, bytes: *bytes, wanted: 100, comes: false }
+        let snapshot = CacheId([*id; 32]);
+        Held { cache: snapshot, bytes: *bytes, wanted: 100, comes: false }
     });
     Facts::Cache(CacheFacts { held: held.collect(), cordon: None })
 }
@@ -145,7 +145,7 @@ fn the_state_of_a_node_follows_from_its_objects() {
     assert_eq!(snapshot.nodes.get("n2").unwrap().larderds, 1);
     let group = snapshot.groups.get("a/job=train").unwrap();
     assert_eq!((group.pods, counts::count_of(&group.zones, "z1"), counts::count_of(&group.racks, "z2-r")), (4, 2, 2));
-    let spread = snapshot.spreads.get(&SnapshotId([1; 32])).unwrap();
+    let spread = snapshot.spreads.get(&CacheId([1; 32])).unwrap();
     assert_eq!((spread.bytes, counts::count_of(&spread.zones, "z1")), (100, 60));
     let job = snapshot.jobs.get("a/train").unwrap();
     assert_eq!((job.live("worker"), job.floor("worker"), job.floor("ps")), (4, Some(2), None));
@@ -155,15 +155,15 @@ fn the_state_of_a_node_follows_from_its_objects() {
 
 #[test]
 fn a_snapshot_on_a_node_is_found_among_snapshots_that_begin_alike() {
-    let id = |last| SnapshotId(std::array::from_fn(|at| if at == 31 { last } else { 5 }));
-    let held = |last: u8| Held { snapshot: id(last), bytes: last.into(), wanted: 0, comes: false };
+    let id = |last| CacheId(std::array::from_fn(|at| if at == 31 { last } else { 5 }));
+    let held = |last: u8| Held { cache: id(last), bytes: last.into(), wanted: 0, comes: false };
     let facts = CacheFacts { held: [held(1), held(2), held(4)].into(), cordon: Some("why".into()) };
     let mut index = of([object("n1", 1, Facts::Cache(facts)), object("n2", 2, cache(&[(1, 60), (9, 10)]))]);
     let snapshot = index.show();
     let (n1, n2) = (snapshot.nodes.get("n1").unwrap(), snapshot.nodes.get("n2").unwrap());
-    let bytes = |node: &NodeState, id: SnapshotId| node.holds(&id).map(|held| held.bytes);
+    let bytes = |node: &NodeState, id: CacheId| node.holds(&id).map(|held| held.bytes);
     assert_eq!([1, 2, 3, 4].map(|last| bytes(n1, id(last))), [Some(1), Some(2), None, Some(4)]);
-    assert_eq!([1, 5, 9].map(|all| bytes(n2, SnapshotId([all; 32]))), [Some(60), None, Some(10)]);
+    assert_eq!([1, 5, 9].map(|all| bytes(n2, CacheId([all; 32]))), [Some(60), None, Some(10)]);
     assert_eq!((n1.cordon.as_deref(), n2.cordon.as_deref()), (Some("why"), None));
     index.apply(Event::Gone(Kind::NodeCache, "n2".into(), 3));
     index.apply(changed(object("n1", 4, cache(&[]))));
@@ -180,7 +180,7 @@ fn a_published_snapshot_does_not_change() {
     index.apply(changed(object("n1", 20, cache(&[(1, 100)]))));
     index.apply(Event::Gone(Kind::Pod, "a/p1".into(), 21));
     let after = index.show();
-    let bytes = |snapshot: &Snapshot| snapshot.spreads.get(&SnapshotId([1; 32])).unwrap().bytes;
+    let bytes = |snapshot: &Snapshot| snapshot.spreads.get(&CacheId([1; 32])).unwrap().bytes;
     assert_eq!((bytes(&before), bytes(&after)), (100, 140));
     assert_eq!((before.pods.len(), after.pods.len()), (4, 3));
     assert!(before.version < after.version);

@@ -33,7 +33,7 @@ fn of_a_cache_all_is_kept_that_is_there_or_promised() {
             {"snapshot": "no snapshot", "bytes": 1},
         ]},
     });
-    let held = |id, bytes, wanted, comes| Held { snapshot: SnapshotId([id; 32]), bytes, wanted, comes };
+    let held = |id, bytes, wanted, comes| Held { cache: CacheId([id; 32]), bytes, wanted, comes };
     let held = [held(0x11, 10, 20, false), held(0x22, 0, 0, true)];
     let expected = CacheFacts { held: held.into(), cordon: Some("disk".into()) };
     assert_eq!(facts(Kind::NodeCache, cache), Some(Facts::Cache(expected.clone())));
@@ -48,8 +48,37 @@ fn a_dataset_says_how_it_is_read_and_who_may() {
     });
     let Some(Facts::Dataset(facts)) = facts(Kind::Dataset, dataset) else { panic!("a dataset") };
     assert_eq!((facts.bytes, facts.copies, facts.is_folder), (100, Some(2), false));
-    assert_eq!(facts.snapshot, Some(SnapshotId([0x11; 32])));
+    assert_eq!(facts.cache, Some(CacheId([0x11; 32])));
     assert_eq!(["a", "b", "c"].map(|namespace| facts.is_granted("a", namespace)), [true, true, false]);
+}
+
+// SEMANTICS: C19, X1
+#[test]
+fn what_a_node_holds_for_a_tenant_counts_for_that_tenants_dataset_alone() {
+    let read = |namespace: &str, uid: &str, origin: Value| {
+        let status = json!({"snapshot": "11".repeat(32), "bytes": 100});
+        let metadata = json!({"name": "pets", "namespace": namespace, "uid": uid});
+        let dataset = json!({"metadata": metadata, "spec": {"origin": origin}, "status": status});
+        let Some(Facts::Dataset(facts)) = facts(Kind::Dataset, dataset) else { panic!("a dataset") };
+        facts.cache.unwrap()
+    };
+    let with_secret = json!({"source": "s3://b", "secretRef": {"name": "keys"}});
+    let dataset = |namespace: &str, uid: &str| read(namespace, uid, with_secret.clone());
+    let held = |owner: &str| {
+        let snapshots = json!([{"snapshot": "11".repeat(32), "owner": owner, "bytes": 10}]);
+        let cache = json!({"metadata": {"name": "n1"}, "status": {"snapshots": snapshots}});
+        let Some(Facts::Cache(facts)) = facts(Kind::NodeCache, cache) else { panic!("a cache") };
+        facts.held[0].cache
+    };
+    let (one, other) = (dataset("a", "one"), dataset("b", "other"));
+    assert_eq!((held("one"), held("other")), (one, other));
+    assert_ne!(one, other);
+    // An administrator's dataset is shared.
+    assert_eq!(dataset(SYSTEM_NAMESPACE, "third"), held(""));
+    // Those that are read without credentials share their bytes, but not with what is read with larderd's own.
+    let anonymous = |namespace: &str| read(namespace, "fourth", json!({"source": "s3://b", "anonymous": true}));
+    assert_eq!([anonymous("a"), anonymous(SYSTEM_NAMESPACE)], [held("anonymous"); 2]);
+    assert_ne!(anonymous("a"), held(""));
 }
 
 #[test]

@@ -4,11 +4,13 @@
 //! file; and a manifest that verifies answers every call.
 #![no_main]
 
-use larder_dataset::{BlockIndex, DirIndex, Entry, FileIndex, Manifest, ManifestError};
+use larder_dataset::{BlockIndex, DirIndex, Entry, FileIndex, LinkIndex, Manifest, ManifestError};
 use libfuzzer_sys::fuzz_target;
 
-/// Where the header holds the offset of the chunk CRCs; see the layout of a manifest in `larder-dataset`.
+/// Where the header holds the offset of the chunk CRCs; see the layout of a manifest in `larder-dataset`. With links,
+/// it is one entry of the table further.
 const CHUNK_CRCS_OFFSET: usize = 80 + 6 * 16;
+const VERSION: usize = 8;
 const CHUNKS_CRC: usize = 248;
 const HEADER_CRC: usize = 252;
 const HEADER_BYTES: usize = 256;
@@ -49,7 +51,11 @@ fn ask(manifest: &Manifest<&[u8]>) -> Result<(), ManifestError> {
     for index in (0..totals.packs).take(ROWS as usize) {
         note(manifest.pack(index).map(drop));
     }
+    for index in (0..totals.links).take(ROWS as usize) {
+        note(ask_link(manifest, LinkIndex(index)));
+    }
     // A missing row is an error.
+    let _ = manifest.link(LinkIndex(totals.links));
     let _ = manifest.file(FileIndex(totals.files));
     let _ = manifest.dir(DirIndex(totals.dirs));
     let _ = manifest.pack(totals.packs);
@@ -72,7 +78,7 @@ fn ask_file(manifest: &Manifest<&[u8]>, index: FileIndex) -> Result<(), Manifest
     let file = manifest.file(index)?;
     let path = manifest.file_path(&file)?;
     match manifest.resolve(&path)? {
-        Some(Entry::File(_) | Entry::Dir(_)) | None => {}
+        Some(Entry::File(_) | Entry::Dir(_) | Entry::Link(_)) | None => {}
     }
     manifest.version(&file)?;
     manifest.file_crc(&file)?;
@@ -84,9 +90,17 @@ fn ask_file(manifest: &Manifest<&[u8]>, index: FileIndex) -> Result<(), Manifest
     Ok(())
 }
 
+fn ask_link(manifest: &Manifest<&[u8]>, index: LinkIndex) -> Result<(), ManifestError> {
+    let link = manifest.link(index)?;
+    manifest.links_of(link.dir)?;
+    manifest.link_text(&link)?;
+    Ok(())
+}
+
 /// Corrects the CRCs, so that the rows themselves are tested; `None` if the bytes are too few for them.
 fn reseal(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
-    let at = bytes.get(CHUNK_CRCS_OFFSET..CHUNK_CRCS_OFFSET + 8)?;
+    let offset = CHUNK_CRCS_OFFSET + if bytes.get(VERSION) == Some(&2) { 16 } else { 0 };
+    let at = bytes.get(offset..offset + 8)?;
     let crcs_at = usize::try_from(u64::from_le_bytes(at.try_into().ok()?)).ok()?.min(bytes.len());
     if bytes.len() < HEADER_BYTES {
         return None;

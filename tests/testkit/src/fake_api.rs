@@ -15,8 +15,12 @@ use chrono::SecondsFormat;
 use http::Request;
 use http_body_util::BodyExt;
 use hyper::body::Body;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tower::util::BoxCloneService;
 
 use entry::{Answer, Entry, Signal};
@@ -153,6 +157,17 @@ impl FakeApi {
                 api.answer(&head, &body).await
             }
         }))
+    }
+
+    /// Serves clients of other processes, without TLS, until the future is dropped.
+    pub async fn serve(&self, listener: TcpListener) {
+        let mut connections = JoinSet::new();
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let service = TowerToHyperService::new(self.service());
+            let builder = hyper::server::conn::http1::Builder::new();
+            connections.spawn(async move { builder.serve_connection(TokioIo::new(stream), service).await });
+        }
     }
 
     /// Sets the mode for new requests to list or watch these kinds. Open watches continue.

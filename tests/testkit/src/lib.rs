@@ -5,6 +5,7 @@
 //! - [`RealServer`] starts and stops MinIO, Ceph, or an emulator of a cloud's object store.
 //! - [`FailingDisk`] is an ext4 on a disk with bad sectors.
 //! - [`FakeApi`] is an in-memory API server.
+//! - [`FakeSts`] gives keys for tokens.
 //! - [`Cluster`] is a real Kubernetes cluster: a test's own, or a cluster that the tests of a run share.
 //! - [`kernel`] is the kernel's side of a FUSE connection.
 //! - [`machine`] creates fake machines with GPUs and HCAs, in a directory.
@@ -18,6 +19,7 @@ mod cluster;
 mod failing_disk;
 pub mod fake_api;
 mod fake_nvml;
+mod fake_sts;
 mod fault_proxy;
 pub mod kernel;
 mod real_server;
@@ -30,6 +32,7 @@ pub use cluster::{Cluster, kustomize};
 pub use failing_disk::{DiskErrors, FailingDisk};
 pub use fake_api::FakeApi;
 pub use fake_nvml::FakeNvml;
+pub use fake_sts::{FakeSts, StsAnswer, StsRequest};
 pub use fault_proxy::{Fault, FaultProxy, ProxyCounters, RequestHead};
 pub use larder_fake_machine as machine;
 pub use larder_fake_nvml as nvml;

@@ -64,6 +64,11 @@ impl RealServer {
     /// Starts a server. If the server is not installed, this prints `skipped: …` to standard error and returns `None`.
     /// If the variable `CI` is set, it panics instead, so that CI cannot skip a test unnoticed.
     pub fn start(kind: ServerKind) -> Option<Self> {
+        Self::start_with(kind, &[])
+    }
+
+    /// As [`Self::start`], with these variables in the environment of the server.
+    pub fn start_with(kind: ServerKind, variables: &[(&str, String)]) -> Option<Self> {
         let script = kind.script();
         let installed = Command::new(&script).arg("check").stderr(Stdio::inherit()).status();
         if !installed.expect("the server's script runs").success() {
@@ -81,7 +86,9 @@ impl RealServer {
         // The port is free now. If two tests choose the same port, the second fails with an error.
         let port = free_port();
         let mut server = Self { kind, folder, endpoint: String::new() };
-        let started = Command::new(&script).arg("start").arg(&server.folder).arg(port.to_string()).output();
+        let mut start = Command::new(&script);
+        start.arg("start").arg(&server.folder).arg(port.to_string());
+        let started = start.envs(variables.iter().map(|(name, value)| (name, value))).output();
         let started = started.expect("the server's script runs");
         assert!(started.status.success(), "{kind:?} did not start: {}", String::from_utf8_lossy(&started.stderr));
         server.endpoint = String::from_utf8(started.stdout).expect("a URL").trim().into();
@@ -129,6 +136,33 @@ impl RealServer {
 }
 
 impl RealServer {
+    /// Makes a user of a tenant of Ceph, whose buckets are others than those of the same names of other tenants.
+    /// Returns its access key; the secret is [`RealServer::SECRET_KEY`].
+    pub fn make_user(&self, tenant: &str, name: &str) -> String {
+        assert_eq!(self.kind, ServerKind::Ceph, "a server with tenants");
+        let made = Command::new(self.kind.script()).arg("user").arg(&self.folder).args([tenant, name]).output();
+        let made = made.expect("the server's script runs");
+        assert!(made.status.success(), "no user: {}", String::from_utf8_lossy(&made.stderr));
+        format!("{tenant}-{name}")
+    }
+
+    /// Sends a PUT request with curl rather than Larder's client: `path` is a bucket, an object in it, or a bucket with
+    /// a query.
+    pub fn put_as(&self, access_key: &str, path: &str, body: &[u8]) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("body");
+        std::fs::write(&file, body).expect("a file");
+        let put = Command::new("curl")
+            .args(["-sS", "--fail-with-body", "-X", "PUT", "--aws-sigv4", "aws:amz:us-east-1:s3"])
+            .args(["--user", &format!("{access_key}:{}", Self::SECRET_KEY)])
+            .args(["-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD", "--data-binary"])
+            .arg(format!("@{}", file.display()))
+            .arg(format!("{}/{path}", self.endpoint))
+            .output()
+            .expect("curl runs");
+        assert!(put.status.success(), "PUT {path}: {}", String::from_utf8_lossy(&put.stdout));
+    }
+
     /// Puts objects into the bucket of an emulator, with curl rather than Larder's client. A key may end with `/`.
     pub fn fill<'a>(&self, objects: impl IntoIterator<Item = (&'a str, &'a [u8])>) {
         let folder = tempfile::tempdir().expect("a temporary folder");

@@ -102,7 +102,8 @@ fn larder_mounts(folder: &Path) -> Vec<String> {
     mounts().unwrap().into_iter().filter(below).map(|mount| mount.path.display().to_string()).collect()
 }
 
-fn bytes(i: u64) -> Vec<u8> {
+/// The content of file `i`.
+pub(crate) fn bytes(i: u64) -> Vec<u8> {
     (0..10_000 + i * 7919 % 50_000).map(|n| (n.wrapping_mul(i + 1) >> 3) as u8).collect()
 }
 
@@ -261,7 +262,7 @@ fn published_readers_outlive_100_kills_of_daemon_and_plugin_in_turn() {
 
 // SEMANTICS: K7
 #[test]
-fn volumes_that_state_other_sizes_and_policies_are_served_with_those_of_the_first() {
+fn volumes_that_state_other_sizes_and_policies_have_the_largest_size_and_the_first_policy() {
     let lab = Lab::new();
     lab.put("f", b"bytes".to_vec());
     lab.put("g", b"more".to_vec());
@@ -279,6 +280,7 @@ fn volumes_that_state_other_sizes_and_policies_are_served_with_those_of_the_firs
             lab.runtime().block_on(node.node_publish_volume(request.clone())).is_ok()
         });
     }
+    // The second volume wants more than the nine bytes of the dataset.
     for what in ["before a kill", "after it"] {
         for (name, ..) in volumes {
             let target = plugin.path(&format!("kubelet/pods/{name}"));
@@ -286,7 +288,7 @@ fn volumes_that_state_other_sizes_and_policies_are_served_with_those_of_the_firs
             let stats = std::fs::read(target.join(".larder/stats.json")).unwrap();
             let stats: Value = serde_json::from_slice(&stats).unwrap();
             let cache = &stats["cache"];
-            assert_eq!((&cache["capacity_bytes"], &cache["policy"]), (&5.into(), &"nr".into()), "{what}: {cache}");
+            assert_eq!((&cache["capacity_bytes"], &cache["policy"]), (&9.into(), &"nr".into()), "{what}: {cache}");
         }
         larderd.kill();
         larderd.restart();

@@ -99,7 +99,7 @@ fn dataset(name: &str) -> v1::Dataset {
 
 fn prepare(lab: &Lab, larderd: &Larderd, name: &str) -> v1::Prepared {
     let _in_runtime = lab.runtime().enter();
-    let request = v1::PrepareRequest { dataset: Some(dataset(name)), wait_ms: 30_000 };
+    let request = v1::PrepareRequest { dataset: Some(dataset(name)), wait_ms: 30_000, ..Default::default() };
     match lab.runtime().block_on(larderd.client().prepare(request)).unwrap().into_inner().outcome {
         Some(v1::prepare_response::Outcome::Prepared(prepared)) => prepared,
         other => panic!("{other:?}"),
@@ -143,6 +143,25 @@ fn a_keeper_killed_while_its_offers_wait_gets_every_connection_back() {
         lab.proxy.set_hook(|_| Fault::None);
         assert_eq!(std::fs::read(dirs[0].join(format!("f{round}"))).unwrap(), format!("broken {round}").into_bytes());
     }
+}
+
+// SEMANTICS: K10
+#[test]
+fn a_mount_that_cannot_be_served_is_kept_for_a_keeper_of_five_thousand_others() {
+    let lab = lab();
+    let mut larderd = Larderd::start(&lab, "many", &[]);
+    let mut keeper = Keeper::new(larderd.run_dir());
+    let (dirs, broken) = two_mounts(&lab, &larderd, &mut keeper);
+    keeper.say_it_holds_others(5000);
+    larderd.kill();
+    take_down(&lab, Fault::Reset);
+    broken.iter().for_each(|manifest| std::fs::remove_file(manifest).unwrap());
+    larderd.restart();
+    keeper.offer_and_die();
+    read_soon(&dirs[1], DATASETS[1], 0);
+    assert_eq!(keeper.connect().len(), 2, "both, served or not: {}", larderd.log());
+    lab.proxy.set_hook(|_| Fault::None);
+    assert_eq!(std::fs::read(dirs[0].join("f0")).unwrap(), b"broken 0");
 }
 
 // SEMANTICS: K10

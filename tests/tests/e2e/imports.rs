@@ -33,7 +33,8 @@ fn dataset(url: &str) -> v1::Dataset {
 fn prepare(lab: &Lab, larderd: &Larderd, url: &str, wait: Duration) -> Result<v1::Prepared, String> {
     let _in_runtime = lab.runtime().enter();
     let mut client = larderd.client();
-    let request = v1::PrepareRequest { dataset: Some(dataset(url)), wait_ms: wait.as_millis() as u32 };
+    let request =
+        v1::PrepareRequest { dataset: Some(dataset(url)), wait_ms: wait.as_millis() as u32, ..Default::default() };
     let asked = tokio::time::timeout(Duration::from_secs(60), client.prepare(request));
     match lab.runtime().block_on(asked).expect("larderd answers") {
         Ok(answer) => match answer.into_inner().outcome {
@@ -98,6 +99,71 @@ fn an_import_for_a_mount_ends_with_its_larderd_and_the_next_one_imports() {
     }
     lab.proxy.set_hook(|_| Fault::None);
     assert_eq!(prepare(&lab, &larderd, OTHER, Duration::from_secs(30)).unwrap().files, 1);
+}
+
+// SEMANTICS: I10
+#[test]
+fn a_dataset_that_takes_more_of_the_home_than_it_may_names_the_flag_and_disturbs_no_other() {
+    let lab = Lab::new();
+    for n in 0..20 {
+        lab.put(&format!("{n}"), seeded_bytes(n, 10_000));
+    }
+    lab.put_other("a", b"1".to_vec());
+    let larderd = Larderd::start(&lab, "l", &["--listing-size=500"]);
+    larderd.wait_until_it_answers();
+    let long = Duration::from_secs(30);
+    let assert_refused = || {
+        let error = prepare(&lab, &larderd, &lab.url(), long).unwrap_err();
+        assert!(error.contains("--listing-size"), "{error}");
+        assert_eq!(prepare(&lab, &larderd, OTHER, long).unwrap().files, 1);
+    };
+    assert_refused();
+    // So is one that was listed elsewhere.
+    let to = format!("{}/.larder/manifest", lab.url());
+    lab.larder_ok(&["import", &lab.url(), "--to", &to]);
+    assert_refused();
+    drop(larderd);
+    let larderd = Larderd::start(&lab, "m", &[]);
+    larderd.wait_until_it_answers();
+    assert_eq!(prepare(&lab, &larderd, &lab.url(), long).unwrap().files, 20);
+}
+
+// SEMANTICS: I10
+#[test]
+fn a_manifest_of_5_tb_and_an_order_of_3_tb_fill_no_disk_and_disturb_no_other_dataset() {
+    let lab = Lab::new();
+    for n in 0..20 {
+        lab.put(&format!("{n}"), seeded_bytes(n, 10_000));
+    }
+    lab.put_other("a", b"1".to_vec());
+    lab.larder_ok(&["import", &lab.url(), "--to", &format!("{}/.larder/manifest", lab.url())]);
+    let larderd = Larderd::start(&lab, "l", &[]);
+    larderd.wait_until_it_answers();
+    let long = Duration::from_secs(30);
+    let claim = |name: &'static str, bytes: u64| {
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nETag: \"{bytes}\"\r\nLast-Modified: Mon, 01 Jan 2024 00:00:00 GMT\r\n\
+             Content-Length: {bytes}\r\nConnection: close\r\n\r\n"
+        );
+        lab.proxy.set_hook(move |request| match request.path.ends_with(name) {
+            true => Fault::Answer(head.clone().into_bytes()),
+            false => Fault::None,
+        });
+    };
+    claim("/data/.larder/manifest.order", 3_000_000_000_000);
+    assert_eq!(prepare(&lab, &larderd, &lab.url(), long).unwrap().files, 20);
+    let log = larderd.log();
+    assert!(log.contains(".larder/manifest.order has 2.7 TiB, more than the 64MiB"), "{log}");
+    claim("/data/.larder/manifest", 5_000_000_000_000);
+    let error = prepare(&lab, &larderd, &lab.url(), long).unwrap_err();
+    assert!(error.contains(".larder/manifest has 4.5 TiB, more than 16GiB"), "{error}");
+    assert_eq!(prepare(&lab, &larderd, OTHER, long).unwrap().files, 1);
+    let home = larderd.run_dir().parent().unwrap().join("home");
+    let files = ["manifests", "mounts", "imports"].map(|name| std::fs::read_dir(home.join(name)).unwrap().flatten());
+    let bytes: u64 = files.into_iter().flatten().map(|file| file.metadata().unwrap().len()).sum();
+    assert!(bytes < 100_000, "{bytes} bytes");
+    lab.proxy.set_hook(|_| Fault::None);
+    assert_eq!(prepare(&lab, &larderd, &lab.url(), long).unwrap().files, 20);
 }
 
 // SEMANTICS: I9

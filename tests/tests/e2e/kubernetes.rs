@@ -83,7 +83,7 @@ fn pods_read_by_claim_share_a_cache_and_leave_nothing() {
     }
 }
 
-// SEMANTICS: K6, K7
+// SEMANTICS: K6, K7, P4
 #[test]
 fn a_wrong_volume_says_in_the_pods_events_what_is_wrong_and_tenants_stay_apart() {
     let platform = Platform::start("tenants");
@@ -145,6 +145,7 @@ fn a_wrong_volume_says_in_the_pods_events_what_is_wrong_and_tenants_stay_apart()
     cluster.wait_for("it has read", TIMEOUT, || {
         sums(&String::from_utf8_lossy(&cluster.kubectl(&["logs", "-n", team_a, "good"]).stdout)) == expected
     });
+    platform.assert_secret_is_in_memory_only();
     // A dataset that is not the team's and one that does not exist are refused in the same words.
     let words = |event: String| {
         event.split_once("may not use the dataset ").map(|(_, rest)| rest[rest.find(',').unwrap()..].to_owned())
@@ -175,8 +176,37 @@ fn a_wrong_volume_says_in_the_pods_events_what_is_wrong_and_tenants_stay_apart()
     cluster.kubectl_ok(&["delete", "configmap/larder-datasets", "secret/larder-origin", "-n", "larder-system"]);
 }
 
+// SEMANTICS: A5, K5
+#[test]
+fn a_pod_in_a_user_namespace_reads_and_owns_what_its_volume_says() {
+    let platform = Platform::start("userns");
+    let cluster = &platform.cluster;
+    let expected = platform.put_dataset("set", 5, bytes(50));
+    let volumes = platform.volume("plain", "set", "ReadOnlyMany", "")
+        + &platform.volume("owned", "set", "ReadOnlyMany", "uid: \"1000\"\n      fileMode: \"0440\"");
+    // The only runtime of the nodes that maps mounts.
+    let class = "---\napiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: mapping}\nhandler: mapping\n";
+    cluster.apply(&(platform.secret(platform.namespace()) + &volumes + class));
+    let script =
+        format!("stat -c '%u %g %a' /plain/d0/f0 /owned/d0/f0; echo $(cat /proc/self/uid_map); cd /plain && {SUMS}");
+    let pod = platform
+        .pod("apart", 1, &["plain", "owned"], &script)
+        .replace("spec:\n", "spec:\n  hostUsers: false\n  runtimeClassName: mapping\n")
+        // A runtime cannot bind a read-only mount into a user namespace as a writable one.
+        .replace("mountPath: /plain}", "mountPath: /plain, readOnly: true}")
+        .replace("mountPath: /owned}", "mountPath: /owned, readOnly: true}");
+    cluster.apply(&pod);
+    let said = platform.output("apart");
+    assert!(said.starts_with("0 0 444\n1000 0 440\n"), "{said}");
+    let map = said.lines().nth(2).unwrap().split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    assert!(map[0] == "0" && map[1] != "0", "the pod has a user namespace: {map:?}");
+    assert_eq!(sums(&said), expected);
+    platform.delete_readers();
+    platform.assert_clean(1);
+}
+
 /// The programs that are killed.
-const VICTIMS: [&str; 2] = ["larderd", "larder-csi"];
+pub(crate) const VICTIMS: [&str; 2] = ["larderd", "larder-csi"];
 
 /// The tenants, and the datasets of each: one is both's.
 const TENANTS: [(&str, [&str; 3]); 2] = [("kills", ["a", "b", "c"]), ("kills-other", ["c", "d", "e"])];
@@ -267,7 +297,7 @@ fn parent(pid: u32) -> u32 {
 }
 
 /// True once daemon and plugin both hold all connections again: only then may the next of them die.
-fn together(platform: &Platform, node: u32, connections: usize) -> bool {
+pub(crate) fn together(platform: &Platform, node: u32, connections: usize) -> bool {
     let holds = |victim| match platform.cluster.pids_on_node(node, victim)[..] {
         [pid] => connections_of(pid) >= connections,
         _ => false,
@@ -399,7 +429,7 @@ fn the_read_path_in_a_pod_beside_larder_mount() {
             "image: {}\n    imagePullPolicy: Never\n    command: [sh, -c, \"true\"]",
             larder_testkit::Cluster::BUSYBOX
         ),
-        "image: larder.dev/larder:0.3.0-dev\n    imagePullPolicy: Never\n    \
+        "image: larder.invalid/larder:0.3.0-dev\n    imagePullPolicy: Never\n    \
          command: [larder, stats, /set, --watch]",
     );
     cluster.apply(&pod);

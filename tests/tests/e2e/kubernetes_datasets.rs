@@ -105,7 +105,7 @@ fn refusal(platform: &Platform, namespace: &str, claim: &str) -> String {
     platform.event(namespace, claim, "may not use the dataset")
 }
 
-// SEMANTICS: K12
+// SEMANTICS: K12, P4
 #[test]
 fn one_apply_warms_the_nodes_and_the_first_epoch_of_a_pod_makes_no_get() {
     let platform = Platform::start_datasets("datasets");
@@ -121,6 +121,8 @@ fn one_apply_warms_the_nodes_and_the_first_epoch_of_a_pod_makes_no_get() {
     );
     wait_for_condition(&platform, "set", "Ready", "Available");
     println!("ready after {:?}", started.elapsed());
+    // The pod that imported had the keys, and its container is still known to the runtime.
+    platform.assert_secret_is_in_memory_only();
     let listed = platform.server.counters().lists;
     assert_eq!(gets(), vec![2; expected.len()], "each object once for each node");
     assert_eq!(sums(&platform.output("first")), expected);
@@ -204,6 +206,20 @@ fn one_apply_warms_the_nodes_and_the_first_epoch_of_a_pod_makes_no_get() {
     let logs =
         cluster.kubectl_ok(&["logs", "-n", "larder-system", "-l", "app.kubernetes.io/part-of=larder", "--tail=-1"]);
     assert!(!everything.contains(SECRET) && !logs.contains(SECRET), "no Secret in any object or log");
+}
+
+// SEMANTICS: K12
+#[test]
+fn a_dataset_whose_secret_comes_later_says_so_and_is_imported_then() {
+    let platform = Platform::start_datasets("late");
+    platform.put_dataset("set", 3, bytes(7));
+    platform.cluster.apply(&dataset(&platform, "set", &json!({})));
+    let said = wait_for_condition(&platform, "set", "Imported", "SecretMissing");
+    assert!(said.contains("no credentials in /etc/larder/origin"), "{said}");
+    platform.cluster.apply(&platform.secret(platform.namespace()));
+    wait_for_condition(&platform, "set", "Ready", "Available");
+    platform.kubectl(&["delete", "dset", "set"]);
+    wait_until_nothing_is_left(&platform);
 }
 
 // SEMANTICS: C17

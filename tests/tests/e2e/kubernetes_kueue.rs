@@ -165,7 +165,7 @@ fn report(cluster: &Cluster, bytes: u64) {
         let snapshots: Vec<Value> = promises
             .iter()
             .map(|promise| {
-                json!({"snapshot": promise["snapshot"], "bytes": bytes, "wantedBytes": BYTES,
+                json!({"snapshot": promise["snapshot"], "owner": promise["owner"], "bytes": bytes, "wantedBytes": BYTES,
                 "reservedBytes": promise["bytes"], "mounts": 0})
             })
             .collect();

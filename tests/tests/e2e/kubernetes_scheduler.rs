@@ -109,7 +109,9 @@ impl Lab {
 
     fn holds(&self, node: &str, number: u8, bytes: u64) {
         let snapshot = format!("{number:02x}").repeat(32);
-        let held = json!({"snapshot": snapshot, "bytes": bytes, "wantedBytes": 1_000, "reservedBytes": 0, "mounts": 0});
+        let held = json!({
+            "snapshot": snapshot, "owner": "anonymous", "bytes": bytes, "wantedBytes": 1_000, "reservedBytes": 0, "mounts": 0,
+        });
         self.patch_status(&["nodecache", node], &json!({"status": {"snapshots": [held]}}));
     }
 

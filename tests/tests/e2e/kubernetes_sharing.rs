@@ -82,26 +82,34 @@ fn selected(platform: &Platform, selector: &Value) -> Vec<String> {
 
 // SEMANTICS: K9
 #[test]
-fn the_network_policy_lets_nodes_alone_reach_the_port_of_nodes() {
+fn network_policies_let_nodes_alone_reach_the_port_of_nodes_and_labelled_namespaces_the_metrics() {
     let platform = Platform::start_sharing("policy");
-    let policy = platform.cluster.get_json(&["networkpolicy", "larderd", "-n", "larder-system"]);
-    let spec = &policy["spec"];
-    assert_eq!(spec["policyTypes"], serde_json::json!(["Ingress"]));
-    let pods = selected(&platform, &spec["podSelector"]);
+    // Other policies would add to these two: what one of them allows is allowed.
+    let policies = platform.cluster.get_json(&["networkpolicies", "-n", "larder-system"]);
+    let is_of_larderd =
+        |policy: &&Value| policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == "larderd";
+    let policies = policies["items"].as_array().unwrap().iter().filter(is_of_larderd);
+    let policies: BTreeMap<_, _> =
+        policies.map(|policy| (policy["metadata"]["name"].as_str().unwrap(), &policy["spec"])).collect();
+    assert_eq!(policies.keys().collect::<Vec<_>>(), [&"larderd", &"larderd-peers"]);
+    let pods = selected(&platform, &policies["larderd"]["podSelector"]);
     assert_eq!(pods.len(), 2, "one on each node: {pods:?}");
     assert!(pods.iter().all(|pod| pod.starts_with("larderd-")), "{pods:?}");
 
-    // The port of nodes, from pods that are nodes; the port of metrics, from anywhere; no other.
-    let rules = spec["ingress"].as_array().unwrap();
-    let port = |rule: &Value| {
-        let [port] = &rule["ports"].as_array().unwrap()[..] else { panic!("{rule}") };
-        assert_eq!(port["protocol"], "TCP");
-        port["port"].as_str().unwrap().to_owned()
+    // Each has one rule: one port, and those who may reach it.
+    let rule = |name: &str, port: &str| {
+        let spec = policies[name];
+        assert_eq!(spec["policyTypes"], serde_json::json!(["Ingress"]));
+        let [rule] = &spec["ingress"].as_array().unwrap()[..] else { panic!("{spec}") };
+        assert_eq!(rule["ports"], serde_json::json!([{"protocol": "TCP", "port": port}]));
+        let [from] = &rule["from"].as_array().unwrap()[..] else { panic!("{rule}") };
+        from
     };
-    assert_eq!(rules.iter().map(port).collect::<Vec<_>>(), ["peers", "admin"]);
-    let [from] = &rules[0]["from"].as_array().unwrap()[..] else { panic!("{}", rules[0]) };
+    let from = rule("larderd-peers", "peers");
     assert_eq!(selected(&platform, &from["podSelector"]), pods);
-    assert!(from["namespaceSelector"].is_null() && from["ipBlock"].is_null() && rules[1]["from"].is_null(), "{spec}");
+    assert!(from["namespaceSelector"].is_null() && from["ipBlock"].is_null(), "{from}");
+    let monitoring = serde_json::json!({"namespaceSelector": {"matchLabels": {"larder.dev/monitoring": "true"}}});
+    assert_eq!(*rule("larderd", "admin"), monitoring);
 
     // The names are those of ports at which the pods listen.
     for pod in &pods {

@@ -102,6 +102,10 @@ fn a_plain_warming_begins_with_the_order_of_the_import_which_decides_what_a_smal
     assert!(first.is_subset(&kept_of) && !kept_of.contains("299"), "{kept_of:?}");
     let error = lab.larder_fails(1, &["import", &lab.url(), "--order", "/nonexistent/order"]);
     assert!(error.contains("--order") && error.contains("/nonexistent/order"), "{error}");
+    let long = lab.folder().join("long");
+    std::fs::File::create(&long).unwrap().set_len((64 << 20) + 1).unwrap();
+    let error = lab.larder_fails(1, &["import", &lab.url(), "--order", long.to_str().unwrap()]);
+    assert!(error.contains("--order") && error.contains("more than the 64MiB"), "{error}");
 }
 
 // SEMANTICS: C7

@@ -18,13 +18,17 @@ type Files = &'static [(&'static str, usize)];
 const DATASETS: [(&str, &str, Files); 2] =
     [("a", "nr", &[("one", 1000), ("sub/two", 7000), ("empty", 0)]), ("b", "lru", &[("three", 5000), ("four", 3)])];
 
-/// A lab with the cache folder of a mount named `old`, and the manifests.
+/// A lab with the cache folder of a mount named `old`, and the manifests. The home has those of its mounts, which say for
+/// whom the cache was filled.
 fn lab_with_old_cache() -> Lab {
     let lab = Lab::new();
     let golden = repository().join("tests/golden/cache-v1.tar.gz");
     let status = Command::new("tar").arg("-xzf").arg(golden).arg("-C").arg(lab.folder()).status().unwrap();
     assert!(status.success());
     std::fs::rename(lab.folder().join("cache"), lab.cache_dir("old")).unwrap();
+    for (name, ..) in DATASETS {
+        drop(lab.mount("other", lab.folder().join(format!("{name}.manifest")).to_str().unwrap(), &[]));
+    }
     lab
 }
 
@@ -75,7 +79,7 @@ fn a_new_snapshot_takes_over_the_blocks_of_a_cache_that_an_earlier_version_wrote
         let flags = ["--policy", policy, "--cache-size", "1MiB"];
         let [old, next] = ["", "-next"].map(|which| lab.folder().join(format!("{name}{which}.manifest")));
         std::fs::write(&next, next_snapshot(&old, changed)).unwrap();
-        // The earlier version kept no manifest for the mounts of commands. One mount of this version does.
+        // One mount of this version takes the old cache over.
         drop(lab.mount("old", old.to_str().unwrap(), &flags));
         for round in 0..2 {
             let mount = lab.mount("old", next.to_str().unwrap(), &flags);

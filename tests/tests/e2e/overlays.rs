@@ -16,7 +16,7 @@ fn foreign() -> Vec<Value> {
     let meta = |name: &str| json!({"name": name, "namespace": "team-a"});
     let pod = json!({
         "metadata": {"labels": {"app": "x"}},
-        "spec": {"containers": [{"name": "larderd", "image": "larder.dev/larder:0.0.1", "args": ["--mine"]}]},
+        "spec": {"containers": [{"name": "larderd", "image": "larder.invalid/larder:0.0.1", "args": ["--mine"]}]},
     });
     let daemon = |name: &str| {
         json!({
@@ -66,6 +66,89 @@ fn named(object: Value) -> (String, Value) {
     (format!("{} {} {}", field("/kind"), field("/metadata/namespace"), field("/metadata/name")), object)
 }
 
+/// The YAML block of a document that begins with these words.
+fn documented(page: &str, begin: &str) -> String {
+    let text = std::fs::read_to_string(repository().join(page)).unwrap();
+    let block = text.split("\n```yaml\n").skip(1).find(|block| block.starts_with(begin));
+    block.unwrap_or_else(|| panic!("{page} has no such block: {begin}")).split("\n```").next().unwrap().to_owned()
+}
+
+/// `larder-devices` of an overlay with these lines of a document.
+fn devices_with(lines: &str) -> Value {
+    let root = tempfile::tempdir().unwrap();
+    let copied = Command::new("cp").arg("-r").arg(repository().join("deploy")).arg(root.path()).status();
+    assert!(copied.unwrap().success(), "copy deploy");
+    let folder = root.path().join("my-larder");
+    std::fs::create_dir(&folder).unwrap();
+    let overlay = format!("resources: [../deploy]\ncomponents: [../deploy/components/devices]\n{lines}\n");
+    std::fs::write(folder.join("kustomization.yaml"), overlay).unwrap();
+    let rendered = kustomize(&folder);
+    assert!(rendered.status.success(), "{lines}\n{}", String::from_utf8_lossy(&rendered.stderr));
+    let mut objects = serde_yaml_ng::Deserializer::from_slice(&rendered.stdout)
+        .map(|object| Value::deserialize(object).unwrap())
+        .filter(|object| object["kind"] == "DaemonSet" && object["metadata"]["name"] == "larder-devices");
+    objects.next().expect("a DaemonSet")["spec"]["template"]["spec"].clone()
+}
+
+/// The host's path of a volume, and where the container has it.
+fn mounted(pod: &Value, volume: &str) -> (String, Vec<String>) {
+    let named =
+        |list: &Value| list.as_array().unwrap().iter().filter(|it| it["name"] == volume).cloned().collect::<Vec<_>>();
+    let mounts = named(&pod["containers"][0]["volumeMounts"]);
+    let volumes = named(&pod["volumes"]);
+    assert_eq!(volumes.len(), 1, "{volume}");
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    (text(&volumes[0]["hostPath"]["path"]), mounts.iter().map(|mount| text(&mount["mountPath"])).collect())
+}
+
+fn env(pod: &Value, name: &str) -> Value {
+    let env = pod["containers"][0]["env"].as_array().unwrap();
+    env.iter().find(|it| it["name"] == name).unwrap_or_else(|| panic!("no {name}"))["value"].clone()
+}
+
+#[test]
+fn larder_devices_has_other_folders_on_hosts_with_read_only_ones() {
+    let plain = devices_with("");
+    let own = |path: &str| (path.to_owned(), vec![path.to_owned()]);
+    assert_eq!(mounted(&plain, "hook"), own("/opt/larder/bin"));
+    assert_eq!(env(&plain, "HOOK_DIR"), "/opt/larder/bin");
+    assert_eq!(mounted(&plain, "faults"), own("/run/larder-devices"));
+
+    let pod = devices_with(&documented("docs/DEVICES.md", "# Hosts with read-only /opt and /etc"));
+    assert_eq!(mounted(&pod, "hook"), own("/var/lib/larder-devices/bin"));
+    assert_eq!(env(&pod, "HOOK_DIR"), "/var/lib/larder-devices/bin");
+    assert_eq!(mounted(&pod, "vendor-cdi"), ("/var/run/cdi".to_owned(), vec!["/etc/cdi".to_owned()]));
+    for volume in pod["volumes"].as_array().unwrap().iter().filter_map(|volume| volume["hostPath"]["path"].as_str()) {
+        assert!(!volume.starts_with("/etc") && !volume.starts_with("/opt"), "{volume}");
+    }
+    assert_eq!(pod["containers"][0]["args"], plain["containers"][0]["args"]);
+}
+
+#[test]
+fn larder_devices_gets_its_gpus_by_a_mount_and_gives_them_by_cdi_alone() {
+    let pod = devices_with(&documented("docs/DEVICES.md", "# GPUs by CDI alone"));
+    let at = "/var/run/nvidia-container-devices/cdi/nvidia.com/gpu/all";
+    assert_eq!(mounted(&pod, "gpus"), ("/dev/null".to_owned(), vec![at.to_owned()]));
+    assert_eq!(env(&pod, "LARDER_GPUS_BY_CDI_ONLY"), "true");
+    assert_eq!(pod["runtimeClassName"], "nvidia");
+    assert_eq!(pod["containers"][0]["securityContext"]["privileged"], false);
+}
+
+#[test]
+fn larderd_is_in_a_later_wave_than_all_that_it_may_not_restart_with() {
+    let rendered = kustomize(&repository().join("deploy"));
+    assert!(rendered.status.success(), "{}", String::from_utf8_lossy(&rendered.stderr));
+    let wave = |object: &Value| {
+        let wave = object["metadata"]["annotations"]["argocd.argoproj.io/sync-wave"].as_str();
+        wave.map_or(0, |wave| wave.parse::<i32>().unwrap())
+    };
+    for object in serde_yaml_ng::Deserializer::from_slice(&rendered.stdout) {
+        let object = Value::deserialize(object).unwrap();
+        let name = format!("{} {}", object["kind"], object["metadata"]["name"]);
+        assert_eq!(wave(&object), i32::from(name == r#""DaemonSet" "larderd""#), "{name}");
+    }
+}
+
 #[test]
 fn components_change_none_of_the_objects_that_an_overlay_brings() {
     let root = tempfile::tempdir().unwrap();
@@ -90,4 +173,58 @@ fn components_change_none_of_the_objects_that_an_overlay_brings() {
         }
         assert_eq!(all, ours, "{used:?}");
     }
+}
+
+/// The pods of Larder, by the names of their workloads.
+fn pods(rendered: &BTreeMap<String, Value>) -> BTreeMap<&str, &Value> {
+    let workloads =
+        rendered.values().filter(|object| matches!(object["kind"].as_str(), Some("DaemonSet" | "Deployment")));
+    workloads.map(|object| (object["metadata"]["name"].as_str().unwrap(), &object["spec"]["template"])).collect()
+}
+
+// SEMANTICS: K9
+#[test]
+fn every_port_is_closed_to_all_but_nodes_and_the_namespaces_that_monitor() {
+    let root = tempfile::tempdir().unwrap();
+    let copied = Command::new("cp").arg("-r").arg(repository().join("deploy")).arg(root.path()).status();
+    assert!(copied.unwrap().success(), "copy deploy");
+    let folder = root.path().join("ours");
+    std::fs::create_dir(&folder).unwrap();
+    let rendered = render(&folder, &COMPONENTS, None);
+    let policies: Vec<&Value> = rendered.values().filter(|object| object["kind"] == "NetworkPolicy").collect();
+    let monitoring = json!([{"namespaceSelector": {"matchLabels": {"larder.dev/monitoring": "true"}}}]);
+    let nodes = json!([{"podSelector": {"matchLabels": {"app.kubernetes.io/name": "larderd"}}}]);
+    let mut open = BTreeMap::new();
+    for (name, pod) in pods(&rendered) {
+        let labels = &pod["metadata"]["labels"];
+        let selects = |policy: &&&Value| {
+            let wanted = policy["spec"]["podSelector"]["matchLabels"].as_object().unwrap();
+            wanted.iter().all(|(key, value)| labels[key] == *value)
+        };
+        let selecting: Vec<_> = policies.iter().filter(selects).collect();
+        assert!(!selecting.is_empty(), "{name}: without a policy every port is open");
+        let rules: Vec<&Value> =
+            selecting.iter().flat_map(|policy| policy["spec"]["ingress"].as_array().unwrap()).collect();
+        let containers = pod["spec"]["containers"].as_array().unwrap();
+        for port in containers.iter().flat_map(|container| container["ports"].as_array().cloned().unwrap_or_default()) {
+            let reach = |rule: &&&Value| rule["ports"].as_array().unwrap().iter().any(|it| it["port"] == port["name"]);
+            let from: Vec<&Value> = rules.iter().filter(reach).map(|rule| &rule["from"]).collect();
+            let expected = if port["name"] == "peers" { &nodes } else { &monitoring };
+            assert_eq!(from, [expected], "{name}: {port}");
+            open.insert(port["containerPort"].as_u64().unwrap(), name);
+        }
+        // A rule without ports would open all.
+        assert!(rules.iter().all(|rule| rule["ports"].is_array() && rule["from"].is_array()), "{name}: {rules:?}");
+        assert_ne!(pod["spec"]["hostNetwork"], true, "{name}: a policy does not hold for the network of the host");
+    }
+    let expected = [
+        (9464, "larderd"),
+        (9465, "larder-csi"),
+        (9466, "larderd"),
+        (9467, "larder-controller"),
+        (9469, "larder-scheduler"),
+        (9470, "larder-devices"),
+        (10259, "larder-scheduler"),
+    ];
+    assert_eq!(open, expected.into());
 }

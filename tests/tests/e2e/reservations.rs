@@ -62,7 +62,7 @@ impl World {
                 lab.put(&format!("s{set}/f{file}"), bytes(set, file));
             }
             let dataset = v1::Dataset { source: format!("{}/s{set}", lab.url()), ..v1::Dataset::default() };
-            let request = v1::PrepareRequest { dataset: Some(dataset.clone()), wait_ms: 30_000 };
+            let request = v1::PrepareRequest { dataset: Some(dataset.clone()), wait_ms: 30_000, ..Default::default() };
             let prepared = {
                 let _in_runtime = lab.runtime().enter();
                 lab.runtime().block_on(larderd.client().prepare(request)).unwrap().into_inner().outcome

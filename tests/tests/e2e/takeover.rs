@@ -41,7 +41,7 @@ fn dataset(lab: &Lab) -> v1::Dataset {
 fn prepare(lab: &Lab, larderd: &Larderd, dataset: &v1::Dataset) -> v1::Prepared {
     let _in_runtime = lab.runtime().enter();
     let mut client = larderd.client();
-    let request = v1::PrepareRequest { dataset: Some(dataset.clone()), wait_ms: 30_000 };
+    let request = v1::PrepareRequest { dataset: Some(dataset.clone()), wait_ms: 30_000, ..Default::default() };
     match lab.runtime().block_on(client.prepare(request)).unwrap().into_inner().outcome {
         Some(v1::prepare_response::Outcome::Prepared(prepared)) => prepared,
         other => panic!("{other:?}"),

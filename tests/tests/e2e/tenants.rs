@@ -7,6 +7,7 @@ use larder_csi_api::csi;
 use larder_csi_api::csi::identity_client::IdentityClient;
 use larder_csi_api::csi::node_client::NodeClient;
 use larder_e2e::{Lab, Larderd, OTHER_KEYS, Plugin};
+use larder_testkit::{RealServer, ServerKind};
 
 use crate::csi::{publish, wait_until};
 
@@ -54,15 +55,34 @@ impl Cluster {
 
     /// Publishes a volume; `key`: the one in its Secret, if it has one.
     fn publish(&self, pod: &str, context: &[(&str, &str)], key: Option<&str>) -> Result<(), tonic::Status> {
-        let _in_runtime = self.lab.runtime().enter();
         let mut request = publish(&self.lab, &self.target(pod));
-        request.volume_id = format!("volume of {pod}");
-        request.volume_context =
-            context.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         match key {
             Some(key) => drop(request.secrets.insert("AWS_ACCESS_KEY_ID".to_owned(), key.to_owned())),
             None => request.secrets.clear(),
         }
+        self.send(pod, context, request)
+    }
+
+    /// Publishes the volume of a tenant's Dataset at a Ceph, with a key of this Ceph.
+    fn tenants_volume(&self, pod: &str, ceph: &RealServer, owner: &str, key: &str) -> Result<(), tonic::Status> {
+        let mut request = publish(&self.lab, &self.target(pod));
+        request.secrets.insert("AWS_ACCESS_KEY_ID".to_owned(), key.to_owned());
+        request.secrets.insert("AWS_SECRET_ACCESS_KEY".to_owned(), RealServer::SECRET_KEY.to_owned());
+        let (source, endpoint) = (ceph.url("im"), ceph.endpoint());
+        let context = [("source", &*source), ("endpoint", endpoint), ("identity", "secret"), ("owner", owner)];
+        self.send(pod, &context, request)
+    }
+
+    fn send(
+        &self,
+        pod: &str,
+        context: &[(&str, &str)],
+        mut request: csi::NodePublishVolumeRequest,
+    ) -> Result<(), tonic::Status> {
+        let _in_runtime = self.lab.runtime().enter();
+        request.volume_id = format!("volume of {pod}");
+        request.volume_context =
+            context.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let mut node = NodeClient::new(self.plugin.channel());
         self.lab.runtime().block_on(node.node_publish_volume(request)).map(drop)
     }
@@ -182,4 +202,52 @@ fn a_pod_whose_key_may_read_what_larderd_may_not_is_told_so() {
     cluster.volume("tenant", &cluster.lab.url(), admin);
     cluster.inline("author", "one", Some(author)).unwrap();
     cluster.reads("author", 0, 0);
+}
+
+// SEMANTICS: C19, K7
+#[test]
+fn tenants_of_one_ceph_with_equal_buckets_and_keys_read_their_own_bytes_alone() {
+    let Some(ceph) = RealServer::start(ServerKind::Ceph) else { return };
+    let mut cluster = Cluster::start("ceph-tenants");
+    let tenants = ["one", "two"];
+    let keys = tenants.map(|tenant| ceph.make_user(tenant, "writer"));
+    for (dataset, key) in (0..).zip(&keys) {
+        ceph.put_as(key, RealServer::BUCKET, b"");
+        // An object that all datasets of the world have.
+        ceph.put_as(key, &format!("{}/im/README", RealServer::BUCKET), b"the same");
+        for file in 0..FILES {
+            ceph.put_as(key, &format!("{}/im/f{file}", RealServer::BUCKET), &bytes(dataset, file));
+        }
+    }
+    // The first tenant reads all, and the second must get nothing of that.
+    cluster.tenants_volume("pod-one", &ceph, "uid-one", &keys[0]).unwrap();
+    (0..FILES).for_each(|file| cluster.reads("pod-one", 0, file));
+    cluster.tenants_volume("pod-two", &ceph, "uid-two", &keys[1]).unwrap();
+    for _ in 0..2 {
+        for file in 0..FILES {
+            cluster.reads("pod-two", 1, file);
+            cluster.reads("pod-one", 0, file);
+        }
+        cluster.restart_larderd();
+    }
+    cluster.restart_plugin();
+    cluster.restart_larderd();
+    for file in 0..FILES {
+        cluster.reads("pod-two", 1, file);
+        cluster.reads("pod-one", 0, file);
+    }
+    // A user of the first tenant who may list the bucket and read nothing of it, neither as itself nor as the tenant.
+    let lister = ceph.make_user("one", "lister");
+    let bucket = RealServer::BUCKET;
+    let policy = format!(
+        r#"{{"Version": "2012-10-17", "Statement": [{{"Effect": "Allow",
+        "Principal": {{"AWS": ["arn:aws:iam::one:user/lister"]}}, "Action": ["s3:ListBucket"],
+        "Resource": ["arn:aws:s3::one:{bucket}"]}}]}}"#
+    );
+    ceph.put_as(&keys[0], &format!("{bucket}?policy="), policy.as_bytes());
+    for owner in ["uid-three", "uid-one"] {
+        let refused = cluster.tenants_volume("pod-three", &ceph, owner, &lister).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::PermissionDenied, "{owner}: {refused}");
+    }
+    (0..FILES).for_each(|file| cluster.reads("pod-one", 0, file));
 }

@@ -132,7 +132,7 @@ impl Lane {
         // been sent.
         let place = self.requests.reserve().await.map_err(|_| closed())?;
         let (answer, mut answered) = oneshot::channel();
-        let range = convert::range_to_wire(request.snapshot, request.range);
+        let range = convert::range_to_wire(request.cache, request.range);
         let tag = self
             .pending
             .add(PendingRead { range, received: None, progress: progress.cloned(), answer })

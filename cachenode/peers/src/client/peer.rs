@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use larder_dataset::SnapshotId;
+use larder_dataset::CacheId;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -165,11 +165,11 @@ impl Peer {
     pub(super) async fn ask<C: Connection, T, A: Future<Output = Result<T, RequestError>>>(
         &self,
         slot: &ConnectionSlot<C>,
-        snapshot: Option<SnapshotId>,
+        cache: Option<CacheId>,
         request: impl Fn(Arc<C>) -> A,
     ) -> Result<T, PeerError> {
         let memory = self.context.config.refusal_memory;
-        if let Some(source) = snapshot.and_then(|snapshot| self.refused.known(snapshot, memory)) {
+        if let Some(source) = cache.and_then(|cache| self.refused.known(cache, memory)) {
             return Err(PeerError::Refused { peer: self.name.clone(), source });
         }
         let attempt = self.begin()?;
@@ -233,29 +233,29 @@ impl Peer {
     }
 
     /// Records that the peer refused a range.
-    pub(super) fn refused(&self, snapshot: SnapshotId, error: &ReadError) {
+    pub(super) fn refused(&self, cache: CacheId, error: &ReadError) {
         self.context.counters.refused_by_peers.add(error);
-        if self.refused.note(snapshot, error) {
+        if self.refused.note(cache, error) {
             info!(
-                peer = %self.name, %snapshot, %error,
+                peer = %self.name, %cache, %error,
                 "a peer does not serve a dataset to this node: reading from the origin instead"
             );
         }
-        if self.refuses(snapshot) {
+        if self.refuses(cache) {
             self.context.refusals.notify_one();
         }
     }
 
     /// Records that the peer returned a range.
-    pub(super) fn served(&self, snapshot: SnapshotId) {
-        if self.refused.clear(snapshot) {
+    pub(super) fn served(&self, cache: CacheId) {
+        if self.refused.clear(cache) {
             self.context.refusals.notify_one();
         }
     }
 
     /// True if the peer refused the dataset at the last request for it.
-    pub(super) fn refuses(&self, snapshot: SnapshotId) -> bool {
-        self.refused.contains(snapshot)
+    pub(super) fn refuses(&self, cache: CacheId) -> bool {
+        self.refused.contains(cache)
     }
 
     /// Records whether a read was refused because it timed out. Several such reads in a row take the peer down.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_cachenode_api::frame::RANGE_BYTES_MOST;
 use larder_cachenode_api::{PROTOCOL, v1};
-use larder_dataset::SnapshotId;
+use larder_dataset::CacheId;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -171,9 +171,9 @@ impl Peers {
     }
 
     /// The names of the peers that refused a dataset at the last request for it.
-    pub fn refusers(&self, snapshot: SnapshotId) -> Vec<String> {
+    pub fn refusers(&self, cache: CacheId) -> Vec<String> {
         let peers = self.lock_peers();
-        let refusers = peers.values().filter(|peer| peer.refuses(snapshot));
+        let refusers = peers.values().filter(|peer| peer.refuses(cache));
         refusers.map(|peer| peer.name.clone()).collect()
     }
 
@@ -211,16 +211,16 @@ impl Peers {
                 .unwrap_or_else(|_| Err(failed(Cause::TimedOut, format_args!("not all bytes within {most:?}"))))
                 .inspect_err(|error| {
                     if let RequestError::Refused(error) = error {
-                        peer.refused(request.snapshot, error);
+                        peer.refused(request.cache, error);
                     }
                 })
         };
-        let outcome = peer.ask(peer.lane(), Some(request.snapshot), read).await;
+        let outcome = peer.ask(peer.lane(), Some(request.cache), read).await;
         match &outcome {
             Ok(bytes) => {
                 self.context.counters.read_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                 peer.was_slow(false);
-                peer.served(request.snapshot);
+                peer.served(request.cache);
             }
             Err(PeerError::Refused { source: ReadError::UnknownDataset | ReadError::Denied, .. }) => {}
             // A block that is not cached is no sign of how fast the peer reads one.
@@ -246,10 +246,10 @@ impl Peers {
             let datasets: Result<Vec<DatasetStats>, _> = datasets.into_iter().map(convert::stats_from_wire).collect();
             let mut datasets = datasets.map_err(|error| failed(Cause::WrongBlock, error))?;
             // A node of version 0.1.0 ignores the request's list and returns all its datasets.
-            datasets.retain(|dataset| asked.iter().any(|asked| asked.snapshot == dataset.snapshot));
+            datasets.retain(|dataset| asked.iter().any(|asked| asked.cache == dataset.cache));
             let others: Result<Vec<OtherSnapshot>, _> = others.iter().map(convert::other_from_wire).collect();
             let mut others = others.map_err(|error| failed(Cause::WrongBlock, error))?;
-            others.retain(|other| asked.iter().any(|asked| asked.snapshot == other.asked));
+            others.retain(|other| asked.iter().any(|asked| asked.cache == other.asked));
             Ok(NodeStats { datasets, counters, others })
         };
         peer.ask(&peer.link, None, get_stats).await

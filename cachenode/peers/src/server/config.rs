@@ -26,6 +26,8 @@ pub struct ServerConfig {
     pub handshakes_each_most: usize,
     /// The limit for the start of a connection: TLS and a lane's hello. Default: 5 s.
     pub handshake_timeout: Duration,
+    /// The limit for a gRPC request, from its head to its answer. Default: 10 s.
+    pub request_timeout: Duration,
     /// The age at which a connection is closed once its requests are done, so that its peer presents its certificate
     /// again. Default: 10 minutes.
     pub connection_age_most: Duration,
@@ -47,6 +49,7 @@ impl ServerConfig {
             handshakes_most: 1024,
             handshakes_each_most: 64,
             handshake_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(10),
             connection_age_most: Duration::from_secs(600),
             stop_timeout: Duration::from_secs(5),
         }

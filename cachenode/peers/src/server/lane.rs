@@ -151,8 +151,8 @@ impl Lane {
                             continue;
                         }
                     };
-                    let (snapshot, range) = convert::range_from_wire(&range);
-                    let request = ReadRequest { snapshot, range, token, forwarded, cached_only };
+                    let (cache, range) = convert::range_from_wire(&range);
+                    let request = ReadRequest { cache, range, token, forwarded, cached_only };
                     let reading = Reading {
                         state: Arc::clone(&self.state),
                         peer: self.peer.ip(),

@@ -5,7 +5,7 @@ use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use larder_dataset::SnapshotId;
+use larder_dataset::CacheId;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
@@ -31,7 +31,7 @@ pub(super) struct ServerState {
     /// Addresses whose connections were rejected, with a warning in the log.
     rejected: Mutex<HashSet<IpAddr>>,
     /// Peers and datasets whose denial was logged.
-    denied: Mutex<HashSet<(IpAddr, SnapshotId)>>,
+    denied: Mutex<HashSet<(IpAddr, CacheId)>>,
 }
 
 impl ServerState {
@@ -76,13 +76,13 @@ impl ServerState {
     }
 
     /// Logs a warning once for each peer and dataset.
-    pub(super) fn log_denied(&self, peer: IpAddr, snapshot: SnapshotId) {
-        if is_new(&self.denied, (peer, snapshot)) {
-            let dataset = self.blocks.name(snapshot);
+    pub(super) fn log_denied(&self, peer: IpAddr, cache: CacheId) {
+        if is_new(&self.denied, (peer, cache)) {
+            let dataset = self.blocks.name(cache);
             warn!(
                 %peer,
                 dataset,
-                %snapshot,
+                %cache,
                 "a peer did not show the dataset's token and reads from the origin instead: set the same \
                  LARDER_PEER_TOKEN on all nodes"
             );

@@ -1,15 +1,23 @@
 //! Thousands of connections whose handshakes never finish.
 
+use std::convert::Infallible;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use larder_cachenode_api::PROTOCOL;
+use futures::StreamExt;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Bytes, Frame};
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use larder_cachenode_api::frame::Hello;
+use larder_cachenode_api::{MESSAGE_BYTES_MOST, PROTOCOL};
 use larder_peers::Security;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
 
 use crate::certificates::{Side, ca};
 use crate::node::{Fake, RawLane, Reader, TestNode, content, range, until};
@@ -134,4 +142,66 @@ fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
+}
+
+/// The memory of this process in KiB.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// A connection over which requests can be sent that the generated client would not send.
+async fn http2(server: &TestNode) -> SendRequest<BoxBody<Bytes, Infallible>> {
+    let io = TcpStream::connect(server.address).await.unwrap();
+    let (requests, connection) = Builder::new(TokioExecutor::new()).handshake(TokioIo::new(io)).await.unwrap();
+    tokio::spawn(connection);
+    requests
+}
+
+/// A request whose message ends only when the server gives up on it.
+fn endless() -> http::Request<BoxBody<Bytes, Infallible>> {
+    static PART: [u8; 64 << 10] = [0; 64 << 10];
+    let size = u32::try_from(MESSAGE_BYTES_MOST).unwrap().to_be_bytes();
+    let begin = Bytes::from([&[0], &size[..]].concat());
+    let parts = std::iter::repeat_n(Bytes::from_static(&PART), MESSAGE_BYTES_MOST / PART.len() - 1);
+    let frames = std::iter::once(begin).chain(parts).map(|part| Ok(Frame::data(part)));
+    let sent = futures::stream::iter(frames).chain(futures::stream::pending());
+    let uri = "http://node/larder.cachenode.v1.CacheNode/GetStats";
+    let request = http::Request::post(uri).header("content-type", "application/grpc").header("te", "trailers");
+    request.body(BodyExt::boxed(StreamBody::new(sent))).unwrap()
+}
+
+// SEMANTICS: S8, P6
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_never_end_take_little_memory_and_keep_no_peer_out() {
+    let server = TestNode::start(Fake::open(), Security::Plaintext, |config| {
+        config.request_timeout = Duration::from_millis(500);
+    })
+    .await;
+    let before = resident();
+    let mut requests = JoinSet::new();
+    for _ in 0..8 {
+        let connection = http2(&server).await;
+        for _ in 0..32 {
+            let mut connection = connection.clone();
+            // Dropping the answer would end the request.
+            requests.spawn(async move { connection.send_request(endless()).await });
+        }
+    }
+    let reader = Reader::new(&[("a", server.address)], Security::Plaintext, |_| {});
+    while reader.peers.stats("a", &[]).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let mut most = resident();
+    let (mut refused, mut all) = (0, 0);
+    while let Some(ended) = requests.join_next().await {
+        all += 1;
+        // gRPC reports errors in headers of an answer with the status 200.
+        refused += usize::from(ended.unwrap().is_ok_and(|answer| answer.headers().contains_key("grpc-status")));
+        most = most.max(resident());
+        assert!(most - before < 160 << 10, "{} KiB for {all} requests", most - before);
+    }
+    assert_eq!((refused, all), (256, 256));
+    assert_eq!(reader.read("a").await.unwrap(), content(5, 100, 3000));
 }

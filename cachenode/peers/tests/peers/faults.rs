@@ -189,7 +189,7 @@ async fn a_peer_of_another_protocol_is_not_read_from() {
     let reader = Reader::plain(&[("liar", address)]);
     let error = reader.read("liar").await.unwrap_err();
     assert_eq!(error.cause(), Some(Cause::OtherProtocol));
-    assert!(error.to_string().contains("it speaks protocol 2, this node 1"), "{error}");
+    assert!(error.to_string().contains("it speaks protocol 3, this node 2"), "{error}");
     assert!(!reader.peers.is_up("liar"));
     // A peer that is not Larder at all is bypassed too.
     *liar.0.lock().unwrap() = Lie::NoHello;
@@ -221,7 +221,7 @@ impl CacheNode for OddNode {
 #[tokio::test(flavor = "multi_thread")]
 async fn malformed_answers_to_stats_take_a_peer_down() {
     for (protocol, cause, says) in
-        [(PROTOCOL, Cause::WrongBlock, "snapshot"), (PROTOCOL + 1, Cause::OtherProtocol, "protocol 2 (Larder 9.9.9)")]
+        [(PROTOCOL, Cause::WrongBlock, "snapshot"), (PROTOCOL + 1, Cause::OtherProtocol, "protocol 3 (Larder 9.9.9)")]
     {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use larder_cachenode_api::PROTOCOL;
 use larder_cachenode_api::frame::{ANSWER_BYTES, Answer, HELLO_BYTES, Hello, Request, SUM_BYTES, WireRange};
-use larder_dataset::{BlockIndex, BlockRange, SnapshotId};
+use larder_dataset::{BlockIndex, BlockRange, CacheId};
 use larder_peers::{
     AskedDataset, BlockBytes, Blocks, DatasetStats, Node, PeerCounters, PeerError, Peers, PeersConfig, ReadError,
     ReadRequest, Security, Server, ServerConfig, Token,
@@ -22,8 +22,8 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) const SNAPSHOT: SnapshotId = SnapshotId([7; 32]);
-pub(crate) const OTHER_SNAPSHOT: SnapshotId = SnapshotId([8; 32]);
+pub(crate) const SNAPSHOT: CacheId = CacheId([7; 32]);
+pub(crate) const OTHER_SNAPSHOT: CacheId = CacheId([8; 32]);
 
 /// The first block number that does not exist.
 pub(crate) const BLOCKS: u32 = 10_000;
@@ -47,7 +47,7 @@ pub(crate) fn range(block: u32, start: u32, len: u32) -> BlockRange {
 
 /// A request for a range of [`SNAPSHOT`] with its token, which must not be forwarded to another node.
 pub(crate) fn request(range: BlockRange) -> ReadRequest {
-    ReadRequest { snapshot: SNAPSHOT, range, token: Some(token()), forwarded: true, cached_only: false }
+    ReadRequest { cache: SNAPSHOT, range, token: Some(token()), forwarded: true, cached_only: false }
 }
 
 /// The contents of a block. No other block has the same bytes at the same offset.
@@ -102,7 +102,7 @@ impl Fake {
         sender
     }
 
-    fn admit(&self, snapshot: SnapshotId, shown: Option<&Token>) -> Result<(), ReadError> {
+    fn admit(&self, snapshot: CacheId, shown: Option<&Token>) -> Result<(), ReadError> {
         if snapshot != SNAPSHOT {
             return Err(ReadError::UnknownDataset);
         }
@@ -121,7 +121,7 @@ impl Drop for Reading<'_> {
 #[async_trait]
 impl Blocks for Fake {
     async fn read(&self, request: &ReadRequest) -> Result<BlockBytes, ReadError> {
-        self.admit(request.snapshot, request.token.as_ref())?;
+        self.admit(request.cache, request.token.as_ref())?;
         self.reading.fetch_add(1, Ordering::SeqCst);
         let _reading = Reading(&self.reading);
         self.forwarded.fetch_add(u64::from(request.forwarded), Ordering::SeqCst);
@@ -142,9 +142,9 @@ impl Blocks for Fake {
     }
 
     fn stats(&self, asked: &[AskedDataset]) -> Vec<DatasetStats> {
-        let admitted = asked.iter().filter(|asked| self.admit(asked.snapshot, asked.token.as_ref()).is_ok());
+        let admitted = asked.iter().filter(|asked| self.admit(asked.cache, asked.token.as_ref()).is_ok());
         let stats = |asked: &AskedDataset| DatasetStats {
-            snapshot: asked.snapshot,
+            cache: asked.cache,
             name: "made-up".to_owned(),
             blocks_cached: 1,
             bytes_cached: 2,
@@ -153,7 +153,7 @@ impl Blocks for Fake {
         admitted.map(stats).collect()
     }
 
-    fn name(&self, snapshot: SnapshotId) -> Option<String> {
+    fn name(&self, snapshot: CacheId) -> Option<String> {
         (snapshot == SNAPSHOT).then(|| "made-up".to_owned())
     }
 }
@@ -305,7 +305,7 @@ impl RawLane {
 
     pub(crate) async fn ask_for(
         &mut self,
-        snapshot: SnapshotId,
+        snapshot: CacheId,
         tag: u32,
         range: BlockRange,
         token: &str,

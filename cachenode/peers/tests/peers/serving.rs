@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use futures::future::join_all;
 use larder_cachenode_api::frame::{Answer, RefusalCode};
-use larder_dataset::SnapshotId;
+use larder_dataset::CacheId;
 use larder_peers::{AskedDataset, Cause, NodeStats, PeerError, ReadError, ReadRequest, Security, Token};
 
 use crate::node::{
@@ -96,7 +96,7 @@ async fn a_node_tells_what_it_has() {
     let reader = Reader::plain(&[("a", server.address)]);
     let info = reader.peers.info("a").await.unwrap();
     assert_eq!(info.node, "server");
-    let asked = AskedDataset { snapshot: SNAPSHOT, token: Some(token()), origin: String::new() };
+    let asked = AskedDataset { cache: SNAPSHOT, token: Some(token()), origin: String::new() };
     let stats = reader.peers.stats("a", std::slice::from_ref(&asked)).await.unwrap();
     assert_eq!((stats.datasets.len(), stats.datasets[0].name.as_str()), (1, "made-up"));
     assert!(stats.counters.contains_key("served_bytes"));
@@ -121,19 +121,19 @@ async fn a_reader_without_the_token_gets_nothing_and_does_not_retry_at_once() {
     }
     let reader = Reader::plain(&[("a", server.address)]);
     let error =
-        reader.peers.read("a", &ReadRequest { snapshot: OTHER_SNAPSHOT, ..request(range(1, 0, 1)) }).await.unwrap_err();
+        reader.peers.read("a", &ReadRequest { cache: OTHER_SNAPSHOT, ..request(range(1, 0, 1)) }).await.unwrap_err();
     assert_eq!(error.refusal(), Some(&ReadError::UnknownDataset));
     reader.read("a").await.unwrap();
 }
 
 /// Everything that the server answers to a peer that requests a dataset: the answer to a read, and the statistics.
-async fn heard(server: &TestNode, snapshot: SnapshotId, token: Option<&str>) -> (Answer, Vec<u8>, NodeStats) {
+async fn heard(server: &TestNode, snapshot: CacheId, token: Option<&str>) -> (Answer, Vec<u8>, NodeStats) {
     let mut lane = RawLane::connect(server).await;
     lane.ask_for(snapshot, 1, range(1, 0, 1), token.unwrap_or_default(), 0).await;
     let (answer, words) = lane.answer().await;
     let reader = Reader::plain(&[("a", server.address)]);
     let token = token.map(|token| Token::new(token).unwrap());
-    let asked = AskedDataset { snapshot, token, origin: "origin".to_owned() };
+    let asked = AskedDataset { cache: snapshot, token, origin: "origin".to_owned() };
     let stats = reader.peers.stats("a", &[asked]).await.unwrap();
     (answer, words, stats)
 }

@@ -101,7 +101,7 @@ async fn measure_a_restart_with_many_blocks() {
         let dataset_dir = store_dir.join("datasets").join(snapshot.to_string());
         std::fs::create_dir_all(dataset_dir.join("segments")).unwrap();
         write_slots(&dataset_dir, &snapshot, blocks);
-        let key = record::Header::new(&snapshot, BlockIndex(0), size_of(0)).key;
+        let key = record::Header::new(&snapshot.into(), BlockIndex(0), size_of(0)).key;
         let first = larder_store::Record::new(key, BlockIndex(0), &fill(0));
         let segment = OpenOptions::new().write(true).open(dataset_dir.join("segments/00000001.seg")).unwrap();
         segment.write_all_at(first.as_bytes(), 0).unwrap();
@@ -111,7 +111,7 @@ async fn measure_a_restart_with_many_blocks() {
         let dataset = Dataset::open(
             Arc::new(open_manifest(&path).unwrap()),
             &store,
-            CacheSpec::exactly(totals.bytes, policy, 1),
+            CacheSpec::exactly(snapshot, totals.bytes, policy, 1),
             origin,
             None,
             &Handle::current(),

@@ -11,7 +11,7 @@ async fn a_read_across_two_blocks_fetches_the_first_once_whatever_becomes_of_the
     let manifest = manifest(folder.path(), &[SIZE]);
     let store = Store::open(StoreConfig::new(folder.path().join("store")), Arc::default()).unwrap();
     let origin = Noted::new();
-    let spec = CacheSpec::exactly(0, PolicyKind::Nr, 1);
+    let spec = CacheSpec::exactly(manifest.snapshot(), 0, PolicyKind::Nr, 1);
     let own: Arc<dyn Origin> = Arc::<Noted>::clone(&origin);
     let dataset = Dataset::open(manifest, &store, spec, own, None, &Handle::current(), FetchConfig::DEFAULT).unwrap();
     let row = dataset.manifest().file_blocks(FileIndex(0)).unwrap();
@@ -37,14 +37,13 @@ async fn a_cached_only_read_of_a_peer_causes_no_get() {
     let manifest = manifest(folder.path(), &[SIZE; 2]);
     let store = Store::open(StoreConfig::new(folder.path().join("store")), Arc::default()).unwrap();
     let origin = Noted::new();
-    let spec = CacheSpec::exactly(SIZE, PolicyKind::Nr, 1);
+    let spec = CacheSpec::exactly(manifest.snapshot(), SIZE, PolicyKind::Nr, 1);
     let own: Arc<dyn Origin> = Arc::<Noted>::clone(&origin);
-    let snapshot = manifest.snapshot();
     let dataset = Dataset::open(manifest, &store, spec, own, None, &Handle::current(), FetchConfig::DEFAULT).unwrap();
     let buffers = Arc::default();
     let ask = async |block: u32| {
         let range = BlockRange { block: BlockIndex(block), start: 10, len: 1000 };
-        let request = ReadRequest { snapshot, range, token: None, forwarded: true, cached_only: true };
+        let request = ReadRequest { cache: dataset.cache_id(), range, token: None, forwarded: true, cached_only: true };
         match dataset.read_for_peer(&request, &buffers).await {
             Ok(BlockBytes::Whole { bytes, .. }) => bytes == (10..1010).map(|at| at as u8).collect::<Vec<u8>>(),
             Ok(other) => panic!("{other:?}"),

@@ -3,7 +3,7 @@
 use larder_store::{Earlier, SameBlocks};
 
 use super::*;
-use crate::earlier::EarlierSnapshot;
+use crate::earlier::{EarlierCache, EarlierSnapshot};
 
 const PIECE_BYTES: u64 = 128 << 10;
 const FILE_BYTES: u64 = 9 << 20;
@@ -13,8 +13,8 @@ const FILE_BYTES: u64 = 9 << 20;
 struct Held(EarlierSnapshot);
 
 impl Earlier for Held {
-    fn snapshot(&self) -> larder_dataset::SnapshotId {
-        self.0.snapshot()
+    fn cache(&self) -> larder_dataset::CacheId {
+        self.0.cache()
     }
 
     fn blocks(&self) -> u32 {
@@ -46,7 +46,8 @@ fn adopting() -> World {
     let cache = world
         ._store
         .dataset(CacheConfig {
-            snapshot: old.snapshot(),
+            key: old.snapshot().into(),
+            is_known_as_ours: false,
             name: "data".into(),
             blocks: old.totals().blocks,
             reservation_bytes: FILE_BYTES,
@@ -61,6 +62,7 @@ fn adopting() -> World {
         let permit = cache.admit(part.block, part.block_len).unwrap();
         cache.write(permit, &cache.record(part.block, &bytes)).unwrap();
     }
+    let old = EarlierCache { cache: old.snapshot().into(), manifest: old };
     let earlier = Arc::new(Held(EarlierSnapshot { old, new, is_promised: true }));
     world.fetcher.context.cache.adopt(vec![earlier], |_| ());
     assert!(world.fetcher.context.cache.is_adopting());

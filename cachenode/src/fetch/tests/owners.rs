@@ -19,14 +19,14 @@ struct SilentOwners {
 }
 
 impl SilentOwners {
-    fn new(snapshot: larder_dataset::SnapshotId, placement: Placement) -> Self {
+    fn new(cache: larder_dataset::CacheId, placement: Placement) -> Self {
         let listeners: Vec<_> = (0..2).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let node = |name: &str, address| Node { name: name.to_owned(), address, weight: 1, zone: String::new() };
         let mut nodes = vec![node("here", ([127, 0, 0, 1], 1).into())];
         nodes.extend(["a", "b"].iter().zip(&listeners).map(|(name, at)| node(name, at.local_addr().unwrap())));
         let (_, membership) = watch::channel(Arc::new(nodes));
         let peers = Peers::new(PeersConfig::default(), "here", Security::Plaintext, membership, Arc::default());
-        Self { _listeners: listeners, sharing: Arc::new(Sharing::new(peers, snapshot, placement, None)) }
+        Self { _listeners: listeners, sharing: Arc::new(Sharing::new(peers, cache, placement, None)) }
     }
 }
 
@@ -34,7 +34,7 @@ impl SilentOwners {
 fn world_with(placement: Placement, read_deadline: Duration) -> (World, SilentOwners, u32) {
     let folder = tempfile::tempdir().unwrap();
     let manifest = manifest(folder.path(), &[FILE_BYTES; FILES as usize]);
-    let owners = SilentOwners::new(manifest.snapshot(), placement);
+    let owners = SilentOwners::new(manifest.snapshot().into(), placement);
     let config = FetchConfig { read_deadline, ..FetchConfig::DEFAULT };
     let world = world_of(folder, manifest, Some(Arc::clone(&owners.sharing)), config);
     let theirs = (0..FILES).find(|&file| {

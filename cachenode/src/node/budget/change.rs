@@ -1,10 +1,9 @@
 //! Changes the promise to an open dataset.
 
 use larder_dataset::BLOCK_BYTES;
-use larder_store::{DatasetInfo, Usage};
+use larder_store::{DatasetInfo, Reservation, Usage};
 use tracing::info;
 
-use super::limit::Limit;
 use super::{Budget, Extent, NodeError, Promises, is_promised, on_disk};
 use crate::dataset::Dataset;
 
@@ -12,6 +11,15 @@ use crate::dataset::Dataset;
 struct Change {
     bytes: u64,
     wanted_bytes: u64,
+}
+
+/// The room for a dataset.
+#[derive(Clone, Copy)]
+struct Room {
+    /// Bytes of the dataset.
+    bytes: u64,
+    /// True if its use would make another namespace pay, and a quota counts for one of the two.
+    is_of_other: bool,
 }
 
 /// The fate of blocks of closed datasets.
@@ -27,8 +35,8 @@ impl Budget<'_> {
     /// Makes the reservation of an open dataset what this node owns of it since the list of nodes changed, as far as
     /// there is room; never less than what is cached. Blocks on the disk.
     pub(in super::super) fn follow_owned(&self, dataset: &Dataset, owned_bytes: u64) -> Result<(), NodeError> {
-        self.change(dataset, "the reservation follows the list of nodes", Closed::MakeRoom, |usage, room| {
-            let bytes = owned_bytes.min(room).max(usage.used_bytes);
+        self.change(dataset, "the reservation follows the list of nodes", Closed::MakeRoom, None, |usage, room| {
+            let bytes = owned_bytes.min(room.bytes).max(usage.used_bytes);
             let differs = (bytes, owned_bytes) != (usage.capacity_bytes, usage.wanted_bytes);
             differs.then_some(Change { bytes, wanted_bytes: owned_bytes })
         })
@@ -51,30 +59,49 @@ impl Budget<'_> {
         self.grow_beside(dataset, "the reservation grows: blocks were adopted", Closed::MakeRoom)
     }
 
-    fn grow_beside(&self, dataset: &Dataset, why: &'static str, closed: Closed) -> Result<(), NodeError> {
-        self.change(dataset, why, closed, |usage, room| {
-            let wanted_bytes = usage.wanted_bytes;
-            let bytes = wanted_bytes.min(room);
-            let more = bytes.checked_sub(usage.capacity_bytes).filter(|more| *more > 0)?;
-            (bytes == wanted_bytes || more >= BLOCK_BYTES).then_some(Change { bytes, wanted_bytes })
+    /// Gives an open dataset the bytes that a volume of this namespace wants, as far as there is room. If it gets more
+    /// than it has, the namespace pays for it from now on. Under quotas it pays then for no more than it wants itself, and
+    /// as long as another namespace pays, what it wants counts for nothing: a later change would take it from the
+    /// other's quota. Closed datasets make room only if nobody wanted that much before. Blocks on the disk.
+    pub(in super::super) fn widen(&self, dataset: &Dataset, wanted_bytes: u64, payer: &str) -> Result<(), NodeError> {
+        let closed = if wanted_bytes > dataset.cache_usage().wanted_bytes { Closed::MakeRoom } else { Closed::Stay };
+        let why = "the reservation grows: another volume wants more";
+        // A request that names no namespace gets what the quota leaves to the one that pays now.
+        let payer = Some(payer).filter(|payer| !payer.is_empty());
+        self.change(dataset, why, closed, payer, |usage, room| {
+            if wanted_bytes > usage.wanted_bytes {
+                let bytes = wanted_bytes.min(room.bytes).max(usage.capacity_bytes);
+                let is_paid = !room.is_of_other || bytes > usage.capacity_bytes;
+                return is_paid.then_some(Change { bytes, wanted_bytes });
+            }
+            let wanted_bytes = if room.is_of_other { wanted_bytes } else { usage.wanted_bytes };
+            Some(Change { bytes: grown(usage, wanted_bytes, room.bytes)?, wanted_bytes })
         })
     }
 
-    /// Changes a reservation to what `choose` makes of the usage and of the bytes of the dataset for which there is
-    /// room.
+    fn grow_beside(&self, dataset: &Dataset, why: &'static str, closed: Closed) -> Result<(), NodeError> {
+        self.change(dataset, why, closed, None, |usage, room| {
+            let wanted_bytes = usage.wanted_bytes;
+            Some(Change { bytes: grown(usage, wanted_bytes, room.bytes)?, wanted_bytes })
+        })
+    }
+
+    /// Changes a reservation to what `choose` makes of the usage and of the room. If it grows, the namespace that pays
+    /// from then on is `payer`, or else the one that does now.
     fn change(
         &self,
         dataset: &Dataset,
         why: &'static str,
         closed: Closed,
-        choose: impl FnOnce(&Usage, u64) -> Option<Change>,
+        payer: Option<&str>,
+        choose: impl FnOnce(&Usage, Room) -> Option<Change>,
     ) -> Result<(), NodeError> {
-        let snapshot = dataset.manifest().snapshot();
+        let cache = dataset.cache_id();
         let datasets = self.store.datasets();
         let extent = Extent::of(dataset.manifest());
         let (budget, limit) = self.bytes(&datasets)?;
-        let own = datasets.iter().find(|info| info.snapshot == snapshot);
-        let others = || datasets.iter().filter(|info| info.snapshot != snapshot);
+        let own = datasets.iter().find(|info| info.cache() == cache);
+        let others = || datasets.iter().filter(|info| info.cache() != cache);
         let promised = Promises::beside(own, others());
         let mut counted = Promises::of(others());
         // What it shares with closed ones is in its own reservation.
@@ -84,9 +111,26 @@ impl Budget<'_> {
             Closed::MakeRoom => 0,
             Closed::Stay => on_disk(&unpromised, &mut counted.files.clone()),
         };
-        let room = extent.in_dataset(budget.saturating_sub(promised).saturating_sub(held));
-        let Some(change) = choose(&dataset.cache_usage(), room) else { return Ok(()) };
-        let reservation = extent.reservation(change.bytes, change.wanted_bytes);
+        let free = budget.saturating_sub(promised).saturating_sub(held);
+        let paid_by = own.map(|own| &*own.payer).unwrap_or_default();
+        let pays = payer.unwrap_or(paid_by);
+        let is_of_other = pays != paid_by && [pays, paid_by].iter().any(|namespace| self.has_quota(namespace));
+        let quota = self.left_by_quotas(pays, own, others()).filter(|(left, _)| *left < free);
+        let (free, limit) = quota.unwrap_or((free, limit));
+        let usage = dataset.cache_usage();
+        let Some(change) = choose(&usage, Room { bytes: extent.in_dataset(free), is_of_other }) else {
+            if usage.capacity_bytes < usage.wanted_bytes && !is_of_other {
+                dataset.set_shortage(Some(limit.to_string()));
+            }
+            return Ok(());
+        };
+        let reservation = match own.and_then(|own| own.reservation) {
+            // It may be promised more than a smaller budget gives it now.
+            Some(kept) if change.bytes == usage.capacity_bytes => {
+                Reservation { wanted_bytes: change.wanted_bytes, ..kept }
+            }
+            _ => extent.reservation(change.bytes, change.wanted_bytes),
+        };
         let needed = promised.saturating_add(reservation.disk_bytes);
         if closed == Closed::MakeRoom {
             let room = budget.min(self.disk_room(&datasets).unwrap_or(u64::MAX));
@@ -95,8 +139,19 @@ impl Budget<'_> {
         let Change { bytes: reserved_bytes, wanted_bytes } = change;
         info!(dataset = dataset.name(), reserved_bytes, wanted_bytes, "{why}");
         dataset.resize(reserved_bytes, reservation);
+        if reserved_bytes > usage.capacity_bytes {
+            dataset.set_payer(pays);
+        }
         let is_short = reserved_bytes < wanted_bytes;
-        dataset.set_shortage(is_short.then(|| Limit::to_string(&limit)));
+        dataset.set_shortage(is_short.then(|| limit.to_string()));
         Ok(())
     }
+}
+
+/// The bytes that a dataset gets of those that it wants, if `room` bytes are free: none if that is not more than it
+/// has, or less than a block more and not all.
+fn grown(usage: &Usage, wanted_bytes: u64, room: u64) -> Option<u64> {
+    let bytes = wanted_bytes.min(room);
+    let more = bytes.checked_sub(usage.capacity_bytes).filter(|more| *more > 0)?;
+    (bytes == wanted_bytes || more >= BLOCK_BYTES).then_some(bytes)
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use larder_dataset::size::show_bytes;
+
 /// A limit of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Limit {
@@ -14,6 +16,13 @@ pub(super) enum Limit {
     },
     /// Four fifths of the free room of the disk.
     Disk,
+    /// The quota of the namespace that pays for the dataset.
+    Quota {
+        /// Bytes on the disk that its other open datasets reserve.
+        reserved_bytes: u64,
+        /// Bytes on the disk that all of them may reserve.
+        limit_bytes: u64,
+    },
     /// All of the disk, of which no part has to stay free.
     DiskFull,
 }
@@ -34,6 +43,15 @@ impl fmt::Display for Limit {
             Self::Disk => f.write_str(
                 "the cache takes at most four fifths of the free space on its disk: free disk space and the \
                 cache grows automatically, or use a larger disk (--cache-dir)",
+            ),
+            // Readers of other namespaces see this, so it names none.
+            Self::Quota { reserved_bytes, limit_bytes } => write!(
+                f,
+                "the CacheQuota of the namespace that pays for the dataset allows {} on each node \
+                (reservedBytesPerNode), of which other datasets have {}: end pods that use those, or ask an \
+                administrator for more",
+                show_bytes(*limit_bytes),
+                show_bytes(*reserved_bytes)
             ),
             Self::DiskFull => f.write_str(
                 "the disk of the cache is full: free disk space and the cache grows automatically, or use a larger \

@@ -1,9 +1,8 @@
 //! Promises: room for datasets, whether or not they are open.
 
-use std::collections::HashSet;
 use std::io;
 
-use larder_dataset::SnapshotId;
+use larder_dataset::{CacheId, CacheKey};
 use larder_store::{DatasetInfo, Promise};
 
 use super::{Budget, Promises};
@@ -27,18 +26,23 @@ impl Budget<'_> {
     pub(in super::super) fn promise(&self, mut promises: Vec<Promise>) -> io::Result<()> {
         let standing = self.store.promises();
         for promise in &mut promises {
-            let same = |other: &&Promise| other.snapshot == promise.snapshot && other.holder == promise.holder;
+            let same = |other: &&Promise| {
+                let of = |promise: &Promise| (promise.snapshot, promise.owner.clone(), promise.holder.clone());
+                of(other) == of(promise)
+            };
             let has = standing.iter().find(same).map_or(0, |standing| standing.disk_bytes);
             promise.disk_bytes = has.min(promise.wanted_disk_bytes);
         }
-        let mut datasets = self.store.datasets_under(&promises);
+        let mut datasets = self.store.datasets_under(&promises, None);
         let (budget, _) = self.promisable(&datasets)?;
         for promise in &mut promises {
-            if promise.disk_bytes < promise.wanted_disk_bytes {
-                let room = self.room_beside(promise.snapshot, budget, &datasets);
+            if promise.disk_bytes < promise.wanted_disk_bytes
+                && let Some(cache) = promise.cache_among(&datasets)
+            {
+                let room = Self::room_beside(cache, budget, &datasets);
                 promise.disk_bytes = room.clamp(promise.disk_bytes, promise.wanted_disk_bytes);
                 // The disk was read once, for all of them: nothing on it has changed.
-                if let Some(info) = datasets.iter_mut().find(|info| info.snapshot == promise.snapshot) {
+                if let Some(info) = datasets.iter_mut().find(|info| info.cache() == cache) {
                     info.promised_disk_bytes = info.promised_disk_bytes.max(promise.disk_bytes);
                 }
             }
@@ -47,9 +51,9 @@ impl Budget<'_> {
     }
 
     /// Bytes on the disk that are promised to no other dataset.
-    fn room_beside(&self, snapshot: SnapshotId, budget: u64, datasets: &[DatasetInfo]) -> u64 {
-        let own = datasets.iter().find(|info| info.snapshot == snapshot);
-        budget.saturating_sub(Promises::beside(own, datasets.iter().filter(|info| info.snapshot != snapshot)))
+    fn room_beside(cache: CacheId, budget: u64, datasets: &[DatasetInfo]) -> u64 {
+        let own = datasets.iter().find(|info| info.cache() == cache);
+        budget.saturating_sub(Promises::beside(own, datasets.iter().filter(|info| info.cache() != cache)))
     }
 
     /// The room for all datasets and what takes it. Blocks on the disk.
@@ -60,8 +64,8 @@ impl Budget<'_> {
         Ok(Totals { capacity_bytes, limit: limit.to_string(), promised_bytes, needed_bytes })
     }
 
-    /// The snapshots that are promised room.
-    pub(in super::super) fn promised(&self) -> HashSet<SnapshotId> {
-        self.store.promises().iter().map(|promise| promise.snapshot).collect()
+    /// True if a cache is promised room.
+    pub(in super::super) fn is_promised(&self, key: &CacheKey) -> bool {
+        self.store.promises().iter().any(|promise| promise.is_for(key))
     }
 }

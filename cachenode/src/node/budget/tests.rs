@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use larder_dataset::{DatasetSpec, PolicyKind};
+use larder_dataset::{DatasetSpec, Ownership, PolicyKind};
 use larder_store::Usage;
 
 use crate::node::{NodeError, User};
@@ -12,6 +13,7 @@ use world::{FILE_BYTES, Shown, World, all, crowded, has, ids, sized, whole};
 
 mod adoption;
 mod promises;
+mod quotas;
 mod world;
 
 /// For [`crowded`]: a dataset of 40 files counts as 566,544 bytes.
@@ -232,23 +234,106 @@ async fn without_enough_room_a_mount_is_refused_and_a_connection_gets_the_rest()
 
 // SEMANTICS: K7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dataset_has_the_size_and_policy_of_its_first_opening_and_connections_that_want_others_are_served() {
+async fn a_dataset_has_the_largest_size_that_a_volume_wants_and_the_policy_of_its_first_opening() {
     let mut world = World::new(None);
     let shown = world.show("set", 10, sized(50_000)).await;
-    let before = has(&shown);
+    let sizes = |shown: &Shown| (has(shown).1, has(shown).2);
     let other = DatasetSpec { policy: Some(PolicyKind::Lru), ..sized(80_000) };
     let (found, request) = world.find("set", 10, other.clone()).await;
-    assert!(world.node.joins(&found, &request).unwrap(), "another pod is welcome");
-    let second = world.node.open_dataset(found.clone(), &request, User::Connection).await.unwrap();
+    assert!(world.node.joins(&found, &request).await.unwrap(), "another pod is welcome");
+    assert_eq!(sizes(&shown), (80_000, 80_000));
+    let (found, smaller) = world.find("set", 10, sized(20_000)).await;
+    assert!(world.node.joins(&found, &smaller).await.unwrap());
+    let second = world.node.open_dataset(found.clone(), &smaller, User::Connection).await.unwrap();
+    assert_eq!(sizes(&shown), (80_000, 80_000), "a smaller one takes nothing away");
     let refused = world.node.open_dataset(found, &request, User::Mount).await.unwrap_err();
     assert!(matches!(refused, NodeError::InUse { .. }), "{refused}");
     drop(second);
+    // Another mount of its cache, which shows other owners of files.
+    let ownership = Ownership { uid: Some(7), ..Ownership::default() };
+    let apart = world.show("set", 10, DatasetSpec { ownership, ..whole() }).await;
+    assert_ne!(apart.open.id(), shown.open.id());
+    assert_eq!((sizes(&apart), sizes(&shown)), ((100_000, 100_000), (100_000, 100_000)));
+    world.close(apart).await;
+    let before = has(&shown);
     let mut kept = world.kill(vec![shown], |_| ());
     // Of two volumes with different sizes, the other one may be offered after a restart.
     kept[0].1.spec = DatasetSpec { source: kept[0].1.spec.source.clone(), ..other };
     let after = world.offer(kept.remove(0)).await;
     assert_eq!(has(&after), before);
     assert_eq!(after.open.cache_usage().policy, PolicyKind::Nr);
+}
+
+/// Nothing here takes so long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn until(mut holds: impl FnMut() -> bool) {
+    let wait = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.unwrap();
+}
+
+/// The disk may hold up what is being opened, and the kubelet repeats each publish.
+// SEMANTICS: K8
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_of_an_open_dataset_waits_for_no_other_opening() {
+    let world = World::new(None);
+    let shown = world.show("set", 10, sized(50_000)).await;
+    let opening = world.node.opening.lock().await;
+    for wanted in [50_000, 20_000, 80_000] {
+        let (found, request) = world.find("set", 10, sized(wanted)).await;
+        let joins = tokio::time::timeout(PATIENCE, world.node.joins(&found, &request)).await;
+        assert!(joins.expect("it does not wait").unwrap(), "{wanted}");
+    }
+    assert_eq!(has(&shown).1, 50_000);
+    drop(opening);
+    until(|| has(&shown).1 == 80_000).await;
+}
+
+#[test]
+fn a_caller_that_waits_no_more_lets_no_second_change_of_reservations_begin() {
+    const THREADS: usize = 4;
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).max_blocking_threads(THREADS).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let world = World::new(None);
+        let shown = world.show("set", 10, sized(50_000)).await;
+        let (found, larger) = world.find("set", 10, sized(80_000)).await;
+        // The disk hangs: all threads that may wait for it do.
+        let (release, gates): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel::<()>()).unzip();
+        let hang = |gate: mpsc::Receiver<()>| tokio::task::spawn_blocking(move || gate.recv().is_err());
+        let disk: Vec<_> = gates.into_iter().map(hang).collect();
+        let node = Arc::clone(&world.node);
+        let joins = tokio::spawn(async move { node.joins(&found, &larger).await });
+        until(|| world.node.opening.try_lock().is_err()).await;
+        joins.abort();
+        let _ = joins.await;
+        assert!(world.node.opening.try_lock().is_err(), "its change is still to come");
+        drop(release);
+        for thread in disk {
+            assert!(thread.await.unwrap());
+        }
+        until(|| has(&shown).1 == 80_000).await;
+    });
+}
+
+// SEMANTICS: K7
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_that_wants_more_gets_what_there_is_room_for_and_takes_nothing_from_open_datasets() {
+    let world = World::new(Some(700_000));
+    let other = world.show("other", 20, whole()).await;
+    let before = has(&other);
+    let shown = world.show("set", 40, sized(10_000)).await;
+    let (found, request) = world.find("set", 40, whole()).await;
+    assert!(world.node.joins(&found, &request).await.unwrap());
+    // 20 files count as 283,272 bytes, and 416,728 are left: a little more than those of 29 files.
+    let (capacity, wanted) = (has(&shown).1, has(&shown).2);
+    assert!((290_000..300_000).contains(&capacity) && wanted == 400_000, "{capacity} of {wanted}");
+    assert!(shown.open.stats().cache.shortage.unwrap().contains("--cache-size"));
+    assert_eq!(has(&other), before);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

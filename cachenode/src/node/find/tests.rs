@@ -1,13 +1,15 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 
 use larder_dataset::environment::OWNER;
 use larder_import::Silent;
 use larder_s3_server::{S3Server, S3ServerConfig};
-use larder_testkit::{Fault, FaultProxy, RequestHead};
+use larder_store::Quota;
+use larder_testkit::{FakeSts, Fault, FaultProxy, RequestHead, StsAnswer};
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::*;
+use crate::home::HomeLimits;
 use crate::node::ErrorKind;
 use crate::source::Here;
 
@@ -28,7 +30,7 @@ impl World {
         let folder = tempfile::tempdir().unwrap();
         let finder = finder_in(folder.path(), OriginConfig::default());
         let world = Self { folder, finder: Arc::new(finder) };
-        for name in ["data", "other"] {
+        for name in ["data", "other", "third"] {
             std::fs::create_dir(world.folder.path().join(name)).unwrap();
         }
         world.add("first");
@@ -49,6 +51,11 @@ impl World {
             Prepared::Ready(found) => found.manifest.totals().files,
             importing => panic!("{importing:?}"),
         }
+    }
+
+    /// For another one.
+    fn third_request(&self) -> DatasetRequest {
+        DatasetSpec::new(format!("file://{}", self.folder.path().join("third").display())).into()
     }
 
     async fn look_and_leave(&self, refresh: Refresh) {
@@ -99,14 +106,14 @@ impl World {
     async fn resolved(&self, request: &DatasetRequest) -> (String, ResolvedSource) {
         let (spec, config) = (&request.spec, OriginConfig::default());
         let source = resolve(&spec.source, &config, &self.finder.home, Refresh::Never, &Here, &Silent).await.unwrap();
-        (dataset_id(&source.manifest, request, config).unwrap(), source)
+        (mount_id(&key_of(&source.manifest, request, config).unwrap(), &request.apart()), source)
     }
 }
 
 /// Begins a look-up, whose caller hears nothing of it; returns when it has ended.
 async fn look_and_leave(finder: &Arc<Finder>, request: &DatasetRequest) {
-    drop(finder.look_up(request));
-    let key = LookUpKey::of(request);
+    let key = LookUpKey::of(request, &finder.importer);
+    drop(finder.look_up(&key, request));
     let runs = || finder.look_ups.lock().in_flight.contains_key(&key);
     while runs() {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -115,7 +122,7 @@ async fn look_and_leave(finder: &Arc<Finder>, request: &DatasetRequest) {
 
 /// A bucket with 20 objects behind a proxy, and a finder.
 struct Bucket {
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
     server: S3Server,
     proxy: FaultProxy,
     finder: Arc<Finder>,
@@ -136,7 +143,7 @@ impl Bucket {
             ..OriginConfig::default()
         };
         let finder = finder_in(folder.path(), config);
-        Self { _folder: folder, server, proxy, finder: Arc::new(finder) }
+        Self { folder, server, proxy, finder: Arc::new(finder) }
     }
 
     fn request(refresh: Refresh) -> DatasetRequest {
@@ -275,6 +282,104 @@ async fn with_a_home_on_a_full_disk_known_datasets_are_found_and_new_ones_name_t
     }
 }
 
+// SEMANTICS: C4, I10
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_home_on_a_disk_that_is_nearly_full_known_datasets_are_found_and_new_ones_name_the_flag() {
+    let world = World::new();
+    let disk = Disk::new(world.folder.path().join("home"), c"size=10m");
+    let known = world.known().await;
+    let limits = HomeLimits { keep_free_percent: 20, small_bytes: 0, ..HomeLimits::default() };
+    let finder = |limits| {
+        let home = Home::limited(world.folder.path().join("home"), limits);
+        let (cache, config) = (world.folder.path().join("cache"), OriginConfig::default());
+        Arc::new(Finder::new(home, cache, config, Importer::Here, Handle::current()))
+    };
+    // Less than 20 % is free, as beside a cache that has taken all that it may, and more than 15 %.
+    std::fs::write(disk.0.join("others"), vec![0; 8300 << 10]).unwrap();
+    let near = finder(limits);
+    assert!(matches!(near.prepare(&world.third_request(), WAIT).await.unwrap(), Prepared::Ready(_)));
+    let cached = world.folder.path().join("home/manifests");
+    std::fs::write(disk.0.join("more"), vec![0; 500 << 10]).unwrap();
+    let names = || std::fs::read_dir(&cached).unwrap().map(|it| it.unwrap().file_name()).collect::<BTreeSet<_>>();
+    let before = names();
+    for finder in [&finder(limits), &finder(limits)] {
+        world.assert_only_known_is_found(finder, &known, "--keep-free", "make room").await;
+    }
+    assert_eq!(std::fs::read_dir(disk.0.join("imports")).unwrap().count(), 0);
+    let kept = |name: &&std::ffi::OsString| name.to_string_lossy().ends_with(".manifest");
+    assert!(names().iter().filter(kept).eq(before.iter().filter(kept)), "nothing is written");
+    // A small dataset harms no disk.
+    let free = finder(HomeLimits { keep_free_percent: 20, ..HomeLimits::default() });
+    assert!(matches!(free.prepare(&world.other_request(), WAIT).await.unwrap(), Prepared::Ready(_)));
+}
+
+/// No process is started for an import that its quota holds back: the program does not exist.
+// SEMANTICS: K22
+#[tokio::test]
+async fn an_import_that_its_quota_holds_back_says_so_and_holds_up_no_other_namespace() {
+    let world = World::new();
+    let importer = Importer::process("/nonexistent", 512 << 20, Duration::from_secs(300));
+    let finder = Finder { importer: importer.clone(), ..finder_in(world.folder.path(), OriginConfig::default()) };
+    let finder = Arc::new(finder);
+    let quota = |imports| Quota {
+        name: "research".into(),
+        namespaces: vec!["team-a".into(), "team-b".into()],
+        imports: Some(imports),
+        ..Quota::default()
+    };
+    let refused = async |payer: &str| {
+        let request = DatasetRequest { payer: payer.into(), ..world.request(Refresh::Never) };
+        loop {
+            match finder.prepare(&request, Duration::from_millis(10)).await {
+                Err(error) => return error,
+                Ok(Prepared::Importing { .. }) => {}
+                Ok(Prepared::Ready(_)) => panic!("nothing can import it"),
+            }
+        }
+    };
+    importer.limit(&[quota(0)]);
+    for payer in ["team-a", "team-b"] {
+        let error = refused(payer).await;
+        let words =
+            format!("the namespace {payer} (CacheQuota research) runs 0 of 0 imports on this node; this dataset");
+        assert!(error.to_string().starts_with(&words) && error.kind() == ErrorKind::NoRoom, "{error}");
+    }
+    assert_eq!(finder.look_ups.lock().in_flight.len(), 1, "those of a quota wait together");
+    let error = refused("team-c").await;
+    assert!(Chain(&error).to_string().contains("start a process for an import"), "{error}");
+    // Raised, the one that waits begins at once.
+    importer.limit(&[quota(2)]);
+    let error = refused("team-a").await;
+    assert!(Chain(&error).to_string().contains("start a process for an import"), "{error}");
+}
+
+/// A look-up that nobody asks for any more ends, and the next one begins anew.
+// SEMANTICS: I8
+#[tokio::test(start_paused = true)]
+async fn a_look_up_that_nobody_waits_for_ends_after_minutes_and_not_while_somebody_asks() {
+    let world = World::new();
+    let request = world.request(Refresh::Always);
+    // Another process lists the origin, and does not end.
+    let url = request.spec.source.clone();
+    let kept = crate::source::local_manifest(&url, &OriginConfig::default(), &world.finder.home).unwrap();
+    let held = crate::kept_listing::KeptListing::at(kept).lock().await.unwrap();
+    let runs = || world.finder.look_ups.lock().in_flight.len();
+    for _ in 0..30 {
+        let waits = world.finder.prepare(&request, Duration::from_secs(20)).await.unwrap();
+        assert!(matches!(waits, Prepared::Importing { .. }));
+        tokio::time::sleep(Duration::from_secs(100)).await;
+    }
+    let look_up = world.finder.look_up(&LookUpKey::of(&request, &world.finder.importer), &request);
+    tokio::time::sleep(wanted::UNWANTED_MOST - Duration::from_secs(1)).await;
+    assert_eq!(runs(), 1);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(runs(), 0);
+    let error = look_up.outcome.borrow().clone().unwrap().unwrap_err();
+    assert!(matches!(*error, NodeError::Unwanted) && error.kind() == ErrorKind::Unavailable, "{error}");
+    drop(held);
+    assert_eq!(world.files(Refresh::Always).await, 1);
+}
+
 /// As root: the next process runs as another user, to whom the home is readable only.
 // SEMANTICS: C4
 #[test]
@@ -345,11 +450,28 @@ async fn tenants_with_the_same_data_have_mounts_of_their_own_whatever_becomes_of
     assert_eq!(id(&request(None, "2")).await, shared);
     assert_eq!(id(&Bucket::request(Refresh::Never)).await, shared);
     // What a tenant's new snapshot adopts is looked up under the tenant's name.
-    let manifest = bucket.prepare(Refresh::Never).await.unwrap().manifest;
-    let earlier = |request: &DatasetRequest| {
-        bucket.finder.earlier(&manifest, request, std::iter::once(manifest.snapshot())).len()
+    let found = bucket.prepare(Refresh::Never).await.unwrap();
+    let snapshot = found.key.snapshot();
+    let earlier = |owner: &str| {
+        let key = CacheKey::new(SnapshotId([1; 32]), "", owner);
+        let found = Found { key, apart: owner.to_owned(), ..found.clone() };
+        bucket.finder.earlier(&found, snapshot).is_some()
     };
-    assert_eq!([earlier(&request(Some("a"), "1")), earlier(&request(Some("c"), "1"))], [1, 0]);
+    assert_eq!([earlier("a"), earlier("c")], [true, false]);
+    // Of a snapshot that several had found, nobody knows who cached it, and one that finds it now proves nothing.
+    let is_only = |kept: Vec<(String, SnapshotId)>| {
+        let mut next = finder_in(bucket.folder.path(), OriginConfig::default());
+        next.set_kept_before(kept);
+        next.is_only_of(&found, snapshot)
+    };
+    assert!(bucket.finder.kept.all().len() > 1);
+    assert!(!is_only(bucket.finder.kept.all()) && !is_only(Vec::new()));
+    assert!(is_only(vec![(found.id.clone(), snapshot), (a.clone(), SnapshotId([1; 32]))]));
+    // A peer that asks for a tenant's dataset learns of no other owner's snapshots.
+    let origin = |request: &DatasetRequest| bucket.finder.origin_hash(&found.manifest, request).unwrap();
+    let (of_a, of_all) = (origin(&request(Some("a"), "1")), origin(&Bucket::request(Refresh::Never)));
+    assert!(of_a != of_all && of_a != origin(&request(Some("b"), "1")));
+    assert_eq!((origin(&request(Some("a"), "2")), origin(&request(None, "1"))), (of_a, of_all));
 }
 
 // SEMANTICS: K7
@@ -362,11 +484,83 @@ async fn an_object_that_is_gone_proves_no_right_to_read_the_others() {
         (|n| Some(if n == 1 { 403 } else { 404 }), Some(ErrorKind::Denied)),
         (|_| Some(404), Some(ErrorKind::NotFound)),
         (|n| (n < 10).then_some(404), None),
+        // Three of those that are looked at are left, then two.
+        (|n| (n < 16).then_some(404), None),
+        (|n| (n < 17).then_some(404), Some(ErrorKind::NotFound)),
         (|n| (n == 0).then_some(403), None),
     ] {
         bucket.answer(status);
         assert_eq!(bucket.prepare(Refresh::Never).await.err(), expected);
     }
+}
+
+// SEMANTICS: K7
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn objects_that_are_not_those_of_the_listing_prove_no_right_to_read_its_bytes() {
+    let bucket = Bucket::new().await;
+    bucket.prepare(Refresh::Never).await.unwrap();
+    let replace = |n: u8, bytes: &[u8]| drop(bucket.server.put("bucket", &format!("data/{n:02}"), bytes.to_vec()));
+    // A few replaced objects concern their readers only.
+    (0..8).for_each(|n| replace(n, b"other"));
+    bucket.prepare(Refresh::Never).await.unwrap();
+    // The same names and sizes with other ETags, as in another tenant's bucket, and one object that all have.
+    (0..20).for_each(|n| replace(n, &[n + 100; 100]));
+    replace(3, &[3; 100]);
+    assert_eq!(bucket.prepare(Refresh::Never).await.err(), Some(ErrorKind::NotFound));
+    // The others need not be there: whoever makes a bucket of that name knows one object.
+    (0..20).filter(|n| *n != 3).for_each(|n| assert!(bucket.server.delete("bucket", &format!("data/{n:02}"))));
+    assert_eq!(bucket.prepare(Refresh::Never).await.err(), Some(ErrorKind::NotFound));
+}
+
+/// The requests differ only in that one has no credentials: where these decide which bucket it is, the objects differ.
+// SEMANTICS: C19, K7
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_read_without_credentials_has_a_listing_a_cache_and_a_mount_of_its_own() {
+    let world = World::new();
+    let own = world.request(Refresh::Never);
+    let anonymous =
+        DatasetRequest { spec: DatasetSpec { anonymous: true, ..own.spec.clone() }, ..DatasetRequest::default() };
+    let found = async |request: &DatasetRequest| match world.finder.prepare(request, WAIT).await.unwrap() {
+        Prepared::Ready(found) => found,
+        importing => panic!("{importing:?}"),
+    };
+    let with_keys = found(&own).await;
+    let without = found(&anonymous).await;
+    assert_eq!(with_keys.key.snapshot(), without.key.snapshot());
+    assert_ne!(with_keys.key.id(), without.key.id());
+    assert_ne!(with_keys.id, without.id);
+    assert_eq!((with_keys.key.owner(), without.key.owner()), ("", "anonymous"));
+    world.add("second");
+    let other = World::new();
+    assert_eq!(other.files(Refresh::Never).await, 1);
+    other.add("second");
+    let spec = DatasetSpec { anonymous: true, ..other.request(Refresh::Never).spec };
+    let Prepared::Ready(listed) = other.finder.prepare(&spec.into(), WAIT).await.unwrap() else { panic!("is listed") };
+    assert_eq!(listed.manifest.totals().files, 2, "it does not take the listing that was made with keys");
+    // A larderd that did not tell them apart named its mount as that of the others. The pod reads on, from its own cache.
+    let again = world.next().find_again(&with_keys.id, &anonymous).await.unwrap();
+    assert_eq!((again.id, again.key), (with_keys.id, without.key));
+    let refused = world.next().find_again(&without.id, &own).await.unwrap_err();
+    assert!(matches!(refused, NodeError::Snapshot { .. }), "{refused}");
+}
+
+// SEMANTICS: C19, K7
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_tenant_lists_for_itself() {
+    let bucket = Bucket::new().await;
+    let request = |owner: &str| {
+        let given = bucket.server.env().into_iter().map(|(name, value)| (name.to_owned(), value));
+        let credentials = Some(given.chain([(OWNER.to_owned(), owner.to_owned())]).collect());
+        DatasetRequest { credentials, ..Bucket::request(Refresh::Never) }
+    };
+    let files = async |owner: &str| match bucket.finder.prepare(&request(owner), WAIT).await.unwrap() {
+        Prepared::Ready(found) => found.manifest.totals().files,
+        importing => panic!("{importing:?}"),
+    };
+    assert_eq!(files("a").await, 20);
+    // Where the credentials decide which bucket it is, the next tenant's has other objects.
+    (1..20).for_each(|n| assert!(bucket.server.delete("bucket", &format!("data/{n:02}"))));
+    assert_eq!(files("b").await, 1);
 }
 
 // SEMANTICS: K1
@@ -408,4 +602,40 @@ async fn a_mount_whose_kept_manifest_is_anothers_is_found_again_at_its_source() 
     let again = world.next().find_again(&id, &request).await.unwrap();
     assert_eq!(again.manifest.snapshot(), source.manifest.snapshot());
     assert_eq!(open_manifest(&kept).unwrap().snapshot(), source.manifest.snapshot(), "the next start finds it here");
+}
+
+// SEMANTICS: K23
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pods_token_opens_nothing_by_the_keys_of_another_pods() {
+    let bucket = Bucket::new().await;
+    let env: BTreeMap<_, _> = bucket.server.env().into_iter().collect();
+    let [id, secret] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"].map(|name| env[name].clone());
+    let sts = FakeSts::start(move |request| match request.form["WebIdentityToken"].as_str() {
+        "good" => StsAnswer::Keys { id: id.clone(), secret: secret.clone(), token: "t".to_owned(), seconds: 3600 },
+        _ => StsAnswer::Refusal { status: 403, code: "AccessDenied", message: String::new() },
+    });
+    let sts = sts.await.unwrap();
+    let request = |token: &str| {
+        let variables = [
+            ("AWS_ROLE_ARN", "arn:aws:iam::1:role/r".to_owned()),
+            ("AWS_ENDPOINT_URL_STS", sts.endpoint()),
+            ("LARDER_IDENTITY_TOKEN", token.to_owned()),
+            ("LARDER_OWNER", "role-1".to_owned()),
+        ];
+        let credentials = variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        DatasetRequest { credentials: Some(credentials), ..Bucket::request(Refresh::Never) }
+    };
+    let prepare = async |token: &str| match bucket.finder.prepare(&request(token), WAIT).await {
+        Ok(Prepared::Ready(found)) => Ok(found),
+        Ok(importing) => panic!("{importing:?}"),
+        Err(error) => Err(error.kind()),
+    };
+    let found = prepare("good").await.unwrap();
+    // The mount that is served has keys by now.
+    let served = bucket.finder.origin(&found.manifest, &request("good")).unwrap();
+    served.head(b"00").await.unwrap();
+    assert_eq!(prepare("bad").await.unwrap_err(), ErrorKind::Denied);
+    // It keeps them with whatever token it goes on.
+    let renewed = bucket.finder.origin(&found.manifest, &request("bad")).unwrap();
+    renewed.head(b"00").await.unwrap();
 }

@@ -41,10 +41,11 @@ impl World {
         let source = resolve(&url, &OriginConfig::default(), &home, larder_dataset::Refresh::Never, &Here, &Silent)
             .await
             .unwrap();
+        let spec = CacheSpec::exactly(source.manifest.snapshot(), 1 << 20, PolicyKind::Nr, 1);
         let dataset = Dataset::open(
             source.manifest,
             &self.store,
-            CacheSpec::exactly(1 << 20, PolicyKind::Nr, 1),
+            spec,
             source.origin,
             None,
             &Handle::current(),

@@ -208,7 +208,8 @@ async fn while_a_caches_blocks_are_counted_reservations_do_not_follow_the_list_o
     let (count, counted) = mpsc::channel::<()>();
     let counted = Mutex::new(counted);
     let held = world.node.store.dataset(CacheConfig {
-        snapshot: found.manifest.snapshot(),
+        key: found.key.clone(),
+        is_known_as_ours: false,
         name: "data".to_owned(),
         blocks: FILES,
         reservation_bytes: ALL_BYTES,
@@ -349,7 +350,7 @@ async fn a_dataset_opened_during_a_count_is_counted() {
     assert_eq!((counted.len(), world.node.uncounted(&counted).len()), (2, 0));
     // On each node, this one owns all blocks.
     let two = world.open_as("two", "replicated:2".parse().unwrap(), None).await;
-    assert_eq!(world.node.uncounted(&counted).into_keys().collect::<Vec<_>>(), [one.manifest().snapshot()]);
+    assert_eq!(world.node.uncounted(&counted).into_keys().collect::<Vec<_>>(), [one.cache_id()]);
     world.node.follow_owned().await;
     assert_eq!(two.cache_usage().capacity_bytes, ALL_BYTES);
     assert_eq!(Some(other.cache_usage().capacity_bytes), other.followed().unwrap().bytes());

@@ -32,7 +32,7 @@ impl DatasetCache {
         let shared = Arc::clone(&self.shared);
         let open = |earlier: Arc<dyn Earlier>| {
             // Registered before the files are opened: a file that is open then cannot be released.
-            let in_use = InUse::by_adoption(&shared.base.uses, earlier.snapshot(), earlier.is_promised());
+            let in_use = InUse::by_adoption(&shared.base.uses, earlier.cache(), earlier.is_promised());
             let opened = Ancestor::open(&shared.base, earlier).unwrap_or_else(|error| {
                 warn!(
                     dataset = shared.config.name, %error,

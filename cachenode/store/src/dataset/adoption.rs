@@ -64,14 +64,14 @@ impl Shared {
     /// Adopts all blocks that another snapshot's cache has and this one lacks. Returns false if it was stopped. The
     /// caller holds `adopted_room`. Must not run concurrently with a rebuild.
     pub(super) fn adopt(&self, ancestor: &Ancestor) -> bool {
-        let (started, snapshot) = (Instant::now(), self.config.snapshot);
-        let path = self.base.folder.as_ref().map(|folder| folder.dataset(&snapshot).join("aliases"));
+        let (started, id) = (Instant::now(), self.config.key.id());
+        let path = self.base.folder.as_ref().map(|folder| folder.dataset(&id).join("aliases"));
         let Some(path) = path.filter(|_| self.lock().policy.is_some()) else { return !self.is_stopped() };
         // After a restart, everything may have been adopted already.
         if self.blocks_cached.load(Ordering::Relaxed) >= u64::from(self.slots.blocks()) {
             return true;
         }
-        let aliases = match self.space.aliases(|| Aliases::open(&path, &snapshot, self.slots.blocks())) {
+        let aliases = match self.space.aliases(|| Aliases::open(&path, &id, self.slots.blocks())) {
             Ok(aliases) => aliases,
             Err(error) => {
                 warn!(
@@ -97,7 +97,7 @@ impl Shared {
         let Adoption { blocks, bytes, .. } = adoption;
         self.base.counters.adopted.add(blocks);
         self.base.counters.adopted_bytes.add(bytes);
-        let (from, took_ms) = (ancestor.earlier.snapshot(), started.elapsed().as_millis() as u64);
+        let (from, took_ms) = (ancestor.earlier.cache(), started.elapsed().as_millis() as u64);
         info!(dataset = self.config.name, %from, blocks, bytes, took_ms, "blocks of another snapshot adopted");
         !self.is_stopped()
     }
@@ -260,7 +260,7 @@ impl Adoption<'_> {
             self.shared.remember_adopted();
             self.written = Some(Instant::now());
         } else {
-            self.shared.base.reservations.note(&self.shared.config.snapshot, self.shared.adopted());
+            self.shared.base.reservations.note(&self.shared.config.key.id(), self.shared.adopted());
         }
     }
 }

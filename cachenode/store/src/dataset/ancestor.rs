@@ -36,16 +36,16 @@ pub(super) struct Located<'a> {
 impl Ancestor {
     /// Opens the cache of `earlier`. None if the store has no cache of it.
     pub(super) fn open(base: &Base, earlier: Arc<dyn Earlier>) -> io::Result<Option<Self>> {
-        let snapshot = earlier.snapshot();
-        let Some(folder) = base.folder.as_ref().map(|folder| folder.dataset(&snapshot)) else { return Ok(None) };
-        let slots = match Slots::open_existing(&folder.join("slots"), &snapshot, earlier.blocks()) {
+        let id = earlier.cache();
+        let Some(folder) = base.folder.as_ref().map(|folder| folder.dataset(&id)) else { return Ok(None) };
+        let slots = match Slots::open_existing(&folder.join("slots"), &id, earlier.blocks()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened?,
         };
         let Some(slots) = slots else { return Ok(None) };
         let (segments, _) = SegmentTable::open(&folder.join("segments"), base.abilities.direct)?;
-        let aliases = Aliases::open_existing(&folder.join("aliases"), &snapshot, earlier.blocks())?;
-        let key = Header::new(&snapshot, BlockIndex(0), 1).key;
+        let aliases = Aliases::open_existing(&folder.join("aliases"), &id, earlier.blocks())?;
+        let key = Header::new(&id, BlockIndex(0), 1).key;
         Ok(Some(Self { earlier, key, slots, segments, aliases }))
     }
 

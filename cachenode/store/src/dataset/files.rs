@@ -21,20 +21,19 @@ pub(super) struct Files {
 
 impl Files {
     pub(super) fn open(base: &Base, folder: &Path, config: &CacheConfig) -> Result<Self, StoreError> {
-        let snapshot = config.snapshot;
-        let failed = |step| move |source| StoreError::Dataset { snapshot, step, source };
+        let id = config.key.id();
+        let failed = |step| move |source| StoreError::Dataset { id, step, source };
         let segments = folder.join("segments");
         fs::create_dir_all(&segments).map_err(failed("create the folder"))?;
         let (slots, found) =
-            Slots::open(&folder.join("slots"), &snapshot, config.blocks).map_err(failed("open the slot table"))?;
-        let aliases =
-            Aliases::open_existing(&folder.join("aliases"), &snapshot, config.blocks).unwrap_or_else(|error| {
-                warn!(
-                    dataset = config.name, %error,
-                    "the blocks adopted from another snapshot are fetched again: their aliases cannot be read"
-                );
-                None
-            });
+            Slots::open(&folder.join("slots"), &id, config.blocks).map_err(failed("open the slot table"))?;
+        let aliases = Aliases::open_existing(&folder.join("aliases"), &id, config.blocks).unwrap_or_else(|error| {
+            warn!(
+                dataset = config.name, %error,
+                "the blocks adopted from another snapshot are fetched again: their aliases cannot be read"
+            );
+            None
+        });
         let space = Self::space(base, Some(segments), aliases, config).map_err(failed("open the segments"))?;
         let lost = space.0.lost();
         if let Some(first) = lost.first() {
@@ -49,7 +48,7 @@ impl Files {
 
     /// A cache without files: every look-up is a miss, and nothing is admitted.
     pub(super) fn none(base: &Base, config: &CacheConfig) -> Result<Self, StoreError> {
-        let failed = |source| StoreError::Dataset { snapshot: config.snapshot, step: "make an empty cache", source };
+        let failed = |source| StoreError::Dataset { id: config.key.id(), step: "make an empty cache", source };
         let (slots, space) =
             Slots::none().and_then(|slots| Ok((slots, Self::space(base, None, None, config)?))).map_err(failed)?;
         Ok(Self { slots, found: Found::Made { replaced: false }, space })

@@ -104,7 +104,7 @@ impl Shared {
             policy: None,
         };
         Self {
-            key: Header::new(&config.snapshot, BlockIndex(0), 1).key,
+            key: Header::new(&config.key.id(), BlockIndex(0), 1).key,
             number,
             slots,
             space,
@@ -195,7 +195,7 @@ impl Shared {
     /// Stores which files are shared with other datasets, so that the sharing is known while this dataset is closed.
     /// Blocks on the disk.
     pub(super) fn remember_adopted(&self) {
-        self.base.change(&self.config.snapshot, self.adopted());
+        self.base.change(&self.config.key.id(), self.adopted());
     }
 
     /// Records which files are shared with other datasets, and the promise that includes them.

@@ -20,7 +20,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
-use larder_dataset::{BLOCK_BYTES, PolicyKind, SnapshotId};
+use larder_dataset::{BLOCK_BYTES, CacheId, PolicyKind, SnapshotId};
 
 use super::*;
 use crate::counters::StoreCounters;
@@ -79,7 +79,8 @@ impl Bed {
 
     fn at(dir: &Path, policy: PolicyKind, reservation_bytes: u64) -> Self {
         let config = CacheConfig {
-            snapshot: SNAPSHOT,
+            key: SNAPSHOT.into(),
+            is_known_as_ours: false,
             name: "images".into(),
             blocks: 1000,
             reservation_bytes,

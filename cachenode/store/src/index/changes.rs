@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use larder_dataset::{BlockIndex, SnapshotId};
+use larder_dataset::{BlockIndex, CacheId};
 use rocksdb::{ColumnFamily, DB, WriteBatch};
 use tracing::{error, info, warn};
 
@@ -30,12 +30,12 @@ pub(super) enum Change {
         block: BlockIndex,
     },
     Dataset {
-        snapshot: SnapshotId,
+        id: CacheId,
         row: DatasetRow,
     },
     Release {
         dataset: u32,
-        snapshot: SnapshotId,
+        id: CacheId,
     },
     /// Answered once every earlier change is written.
     Flush(SyncSender<()>),
@@ -121,11 +121,11 @@ fn collect(batch: &mut WriteBatch, change: Change, datasets: &ColumnFamily, bloc
             batch.put_cf(blocks, rows::block_key(dataset, block), rows::block_value(place));
         }
         Change::Delete { dataset, block } => batch.delete_cf(blocks, rows::block_key(dataset, block)),
-        Change::Dataset { snapshot, row } => batch.put_cf(datasets, snapshot.0, rows::encode_dataset(&row)),
-        Change::Release { dataset, snapshot } => {
+        Change::Dataset { id, row } => batch.put_cf(datasets, id.0, rows::encode_dataset(&row)),
+        Change::Release { dataset, id } => {
             let (from, to) = (dataset.to_be_bytes(), dataset.saturating_add(1).to_be_bytes());
             batch.delete_range_cf(blocks, from, to);
-            batch.delete_cf(datasets, snapshot.0);
+            batch.delete_cf(datasets, id.0);
         }
         // The caller of this function answers the flush, after the batch is written.
         Change::Flush(_) => {}

@@ -38,7 +38,7 @@ fn slots_are_doubted_after_an_unclean_end_and_another_boot_only() {
 #[test]
 fn an_index_with_the_history_of_earlier_versions_opens_with_all_its_blocks_and_without_the_history() {
     let dir = tempfile::tempdir().unwrap();
-    let snapshot = SnapshotId([7; 32]);
+    let id = CacheId([7; 32]);
     let row = DatasetRow {
         number: 9,
         policy: PolicyKind::Lru,
@@ -55,7 +55,7 @@ fn an_index_with_the_history_of_earlier_versions_opens_with_all_its_blocks_and_w
         let db = DB::open_cf_descriptors(&options, dir.path(), families).unwrap();
         db.put(b"state", b"\x01\x01boot").unwrap();
         let family = |name| db.cf_handle(name).unwrap();
-        db.put_cf(family("datasets"), snapshot.0, rows::encode_dataset(&row)).unwrap();
+        db.put_cf(family("datasets"), id.0, rows::encode_dataset(&row)).unwrap();
         db.put_cf(family("blocks"), b"\0\0\0\x09\0\0\0\x02", b"\0\0\0\x03\0\0\0\x04").unwrap();
         db.put_cf(family("epochs"), b"\0\0\0\x09\0\0\0\0\0\0\0\x07", [1; 33]).unwrap();
     }
@@ -63,7 +63,7 @@ fn an_index_with_the_history_of_earlier_versions_opens_with_all_its_blocks_and_w
         let counters = Arc::<StoreCounters>::default();
         let (index, last_run) = Index::open(dir.path(), "boot", 8, Duration::from_secs(1), Arc::clone(&counters));
         assert_eq!(last_run, LastRun { slots_doubtful: false, index_is_new: false });
-        assert_eq!(index.datasets(), [(snapshot, row.clone())]);
+        assert_eq!(index.datasets(), [(id, row.clone())]);
         assert_eq!(blocks(&index, 9), [(BlockIndex(2), Place { segment: 3, page: 4 })]);
         assert_eq!(counters.index_errors.get(), 0);
         drop(index);

@@ -8,6 +8,7 @@ use larder_dataset::size::show_bytes;
 
 use super::finding::{Finding, Verdict};
 use super::mountinfo::mount_of;
+use super::release::version;
 use super::{cache_folder, host};
 
 pub(super) fn findings(kubelet_dir: &Path, cache_dir: &Path, keep_free: u8) -> Vec<Finding> {
@@ -24,6 +25,7 @@ pub(super) fn findings(kubelet_dir: &Path, cache_dir: &Path, keep_free: u8) -> V
             &text("/proc/sys/fs/fuse/max_request_timeout"),
         ),
         propagation(&mounts, kubelet_dir),
+        user_namespaces(&release),
         host::open_files(),
         threads(&[
             ("kernel.pid_max", text("/proc/sys/kernel/pid_max")),
@@ -170,6 +172,16 @@ fn memory(meminfo: &str) -> Finding {
     Finding { what: "memory", verdict, found, remedy }
 }
 
+/// Whether pods in user namespaces can use Larder's volumes.
+fn user_namespaces(release: &str) -> Finding {
+    let maps = version(release).is_some_and(|found| found >= (6, 12));
+    let found =
+        if maps { "pods in them can use volumes" } else { "pods in them (hostUsers: false) cannot use volumes" };
+    let verdict = if maps { Verdict::Ok } else { Verdict::Warn };
+    let remedy = "for pods in user namespaces, update the kernel to Linux 6.12 or later";
+    Finding { what: "user namespaces", verdict, found: found.to_owned(), remedy }
+}
+
 fn cgroups(unified: bool) -> Finding {
     let (verdict, found) = if unified { (Verdict::Ok, "version 2") } else { (Verdict::Warn, "version 1") };
     let remedy = "boot with systemd.unified_cgroup_hierarchy=1: from 1.35 on, kubelets refuse version 1 by default";
@@ -263,6 +275,15 @@ mod tests {
         assert_eq!(judged("").verdict, Verdict::Ok);
         let found = judged("100\n");
         assert_eq!((found.verdict, found.found.as_str()), (Verdict::Warn, "at most 100 (pids.max)"));
+    }
+
+    #[test]
+    fn pods_in_user_namespaces_need_a_kernel_that_maps_fuse_mounts() {
+        assert_eq!(user_namespaces("6.12.0").verdict, Verdict::Ok);
+        for release in ["6.11.9", "5.14.0-503.el9", ""] {
+            let found = user_namespaces(release);
+            assert!(found.verdict == Verdict::Warn && found.remedy.contains("6.12"), "{release}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The report of an import for the program that started it in a pod: one short line of JSON.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use larder_dataset::{Chain, SnapshotId, Totals};
@@ -23,9 +23,16 @@ pub(super) struct Report {
     error: Option<Failure>,
 }
 
+/// There are no credentials where some are required.
+#[derive(Debug, thiserror::Error)]
+#[error("no credentials in {}: their Secret does not exist, or is empty", dir.display())]
+pub(super) struct NoCredentials {
+    pub(super) dir: PathBuf,
+}
+
 #[derive(Debug, Serialize)]
 struct Failure {
-    /// `not-found`, `denied`, `unavailable`, `invalid` or `other`.
+    /// `no-credentials`, `not-found`, `denied`, `unavailable`, `invalid` or `other`.
     kind: &'static str,
     message: String,
 }
@@ -47,6 +54,7 @@ impl Report {
             Some(OriginError::Busy { .. } | OriginError::TimedOut { .. } | OriginError::Unavailable { .. }) => {
                 "unavailable"
             }
+            None if error.is::<NoCredentials>() => "no-credentials",
             Some(_) | None => "other",
         };
         let message = Chain(&**error).to_string().chars().take(MESSAGE_BYTES).collect();
@@ -84,5 +92,8 @@ mod tests {
         let text = serde_json::to_string(&report).unwrap();
         assert!(text.contains("\"kind\":\"denied\"") && text.contains("store the manifest"), "{text}");
         assert!(!is_denied(&anyhow::anyhow!("another")));
+        report.fail(&NoCredentials { dir: "/keys".into() }.into());
+        let text = serde_json::to_string(&report).unwrap();
+        assert!(text.contains("\"kind\":\"no-credentials\"") && text.contains("/keys"), "{text}");
     }
 }

@@ -10,7 +10,7 @@ use larder_cachenode::source::{is_url, local_manifest, manifest_url};
 use larder_cachenode::{Home, MappedManifest, open_manifest, put_order};
 use larder_dataset::manifest::FileChange;
 use larder_dataset::{Chain, ManifestError, SnapshotId};
-use larder_import::{DraftManifest, PublishError, fetch_manifest};
+use larder_import::{DiskLimit, DraftManifest, PublishError, fetch_manifest};
 use larder_origin::{Origin, OriginError};
 use serde::Serialize;
 use tokio::runtime::Runtime;
@@ -50,7 +50,7 @@ impl Target {
     /// The targets that the flags name for the manifest of a snapshot: one file or any number of URLs.
     pub(super) fn all(args: &ImportArgs, snapshot: SnapshotId, home: &Home) -> anyhow::Result<Vec<Self>> {
         if args.to.is_empty() {
-            let path = local_manifest(&args.src, &args.origin.config(), home)?;
+            let path = local_manifest(&args.src, &args.origin.config()?, home)?;
             return Ok(vec![Self::Kept(KeptListing::at(path))]);
         }
         if args.to.len() > 1 && !args.to.iter().all(|to| is_url(to)) {
@@ -134,7 +134,7 @@ impl Target {
             Self::File(path) if !path.exists() => return None,
             Self::File(path) => open_manifest(path).map_err(anyhow::Error::from),
             Self::Object { folder, key, .. } => {
-                match runtime.block_on(fetch_manifest(&**folder, key, scratch, verify_file)) {
+                match runtime.block_on(fetch_manifest(&**folder, key, scratch, &DiskLimit::default(), verify_file)) {
                     // For a missing object, S3 answers "denied" to credentials that may publish but not list.
                     Err(PublishError::Origin {
                         source: OriginError::NotFound { .. } | OriginError::Denied { .. },

@@ -88,7 +88,7 @@ fn start(args: &MountArgs, runtime: &Runtime) -> anyhow::Result<(Arc<Daemon>, Re
             cache_bytes: None,
             keep_free_percent: 0,
             home: Home::of_process()?,
-            origin: args.origin.config(),
+            origin: args.origin.config()?,
             importer: Importer::own_process(),
             peers: None,
             socket: None,

@@ -8,9 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use larder_cachenode::Home;
 use larder_daemon_api::v1;
-use larder_dataset::DatasetSpec;
+use larder_dataset::environment::is_of_origins;
+use larder_dataset::{DatasetSpec, Ownership};
 
-use crate::args::MountArgs;
+use crate::args::{MountArgs, OriginArgs};
 
 /// The folder of the cache, as an absolute path.
 pub(super) fn cache_dir(args: &MountArgs) -> anyhow::Result<PathBuf> {
@@ -56,6 +57,7 @@ fn spec(args: &MountArgs, manifest: &Path) -> anyhow::Result<DatasetSpec> {
         cache_bytes: args.cache_size,
         policy: args.policy,
         placement: args.placement,
+        ownership: Ownership { uid: args.uid, gid: args.gid, file_mode: args.file_mode, dir_mode: args.dir_mode },
         ..DatasetSpec::new(absolute(manifest)?)
     })
 }
@@ -82,6 +84,15 @@ pub(super) fn request(
     })
 }
 
+/// The variables that give access to origins. Errors: those that are files cannot be read.
+pub(super) fn origin_variables(origin: &OriginArgs) -> anyhow::Result<v1::Credentials> {
+    // HOME is included because the profile files of the clouds' SDKs are in the home folder.
+    let wanted = |name: &str| name == "HOME" || is_of_origins(name);
+    let env = origin.env()?;
+    let variables = env.iter().filter(|(name, _)| wanted(name));
+    Ok(v1::Credentials { variables: variables.map(|(name, value)| (name.to_owned(), value.to_owned())).collect() })
+}
+
 fn absolute(path: &Path) -> anyhow::Result<String> {
     let path = std::path::absolute(path).with_context(|| format!("find {}", path.display()))?;
     path.into_os_string()
@@ -98,6 +109,16 @@ pub(super) fn serving_args(args: &MountArgs, manifest: &Path) -> Vec<OsString> {
     }
     if let Some(placement) = args.placement {
         flag("placement", &placement);
+    }
+    for (name, id) in [("uid", args.uid), ("gid", args.gid)] {
+        if let Some(id) = id {
+            flag(name, &id);
+        }
+    }
+    for (name, mode) in [("file-mode", args.file_mode), ("dir-mode", args.dir_mode)] {
+        if let Some(mode) = mode {
+            flag(name, &format_args!("{mode:04o}"));
+        }
     }
     flag("threads", &args.threads);
     flag("read-ahead", &args.read_ahead);
@@ -117,9 +138,9 @@ pub(super) fn serving_args(args: &MountArgs, manifest: &Path) -> Vec<OsString> {
             flags.push(name.into());
         }
     }
-    if let Some(dir) = &args.cache_dir {
-        flags.push("--cache-dir".into());
-        flags.push(dir.into());
+    let dirs = [("--cache-dir", &args.cache_dir), ("--origin-credentials-dir", &args.origin.origin_credentials_dir)];
+    for (name, dir) in dirs {
+        flags.extend(dir.iter().flat_map(|dir| [name.into(), dir.into()]));
     }
     flags.extend(["--".into(), manifest.into(), args.dir.clone().into()]);
     flags
@@ -152,6 +173,14 @@ mod tests {
             "--policy",
             "lru",
             "--allow-other",
+            "--uid",
+            "1000",
+            "--gid",
+            "0",
+            "--file-mode",
+            "0440",
+            "--dir-mode",
+            "550",
             "--threads",
             "3",
             "--read-ahead",
@@ -161,6 +190,8 @@ mod tests {
             "--region",
             "r",
             "--anonymous",
+            "--origin-credentials-dir",
+            "/",
             "--attempt-timeout",
             "7s",
             "--read-deadline",

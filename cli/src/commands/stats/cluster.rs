@@ -43,7 +43,7 @@ fn nodes_of(dir: &Path, runtime: &Runtime) -> anyhow::Result<(Stats, Vec<v1::Nod
     })?;
     let mut nodes = runtime.block_on(daemon::nodes(socket)).with_context(|| dir.display().to_string())?;
     for node in &mut nodes {
-        node.datasets.retain(|dataset| dataset.snapshot == stats.dataset.snapshot);
+        node.datasets.retain(|dataset| dataset.snapshot == stats.dataset.cache());
     }
     Ok((stats, nodes))
 }

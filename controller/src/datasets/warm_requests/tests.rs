@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::datasets::decide;
 use crate::datasets::input::{Refusals, Settings};
+use crate::datasets::slots::Needs;
 use crate::objects::{CacheObject, Job, Node, Role};
 use crate::time::Seconds;
 use crate::warm_request::Requester;
@@ -23,6 +24,8 @@ struct Cluster {
     dataset: DatasetObject,
     nodes: Vec<(Node, CacheObject)>,
     jobs: Vec<Job>,
+    /// The slots for warming.
+    slots: u32,
 }
 
 fn dataset(name: &str, spec: Value) -> DatasetObject {
@@ -64,11 +67,12 @@ impl Cluster {
                 CacheObject { meta: meta.clone(), generation: 1, spec: Default::default(), status: Some(status) };
             (Node { meta, labels, ready: true, ..Node::default() }, cache)
         };
-        Self { dataset: dataset("pets", spec), nodes: (1..=nodes).map(node).collect(), jobs: Vec::new() }
+        Self { dataset: dataset("pets", spec), nodes: (1..=nodes).map(node).collect(), jobs: Vec::new(), slots: 64 }
     }
 
     fn decide(&self, requests: &[WarmRequest]) -> Decision {
         let (settings, emitted) = (Settings { image: "larder:1".into(), ..Settings::default() }, BTreeSet::new());
+        let owner = self.dataset.cache_owner();
         decide(&DatasetView {
             now: Seconds(1_800_000_000),
             settings: &settings,
@@ -77,7 +81,7 @@ impl Cluster {
             nodes: self
                 .nodes
                 .iter()
-                .map(|(node, cache)| NodeFacts { node, cache: Some(cache), promised: &cache.spec.datasets })
+                .map(|(node, cache)| NodeFacts { node, cache: Some(cache), promised: &cache.spec.datasets, owner })
                 .collect(),
             jobs: self.jobs.iter().collect(),
             job_pods: Vec::new(),
@@ -86,7 +90,8 @@ impl Cluster {
             volumes: Vec::new(),
             deployments: Vec::new(),
             warm_requests: requests.to_vec(),
-            warming_slots: 64,
+            warming_slots: self.slots,
+            quota: None,
             status_age: i64::MAX,
             emitted: &emitted,
             refused: &Refusals::new(),
@@ -105,6 +110,7 @@ impl Cluster {
                 let status = cache.status.as_mut().unwrap();
                 let cached = |promise: &PromisedDataset| SnapshotCache {
                     snapshot: promise.snapshot.clone(),
+                    owner: promise.owner.clone(),
                     bytes: cached.min(promise.bytes),
                     reserved_bytes: promise.bytes,
                     ..SnapshotCache::default()
@@ -118,7 +124,7 @@ impl Cluster {
 }
 
 fn request(name: &str, since: i64, pods: usize) -> WarmRequest {
-    WarmRequest { by: job("team-a", name), since: Seconds(since), pods, places: Places::default() }
+    WarmRequest { by: job("team-a", name), since: Seconds(since), pods, places: Places::default(), gpus: false }
 }
 
 /// A request of a job whose pods run on nodes of one kind.
@@ -156,7 +162,7 @@ fn jobs_get_as_many_nodes_as_they_have_pods_and_not_each_others() {
     let requests = [request("one", 1, 3), request("two", 2, 2)];
     let decision = cluster.settle(&requests, 620);
     assert_eq!(decision.promises.len(), 5, "{:?}", nodes_of(&decision));
-    let expected = Warmth { wanted: 3, holding: 3, cached_bytes: 1860, wanted_bytes: 3000, why: String::new() };
+    let expected = Warmth { wanted: 3, holding: 3, cached_bytes: 1860, wanted_bytes: 3000, ..Warmth::default() };
     assert_eq!(warmth_of(&decision, "one"), expected);
     assert_eq!((warmth_of(&decision, "two").percent(), decision.is_starved), (62, false));
     // If there are more jobs than nodes, they share the nodes, and every job has some.
@@ -210,6 +216,37 @@ fn nodes_of_the_spec_serve_jobs_and_jobs_change_none_of_its_conditions() {
 }
 
 #[test]
+fn nodes_of_jobs_with_gpus_are_warmed_first() {
+    let mut cluster = Cluster::new(4, json!({"nodes": {"count": "all"}}));
+    let with_gpus = WarmRequest { gpus: true, ..request_on("gpu", "train", 1, 2) };
+    let requests = [request_on("cpu", "other", 1, 1), with_gpus];
+    cluster.settle(&requests, 0);
+    cluster.slots = 2;
+    let decision = cluster.decide(&requests);
+    assert_eq!(decision.needs, Needs { urgent: 2, others: 2, urgent_held: 0 });
+    let made: Vec<(String, String)> = decision
+        .writes
+        .iter()
+        .filter_map(|write| match &write.change {
+            Change::Create(job) if write.kind == Kind::Job => {
+                let purpose = job["metadata"]["annotations"]["larder.dev/purpose"].as_str().unwrap();
+                Some((purpose.split(' ').next().unwrap().to_owned(), write.name.clone()))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(made.iter().map(|(node, _)| node.as_str()).collect::<Vec<_>>(), ["n1", "n3"]);
+    let begun = made.iter().map(|(_, name)| Job {
+        meta: Meta { key: Key::new("team-a", name), uid: name.clone(), ..Meta::default() },
+        role: Role { uid: "pets".into(), role: ROLE_WARM.into(), node: String::new() },
+        end: None,
+    });
+    cluster.jobs = begun.collect();
+    let needs = Needs { urgent: 0, others: 2, urgent_held: 2 };
+    assert_eq!(cluster.decide(&requests).needs, needs);
+}
+
+#[test]
 fn an_evicted_jobs_promises_and_warming_end_at_once() {
     let mut cluster = Cluster::new(4, json!({"nodes": {"count": 1}}));
     let decision = cluster.settle(&[request("one", 1, 3)], 0);
@@ -229,18 +266,27 @@ fn an_evicted_jobs_promises_and_warming_end_at_once() {
     assert!(after.progress.is_empty());
 }
 
+// SEMANTICS: K7
 #[test]
 fn a_node_without_room_counts_and_says_why() {
     let mut cluster = Cluster::new(2, json!({}));
-    let coco =
-        PromisedDataset { uid: "coco".into(), name: "team-a/coco".into(), snapshot: "b".repeat(64), bytes: 1500 };
-    cluster.nodes[0].1.spec.datasets.push(coco);
+    let promise = |name: &str, snapshot: &str, bytes: u64| PromisedDataset {
+        uid: name.into(),
+        name: name.into(),
+        snapshot: snapshot.repeat(64),
+        bytes,
+        ..PromisedDataset::default()
+    };
+    let promises = [("team-a/coco", "b", 900), ("team-b/secret", "c", 250), ("team-c/secret", "d", 350)];
+    cluster.nodes[0].1.spec.datasets.extend(promises.map(|(name, snapshot, bytes)| promise(name, snapshot, bytes)));
     let decision = cluster.settle(&[request("one", 1, 2)], BYTES);
     assert_eq!(nodes_of(&decision), ["n2"]);
     let warmth = warmth_of(&decision, "one");
     assert_eq!((warmth.wanted, warmth.holding, warmth.percent()), (2, 1, 50));
-    assert!(warmth.why.contains("n1: wants 1000") && warmth.why.contains("team-a/coco"), "{}", warmth.why);
-    assert!(decision.is_starved, "it goes on by itself once there is room");
+    // The arithmetic is complete, and names no dataset of another namespace.
+    let arithmetic = "of which team-a/coco 900, datasets of other namespaces 600 are promised";
+    assert!(warmth.why.contains("n1: wants 1000") && warmth.why.contains(arithmetic), "{}", warmth.why);
+    assert!(decision.is_starved, "it resumes automatically once there is room");
 }
 
 #[test]

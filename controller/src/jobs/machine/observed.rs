@@ -109,6 +109,7 @@ pub struct Data {
     pub enough: u64,
     /// How long the job waits for the dataset, in seconds.
     pub timeout: i64,
-    /// The first of the nodes whose cache has no room for the dataset, and why; empty if none is full.
-    pub full_node: String,
+    /// Why the nodes may never hold enough: the cache of one has no room for the dataset, or the CacheQuota of the
+    /// dataset's namespace has none; empty if there is no obstacle.
+    pub obstacle: String,
 }

@@ -27,8 +27,8 @@ pub fn waits_for(state: &State, observed: &Observed, now: Seconds) -> Option<Str
 fn cold(state: &State, data: &[Data]) -> String {
     let cold = data.iter().filter(|data| data.percent < data.enough).map(|data| {
         let until = hour((state.since + data.timeout).0);
-        let full_node = if data.full_node.is_empty() { String::new() } else { format!(" ({})", data.full_node) };
-        format!("{} {} % on its nodes, enough at {} % or {until}{full_node}", data.name, data.percent, data.enough)
+        let obstacle = if data.obstacle.is_empty() { String::new() } else { format!(" ({})", data.obstacle) };
+        format!("{} {} % on its nodes, enough at {} % or {until}{obstacle}", data.name, data.percent, data.enough)
     });
     format!("data: {}", cold.collect::<Vec<_>>().join("; "))
 }

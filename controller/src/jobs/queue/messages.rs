@@ -13,14 +13,14 @@ use larder_kube::fields::hour;
 pub(super) fn refused(job: &Job, refusal: &Refusal, ending: &[&Job]) -> String {
     match refusal {
         Refusal::Quota(lack) => {
-            let next = next_to_end(ending, |other| other.queue == job.queue, &lack.resource);
+            let next = next_to_end(job, ending, |other| other.queue == job.queue, &lack.resource);
             format!("{}{next}", short_of(&job.queue, lack))
         }
         Refusal::Nodes(shortage) => {
             let resource = job.roles.iter().find(|role| role.name == shortage.role).and_then(|role| {
                 role.requests.iter().max_by_key(|(resource, _)| (resource.contains('/'), *resource == "cpu"))
             });
-            let next = resource.map(|(resource, _)| next_to_end(ending, |_| true, resource)).unwrap_or_default();
+            let next = resource.map(|(resource, _)| next_to_end(job, ending, |_| true, resource)).unwrap_or_default();
             format!("{shortage}{next}")
         }
     }
@@ -49,14 +49,14 @@ fn short_of(queue: &str, lack: &Lack) -> String {
 }
 
 /// The next job whose end frees some of a resource.
-fn next_to_end(ending: &[&Job], among: impl Fn(&Job) -> bool, resource: &str) -> String {
+fn next_to_end(reader: &Job, ending: &[&Job], among: impl Fn(&Job) -> bool, resource: &str) -> String {
     let mut gives = ending.iter().filter(|job| among(job)).filter_map(|job| {
         let amount = job.requests(|at, _| job.granted(at)).get(resource);
-        (amount > 0).then_some((job.ends?, &job.key, amount))
+        (amount > 0).then_some((job.ends?, name_for(reader, job), amount))
     });
-    gives.next().map_or_else(String::new, |(ends, key, amount)| {
+    gives.next().map_or_else(String::new, |(ends, name, amount)| {
         let amount = number(resource, amount);
-        format!("; next to end: {key} ({amount}), by {} at its deadline", hour(ends.0))
+        format!("; next to end: {name} ({amount}), by {} at its deadline", hour(ends.0))
     })
 }
 
@@ -80,15 +80,21 @@ pub(super) fn beyond(job: &Job, resource: &str, most: u64) -> String {
 }
 
 /// The job waits behind the head of its queue. `waited`: the head has waited too long for any job to overtake it.
-pub(super) fn behind(head: &Job, now: Seconds, waited: bool) -> String {
+pub(super) fn behind(job: &Job, head: &Job, now: Seconds, waited: bool) -> String {
     let minutes = head.head_since.map_or(0, |since| (now - since) / 60);
+    let head = name_for(job, head);
     if waited {
-        format!("waits behind {}, which has found no room for {minutes} min: no job may overtake it any more", head.key)
+        format!("waits behind {head}, which has found no room for {minutes} min: no job may overtake it any more")
     } else {
-        format!(
-            "waits behind {}, which came first; only jobs that request less of every resource may overtake it",
-            head.key
-        )
+        format!("waits behind {head}, which came first; only jobs that request less of every resource may overtake it")
+    }
+}
+
+/// The name of a job in a message to the readers of another one. Those of another namespace learn no names.
+fn name_for(reader: &Job, job: &Job) -> String {
+    match reader.key.namespace == job.key.namespace {
+        true => job.key.to_string(),
+        false => "a job of another namespace".to_owned(),
     }
 }
 
@@ -102,8 +108,8 @@ pub(super) fn clearing(ending: usize) -> String {
 }
 
 /// The job loses some or all of its pods to another job.
-pub(super) fn is_preempted_for(to: &Job, pods: u32) -> String {
-    let (needs, s) = (&to.key, if pods == 1 { "" } else { "s" });
+pub(super) fn is_preempted_for(job: &Job, to: &Job, pods: u32) -> String {
+    let (needs, s) = (name_for(job, to), if pods == 1 { "" } else { "s" });
     format!("{needs} of queue {} with priority {} needs the room of {pods} pod{s}", to.queue, to.priority)
 }
 

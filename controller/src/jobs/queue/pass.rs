@@ -122,11 +122,11 @@ impl<'a> Pass<'a> {
     }
 
     /// Takes from jobs the pods that they do not keep.
-    fn cut(&mut self, kept: Kept, why: impl Fn(u32) -> String) {
+    fn cut(&mut self, kept: Kept, why: impl Fn(&Job, u32) -> String) {
         for (job, kept) in kept {
             let before = self.granted(job);
             self.soon.give(&self.jobs[job], &before, &kept);
-            let why = why(before.iter().sum::<u32>() - kept.iter().sum::<u32>());
+            let why = why(&self.jobs[job], before.iter().sum::<u32>() - kept.iter().sum::<u32>());
             self.verdicts[job] = Some(if kept.iter().all(|pods| *pods == 0) {
                 Verdict::Stop { why }
             } else {
@@ -141,7 +141,7 @@ impl<'a> Pass<'a> {
         for job in stopping {
             let kept = vec![0; self.jobs[job].roles.len()];
             let why = messages::stopped(&self.jobs[job].queue);
-            self.cut(Kept::from([(job, kept)]), |_| why.clone());
+            self.cut(Kept::from([(job, kept)]), |_, _| why.clone());
         }
     }
 
@@ -153,7 +153,7 @@ impl<'a> Pass<'a> {
             let kept = |(role, granted): (&Role, &u32)| role.asks_for(*granted);
             let kept: Vec<u32> = jobs[at].roles.iter().zip(&granted).map(kept).collect();
             if kept != granted {
-                self.cut(Kept::from([(at, kept)]), messages::asks_for_fewer);
+                self.cut(Kept::from([(at, kept)]), |_, pods| messages::asks_for_fewer(pods));
             }
         }
     }
@@ -182,7 +182,7 @@ impl<'a> Pass<'a> {
             // next.
             let all = || losers.iter().map(|job| (*job, vec![0; self.jobs[*job].roles.len()])).collect();
             let kept = self.fewest(&cuts, is_enough).unwrap_or_else(all);
-            self.cut(kept, |pods| messages::over(queue, pods));
+            self.cut(kept, |_, pods| messages::over(queue, pods));
         }
         for pod in self.leftover.iter().filter(|pod| pod.stays) {
             self.soon.ledger.add(&pod.queue, &pod.requests);
@@ -317,7 +317,7 @@ impl<'a> Pass<'a> {
             let head = &self.jobs[head];
             let is_overdue = is_overdue(head, self.time);
             if is_overdue || !is_small(&job.floor(), &head.floor()) {
-                let why = messages::behind(head, self.time, is_overdue);
+                let why = messages::behind(job, head, self.time, is_overdue);
                 return self.wait(at, Waiting { warm: true, ..waits(Lack::Turn, why) });
             }
         }

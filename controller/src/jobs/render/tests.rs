@@ -89,7 +89,7 @@ fn roles(counts: &[(&str, u32, u32, u32)]) -> Value {
 }
 
 fn facts() -> Facts {
-    Facts { agent_image: "larder.dev/larder:0.1.0".to_owned(), ..Facts::default() }
+    Facts { agent_image: "larder.invalid/larder:0.1.0".to_owned(), ..Facts::default() }
 }
 
 /// Compares a text with the golden file of that name. With `LARDER_WRITE_GOLDEN=1` the file is written instead.

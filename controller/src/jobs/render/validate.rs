@@ -32,7 +32,7 @@ pub fn validate_as(name: &str, spec: &JobTypeSpec) -> Result<CheckedType, Invali
         let checked = job.check()?;
         checked.fit(&kind)?;
         let rendered = Rendered { namespace: "team-a", name: "sample", uid: "uid", job: &checked, kind: &kind };
-        let mut facts = Facts { agent_image: "larder.dev/larder".to_owned(), ..Facts::default() };
+        let mut facts = Facts { agent_image: "larder.invalid/larder".to_owned(), ..Facts::default() };
         try_job(&templates, &rendered, &facts)?;
         facts.ready = checked.roles.iter().map(|role| (role.name.clone(), (0..role.replicas).collect())).collect();
         facts.desired = checked.roles.iter().map(|role| (role.name.clone(), role.min)).collect();

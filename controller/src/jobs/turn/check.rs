@@ -79,12 +79,14 @@ impl<'a> ObservedJob<'a> {
         let eligibility = eligibility.unwrap_or_else(|refusal| refuse(job_state, refusal));
         let mode = if job_state.is_idle() { Mode::Steps(job) } else { Mode::InFlight(job) };
         let observed = Observed {
-            terms: terms_of(job, job_state, typed.as_ref()),
+            terms: terms_of(job, job_state, typed.as_ref(), view.keep_ended_jobs),
             pods: pods.iter().map(|seen| seen.pod.clone()).collect(),
             scheduler_message: scheduler_message(view, &object.meta.key, &pods),
             shortage: job_state.shortage(),
             data: match mode {
-                Mode::Steps(job) => data_locality::on_nodes(view, job, &nodes(&job_state.record.state, &pods)),
+                Mode::Steps(job) => {
+                    data_locality::on_nodes(view, &object.meta.key, job, &nodes(&job_state.record.state, &pods))
+                }
                 Mode::InFlight(_) | Mode::Invalid => Vec::new(),
             },
         };
@@ -198,9 +200,10 @@ fn refuse(job_state: &mut JobState, refusal: Refusal) -> Eligibility {
     Eligibility::Refused(refusal)
 }
 
-/// The settings of the user and of the type, for the state machine.
-fn terms_of(job: &CheckedJob, job_state: &JobState, typed: Option<&Typed<'_>>) -> Terms {
+/// The settings of the user, of the type and of the administrator, for the state machine.
+fn terms_of(job: &CheckedJob, job_state: &JobState, typed: Option<&Typed<'_>>, keep_ended: Option<i64>) -> Terms {
     let mut terms = terms(job, job_state.record.rules.as_ref());
+    terms.ttl = terms.ttl.into_iter().chain(keep_ended).min();
     match typed {
         // Without a type, no pods are created, so none can be late.
         None => terms.gang_timeout = None,

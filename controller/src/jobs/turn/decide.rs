@@ -85,7 +85,7 @@ impl JobInRound<'_> {
             Some(Verdict::Start { nodes, .. }) => nodes.iter().flatten().cloned().collect(),
             _ => self.nodes(),
         };
-        data_locality::on_nodes(view, job, &nodes)
+        data_locality::on_nodes(view, &self.object.meta.key, job, &nodes)
     }
 
     /// Applies a verdict of the queues or of Kueue. `None`: the job does not change in this round, and the next round

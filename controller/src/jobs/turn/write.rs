@@ -37,6 +37,7 @@ impl Decided<'_> {
             return;
         }
         let by = || Requester::Job(job.key().clone());
+        let gpus = job.roles().iter().any(|role| role.requests.has_gpus());
         let comes_next = job.job_state.waiting.as_ref().is_some_and(|waiting| waiting.warm);
         let mut found = Vec::new();
         if state.holds_room() {
@@ -50,13 +51,14 @@ impl Decided<'_> {
             let term = NodeSelectorTerm { match_fields: Some(vec![named]), ..NodeSelectorTerm::default() };
             let any = Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() };
             let places = Places { terms: vec![term], tolerations: vec![any], ..Places::default() };
-            found.push(WarmRequest { by: by(), since: state.since, pods, places });
+            found.push(WarmRequest { by: by(), since: state.since, pods, places, gpus });
         } else if state.phase == Phase::Queued && comes_next && job.eligibility.refusal().is_none() {
             found.extend(job.roles().iter().map(|role| WarmRequest {
                 by: by(),
                 since: Seconds(job.object.meta.created),
                 pods: role.wanted as usize,
                 places: role.places.clone(),
+                gpus,
             }));
         }
         if found.is_empty() {

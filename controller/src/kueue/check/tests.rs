@@ -25,7 +25,7 @@ fn workload(states: &[(&str, &str)]) -> Workload {
 }
 
 fn imagenet(cached: u64, holding: u64) -> (Key, Option<Progress>) {
-    let warmth = Warmth { wanted: 8, holding, cached_bytes: cached, wanted_bytes: 1000, why: String::new() };
+    let warmth = Warmth { wanted: 8, holding, cached_bytes: cached, wanted_bytes: 1000, ..Warmth::default() };
     (Key::new("team-a", "imagenet"), Some(Progress::Warms(warmth)))
 }
 

@@ -106,3 +106,52 @@ async fn the_data_of_the_next_two_jobs_is_warmed_ahead_and_survives_a_restart() 
     set_fates(&world.api, &[("first", "succeeded")]);
     world.until("it starts warm", |api| condition(api, "next", "DataWarm").1 == "Cached").await;
 }
+
+// SEMANTICS: K20
+#[tokio::test(start_paused = true)]
+async fn a_job_says_that_the_quota_keeps_its_data_from_its_nodes() {
+    let mut world = World::with_jobs(2);
+    set_fates(&world.api, &[("train", "running")]);
+    let quota = |bytes: &str| {
+        let spec = json!({"namespaces": ["team-a"], "promisedBytes": bytes});
+        json!({"metadata": {"name": "research"}, "spec": spec})
+    };
+    world.api.put("cachequotas", quota("10KiB"));
+    world.api.put("datasets", dataset("team-a", "pets", 0));
+    world.start();
+    world.until("the dataset is ready", |api| is_ready(api, "pets")).await;
+    world.api.put("trainingjobs", reader("train", 1, "30h"));
+    let says = |api: &Api| {
+        waiting_for(api, "train").contains(
+            "(the CacheQuota research allows the namespace team-a 10.0 KiB of promised room: 0 B are promised on 0 nodes, \
+             and this dataset needs 41.6 KiB more on 1 node)",
+        )
+    };
+    world.until("it says so", says).await;
+    assert_eq!(condition(&world.api, "train", "DataWarm"), ("False".into(), "Warming".into()));
+    assert!(holders(&world.api).is_empty() && is_ready(&world.api, "pets"));
+    world.api.put("cachequotas", quota("100KiB"));
+    world.until("it runs", |api| phase(api, "train") == "Running").await;
+}
+
+// SEMANTICS: K21
+#[tokio::test(start_paused = true)]
+async fn a_job_with_gpus_does_not_wait_for_a_fill_that_has_all_other_slots() {
+    let mut world = World::with_jobs(9);
+    hold_warming(&world.api, true);
+    set_fates(&world.api, &[("train", "running")]);
+    let mut bulk = dataset("team-a", "bulk", 0);
+    bulk["spec"]["nodes"]["count"] = "all".into();
+    world.api.put("datasets", bulk);
+    world.api.put("datasets", dataset("team-a", "pets", 0));
+    world.start();
+    let jobs = |api: &Api, of: &str| {
+        let is_of = |job: &&Value| job["metadata"]["name"].as_str().is_some_and(|name| name.starts_with(of));
+        api.list("jobs").iter().filter(is_of).count()
+    };
+    world.until("the fill has its slots", |api| jobs(api, "larder-warm-bulk") == 7).await;
+    world.until("the dataset is ready", |api| is_ready(api, "pets")).await;
+    world.api.put("trainingjobs", reader("train", 1, "30h"));
+    world.until("its data is fetched", |api| jobs(api, "larder-warm-pets") == 1).await;
+    assert_eq!(jobs(&world.api, "larder-warm-bulk"), 7);
+}

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::super::World;
+use super::super::api::Api;
 use super::super::kubelet::{failed, set_fates};
 use super::gangs::files_of;
 use super::{condition, job, phase, pods};
@@ -40,6 +41,45 @@ async fn a_job_goes_after_its_time_and_nothing_of_it_stays() {
     tokio::time::sleep(Duration::from_secs(3500)).await;
     assert_eq!(pods(&world.api).len(), 1);
     world.until("it is gone", |api| api.list("trainingjobs").is_empty() && pods(api).is_empty()).await;
+}
+
+// SEMANTICS: J11
+#[tokio::test(start_paused = true)]
+async fn an_administrator_limits_how_long_ended_jobs_stay() {
+    let mut world = World::with_jobs(2);
+    let with = |name: &str, ttl: Option<&str>| {
+        let mut job = job(name, "single", &[("worker", 1)]);
+        if let Some(ttl) = ttl {
+            job["spec"]["ttlAfterFinished"] = ttl.into();
+        }
+        job
+    };
+    world.start();
+    for (name, ttl) in [("without", None), ("longer", Some("7d")), ("shorter", Some("1h"))] {
+        world.api.put("trainingjobs", with(name, ttl));
+    }
+    set_fates(&world.api, &[("runs", "running")]);
+    world.api.put("trainingjobs", with("runs", Some("1h")));
+    let done = |api: &Api| ["without", "longer", "shorter"].iter().all(|name| phase(api, name) == "Succeeded");
+    world.until("they are done", done).await;
+    let left = |api: &Api| -> Vec<String> {
+        let jobs = api.list("trainingjobs");
+        jobs.iter().map(|job| job["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    };
+    // Without the setting, a job stays for as long as it says.
+    world.until("the one with the shorter time is gone", |api| left(api) == ["longer", "runs", "without"]).await;
+    tokio::time::sleep(Duration::from_secs(3 * 24 * 3600)).await;
+    assert_eq!(left(&world.api), ["longer", "runs", "without"]);
+    // The next controller has it.
+    world.kill();
+    world.keep_ended_jobs = Some(Duration::from_secs(4 * 24 * 3600));
+    world.start();
+    // Its clock begins with the real time, at which the jobs have just ended.
+    tokio::time::sleep(Duration::from_secs(4 * 24 * 3600 - 1800)).await;
+    assert_eq!(left(&world.api), ["longer", "runs", "without"]);
+    world.until("those that have ended are gone", |api| left(api) == ["runs"] && pods(api).len() == 1).await;
+    tokio::time::sleep(Duration::from_secs(30 * 24 * 3600)).await;
+    assert_eq!(phase(&world.api, "runs"), "Running");
 }
 
 // SEMANTICS: J2

@@ -41,7 +41,12 @@ async fn removed_sockets_of_the_driver_are_recreated_and_registered() {
     let (api, stop) = (Api::new(), CancellationToken::new());
     api.lock().claims.insert("team/c".into(), claim("u1", &[("r", "gpu-0")]));
     let views = watch::Sender::new(Arc::new(rails()));
-    let settings = Settings { node: "n1".into(), cdi: kubelet.join("cdi"), found: Found::new(Vec::new()) };
+    let settings = Settings {
+        node: "n1".into(),
+        cdi: kubelet.join("cdi"),
+        found: Found::new(Vec::new()),
+        gpus_by_cdi_only: false,
+    };
     let service = Service::new(settings, api.client(), views.subscribe(), watch::Sender::new(0), stop.clone());
     let answers = watch::Sender::new(Answer::None);
     let (mut answered, serving_stop, serving_kubelet) = (answers.subscribe(), stop.clone(), kubelet.clone());

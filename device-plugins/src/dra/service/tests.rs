@@ -5,6 +5,7 @@ use super::*;
 use crate::config::Mode;
 use crate::health::Reason;
 use crate::node::samples;
+use crate::resource::DeviceKey;
 
 /// A node on which the process can be restarted.
 struct Node {
@@ -19,8 +20,12 @@ impl Node {
     }
 
     fn start(&self) -> Service {
+        self.start_with(false)
+    }
+
+    fn start_with(&self, gpus_by_cdi_only: bool) -> Service {
         let cdi = self.folder.path().join("cdi");
-        let settings = Settings { node: "n1".into(), found: Found::new(vec![cdi.clone()]), cdi };
+        let settings = Settings { node: "n1".into(), found: Found::new(vec![cdi.clone()]), cdi, gpus_by_cdi_only };
         let changes = watch::Sender::new(0);
         Service::new(settings, self.api.client(), self.views.subscribe(), changes, CancellationToken::new())
     }
@@ -139,6 +144,26 @@ async fn parameters_of_a_claim_are_an_error_for_the_kubelet() {
     assert!(answers[0].starts_with("u1: devices.larder.dev takes no parameters: "), "{answers:?}");
     assert!(answers[1].starts_with("u2: r gpu-1 "), "{answers:?}");
     assert_eq!(node.files(), ["larder.dev-claim-u2.json"]);
+}
+
+// SEMANTICS: D8
+#[tokio::test]
+async fn a_claim_for_gpus_by_cdi_alone_waits_for_nvidias_file() {
+    let node = Node::new(rails());
+    node.make("c", claim("u1", &[("gpu", "gpu-0"), ("hca", "hca-0000-20-00-0")]));
+    node.make("hca", claim("u2", &[("hca", "hca-0000-20-00-0")]));
+    let service = node.start_with(true);
+    let answers = prepare_all(&service, &[("c", "u1"), ("hca", "u2")]).await;
+    let DeviceKey::Gpu(uuid) = samples::gpu(0) else { panic!("not a GPU") };
+    let refused = format!("u1: NVIDIA's CDI files do not name {uuid}, and --gpus-by-cdi-only excludes");
+    assert!(answers[0].starts_with(&refused), "{answers:?}");
+    assert!(answers[1].starts_with("u2: hca "), "{answers:?}");
+    assert_eq!(node.files(), ["larder.dev-claim-u2.json"]);
+    let device = serde_json::json!({"name": uuid, "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}});
+    let spec = serde_json::json!({"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [device]});
+    std::fs::write(node.file("nvidia.json"), spec.to_string()).unwrap();
+    let answers = prepare_all(&service, &[("c", "u1")]).await;
+    assert!(answers[0].starts_with(&format!("u1: gpu gpu-0 nvidia.com/gpu={uuid} ")), "{answers:?}");
 }
 
 #[tokio::test]

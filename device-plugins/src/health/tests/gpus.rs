@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::world::{World, gpu, hca, slice};
 use crate::config::{HealthConfig, XidAction};
-use crate::health::{Event, Notice, Now, Reason, RecoveryAction, Remembered};
+use crate::health::{Event, Memory, Notice, Now, Reason, RecoveryAction, Remembered};
 
 const QUIET: f64 = 60.0;
 
@@ -23,7 +23,7 @@ fn faults_of_applications_are_reported_and_take_no_gpu_out_of_service() {
     assert_eq!(world.xid(1, 94), Some(XidAction::RestartWorker));
     assert_eq!(world.xid(1, 63), Some(XidAction::Watch));
     assert_eq!(world.xid(1, 43), None);
-    assert_eq!((world.out(), world.health.remember()), (vec![], vec![]));
+    assert_eq!((world.out(), world.health.remember()), (vec![], Memory::default()));
 }
 
 // SEMANTICS: D15
@@ -244,6 +244,121 @@ fn a_gpu_that_is_lost_while_the_driver_is_silent_is_gone_once_it_answers() {
     assert_eq!(world.out(), []);
 }
 
+// SEMANTICS: D15
+#[test]
+fn a_driver_without_recovery_actions_gives_no_gpu_back_that_was_not_reset() {
+    let mut world = World::new();
+    for n in 0..3 {
+        world.recovery(n, RecoveryAction::Unsupported);
+    }
+    assert_eq!(world.out(), []);
+    world.xid(0, 95);
+    world.pass(10_000.0);
+    assert_eq!((world.out(), world.next()), (vec![(gpu(0), Reason::GpuFault)], None));
+    let recovery = &world.health.faults()[&gpu(0)].recovery;
+    assert!(recovery.contains("the driver does not report recovery actions"), "{recovery}");
+    // Neither a failure of NVML nor a GPU that does not answer for a while is a reset.
+    world.fails();
+    world.gpu_fails(0);
+    world.see(Event::DriverAnswered);
+    world.recovery(0, RecoveryAction::Unsupported);
+    world.pass(10_000.0);
+    assert_eq!(world.out(), [(gpu(0), Reason::GpuFault)]);
+    // A GPU that leaves the bus and is found again was initialized anew.
+    world.machine_without(&[gpu(0)]);
+    world.machine_without(&[]);
+    world.pass(10_000.0);
+    assert_eq!(world.out(), [(gpu(0), Reason::GpuFault)], "it was not asked since");
+    world.recovery(0, RecoveryAction::Unsupported);
+    assert_eq!(world.out(), []);
+    // Its next fault needs a reset of its own.
+    world.xid(0, 48);
+    world.pass(10_000.0);
+    assert_eq!(world.out(), [(gpu(0), Reason::GpuFault)]);
+    // Another driver that reports the actions decides.
+    world.recovery(0, RecoveryAction::None);
+    assert_eq!(world.out(), [], "quiet for longer than the quiet time");
+
+    // The node has to be rebooted, which is another boot's file.
+    world.xid(1, 79);
+    world.machine_without(&[gpu(1)]);
+    world.machine_without(&[]);
+    world.recovery(1, RecoveryAction::Unsupported);
+    world.pass(100_000.0);
+    assert_eq!((devices_out(&world), world.next()), (all_gpus(), None));
+    let recovery = &world.health.faults()[&gpu(0)].recovery;
+    assert_eq!(recovery, "the node is rebooted: the driver does not report recovery actions");
+}
+
+// SEMANTICS: D15
+#[test]
+fn a_repair_of_memory_that_is_done_shows_that_the_gpu_was_reset() {
+    let mut world = World::new();
+    world.recovery(0, RecoveryAction::Unsupported);
+    world.xid(0, 64);
+    // An older driver reports only that remapping waits for a reset.
+    world.recovery(0, RecoveryAction::GpuReset);
+    world.pass(10_000.0);
+    let memory = world.health.remember();
+    world.recovery(0, RecoveryAction::Unsupported);
+    world.pass(QUIET - 0.1);
+    assert_eq!(devices_out(&world), [gpu(0)]);
+    world.pass(0.1);
+    assert_eq!((world.out(), world.next()), (vec![], None));
+    // The reset may happen while no process runs.
+    let mut restarted = World::at(world.now, &memory);
+    restarted.recovery(0, RecoveryAction::Unsupported);
+    assert_eq!((devices_out(&restarted), restarted.next()), (vec![gpu(0)], Some(QUIET)));
+    // An Xid after the reset counts.
+    restarted.xid(0, 95);
+    restarted.pass(10_000.0);
+    assert_eq!(devices_out(&restarted), [gpu(0)]);
+}
+
+// SEMANTICS: D15
+#[test]
+fn each_further_fault_of_a_gpu_within_a_day_doubles_its_quiet_time() {
+    let mut world = World::new();
+    let quiet_of = |world: &mut World, n: u8| {
+        world.xid(n, 95);
+        // Xids during a fault are part of it.
+        world.xid(n, 48);
+        let quiet = world.next().unwrap() - (world.now.instant - world.start.instant).as_secs_f64();
+        world.pass(quiet - 0.1);
+        assert_eq!(devices_out(world), [gpu(n)]);
+        world.pass(0.2);
+        assert_eq!(world.out(), []);
+        quiet.round() as u64
+    };
+    assert_eq!([0; 6].map(|n| quiet_of(&mut world, n)), [60, 120, 240, 480, 960, 1920]);
+    assert_eq!(quiet_of(&mut world, 1), 60, "another GPU has its own");
+    // Over a restart of the process.
+    let text = |memory: &Memory| (serde_json::to_string(&memory.faults), serde_json::to_string(&memory.history));
+    let kept = world.health.remember();
+    let (faults, history) = text(&kept);
+    let (faults, history) =
+        (serde_json::from_str(&faults.unwrap()).unwrap(), serde_json::from_str(&history.unwrap()).unwrap());
+    let read = Memory { faults, history };
+    assert_eq!(read, kept);
+    let mut world = World::at(world.now, &read);
+    (0..3).for_each(|n| world.recovery(n, RecoveryAction::None));
+    assert_eq!([0; 4].map(|n| quiet_of(&mut world, n)), [3840, 7680, 14_400, 14_400], "up to four hours");
+    assert_eq!(world.health.remember().history.len(), 2);
+    // A day later they are forgotten.
+    world.pass(86_400.0);
+    assert_eq!([0, 0].map(|n| quiet_of(&mut world, n)), [60, 120]);
+    // A quiet time that is longer stands.
+    let config = HealthConfig { gpu_quiet: Duration::from_secs(20_000), ..HealthConfig::default() };
+    world.health.configure(config, world.now);
+    assert_eq!(quiet_of(&mut world, 0), 20_000);
+    // A clock that is set back keeps no fault for longer than a day.
+    world.now.wall -= Duration::from_secs(1_000_000);
+    world.health.configure(HealthConfig::default(), world.now);
+    assert!(quiet_of(&mut world, 0) > 60);
+    world.pass(86_400.0);
+    assert_eq!(quiet_of(&mut world, 0), 60);
+}
+
 // SEMANTICS: D17
 #[test]
 fn a_restart_of_the_process_makes_no_gpu_healthy() {
@@ -252,8 +367,9 @@ fn a_restart_of_the_process_makes_no_gpu_healthy() {
     world.xid(1, 79);
     world.pass(20.0);
     let memory = world.health.remember();
-    let read: Vec<Remembered> = serde_json::from_str(&serde_json::to_string(&memory).unwrap()).unwrap();
-    assert_eq!((read.len(), &read), (2, &memory));
+    let faults: Vec<Remembered> = serde_json::from_str(&serde_json::to_string(&memory.faults).unwrap()).unwrap();
+    assert_eq!((faults.len(), &faults), (2, &memory.faults));
+    let read = Memory { faults, ..Memory::default() };
 
     let later = Now { instant: world.now.instant, wall: world.now.wall + Duration::from_secs(30) };
     let mut restarted = World::at(later, &read);
@@ -267,7 +383,7 @@ fn a_restart_of_the_process_makes_no_gpu_healthy() {
     assert_eq!(devices_out(&restarted), all_gpus());
     restarted.recovery(1, RecoveryAction::None);
     restarted.pass(QUIET);
-    assert_eq!((restarted.out(), restarted.health.remember()), (vec![], vec![]));
+    assert_eq!((restarted.out(), restarted.health.remember()), (vec![], Memory::default()));
 
     // The time that passed before the restart counts: 50 of 60 s.
     let mut restarted = World::at(later, &read);
@@ -278,8 +394,18 @@ fn a_restart_of_the_process_makes_no_gpu_healthy() {
     // A clock that was set back, and an entry whose action is not a fault.
     let earlier = Now { instant: world.now.instant, wall: world.start.wall - Duration::from_secs(1000) };
     let mut odd = read.clone();
-    odd[1].action = XidAction::Watch;
+    odd.faults[1].action = XidAction::Watch;
     let mut restarted = World::at(earlier, &odd);
     restarted.recovery(0, RecoveryAction::None);
     assert_eq!((devices_out(&restarted), restarted.next()), (vec![gpu(0)], Some(QUIET)));
+
+    // A file of version 0.1, which does not say whether the GPU was reset.
+    let old = r#"{"gpu": "GPU-0", "action": "drainGpu", "what": "Xid 95", "since": 1000000, "last": 1000000}"#;
+    let old = Memory { faults: vec![serde_json::from_str(old).unwrap()], ..Memory::default() };
+    let mut restarted = World::at(later, &old);
+    restarted.recovery(0, RecoveryAction::Unsupported);
+    restarted.pass(10_000.0);
+    assert_eq!(devices_out(&restarted), [gpu(0)]);
+    restarted.recovery(0, RecoveryAction::None);
+    assert_eq!(restarted.out(), []);
 }

@@ -26,8 +26,9 @@ fn devices() -> [DeviceKey; 5] {
 }
 
 fn recovery() -> impl Strategy<Value = RecoveryAction> {
-    use RecoveryAction::{DrainAndReset, DrainP2p, GpuReset, NodeReboot, None, Other};
-    prop::sample::select(vec![None, None, GpuReset, NodeReboot, DrainP2p, DrainAndReset, Other(6)])
+    use RecoveryAction::{DrainAndReset, DrainP2p, GpuReset, NodeReboot, None, Other, Unsupported};
+    let others = [GpuReset, NodeReboot, DrainP2p, DrainAndReset, Other(6)];
+    prop::sample::select([vec![None, None, Unsupported, Unsupported], others.to_vec()].concat())
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -52,6 +53,9 @@ struct Wrong {
     was_out: BTreeSet<u8>,
     last_xid: BTreeMap<u8, (f64, bool)>,
     asked: BTreeMap<u8, RecoveryAction>,
+    /// GPUs that were there and had an Xid while the driver reported no recovery actions, until it does or they are
+    /// gone.
+    not_reset: BTreeSet<u8>,
     /// GPUs that ever had an Xid or a recovery action.
     ever_faulty: BTreeSet<u8>,
     driver: Option<f64>,
@@ -71,7 +75,9 @@ impl Wrong {
         out.extend(self.port_down.iter().filter(|(_, since)| now - **since >= 5.001).map(|(bus, _)| hca(*bus)));
         let young = |bus: &&u8| self.port_up.get(*bus).is_some_and(|since| now - since < 29.999);
         out.extend(self.was_out.iter().filter(young).map(|bus| hca(*bus)));
-        out.extend(self.asked.iter().filter(|(_, action)| **action != RecoveryAction::None).map(|(n, _)| gpu(*n)));
+        let is_fine = |action| matches!(action, RecoveryAction::None | RecoveryAction::Unsupported);
+        out.extend(self.asked.iter().filter(|(_, action)| !is_fine(**action)).map(|(n, _)| gpu(*n)));
+        out.extend(self.not_reset.iter().map(|n| gpu(*n)));
         out.extend(self.silent.iter().filter(|(_, since)| now - **since >= 30.001).map(|(n, _)| gpu(*n)));
         let fresh: Vec<_> = self.last_xid.iter().filter(|(_, (at, _))| now - at < 59.999).collect();
         out.extend(fresh.iter().map(|(n, _)| gpu(**n)));
@@ -128,6 +134,7 @@ fn inventory(world: &mut World, wrong: &mut Wrong) {
     let (missing, is_silent) = (&wrong.missing, wrong.driver.is_some());
     let known = |at: &&usize| **at >= 3 || !is_silent || wrong.gone.contains(*at);
     wrong.gone = missing.iter().filter(known).copied().collect();
+    wrong.not_reset.retain(|n| !wrong.gone.contains(&usize::from(*n)));
     let missing: Vec<DeviceKey> = wrong.missing.iter().map(|at| devices()[*at].clone()).collect();
     world.down = wrong.port_down.keys().copied().collect();
     world.machine_without(&missing);
@@ -161,12 +168,19 @@ fn play(world: &mut World, wrong: &mut Wrong, step: Step) {
             if [48, 79, 95, 4711].contains(&xid) {
                 let node = xid == 79 || wrong.last_xid.get(&n).is_some_and(|(at, node)| *node && now - at < 59.0);
                 wrong.last_xid.insert(n, (now, node));
+                let is_unknown = wrong.asked.get(&n) == Some(&RecoveryAction::Unsupported);
+                if is_unknown && !wrong.gone.contains(&usize::from(n)) {
+                    wrong.not_reset.insert(n);
+                }
                 wrong.concern(n, node);
             }
         }
         Step::Recovery(n, action) => {
             world.recovery(n, action);
-            if action != RecoveryAction::None {
+            if action != RecoveryAction::Unsupported {
+                wrong.not_reset.remove(&n);
+            }
+            if !matches!(action, RecoveryAction::None | RecoveryAction::Unsupported) {
                 wrong.concern(n, action == RecoveryAction::NodeReboot);
             }
             wrong.asked.insert(n, action);
@@ -176,6 +190,7 @@ fn play(world: &mut World, wrong: &mut Wrong, step: Step) {
             if answers {
                 wrong.driver = None;
                 wrong.gone.clone_from(&wrong.missing);
+                wrong.not_reset.retain(|n| !wrong.gone.contains(&usize::from(*n)));
                 world.see(Event::DriverAnswered);
             } else {
                 wrong.driver = wrong.driver.or(Some(now));
@@ -245,7 +260,8 @@ proptest! {
         for bus in 1..3 {
             play(&mut world, &mut wrong, Step::Port(bus, true));
         }
-        world.pass(60.0);
+        // The longest quiet time.
+        world.pass(4.0 * 3600.0);
         prop_assert_eq!(world.out(), vec![]);
         prop_assert_eq!(world.next(), None);
     }

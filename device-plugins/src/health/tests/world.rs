@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::config::{HealthConfig, XidAction};
-use crate::health::{Event, Health, Mark, Notice, Now, PortSeen, Reason, RecoveryAction, Remembered};
+use crate::health::{Event, Health, Mark, Memory, Notice, Now, PortSeen, Reason, RecoveryAction};
 use crate::machine::{Gpu, GpuFamily, Hca, Machine, MigSlice, PciAddress, PhysState, Place, Port, PortState};
 use crate::resource::DeviceKey;
 
@@ -72,7 +72,7 @@ pub(super) struct World {
 impl World {
     /// A node whose devices are all in service: 5 s, 30 s, 60 s and 30 s, as by default.
     pub(super) fn new() -> Self {
-        let mut world = Self::with(&[]);
+        let mut world = Self::with(&Memory::default());
         assert_eq!(world.out(), []);
         for n in 0..3 {
             world.recovery(n, RecoveryAction::None);
@@ -80,12 +80,12 @@ impl World {
         world
     }
 
-    pub(super) fn with(remembered: &[Remembered]) -> Self {
+    pub(super) fn with(remembered: &Memory) -> Self {
         let now = Now { instant: Instant::now(), wall: SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000) };
         Self::at(now, remembered)
     }
 
-    pub(super) fn at(now: Now, remembered: &[Remembered]) -> Self {
+    pub(super) fn at(now: Now, remembered: &Memory) -> Self {
         let health = Health::new(HealthConfig::default(), remembered, now);
         let mut world = Self { down: BTreeSet::new(), health, start: now, now };
         world.see(Event::Machine(machine()));

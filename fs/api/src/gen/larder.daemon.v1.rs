@@ -56,6 +56,18 @@ pub struct Dataset {
     /// When to list the origin again before the dataset is served: always, never, or an age such as 24h; empty: never.
     #[prost(string, tag = "13")]
     pub refresh: ::prost::alloc::string::String,
+    /// The owner and the permission bits that its mount shows. Unset: root, or the user of Mount; 0444 and 0555.
+    #[prost(uint32, optional, tag = "14")]
+    pub uid: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "15")]
+    pub gid: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "16")]
+    pub file_mode: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "17")]
+    pub dir_mode: ::core::option::Option<u32>,
+    /// The namespace whose quota counts the room of the dataset and its import. Empty: none.
+    #[prost(string, tag = "20")]
+    pub payer: ::prost::alloc::string::String,
 }
 /// Variables such as AWS_ACCESS_KEY_ID, as in a process's environment. They are never logged or written to disk.
 /// LARDER_PEER_TOKEN, if present, gives the dataset's blocks to nodes that present the same token.
@@ -77,6 +89,20 @@ pub struct PrepareRequest {
     /// How long to wait before reporting progress, at most a minute.
     #[prost(uint32, tag = "2")]
     pub wait_ms: u32,
+    /// The pod that the dataset is for. Unset: none, and no quota limits its mounts.
+    #[prost(message, optional, tag = "3")]
+    pub pod: ::core::option::Option<Pod>,
+}
+/// A pod that is to get a volume.
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Pod {
+    /// Its namespace; empty if it is not known.
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    /// The volumes of pods on this node, without this one, by the namespaces of the pods.
+    #[prost(map = "string, uint32", tag = "2")]
+    pub volumes: ::std::collections::HashMap<::prost::alloc::string::String, u32>,
 }
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -184,6 +210,9 @@ pub struct MountInfo {
     /// The folder of a mount that Mount made; empty for a connection that was handed over.
     #[prost(string, tag = "5")]
     pub dir: ::prost::alloc::string::String,
+    /// Why there are no keys for the pods' identity any more; empty if there are, or if it is not read with one.
+    #[prost(string, tag = "6")]
+    pub trouble: ::prost::alloc::string::String,
 }
 #[allow(clippy::all)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -281,17 +310,21 @@ pub struct Connection {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HeldEnd {
     /// The daemon's version of this protocol. 0: it answers one request after the other, in their order and without their
-    /// numbers, and knows neither `holds` nor `renew`. 1: as described here.
+    /// numbers, and knows neither `holds` nor `renew`. 1: a list of `holds` is one packet. 2: as described here.
     #[prost(uint32, tag = "1")]
     pub version: u32,
 }
 /// All the mounts whose connections the keeper holds. The daemon serves those until they end, however often that fails, and
-/// need not keep anything for others. There is no answer.
+/// need not keep anything for others. There is no answer. A list that is too long for one packet comes in several, one after
+/// the other.
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Holds {
     #[prost(string, repeated, tag = "1")]
     pub mounts: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// True if the next packet continues the list, which takes effect with its last packet.
+    #[prost(bool, tag = "2")]
+    pub more: bool,
 }
 /// Reads of the mount's dataset use these credentials from now on.
 #[allow(clippy::all)]
@@ -429,11 +462,12 @@ pub mod daemon_client {
             self.inner.unary(req, path, codec).await
         }
         /// Finds a dataset's snapshot with the caller's credentials, which must be able to read it, and lists the origin if it was
-        /// not listed before. Changes nothing for those who read the dataset already. Waits at most wait_ms; longer work continues,
-        /// and the next call reports its progress.
+        /// not listed before. Changes nothing for those who read the dataset already, but that it gets more room in the cache if
+        /// the caller wants more. Waits at most wait_ms; longer work continues, and the next call reports its progress.
         /// INVALID_ARGUMENT: a field is wrong; the message names it. NOT_FOUND: there is no such dataset. PERMISSION_DENIED:
         /// these credentials may not read it. FAILED_PRECONDITION: the origin has another snapshot, or the dataset is already
-        /// served with other settings. UNAVAILABLE: the origin does not answer.
+        /// served with other settings. RESOURCE_EXHAUSTED: a quota of the pod's namespace is used up. UNAVAILABLE: the origin does
+        /// not answer.
         pub async fn prepare(
             &mut self,
             request: impl tonic::IntoRequest<super::PrepareRequest>,
@@ -578,11 +612,12 @@ pub mod daemon_server {
             request: tonic::Request<super::GetInfoRequest>,
         ) -> std::result::Result<tonic::Response<super::GetInfoResponse>, tonic::Status>;
         /// Finds a dataset's snapshot with the caller's credentials, which must be able to read it, and lists the origin if it was
-        /// not listed before. Changes nothing for those who read the dataset already. Waits at most wait_ms; longer work continues,
-        /// and the next call reports its progress.
+        /// not listed before. Changes nothing for those who read the dataset already, but that it gets more room in the cache if
+        /// the caller wants more. Waits at most wait_ms; longer work continues, and the next call reports its progress.
         /// INVALID_ARGUMENT: a field is wrong; the message names it. NOT_FOUND: there is no such dataset. PERMISSION_DENIED:
         /// these credentials may not read it. FAILED_PRECONDITION: the origin has another snapshot, or the dataset is already
-        /// served with other settings. UNAVAILABLE: the origin does not answer.
+        /// served with other settings. RESOURCE_EXHAUSTED: a quota of the pod's namespace is used up. UNAVAILABLE: the origin does
+        /// not answer.
         async fn prepare(
             &self,
             request: tonic::Request<super::PrepareRequest>,

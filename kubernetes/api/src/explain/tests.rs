@@ -55,6 +55,7 @@ fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
             Reason::ImportFailed => ("import failed", "kubectl logs -n team-a"),
             Reason::NotAllowed => ("reserved for the administrator's", "larder-system"),
             Reason::InvalidSpec => ("invalid value", "kubectl edit dset pets -n team-a"),
+            Reason::QuotaExceeded => ("CacheQuota of its namespace", "ask the administrator for a larger CacheQuota"),
             Reason::Waiting => ("not done yet", "kubectl get nodecaches"),
             Reason::NoNodeMatches => ("too few nodes", "kubectl get nodes,nodecaches"),
             Reason::LargerThanAnyCache => ("larger than the cache", "spec.cache.size"),

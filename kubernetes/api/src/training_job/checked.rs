@@ -23,6 +23,11 @@ pub use template::Defaults;
 /// The most pods of a role.
 pub const REPLICAS_MAX: u32 = 10_000;
 
+/// The most bytes of a spec, in JSON. A controller keeps the specs of all jobs in memory, and does not parse a larger
+/// one. The policy `larder-jobs` refuses jobs of a fourth of it, so only a job that was created before the policy can
+/// be larger.
+pub const SPEC_BYTES_MAX: usize = 256 << 10;
+
 /// The most roles of a job.
 pub const ROLES_MAX: usize = 16;
 /// The default percentage of a dataset that must be cached before a job starts.
@@ -109,7 +114,7 @@ pub enum Queueing {
 impl TrainingJob {
     /// True if another controller runs the job.
     pub fn is_of_others(&self) -> bool {
-        self.spec.managed_by.as_ref().is_some_and(|name| name != MANAGED_BY)
+        is_others(self.spec.managed_by.as_deref())
     }
 
     /// Checks every value. Errors: the first invalid field.
@@ -245,6 +250,22 @@ fn check_role(role: &Role) -> Result<CheckedRole, InvalidField> {
         defaults: Defaults::of(&field("template"), &role.template)?,
         template: role.template.clone(),
     })
+}
+
+/// True if `spec.managedBy` names another controller.
+pub fn is_others(managed_by: Option<&str>) -> bool {
+    managed_by.is_some_and(|name| name != MANAGED_BY)
+}
+
+/// The mistake of a spec of this many bytes; `None` if it is small enough.
+pub fn too_large(bytes: usize) -> Option<InvalidField> {
+    let what = || {
+        format!(
+            "has {bytes} bytes with the rest of the spec, and may have at most {SPEC_BYTES_MAX}: move scripts and files \
+             into ConfigMaps or the image"
+        )
+    };
+    (bytes > SPEC_BYTES_MAX).then(|| InvalidField::new("spec.roles[].template", what()))
 }
 
 fn duration(field: &str, text: &str) -> Result<Duration, InvalidField> {

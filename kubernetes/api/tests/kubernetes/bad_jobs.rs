@@ -1,7 +1,7 @@
 //! TrainingJobs, Queues and JobTypes with mistakes are rejected at apply, with the name of the field. Valid ones are
 //! accepted.
 
-use larder_api::names::{JOB_TYPES_CONFIG_MAP, JOB_TYPES_KEY, SYSTEM_NAMESPACE};
+use larder_api::names::SETTINGS;
 use larder_testkit::repository;
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ fn object(mut base: Value, fields: Value) -> Value {
 }
 
 /// A valid job of one pod, with these fields in its spec.
-fn job(namespace: &str, fields: Value) -> Value {
+pub(super) fn job(namespace: &str, fields: Value) -> Value {
     let spec = object(json!({"type": "single", "roles": [role(json!({}))]}), fields);
     let metadata = json!({"namespace": namespace, "name": "j"});
     json!({"apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob", "metadata": metadata, "spec": spec})
@@ -57,10 +57,17 @@ pub(super) fn start(namespace: &str) -> Server {
     server.cluster.kubectl_ok(&wait);
     server.cluster.kubectl_ok(&["apply", "-k", &folder.join("types").display().to_string()]);
     server.cluster.kubectl_ok(&["apply", "-f", &folder.join("base/policies.yaml").display().to_string()]);
-    server.apply(&json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "data": {JOB_TYPES_KEY: "single\npytorch\nmpi"},
-        "metadata": {"name": JOB_TYPES_CONFIG_MAP, "namespace": SYSTEM_NAMESPACE}
-    }));
+    // As the controller does.
+    let types = json!({"status": {"jobTypes": ["single", "pytorch", "mpi"]}}).to_string();
+    server.cluster.kubectl_ok(&[
+        "patch",
+        "lardersettings",
+        SETTINGS,
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        &types,
+    ]);
     // A policy takes effect some time after it was applied.
     server.cluster.wait_for("the policies about jobs count", TIMEOUT, || {
         let refused = |fields: Value| !server.try_apply(&job(namespace, fields)).status.success();
@@ -90,7 +97,9 @@ fn a_bad_job_is_refused_at_apply_by_its_field() {
     let roles = |roles: Value| json!({"roles": roles});
     let dataset = |fields: Value| json!({"datasets": [object(json!({"name": "d", "mountPath": "/d"}), fields)]});
     let many: Vec<_> = (0..17).map(|at| role(json!({"name": format!("r{at}")}))).collect();
+    let script = json!([role(json!({"template": template(json!({"args": ["x".repeat(65_536)]}))}))]);
     let bad: &[(&str, &str, Value)] = &[
+        ("spec.roles[].template", "at most 65536 characters together, and these have 65", roles(script)),
         ("spec.type", "must be the name", json!({"type": "No Body"})),
         ("spec.type", "Required value", json!({"type": null})),
         ("spec.roles", "at least 1", roles(json!([]))),

@@ -65,8 +65,9 @@ fn a_larderd_writes_the_status_of_its_own_node_cache_and_nothing_else() {
     let server = Server::start("node-caches");
     let _granted = server.grant(LARDERD_ACCOUNT, "larder.dev", "nodecaches");
     let snapshot = "ab".repeat(32);
-    let promise = json!({"uid": "u1", "name": "team-a/pets", "snapshot": snapshot, "bytes": 1_u64 << 40});
-    let clean = json!({"snapshot": snapshot, "before": "2026-01-31T09:00:00Z"});
+    let promise =
+        json!({"uid": "u1", "name": "team-a/pets", "owner": "u1", "snapshot": snapshot, "bytes": 1_u64 << 40});
+    let clean = json!({"snapshot": snapshot, "owner": "u1", "before": "2026-01-31T09:00:00Z"});
     for node in [1, 2] {
         server.apply(&node_cache(node, json!({"datasets": [promise], "clean": [clean]})));
     }
@@ -115,6 +116,23 @@ fn a_larderd_writes_the_status_of_its_own_node_cache_and_nothing_else() {
 }
 
 #[test]
+fn an_entry_without_an_owner_is_the_one_of_the_empty_owner() {
+    let server = Server::start("node-cache-owners");
+    let snapshot = "ab".repeat(32);
+    let before = |hour: u32| format!("2026-01-31T{hour:02}:00:00Z");
+    let of_none = |hour: u32| json!({"snapshot": snapshot, "before": before(hour)});
+    let of_one = json!({"snapshot": snapshot, "owner": "u1", "before": before(9)});
+    for clean in [json!([of_none(8)]), json!([of_none(9), of_one])] {
+        server.with_file(&node_cache(7, json!({"clean": clean})), |file| {
+            server.cluster.kubectl_ok(&["apply", "--server-side", "--field-manager=larder-controller", "-f", file])
+        });
+    }
+    let clean = server.cluster.get_json(&["nodecache", "n7"])["spec"]["clean"].clone();
+    assert_eq!(clean, json!([{"snapshot": snapshot, "owner": "", "before": before(9)}, of_one]));
+    server.cluster.kubectl_ok(&["delete", "nodecache", "n7"]);
+}
+
+#[test]
 fn the_controller_changes_labels_of_datasets_and_nothing_else_of_a_node() {
     let server = Server::start("node-labels");
     let _granted = server.grant(CONTROLLER_ACCOUNT, "", "nodes");
@@ -157,7 +175,18 @@ fn pods_of_jobs_are_made_by_the_controller_alone() {
     let of_job = bad_jobs::pod(NAMESPACE, json!({"larder.dev/job": "j"}));
     let output = server.try_apply(&of_job);
     assert!(!output.status.success() && said(&output).contains(refused), "{}", said(&output));
-    server.with_file(&of_job, |file| server.expect(&token, &["create", "-f", file], None));
+    server.apply(&bad_jobs::job(NAMESPACE, json!({})));
+    let job = server.cluster.get_json(&["trainingjob", "j", "-n", NAMESPACE]);
+    let mut own = of_job;
+    own["metadata"]["labels"]["app.kubernetes.io/managed-by"] = "larder-controller".into();
+    own["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "larder.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "name": "j",
+        "uid": job["metadata"]["uid"],
+        "controller": true,
+    }]);
+    server.with_file(&own, |file| server.expect(&token, &["create", "-f", file], None));
     // An administrator cannot do this, but can do everything else as before.
     let admin = |args: &[&str]| server.cluster.kubectl(&[&["-n", NAMESPACE], args].concat());
     for args in
@@ -174,4 +203,5 @@ fn pods_of_jobs_are_made_by_the_controller_alone() {
     let output = admin(&["label", "pod", "p", "larder.dev/job=j"]);
     assert!(!output.status.success() && said(&output).contains(refused), "{}", said(&output));
     server.cluster.kubectl_ok(&["delete", "pod", "p", "-n", NAMESPACE, "--force", "--grace-period=0"]);
+    server.cluster.kubectl_ok(&["delete", "trainingjob", "j", "-n", NAMESPACE]);
 }

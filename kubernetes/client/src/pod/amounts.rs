@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use larder_api::quantity::is_gpu;
+
 /// Amounts by Kubernetes resource name: CPUs in thousandths, all other resources in their own unit. Amounts of zero are
 /// not stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,6 +18,11 @@ impl Amounts {
     /// All amounts with their resource names, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
         self.0.iter().map(|(resource, amount)| (resource.as_str(), *amount))
+    }
+
+    /// True if GPUs are among them.
+    pub fn has_gpus(&self) -> bool {
+        self.0.keys().any(|resource| is_gpu(resource))
     }
 
     /// True if all amounts are zero.
@@ -71,6 +78,8 @@ mod tests {
         sum.add(&[("rdma", 4)].into_iter().collect(), 0);
         assert_eq!((sum.get("cpu"), sum.get("gpu"), sum.iter().count()), (3, 8, 2));
         assert_eq!(sum.at_most(&[("gpu", 5)].into_iter().collect()), [("gpu", 5)].into_iter().collect());
+        assert!(!sum.has_gpus() && Amounts::from_iter([("nvidia.com/gpu", 1)]).has_gpus());
+        assert!(!Amounts::from_iter([("nvidia.com/gpu", 0)]).has_gpus());
         assert_eq!(sum.times(2), [("cpu", 6), ("gpu", 16)].into_iter().collect());
     }
 }

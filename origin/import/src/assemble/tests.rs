@@ -3,6 +3,7 @@ use larder_dataset::{ManifestBuilder, NameRules, VersionTag};
 use proptest::prelude::*;
 
 use super::*;
+use crate::disk::DiskLimit;
 
 const SHARE_BYTES: usize = 4 << 10;
 
@@ -15,11 +16,18 @@ fn version(odd: u8) -> VersionTag<'static> {
     }
 }
 
+fn path_of_left_out(left_out: LeftOut) -> Vec<u8> {
+    match left_out {
+        LeftOut::File(path) => path,
+        LeftOut::Link(path, reason) => panic!("{}: {reason}", path.escape_ascii()),
+    }
+}
+
 /// Builds the manifest in both ways. Returns the bytes and the rejected keys of each.
 fn both(files: &[(Vec<u8>, u8)], folders: &[Vec<u8>]) -> [(Vec<u8>, Vec<Vec<u8>>); 2] {
     let dir = tempfile::tempdir().unwrap();
     let mut builder = ManifestBuilder::new();
-    let mut sorter = RowSorter::new(dir.path(), SHARE_BYTES).unwrap();
+    let mut sorter = RowSorter::new(dir.path(), DiskUse::new(DiskLimit::default()), SHARE_BYTES).unwrap();
     for (path, odd) in files {
         let version = version(*odd);
         let (size, mtime_ns) = (u64::from(*odd) << 19, i64::from(*odd));
@@ -36,7 +44,9 @@ fn both(files: &[(Vec<u8>, u8)], folders: &[Vec<u8>]) -> [(Vec<u8>, Vec<Vec<u8>>
     let built = builder.finish("both", "s3://bucket/both", 3).unwrap();
     let to = tempfile::tempfile().unwrap();
     let mut shadowed = Vec::new();
-    let sealed = sorter.assemble(&to, "both", "s3://bucket/both", 3, |path| shadowed.push(path)).unwrap();
+    let sealed = sorter
+        .assemble(&to, "both", "s3://bucket/both", 3, |left_out| shadowed.push(path_of_left_out(left_out)))
+        .unwrap();
     assert_eq!((sealed.snapshot, sealed.totals), (built.snapshot, built.totals));
     let mut bytes = Vec::new();
     each_piece(&to, 0..to.metadata().unwrap().len(), |piece| {
@@ -77,7 +87,7 @@ fn files_that_a_folder_shadows_are_left_out_and_empty_folders_are_kept() {
 fn a_file_that_was_listed_twice_is_there_once_and_two_different_ones_are_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let assemble = |odd: [u8; 2]| {
-        let mut sorter = RowSorter::new(dir.path(), SHARE_BYTES).unwrap();
+        let mut sorter = RowSorter::new(dir.path(), DiskUse::new(DiskLimit::default()), SHARE_BYTES).unwrap();
         for odd in odd {
             sorter.push(b"a/x", &FileRow::plain(5, 5, &version(odd))).unwrap();
         }

@@ -1,13 +1,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use larder_dataset::{DirIndex, Entry, FileIndex, Manifest, VersionTag};
+use larder_dataset::{DirIndex, Entry, FileIndex, LinkIndex, Manifest, VersionTag};
 use larder_origin::Page;
 use proptest::prelude::*;
 
 use super::*;
+use crate::disk::DiskRoom;
 use crate::memory::MemoryOrigin;
 use crate::progress::Silent;
 
@@ -265,6 +266,98 @@ async fn an_import_that_cannot_be_sorted_or_written_is_listed_again_the_next_tim
     assert_eq!((again.resumed_files, files_of(&again.manifest)[&b"a"[..]]), (0, 9));
 }
 
+/// A disk that notes the most that was ever taken, and fails from a total on.
+#[derive(Debug)]
+struct Room {
+    taken: AtomicU64,
+    most: u64,
+}
+
+impl DiskRoom for Room {
+    fn take(&self, bytes: u64) -> io::Result<()> {
+        let taken = self.taken.fetch_add(bytes, Ordering::SeqCst) + bytes;
+        if taken > self.most { Err(io::Error::new(io::ErrorKind::StorageFull, "no room")) } else { Ok(()) }
+    }
+}
+
+fn many_keys() -> Vec<String> {
+    (0..5_000).map(|n| format!("{:03}/{n:08}-{}", n % 100, "x".repeat(40))).collect()
+}
+
+/// Imports with a limit, in little memory.
+async fn run_limited(origin: &Arc<MemoryOrigin>, dir: &Path, disk: DiskLimit) -> Result<Imported, ImportError> {
+    let options = ImportOptions { sort_bytes: 64 << 10, disk, ..ImportOptions::new("data", dir) };
+    import(Arc::clone(origin) as Arc<dyn Origin>, options, &Silent).await
+}
+
+// SEMANTICS: I10
+#[tokio::test]
+async fn a_listing_that_takes_more_disk_space_than_it_may_is_an_error_and_gives_all_of_it_back() {
+    let source = origin(100, many_keys());
+    let dir = tempfile::tempdir().unwrap();
+    let limit = |bytes_most| DiskLimit { bytes_most, ..DiskLimit::default() };
+    // The first limit is passed while pages are listed, the last one while the manifest is written.
+    let mut lists = BTreeSet::new();
+    let mut passed = 0;
+    for bytes_most in (1..).map(|n| n * (64 << 10)) {
+        source.lists.store(0, Ordering::SeqCst);
+        match run_limited(&source, dir.path(), limit(bytes_most)).await {
+            Ok(imported) => {
+                assert_eq!(imported.resumed_files, 0, "a listing without room is never continued");
+                assert_eq!(files_of(&imported.manifest), truth(&many_keys()));
+                break;
+            }
+            Err(error) => {
+                let ImportError::Disk { source, .. } = &error else { panic!("{error:?}") };
+                assert!(source.to_string().contains("--listing-size"), "{source}");
+                passed += 1;
+            }
+        }
+        lists.insert(source.lists.load(Ordering::SeqCst));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "{bytes_most}: journal, runs and draft are gone");
+    }
+    assert!(passed >= 3 && lists.len() >= 2, "{passed} refusals after {lists:?} calls");
+}
+
+// SEMANTICS: I10
+#[tokio::test]
+async fn a_listing_for_which_the_disk_has_no_room_is_an_error_at_any_byte_and_leaves_nothing() {
+    let source = origin(100, many_keys());
+    let dir = tempfile::tempdir().unwrap();
+    let limit = |most| {
+        let room = Arc::new(Room { taken: AtomicU64::new(0), most });
+        (Arc::clone(&room), DiskLimit { room: Some(room), ..DiskLimit::default() })
+    };
+    let (room, all) = limit(u64::MAX);
+    drop(run_limited(&source, dir.path(), all).await.unwrap());
+    let needed = room.taken.load(Ordering::SeqCst);
+    for share in 0..8 {
+        let (_, some) = limit(needed * share / 8);
+        let error = run_limited(&source, dir.path(), some).await.unwrap_err();
+        let ImportError::Disk { source: cause, .. } = &error else { panic!("{error:?}") };
+        assert_eq!(cause.kind(), io::ErrorKind::StorageFull);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "{share}/8");
+    }
+}
+
+// SEMANTICS: I10
+#[tokio::test]
+async fn a_journal_that_is_continued_counts_as_well() {
+    let source = origin(100, many_keys());
+    let dir = tempfile::tempdir().unwrap();
+    source.lists_allowed.store(15, Ordering::SeqCst);
+    run(&source, dir.path()).await.unwrap_err();
+    let journal = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path();
+    let bytes = std::fs::metadata(&journal).unwrap().len();
+    source.lists_allowed.store(u64::MAX, Ordering::SeqCst);
+    let disk = DiskLimit { bytes_most: bytes / 2, ..DiskLimit::default() };
+    let error = run_limited(&source, dir.path(), disk).await.unwrap_err();
+    assert!(matches!(error, ImportError::Journal(JournalError::Io { .. })), "{error:?}");
+    assert_eq!(std::fs::metadata(&journal).unwrap().len(), bytes, "a larger limit continues it");
+    let imported = run_limited(&source, dir.path(), DiskLimit::default()).await.unwrap();
+    assert!(imported.resumed_files > 0);
+}
+
 #[tokio::test]
 async fn a_second_import_of_the_same_origin_is_told_so() {
     let source = origin(10, ["a"]);
@@ -404,4 +497,72 @@ async fn all_keys_count_whatever_became_of_them() {
     assert_eq!(run_whole(&origin(10, [""; 0])).await.keys, 0);
     let imported = run_whole(&origin(10, ["", "a", "a/b", "c//d", ".larder/manifest"])).await;
     assert_eq!((imported.keys, imported.reserved, imported.manifest.totals().files), (5, 1, 1));
+}
+
+/// The links of a manifest with their targets.
+fn links_of(draft: &DraftManifest) -> BTreeMap<String, String> {
+    let manifest = Manifest::open(draft.read().unwrap()).unwrap();
+    manifest.verify().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let links = (0..manifest.totals().links).map(|index| {
+        let link = manifest.link(LinkIndex(index)).unwrap();
+        (text(manifest.link_path(&link).unwrap()), text(manifest.target_path(link.target).unwrap()))
+    });
+    links.collect()
+}
+
+// SEMANTICS: N4, N6
+#[tokio::test]
+async fn objects_that_rclone_made_of_links_are_links_on_request_and_hostile_ones_lead_nowhere() {
+    let mut snapshots = BTreeSet::new();
+    for page in [1, 2, 1000] {
+        let origin = origin(page, ["blobs/a", "blobs/b", "x/plain", "l.rclonelink.txt"]);
+        for (key, target) in [
+            ("x/model.rclonelink", &b"../blobs/a"[..]),
+            ("main.rclonelink", b"x"),
+            ("deep/er/link.rclonelink", b"../../main/model"),
+            ("out.rclonelink", b"../../etc/passwd"),
+            ("absolute.rclonelink", b"/etc/passwd"),
+            ("nul.rclonelink", b"blobs\0a"),
+            ("empty.rclonelink", b""),
+            ("blobs/b.rclonelink", b"a"),
+            ("lost.rclonelink", b"blobs/none"),
+            (".rclonelink", b"blobs/a"),
+            (".larder/l.rclonelink", b"blobs/a"),
+        ] {
+            origin.set(key, target.to_vec());
+        }
+        origin.set("large.rclonelink", vec![b'x'; 5_000_000]);
+        let dir = tempfile::tempdir().unwrap();
+        let options = ImportOptions { link_objects: true, ..ImportOptions::new("data", dir.path()) };
+        let shared = Arc::clone(&origin) as Arc<dyn Origin>;
+        let imported = import(Arc::clone(&shared), options, &Silent).await.unwrap();
+        let expected = [("deep/er/link", "blobs/a"), ("main", "x"), ("x/model", "blobs/a")];
+        let expected = expected.map(|(path, target)| (path.to_owned(), target.to_owned()));
+        assert_eq!(links_of(&imported.manifest), BTreeMap::from(expected));
+        let files = ["blobs/a", "blobs/b", "x/plain", "l.rclonelink.txt"].map(String::from);
+        assert_eq!(files_of(&imported.manifest), truth(&files));
+        let left_out: Vec<_> = imported.skipped.iter().map(|skipped| skipped.key.escape_ascii().to_string()).collect();
+        assert_eq!(
+            left_out,
+            [
+                ".rclonelink",
+                "absolute.rclonelink",
+                "blobs/b.rclonelink",
+                "empty.rclonelink",
+                "large.rclonelink",
+                "lost.rclonelink",
+                "nul.rclonelink",
+                "out.rclonelink",
+            ]
+        );
+        assert_eq!(imported.reserved, 1);
+        // Neither the empty nor the large one is read.
+        assert!(page < 1000 || origin.reads.load(Ordering::SeqCst) == 10);
+        snapshots.insert(imported.manifest.snapshot().to_string());
+
+        let plain = import(shared, ImportOptions::new("data", dir.path()), &Silent).await.unwrap();
+        assert_eq!((links_of(&plain.manifest).len(), plain.manifest.totals().files), (0, 4 + 11));
+    }
+    assert_eq!(snapshots.len(), 1, "the pages of a listing do not change the snapshot");
 }

@@ -34,7 +34,7 @@ impl JournalKind {
         }
     }
 
-    const fn as_str(self) -> &'static str {
+    pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Import => "import",
             Self::Pack => "pack",

@@ -30,6 +30,8 @@ pub(crate) struct PageRecord {
     pub(crate) prefixes: Vec<Vec<u8>>,
     /// Keys that the origin could not list, with the reasons.
     pub(crate) skipped: Vec<(Vec<u8>, Cow<'static, str>)>,
+    /// The symbolic links on the page.
+    pub(crate) links: Vec<PageLink>,
     /// The position where the next page of the unit starts; `None` if this was the last.
     pub(crate) next: Option<Vec<u8>>,
 }
@@ -45,6 +47,17 @@ pub(crate) struct PageFile {
     pub(crate) mtime_ns: i64,
     /// The version of the file's object.
     pub(crate) version: VersionTag<'static>,
+}
+
+/// A symbolic link on a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PageLink {
+    /// The key that was listed.
+    pub(crate) key: Vec<u8>,
+    /// The text of the link, as the origin has it.
+    pub(crate) target: Vec<u8>,
+    /// The time of the last modification, in nanoseconds since the epoch.
+    pub(crate) mtime_ns: i64,
 }
 
 impl PageRecord {
@@ -74,6 +87,15 @@ impl PageRecord {
             put_bytes(&mut out, key);
             put_bytes(&mut out, reason.as_bytes());
         }
+        // Pages without links end here, as in journals of versions that knew none.
+        if !self.links.is_empty() {
+            put_u32(&mut out, self.links.len());
+            for link in &self.links {
+                put_bytes(&mut out, &link.key);
+                put_bytes(&mut out, &link.target);
+                out.extend_from_slice(&link.mtime_ns.to_le_bytes());
+            }
+        }
         out
     }
 
@@ -101,8 +123,17 @@ impl PageRecord {
             let key = fields.bytes()?.to_vec();
             Ok((key, Cow::Owned(fields.text()?.to_owned())))
         })?;
+        let links = if fields.0.is_empty() {
+            Vec::new()
+        } else {
+            let link = |fields: &mut Fields<'_>| {
+                let (key, target) = (fields.bytes()?.to_vec(), fields.bytes()?.to_vec());
+                Ok(PageLink { key, target, mtime_ns: fields.i64()? })
+            };
+            Some(fields.list(link)?).filter(|links| !links.is_empty()).ok_or(BadRecord)?
+        };
         fields.end()?;
-        Ok(Self { prefix, recursive, after, files, prefixes, skipped, next })
+        Ok(Self { prefix, recursive, after, files, prefixes, skipped, links, next })
     }
 }
 

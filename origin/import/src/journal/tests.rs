@@ -125,6 +125,31 @@ fn an_old_or_unwanted_journal_is_begun_anew() {
     assert_eq!(forget(DAY, false), 1);
 }
 
+// SEMANTICS: I10
+#[test]
+fn old_journals_of_imports_are_removed_unless_they_are_in_use() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |name: &str| JournalIdentity::new(JournalKind::Import, &[name.as_bytes()]);
+    let old = |journal: &Journal| {
+        let long_ago = std::time::SystemTime::now() - 2 * DAY;
+        File::options().write(true).open(journal.path()).unwrap().set_modified(long_ago).unwrap();
+        journal.path().to_owned()
+    };
+    let journals = ["abandoned", "in use", "new"].map(|name| reopen(dir.path(), of(name)).0);
+    let pack = reopen(dir.path(), JournalIdentity::new(JournalKind::Pack, &[b"p"])).0;
+    let packed = old(&pack);
+    drop(pack);
+    let [abandoned, in_use, new] = journals;
+    let (gone, held, fresh) = (old(&abandoned), old(&in_use), new.path().to_owned());
+    drop((abandoned, new));
+    remove_old_journals(dir.path(), DAY);
+    assert_eq!([&gone, &held, &fresh, &packed].map(|path| path.exists()), [false, true, true, true]);
+    drop(in_use);
+    remove_old_journals(dir.path(), DAY);
+    assert!(!held.exists());
+    remove_old_journals(&dir.path().join("none"), DAY);
+}
+
 #[test]
 fn a_record_that_is_refused_is_cut_off() {
     let dir = tempfile::tempdir().unwrap();
@@ -174,6 +199,7 @@ fn golden() -> [(&'static str, &'static [u8], Vec<u8>); 2] {
         files: vec![file(b"a", &etag), file(b"\xff", &local)],
         prefixes: vec![b"train/".to_vec(), b"val/".to_vec()],
         skipped: vec![(b"pipe".to_vec(), Cow::Borrowed("not a regular file"))],
+        links: Vec::new(),
         next: None,
     };
     let train = PageRecord {
@@ -183,6 +209,7 @@ fn golden() -> [(&'static str, &'static [u8], Vec<u8>); 2] {
         files: vec![file(b"train/1", &etag), file(b"train/10", &odd)],
         prefixes: Vec::new(),
         skipped: Vec::new(),
+        links: Vec::new(),
         next: Some(b"train/1".to_vec()),
     };
     let pack = PackRecord {
@@ -255,22 +282,25 @@ fn page() -> impl Strategy<Value = PageRecord> {
         version,
     });
     let skipped = (bytes(), ".{0,20}").prop_map(|(key, reason)| (key, Cow::Owned(reason)));
+    let link = (bytes(), bytes(), any::<i64>()).prop_map(|(key, target, mtime_ns)| PageLink { key, target, mtime_ns });
     (
         bytes(),
         any::<bool>(),
         prop::collection::vec(file, 0..5),
         prop::collection::vec(bytes(), 0..5),
         prop::collection::vec(skipped, 0..3),
+        prop::collection::vec(link, 0..3),
         prop::option::of(bytes()),
         prop::option::of(bytes()),
     )
-        .prop_map(|(prefix, recursive, files, prefixes, skipped, after, next)| PageRecord {
+        .prop_map(|(prefix, recursive, files, prefixes, skipped, links, after, next)| PageRecord {
             prefix,
             recursive,
             after,
             files,
             prefixes,
             skipped,
+            links,
             next,
         })
 }

@@ -155,6 +155,9 @@ impl Ranges {
             Some(until) => page.files.split_off(page.files.partition_point(|file| file.key <= *until)),
             None => Vec::new(),
         };
+        if let Some(until) = &until {
+            page.links.retain(|link| link.key <= *until);
+        }
         self.compare(page, &beyond, until.as_deref())?;
 
         if start == page.after {

@@ -45,7 +45,7 @@ impl PageOwner for Collector {
 async fn collect(origin: Arc<dyn Origin>, concurrency: usize) -> Result<(Collector, u64), ListError> {
     let mut collector = Collector::new(origin.url().scheme());
     let mut requests = 0;
-    drive(&origin, &mut collector, concurrency, &mut requests).await?;
+    drive(&origin, &mut collector, LinkObjects::AreFiles, concurrency, &mut requests).await?;
     Ok((collector, requests))
 }
 

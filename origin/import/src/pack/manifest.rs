@@ -2,7 +2,7 @@
 
 use larder_dataset::manifest::{Built, PackObject, PackedFile};
 use larder_dataset::{
-    DirIndex, FileIndex, Manifest, ManifestBuilder, ManifestBytes, ManifestError, NameRules, VersionTag,
+    DirIndex, FileIndex, LinkIndex, Manifest, ManifestBuilder, ManifestBytes, ManifestError, NameRules, VersionTag,
 };
 
 use super::error::PackError;
@@ -42,6 +42,13 @@ pub(super) fn build<B: ManifestBytes>(
     }
     builder.set_packs(packs);
     keep_empty_folders(manifest, &mut builder)?;
+    for index in (0..manifest.totals().links).map(LinkIndex) {
+        let link = manifest.link(index)?;
+        let (path, target) = (manifest.link_path(&link)?, manifest.target_path(link.target)?);
+        builder
+            .push_link(&path, &target, link.mtime_ns)
+            .map_err(|reason| PackError::Name { path: path.clone(), reason })?;
+    }
     let (name, _) = manifest.name_and_origin()?;
     Ok(builder.finish(name, url, nanoseconds_now())?)
 }

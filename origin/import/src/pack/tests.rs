@@ -1,6 +1,6 @@
 use std::sync::atomic::Ordering;
 
-use larder_dataset::{Entry, FileIndex, VersionTag};
+use larder_dataset::{Entry, FileIndex, LinkTarget, VersionTag};
 use proptest::prelude::*;
 
 use super::*;
@@ -113,6 +113,27 @@ async fn packed_files_read_back_as_they_were_and_the_manifest_is_written_last() 
         let pack = packed.pack(number).unwrap();
         assert!(pack.size <= 1000 || pack.size == 9 << 20, "{pack:?}");
     }
+}
+
+// SEMANTICS: N6
+#[tokio::test(flavor = "multi_thread")]
+async fn links_of_the_source_are_links_of_the_packs() {
+    let src = source(FILES);
+    src.set("snapshots/x/l.rclonelink", "../../a/1");
+    src.set("main.rclonelink", "snapshots/x");
+    let dir = tempfile::tempdir().unwrap();
+    let listing = ImportOptions { link_objects: true, ..ImportOptions::new("data", dir.path()) };
+    let imported = import(Arc::clone(&src) as Arc<dyn Origin>, listing, &Silent).await.unwrap();
+    let manifest = Arc::new(Manifest::open(imported.manifest.read().unwrap()).unwrap());
+    let (dst, packing) = (empty_destination(), tempfile::tempdir().unwrap());
+    let packed = pack_into(&manifest, &src, &dst, options(&packing, 1000)).await.unwrap();
+    let packed = Manifest::open(packed.built.to_bytes()).unwrap();
+    packed.verify().unwrap();
+    let Some(Entry::File(file)) = packed.resolve(b"a/1").unwrap() else { panic!("a/1 is missing") };
+    let Some(Entry::Link(link)) = packed.resolve(b"snapshots/x/l").unwrap() else { panic!("the link is missing") };
+    assert_eq!(packed.link(link).unwrap().target, LinkTarget::File(file));
+    assert_eq!(packed.follow(b"main/l").unwrap(), Some(Entry::File(file)));
+    assert_eq!(read_back(&dst).await, expected(FILES));
 }
 
 #[tokio::test(flavor = "multi_thread")]

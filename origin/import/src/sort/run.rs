@@ -16,6 +16,8 @@ use std::sync::Arc;
 use larder_dataset::crc32c_append;
 use rustix::fs::FallocateFlags;
 
+use crate::disk::{DiskUse, Held};
+
 /// The number of bytes that are written or read at a time.
 const BUFFER_BYTES: usize = 128 << 10;
 /// The size of the pieces in which disk space of read bytes is freed.
@@ -33,6 +35,8 @@ pub(crate) struct SortedRun {
     pub(super) file: Arc<File>,
     pub(super) len: u64,
     crc: u32,
+    /// Its share of the disk.
+    held: Arc<Held>,
 }
 
 impl SortedRun {
@@ -64,13 +68,14 @@ pub(crate) struct RunWriter {
     last: Vec<u8>,
     len: u64,
     crc: u32,
+    held: Held,
 }
 
 impl RunWriter {
-    /// Starts a run in the folder `dir`.
-    pub(crate) fn create(dir: &Path) -> io::Result<Self> {
-        let file = tempfile::tempfile_in(dir)?;
-        Ok(Self { file, buffer: Vec::with_capacity(2 * BUFFER_BYTES), last: Vec::new(), len: 0, crc: 0 })
+    /// Starts a run in the folder `dir`, which takes its space from `disk`.
+    pub(crate) fn create(dir: &Path, disk: &DiskUse) -> io::Result<Self> {
+        let (file, held) = (tempfile::tempfile_in(dir)?, disk.hold());
+        Ok(Self { file, buffer: Vec::with_capacity(2 * BUFFER_BYTES), last: Vec::new(), len: 0, crc: 0, held })
     }
 
     /// Adds a record. Keys must ascend; equal keys are allowed.
@@ -88,6 +93,7 @@ impl RunWriter {
 
     fn flush(&mut self) -> io::Result<()> {
         self.crc = crc32c_append(self.crc, &self.buffer);
+        self.held.take(self.buffer.len() as u64)?;
         self.len += self.buffer.len() as u64;
         self.file.write_all(&self.buffer)?;
         self.buffer.clear();
@@ -97,7 +103,7 @@ impl RunWriter {
     /// Writes the checksum and returns the complete run.
     pub(crate) fn finish(mut self) -> io::Result<SortedRun> {
         self.flush()?;
-        Ok(SortedRun { file: Arc::new(self.file), len: self.len, crc: self.crc })
+        Ok(SortedRun { file: Arc::new(self.file), len: self.len, crc: self.crc, held: Arc::new(self.held) })
     }
 }
 
@@ -174,7 +180,9 @@ impl RunReader {
         {
             // If the file system cannot free part of a file, the file keeps its space until it is closed.
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            let _ = rustix::fs::fallocate(&*self.run.file, flags, freed, self.next - freed);
+            if rustix::fs::fallocate(&*self.run.file, flags, freed, self.next - freed).is_ok() {
+                self.run.held.give(self.next - freed);
+            }
             self.freed = Some(self.next);
         }
         Ok(())

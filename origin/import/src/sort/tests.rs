@@ -2,12 +2,17 @@ use proptest::prelude::*;
 use std::os::unix::fs::FileExt;
 
 use super::*;
+use crate::disk::DiskLimit;
 
 type Record = (Vec<u8>, Vec<u8>);
 
+fn disk() -> DiskUse {
+    DiskUse::new(DiskLimit::default())
+}
+
 fn sorted(records: &[Record], share_bytes: usize) -> (Vec<Record>, usize) {
     let dir = tempfile::tempdir().unwrap();
-    let mut sorter = Sorter::new(dir.path(), share_bytes);
+    let mut sorter = Sorter::new(dir.path(), disk(), share_bytes);
     for (key, value) in records {
         sorter.push(key, value).unwrap();
     }
@@ -49,7 +54,7 @@ fn records_come_back_in_order_however_little_memory_there_is() {
 #[test]
 fn a_run_that_the_disk_changed_is_an_error_and_never_another_record() {
     let dir = tempfile::tempdir().unwrap();
-    let mut writer = RunWriter::create(dir.path()).unwrap();
+    let mut writer = RunWriter::create(dir.path(), &disk()).unwrap();
     for n in 0..50_u32 {
         writer.push(format!("key/{n:05}").as_bytes(), &n.to_le_bytes()).unwrap();
     }
@@ -72,7 +77,7 @@ fn a_run_that_the_disk_changed_is_an_error_and_never_another_record() {
 
 #[test]
 fn a_run_on_a_full_disk_is_an_error_of_the_import() {
-    let mut sorter = Sorter::new(Path::new("/nonexistent"), 100);
+    let mut sorter = Sorter::new(Path::new("/nonexistent"), disk(), 100);
     let error = (0..100_u32).find_map(|n| sorter.push(&n.to_be_bytes(), b"value").err());
     assert_eq!(error.expect("the run cannot be written").kind(), io::ErrorKind::NotFound);
 }

@@ -10,7 +10,7 @@ use larder_origin::Origin;
 use super::report::{Finding, VerifyError, VerifyReport};
 use crate::blocking::off_runtime;
 use crate::journal::PageRecord;
-use crate::listing::{self, PageOwner, Walk};
+use crate::listing::{self, LinkObjects, PageOwner, Walk};
 use crate::progress::Progress;
 use crate::version::tag_of;
 
@@ -29,7 +29,7 @@ pub(super) async fn verify_listing<B: ManifestBytes + Send + Sync>(
         report: VerifyReport::default(),
         progress,
     };
-    listing::drive(&origin, &mut owner, concurrency, &mut 0).await?;
+    listing::drive(&origin, &mut owner, LinkObjects::AreFiles, concurrency, &mut 0).await?;
     let Comparison { seen, mut report, .. } = owner;
     for (index, _) in seen.iter().enumerate().filter(|(_, seen)| !**seen) {
         let file = manifest.file(FileIndex(index as u32))?;

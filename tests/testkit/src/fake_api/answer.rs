@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::entry::Answer;
 use super::values::{id, merge, name_of, put_item, replace_leaves};
-use super::{Dies, FakeApi, Mode};
+use super::{Dies, FakeApi, Id, Mode};
 
 impl FakeApi {
     pub(super) async fn answer(&self, parts: &Parts, body: &[u8]) -> io::Result<Answer> {
@@ -65,7 +65,7 @@ impl FakeApi {
                 Mode::Refuses(code) => Ok(status(code, "Injected")),
                 Mode::RefusesWatches(code) if is_watch => Ok(status(code, "Injected")),
                 _ if is_watch => Ok(self.watch(plural, namespace, query["resourceVersion"].parse().unwrap())),
-                _ => Ok(self.read(plural, namespace)),
+                _ => Ok(self.read(plural, namespace, &query)),
             };
         }
         let is_trial = query.get("dryRun").is_some_and(|dry_run| dry_run == "All");
@@ -123,21 +123,31 @@ impl FakeApi {
         Ok(written)
     }
 
-    fn read(&self, plural: &str, namespace: &str) -> Answer {
+    /// A page of a list. Its token is the version of the first page, and the last object of this one.
+    fn read(&self, plural: &str, namespace: &str, query: &BTreeMap<String, String>) -> Answer {
         let mut inner = self.lock();
-        *inner.lists.entry(plural.to_owned()).or_default() += 1;
-        let items: Vec<&Value> = inner
+        let limit = query.get("limit").and_then(|limit| limit.parse().ok()).filter(|limit| *limit > 0);
+        let limit: usize = limit.unwrap_or(usize::MAX);
+        let token = query.get("continue").map(|token| token.split('_').collect::<Vec<_>>());
+        if token.is_none() {
+            *inner.lists.entry(plural.to_owned()).or_default() += 1;
+        }
+        let version = token.as_ref().map_or_else(|| inner.version.to_string(), |token| token[0].to_owned());
+        let after = token.map(|token| id(plural, token[1], token[2]));
+        let mut all: Vec<(&Id, &Value)> = inner
             .objects
             .iter()
             .filter(|((of, space, _), _)| of == plural && (namespace.is_empty() || space == namespace))
-            .map(|(_, object)| object)
+            .filter(|(id, _)| after.as_ref().is_none_or(|after| *id > after))
+            .take(limit.saturating_add(1))
             .collect();
-        ok(&json!({
-            "apiVersion": "v1",
-            "kind": "List",
-            "metadata": {"resourceVersion": inner.version.to_string()},
-            "items": items,
-        }))
+        let mut metadata = json!({"resourceVersion": version});
+        if all.len() > limit {
+            all.truncate(limit);
+            metadata["continue"] = all.last().map(|((_, space, name), _)| format!("{version}_{space}_{name}")).into();
+        }
+        let items: Vec<&Value> = all.into_iter().map(|(_, object)| object).collect();
+        ok(&json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items}))
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of a request")]

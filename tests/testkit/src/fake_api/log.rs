@@ -103,9 +103,9 @@ impl FakeApi {
                             watch.is_cut = true;
                             "{\"type\":".to_owned()
                         }
-                        Some(Signal::Line(line)) => line.to_string() + "\n",
+                        Some(Signal::Line(line)) => text(&line),
                         None => match api.change_after(&mut watch, &namespace) {
-                            Some(line) => line.to_string() + "\n",
+                            Some(line) => text(&line),
                             None => {
                                 changes.changed().await.ok()?;
                                 continue;
@@ -136,6 +136,11 @@ impl FakeApi {
         watch.version = entry.version;
         Some(json!({"type": entry.kind, "object": entry.object}))
     }
+}
+
+/// An event as a line, with its type first, as an API server writes it: clients need not buffer the object then.
+fn text(event: &Value) -> String {
+    format!("{{\"type\":{},\"object\":{}}}\n", event["type"], event["object"])
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ pub(super) struct RangeEnd {
 impl RangeEnd {
     /// The end of a range whose CRC32C is `crc`.
     pub(super) fn new(request: &ReadRequest, crc: u32, deadline: Instant) -> Self {
-        let range = convert::range_to_wire(request.snapshot, request.range);
+        let range = convert::range_to_wire(request.cache, request.range);
         Self { sum: convert::sum(&range, crc).to_le_bytes(), deadline }
     }
 }

@@ -33,7 +33,7 @@ impl Reading {
     /// Returns the range, its last piece, or a refusal. Sends earlier pieces to `answers`.
     pub(super) async fn answer(self, answers: mpsc::Sender<QueuedAnswer>) -> QueuedAnswer {
         let Self { state, peer, share, tag, request, deadline, permit } = self;
-        debug!(%peer, snapshot = %request.snapshot, block = %request.range.block, "read");
+        debug!(%peer, cache = %request.cache, block = %request.range.block, "read");
         let answering = async {
             let bytes = state.limits.reserve(share, request.range.len).await.ok_or(ReadError::Stopping)?;
             let permits = Arc::new(ReadPermits { _bytes: bytes, _request: permit });
@@ -55,7 +55,7 @@ impl Reading {
         };
         outcome.unwrap_or_else(|error| {
             if error == ReadError::Denied {
-                state.log_denied(peer, request.snapshot);
+                state.log_denied(peer, request.cache);
             }
             QueuedAnswer::refuse(&state.counters, tag, &error)
         })

@@ -11,7 +11,14 @@ use crate::node::CachedSnapshot;
 const OF_40_FILES: u64 = 566_544;
 
 fn promise(holder: &str, snapshot: SnapshotId, wanted_disk_bytes: u64) -> Promise {
-    Promise { snapshot, holder: holder.into(), name: format!("team/{holder}"), wanted_disk_bytes, disk_bytes: 0 }
+    Promise {
+        snapshot,
+        owner: String::new(),
+        holder: holder.into(),
+        name: format!("team/{holder}"),
+        wanted_disk_bytes,
+        disk_bytes: 0,
+    }
 }
 
 impl World {
@@ -198,15 +205,15 @@ async fn unused_snapshots_are_dropped_on_request_and_used_ones_stay() {
     let pets = world.show("pets", 5, whole()).await;
     let snapshot = pets.open.manifest().snapshot();
     world.node.promise(vec![promise("pets", snapshot, 100_000)]).await.unwrap();
-    assert!(!world.node.drop_unused(snapshot, u64::MAX).await.unwrap(), "it is open");
+    assert!(!world.node.drop_unused(snapshot, "", u64::MAX).await.unwrap(), "it is open");
     world.close(pets).await;
     let used = world.cached_of(snapshot).await.unwrap().last_use_unix_s.unwrap();
-    assert!(!world.node.drop_unused(snapshot, used).await.unwrap(), "it was used then");
-    assert!(world.node.drop_unused(snapshot, used + 1).await.unwrap());
+    assert!(!world.node.drop_unused(snapshot, "", used).await.unwrap(), "it was used then");
+    assert!(world.node.drop_unused(snapshot, "", used + 1).await.unwrap());
     let left = world.cached_of(snapshot).await.unwrap();
     assert_eq!((left.bytes, left.reserved_disk_bytes), (0, 100_000), "the promise stands");
-    assert!(!world.node.drop_unused(snapshot, u64::MAX).await.unwrap());
-    assert!(!world.node.drop_unused(SnapshotId([7; 32]), u64::MAX).await.unwrap());
+    assert!(!world.node.drop_unused(snapshot, "", u64::MAX).await.unwrap());
+    assert!(!world.node.drop_unused(SnapshotId([7; 32]), "", u64::MAX).await.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

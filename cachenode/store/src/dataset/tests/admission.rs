@@ -74,7 +74,7 @@ fn a_block_is_promised_once_and_a_dropped_promise_gives_its_room_back() {
 #[test]
 fn a_write_of_another_block_length_or_dataset_is_refused_and_keeps_nothing() {
     let bed = Bed::new(PolicyKind::Nr, 1 << 30);
-    let other = bed.store().dataset(CacheConfig { snapshot: SnapshotId([2; 32]), ..bed.config.clone() }).unwrap();
+    let other = bed.store().dataset(CacheConfig { key: SnapshotId([2; 32]).into(), ..bed.config.clone() }).unwrap();
     let five = bed.cache().record(BlockIndex(5), b"five5");
     for (block, len) in [(5, 10), (6, 5)] {
         let wrong = bed.cache().admit(BlockIndex(block), len).unwrap();

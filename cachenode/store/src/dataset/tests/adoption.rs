@@ -19,8 +19,8 @@ const CHILD_DIR: &str = "LARDER_TEST_ADOPTING_DIR";
 struct Version(u8);
 
 impl Version {
-    fn snapshot(self) -> SnapshotId {
-        SnapshotId([self.0; 32])
+    fn id(self) -> CacheId {
+        CacheId([self.0; 32])
     }
 
     /// The version and the number under which a block's bytes first appeared in the dataset.
@@ -53,7 +53,8 @@ impl Version {
 
     fn config(self, policy: PolicyKind, reservation_bytes: u64) -> CacheConfig {
         CacheConfig {
-            snapshot: self.snapshot(),
+            key: SnapshotId(self.id().0).into(),
+            is_known_as_ours: false,
             name: format!("version {}", self.0),
             blocks: BLOCKS,
             reservation_bytes,
@@ -86,8 +87,8 @@ impl Same {
 }
 
 impl Earlier for Same {
-    fn snapshot(&self) -> SnapshotId {
-        self.old.snapshot()
+    fn cache(&self) -> CacheId {
+        self.old.id()
     }
 
     fn blocks(&self) -> u32 {
@@ -153,7 +154,7 @@ impl Versions {
 
     fn info(&self, version: Version) -> DatasetInfo {
         let all = self.bed.store().datasets();
-        all.into_iter().find(|info| info.snapshot == version.snapshot()).unwrap()
+        all.into_iter().find(|info| info.cache() == version.id()).unwrap()
     }
 
     /// Disk bytes of all versions together.
@@ -231,7 +232,7 @@ fn blocks_that_another_snapshot_has_are_taken_over_and_take_no_room() {
         assert_eq!(hits(&two, TWO).len(), BLOCKS as usize, "there is room for all that has changed");
         assert_eq!(one.as_ref().map_or(BLOCKS as usize, |one| hits(one, ONE).len()), BLOCKS as usize);
         // The result is the same whether the first dataset stays or is released.
-        assert!(versions.bed.store().release(&ONE.snapshot()).is_ok() == close_first);
+        assert!(versions.bed.store().release(&ONE.id()).is_ok() == close_first);
         assert_eq!(hits(&two, TWO).len(), BLOCKS as usize);
         assert_eq!(versions.bed.counters.corrupt(), 0);
         assert_eq!(versions.bed.counters.adopted.get(), usage.blocks_cached);
@@ -272,7 +273,7 @@ fn a_chain_of_snapshots_needs_none_of_those_before_and_frees_what_nobody_uses() 
     assert_eq!(hits(&three, THREE), same(TWO, THREE));
     for old in [ONE, TWO] {
         let before = versions.disk_bytes();
-        versions.bed.store().release(&old.snapshot()).unwrap();
+        versions.bed.store().release(&old.id()).unwrap();
         three.free_unused();
         assert!(versions.disk_bytes() < before);
         assert_eq!(hits(&three, THREE), same(TWO, THREE));
@@ -314,7 +315,7 @@ fn what_the_other_dataset_evicts_stays_where_it_was_adopted() {
         }
         drop((one, two));
         for version in [ONE, TWO] {
-            versions.bed.store().release(&version.snapshot()).unwrap();
+            versions.bed.store().release(&version.id()).unwrap();
         }
     }
     assert_eq!(versions.bed.counters.corrupt(), 0);
@@ -376,7 +377,7 @@ fn no_more_is_adopted_than_was_wanted_and_adopted_blocks_leave_the_room_of_other
     assert!((reservation.disk_bytes - tenth) as f64 <= most + 1.0, "{reservation:?}, {info:?}");
     // A dataset that wants all of its size, of which less can be adopted: it has its own space for the rest.
     drop(two);
-    versions.bed.store().release(&TWO.snapshot()).unwrap();
+    versions.bed.store().release(&TWO.id()).unwrap();
     let promised = Reservation { bytes: tenth, disk_bytes: tenth, wanted_bytes: TWO.total() };
     let config = CacheConfig { promised, ..TWO.config(PolicyKind::Nr, tenth) };
     let two = versions.bed.store().dataset(config).unwrap();
@@ -393,7 +394,7 @@ fn lost_and_damaged_aliases_cost_hits_and_a_number_that_was_used_twice_costs_the
     drop(versions.filled(ONE));
     adopt(&versions.all(TWO), ONE, TWO);
     versions.bed.drop_all();
-    let folder = versions.bed.dir.join("datasets").join(TWO.snapshot().to_string());
+    let folder = versions.bed.dir.join("datasets").join(TWO.id().to_string());
     let aliases = folder.join("aliases");
     let sound = fs::read(&aliases).unwrap();
     let spoiled = |spoil: &dyn Fn(&mut Vec<u8>)| {
@@ -438,7 +439,7 @@ fn child() {
         adopt(&two, ONE, TWO);
         assert_eq!(hits(&two, TWO), same(ONE, TWO));
         drop(two);
-        versions.bed.store().release(&TWO.snapshot()).unwrap();
+        versions.bed.store().release(&TWO.id()).unwrap();
     }
 }
 

@@ -140,7 +140,7 @@ fn measure_restart_with_100_000_blocks() {
         let mut bed = Bed::new(policy, 1 << 40);
         bed.drop_all();
         bed.config = CacheConfig {
-            snapshot: SnapshotId([3; 32]),
+            key: SnapshotId([3; 32]).into(),
             blocks,
             block_lens: Arc::new(|_: BlockIndex| 2000),
             ..bed.config

@@ -191,7 +191,7 @@ fn a_search_in_steps_finds_each_disowned_block_once() {
     bed.drop_all();
     bed.ownership = Some(Arc::clone(&list) as Arc<dyn Ownership>);
     bed.config = CacheConfig {
-        snapshot: SnapshotId([4; 32]),
+        key: SnapshotId([4; 32]).into(),
         blocks: 2 * BLOCKS,
         block_lens: Arc::new(|_: BlockIndex| 1),
         ..bed.config

@@ -83,7 +83,7 @@ fn a_full_disk_pauses_admissions_costs_no_hit_and_is_tried_again() {
 fn a_disk_too_small_for_the_slot_table_costs_one_dataset_its_cache() {
     let mount = Mount::new(&["-t", "tmpfs", "-o", "size=4m", "tmpfs"]);
     let bed = Bed::at(mount.at.path(), PolicyKind::Nr, 1 << 30);
-    let large = CacheConfig { snapshot: SnapshotId([9; 32]), blocks: 10_000_000, ..bed.config.clone() };
+    let large = CacheConfig { key: SnapshotId([9; 32]).into(), blocks: 10_000_000, ..bed.config.clone() };
     let cache = bed.store().dataset(large).unwrap();
     assert!(!put(&cache, 1) && !get(&cache, 1));
     assert!(cache.usage().degraded.is_some());
@@ -93,7 +93,7 @@ fn a_disk_too_small_for_the_slot_table_costs_one_dataset_its_cache() {
 
 /// Two datasets in one store, each with all of `blocks`.
 fn with_another(bed: &Bed, blocks: std::ops::Range<u32>) -> CacheConfig {
-    let other = CacheConfig { snapshot: SnapshotId([2; 32]), ..bed.config.clone() };
+    let other = CacheConfig { key: SnapshotId([2; 32]).into(), ..bed.config.clone() };
     let cache = bed.store().dataset(other.clone()).unwrap();
     for block in blocks {
         assert!(bed.get(block) || bed.put(block));
@@ -125,7 +125,7 @@ fn a_store_on_a_disk_that_is_read_only_from_the_start_serves_what_is_there() {
             assert_eq!(bed.cache().usage().degraded, Some("disk read-only"));
             assert!(try_put(&bed, 30).is_none_or(|done| done.is_err()) && !bed.get(30));
             // A dataset that has no files there is served without a cache.
-            let new = bed.store().dataset(CacheConfig { snapshot: SnapshotId([3; 32]), ..other.clone() }).unwrap();
+            let new = bed.store().dataset(CacheConfig { key: SnapshotId([3; 32]).into(), ..other.clone() }).unwrap();
             assert!(new.usage().degraded.is_some() && !put(&new, 1));
             drop((cache, new));
             bed.drop_all();
@@ -301,7 +301,7 @@ fn the_same_block_of_another_snapshot_is_foreign() {
     bed.put_all([4]);
     let theirs = bed.segment_file(bed.place(4));
     bed.drop_all();
-    bed.config.snapshot = SnapshotId([0x33; 32]);
+    bed.config.key = SnapshotId([0x33; 32]).into();
     bed.open();
     bed.put_all([4]);
     let ours = bed.dir.join("datasets").join("33".repeat(32)).join("segments/00000001.seg");

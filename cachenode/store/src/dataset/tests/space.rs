@@ -113,7 +113,7 @@ fn measure_writes_that_evict() {
             bed.drop_all();
             let reservation_bytes = u64::from(blocks * share / 100) * u64::from(len);
             bed.config = CacheConfig {
-                snapshot: SnapshotId([3; 32]),
+                key: SnapshotId([3; 32]).into(),
                 blocks: 100_000,
                 block_lens: Arc::new(move |_: BlockIndex| len),
                 reservation_bytes: if policy == PolicyKind::Nr { 1 << 40 } else { reservation_bytes },

@@ -8,7 +8,7 @@ fn datasets_are_listed_and_a_released_one_is_gone() {
     bed.put_all(0..10);
     let other = SnapshotId([0x22; 32]);
     let cache =
-        bed.store().dataset(CacheConfig { snapshot: other, name: "text".into(), ..bed.config.clone() }).unwrap();
+        bed.store().dataset(CacheConfig { key: other.into(), name: "text".into(), ..bed.config.clone() }).unwrap();
     assert!(put(&cache, 4));
     drop(cache);
     let list = |bed: &Bed| -> Vec<_> {
@@ -16,11 +16,11 @@ fn datasets_are_listed_and_a_released_one_is_gone() {
     };
     let images = ("images".to_owned(), PolicyKind::Lru, true);
     assert_eq!(list(&bed), [images.clone(), ("text".to_owned(), PolicyKind::Lru, false)]);
-    assert!(matches!(bed.store().release(&SNAPSHOT), Err(StoreError::DatasetInUse { .. })));
-    assert!(bed.store().release(&other).unwrap() && !bed.store().release(&other).unwrap());
+    assert!(matches!(bed.store().release(&SNAPSHOT.into()), Err(StoreError::DatasetInUse { .. })));
+    assert!(bed.store().release(&other.into()).unwrap() && !bed.store().release(&other.into()).unwrap());
     assert_eq!(list(&bed), [images]);
     assert!(!bed.dir.join("datasets").join(other.to_string()).exists());
-    let cache = bed.store().dataset(CacheConfig { snapshot: other, ..bed.config.clone() }).unwrap();
+    let cache = bed.store().dataset(CacheConfig { key: other.into(), ..bed.config.clone() }).unwrap();
     assert!(!get(&cache, 4));
     drop(cache);
     bed.drop_all();
@@ -35,7 +35,7 @@ fn datasets_are_listed_and_a_released_one_is_gone() {
 #[test]
 fn a_release_does_not_wait_until_its_bytes_are_deleted_and_tells_how_many_are_left() {
     let bed = Bed::new(PolicyKind::Nr, 1 << 30);
-    let other = CacheConfig { snapshot: SnapshotId([0x22; 32]), ..bed.config.clone() };
+    let other = CacheConfig { key: SnapshotId([0x22; 32]).into(), ..bed.config.clone() };
     let folder = bed.store().base.folder.as_ref().unwrap();
     let removing = folder.removing.lock().unwrap();
     let mut left = 0;
@@ -43,8 +43,8 @@ fn a_release_does_not_wait_until_its_bytes_are_deleted_and_tells_how_many_are_le
         let cache = bed.store().dataset(other.clone()).unwrap();
         assert!(!get(&cache, 4) && put(&cache, 4) && get(&cache, 4));
         drop(cache);
-        assert!(bed.store().release(&other.snapshot).unwrap());
-        assert!(!folder.dataset(&other.snapshot).exists());
+        assert!(bed.store().release(&other.key.id()).unwrap());
+        assert!(!folder.dataset(&other.key.id()).exists());
         assert_eq!(bed.store().datasets().len(), 1);
         let more = bed.store().dropped_bytes();
         assert!(more >= left + u64::from(len_of(BlockIndex(4))), "{more} after {left}");

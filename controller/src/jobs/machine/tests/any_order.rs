@@ -75,13 +75,7 @@ fn total(restarts: Restarts) -> u32 {
 impl World {
     fn new(terms: Terms) -> Self {
         let mut observed = Shown::of(terms);
-        observed.data.push(Data {
-            name: "pets".into(),
-            percent: 0,
-            enough: 90,
-            timeout: 300,
-            full_node: String::new(),
-        });
+        observed.data.push(Data { name: "pets".into(), percent: 0, enough: 90, timeout: 300, obstacle: String::new() });
         Self { state: State::default(), observed, now: NOW, made: BTreeSet::new() }
     }
 

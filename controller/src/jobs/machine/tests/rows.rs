@@ -6,13 +6,7 @@ use super::*;
 fn quiet(phase: Phase) -> (State, Shown) {
     let (mut state, mut observed) = running(elastic(2));
     observed.terms.roles[0].decides = Decides::First;
-    observed.data.push(Data {
-        name: "pets".into(),
-        percent: 10,
-        enough: 90,
-        timeout: 10_000,
-        full_node: String::new(),
-    });
+    observed.data.push(Data { name: "pets".into(), percent: 10, enough: 90, timeout: 10_000, obstacle: String::new() });
     state.phase = phase;
     match phase {
         Phase::Queued | Phase::Suspended => {

@@ -3,7 +3,7 @@ use super::*;
 #[test]
 fn a_job_goes_from_its_first_wait_to_its_end() {
     let mut observed = Shown { verdict: start(2), ..Shown::of(elastic(2)) };
-    observed.data.push(Data { name: "pets".into(), percent: 62, enough: 90, timeout: 600, full_node: String::new() });
+    observed.data.push(Data { name: "pets".into(), percent: 62, enough: 90, timeout: 600, obstacle: String::new() });
     let (state, actions) = step(State::default(), &observed, NOW);
     assert_eq!((state.phase, again(&actions)), (Phase::DataWarming, Some(NOW + 600)));
     assert_eq!(changes(&actions), (vec![], vec![]));

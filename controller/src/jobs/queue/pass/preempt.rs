@@ -20,7 +20,7 @@ impl Pass<'_> {
         else {
             return false;
         };
-        self.cut(kept, |pods| messages::is_preempted_for(job, pods));
+        self.cut(kept, |victim, pods| messages::is_preempted_for(victim, job, pods));
         let Ok(fit) = self.soon.find_floor(job) else { return false };
         self.reserve(at, &fit.placement);
         let ends = |(before, verdict): (&Job, &Option<Verdict>)| -> usize {

@@ -22,6 +22,26 @@ fn priority_comes_first_and_then_the_older_job() {
     );
 }
 
+// SEMANTICS: K7
+#[test]
+fn a_job_learns_no_name_of_another_namespace() {
+    let mut world = alone(8);
+    let mut stranger = job("secret", "vision", 0, (8, 8, 8));
+    stranger.key = Key::new("strangers", "secret");
+    let mut first = job("private", "vision", 0, (8, 8, 8));
+    first.key = Key::new("strangers", "private");
+    first.ends = Some(Seconds(1_000_600));
+    world.submit(first);
+    world.step();
+    world.now += 1;
+    world.submit(stranger);
+    world.now += 1;
+    world.submit(job("mine", "vision", 0, (8, 8, 8)));
+    world.step();
+    let why = &world.waiting("mine").why;
+    assert!(why.starts_with("waits behind a job of another namespace, which came first"), "{why}");
+}
+
 #[test]
 fn a_small_job_passes_the_head_for_half_an_hour_at_most() {
     let mut world = alone(8);

@@ -14,8 +14,8 @@ struct Endless {
 }
 
 impl Earlier for Endless {
-    fn snapshot(&self) -> SnapshotId {
-        self.same.snapshot()
+    fn cache(&self) -> CacheId {
+        self.same.cache()
     }
 
     fn blocks(&self) -> u32 {
@@ -78,12 +78,12 @@ fn a_snapshot_is_not_released_while_its_blocks_are_taken_over() {
     let two = versions.all(TWO);
     let waiting = Waiting::begin(&two, ONE, TWO, false);
     assert!(versions.info(ONE).is_ancestor && !versions.info(TWO).is_ancestor);
-    let released = versions.bed.store().release(&ONE.snapshot());
+    let released = versions.bed.store().release(&ONE.id());
     assert!(matches!(released, Err(StoreError::DatasetInUse { .. })), "{released:?}");
     assert!(waiting.end());
     assert_eq!(hits(&two, TWO), same(ONE, TWO));
     assert!(!versions.info(ONE).is_ancestor);
-    assert!(versions.bed.store().release(&ONE.snapshot()).unwrap());
+    assert!(versions.bed.store().release(&ONE.id()).unwrap());
     assert_eq!(hits(&two, TWO), same(ONE, TWO));
 }
 
@@ -177,8 +177,8 @@ fn the_room_of_what_was_adopted_is_known_to_others_before_the_adoption_ends_and_
     (0..700).for_each(|_| step.send(()).unwrap());
     let (usage, now) = (two.usage(), versions.info(TWO));
     assert_eq!(usage.blocks_cached, 512);
-    let folder = versions.bed.dir.join("datasets").join(TWO.snapshot().to_string());
-    let later = crate::reservations::Reservations::load([(TWO.snapshot(), folder)], []).get(&TWO.snapshot()).unwrap();
+    let folder = versions.bed.dir.join("datasets").join(TWO.id().to_string());
+    let later = crate::reservations::Reservations::load([(TWO.id(), folder)], []).get(&TWO.id()).unwrap();
     for reservation in [now.reservation.unwrap(), later.reservation.unwrap()] {
         assert_eq!(reservation.bytes, tenth.bytes + usage.used_bytes);
         assert_eq!(reservation.disk_bytes, tenth.disk_bytes + now.adopted_disk_bytes);
@@ -224,8 +224,8 @@ fn blocks_of_a_segment_of_which_all_others_have_left_meanwhile_are_adopted() {
 struct OneFile;
 
 impl Earlier for OneFile {
-    fn snapshot(&self) -> SnapshotId {
-        ONE.snapshot()
+    fn cache(&self) -> CacheId {
+        ONE.id()
     }
 
     fn blocks(&self) -> u32 {
@@ -261,8 +261,8 @@ fn a_large_file_is_adopted_a_few_blocks_at_a_time() {
             ONE.len(block.0)
         }
     };
-    let snapshot = SnapshotId([9; 32]);
-    let config = CacheConfig { snapshot, block_lens: Arc::new(len), ..ONE.config(PolicyKind::Nr, ONE.total()) };
+    let id = SnapshotId([9; 32]);
+    let config = CacheConfig { key: id.into(), block_lens: Arc::new(len), ..ONE.config(PolicyKind::Nr, ONE.total()) };
     let other = versions.bed.store().dataset(config).unwrap();
     cache.set(Arc::downgrade(&other)).unwrap();
     adopt_from(&other, OneFile);
