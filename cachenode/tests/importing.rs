@@ -24,20 +24,20 @@ use rustix::process::{Pid, Signal, kill_process};
 /// Nothing here takes so long.
 const MOST: Duration = Duration::from_secs(60);
 
-/// A home for imports, and what they told.
+/// A home for imports, and their progress.
 struct World {
     folder: tempfile::TempDir,
     limits: HomeLimits,
-    told: Told,
+    reported: Reported,
 }
 
 #[derive(Default)]
-struct Told {
+struct Reported {
     files: AtomicU64,
     notes: Mutex<Vec<String>>,
 }
 
-impl Progress for Told {
+impl Progress for Reported {
     fn listed(&self, files: u64, _bytes: u64, _prefixes_done: u64, _prefixes_known: u64) {
         self.files.fetch_max(files, Ordering::SeqCst);
     }
@@ -49,7 +49,7 @@ impl Progress for Told {
 
 impl World {
     fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), limits: HomeLimits::default(), told: Told::default() }
+        Self { folder: tempfile::tempdir().unwrap(), limits: HomeLimits::default(), reported: Reported::default() }
     }
 
     fn kept(&self) -> KeptListing {
@@ -69,7 +69,7 @@ impl World {
         let url: OriginUrl = url.parse()?;
         let (kept, home) = (self.kept(), Home::limited(self.folder.path().join("home"), self.limits));
         let origin = larder_origin::open(&url, config)?;
-        let (kept, home, progress) = (&kept, &home, &self.told);
+        let (kept, home, progress) = (&kept, &home, &self.reported);
         let import = Import { url: &url, origin, kept, config, home, link_objects: false, progress };
         tokio::time::timeout(MOST, importer.import(import)).await.expect("an import ends")
     }
@@ -148,7 +148,7 @@ async fn an_import_process_makes_the_same_manifest_and_reports_its_progress() {
     let manifests = [&here, &there].map(|world| open_manifest(world.kept().path()).unwrap());
     assert_eq!(manifests[0].totals().files, 500);
     assert_eq!(manifests[0].snapshot(), manifests[1].snapshot());
-    assert_eq!(there.told.files.load(Ordering::SeqCst), 500, "its progress is told");
+    assert_eq!(there.reported.files.load(Ordering::SeqCst), 500, "its progress is reported");
     assert_eq!(std::fs::read_dir(there.imports()).unwrap().count(), 0, "neither journal nor draft is left");
     wait_until("the process has ended", || importing().is_empty()).await;
 }
@@ -167,7 +167,7 @@ async fn an_import_process_reports_a_journal_that_cannot_be_continued() {
     std::fs::write(journal, b"not a journal, but long enough to be taken for a header of one, it seems").unwrap();
     proxy.set_hook(|_| Fault::None);
     world.import(&process(512), "s3://bucket/data", &config).await.unwrap();
-    let notes = world.told.notes.lock().unwrap();
+    let notes = world.reported.notes.lock().unwrap();
     assert!(notes.len() == 1 && notes[0].contains("started over"), "{notes:?}");
 }
 
@@ -190,14 +190,14 @@ async fn the_errors_of_the_process_have_the_kind_and_the_words_of_those_of_an_im
 
 /// The error of an import here and in a process, which must be the same.
 async fn both(url: &str, config: &OriginConfig) -> (ErrorKind, String) {
-    let told = |result: Result<_, SourceError>| {
+    let outcome = |result: Result<_, SourceError>| {
         let error = result.map(|_: BTreeMap<String, u64>| ()).expect_err(url);
         let text = Chain(&error).to_string();
         (NodeError::from(error).kind(), text)
     };
     // A journal's path is in no error here.
-    let here = told(World::new().import(&Here, url, config).await);
-    assert_eq!(told(World::new().import(&process(512), url, config).await), here);
+    let here = outcome(World::new().import(&Here, url, config).await);
+    assert_eq!(outcome(World::new().import(&process(512), url, config).await), here);
     here
 }
 
@@ -291,7 +291,7 @@ async fn a_killed_process_is_an_error_and_the_next_continues() {
     let process = process(512);
     let import = world.import(&process, "s3://made-up", &config);
     let kill = async {
-        wait_until("something is listed", || world.told.files.load(Ordering::SeqCst) > 10_000).await;
+        wait_until("something is listed", || world.reported.files.load(Ordering::SeqCst) > 10_000).await;
         std::fs::write(world.imports().join("import-0123.draft"), b"of another that was killed").unwrap();
         for id in importing() {
             kill_process(Pid::from_raw(id.cast_signed()).unwrap(), Signal::KILL).unwrap();

@@ -20,7 +20,7 @@ pub enum TargetError {
     NotAFolder {
         /// The target.
         path: PathBuf,
-        /// What was found instead.
+        /// The kind of file that was found instead.
         what: &'static str,
     },
     /// The folder above the target is missing.

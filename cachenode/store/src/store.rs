@@ -267,29 +267,7 @@ impl Store {
         let open = self.lock();
         let folder = self.base.folder.as_ref();
         let cache_of = |id: &CacheId| open.get(id).and_then(Weak::upgrade);
-        let key_of = |id: &CacheId| {
-            let known = self.base.reservations.get(id).and_then(|known| known.key);
-            (known.is_some(), known.unwrap_or_else(|| SnapshotId(id.0).into()))
-        };
-        let mut ids: Vec<CacheId> = match folder {
-            Some(folder) => folder.caches().unwrap_or_else(|error| {
-                warn!(
-                    %error, dir = ?folder.dir(),
-                    "cannot list the datasets of the cache: those known at the start count"
-                );
-                self.base.reservations.all().into_iter().map(|(id, _)| id).collect()
-            }),
-            None => Vec::new(),
-        };
-        ids.extend(open.iter().filter(|(_, cache)| cache.strong_count() > 0).map(|(id, _)| *id));
-        ids.sort();
-        ids.dedup();
-        let mut caches: Vec<(bool, CacheKey)> = ids.iter().map(key_of).collect();
-        if let Some(opening) = opening
-            && !ids.contains(&opening.id())
-        {
-            caches.push((true, opening.clone()));
-        }
+        let mut caches = self.keyed_caches(&open, opening);
         // A promise is for one cache. An owner that has several of a snapshot, because the place of its dataset was
         // changed, has the promise for the one that it uses.
         let mut promised: HashMap<CacheId, (u64, &str)> = HashMap::new();
@@ -367,6 +345,33 @@ impl Store {
         let mut found: Vec<_> = caches.into_iter().map(info).collect();
         found.sort_by_key(DatasetInfo::cache);
         found
+    }
+
+    /// The caches in the folder, those that are open, and `opening`. True for those whose key is known.
+    fn keyed_caches(
+        &self,
+        open: &HashMap<CacheId, Weak<DatasetCache>>,
+        opening: Option<&CacheKey>,
+    ) -> Vec<(bool, CacheKey)> {
+        let mut ids: Vec<CacheId> = match &self.base.folder {
+            Some(folder) => folder.caches().unwrap_or_else(|error| {
+                warn!(
+                    %error, dir = ?folder.dir(),
+                    "cannot list the datasets of the cache: those known at the start count"
+                );
+                self.base.reservations.all().into_iter().map(|(id, _)| id).collect()
+            }),
+            None => Vec::new(),
+        };
+        ids.extend(open.iter().filter(|(_, cache)| cache.strong_count() > 0).map(|(id, _)| *id));
+        ids.sort();
+        ids.dedup();
+        let key_of = |id: &CacheId| {
+            let known = self.base.reservations.get(id).and_then(|known| known.key);
+            (known.is_some(), known.unwrap_or_else(|| SnapshotId(id.0).into()))
+        };
+        let opening = opening.filter(|key| !ids.contains(&key.id())).map(|key| (true, key.clone()));
+        ids.iter().map(key_of).chain(opening).collect()
     }
 
     /// Free disk bytes in excess of the part that must stay free.

@@ -52,11 +52,11 @@ pub struct CheckState {
     pub since: String,
     /// The reason that the check waits.
     pub message: String,
-    /// What the check adds to pods.
+    /// Additions of the check to pods.
     pub pod_set_updates: Vec<PodSetUpdate>,
 }
 
-/// What a check adds to the pods of a role.
+/// Additions of a check to the pods of a role.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodSetUpdate {

@@ -1,7 +1,7 @@
 //! The CacheQuotas: the one that counts for each namespace, and what its datasets use.
 //!
 //! The usage follows from the objects alone: from promises, which are in the NodeCaches, from Datasets and from Jobs.
-//! What waits is known again after every Dataset has been decided about.
+//! The datasets that wait are known again after every Dataset has been decided about.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -33,7 +33,7 @@ pub struct Mounts {
     pub(crate) locks: MountLocks,
 }
 
-/// What a publish may do with the mount of its dataset.
+/// The right of a publish to change the mount of its dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Right {
     /// Create the mount, or make the existing mount use the dataset's credentials from now on. For an administrator's

@@ -163,7 +163,7 @@ async fn a_larderd_that_did_not_hear_of_a_changed_secret_hears_of_it_again() {
     driver.publish(with_keys(&rig, "v", "a", "old")).await.unwrap();
     rig.fake.renewals_wait(true);
     let refusing = async {
-        until("larderd hears of it", || rig.fake.renewed().len() == 1).await;
+        until("larderd gets it", || rig.fake.renewed().len() == 1).await;
         rig.fake.renewals_wait(false);
     };
     let (refused, ()) = tokio::join!(driver.publish(with_keys(&rig, "v", "a", "new")), refusing);

@@ -14,7 +14,7 @@ pub struct FileIndex(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkIndex(pub u32);
 
-/// What a name or an inode number refers to.
+/// The row that a name or an inode number refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// A folder.

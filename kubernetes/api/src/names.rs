@@ -3,9 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+pub use larder_dataset::environment::ANONYMOUS as ANONYMOUS_OWNER;
+
 /// The administrator's namespace: Larder runs there, and Datasets there may read with larderd's own identity.
 pub const SYSTEM_NAMESPACE: &str = "larder-system";
-pub use larder_dataset::environment::ANONYMOUS as ANONYMOUS_OWNER;
 /// The ServiceAccount of `larderd` in [`SYSTEM_NAMESPACE`].
 pub const LARDERD_ACCOUNT: &str = "larderd";
 /// The ServiceAccount of `larder-controller` in [`SYSTEM_NAMESPACE`].

@@ -137,31 +137,9 @@ impl Kind {
     }
 
     /// The number of objects in a page of a list. The page is in memory as a whole. Objects that users write can have
-    /// the API's largest size, 1.5 MB, and so can ConfigMaps; the others are small and many.
+    /// the API's largest size, 1.5 MB, and are in namespaces; the others are small and many.
     pub const fn page(self) -> u32 {
-        match self {
-            Self::Dataset
-            | Self::Pod
-            | Self::Job
-            | Self::Claim
-            | Self::Deployment
-            | Self::ConfigMap
-            | Self::Event
-            | Self::TrainingJob
-            | Self::Service
-            | Self::Secret
-            | Self::PodGroup
-            | Self::Kueue(KueueKind::Workload, _) => 10,
-            Self::CacheQuota
-            | Self::NodeCache
-            | Self::Node
-            | Self::Volume
-            | Self::LarderSettings
-            | Self::JobType
-            | Self::JobQueue
-            | Self::PriorityClass
-            | Self::Kueue(KueueKind::AdmissionCheck | KueueKind::ResourceFlavor | KueueKind::PriorityClass, _) => PAGE,
-        }
+        if self.is_cluster_wide() { PAGE } else { 10 }
     }
 
     /// Group, version, kind and plural.

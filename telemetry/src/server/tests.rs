@@ -180,17 +180,23 @@ async fn beyond_the_limit_the_oldest_connection_that_waits_for_its_client_is_rep
     assert!(rest(answered).await.ends_with("waited"));
 }
 
-// SEMANTICS: P6
-#[tokio::test]
-async fn handlers_that_never_end_keep_no_newcomer_out() {
-    let running = start(LIMITS).await;
+/// Takes all places with requests whose handler does not end.
+async fn fill(running: &Running) -> Vec<TcpStream> {
     let mut stuck = Vec::new();
     for _ in 0..LIMITS.connections {
-        let mut stream = connect(&running).await;
+        let mut stream = connect(running).await;
         stream.write_all(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         running.came.notified().await;
         stuck.push(stream);
     }
+    stuck
+}
+
+// SEMANTICS: P6
+#[tokio::test]
+async fn handlers_that_never_end_keep_no_newcomer_out() {
+    let running = start(LIMITS).await;
+    let mut stuck = fill(&running).await;
     assert!(ask(&running, "/").await.starts_with("HTTP/1.1 200"));
     assert_eq!(rest(stuck.remove(0)).await, "");
 }
@@ -199,13 +205,7 @@ async fn handlers_that_never_end_keep_no_newcomer_out() {
 #[tokio::test]
 async fn clients_whose_requests_take_long_leave_half_of_the_places_to_others() {
     let running = start(LIMITS).await;
-    let mut stuck = Vec::new();
-    for _ in 0..LIMITS.connections {
-        let mut stream = connect(&running).await;
-        stream.write_all(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
-        running.came.notified().await;
-        stuck.push(stream);
-    }
+    let _stuck = fill(&running).await;
     let mut waiting = Vec::new();
     for _ in 0..LIMITS.connections / 2 {
         let mut stream = connect(&running).await;

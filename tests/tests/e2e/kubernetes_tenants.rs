@@ -134,8 +134,10 @@ fn tenants_of_one_ceph_read_their_own_bytes_through_kills_and_one_who_may_only_l
     // The first tenant's bytes are cached on both nodes, and its bucket's list is this user's to read.
     let team = "apart-lister";
     cluster.apply(&(tenant(&platform, team, &endpoint, &lister) + &pod(&format!("{team}/thief"), 1, SUMS)));
-    cluster.wait_for("its Dataset says why", TIMEOUT, || {
-        unmet(&platform, team, "im").iter().any(|(_, message)| message.contains("denied"))
+    // The nodes that the Dataset wants get nothing: the pods that warm them are refused.
+    cluster.wait_for("its pods' events say why", TIMEOUT, || {
+        let events = ["get", "events", "-n", team, "-o", "jsonpath={.items[*].message}"];
+        String::from_utf8_lossy(&cluster.kubectl(&events).stdout).contains("PermissionDenied")
     });
     // Nor by a volume of its own, past any Dataset.
     let volume = platform.volume(&format!("{team}/alone"), "none", "ReadOnlyMany", "");

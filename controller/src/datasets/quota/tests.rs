@@ -30,7 +30,7 @@ struct Case {
     /// Snapshots that pods mount on `n1`.
     mounted: Vec<&'static str>,
     limits: CheckedQuota,
-    /// What other datasets of the quota have, and what is kept for older ones.
+    /// Bytes that other datasets of the quota have, and those that are kept for older ones.
     others: u64,
     kept: u64,
     older: usize,
