@@ -2,8 +2,10 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a panic is how they fail")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -218,34 +220,33 @@ async fn an_import_that_needs_more_memory_than_it_may_have_is_an_error_and_publi
     assert!(server.lists() - calls < 300, "{calls} calls, then {}", server.lists() - calls);
 }
 
-/// A memory cgroup with this process in it, as a container has one. It is removed, and the process leaves it, when
-/// dropped.
+/// A memory cgroup, as a container has one. It is removed when dropped; its processes must have ended.
 struct Container(PathBuf);
 
 impl Container {
     /// `None`, which it says, without root or a memory controller.
-    fn enter(bytes: u64) -> Option<Self> {
+    fn new(bytes: u64) -> Option<Self> {
         let (root, limit) = match Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
             true => (Path::new("/sys/fs/cgroup"), "memory.max"),
             false => (Path::new("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
         };
         let folder = root.join(format!("larder-import-{}", std::process::id()));
-        let entered = std::fs::create_dir(&folder)
-            .and_then(|()| std::fs::write(folder.join(limit), bytes.to_string()))
-            .and_then(|()| std::fs::write(folder.join("cgroup.procs"), std::process::id().to_string()));
-        if let Err(error) = entered {
+        let made = std::fs::create_dir(&folder).and_then(|()| std::fs::write(folder.join(limit), bytes.to_string()));
+        if let Err(error) = made {
             assert!(std::env::var_os("CI").is_none(), "no memory cgroup: {error}");
             eprintln!("\nskipped: this needs root and memory cgroups: {error}\n");
             return None;
         }
         Some(Self(folder))
     }
+
+    fn processes(&self) -> PathBuf {
+        self.0.join("cgroup.procs")
+    }
 }
 
 impl Drop for Container {
     fn drop(&mut self) {
-        let root = self.0.parent().unwrap().join("cgroup.procs");
-        std::fs::write(root, std::process::id().to_string()).unwrap();
         std::fs::remove_dir(&self.0).unwrap();
     }
 }
@@ -253,16 +254,23 @@ impl Drop for Container {
 // SEMANTICS: I8
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_without_memory_left_loses_the_import_and_not_the_node() {
+    const NODE: usize = 80 << 20;
     let (_server, config) = made_up(300_000, Duration::ZERO).await;
     let world = World::new();
-    // The node has more memory than the import, so without further ado the kernel would choose the node.
-    let node = vec![1_u8; 256 << 20];
-    // Charged is only what is new: the import does not fit.
-    let Some(container) = Container::enter(40 << 20) else { return };
-    let error = world.import(&process(512), "s3://made-up", &config).await.unwrap_err();
+    // The import does not fit beside the node, which has more memory: the kernel would choose the node.
+    let Some(container) = Container::new(NODE as u64 + (12 << 20)) else { return };
+    // It keeps its input until that ends.
+    let mut node = Command::new("tail");
+    let mut node = node.args(["-c", &NODE.to_string()]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    std::fs::write(container.processes(), node.id().to_string()).unwrap();
+    let mut input = node.stdin.take().unwrap();
+    input.write_all(&vec![0; NODE]).unwrap();
+    let enters = format!("echo $$ >{}\nexec \"$IMPORTER\" \"$@\"", container.processes().display());
+    let error = world.import(&script(world.folder.path(), &enters), "s3://made-up", &config).await.unwrap_err();
     assert!(Chain(&error).to_string().contains("ran out of memory"), "{}", Chain(&error));
-    assert!(node.iter().all(|byte| *byte == 1));
-    drop(container);
+    assert!(node.try_wait().unwrap().is_none(), "the node was ended");
+    drop(input);
+    assert!(node.wait().unwrap().success());
     world.import(&process(512), "s3://made-up", &config).await.unwrap();
     assert_eq!(open_manifest(world.kept().path()).unwrap().totals().files, 300_000);
 }

@@ -276,7 +276,7 @@ read_pages() {
     check_matched
 }
 
-# A dataset as the documents name it, in the bucket `bucket`: fill ENDPOINT
+# Datasets as the documents name them, in the bucket `bucket`: fill ENDPOINT
 fill() {
     local put=(curl -sfS -o /dev/null --user larder:larder-secret --aws-sigv4 aws:amz:us-east-1:s3) folder n uploads=()
     "${put[@]}" -X PUT "$1/bucket"
@@ -286,6 +286,12 @@ fill() {
             head -c $((n * 9000)) /dev/urandom >"$work/data/$folder/${folder}_$n.JPEG"
             uploads+=(--next "${put[@]:1}" -T "$work/data/$folder/${folder}_$n.JPEG" "$1/bucket/imagenet/$folder/${folder}_$n.JPEG")
         done
+    done
+    mkdir -p "$work/data/models"
+    head -c 100000 /dev/urandom >"$work/data/models/v1.bin"
+    printf 'v1.bin' >"$work/data/models/latest.bin.rclonelink"
+    for n in v1.bin latest.bin.rclonelink; do
+        uploads+=(--next "${put[@]:1}" -T "$work/data/models/$n" "$1/bucket/models/$n")
     done
     "${put[0]}" "${uploads[@]:1}"
 }
