@@ -58,7 +58,8 @@ fn only_in_original(mount: &Path) -> BTreeSet<PathBuf> {
 fn difference(line: &str, mount: &Path) -> Option<Option<PathBuf>> {
     if let Some(links) = line.strip_prefix("Symbolic links ").and_then(|rest| rest.strip_suffix(" differ")) {
         let (original, link) = links.split_once(" and ")?;
-        let end = |root: &Path, link: &str| Some(Path::new(link).canonicalize().ok()?.strip_prefix(root).ok()?.to_owned());
+        let end =
+            |root: &Path, link: &str| Some(Path::new(link).canonicalize().ok()?.strip_prefix(root).ok()?.to_owned());
         return (end(Path::new(TREE), original)? == end(mount, link)?).then_some(None);
     }
     let (folder, name) = line.strip_prefix("Only in ")?.split_once(": ")?;
