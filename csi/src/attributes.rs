@@ -165,10 +165,12 @@ impl Attributes {
     }
 
     /// The namespace that pays for the dataset's room on the node, and for its import: the Dataset's, so that all its
-    /// volumes agree, or else the pod's. The administrator's entries belong to the administrator's namespace.
+    /// volumes agree, or else the pod's. The administrator's entries belong to the administrator's namespace, but pod
+    /// authors choose the roles that read them, and each role has a cache of its own.
     pub fn payer(&self) -> &str {
         match (&self.dataset_namespace, &self.selection) {
             (Some(namespace), _) => namespace,
+            (None, Selection::Entry { .. }) if matches!(self.identity, Identity::Pod(_)) => &self.pod.namespace,
             (None, Selection::Entry { name, .. }) => {
                 name.split_once('/').map_or(SYSTEM_NAMESPACE, |(namespace, _)| namespace)
             }

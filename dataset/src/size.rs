@@ -1,4 +1,5 @@
-//! Sizes and durations as users write them: `64MiB`, `111KB`, `2.5GiB`, `1000`; `250ms`, `60s`, `2m`, `24h`, `7d`.
+//! Sizes and durations as users write them: `64MiB`, `111KB`, `2.5GiB`, `1000`, also `64Mi` as in Kubernetes; `250ms`,
+//! `60s`, `2m`, `24h`, `7d`.
 
 use std::time::Duration;
 
@@ -25,7 +26,12 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     };
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text[digits.len()..].trim();
-    let (_, factor) = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(accepted)?;
+    // Kubernetes leaves out the B, and an m is a thousandth there.
+    let is_unit = |name: &str| {
+        name.eq_ignore_ascii_case(unit)
+            || unit != "m" && name.len() > 1 && name[..name.len() - 1].eq_ignore_ascii_case(unit)
+    };
+    let (_, factor) = UNITS.iter().find(|(name, _)| is_unit(name)).ok_or_else(accepted)?;
     let digits = digits.trim();
     if let Ok(whole) = digits.parse::<u64>() {
         return whole.checked_mul(*factor).ok_or_else(accepted);
@@ -121,16 +127,26 @@ mod tests {
 
     #[test]
     fn sizes_are_read_as_written() {
-        for (text, bytes) in
-            [("0", 0), ("64MiB", 64 << 20), ("111KB", 111_000), ("2.5GiB", 5 << 29), ("100 gib", 100 << 30), ("7B", 7)]
-        {
+        for (text, bytes) in [
+            ("0", 0),
+            ("64MiB", 64 << 20),
+            ("111KB", 111_000),
+            ("2.5GiB", 5 << 29),
+            ("100 gib", 100 << 30),
+            ("7B", 7),
+            ("64Gi", 64 << 30),
+            ("512Mi", 512 << 20),
+            ("1.5Ti", 3 << 39),
+            ("500M", 500_000_000),
+        ] {
             assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
         }
     }
 
     #[test]
     fn nonsense_sizes_are_refused_with_an_example() {
-        for text in ["", "MiB", "-1", "1XB", "nan", "inf", "99999999TiB", "1e3x", "0x10", "1,5MB"] {
+        for text in ["", "MiB", "-1", "1XB", "nan", "inf", "99999999TiB", "1e3x", "0x10", "1,5MB", "500m", "7BB", "Gi"]
+        {
             let error = parse_bytes(text).unwrap_err();
             assert!(error.contains("100GiB"), "{text}: {error}");
         }

@@ -28,7 +28,6 @@ pub mod nvml;
 mod pace;
 pub mod plugin;
 pub mod prefer;
-pub mod quantity;
 pub mod report;
 pub mod resource;
 pub mod run;

@@ -163,6 +163,7 @@ fn the_namespace_of_the_dataset_pays_or_else_that_of_the_pod_and_no_pod_author_s
         (&[INLINE, ("dataset", "team-b/imagenet")], "team-b"),
         (&[INLINE, ("dataset", "imagenet")], "larder-system"),
         (&[("dataset", "imagenet")], "larder-system"),
+        (&[INLINE, ("dataset", "imagenet"), ("identity", "pod"), ("roleArn", ROLE)], "team-a"),
     ] {
         assert_eq!(payer(pairs), Ok(pays.to_owned()), "{pairs:?}");
     }

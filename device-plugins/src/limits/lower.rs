@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::quantity;
+use larder_dataset::size::parse_bytes;
 
 /// The lower limits that a pod requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl LowerLimits {
         let is_new = match name {
             "hca_handle" => self.hca_handles.replace(number(value)?.try_into().ok()?).is_none(),
             "hca_object" => self.hca_objects.replace(number(value)?.try_into().ok()?).is_none(),
-            "memlock" => self.memlock.replace(quantity::parse(value).ok()?).is_none(),
+            "memlock" => self.memlock.replace(parse_bytes(value).ok()?).is_none(),
             _ => false,
         };
         is_new.then_some(())

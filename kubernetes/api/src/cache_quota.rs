@@ -90,13 +90,13 @@ pub struct CacheQuotaSpec {
     /// The room that nodes promise to their Datasets, over all nodes, such as 2TiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 24))]
-    #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,15}([.][0-9]{1,9})? ?([kKmMgGtT][iI]?[bB]|[bB])?$')")
+    #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,15}([.][0-9]{1,9})? ?([kKMgGtT][iI]?[bB]?|m[iI]?[bB]|[bB])?$')")
         .message("spec.promisedBytes must be a size such as 2TiB"))]
     pub promised_bytes: Option<String>,
     /// The room on each node's disk that their datasets have: because it is promised, or because pods have them open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 24))]
-    #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,15}([.][0-9]{1,9})? ?([kKmMgGtT][iI]?[bB]|[bB])?$')")
+    #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,15}([.][0-9]{1,9})? ?([kKMgGtT][iI]?[bB]?|m[iI]?[bB]|[bB])?$')")
         .message("spec.reservedBytesPerNode must be a size such as 200GiB"))]
     pub reserved_bytes_per_node: Option<String>,
     /// The number of their Datasets.

@@ -207,7 +207,7 @@ pub struct Cache {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 24))]
     #[x_kube(
-        validation = Rule::new("self.matches('^[0-9]{1,15}([.][0-9]{1,9})? ?([kKmMgGtT][iI]?)?[bB]?$')")
+        validation = Rule::new("self.matches('^[0-9]{1,15}([.][0-9]{1,9})? ?([kKMgGtT][iI]?[bB]?|m[iI]?[bB]|[bB])?$')")
             .message("spec.cache.size must be a size such as 100GiB"),
         validation = Rule::new("self.matches('[1-9]')")
             .message("spec.cache.size must not be 0; leave it out to cache the whole dataset"),

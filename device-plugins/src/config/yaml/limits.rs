@@ -1,12 +1,12 @@
 //! `limits` of a resource.
 
+use larder_dataset::size::parse_bytes;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
 use crate::config::document::{Mapping, Shape, refuse};
 use crate::config::refusal::Refusal;
 use crate::config::settings::Limits;
-use crate::quantity;
 
 /// The greatest number that the kernel does not take for `max`.
 const OBJECTS_MOST: u32 = larder_rdma_limit::UNLIMITED - 1;
@@ -51,7 +51,7 @@ fn memlock(written: &Spanned<String>) -> Result<u64, Refusal> {
     if written.value == "unlimited" {
         return Ok(u64::MAX);
     }
-    match quantity::parse(&written.value) {
+    match parse_bytes(&written.value) {
         Ok(0) => Err(refuse(
             written,
             "memlock of 0: an HCA cannot be used without locked memory; write a size, or `unlimited`",
