@@ -59,6 +59,11 @@ impl Controller {
         Self { child, log }
     }
 
+    fn assert_runs(&mut self) {
+        let ended = self.child.try_wait().unwrap();
+        assert!(ended.is_none(), "the controller has ended: {ended:?}");
+    }
+
     /// The most memory that the process has had, in KiB.
     fn peak_kib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
@@ -79,7 +84,8 @@ fn template(nth: usize) -> Value {
 }
 
 // SEMANTICS: J12
-#[tokio::test(flavor = "multi_thread")]
+// With threads to spare, the server renews the controller's lease while it writes long lists, also on a busy machine.
+#[tokio::test(flavor = "multi_thread", worker_threads = 16)]
 async fn a_hundred_pods_and_jobs_of_a_megabyte_do_not_end_it() {
     let api = FakeApi::new();
     let of_kueue = ["workloads", "admissionchecks", "resourceflavors", "workloadpriorityclasses", "podgroups"];
@@ -101,7 +107,7 @@ async fn a_hundred_pods_and_jobs_of_a_megabyte_do_not_end_it() {
     let serving = tokio::spawn(async move { serving.serve(listener).await });
 
     let folder = tempfile::tempdir().unwrap();
-    let controller = Controller::start(server, folder.path());
+    let mut controller = Controller::start(server, folder.path());
     // The objects themselves are too large to be looked at again and again.
     let refusals = || {
         let writes = api.writes().into_iter().filter(|write| write.contains("trainingjobs/large-"));
@@ -109,6 +115,7 @@ async fn a_hundred_pods_and_jobs_of_a_megabyte_do_not_end_it() {
     };
     let started = Instant::now();
     while refusals() < OBJECTS {
+        controller.assert_runs();
         assert!(started.elapsed() < TIMEOUT, "{} of the jobs are refused", refusals());
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
@@ -127,6 +134,7 @@ async fn a_hundred_pods_and_jobs_of_a_megabyte_do_not_end_it() {
     api.put("trainingjobs", last);
     let started = Instant::now();
     while api.get("trainingjobs", "team", "last").is_none_or(|job| job["status"].is_null()) {
+        controller.assert_runs();
         assert!(started.elapsed() < TIMEOUT, "the controller does not see the last job");
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
