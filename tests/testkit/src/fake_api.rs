@@ -50,7 +50,8 @@ pub enum Mode {
 
 #[derive(Default)]
 struct Inner {
-    objects: BTreeMap<Id, Value>,
+    /// Shared, so that no lock is held while large ones are written out.
+    objects: BTreeMap<Id, Arc<Value>>,
     version: u64,
     uids: u64,
     /// All changes of objects, which watches read.
@@ -280,17 +281,23 @@ impl FakeApi {
 
     /// All objects of a kind.
     pub fn list(&self, plural: &str) -> Vec<Value> {
-        self.lock().objects.iter().filter(|((of, ..), _)| of == plural).map(|(_, object)| object.clone()).collect()
+        self.lock()
+            .objects
+            .iter()
+            .filter(|((of, ..), _)| of == plural)
+            .map(|(_, object)| Value::clone(object))
+            .collect()
     }
 
     /// All objects.
     pub fn all(&self) -> BTreeMap<Id, Value> {
-        self.lock().objects.clone()
+        self.lock().objects.iter().map(|(id, object)| (id.clone(), Value::clone(object))).collect()
     }
 
     /// One object.
     pub fn get(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {
-        self.lock().objects.get(&id(plural, namespace, name)).cloned()
+        let object = self.lock().objects.get(&id(plural, namespace, name)).cloned()?;
+        Some(Value::clone(&object))
     }
 
     /// Creates or replaces an object as another client would.
@@ -313,10 +320,10 @@ impl FakeApi {
     pub fn change(&self, plural: &str, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
         let mut inner = self.lock();
         let id = id(plural, namespace, name);
-        let Some(mut object) = inner.objects.get(&id).cloned() else { return };
-        let before = object.clone();
+        let Some(before) = inner.objects.get(&id).cloned() else { return };
+        let mut object = Value::clone(&before);
         change(&mut object);
-        if object != before {
+        if object != *before {
             inner.store(id, object);
             drop(inner);
             self.tell();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -134,7 +135,7 @@ impl FakeApi {
         }
         let version = token.as_ref().map_or_else(|| inner.version.to_string(), |token| token[0].to_owned());
         let after = token.map(|token| id(plural, token[1], token[2]));
-        let mut all: Vec<(&Id, &Value)> = inner
+        let mut all: Vec<(&Id, &Arc<Value>)> = inner
             .objects
             .iter()
             .filter(|((of, space, _), _)| of == plural && (namespace.is_empty() || space == namespace))
@@ -146,8 +147,11 @@ impl FakeApi {
             all.truncate(limit);
             metadata["continue"] = all.last().map(|((_, space, name), _)| format!("{version}_{space}_{name}")).into();
         }
-        let items: Vec<&Value> = all.into_iter().map(|(_, object)| object).collect();
-        ok(&json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items}))
+        let items: Vec<Arc<Value>> = all.into_iter().map(|(_, object)| Arc::clone(object)).collect();
+        drop(inner);
+        let items: Vec<String> = items.iter().map(ToString::to_string).collect();
+        let items = items.join(",");
+        text(format!("{{\"apiVersion\":\"v1\",\"kind\":\"List\",\"metadata\":{metadata},\"items\":[{items}]}}"))
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of a request")]
@@ -188,7 +192,7 @@ impl FakeApi {
                     Some(there) if !version.is_null() && there["metadata"]["resourceVersion"] != *version => {
                         return status(409, "Conflict");
                     }
-                    Some(there) => there,
+                    Some(there) => Value::clone(&there),
                     None if apply && sub.is_empty() => json!({}),
                     None => return status(404, "NotFound"),
                 };
@@ -216,7 +220,9 @@ impl FakeApi {
                 } else {
                     merge(&mut object, &body);
                 }
-                ok(&inner.store(id, object))
+                let stored = inner.store(id, object);
+                drop(inner);
+                ok(&stored)
             }
             Method::DELETE => {
                 let uid = &body["preconditions"]["uid"];
@@ -235,7 +241,11 @@ impl FakeApi {
 }
 
 fn ok(object: &Value) -> Answer {
-    let body = Full::new(Bytes::from(object.to_string())).map_err(|never| match never {});
+    text(object.to_string())
+}
+
+fn text(json: String) -> Answer {
+    let body = Full::new(Bytes::from(json)).map_err(|never| match never {});
     Response::new(body.boxed_unsync())
 }
 

@@ -1,6 +1,7 @@
 //! The entries that watches read, and the type of the server's answers.
 
 use std::io;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Response;
@@ -16,7 +17,7 @@ pub(super) struct Entry {
     pub(super) version: u64,
     pub(super) plural: String,
     pub(super) kind: &'static str,
-    pub(super) object: Value,
+    pub(super) object: Arc<Value>,
     /// Only watches with a higher number than this get the entry.
     pub(super) seen_by: u64,
 }

@@ -1,6 +1,7 @@
 //! The events of watches: changes of objects, and signals of a test.
 
 use std::io;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Response;
@@ -105,7 +106,7 @@ impl FakeApi {
                         }
                         Some(Signal::Line(line)) => text(&line),
                         None => match api.change_after(&mut watch, &namespace) {
-                            Some(line) => text(&line),
+                            Some((kind, object)) => format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n"),
                             None => {
                                 changes.changed().await.ok()?;
                                 continue;
@@ -127,14 +128,15 @@ impl FakeApi {
         Some(signals[at].1.clone())
     }
 
-    fn change_after(&self, watch: &mut Watch, namespace: &str) -> Option<Value> {
+    /// The kind of a change, and its object.
+    fn change_after(&self, watch: &mut Watch, namespace: &str) -> Option<(&'static str, Arc<Value>)> {
         let inner = self.lock();
         let entry = inner.log.iter().find(|entry| {
             let here = namespace.is_empty() || entry.object["metadata"]["namespace"] == namespace;
             entry.version > watch.version && entry.plural == watch.plural && here && watch.number > entry.seen_by
         })?;
         watch.version = entry.version;
-        Some(json!({"type": entry.kind, "object": entry.object}))
+        Some((entry.kind, Arc::clone(&entry.object)))
     }
 }
 
