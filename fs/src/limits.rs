@@ -20,9 +20,7 @@ pub(crate) fn named(source: io::Error) -> io::Error {
             "no more threads: raise pids.max of the cgroup (podPidsLimit of the kubelet), the user's limit of \
              processes (ulimit -u), or kernel.threads-max"
         }
-        Some(libc::ENOMEM) => {
-            "no more memory or mappings: raise vm.max_map_count, or the memory that larderd may use"
-        }
+        Some(libc::ENOMEM) => "no more memory or mappings: raise vm.max_map_count, or the memory that larderd may use",
         Some(libc::EMFILE) => "no more open files: raise larderd's limit (ulimit -n, LimitNOFILE= of systemd)",
         Some(libc::ENFILE) => "no more open files on this machine: raise fs.file-max",
         Some(libc::ENOSPC) => "no more watched descriptors: raise fs.epoll.max_user_watches",

@@ -123,7 +123,8 @@ impl Pool {
     pub fn start(threads: usize) -> io::Result<Arc<Self>> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
-        epoll::add(&epoll, &stop, EventData::new_u64(STOP), EventFlags::IN).map_err(|error| limits::named(error.into()))?;
+        epoll::add(&epoll, &stop, EventData::new_u64(STOP), EventFlags::IN)
+            .map_err(|error| limits::named(error.into()))?;
         let (connections, next) = (RwLock::default(), AtomicU64::new(0));
         let shared = Arc::new(Shared { epoll, stop, connections, next });
         // A thread begins when it receives a message, and ends if there will be none.
