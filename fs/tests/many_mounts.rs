@@ -84,7 +84,7 @@ fn mount_at(pool: &Arc<Pool>, dataset: &Arc<Dataset>, dir: PathBuf) -> Mounted {
     mount(pool, Arc::clone(dataset), &MountConfig::new(dir)).unwrap()
 }
 
-// SEMANTICS: P10
+// SEMANTICS: P8
 #[test]
 fn many_mounts_share_the_threads_of_a_small_cgroup() {
     let Some(limited) = Limited::enter() else {
