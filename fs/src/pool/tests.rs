@@ -55,7 +55,6 @@ fn answers(kernel: &Kernel, count: usize) -> Vec<u64> {
 fn one_busy_connection_gets_all_of_its_threads() {
     let pool = Pool::start(8).unwrap();
     let (kernel, session) = serve(&pool, 6, Together(Arc::new(Barrier::new(6))));
-    // The second half of the requests comes while threads already serve the connection.
     for round in 0..50 {
         let uniques = round * 12..round * 12 + 6;
         ask(&kernel, LOOKUP, uniques.clone());
