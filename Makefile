@@ -75,8 +75,8 @@ e2e: tools build
 soak: tools
 	cargo build --release --workspace --bins --tests
 	.ci/static release
-	LARDER_TEST_SCALE=$(or $(SCALE),10) cargo nextest run --profile soak --release -p larder-e2e -p larder-store -p larder-controller \
-		-E 'test(/kill|churn|come_and_go|in_turn|every_read_is_the_reference|rotated/)'
+	LARDER_TEST_SCALE=$(or $(SCALE),10) cargo nextest run --profile soak --release -p larder-e2e -p larder-fs -p larder-store -p larder-controller \
+		-E 'test(/kill|churn|come_and_go|in_turn|every_read_is_the_reference|rotated|many_mounts/)'
 
 doc: packages
 	cargo test --workspace --doc

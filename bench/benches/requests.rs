@@ -9,16 +9,13 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use larder_cachenode::{CacheSpec, Dataset, FetchConfig, open_manifest};
 use larder_dataset::manifest::PlainFile;
 use larder_dataset::{ManifestBuilder, NameRules, Ownership, PolicyKind, VersionTag};
-use larder_fs::RequestBuffers;
+use larder_fs::Pool;
 use larder_fs::connection::{ServeConfig, serve};
 use larder_import::write_manifest;
 use larder_origin::OriginConfig;
 use larder_store::{Store, StoreConfig, StoreCounters};
 use larder_testkit::kernel::{GETATTR, Kernel, LOOKUP, READDIRPLUS, ROOT, init, read, request};
 use rustix::fs::MemfdFlags;
-
-#[global_allocator]
-static ALLOCATOR: RequestBuffers = RequestBuffers;
 
 /// Number of files in the dataset's only directory.
 const FILES: u32 = 200;
@@ -65,7 +62,7 @@ fn requests(criterion: &mut Criterion) {
     let (kernel, theirs) = Kernel::connect();
     let memory = rustix::fs::memfd_create("requests", MemfdFlags::CLOEXEC).unwrap();
     let config = ServeConfig { threads: 1, max_background: 16, ownership: Ownership::default() };
-    let serving = serve(dataset, theirs, &init(), memory.as_fd(), config).unwrap();
+    let serving = serve(&Pool::start(1).unwrap(), dataset, theirs, &init(), memory.as_fd(), config).unwrap();
     assert_eq!(kernel.answer().0, 1, "the answer to INIT");
     let mut answer = vec![0; 1 << 20];
 

@@ -80,6 +80,15 @@ thread_local! {
     static JOINED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Frees the large buffers in which this thread reads. For threads that are idle; the next read allocates them again.
+pub fn release_buffers() {
+    larder_store::buffer::release();
+    JOINED.with_borrow_mut(|joined| {
+        joined.clear();
+        joined.shrink_to(larder_store::buffer::KEPT_BYTES);
+    });
+}
+
 /// A snapshot with its part of the store and its origin. Shared by all threads that read it.
 #[derive(Debug)]
 pub struct Dataset {

@@ -10,12 +10,6 @@ use larder_cachenode::fetch::FetchError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
-impl From<Errno> for fuser::Errno {
-    fn from(errno: Errno) -> Self {
-        Self::from_i32(errno.0)
-    }
-}
-
 impl From<&FsError> for Errno {
     fn from(error: &FsError) -> Self {
         Self(match error {

@@ -1,49 +1,31 @@
-//! The FUSE callbacks: decode, call, reply. They decide only how a request is answered on the wire.
+//! The requests of the kernel: decode, call, reply. Decides only how a request is answered on the wire.
 //!
-//! Invariant: no callback waits for the network (see `reading`).
+//! Invariant: no answer waits for the network (see `reading`).
 //!
 //! OPEN, OPENDIR and FLUSH are answered with ENOSYS. The kernel then stops sending them, and RELEASE too. It keeps
 //! pages and listings from one open to the next, which is correct because a snapshot never changes.
 
-use std::ffi::OsStr;
-use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
-use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, FileType, Generation, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, TimeOrNow, WriteFlags,
-};
 use larder_cachenode::counters::{StatsCounters, add};
 use larder_cachenode::{WARM_IOCTL, WARM_LIST_IOCTL, WarmListPart};
 use larder_dataset::Ownership;
 use larder_dataset::name::PATH_MAX;
-use tracing::{debug, info};
 
 use crate::errno::Errno;
 use crate::filesystem::{Attr, Filesystem, FsError, NodeKind};
+use crate::pool::Serve;
 use crate::reading::Reader;
-use crate::wire::ReadRequest;
+use crate::wire::{FileAttr, Listing, Reply, Request, operation};
 
-/// How long the kernel may cache immutable attributes: the longest time that it accepts.
-const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
+/// How long the kernel may cache immutable attributes, in seconds: the longest time that it accepts.
+const FOREVER: u64 = u32::MAX as u64;
 
 /// The block size that statfs reports.
-const STATFS_BLOCK: u64 = 4096;
+const STATFS_BLOCK: u32 = 4096;
 
-/// Limits requested from the kernel at INIT.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KernelLimits {
-    /// The most background requests (read-ahead) that the kernel keeps in flight. A hung origin blocks as many of them
-    /// as there are readers of missing blocks; the rest must suffice for the other readers.
-    pub(crate) max_background: u16,
-    /// Whether the mount may be mapped into user namespaces. The kernel then sends no user with its requests, so that
-    /// no request can be refused for its user.
-    pub(crate) idmapped: bool,
-}
+/// The flag of an ioctl whose data the kernel does not copy.
+const IOCTL_UNRESTRICTED: u32 = 1 << 1;
 
 /// The owner and the modes of all files.
 #[derive(Clone, Copy, Debug)]
@@ -67,372 +49,208 @@ impl Shown {
 }
 
 /// Serves one mount.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Front {
     reader: Reader,
-    filesystem: Arc<Filesystem>,
-    limits: KernelLimits,
     shown: Shown,
 }
 
 impl Front {
-    pub(crate) fn new(reader: Reader, limits: KernelLimits, shown: Shown) -> Self {
-        Self { filesystem: Arc::clone(reader.filesystem()), reader, limits, shown }
+    pub(crate) fn new(reader: Reader, shown: Shown) -> Self {
+        Self { reader, shown }
+    }
+
+    fn filesystem(&self) -> &Arc<Filesystem> {
+        self.reader.filesystem()
     }
 
     fn counters(&self) -> &Arc<StatsCounters> {
         self.reader.counters()
     }
 
-    fn guard(&self, callback: impl FnOnce()) {
-        self.reader.guard(callback);
-    }
-
     fn file_attr(&self, attr: &Attr) -> FileAttr {
-        let time = time(attr.mtime_ns);
+        let mode = match attr.kind {
+            NodeKind::Dir => libc::S_IFDIR | u32::from(self.shown.dir_mode),
+            NodeKind::File => libc::S_IFREG | u32::from(self.shown.file_mode),
+            // The mode of a link has no effect, and Linux shows this one.
+            NodeKind::Link => libc::S_IFLNK | 0o777,
+        };
         FileAttr {
-            ino: INodeNo(attr.ino),
+            ino: attr.ino,
             size: attr.size,
-            blocks: attr.size.div_ceil(512),
-            atime: time,
-            mtime: time,
-            ctime: time,
-            crtime: time,
-            kind: file_type(attr.kind),
-            perm: match attr.kind {
-                NodeKind::Dir => self.shown.dir_mode,
-                NodeKind::File => self.shown.file_mode,
-                // The mode of a link has no effect, and Linux shows this one.
-                NodeKind::Link => 0o777,
-            },
+            time_ns: attr.mtime_ns,
+            mode,
             nlink: attr.nlink,
             uid: self.shown.uid,
             gid: self.shown.gid,
-            rdev: 0,
-            blksize: 4096,
-            flags: 0,
         }
     }
-}
 
-const fn file_type(kind: NodeKind) -> FileType {
-    match kind {
-        NodeKind::Dir => FileType::Directory,
-        NodeKind::File => FileType::RegularFile,
-        NodeKind::Link => FileType::Symlink,
-    }
-}
-
-fn time(ns: i64) -> SystemTime {
-    let distance = Duration::from_nanos(ns.unsigned_abs());
-    let time = if ns < 0 {
-        SystemTime::UNIX_EPOCH.checked_sub(distance)
-    } else {
-        SystemTime::UNIX_EPOCH.checked_add(distance)
-    };
-    time.unwrap_or(SystemTime::UNIX_EPOCH)
-}
-
-const fn ttl(attr: &Attr) -> Duration {
-    if attr.forever { FOREVER } else { Duration::ZERO }
-}
-
-impl fuser::Filesystem for Front {
-    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let idmapped = (InitFlags::FUSE_ALLOW_IDMAP, "the mount can be mapped into user namespaces (Linux 6.12)");
-        let capabilities = [
-            (InitFlags::FUSE_PARALLEL_DIROPS, "look-ups in one folder run in parallel"),
-            (InitFlags::FUSE_DO_READDIRPLUS, "a listing includes attributes"),
-            (InitFlags::FUSE_READDIRPLUS_AUTO, "attributes are left out where no caller wants them"),
-            (InitFlags::FUSE_NO_OPEN_SUPPORT, "no OPEN and RELEASE"),
-            (InitFlags::FUSE_NO_OPENDIR_SUPPORT, "no OPENDIR and RELEASEDIR"),
-            (InitFlags::FUSE_AUTO_INVAL_DATA, "stats.json is read again when its time has changed"),
-            (InitFlags::FUSE_CACHE_SYMLINKS, "the kernel keeps the text of symbolic links"),
-            (InitFlags::FUSE_ASYNC_DIO, "direct reads of one file run in parallel"),
-        ];
-        for (capability, effect) in capabilities.into_iter().chain(self.limits.idmapped.then_some(idmapped)) {
-            match config.add_capabilities(capability) {
-                Ok(()) => debug!(effect, "kernel capability in use"),
-                Err(_) => info!(effect, "the kernel lacks a capability"),
+    /// Answers a request. One that is too short for its operation is answered like an unknown one.
+    fn dispatch(&self, request: &Request<'_>, reply: Reply) {
+        let node = request.node;
+        match request.operation {
+            operation::LOOKUP => match request.name() {
+                Some(name) => self.lookup(node, name, reply),
+                None => unknown(reply),
+            },
+            operation::GETATTR => match self.filesystem().attr(node) {
+                Ok(attr) => reply.attr(&self.file_attr(&attr), seconds(&attr)),
+                Err(error) => fail(reply, &error),
+            },
+            operation::READLINK => match self.filesystem().link_text(node) {
+                // The kernel cuts off a longer text, which would then lead elsewhere.
+                Ok(text) if text.len() <= PATH_MAX => reply.data(&text),
+                Ok(_) => fail(reply, &FsError::NameTooLong),
+                Err(error) => fail(reply, &error),
+            },
+            operation::READ => match request.read() {
+                Some(read) => {
+                    add(&self.counters().reads, 1);
+                    self.reader.read(read, None, reply);
+                }
+                None => unknown(reply),
+            },
+            operation::READDIR => self.list(request, false, reply),
+            operation::READDIRPLUS => self.list(request, true, reply),
+            operation::STATFS => {
+                let totals = self.filesystem().dataset().manifest().totals();
+                let blocks = totals.bytes.div_ceil(STATFS_BLOCK.into());
+                let files = u64::from(totals.files) + u64::from(totals.dirs) + u64::from(totals.links);
+                reply.statfs(blocks, files, STATFS_BLOCK, 255);
             }
+            operation::GETXATTR => match request.xattr() {
+                Some((room, name)) => xattr(self.filesystem().xattr(node, name), room, reply),
+                None => unknown(reply),
+            },
+            operation::LISTXATTR => match request.word() {
+                Some(room) => xattr(self.filesystem().xattr_names(node), room, reply),
+                None => unknown(reply),
+            },
+            operation::IOCTL => match request.ioctl() {
+                Some((flags, command, data)) if flags & IOCTL_UNRESTRICTED == 0 => {
+                    match self.ioctl(node, command, data) {
+                        Ok(()) => reply.ioctl(),
+                        Err(errno) => reply.error(errno),
+                    }
+                }
+                _ => unknown(reply),
+            },
+            operation::LSEEK => match request.seek() {
+                Some((offset, whence)) => self.seek(node, offset, whence, reply),
+                None => unknown(reply),
+            },
+            operation::ACCESS => match request.word() {
+                Some(mask) if mask & libc::W_OK.cast_unsigned() == 0 => reply.data(&[]),
+                Some(_) => reply.error(Errno(libc::EROFS)),
+                None => unknown(reply),
+            },
+            operation::RELEASE | operation::RELEASEDIR => reply.data(&[]),
+            // These would modify the file system. The kernel rejects them itself while the mount is read-only. If root
+            // has remounted it writable, they are rejected here.
+            operation::SETATTR
+            | operation::SYMLINK
+            | operation::MKNOD
+            | operation::MKDIR
+            | operation::UNLINK
+            | operation::RMDIR
+            | operation::RENAME
+            | operation::RENAME2
+            | operation::LINK
+            | operation::WRITE
+            | operation::SETXATTR
+            | operation::REMOVEXATTR
+            | operation::CREATE
+            | operation::FALLOCATE
+            | operation::COPY_FILE_RANGE => reply.error(Errno(libc::EROFS)),
+            // After this answer to an INTERRUPT, the kernel sends no more of them.
+            _ => unknown(reply),
         }
-        // The kernel offers its current read-ahead as the limit. `mount` raises the read-ahead once the mount exists.
-        let readahead = config.set_max_readahead(u32::MAX).or_else(|most| config.set_max_readahead(most));
-        let max_background = self.limits.max_background;
-        let background = config.set_max_background(max_background);
-        if let Err(error) = readahead.and(background.map(u32::from).map_err(u32::from)) {
-            return Err(io::Error::other(format!("the kernel refused a limit; it would accept {error}")));
+    }
+
+    fn lookup(&self, parent: u64, name: &[u8], reply: Reply) {
+        add(&self.counters().lookups, 1);
+        match self.filesystem().lookup(parent, name) {
+            Ok(Some(attr)) => reply.entry(&self.file_attr(&attr), FOREVER, seconds(&attr)),
+            // Inode 0 means that the name does not exist, and allows the kernel to cache that.
+            Ok(None) => {
+                let kind = NodeKind::File;
+                let none = Attr { ino: 0, kind, size: 0, mtime_ns: 0, nlink: 0, forever: true };
+                reply.entry(&self.file_attr(&none), FOREVER, FOREVER);
+            }
+            Err(error) => fail(reply, &error),
         }
-        info!(abi = %config.kernel_abi(), max_background, "FUSE session open");
-        Ok(())
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.guard(|| {
-            add(&self.counters().lookups, 1);
-            match self.filesystem.lookup(parent.0, name.as_bytes()) {
-                Ok(Some(attr)) => {
-                    reply.entry_with_ttls(&ttl(&attr), &FOREVER, &self.file_attr(&attr), Generation(0));
-                }
-                // Inode 0 means that the name does not exist, and allows the kernel to cache that.
-                Ok(None) => {
-                    let kind = NodeKind::File;
-                    let none = Attr { ino: 0, kind, size: 0, mtime_ns: 0, nlink: 0, forever: true };
-                    reply.entry(&FOREVER, &self.file_attr(&none), Generation(0));
-                }
-                Err(error) => reply.error(Errno::from(&error).into()),
+    fn list(&self, request: &Request<'_>, with_attributes: bool, reply: Reply) {
+        let Some(read) = request.read() else { return unknown(reply) };
+        let mut listing = Listing::new(read.size);
+        let listed = self.filesystem().read_dir(read.ino, read.offset, |entry| {
+            let kept_seconds = with_attributes.then(|| seconds(&entry.attr));
+            listing.add(entry.name, entry.next_offset, &self.file_attr(&entry.attr), kept_seconds)
+        });
+        match listed {
+            Ok(()) => reply.data(listing.bytes()),
+            Err(error) => fail(reply, &error),
+        }
+    }
+
+    fn ioctl(&self, node: u64, command: u32, data: &[u8]) -> Result<(), Errno> {
+        if !self.filesystem().is_stats(node) {
+            return Err(Errno(libc::ENOTTY));
+        }
+        match command {
+            WARM_IOCTL => {
+                self.filesystem().start_warming();
+                Ok(())
             }
-        });
+            WARM_LIST_IOCTL => match WarmListPart::decode(data) {
+                Some(part) => self.filesystem().warm_listed(part).map_err(Errno::from),
+                None => Err(Errno(libc::EINVAL)),
+            },
+            _ => Err(Errno(libc::ENOTTY)),
+        }
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        self.guard(|| match self.filesystem.attr(ino.0) {
-            Ok(attr) => reply.attr(&ttl(&attr), &self.file_attr(&attr)),
-            Err(error) => reply.error(Errno::from(&error).into()),
-        });
-    }
-
-    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        self.guard(|| match self.filesystem.link_text(ino.0) {
-            // The kernel cuts off a longer text, which would then lead elsewhere.
-            Ok(text) if text.len() <= PATH_MAX => reply.data(&text),
-            Ok(_) => reply.error(Errno::from(&FsError::NameTooLong).into()),
-            Err(error) => reply.error(Errno::from(&error).into()),
-        });
-    }
-
-    fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.error(fuser::Errno::ENOSYS);
-    }
-
-    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.error(fuser::Errno::ENOSYS);
-    }
-
-    fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        reply.error(fuser::Errno::ENOSYS);
-    }
-
-    fn read(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        self.guard(|| {
-            add(&self.counters().reads, 1);
-            self.reader.read(ReadRequest { unique: req.unique().0, ino: ino.0, offset, size }, None, reply);
-        });
-    }
-
-    fn readdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        self.guard(|| {
-            let listed = self.filesystem.read_dir(ino.0, offset, |entry| {
-                let kind = file_type(entry.attr.kind);
-                reply.add(INodeNo(entry.attr.ino), entry.next_offset, kind, OsStr::from_bytes(entry.name))
-            });
-            match listed {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(Errno::from(&error).into()),
-            }
-        });
-    }
-
-    fn readdirplus(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
-        self.guard(|| {
-            let listed = self.filesystem.read_dir(ino.0, offset, |entry| {
-                reply.add(
-                    INodeNo(entry.attr.ino),
-                    entry.next_offset,
-                    OsStr::from_bytes(entry.name),
-                    &ttl(&entry.attr),
-                    &self.file_attr(&entry.attr),
-                    Generation(0),
-                )
-            });
-            match listed {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(Errno::from(&error).into()),
-            }
-        });
-    }
-
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let totals = self.filesystem.dataset().manifest().totals();
-        let blocks = totals.bytes.div_ceil(STATFS_BLOCK);
-        let files = u64::from(totals.files) + u64::from(totals.dirs) + u64::from(totals.links);
-        reply.statfs(blocks, 0, 0, files, 0, STATFS_BLOCK as u32, 255, STATFS_BLOCK as u32);
-    }
-
-    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        self.guard(|| xattr_reply(self.filesystem.xattr(ino.0, name.as_bytes()), size, reply));
-    }
-
-    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        self.guard(|| xattr_reply(self.filesystem.xattr_names(ino.0), size, reply));
-    }
-
-    fn ioctl(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        _flags: IoctlFlags,
-        cmd: u32,
-        in_data: &[u8],
-        _out_size: u32,
-        reply: ReplyIoctl,
-    ) {
-        self.guard(|| {
-            if !self.filesystem.is_stats(ino.0) {
-                return reply.error(fuser::Errno::ENOTTY);
-            }
-            let taken = match cmd {
-                WARM_IOCTL => {
-                    self.filesystem.start_warming();
-                    Ok(())
-                }
-                WARM_LIST_IOCTL => match WarmListPart::decode(in_data) {
-                    Some(part) => self.filesystem.warm_listed(part).map_err(Errno::from),
-                    None => Err(Errno(libc::EINVAL)),
-                },
-                _ => Err(Errno(libc::ENOTTY)),
-            };
-            match taken {
-                Ok(()) => reply.ioctl(0, &[]),
-                Err(errno) => reply.error(errno.into()),
-            }
-        });
-    }
-
-    fn lseek(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    fn seek(&self, node: u64, offset: i64, whence: i32, reply: Reply) {
         // Files have no holes: each offset is data, and the only hole is at the end of the file.
-        self.guard(|| match self.filesystem.attr(ino.0) {
+        match self.filesystem().attr(node) {
             Ok(attr) if (0..attr.size.cast_signed()).contains(&offset) => match whence {
                 libc::SEEK_DATA => reply.offset(offset),
                 libc::SEEK_HOLE => reply.offset(attr.size.cast_signed()),
-                _ => reply.error(fuser::Errno::EINVAL),
+                _ => reply.error(Errno(libc::EINVAL)),
             },
-            Ok(_) => reply.error(fuser::Errno::ENXIO),
-            Err(error) => reply.error(Errno::from(&error).into()),
-        });
-    }
-
-    // The requests below would modify the file system. The kernel rejects them itself while the mount is read-only. If
-    // root has remounted it writable, they are rejected here.
-
-    fn access(&self, _req: &Request, _ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        if mask.contains(AccessFlags::W_OK) { reply.error(fuser::Errno::EROFS) } else { reply.ok() }
-    }
-
-    fn setattr(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _mode: Option<u32>,
-        _uid: Option<u32>,
-        _gid: Option<u32>,
-        _size: Option<u64>,
-        _atime: Option<TimeOrNow>,
-        _mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        reply.error(fuser::Errno::EROFS);
-    }
-
-    fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: u32, reply: ReplyEntry) {
-        reply.error(fuser::Errno::EROFS);
-    }
-
-    fn mkdir(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
-        reply.error(fuser::Errno::EROFS);
-    }
-
-    fn unlink(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        reply.error(fuser::Errno::EROFS);
-    }
-
-    fn rmdir(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        reply.error(fuser::Errno::EROFS);
-    }
-
-    fn symlink(&self, _: &Request, _: INodeNo, _: &OsStr, _: &std::path::Path, reply: ReplyEntry) {
-        reply.error(fuser::Errno::EROFS);
-    }
-
-    fn rename(&self, _: &Request, _: INodeNo, _: &OsStr, _: INodeNo, _: &OsStr, _: RenameFlags, reply: ReplyEmpty) {
-        reply.error(fuser::Errno::EROFS);
-    }
-
-    fn link(&self, _: &Request, _: INodeNo, _: INodeNo, _: &OsStr, reply: ReplyEntry) {
-        reply.error(fuser::Errno::EROFS);
-    }
-
-    fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
-        reply.error(fuser::Errno::EROFS);
-    }
-
-    fn write(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        _: u64,
-        _: &[u8],
-        _: WriteFlags,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        reply.error(fuser::Errno::EROFS);
-    }
-
-    fn fallocate(&self, _: &Request, _: INodeNo, _: FileHandle, _: u64, _: u64, _: i32, reply: ReplyEmpty) {
-        reply.error(fuser::Errno::EROFS);
-    }
-
-    fn copy_file_range(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        _: u64,
-        _: INodeNo,
-        _: FileHandle,
-        _: u64,
-        _: u64,
-        _: CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
-        reply.error(fuser::Errno::EROFS);
-    }
-
-    fn setxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _: &[u8], _: i32, _: u32, reply: ReplyEmpty) {
-        reply.error(fuser::Errno::EROFS);
-    }
-
-    fn removexattr(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        reply.error(fuser::Errno::EROFS);
+            Ok(_) => reply.error(Errno(libc::ENXIO)),
+            Err(error) => fail(reply, &error),
+        }
     }
 }
 
+impl Serve for Front {
+    fn answer(&self, request: &Request<'_>, reply: Reply) {
+        self.reader.guard(|| self.dispatch(request, reply));
+    }
+}
+
+/// How long the kernel may keep these attributes.
+const fn seconds(attr: &Attr) -> u64 {
+    if attr.forever { FOREVER } else { 0 }
+}
+
+fn fail(reply: Reply, error: &FsError) {
+    reply.error(Errno::from(error));
+}
+
+fn unknown(reply: Reply) {
+    reply.error(Errno(libc::ENOSYS));
+}
+
 /// Replies with a value, or with the value's size if the caller requests the size first.
-fn xattr_reply(value: Result<Vec<u8>, FsError>, room: u32, reply: ReplyXattr) {
+fn xattr(value: Result<Vec<u8>, FsError>, room: u32, reply: Reply) {
     match value {
-        Ok(value) if room == 0 => reply.size(value.len() as u32),
-        Ok(value) if value.len() > room as usize => reply.error(fuser::Errno::ERANGE),
+        Ok(value) if room == 0 => reply.xattr_size(value.len() as u32),
+        Ok(value) if value.len() > room as usize => reply.error(Errno(libc::ERANGE)),
         Ok(value) => reply.data(&value),
-        Err(error) => reply.error(Errno::from(&error).into()),
+        Err(error) => fail(reply, &error),
     }
 }

@@ -3,11 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use larder_fs::RequestBuffers;
 use larder_fs::process::{DaemonFlags, serve};
-
-#[global_allocator]
-static ALLOCATOR: RequestBuffers = RequestBuffers;
 
 /// Serves datasets to a node: one cache, many mounts.
 ///

@@ -2,18 +2,22 @@
 
 use std::borrow::Cow;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fuser::{BackgroundSession, MountOption, Session, SessionACL};
+use fuser::{MountOption, SessionACL};
 use larder_daemon_api::mountinfo::{larder_mounts, source_of};
 use larder_dataset::{Ownership, larder_command};
 use tracing::{info, warn};
 
-use crate::buffers;
 use crate::filesystem::Filesystem;
-use crate::fuse::{Front, KernelLimits, Shown};
+use crate::fuse::{Front, Shown};
+use crate::handshake::KernelLimits;
+use crate::limits;
+use crate::pool::{Pool, Session, default_threads};
 use crate::reading::Reader;
+use crate::slots::Slots;
 use larder_cachenode::dataset::Dataset;
 
 /// The options of a mount.
@@ -23,7 +27,7 @@ pub struct MountConfig {
     pub mountpoint: PathBuf,
     /// Lets other users access the mount. Without root this needs `user_allow_other` in /etc/fuse.conf.
     pub allow_other: bool,
-    /// The number of threads that take requests from the kernel.
+    /// The most threads of the pool that serve it at the same time.
     pub threads: usize,
     /// The number of bytes that the kernel reads ahead in a file.
     pub read_ahead_bytes: u64,
@@ -39,7 +43,7 @@ impl MountConfig {
         Self {
             mountpoint,
             allow_other: rustix::process::geteuid().is_root(),
-            threads: 16,
+            threads: default_threads(),
             read_ahead_bytes: 1 << 20,
             max_background: 1024,
             ownership: Ownership::default(),
@@ -68,12 +72,14 @@ pub enum MountError {
 /// A mount being served. Dropping it unmounts it.
 #[derive(Debug)]
 pub struct Mounted {
-    session: BackgroundSession,
+    /// Unmounts when it is dropped.
+    mount: fuser::Session<KernelLimits>,
+    session: Session,
     path: PathBuf,
 }
 
-/// Mounts `dataset`. The mount is ready when this returns.
-pub fn mount(dataset: Arc<Dataset>, config: &MountConfig) -> Result<Mounted, MountError> {
+/// Mounts `dataset`, and serves it with the threads of `pool`. The mount is ready when this returns.
+pub fn mount(pool: &Arc<Pool>, dataset: Arc<Dataset>, config: &MountConfig) -> Result<Mounted, MountError> {
     let path = prepare(&config.mountpoint)?;
     let name = dataset.stats().dataset.name;
     let mut options = fuser::Config::default();
@@ -88,19 +94,20 @@ pub fn mount(dataset: Arc<Dataset>, config: &MountConfig) -> Result<Mounted, Mou
         MountOption::Subtype("larder".to_owned()),
     ];
     options.acl = if config.allow_other { SessionACL::All } else { SessionACL::Owner };
-    let threads = config.threads.max(1);
-    options.n_threads = Some(threads);
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    // For a mount of one user, the session looks at the user of each request.
-    let limits = KernelLimits { max_background: config.max_background.max(16), idmapped: config.allow_other };
+    // The kernel looks at the user of each request to a mount of one user.
+    let kernel = KernelLimits { max_background: config.max_background.max(16), idmapped: config.allow_other };
     let shown = Shown::new(config.ownership, owner);
-    let front = Front::new(Reader::new(Arc::new(Filesystem::new(dataset)), None), limits, shown);
-    let refused = |source| MountError::Refused { path: path.clone(), source };
-    let session = buffers::open(|| Session::new(front, &path, &options));
-    let session = session.and_then(|session| buffers::spawn(session, threads, None)).map_err(refused)?;
+    let front = Front::new(Reader::new(Arc::new(Filesystem::new(dataset)), None), shown);
+    let refused = |source| MountError::Refused { path: path.clone(), source: limits::named(source) };
+    let slots = Slots::open(None, config.threads).map_err(refused)?;
+    // If a later step fails, dropping this unmounts.
+    let mount = fuser::Session::new(kernel, &path, &options).map_err(refused)?;
+    let fuse = Arc::new(mount.as_fd().try_clone_to_owned().map_err(refused)?);
+    let session = pool.serve(fuse, slots, Box::new(front)).map_err(refused)?;
     raise_read_ahead(&path, config.read_ahead_bytes);
     info!(path = %path.display(), "mounted");
-    Ok(Mounted { session, path })
+    Ok(Mounted { mount, session, path })
 }
 
 impl Mounted {
@@ -111,13 +118,22 @@ impl Mounted {
     /// Unmounts, and waits until the last request is answered. If files are in use, the mount disappears from the tree
     /// immediately and ends when the last file is closed.
     pub fn unmount(self) -> Result<(), MountError> {
-        let Self { session, path } = self;
-        session.umount_and_join().map_err(|source| MountError::Unmount { path, source })
+        let Self { mut mount, session, path } = self;
+        mount.unmount().and_then(|()| session.wait()).map_err(|source| MountError::Unmount { path, source })
     }
 
-    /// Waits until the mount is unmounted and all its threads have returned.
+    /// Waits until the mount is unmounted and no thread serves it. Blocks; do not call it on the runtime's threads.
     pub fn wait(self) -> io::Result<()> {
-        self.session.join()
+        self.session.wait()
+    }
+
+    /// Like [`wait`](Self::wait), without blocking.
+    pub(crate) async fn ended(self) -> io::Result<()> {
+        let Self { mount, session, .. } = self;
+        let outcome = session.ended().await;
+        // It checks that the mount is gone, for which it may run a command.
+        let _ = tokio::task::spawn_blocking(move || drop(mount)).await;
+        outcome
     }
 }
 

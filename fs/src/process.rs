@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::daemon::{Daemon, DaemonConfig};
+use crate::pool::{Pool, default_threads};
 
 /// The flags of `larderd`.
 #[derive(Debug, Args)]
@@ -21,9 +22,10 @@ pub struct DaemonFlags {
     /// Default: the cache folder.
     #[arg(long, value_name = "DIR")]
     run_dir: Vec<PathBuf>,
-    /// Threads per mount that serve the kernel's requests.
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
-    threads: u32,
+    /// Most threads that serve one mount at the same time. All mounts share four times as many, or a quarter of the
+    /// threads that the system allows if that is less. Default: half of the cores, at least 16 and at most 64.
+    #[arg(long, value_name = "THREADS", value_parser = clap::value_parser!(u32).range(1..=256))]
+    threads: Option<u32>,
     /// Name of this node's NodeCache: the name of the node. larder-controller and this larderd communicate through this
     /// Kubernetes object. larderd keeps the room that its spec promises to datasets, and reports the cached bytes in
     /// its status. Set it where larder-controller runs; the component `datasets` of the deployment does so. Without it,
@@ -45,10 +47,12 @@ pub async fn serve(flags: DaemonFlags, stop: CancellationToken) -> anyhow::Resul
     let opening = async {
         let (node, watcher) = flags.node.open().await?;
         let run_dirs = wait_for_folders(&run_dirs, run_dirs_flag).await?;
-        let config = DaemonConfig { node, run_dirs, admin, threads: flags.threads as usize, stop_when_idle: false };
+        let threads = flags.threads.map_or_else(default_threads, |threads| threads as usize);
+        let config = DaemonConfig { node, run_dirs, admin, threads, stop_when_idle: false };
         info!(?config, "settings");
         raise_file_limit();
-        let daemon = tokio::task::spawn_blocking(|| Daemon::open(config)).await?;
+        let pool = Pool::for_many_mounts(threads).context("start the threads that serve mounts (--threads)")?;
+        let daemon = tokio::task::spawn_blocking(|| Daemon::open(config, pool)).await?;
         anyhow::Ok((daemon.context("open the cache (--cache-dir)")?, watcher))
     };
     // A stop does not wait for folders, the API server, or the cache's disk: nothing is served yet.

@@ -14,25 +14,7 @@ use tracing::warn;
 use crate::errno::Errno;
 use crate::filesystem::{Filesystem, FsError, Readable};
 use crate::requests::{Kept, Requests};
-use crate::wire::ReadRequest;
-
-/// Receives the answer to a read. If it is dropped without an answer, the read fails with EIO.
-pub(crate) trait ReadReply: Send + 'static {
-    /// Answers the read with bytes.
-    fn data(self, bytes: &[u8]);
-    /// Fails the read.
-    fn error(self, errno: Errno);
-}
-
-impl ReadReply for fuser::ReplyData {
-    fn data(self, bytes: &[u8]) {
-        Self::data(self, bytes);
-    }
-
-    fn error(self, errno: Errno) {
-        Self::error(self, errno.into());
-    }
-}
+use crate::wire::{ReadRequest, Reply};
 
 /// Answers the reads of one mount.
 #[derive(Clone, Debug)]
@@ -67,7 +49,7 @@ impl Reader {
     }
 
     /// Answers a read, now or later. `kept` is set if the read is already in the table.
-    pub(crate) fn read(&self, read: ReadRequest, kept: Option<Kept>, reply: impl ReadReply) {
+    pub(crate) fn read(&self, read: ReadRequest, kept: Option<Kept>, reply: Reply) {
         let dataset = self.filesystem.dataset();
         let ReadRequest { ino, offset, size, .. } = read;
         let file = match self.filesystem.readable(ino) {
@@ -121,7 +103,7 @@ impl Reader {
         }
     }
 
-    fn fail(&self, reply: impl ReadReply, error: &FsError) {
+    fn fail(&self, reply: Reply, error: &FsError) {
         add(&self.counters().errors, 1);
         reply.error(Errno::from(error));
     }

@@ -1,14 +1,13 @@
 //! The unanswered requests of a connection, stored where they outlive this process.
 //!
 //! A request that was read from `/dev/fuse` is no longer in the kernel's queue. If its process is killed, the next
-//! process can answer only requests that are stored here: in a memfd that the keeper holds too. Each thread reads its
-//! requests into a piece of the memfd (`buffers`), so the request that a thread is working on is stored there. A read
-//! that is answered later is stored in a table behind the pieces before its thread takes the next request. It is
-//! removed after its reply.
+//! process can answer only requests that are stored here: in a memfd that the keeper holds too. Threads read requests into
+//! pieces of the memfd (`slots`), so the request that a thread is working on is stored there. A read that is answered
+//! later is stored in a table behind the pieces before its thread takes the next request. It is removed after its reply.
 //!
 //! ```text
 //! 0            format, 8 bytes
-//! 4 KiB        256 buffers of 32 KiB, one for each thread
+//! 4 KiB        256 buffers of 32 KiB, one for each thread that serves the connection at the same time
 //! 8,196 KiB    table of reads, 32 bytes each: unique, inode, offset (u64), size, CRC32C (u32)
 //! ```
 //! Numbers are in the machine's byte order. Only pages that were written use memory. The table grows with the number of
@@ -43,7 +42,7 @@ const BUFFERS_AT: u64 = 4 << 10;
 /// The size of a buffer. The largest request to a read-only mount is an ioctl with 16 KiB.
 pub(crate) const BUFFER_BYTES: usize = 32 << 10;
 
-/// The most buffers, and so the most threads of a session.
+/// The most buffers, and so the most threads that serve a connection at the same time.
 pub(crate) const BUFFERS: usize = 256;
 
 /// The offset of the table.
@@ -159,13 +158,13 @@ impl Requests {
             }
         }
         let mut buffer = vec![0; BUFFER_BYTES];
-        for thread in 0..BUFFERS {
+        for number in 0..BUFFERS {
             // Most buffers are unused or hold a few hundred bytes, so the length is read first.
             let mut len = [0; 4];
-            self.file.read_exact_at(&mut len, Self::buffer_at(thread))?;
+            self.file.read_exact_at(&mut len, Self::buffer_at(number))?;
             let len = (u32::from_ne_bytes(len) as usize).min(BUFFER_BYTES);
             let buffer = &mut buffer[..len];
-            self.file.read_exact_at(buffer, Self::buffer_at(thread))?;
+            self.file.read_exact_at(buffer, Self::buffer_at(number))?;
             match Taken::parse(buffer) {
                 Some(taken) if !found.insert(taken.unique()) => {}
                 Some(Taken::Read(read)) => unanswered.reads.push((read, self.add(read)?)),
@@ -182,9 +181,9 @@ impl Requests {
         Ok(rustix::fs::fallocate(&self.file, hole, BUFFERS_AT, TABLE_AT - BUFFERS_AT)?)
     }
 
-    /// The offset of a thread's buffer in the file.
-    pub(crate) const fn buffer_at(thread: usize) -> u64 {
-        BUFFERS_AT + (thread * BUFFER_BYTES) as u64
+    /// The offset of a buffer in the file.
+    pub(crate) const fn buffer_at(number: usize) -> u64 {
+        BUFFERS_AT + (number * BUFFER_BYTES) as u64
     }
 
     /// Keeps a read in the table until its answer is sent. Errors: the table is full or cannot be written.

@@ -1,7 +1,7 @@
 //! Aligned memory for reads and writes that bypass the page cache: one buffer for each thread, or part of the caller's.
 //!
 //! Invariant: the memory handed out starts at a multiple of 4 KiB. A thread's buffer grows to the largest size that the
-//! thread has needed and keeps that size, so a warm read allocates nothing.
+//! thread has needed and keeps that size until [`release`], so a warm read allocates nothing.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -10,6 +10,17 @@ use crate::record::ALIGN_BYTES;
 
 thread_local! {
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// The largest buffer that a thread keeps while it is idle.
+pub const KEPT_BYTES: usize = 256 << 10;
+
+/// Frees this thread's buffer if it is larger than [`KEPT_BYTES`]. For threads that are idle.
+pub fn release() {
+    let memory = BUFFER.take();
+    if memory.len() <= KEPT_BYTES {
+        BUFFER.set(memory);
+    }
 }
 
 /// The size of an allocation that is certain to contain `len` aligned bytes.
@@ -49,6 +60,24 @@ mod tests {
                 assert_eq!((bytes.len(), bytes.as_ptr().addr() % ALIGN_BYTES), (len, 0));
             });
         }
+    }
+
+    #[test]
+    fn an_idle_thread_gives_back_a_large_buffer_and_keeps_a_small_one() {
+        let kept = || {
+            let memory = BUFFER.take();
+            let len = memory.len();
+            BUFFER.set(memory);
+            len
+        };
+        with(1 << 20, |_| release());
+        assert!(kept() > 1 << 20, "it was in use");
+        release();
+        assert_eq!(kept(), 0);
+        with(4096, |_| {});
+        let small = kept();
+        release();
+        assert!(small > 0 && kept() == small);
     }
 
     #[test]

@@ -25,7 +25,7 @@
 
 mod aliases;
 mod base;
-mod buffer;
+pub mod buffer;
 mod config;
 mod counters;
 mod dataset;

@@ -93,9 +93,10 @@ pub(crate) struct MountArgs {
     /// Permission bits of directories, in octal and without write bits. Default: 0555.
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     pub(crate) dir_mode: Option<u16>,
-    /// Threads that serve the kernel's requests.
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
-    pub(crate) threads: u32,
+    /// Most threads that serve the kernel's requests at the same time. Default: half of the cores, at least 16 and at
+    /// most 64.
+    #[arg(long, value_name = "THREADS", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) threads: Option<u32>,
     /// Bytes that the kernel reads ahead within a file (root only).
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = parse_bytes)]
     pub(crate) read_ahead: u64,

@@ -8,7 +8,7 @@ use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use larder_cachenode::{CacheSpec, Dataset, FetchConfig, open_manifest};
 use larder_dataset::PolicyKind;
-use larder_fs::{MountConfig, Mounted};
+use larder_fs::{MountConfig, Mounted, Pool};
 use larder_import::{ImportOptions, Silent};
 use larder_origin::{Env, Origin, OriginConfig, OriginUrl};
 use larder_s3_server::{S3Server, S3ServerConfig};
@@ -127,7 +127,9 @@ impl Lab {
     fn mount(&self, dataset: &Arc<Dataset>) -> anyhow::Result<Mounted> {
         let mountpoint = self.folder.join("mnt");
         std::fs::create_dir_all(&mountpoint).context("make the mount point")?;
-        Ok(larder_fs::mount::mount(Arc::clone(dataset), &MountConfig::new(mountpoint))?)
+        let config = MountConfig::new(mountpoint);
+        let pool = Pool::start(config.threads).context("start the threads that serve the mount")?;
+        Ok(larder_fs::mount::mount(&pool, Arc::clone(dataset), &config)?)
     }
 
     /// Measures all epochs of one cell. Each epoch starts after all blocks that the previous epoch fetched are in the

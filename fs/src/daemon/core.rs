@@ -24,6 +24,7 @@ use super::mounts::{Connection, Mount, Mounts};
 use super::offers::{Offer, Offers};
 use crate::connection::ServeConfig;
 use crate::mount::{MountConfig, unmount};
+use crate::pool::{Pool, set_blocking};
 
 /// How long a stop waits for mounts that are being made, and for reads from handed-over connections.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -54,7 +55,7 @@ pub struct DaemonConfig {
     pub run_dirs: Vec<PathBuf>,
     /// The address that serves /metrics, /healthz and /readyz; `None` serves none of them.
     pub admin: Option<SocketAddr>,
-    /// The number of threads that serve the kernel, for each mount that sets no number.
+    /// The most threads that serve a mount at the same time, for each mount that sets no number.
     pub threads: usize,
     /// Stop after the last mount has ended.
     pub stop_when_idle: bool,
@@ -78,13 +79,13 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Opens the cache. Waits up to 5 s for another process that is closing it. Blocks; must be called within a
-    /// runtime.
-    pub fn open(config: DaemonConfig) -> Result<Arc<Self>, StoreError> {
+    /// Opens the cache for mounts that the threads of `pool` serve. Waits up to 5 s for another process that is closing
+    /// the cache. Blocks; must be called within a runtime.
+    pub fn open(config: DaemonConfig, pool: Arc<Pool>) -> Result<Arc<Self>, StoreError> {
         let DaemonConfig { node, run_dirs, admin, threads, stop_when_idle } = config;
         let socket = run_dirs.first().map(|dir| dir.join(GRPC_SOCKET));
         let node = Node::open(NodeConfig { socket, ..node })?;
-        let (mounts, owner) = Mounts::new(Arc::clone(&node), stop_when_idle);
+        let (mounts, owner) = Mounts::new(Arc::clone(&node), pool, stop_when_idle);
         node.runtime().spawn(owner.run());
         Ok(Arc::new(Self {
             node,
@@ -116,6 +117,12 @@ impl Daemon {
     pub async fn stop(&self) -> anyhow::Result<()> {
         self.stopping().cancel();
         let _ = tokio::join!(self.end_mounts(), tokio::time::timeout(STOP_TIMEOUT, self.answer_reads()));
+        for connection in self.mounts.now().mounts.iter().filter_map(|mount| mount.connection.as_ref()) {
+            // An earlier release, to which a node may return, would read without a pause.
+            if let Err(error) = set_blocking(&connection.fd, true) {
+                warn!(%error, "cannot prepare a connection for an earlier release");
+            }
+        }
         self.node.close().await?;
         Ok(())
     }

@@ -17,7 +17,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
 
 use larder_cachenode::DatasetSummary;
 use larder_cachenode::node::{Found, Node, OpenDataset, User};
@@ -29,7 +28,9 @@ use tracing::{info, warn};
 
 use super::error::DaemonError;
 use crate::connection::{ServeConfig, serve};
+use crate::limits;
 use crate::mount::{MountConfig, mount};
+use crate::pool::Pool;
 use crate::requests::Requests;
 
 /// The capacity of the owner's queue of events. Senders wait while it is full.
@@ -125,9 +126,6 @@ struct Running {
     ended: Option<io::Result<()>>,
 }
 
-/// Waits for a session to end.
-type Session = Box<dyn FnOnce() -> io::Result<()> + Send>;
-
 /// The result of a mount or an offer.
 type Served = Result<Arc<Mount>, DaemonError>;
 
@@ -141,13 +139,14 @@ pub(super) struct Mounts {
 
 impl Mounts {
     /// Creates the handle and the task. The handle works only while the task runs.
-    pub(super) fn new(node: Arc<Node>, stop_when_idle: bool) -> (Self, Owner) {
+    pub(super) fn new(node: Arc<Node>, pool: Arc<Pool>, stop_when_idle: bool) -> (Self, Owner) {
         let (events, received) = mpsc::channel(EVENTS_WAITING);
         let (publish, state) = watch::channel(State::default());
         let heartbeat = Heartbeat::default();
         let ended = events.downgrade();
         let owner = Owner {
             node,
+            pool,
             stop_when_idle,
             received,
             ended,
@@ -218,9 +217,11 @@ impl Mounts {
 #[derive(Debug)]
 pub(super) struct Owner {
     node: Arc<Node>,
+    /// The threads that serve all mounts.
+    pool: Arc<Pool>,
     stop_when_idle: bool,
     received: mpsc::Receiver<Event>,
-    /// For the threads that wait for sessions to end. Weak, so that the task ends with the last handle.
+    /// For the tasks that wait for sessions to end. Weak, so that the task ends with the last handle.
     ended: mpsc::WeakSender<Event>,
     publish: watch::Sender<State>,
     heartbeat: Heartbeat,
@@ -285,11 +286,9 @@ impl Owner {
         let Some(events) = self.ended.upgrade() else { return };
         let number = self.next;
         self.next += 1;
-        let (node, wanted) = (Arc::clone(&self.node), request.clone());
-        let task = self.node.runtime().spawn(async move {
-            let sessions = watch_session(number, events)?;
-            make(&node, found, &wanted, target, sessions).await
-        });
+        let (node, pool, wanted) = (Arc::clone(&self.node), Arc::clone(&self.pool), request.clone());
+        let sessions = Sessions { number, events };
+        let task = self.node.runtime().spawn(async move { make(&node, pool, found, &wanted, target, sessions).await });
         self.running = Some(Running { number, request, reply, task, ended: None });
     }
 
@@ -349,54 +348,56 @@ impl Owner {
     }
 }
 
-/// Starts a thread that waits for a session to end and reports that. The thread receives the session over a channel and
-/// exists before the session does, so no session is left unwatched.
-fn watch_session(number: u64, events: mpsc::Sender<Event>) -> Result<SyncSender<Session>, DaemonError> {
-    let (give, take) = sync_channel::<Session>(1);
-    let watch = move || {
-        // The channel closes without a session if the job failed.
-        let Ok(session) = take.recv() else { return };
-        let outcome = session();
-        let _ = events.blocking_send(Event::Ended { number, outcome });
-    };
-    let thread = std::thread::Builder::new().name("session-end".to_owned()).spawn(watch);
-    thread.map_err(|source| DaemonError::Connection { source })?;
-    Ok(give)
+/// Reports the end of the session that a job starts.
+struct Sessions {
+    number: u64,
+    events: mpsc::Sender<Event>,
+}
+
+impl Sessions {
+    /// Waits for a session to end, in a task of the runtime.
+    fn watch(self, node: &Node, ended: impl Future<Output = io::Result<()>> + Send + 'static) {
+        let Self { number, events } = self;
+        node.runtime().spawn(async move {
+            let outcome = ended.await;
+            let _ = events.send(Event::Ended { number, outcome }).await;
+        });
+    }
 }
 
 /// Opens a dataset and serves it.
 async fn make(
     node: &Arc<Node>,
+    pool: Arc<Pool>,
     found: Found,
     request: &DatasetRequest,
     target: Target,
-    sessions: SyncSender<Session>,
+    sessions: Sessions,
 ) -> Result<Done, DaemonError> {
     let user = match target {
         Target::Folder(_) => User::Mount,
         Target::Connection(..) => User::Connection,
     };
     let open = node.open_dataset(found, request, user).await?;
-    let (dataset, stopping) = (Arc::clone(open.dataset()), node.stopping().clone());
+    let (dataset, node) = (Arc::clone(open.dataset()), Arc::clone(node));
     let start = move || match target {
         Target::Folder(config) => {
-            let mounted = mount(dataset, &config)?;
-            if stopping.is_cancelled() {
+            let mounted = mount(&pool, dataset, &config)?;
+            if node.stopping().is_cancelled() {
                 // Dropping the mount unmounts it. The stopping daemon may already have collected the mounts to end.
                 return Err(DaemonError::Stopping);
             }
             let dir = mounted.path().to_owned();
-            let _ = sessions.send(Box::new(move || mounted.wait()));
+            sessions.watch(&node, mounted.ended());
             Ok((None, Some(dir)))
         }
         Target::Connection(connection, config) => {
-            let serving = connection
-                .fd
-                .try_clone()
-                .and_then(|fd| serve(dataset, fd, &connection.init, connection.memory.as_fd(), config))
+            let fd = connection.fd.try_clone().map_err(limits::named);
+            let serving = fd
+                .and_then(|fd| serve(&pool, dataset, fd, &connection.init, connection.memory.as_fd(), config))
                 .map_err(|source| DaemonError::Connection { source })?;
             let requests = Arc::clone(serving.requests());
-            let _ = sessions.send(Box::new(move || serving.wait()));
+            sessions.watch(&node, serving.ended());
             Ok((Some((connection, requests)), None))
         }
     };

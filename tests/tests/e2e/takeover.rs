@@ -306,12 +306,12 @@ fn a_read_that_a_stopping_daemon_cannot_answer_in_time_is_answered_by_the_next()
 }
 
 #[test]
-fn kept_requests_take_half_a_mebibyte_for_a_mount() {
+fn kept_requests_take_32_kib_for_each_thread_that_a_mount_has_had() {
     let (lab, mut larderd, mut keeper, dir) = mounted("pages", &[]);
     let shared = |larderd: &Larderd| larderd.memory_kib("RssShmem");
-    // 16 threads with 32 KiB each.
+    // The mount may have been looked at by one or two programs.
     let before = shared(&larderd);
-    assert!((512..=520).contains(&before), "{before} KiB before a read of the mount");
+    assert!((32..=128).contains(&before), "{before} KiB before a read of the mount");
     let readers = Readers::start(&[(&dir, 0)], 16);
     while readers.totals()[0] < 2000 {
         std::thread::sleep(Duration::from_millis(5));
@@ -322,7 +322,8 @@ fn kept_requests_take_half_a_mebibyte_for_a_mount() {
         keeper.connect();
         readers.go_on(&readers.totals(), &larderd);
         let after = shared(&larderd);
-        assert!((512..=540).contains(&after), "{after} KiB after a takeover");
+        // At most 16 threads with 32 KiB each.
+        assert!((32..=540).contains(&after), "{after} KiB after a takeover");
     }
     readers.finish();
     drop(lab);

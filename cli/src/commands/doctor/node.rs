@@ -2,9 +2,10 @@
 //! tests can pass the text of a faulty machine.
 
 use std::borrow::Cow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use larder_dataset::size::show_bytes;
+use larder_fs::pids_max_file;
 
 use super::finding::{Finding, Verdict};
 use super::mountinfo::mount_of;
@@ -131,28 +132,16 @@ fn propagation(mountinfo: &str, kubelet_dir: &Path) -> Finding {
     }
 }
 
-/// The file with the limit of this process's cgroup. A line is number:controllers:path; version 2 has an empty list of
-/// controllers.
-fn pids_max_file(cgroup: &str) -> Option<PathBuf> {
-    let path_of = |controllers| {
-        cgroup.lines().find_map(|line| line.split_once(':')?.1.strip_prefix(controllers)?.strip_prefix(":/"))
-    };
-    let (root, path) = match path_of("pids") {
-        Some(path) => ("/sys/fs/cgroup/pids", path),
-        None => ("/sys/fs/cgroup", path_of("")?),
-    };
-    Some(Path::new(root).join(path).join("pids.max"))
-}
-
 fn threads(limits: &[(&str, String)]) -> Finding {
-    const WANTED: u64 = 4096;
+    const WANTED: u64 = 1024;
     let least = limits.iter().filter_map(|(name, limit)| Some((number(limit)?, *name))).min();
     let (verdict, found) = match least {
         Some((limit, name)) if limit < WANTED => (Verdict::Warn, format!("at most {limit} ({name})")),
         Some((limit, name)) => (Verdict::Ok, format!("up to {limit} ({name})")),
         None => (Verdict::Ok, "no limit".to_owned()),
     };
-    let remedy = "allow pods 4096 threads (podPidsLimit of the kubelet): each mounted dataset takes 16";
+    let remedy = "allow pods 1024 threads (podPidsLimit of the kubelet): larderd has up to 256 for its mounts, and others for its \
+         disk and network";
     Finding { what: "threads", verdict, found, remedy }
 }
 
@@ -256,16 +245,6 @@ mod tests {
             assert_eq!(found.verdict, Verdict::Warn);
             assert!(found.found.ends_with(seconds), "{}", found.found);
         }
-    }
-
-    #[test]
-    fn the_limit_of_the_processs_cgroup_is_found_in_both_versions() {
-        let file = |cgroup| pids_max_file(cgroup).unwrap();
-        assert_eq!(file("0::/kubepods/pod1\n"), Path::new("/sys/fs/cgroup/kubepods/pod1/pids.max"));
-        assert_eq!(file("9:name=systemd:/\n8:pids:/a/b\n0::/\n"), Path::new("/sys/fs/cgroup/pids/a/b/pids.max"));
-        assert_eq!(file("0::/cri:one\n"), Path::new("/sys/fs/cgroup/cri:one/pids.max"));
-        assert_eq!(file("0::/\n"), Path::new("/sys/fs/cgroup/pids.max"));
-        assert_eq!(pids_max_file(""), None);
     }
 
     #[test]

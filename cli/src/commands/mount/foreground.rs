@@ -11,6 +11,7 @@ use larder_cachenode::process::raise_file_limit;
 use larder_cachenode::source::ResolvedSource;
 use larder_dataset::Chain;
 use larder_fs::daemon::{Daemon, DaemonConfig};
+use larder_fs::{Pool, default_threads};
 use larder_store::StoreError;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -81,7 +82,8 @@ async fn stop_on_signal(daemon: Arc<Daemon>) {
 fn start(args: &MountArgs, runtime: &Runtime) -> anyhow::Result<(Arc<Daemon>, ResolvedSource)> {
     let found = source::resolve(&args.src, &args.origin, args.refresh, runtime)?;
     let cache_dir = cache_dir(args)?;
-    let daemon = Daemon::open(DaemonConfig {
+    let threads = args.threads.map_or_else(default_threads, |threads| threads as usize);
+    let config = DaemonConfig {
         run_dirs: vec![run_dir(&cache_dir)?],
         node: NodeConfig {
             cache_dir,
@@ -94,10 +96,11 @@ fn start(args: &MountArgs, runtime: &Runtime) -> anyhow::Result<(Arc<Daemon>, Re
             socket: None,
         },
         admin: None,
-        threads: args.threads as usize,
+        threads,
         stop_when_idle: true,
-    })
-    .context("open the cache (--cache-dir)")?;
+    };
+    let pool = Pool::for_many_mounts(threads).context("start the threads that serve mounts (--threads)")?;
+    let daemon = Daemon::open(config, pool).context("open the cache (--cache-dir)")?;
     runtime.block_on(daemon.mount(request(args, &found.path, None)?))?;
     Ok((daemon, found))
 }

@@ -79,7 +79,7 @@ pub(super) fn request(
         }),
         dir: absolute(&args.dir)?,
         allow_other: args.allow_other,
-        threads: args.threads,
+        threads: args.threads.unwrap_or(0),
         read_ahead_bytes: args.read_ahead,
     })
 }
@@ -120,7 +120,9 @@ pub(super) fn serving_args(args: &MountArgs, manifest: &Path) -> Vec<OsString> {
             flag(name, &format_args!("{mode:04o}"));
         }
     }
-    flag("threads", &args.threads);
+    if let Some(threads) = args.threads {
+        flag("threads", &threads);
+    }
     flag("read-ahead", &args.read_ahead);
     flag("attempt-timeout", &format_args!("{}ms", args.origin.attempt_timeout.as_millis()));
     flag("read-deadline", &format_args!("{}ms", args.origin.read_deadline.as_millis()));

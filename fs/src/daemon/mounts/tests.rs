@@ -33,7 +33,7 @@ async fn a_session_that_ends_before_its_mount_is_shown_leaves_nothing_behind() {
     let node = node(folder.path());
     let request = DatasetRequest::from(DatasetSpec::new(format!("file://{}", path("data").display())));
     let open = node.open_dataset(node.find(&request).await.unwrap(), &request, User::Mount).await.unwrap();
-    let (mounts, mut owner) = Mounts::new(Arc::clone(&node), false);
+    let (mounts, mut owner) = Mounts::new(Arc::clone(&node), Pool::start(1).unwrap(), false);
     let (reply, served) = oneshot::channel();
     let task = tokio::spawn(std::future::pending());
     owner.running = Some(Running { number: 7, request, reply, task, ended: None });
@@ -52,7 +52,7 @@ async fn a_session_that_ends_before_its_mount_is_shown_leaves_nothing_behind() {
 #[tokio::test(start_paused = true)]
 async fn the_task_beats_also_while_nothing_happens_and_not_once_it_hangs() {
     let folder = tempfile::tempdir().unwrap();
-    let (mounts, owner) = Mounts::new(node(folder.path()), false);
+    let (mounts, owner) = Mounts::new(node(folder.path()), Pool::start(1).unwrap(), false);
     let task = tokio::spawn(owner.run());
     tokio::time::sleep(Duration::from_secs(3600)).await;
     assert_eq!(mounts.heartbeat().check("it"), Ok(()));

@@ -1,0 +1,146 @@
+use std::sync::Barrier;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use larder_testkit::kernel::{GETATTR, Kernel, LOOKUP, ROOT, request};
+
+use super::*;
+use crate::errno::Errno as Answer;
+
+/// Answers a LOOKUP once as many of them as the barrier has places are being answered. Answers other requests
+/// immediately.
+#[derive(Debug)]
+struct Together(Arc<Barrier>);
+
+impl Serve for Together {
+    fn answer(&self, request: &Request<'_>, reply: Reply) {
+        if request.operation == operation::LOOKUP {
+            self.0.wait();
+        }
+        reply.error(Answer(libc::ENOENT));
+    }
+}
+
+/// Reports each request, and answers it after a message.
+#[derive(Debug)]
+struct Held {
+    begun: Sender<u64>,
+    go_on: Mutex<Receiver<()>>,
+}
+
+impl Serve for Held {
+    fn answer(&self, request: &Request<'_>, reply: Reply) {
+        self.begun.send(request.unique).unwrap();
+        self.go_on.lock().unwrap().recv().unwrap();
+        reply.data(&[]);
+    }
+}
+
+fn serve(pool: &Arc<Pool>, threads: usize, front: impl Serve) -> (Kernel, Session) {
+    let (kernel, fuse) = Kernel::connect();
+    let slots = Slots::open(None, threads).unwrap();
+    (kernel, pool.serve(Arc::new(fuse), slots, Box::new(front)).unwrap())
+}
+
+fn ask(kernel: &Kernel, operation: u32, uniques: impl IntoIterator<Item = u64>) {
+    uniques.into_iter().for_each(|unique| kernel.send(&request(operation, unique, ROOT, b"name\0")));
+}
+
+fn answers(kernel: &Kernel, count: usize) -> Vec<u64> {
+    let mut answers: Vec<u64> = (0..count).map(|_| kernel.answer().0).collect();
+    answers.sort_unstable();
+    answers
+}
+
+#[test]
+fn one_busy_connection_gets_all_of_its_threads() {
+    let pool = Pool::start(8).unwrap();
+    let (kernel, session) = serve(&pool, 6, Together(Arc::new(Barrier::new(6))));
+    for round in 0..50 {
+        let uniques = round * 12..round * 12 + 6;
+        ask(&kernel, LOOKUP, uniques.clone());
+        assert_eq!(answers(&kernel, 6), uniques.collect::<Vec<_>>());
+    }
+    drop(kernel);
+    session.wait().unwrap();
+}
+
+#[test]
+fn a_connection_never_has_more_threads_than_slots_and_others_are_served_meanwhile() {
+    let pool = Pool::start(3).unwrap();
+    let (begun, taken) = channel();
+    let (go, go_on) = channel();
+    let (slow, _slow) = serve(&pool, 2, Held { begun, go_on: Mutex::new(go_on) });
+    let (quick, _quick) = serve(&pool, 2, Together(Arc::new(Barrier::new(1))));
+    ask(&slow, GETATTR, [2, 4, 6, 8]);
+    let first = [taken.recv().unwrap(), taken.recv().unwrap()];
+    // The third thread serves the other connection, also after it has found no slot of the first.
+    for unique in (100..150).map(|number| 2 * number) {
+        ask(&quick, LOOKUP, [unique]);
+        assert_eq!(answers(&quick, 1), [unique]);
+    }
+    assert!(taken.try_recv().is_err(), "both slots are in use");
+    (0..4).for_each(|_| go.send(()).unwrap());
+    assert_eq!(answers(&slow, 4), [2, 4, 6, 8]);
+    let mut all = [first[0], first[1], taken.recv().unwrap(), taken.recv().unwrap()];
+    all.sort_unstable();
+    assert_eq!(all, [2, 4, 6, 8], "each request is answered once");
+}
+
+#[test]
+fn many_connections_need_no_thread_of_their_own() {
+    let pool = Pool::start(2).unwrap();
+    let connections: Vec<_> = (0..200).map(|_| serve(&pool, 16, Together(Arc::new(Barrier::new(1))))).collect();
+    // All of them are busy at the same time.
+    connections.iter().for_each(|(kernel, _)| ask(kernel, LOOKUP, (1..=20).map(|number| 2 * number)));
+    for (kernel, _) in &connections {
+        assert_eq!(answers(kernel, 20), (1..=20).map(|number| 2 * number).collect::<Vec<_>>());
+    }
+    for (kernel, session) in connections {
+        drop(kernel);
+        session.wait().unwrap();
+    }
+    assert!(pool.shared.connections().is_empty());
+}
+
+#[test]
+fn a_connection_ends_with_its_kernel_and_reports_the_outcome() {
+    let pool = Pool::start(1).unwrap();
+    let (kernel, session) = serve(&pool, 1, Together(Arc::new(Barrier::new(1))));
+    // A request that expects no answer, and the end of the file system.
+    kernel.send(&request(operation::FORGET, 2, ROOT, &[0; 8]));
+    kernel.send(&request(operation::DESTROY, 4, 0, &[]));
+    assert_eq!(kernel.answer(), (4, 0, Vec::new()));
+    session.wait().unwrap();
+    let (kernel, session) = serve(&pool, 1, Together(Arc::new(Barrier::new(1))));
+    kernel.send(b"not a request");
+    assert_eq!(session.wait().unwrap_err().kind(), io::ErrorKind::InvalidData);
+    // The only thread serves the next connection.
+    let (kernel, _session) = serve(&pool, 1, Together(Arc::new(Barrier::new(1))));
+    ask(&kernel, LOOKUP, [6]);
+    assert_eq!(answers(&kernel, 1), [6]);
+}
+
+#[test]
+fn the_threads_end_with_the_pool() {
+    let pool = Pool::start(3).unwrap();
+    let shared = Arc::downgrade(&pool.shared);
+    drop(pool);
+    while shared.strong_count() > 0 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn an_earlier_release_gets_a_connection_whose_reads_wait() {
+    let pool = Pool::start(1).unwrap();
+    let (kernel, fuse) = Kernel::connect();
+    let keepers = fuse.try_clone().unwrap();
+    let _session = pool
+        .serve(Arc::new(fuse), Slots::open(None, 1).unwrap(), Box::new(Together(Arc::new(Barrier::new(1)))))
+        .unwrap();
+    let waits = || !rustix::fs::fcntl_getfl(&keepers).unwrap().contains(OFlags::NONBLOCK);
+    assert!(!waits());
+    set_blocking(&keepers, true).unwrap();
+    assert!(waits());
+    drop(kernel);
+}
