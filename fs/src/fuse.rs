@@ -31,14 +31,20 @@ use crate::wire::ReadRequest;
 /// How long the kernel may cache immutable attributes: the longest time that it accepts.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
+/// The most background requests that a connection may have in flight, as many as the kernel's protocol can express. A
+/// read that waits for the origin takes 32 bytes of the connection's memory and about 4 KiB of this process. The kernel
+/// stops reading ahead at three quarters, which leaves the rest to reads that a reader waits for.
+pub(crate) const BACKGROUND_MOST: u16 = u16::MAX;
+
 /// The block size that statfs reports.
 const STATFS_BLOCK: u64 = 4096;
 
 /// Limits requested from the kernel at INIT.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KernelLimits {
-    /// The most background requests (read-ahead) that the kernel keeps in flight. A hung origin blocks as many of them
-    /// as there are readers of missing blocks; the rest must suffice for the other readers.
+    /// The most background requests that the kernel keeps in flight: reads ahead, advised ones, and the rest of a large
+    /// read. A hung origin holds one for each missing block that is wanted, and cached reads need one, too. A process
+    /// without CAP_SYS_ADMIN gets no more than the kernel's `max_user_bgreq`, one for each 3 MiB of the machine's memory.
     pub(crate) max_background: u16,
     /// Whether the mount may be mapped into user namespaces. The kernel then sends no user with its requests, so that
     /// no request can be refused for its user.

@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 use crate::buffers;
 use crate::filesystem::Filesystem;
-use crate::fuse::{Front, KernelLimits, Shown};
+use crate::fuse::{BACKGROUND_MOST, Front, KernelLimits, Shown};
 use crate::reading::Reader;
 use larder_cachenode::dataset::Dataset;
 
@@ -41,7 +41,7 @@ impl MountConfig {
             allow_other: rustix::process::geteuid().is_root(),
             threads: 16,
             read_ahead_bytes: 1 << 20,
-            max_background: 1024,
+            max_background: BACKGROUND_MOST,
             ownership: Ownership::default(),
         }
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use larder_dataset::{BlockPart, FileIndex};
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 
 use super::error::FetchError;
 use super::outcome::Outcome;
@@ -27,6 +28,8 @@ pub(super) struct InFlight {
     in_table: watch::Receiver<()>,
     /// The fetch asks peers, which must not wait for it in turn.
     pub(super) asks_peers: bool,
+    /// When the fetch ends at the latest.
+    pub(super) deadline: Instant,
 }
 
 impl InFlight {
@@ -36,12 +39,13 @@ impl InFlight {
         file: FileIndex,
         part: BlockPart,
         asks_peers: bool,
+        deadline: Instant,
         in_table: watch::Receiver<()>,
     ) -> (Self, PendingBlock) {
         let (sender, outcome) = watch::channel(None);
         let subscribers = Arc::<Subscribers>::default();
         let pending = PendingBlock { file, part, outcome: sender, subscribers: Arc::clone(&subscribers) };
-        (Self { outcome, subscribers, in_table, asks_peers }, pending)
+        (Self { outcome, subscribers, in_table, asks_peers, deadline }, pending)
     }
 
     /// Waits until the fetch has ended and its blocks were written to the store, or could not be. Does not count as a
@@ -59,6 +63,15 @@ impl InFlight {
         let outcome = self.outcome.wait_for(Option::is_some).await;
         // A pending block is not dropped before it is completed.
         outcome.ok().and_then(|outcome| outcome.clone()).unwrap_or(Outcome::Failed(FetchError::Stopped))
+    }
+
+    /// Waits for the outcome until `deadline`. None if a fetch with a later deadline has not ended by then: one that ends
+    /// no later than its waiter says itself why it failed. Cancel-safe.
+    pub(super) async fn outcome_until(self, deadline: Instant) -> Option<Outcome> {
+        if self.deadline <= deadline {
+            return Some(self.outcome().await);
+        }
+        timeout_at(deadline, self.outcome()).await.ok()
     }
 
     /// The bytes of `range` of the block as they arrive, all from its start, whenever this is called.

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use larder_dataset::BlockPart;
 use larder_store::{AdmissionPermit, Draft, Record};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::context::FetchContext;
 use super::error::FetchError;
@@ -50,6 +51,8 @@ pub(super) struct BlockToKeep {
     pub(super) bytes: Bytes,
     /// None: the bytes came from a peer, and a record must be made of them.
     pub(super) record: Option<Record>,
+    /// Held until it is written.
+    pub(super) memory: OwnedSemaphorePermit,
 }
 
 /// The blocks of a fetch: expected, complete, and received with the wrong checksum.
@@ -132,20 +135,33 @@ impl<'a> BlockReceiver<'a> {
     fn complete(&mut self, block: ExpectedBlock, bytes: Bytes, record: Option<Record>, tier: Tier) {
         let ExpectedBlock { pending, admission } = block;
         let part = pending.part;
-        match admission {
-            Admission::Granted(permit) => {
-                self.to_keep.push(BlockToKeep { part, permit: Some(permit), bytes: bytes.clone(), record });
+        // The block has its place before its waiters get it, so that their next read finds it there.
+        let permit = match admission {
+            Admission::Granted(permit) => Some(Some(permit)),
+            Admission::Later => Some(None),
+            Admission::Refused => None,
+            Admission::Window(room) => {
+                room.fill(bytes.clone());
+                return pending.complete(Outcome::Fetched(bytes, tier));
             }
-            Admission::Later => self.to_keep.push(BlockToKeep { part, permit: None, bytes: bytes.clone(), record }),
-            // The block is in the window before its waiters get it, so that their next read finds it there.
-            Admission::Window(room) => room.fill(bytes.clone()),
+        };
+        match permit.and_then(|permit| Some((permit, self.memory_until_written(&part)?))) {
+            Some((permit, memory)) => {
+                self.to_keep.push(BlockToKeep { part, permit, bytes: bytes.clone(), record, memory });
+            }
             // A block that only a peer waits for is cached at the peer.
-            Admission::Refused if self.purpose.asker() == Asker::Here || pending.waiters() > 1 => {
+            None if self.purpose.asker() == Asker::Here || pending.waiters() > 1 => {
                 self.context.window.insert(part.block, bytes.clone());
             }
-            Admission::Refused => {}
+            None => {}
         }
         pending.complete(Outcome::Fetched(bytes, tier));
+    }
+
+    /// Memory for a complete block that the store is to keep. A fetch that fills the store has it since before it began.
+    fn memory_until_written(&self, part: &BlockPart) -> Option<OwnedSemaphorePermit> {
+        let kib = if self.purpose.is_warm() { 0 } else { (part.block_len >> 10) + 1 };
+        self.context.memory_until_written(kib)
     }
 
     fn fail(&self, pending: PendingBlock, error: FetchError) {
