@@ -422,7 +422,11 @@ impl Fetcher {
         });
         let fetched = fetched.await;
         // Blocks that were complete before a failure are kept all the same.
-        let to_keep = receiver.end(fetched.err().as_ref());
+        let (to_keep, failed) = receiver.end(fetched.err().as_ref());
+        for (pending, error) in failed {
+            // Not in the table any more: a waiter whose time is not over starts the next fetch.
+            entries.release(vec![pending], &Outcome::Failed(error));
+        }
         if !to_keep.is_empty() {
             if to_keep.iter().any(|block| block.permit.is_none()) {
                 self.keeper.store_is_counted().await;

@@ -4,7 +4,7 @@
 //! the last of its bytes is there, the block's checksum is checked and its waiters get it, while the blocks after it
 //! are still in flight. Subscribers get the bytes piece by piece before that.
 //!
-//! Invariant: each expected block is completed exactly once, at the latest in [`BlockReceiver::end`].
+//! Invariant: each expected block is completed exactly once, or returned by [`BlockReceiver::end`] as failed.
 
 use std::collections::VecDeque;
 
@@ -169,19 +169,23 @@ impl<'a> BlockReceiver<'a> {
         pending.complete(Outcome::Failed(error));
     }
 
-    /// Fails the blocks that are not complete, with `error` or because of their checksum. Returns the blocks to keep.
-    pub(super) fn end(mut self, error: Option<&FetchError>) -> Vec<BlockToKeep> {
+    /// Ends the fetch. Returns the blocks to keep, and those that are not complete with the reason: `error`, or their
+    /// checksum.
+    pub(super) fn end(mut self, error: Option<&FetchError>) -> (Vec<BlockToKeep>, Vec<(PendingBlock, FetchError)>) {
+        let mut failed = Vec::new();
         for ExpectedBlock { pending, .. } in self.take_corrupt() {
-            let corrupt = FetchError::Corrupt { block: pending.part.block };
-            self.fail(pending, error.cloned().unwrap_or(corrupt));
+            let block = pending.part.block;
+            let error = error.cloned().unwrap_or(FetchError::Corrupt { block });
+            self.context.fetch_failed(block, &error);
+            failed.push((pending, error));
         }
         let missing: Vec<_> = self.expected.drain(..).collect();
         if let (Some(error), Some(first)) = (error, missing.first()) {
             self.context.fetch_failed(first.pending.part.block, error);
         }
         for ExpectedBlock { pending, .. } in missing {
-            pending.complete(Outcome::Failed(error.cloned().unwrap_or(FetchError::Stopped)));
+            failed.push((pending, error.cloned().unwrap_or(FetchError::Stopped)));
         }
-        self.to_keep
+        (self.to_keep, failed)
     }
 }
