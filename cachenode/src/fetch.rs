@@ -11,8 +11,8 @@
 //!
 //! What waits for one thing does not hold the memory of what waits for another. There are at most `fetch_bytes` in
 //! flight from the origin, as many from peers, as many that wait for the store after their readers have them, and as
-//! many of fetches that fill the store. So an origin that hangs delays no read of a peer or of the disk, and a disk that
-//! stalls delays no fetch: blocks that it does not take in time are not kept.
+//! many of fetches that fill the store. So an origin that hangs delays no read of a peer or of the disk, and a disk
+//! that stalls delays no fetch: blocks that it does not take in time are not kept.
 //!
 //! Invariants: at most one fetch of a block is in flight; each ends within the read deadline, and so does each read,
 //! whenever the fetches began that it joins; no lock is held across an await.

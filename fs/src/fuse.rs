@@ -32,8 +32,8 @@ use crate::wire::ReadRequest;
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// The most background requests that a connection may have in flight, as many as the kernel's protocol can express. A
-/// read that waits for the origin takes 32 bytes of the connection's memory and about 4 KiB of this process. The kernel
-/// stops reading ahead at three quarters, which leaves the rest to reads that a reader waits for.
+/// read that waits for the origin takes 32 bytes of the connection's memory and 4 KiB of this process. The kernel stops
+/// reading ahead at three quarters, fuser's default, which leaves the rest to the reads that a reader waits for.
 pub(crate) const BACKGROUND_MOST: u16 = u16::MAX;
 
 /// The block size that statfs reports.
@@ -44,7 +44,7 @@ const STATFS_BLOCK: u64 = 4096;
 pub(crate) struct KernelLimits {
     /// The most background requests that the kernel keeps in flight: reads ahead, advised ones, and the rest of a large
     /// read. A hung origin holds one for each missing block that is wanted, and cached reads need one, too. A process
-    /// without CAP_SYS_ADMIN gets no more than the kernel's `max_user_bgreq`, one for each 3 MiB of the machine's memory.
+    /// without CAP_SYS_ADMIN gets at most the kernel's `max_user_bgreq`, one for each 3 MiB of the machine's memory.
     pub(crate) max_background: u16,
     /// Whether the mount may be mapped into user namespaces. The kernel then sends no user with its requests, so that
     /// no request can be refused for its user.

@@ -89,8 +89,8 @@ impl Reader {
         let runtime = dataset.runtime().clone();
         let dataset = Arc::clone(dataset);
         let answer = move |kept: Option<Kept>| async move {
-            // In this order, so that `kept` is dropped after the reply, even in a panic: until then, the next process may
-            // have to answer the read.
+            // In this order, so that `kept` is dropped after the reply, even in a panic: until then, the next process
+            // may have to answer the read.
             let _kept = kept;
             let reply = reply;
             let _counted = CountPanic(dataset.counters());

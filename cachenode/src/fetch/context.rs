@@ -67,8 +67,8 @@ impl FetchContext {
         FetchError::TimedOut { block, deadline: self.config.read_deadline }
     }
 
-    /// Memory for `kib` KiB of a complete block until the store has written it. None: too many blocks wait for the store
-    /// already, which is counted. A reader must not wait for the disk, so this block is not kept.
+    /// Memory for `kib` KiB of a complete block until the store has written it. None: too many blocks wait for the
+    /// store already, which is counted. A reader must not wait for the disk, so this block is not kept.
     pub(super) fn memory_until_written(&self, kib: u32) -> Option<OwnedSemaphorePermit> {
         let memory = Arc::clone(&self.unwritten).try_acquire_many_owned(kib).ok();
         if memory.is_none() {

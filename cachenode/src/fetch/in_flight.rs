@@ -65,8 +65,8 @@ impl InFlight {
         outcome.ok().and_then(|outcome| outcome.clone()).unwrap_or(Outcome::Failed(FetchError::Stopped))
     }
 
-    /// Waits for the outcome until `deadline`. None if a fetch with a later deadline has not ended by then: one that ends
-    /// no later than its waiter says itself why it failed. Cancel-safe.
+    /// Waits for the outcome until `deadline`. None if a fetch with a later deadline has not ended by then: one that
+    /// ends no later than its waiter says itself why it failed. Cancel-safe.
     pub(super) async fn outcome_until(self, deadline: Instant) -> Option<Outcome> {
         if self.deadline <= deadline {
             return Some(self.outcome().await);

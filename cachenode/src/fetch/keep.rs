@@ -7,9 +7,9 @@
 //! answered at once and waits for the store in memory.
 //!
 //! Readers never wait for the disk's writes. A block that readers have waits for its write in memory of its own
-//! (`FetchContext::memory_until_written`); if there is none, because the disk is slow or stalled, the block is not kept.
-//! Only warming waits, before there is a fetch that a reader could join. Reads of the disk, too, have memory of their
-//! own, and half of a reader's time: then the block is fetched.
+//! (`FetchContext::memory_until_written`); if there is none, because the disk is slow or stalled, the block is not
+//! kept. Only warming waits, before there is a fetch that a reader could join. Reads of the disk, too, have memory of
+//! their own, and half of a reader's time: then the block is fetched.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -158,7 +158,7 @@ impl<'a> BlockReceiver<'a> {
         pending.complete(Outcome::Fetched(bytes, tier));
     }
 
-    /// Memory for a complete block that the store is to keep. A fetch that fills the store has it since before it began.
+    /// Memory for a complete block that the store is to keep. A fetch that fills the store has had it from its start.
     fn memory_until_written(&self, part: &BlockPart) -> Option<OwnedSemaphorePermit> {
         let kib = if self.purpose.is_warm() { 0 } else { (part.block_len >> 10) + 1 };
         self.context.memory_until_written(kib)
