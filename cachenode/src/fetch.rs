@@ -72,6 +72,10 @@ pub(crate) use outcome::{Tier, Warmed};
 /// Interval between two checks of whether all fetches have ended.
 const SETTLE_POLL: Duration = Duration::from_millis(2);
 
+/// A reader that joins a fetch within this time of its start fails with it. The pieces of one read come at about the
+/// same time, and another fetch would end too late for them.
+const JOINED_LATE: Duration = Duration::from_secs(1);
+
 /// Bytes of a part of a block.
 #[derive(Clone, Debug)]
 pub(crate) struct Fetched {
@@ -168,9 +172,9 @@ impl Fetcher {
         self.context.deadline()
     }
 
-    /// A part's bytes: from the window, an earlier snapshot's cache, a fetch in flight, or a new one. Fails at the
-    /// `deadline` of its read, or with a fetch that began no earlier than the read. The caller marks the part as read.
-    /// Cancel-safe: the fetch continues, except for that of a piece.
+    /// A part's bytes: from the window, an earlier snapshot's cache, a fetch in flight, or a new one. Fails by the
+    /// `deadline` of its read. The caller marks the part as read. Cancel-safe: the fetch continues, except for that of
+    /// a piece.
     pub(crate) async fn fetch(
         self: &Arc<Self>,
         file: FileIndex,
@@ -191,13 +195,13 @@ impl Fetcher {
             }
             self.missed(file, &part);
             let (in_flight, _) = self.join_or_start(file, part, Purpose::Read, fetch_deadline);
-            let began_earlier = in_flight.deadline < deadline;
+            let was_late = in_flight.deadline + JOINED_LATE < deadline;
             let outcome = in_flight.outcome_until(deadline).await;
             match outcome.unwrap_or_else(|| Outcome::Failed(self.context.timed_out(part.block))) {
                 Outcome::Fetched(block, tier) => return Ok(Fetched { bytes: slice(&block, &part), tier }),
                 // The time of the fetch is over, and that of this reader is not. Its next fetch has the whole time, so
                 // that the other readers of the block join that one.
-                Outcome::Failed(FetchError::TimedOut { .. }) if began_earlier => fetch_deadline = self.deadline(),
+                Outcome::Failed(FetchError::TimedOut { .. }) if was_late => fetch_deadline = self.deadline(),
                 Outcome::Failed(error) => return Err(error),
                 Outcome::InPieces => return Box::pin(self.fetch_piece(file, part, Asker::Here, deadline)).await,
                 // The fetch that this reader joined did not request the block.

@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use larder_dataset::{BlockPart, FileIndex};
 use tokio::sync::watch;
@@ -15,6 +16,9 @@ use tokio::time::{Instant, timeout_at};
 use super::error::FetchError;
 use super::outcome::Outcome;
 use super::subscribers::{Pieces, Subscriber, Subscribers};
+
+/// How long a waiter with the deadline of its fetch waits beyond it, so that the fetch says itself why it failed.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests;
@@ -65,13 +69,10 @@ impl InFlight {
         outcome.ok().and_then(|outcome| outcome.clone()).unwrap_or(Outcome::Failed(FetchError::Stopped))
     }
 
-    /// Waits for the outcome until `deadline`. None if a fetch with a later deadline has not ended by then: one that
-    /// ends no later than its waiter says itself why it failed. Cancel-safe.
+    /// Waits for the outcome until `deadline`. None if the fetch has not ended by then. Cancel-safe.
     pub(super) async fn outcome_until(self, deadline: Instant) -> Option<Outcome> {
-        if self.deadline <= deadline {
-            return Some(self.outcome().await);
-        }
-        timeout_at(deadline, self.outcome()).await.ok()
+        let until = if self.deadline <= deadline { deadline + ENDS_WITHIN } else { deadline };
+        timeout_at(until, self.outcome()).await.ok()
     }
 
     /// The bytes of `range` of the block as they arrive, all from its start, whenever this is called.

@@ -51,3 +51,21 @@ async fn a_reader_that_joins_a_fetch_late_fails_at_its_own_deadline() {
     }
     assert_eq!(world.origin.take().len(), 2);
 }
+
+/// The kernel splits a large read into pieces, which come at about the same time.
+// SEMANTICS: O1
+#[tokio::test(start_paused = true)]
+async fn pieces_of_one_read_fail_with_their_fetch_and_start_no_other() {
+    let world = Arc::new(world(&[1_000], 64 << 20));
+    world.origin.hold_until(Instant::now() + READ_DEADLINE * 10);
+    let first = tokio::spawn(read(Arc::clone(&world)));
+    let later = Duration::from_millis(500);
+    tokio::time::sleep(later).await;
+    let second = tokio::spawn(read(Arc::clone(&world)));
+    for (read, expected) in [(first, READ_DEADLINE), (second, READ_DEADLINE - later)] {
+        let (outcome, took) = read.await.unwrap();
+        assert!(matches!(outcome, Err(FetchError::TimedOut { .. })), "{outcome:?}");
+        assert_about(took, expected);
+    }
+    assert_eq!(world.origin.take().len(), 1);
+}
