@@ -68,13 +68,14 @@ impl StatsCounters {
 }
 
 /// The store's counters over all of its datasets, by name.
-pub fn store_values(store: &StoreCounters) -> [(&'static str, u64); 12] {
+pub fn store_values(store: &StoreCounters) -> [(&'static str, u64); 13] {
     [
         ("store_adopted_total", store.adopted.get()),
         ("store_adopted_bytes_total", store.adopted_bytes.get()),
         ("store_admitted_total", store.admitted.get()),
         ("store_admitted_bytes_total", store.admitted_bytes.get()),
         ("store_refused_total", store.refused.get()),
+        ("store_unwritten_total", store.unwritten.get()),
         ("store_disowned_total", store.disowned.get()),
         ("store_evicted_total", store.evicted.get()),
         ("store_corrupt_total", store.corrupt()),

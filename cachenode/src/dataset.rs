@@ -25,6 +25,7 @@ use larder_store::{
     Usage,
 };
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use crate::counters::{StatsCounters, add, store_values};
 use crate::fetch::{FetchConfig, FetchError, Fetched, Fetcher, Tier};
@@ -310,14 +311,15 @@ impl Dataset {
     /// Answers a read, and fetches what is missing. Fails after at most the read deadline. Cancel-safe: the fetch
     /// continues.
     pub async fn read_later(&self, file: FileBlocks, offset: u64, len: u32) -> Result<Bytes, FetchError> {
+        let deadline = self.fetcher.deadline();
         let parts: Vec<BlockPart> = file.parts(offset, u64::from(len)).collect();
         let bytes = match parts[..] {
-            [part] => self.fetch_part(file.file, part).await?,
+            [part] => self.fetch_part(file.file, part, deadline).await?,
             _ => {
                 let mut joined = Vec::with_capacity(len as usize);
                 for &part in &parts {
                     if !self.in_store(&part, |bytes| joined.extend_from_slice(bytes)) {
-                        joined.extend_from_slice(&self.fetch_part(file.file, part).await?);
+                        joined.extend_from_slice(&self.fetch_part(file.file, part, deadline).await?);
                     }
                 }
                 joined.into()
@@ -328,8 +330,8 @@ impl Dataset {
         Ok(bytes)
     }
 
-    async fn fetch_part(&self, index: FileIndex, part: BlockPart) -> Result<Bytes, FetchError> {
-        let Fetched { bytes, tier } = self.fetcher.fetch(index, part).await?;
+    async fn fetch_part(&self, index: FileIndex, part: BlockPart, deadline: Instant) -> Result<Bytes, FetchError> {
+        let Fetched { bytes, tier } = self.fetcher.fetch(index, part, deadline).await?;
         let counter = match tier {
             Tier::Window => &self.counters.read_bytes_window,
             Tier::Peer => &self.counters.read_bytes_peer,

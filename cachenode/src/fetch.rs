@@ -9,8 +9,13 @@
 //! the store has room for them. Readers in order are read ahead of (`ahead`). Blocks in an earlier snapshot's
 //! cache, while they are adopted, are read there part by part and are not in flight.
 //!
-//! Invariants: at most one fetch of a block is in flight; all fetches together hold at most `fetch_bytes`; each ends
-//! within the read deadline; no lock is held across an await.
+//! What waits for one thing does not hold the memory of what waits for another. There are at most `fetch_bytes` in
+//! flight from the origin, as many from peers, as many that wait for the store after their readers have them, and as
+//! many of fetches that fill the store. So an origin that hangs delays no read of a peer or of the disk, and a disk
+//! that stalls delays no fetch: blocks that it does not take in time are not kept.
+//!
+//! Invariants: at most one fetch of a block is in flight; each ends within the read deadline, and so does each read,
+//! whenever the fetches began that it joins; no lock is held across an await.
 //! A block that the store holds is never fetched again.
 
 mod config;
@@ -32,12 +37,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::FutureExt;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
 use larder_origin::Origin;
 use larder_peers::{BlockBytes, ReadError};
 use larder_store::{DatasetCache, PartBytes};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::task::TaskTracker;
@@ -62,11 +69,12 @@ pub use config::FetchConfig;
 pub use error::FetchError;
 pub(crate) use outcome::{Tier, Warmed};
 
-/// Memory for the largest possible fetch: an extent, and a block that begins at its end.
-const FETCH_BYTES_LEAST: u64 = 8 << 20;
-
 /// Interval between two checks of whether all fetches have ended.
 const SETTLE_POLL: Duration = Duration::from_millis(2);
+
+/// A reader that joins a fetch within this time of its start fails with it. The pieces of one read come at about the
+/// same time, and another fetch would end too late for them.
+const JOINED_LATE: Duration = Duration::from_secs(1);
 
 /// Bytes of a part of a block.
 #[derive(Clone, Debug)]
@@ -86,8 +94,8 @@ pub(crate) struct Fetcher {
     origin: FromOrigin,
     keeper: Keeper,
     ahead: ReadAhead,
-    /// Permits for KiB of blocks in flight.
-    memory: Arc<Semaphore>,
+    /// Permits for KiB of blocks in flight from the origin.
+    memory: Semaphore,
     tasks: TaskTracker,
     runtime: Handle,
 }
@@ -114,7 +122,7 @@ impl Fetcher {
             keeper: Keeper::new(Arc::clone(&context), runtime.clone(), tasks.clone()),
             context,
             ahead,
-            memory: Arc::new(Semaphore::new((config.fetch_bytes.max(FETCH_BYTES_LEAST) >> 10) as usize)),
+            memory: Semaphore::new(config.fetch_kib()),
             tasks,
             runtime,
         }
@@ -159,51 +167,75 @@ impl Fetcher {
         self.context.window.mark_read(part);
     }
 
-    /// A part's bytes: from the window, an earlier snapshot's cache, a fetch in flight, or a new one. The caller marks
-    /// the part as read. Cancel-safe: the fetch continues, except for that of a piece.
-    pub(crate) async fn fetch(self: &Arc<Self>, file: FileIndex, part: BlockPart) -> Result<Fetched, FetchError> {
+    /// When a read that begins now ends at the latest.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.context.deadline()
+    }
+
+    /// A part's bytes: from the window, an earlier snapshot's cache, a fetch in flight, or a new one. Fails by the
+    /// `deadline` of its read. The caller marks the part as read. Cancel-safe: the fetch continues, except for that of
+    /// a piece.
+    pub(crate) async fn fetch(
+        self: &Arc<Self>,
+        file: FileIndex,
+        part: BlockPart,
+        deadline: Instant,
+    ) -> Result<Fetched, FetchError> {
+        // Of the fetch that this reader starts, if it does.
+        let mut fetch_deadline = deadline;
         loop {
             if let Some(bytes) = self.in_window(&part) {
                 return Ok(Fetched { bytes, tier: Tier::Window });
             }
-            if let Some(PartBytes { memory, range, .. }) = self.keeper.read_earlier(part, &self.memory).await? {
+            if let Some(PartBytes { memory, range, .. }) = self.keeper.read_earlier(part, deadline).await {
                 return Ok(Fetched { bytes: Bytes::from(memory).slice(range), tier: Tier::Window });
             }
             if self.context.window.is_piece(&part) {
-                return self.fetch_piece(file, part, Asker::Here).await;
+                return Box::pin(self.fetch_piece(file, part, Asker::Here, deadline)).await;
             }
             self.missed(file, &part);
-            let (in_flight, _) = self.join_or_start(file, part, Purpose::Read);
-            match in_flight.outcome().await {
+            let (in_flight, _) = self.join_or_start(file, part, Purpose::Read, fetch_deadline);
+            let was_late = in_flight.deadline + JOINED_LATE < deadline;
+            let outcome = in_flight.outcome_until(deadline).await;
+            match outcome.unwrap_or_else(|| Outcome::Failed(self.context.timed_out(part.block))) {
                 Outcome::Fetched(block, tier) => return Ok(Fetched { bytes: slice(&block, &part), tier }),
+                // The time of the fetch is over, and that of this reader is not. Its next fetch has the whole time, so
+                // that the other readers of the block join that one.
+                Outcome::Failed(FetchError::TimedOut { .. }) if was_late => fetch_deadline = self.deadline(),
                 Outcome::Failed(error) => return Err(error),
-                Outcome::InPieces => return self.fetch_piece(file, part, Asker::Here).await,
+                Outcome::InPieces => return Box::pin(self.fetch_piece(file, part, Asker::Here, deadline)).await,
                 // The fetch that this reader joined did not request the block.
                 Outcome::NotAdmitted | Outcome::Skipped => {}
             }
         }
     }
 
-    /// Runs the fetch of a block for as long as a read may wait for the origin. Cancel-safe if the fetch is.
-    async fn within_deadline<T>(
+    /// Runs the fetch of a block until `deadline`. Cancel-safe if the fetch is.
+    fn within_deadline<T>(
         &self,
         block: BlockIndex,
+        deadline: Instant,
         fetch: impl Future<Output = Result<T, FetchError>>,
-    ) -> Result<T, FetchError> {
-        let deadline = self.context.config.read_deadline;
-        let timed_out = |_| FetchError::TimedOut { block, deadline };
-        tokio::time::timeout(deadline, fetch).await.map_err(timed_out).flatten()
+    ) -> impl Future<Output = Result<T, FetchError>> {
+        // Not an async function, which would take the room of `fetch` twice.
+        timeout_at(deadline, fetch).map(move |fetched| fetched.map_err(|_| self.context.timed_out(block)).flatten())
     }
 
     /// A piece of a block that is read in pieces, from a peer or from the origin. Only the caller holds it.
-    async fn fetch_piece(&self, file: FileIndex, part: BlockPart, asker: Asker) -> Result<Fetched, FetchError> {
+    async fn fetch_piece(
+        &self,
+        file: FileIndex,
+        part: BlockPart,
+        asker: Asker,
+        deadline: Instant,
+    ) -> Result<Fetched, FetchError> {
         let _running = self.context.running();
-        let fetched = self.within_deadline(part.block, async {
-            let _memory = self.memory.acquire_many((part.len >> 10) + 1).await.map_err(|_| FetchError::Stopped)?;
+        let fetched = self.within_deadline(part.block, deadline, async {
             let route = self.peers.route(file, part.block, asker);
-            if let Some(bytes) = self.peers.fetch(part.range(), &route).await {
+            if let Some(bytes) = self.peers.fetch(part.range(), &route, deadline).await {
                 return Ok(Fetched { bytes, tier: Tier::Peer });
             }
+            let _memory = self.memory.acquire_many((part.len >> 10) + 1).await.map_err(|_| FetchError::Stopped)?;
             Ok(Fetched { bytes: self.origin.fetch_part(file, &part).await?, tier: Tier::Origin })
         });
         fetched.await.inspect_err(|error| self.context.fetch_failed(part.block, error))
@@ -222,19 +254,21 @@ impl Fetcher {
         part: BlockPart,
         forwarded: bool,
     ) -> Result<Option<BlockBytes>, FetchError> {
+        let deadline = self.deadline();
         loop {
             if let Some(held) = self.held_for_peer(&part) {
                 return Ok(Some(held));
             }
-            if let Some(PartBytes { memory, range, crc }) = self.keeper.read_earlier(part, &self.memory).await? {
+            if let Some(PartBytes { memory, range, crc }) = self.keeper.read_earlier(part, deadline).await {
                 return Ok(Some(BlockBytes::Whole { bytes: Bytes::from(memory).slice(range), crc }));
             }
             if self.context.window.is_in_pieces(part.block) {
-                let Fetched { bytes, .. } = self.fetch_piece(file, part, Asker::Peer { forwarded }).await?;
+                let piece = self.fetch_piece(file, part, Asker::Peer { forwarded }, deadline);
+                let Fetched { bytes, .. } = Box::pin(piece).await?;
                 self.mark_read(&part);
                 return Ok(Some(BlockBytes::whole(bytes)));
             }
-            let (in_flight, route) = self.join_or_start(file, part, Purpose::Peer { forwarded });
+            let (in_flight, route) = self.join_or_start(file, part, Purpose::Peer { forwarded }, deadline);
             if in_flight.asks_peers && route.peers.is_empty() {
                 return Ok(None);
             }
@@ -297,7 +331,7 @@ impl Fetcher {
                 last = part.block;
                 let is_here = |block| cache.contains(block) || window.contains(block) || cache.has_earlier(block);
                 if part.block > stream.last && !is_here(part.block) {
-                    let _ = self.join_or_start(file_index, part, Purpose::Ahead);
+                    let _ = self.join_or_start(file_index, part, Purpose::Ahead, self.deadline());
                     has_started = true;
                 }
             }
@@ -320,12 +354,18 @@ impl Fetcher {
         self.context.set_renewal(renewal);
     }
 
-    /// Joins the block's fetch in flight, or starts one. The route is that of this purpose; the fetch that was joined
-    /// may have another.
-    fn join_or_start(self: &Arc<Self>, file: FileIndex, part: BlockPart, purpose: Purpose) -> (InFlight, Route) {
+    /// Joins the block's fetch in flight, or starts one that ends by `deadline`. The route is that of this purpose; the
+    /// fetch that was joined may have another, and another deadline.
+    fn join_or_start(
+        self: &Arc<Self>,
+        file: FileIndex,
+        part: BlockPart,
+        purpose: Purpose,
+        deadline: Instant,
+    ) -> (InFlight, Route) {
         let route = self.peers.route(file, part.block, purpose.asker());
         let asks_peers = !route.peers.is_empty();
-        let (in_flight, started) = self.in_flight.join_or_start(file, part, asks_peers, |in_flight| {
+        let (in_flight, started) = self.in_flight.join_or_start(file, part, asks_peers, deadline, |in_flight| {
             // A fetch includes neighbours only if it asks the origin and the store may keep the block: the neighbours
             // have the same owner.
             if asks_peers || !route.keep || purpose == Purpose::WarmAlone {
@@ -338,18 +378,18 @@ impl Fetcher {
             if let (Some(first), Some(last)) = (blocks().min(), blocks().max()) {
                 self.ahead.fetched_run(first, last);
             }
-            self.tasks.spawn_on(Arc::clone(self).run(started, purpose, route.clone()), &self.runtime);
+            self.tasks.spawn_on(Arc::clone(self).run(started, purpose, route.clone(), deadline), &self.runtime);
         }
         (in_flight, route)
     }
 
     /// Runs a fetch of one block, or of one and its neighbours. Each is completed as soon as its bytes are there. All
     /// are in the table until they are in the store or in the window.
-    async fn run(self: Arc<Self>, started: StartedFetch, purpose: Purpose, route: Route) {
+    async fn run(self: Arc<Self>, started: StartedFetch, purpose: Purpose, route: Route, deadline: Instant) {
         let StartedFetch { mut blocks, mut entries } = started;
         let first = blocks[0].part;
         // Another fetch may have ended between the reader's look at store and window and the start of this one.
-        if let Some(bytes) = self.keeper.find(first, purpose, &self.memory).await {
+        if let Some(bytes) = self.keeper.find(first, purpose, deadline).await {
             let neighbours = blocks.split_off(1);
             entries.release(blocks, &Outcome::Fetched(bytes, Tier::Window));
             return entries.release(neighbours, &Outcome::Skipped);
@@ -370,34 +410,36 @@ impl Fetcher {
         let running = self.context.running();
         let kib = expected.iter().map(|block| block.pending.part.block_len >> 10).sum::<u32>() + 1;
         let mut receiver = BlockReceiver::new(&self.context, purpose, expected);
-        let mut memory = None;
-        let fetched = self.within_deadline(first.block, async {
-            memory = Some(Arc::clone(&self.memory).acquire_many_owned(kib).await.map_err(|_| FetchError::Stopped)?);
+        let fetched = self.within_deadline(first.block, deadline, async {
             let from_peer = match receiver.only() {
-                Some(pending) => self.peers.fetch(pending.part.whole_block(), &route).await,
+                Some(pending) => self.peers.fetch(pending.part.whole_block(), &route, deadline).await,
                 None => None,
             };
             match from_peer {
                 Some(block) => receiver.receive_from_peer(block),
-                None => self.origin.fetch(first.block, &mut receiver).await?,
+                None => {
+                    let _memory = self.memory.acquire_many(kib).await.map_err(|_| FetchError::Stopped)?;
+                    self.origin.fetch(first.block, &mut receiver).await?;
+                }
             }
             Ok(())
         });
         let fetched = fetched.await;
         // Blocks that were complete before a failure are kept all the same.
-        let to_keep = receiver.end(fetched.err().as_ref());
+        let (to_keep, failed) = receiver.end(fetched.err().as_ref());
+        for (pending, error) in failed {
+            // Not in the table any more: a waiter whose time is not over starts the next fetch.
+            entries.release(vec![pending], &Outcome::Failed(error));
+        }
         if !to_keep.is_empty() {
-            let decides_later = to_keep.iter().any(|block| block.permit.is_none());
-            if decides_later && let Some(to_wait) = self.keeper.memory_to_wait(kib) {
-                // The memory for fetches goes back: the next ones do not wait for the store.
-                memory = Some(to_wait);
+            if to_keep.iter().any(|block| block.permit.is_none()) {
                 self.keeper.store_is_counted().await;
             }
+            let turn = self.keeper.turn_to_write().await;
             let fetcher = Arc::clone(&self);
-            // The memory is given back after the store's write. That bounds the memory of slow disks.
             let keep = move || {
                 fetcher.keeper.write(to_keep);
-                drop((entries, running, memory));
+                drop((entries, running, turn));
             };
             self.tasks.spawn_blocking_on(keep, &self.runtime);
         }

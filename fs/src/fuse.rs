@@ -21,6 +21,11 @@ use crate::wire::{FileAttr, Listing, Reply, Request, operation};
 /// How long the kernel may cache immutable attributes, in seconds: the longest time that it accepts.
 const FOREVER: u64 = u32::MAX as u64;
 
+/// The most background requests that a connection may have in flight, as many as the kernel's protocol can express. A
+/// read that waits for the origin takes 32 bytes of the connection's memory and 4 KiB of this process. The kernel stops
+/// reading ahead at three quarters, fuser's default, which leaves the rest to the reads that a reader waits for.
+pub(crate) const BACKGROUND_MOST: u16 = u16::MAX;
+
 /// The block size that statfs reports.
 const STATFS_BLOCK: u32 = 4096;
 

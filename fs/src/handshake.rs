@@ -14,8 +14,9 @@ const ANSWER_BYTES: usize = 4096;
 /// Limits requested from the kernel at INIT.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KernelLimits {
-    /// The most background requests (read-ahead) that the kernel keeps in flight. A hung origin blocks as many of them
-    /// as there are readers of missing blocks; the rest must suffice for the other readers.
+    /// The most background requests that the kernel keeps in flight: reads ahead, advised ones, and the rest of a large
+    /// read. A hung origin holds one for each missing block that is wanted, and cached reads need one, too. A process
+    /// without CAP_SYS_ADMIN gets at most the kernel's `max_user_bgreq`, one for each 3 MiB of the machine's memory.
     pub(crate) max_background: u16,
     /// Whether the mount may be mapped into user namespaces. The kernel then sends no user with its requests, so that
     /// no request can be refused for its user.

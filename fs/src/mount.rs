@@ -12,7 +12,7 @@ use larder_dataset::{Ownership, larder_command};
 use tracing::{info, warn};
 
 use crate::filesystem::Filesystem;
-use crate::fuse::{Front, Shown};
+use crate::fuse::{BACKGROUND_MOST, Front, Shown};
 use crate::handshake::KernelLimits;
 use crate::limits;
 use crate::pool::{Pool, Session, default_threads};
@@ -45,7 +45,7 @@ impl MountConfig {
             allow_other: rustix::process::geteuid().is_root(),
             threads: default_threads(),
             read_ahead_bytes: 1 << 20,
-            max_background: 1024,
+            max_background: BACKGROUND_MOST,
             ownership: Ownership::default(),
         }
     }

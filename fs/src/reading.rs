@@ -70,7 +70,11 @@ impl Reader {
         let Some(reply) = reply.filter(|_| !answered) else { return };
         let runtime = dataset.runtime().clone();
         let dataset = Arc::clone(dataset);
-        let answer = async move {
+        let answer = move |kept: Option<Kept>| async move {
+            // In this order, so that `kept` is dropped after the reply, even in a panic: until then, the next process
+            // may have to answer the read.
+            let _kept = kept;
+            let reply = reply;
             let _counted = CountPanic(dataset.counters());
             match dataset.read_later(file, offset, size).await {
                 Ok(bytes) => reply.data(&bytes),
@@ -89,16 +93,11 @@ impl Reader {
         };
         match kept {
             Ok(kept) => {
-                runtime.spawn(async move {
-                    // Dropped after the reply, even in a panic: until then, the next process may have to answer the
-                    // read.
-                    let _kept = kept;
-                    answer.await;
-                });
+                runtime.spawn(answer(kept));
             }
             Err(error) => {
                 warn!(%error, "a read cannot be kept for the next larderd: its thread waits for the answer");
-                runtime.block_on(answer);
+                runtime.block_on(answer(None));
             }
         }
     }

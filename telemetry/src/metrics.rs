@@ -243,6 +243,12 @@ pub const METRICS: &[Metric] = &[
     counter("store_read_errors_total", "reads", "failed disk reads of cached blocks; the block was fetched instead"),
     counter("store_refused_total", "blocks", "blocks that were not admitted to the store"),
     counter(
+        "store_unwritten_total",
+        "blocks",
+        "blocks fetched and not stored, because 64 MiB of the dataset's blocks waited for the store already: the \
+         cache's disk is slow or stalled, or blocks of an earlier run are being counted",
+    ),
+    counter(
         "store_write_errors_total",
         "failures",
         "failed writes of blocks or attempts to free their space: the disk is full, read-only or gone, or has less \

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use larder_dataset::{BlockIndex, Chain};
 use larder_store::DatasetCache;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::warn;
 
 use super::config::FetchConfig;
@@ -14,8 +15,14 @@ use crate::counters::{StatsCounters, add};
 use crate::manifest_file::MappedManifest;
 use crate::window::Window;
 
-/// Failed fetches are logged at most this often.
+/// Each kind of trouble is logged at most this often.
 const LOG_EVERY_SECONDS: u64 = 10;
+
+/// The middle of the time from now to `deadline`.
+pub(super) fn halfway(deadline: tokio::time::Instant) -> tokio::time::Instant {
+    let now = tokio::time::Instant::now();
+    now + deadline.saturating_duration_since(now) / 2
+}
 
 /// State shared by all fetches of a dataset.
 #[derive(Debug)]
@@ -25,9 +32,10 @@ pub(super) struct FetchContext {
     pub(super) window: Arc<Window>,
     pub(super) counters: Arc<StatsCounters>,
     pub(super) config: FetchConfig,
-    started: Instant,
-    /// When a failure was last logged, in seconds since `started` plus [`LOG_EVERY_SECONDS`]; 0 if never.
-    last_logged: AtomicU64,
+    /// Permits for KiB of blocks that readers have and that are not in the store yet.
+    unwritten: Arc<Semaphore>,
+    failures_log: LogPace,
+    unwritten_log: LogPace,
     /// True once an object was found to have been replaced.
     is_stale: AtomicBool,
     /// How to renew the listing of the dataset, in words.
@@ -43,9 +51,33 @@ impl FetchContext {
     ) -> Self {
         // The bytes of a packed block are checked as a whole.
         let window = Arc::new(Window::new(config.window_bytes, !manifest.is_packed()));
-        let (started, last_logged) = (Instant::now(), AtomicU64::new(0));
+        let unwritten = Arc::new(Semaphore::new((config.fetch_bytes >> 10) as usize));
+        let (failures_log, unwritten_log) = (LogPace::new(), LogPace::new());
         let (is_stale, renewal) = (AtomicBool::new(false), Mutex::default());
-        Self { manifest, cache, window, counters, config, started, last_logged, is_stale, renewal }
+        Self { manifest, cache, window, counters, config, unwritten, failures_log, unwritten_log, is_stale, renewal }
+    }
+
+    /// When a read or a fetch that begins now ends at the latest.
+    pub(super) fn deadline(&self) -> tokio::time::Instant {
+        tokio::time::Instant::now() + self.config.read_deadline
+    }
+
+    /// The error of a fetch or a read whose deadline has passed.
+    pub(super) fn timed_out(&self, block: BlockIndex) -> FetchError {
+        FetchError::TimedOut { block, deadline: self.config.read_deadline }
+    }
+
+    /// Memory for `kib` KiB of a complete block until the store has written it. None: too many blocks wait for the
+    /// store already, which is counted. A reader must not wait for the disk, so this block is not kept.
+    pub(super) fn memory_until_written(&self, kib: u32) -> Option<OwnedSemaphorePermit> {
+        let memory = Arc::clone(&self.unwritten).try_acquire_many_owned(kib).ok();
+        if memory.is_none() {
+            self.cache.count_unwritten();
+            if !self.cache.is_rebuilding() && self.unwritten_log.is_due() {
+                warn!("the cache's disk writes more slowly than blocks arrive: they are served and not kept");
+            }
+        }
+        memory
     }
 
     /// Counts a failed fetch. Logs at most one in ten seconds, however many fail, and once what to do about replaced
@@ -55,10 +87,7 @@ impl FetchContext {
         if matches!(error, FetchError::Stale { .. }) && !self.is_stale.swap(true, Ordering::Relaxed) {
             warn!(advice = self.stale_advice(), "objects of the snapshot were replaced");
         }
-        let now = self.started.elapsed().as_secs() + LOG_EVERY_SECONDS;
-        let last = self.last_logged.load(Ordering::Relaxed);
-        let is_due = now >= last + LOG_EVERY_SECONDS;
-        if is_due && self.last_logged.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        if self.failures_log.is_due() {
             let failures = self.counters.origin_errors.load(Ordering::Relaxed);
             warn!(block = block.0, failures, error = %Chain(error), "fetch from origin failed");
         }
@@ -86,6 +115,28 @@ impl FetchContext {
     pub(super) fn running(&self) -> RunningFetch {
         self.counters.fetches_running.fetch_add(1, Ordering::Relaxed);
         RunningFetch(Arc::clone(&self.counters))
+    }
+}
+
+/// Bounds how often something is logged.
+#[derive(Debug)]
+struct LogPace {
+    started: Instant,
+    /// When it was last logged, in seconds since `started` plus [`LOG_EVERY_SECONDS`]; 0 if never.
+    last: AtomicU64,
+}
+
+impl LogPace {
+    fn new() -> Self {
+        Self { started: Instant::now(), last: AtomicU64::new(0) }
+    }
+
+    /// True for one caller in [`LOG_EVERY_SECONDS`].
+    fn is_due(&self) -> bool {
+        let now = self.started.elapsed().as_secs() + LOG_EVERY_SECONDS;
+        let last = self.last.load(Ordering::Relaxed);
+        let is_due = now >= last + LOG_EVERY_SECONDS;
+        is_due && self.last.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 

@@ -7,13 +7,18 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use larder_dataset::{BlockPart, FileIndex};
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 
 use super::error::FetchError;
 use super::outcome::Outcome;
 use super::subscribers::{Pieces, Subscriber, Subscribers};
+
+/// How long a waiter with the deadline of its fetch waits beyond it, so that the fetch says itself why it failed.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests;
@@ -27,6 +32,8 @@ pub(super) struct InFlight {
     in_table: watch::Receiver<()>,
     /// The fetch asks peers, which must not wait for it in turn.
     pub(super) asks_peers: bool,
+    /// When the fetch ends at the latest.
+    pub(super) deadline: Instant,
 }
 
 impl InFlight {
@@ -36,12 +43,13 @@ impl InFlight {
         file: FileIndex,
         part: BlockPart,
         asks_peers: bool,
+        deadline: Instant,
         in_table: watch::Receiver<()>,
     ) -> (Self, PendingBlock) {
         let (sender, outcome) = watch::channel(None);
         let subscribers = Arc::<Subscribers>::default();
         let pending = PendingBlock { file, part, outcome: sender, subscribers: Arc::clone(&subscribers) };
-        (Self { outcome, subscribers, in_table, asks_peers }, pending)
+        (Self { outcome, subscribers, in_table, asks_peers, deadline }, pending)
     }
 
     /// Waits until the fetch has ended and its blocks were written to the store, or could not be. Does not count as a
@@ -59,6 +67,12 @@ impl InFlight {
         let outcome = self.outcome.wait_for(Option::is_some).await;
         // A pending block is not dropped before it is completed.
         outcome.ok().and_then(|outcome| outcome.clone()).unwrap_or(Outcome::Failed(FetchError::Stopped))
+    }
+
+    /// Waits for the outcome until `deadline`. None if the fetch has not ended by then. Cancel-safe.
+    pub(super) async fn outcome_until(self, deadline: Instant) -> Option<Outcome> {
+        let until = if self.deadline <= deadline { deadline + ENDS_WITHIN } else { deadline };
+        timeout_at(until, self.outcome()).await.ok()
     }
 
     /// The bytes of `range` of the block as they arrive, all from its start, whenever this is called.

@@ -4,7 +4,12 @@
 //! them. Readers never wait for a search: one that finds none of them yet is not kept this time. Warming waits.
 //!
 //! After a restart the store admits nothing until it has counted its blocks. A block that is fetched meanwhile is
-//! answered at once and waits for the store in memory, if there is room; if there is none it is not kept.
+//! answered at once and waits for the store in memory.
+//!
+//! Readers never wait for the disk's writes. A block that readers have waits for its write in memory of its own
+//! (`FetchContext::memory_until_written`); if there is none, because the disk is slow or stalled, the block is not
+//! kept. Only warming waits, before there is a fetch that a reader could join. Reads of the disk, too, have memory of
+//! their own, and half of a reader's time: then the block is fetched.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +20,12 @@ use larder_store::{AdmissionPermit, PartBytes};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
-use super::context::FetchContext;
-use super::error::FetchError;
+use super::context::{FetchContext, halfway};
 use super::in_flight::PendingBlock;
 use super::purpose::Purpose;
 use super::receive::{Admission, BlockToKeep, ExpectedBlock};
@@ -31,6 +36,13 @@ const ADOPTED_POLL: Duration = Duration::from_millis(20);
 /// KiB that a read of a part of a block may need beyond the part: what its checksums cover is read whole.
 const ROUNDED_KIB: u32 = 136;
 
+/// Memory for blocks that are read from the disk by other threads than FUSE's, in KiB: at least three blocks.
+const READING_KIB: usize = 16 << 10;
+
+/// The most threads that write blocks of a dataset. A stalled disk holds each of them, and the other work of the
+/// runtime's blocking threads, such as looking up the origin's name, must go on.
+const WRITERS: usize = 8;
+
 /// Decides which fetched blocks the store keeps, and writes them.
 #[derive(Debug)]
 pub(super) struct Keeper {
@@ -39,8 +51,12 @@ pub(super) struct Keeper {
     tasks: TaskTracker,
     /// Held by the search for disowned blocks.
     searching: Arc<Mutex<()>>,
-    /// Permits for KiB of blocks that wait for the store.
-    waiting: Arc<Semaphore>,
+    /// Permits for KiB of blocks that are read from the disk.
+    pub(super) reading: Arc<Semaphore>,
+    /// Permits for KiB of fetches that fill the store.
+    warming: Arc<Semaphore>,
+    /// Permits to write blocks.
+    pub(super) writing: Arc<Semaphore>,
     /// Cancelled when blocks need not wait for the store any longer.
     leaving: CancellationToken,
 }
@@ -48,13 +64,15 @@ pub(super) struct Keeper {
 impl Keeper {
     /// Background work that it starts is among `tasks`.
     pub(super) fn new(context: Arc<FetchContext>, runtime: Handle, tasks: TaskTracker) -> Self {
-        let waiting = Arc::new(Semaphore::new((context.config.fetch_bytes >> 10) as usize));
-        Self { context, runtime, tasks, searching: Arc::default(), waiting, leaving: CancellationToken::new() }
+        let [reading, warming, writing] =
+            [READING_KIB, context.config.fetch_kib(), WRITERS].map(|permits| Arc::new(Semaphore::new(permits)));
+        let (searching, leaving) = (Arc::default(), CancellationToken::new());
+        Self { context, runtime, tasks, searching, reading, warming, writing, leaving }
     }
 
-    /// The whole block, if it is in the window or has come into the store just now: the first with `memory` for it. In
-    /// the window it is of no use to a fetch that fills the store.
-    pub(super) async fn find(&self, part: BlockPart, purpose: Purpose, memory: &Arc<Semaphore>) -> Option<Bytes> {
+    /// The whole block, if it is in the window or has come into the store just now. In the window it is of no use to a
+    /// fetch that fills the store. None also if the disk does not answer in time.
+    pub(super) async fn find(&self, part: BlockPart, purpose: Purpose, deadline: Instant) -> Option<Bytes> {
         if let Some(block) = self.context.window.unread(part.block).filter(|_| !purpose.is_warm()) {
             return Some(block);
         }
@@ -62,38 +80,43 @@ impl Keeper {
         if !cache.contains(part.block) {
             return None;
         }
-        let room = Arc::clone(memory).acquire_many_owned((part.block_len >> 10) + 1).await.ok()?;
         let read = move || {
             let BlockPart { block, block_len, .. } = part;
             let found = cache.read_into(block, block_len, 0, block_len, Vec::with_capacity).hit();
-            drop(room);
             found.map(|PartBytes { memory, range, .. }| Bytes::from(memory).slice(range))
         };
-        self.runtime.spawn_blocking(read).await.ok().flatten()
+        Box::pin(self.read_disk((part.block_len >> 10) + 1, deadline, read)).await
     }
 
-    /// A part of a block out of the cache of an earlier snapshot, while the blocks of that are adopted, with
-    /// `memory` for it. Errors: `TimedOut`, if there is none for as long as a read may take.
-    pub(super) async fn read_earlier(
-        &self,
-        part: BlockPart,
-        memory: &Arc<Semaphore>,
-    ) -> Result<Option<PartBytes>, FetchError> {
+    /// A part of a block out of the cache of an earlier snapshot, while the blocks of that are adopted. None also if
+    /// the disk does not answer in time.
+    pub(super) async fn read_earlier(&self, part: BlockPart, deadline: Instant) -> Option<PartBytes> {
         let cache = Arc::clone(&self.context.cache);
-        // Who reads what it does not have joins a fetch, and waits for no memory.
         if !cache.has_earlier(part.block) {
-            return Ok(None);
+            return None;
         }
-        let (block, deadline) = (part.block, self.context.config.read_deadline);
-        let room = Arc::clone(memory).acquire_many_owned((part.len >> 10) + ROUNDED_KIB);
-        let room = tokio::time::timeout(deadline, room).await.map_err(|_| FetchError::TimedOut { block, deadline })?;
-        let room = room.map_err(|_| FetchError::Stopped)?;
-        let read = move || {
-            let found = cache.read_earlier(block, part.block_len, part.start, part.len);
-            drop(room);
-            found
+        let read = move || cache.read_earlier(part.block, part.block_len, part.start, part.len);
+        Box::pin(self.read_disk((part.len >> 10) + ROUNDED_KIB, deadline, read)).await
+    }
+
+    /// The result of `read`, which blocks on the disk and needs `kib` KiB of memory. None if it is not there after half
+    /// of the time until `deadline`: the other half is left for a fetch. The read keeps its memory until it ends.
+    async fn read_disk<T: Send + 'static>(
+        &self,
+        kib: u32,
+        deadline: Instant,
+        read: impl FnOnce() -> Option<T> + Send + 'static,
+    ) -> Option<T> {
+        let found = async {
+            let memory = Arc::clone(&self.reading).acquire_many_owned(kib).await.ok()?;
+            let read = move || {
+                let found = read();
+                drop(memory);
+                found
+            };
+            self.runtime.spawn_blocking(read).await.ok().flatten()
         };
-        Ok(self.runtime.spawn_blocking(read).await.ok().flatten())
+        timeout_at(halfway(deadline), found).await.ok().flatten()
     }
 
     /// Whether the store keeps a block. Warming evicts no other block.
@@ -165,9 +188,15 @@ impl Keeper {
         self.leaving.run_until_cancelled(adopted).await;
     }
 
-    /// Memory for this many KiB of blocks that wait for the store; `None` if too many wait already.
-    pub(super) fn memory_to_wait(&self, kib: u32) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.waiting).try_acquire_many_owned(kib).ok()
+    /// Waits for the memory of a fetch of at most `kib` KiB that fills the store. It is held until the store has
+    /// written the blocks, so warming is no faster than the disk. Cancel-safe.
+    pub(super) async fn memory_to_warm(&self, kib: u32) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.warming).acquire_many_owned(kib).await.ok()
+    }
+
+    /// Waits for a turn to [`write`](Self::write). Cancel-safe.
+    pub(super) async fn turn_to_write(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.writing).acquire_owned().await.ok()
     }
 
     /// Ends all waits for the store.
@@ -208,7 +237,7 @@ impl Keeper {
     /// Blocks on the disk.
     pub(super) fn write(&self, blocks: Vec<BlockToKeep>) {
         let cache = &self.context.cache;
-        for BlockToKeep { part, permit, bytes, record } in blocks {
+        for BlockToKeep { part, permit, bytes, record, memory: _memory } in blocks {
             let permit = permit.or_else(|| cache.admit(part.block, part.block_len));
             let is_kept = permit.is_some_and(|permit| {
                 let record = record.unwrap_or_else(|| cache.record(part.block, &bytes));

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use larder_dataset::{BlockIndex, BlockRange, FileIndex};
 use larder_peers::HedgeCounts;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
 
-use super::context::FetchContext;
+use super::context::{FetchContext, halfway};
 use crate::counters::add;
 use crate::extent;
 use crate::sharing::{Asker, Route, Sharing};
@@ -17,11 +19,15 @@ pub(super) struct FromPeers {
     context: Arc<FetchContext>,
     /// None: this node has no peers.
     sharing: Option<Arc<Sharing>>,
+    /// Permits for KiB of blocks in flight from peers. Fetches from the origin have others: one that hangs must not
+    /// delay the reads of what peers have.
+    memory: Semaphore,
 }
 
 impl FromPeers {
     pub(super) fn new(context: Arc<FetchContext>, sharing: Option<Arc<Sharing>>) -> Self {
-        Self { context, sharing }
+        let memory = Semaphore::new(context.config.fetch_kib());
+        Self { context, sharing, memory }
     }
 
     /// The peers to ask for a block before the origin, and whether the store may keep it.
@@ -31,8 +37,8 @@ impl FromPeers {
     }
 
     /// A range of a block from a peer of the route that has it, with the right checksum. None if the route has no
-    /// peers, or none of them delivers it within half of the read deadline. Each failure is counted.
-    pub(super) async fn fetch(&self, range: BlockRange, route: &Route) -> Option<Bytes> {
+    /// peers, or none of them delivers it within half of the time until `deadline`. Each failure is counted.
+    pub(super) async fn fetch(&self, range: BlockRange, route: &Route, deadline: Instant) -> Option<Bytes> {
         let sharing = self.sharing.as_ref().filter(|_| !route.peers.is_empty())?;
         let block = range.block;
         // A packed block is fetched whole.
@@ -44,9 +50,13 @@ impl FromPeers {
             hedges: &counters.peer_hedges,
             hedges_won: &counters.peer_hedges_won,
         };
-        let asking = sharing.read(route, range, is_right, counts);
+        // On the heap, so that the thousands of fetches that may wait for the origin are small.
+        let asking = Box::pin(async {
+            let _memory = self.memory.acquire_many((range.len >> 10) + 1).await.ok()?;
+            sharing.read(route, range, is_right, counts).await
+        });
         // The other half is left for the origin.
-        tokio::time::timeout(self.context.config.read_deadline / 2, asking).await.unwrap_or_else(|_| {
+        timeout_at(halfway(deadline), asking).await.unwrap_or_else(|_| {
             add(&counters.peer_errors, 1);
             None
         })

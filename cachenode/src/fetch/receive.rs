@@ -4,13 +4,14 @@
 //! the last of its bytes is there, the block's checksum is checked and its waiters get it, while the blocks after it
 //! are still in flight. Subscribers get the bytes piece by piece before that.
 //!
-//! Invariant: each expected block is completed exactly once, at the latest in [`BlockReceiver::end`].
+//! Invariant: each expected block is completed exactly once, or returned by [`BlockReceiver::end`] as failed.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 use larder_dataset::BlockPart;
 use larder_store::{AdmissionPermit, Draft, Record};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::context::FetchContext;
 use super::error::FetchError;
@@ -50,6 +51,8 @@ pub(super) struct BlockToKeep {
     pub(super) bytes: Bytes,
     /// None: the bytes came from a peer, and a record must be made of them.
     pub(super) record: Option<Record>,
+    /// Held until it is written.
+    pub(super) memory: OwnedSemaphorePermit,
 }
 
 /// The blocks of a fetch: expected, complete, and received with the wrong checksum.
@@ -132,20 +135,33 @@ impl<'a> BlockReceiver<'a> {
     fn complete(&mut self, block: ExpectedBlock, bytes: Bytes, record: Option<Record>, tier: Tier) {
         let ExpectedBlock { pending, admission } = block;
         let part = pending.part;
-        match admission {
-            Admission::Granted(permit) => {
-                self.to_keep.push(BlockToKeep { part, permit: Some(permit), bytes: bytes.clone(), record });
+        // The block has its place before its waiters get it, so that their next read finds it there.
+        let permit = match admission {
+            Admission::Granted(permit) => Some(Some(permit)),
+            Admission::Later => Some(None),
+            Admission::Refused => None,
+            Admission::Window(room) => {
+                room.fill(bytes.clone());
+                return pending.complete(Outcome::Fetched(bytes, tier));
             }
-            Admission::Later => self.to_keep.push(BlockToKeep { part, permit: None, bytes: bytes.clone(), record }),
-            // The block is in the window before its waiters get it, so that their next read finds it there.
-            Admission::Window(room) => room.fill(bytes.clone()),
+        };
+        match permit.and_then(|permit| Some((permit, self.memory_until_written(&part)?))) {
+            Some((permit, memory)) => {
+                self.to_keep.push(BlockToKeep { part, permit, bytes: bytes.clone(), record, memory });
+            }
             // A block that only a peer waits for is cached at the peer.
-            Admission::Refused if self.purpose.asker() == Asker::Here || pending.waiters() > 1 => {
+            None if self.purpose.asker() == Asker::Here || pending.waiters() > 1 => {
                 self.context.window.insert(part.block, bytes.clone());
             }
-            Admission::Refused => {}
+            None => {}
         }
         pending.complete(Outcome::Fetched(bytes, tier));
+    }
+
+    /// Memory for a complete block that the store is to keep. A fetch that fills the store has had it from its start.
+    fn memory_until_written(&self, part: &BlockPart) -> Option<OwnedSemaphorePermit> {
+        let kib = if self.purpose.is_warm() { 0 } else { (part.block_len >> 10) + 1 };
+        self.context.memory_until_written(kib)
     }
 
     fn fail(&self, pending: PendingBlock, error: FetchError) {
@@ -153,19 +169,23 @@ impl<'a> BlockReceiver<'a> {
         pending.complete(Outcome::Failed(error));
     }
 
-    /// Fails the blocks that are not complete, with `error` or because of their checksum. Returns the blocks to keep.
-    pub(super) fn end(mut self, error: Option<&FetchError>) -> Vec<BlockToKeep> {
+    /// Ends the fetch. Returns the blocks to keep, and those that are not complete with the reason: `error`, or their
+    /// checksum.
+    pub(super) fn end(mut self, error: Option<&FetchError>) -> (Vec<BlockToKeep>, Vec<(PendingBlock, FetchError)>) {
+        let mut failed = Vec::new();
         for ExpectedBlock { pending, .. } in self.take_corrupt() {
-            let corrupt = FetchError::Corrupt { block: pending.part.block };
-            self.fail(pending, error.cloned().unwrap_or(corrupt));
+            let block = pending.part.block;
+            let error = error.cloned().unwrap_or(FetchError::Corrupt { block });
+            self.context.fetch_failed(block, &error);
+            failed.push((pending, error));
         }
         let missing: Vec<_> = self.expected.drain(..).collect();
         if let (Some(error), Some(first)) = (error, missing.first()) {
             self.context.fetch_failed(first.pending.part.block, error);
         }
         for ExpectedBlock { pending, .. } in missing {
-            pending.complete(Outcome::Failed(error.cloned().unwrap_or(FetchError::Stopped)));
+            failed.push((pending, error.cloned().unwrap_or(FetchError::Stopped)));
         }
-        self.to_keep
+        (self.to_keep, failed)
     }
 }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_dataset::{BlockIndex, BlockPart, FileIndex};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::in_flight::{InFlight, PendingBlock};
 use super::outcome::Outcome;
@@ -33,13 +34,19 @@ impl InFlightTable {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Joins the block's fetch in flight, or starts one that includes the block's `neighbours`. To find these,
-    /// `neighbours` gets a test of whether a block is in flight. The table is locked meanwhile.
+    /// The block's fetch, if one is in flight.
+    pub(super) fn get(&self, block: BlockIndex) -> Option<InFlight> {
+        self.lock().get(&block).cloned()
+    }
+
+    /// Joins the block's fetch in flight, or starts one that ends by `deadline` and includes the block's `neighbours`.
+    /// To find these, `neighbours` gets a test of whether a block is in flight. The table is locked meanwhile.
     pub(super) fn join_or_start(
         self: &Arc<Self>,
         file: FileIndex,
         part: BlockPart,
         asks_peers: bool,
+        deadline: Instant,
         neighbours: impl FnOnce(&dyn Fn(BlockIndex) -> bool) -> Vec<(FileIndex, BlockPart)>,
     ) -> (InFlight, Option<StartedFetch>) {
         let mut table = self.lock();
@@ -48,11 +55,11 @@ impl InFlightTable {
         }
         let neighbours = neighbours(&|block| table.contains_key(&block));
         let (in_table, left) = watch::channel(());
-        let (requested, pending) = InFlight::start(file, part, asks_peers, left.clone());
+        let (requested, pending) = InFlight::start(file, part, asks_peers, deadline, left.clone());
         table.insert(part.block, requested.clone());
         let mut blocks = vec![pending];
         for (file, part) in neighbours {
-            let (in_flight, pending) = InFlight::start(file, part, asks_peers, left.clone());
+            let (in_flight, pending) = InFlight::start(file, part, asks_peers, deadline, left.clone());
             table.insert(part.block, in_flight);
             blocks.push(pending);
         }
@@ -106,7 +113,7 @@ mod tests {
     }
 
     fn join_or_start(table: &Arc<InFlightTable>, block: u32, neighbour: u32) -> (InFlight, Option<StartedFetch>) {
-        table.join_or_start(FileIndex(block), part(block), false, |in_flight| {
+        table.join_or_start(FileIndex(block), part(block), false, Instant::now(), |in_flight| {
             let free = !in_flight(BlockIndex(neighbour));
             free.then(|| (FileIndex(neighbour), part(neighbour))).into_iter().collect()
         })

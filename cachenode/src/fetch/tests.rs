@@ -17,7 +17,9 @@ use crate::manifest_file::open_manifest;
 
 mod checksums;
 mod earlier;
+mod late;
 mod owners;
+mod stalled_disk;
 
 /// An origin whose objects have any bytes that are asked for, and which notes the ranges.
 #[derive(Debug)]
@@ -26,11 +28,23 @@ pub(crate) struct Noted {
     pub(crate) ranges: Mutex<Vec<Range<u64>>>,
     /// So many of the next reads get a wrong byte.
     wrong: AtomicU32,
+    /// Reads that begin now are answered then.
+    held_until: Mutex<Option<Instant>>,
 }
 
 impl Noted {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { url: "s3://bucket/data".parse().unwrap(), ranges: Mutex::default(), wrong: AtomicU32::new(0) })
+        Arc::new(Self {
+            url: "s3://bucket/data".parse().unwrap(),
+            ranges: Mutex::default(),
+            wrong: AtomicU32::new(0),
+            held_until: Mutex::default(),
+        })
+    }
+
+    /// Reads that begin from now on are not answered before `until`.
+    pub(crate) fn hold_until(&self, until: Instant) {
+        *self.held_until.lock().unwrap() = Some(until);
     }
 
     /// The ranges that were asked for since the last call.
@@ -51,7 +65,11 @@ impl Origin for Noted {
 
     async fn read(&self, _: &[u8], range: Range<u64>, _: Option<&Version>) -> Result<Bytes, OriginError> {
         self.ranges.lock().unwrap().push(range.clone());
-        tokio::task::yield_now().await;
+        let held_until = *self.held_until.lock().unwrap();
+        match held_until {
+            Some(until) => tokio::time::sleep_until(until).await,
+            None => tokio::task::yield_now().await,
+        }
         let is_wrong = self.wrong.fetch_update(SeqCst, SeqCst, |wrong| wrong.checked_sub(1)).is_ok();
         Ok(range.map(|at| at as u8 ^ u8::from(is_wrong)).collect())
     }
@@ -113,6 +131,17 @@ fn world_of(
     sharing: Option<Arc<Sharing>>,
     config: FetchConfig,
 ) -> World {
+    world_that_keeps(0, folder, manifest, sharing, config)
+}
+
+/// Its store keeps this many bytes.
+fn world_that_keeps(
+    bytes: u64,
+    folder: tempfile::TempDir,
+    manifest: Arc<MappedManifest>,
+    sharing: Option<Arc<Sharing>>,
+    config: FetchConfig,
+) -> World {
     let store = Store::open(StoreConfig::new(folder.path().join("store")), Arc::default()).unwrap();
     let cache = store
         .dataset(CacheConfig {
@@ -120,8 +149,8 @@ fn world_of(
             is_known_as_ours: false,
             name: "data".into(),
             blocks: manifest.totals().blocks,
-            reservation_bytes: 0,
-            promised: Reservation::exactly(0),
+            reservation_bytes: bytes,
+            promised: Reservation::exactly(bytes),
             policy: PolicyKind::Nr,
             seed: 1,
             block_lens: Arc::new(|_: BlockIndex| 0),
@@ -145,7 +174,7 @@ impl World {
 
     async fn read(&self, file: u32, offset: u64, len: u64) {
         let part = self.part(file, offset, len);
-        let bytes = self.fetcher.fetch(FileIndex(file), part).await.unwrap().bytes;
+        let bytes = self.fetcher.fetch(FileIndex(file), part, self.fetcher.deadline()).await.unwrap().bytes;
         self.fetcher.mark_read(&part);
         assert!(bytes.iter().zip(offset..).all(|(&byte, at)| byte == at as u8) && bytes.len() as u64 == len);
     }
@@ -160,7 +189,7 @@ async fn a_piece_that_comes_when_the_fetch_of_its_block_has_ended_starts_no_get(
     assert!(world.fetcher.in_window(&late).is_none(), "the look that comes too early");
     world.read(0, 0, 500).await;
     world.fetcher.wait_idle().await;
-    let (in_flight, _) = world.fetcher.join_or_start(FileIndex(0), late, Purpose::Read);
+    let (in_flight, _) = world.fetcher.join_or_start(FileIndex(0), late, Purpose::Read, world.fetcher.deadline());
     assert!(matches!(in_flight.outcome().await, Outcome::Fetched(_, Tier::Window)));
     assert_eq!(world.origin.take().len(), 1);
     world.fetcher.mark_read(&late);
@@ -210,6 +239,19 @@ async fn more_readers_than_the_window_holds_blocks_fetch_each_byte_once_and_hold
     world.fetcher.wait_idle().await;
     let bytes: u64 = world.origin.take().iter().map(|range| range.end - range.start).sum();
     assert_eq!(bytes, 64 * 9 * MIB);
+}
+
+/// Tens of thousands of them may wait for a hung origin.
+// SEMANTICS: O5
+#[tokio::test]
+async fn a_read_that_waits_for_the_origin_and_its_fetch_take_at_most_4_kib() {
+    let world = world(&[1_000], 64 << 20);
+    let (part, deadline) = (world.part(0, 0, 1_000), world.fetcher.deadline());
+    let (_, started) = world.fetcher.in_flight.join_or_start(FileIndex(0), part, false, deadline, |_| Vec::new());
+    let read = world.fetcher.fetch(FileIndex(0), part, deadline);
+    let fetch = Arc::clone(&world.fetcher).run(started.unwrap(), Purpose::Read, Route::ALONE, deadline);
+    let sizes = (size_of_val(&read), size_of_val(&fetch));
+    assert!(sizes.0 + sizes.1 <= 4 << 10, "{sizes:?}");
 }
 
 // SEMANTICS: C9

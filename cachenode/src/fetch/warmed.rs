@@ -5,8 +5,10 @@ use std::sync::Arc;
 use larder_dataset::{BlockPart, FileIndex};
 
 use super::Fetcher;
+use super::error::FetchError;
 use super::outcome::{Outcome, Warmed};
 use super::purpose::Purpose;
+use crate::extent::EXTENT_BYTES;
 use crate::sharing::Asker;
 
 /// A fetch that was joined may have been a reader's, whose block the store did not admit. The next one is for the
@@ -36,13 +38,26 @@ impl Fetcher {
         // Before there is a fetch that a reader could join.
         self.keeper.store_is_counted().await;
         self.keeper.blocks_are_adopted().await;
-        let mut fetches = 0;
+        let neighbours = if alone || !self.context.manifest.is_packed() { 0 } else { EXTENT_BYTES as u32 };
+        let kib_most = ((whole.block_len + neighbours) >> 10) + 1;
+        let (mut fetches, mut memory) = (0, None);
         loop {
             let state = self.warmed(file, &whole);
             if matches!(state, Warmed::Kept | Warmed::NotOurs) || fetches == FETCHES_MOST {
                 return state;
             }
-            let (in_flight, _) = self.join_or_start(file, whole, purpose);
+            let joined = self.in_flight.get(whole.block);
+            if joined.is_none() && memory.is_none() {
+                // Before there is a fetch that a reader could join, since this waits for the disk.
+                memory = self.keeper.memory_to_warm(kib_most).await;
+                if memory.is_none() {
+                    return Warmed::Failed;
+                }
+                continue;
+            }
+            let was_joined = joined.is_some();
+            let start = || self.join_or_start(file, whole, purpose, self.deadline()).0;
+            let in_flight = joined.unwrap_or_else(start);
             let written = in_flight.written();
             match in_flight.outcome().await {
                 Outcome::Fetched(..) => {
@@ -50,6 +65,8 @@ impl Fetcher {
                     fetches += 1;
                 }
                 Outcome::NotAdmitted => return self.warmed(file, &whole),
+                // It began earlier. The next one has the whole time.
+                Outcome::Failed(FetchError::TimedOut { .. }) if was_joined && fetches == 0 => fetches += 1,
                 Outcome::Failed(_) => return Warmed::Failed,
                 // The fetch that was joined was for a reader.
                 Outcome::InPieces | Outcome::Skipped => {}

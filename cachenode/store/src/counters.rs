@@ -38,6 +38,8 @@ pub struct StoreCounters {
     pub adopted_bytes: Counter,
     /// Blocks that were not kept: the policy refused, admissions are paused, or a rebuild is in progress.
     pub refused: Counter,
+    /// Blocks that were fetched and not written, because too many waited for the disk already.
+    pub unwritten: Counter,
     /// Blocks that a policy evicted to make room.
     pub evicted: Counter,
     /// Bytes of the blocks evicted.

@@ -295,6 +295,11 @@ impl DatasetCache {
         }
     }
 
+    /// Counts a block that was fetched and is not written, because too many wait for the disk already.
+    pub fn count_unwritten(&self) {
+        self.shared.base.counters.unwritten.add(1);
+    }
+
     /// Ends the pause after a disk failure, so that the next admission tries the disk again.
     pub fn try_disk_again(&self) {
         self.shared.base.health.end_pause(Instant::now());

@@ -23,6 +23,7 @@ use super::error::DaemonError;
 use super::mounts::{Connection, Mount, Mounts};
 use super::offers::{Offer, Offers};
 use crate::connection::ServeConfig;
+use crate::fuse::BACKGROUND_MOST;
 use crate::mount::{MountConfig, unmount};
 use crate::pool::{Pool, set_blocking};
 
@@ -41,9 +42,6 @@ const COLLECT_EVERY: Duration = Duration::from_secs(900);
 /// one.
 const KEPT_LEAST: Duration = Duration::from_secs(3600);
 const KEPT_LEAST_WITHOUT_KEEPER: Duration = Duration::from_secs(7 * 24 * 3600);
-
-/// The most background requests that the kernel keeps in flight on a connection.
-const MAX_BACKGROUND: u16 = 1024;
 
 /// The configuration of a daemon.
 #[derive(Clone, Debug)]
@@ -342,7 +340,7 @@ impl Daemon {
         // only for the disk.
         let found = self.node.find_again(&offer.mount, &request).await?;
         let ownership = request.spec.ownership;
-        let config = ServeConfig { threads: self.threads, max_background: MAX_BACKGROUND, ownership };
+        let config = ServeConfig { threads: self.threads, max_background: BACKGROUND_MOST, ownership };
         self.mounts.offer(found, request.clone(), Arc::clone(&offer.connection), config).await?;
         let mut used = request;
         while !self.offers.remove_served(offer, &used) {

@@ -1,4 +1,4 @@
-//! [`FailingDisk`]: an ext4 on a disk whose bad sectors a test chooses.
+//! [`FailingDisk`]: an ext4 on a disk whose bad sectors a test chooses, and which a test can slow down or freeze.
 //!
 //! ```text
 //!  ext4 ── loop device ── FUSE: one file, served by this process ── image, a sparse file
@@ -10,11 +10,12 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -43,12 +44,28 @@ pub struct FailingDisk {
     _folder: tempfile::TempDir,
 }
 
+/// A frozen file system. It is thawed when this is dropped, and when this process ends.
+#[derive(Debug)]
+pub struct FrozenDisk {
+    /// Thaws the file system when its input ends.
+    keeper: Child,
+}
+
+impl Drop for FrozenDisk {
+    fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+    }
+}
+
 /// The failing blocks, and the number of failures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Faults {
     unreadable: BTreeSet<u64>,
     unwritable: BTreeSet<u64>,
     no_writes: bool,
+    /// The bytes per second that can be written, if the disk is slow.
+    write_rate: Option<u64>,
     errors: DiskErrors,
 }
 
@@ -119,7 +136,28 @@ impl FailingDisk {
         self.faults().no_writes = true;
     }
 
-    /// Repairs the disk: every block can be read and written again.
+    /// Slows the disk down: it writes this many bytes per second, and reads nothing meanwhile.
+    pub fn slow_writes(&self, bytes_per_second: u64) {
+        self.faults().write_rate = Some(bytes_per_second);
+    }
+
+    /// Freezes the file system, as for a snapshot of its disk: whatever would change it waits.
+    pub fn freeze(&self) -> io::Result<FrozenDisk> {
+        // A process of its own, and not of this process's group: a killed test must leave no file system frozen, since
+        // a process that waits for it cannot be killed.
+        let script = "fsfreeze --freeze \"$0\" && echo frozen && read -r _; fsfreeze --unfreeze \"$0\"";
+        let mut keeper = Command::new("sh");
+        keeper.args(["-c", script]).arg(&self.dir).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        let mut frozen = FrozenDisk { keeper: keeper.spawn()? };
+        let mut said = String::new();
+        BufReader::new(frozen.keeper.stdout.take().expect("stdout is a pipe")).read_line(&mut said)?;
+        if said.is_empty() {
+            return Err(io::Error::other(format!("{} cannot be frozen", self.dir.display())));
+        }
+        Ok(frozen)
+    }
+
+    /// Repairs the disk: every block can be read and written again, at full speed.
     pub fn mend(&self) {
         let mut faults = self.faults();
         *faults = Faults { errors: faults.errors, ..Faults::default() };
@@ -221,6 +259,10 @@ impl Disk {
         for block in offset.div_ceil(BLOCK_BYTES)..(offset + len) / BLOCK_BYTES {
             faults.unreadable.remove(&block);
         }
+        let pause = faults.write_rate.map(|rate| Duration::from_secs_f64(len as f64 / rate as f64));
+        drop(faults);
+        // The server has one thread, so that the disk does one thing at a time.
+        pause.into_iter().for_each(std::thread::sleep);
         Ok(())
     }
 }
@@ -356,5 +398,25 @@ mod tests {
         disk.remount().unwrap();
         std::fs::write(folder.path().join("disk/other"), b"x").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), found);
+    }
+    #[test]
+    fn a_frozen_disk_takes_no_write_until_it_is_thawed() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = FailingDisk::new(&folder.path().join("disk"), 16 << 20).unwrap();
+        let path = folder.path().join("disk/file");
+        let frozen = disk.freeze().unwrap();
+        let (done, written) = std::sync::mpsc::channel();
+        let writer = std::thread::spawn({
+            let path = path.clone();
+            move || {
+                std::fs::write(path, b"x").unwrap();
+                done.send(()).unwrap();
+            }
+        });
+        assert!(written.recv_timeout(Duration::from_millis(200)).is_err());
+        drop(frozen);
+        written.recv_timeout(Duration::from_secs(30)).unwrap();
+        writer.join().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"x");
     }
 }

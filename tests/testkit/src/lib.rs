@@ -3,7 +3,7 @@
 //! - [`FaultProxy`] breaks HTTP on the wire, in front of any S3 endpoint.
 //! - [`TempTree`] makes reference folders whose bytes are derived from a seed.
 //! - [`RealServer`] starts and stops MinIO, Ceph, or an emulator of a cloud's object store.
-//! - [`FailingDisk`] is an ext4 on a disk with bad sectors.
+//! - [`FailingDisk`] is an ext4 on a disk with bad sectors, or one that is slow or frozen.
 //! - [`FakeApi`] is an in-memory API server.
 //! - [`FakeSts`] gives keys for tokens.
 //! - [`Cluster`] is a real Kubernetes cluster: a test's own, or a cluster that the tests of a run share.
@@ -29,7 +29,7 @@ mod temp_tree;
 
 pub use binary::{built, built_library, larder_binary};
 pub use cluster::{Cluster, kustomize};
-pub use failing_disk::{DiskErrors, FailingDisk};
+pub use failing_disk::{DiskErrors, FailingDisk, FrozenDisk};
 pub use fake_api::FakeApi;
 pub use fake_nvml::FakeNvml;
 pub use fake_sts::{FakeSts, StsAnswer, StsRequest};

@@ -2,12 +2,14 @@
 //! nothing else.
 //!
 //! `space`: a disk without room. `read_only`: one that takes no writes. `bad_sectors`: one with sectors that cannot be
-//! read or written. `damage`: files with other contents than they had.
+//! read or written. `damage`: files with other contents than they had. `stalls`: a disk that takes writes slowly, or
+//! not for a while.
 
 mod bad_sectors;
 mod damage;
 mod read_only;
 mod space;
+mod stalls;
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};

@@ -138,21 +138,34 @@ fn lasting_faults_of_the_origin_end_in_one_clear_errno() {
     assert!((1..=3).contains(&complaints), "{complaints} lines:\n{}", lab.logs());
 }
 
-// SEMANTICS: O5
+/// The kernel stops sending any further read of a mount, cached or not, when as many as the mount allows are in flight
+/// that are advised or read ahead. The part of a large read beyond the kernel's first window is such a read, too.
+// SEMANTICS: O5, C15
 #[test]
 fn a_hung_origin_does_not_hang_cached_reads() {
+    const ADVISED: usize = 1_500;
     let lab = Lab::new();
-    let cached: Vec<String> = (0..50).map(|n| format!("cached/{n}")).collect();
+    let cached: Vec<String> = (0..20).map(|n| format!("cached/{n}")).collect();
     let missing: Vec<String> = (0..64).map(|n| format!("missing/{n}")).collect();
-    for name in cached.iter().chain(&missing) {
+    let advised: Vec<String> = (0..ADVISED).map(|n| format!("advised/{n}")).collect();
+    // Several times the read-ahead of a mount, and more in all than is in flight from the origin at once.
+    let bytes_of_cached = |name: &str| seeded_bytes(name.len() as u64, 5_000_000);
+    let bytes_of_advised = |name: &str| seeded_bytes(name.len() as u64, 50_000);
+    for name in &cached {
+        lab.put(name, bytes_of_cached(name));
+    }
+    for name in &missing {
         lab.put(name, bytes_of(name));
+    }
+    for name in &advised {
+        lab.put(name, bytes_of_advised(name));
     }
     let mount = lab.mount("m", &lab.url(), &["--attempt-timeout", "1s", "--read-deadline", "300s"]);
     // Backwards, so that there is no read-ahead.
     for name in cached.iter().rev() {
-        assert_eq!(mount.read_fresh(name).unwrap(), bytes_of(name));
+        assert_eq!(mount.read_fresh(name).unwrap(), bytes_of_cached(name));
+        mount.settle();
     }
-    mount.settle();
     lab.proxy.set_hook(|_| Fault::StallBeforeHead);
     let ended = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -166,11 +179,16 @@ fn a_hung_origin_does_not_hang_cached_reads() {
         }
         // In a thread of its own, so that a hang fails the test instead of hanging it.
         let (cached_is_read, wait) = std::sync::mpsc::channel();
-        let (mount, cached, ended) = (&mount, &cached, &ended);
+        let (mount, cached, advised, ended) = (&mount, &cached, &advised, &ended);
         scope.spawn(move || {
-            mount.wait_until("all readers are stuck", |mount| mount.metric("fs_fetches_running") >= 64);
+            for name in advised {
+                let file = File::open(mount.path(name)).unwrap();
+                rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::WillNeed).unwrap();
+            }
+            mount
+                .wait_until("all reads are stuck", |mount| mount.metric("fs_fetches_running") >= (ADVISED + 64) as u64);
             for name in cached {
-                assert_eq!(mount.read_fresh(name).unwrap(), bytes_of(name), "{name}");
+                assert_eq!(mount.read_fresh(name).unwrap(), bytes_of_cached(name), "{name}");
             }
             cached_is_read.send(ended.load(Ordering::SeqCst)).unwrap();
         });
@@ -179,6 +197,9 @@ fn a_hung_origin_does_not_hang_cached_reads() {
         assert_eq!(ended_meanwhile, Ok(0), "cached files were read while all others were hanging");
     });
     assert_eq!(ended.load(Ordering::SeqCst), 64);
+    for name in &advised {
+        assert_eq!(std::fs::read(mount.path(name)).unwrap(), bytes_of_advised(name), "{name}");
+    }
     mount.settle();
 }
 

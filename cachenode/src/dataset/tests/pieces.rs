@@ -29,6 +29,34 @@ async fn a_read_across_two_blocks_fetches_the_first_once_whatever_becomes_of_the
     assert_eq!(origin.take(), [0..BLOCK_BYTES, BLOCK_BYTES..SIZE]);
 }
 
+// SEMANTICS: O1
+#[tokio::test(start_paused = true)]
+async fn a_read_across_two_blocks_has_one_deadline() {
+    const SIZE: u64 = BLOCK_BYTES + 100_000;
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = manifest(folder.path(), &[SIZE]);
+    let store = Store::open(StoreConfig::new(folder.path().join("store")), Arc::default()).unwrap();
+    let origin = Noted::new();
+    let spec = CacheSpec::exactly(manifest.snapshot(), 0, PolicyKind::Nr, 1);
+    let own: Arc<dyn Origin> = Arc::<Noted>::clone(&origin);
+    let dataset = Dataset::open(manifest, &store, spec, own, None, &Handle::current(), FetchConfig::DEFAULT).unwrap();
+    let (begun, a_second) = (Instant::now(), Duration::from_secs(1));
+    let read_deadline = FetchConfig::DEFAULT.read_deadline;
+    // The first block comes shortly before the end, and the second does not come.
+    origin.hold_until(begun + read_deadline - a_second);
+    let read = tokio::spawn({
+        let dataset = Arc::clone(&dataset);
+        async move { dataset.read_file(0, BLOCK_BYTES - 50_000, 100_000).await }
+    });
+    tokio::time::sleep(a_second).await;
+    origin.hold_until(begun + read_deadline * 10);
+    let error = read.await.unwrap().unwrap_err();
+    assert!(matches!(error, FetchError::TimedOut { .. }), "{error}");
+    let took = begun.elapsed();
+    assert!((read_deadline..read_deadline + a_second).contains(&took), "{took:?}");
+    assert_eq!(origin.take().len(), 2);
+}
+
 // SEMANTICS: S4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cached_only_read_of_a_peer_causes_no_get() {

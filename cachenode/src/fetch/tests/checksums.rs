@@ -35,7 +35,7 @@ async fn a_block_with_a_wrong_checksum_is_fetched_three_times_in_all_and_then_fa
         world.origin.wrong.store(wrong, SeqCst);
         let part = world.part(file, 100, 500);
         let bytes = u64::from(file) * FILE_BYTES..u64::from(file + 1) * FILE_BYTES;
-        let outcome = world.fetcher.fetch(FileIndex(file), part).await;
+        let outcome = world.fetcher.fetch(FileIndex(file), part, world.fetcher.deadline()).await;
         world.fetcher.wait_idle().await;
         assert_eq!(world.origin.take(), vec![bytes.clone(); gets], "{wrong} wrong answers");
         if wrong >= 3 {
@@ -43,7 +43,7 @@ async fn a_block_with_a_wrong_checksum_is_fetched_three_times_in_all_and_then_fa
             assert!(matches!(error, FetchError::Corrupt { .. }), "{error}");
             // That is not remembered.
             world.origin.wrong.store(0, SeqCst);
-            world.fetcher.fetch(FileIndex(file), part).await.unwrap();
+            world.fetcher.fetch(FileIndex(file), part, world.fetcher.deadline()).await.unwrap();
             world.fetcher.wait_idle().await;
             assert_eq!(world.origin.take(), [bytes]);
         } else {

@@ -1,16 +1,61 @@
-//! Blocks whose owners do not answer.
+//! Blocks that other nodes own: one that answers while the origin hangs, and some that do not answer.
 
 use std::net::TcpListener;
 
-use larder_dataset::Placement;
-use larder_peers::{Node, Peers, PeersConfig, Security};
+use larder_dataset::{BlockRange, CacheId, Placement};
+use larder_peers::{
+    AskedDataset, Blocks, DatasetStats, Node, Peers, PeersConfig, ReadRequest, Security, Server, ServerConfig,
+};
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 
 const FILE_BYTES: u64 = 1_000;
 const FILES: u32 = 60;
+
+/// No wait is longer than this in a test that passes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An owner that has every block.
+#[derive(Debug)]
+struct Having;
+
+#[async_trait]
+impl Blocks for Having {
+    async fn read(&self, request: &ReadRequest) -> Result<BlockBytes, ReadError> {
+        let BlockRange { start, len, .. } = request.range;
+        Ok(BlockBytes::whole((start..start + len).map(|at| at as u8).collect()))
+    }
+
+    fn stats(&self, _: &[AskedDataset]) -> Vec<DatasetStats> {
+        Vec::new()
+    }
+
+    fn name(&self, _: CacheId) -> Option<String> {
+        None
+    }
+}
+
+fn node(name: &str, address: std::net::SocketAddr) -> Node {
+    Node { name: name.to_owned(), address, weight: 1, zone: String::new() }
+}
+
+/// Shares the blocks of `cache` among these nodes, of which the first is this one.
+fn sharing_among(nodes: Vec<Node>, cache: CacheId, placement: Placement) -> Arc<Sharing> {
+    let (_, membership) = watch::channel(Arc::new(nodes));
+    let peers = Peers::new(PeersConfig::default(), "here", Security::Plaintext, membership, Arc::default());
+    Arc::new(Sharing::new(peers, cache, placement, None))
+}
+
+/// The first file that other nodes own.
+fn first_of_theirs(world: &World) -> u32 {
+    let is_theirs = |&file: &u32| {
+        let route = world.fetcher.peers.route(FileIndex(file), world.part(file, 0, 1).block, Asker::Here);
+        !route.keep
+    };
+    (0..FILES).find(is_theirs).unwrap()
+}
 
 /// Owners to which the kernel lets anyone connect, and which say nothing.
 struct SilentOwners {
@@ -19,14 +64,11 @@ struct SilentOwners {
 }
 
 impl SilentOwners {
-    fn new(cache: larder_dataset::CacheId, placement: Placement) -> Self {
+    fn new(cache: CacheId, placement: Placement) -> Self {
         let listeners: Vec<_> = (0..2).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let node = |name: &str, address| Node { name: name.to_owned(), address, weight: 1, zone: String::new() };
         let mut nodes = vec![node("here", ([127, 0, 0, 1], 1).into())];
         nodes.extend(["a", "b"].iter().zip(&listeners).map(|(name, at)| node(name, at.local_addr().unwrap())));
-        let (_, membership) = watch::channel(Arc::new(nodes));
-        let peers = Peers::new(PeersConfig::default(), "here", Security::Plaintext, membership, Arc::default());
-        Self { _listeners: listeners, sharing: Arc::new(Sharing::new(peers, cache, placement, None)) }
+        Self { _listeners: listeners, sharing: sharing_among(nodes, cache, placement) }
     }
 }
 
@@ -37,11 +79,35 @@ fn world_with(placement: Placement, read_deadline: Duration) -> (World, SilentOw
     let owners = SilentOwners::new(manifest.snapshot().into(), placement);
     let config = FetchConfig { read_deadline, ..FetchConfig::DEFAULT };
     let world = world_of(folder, manifest, Some(Arc::clone(&owners.sharing)), config);
-    let theirs = (0..FILES).find(|&file| {
-        let route = world.fetcher.peers.route(FileIndex(file), world.part(file, 0, 1).block, Asker::Here);
-        !route.keep
-    });
-    (world, owners, theirs.unwrap())
+    let theirs = first_of_theirs(&world);
+    (world, owners, theirs)
+}
+
+// SEMANTICS: S4
+#[tokio::test]
+async fn a_block_that_its_owner_has_is_read_while_fetches_that_hang_at_the_origin_have_all_memory() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let nodes = vec![node("here", ([127, 0, 0, 1], 1).into()), node("a", listener.local_addr().unwrap())];
+    let stopping = CancellationToken::new();
+    let server =
+        Server::new(ServerConfig::new("a"), Security::Plaintext, Arc::new(Having), Arc::default(), stopping.clone());
+    let serving = tokio::spawn(server.serve(listener));
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = manifest(folder.path(), &[FILE_BYTES; FILES as usize]);
+    let sharing = sharing_among(nodes, manifest.snapshot().into(), Placement::Partitioned);
+    let world = world_of(folder, manifest, Some(sharing), FetchConfig::DEFAULT);
+    let file = first_of_theirs(&world);
+
+    let all = world.fetcher.memory.available_permits() as u32;
+    let _hung = world.fetcher.memory.acquire_many(all).await.unwrap();
+    tokio::time::timeout(PATIENCE, world.read(file, 0, FILE_BYTES)).await.expect("it waits for the origin's memory");
+    let (part, deadline) = (world.part(file, 100, 200), world.fetcher.deadline());
+    let piece = world.fetcher.fetch_piece(FileIndex(file), part, Asker::Here, deadline);
+    let piece = tokio::time::timeout(PATIENCE, piece).await.expect("a piece waits for it").unwrap();
+    assert_eq!((piece.tier, piece.bytes.len()), (Tier::Peer, 200));
+    assert_eq!(world.origin.take(), []);
+    stopping.cancel();
+    tokio::time::timeout(PATIENCE, serving).await.unwrap().unwrap().unwrap();
 }
 
 /// The clock runs ahead while a connection is made, so a read may take less than what is promised, and never more.
