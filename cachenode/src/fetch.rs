@@ -10,12 +10,14 @@
 //! cache, while they are adopted, are read there part by part and are not in flight.
 //!
 //! Invariants: at most one fetch of a block is in flight; all fetches together hold at most `fetch_bytes`; each ends
-//! within the read deadline; no lock is held across an await.
+//! within the read deadline; no lock is held across an await. Readers take turns at the memory, so none waits for the
+//! backlog of another; a fetch counts for the reader that started it.
 //! A block that the store holds is never fetched again.
 
 mod config;
 mod context;
 mod error;
+mod fair;
 mod in_flight;
 mod keep;
 mod neighbours;
@@ -33,11 +35,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
-use larder_origin::Origin;
+use larder_origin::{Caller, Origin};
 use larder_peers::{BlockBytes, ReadError};
 use larder_store::{DatasetCache, PartBytes};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::task::TaskTracker;
@@ -49,6 +50,7 @@ use crate::manifest_file::MappedManifest;
 use crate::sharing::{Asker, Route, Sharing};
 
 use context::FetchContext;
+use fair::FairSemaphore;
 use in_flight::InFlight;
 use keep::Keeper;
 use origin::FromOrigin;
@@ -86,8 +88,8 @@ pub(crate) struct Fetcher {
     origin: FromOrigin,
     keeper: Keeper,
     ahead: ReadAhead,
-    /// Permits for KiB of blocks in flight.
-    memory: Arc<Semaphore>,
+    /// Permits for KiB of blocks in flight. Readers take turns.
+    memory: Arc<FairSemaphore>,
     tasks: TaskTracker,
     runtime: Handle,
 }
@@ -114,7 +116,7 @@ impl Fetcher {
             keeper: Keeper::new(Arc::clone(&context), runtime.clone(), tasks.clone()),
             context,
             ahead,
-            memory: Arc::new(Semaphore::new((config.fetch_bytes.max(FETCH_BYTES_LEAST) >> 10) as usize)),
+            memory: FairSemaphore::new(config.fetch_bytes.max(FETCH_BYTES_LEAST) >> 10),
             tasks,
             runtime,
         }
@@ -199,7 +201,7 @@ impl Fetcher {
     async fn fetch_piece(&self, file: FileIndex, part: BlockPart, asker: Asker) -> Result<Fetched, FetchError> {
         let _running = self.context.running();
         let fetched = self.within_deadline(part.block, async {
-            let _memory = self.memory.acquire_many((part.len >> 10) + 1).await.map_err(|_| FetchError::Stopped)?;
+            let _memory = self.memory.acquire((part.len >> 10) + 1).await;
             let route = self.peers.route(file, part.block, asker);
             if let Some(bytes) = self.peers.fetch(part.range(), &route).await {
                 return Ok(Fetched { bytes, tier: Tier::Peer });
@@ -276,7 +278,8 @@ impl Fetcher {
     pub(crate) fn touched(self: &Arc<Self>, block: BlockIndex) {
         if let Some(stream) = self.ahead.touched(block) {
             let fetcher = Arc::clone(self);
-            self.tasks.spawn_on(async move { fetcher.read_ahead(block, stream) }, &self.runtime);
+            let ahead = async move { fetcher.read_ahead(block, stream) };
+            self.tasks.spawn_on(Caller::current().run(ahead), &self.runtime);
         }
     }
 
@@ -338,7 +341,8 @@ impl Fetcher {
             if let (Some(first), Some(last)) = (blocks().min(), blocks().max()) {
                 self.ahead.fetched_run(first, last);
             }
-            self.tasks.spawn_on(Arc::clone(self).run(started, purpose, route.clone()), &self.runtime);
+            let run = Arc::clone(self).run(started, purpose, route.clone());
+            self.tasks.spawn_on(Caller::current().run(run), &self.runtime);
         }
         (in_flight, route)
     }
@@ -372,7 +376,7 @@ impl Fetcher {
         let mut receiver = BlockReceiver::new(&self.context, purpose, expected);
         let mut memory = None;
         let fetched = self.within_deadline(first.block, async {
-            memory = Some(Arc::clone(&self.memory).acquire_many_owned(kib).await.map_err(|_| FetchError::Stopped)?);
+            memory = Some(self.memory.acquire(kib).await);
             let from_peer = match receiver.only() {
                 Some(pending) => self.peers.fetch(pending.part.whole_block(), &route).await,
                 None => None,

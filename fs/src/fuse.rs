@@ -226,7 +226,8 @@ impl fuser::Filesystem for Front {
     ) {
         self.guard(|| {
             add(&self.counters().reads, 1);
-            self.reader.read(ReadRequest { unique: req.unique().0, ino: ino.0, offset, size }, None, reply);
+            let read = ReadRequest { unique: req.unique().0, ino: ino.0, offset, size };
+            self.reader.read(read, req.pid(), None, reply);
         });
     }
 

@@ -66,7 +66,7 @@ impl Drop for Answer {
 pub(crate) fn reads(reader: &Reader, unanswered: Unanswered, requests: &Arc<Requests>, fuse: &Arc<OwnedFd>) {
     for (read, kept) in unanswered.into_reads(requests) {
         let answer = Answer { fuse: Arc::clone(fuse), unique: read.unique, sent: false };
-        reader.guard(|| reader.read(read, Some(kept), answer));
+        reader.guard(|| reader.read(read, 0, Some(kept), answer));
     }
 }
 

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use larder_dataset::BlockPart;
 use larder_store::{AdmissionPermit, PartBytes};
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{Mutex, OwnedMutexGuard, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -21,6 +21,7 @@ use tracing::debug;
 
 use super::context::FetchContext;
 use super::error::FetchError;
+use super::fair::{FairPermit, FairSemaphore};
 use super::in_flight::PendingBlock;
 use super::purpose::Purpose;
 use super::receive::{Admission, BlockToKeep, ExpectedBlock};
@@ -40,7 +41,7 @@ pub(super) struct Keeper {
     /// Held by the search for disowned blocks.
     searching: Arc<Mutex<()>>,
     /// Permits for KiB of blocks that wait for the store.
-    waiting: Arc<Semaphore>,
+    waiting: Arc<FairSemaphore>,
     /// Cancelled when blocks need not wait for the store any longer.
     leaving: CancellationToken,
 }
@@ -48,13 +49,13 @@ pub(super) struct Keeper {
 impl Keeper {
     /// Background work that it starts is among `tasks`.
     pub(super) fn new(context: Arc<FetchContext>, runtime: Handle, tasks: TaskTracker) -> Self {
-        let waiting = Arc::new(Semaphore::new((context.config.fetch_bytes >> 10) as usize));
+        let waiting = FairSemaphore::new(context.config.fetch_bytes >> 10);
         Self { context, runtime, tasks, searching: Arc::default(), waiting, leaving: CancellationToken::new() }
     }
 
     /// The whole block, if it is in the window or has come into the store just now: the first with `memory` for it. In
     /// the window it is of no use to a fetch that fills the store.
-    pub(super) async fn find(&self, part: BlockPart, purpose: Purpose, memory: &Arc<Semaphore>) -> Option<Bytes> {
+    pub(super) async fn find(&self, part: BlockPart, purpose: Purpose, memory: &Arc<FairSemaphore>) -> Option<Bytes> {
         if let Some(block) = self.context.window.unread(part.block).filter(|_| !purpose.is_warm()) {
             return Some(block);
         }
@@ -62,7 +63,7 @@ impl Keeper {
         if !cache.contains(part.block) {
             return None;
         }
-        let room = Arc::clone(memory).acquire_many_owned((part.block_len >> 10) + 1).await.ok()?;
+        let room = memory.acquire((part.block_len >> 10) + 1).await;
         let read = move || {
             let BlockPart { block, block_len, .. } = part;
             let found = cache.read_into(block, block_len, 0, block_len, Vec::with_capacity).hit();
@@ -77,7 +78,7 @@ impl Keeper {
     pub(super) async fn read_earlier(
         &self,
         part: BlockPart,
-        memory: &Arc<Semaphore>,
+        memory: &Arc<FairSemaphore>,
     ) -> Result<Option<PartBytes>, FetchError> {
         let cache = Arc::clone(&self.context.cache);
         // Who reads what it does not have joins a fetch, and waits for no memory.
@@ -85,9 +86,8 @@ impl Keeper {
             return Ok(None);
         }
         let (block, deadline) = (part.block, self.context.config.read_deadline);
-        let room = Arc::clone(memory).acquire_many_owned((part.len >> 10) + ROUNDED_KIB);
+        let room = memory.acquire((part.len >> 10) + ROUNDED_KIB);
         let room = tokio::time::timeout(deadline, room).await.map_err(|_| FetchError::TimedOut { block, deadline })?;
-        let room = room.map_err(|_| FetchError::Stopped)?;
         let read = move || {
             let found = cache.read_earlier(block, part.block_len, part.start, part.len);
             drop(room);
@@ -166,8 +166,8 @@ impl Keeper {
     }
 
     /// Memory for this many KiB of blocks that wait for the store; `None` if too many wait already.
-    pub(super) fn memory_to_wait(&self, kib: u32) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.waiting).try_acquire_many_owned(kib).ok()
+    pub(super) fn memory_to_wait(&self, kib: u32) -> Option<FairPermit> {
+        self.waiting.try_acquire(kib)
     }
 
     /// Ends all waits for the store.

@@ -95,8 +95,8 @@ async fn a_block_that_is_being_taken_over_is_read_in_the_parts_that_are_asked_fo
 #[tokio::test(start_paused = true)]
 async fn reads_of_blocks_that_are_being_taken_over_wait_for_the_memory_of_fetches() {
     let world = adopting();
-    let all = world.fetcher.memory.available_permits() as u32;
-    let taken = world.fetcher.memory.acquire_many(all).await.unwrap();
+    let all = world.fetcher.memory.available() as u32;
+    let taken = world.fetcher.memory.acquire(all).await;
     let part = world.part(0, 0, PIECE_BYTES);
     let read = world.fetcher.fetch(FileIndex(0), part).await;
     assert!(matches!(read, Err(FetchError::TimedOut { .. })), "{read:?}");
