@@ -23,7 +23,7 @@ async fn read_at_once(world: &Arc<World>, thread: u32, files: impl Iterator<Item
 
 const FILE_BYTES: u64 = 100_000;
 
-/// The memory for fetches is that of 81 files.
+/// There is memory for about 80 fetches at once.
 // SEMANTICS: O9
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_one_reader_makes_another_wait_for_no_more_than_three_times_its_own_time() {
