@@ -18,7 +18,7 @@ use bytes::Bytes;
 use larder_dataset::{
     BLOCK_BYTES, BlockPart, BlockRange, CacheId, CacheKey, File, FileBlocks, FileIndex, ManifestError, PolicyKind,
 };
-use larder_origin::Origin;
+use larder_origin::{Caller, Origin};
 use larder_peers::{BlockBytes, Buffers, ReadError, ReadRequest};
 use larder_store::{
     CacheConfig, CacheUser, DatasetCache, Lookup, Ownership, PartBytes, Reservation, Store, StoreCounters, StoreError,
@@ -381,7 +381,7 @@ impl Dataset {
                 let held = self.fetcher.held_for_peer(&part);
                 Some(held.ok_or_else(|| ReadError::unavailable("the node does not have the block"))?)
             } else {
-                self.fetcher.fetch_for_peer(index, part, request.forwarded).await?
+                Caller::PEERS.run(self.fetcher.fetch_for_peer(index, part, request.forwarded)).await?
             };
         }
         let bytes = found.ok_or_else(|| ReadError::unavailable("another node is sending the block to this node"))?;

@@ -15,12 +15,14 @@
 //! that stalls delays no fetch: blocks that it does not take in time are not kept.
 //!
 //! Invariants: at most one fetch of a block is in flight; each ends within the read deadline, and so does each read,
-//! whenever the fetches began that it joins; no lock is held across an await.
+//! whenever the fetches began that it joins; no lock is held across an await. Readers take turns at the memory, so none
+//! waits for the backlog of another; a fetch counts for the reader that started it.
 //! A block that the store holds is never fetched again.
 
 mod config;
 mod context;
 mod error;
+mod fair;
 mod in_flight;
 mod keep;
 mod neighbours;
@@ -39,11 +41,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
-use larder_origin::Origin;
+use larder_origin::{Caller, Origin};
 use larder_peers::{BlockBytes, ReadError};
 use larder_store::{DatasetCache, PartBytes};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
@@ -56,6 +57,7 @@ use crate::manifest_file::MappedManifest;
 use crate::sharing::{Asker, Route, Sharing};
 
 use context::FetchContext;
+use fair::FairSemaphore;
 use in_flight::InFlight;
 use keep::Keeper;
 use origin::FromOrigin;
@@ -94,8 +96,8 @@ pub(crate) struct Fetcher {
     origin: FromOrigin,
     keeper: Keeper,
     ahead: ReadAhead,
-    /// Permits for KiB of blocks in flight from the origin.
-    memory: Semaphore,
+    /// Permits for KiB of blocks in flight from the origin. Readers take turns.
+    memory: Arc<FairSemaphore>,
     tasks: TaskTracker,
     runtime: Handle,
 }
@@ -122,7 +124,7 @@ impl Fetcher {
             keeper: Keeper::new(Arc::clone(&context), runtime.clone(), tasks.clone()),
             context,
             ahead,
-            memory: Semaphore::new(config.fetch_kib()),
+            memory: FairSemaphore::new(config.fetch_kib() as u64),
             tasks,
             runtime,
         }
@@ -235,7 +237,7 @@ impl Fetcher {
             if let Some(bytes) = self.peers.fetch(part.range(), &route, deadline).await {
                 return Ok(Fetched { bytes, tier: Tier::Peer });
             }
-            let _memory = self.memory.acquire_many((part.len >> 10) + 1).await.map_err(|_| FetchError::Stopped)?;
+            let _memory = self.memory.acquire((part.len >> 10) + 1).await;
             Ok(Fetched { bytes: self.origin.fetch_part(file, &part).await?, tier: Tier::Origin })
         });
         fetched.await.inspect_err(|error| self.context.fetch_failed(part.block, error))
@@ -310,7 +312,8 @@ impl Fetcher {
     pub(crate) fn touched(self: &Arc<Self>, block: BlockIndex) {
         if let Some(stream) = self.ahead.touched(block) {
             let fetcher = Arc::clone(self);
-            self.tasks.spawn_on(async move { fetcher.read_ahead(block, stream) }, &self.runtime);
+            let ahead = async move { fetcher.read_ahead(block, stream) };
+            self.tasks.spawn_on(Caller::current().run(ahead), &self.runtime);
         }
     }
 
@@ -378,7 +381,8 @@ impl Fetcher {
             if let (Some(first), Some(last)) = (blocks().min(), blocks().max()) {
                 self.ahead.fetched_run(first, last);
             }
-            self.tasks.spawn_on(Arc::clone(self).run(started, purpose, route.clone(), deadline), &self.runtime);
+            let run = Arc::clone(self).run(started, purpose, route.clone(), deadline);
+            self.tasks.spawn_on(Caller::current().run(run), &self.runtime);
         }
         (in_flight, route)
     }
@@ -418,7 +422,7 @@ impl Fetcher {
             match from_peer {
                 Some(block) => receiver.receive_from_peer(block),
                 None => {
-                    let _memory = self.memory.acquire_many(kib).await.map_err(|_| FetchError::Stopped)?;
+                    let _memory = self.memory.acquire(kib).await;
                     self.origin.fetch(first.block, &mut receiver).await?;
                 }
             }

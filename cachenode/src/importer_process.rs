@@ -145,6 +145,7 @@ fn import(job: &Job, reporter: &Reporter) -> Result<BTreeMap<String, u64>, Sourc
                 config: &config,
                 home: &home,
                 link_objects: job.link_objects,
+                since_ns: job.since_ns,
                 progress: reporter,
             };
             match Here.import(import).await {

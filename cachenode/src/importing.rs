@@ -275,6 +275,7 @@ mod tests {
                 config: &config,
                 home: &home,
                 link_objects: false,
+                since_ns: None,
                 progress: &Silent,
             };
             let paid = importer.paid_by(payer, &waits);

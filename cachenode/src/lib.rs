@@ -46,6 +46,7 @@ pub use dataset::{CacheSpec, Dataset, OpenError};
 pub use fetch::{FetchConfig, FetchError};
 pub use folder::FolderRefused;
 pub use home::{Home, HomeLimits};
+pub use larder_origin::Caller;
 pub use manifest_file::{ManifestFile, ManifestFileError, MappedManifest, open_manifest, order_of, put_order};
 pub use node::{Node, NodeConfig, NodeError, OpenDataset, PeerConfig};
 pub use request::{Credentials, DatasetRequest, OriginLimits, PodVolume};

@@ -27,7 +27,7 @@ pub use error::{ReportedError, SourceError};
 use published::{fetch, fetch_order};
 
 use crate::home::Home;
-use crate::kept_listing::{KeptListing, now_ns};
+use crate::kept_listing::{KeptListing, age_of, now_ns};
 use crate::manifest_file::{MappedManifest, open_manifest};
 
 /// A dataset that can be read.
@@ -54,6 +54,10 @@ impl ResolvedSource {
     }
 }
 
+/// How long before a request to list always an unfinished listing may have begun that is continued for it: that of the
+/// same request, made again after a restart.
+const JUST_BEGUN: Duration = Duration::from_secs(60);
+
 /// How long somebody else may be listing an origin until those that wait for it serve the old listing.
 const LISTED_BY_OTHERS_MOST: Duration = Duration::from_secs(3600);
 
@@ -77,6 +81,8 @@ pub struct Import<'a> {
     pub home: &'a Home,
     /// True if objects that are links are links, and not files.
     pub link_objects: bool,
+    /// An unfinished listing that began before this, in nanoseconds since the epoch, is not continued; `None`: any is.
+    pub since_ns: Option<i64>,
     /// Hears how far it is.
     pub progress: &'a dyn Progress,
 }
@@ -104,8 +110,8 @@ impl Importing for Here {
     async fn allow(&self) {}
 
     async fn import(&self, import: Import<'_>) -> Result<BTreeMap<String, u64>, SourceError> {
-        let Import { url, origin, kept, config, home, link_objects, progress } = import;
-        let wanted = WantedListing { link_objects, ..WantedListing::default() };
+        let Import { url, origin, kept, config, home, link_objects, since_ns, progress } = import;
+        let wanted = WantedListing { link_objects, since_ns, ..WantedListing::default() };
         let imported = import_url(url, origin, wanted, config, home, progress).await?;
         kept.store(imported.manifest)?;
         Ok(imported.skipped_counts)
@@ -170,6 +176,7 @@ pub async fn resolve(
         }
         return open_source(path.to_owned(), config);
     }
+    let since_ns = continued_since(refresh, now_ns());
     let kept = KeptListing::at(local_manifest(text, config, home)?);
     let there_at_first = kept.stamp();
     let published = kept.path().with_extension(PUBLISHED);
@@ -223,7 +230,7 @@ pub async fn resolve(
             // Somebody else has listed it meanwhile.
             return open();
         }
-        let import = Import { url: &url, origin, kept: &kept, config, home, link_objects, progress };
+        let import = Import { url: &url, origin, kept: &kept, config, home, link_objects, since_ns, progress };
         let skipped = importing.import(import).await?;
         Ok(ResolvedSource { skipped, ..open()? })
     };
@@ -236,6 +243,16 @@ pub async fn resolve(
         }
         (listed, _) => listed,
     }
+}
+
+/// When an unfinished listing must have begun to be continued for a request of this time; `None`: ever.
+fn continued_since(refresh: Refresh, requested_ns: i64) -> Option<i64> {
+    let before = match refresh {
+        Refresh::Never => return None,
+        Refresh::Always => JUST_BEGUN,
+        Refresh::After(most) => most,
+    };
+    Some(requested_ns.saturating_sub(i64::try_from(before.as_nanos()).unwrap_or(i64::MAX)))
 }
 
 fn still_listed(after: Duration) -> io::Error {
@@ -256,13 +273,15 @@ pub struct WantedListing<'a> {
     pub restart: bool,
     /// True if objects that are links are links, and not files.
     pub link_objects: bool,
+    /// As in [`Import`].
+    pub since_ns: Option<i64>,
 }
 
 /// Imports a dataset: lists its origin. Errors: `Missing` if nothing shows that the prefix exists.
 pub async fn import_url(
     url: &OriginUrl,
     origin: Arc<dyn Origin>,
-    WantedListing { name, restart, link_objects }: WantedListing<'_>,
+    WantedListing { name, restart, link_objects, since_ns }: WantedListing<'_>,
     config: &OriginConfig,
     home: &Home,
     progress: &dyn Progress,
@@ -271,6 +290,9 @@ pub async fn import_url(
     let mut options = ImportOptions::new(name, home.sub_folder(IMPORTS)?);
     options.place = config.listing_place(&url.to_string());
     options.restart = restart;
+    if let Some(since_ns) = since_ns {
+        options.max_age_resume = options.max_age_resume.min(age_of(since_ns));
+    }
     options.link_objects = link_objects;
     options.disk = home.listing_limit();
     options.concurrency = options.concurrency.min(config.concurrency);

@@ -72,7 +72,7 @@ impl World {
         let (kept, home) = (self.kept(), Home::limited(self.folder.path().join("home"), self.limits));
         let origin = larder_origin::open(&url, config)?;
         let (kept, home, progress) = (&kept, &home, &self.reported);
-        let import = Import { url: &url, origin, kept, config, home, link_objects: false, progress };
+        let import = Import { url: &url, origin, kept, config, home, link_objects: false, since_ns: None, progress };
         tokio::time::timeout(MOST, importer.import(import)).await.expect("an import ends")
     }
 }

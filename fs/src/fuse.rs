@@ -112,7 +112,7 @@ impl Front {
             operation::READ => match request.read() {
                 Some(read) => {
                     add(&self.counters().reads, 1);
-                    self.reader.read(read, None, reply);
+                    self.reader.read(read, request.thread, None, reply);
                 }
                 None => unknown(reply),
             },

@@ -7,6 +7,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use larder_cachenode::Caller;
 use larder_cachenode::counters::{StatsCounters, add};
 use larder_cachenode::fetch::FetchError;
 use tracing::warn;
@@ -48,8 +49,11 @@ impl Reader {
         }
     }
 
-    /// Answers a read, now or later. `kept` is set if the read is already in the table.
-    pub(crate) fn read(&self, read: ReadRequest, kept: Option<Kept>, reply: Reply) {
+    /// Answers a read, now or later. `thread` is the kernel's number of the thread that reads; 0 if it has none in the
+    /// PID namespace of the process that mounted. `kept` is set if the read is already in the table.
+    pub(crate) fn read(&self, read: ReadRequest, thread: u32, kept: Option<Kept>, reply: Reply) {
+        // While a mount exists, no other has its file system's address.
+        let caller = Caller::new(Arc::as_ptr(&self.filesystem).addr() as u64, thread);
         let dataset = self.filesystem.dataset();
         let ReadRequest { ino, offset, size, .. } = read;
         let file = match self.filesystem.readable(ino) {
@@ -62,30 +66,34 @@ impl Reader {
             Err(error) => return self.fail(reply, &error),
         };
         let mut reply = Some(reply);
-        let answered = dataset.read_now(file, offset, size, |bytes| {
-            if let Some(reply) = reply.take() {
-                reply.data(bytes);
-            }
+        let answered = caller.run_now(|| {
+            dataset.read_now(file, offset, size, |bytes| {
+                if let Some(reply) = reply.take() {
+                    reply.data(bytes);
+                }
+            })
         });
         let Some(reply) = reply.filter(|_| !answered) else { return };
         let runtime = dataset.runtime().clone();
         let dataset = Arc::clone(dataset);
-        let answer = move |kept: Option<Kept>| async move {
-            // In this order, so that `kept` is dropped after the reply, even in a panic: until then, the next process
-            // may have to answer the read.
-            let _kept = kept;
-            let reply = reply;
-            let _counted = CountPanic(dataset.counters());
-            match dataset.read_later(file, offset, size).await {
-                Ok(bytes) => reply.data(&bytes),
-                Err(error) => {
-                    add(&dataset.counters().errors, 1);
-                    if matches!(error, FetchError::Stale { .. }) {
-                        add(&dataset.counters().stale, 1);
+        let answer = move |kept: Option<Kept>| {
+            caller.run(async move {
+                // In this order, so that `kept` is dropped after the reply, even in a panic: until then, the next
+                // process may have to answer the read.
+                let _kept = kept;
+                let reply = reply;
+                let _counted = CountPanic(dataset.counters());
+                match dataset.read_later(file, offset, size).await {
+                    Ok(bytes) => reply.data(&bytes),
+                    Err(error) => {
+                        add(&dataset.counters().errors, 1);
+                        if matches!(error, FetchError::Stale { .. }) {
+                            add(&dataset.counters().stale, 1);
+                        }
+                        reply.error(Errno::from(&error));
                     }
-                    reply.error(Errno::from(&error));
                 }
-            }
+            })
         };
         let kept = match (&self.requests, kept) {
             (Some(requests), None) => requests.keep(read).map(Some),

@@ -16,7 +16,7 @@ use crate::wire::{Reply, Request};
 pub(crate) fn reads(reader: &Reader, unanswered: Unanswered, requests: &Arc<Requests>, fuse: &Arc<OwnedFd>) {
     for (read, kept) in unanswered.into_reads(requests) {
         let reply = Reply::new(fuse, read.unique);
-        reader.guard(|| reader.read(read, Some(kept), reply));
+        reader.guard(|| reader.read(read, 0, Some(kept), reply));
     }
 }
 

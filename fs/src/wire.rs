@@ -86,6 +86,8 @@ pub(crate) struct Request<'a> {
     pub(crate) operation: u32,
     pub(crate) unique: u64,
     pub(crate) node: u64,
+    /// The kernel's number of the thread that asks; 0 if it has none in the PID namespace of the process that mounted.
+    pub(crate) thread: u32,
     body: &'a [u8],
 }
 
@@ -98,6 +100,7 @@ impl<'a> Request<'a> {
             operation: u32_at(buffer, 4)?,
             unique: u64_at(buffer, 8)?,
             node: u64_at(buffer, 16)?,
+            thread: u32_at(buffer, 32)?,
             body: buffer.get(HEADER_BYTES..len.min(buffer.len()))?,
         })
     }

@@ -3,6 +3,7 @@
 //! - [`Origin`] lists keys, reads ranges of one version of an object, and writes manifests and packs.
 //! - [`open()`] opens the origin of an [`OriginUrl`] with an [`OriginConfig`].
 //! - [`Counting`], [`Slow`], [`Faulty`] and [`Limited`] wrap any origin.
+//! - [`Turns`] is the order in which callers that wait are served, and [`Caller`] is the reader for whom a task works.
 //! - [`conformance()`] contains the checks that every implementation must pass.
 //!
 //! The invariants: a read returns exactly the requested bytes of exactly the requested version, or an error. Every call
@@ -12,6 +13,7 @@
 #![warn(missing_docs)]
 
 mod azure;
+mod caller;
 mod concurrency;
 mod config;
 mod conformance;
@@ -27,10 +29,12 @@ mod origin;
 mod retry;
 mod s3;
 mod session;
+mod turns;
 mod url;
 mod version;
 mod wrappers;
 
+pub use crate::caller::Caller;
 pub use crate::config::{Env, OriginConfig};
 pub use crate::conformance::conformance;
 pub use crate::error::{BoxError, OriginError};
@@ -39,6 +43,7 @@ pub use crate::listing::{Depth, ListedLink, ObjectInfo, Page, Skipped};
 pub use crate::open::open;
 pub use crate::origin::{Origin, Sink};
 pub use crate::session::Sessions;
+pub use crate::turns::Turns;
 pub use crate::url::{OriginUrl, Scheme};
 pub use crate::version::Version;
 pub use crate::wrappers::counting::{Counting, Counts};

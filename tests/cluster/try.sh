@@ -64,7 +64,7 @@ larder() {
     mkdir "$dir/overlay"
     cp -r "$root/deploy" "$dir/overlay/deploy"
     mkdir "$dir/overlay/my-larder"
-    # The caches are on this machine's disk, however full it is.
+    # The caches are on this machine's disk, however full it is, and both nodes share its CPUs.
     cat >"$dir/overlay/my-larder/kustomization.yaml" <<'YAML'
 resources: [../deploy]
 components: [../deploy/components/datasets, ../deploy/components/jobs]
@@ -73,6 +73,7 @@ patches:
     patch: |
       - {op: add, path: /spec/template/spec/containers/0/args/-, value: "--keep-free=0%"}
       - {op: add, path: /spec/template/spec/containers/0/args/-, value: "--cache-size=1GiB"}
+      - {op: replace, path: /spec/template/spec/containers/0/resources/requests/cpu, value: 250m}
 YAML
     {
         kubectl apply --server-side -k "$dir/overlay/deploy/crds"

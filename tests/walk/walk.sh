@@ -389,6 +389,8 @@ beside() {
     ln -s "$dir/bin/kubectl" "$work/bin/kubectl"
     ln -s "$bin"/{larder,larder-scheduler-ext} "$work/bin/"
     cp -r "$root/deploy" "$root/Cargo.toml" "$work/clone"
+    # The nodes share this machine's CPUs, of which there may be two.
+    sed -i 's/^              cpu: "2"$/              cpu: 250m/' "$work/clone/deploy/larderd.yaml"
     # On a node, an engineer types `sudo ctr`: here it reaches every node, and the image is also there as if it came from a registry.
     version=$(sed -nE '/^\[workspace.package\]/,/^\[/s/^version = "(.*)"/\1/p' "$root/Cargo.toml")
     printf '#!/bin/sh\nexec "$@"\n' | install /dev/stdin "$work/bin/sudo"

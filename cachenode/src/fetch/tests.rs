@@ -15,6 +15,7 @@ use larder_store::{CacheConfig, Reservation, Store, StoreConfig};
 use super::*;
 use crate::manifest_file::open_manifest;
 
+mod beside;
 mod checksums;
 mod earlier;
 mod late;

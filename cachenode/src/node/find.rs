@@ -3,8 +3,8 @@
 //! The cast: [`Finder`] looks datasets up; [`Found`] is one that can be opened. Requests with the same source and
 //! credentials share one look-up, which runs in a task of its own: a caller that stops waiting loses nothing, and many
 //! pods that start together list the origin once. One that nobody has asked for during minutes ends; the next continues
-//! its listing. A listing that ended while nobody waited is delivered to the next caller, so that the origin is not
-//! listed again; the credentials of that caller are checked anew.
+//! its listing, unless it asks for a newer one. A listing that ended while nobody waited is delivered to the next caller,
+//! so that the origin is not listed again; the credentials of that caller are checked anew.
 
 mod wanted;
 

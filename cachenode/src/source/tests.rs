@@ -1,7 +1,10 @@
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use larder_dataset::Entry;
 use larder_import::Silent;
 use larder_s3_server::{S3Server, S3ServerConfig};
+use larder_testkit::{Fault, FaultProxy};
 
 use super::*;
 
@@ -68,6 +71,63 @@ async fn a_listing_that_another_process_renews_for_hours_is_served_as_it_is_and_
     assert!(why.contains("another process"), "{why}");
     drop(held);
     assert_eq!(renewed(folder.path(), &url, Refresh::Always).await.unwrap().refresh_failed, None);
+}
+
+// SEMANTICS: V4
+#[tokio::test]
+async fn a_refresh_continues_no_listing_that_is_older_than_it_accepts() {
+    const SECOND_NS: i64 = 1_000_000_000;
+    let config = S3ServerConfig { buckets: vec!["bucket".into()], ..S3ServerConfig::default() };
+    let server = S3Server::start(config).await.unwrap();
+    for n in 0..2500 {
+        server.put("bucket", &format!("data/{n:04}"), b"1".to_vec());
+    }
+    // The import fails after the first page, of 1,000 keys.
+    let pages = AtomicU64::new(0);
+    let after_the_first = move |is_list: bool| is_list && pages.fetch_add(1, Ordering::SeqCst) > 0;
+    let hook = move |request: &larder_testkit::RequestHead| match after_the_first(request.path.contains("list-type=2"))
+    {
+        true => Fault::Status { status: 403, code: "AccessDenied" },
+        false => Fault::None,
+    };
+    let proxy = FaultProxy::start(server.address(), hook).await.unwrap();
+    let config = OriginConfig {
+        endpoint: Some(proxy.endpoint()),
+        env: server.env().into_iter().collect(),
+        ..OriginConfig::default()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let home = Home::new(folder.path().join("home"));
+    let resolved = async |refresh: Refresh| resolve("s3://bucket/data", &config, &home, refresh, &Here, &Silent).await;
+    resolved(Refresh::Never).await.unwrap_err();
+    proxy.set_hook(|_| Fault::None);
+    server.put("bucket", "data/0001", b"replaced".to_vec());
+    server.put("bucket", "data/0001a", b"added".to_vec());
+
+    // It began two minutes ago.
+    let mut journals = std::fs::read_dir(home.sub_folder(IMPORTS).unwrap()).unwrap();
+    let path = journals.next().unwrap().unwrap().path();
+    let mut journal = std::fs::read(&path).unwrap();
+    let begun_ns = now_ns() - 120 * SECOND_NS;
+    journal[48..56].copy_from_slice(&begun_ns.to_le_bytes());
+    let crc = larder_dataset::crc32c(&journal[..60]).to_le_bytes();
+    journal[60..64].copy_from_slice(&crc);
+
+    for (refresh, continues) in [
+        (Refresh::Never, true),
+        (Refresh::After(Duration::from_secs(3600)), true),
+        (Refresh::After(Duration::from_secs(100)), false),
+        (Refresh::Always, false),
+    ] {
+        std::fs::write(&path, &journal).unwrap();
+        let source = resolved(refresh).await.unwrap();
+        let manifest = &source.manifest;
+        assert_eq!(manifest.totals().files, if continues { 2500 } else { 2501 }, "{refresh}");
+        assert_eq!(manifest.created_ns() == begun_ns, continues, "{refresh}: it has the time at which it began");
+        let Some(Entry::File(index)) = manifest.resolve(b"0001").unwrap() else { panic!("0001 is missing") };
+        assert_eq!(manifest.file(index).unwrap().size, if continues { 1 } else { 8 }, "{refresh}");
+        std::fs::remove_file(&source.path).unwrap();
+    }
 }
 
 // SEMANTICS: I9

@@ -1,6 +1,7 @@
 //! `larder doctor`: checks this machine and suggests fixes.
 
 mod cache_folder;
+mod cpu;
 mod devices;
 mod finding;
 mod host;

@@ -57,7 +57,8 @@ fn import(args: &ImportArgs, report: &mut Report) -> anyhow::Result<()> {
     }
     let url: OriginUrl = args.src.parse()?;
     let origin = args.origin.open(&url)?;
-    let wanted = WantedListing { name: args.name.as_deref(), restart: args.restart, link_objects: args.links };
+    let wanted =
+        WantedListing { name: args.name.as_deref(), restart: args.restart, link_objects: args.links, since_ns: None };
     let imported = source::import(&url, &origin, wanted, &args.origin, &runtime)?;
     // Measured before the manifest is mapped, because mapped pages count as resident.
     let peak_memory_bytes = Usage::of(&[std::process::id()]).peak_rss_bytes;

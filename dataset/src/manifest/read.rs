@@ -113,7 +113,7 @@ impl<B: ManifestBytes> Manifest<B> {
         self.totals
     }
 
-    /// When the manifest was created, in nanoseconds since the epoch.
+    /// When the listing began that the manifest describes, in nanoseconds since the epoch.
     pub fn created_ns(&self) -> i64 {
         self.created_ns
     }

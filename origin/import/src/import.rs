@@ -22,7 +22,6 @@ use larder_origin::{Origin, Scheme};
 
 use crate::assemble::{AssembleError, LeftOut, RowSorter};
 use crate::blocking::off_runtime;
-use crate::clock::nanoseconds_now;
 use crate::disk::{DiskLimit, DiskUse, Held};
 use crate::draft::{DRAFT_SUFFIX, DraftManifest, remove_orphaned_drafts};
 use crate::journal::{
@@ -33,6 +32,9 @@ use crate::listing::{self, LinkObjects, ListError, PageOwner, Walk};
 use crate::progress::Progress;
 use crate::skipped::Skipped;
 pub use crate::skipped::SkippedKey;
+
+/// The age above which no import continues a journal.
+const RESUMED_MOST: Duration = Duration::from_secs(24 * 3600);
 
 /// The options of an import.
 #[derive(Clone, Debug)]
@@ -46,7 +48,7 @@ pub struct ImportOptions {
     pub journal_dir: PathBuf,
     /// The most LIST calls in flight.
     pub concurrency: usize,
-    /// The age above which a journal is started over.
+    /// The age above which a journal is started over: at most a day, after which any import removes it.
     pub max_age_resume: Duration,
     /// True to list everything again and ignore the journal.
     pub restart: bool,
@@ -69,7 +71,7 @@ impl ImportOptions {
             place: String::new(),
             journal_dir: journal_dir.into(),
             concurrency: 16,
-            max_age_resume: Duration::from_secs(24 * 3600),
+            max_age_resume: RESUMED_MOST,
             restart: false,
             link_objects: false,
             sort_bytes: 64 << 20,
@@ -178,7 +180,7 @@ pub async fn import(
         };
         walk.requeue();
         remove_orphaned_drafts(&journal_dir);
-        remove_old_journals(&journal_dir, max_age_resume);
+        remove_old_journals(&journal_dir, RESUMED_MOST);
         Ok::<_, ImportError>(Ledger { contents, walk, journal, journal_held, dir: journal_dir })
     })
     .await?;
@@ -201,9 +203,11 @@ pub async fn import(
     off_runtime(move || {
         let Contents { mut rows, mut skipped, reserved, keys, .. } = contents;
         let path = journal.path().with_extension(DRAFT_SUFFIX);
+        // A key that was added since then may be missing, whatever run listed its part.
+        let listed_ns = journal.started_ns();
         let assembled = rows.settle().map_err(AssembleError::Disk).and_then(|spilled_bytes| {
             let draft = DraftManifest::create(&path, |file| {
-                rows.assemble(file, &name, &url, nanoseconds_now(), |left_out| match left_out {
+                rows.assemble(file, &name, &url, listed_ns, |left_out| match left_out {
                     LeftOut::File(key) => skipped.push(key, Rejection::ShadowedByFolder.as_str()),
                     LeftOut::Link(path, reason) => skipped.push(listing::link_key(scheme, path), reason),
                 })

@@ -70,6 +70,7 @@ pub enum JournalError {
 pub(crate) struct Journal {
     file: File,
     path: PathBuf,
+    started_ns: i64,
     synced: Instant,
     note: Option<String>,
     /// True if there is nothing to continue: dropping the journal then deletes its file.
@@ -93,8 +94,8 @@ impl From<BadRecord> for Refused {
 
 /// The part of an existing journal that can be replayed.
 enum Replay {
-    /// The valid records end here; `lost` bytes follow.
-    Until { end: u64, lost: u64 },
+    /// The work began then. The valid records end here; `lost` bytes follow.
+    Until { started_ns: i64, end: u64, lost: u64 },
     /// Nothing can be replayed. The reason is set if the user should see it.
     Nothing(Option<String>),
 }
@@ -119,8 +120,8 @@ impl Journal {
         } else {
             read_back(&mut file, &path, identity, max_age, now_ns, replay)?
         };
-        let note = match replayed {
-            Replay::Until { end, lost } => {
+        let (started_ns, note) = match replayed {
+            Replay::Until { started_ns, end, lost } => {
                 file.set_len(end).map_err(|source| failed("cut the torn end off", &path, source))?;
                 let cut = || {
                     format!(
@@ -129,7 +130,7 @@ impl Journal {
                         path.display()
                     )
                 };
-                (lost > 0).then(cut)
+                (started_ns, (lost > 0).then(cut))
             }
             Replay::Nothing(why) => {
                 let start = |file: &mut File| {
@@ -138,11 +139,13 @@ impl Journal {
                     file.write_all(&encode_header(identity, now_ns))
                 };
                 start(&mut file).map_err(|source| failed("start", &path, source))?;
-                why.map(|why| format!("the journal {} cannot be continued, {why}: started over", path.display()))
+                let said =
+                    |why: String| format!("the journal {} cannot be continued, {why}: started over", path.display());
+                (now_ns, why.map(said))
             }
         };
         file.seek(SeekFrom::End(0)).map_err(|source| failed("seek in", &path, source))?;
-        Ok(Self { file, path, synced: Instant::now(), note, finished: false })
+        Ok(Self { file, path, started_ns, synced: Instant::now(), note, finished: false })
     }
 
     /// Adds a record, which survives `kill -9` once this returns. Blocking. After an error, the journal's end may be
@@ -165,6 +168,11 @@ impl Journal {
     /// Removes the journal after its result was stored elsewhere. Blocking.
     pub(crate) fn discard(self) -> Result<(), JournalError> {
         std::fs::remove_file(&self.path).map_err(|source| failed("remove", &self.path, source))
+    }
+
+    /// When the work began, in nanoseconds since the epoch: in an earlier run, if this one continues it.
+    pub(crate) fn started_ns(&self) -> i64 {
+        self.started_ns
     }
 
     /// The defect that was found in the journal, and how it was handled.
@@ -283,7 +291,7 @@ fn read_back(
     };
     // If the clock was set back, the age is negative and the journal counts as new.
     if i128::from(now_ns) - i128::from(started_ns) > max_age.as_nanos().cast_signed() {
-        return Ok(Replay::Nothing(Some(format!("it is older than {max_age:?}"))));
+        return Ok(Replay::Nothing(Some(format!("it is older than {max_age:.0?}"))));
     }
     let mut frames = Frames::new(reader);
     let mut end = HEADER_BYTES as u64;
@@ -295,5 +303,5 @@ fn read_back(
         }
         end += Journal::record_bytes(payload);
     }
-    Ok(Replay::Until { end, lost: len.saturating_sub(end) })
+    Ok(Replay::Until { started_ns, end, lost: len.saturating_sub(end) })
 }

@@ -71,7 +71,7 @@ fn apply(cluster: &Cluster, lines: &str) {
     assert!(copied.unwrap().success(), "copy deploy");
     let ours = overlay.path().join("ours");
     std::fs::create_dir(&ours).unwrap();
-    // A test may run on a disk that is almost full.
+    // A test may run on a disk that is almost full, and on two CPUs.
     let text = format!(
         r#"resources: [../deploy]
 {lines}
@@ -79,6 +79,7 @@ patches:
   - target: {{kind: DaemonSet, name: larderd}}
     patch: |
       - {{op: add, path: /spec/template/spec/containers/0/args/-, value: "--keep-free=0%"}}
+      - {{op: replace, path: /spec/template/spec/containers/0/resources/requests/cpu, value: 250m}}
 "#
     );
     std::fs::write(ours.join("kustomization.yaml"), text).unwrap();

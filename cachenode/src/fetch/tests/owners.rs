@@ -98,8 +98,8 @@ async fn a_block_that_its_owner_has_is_read_while_fetches_that_hang_at_the_origi
     let world = world_of(folder, manifest, Some(sharing), FetchConfig::DEFAULT);
     let file = first_of_theirs(&world);
 
-    let all = world.fetcher.memory.available_permits() as u32;
-    let _hung = world.fetcher.memory.acquire_many(all).await.unwrap();
+    let all = world.fetcher.memory.available() as u32;
+    let _hung = world.fetcher.memory.acquire(all).await;
     tokio::time::timeout(PATIENCE, world.read(file, 0, FILE_BYTES)).await.expect("it waits for the origin's memory");
     let (part, deadline) = (world.part(file, 100, 200), world.fetcher.deadline());
     let piece = world.fetcher.fetch_piece(FileIndex(file), part, Asker::Here, deadline);

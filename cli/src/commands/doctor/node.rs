@@ -10,7 +10,7 @@ use larder_fs::pids_max_file;
 use super::finding::{Finding, Verdict};
 use super::mountinfo::mount_of;
 use super::release::version;
-use super::{cache_folder, host};
+use super::{cache_folder, cpu, host};
 
 pub(super) fn findings(kubelet_dir: &Path, cache_dir: &Path, keep_free: u8) -> Vec<Finding> {
     let release = host::release();
@@ -34,6 +34,7 @@ pub(super) fn findings(kubelet_dir: &Path, cache_dir: &Path, keep_free: u8) -> V
             ("pids.max of the cgroup", pids_max_file(&text("/proc/self/cgroup")).map(text).unwrap_or_default()),
         ]),
         memory(&text("/proc/meminfo")),
+        cpu::finding(kubelet_dir, Path::new("/sys/fs/cgroup")),
         cgroups(Path::new("/sys/fs/cgroup/cgroup.controllers").exists()),
         selinux(&text("/sys/fs/selinux/enforce")),
         file_system(&mounts, &cache_folder::existing(cache_dir)),

@@ -8,6 +8,7 @@ use larder_origin::Page;
 use proptest::prelude::*;
 
 use super::*;
+use crate::clock::nanoseconds_now;
 use crate::disk::DiskRoom;
 use crate::memory::MemoryOrigin;
 use crate::progress::Silent;
@@ -225,6 +226,30 @@ async fn a_journal_of_another_version_cut_or_flipped_is_done_again_and_that_is_s
         assert_eq!(again.resumed_files > 0, resumes, "{says}");
         let noted = noted.0.into_inner().unwrap();
         assert!(noted.len() == 1 && noted[0].contains(says), "{says}: {noted:?}");
+    }
+}
+
+// SEMANTICS: I1
+#[tokio::test]
+async fn a_listing_has_the_time_at_which_it_began_and_is_continued_if_that_is_recent_enough() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let keys: Vec<_> = (0..60).map(|n| format!("{}/{n}", n % 5)).collect();
+    let source = origin(7, &keys);
+    let dir = tempfile::tempdir().unwrap();
+    let (path, _) = stopped(&source, dir.path()).await;
+    let mut journal = std::fs::read(&path).unwrap();
+    let begun_ns = nanoseconds_now() - 2 * 3600 * 1_000_000_000;
+    journal[48..56].copy_from_slice(&begun_ns.to_le_bytes());
+    let crc = larder_dataset::crc32c(&journal[..60]).to_le_bytes();
+    journal[60..64].copy_from_slice(&crc);
+    for (hours, continues) in [(3, true), (1, false)] {
+        std::fs::write(&path, &journal).unwrap();
+        let origin = Arc::clone(&source) as Arc<dyn Origin>;
+        let options = ImportOptions { max_age_resume: HOUR * hours, ..ImportOptions::new("data", dir.path()) };
+        let imported = import(origin, options, &Silent).await.unwrap();
+        assert_eq!(imported.resumed_files > 0, continues, "{hours} h");
+        let listed_ns = Manifest::open(imported.manifest.read().unwrap()).unwrap().created_ns();
+        assert!(listed_ns >= begun_ns && (listed_ns == begun_ns) == continues, "{hours} h");
     }
 }
 

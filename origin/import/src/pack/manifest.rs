@@ -7,7 +7,6 @@ use larder_dataset::{
 
 use super::error::PackError;
 use super::plan::PackPlan;
-use crate::clock::nanoseconds_now;
 use crate::journal::PackRecord;
 
 /// Builds the manifest of the packs, which are stored below `url`. Blocking.
@@ -50,7 +49,8 @@ pub(super) fn build<B: ManifestBytes>(
             .map_err(|reason| PackError::Name { path: path.clone(), reason })?;
     }
     let (name, _) = manifest.name_and_origin()?;
-    Ok(builder.finish(name, url, nanoseconds_now())?)
+    // The packs have what was there when the source was listed.
+    Ok(builder.finish(name, url, manifest.created_ns())?)
 }
 
 fn keep_empty_folders<B: ManifestBytes>(

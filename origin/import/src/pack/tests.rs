@@ -106,6 +106,7 @@ async fn packed_files_read_back_as_they_were_and_the_manifest_is_written_last() 
 
     let packed = Manifest::open(packed.built.to_bytes()).unwrap();
     assert_eq!(packed.name_and_origin().unwrap(), ("data", DST));
+    assert_eq!(packed.created_ns(), manifest.created_ns(), "it is as old as the listing of its files");
     assert!(matches!(packed.resolve(b"hollow").unwrap(), Some(Entry::Dir(_))));
     let Some(Entry::File(index)) = packed.resolve(b"a/1").unwrap() else { panic!("a/1 is missing") };
     assert_eq!(packed.file(index).unwrap().mtime_ns, 7, "the time of the source");
