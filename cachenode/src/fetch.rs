@@ -9,8 +9,11 @@
 //! the store has room for them. Readers in order are read ahead of (`ahead`). Blocks in an earlier snapshot's
 //! cache, while they are adopted, are read there part by part and are not in flight.
 //!
+//! A fetch that only fills the store lets those go first for which somebody waits, at the origin and for memory. A reader
+//! that joins it raises its [`Urgency`].
+//!
 //! Invariants: at most one fetch of a block is in flight; all fetches together hold at most `fetch_bytes`; each ends
-//! within the read deadline; no lock is held across an await.
+//! within the read deadline, counted from when somebody waits for it; no lock is held across an await.
 //! A block that the store holds is never fetched again.
 
 mod config;
@@ -33,11 +36,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
-use larder_origin::Origin;
+use larder_origin::{Origin, Urgency};
 use larder_peers::{BlockBytes, ReadError};
 use larder_store::{DatasetCache, PartBytes};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::task::TaskTracker;
@@ -88,6 +91,8 @@ pub(crate) struct Fetcher {
     ahead: ReadAhead,
     /// Permits for KiB of blocks in flight.
     memory: Arc<Semaphore>,
+    /// The part of them that fetches may hold for which nobody waits.
+    low_memory: Arc<Semaphore>,
     tasks: TaskTracker,
     runtime: Handle,
 }
@@ -105,6 +110,8 @@ impl Fetcher {
         let totals = manifest.totals();
         let extents = u32::try_from(totals.bytes / EXTENT_BYTES).unwrap_or(u32::MAX);
         let ahead = ReadAhead::new(if manifest.is_packed() { totals.files.min(extents) } else { totals.files });
+        let fetch_bytes = config.fetch_bytes.max(FETCH_BYTES_LEAST);
+        let memory = |bytes: u64| Arc::new(Semaphore::new((bytes >> 10) as usize));
         let context = Arc::new(FetchContext::new(manifest, cache, counters, config));
         let tasks = TaskTracker::new();
         Self {
@@ -114,7 +121,8 @@ impl Fetcher {
             keeper: Keeper::new(Arc::clone(&context), runtime.clone(), tasks.clone()),
             context,
             ahead,
-            memory: Arc::new(Semaphore::new((config.fetch_bytes.max(FETCH_BYTES_LEAST) >> 10) as usize)),
+            memory: memory(fetch_bytes),
+            low_memory: memory((fetch_bytes / 2).max(FETCH_BYTES_LEAST)),
             tasks,
             runtime,
         }
@@ -184,21 +192,47 @@ impl Fetcher {
         }
     }
 
-    /// Runs the fetch of a block for as long as a read may wait for the origin. Cancel-safe if the fetch is.
+    /// Runs the fetch of a block for as long as a read may wait for the origin, counted from when somebody waits or the
+    /// dataset is being closed. Cancel-safe if the fetch is.
     async fn within_deadline<T>(
         &self,
         block: BlockIndex,
+        urgency: &Urgency,
         fetch: impl Future<Output = Result<T, FetchError>>,
     ) -> Result<T, FetchError> {
         let deadline = self.context.config.read_deadline;
-        let timed_out = |_| FetchError::TimedOut { block, deadline };
-        tokio::time::timeout(deadline, fetch).await.map_err(timed_out).flatten()
+        let late = async {
+            tokio::select! {
+                () = urgency.high() => {}
+                () = self.keeper.left() => {}
+            }
+            tokio::time::sleep(deadline).await;
+        };
+        tokio::select! {
+            biased;
+            fetched = fetch => fetched,
+            () = late => Err(FetchError::TimedOut { block, deadline }),
+        }
+    }
+
+    /// Memory for a fetch. Those for which nobody waits get a part of it, so that the others do not wait for theirs.
+    async fn memory_for(&self, kib: u32, urgency: &Urgency) -> Result<Vec<OwnedSemaphorePermit>, FetchError> {
+        let mut held = Vec::with_capacity(2);
+        if !urgency.is_high() {
+            tokio::select! {
+                part = Arc::clone(&self.low_memory).acquire_many_owned(kib) => held.extend(part),
+                () = urgency.high() => {}
+                () = self.keeper.left() => return Err(FetchError::Stopped),
+            }
+        }
+        held.push(Arc::clone(&self.memory).acquire_many_owned(kib).await.map_err(|_| FetchError::Stopped)?);
+        Ok(held)
     }
 
     /// A piece of a block that is read in pieces, from a peer or from the origin. Only the caller holds it.
     async fn fetch_piece(&self, file: FileIndex, part: BlockPart, asker: Asker) -> Result<Fetched, FetchError> {
         let _running = self.context.running();
-        let fetched = self.within_deadline(part.block, async {
+        let fetched = self.within_deadline(part.block, &Urgency::HIGH, async {
             let _memory = self.memory.acquire_many((part.len >> 10) + 1).await.map_err(|_| FetchError::Stopped)?;
             let route = self.peers.route(file, part.block, asker);
             if let Some(bytes) = self.peers.fetch(part.range(), &route).await {
@@ -324,8 +358,8 @@ impl Fetcher {
     /// may have another.
     fn join_or_start(self: &Arc<Self>, file: FileIndex, part: BlockPart, purpose: Purpose) -> (InFlight, Route) {
         let route = self.peers.route(file, part.block, purpose.asker());
-        let asks_peers = !route.peers.is_empty();
-        let (in_flight, started) = self.in_flight.join_or_start(file, part, asks_peers, |in_flight| {
+        let (asks_peers, urgency) = (!route.peers.is_empty(), purpose.urgency());
+        let (in_flight, started) = self.in_flight.join_or_start(file, part, asks_peers, &urgency, |in_flight| {
             // A fetch includes neighbours only if it asks the origin and the store may keep the block: the neighbours
             // have the same owner.
             if asks_peers || !route.keep || purpose == Purpose::WarmAlone {
@@ -338,14 +372,14 @@ impl Fetcher {
             if let (Some(first), Some(last)) = (blocks().min(), blocks().max()) {
                 self.ahead.fetched_run(first, last);
             }
-            self.tasks.spawn_on(Arc::clone(self).run(started, purpose, route.clone()), &self.runtime);
+            self.tasks.spawn_on(Arc::clone(self).run(started, purpose, urgency, route.clone()), &self.runtime);
         }
         (in_flight, route)
     }
 
     /// Runs a fetch of one block, or of one and its neighbours. Each is completed as soon as its bytes are there. All
     /// are in the table until they are in the store or in the window.
-    async fn run(self: Arc<Self>, started: StartedFetch, purpose: Purpose, route: Route) {
+    async fn run(self: Arc<Self>, started: StartedFetch, purpose: Purpose, urgency: Urgency, route: Route) {
         let StartedFetch { mut blocks, mut entries } = started;
         let first = blocks[0].part;
         // Another fetch may have ended between the reader's look at store and window and the start of this one.
@@ -370,16 +404,16 @@ impl Fetcher {
         let running = self.context.running();
         let kib = expected.iter().map(|block| block.pending.part.block_len >> 10).sum::<u32>() + 1;
         let mut receiver = BlockReceiver::new(&self.context, purpose, expected);
-        let mut memory = None;
-        let fetched = self.within_deadline(first.block, async {
-            memory = Some(Arc::clone(&self.memory).acquire_many_owned(kib).await.map_err(|_| FetchError::Stopped)?);
+        let mut memory = Vec::new();
+        let fetched = self.within_deadline(first.block, &urgency, async {
+            memory = self.memory_for(kib, &urgency).await?;
             let from_peer = match receiver.only() {
                 Some(pending) => self.peers.fetch(pending.part.whole_block(), &route).await,
                 None => None,
             };
             match from_peer {
                 Some(block) => receiver.receive_from_peer(block),
-                None => self.origin.fetch(first.block, &mut receiver).await?,
+                None => self.origin.fetch(first.block, &mut receiver, &urgency).await?,
             }
             Ok(())
         });
@@ -390,7 +424,7 @@ impl Fetcher {
             let decides_later = to_keep.iter().any(|block| block.permit.is_none());
             if decides_later && let Some(to_wait) = self.keeper.memory_to_wait(kib) {
                 // The memory for fetches goes back: the next ones do not wait for the store.
-                memory = Some(to_wait);
+                memory = vec![to_wait];
                 self.keeper.store_is_counted().await;
             }
             let fetcher = Arc::clone(&self);

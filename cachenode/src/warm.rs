@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_dataset::{BlockPart, FileIndex};
+use larder_origin::CONCURRENCY;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -29,12 +30,9 @@ use listed::Listed;
 /// The ioctl that starts warming: `_IO('L', 1)`.
 pub const WARM_IOCTL: u32 = (b'L' as u32) << 8 | 1;
 
-/// Fetches that warming keeps in flight: enough to hide the origin's latency, and only half of all fetches, which
-/// leaves the other half to readers.
-const FETCHES: usize = 32;
-
-/// About how many blocks of a packed dataset one GET fetches.
-const BLOCKS_PER_GET: usize = 16;
+/// Blocks that a warming asks for at once: as many as an origin may get requests. The limit of the origin and the memory
+/// for fetches decide how many of them are in flight; readers come first.
+const BLOCKS_AT_ONCE: usize = CONCURRENCY;
 
 /// Files between two pauses in which other tasks run, while nothing is fetched.
 const FILES_AT_ONCE: u32 = 1024;
@@ -205,7 +203,6 @@ struct Filling<'a> {
     fetcher: &'a Arc<Fetcher>,
     finish: &'a Finish,
     running: JoinSet<Warmed>,
-    concurrency: usize,
     /// A GET brings no neighbours along, which would take the room of files that come before them.
     alone: bool,
     /// Nothing more is fetched: the reservation is full, or the cache's disk fails.
@@ -214,7 +211,7 @@ struct Filling<'a> {
 
 impl<'a> Filling<'a> {
     fn new(manifest: &'a MappedManifest, fetcher: &'a Arc<Fetcher>, finish: &'a Finish) -> Self {
-        Self { manifest, fetcher, finish, running: JoinSet::new(), concurrency: FETCHES, alone: false, is_over: false }
+        Self { manifest, fetcher, finish, running: JoinSet::new(), alone: false, is_over: false }
     }
 
     /// Every file of the manifest, each once, and those that are `ordered` first. When nothing more can be kept, the
@@ -235,7 +232,6 @@ impl<'a> Filling<'a> {
             self.finish_running().await;
         }
         self.alone = false;
-        self.concurrency = if self.manifest.is_packed() { FETCHES * BLOCKS_PER_GET } else { FETCHES };
         for index in 0..files {
             if index % FILES_AT_ONCE == 0 {
                 tokio::task::yield_now().await;
@@ -249,9 +245,6 @@ impl<'a> Filling<'a> {
     /// The files of a list that are `wanted`, as they are found; `counts`: nobody has counted their blocks yet.
     async fn listed(&mut self, mut listed: Listed, wanted: &mut (dyn FnMut(FileIndex) -> bool + Send), counts: bool) {
         self.alone = !self.fetcher.keeps_all();
-        if !self.alone && self.manifest.is_packed() {
-            self.concurrency = FETCHES * BLOCKS_PER_GET;
-        }
         while let Some(found) = listed.next().await {
             match found {
                 listed::Found::File(index) => {
@@ -283,7 +276,7 @@ impl<'a> Filling<'a> {
         }
         for part in parts {
             // A disk that failed is tried with one block.
-            while self.running.len() >= if self.fetcher.is_degraded() { 1 } else { self.concurrency } {
+            while self.running.len() >= if self.fetcher.is_degraded() { 1 } else { BLOCKS_AT_ONCE } {
                 let ended = self.running.join_next().await;
                 self.note_ended(ended);
             }

@@ -44,7 +44,7 @@ pub use crate::key::Key;
 pub use crate::listing::{Depth, ListedLink, ObjectInfo, Page, Skipped};
 pub use crate::open::open;
 pub use crate::origin::{Origin, Sink};
-pub use crate::rate::{RATE_LEAST, Rate};
+pub use crate::rate::Rate;
 pub use crate::session::Sessions;
 pub use crate::shared_limits::{CONCURRENCY, RateCaps, SharedLimits};
 pub use crate::urgency::Urgency;

@@ -20,10 +20,12 @@ use crate::wrappers::limited::Limited;
 /// # Errors
 /// `Invalid`, naming the flag or variable to change.
 pub fn open(url: &OriginUrl, config: &OriginConfig) -> Result<Arc<dyn Origin>, OriginError> {
-    // S3 has a closer notion of the place: the endpoint may be in a profile.
-    let place = || format!("{} {}", config.place(&url.to_string()), url.bucket());
-    let shared = || config.limits.of(url.scheme(), place());
+    let shared = || {
+        let place = format!("{} {}", config.place(&url.to_string()), url.bucket());
+        config.limits.of(url.scheme(), place)
+    };
     let (origin, limit): (Arc<dyn Origin>, _) = match url.scheme() {
+        // Its endpoint may be in a variable or a profile.
         Scheme::S3 => {
             let (origin, limit) = S3Origin::open(url, config)?;
             (Arc::new(origin), limit)
@@ -37,9 +39,7 @@ pub fn open(url: &OriginUrl, config: &OriginConfig) -> Result<Arc<dyn Origin>, O
             (Arc::new(azure::open(url, config, RetryPolicy::new(config, &limit))?), limit)
         }
         // All folders of a machine are one place.
-        Scheme::Folder => {
-            (Arc::new(FolderOrigin::open(url, config)?), config.limits.of(Scheme::Folder, String::new()))
-        }
+        Scheme::Folder => (Arc::new(FolderOrigin::open(url, config)?), config.limits.of(Scheme::Folder, String::new())),
     };
     let origin = Arc::new(Limited::with_limit(origin, limit, config.deadline));
     if config.concurrency < config.limits.most() {

@@ -18,9 +18,6 @@ const BURST: Duration = Duration::from_millis(100);
 /// How often a call that lets others go first looks whether they have gone.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// The lowest rate. At a lower one, a block of 4 MiB would use up a good part of the time that a read may take.
-pub const RATE_LEAST: u64 = 1 << 20;
-
 /// A cap on the bytes per second of all calls that share it.
 #[derive(Debug)]
 pub struct Rate {
@@ -34,10 +31,14 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// A cap of this many bytes per second, at least [`RATE_LEAST`].
+    /// A cap of this many bytes per second (at least one).
     pub fn new(bytes_per_second: u64) -> Self {
-        let bytes_per_second = bytes_per_second.max(RATE_LEAST);
-        Self { bytes_per_second, paid: Mutex::new(Instant::now()), turn: TurnMutex::new(()), low_turn: TurnMutex::new(()) }
+        Self {
+            bytes_per_second: bytes_per_second.max(1),
+            paid: Mutex::new(Instant::now()),
+            turn: TurnMutex::new(()),
+            low_turn: TurnMutex::new(()),
+        }
     }
 
     /// Waits until the rate allows a call, and charges its bytes. Cancel-safe.

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use larder_dataset::{BlockPart, FileIndex};
+use larder_origin::Urgency;
 use tokio::sync::watch;
 
 use super::error::FetchError;
@@ -27,6 +28,8 @@ pub(super) struct InFlight {
     in_table: watch::Receiver<()>,
     /// The fetch asks peers, which must not wait for it in turn.
     pub(super) asks_peers: bool,
+    /// That of the fetch. The first reader that joins it raises it.
+    pub(super) urgency: Urgency,
 }
 
 impl InFlight {
@@ -36,12 +39,13 @@ impl InFlight {
         file: FileIndex,
         part: BlockPart,
         asks_peers: bool,
+        urgency: Urgency,
         in_table: watch::Receiver<()>,
     ) -> (Self, PendingBlock) {
         let (sender, outcome) = watch::channel(None);
         let subscribers = Arc::<Subscribers>::default();
         let pending = PendingBlock { file, part, outcome: sender, subscribers: Arc::clone(&subscribers) };
-        (Self { outcome, subscribers, in_table, asks_peers }, pending)
+        (Self { outcome, subscribers, in_table, asks_peers, urgency }, pending)
     }
 
     /// Waits until the fetch has ended and its blocks were written to the store, or could not be. Does not count as a

@@ -31,6 +31,9 @@ const ADOPTED_POLL: Duration = Duration::from_millis(20);
 /// KiB that a read of a part of a block may need beyond the part: what its checksums cover is read whole.
 const ROUNDED_KIB: u32 = 136;
 
+/// The most bytes of blocks that wait for the store.
+const WAITING_BYTES: u64 = 64 << 20;
+
 /// Decides which fetched blocks the store keeps, and writes them.
 #[derive(Debug)]
 pub(super) struct Keeper {
@@ -48,7 +51,7 @@ pub(super) struct Keeper {
 impl Keeper {
     /// Background work that it starts is among `tasks`.
     pub(super) fn new(context: Arc<FetchContext>, runtime: Handle, tasks: TaskTracker) -> Self {
-        let waiting = Arc::new(Semaphore::new((context.config.fetch_bytes >> 10) as usize));
+        let waiting = Arc::new(Semaphore::new((context.config.fetch_bytes.min(WAITING_BYTES) >> 10) as usize));
         Self { context, runtime, tasks, searching: Arc::default(), waiting, leaving: CancellationToken::new() }
     }
 
@@ -168,6 +171,11 @@ impl Keeper {
     /// Memory for this many KiB of blocks that wait for the store; `None` if too many wait already.
     pub(super) fn memory_to_wait(&self, kib: u32) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.waiting).try_acquire_many_owned(kib).ok()
+    }
+
+    /// Waits until the dataset is being closed. Cancel-safe.
+    pub(super) async fn left(&self) {
+        self.leaving.cancelled().await;
     }
 
     /// Ends all waits for the store.

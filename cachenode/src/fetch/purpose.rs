@@ -1,5 +1,7 @@
 //! The purposes of a fetch.
 
+use larder_origin::Urgency;
+
 use crate::sharing::Asker;
 
 /// The reason that a block is fetched.
@@ -21,6 +23,11 @@ impl Purpose {
     /// True to fill the store only.
     pub(super) fn is_warm(self) -> bool {
         matches!(self, Self::Warm | Self::WarmAlone)
+    }
+
+    /// Whether somebody waits for the block, or will soon.
+    pub(super) fn urgency(self) -> Urgency {
+        if self.is_warm() { Urgency::low() } else { Urgency::HIGH }
     }
 
     /// The node that wants the block.

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_dataset::{BlockIndex, BlockPart, FileIndex};
+use larder_origin::Urgency;
 use tokio::sync::watch;
 
 use super::in_flight::{InFlight, PendingBlock};
@@ -33,26 +34,31 @@ impl InFlightTable {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Joins the block's fetch in flight, or starts one that includes the block's `neighbours`. To find these,
+    /// Joins the block's fetch in flight, which gets as urgent as `urgency` is, or starts one that includes the block's
+    /// `neighbours`. To find these,
     /// `neighbours` gets a test of whether a block is in flight. The table is locked meanwhile.
     pub(super) fn join_or_start(
         self: &Arc<Self>,
         file: FileIndex,
         part: BlockPart,
         asks_peers: bool,
+        urgency: &Urgency,
         neighbours: impl FnOnce(&dyn Fn(BlockIndex) -> bool) -> Vec<(FileIndex, BlockPart)>,
     ) -> (InFlight, Option<StartedFetch>) {
         let mut table = self.lock();
         if let Some(in_flight) = table.get(&part.block) {
+            if urgency.is_high() {
+                in_flight.urgency.raise();
+            }
             return (in_flight.clone(), None);
         }
         let neighbours = neighbours(&|block| table.contains_key(&block));
         let (in_table, left) = watch::channel(());
-        let (requested, pending) = InFlight::start(file, part, asks_peers, left.clone());
+        let (requested, pending) = InFlight::start(file, part, asks_peers, urgency.clone(), left.clone());
         table.insert(part.block, requested.clone());
         let mut blocks = vec![pending];
         for (file, part) in neighbours {
-            let (in_flight, pending) = InFlight::start(file, part, asks_peers, left.clone());
+            let (in_flight, pending) = InFlight::start(file, part, asks_peers, urgency.clone(), left.clone());
             table.insert(part.block, in_flight);
             blocks.push(pending);
         }
@@ -106,7 +112,7 @@ mod tests {
     }
 
     fn join_or_start(table: &Arc<InFlightTable>, block: u32, neighbour: u32) -> (InFlight, Option<StartedFetch>) {
-        table.join_or_start(FileIndex(block), part(block), false, |in_flight| {
+        table.join_or_start(FileIndex(block), part(block), false, &Urgency::HIGH, |in_flight| {
             let free = !in_flight(BlockIndex(neighbour));
             free.then(|| (FileIndex(neighbour), part(neighbour))).into_iter().collect()
         })

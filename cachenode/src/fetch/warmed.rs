@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use larder_dataset::{BlockPart, FileIndex};
+use larder_origin::Urgency;
 
 use super::Fetcher;
 use super::outcome::{Outcome, Warmed};
@@ -36,6 +37,12 @@ impl Fetcher {
         // Before there is a fetch that a reader could join.
         self.keeper.store_is_counted().await;
         self.keeper.blocks_are_adopted().await;
+        // Before anything is held, and not while a read may be counted down: this may take long.
+        if let Some(rate) = &self.context.config.warm_rate
+            && !matches!(self.warmed(file, &whole), Warmed::Kept | Warmed::NotOurs)
+        {
+            rate.wait(u64::from(whole.block_len), &Urgency::low()).await;
+        }
         let mut fetches = 0;
         loop {
             let state = self.warmed(file, &whole);
