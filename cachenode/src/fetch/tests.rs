@@ -18,6 +18,7 @@ use crate::manifest_file::open_manifest;
 mod checksums;
 mod earlier;
 mod owners;
+mod warming;
 
 /// An origin whose objects have any bytes that are asked for, and which notes the ranges.
 #[derive(Debug)]
