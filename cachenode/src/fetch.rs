@@ -232,7 +232,8 @@ impl Fetcher {
     /// A piece of a block that is read in pieces, from a peer or from the origin. Only the caller holds it.
     async fn fetch_piece(&self, file: FileIndex, part: BlockPart, asker: Asker) -> Result<Fetched, FetchError> {
         let _running = self.context.running();
-        let fetched = self.within_deadline(part.block, &Urgency::HIGH, async {
+        let urgency = Urgency::HIGH;
+        let fetched = self.within_deadline(part.block, &urgency, async {
             let _memory = self.memory.acquire_many((part.len >> 10) + 1).await.map_err(|_| FetchError::Stopped)?;
             let route = self.peers.route(file, part.block, asker);
             if let Some(bytes) = self.peers.fetch(part.range(), &route).await {
@@ -357,6 +358,17 @@ impl Fetcher {
     /// Joins the block's fetch in flight, or starts one. The route is that of this purpose; the fetch that was joined
     /// may have another.
     fn join_or_start(self: &Arc<Self>, file: FileIndex, part: BlockPart, purpose: Purpose) -> (InFlight, Route) {
+        self.join_or_start_in_turn(file, part, purpose, None)
+    }
+
+    /// The same. A fetch that is started drops `turn` once the store has decided whether it keeps the block.
+    fn join_or_start_in_turn(
+        self: &Arc<Self>,
+        file: FileIndex,
+        part: BlockPart,
+        purpose: Purpose,
+        turn: Option<OwnedSemaphorePermit>,
+    ) -> (InFlight, Route) {
         let route = self.peers.route(file, part.block, purpose.asker());
         let (asks_peers, urgency) = (!route.peers.is_empty(), purpose.urgency());
         let (in_flight, started) = self.in_flight.join_or_start(file, part, asks_peers, &urgency, |in_flight| {
@@ -372,14 +384,22 @@ impl Fetcher {
             if let (Some(first), Some(last)) = (blocks().min(), blocks().max()) {
                 self.ahead.fetched_run(first, last);
             }
-            self.tasks.spawn_on(Arc::clone(self).run(started, purpose, urgency, route.clone()), &self.runtime);
+            let run = Arc::clone(self).run(started, purpose, urgency, route.clone(), turn);
+            self.tasks.spawn_on(run, &self.runtime);
         }
         (in_flight, route)
     }
 
     /// Runs a fetch of one block, or of one and its neighbours. Each is completed as soon as its bytes are there. All
     /// are in the table until they are in the store or in the window.
-    async fn run(self: Arc<Self>, started: StartedFetch, purpose: Purpose, urgency: Urgency, route: Route) {
+    async fn run(
+        self: Arc<Self>,
+        started: StartedFetch,
+        purpose: Purpose,
+        urgency: Urgency,
+        route: Route,
+        turn: Option<OwnedSemaphorePermit>,
+    ) {
         let StartedFetch { mut blocks, mut entries } = started;
         let first = blocks[0].part;
         // Another fetch may have ended between the reader's look at store and window and the start of this one.
@@ -389,6 +409,7 @@ impl Fetcher {
             return entries.release(neighbours, &Outcome::Skipped);
         }
         let admission = if route.keep { self.keeper.admit(first, purpose).await } else { Admission::Refused };
+        drop(turn);
         if matches!(admission, Admission::Refused) && purpose.is_warm() {
             let neighbours = blocks.split_off(1);
             entries.release(blocks, &Outcome::NotAdmitted);

@@ -91,19 +91,21 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    static HIGH: Urgency = Urgency::HIGH;
+
     // SEMANTICS: O9
     #[tokio::test(start_paused = true)]
     async fn many_calls_together_take_the_time_that_the_rate_gives_them() {
         let rate = Rate::new(10 * MIB);
         let started = Instant::now();
-        futures::future::join_all((0..100).map(|_| rate.wait(MIB, &Urgency::HIGH))).await;
+        futures::future::join_all((0..100).map(|_| rate.wait(MIB, &HIGH))).await;
         // 100 MiB, of which the last call's is not waited for.
         let took = started.elapsed();
         assert!((Duration::from_millis(9_800)..=Duration::from_millis(9_910)).contains(&took), "{took:?}");
         // An hour's pause is not made up for.
         tokio::time::sleep(Duration::from_secs(3600)).await;
         let started = Instant::now();
-        futures::future::join_all((0..10).map(|_| rate.wait(MIB, &Urgency::HIGH))).await;
+        futures::future::join_all((0..10).map(|_| rate.wait(MIB, &HIGH))).await;
         assert!(started.elapsed() >= Duration::from_millis(790), "{:?}", started.elapsed());
     }
 
@@ -123,7 +125,7 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(2_500)).await;
         let before = warmed.load(Ordering::Relaxed);
         assert!((2..=4).contains(&before), "{before}");
-        futures::future::join_all((0..20).map(|_| rate.wait(MIB, &Urgency::HIGH))).await;
+        futures::future::join_all((0..20).map(|_| rate.wait(MIB, &HIGH))).await;
         assert_eq!(warmed.load(Ordering::Relaxed), before, "no warm-up while a reader waits");
         for warming in warming {
             warming.await.expect("it ends when the readers have gone");

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use larder_dataset::{BlockPart, FileIndex};
 use larder_origin::Urgency;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::Fetcher;
 use super::outcome::{Outcome, Warmed};
@@ -31,8 +32,14 @@ impl Fetcher {
     }
 
     /// Fetches a block into the store, unless the store does not admit it. `alone`: without neighbours in its pack.
-    /// Returns when the block was written.
-    pub(crate) async fn warm(self: &Arc<Self>, file: FileIndex, whole: BlockPart, alone: bool) -> Warmed {
+    /// Drops `turn` when the store has decided about the block. Returns when the block was written.
+    pub(crate) async fn warm(
+        self: &Arc<Self>,
+        file: FileIndex,
+        whole: BlockPart,
+        alone: bool,
+        mut turn: Option<OwnedSemaphorePermit>,
+    ) -> Warmed {
         let purpose = if alone { Purpose::WarmAlone } else { Purpose::Warm };
         // Before there is a fetch that a reader could join.
         self.keeper.store_is_counted().await;
@@ -49,7 +56,7 @@ impl Fetcher {
             if matches!(state, Warmed::Kept | Warmed::NotOurs) || fetches == FETCHES_MOST {
                 return state;
             }
-            let (in_flight, _) = self.join_or_start(file, whole, purpose);
+            let (in_flight, _) = self.join_or_start_in_turn(file, whole, purpose, turn.take());
             let written = in_flight.written();
             match in_flight.outcome().await {
                 Outcome::Fetched(..) => {

@@ -67,7 +67,7 @@ impl Origin for Held {
     }
 }
 
-struct Warmed {
+struct WarmWorld {
     held: Arc<Held>,
     fetcher: Arc<Fetcher>,
     manifest: Arc<MappedManifest>,
@@ -75,7 +75,7 @@ struct Warmed {
     _folder: tempfile::TempDir,
 }
 
-impl Warmed {
+impl WarmWorld {
     /// Files that the store keeps. At most `places` of their requests are in flight.
     fn new(sizes: &[u64], places: usize, config: FetchConfig) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -141,7 +141,7 @@ async fn settle() {
 // SEMANTICS: O10
 #[tokio::test]
 async fn a_warm_up_has_as_many_requests_in_flight_as_the_origin_allows() {
-    let world = Warmed::new(&[1_000; 600], 400, FetchConfig::DEFAULT);
+    let world = WarmWorld::new(&[1_000; 600], 400, FetchConfig::DEFAULT);
     let warmer = Warmer::new(Arc::clone(&world.manifest), Arc::clone(&world.fetcher));
     warmer.start();
     // All of the places but those that are left to readers: one of 16.
@@ -165,7 +165,7 @@ async fn a_warm_up_has_as_many_requests_in_flight_as_the_origin_allows() {
 // SEMANTICS: O10
 #[tokio::test]
 async fn a_reader_that_joins_the_fetch_of_a_warm_up_takes_it_ahead_of_the_others() {
-    let world = Warmed::new(&[1_000; 10], 1, FetchConfig::DEFAULT);
+    let world = WarmWorld::new(&[1_000; 10], 1, FetchConfig::DEFAULT);
     let warming = [world.warm(0).await, world.warm(4).await, world.warm(8).await];
     let reading = [world.read(8).await, world.read(2).await];
     world.held.release(true);
@@ -182,7 +182,7 @@ async fn a_reader_that_joins_the_fetch_of_a_warm_up_takes_it_ahead_of_the_others
 #[tokio::test]
 async fn warm_ups_leave_memory_for_readers() {
     let config = FetchConfig { fetch_bytes: 16 << 20, ..FetchConfig::DEFAULT };
-    let world = Warmed::new(&[3 << 20; 20], 100, config);
+    let world = WarmWorld::new(&[3 << 20; 20], 100, config);
     for file in [0, 2, 4, 6, 8, 10] {
         world.warm(file).await;
     }
@@ -198,7 +198,7 @@ async fn warm_ups_leave_memory_for_readers() {
 // SEMANTICS: O10
 #[tokio::test(start_paused = true)]
 async fn the_time_of_a_fetch_is_counted_from_when_somebody_waits() {
-    let world = Warmed::new(&[1_000; 10], 4, FetchConfig::DEFAULT);
+    let world = WarmWorld::new(&[1_000; 10], 4, FetchConfig::DEFAULT);
     let (patient, joined) = (world.warm(0).await, world.warm(5).await);
     tokio::time::sleep(PATIENCE * 60).await;
     let started = Instant::now();
@@ -215,16 +215,16 @@ async fn the_time_of_a_fetch_is_counted_from_when_somebody_waits() {
 async fn warm_ups_share_a_rate_that_readers_and_cached_blocks_do_not_pay() {
     let rate = Arc::new(Rate::new(1 << 20));
     let config = FetchConfig { warm_rate: Some(Arc::clone(&rate)), ..FetchConfig::DEFAULT };
-    let world = Warmed::new(&[1 << 20; 10], 100, config);
+    let world = WarmWorld::new(&[1 << 20; 10], 100, config);
     world.held.release(true);
     let started = Instant::now();
     for file in 0..5 {
-        world.fetcher.warm(FileIndex(file), world.part(file), false).await;
+        world.fetcher.warm(FileIndex(file), world.part(file), false, None).await;
     }
     let took = started.elapsed();
     assert!(took >= Duration::from_millis(3_800), "{took:?}");
     for file in 0..5 {
-        world.fetcher.warm(FileIndex(file), world.part(file), false).await;
+        world.fetcher.warm(FileIndex(file), world.part(file), false, None).await;
     }
     world.read(9).await.await.unwrap().unwrap();
     assert_eq!(started.elapsed(), took);
