@@ -146,7 +146,9 @@ impl Rule {
         window.calls += 1;
         window.bytes += CALL_BYTES.saturating_add(bytes);
         let time = now.saturating_duration_since(window.since);
-        if window.calls < self.limit.max(WINDOW_LEAST) || time < WINDOW_TIME_LEAST {
+        // Calls that started together end together: only whole rounds of them show how many come in a time.
+        let is_round = window.calls.is_multiple_of(self.limit);
+        if !is_round || window.calls < WINDOW_LEAST || time < WINDOW_TIME_LEAST {
             return;
         }
         let before = self.limit;
@@ -230,7 +232,7 @@ mod tests {
 
     /// A window of calls whose answers took `each`, while another call waited, at so many bytes per second.
     fn window(rule: &mut Rule, now: &mut Instant, each: Duration, bytes_per_second: f64) {
-        let calls = rule.limit.max(WINDOW_LEAST);
+        let calls = rule.limit * WINDOW_LEAST.div_ceil(rule.limit);
         let time = Duration::from_secs_f64(calls as f64 * (CALL + CALL_BYTES) as f64 / bytes_per_second);
         rule.waits(*now);
         for _ in 1..calls {
