@@ -42,14 +42,14 @@ impl OriginArgs {
             attempt_timeout: self.attempt_timeout,
             deadline: self.read_deadline,
             concurrency: self.origin_concurrency as usize,
-            limits: self.limits(None),
+            limits: self.limits.get_or_init(|| self.limits_with(None)).clone(),
             env: self.env()?,
             ..OriginConfig::default()
         })
     }
 
     /// The limits of a process that these flags configure, and this cap on warm-ups.
-    pub(crate) fn limits(&self, warming: Option<u64>) -> SharedLimits {
+    pub(crate) fn limits_with(&self, warming: Option<u64>) -> SharedLimits {
         SharedLimits::new(self.origin_concurrency as usize, RateCaps { origin: self.origin_rate, warming })
     }
 

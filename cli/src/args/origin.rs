@@ -1,11 +1,12 @@
 //! The flags for reaching the origin.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::Args;
 use larder_dataset::size::{parse_duration, parse_rate};
-use larder_origin::CONCURRENCY;
+use larder_origin::{CONCURRENCY, SharedLimits};
 
 /// How to reach the origin.
 #[derive(Clone, Debug, Args)]
@@ -39,4 +40,7 @@ pub(crate) struct OriginArgs {
     /// mount that joins a serving process gets that process's limit.
     #[arg(long, value_name = "SIZE/s", value_parser = parse_rate)]
     pub(crate) origin_rate: Option<u64>,
+    /// Shared by all origins that the command opens.
+    #[arg(skip)]
+    pub(crate) limits: OnceLock<SharedLimits>,
 }

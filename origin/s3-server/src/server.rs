@@ -218,7 +218,8 @@ async fn serve(stream: TcpStream, answering: Answering, line: Option<Arc<Line>>)
                 let (answer, line) = (answering.answer(request), Arc::clone(&line));
                 async move {
                     let answer = answer.await?;
-                    tokio::time::sleep_until(line.arrival_of(&answer)).await;
+                    let arrival = line.arrival_of(&answer);
+                    tokio::time::sleep_until(arrival).await;
                     Ok::<_, HttpError>(answer)
                 }
             });

@@ -89,7 +89,7 @@ fn start(args: &MountArgs, runtime: &Runtime) -> anyhow::Result<(Arc<Daemon>, Re
             cache_bytes: None,
             keep_free_percent: 0,
             home: Home::of_process()?,
-            origin: OriginConfig { limits: args.origin.limits(args.warm_rate), ..args.origin.config()? },
+            origin: OriginConfig { limits: args.origin.limits_with(args.warm_rate), ..args.origin.config()? },
             importer: Importer::own_process(),
             peers: None,
             socket: None,
