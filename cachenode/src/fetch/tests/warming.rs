@@ -28,8 +28,8 @@ impl Held {
         self.asked.lock().unwrap().clone()
     }
 
-    fn release(&self, released: bool) {
-        self.released.send_replace(released);
+    fn release(&self) {
+        self.released.send_replace(true);
     }
 }
 
@@ -151,7 +151,7 @@ async fn a_warm_up_has_as_many_requests_in_flight_as_the_origin_allows() {
     // A reader gets one of them at once.
     let reading = world.read(599).await;
     world.asked_for(|asked| asked.iter().any(|key| key.ends_with("000599"))).await;
-    world.held.release(true);
+    world.held.release();
     reading.await.unwrap().unwrap();
     let ended = async {
         while warmer.state().unwrap().running {
@@ -168,7 +168,7 @@ async fn a_reader_that_joins_the_fetch_of_a_warm_up_takes_it_ahead_of_the_others
     let world = WarmWorld::new(&[1_000; 10], 1, FetchConfig::DEFAULT);
     let warming = [world.warm(0).await, world.warm(4).await, world.warm(8).await];
     let reading = [world.read(8).await, world.read(2).await];
-    world.held.release(true);
+    world.held.release();
     for reading in reading {
         reading.await.unwrap().unwrap();
     }
@@ -189,7 +189,7 @@ async fn warm_ups_leave_memory_for_readers() {
     assert_eq!(world.held.asked().len(), 2, "half of the memory");
     let reading = world.read(15).await;
     world.asked_for(|asked| asked.iter().any(|key| key == "000015")).await;
-    world.held.release(true);
+    world.held.release();
     reading.await.unwrap().unwrap();
     world.fetcher.wait_idle().await;
     assert_eq!(world.held.asked().len(), 7);
@@ -206,7 +206,7 @@ async fn the_time_of_a_fetch_is_counted_from_when_somebody_waits() {
     assert!(matches!(error, FetchError::TimedOut { .. }), "{error}");
     assert_eq!(started.elapsed().as_secs(), FetchConfig::DEFAULT.read_deadline.as_secs());
     assert!(matches!(joined.outcome().await, Outcome::Failed(FetchError::TimedOut { .. })));
-    world.held.release(true);
+    world.held.release();
     assert!(matches!(patient.outcome().await, Outcome::Fetched(..)));
 }
 
@@ -216,7 +216,7 @@ async fn warm_ups_share_a_rate_that_readers_and_cached_blocks_do_not_pay() {
     let rate = Arc::new(Rate::new(1 << 20));
     let config = FetchConfig { warm_rate: Some(Arc::clone(&rate)), ..FetchConfig::DEFAULT };
     let world = WarmWorld::new(&[1 << 20; 10], 100, config);
-    world.held.release(true);
+    world.held.release();
     let started = Instant::now();
     for file in 0..5 {
         world.fetcher.warm(FileIndex(file), world.part(file), false, None).await;
