@@ -9,8 +9,8 @@
 //! the store has room for them. Readers in order are read ahead of (`ahead`). Blocks in an earlier snapshot's
 //! cache, while they are adopted, are read there part by part and are not in flight.
 //!
-//! A fetch that only fills the store lets those go first for which somebody waits, at the origin and for memory. A reader
-//! that joins it raises its [`Urgency`].
+//! A fetch that only fills the store lets those go first for which somebody waits, at the origin and for memory. A
+//! reader that joins it raises its [`Urgency`].
 //!
 //! Invariants: at most one fetch of a block is in flight; all fetches together hold at most `fetch_bytes`; each ends
 //! within the read deadline, counted from when somebody waits for it; no lock is held across an await.

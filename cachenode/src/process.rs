@@ -70,13 +70,13 @@ pub struct NodeFlags {
     /// Fail a read with ETIMEDOUT after waiting this long for the origin, all attempts included.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     read_deadline: Duration,
-    /// Maximum number of requests in flight to an origin, which all datasets of a bucket share. Fewer are sent while more
-    /// would bring nothing, and while the origin rejects requests or slows down.
+    /// Maximum number of requests in flight to an origin, which all datasets of a bucket share. Fewer are sent while
+    /// more would bring nothing, and while the origin rejects requests or slows down.
     #[arg(long, value_name = "N", default_value_t = CONCURRENCY as u32,
         value_parser = clap::value_parser!(u32).range(1..=4096))]
     origin_concurrency: u32,
-    /// Maximum bytes per second to read from an origin, which all datasets of a bucket share, such as 1GiB/s. Readers come
-    /// before warm-ups. Default: no limit.
+    /// Maximum bytes per second to read from an origin, which all datasets of a bucket share, such as 1GiB/s. Readers
+    /// come before warm-ups. Default: no limit.
     #[arg(long, value_name = "SIZE/s", value_parser = parse_rate)]
     origin_rate: Option<u64>,
     /// Maximum bytes per second that all warm-ups of this node fetch together, such as 200MiB/s. Default: no limit.

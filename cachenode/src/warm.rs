@@ -30,8 +30,8 @@ use listed::Listed;
 /// The ioctl that starts warming: `_IO('L', 1)`.
 pub const WARM_IOCTL: u32 = (b'L' as u32) << 8 | 1;
 
-/// Blocks that a warming asks for at once: as many as an origin may get requests. The limit of the origin and the memory
-/// for fetches decide how many of them are in flight; readers come first.
+/// Blocks that a warming asks for at once: as many as an origin may get requests. The limit of the origin and the
+/// memory for fetches decide how many of them are in flight; readers come first.
 const BLOCKS_AT_ONCE: usize = CONCURRENCY;
 
 /// Blocks about which the store has not decided yet whether it keeps them. More would make the order of a list less

@@ -39,8 +39,8 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The lowest rate that [`parse_rate`] accepts. At a lower one, a block of 4 MiB would take a good part of the time that a
-/// read may wait.
+/// The lowest rate that [`parse_rate`] accepts. At a lower one, a block of 4 MiB would take a good part of the time
+/// that a read may wait.
 const RATE_LEAST: u64 = 1 << 20;
 
 /// Parses a number of bytes per second: a size, with or without `/s`. The error lists the accepted forms, or says that

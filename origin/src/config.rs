@@ -216,9 +216,9 @@ impl OriginConfig {
         }
     }
 
-    /// The [`place`](Self::place), and the tenant whose credentials these are, or that there are none. Where credentials
-    /// decide which bucket a name refers to (tenants of Ceph RGW, namespaces of ECS), tenants see different objects at
-    /// one place, and so does a request without credentials.
+    /// The [`place`](Self::place), and the tenant whose credentials these are, or that there are none. Where
+    /// credentials decide which bucket a name refers to (tenants of Ceph RGW, namespaces of ECS), tenants see different
+    /// objects at one place, and so does a request without credentials.
     pub fn listing_place(&self, url: &str) -> String {
         let place = self.place(url);
         match self.env.get(OWNER).or(self.anonymous.then_some(ANONYMOUS)) {

@@ -13,9 +13,9 @@ use crate::s3::S3Origin;
 use crate::url::{OriginUrl, Scheme};
 use crate::wrappers::limited::Limited;
 
-/// Opens the origin of `url`. All origins that are open in a process and name the same bucket (or account's container) of
-/// a server share the limit of [`OriginConfig::limits`]; a smaller [`OriginConfig::concurrency`] is this one's own. Sends
-/// no request yet.
+/// Opens the origin of `url`. All origins that are open in a process and name the same bucket (or account's container)
+/// of a server share the limit of [`OriginConfig::limits`]; a smaller [`OriginConfig::concurrency`] is this one's own.
+/// Sends no request yet.
 ///
 /// # Errors
 /// `Invalid`, naming the flag or variable to change.

@@ -24,8 +24,8 @@ pub trait Origin: Send + Sync + fmt::Debug + 'static {
     /// The origin's URL.
     fn url(&self) -> &OriginUrl;
 
-    /// The same origin for calls of this urgency, which let more urgent ones go first and meanwhile wait without a limit.
-    /// `None` if the origin treats all calls alike.
+    /// The same origin for calls of this urgency, which let more urgent ones go first and meanwhile wait without a
+    /// limit. `None` if the origin treats all calls alike.
     fn with_urgency(&self, _urgency: &Urgency) -> Option<Arc<dyn Origin>> {
         None
     }

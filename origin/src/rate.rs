@@ -1,8 +1,9 @@
 //! A cap on bytes per second: the generic cell rate algorithm, which is a token bucket that keeps one point in time.
 //!
 //! A call waits until all bytes before it are paid for, and then charges its own. Calls for which somebody waits
-//! ([`Urgency`]) take turns in order; the others charge only while none of those waits. A call that gives up has charged
-//! nothing. The invariant: in any time `t`, at most `t` and [`BURST`] times the rate are charged, and one call's bytes.
+//! ([`Urgency`]) take turns in order; the others charge only while none of those waits. A call that gives up has
+//! charged nothing. The invariant: in any time `t`, at most `t` and [`BURST`] times the rate are charged, and one
+//! call's bytes.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -2,11 +2,11 @@
 //!
 //! The number grows in trials. A trial doubles it (after the first sign of overload: adds a quarter), lets a window of
 //! calls pass, and compares what the next window brought with what came before. If more requests brought no more, the
-//! origin's bandwidth × delay is in flight, the number goes back, and the next trial comes a while later. So it is not a
-//! constant that fits one distance. A refusal (503, 429) halves the number, and so does a request that is never
+//! origin's bandwidth × delay is in flight, the number goes back, and the next trial comes a while later. So it is not
+//! a constant that fits one distance. A refusal (503, 429) halves the number, and so does a request that is never
 //! answered; the last quarter of the way to the number that was refused is walked one by one. Answers that take four
-//! times as long as the origin's best reduce it too. TCP does the same for the same reason: a node that shares an origin
-//! with a thousand other nodes must find its share without asking them.
+//! times as long as the origin's best reduce it too. TCP does the same for the same reason: a node that shares an
+//! origin with a thousand other nodes must find its share without asking them.
 //!
 //! The invariant: the number is between [`LEAST`] and `most`.
 
@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The number at the start, and the least for an origin that is slow or does not answer: a request that is never answered
-/// holds its place for as long as it lasts, and a few objects that hang must not block all others.
+/// The number at the start, and the least for an origin that is slow or does not answer: a request that is never
+/// answered holds its place for as long as it lasts, and a few objects that hang must not block all others.
 const START: usize = 32;
 
 /// The least number, for an origin that refuses everything.

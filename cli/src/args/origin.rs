@@ -31,13 +31,13 @@ pub(crate) struct OriginArgs {
     /// Fail a read with ETIMEDOUT after this long at the origin, over all attempts.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub(crate) read_deadline: Duration,
-    /// Maximum concurrent requests to the origin. Larder sends fewer while more would bring nothing, and while the origin
-    /// rejects requests or slows down.
+    /// Maximum concurrent requests to the origin. Larder sends fewer while more would bring nothing, and while the
+    /// origin rejects requests or slows down.
     #[arg(long, value_name = "N", default_value_t = CONCURRENCY as u32,
         value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) origin_concurrency: u32,
-    /// Maximum bytes per second to read from an origin, such as 1GiB/s. Readers come before warm-ups. Default: no limit. A
-    /// mount that joins a serving process gets that process's limit.
+    /// Maximum bytes per second to read from an origin, such as 1GiB/s. Readers come before warm-ups. Default: no
+    /// limit. A mount that joins a serving process gets that process's limit.
     #[arg(long, value_name = "SIZE/s", value_parser = parse_rate)]
     pub(crate) origin_rate: Option<u64>,
     /// Shared by all origins that the command opens.

@@ -19,8 +19,8 @@ use crate::version::Version;
 /// An origin that limits the number of concurrent calls and their bytes per second. Other calls wait: those first for
 /// which somebody waits, and these for a limited time.
 ///
-/// Uploads of streams are not limited: the stream may come from the same origin, and an upload that held one of few places
-/// could wait for itself.
+/// Uploads of streams are not limited: the stream may come from the same origin, and an upload that held one of few
+/// places could wait for itself.
 #[derive(Debug)]
 pub struct Limited {
     inner: Arc<dyn Origin>,
