@@ -159,14 +159,14 @@ impl PeersOutcome {
             text,
             "Method: {} files, {:.1} MB, log-normal sizes; an S3 server on loopback serves them from {place}, after \
              {delay} ms{rate}, without TLS and without verifying the signatures of plain GETs. {} round(s); the \
-             systems take turns, and each round starts with another one. {most} readers read all files, fewer readers \
-             read {}. A reader opens the next file of a shuffled order, reads it to its end with a 1 MiB buffer, closes it, and checks its length \
-             and CRC32C (the latency covers open, read, checksum and close). Warm follows a cold epoch and an untimed \
-             one; hot follows another untimed one. Files/s: median (least..greatest) of the rounds; all other columns: \
-             median, {most} readers. x: files/s against ext4, the fastest peer as shipped, the fastest tuned one. CPU: \
-             seconds for 1,000 files; the daemon's includes its metadata engine. FUSE: all requests but FORGET and \
-             INTERRUPT, counted by the kernel for this mount. RSS: sum over the daemon's processes; peak since the \
-             mount.",
+             systems take turns, and each round starts with another one. {most} readers read all files, fewer \
+             readers read {}. A reader opens the next file of a shuffled order, reads it to its end with a 1 MiB \
+             buffer, closes it, and checks its length and CRC32C (the latency covers open, read, checksum and \
+             close). Warm follows a cold epoch and an untimed one; hot follows another untimed one. Files/s: median \
+             (least..greatest) of the rounds; all other columns: median, {most} readers. x: files/s against ext4, \
+             the fastest peer as shipped, the fastest tuned one. CPU: seconds for 1,000 files; the daemon's includes \
+             its metadata engine. FUSE: all requests but FORGET and INTERRUPT, counted by the kernel for this mount. \
+             RSS: sum over the daemon's processes; peak since the mount.",
             self.config.files,
             self.bytes as f64 / 1e6,
             self.config.rounds,

@@ -10,9 +10,8 @@ use larder_origin::Rate;
 pub struct FetchConfig {
     /// The longest time that a read may wait for the origin; then it fails with ETIMEDOUT.
     pub read_deadline: Duration,
-    /// Bytes in flight from the origin into the store; further fetches wait. At least 8 MiB. What it has to be is
-    /// bandwidth × delay, and that of the disk: 256 MiB are 64 blocks of 4 MiB, which take 85 ms each from an origin at
-    /// 40 ms, or 2,400 files of 111 KB.
+    /// Bytes in flight from the origin into the store; further fetches wait. At least 8 MiB. Fewer than bandwidth × delay
+    /// leave a far origin unused: 256 MiB are 64 blocks of 4 MiB, or 2,400 files of 111 KB.
     pub fetch_bytes: u64,
     /// Memory for blocks that the store does not keep, while they are being read.
     pub window_bytes: u64,

@@ -135,9 +135,9 @@ Examples:
 pub(crate) struct WarmArgs {
     /// The mount point of the dataset.
     pub(crate) dir: PathBuf,
-    /// Cache the files on this list, in this order; if they do not all fit, the first ones are kept. Each line is a
-    /// path below DIR, a directory, or a pattern (* ? [a-z], and ** for any number of directories). Lines that begin
-    /// with # are comments. - reads standard input.
+    /// Cache the files on this list, in this order; if they do not all fit, the first ones are kept. Each line is a path
+    /// below DIR, a directory, or a pattern (* ? [a-z], and ** for any number of directories). Lines that begin with #
+    /// are comments. - reads standard input.
     #[arg(long, value_name = "FILE")]
     pub(crate) from: Option<PathBuf>,
     /// Wait until the cache is filled. The exit code is 1 if blocks cannot be fetched, or cannot be stored because the
