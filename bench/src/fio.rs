@@ -17,6 +17,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
+use larder_s3_server::Distance;
 use tokio::runtime::Handle;
 
 use crate::side_by_side::{Progress, Rounds, Scratch, State, SystemInfo, chosen};
@@ -84,7 +85,8 @@ impl Set<'_> {
     fn measure(&self, outcome: &mut FioOutcome, sizes: Vec<u64>, runtime: &Handle, stop: &Stop) -> anyhow::Result<()> {
         let config = outcome.config.clone();
         self.progress.doing("making the dataset");
-        let options = CorpusOptions { sizes, seed: config.seed, folder: self.folder.clone() };
+        let options =
+            CorpusOptions { sizes, seed: config.seed, folder: self.folder.clone(), distance: Distance::default() };
         let (corpus, server) = Corpus::make(&options, runtime, stop, |_| {})?;
         let jobs = self.folder.join(self.jobs.name);
         std::fs::write(&jobs, self.jobs.text).with_context(|| format!("write {}", jobs.display()))?;

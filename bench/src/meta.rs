@@ -15,6 +15,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
+use larder_s3_server::Distance;
 
 use crate::side_by_side::{Progress, Rounds, Scratch, SystemInfo, chosen};
 use crate::systems::{AnySystem, Corpus, CorpusOptions, Stop, System, child};
@@ -48,6 +49,7 @@ pub fn run(config: &MetaConfig, progress: &dyn Progress) -> anyhow::Result<MetaO
             sizes: vec![FILE_BYTES; config.files as usize],
             seed: config.seed,
             folder: folder.join("small"),
+            distance: Distance::default(),
         };
         let (corpus, server) = Corpus::make(&options, runtime.handle(), &stop, |_| {})?;
         outcome.systems = systems.iter().map(|system| SystemInfo::of(&**system)).collect();

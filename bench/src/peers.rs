@@ -15,9 +15,10 @@ mod reader;
 mod table;
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context;
-use larder_s3_server::S3Server;
+use larder_s3_server::{Distance, S3Server};
 
 use crate::side_by_side::{Progress, Rounds, Scratch, State, SystemInfo, chosen};
 use crate::systems::{AnySystem, Corpus, CorpusOptions, Kind, Stop, System, child};
@@ -45,6 +46,10 @@ pub fn run(config: &PeersConfig, progress: &dyn Progress) -> anyhow::Result<Peer
         sizes: tree::sizes(config.files, config.mean_size, config.seed),
         seed: config.seed,
         folder: folder.clone(),
+        distance: Distance {
+            delay: Duration::from_millis(config.origin_delay_ms),
+            bytes_per_second: config.origin_bytes_per_second,
+        },
     };
     let (corpus, server) = Corpus::make(&options, runtime.handle(), &stop, |_| {})?;
     let expected = corpus.work.join("expected");

@@ -10,17 +10,22 @@
 //! cache, while they are adopted, are read there part by part and are not in flight.
 //!
 //! What waits for one thing does not hold the memory of what waits for another. There are at most `fetch_bytes` in
-//! flight from the origin, as many from peers, as many that wait for the store after their readers have them, and as
-//! many of fetches that fill the store. So an origin that hangs delays no read of a peer or of the disk, and a disk
-//! that stalls delays no fetch: blocks that it does not take in time are not kept.
+//! flight from the origin; fetches from peers, fetches that fill the store, and blocks that wait for the store after
+//! their readers have them have memory of their own. So an origin that hangs delays no read of a peer or of the disk,
+//! and a disk that stalls delays no fetch: blocks that it does not take in time are not kept.
 //!
-//! Invariants: at most one fetch of a block is in flight; each ends within the read deadline, and so does each read,
-//! whenever the fetches began that it joins; no lock is held across an await. Readers take turns at the memory, so none
-//! waits for the backlog of another; a fetch counts for the reader that started it.
+//! A fetch that only fills the store lets those go first at the origin for which somebody waits, and has no deadline
+//! until a reader joins it ([`End`]).
+//!
+//! Invariants: at most one fetch of a block is in flight; each ends within the read deadline, counted from when somebody
+//! waits for it, and so does each read, whenever the fetches began that it joins; no lock is held across an await.
+//! Readers take turns at the memory, so none waits for the backlog of another; a fetch counts for the reader that
+//! started it.
 //! A block that the store holds is never fetched again.
 
 mod config;
 mod context;
+mod end;
 mod error;
 mod fair;
 mod in_flight;
@@ -35,17 +40,19 @@ mod subscribers;
 mod table;
 mod warmed;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::FutureExt;
+use futures::future::{Either, select};
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
 use larder_origin::{Caller, Origin};
 use larder_peers::{BlockBytes, ReadError};
 use larder_store::{DatasetCache, PartBytes};
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::task::TaskTracker;
@@ -57,6 +64,7 @@ use crate::manifest_file::MappedManifest;
 use crate::sharing::{Asker, Route, Sharing};
 
 use context::FetchContext;
+use end::End;
 use fair::FairSemaphore;
 use in_flight::InFlight;
 use keep::Keeper;
@@ -115,6 +123,7 @@ impl Fetcher {
         let totals = manifest.totals();
         let extents = u32::try_from(totals.bytes / EXTENT_BYTES).unwrap_or(u32::MAX);
         let ahead = ReadAhead::new(if manifest.is_packed() { totals.files.min(extents) } else { totals.files });
+        let memory = FairSemaphore::new(config.fetch_kib() as u64);
         let context = Arc::new(FetchContext::new(manifest, cache, counters, config));
         let tasks = TaskTracker::new();
         Self {
@@ -124,7 +133,7 @@ impl Fetcher {
             keeper: Keeper::new(Arc::clone(&context), runtime.clone(), tasks.clone()),
             context,
             ahead,
-            memory: FairSemaphore::new(config.fetch_kib() as u64),
+            memory,
             tasks,
             runtime,
         }
@@ -196,8 +205,8 @@ impl Fetcher {
                 return Box::pin(self.fetch_piece(file, part, Asker::Here, deadline)).await;
             }
             self.missed(file, &part);
-            let (in_flight, _) = self.join_or_start(file, part, Purpose::Read, fetch_deadline);
-            let was_late = in_flight.deadline + JOINED_LATE < deadline;
+            let (in_flight, _) = self.join_or_start(file, part, Purpose::Read, End::by(fetch_deadline));
+            let was_late = in_flight.end.deadline().is_some_and(|end| end + JOINED_LATE < deadline);
             let outcome = in_flight.outcome_until(deadline).await;
             match outcome.unwrap_or_else(|| Outcome::Failed(self.context.timed_out(part.block))) {
                 Outcome::Fetched(block, tier) => return Ok(Fetched { bytes: slice(&block, &part), tier }),
@@ -212,15 +221,25 @@ impl Fetcher {
         }
     }
 
-    /// Runs the fetch of a block until `deadline`. Cancel-safe if the fetch is.
-    fn within_deadline<T>(
-        &self,
-        block: BlockIndex,
-        deadline: Instant,
-        fetch: impl Future<Output = Result<T, FetchError>>,
-    ) -> impl Future<Output = Result<T, FetchError>> {
-        // Not an async function, which would take the room of `fetch` twice.
-        timeout_at(deadline, fetch).map(move |fetched| fetched.map_err(|_| self.context.timed_out(block)).flatten())
+    /// Waits until a fetch must end: at its deadline, which is counted from now on if nobody waits and the dataset is
+    /// being closed. Cancel-safe.
+    async fn late(&self, end: &End) {
+        if !end.urgency().is_high() {
+            // On the heap, so that the thousands of others that may wait for the origin are small.
+            Box::pin(async {
+                tokio::select! {
+                    () = end.urgency().high() => {}
+                    () = self.keeper.left() => {}
+                }
+            })
+            .await;
+        }
+        sleep_until(self.deadline_of(end)).await;
+    }
+
+    /// The deadline of a fetch, or that of one that begins now, if nobody waits for it yet.
+    fn deadline_of(&self, end: &End) -> Instant {
+        end.deadline().unwrap_or_else(|| self.deadline())
     }
 
     /// A piece of a block that is read in pieces, from a peer or from the origin. Only the caller holds it.
@@ -232,15 +251,17 @@ impl Fetcher {
         deadline: Instant,
     ) -> Result<Fetched, FetchError> {
         let _running = self.context.running();
-        let fetched = self.within_deadline(part.block, deadline, async {
+        let fetched = timeout_at(deadline, async {
             let route = self.peers.route(file, part.block, asker);
-            if let Some(bytes) = self.peers.fetch(part.range(), &route, deadline).await {
+            if let Some(bytes) = self.peers.fetch(part.range(), &route, Purpose::Read, deadline).await {
                 return Ok(Fetched { bytes, tier: Tier::Peer });
             }
             let _memory = self.memory.acquire((part.len >> 10) + 1).await;
-            Ok(Fetched { bytes: self.origin.fetch_part(file, &part).await?, tier: Tier::Origin })
+            let bytes = self.origin.fetch_part(file, &part).await?;
+            Ok::<_, FetchError>(Fetched { bytes, tier: Tier::Origin })
         });
-        fetched.await.inspect_err(|error| self.context.fetch_failed(part.block, error))
+        let fetched = fetched.await.unwrap_or_else(|_| Err(self.context.timed_out(part.block)));
+        fetched.inspect_err(|error| self.context.fetch_failed(part.block, error))
     }
 
     /// A part's bytes for a peer, if the window has them.
@@ -270,7 +291,7 @@ impl Fetcher {
                 self.mark_read(&part);
                 return Ok(Some(BlockBytes::whole(bytes)));
             }
-            let (in_flight, route) = self.join_or_start(file, part, Purpose::Peer { forwarded }, deadline);
+            let (in_flight, route) = self.join_or_start(file, part, Purpose::Peer { forwarded }, End::by(deadline));
             if in_flight.asks_peers && route.peers.is_empty() {
                 return Ok(None);
             }
@@ -334,7 +355,7 @@ impl Fetcher {
                 last = part.block;
                 let is_here = |block| cache.contains(block) || window.contains(block) || cache.has_earlier(block);
                 if part.block > stream.last && !is_here(part.block) {
-                    let _ = self.join_or_start(file_index, part, Purpose::Ahead, self.deadline());
+                    let _ = self.join_or_start(file_index, part, Purpose::Ahead, End::by(self.deadline()));
                     has_started = true;
                 }
             }
@@ -357,18 +378,30 @@ impl Fetcher {
         self.context.set_renewal(renewal);
     }
 
-    /// Joins the block's fetch in flight, or starts one that ends by `deadline`. The route is that of this purpose; the
-    /// fetch that was joined may have another, and another deadline.
+    /// Joins the block's fetch in flight, or starts one with this `end`. The route is that of this purpose; the fetch
+    /// that was joined may have another, and another end.
     fn join_or_start(
         self: &Arc<Self>,
         file: FileIndex,
         part: BlockPart,
         purpose: Purpose,
-        deadline: Instant,
+        end: End,
+    ) -> (InFlight, Route) {
+        self.join_or_start_in_turn(file, part, purpose, end, None)
+    }
+
+    /// The same. A fetch that is started drops `turn` once the store has decided whether it keeps the block.
+    fn join_or_start_in_turn(
+        self: &Arc<Self>,
+        file: FileIndex,
+        part: BlockPart,
+        purpose: Purpose,
+        end: End,
+        turn: Option<OwnedSemaphorePermit>,
     ) -> (InFlight, Route) {
         let route = self.peers.route(file, part.block, purpose.asker());
         let asks_peers = !route.peers.is_empty();
-        let (in_flight, started) = self.in_flight.join_or_start(file, part, asks_peers, deadline, |in_flight| {
+        let (in_flight, started) = self.in_flight.join_or_start(file, part, asks_peers, &end, |in_flight| {
             // A fetch includes neighbours only if it asks the origin and the store may keep the block: the neighbours
             // have the same owner.
             if asks_peers || !route.keep || purpose == Purpose::WarmAlone {
@@ -381,7 +414,7 @@ impl Fetcher {
             if let (Some(first), Some(last)) = (blocks().min(), blocks().max()) {
                 self.ahead.fetched_run(first, last);
             }
-            let run = Arc::clone(self).run(started, purpose, route.clone(), deadline);
+            let run = Arc::clone(self).run(started, purpose, end, route.clone(), turn);
             self.tasks.spawn_on(Caller::current().run(run), &self.runtime);
         }
         (in_flight, route)
@@ -389,16 +422,24 @@ impl Fetcher {
 
     /// Runs a fetch of one block, or of one and its neighbours. Each is completed as soon as its bytes are there. All
     /// are in the table until they are in the store or in the window.
-    async fn run(self: Arc<Self>, started: StartedFetch, purpose: Purpose, route: Route, deadline: Instant) {
+    async fn run(
+        self: Arc<Self>,
+        started: StartedFetch,
+        purpose: Purpose,
+        end: End,
+        route: Route,
+        turn: Option<OwnedSemaphorePermit>,
+    ) {
         let StartedFetch { mut blocks, mut entries } = started;
         let first = blocks[0].part;
         // Another fetch may have ended between the reader's look at store and window and the start of this one.
-        if let Some(bytes) = self.keeper.find(first, purpose, deadline).await {
+        if let Some(bytes) = self.keeper.find(first, purpose, self.deadline_of(&end)).await {
             let neighbours = blocks.split_off(1);
             entries.release(blocks, &Outcome::Fetched(bytes, Tier::Window));
             return entries.release(neighbours, &Outcome::Skipped);
         }
         let admission = if route.keep { self.keeper.admit(first, purpose).await } else { Admission::Refused };
+        drop(turn);
         if matches!(admission, Admission::Refused) && purpose.is_warm() {
             let neighbours = blocks.split_off(1);
             entries.release(blocks, &Outcome::NotAdmitted);
@@ -414,21 +455,30 @@ impl Fetcher {
         let running = self.context.running();
         let kib = expected.iter().map(|block| block.pending.part.block_len >> 10).sum::<u32>() + 1;
         let mut receiver = BlockReceiver::new(&self.context, purpose, expected);
-        let fetched = self.within_deadline(first.block, deadline, async {
-            let from_peer = match receiver.only() {
-                Some(pending) => self.peers.fetch(pending.part.whole_block(), &route, deadline).await,
-                None => None,
-            };
-            match from_peer {
-                Some(block) => receiver.receive_from_peer(block),
-                None => {
-                    let _memory = self.memory.acquire(kib).await;
-                    self.origin.fetch(first.block, &mut receiver).await?;
+        let fetched = {
+            let fetch = pin!(async {
+                let from_peer = match receiver.only() {
+                    Some(pending) => {
+                        self.peers.fetch(pending.part.whole_block(), &route, purpose, self.deadline_of(&end)).await
+                    }
+                    None => None,
+                };
+                match from_peer {
+                    Some(block) => receiver.receive_from_peer(block),
+                    None => {
+                        // A fetch that fills the store has other memory.
+                        let _memory = if purpose.is_warm() { None } else { Some(self.memory.acquire(kib).await) };
+                        self.origin.fetch(first.block, &mut receiver, end.urgency()).await?;
+                    }
                 }
+                Ok::<(), FetchError>(())
+            });
+            let late = pin!(self.late(&end));
+            match select(fetch, late).await {
+                Either::Left((fetched, _)) => fetched,
+                Either::Right(_) => Err(self.context.timed_out(first.block)),
             }
-            Ok(())
-        });
-        let fetched = fetched.await;
+        };
         // Blocks that were complete before a failure are kept all the same.
         let (to_keep, failed) = receiver.end(fetched.err().as_ref());
         for (pending, error) in failed {

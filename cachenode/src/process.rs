@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 use larder_dataset::Chain;
-use larder_dataset::size::{parse_bytes, parse_duration, show_bytes};
-use larder_origin::{Env, OriginConfig};
+use larder_dataset::size::{parse_bytes, parse_duration, parse_rate, show_bytes};
+use larder_origin::{CONCURRENCY, Env, OriginConfig, RateCaps, SharedLimits};
 use larder_peers::membership::Watcher;
 use larder_peers::{MemberSource, NodeList, Security, Tls, TlsFiles};
 use larder_store::probe::try_to_write;
@@ -70,9 +70,18 @@ pub struct NodeFlags {
     /// Fail a read with ETIMEDOUT after waiting this long for the origin, all attempts included.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     read_deadline: Duration,
-    /// Maximum number of requests in flight to an origin.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    /// Maximum number of requests in flight to an origin, which all datasets of a bucket share. Fewer are sent while
+    /// more would bring nothing, and while the origin rejects requests or slows down.
+    #[arg(long, value_name = "N", default_value_t = CONCURRENCY as u32,
+        value_parser = clap::value_parser!(u32).range(1..=4096))]
     origin_concurrency: u32,
+    /// Maximum bytes per second to read from an origin, which all datasets of a bucket share, such as 1GiB/s. Readers
+    /// come before warm-ups. Default: no limit.
+    #[arg(long, value_name = "SIZE/s", value_parser = parse_rate)]
+    origin_rate: Option<u64>,
+    /// Maximum bytes per second that all warm-ups of this node fetch together, such as 200MiB/s. Default: no limit.
+    #[arg(long, value_name = "SIZE/s", value_parser = parse_rate)]
+    warm_rate: Option<u64>,
     #[command(flatten)]
     peers: PeerFlags,
 }
@@ -194,6 +203,10 @@ impl NodeFlags {
                 attempt_timeout: self.attempt_timeout,
                 deadline: self.read_deadline,
                 concurrency: self.origin_concurrency as usize,
+                limits: SharedLimits::new(
+                    self.origin_concurrency as usize,
+                    RateCaps { origin: self.origin_rate, warming: self.warm_rate },
+                ),
                 env,
                 ..OriginConfig::default()
             },

@@ -15,7 +15,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_dataset::{BlockPart, FileIndex};
-use tokio::sync::mpsc;
+use larder_origin::CONCURRENCY;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -29,12 +30,13 @@ use listed::Listed;
 /// The ioctl that starts warming: `_IO('L', 1)`.
 pub const WARM_IOCTL: u32 = (b'L' as u32) << 8 | 1;
 
-/// Fetches that warming keeps in flight: enough to hide the origin's latency, and only half of all fetches, which
-/// leaves the other half to readers.
-const FETCHES: usize = 32;
+/// Blocks that a warming asks for at once: as many as an origin may get requests. The limit of the origin and the
+/// memory of warm-ups decide how many of them are in flight; readers come first.
+const BLOCKS_AT_ONCE: usize = CONCURRENCY;
 
-/// About how many blocks of a packed dataset one GET fetches.
-const BLOCKS_PER_GET: usize = 16;
+/// Blocks about which the store has not decided yet whether it keeps them. More would make the order of a list less
+/// exact.
+const UNDECIDED: usize = 16;
 
 /// Files between two pauses in which other tasks run, while nothing is fetched.
 const FILES_AT_ONCE: u32 = 1024;
@@ -205,7 +207,8 @@ struct Filling<'a> {
     fetcher: &'a Arc<Fetcher>,
     finish: &'a Finish,
     running: JoinSet<Warmed>,
-    concurrency: usize,
+    /// A permit for each block about which the store may still have to decide.
+    turns: Arc<Semaphore>,
     /// A GET brings no neighbours along, which would take the room of files that come before them.
     alone: bool,
     /// Nothing more is fetched: the reservation is full, or the cache's disk fails.
@@ -214,7 +217,8 @@ struct Filling<'a> {
 
 impl<'a> Filling<'a> {
     fn new(manifest: &'a MappedManifest, fetcher: &'a Arc<Fetcher>, finish: &'a Finish) -> Self {
-        Self { manifest, fetcher, finish, running: JoinSet::new(), concurrency: FETCHES, alone: false, is_over: false }
+        let (running, turns) = (JoinSet::new(), Arc::new(Semaphore::new(UNDECIDED)));
+        Self { manifest, fetcher, finish, running, turns, alone: false, is_over: false }
     }
 
     /// Every file of the manifest, each once, and those that are `ordered` first. When nothing more can be kept, the
@@ -235,7 +239,6 @@ impl<'a> Filling<'a> {
             self.finish_running().await;
         }
         self.alone = false;
-        self.concurrency = if self.manifest.is_packed() { FETCHES * BLOCKS_PER_GET } else { FETCHES };
         for index in 0..files {
             if index % FILES_AT_ONCE == 0 {
                 tokio::task::yield_now().await;
@@ -249,9 +252,6 @@ impl<'a> Filling<'a> {
     /// The files of a list that are `wanted`, as they are found; `counts`: nobody has counted their blocks yet.
     async fn listed(&mut self, mut listed: Listed, wanted: &mut (dyn FnMut(FileIndex) -> bool + Send), counts: bool) {
         self.alone = !self.fetcher.keeps_all();
-        if !self.alone && self.manifest.is_packed() {
-            self.concurrency = FETCHES * BLOCKS_PER_GET;
-        }
         while let Some(found) = listed.next().await {
             match found {
                 listed::Found::File(index) => {
@@ -282,8 +282,12 @@ impl<'a> Filling<'a> {
             self.finish.update(|state| state.blocks_total += blocks);
         }
         for part in parts {
+            // A block that is not kept ends the warming at once.
+            while let Some(ended) = self.running.try_join_next() {
+                self.note_ended(Some(ended));
+            }
             // A disk that failed is tried with one block.
-            while self.running.len() >= if self.fetcher.is_degraded() { 1 } else { self.concurrency } {
+            while self.running.len() >= if self.fetcher.is_degraded() { 1 } else { BLOCKS_AT_ONCE } {
                 let ended = self.running.join_next().await;
                 self.note_ended(ended);
             }
@@ -292,8 +296,10 @@ impl<'a> Filling<'a> {
                 self.note(self.fetcher.warmed(index, &whole));
                 continue;
             }
+            // It is never closed.
+            let turn = Arc::clone(&self.turns).acquire_owned().await.ok();
             let (fetcher, alone) = (Arc::clone(self.fetcher), self.alone);
-            self.running.spawn(async move { fetcher.warm(index, whole, alone).await });
+            self.running.spawn(async move { fetcher.warm(index, whole, alone, turn).await });
         }
     }
 

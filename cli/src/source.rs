@@ -13,7 +13,7 @@ use larder_cachenode::source::{self, Here, ResolvedSource, WantedListing};
 use larder_dataset::Refresh;
 use larder_dataset::size::show_duration;
 use larder_import::{Imported, SkippedKey};
-use larder_origin::{Env, Origin, OriginConfig, OriginUrl};
+use larder_origin::{Env, Origin, OriginConfig, OriginUrl, RateCaps, SharedLimits};
 use tokio::runtime::Runtime;
 
 use crate::args::{OriginArgs, RefreshFlag};
@@ -42,9 +42,15 @@ impl OriginArgs {
             attempt_timeout: self.attempt_timeout,
             deadline: self.read_deadline,
             concurrency: self.origin_concurrency as usize,
+            limits: self.limits.get_or_init(|| self.limits_with(None)).clone(),
             env: self.env()?,
             ..OriginConfig::default()
         })
+    }
+
+    /// The limits of a process that these flags configure, and this cap on warm-ups.
+    pub(crate) fn limits_with(&self, warming: Option<u64>) -> SharedLimits {
+        SharedLimits::new(self.origin_concurrency as usize, RateCaps { origin: self.origin_rate, warming })
     }
 
     /// Opens an origin, without sending a request yet.

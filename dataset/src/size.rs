@@ -45,6 +45,20 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
+/// The lowest rate that [`parse_rate`] accepts. At a lower one, a block of 4 MiB would take a good part of the time
+/// that a read may wait.
+const RATE_LEAST: u64 = 1 << 20;
+
+/// Parses a number of bytes per second: a size, with or without `/s`. The error lists the accepted forms, or says that
+/// the rate is too low.
+pub fn parse_rate(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text.strip_suffix("/s").unwrap_or(text))?;
+    if bytes < RATE_LEAST {
+        return Err(format!("`{text}` is less than {}/s, at which reads would time out", exact_bytes(RATE_LEAST)));
+    }
+    Ok(bytes)
+}
+
 /// Formats a number of bytes such that [`parse_bytes`] returns exactly the same number: `100GiB`, `1536KiB`, `1001`.
 pub fn exact_bytes(bytes: u64) -> String {
     let binary = UNITS[..4].iter().rev().find(|(_, factor)| bytes != 0 && bytes.is_multiple_of(*factor));
@@ -140,6 +154,15 @@ mod tests {
             ("500M", 500_000_000),
         ] {
             assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_rate_is_a_size_each_second_and_not_too_low() {
+        assert_eq!((parse_rate("1GiB/s"), parse_rate("100MB")), (Ok(1 << 30), Ok(100_000_000)));
+        assert!(parse_rate("1GiB/h").unwrap_err().contains("100GiB"));
+        for low in ["0", "100KB/s", "1"] {
+            assert!(parse_rate(low).unwrap_err().contains("less than 1MiB/s"), "{low}");
         }
     }
 

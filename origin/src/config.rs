@@ -15,6 +15,7 @@ use larder_dataset::larder_command;
 use tracing::warn;
 
 use crate::session::Sessions;
+use crate::shared_limits::{CONCURRENCY, SharedLimits};
 
 /// The longest content of a variable's file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -190,9 +191,11 @@ pub struct OriginConfig {
     pub connect_timeout: Duration,
     /// The limit for one call, including all of its attempts. Its wait for a permit is limited to the same time again.
     pub deadline: Duration,
-    /// The most calls in flight; other calls wait. The limit decreases for an object store that refuses requests or
-    /// slows down.
+    /// The most calls in flight of this opened origin; other calls wait. Those of all that share `limits` are limited
+    /// beside that.
     pub concurrency: usize,
+    /// The limits of the process. Origins of one bucket with the same limits share the requests and bytes.
+    pub limits: SharedLimits,
     /// The variables that supply credentials and settings, such as `AWS_ACCESS_KEY_ID`.
     pub env: Env,
     /// The keys of the identities of pods. Origins with the same sessions share them.
@@ -213,9 +216,9 @@ impl OriginConfig {
         }
     }
 
-    /// The [`place`](Self::place), and the tenant whose credentials these are, or that there are none. Where credentials
-    /// decide which bucket a name refers to (tenants of Ceph RGW, namespaces of ECS), tenants see different objects at
-    /// one place, and so does a request without credentials.
+    /// The [`place`](Self::place), and the tenant whose credentials these are, or that there are none. Where
+    /// credentials decide which bucket a name refers to (tenants of Ceph RGW, namespaces of ECS), tenants see different
+    /// objects at one place, and so does a request without credentials.
     pub fn listing_place(&self, url: &str) -> String {
         let place = self.place(url);
         match self.env.get(OWNER).or(self.anonymous.then_some(ANONYMOUS)) {
@@ -259,7 +262,8 @@ impl Default for OriginConfig {
             attempt_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(5),
             deadline: Duration::from_secs(60),
-            concurrency: 64,
+            concurrency: CONCURRENCY,
+            limits: SharedLimits::default(),
             env: Env::default(),
             sessions: Sessions::default(),
         }

@@ -1,7 +1,9 @@
 //! The sources of datasets: object stores and folders, behind one trait.
 //!
 //! - [`Origin`] lists keys, reads ranges of one version of an object, and writes manifests and packs.
-//! - [`open()`] opens the origin of an [`OriginUrl`] with an [`OriginConfig`].
+//! - [`open()`] opens the origin of an [`OriginUrl`] with an [`OriginConfig`]. All those of a process share
+//!   [`SharedLimits`]: `rule` computes how many requests an origin may get, `limit` has that many places, and [`Rate`]
+//!   caps the bytes per second. An [`Urgency`] says which calls let others go first.
 //! - [`Counting`], [`Slow`], [`Faulty`] and [`Limited`] wrap any origin.
 //! - [`Turns`] is the order in which callers that wait are served, and [`Caller`] is the reader for whom a task works.
 //! - [`conformance()`] contains the checks that every implementation must pass.
@@ -14,7 +16,6 @@
 
 mod azure;
 mod caller;
-mod concurrency;
 mod config;
 mod conformance;
 mod error;
@@ -22,14 +23,19 @@ mod folder;
 mod gcs;
 mod key;
 mod keys;
+mod limit;
 mod listing;
 mod object;
 mod open;
 mod origin;
+mod rate;
 mod retry;
+mod rule;
 mod s3;
 mod session;
+mod shared_limits;
 mod turns;
+mod urgency;
 mod url;
 mod version;
 mod wrappers;
@@ -42,8 +48,11 @@ pub use crate::key::Key;
 pub use crate::listing::{Depth, ListedLink, ObjectInfo, Page, Skipped};
 pub use crate::open::open;
 pub use crate::origin::{Origin, Sink};
+pub use crate::rate::Rate;
 pub use crate::session::Sessions;
+pub use crate::shared_limits::{CONCURRENCY, RateCaps, SharedLimits};
 pub use crate::turns::Turns;
+pub use crate::urgency::Urgency;
 pub use crate::url::{OriginUrl, Scheme};
 pub use crate::version::Version;
 pub use crate::wrappers::counting::{Counting, Counts};

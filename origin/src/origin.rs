@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -9,6 +10,7 @@ use futures::stream::BoxStream;
 
 use crate::error::OriginError;
 use crate::listing::{Depth, ObjectInfo, Page};
+use crate::urgency::Urgency;
 use crate::url::OriginUrl;
 use crate::version::Version;
 
@@ -21,6 +23,12 @@ pub type Sink<'a> = dyn FnMut(&[u8]) + Send + 'a;
 pub trait Origin: Send + Sync + fmt::Debug + 'static {
     /// The origin's URL.
     fn url(&self) -> &OriginUrl;
+
+    /// The same origin for calls of this urgency, which let more urgent ones go first and meanwhile wait without a
+    /// limit. `None` if the origin treats all calls alike.
+    fn with_urgency(&self, _urgency: &Urgency) -> Option<Arc<dyn Origin>> {
+        None
+    }
 
     /// Returns one page of the keys under `prefix` (relative; empty or ending with `/`), in key order, after the key
     /// `after`.

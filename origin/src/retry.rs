@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::concurrency::ConcurrencyLimit;
 use crate::config::OriginConfig;
 use crate::error::OriginError;
 use crate::key::Key;
+use crate::limit::OriginLimit;
 
 /// How long attempts and calls may take.
 #[derive(Debug, Clone)]
 pub(crate) struct RetryPolicy {
     /// The limit to which the outcome of each attempt is reported.
-    pub(crate) limit: Arc<ConcurrencyLimit>,
+    pub(crate) limit: Arc<OriginLimit>,
     /// An attempt that makes no progress for this long is cancelled.
     pub(crate) attempt_timeout: Duration,
     /// The limit for all attempts of a call together.
@@ -26,7 +26,7 @@ pub(crate) struct RetryPolicy {
 }
 
 impl RetryPolicy {
-    pub(crate) fn new(config: &OriginConfig, limit: &Arc<ConcurrencyLimit>) -> Self {
+    pub(crate) fn new(config: &OriginConfig, limit: &Arc<OriginLimit>) -> Self {
         Self { limit: Arc::clone(limit), attempt_timeout: config.attempt_timeout, deadline: config.deadline }
     }
 }
@@ -89,8 +89,10 @@ impl Retry {
             AttemptError::Final(error) => return Err(error),
             AttemptError::Retryable(error) => error,
         };
-        if matches!(error, OriginError::Busy { .. } | OriginError::TimedOut { .. }) {
-            self.policy.limit.refused();
+        match error {
+            OriginError::Busy { .. } => self.policy.limit.refused(),
+            OriginError::TimedOut { .. } => self.policy.limit.unanswered(),
+            _ => {}
         }
         let ceiling = FIRST_PAUSE.saturating_mul(1 << self.attempts.min(10)).min(LONGEST_PAUSE);
         let pause = ceiling.mul_f64(rand::random_range(0.5..=1.0));
@@ -129,7 +131,7 @@ mod tests {
     use super::*;
 
     fn policy() -> RetryPolicy {
-        RetryPolicy::new(&OriginConfig::default(), &ConcurrencyLimit::adaptive(64))
+        RetryPolicy::new(&OriginConfig::default(), &OriginLimit::adaptive(64, None))
     }
 
     fn busy() -> AttemptError {

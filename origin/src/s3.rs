@@ -28,6 +28,7 @@ mod sts;
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -38,6 +39,7 @@ use object_store::aws::AmazonS3;
 use crate::config::OriginConfig;
 use crate::error::OriginError;
 use crate::key::Key;
+use crate::limit::OriginLimit;
 use crate::listing::{Depth, ObjectInfo, Page};
 use crate::object::keys;
 use crate::object::writer::Writer;
@@ -71,10 +73,13 @@ impl fmt::Debug for S3Origin {
 }
 
 impl S3Origin {
-    pub(crate) fn open(url: &OriginUrl, config: &OriginConfig, policy: RetryPolicy) -> Result<Self, OriginError> {
+    /// The origin, and the limit that it shares with all others of its bucket.
+    pub(crate) fn open(url: &OriginUrl, config: &OriginConfig) -> Result<(Self, Arc<OriginLimit>), OriginError> {
         let key_prefix = keys::prefix(url)?;
         let (client, store) = settings::connect(url, config)?;
-        Ok(Self { url: url.clone(), key_prefix, client, store, policy })
+        let limit = config.limits.of(url.scheme(), client.bucket_endpoint.clone());
+        let policy = RetryPolicy::new(config, &limit);
+        Ok((Self { url: url.clone(), key_prefix, client, store, policy }, limit))
     }
 
     fn full_key(&self, key: &[u8]) -> Result<String, OriginError> {

@@ -1,9 +1,10 @@
 //! The flags of `larder-bench peers`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
-use larder_dataset::size::parse_bytes;
+use larder_dataset::size::{parse_bytes, parse_duration, parse_rate};
 
 use super::shared::{OutputArgs, SideBySideArgs};
 
@@ -12,6 +13,7 @@ use super::shared::{OutputArgs, SideBySideArgs};
 Examples:
   larder-bench peers                                        about an hour; see bench/install-peers
   larder-bench peers --files 2000 --rounds 1                a quick run
+  larder-bench peers --only larder --readers 64 --origin-delay 40ms --origin-rate 1GiB/s
   larder-bench peers --only ext4,larder,juicefs --json peers.json --plot peers.svg
 
 All systems serve the same files from the same S3 server, which is part of this process. The same
@@ -35,6 +37,12 @@ pub(crate) struct PeersArgs {
         value_parser = clap::value_parser!(u32).range(1..=1024)
     )]
     pub(crate) readers: Vec<u32>,
+    /// The S3 server answers each request after this time, as one that is far away.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) origin_delay: Option<Duration>,
+    /// The S3 server sends at most this many bytes per second, over all connections.
+    #[arg(long, value_name = "SIZE/s", value_parser = parse_rate)]
+    pub(crate) origin_rate: Option<u64>,
     /// Write a plot to this file.
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,

@@ -26,6 +26,8 @@ pub(crate) fn run(args: &PeersArgs) -> anyhow::Result<()> {
         rounds: args.systems.rounds.rounds,
         only: args.systems.only.clone(),
         seed: args.systems.seed,
+        origin_delay_ms: args.origin_delay.map_or(0, |delay| delay.as_millis() as u64),
+        origin_bytes_per_second: args.origin_rate,
         folder,
         binary: program::larder()?,
     };

@@ -33,6 +33,10 @@ pub struct PeersConfig {
     pub only: Vec<String>,
     /// Seed of files and shuffles.
     pub seed: u64,
+    /// How long the S3 server takes for each answer at least, in milliseconds.
+    pub origin_delay_ms: u64,
+    /// How many bytes per second it sends; any number if there is none.
+    pub origin_bytes_per_second: Option<u64>,
     /// An existing folder on the disk to measure. The benchmark removes its files from it at the end.
     #[serde(skip)]
     pub folder: PathBuf,

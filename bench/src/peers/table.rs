@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::outcome::{FILES_OF_FEWER_READERS, Measurement, PeersOutcome, RAW};
 use crate::side_by_side::{State, footer};
 use crate::systems::Kind;
+use larder_dataset::size::show_bytes;
 use larder_epochs::figures::{Spread, median};
 use larder_epochs::fuse_requests::show_rates;
 use larder_epochs::table::{figures_table, text_table};
@@ -152,18 +153,20 @@ impl PeersOutcome {
         );
         let most = self.most_readers();
         let place = if self.objects_in_memory { "memory" } else { "files" };
+        let rate = self.config.origin_bytes_per_second.map(|rate| format!(", at most {} per second", show_bytes(rate)));
+        let (delay, rate) = (self.config.origin_delay_ms, rate.unwrap_or_default());
         let _ = writeln!(
             text,
-            "Method: {} files, {:.1} MB, log-normal sizes; an S3 server on loopback serves them from {place}, without \
-             TLS and without verifying the signatures of plain GETs. {} round(s); the systems take turns, and each \
-             round starts with another one. {most} readers read all files, fewer readers read {}. A reader opens the \
-             next file of a shuffled order, reads it to its end with a 1 MiB buffer, closes it, and checks its length \
-             and CRC32C (the latency covers open, read, checksum and close). Warm follows a cold epoch and an untimed \
-             one; hot follows another untimed one. Files/s: median (least..greatest) of the rounds; all other columns: \
-             median, {most} readers. x: files/s against ext4, the fastest peer as shipped, the fastest tuned one. CPU: \
-             seconds for 1,000 files; the daemon's includes its metadata engine. FUSE: all requests but FORGET and \
-             INTERRUPT, counted by the kernel for this mount. RSS: sum over the daemon's processes; peak since the \
-             mount.",
+            "Method: {} files, {:.1} MB, log-normal sizes; an S3 server on loopback serves them from {place}, after \
+             {delay} ms{rate}, without TLS and without verifying the signatures of plain GETs. {} round(s); the \
+             systems take turns, and each round starts with another one. {most} readers read all files, fewer \
+             readers read {}. A reader opens the next file of a shuffled order, reads it to its end with a 1 MiB \
+             buffer, closes it, and checks its length and CRC32C (the latency covers open, read, checksum and \
+             close). Warm follows a cold epoch and an untimed one; hot follows another untimed one. Files/s: median \
+             (least..greatest) of the rounds; all other columns: median, {most} readers. x: files/s against ext4, \
+             the fastest peer as shipped, the fastest tuned one. CPU: seconds for 1,000 files; the daemon's includes \
+             its metadata engine. FUSE: all requests but FORGET and INTERRUPT, counted by the kernel for this mount. \
+             RSS: sum over the daemon's processes; peak since the mount.",
             self.config.files,
             self.bytes as f64 / 1e6,
             self.config.rounds,
@@ -227,6 +230,8 @@ pub(super) mod tests {
                 rounds: 3,
                 only: Vec::new(),
                 seed: 1,
+                origin_delay_ms: 40,
+                origin_bytes_per_second: Some(1 << 30),
                 folder: PathBuf::new(),
                 binary: PathBuf::new(),
             },
@@ -264,9 +269,16 @@ pub(super) mod tests {
         );
         assert!(row("ext4").ends_with("| - | - | - | - | - | - | -"), "no daemon, no S3: {}", row("ext4"));
         let text = outcome().table();
-        for words in
-            ["COLD:", "WARM:", "HOT:", "read 1.50", "left out: no juicefs on PATH", "(s3fs 1.0)", "Method: 100"]
-        {
+        for words in [
+            "COLD:",
+            "WARM:",
+            "HOT:",
+            "read 1.50",
+            "left out: no juicefs on PATH",
+            "(s3fs 1.0)",
+            "Method: 100",
+            "after 40 ms, at most 1.0 GiB per second",
+        ] {
             assert!(text.contains(words), "{words}: {text}");
         }
         assert!(!text.contains("open 0"), "{text}");

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use larder_s3_server::{S3Server, S3ServerConfig};
+use larder_s3_server::{Distance, S3Server, S3ServerConfig};
 use tokio::runtime::Handle;
 
 use super::stop::Stop;
@@ -27,6 +27,8 @@ pub struct CorpusOptions {
     pub seed: u64,
     /// An empty folder on the disk that is measured.
     pub folder: PathBuf,
+    /// How far away the S3 server seems to be.
+    pub distance: Distance,
 }
 
 /// The data that every system serves: files on the disk, and the same files as objects in the S3 server.
@@ -77,6 +79,7 @@ impl Corpus {
                 secret_key: secret_key.clone(),
                 buckets: vec![BUCKET.to_owned()],
                 unchecked_gets: true,
+                distance: options.distance,
                 ..S3ServerConfig::default()
             }))
             .context("start the S3 server")?;

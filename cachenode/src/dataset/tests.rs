@@ -78,7 +78,7 @@ impl World {
     }
 
     /// Opens a dataset; its rebuild waits at `gate`.
-    async fn open(&self, store: &Store, name: &str, gate: Option<&Arc<Gate>>, fetch_bytes: u64) -> Arc<Dataset> {
+    async fn open(&self, store: &Store, name: &str, gate: Option<&Arc<Gate>>, unwritten_bytes: u64) -> Arc<Dataset> {
         let url = format!("file://{}", self.folder.path().join(name).display());
         let home = Home::new(self.folder.path().join("home"));
         let source = resolve(&url, &OriginConfig::default(), &home, larder_dataset::Refresh::Never, &Here, &Silent)
@@ -103,7 +103,7 @@ impl World {
             };
             store.dataset(config).unwrap()
         });
-        let config = FetchConfig { fetch_bytes, read_deadline: PATIENCE * 10, ..FetchConfig::DEFAULT };
+        let config = FetchConfig { unwritten_bytes, read_deadline: PATIENCE * 10, ..FetchConfig::DEFAULT };
         let dataset =
             Dataset::open(source.manifest, store, spec, source.origin, None, &Handle::current(), config).unwrap();
         drop(held);

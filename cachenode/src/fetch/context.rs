@@ -51,7 +51,7 @@ impl FetchContext {
     ) -> Self {
         // The bytes of a packed block are checked as a whole.
         let window = Arc::new(Window::new(config.window_bytes, !manifest.is_packed()));
-        let unwritten = Arc::new(Semaphore::new((config.fetch_bytes >> 10) as usize));
+        let unwritten = Arc::new(Semaphore::new((config.unwritten_bytes >> 10) as usize));
         let (failures_log, unwritten_log) = (LogPace::new(), LogPace::new());
         let (is_stale, renewal) = (AtomicBool::new(false), Mutex::default());
         Self { manifest, cache, window, counters, config, unwritten, failures_log, unwritten_log, is_stale, renewal }

@@ -13,6 +13,7 @@ use larder_dataset::{BlockPart, FileIndex};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
+use super::end::End;
 use super::error::FetchError;
 use super::outcome::Outcome;
 use super::subscribers::{Pieces, Subscriber, Subscribers};
@@ -33,7 +34,7 @@ pub(super) struct InFlight {
     /// The fetch asks peers, which must not wait for it in turn.
     pub(super) asks_peers: bool,
     /// When the fetch ends at the latest.
-    pub(super) deadline: Instant,
+    pub(super) end: End,
 }
 
 impl InFlight {
@@ -43,13 +44,13 @@ impl InFlight {
         file: FileIndex,
         part: BlockPart,
         asks_peers: bool,
-        deadline: Instant,
+        end: End,
         in_table: watch::Receiver<()>,
     ) -> (Self, PendingBlock) {
         let (sender, outcome) = watch::channel(None);
         let subscribers = Arc::<Subscribers>::default();
         let pending = PendingBlock { file, part, outcome: sender, subscribers: Arc::clone(&subscribers) };
-        (Self { outcome, subscribers, in_table, asks_peers, deadline }, pending)
+        (Self { outcome, subscribers, in_table, asks_peers, end }, pending)
     }
 
     /// Waits until the fetch has ended and its blocks were written to the store, or could not be. Does not count as a
@@ -71,7 +72,8 @@ impl InFlight {
 
     /// Waits for the outcome until `deadline`. None if the fetch has not ended by then. Cancel-safe.
     pub(super) async fn outcome_until(self, deadline: Instant) -> Option<Outcome> {
-        let until = if self.deadline <= deadline { deadline + ENDS_WITHIN } else { deadline };
+        let ends_before = self.end.deadline().is_some_and(|end| end <= deadline);
+        let until = if ends_before { deadline + ENDS_WITHIN } else { deadline };
         timeout_at(until, self.outcome()).await.ok()
     }
 

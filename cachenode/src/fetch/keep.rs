@@ -65,7 +65,7 @@ impl Keeper {
     /// Background work that it starts is among `tasks`.
     pub(super) fn new(context: Arc<FetchContext>, runtime: Handle, tasks: TaskTracker) -> Self {
         let [reading, warming, writing] =
-            [READING_KIB, context.config.fetch_kib(), WRITERS].map(|permits| Arc::new(Semaphore::new(permits)));
+            [READING_KIB, context.config.other_kib(), WRITERS].map(|permits| Arc::new(Semaphore::new(permits)));
         let (searching, leaving) = (Arc::default(), CancellationToken::new());
         Self { context, runtime, tasks, searching, reading, warming, writing, leaving }
     }
@@ -197,6 +197,11 @@ impl Keeper {
     /// Waits for a turn to [`write`](Self::write). Cancel-safe.
     pub(super) async fn turn_to_write(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.writing).acquire_owned().await.ok()
+    }
+
+    /// Waits until the dataset is being closed. Cancel-safe.
+    pub(super) async fn left(&self) {
+        self.leaving.cancelled().await;
     }
 
     /// Ends all waits for the store.

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use bytes::Bytes;
 use larder_dataset::{BlockIndex, BlockPart, FileIndex};
 use larder_import::{ObjectRange, object_range};
-use larder_origin::{Origin, OriginError};
+use larder_origin::{Origin, OriginError, Urgency};
 
 use super::context::FetchContext;
 use super::error::{CHECKSUM_ATTEMPTS, FetchError};
@@ -38,12 +38,13 @@ impl FromOrigin {
         &self,
         requested: BlockIndex,
         receiver: &mut BlockReceiver<'_>,
+        urgency: &Urgency,
     ) -> Result<(), FetchError> {
-        self.get(requested, receiver).await?;
+        self.get(requested, receiver, urgency).await?;
         for _ in 1..CHECKSUM_ATTEMPTS {
             for block in receiver.take_corrupt() {
                 receiver.expect_again(block);
-                self.get(requested, receiver).await?;
+                self.get(requested, receiver, urgency).await?;
             }
         }
         Ok(())
@@ -53,7 +54,7 @@ impl FromOrigin {
     pub(super) async fn fetch_part(&self, file: FileIndex, part: &BlockPart) -> Result<Bytes, FetchError> {
         let start = part.file_offset + u64::from(part.start);
         let ObjectRange { key, range, version } = self.object(file, start..start + u64::from(part.len))?;
-        let read = self.origin().read(&key, range, version.as_ref()).await;
+        let read = self.origin(&Urgency::HIGH).read(&key, range, version.as_ref()).await;
         let bytes = read.map_err(|error| self.fetch_error(part.block, error))?;
         self.count(u64::from(part.len));
         Ok(bytes)
@@ -64,8 +65,12 @@ impl FromOrigin {
         Ok(manifest.stable(|| object_range(manifest, &manifest.file(file)?, range.clone()))?)
     }
 
-    fn origin(&self) -> Arc<dyn Origin> {
-        Arc::clone(&self.origin.read().unwrap_or_else(PoisonError::into_inner))
+    fn origin(&self, urgency: &Urgency) -> Arc<dyn Origin> {
+        let origin = Arc::clone(&self.origin.read().unwrap_or_else(PoisonError::into_inner));
+        if urgency.is_high() {
+            return origin;
+        }
+        origin.with_urgency(urgency).unwrap_or(origin)
     }
 
     fn count(&self, bytes: u64) {
@@ -73,7 +78,12 @@ impl FromOrigin {
         add(&self.context.counters.origin_bytes, bytes);
     }
 
-    async fn get(&self, requested: BlockIndex, receiver: &mut BlockReceiver<'_>) -> Result<(), FetchError> {
+    async fn get(
+        &self,
+        requested: BlockIndex,
+        receiver: &mut BlockReceiver<'_>,
+        urgency: &Urgency,
+    ) -> Result<(), FetchError> {
         let object = |pending: &PendingBlock| {
             let start = pending.part.file_offset;
             self.object(pending.file, start..start + u64::from(pending.part.block_len))
@@ -82,7 +92,8 @@ impl FromOrigin {
         let ObjectRange { key, mut range, version } = object(first)?;
         range.end = object(last)?.range.end;
         let bytes = range.end - range.start;
-        let read = self.origin().read_to(&key, range, version.as_ref(), &mut |bytes| receiver.receive(bytes)).await;
+        let origin = self.origin(urgency);
+        let read = origin.read_to(&key, range, version.as_ref(), &mut |bytes| receiver.receive(bytes)).await;
         read.map_err(|error| self.fetch_error(requested, error))?;
         self.count(bytes);
         Ok(())

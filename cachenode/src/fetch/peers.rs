@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::context::{FetchContext, halfway};
+use super::purpose::Purpose;
 use crate::counters::add;
 use crate::extent;
 use crate::sharing::{Asker, Route, Sharing};
@@ -26,7 +27,7 @@ pub(super) struct FromPeers {
 
 impl FromPeers {
     pub(super) fn new(context: Arc<FetchContext>, sharing: Option<Arc<Sharing>>) -> Self {
-        let memory = Semaphore::new(context.config.fetch_kib());
+        let memory = Semaphore::new(context.config.other_kib());
         Self { context, sharing, memory }
     }
 
@@ -38,7 +39,13 @@ impl FromPeers {
 
     /// A range of a block from a peer of the route that has it, with the right checksum. None if the route has no
     /// peers, or none of them delivers it within half of the time until `deadline`. Each failure is counted.
-    pub(super) async fn fetch(&self, range: BlockRange, route: &Route, deadline: Instant) -> Option<Bytes> {
+    pub(super) async fn fetch(
+        &self,
+        range: BlockRange,
+        route: &Route,
+        purpose: Purpose,
+        deadline: Instant,
+    ) -> Option<Bytes> {
         let sharing = self.sharing.as_ref().filter(|_| !route.peers.is_empty())?;
         let block = range.block;
         // A packed block is fetched whole.
@@ -52,7 +59,9 @@ impl FromPeers {
         };
         // On the heap, so that the thousands of fetches that may wait for the origin are small.
         let asking = Box::pin(async {
-            let _memory = self.memory.acquire_many((range.len >> 10) + 1).await.ok()?;
+            // A fetch that fills the store has other memory.
+            let kib = if purpose.is_warm() { 0 } else { (range.len >> 10) + 1 };
+            let _memory = self.memory.acquire_many(kib).await.ok()?;
             sharing.read(route, range, is_right, counts).await
         });
         // The other half is left for the origin.

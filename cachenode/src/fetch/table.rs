@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_dataset::{BlockIndex, BlockPart, FileIndex};
 use tokio::sync::watch;
-use tokio::time::Instant;
 
+use super::end::End;
 use super::in_flight::{InFlight, PendingBlock};
 use super::outcome::Outcome;
 
@@ -39,27 +39,28 @@ impl InFlightTable {
         self.lock().get(&block).cloned()
     }
 
-    /// Joins the block's fetch in flight, or starts one that ends by `deadline` and includes the block's `neighbours`.
-    /// To find these, `neighbours` gets a test of whether a block is in flight. The table is locked meanwhile.
+    /// Joins the block's fetch in flight, or starts one with this `end` that includes the block's `neighbours`. To find
+    /// these, `neighbours` gets a test of whether a block is in flight. The table is locked meanwhile.
     pub(super) fn join_or_start(
         self: &Arc<Self>,
         file: FileIndex,
         part: BlockPart,
         asks_peers: bool,
-        deadline: Instant,
+        end: &End,
         neighbours: impl FnOnce(&dyn Fn(BlockIndex) -> bool) -> Vec<(FileIndex, BlockPart)>,
     ) -> (InFlight, Option<StartedFetch>) {
         let mut table = self.lock();
         if let Some(in_flight) = table.get(&part.block) {
+            in_flight.end.join(end);
             return (in_flight.clone(), None);
         }
         let neighbours = neighbours(&|block| table.contains_key(&block));
         let (in_table, left) = watch::channel(());
-        let (requested, pending) = InFlight::start(file, part, asks_peers, deadline, left.clone());
+        let (requested, pending) = InFlight::start(file, part, asks_peers, end.clone(), left.clone());
         table.insert(part.block, requested.clone());
         let mut blocks = vec![pending];
         for (file, part) in neighbours {
-            let (in_flight, pending) = InFlight::start(file, part, asks_peers, deadline, left.clone());
+            let (in_flight, pending) = InFlight::start(file, part, asks_peers, end.clone(), left.clone());
             table.insert(part.block, in_flight);
             blocks.push(pending);
         }
@@ -106,6 +107,8 @@ impl Drop for Entries {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::*;
 
     fn part(block: u32) -> BlockPart {
@@ -113,7 +116,7 @@ mod tests {
     }
 
     fn join_or_start(table: &Arc<InFlightTable>, block: u32, neighbour: u32) -> (InFlight, Option<StartedFetch>) {
-        table.join_or_start(FileIndex(block), part(block), false, Instant::now(), |in_flight| {
+        table.join_or_start(FileIndex(block), part(block), false, &End::by(Instant::now()), |in_flight| {
             let free = !in_flight(BlockIndex(neighbour));
             free.then(|| (FileIndex(neighbour), part(neighbour))).into_iter().collect()
         })

@@ -21,6 +21,7 @@ mod earlier;
 mod late;
 mod owners;
 mod stalled_disk;
+mod warming;
 
 /// An origin whose objects have any bytes that are asked for, and which notes the ranges.
 #[derive(Debug)]
@@ -190,7 +191,8 @@ async fn a_piece_that_comes_when_the_fetch_of_its_block_has_ended_starts_no_get(
     assert!(world.fetcher.in_window(&late).is_none(), "the look that comes too early");
     world.read(0, 0, 500).await;
     world.fetcher.wait_idle().await;
-    let (in_flight, _) = world.fetcher.join_or_start(FileIndex(0), late, Purpose::Read, world.fetcher.deadline());
+    let end = End::by(world.fetcher.deadline());
+    let (in_flight, _) = world.fetcher.join_or_start(FileIndex(0), late, Purpose::Read, end);
     assert!(matches!(in_flight.outcome().await, Outcome::Fetched(_, Tier::Window)));
     assert_eq!(world.origin.take().len(), 1);
     world.fetcher.mark_read(&late);
@@ -248,9 +250,10 @@ async fn more_readers_than_the_window_holds_blocks_fetch_each_byte_once_and_hold
 async fn a_read_that_waits_for_the_origin_and_its_fetch_take_at_most_4_kib() {
     let world = world(&[1_000], 64 << 20);
     let (part, deadline) = (world.part(0, 0, 1_000), world.fetcher.deadline());
-    let (_, started) = world.fetcher.in_flight.join_or_start(FileIndex(0), part, false, deadline, |_| Vec::new());
+    let end = End::by(deadline);
+    let (_, started) = world.fetcher.in_flight.join_or_start(FileIndex(0), part, false, &end, |_| Vec::new());
     let read = world.fetcher.fetch(FileIndex(0), part, deadline);
-    let fetch = Arc::clone(&world.fetcher).run(started.unwrap(), Purpose::Read, Route::ALONE, deadline);
+    let fetch = Arc::clone(&world.fetcher).run(started.unwrap(), Purpose::Read, end, Route::ALONE, None);
     let sizes = (size_of_val(&read), size_of_val(&fetch));
     assert!(sizes.0 + sizes.1 <= 4 << 10, "{sizes:?}");
 }

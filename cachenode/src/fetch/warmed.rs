@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use larder_dataset::{BlockPart, FileIndex};
+use larder_origin::Urgency;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::Fetcher;
+use super::end::End;
 use super::error::FetchError;
 use super::outcome::{Outcome, Warmed};
 use super::purpose::Purpose;
@@ -32,12 +35,24 @@ impl Fetcher {
     }
 
     /// Fetches a block into the store, unless the store does not admit it. `alone`: without neighbours in its pack.
-    /// Returns when the block was written.
-    pub(crate) async fn warm(self: &Arc<Self>, file: FileIndex, whole: BlockPart, alone: bool) -> Warmed {
+    /// Drops `turn` when the store has decided about the block. Returns when the block was written.
+    pub(crate) async fn warm(
+        self: &Arc<Self>,
+        file: FileIndex,
+        whole: BlockPart,
+        alone: bool,
+        mut turn: Option<OwnedSemaphorePermit>,
+    ) -> Warmed {
         let purpose = if alone { Purpose::WarmAlone } else { Purpose::Warm };
         // Before there is a fetch that a reader could join.
         self.keeper.store_is_counted().await;
         self.keeper.blocks_are_adopted().await;
+        // Before anything is held, and not while a read may be counted down: this may take long.
+        if let Some(rate) = &self.context.config.warm_rate
+            && !matches!(self.warmed(file, &whole), Warmed::Kept | Warmed::NotOurs)
+        {
+            rate.wait(u64::from(whole.block_len), &Urgency::low()).await;
+        }
         let neighbours = if alone || !self.context.manifest.is_packed() { 0 } else { EXTENT_BYTES as u32 };
         let kib_most = ((whole.block_len + neighbours) >> 10) + 1;
         let (mut fetches, mut memory) = (0, None);
@@ -47,17 +62,23 @@ impl Fetcher {
                 return state;
             }
             let joined = self.in_flight.get(whole.block);
-            if joined.is_none() && memory.is_none() {
-                // Before there is a fetch that a reader could join, since this waits for the disk.
-                memory = self.keeper.memory_to_warm(kib_most).await;
-                if memory.is_none() {
-                    return Warmed::Failed;
-                }
-                continue;
-            }
             let was_joined = joined.is_some();
-            let start = || self.join_or_start(file, whole, purpose, self.deadline()).0;
-            let in_flight = joined.unwrap_or_else(start);
+            let in_flight = match joined {
+                Some(in_flight) => {
+                    // The blocks that follow can use them.
+                    (turn, memory) = (None, None);
+                    in_flight
+                }
+                None if memory.is_none() => {
+                    // Before there is a fetch that a reader could join, since this waits for the disk.
+                    memory = self.keeper.memory_to_warm(kib_most).await;
+                    if memory.is_none() {
+                        return Warmed::Failed;
+                    }
+                    continue;
+                }
+                None => self.join_or_start_in_turn(file, whole, purpose, End::open(), turn.take()).0,
+            };
             let written = in_flight.written();
             match in_flight.outcome().await {
                 Outcome::Fetched(..) => {

@@ -122,7 +122,11 @@ impl Node {
                 found.origin,
                 sharing,
                 &node.runtime,
-                FetchConfig { read_deadline: deadline, ..FetchConfig::DEFAULT },
+                FetchConfig {
+                    read_deadline: deadline,
+                    warm_rate: node.config.origin.limits.warming(),
+                    ..FetchConfig::DEFAULT
+                },
             )?;
             dataset.refreshed(found.refresh_failed, found.order, found.renewal);
             dataset.set_payer(&payer);

@@ -7,7 +7,7 @@ use clap::Args;
 use larder_dataset::Placement;
 use larder_dataset::PolicyKind;
 use larder_dataset::ownership::{parse_id, parse_mode};
-use larder_dataset::size::parse_bytes;
+use larder_dataset::size::{parse_bytes, parse_rate};
 use larder_dataset::{InvalidRefresh, Refresh};
 
 use super::origin::OriginArgs;
@@ -100,6 +100,10 @@ pub(crate) struct MountArgs {
     /// Bytes that the kernel reads ahead within a file (root only).
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = parse_bytes)]
     pub(crate) read_ahead: u64,
+    /// Maximum bytes per second that all warm-ups of the serving process fetch together, such as 200MiB/s. Default: no
+    /// limit. A mount that joins a serving process gets that process's limit.
+    #[arg(long, value_name = "SIZE/s", value_parser = parse_rate)]
+    pub(crate) warm_rate: Option<u64>,
     /// Stay in the foreground and log to standard error. Standard output gets two lines once the dataset is mounted.
     #[arg(long, short)]
     pub(crate) foreground: bool,

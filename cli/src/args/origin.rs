@@ -1,10 +1,12 @@
 //! The flags for reaching the origin.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::Args;
-use larder_dataset::size::parse_duration;
+use larder_dataset::size::{parse_duration, parse_rate};
+use larder_origin::{CONCURRENCY, SharedLimits};
 
 /// How to reach the origin.
 #[derive(Clone, Debug, Args)]
@@ -29,7 +31,16 @@ pub(crate) struct OriginArgs {
     /// Fail a read with ETIMEDOUT after this long at the origin, over all attempts.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub(crate) read_deadline: Duration,
-    /// Maximum concurrent requests to the origin. Larder sends fewer while the origin rejects requests or slows down.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    /// Maximum concurrent requests to the origin. Larder sends fewer while more would bring nothing, and while the
+    /// origin rejects requests or slows down.
+    #[arg(long, value_name = "N", default_value_t = CONCURRENCY as u32,
+        value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) origin_concurrency: u32,
+    /// Maximum bytes per second to read from an origin, such as 1GiB/s. Readers come before warm-ups. Default: no
+    /// limit. A mount that joins a serving process gets that process's limit.
+    #[arg(long, value_name = "SIZE/s", value_parser = parse_rate)]
+    pub(crate) origin_rate: Option<u64>,
+    /// Shared by all origins that the command opens.
+    #[arg(skip)]
+    pub(crate) limits: OnceLock<SharedLimits>,
 }

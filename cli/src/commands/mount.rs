@@ -51,6 +51,7 @@ fn background(args: &MountArgs) -> anyhow::Result<ExitCode> {
             }
         })?;
         if asked.is_some() {
+            warn_of_rates(args);
             break;
         }
         match start_daemon(args, &dataset.path, &cache_dir)? {
@@ -62,6 +63,18 @@ fn background(args: &MountArgs) -> anyhow::Result<ExitCode> {
     }
     result::tell(args, &dataset)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says that the rates are those of the process that serves already.
+fn warn_of_rates(args: &MountArgs) {
+    for (flag, given) in [("--origin-rate", args.origin.origin_rate), ("--warm-rate", args.warm_rate)] {
+        if given.is_some() {
+            output::note(format_args!(
+                "warning: {flag} has no effect: the process that serves this cache directory was started with its own \
+                 limits"
+            ));
+        }
+    }
 }
 
 /// Starts a daemon in the background and waits for its outcome.

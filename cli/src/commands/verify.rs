@@ -14,6 +14,9 @@ use crate::output::{self, ProgressView};
 use crate::source;
 use larder_dataset::size::show_bytes;
 
+/// The most checks at a time: with `--deep` each holds megabytes of a file.
+const CHECKS_MOST: usize = 64;
+
 pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     if !larder_cachenode::source::is_url(&args.target) && Path::new(&args.target).is_dir() {
         if args.deep {
@@ -28,7 +31,7 @@ pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     let dataset = source::resolve(&args.target, &args.origin, RefreshFlag::default(), &runtime)?;
     let totals = dataset.manifest.totals();
     let progress = ProgressView::new(u64::from(totals.files).max(1), "checking");
-    let concurrency = args.origin.origin_concurrency as usize;
+    let concurrency = CHECKS_MOST.min(args.origin.origin_concurrency as usize);
     let verifying = verify_origin(Arc::clone(&dataset.manifest), dataset.origin, args.deep, concurrency, &progress);
     let report = runtime.block_on(source::with_waiting_note(&args.target, &args.origin, &progress, verifying));
     progress.finish();

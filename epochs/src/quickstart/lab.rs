@@ -120,8 +120,8 @@ impl Lab {
         let manifest = Arc::new(open_manifest(&self.manifest)?);
         let spec = CacheSpec::exactly(manifest.snapshot(), reservation_bytes, policy, seed);
         // Every block may wait for the disk at once: one that may not would be missed in the next epoch.
-        let fetch_bytes = FetchConfig::DEFAULT.fetch_bytes.max(2 * self.bytes);
-        let config = FetchConfig { fetch_bytes, ..FetchConfig::DEFAULT };
+        let unwritten_bytes = FetchConfig::DEFAULT.unwritten_bytes.max(2 * self.bytes);
+        let config = FetchConfig { unwritten_bytes, ..FetchConfig::DEFAULT };
         let dataset = Dataset::open(manifest, &store, spec, Arc::clone(&self.origin), None, &self.fetches, config)?;
         Ok((dataset, store))
     }

@@ -2,6 +2,16 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How far away a server seems to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Distance {
+    /// How long each answer takes at least.
+    pub delay: Duration,
+    /// How many bytes per second all answers have together; `None`: any number.
+    pub bytes_per_second: Option<u64>,
+}
 
 /// The settings of a server.
 #[derive(Clone)]
@@ -19,6 +29,8 @@ pub struct S3ServerConfig {
     /// True to answer plain GETs and HEADs without checking their signatures, so that a benchmark does not measure the
     /// server.
     pub unchecked_gets: bool,
+    /// How far away it seems to be.
+    pub distance: Distance,
 }
 
 impl Default for S3ServerConfig {
@@ -31,6 +43,7 @@ impl Default for S3ServerConfig {
             secret_key: "larder-secret".into(),
             buckets: Vec::new(),
             unchecked_gets: false,
+            distance: Distance::default(),
         }
     }
 }
@@ -43,6 +56,7 @@ impl fmt::Debug for S3ServerConfig {
             .field("other_access_keys", &self.other_access_keys)
             .field("buckets", &self.buckets)
             .field("unchecked_gets", &self.unchecked_gets)
+            .field("distance", &self.distance)
             .finish_non_exhaustive()
     }
 }

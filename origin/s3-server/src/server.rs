@@ -7,14 +7,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::Either;
+use hyper::body::Incoming;
+use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use s3s::auth::SimpleAuth;
 use s3s::service::{S3Service, S3ServiceBuilder};
+use s3s::{Body, HttpError};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::config::S3ServerConfig;
 use crate::counters::Counters;
+use crate::line::Line;
 use crate::plain_gets;
 use crate::service::Service;
 use crate::store::Store;
@@ -57,7 +61,9 @@ impl S3Server {
         }
         builder.set_auth(keys);
         let unchecked = config.unchecked_gets.then(|| Arc::clone(&store));
-        let accepting = tokio::spawn(accept(listener, builder.build(), unchecked));
+        let answering = Answering { service: builder.build(), unchecked };
+        let line = Line::new(config.distance).map(Arc::new);
+        let accepting = tokio::spawn(accept(listener, answering, line));
         Ok(Self { address, config, store, accepting })
     }
 
@@ -155,14 +161,34 @@ impl Drop for S3Server {
     }
 }
 
+/// Answers requests.
+#[derive(Clone)]
+struct Answering {
+    service: S3Service,
+    /// The store, if plain GETs are answered without s3s.
+    unchecked: Option<Arc<Store>>,
+}
+
+impl Answering {
+    fn answer(
+        &self,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Response<Body>, HttpError>> + Send + use<> {
+        match self.unchecked.as_deref().and_then(|store| plain_gets::answer(store, &request)) {
+            Some(answer) => Either::Left(std::future::ready(Ok(answer))),
+            None => Either::Right(hyper::service::Service::call(&self.service, request)),
+        }
+    }
+}
+
 /// Accepts connections until it is aborted. Aborting it also aborts all connections.
-async fn accept(listener: TcpListener, service: S3Service, unchecked: Option<Arc<Store>>) {
+async fn accept(listener: TcpListener, answering: Answering, line: Option<Arc<Line>>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(serve(stream, service.clone(), unchecked.clone()));
+                    connections.spawn(serve(stream, answering.clone(), line.clone()));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -175,21 +201,29 @@ async fn accept(listener: TcpListener, service: S3Service, unchecked: Option<Arc
     }
 }
 
-async fn serve(stream: TcpStream, service: S3Service, unchecked: Option<Arc<Store>>) {
+async fn serve(stream: TcpStream, answering: Answering, line: Option<Arc<Line>>) {
     // With Nagle's algorithm, every answer of more than one segment would wait 40 ms for the client's delayed
     // acknowledgement.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
     let http = hyper::server::conn::http1::Builder::new();
-    let ended = match unchecked {
-        None => http.serve_connection(TokioIo::new(stream), service).await,
-        Some(store) => {
-            let either = hyper::service::service_fn(move |request| match plain_gets::answer(&store, &request) {
-                Some(answer) => Either::Left(std::future::ready(Ok(answer))),
-                None => Either::Right(hyper::service::Service::call(&service, request)),
+    let ended = match line {
+        None => {
+            let here = hyper::service::service_fn(move |request| answering.answer(request));
+            http.serve_connection(TokioIo::new(stream), here).await
+        }
+        Some(line) => {
+            let far = hyper::service::service_fn(move |request| {
+                let (answer, line) = (answering.answer(request), Arc::clone(&line));
+                async move {
+                    let answer = answer.await?;
+                    let arrival = line.arrival_of(&answer);
+                    tokio::time::sleep_until(arrival).await;
+                    Ok::<_, HttpError>(answer)
+                }
             });
-            http.serve_connection(TokioIo::new(stream), either).await
+            http.serve_connection(TokioIo::new(stream), far).await
         }
     };
     if let Err(error) = ended {

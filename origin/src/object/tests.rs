@@ -7,13 +7,13 @@ use object_store::memory::InMemory;
 use object_store::{ListResult, ObjectMeta};
 
 use super::*;
-use crate::concurrency::ConcurrencyLimit;
 use crate::config::OriginConfig;
 use crate::conformance::conformance;
+use crate::limit::OriginLimit;
 use crate::{azure, gcs};
 
 fn policy() -> RetryPolicy {
-    RetryPolicy::new(&OriginConfig::default(), &ConcurrencyLimit::fixed(8))
+    RetryPolicy::new(&OriginConfig::default(), &OriginLimit::fixed(8, None))
 }
 
 /// How a store can continue a listing.

@@ -8,36 +8,66 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 
-use crate::concurrency::{ConcurrencyLimit, Permit};
 use crate::error::OriginError;
+use crate::limit::{OriginLimit, Permit};
 use crate::listing::{Depth, ObjectInfo, Page};
 use crate::origin::{Origin, Sink};
+use crate::urgency::Urgency;
 use crate::url::OriginUrl;
 use crate::version::Version;
 
-/// An origin that limits the number of concurrent calls. Other calls wait in order, for a limited time.
+/// An origin that limits the number of concurrent calls and their bytes per second. Other calls wait: those first for
+/// which somebody waits, and these for a limited time.
+///
+/// Uploads of streams are not limited: the stream may come from the same origin, and an upload that held one of few
+/// places could wait for itself.
 #[derive(Debug)]
 pub struct Limited {
     inner: Arc<dyn Origin>,
-    limit: Arc<ConcurrencyLimit>,
+    limit: Arc<OriginLimit>,
     wait: Duration,
+    urgency: Urgency,
 }
 
 impl Limited {
     /// Wraps `inner` and allows `concurrency` concurrent calls (at least one). A call that has waited for `wait` fails
     /// with `Busy`.
     pub fn new(inner: Arc<dyn Origin>, concurrency: usize, wait: Duration) -> Self {
-        Self::with_limit(inner, ConcurrencyLimit::fixed(concurrency), wait)
+        Self::with_limit(inner, OriginLimit::fixed(concurrency, None), wait)
     }
 
-    /// Allows as many concurrent calls as `limit` has permits.
-    pub(crate) fn with_limit(inner: Arc<dyn Origin>, limit: Arc<ConcurrencyLimit>, wait: Duration) -> Self {
-        Self { inner, limit, wait }
+    /// Allows as many concurrent calls as `limit` has places.
+    pub(crate) fn with_limit(inner: Arc<dyn Origin>, limit: Arc<OriginLimit>, wait: Duration) -> Self {
+        Self { inner, limit, wait, urgency: Urgency::HIGH }
     }
 
-    async fn permit(&self) -> Result<Permit<'_>, OriginError> {
-        let busy = || OriginError::Busy { source: format!("no call in flight ended within {:?}", self.wait).into() };
-        self.limit.acquire(self.wait).await.ok_or_else(busy)
+    /// Waits for a place for a call that reads so many bytes. While nobody waits for the call, this waits as long as
+    /// others need the origin.
+    async fn permit(&self, bytes: u64) -> Result<Permit, OriginError> {
+        let late = async {
+            self.urgency.high().await;
+            tokio::time::sleep(self.wait).await;
+        };
+        tokio::select! {
+            biased;
+            permit = self.limit.acquire(bytes, &self.urgency) => Ok(permit),
+            () = late => {
+                Err(OriginError::Busy { source: format!("no call in flight ended within {:?}", self.wait).into() })
+            }
+        }
+    }
+
+    /// Makes a call, of which `bytes_of` says how many bytes it has read.
+    async fn call<T>(
+        &self,
+        bytes: u64,
+        call: impl Future<Output = Result<T, OriginError>> + Send,
+        bytes_of: impl FnOnce(&T) -> u64 + Send,
+    ) -> Result<T, OriginError> {
+        let permit = self.permit(bytes).await?;
+        let got = call.await?;
+        permit.succeeded(bytes_of(&got));
+        Ok(got)
     }
 }
 
@@ -47,14 +77,19 @@ impl Origin for Limited {
         self.inner.url()
     }
 
+    fn with_urgency(&self, urgency: &Urgency) -> Option<Arc<dyn Origin>> {
+        let inner = self.inner.with_urgency(urgency).unwrap_or_else(|| Arc::clone(&self.inner));
+        let (limit, urgency) = (Arc::clone(&self.limit), urgency.clone());
+        Some(Arc::new(Self { inner, limit, wait: self.wait, urgency }))
+    }
+
     async fn list(&self, prefix: &[u8], after: Option<&[u8]>, depth: Depth) -> Result<Page, OriginError> {
-        let _permit = self.permit().await?;
-        self.inner.list(prefix, after, depth).await
+        self.call(0, self.inner.list(prefix, after, depth), |_| 0).await
     }
 
     async fn read(&self, key: &[u8], range: Range<u64>, version: Option<&Version>) -> Result<Bytes, OriginError> {
-        let _permit = self.permit().await?;
-        self.inner.read(key, range, version).await
+        let bytes = range.end.saturating_sub(range.start);
+        self.call(bytes, self.inner.read(key, range, version), |_| bytes).await
     }
 
     async fn read_to(
@@ -64,23 +99,25 @@ impl Origin for Limited {
         version: Option<&Version>,
         sink: &mut Sink<'_>,
     ) -> Result<(), OriginError> {
-        let _permit = self.permit().await?;
-        self.inner.read_to(key, range, version, sink).await
+        let bytes = range.end.saturating_sub(range.start);
+        self.call(bytes, self.inner.read_to(key, range, version, sink), |()| bytes).await
     }
 
     async fn head(&self, key: &[u8]) -> Result<ObjectInfo, OriginError> {
-        let _permit = self.permit().await?;
-        self.inner.head(key).await
+        self.call(0, self.inner.head(key), |_| 0).await
     }
 
     async fn read_all(&self, key: &[u8], limit: u64) -> Result<(Bytes, Version), OriginError> {
-        let _permit = self.permit().await?;
-        self.inner.read_all(key, limit).await
+        let whole = self.call(0, self.inner.read_all(key, limit), |(bytes, _)| bytes.len() as u64).await?;
+        // Its size was not known before.
+        if let Some(rate) = &self.limit.rate {
+            rate.charge(whole.0.len() as u64);
+        }
+        Ok(whole)
     }
 
     async fn put(&self, key: &[u8], bytes: Bytes) -> Result<Version, OriginError> {
-        let _permit = self.permit().await?;
-        self.inner.put(key, bytes).await
+        self.call(0, self.inner.put(key, bytes), |_| 0).await
     }
 
     async fn put_stream(
@@ -88,7 +125,6 @@ impl Origin for Limited {
         key: &[u8],
         chunks: BoxStream<'_, Result<Bytes, OriginError>>,
     ) -> Result<Version, OriginError> {
-        let _permit = self.permit().await?;
         self.inner.put_stream(key, chunks).await
     }
 }

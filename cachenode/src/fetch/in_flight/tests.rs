@@ -11,7 +11,8 @@ const LEN: usize = 1_000_000;
 fn start() -> (InFlight, PendingBlock, Bytes) {
     let block = BlockIndex(1);
     let part = BlockPart { block, block_len: LEN as u32, start: 0, len: LEN as u32, file_offset: 0 };
-    let (in_flight, pending) = InFlight::start(FileIndex(0), part, false, Instant::now(), watch::channel(()).1);
+    let end = End::by(Instant::now());
+    let (in_flight, pending) = InFlight::start(FileIndex(0), part, false, end, watch::channel(()).1);
     (in_flight, pending, (0..LEN).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect())
 }
 

@@ -17,7 +17,7 @@ const WAITING: u32 = 7;
 fn on_a_stalled_disk() -> (Arc<World>, OwnedSemaphorePermit) {
     let folder = tempfile::tempdir().unwrap();
     let manifest = manifest(folder.path(), &[MIB; FILES as usize]);
-    let config = FetchConfig { fetch_bytes: WAITING_BYTES, ..FetchConfig::DEFAULT };
+    let config = FetchConfig { fetch_bytes: WAITING_BYTES, unwritten_bytes: WAITING_BYTES, ..FetchConfig::DEFAULT };
     let world = world_that_keeps(2 * u64::from(FILES) * MIB, folder, manifest, None, config);
     let writing = &world.fetcher.keeper.writing;
     let all = writing.available_permits() as u32;
@@ -59,7 +59,7 @@ async fn warming_waits_for_a_stalled_disk_and_readers_of_its_files_do_not() {
     let (world, stalled) = on_a_stalled_disk();
     let warm = |file| {
         let world = Arc::clone(&world);
-        tokio::spawn(async move { world.fetcher.warm(FileIndex(file), world.part(file, 0, MIB), true).await })
+        tokio::spawn(async move { world.fetcher.warm(FileIndex(file), world.part(file, 0, MIB), true, None).await })
     };
     let warming: Vec<_> = (0..FILES).map(warm).collect();
     let gets = || world.origin.ranges.lock().unwrap().len() as u32;

@@ -12,6 +12,7 @@ use larder_cachenode::source::ResolvedSource;
 use larder_dataset::Chain;
 use larder_fs::daemon::{Daemon, DaemonConfig};
 use larder_fs::{Pool, default_threads};
+use larder_origin::OriginConfig;
 use larder_store::StoreError;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -90,7 +91,7 @@ fn start(args: &MountArgs, runtime: &Runtime) -> anyhow::Result<(Arc<Daemon>, Re
             cache_bytes: None,
             keep_free_percent: 0,
             home: Home::of_process()?,
-            origin: args.origin.config()?,
+            origin: OriginConfig { limits: args.origin.limits_with(args.warm_rate), ..args.origin.config()? },
             importer: Importer::own_process(),
             peers: None,
             socket: None,

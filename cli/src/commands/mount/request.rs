@@ -127,8 +127,12 @@ pub(super) fn serving_args(args: &MountArgs, manifest: &Path) -> Vec<OsString> {
     flag("attempt-timeout", &format_args!("{}ms", args.origin.attempt_timeout.as_millis()));
     flag("read-deadline", &format_args!("{}ms", args.origin.read_deadline.as_millis()));
     flag("origin-concurrency", &args.origin.origin_concurrency);
-    if let Some(bytes) = args.cache_size {
-        flag("cache-size", &bytes);
+    let sizes =
+        [("cache-size", args.cache_size), ("origin-rate", args.origin.origin_rate), ("warm-rate", args.warm_rate)];
+    for (name, bytes) in sizes {
+        if let Some(bytes) = bytes {
+            flag(name, &bytes);
+        }
     }
     for (name, value) in [("endpoint", &args.origin.endpoint), ("region", &args.origin.region)] {
         if let Some(value) = value {
@@ -200,6 +204,10 @@ mod tests {
             "9s",
             "--origin-concurrency",
             "5",
+            "--origin-rate",
+            "1GiB/s",
+            "--warm-rate",
+            "200MB",
         ]);
         let served: Vec<_> =
             serving_args(&given, Path::new("/m")).into_iter().map(|arg| arg.into_string().unwrap()).collect();
