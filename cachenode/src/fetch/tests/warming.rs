@@ -217,6 +217,23 @@ async fn the_time_of_a_fetch_is_counted_from_when_somebody_waits() {
     assert!(matches!(patient.outcome().await, Outcome::Fetched(..)));
 }
 
+// SEMANTICS: O1, O11
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_comes_late_to_the_fetch_of_a_warm_up_has_its_own_deadline() {
+    let world = WarmWorld::new(&[1_000; 10], 4, FetchConfig::DEFAULT);
+    let _warming = world.warm(5).await;
+    tokio::time::sleep(PATIENCE * 60).await;
+    let first = world.read(5).await;
+    tokio::time::sleep(FetchConfig::DEFAULT.read_deadline - Duration::from_secs(2)).await;
+    let late = world.read(5).await;
+    let error = first.await.unwrap().unwrap_err();
+    assert!(matches!(error, FetchError::TimedOut { .. }), "{error}");
+    settle().await;
+    world.held.release();
+    late.await.unwrap().unwrap();
+    assert_eq!(world.held.asked(), ["000005", "000005"]);
+}
+
 // SEMANTICS: O10
 #[tokio::test(start_paused = true)]
 async fn warm_ups_share_a_rate_that_readers_and_cached_blocks_do_not_pay() {
