@@ -114,11 +114,15 @@ impl DatasetCache {
         note_used(&base, &config, None);
         let number = base.index.register(&id, known.row(0));
         let work = Work {
-            refill: matches!(found, Found::Made { .. }) || base.last_run.slots_doubtful || slots.has_lost_slots(),
+            refill: base.index.is_doubtful(&id) || slots.has_lost_slots(),
             reindex: found == Found::Kept && base.last_run.index_is_new,
         };
         let has_segments = space.0.segments().len() > 0 || !space.0.lost().is_empty();
         let is_new = found != Found::Kept && !has_segments;
+        if is_new && slots.has_lost_slots() {
+            // If this fails, the next start looks for slots that never were.
+            let _ = slots.found_lost_slots();
+        }
         let shared = Arc::new(Shared::new(base, config, number, slots, space, is_new));
         shared.change_owners(|owners| owners.wait_for(known.connections.unwrap_or_default()));
         let mut threads = Vec::new();
@@ -449,10 +453,10 @@ impl Drop for DatasetCache {
 /// anyone who read the snapshot: they stay only if the configuration knows them as its own.
 fn claim(base: &Base, folder: &Folder, config: &CacheConfig) -> Result<(), StoreError> {
     let (id, dir) = (config.key.id(), folder.dataset(&config.key.id()));
-    if key_file::read(&dir, id).is_some() {
+    let failed = |step| move |source| StoreError::Dataset { id, step, source };
+    if key_file::read(&dir, id).map_err(failed("read the key"))?.is_some() {
         return Ok(());
     }
-    let failed = |step| move |source| StoreError::Dataset { id, step, source };
     let is_there = dir.try_exists().map_err(failed("find the folder"))?;
     let may_be_earlier = is_there && id == CacheId::from(config.key.snapshot());
     if may_be_earlier && !config.is_known_as_ours {

@@ -132,21 +132,22 @@ pub(crate) struct Reservations {
 }
 
 impl Reservations {
-    /// Reads the reservation files of these datasets. A dataset without a usable file uses its row in the index.
+    /// Reads the reservation files of these datasets. A dataset without a usable file uses its row in the index. Errors:
+    /// a key cannot be read now.
     pub(crate) fn load(
         folders: impl IntoIterator<Item = (CacheId, PathBuf)>,
         rows: impl IntoIterator<Item = (CacheId, DatasetRow)>,
-    ) -> Self {
+    ) -> io::Result<Self> {
         let mut rows: HashMap<CacheId, DatasetRow> = rows.into_iter().collect();
         let known = folders.into_iter().map(|(id, folder)| {
             let row = rows.remove(&id);
             let mut known = read(&file_in(&folder)).or_else(|| row.map(Known::from)).unwrap_or_default();
             known.used_bytes = read_used(&folder.join(USED));
             known.payer = read_payer(&folder.join(PAYER)).unwrap_or_default();
-            known.key = key_file::read(&folder, id);
-            (id, known)
+            known.key = key_file::read(&folder, id)?;
+            Ok::<_, io::Error>((id, known))
         });
-        Self { known: Mutex::new(known.collect()), writing: Mutex::default() }
+        Ok(Self { known: Mutex::new(known.collect::<io::Result<_>>()?), writing: Mutex::default() })
     }
 
     pub(crate) fn get(&self, id: &CacheId) -> Option<Known> {
@@ -383,7 +384,7 @@ mod tests {
         std::fs::create_dir(folder.path().join("reservation.new")).unwrap();
         let now = put(&["a"]);
         assert_eq!(reservations.get(&SNAPSHOT), Some(now), "in memory it is known");
-        let load = || Reservations::load([(SNAPSHOT, folder.path().to_owned())], []).get(&SNAPSHOT).unwrap();
+        let load = || Reservations::load([(SNAPSHOT, folder.path().to_owned())], []).unwrap().get(&SNAPSHOT).unwrap();
         assert_eq!(load().connections, None, "a start must not take it for a dataset without connections");
         std::fs::remove_dir(folder.path().join("reservation.new")).unwrap();
         let after = put(&["a", "b"]);
@@ -439,7 +440,7 @@ mod tests {
     #[test]
     fn the_usage_of_a_closed_dataset_is_known_until_it_is_opened() {
         let folder = tempfile::tempdir().unwrap();
-        let load = || Reservations::load([(SNAPSHOT, folder.path().to_owned())], []);
+        let load = || Reservations::load([(SNAPSHOT, folder.path().to_owned())], []).unwrap();
         let reservations = load();
         for used in [Some(7), None, None, Some(8)] {
             reservations.put_used(&SNAPSHOT, folder.path(), used);
@@ -458,7 +459,7 @@ mod tests {
     #[test]
     fn the_namespace_that_pays_is_known_to_a_later_process() {
         let folder = tempfile::tempdir().unwrap();
-        let load = || Reservations::load([(SNAPSHOT, folder.path().to_owned())], []);
+        let load = || Reservations::load([(SNAPSHOT, folder.path().to_owned())], []).unwrap();
         let reservations = load();
         assert_eq!(reservations.get(&SNAPSHOT).unwrap().payer, "", "a folder of an earlier version");
         for payer in ["team-a", "team-b"] {

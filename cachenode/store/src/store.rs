@@ -93,13 +93,16 @@ impl Store {
         counters: Arc<StoreCounters>,
         boot_id: &str,
     ) -> Result<Self, StoreError> {
-        let folder = match Folder::open(&config.dir) {
+        let unusable = |error: StoreError| {
+            error!(
+                error = %Chain(&error),
+                "the cache folder cannot be used: nothing is cached until a restart (--cache-dir)"
+            );
+        };
+        let mut folder = match Folder::open(&config.dir) {
             Ok(folder) => Some(folder),
             Err(error @ StoreError::Folder { .. }) => {
-                error!(
-                    error = %Chain(&error),
-                    "the cache folder cannot be used: nothing is cached until a restart (--cache-dir)"
-                );
+                unusable(error);
                 None
             }
             Err(error) => return Err(error),
@@ -107,7 +110,7 @@ impl Store {
         let health = Health::new(config.pause_first, config.pause_most);
         let mut abilities = Abilities { direct: true, free: true };
         let (mut reservations, mut promises) = (Reservations::default(), Promises::default());
-        let mut quotas = Quotas::default();
+        let (mut quotas, mut is_known) = (Quotas::default(), true);
         let (mut index, mut last_run) = (Index::none(Arc::clone(&counters)), LastRun::default());
         if let Some(folder) = &folder {
             if folder.is_read_only() {
@@ -132,10 +135,19 @@ impl Store {
             // reservations.
             let caches = folder.caches().unwrap_or_default();
             let folders = caches.into_iter().map(|id| (id, folder.dataset(&id)));
-            reservations = Reservations::load(folders, index.datasets());
             promises = Promises::load(folder.promises());
             quotas = Quotas::load(folder.quotas());
+            match Reservations::load(folders, index.datasets()) {
+                Ok(loaded) => reservations = loaded,
+                // Whose blocks are in the folder is not known, so none may be served, and none dropped.
+                Err(source) => {
+                    unusable(StoreError::Folder { dir: config.dir.clone(), step: "read the keys in", source });
+                    (index, last_run) = (Index::none(Arc::clone(&counters)), LastRun::default());
+                    is_known = false;
+                }
+            }
         }
+        folder = folder.filter(|_| is_known);
         let base = Base {
             reservations,
             promises,

@@ -138,7 +138,7 @@ impl Shared {
     fn refill(&self) -> u64 {
         let segments = self.space.segments();
         let (mut refilled, mut failed) = (0, 0);
-        self.base.index.each_block(self.number, |block, place| {
+        let is_complete = self.base.index.each_block(self.number, |block, place| {
             let is_lost = block.0 < self.slots.blocks() && self.slots.get(block).is_none();
             if is_lost && segments.get(place.segment).is_some() {
                 match self.slots.set(block, Some(place)) {
@@ -149,9 +149,12 @@ impl Shared {
             }
             !self.is_stopped()
         });
-        if failed == 0 && !self.is_stopped() && self.slots.has_lost_slots() {
-            // If this fails, the next start looks the lost slots up again.
-            let _ = self.slots.found_lost_slots();
+        if is_complete && failed == 0 && !self.is_stopped() {
+            self.base.index.end_doubt(&self.config.key.id());
+            if self.slots.has_lost_slots() {
+                // If this fails, the next start looks the lost slots up again.
+                let _ = self.slots.found_lost_slots();
+            }
         }
         refilled
     }

@@ -183,6 +183,50 @@ fn a_segment_that_cannot_be_opened_costs_its_blocks_and_no_others() {
     assert_eq!(bed.counters.write_errors.get(), 0);
 }
 
+const CHILD_DIR: &str = "LARDER_TEST_FEW_DESCRIPTORS_DIR";
+
+#[test]
+#[ignore = "the process, with a limit of its own, that a_dataset_that_lacks_descriptors_loses_nothing starts"]
+fn child_with_few_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let dir = std::env::var_os(CHILD_DIR).expect("started by its parent");
+    let mut bed = Bed::at(Path::new(&dir), PolicyKind::Nr, 1 << 30);
+    bed.put_all(0..100);
+    bed.open = None;
+    let usual = getrlimit(Resource::Nofile);
+    let (mut failed, mut succeeded) = (0, 0);
+    // Each number of descriptors makes another step of the opening fail.
+    for spare in 0..64 {
+        let store = bed.try_open_store().unwrap();
+        let free = std::os::fd::AsRawFd::as_raw_fd(&fs::File::open("/dev/null").unwrap()) as u64;
+        setrlimit(Resource::Nofile, Rlimit { current: Some(free + spare), ..usual }).unwrap();
+        let opened = store.dataset(bed.config.clone());
+        let is_whole = opened.as_ref().is_ok_and(|cache| cache.usage().degraded.is_none());
+        if is_whole {
+            succeeded += 1;
+        } else {
+            failed += 1;
+        }
+        setrlimit(Resource::Nofile, usual).unwrap();
+        drop(opened);
+        drop(store);
+        bed.open();
+        assert_eq!((bed.hits(0..100), bed.cache().usage().degraded), (100, None), "after {spare} descriptors");
+        bed.drop_all();
+    }
+    assert!(failed >= 3 && succeeded > 0, "{failed} failed, {succeeded} succeeded");
+    assert_eq!(bed.counters.corrupt(), 0);
+}
+
+// SEMANTICS: C4
+#[test]
+fn a_dataset_that_lacks_descriptors_loses_nothing() {
+    let temp = tempfile::tempdir().unwrap();
+    run(Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "dataset::tests::faults::child_with_few_descriptors", "--ignored"])
+        .env(CHILD_DIR, temp.path()));
+}
+
 /// A page beyond the end of the table's file fails like a page in a bad sector.
 // SEMANTICS: C4
 #[test]
