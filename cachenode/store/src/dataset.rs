@@ -8,9 +8,11 @@
 //! `rebuilt` waits for that count; `touches` carries hits to policies that need them.
 //!
 //! Invariant: a read takes no lock that is held across I/O. It allocates nothing once its thread's buffer has grown. A
-//! slot is set after its record is written and cleared before its record is freed. Slots change only under the
-//! admission lock (or in the rebuild, before admissions begin). A reader that finds a flaw in a record and sees the
-//! slot unchanged has therefore found a real flaw, not an eviction in progress.
+//! slot is set after its record is written and cleared before its record is freed. A reader that finds a flaw in a record
+//! and sees the slot unchanged has therefore found a real flaw, not an eviction in progress.
+//!
+//! Invariant: the admission lock is never held while the disk is written to or a file is created. Calls that do not block
+//! on the disk take no lock that is held meanwhile.
 //!
 //! Invariant: no answer waits for the count of the blocks of an earlier run.
 
@@ -225,15 +227,15 @@ impl DatasetCache {
         self.shared.slots.get(block).is_some()
     }
 
-    /// Decides, before the fetch, whether the block will be kept, and takes space for it. Does not wait for the disk,
-    /// except for one write to the page cache for each evicted block.
+    /// Decides, before the fetch, whether the block will be kept, and takes space for it. Does not wait for the disk.
     ///
     /// Returns None if the block is cached or has a permit already, the policy refuses the block, the disk fails, the
     /// store is closed, or the store is still counting the blocks of an earlier run (see
     /// [`DatasetCache::wait_rebuilt`]).
     ///
-    /// Blocks evicted for this admission are misses from now on; later writes free their disk space. [`Usage`] states
-    /// how far disk use may exceed the capacity, not counting blocks whose permits are in flight.
+    /// Blocks evicted for this admission stay hits until the block is written, or, if it never is, until another one
+    /// is; later writes free their disk space. [`Usage`] states how far disk use may exceed the capacity, not counting
+    /// blocks whose permits are in flight.
     pub fn admit(&self, block: BlockIndex, len: u32) -> Option<AdmissionPermit> {
         self.permit(block, len, true)
     }
@@ -244,8 +246,8 @@ impl DatasetCache {
     }
 
     fn permit(&self, block: BlockIndex, len: u32, may_evict: bool) -> Option<AdmissionPermit> {
-        let number = self.shared.admit(block, len, may_evict, Instant::now())?;
-        Some(AdmissionPermit { shared: Arc::clone(&self.shared), block, len, number })
+        let victims = self.shared.admit(block, len, may_evict, Instant::now())?;
+        Some(AdmissionPermit { shared: Arc::clone(&self.shared), block, len, victims })
     }
 
     /// Memory for the record of a block of `len` bytes that is being fetched. Takes 4 KiB and a little more than the
@@ -263,7 +265,7 @@ impl DatasetCache {
     /// the disk; call it off an async runtime.
     ///
     /// A disk failure is counted, logged once, and pauses admissions.
-    pub fn write(&self, permit: AdmissionPermit, record: &Record) -> Result<(), WriteError> {
+    pub fn write(&self, mut permit: AdmissionPermit, record: &Record) -> Result<(), WriteError> {
         let shared = &*self.shared;
         let Header { key, block, len } = *record.header();
         if !Arc::ptr_eq(&self.shared, &permit.shared) || key != shared.key {
@@ -273,12 +275,13 @@ impl DatasetCache {
             let (permitted, permitted_bytes) = (permit.block, permit.len);
             return Err(WriteError::WrongBlock { permitted, permitted_bytes, got: block, got_bytes: len });
         }
+        shared.clear(std::mem::take(&mut permit.victims));
         shared.free_room(false);
-        let mut kept = shared.keep(permit.number, record);
+        let mut kept = shared.keep(record);
         if kept.as_ref().is_err_and(is_full) {
             // Freeing dead records is batched, but the disk is full now: free all of them.
             shared.free_room(true);
-            kept = shared.keep(permit.number, record);
+            kept = shared.keep(record);
         }
         match kept {
             Ok(()) => {

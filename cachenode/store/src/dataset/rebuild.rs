@@ -14,13 +14,13 @@ use std::time::Instant;
 use larder_dataset::{BLOCK_BYTES, BlockIndex};
 use tracing::{info, warn};
 
-use super::shared::Shared;
+use super::shared::{Cause, Shared, Victim};
 use crate::policy::{Policy, build_policy};
 use crate::record;
 use crate::segment::SegmentTable;
 use crate::slots::Place;
 
-/// The most blocks that are evicted under one hold of the lock.
+/// The most blocks that are evicted before their disk space is freed.
 const EVICTED_AT_ONCE: usize = 256;
 
 /// The work of a rebuild besides counting.
@@ -70,11 +70,7 @@ impl Shared {
         let mut victims = Vec::new();
         policy.trim(&mut victims);
         for victims in victims.chunks(EVICTED_AT_ONCE) {
-            let mut state = self.lock();
-            for &victim in victims {
-                self.evict(&mut state, victim, Instant::now());
-            }
-            drop(state);
+            self.clear(victims.iter().map(|&block| Victim { block, cause: Cause::Evicted }));
             self.free_room(true);
         }
         let segments = Arc::clone(&self.space.segments());

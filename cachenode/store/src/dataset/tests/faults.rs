@@ -91,6 +91,123 @@ fn a_disk_too_small_for_the_slot_table_costs_one_dataset_its_cache() {
     assert!(bed.get(1) && bed.cache().usage().degraded.is_none(), "the other dataset has its cache");
 }
 
+/// A file system that accepts no change until this is dropped, like a disk that stalls.
+struct Frozen(PathBuf);
+
+impl Frozen {
+    fn new(mount: &Mount) -> Self {
+        let at = mount.at.path().to_owned();
+        run(Command::new("fsfreeze").arg("--freeze").arg(&at));
+        Self(at)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        run(Command::new("fsfreeze").arg("--unfreeze").arg(&self.0));
+    }
+}
+
+/// Calls `call` on a thread of its own. Panics if it takes as long as a disk that hangs.
+fn at_once<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, finished) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(call()));
+    finished.recv_timeout(TIMEOUT).expect("it waits for the disk")
+}
+
+/// What threads do that must not wait for the disk: admissions that evict, permits that are given up, and hits.
+fn use_cache(cache: &DatasetCache, hits: &[u32]) {
+    for block in 400..500 {
+        let permit = cache.admit(BlockIndex(block), len_of(BlockIndex(block)));
+        drop(permit.expect("an evicting cache admits each block"));
+    }
+    assert!(cache.admit_without_evicting(BlockIndex(500), BLOCK_BYTES as u32).is_none());
+    assert!(
+        hits.iter().all(|&block| get(cache, block)),
+        "what an admission evicts is a hit until its block is written"
+    );
+    assert!(cache.usage().degraded.is_none() && !cache.awaits_connections() && !cache.is_rebuilding());
+}
+
+// SEMANTICS: C4
+#[test]
+fn while_the_disk_stalls_writers_wait_and_admissions_and_hits_do_not() {
+    let images = tempfile::tempdir().unwrap();
+    let image = images.path().join("image");
+    fs::File::create(&image).unwrap().set_len(128 << 20).unwrap();
+    run(Command::new("mkfs.ext4").arg("-q").arg(&image));
+    let mount = Mount::new(&["-o", "loop", image.to_str().unwrap()]);
+    let mut bed = Bed::at(mount.at.path(), PolicyKind::Lru, 2 << 20);
+    bed.put_all(0..300);
+    let cached: Vec<_> = (0..300).filter(|&block| bed.cache().contains(BlockIndex(block))).collect();
+    let cache = Arc::clone(&bed.open.as_ref().unwrap().1);
+    // The next write creates a segment.
+    cache.shared.lock().allocator.leave_current(&cache.shared.space);
+    let (has_begun, begun) = std::sync::mpsc::channel();
+    let writer = {
+        let frozen = Frozen::new(&mount);
+        let writing = Arc::clone(&cache);
+        let writer = std::thread::spawn(move || {
+            let permit = writing.admit(BlockIndex(320), len_of(BlockIndex(320))).expect("admitted");
+            has_begun.send(rustix::thread::gettid()).unwrap();
+            let record = writing.record(BlockIndex(320), &bytes_of(BlockIndex(320), len_of(BlockIndex(320))));
+            writing.write(permit, &record)
+        });
+        let thread = begun.recv().unwrap().as_raw_nonzero();
+        let waits = || {
+            let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+            stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('D'))
+        };
+        let begun = Instant::now();
+        while !waits() {
+            assert!(begun.elapsed() < TIMEOUT && !writer.is_finished(), "the writer does not wait for the disk");
+            std::thread::yield_now();
+        }
+        let (cache, hits) = (Arc::clone(&cache), cached.clone());
+        at_once(move || use_cache(&cache, &hits));
+        assert!(!writer.is_finished());
+        drop(frozen);
+        writer
+    };
+    writer.join().unwrap().unwrap();
+    // What the permits evicted that were given up leaves with the next write.
+    assert!(bed.put(321) && bed.get(321));
+    let cached: Vec<_> = (0..1000).filter(|&block| bed.cache().contains(BlockIndex(block))).collect();
+    let usage = bed.cache().usage();
+    assert_eq!((usage.used_bytes, usage.blocks_cached), (bytes_in(cached.iter().copied()), cached.len() as u64));
+    assert_eq!((bed.hits(cached.iter().copied()), bed.counters.corrupt()), (cached.len(), 0));
+    drop(cache);
+    bed.drop_all();
+}
+
+/// The lock of the slot table is held for as long as a write of a slot takes.
+// SEMANTICS: C4
+#[test]
+fn while_a_slot_is_written_admissions_and_hits_do_not_wait() {
+    let bed = Bed::new(PolicyKind::Lru, 2 << 20);
+    bed.put_all(0..300);
+    let hits: Vec<_> = (0..300).filter(|&block| bed.cache().contains(BlockIndex(block))).collect();
+    let cache = Arc::clone(&bed.open.as_ref().unwrap().1);
+    let permit = cache.admit(BlockIndex(320), len_of(BlockIndex(320))).unwrap();
+    let stalled = cache.shared.slots.0.changing.lock().unwrap();
+    let writer = std::thread::spawn({
+        let cache = Arc::clone(&cache);
+        move || {
+            let record = cache.record(BlockIndex(320), &bytes_of(BlockIndex(320), len_of(BlockIndex(320))));
+            cache.write(permit, &record)
+        }
+    });
+    for _ in 0..20 {
+        let (cache, hits) = (Arc::clone(&cache), hits.clone());
+        at_once(move || use_cache(&cache, &hits));
+        std::thread::yield_now();
+    }
+    assert!(!writer.is_finished() && !bed.get(320));
+    drop(stalled);
+    writer.join().unwrap().unwrap();
+    assert!(bed.get(320));
+}
+
 /// Two datasets in one store, each with all of `blocks`.
 fn with_another(bed: &Bed, blocks: std::ops::Range<u32>) -> CacheConfig {
     let other = CacheConfig { key: SnapshotId([2; 32]).into(), ..bed.config.clone() };
