@@ -115,13 +115,36 @@ fn at_once<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
     finished.recv_timeout(TIMEOUT).expect("it waits for the disk")
 }
 
-/// What threads do that must not wait for the disk: admissions that evict, permits that are given up, and hits.
+/// Writes a block on a thread of its own, and waits until that thread is in this state of the kernel's.
+fn write_until(cache: &Arc<DatasetCache>, block: u32, state: char) -> JoinHandle<Result<(), WriteError>> {
+    let (writing, block) = (Arc::clone(cache), BlockIndex(block));
+    let (has_begun, begun) = std::sync::mpsc::channel();
+    let writer = std::thread::spawn(move || {
+        let permit = writing.admit(block, len_of(block)).expect("admitted");
+        let record = writing.record(block, &bytes_of(block, len_of(block)));
+        has_begun.send(rustix::thread::gettid().as_raw_nonzero()).unwrap();
+        writing.write(permit, &record)
+    });
+    let thread = begun.recv().unwrap();
+    let is_waiting = || {
+        let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, found)| found.starts_with(state))
+    };
+    let begun = Instant::now();
+    while !is_waiting() {
+        assert!(begun.elapsed() < TIMEOUT && !writer.is_finished(), "the writer does not wait for the disk");
+        std::thread::yield_now();
+    }
+    writer
+}
+
+/// What threads do that must not wait for the disk: admissions, some of which evict, permits that are given up, and
+/// hits of all blocks that were cached before.
 fn use_cache(cache: &DatasetCache, hits: &[u32]) {
     for block in 400..500 {
         let permit = cache.admit(BlockIndex(block), len_of(BlockIndex(block)));
-        drop(permit.expect("an evicting cache admits each block"));
+        drop(permit.expect("there is room, or it is made"));
     }
-    assert!(cache.admit_without_evicting(BlockIndex(500), BLOCK_BYTES as u32).is_none());
     assert!(
         hits.iter().all(|&block| get(cache, block)),
         "what an admission evicts is a hit until its block is written"
@@ -129,79 +152,51 @@ fn use_cache(cache: &DatasetCache, hits: &[u32]) {
     assert!(cache.usage().degraded.is_none() && !cache.awaits_connections() && !cache.is_rebuilding());
 }
 
+fn cached(bed: &Bed) -> Vec<u32> {
+    (0..1000).filter(|&block| bed.cache().contains(BlockIndex(block))).collect()
+}
+
 // SEMANTICS: C4
 #[test]
 fn while_the_disk_stalls_writers_wait_and_admissions_and_hits_do_not() {
-    let images = tempfile::tempdir().unwrap();
-    let image = images.path().join("image");
-    fs::File::create(&image).unwrap().set_len(128 << 20).unwrap();
-    run(Command::new("mkfs.ext4").arg("-q").arg(&image));
-    let mount = Mount::new(&["-o", "loop", image.to_str().unwrap()]);
-    let mut bed = Bed::at(mount.at.path(), PolicyKind::Lru, 2 << 20);
-    bed.put_all(0..300);
-    let cached: Vec<_> = (0..300).filter(|&block| bed.cache().contains(BlockIndex(block))).collect();
-    let cache = Arc::clone(&bed.open.as_ref().unwrap().1);
-    // The next write creates a segment.
-    cache.shared.lock().allocator.leave_current(&cache.shared.space);
-    let (has_begun, begun) = std::sync::mpsc::channel();
-    let writer = {
+    // Without evictions, the writer waits for the file of a new segment, and with them for a slot to be cleared.
+    for (policy, reservation_bytes) in [(PolicyKind::Nr, 1 << 30), (PolicyKind::Lru, 2 << 20)] {
+        let images = tempfile::tempdir().unwrap();
+        let image = images.path().join("image");
+        fs::File::create(&image).unwrap().set_len(128 << 20).unwrap();
+        run(Command::new("mkfs.ext4").arg("-q").arg(&image));
+        let mount = Mount::new(&["-o", "loop", image.to_str().unwrap()]);
+        let bed = Bed::at(mount.at.path(), policy, reservation_bytes);
+        bed.put_all(0..300);
+        let (cache, hits) = (Arc::clone(&bed.open.as_ref().unwrap().1), cached(&bed));
+        cache.shared.lock().allocator.leave_current(&cache.shared.space);
+        cache.shared.free_room(true);
         let frozen = Frozen::new(&mount);
-        let writing = Arc::clone(&cache);
-        let writer = std::thread::spawn(move || {
-            let permit = writing.admit(BlockIndex(320), len_of(BlockIndex(320))).expect("admitted");
-            has_begun.send(rustix::thread::gettid()).unwrap();
-            let record = writing.record(BlockIndex(320), &bytes_of(BlockIndex(320), len_of(BlockIndex(320))));
-            writing.write(permit, &record)
-        });
-        let thread = begun.recv().unwrap().as_raw_nonzero();
-        let waits = || {
-            let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
-            stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('D'))
-        };
-        let begun = Instant::now();
-        while !waits() {
-            assert!(begun.elapsed() < TIMEOUT && !writer.is_finished(), "the writer does not wait for the disk");
-            std::thread::yield_now();
-        }
-        let (cache, hits) = (Arc::clone(&cache), cached.clone());
-        at_once(move || use_cache(&cache, &hits));
+        let writer = write_until(&cache, 320, 'D');
+        let using = Arc::clone(&cache);
+        at_once(move || use_cache(&using, &hits));
         assert!(!writer.is_finished());
         drop(frozen);
-        writer
-    };
-    writer.join().unwrap().unwrap();
-    // What the permits evicted that were given up leaves with the next write.
-    assert!(bed.put(321) && bed.get(321));
-    let cached: Vec<_> = (0..1000).filter(|&block| bed.cache().contains(BlockIndex(block))).collect();
-    let usage = bed.cache().usage();
-    assert_eq!((usage.used_bytes, usage.blocks_cached), (bytes_in(cached.iter().copied()), cached.len() as u64));
-    assert_eq!((bed.hits(cached.iter().copied()), bed.counters.corrupt()), (cached.len(), 0));
-    drop(cache);
-    bed.drop_all();
+        writer.join().unwrap().unwrap();
+        // The blocks that were evicted for the permits that were given up leave with the next write.
+        assert!(bed.put(321) && bed.get(321));
+        let (kept, usage) = (cached(&bed), bed.cache().usage());
+        assert_eq!((usage.used_bytes, usage.blocks_cached), (bytes_in(kept.iter().copied()), kept.len() as u64));
+        assert_eq!((bed.hits(kept.iter().copied()), bed.counters.corrupt()), (kept.len(), 0), "{policy}");
+    }
 }
 
 /// The lock of the slot table is held for as long as a write of a slot takes.
 // SEMANTICS: C4
 #[test]
-fn while_a_slot_is_written_admissions_and_hits_do_not_wait() {
-    let bed = Bed::new(PolicyKind::Lru, 2 << 20);
+fn while_the_slot_of_a_new_block_is_written_admissions_and_hits_do_not_wait() {
+    let bed = Bed::new(PolicyKind::Nr, 1 << 30);
     bed.put_all(0..300);
-    let hits: Vec<_> = (0..300).filter(|&block| bed.cache().contains(BlockIndex(block))).collect();
-    let cache = Arc::clone(&bed.open.as_ref().unwrap().1);
-    let permit = cache.admit(BlockIndex(320), len_of(BlockIndex(320))).unwrap();
+    let (cache, hits) = (Arc::clone(&bed.open.as_ref().unwrap().1), cached(&bed));
     let stalled = cache.shared.slots.0.changing.lock().unwrap();
-    let writer = std::thread::spawn({
-        let cache = Arc::clone(&cache);
-        move || {
-            let record = cache.record(BlockIndex(320), &bytes_of(BlockIndex(320), len_of(BlockIndex(320))));
-            cache.write(permit, &record)
-        }
-    });
-    for _ in 0..20 {
-        let (cache, hits) = (Arc::clone(&cache), hits.clone());
-        at_once(move || use_cache(&cache, &hits));
-        std::thread::yield_now();
-    }
+    let writer = write_until(&cache, 320, 'S');
+    let using = Arc::clone(&cache);
+    at_once(move || use_cache(&using, &hits));
     assert!(!writer.is_finished() && !bed.get(320));
     drop(stalled);
     writer.join().unwrap().unwrap();
