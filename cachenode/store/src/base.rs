@@ -1,5 +1,6 @@
 //! State shared by the datasets of one store: the folder and its lock, the index, the disk's health, the counters.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -10,6 +11,7 @@ use crate::folder::{Abilities, Folder};
 use crate::free_share::FreeShare;
 use crate::health::Health;
 use crate::index::{Index, LastRun};
+use crate::measured::Measured;
 use crate::promises::Promises;
 use crate::quotas::Quotas;
 use crate::reservations::{Known, Reservations};
@@ -26,6 +28,7 @@ pub(crate) struct Base {
     pub(crate) promises: Promises,
     pub(crate) quotas: Quotas,
     pub(crate) uses: Arc<Uses>,
+    pub(crate) measured: Measured,
     pub(crate) last_run: LastRun,
     pub(crate) abilities: Abilities,
     pub(crate) segment_bytes: u64,
@@ -46,6 +49,14 @@ pub(crate) struct LoggedFlaws {
 }
 
 impl Base {
+    /// Removes a dataset's folder. Returns before its disk space is free.
+    pub(crate) fn remove(&self, folder: &Folder, id: &CacheId) -> io::Result<()> {
+        let shared = self.measured.of(id, &folder.dataset(id)).shared;
+        let removed = folder.remove(id);
+        self.measured.forget(id, &shared);
+        removed
+    }
+
     /// Changes what is known about a dataset. Blocks on the disk.
     pub(crate) fn change(&self, id: &CacheId, change: impl FnOnce(&mut Known)) -> Known {
         let folder = self.folder.as_ref().map(|folder| folder.dataset(id));

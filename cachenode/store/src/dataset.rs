@@ -126,6 +126,7 @@ impl DatasetCache {
             let _ = slots.found_lost_slots();
         }
         let shared = Arc::new(Shared::new(base, config, number, slots, space, is_new));
+        shared.stale.mark();
         shared.change_owners(|owners| owners.wait_for(known.connections.unwrap_or_default()));
         let mut threads = Vec::new();
         if !is_new {
@@ -449,6 +450,7 @@ impl Drop for DatasetCache {
         if self.fault.is_none() && !shared.is_rebuilding() {
             note_used(&shared.base, &shared.config, Some(shared.used_bytes.load(Ordering::Relaxed)));
         }
+        shared.stale.mark();
     }
 }
 
@@ -472,7 +474,7 @@ fn claim(base: &Base, folder: &Folder, config: &CacheConfig) -> Result<(), Store
         }
         base.index.release(&id);
         base.reservations.note(&id, |known| known.adopted_disk_bytes = 0);
-        folder.remove(&id).map_err(failed("remove the folder"))?;
+        base.remove(folder, &id).map_err(failed("remove the folder"))?;
     }
     std::fs::create_dir_all(&dir).map_err(failed("create the folder"))?;
     match key_file::write(&dir, &config.key) {

@@ -8,7 +8,8 @@
 //! of either kind is `standing` until it is replaced. `aliases` name the blocks that were adopted from another
 //! snapshot. [`policy`] decides which blocks are kept. `health` pauses admissions when the disk fails, and
 //! [`FreeShare`] when little of it is free. [`probe`] tests whether a folder can be written to. [`Mapping`] is a mapped
-//! file whose disk errors do not end the process. `uses` tracks the datasets that must not be released.
+//! file whose disk errors do not end the process. `measured` keeps the disk use of datasets, and `uses` tracks those that
+//! must not be released.
 //!
 //! Invariant: [`DatasetCache::read`] returns exactly the bytes that were admitted for this snapshot and block, whatever
 //! happened to the process, disk or folder since. Any other result is a [`Lookup::Miss`] and a counter. A block has a
@@ -40,6 +41,7 @@ mod info;
 mod key_file;
 mod lookup;
 mod mapping;
+mod measured;
 mod ownership;
 pub mod policy;
 pub mod probe;

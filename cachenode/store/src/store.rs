@@ -20,11 +20,12 @@ use crate::config::CacheConfig;
 use crate::counters::StoreCounters;
 use crate::dataset::DatasetCache;
 use crate::error::StoreError;
-use crate::folder::{Abilities, Folder, disk_use};
+use crate::folder::{Abilities, Folder};
 use crate::free_share::FreeShare;
 use crate::health::Health;
 use crate::index::{Index, LastRun};
 use crate::info::DatasetInfo;
+use crate::measured::Measured;
 use crate::promises::{Promise, Promises};
 use crate::quotas::{Quota, Quotas};
 use crate::reservations::{Known, Reservation, Reservations};
@@ -153,6 +154,7 @@ impl Store {
             promises,
             quotas,
             uses: Arc::default(),
+            measured: Measured::default(),
             counters,
             health,
             free_share: FreeShare::new(config.dir.clone(), config.keep_free_percent),
@@ -239,7 +241,7 @@ impl Store {
         let Some(folder) = &self.base.folder else { return Ok(false) };
         let known = self.base.index.release(id);
         self.base.reservations.remove(id);
-        match folder.remove(id) {
+        match self.base.remove(folder, id) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(known),
             Err(source) => Err(StoreError::Dataset { id: *id, step: "remove the folder", source }),
@@ -269,7 +271,8 @@ impl Store {
     }
 
     /// The datasets in the store and those that have a promise, sorted by cache. If the disk cannot list the
-    /// datasets, returns those that were known at the start.
+    /// datasets, returns those that were known at the start. Walks over the files of those alone that have changed since
+    /// the last call.
     pub fn datasets(&self) -> Vec<DatasetInfo> {
         self.datasets_under(&self.promises(), None)
     }
@@ -305,9 +308,9 @@ impl Store {
             let unknown =
                 || Known { name: promised_name.to_owned(), connections: Some(BTreeSet::new()), ..Known::default() };
             let promised_to = promised_name.split_once('/').map(|(namespace, _)| namespace);
-            let is_there = folder.is_some_and(|folder| folder.dataset(&id).exists());
+            let is_there = || folder.is_some_and(|folder| folder.dataset(&id).exists());
             let known = self.base.reservations.get(&id);
-            let known = known.unwrap_or_else(|| if is_there { Known::default() } else { unknown() });
+            let known = known.unwrap_or_else(|| if is_there() { Known::default() } else { unknown() });
             let Known {
                 name,
                 payer,
@@ -319,7 +322,7 @@ impl Store {
                 used_bytes,
                 ..
             } = known;
-            let used = folder.map(|folder| disk_use(&folder.dataset(&id))).unwrap_or_default();
+            let used = folder.map(|folder| self.base.measured.of(&id, &folder.dataset(&id))).unwrap_or_default();
             let open = cache_of(&id);
             let Use { adoptions, promised, .. } = self.base.uses.of(&id);
             let is_shown = open.is_some() || connections.as_ref().is_some_and(|connections| !connections.is_empty());

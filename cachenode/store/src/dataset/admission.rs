@@ -158,6 +158,7 @@ impl Shared {
         });
         // No other thread sets or clears the slot of a pending block.
         let shown = written.and_then(|()| self.slots.set(block, Some(place)));
+        self.stale.mark();
         let mut guard = self.lock();
         let state = &mut *guard;
         if let Err(error) = shown {
@@ -201,6 +202,7 @@ impl Shared {
         for error in garbage.filter_map(|garbage| garbage.free().err()) {
             self.disk_failed("free room", &error, Instant::now());
         }
+        self.stale.mark();
     }
 }
 

@@ -23,6 +23,7 @@ use tracing::{info, warn};
 use super::ancestor::{Ancestor, Located};
 use super::shared::{Pending, Shared};
 use crate::aliases::Aliases;
+use crate::measured::Stale;
 use crate::record::{self, KEY_BYTES};
 use crate::segment::Segment;
 use crate::slots::Place;
@@ -45,6 +46,8 @@ struct Adoption<'a> {
     links: HashMap<u64, Option<Arc<Segment>>>,
     /// True if the other snapshot has a reservation of its own.
     is_promised: bool,
+    /// Marked once a file of the other snapshot is shared.
+    from: Stale,
     /// When the progress was last stored.
     written: Option<Instant>,
     blocks: u64,
@@ -89,6 +92,7 @@ impl Shared {
             aliases,
             links: links.collect(),
             is_promised: ancestor.earlier.is_promised(),
+            from: self.base.measured.stale(&ancestor.earlier.cache()),
             written: None,
             blocks: 0,
             bytes: 0,
@@ -135,6 +139,7 @@ impl Shared {
                 }
             }
         }
+        self.stale.mark();
     }
 }
 
@@ -197,7 +202,10 @@ impl Adoption<'_> {
             }
         }
         let linked = shared.new_segment(|folder, number, direct| other.link(folder, number, key, direct));
-        let linked = linked.inspect(|link| shared.lock().allocator.add(&shared.space, link));
+        let linked = linked.inspect(|link| {
+            shared.lock().allocator.add(&shared.space, link);
+            [&shared.stale, &self.from].into_iter().for_each(Stale::mark);
+        });
         let linked = linked.inspect_err(|error| {
             warn!(
                 dataset = shared.config.name, %error,
@@ -248,6 +256,7 @@ impl Adoption<'_> {
         shared.adopted_disk_bytes.fetch_add(disk_bytes, Ordering::Relaxed);
         shared.blocks_cached.fetch_add(shown.len() as u64, Ordering::Relaxed);
         drop(guard);
+        shared.stale.mark();
         self.bytes += bytes;
         self.blocks += shown.len() as u64;
         for (Candidate { block, place, .. }, _) in shown {

@@ -33,6 +33,7 @@ impl Shared {
     pub(super) fn end_rebuild(&self) {
         let mut state = self.lock();
         self.rebuilding.store(false, Ordering::Relaxed);
+        self.stale.mark();
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         self.rebuilt.notify_all();

@@ -28,6 +28,7 @@ use super::touches::Touches;
 use super::waiting::Waiting;
 use crate::base::Base;
 use crate::config::CacheConfig;
+use crate::measured::Stale;
 use crate::policy::{Policy, build_policy};
 use crate::record::{self, Flaw, Header, KEY_BYTES};
 use crate::reservations::Known;
@@ -54,6 +55,8 @@ pub(crate) struct Shared {
     pub(super) adopted_room: Mutex<()>,
     pub(super) disowned: Shown,
     pub(super) granted: Granted,
+    /// Marked after the dataset's files have changed.
+    pub(super) stale: Stale,
     touches: Touches,
     state: Mutex<State>,
     pub(super) rebuilding: AtomicBool,
@@ -162,6 +165,7 @@ impl Shared {
             adopted_room: Mutex::new(()),
             disowned: Shown::default(),
             granted: Granted::new(config.reservation_bytes, config.promised),
+            stale: base.measured.stale(&config.key.id()),
             touches: Touches::new(policy.wants_touch()),
             state: Mutex::new(State { policy: is_new.then_some(policy), ..state }),
             rebuilding: AtomicBool::new(!is_new),
