@@ -104,9 +104,10 @@ impl Node {
             let Counted { sharing, owned } = counted;
             let owned_bytes = owned.as_ref().and_then(|owned| owned.bytes);
             let (spec, exactly) = (&request.spec, user == User::Mount);
-            let earlier = node.earlier(&found);
+            let datasets = node.store.datasets();
+            let earlier = node.earlier(&found, &datasets);
             let adopts: Vec<CacheId> = earlier.iter().map(|earlier| earlier.cache).collect();
-            let (key, is_known_as_ours) = (found.key.clone(), node.is_known_as_ours(&found));
+            let (key, is_known_as_ours) = (found.key.clone(), node.is_known_as_ours(&found, &datasets));
             let (manifest, payer) = (&*found.manifest, &*request.payer);
             let claim = Claim { key: &key, manifest, spec, payer, owned_bytes, exactly, adopts: &adopts };
             let (share, wanted_bytes) = (node.budget().reserve(claim)?, claim.wanted());

@@ -1,6 +1,7 @@
 //! State shared by the datasets of one store: the folder and its lock, the index, the disk's health, the counters.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -59,7 +60,21 @@ impl Base {
 
     /// Changes what is known about a dataset. Blocks on the disk.
     pub(crate) fn change(&self, id: &CacheId, change: impl FnOnce(&mut Known)) -> Known {
-        let folder = self.folder.as_ref().map(|folder| folder.dataset(id));
-        self.reservations.put(id, folder.as_deref(), change)
+        self.reservations.put(id, self.dataset(id).as_deref(), change)
+    }
+
+    /// The same, but a change of the time of the last use alone may be lost.
+    pub(crate) fn change_news(&self, id: &CacheId, change: impl FnOnce(&mut Known)) -> Known {
+        self.reservations.put_news(id, self.dataset(id).as_deref(), change)
+    }
+
+    /// Writes the time of a dataset's last use, if that is in memory only. Blocks on the disk.
+    pub(crate) fn write_use(&self, id: &CacheId) {
+        self.reservations.put_use(id, self.dataset(id).as_deref());
+    }
+
+    /// The folder of a dataset.
+    fn dataset(&self, id: &CacheId) -> Option<PathBuf> {
+        self.folder.as_ref().map(|folder| folder.dataset(id))
     }
 }

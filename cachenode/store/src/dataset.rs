@@ -112,7 +112,8 @@ impl DatasetCache {
         };
         let Files { slots, found, space } = files;
         let id = config.key.id();
-        let known = remember(&base, &config, config.promised, |_| ());
+        // Opening a dataset again, as a restart does for each, writes nothing unless its promise has changed.
+        let known = base.change_news(&config.key.id(), used_now(&config, config.promised, |_| ()));
         note_used(&base, &config, None);
         let number = base.index.register(&id, known.row(0));
         let work = Work {
@@ -342,9 +343,10 @@ impl DatasetCache {
     /// Blocks on the disk.
     pub fn hold(&self, connection: &str) {
         let shared = &*self.shared;
-        remember(&shared.base, &shared.config, shared.granted.promised(), |connections| {
+        let change = used_now(&shared.config, shared.granted.promised(), |connections| {
             connections.insert(connection.to_owned());
         });
+        shared.base.change_news(&shared.config.key.id(), change);
         shared.change_owners(|owners| owners.arrived(connection));
     }
 
@@ -501,12 +503,21 @@ fn remember(
     promised: Reservation,
     change: impl FnOnce(&mut BTreeSet<String>),
 ) -> Known {
-    base.change(&config.key.id(), |known| {
+    base.change(&config.key.id(), used_now(config, promised, change))
+}
+
+/// The change of what is known about a dataset that is used now, has this promise, and whose connections `change`.
+fn used_now(
+    config: &CacheConfig,
+    promised: Reservation,
+    change: impl FnOnce(&mut BTreeSet<String>),
+) -> impl FnOnce(&mut Known) {
+    move |known| {
         known.key = Some(config.key.clone());
         known.name.clone_from(&config.name);
         known.reservation = Some(promised);
         known.policy = config.policy;
         known.use_now();
         change(known.connections.get_or_insert_default());
-    })
+    }
 }

@@ -103,6 +103,8 @@ impl Shared {
             // No slot points to this file. If it cannot be removed now, the next start tries again.
             let _ = std::fs::remove_file(&lost.path);
         }
+        // Opening the dataset did not wait for this write.
+        self.base.write_use(&config.key.id());
     }
 
     /// True if the disk fails to read a part of the slot table. Reads every page of the table.

@@ -48,7 +48,9 @@ fn each_dataset_is_doubted_until_its_doubt_has_ended_whatever_starts_and_closes_
     };
     let all = [1, 2, 3].map(|byte| CacheId([byte; 32]));
     let index = open("a");
-    all.iter().for_each(|id| drop(index.register(id, row(0))));
+    for id in &all {
+        index.register(id, row(0));
+    }
     drop(index);
     let doubted = |index: &Index| all.map(|id| index.is_doubtful(&id));
     let index = open("b");
