@@ -308,7 +308,7 @@ fn child_with_few_descriptors() {
     let usual = getrlimit(Resource::Nofile);
     let (mut failed, mut succeeded) = (0, 0);
     // Each number of descriptors makes another step of the opening fail.
-    for spare in 0..64 {
+    for spare in 0..16 {
         let store = bed.try_open_store().unwrap();
         let free = std::os::fd::AsRawFd::as_raw_fd(&fs::File::open("/dev/null").unwrap()) as u64;
         setrlimit(Resource::Nofile, Rlimit { current: Some(free + spare), ..usual }).unwrap();
