@@ -83,8 +83,8 @@ pub struct DatasetCache {
 }
 
 impl DatasetCache {
-    pub(crate) fn open(base: Arc<Base>, config: CacheConfig) -> Result<Self, StoreError> {
-        let in_use = InUse::by_cache(&base.uses, config.key.id());
+    /// `in_use` keeps the dataset from being opened twice.
+    pub(crate) fn open(base: Arc<Base>, config: CacheConfig, in_use: InUse) -> Result<Self, StoreError> {
         let opened = base.folder.as_ref().map(|folder| {
             let open = || {
                 claim(&base, folder, &config)?;

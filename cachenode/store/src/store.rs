@@ -29,7 +29,7 @@ use crate::measured::Measured;
 use crate::promises::{Promise, Promises};
 use crate::quotas::{Quota, Quotas};
 use crate::reservations::{Known, Reservation, Reservations};
-use crate::uses::Use;
+use crate::uses::{InUse, Use};
 use crate::write_error::READ_ONLY;
 
 /// The location and behaviour of a store.
@@ -181,7 +181,8 @@ impl Store {
 
     /// Opens a dataset's cache with the blocks of earlier runs. Hits are served once this returns. If the dataset is
     /// already open with the same policy, returns the existing cache, which keeps its reservation. If the cache is
-    /// being closed, waits for that to end, because two caches would write to the same files.
+    /// being opened or closed, waits for that to end, because two caches would write to the same files. Opening it waits
+    /// for no other dataset.
     ///
     /// If the reservation is smaller than before, evicting policies evict down to it before they admit again. NR keeps
     /// all blocks and admits nothing until it has space.
@@ -211,9 +212,21 @@ impl Store {
             self.base.uses.wait(uses);
             open = self.lock();
         }
-        let cache = Arc::new(DatasetCache::open(Arc::clone(&self.base), config)?);
+        // From here on, others wait for this cache, and other datasets do not.
+        let in_use = InUse::by_cache(&self.base.uses, id);
+        drop(open);
+        let cache = Arc::new(DatasetCache::open(Arc::clone(&self.base), config, in_use)?);
+        let mut open = self.lock();
+        if self.base.closed.load(Ordering::Relaxed) {
+            return Err(StoreError::Closed);
+        }
         open.retain(|_, cache| cache.strong_count() > 0);
         open.insert(id, Arc::downgrade(&cache));
+        // Connections that were found to be closed meanwhile are not awaited.
+        let known = self.base.reservations.get(&id).and_then(|known| known.connections).unwrap_or_default();
+        cache.keep_connections(|connection| known.contains(connection));
+        drop(open);
+        self.base.uses.opened();
         Ok(cache)
     }
 
@@ -231,7 +244,7 @@ impl Store {
                 Some(by) if is_open || by.adoptions > 0 => {
                     return Err(StoreError::DatasetInUse { id: *id });
                 }
-                // The dataset's cache is being closed: wait for that, then try again.
+                // The dataset's cache is being opened or closed: wait for that, then try again.
                 Some(_) => {
                     drop(open);
                     self.base.uses.wait(uses);

@@ -35,12 +35,12 @@ async fn a_session_that_ends_before_its_mount_is_shown_leaves_nothing_behind() {
     let open = node.open_dataset(node.find(&request).await.unwrap(), &request, User::Mount).await.unwrap();
     let (mounts, mut owner) = Mounts::new(Arc::clone(&node), false);
     let (reply, served) = oneshot::channel();
-    let task = tokio::spawn(std::future::pending());
-    owner.running = Some(Running { number: 7, request, reply, task, ended: None });
+    let task = owner.tasks.spawn(std::future::pending()).id();
+    owner.running.push(Running { number: 7, request, reply, task, makes_mount: true, ended: None });
 
     owner.apply(Event::Ended { number: 7, outcome: Ok(()) });
     assert_eq!(mounts.now().jobs, 1, "its job still runs");
-    owner.finish(Ok(Done { open, connection: None, dir: Some(path("mnt")) }));
+    owner.finish(task, Ok(Done { open, connection: None, dir: Some(path("mnt")) }));
 
     assert_eq!(served.await.unwrap().unwrap().number, 7, "it was made");
     assert!(mounts.now().mounts.is_empty() && mounts.now().had_mounts, "and is over");
