@@ -312,7 +312,9 @@ async fn a_restart_opens_kept_datasets_beside_one_whose_files_cannot_be_read_yet
     let mut pipe = std::fs::File::from(pipe.unwrap());
     std::io::Write::write_all(&mut pipe, &bytes).unwrap();
     drop(pipe);
-    assert_eq!(all(&[opening.await.unwrap(), second]), before);
+    let first = opening.await.unwrap();
+    until(|| !first.open.cache_usage().rebuilding).await;
+    assert_eq!(all(&[first, second]), before);
 }
 
 /// The disk may hold up what is being opened, and the kubelet repeats each publish.
