@@ -8,11 +8,11 @@
 //! `rebuilt` waits for that count; `touches` carries hits to policies that need them.
 //!
 //! Invariant: a read takes no lock that is held across I/O. It allocates nothing once its thread's buffer has grown. A
-//! slot is set after its record is written and cleared before its record is freed. A reader that finds a flaw in a record
-//! and sees the slot unchanged has therefore found a real flaw, not an eviction in progress.
+//! slot is set after its record is written and cleared before its record is freed. A reader that finds a flaw in a
+//! record and sees the slot unchanged has therefore found a real flaw, not an eviction in progress.
 //!
-//! Invariant: the admission lock is never held while the disk is written to or a file is created. Calls that do not block
-//! on the disk take no lock that is held meanwhile.
+//! Invariant: the admission lock is never held while the disk is written to or a file is created. Calls that do not
+//! block on the disk take no lock that is held meanwhile.
 //!
 //! Invariant: no answer waits for the count of the blocks of an earlier run.
 

@@ -5,8 +5,8 @@
 //! it. When the queue is full, a change is dropped and counted. The slot table still has the change, and a block that
 //! is missing or wrong in the index costs one fetch after a power loss.
 //!
-//! After a power loss, the slots of every dataset are doubtful until they were compared with the index. The doubt is kept
-//! for each dataset: one may not be opened for several starts.
+//! After a power loss, the slots of every dataset are doubtful until they were compared with the index. The doubt is
+//! kept for each dataset: one may not be opened for several starts.
 //!
 //! Invariant: no read ever waits for the index. A failure of the index fails no other operation: it is counted, logged
 //! once, and the store continues without the index.

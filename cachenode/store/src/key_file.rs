@@ -21,8 +21,8 @@ const VERSION: u8 = 1;
 /// A larger file counts as damaged.
 const FILE_BYTES: u64 = 64 << 10;
 
-/// Reads the key of the cache `id` from its folder. None if there is no such file, or if it is damaged. Errors: the file
-/// cannot be read now, for example for want of descriptors, and whose blocks the folder holds is unknown.
+/// Reads the key of the cache `id` from its folder. None if there is no such file, or if it is damaged. Errors: the
+/// file cannot be read now, for example for want of descriptors, and whose blocks the folder holds is unknown.
 pub(crate) fn read(folder: &Path, id: CacheId) -> io::Result<Option<CacheKey>> {
     let mut bytes = Vec::new();
     match File::open(file_in(folder)).and_then(|file| file.take(FILE_BYTES).read_to_end(&mut bytes)) {

@@ -1,8 +1,8 @@
-//! The disk use of each dataset: measured when it is first needed, and again only once the dataset's files have changed.
-//! A list of all datasets therefore costs no walk over the folders of those that did not change.
+//! The disk use of each dataset: measured when it is first needed, and again only once the dataset's files have
+//! changed. A list of all datasets therefore costs no walk over the folders of those that did not change.
 //!
-//! Invariant: a change marks the use as stale after the files have changed, and a measurement removes the mark before it
-//! begins. A use without a mark is that of the files, except for a few KiB of small files beside the segments.
+//! Invariant: a change marks the use as stale after the files have changed, and a measurement removes the mark before
+//! it begins. A use without a mark is that of the files, except for a few KiB of small files beside the segments.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -18,8 +18,8 @@
 //! A dataset without a reservation file, for example in a cache of an earlier version, uses its row in the index. A
 //! promise is lost only if both the file and the index are damaged; such a dataset is listed without a promise.
 //!
-//! Invariant: a change is synced before [`Reservations::put`] returns. The time of the last use may be written later, so
-//! that a start that opens many datasets does not wait for the disk once for each.
+//! Invariant: a change is synced before [`Reservations::put`] returns. The time of the last use may be written later,
+//! so that a start that opens many datasets does not wait for the disk once for each.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -136,8 +136,8 @@ pub(crate) struct Reservations {
 }
 
 impl Reservations {
-    /// Reads the reservation files of these datasets. A dataset without a usable file uses its row in the index. Errors:
-    /// a key cannot be read now.
+    /// Reads the reservation files of these datasets. A dataset without a usable file uses its row in the index.
+    /// Errors: a key cannot be read now.
     pub(crate) fn load(
         folders: impl IntoIterator<Item = (CacheId, PathBuf)>,
         rows: impl IntoIterator<Item = (CacheId, DatasetRow)>,

@@ -214,8 +214,8 @@ pub(crate) struct SegmentTable(Vec<Arc<Segment>>);
 
 impl SegmentTable {
     /// Opens all segments in `folder` and returns those that are lost separately. Ignores other files. Errors: the
-    /// folder cannot be listed, or a segment cannot be opened for a reason that says nothing about it, such as a lack of
-    /// descriptors.
+    /// folder cannot be listed, or a segment cannot be opened for a reason that says nothing about it, such as a lack
+    /// of descriptors.
     pub(crate) fn open(folder: &Path, direct: bool) -> io::Result<(Self, Vec<LostSegment>)> {
         let (mut segments, mut lost) = (Vec::new(), Vec::new());
         for entry in std::fs::read_dir(folder)? {

@@ -181,8 +181,8 @@ impl Store {
 
     /// Opens a dataset's cache with the blocks of earlier runs. Hits are served once this returns. If the dataset is
     /// already open with the same policy, returns the existing cache, which keeps its reservation. If the cache is
-    /// being opened or closed, waits for that to end, because two caches would write to the same files. Opening it waits
-    /// for no other dataset.
+    /// being opened or closed, waits for that to end, because two caches would write to the same files. Opening it
+    /// waits for no other dataset.
     ///
     /// If the reservation is smaller than before, evicting policies evict down to it before they admit again. NR keeps
     /// all blocks and admits nothing until it has space.
@@ -283,9 +283,9 @@ impl Store {
         self.base.quotas.impose(quotas)
     }
 
-    /// The datasets in the store and those that have a promise, sorted by cache. If the disk cannot list the
-    /// datasets, returns those that were known at the start. Walks over the files of those alone that have changed since
-    /// the last call.
+    /// The datasets in the store and those that have a promise, sorted by cache. If the disk cannot list the datasets,
+    /// returns those that were known at the start. Walks over the files of those alone that have changed since the last
+    /// call.
     pub fn datasets(&self) -> Vec<DatasetInfo> {
         self.datasets_under(&self.promises(), None)
     }

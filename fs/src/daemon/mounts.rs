@@ -4,10 +4,10 @@
 //! All other code uses [`Mounts`], the handle, to send events and to read the state. A [`Job`] makes a mount or takes a
 //! connection.
 //!
-//! Invariants: only the task changes the state. A mount is in the state while the kernel may send it requests. A few jobs
-//! run at a time, concurrently with the task, so that a restart serves many connections soon; of those that make mounts
-//! one at a time, since a mount point that hangs must not occupy all. The end of a session is an event, so no code polls
-//! for it. A caller gets its answer after the state that includes the result.
+//! Invariants: only the task changes the state. A mount is in the state while the kernel may send it requests. A few
+//! jobs run at a time, concurrently with the task, so that a restart serves many connections soon; of those that make
+//! mounts one at a time, since a mount point that hangs must not occupy all. The end of a session is an event, so no
+//! code polls for it. A caller gets its answer after the state that includes the result.
 
 #[cfg(test)]
 mod tests;

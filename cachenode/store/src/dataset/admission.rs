@@ -1,8 +1,8 @@
 //! How a block enters and leaves the cache: a permit takes space for it, a write sets its slot, an eviction clears the
 //! slot.
 //!
-//! An admission only decides. The slots of the blocks that it evicts are cleared by the write of the admitted block, and
-//! until then they are hits. If that block is never written, another write clears them.
+//! An admission only decides. The slots of the blocks that it evicts are cleared by the write of the admitted block,
+//! and until then they are hits. If that block is never written, another write clears them.
 
 use std::io;
 use std::path::Path;

@@ -8,8 +8,8 @@
 //! adopted blocks use the space that this dataset was given. Unused space in adopted segments is freed once no other
 //! dataset shares them.
 //!
-//! Invariant: a slot is set only after the link to its segment and the block's alias exist. A block is pending from when
-//! it takes room until it has its slot, so no other thread changes its slot in between. A killed process therefore
+//! Invariant: a slot is set only after the link to its segment and the block's alias exist. A block is pending from
+//! when it takes room until it has its slot, so no other thread changes its slot in between. A killed process therefore
 //! leaves a partial adoption that is correct, and the next process continues it.
 
 use std::collections::HashMap;
@@ -224,7 +224,8 @@ impl Adoption<'_> {
         let mut shown = Vec::with_capacity(batch.len());
         let mut failed = false;
         for candidate in batch.drain(..) {
-            // No other thread sets or clears the slot of a pending block. After a failure, the rest gives its room back.
+            // No other thread sets or clears the slot of a pending block. After a failure, the rest gives its room
+            // back.
             let set = || shared.slots.set(candidate.block, Some(candidate.place));
             let is_set =
                 !failed && set().inspect_err(|error| shared.disk_failed("set a slot", error, Instant::now())).is_ok();

@@ -219,9 +219,9 @@ impl Shared {
         }
     }
 
-    /// Removes a leaving block from the slot table and the index, and frees its record if its length is certain. Returns
-    /// false if the disk fails to clear the slot: the block then remains a hit, but is not counted until a restart.
-    /// Blocks on the disk.
+    /// Removes a leaving block from the slot table and the index, and frees its record if its length is certain.
+    /// Returns false if the disk fails to clear the slot: the block then remains a hit, but is not counted until a
+    /// restart. Blocks on the disk.
     pub(super) fn take_out(&self, block: BlockIndex, len: Option<u32>) -> bool {
         let place = self.slots.get(block);
         let cleared = place.map_or(Ok(()), |_| self.slots.set(block, None));
