@@ -27,3 +27,21 @@ impl OneEach {
         lock
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn each_cache_has_one_lock_which_is_forgotten_when_nobody_has_it() {
+        let each = OneEach::default();
+        let [one, other] = [1, 2].map(|byte| CacheId([byte; 32]));
+        let held = each.lock(one).await;
+        assert!(each.of(one).try_lock().is_err());
+        drop(each.lock(other).await);
+        drop(held);
+        drop(each.lock(one).await);
+        drop(each.lock(other).await);
+        assert_eq!(each.0.lock().unwrap().len(), 1, "the last one that was made");
+    }
+}
