@@ -15,6 +15,7 @@ mod credentials;
 mod error;
 mod find;
 mod follow;
+mod one_each;
 mod open;
 mod opening;
 mod promises;
@@ -46,6 +47,7 @@ use crate::sharing::Sharing;
 use budget::Budget;
 use cluster::Cluster;
 use find::Finder;
+use one_each::OneEach;
 use open::{OpenDatasets, check_placement, check_settings, is_changed_by, renew};
 
 pub use cluster::{MemberReport, PeerConfig};
@@ -96,10 +98,12 @@ pub struct Node {
     runtime: Handle,
     store: Store,
     open: Arc<OpenDatasets>,
-    /// Held while a dataset is opened, so that none is opened twice, and while reservations change. Never while a
-    /// manifest is walked through.
+    /// Held while reservations change and while a dataset is opened; not while one is opened that keeps the reservation
+    /// that it had, so that a restart opens several at a time. Never while a manifest is walked through.
     /// It belongs to the thread that does this, not to the caller, which may stop waiting.
     opening: Arc<tokio::sync::Mutex<()>>,
+    /// The lock of each cache that is being opened, so that none is opened twice. Taken before `opening`.
+    opening_each: OneEach,
     finder: Arc<Finder>,
     cluster: Option<Cluster>,
     /// Sends when the node's own credentials have changed.
@@ -130,6 +134,7 @@ impl Node {
             finder: Arc::new(finder),
             open: OpenDatasets::new(runtime.clone()),
             opening: Arc::default(),
+            opening_each: OneEach::default(),
             store,
             runtime,
             config,

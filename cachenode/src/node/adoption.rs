@@ -21,31 +21,30 @@ const EARLIER_MOST: usize = 4;
 
 impl Node {
     /// The caches of the newest snapshots of the same origin and owner of which the store has anything, newest first.
-    /// Blocks on the disk.
-    pub(super) fn earlier(&self, found: &Found) -> Vec<EarlierCache> {
+    /// `datasets` are those of the store. Blocks on the disk.
+    pub(super) fn earlier(&self, found: &Found, datasets: &[DatasetInfo]) -> Vec<EarlierCache> {
         let key = &found.key;
         let is_ours = |info: &DatasetInfo| match info.is_keyed {
             true => (info.key.place(), info.key.owner()) == (key.place(), key.owner()),
             false => self.finder.is_only_of(found, info.key.snapshot()),
         };
         let has_some = |info: &DatasetInfo| info.disk_bytes > 0 || info.open.is_some();
-        let mut datasets = self.store.datasets();
-        datasets.retain(|info| info.cache() != key.id() && has_some(info) && is_ours(info));
+        let is_earlier = |info: &&DatasetInfo| info.cache() != key.id() && has_some(info) && is_ours(info);
         let earlier = |info: &DatasetInfo| {
             let manifest = self.finder.earlier(found, info.key.snapshot())?;
             Some(EarlierCache { cache: info.cache(), manifest })
         };
-        let mut earlier: Vec<_> = datasets.iter().filter_map(earlier).collect();
+        let mut earlier: Vec<_> = datasets.iter().filter(is_earlier).filter_map(earlier).collect();
         earlier.sort_by_key(|earlier| std::cmp::Reverse(earlier.manifest.created_ns()));
         earlier.truncate(EARLIER_MOST);
         earlier
     }
 
     /// True if all blocks that an earlier version cached of the snapshot, without a key, are those of this key's
-    /// readers. Blocks on the disk.
-    pub(super) fn is_known_as_ours(&self, found: &Found) -> bool {
+    /// readers. `datasets` are those of the store. Blocks on the disk.
+    pub(super) fn is_known_as_ours(&self, found: &Found, datasets: &[DatasetInfo]) -> bool {
         let is_unkeyed = |info: &DatasetInfo| info.cache() == found.key.id() && !info.is_keyed;
-        self.store.datasets().iter().any(is_unkeyed) && self.finder.is_only_of(found, found.key.snapshot())
+        datasets.iter().any(is_unkeyed) && self.finder.is_only_of(found, found.key.snapshot())
     }
 
     /// Makes a dataset that was just opened adopt the blocks of earlier snapshots, in the background; those of them

@@ -76,6 +76,8 @@ pub(super) struct Share {
     pub(super) shortage: Option<String>,
     /// True if the cache is open for another mount.
     pub(super) is_open: bool,
+    /// True if the dataset had all of its promise before, so that the shares of others count it already.
+    pub(super) is_kept: bool,
     /// Those of the caches whose blocks it will adopt that have room of their own beside it.
     pub(super) promised_earlier: Vec<CacheId>,
 }
@@ -131,7 +133,8 @@ impl Budget<'_> {
         if let Some(usage) = own.and_then(|info| info.open) {
             let promised = own.and_then(|info| info.reservation).unwrap_or_default();
             let (bytes, policy) = (usage.capacity_bytes, usage.policy);
-            let share = Share { promised, bytes, policy, payer, shortage: None, is_open: true, promised_earlier };
+            let (is_open, is_kept) = (true, true);
+            let share = Share { promised, bytes, policy, payer, shortage: None, is_open, is_kept, promised_earlier };
             if claim.exactly {
                 claim.check(&share)?;
             }
@@ -140,8 +143,8 @@ impl Budget<'_> {
         if !self.store.has_folder() {
             // Nothing is cached, so there is nothing to share.
             let (bytes, policy) = (claim.wanted(), claim.spec.policy.unwrap_or_default());
-            let promised = Reservation::exactly(bytes);
-            return Ok(Share { promised, bytes, policy, payer, shortage: None, is_open: false, promised_earlier });
+            let (promised, is_open, is_kept) = (Reservation::exactly(bytes), false, false);
+            return Ok(Share { promised, bytes, policy, payer, shortage: None, is_open, is_kept, promised_earlier });
         }
         let measured = self.bytes(&datasets).inspect_err(|error| {
             warn!(
@@ -161,10 +164,12 @@ impl Budget<'_> {
         let kept = own.filter(|info| is_shown(info)).and_then(|info| Some((info.policy, info.reservation?)));
         let mut share = match kept {
             Some((policy, kept)) => {
-                let (promised, bytes) = (kept, kept.bytes);
-                let share = Share { promised, bytes, policy, payer, shortage: None, is_open: false, promised_earlier };
+                let (promised, bytes, is_open) = (kept, kept.bytes, false);
+                let share =
+                    Share { promised, bytes, policy, payer, shortage: None, is_open, is_kept: true, promised_earlier };
                 claim.check(&share)?;
-                Share { promised: claim.grow(kept, free), ..share }
+                let promised = claim.grow(kept, free);
+                Share { promised, is_kept: promised.disk_bytes == kept.disk_bytes, ..share }
             }
             None => {
                 let policy = claim.spec.policy.unwrap_or_default();
@@ -175,7 +180,8 @@ impl Budget<'_> {
                     // The blocks of a larger reservation stay.
                     promised.disk_bytes = promised.disk_bytes.max(own.disk_bytes.min(before.disk_bytes));
                 }
-                Share { promised, bytes: 0, policy, payer, shortage: None, is_open: false, promised_earlier }
+                let (is_open, is_kept) = (false, false);
+                Share { promised, bytes: 0, policy, payer, shortage: None, is_open, is_kept, promised_earlier }
             }
         };
         let needed = promised.saturating_add(share.promised.disk_bytes);

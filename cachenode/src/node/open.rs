@@ -125,6 +125,8 @@ impl OpenDatasets {
             if let Some(dataset) = &drained.dataset {
                 dataset.drain().await;
             }
+            // Closing the dataset writes to the disk.
+            let _ = tokio::task::spawn_blocking(move || drop(drained)).await;
         });
     }
 

@@ -1,7 +1,8 @@
 //! Opens a node's datasets.
 //!
 //! Invariant: what a node owns of a dataset is counted, which may take seconds, before the lock is taken that all
-//! openings share.
+//! openings share. A dataset that keeps its reservation, as after a restart, gives this lock back before its files are
+//! opened. Two openings of one cache never run at the same time.
 
 use std::sync::Arc;
 
@@ -67,6 +68,7 @@ impl Node {
         user: User,
     ) -> Result<OpenDataset, NodeError> {
         let (mut counted, mut counts) = (None::<Counted>, 0);
+        let one = self.opening_each.lock(found.key.id()).await;
         let (opening, counted) = loop {
             let opening = Arc::clone(&self.opening).lock_owned().await;
             if self.stopping.is_cancelled() {
@@ -81,7 +83,7 @@ impl Node {
                 if user == User::Connection {
                     let (node, request) = (Arc::clone(self), request.clone());
                     let join = move || {
-                        let _opening = opening;
+                        let (_one, _opening) = (one, opening);
                         let open = node.hold(open);
                         node.join_settings(&open, &request)?;
                         Ok(open)
@@ -100,18 +102,22 @@ impl Node {
         let deadline = self.finder.origin_config(request).deadline;
         let (node, request) = (Arc::clone(self), request.clone());
         let open = move || {
-            let _opening = opening;
+            let (_one, opening) = (one, opening);
             let Counted { sharing, owned } = counted;
             let owned_bytes = owned.as_ref().and_then(|owned| owned.bytes);
             let (spec, exactly) = (&request.spec, user == User::Mount);
-            let earlier = node.earlier(&found);
+            let datasets = node.store.datasets();
+            let earlier = node.earlier(&found, &datasets);
             let adopts: Vec<CacheId> = earlier.iter().map(|earlier| earlier.cache).collect();
-            let (key, is_known_as_ours) = (found.key.clone(), node.is_known_as_ours(&found));
+            let (key, is_known_as_ours) = (found.key.clone(), node.is_known_as_ours(&found, &datasets));
             let (manifest, payer) = (&*found.manifest, &*request.payer);
             let claim = Claim { key: &key, manifest, spec, payer, owned_bytes, exactly, adopts: &adopts };
             let (share, wanted_bytes) = (node.budget().reserve(claim)?, claim.wanted());
-            let Share { promised, bytes: reservation_bytes, policy, payer, shortage, is_open, promised_earlier } =
-                share;
+            let Share { promised, bytes: reservation_bytes, policy, payer, shortage, .. } = share;
+            let Share { is_open, is_kept, promised_earlier, .. } = share;
+            // Other datasets may be opened meanwhile, unless they could take room that this one is about to have, or
+            // release what it adopts.
+            let _opening = Some(opening).filter(|_| is_open || !is_kept || !adopts.is_empty());
             info!(mount = found.id, reservation_bytes, wanted_bytes = promised.wanted_bytes, %policy, "dataset open");
             let seed = u64::from(std::process::id());
             let cache = CacheSpec { key, is_known_as_ours, reservation_bytes, promised, policy, seed };

@@ -20,12 +20,12 @@ use crate::table::{Kind, Table};
 
 const KIND: Kind = Kind { magic: *b"LRDRALIA", allocate: false };
 
-/// The aliases of a snapshot's blocks. Any number of threads may look up; only one may change aliases at a time.
+/// The aliases of a snapshot's blocks. Any number of threads may look up.
 #[derive(Debug)]
 pub(crate) struct Aliases(Table);
 
 impl Aliases {
-    /// Opens the file at `path`. Creates it if it is missing or belongs to another snapshot.
+    /// Opens the file at `path`. Creates it if it is missing, damaged or belongs to another snapshot.
     pub(crate) fn open(path: &Path, id: &CacheId, blocks: u32) -> io::Result<Self> {
         Table::open(path, KIND, id, blocks).map(|(table, _)| Self(table))
     }

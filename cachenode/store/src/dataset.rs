@@ -8,9 +8,11 @@
 //! `rebuilt` waits for that count; `touches` carries hits to policies that need them.
 //!
 //! Invariant: a read takes no lock that is held across I/O. It allocates nothing once its thread's buffer has grown. A
-//! slot is set after its record is written and cleared before its record is freed. Slots change only under the
-//! admission lock (or in the rebuild, before admissions begin). A reader that finds a flaw in a record and sees the
-//! slot unchanged has therefore found a real flaw, not an eviction in progress.
+//! slot is set after its record is written and cleared before its record is freed. A reader that finds a flaw in a
+//! record and sees the slot unchanged has therefore found a real flaw, not an eviction in progress.
+//!
+//! Invariant: the admission lock is never held while the disk is written to or a file is created. Calls that do not
+//! block on the disk take no lock that is held meanwhile.
 //!
 //! Invariant: no answer waits for the count of the blocks of an earlier run.
 
@@ -81,8 +83,8 @@ pub struct DatasetCache {
 }
 
 impl DatasetCache {
-    pub(crate) fn open(base: Arc<Base>, config: CacheConfig) -> Result<Self, StoreError> {
-        let in_use = InUse::by_cache(&base.uses, config.key.id());
+    /// `in_use` keeps the dataset from being opened twice.
+    pub(crate) fn open(base: Arc<Base>, config: CacheConfig, in_use: InUse) -> Result<Self, StoreError> {
         let opened = base.folder.as_ref().map(|folder| {
             let open = || {
                 claim(&base, folder, &config)?;
@@ -110,16 +112,22 @@ impl DatasetCache {
         };
         let Files { slots, found, space } = files;
         let id = config.key.id();
-        let known = remember(&base, &config, config.promised, |_| ());
+        // Opening a dataset again, as a restart does for each, writes nothing unless its promise has changed.
+        let known = base.change_news(&config.key.id(), used_now(&config, config.promised, |_| ()));
         note_used(&base, &config, None);
         let number = base.index.register(&id, known.row(0));
         let work = Work {
-            refill: matches!(found, Found::Made { .. }) || base.last_run.slots_doubtful || slots.has_lost_slots(),
+            refill: base.index.is_doubtful(&id) || slots.has_lost_slots(),
             reindex: found == Found::Kept && base.last_run.index_is_new,
         };
         let has_segments = space.0.segments().len() > 0 || !space.0.lost().is_empty();
         let is_new = found != Found::Kept && !has_segments;
+        if is_new && slots.has_lost_slots() {
+            // If this fails, the next start looks for slots that never were.
+            let _ = slots.found_lost_slots();
+        }
         let shared = Arc::new(Shared::new(base, config, number, slots, space, is_new));
+        shared.stale.mark();
         shared.change_owners(|owners| owners.wait_for(known.connections.unwrap_or_default()));
         let mut threads = Vec::new();
         if !is_new {
@@ -221,15 +229,15 @@ impl DatasetCache {
         self.shared.slots.get(block).is_some()
     }
 
-    /// Decides, before the fetch, whether the block will be kept, and takes space for it. Does not wait for the disk,
-    /// except for one write to the page cache for each evicted block.
+    /// Decides, before the fetch, whether the block will be kept, and takes space for it. Does not wait for the disk.
     ///
     /// Returns None if the block is cached or has a permit already, the policy refuses the block, the disk fails, the
     /// store is closed, or the store is still counting the blocks of an earlier run (see
     /// [`DatasetCache::wait_rebuilt`]).
     ///
-    /// Blocks evicted for this admission are misses from now on; later writes free their disk space. [`Usage`] states
-    /// how far disk use may exceed the capacity, not counting blocks whose permits are in flight.
+    /// Blocks evicted for this admission stay hits until the block is written, or, if it never is, until another one
+    /// is; later writes free their disk space. [`Usage`] states how far disk use may exceed the capacity, not counting
+    /// blocks whose permits are in flight.
     pub fn admit(&self, block: BlockIndex, len: u32) -> Option<AdmissionPermit> {
         self.permit(block, len, true)
     }
@@ -240,8 +248,8 @@ impl DatasetCache {
     }
 
     fn permit(&self, block: BlockIndex, len: u32, may_evict: bool) -> Option<AdmissionPermit> {
-        let number = self.shared.admit(block, len, may_evict, Instant::now())?;
-        Some(AdmissionPermit { shared: Arc::clone(&self.shared), block, len, number })
+        let victims = self.shared.admit(block, len, may_evict, Instant::now())?;
+        Some(AdmissionPermit { shared: Arc::clone(&self.shared), block, len, victims })
     }
 
     /// Memory for the record of a block of `len` bytes that is being fetched. Takes 4 KiB and a little more than the
@@ -259,7 +267,7 @@ impl DatasetCache {
     /// the disk; call it off an async runtime.
     ///
     /// A disk failure is counted, logged once, and pauses admissions.
-    pub fn write(&self, permit: AdmissionPermit, record: &Record) -> Result<(), WriteError> {
+    pub fn write(&self, mut permit: AdmissionPermit, record: &Record) -> Result<(), WriteError> {
         let shared = &*self.shared;
         let Header { key, block, len } = *record.header();
         if !Arc::ptr_eq(&self.shared, &permit.shared) || key != shared.key {
@@ -269,12 +277,13 @@ impl DatasetCache {
             let (permitted, permitted_bytes) = (permit.block, permit.len);
             return Err(WriteError::WrongBlock { permitted, permitted_bytes, got: block, got_bytes: len });
         }
+        shared.clear(std::mem::take(&mut permit.victims));
         shared.free_room(false);
-        let mut kept = shared.keep(permit.number, record);
+        let mut kept = shared.keep(record);
         if kept.as_ref().is_err_and(is_full) {
             // Freeing dead records is batched, but the disk is full now: free all of them.
             shared.free_room(true);
-            kept = shared.keep(permit.number, record);
+            kept = shared.keep(record);
         }
         match kept {
             Ok(()) => {
@@ -339,9 +348,10 @@ impl DatasetCache {
     /// Blocks on the disk.
     pub fn hold(&self, connection: &str) {
         let shared = &*self.shared;
-        remember(&shared.base, &shared.config, shared.granted.promised(), |connections| {
+        let change = used_now(&shared.config, shared.granted.promised(), |connections| {
             connections.insert(connection.to_owned());
         });
+        shared.base.change_news(&shared.config.key.id(), change);
         shared.change_owners(|owners| owners.arrived(connection));
     }
 
@@ -447,6 +457,7 @@ impl Drop for DatasetCache {
         if self.fault.is_none() && !shared.is_rebuilding() {
             note_used(&shared.base, &shared.config, Some(shared.used_bytes.load(Ordering::Relaxed)));
         }
+        shared.stale.mark();
     }
 }
 
@@ -454,10 +465,10 @@ impl Drop for DatasetCache {
 /// anyone who read the snapshot: they stay only if the configuration knows them as its own.
 fn claim(base: &Base, folder: &Folder, config: &CacheConfig) -> Result<(), StoreError> {
     let (id, dir) = (config.key.id(), folder.dataset(&config.key.id()));
-    if key_file::read(&dir, id).is_some() {
+    let failed = |step| move |source| StoreError::Dataset { id, step, source };
+    if key_file::read(&dir, id).map_err(failed("read the key"))?.is_some() {
         return Ok(());
     }
-    let failed = |step| move |source| StoreError::Dataset { id, step, source };
     let is_there = dir.try_exists().map_err(failed("find the folder"))?;
     let may_be_earlier = is_there && id == CacheId::from(config.key.snapshot());
     if may_be_earlier && !config.is_known_as_ours {
@@ -470,7 +481,7 @@ fn claim(base: &Base, folder: &Folder, config: &CacheConfig) -> Result<(), Store
         }
         base.index.release(&id);
         base.reservations.note(&id, |known| known.adopted_disk_bytes = 0);
-        folder.remove(&id).map_err(failed("remove the folder"))?;
+        base.remove(folder, &id).map_err(failed("remove the folder"))?;
     }
     std::fs::create_dir_all(&dir).map_err(failed("create the folder"))?;
     match key_file::write(&dir, &config.key) {
@@ -497,12 +508,21 @@ fn remember(
     promised: Reservation,
     change: impl FnOnce(&mut BTreeSet<String>),
 ) -> Known {
-    base.change(&config.key.id(), |known| {
+    base.change(&config.key.id(), used_now(config, promised, change))
+}
+
+/// The change of what is known about a dataset that is used now, has this promise, and whose connections `change`.
+fn used_now(
+    config: &CacheConfig,
+    promised: Reservation,
+    change: impl FnOnce(&mut BTreeSet<String>),
+) -> impl FnOnce(&mut Known) {
+    move |known| {
         known.key = Some(config.key.clone());
         known.name.clone_from(&config.name);
         known.reservation = Some(promised);
         known.policy = config.policy;
         known.use_now();
         change(known.connections.get_or_insert_default());
-    })
+    }
 }

@@ -220,11 +220,12 @@ pub fn has_snapshot(dir: &Path, snapshot: &SnapshotId) -> io::Result<bool> {
     if datasets.join(snapshot.to_string()).try_exists()? {
         return Ok(true);
     }
-    let is_of = |id: &CacheId| {
-        let key = key_file::read(&datasets.join(id.to_string()), *id);
-        key.is_some_and(|key| key.snapshot() == *snapshot)
-    };
-    Ok(caches_in(&datasets)?.iter().any(is_of))
+    for id in caches_in(&datasets)? {
+        if key_file::read(&datasets.join(id.to_string()), id)?.is_some_and(|key| key.snapshot() == *snapshot) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The caches that have a folder in the folder of all datasets.

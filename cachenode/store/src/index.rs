@@ -5,6 +5,9 @@
 //! it. When the queue is full, a change is dropped and counted. The slot table still has the change, and a block that
 //! is missing or wrong in the index costs one fetch after a power loss.
 //!
+//! After a power loss, the slots of every dataset are doubtful until they were compared with the index. The doubt is
+//! kept for each dataset: one may not be opened for several starts.
+//!
 //! Invariant: no read ever waits for the index. A failure of the index fails no other operation: it is counted, logged
 //! once, and the store continues without the index.
 
@@ -14,14 +17,15 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use larder_dataset::{BlockIndex, CacheId};
-use rocksdb::DB;
+use rocksdb::{DB, DEFAULT_COLUMN_FAMILY_NAME, WriteBatch};
 use tracing::{error, warn};
 
 use crate::counters::StoreCounters;
@@ -50,6 +54,8 @@ pub(crate) struct Index {
     writer: Option<JoinHandle<()>>,
     /// Serializes the assignment of dataset numbers.
     numbers: Mutex<()>,
+    /// The datasets whose slots are doubtful. The database has a row for each.
+    doubtful: Mutex<HashSet<CacheId>>,
     report: Arc<Report>,
     boot_id: String,
 }
@@ -62,6 +68,7 @@ impl Index {
             queue: None,
             writer: None,
             numbers: Mutex::new(()),
+            doubtful: Mutex::default(),
             report: Arc::new(Report::new(counters)),
             boot_id: String::new(),
         }
@@ -93,9 +100,6 @@ impl Index {
             slots_doubtful: state.is_some_and(|(closed, last)| !closed && last != index.boot_id.as_bytes()),
             index_is_new: state.is_none(),
         };
-        if let Err(error) = db.put(rows::STATE_KEY, rows::encode_state(false, &index.boot_id)) {
-            report.failed("write state", &error);
-        }
         let (sender, receiver) = sync_channel(queue.max(1));
         let writer = std::thread::Builder::new().name("larder-index".into()).spawn({
             let db = Arc::clone(&db);
@@ -105,8 +109,46 @@ impl Index {
             Ok(writer) => (index.queue, index.writer) = (Some(sender), Some(writer)),
             Err(error) => warn!(%error, "cannot start the index writer: the index stays as it is"),
         }
-        index.db = Some(db);
+        index.db = Some(Arc::clone(&db));
+        let mut doubtful = index.doubts();
+        if last_run.slots_doubtful {
+            doubtful.extend(index.datasets().into_iter().map(|(id, _)| id));
+        }
+        // One batch: the state of the last run must not be forgotten before the doubts that follow from it are kept.
+        let mut batch = WriteBatch::default();
+        batch.put(rows::STATE_KEY, rows::encode_state(false, &index.boot_id));
+        doubtful.iter().for_each(|id| batch.put(rows::doubt_key(id), rows::DOUBT));
+        if let Err(error) = db.write(batch) {
+            index.report.failed("write state", &error);
+        }
+        index.doubtful = Mutex::new(doubtful);
         (index, last_run)
+    }
+
+    /// The datasets that are doubtful since an earlier run.
+    fn doubts(&self) -> HashSet<CacheId> {
+        let mut found = HashSet::new();
+        self.scan("list doubts", DEFAULT_COLUMN_FAMILY_NAME, rows::DOUBT_PREFIX, |key, _| {
+            found.extend(rows::decode_doubt_key(key));
+            true
+        });
+        found
+    }
+
+    /// True if slots of the dataset may have been lost with the machine's power.
+    pub(crate) fn is_doubtful(&self, id: &CacheId) -> bool {
+        self.lock_doubtful().contains(id)
+    }
+
+    /// Notes that the dataset's slots were compared with the index.
+    pub(crate) fn end_doubt(&self, id: &CacheId) {
+        if self.lock_doubtful().remove(id) {
+            self.send(Change::EndDoubt { id: *id });
+        }
+    }
+
+    fn lock_doubtful(&self) -> MutexGuard<'_, HashSet<CacheId>> {
+        self.doubtful.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn put(&self, dataset: u32, block: BlockIndex, place: Place) {
@@ -146,6 +188,7 @@ impl Index {
     /// Deletes a dataset's row and the rows of its blocks. False if the dataset had none.
     pub(crate) fn release(&self, id: &CacheId) -> bool {
         self.flush();
+        self.end_doubt(id);
         let row = self.datasets().into_iter().find(|(known, _)| known == id);
         if let Some((_, row)) = &row {
             self.send(Change::Release { dataset: row.number, id: *id });
@@ -167,11 +210,12 @@ impl Index {
     }
 
     /// Calls `f` for each block of the dataset until it returns false. Includes every change that was sent earlier.
-    pub(crate) fn each_block(&self, dataset: u32, mut f: impl FnMut(BlockIndex, Place) -> bool) {
+    /// False if the index cannot be read to the end of the dataset.
+    pub(crate) fn each_block(&self, dataset: u32, mut f: impl FnMut(BlockIndex, Place) -> bool) -> bool {
         self.flush();
         self.scan("list blocks", rows::BLOCKS, &dataset.to_be_bytes(), |key, value| {
             rows::decode_block(key, value).is_none_or(|(block, place)| f(block, place))
-        });
+        })
     }
 
     /// Waits until every change that was sent earlier is written (not synced).
@@ -211,19 +255,20 @@ impl Index {
         }
     }
 
-    fn scan(&self, step: &'static str, family: &str, prefix: &[u8], mut f: impl FnMut(&[u8], &[u8]) -> bool) {
-        let Some((db, family)) = self.db.as_ref().and_then(|db| Some((db, db.cf_handle(family)?))) else { return };
+    /// False if the rows cannot be read.
+    fn scan(&self, step: &'static str, family: &str, prefix: &[u8], mut f: impl FnMut(&[u8], &[u8]) -> bool) -> bool {
+        let Some((db, family)) = self.db.as_ref().and_then(|db| Some((db, db.cf_handle(family)?))) else {
+            return false;
+        };
         let mut rows = db.raw_iterator_cf(family);
         rows.seek(prefix);
         while let Some((key, value)) = rows.item() {
             if !key.starts_with(prefix) || !f(key, value) {
-                return;
+                return true;
             }
             rows.next();
         }
-        if let Err(error) = rows.status() {
-            self.report.failed(step, &error);
-        }
+        rows.status().inspect_err(|error| self.report.failed(step, error)).is_ok()
     }
 }
 

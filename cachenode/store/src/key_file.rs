@@ -14,18 +14,22 @@ use std::path::{Path, PathBuf};
 
 use larder_dataset::{CacheId, CacheKey, SnapshotId};
 
-use crate::whole_file::write_whole;
+use crate::whole_file::{is_damaged, write_whole};
 
 const MAGIC: [u8; 8] = *b"LARDERKY";
 const VERSION: u8 = 1;
 /// A larger file counts as damaged.
 const FILE_BYTES: u64 = 64 << 10;
 
-/// Reads the key of the cache `id` from its folder. None if there is no such file, or if it is damaged.
-pub(crate) fn read(folder: &Path, id: CacheId) -> Option<CacheKey> {
+/// Reads the key of the cache `id` from its folder. None if there is no such file, or if it is damaged. Errors: the
+/// file cannot be read now, for example for want of descriptors, and whose blocks the folder holds is unknown.
+pub(crate) fn read(folder: &Path, id: CacheId) -> io::Result<Option<CacheKey>> {
     let mut bytes = Vec::new();
-    File::open(file_in(folder)).ok()?.take(FILE_BYTES).read_to_end(&mut bytes).ok()?;
-    decode(&bytes).filter(|key| key.id() == id)
+    match File::open(file_in(folder)).and_then(|file| file.take(FILE_BYTES).read_to_end(&mut bytes)) {
+        Ok(_) => Ok(decode(&bytes).filter(|key| key.id() == id)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound || is_damaged(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Writes the key of the cache in `folder`. Blocks on the disk.
@@ -105,7 +109,12 @@ mod tests {
     fn a_key_of_another_folder_is_no_key() {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), &key()).unwrap();
-        assert_eq!(read(folder.path(), key().id()), Some(key()));
-        assert_eq!(read(folder.path(), CacheId([2; 32])), None);
+        assert_eq!(read(folder.path(), key().id()).unwrap(), Some(key()));
+        assert_eq!(read(folder.path(), CacheId([2; 32])).unwrap(), None);
+        assert_eq!(read(&folder.path().join("none"), key().id()).unwrap(), None);
+        // Opening a link to itself fails, and says nothing about a key.
+        std::fs::remove_file(file_in(folder.path())).unwrap();
+        std::os::unix::fs::symlink("key", file_in(folder.path())).unwrap();
+        read(folder.path(), key().id()).unwrap_err();
     }
 }

@@ -18,13 +18,14 @@
 //! A dataset without a reservation file, for example in a cache of an earlier version, uses its row in the index. A
 //! promise is lost only if both the file and the index are damaged; such a dataset is listed without a promise.
 //!
-//! Invariant: a change is synced before [`Reservations::put`] returns.
+//! Invariant: a change is synced before [`Reservations::put`] returns. The time of the last use may be written later,
+//! so that a start that opens many datasets does not wait for the disk once for each.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use larder_dataset::{CacheId, CacheKey, PolicyKind};
@@ -127,26 +128,33 @@ impl From<DatasetRow> for Known {
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
     known: Mutex<HashMap<CacheId, Known>>,
-    /// Held during a write, so that the file has both of two concurrent changes. Reading never waits for the disk.
-    writing: Mutex<()>,
+    /// The datasets whose files have all changes but that of the time of the last use, with the time in the file.
+    written: Mutex<HashMap<CacheId, u64>>,
+    /// The lock of each dataset that is held during a write, so that the file has both of two concurrent changes.
+    /// Reading never waits for the disk, and no dataset waits for the write of another.
+    writing: Mutex<HashMap<CacheId, Arc<Mutex<()>>>>,
 }
 
 impl Reservations {
     /// Reads the reservation files of these datasets. A dataset without a usable file uses its row in the index.
+    /// Errors: a key cannot be read now.
     pub(crate) fn load(
         folders: impl IntoIterator<Item = (CacheId, PathBuf)>,
         rows: impl IntoIterator<Item = (CacheId, DatasetRow)>,
-    ) -> Self {
+    ) -> io::Result<Self> {
         let mut rows: HashMap<CacheId, DatasetRow> = rows.into_iter().collect();
+        let mut written = HashMap::new();
         let known = folders.into_iter().map(|(id, folder)| {
-            let row = rows.remove(&id);
-            let mut known = read(&file_in(&folder)).or_else(|| row.map(Known::from)).unwrap_or_default();
+            let (row, stored) = (rows.remove(&id), read(&file_in(&folder)));
+            written.extend(stored.as_ref().map(|stored| (id, stored.last_use_unix_s)));
+            let mut known = stored.or_else(|| row.map(Known::from)).unwrap_or_default();
             known.used_bytes = read_used(&folder.join(USED));
             known.payer = read_payer(&folder.join(PAYER)).unwrap_or_default();
-            known.key = key_file::read(&folder, id);
-            (id, known)
+            known.key = key_file::read(&folder, id)?;
+            Ok::<_, io::Error>((id, known))
         });
-        Self { known: Mutex::new(known.collect()), writing: Mutex::default() }
+        let known = known.collect::<io::Result<_>>()?;
+        Ok(Self { known: Mutex::new(known), written: Mutex::new(written), writing: Mutex::default() })
     }
 
     pub(crate) fn get(&self, id: &CacheId) -> Option<Known> {
@@ -156,25 +164,55 @@ impl Reservations {
     /// Changes what is known about a dataset and writes it to `folder` so that it survives a power loss. Returns the
     /// new state. Blocks on the disk. If the write fails or there is no folder, the change is in memory only.
     pub(crate) fn put(&self, id: &CacheId, folder: Option<&Path>, change: impl FnOnce(&mut Known)) -> Known {
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let writing = Arc::clone(lock(&self.writing).entry(*id).or_default());
+        let _writing = lock(&writing);
+        lock(&self.written).remove(id);
         let known = {
             let mut all = self.lock();
             let known = all.entry(*id).or_default();
             change(known);
             known.clone()
         };
-        if let Some(folder) = folder
-            && let Err(error) = write_whole(&file_in(folder), &encode(&known))
-        {
-            warn!(
-                dataset = known.name, %error,
-                "cannot write a reservation: after a restart the dataset may get another one"
-            );
-            // The old file may list no connection although one now serves the dataset. No file is better: a start then
-            // keeps the dataset for every mount that has a manifest.
-            let _ = std::fs::remove_file(file_in(folder));
+        let Some(folder) = folder else { return known };
+        match write_whole(&file_in(folder), &encode(&known)) {
+            Ok(()) => {
+                lock(&self.written).insert(*id, known.last_use_unix_s);
+            }
+            Err(error) => {
+                warn!(
+                    dataset = known.name, %error,
+                    "cannot write a reservation: after a restart the dataset may get another one"
+                );
+                // The old file may list no connection although one now serves the dataset. No file is better: a start
+                // then keeps the dataset for every mount that has a manifest.
+                let _ = std::fs::remove_file(file_in(folder));
+            }
         }
         known
+    }
+
+    /// Like [`put`](Self::put), but if only the time of the last use changes, the change is in memory until the next
+    /// [`put`](Self::put) or [`put_use`](Self::put_use).
+    pub(crate) fn put_news(&self, id: &CacheId, folder: Option<&Path>, change: impl FnOnce(&mut Known)) -> Known {
+        if lock(&self.written).contains_key(id) {
+            let mut all = self.lock();
+            let known = all.entry(*id).or_default();
+            let before = known.clone();
+            change(known);
+            let known = known.clone();
+            drop(all);
+            let is_news = Known { last_use_unix_s: before.last_use_unix_s, ..known.clone() } != before;
+            return if is_news { self.put(id, folder, |_| ()) } else { known };
+        }
+        self.put(id, folder, change)
+    }
+
+    /// Writes the time of the last use if the file has another one. Blocks on the disk.
+    pub(crate) fn put_use(&self, id: &CacheId, folder: Option<&Path>) {
+        let last_use = self.get(id).map(|known| known.last_use_unix_s);
+        if last_use.is_some() && lock(&self.written).get(id).copied() != last_use {
+            self.put(id, folder, |_| ());
+        }
     }
 
     /// Changes what is known about a dataset in memory only. The next [`put`](Self::put) writes it.
@@ -215,6 +253,8 @@ impl Reservations {
 
     pub(crate) fn remove(&self, id: &CacheId) {
         self.lock().remove(id);
+        lock(&self.written).remove(id);
+        lock(&self.writing).remove(id);
     }
 
     /// All datasets that are known, with their state.
@@ -223,8 +263,12 @@ impl Reservations {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<CacheId, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.known)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn file_in(folder: &Path) -> PathBuf {
@@ -383,11 +427,39 @@ mod tests {
         std::fs::create_dir(folder.path().join("reservation.new")).unwrap();
         let now = put(&["a"]);
         assert_eq!(reservations.get(&SNAPSHOT), Some(now), "in memory it is known");
-        let load = || Reservations::load([(SNAPSHOT, folder.path().to_owned())], []).get(&SNAPSHOT).unwrap();
+        let load = || Reservations::load([(SNAPSHOT, folder.path().to_owned())], []).unwrap().get(&SNAPSHOT).unwrap();
         assert_eq!(load().connections, None, "a start must not take it for a dataset without connections");
         std::fs::remove_dir(folder.path().join("reservation.new")).unwrap();
         let after = put(&["a", "b"]);
         assert_eq!(load(), after);
+    }
+
+    #[test]
+    fn what_only_changes_the_time_of_the_last_use_is_written_later_and_everything_else_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let (id, path) = (&SNAPSHOT, Some(folder.path()));
+        let load = || Reservations::load([(SNAPSHOT, folder.path().to_owned())], []).unwrap();
+        let stored = || read(&file_in(folder.path()));
+        let reservations = load();
+        reservations.put_news(id, path, |it| *it = known());
+        assert_eq!(stored(), Some(known()), "there was no file");
+        let next = load();
+        let hold = |it: &mut Known| {
+            it.last_use_unix_s += 1;
+            it.connections.get_or_insert_default().insert("c".to_owned());
+        };
+        assert_eq!(next.put_news(id, path, hold).last_use_unix_s, 5);
+        assert_eq!(stored(), Some(known()), "the connection was in the file");
+        next.put_use(id, path);
+        assert_eq!(stored().unwrap().last_use_unix_s, 5);
+        next.put_news(id, path, |it| it.connections = Some(["d".to_owned()].into()));
+        assert_eq!(stored().unwrap().connections, Some(["d".to_owned()].into()));
+        // A folder blocks the path of the temporary file, so the write fails, and the next call tries again.
+        std::fs::create_dir(folder.path().join("reservation.new")).unwrap();
+        next.put(id, path, hold);
+        std::fs::remove_dir(folder.path().join("reservation.new")).unwrap();
+        next.put_news(id, path, hold);
+        assert_eq!(stored().unwrap().connections, Some(["c".to_owned(), "d".to_owned()].into()));
     }
 
     #[test]
@@ -439,7 +511,7 @@ mod tests {
     #[test]
     fn the_usage_of_a_closed_dataset_is_known_until_it_is_opened() {
         let folder = tempfile::tempdir().unwrap();
-        let load = || Reservations::load([(SNAPSHOT, folder.path().to_owned())], []);
+        let load = || Reservations::load([(SNAPSHOT, folder.path().to_owned())], []).unwrap();
         let reservations = load();
         for used in [Some(7), None, None, Some(8)] {
             reservations.put_used(&SNAPSHOT, folder.path(), used);
@@ -458,7 +530,7 @@ mod tests {
     #[test]
     fn the_namespace_that_pays_is_known_to_a_later_process() {
         let folder = tempfile::tempdir().unwrap();
-        let load = || Reservations::load([(SNAPSHOT, folder.path().to_owned())], []);
+        let load = || Reservations::load([(SNAPSHOT, folder.path().to_owned())], []).unwrap();
         let reservations = load();
         assert_eq!(reservations.get(&SNAPSHOT).unwrap().payer, "", "a folder of an earlier version");
         for payer in ["team-a", "team-b"] {

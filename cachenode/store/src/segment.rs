@@ -24,7 +24,7 @@ use rustix::fs::FallocateFlags;
 use crate::folder::is_read_only;
 use crate::record::{ALIGN_BYTES, KEY_BYTES, Part};
 use crate::slots::Place;
-use crate::whole_file::PRIVATE_FILE;
+use crate::whole_file::{PRIVATE_FILE, is_damaged};
 
 /// One segment file. Any number of threads may read and write it at given offsets.
 #[derive(Debug)]
@@ -194,7 +194,13 @@ fn parse_key(hex: &str) -> Option<[u8; KEY_BYTES]> {
     Some(key)
 }
 
-/// A segment file that exists but cannot be opened.
+/// True if the error of opening a segment means that its records are lost: it is gone, damaged, or, without an error of
+/// the system, not a regular file.
+fn is_lost(error: &io::Error) -> bool {
+    error.raw_os_error().is_none() || error.kind() == io::ErrorKind::NotFound || is_damaged(error)
+}
+
+/// A segment file whose records are lost.
 #[derive(Debug)]
 pub(crate) struct LostSegment {
     pub(crate) number: u32,
@@ -207,8 +213,9 @@ pub(crate) struct LostSegment {
 pub(crate) struct SegmentTable(Vec<Arc<Segment>>);
 
 impl SegmentTable {
-    /// Opens all segments in `folder` and returns those that cannot be opened separately. Ignores other files. Errors:
-    /// the folder cannot be listed, or the process lacks a resource that opening any file needs.
+    /// Opens all segments in `folder` and returns those that are lost separately. Ignores other files. Errors: the
+    /// folder cannot be listed, or a segment cannot be opened for a reason that says nothing about it, such as a lack
+    /// of descriptors.
     pub(crate) fn open(folder: &Path, direct: bool) -> io::Result<(Self, Vec<LostSegment>)> {
         let (mut segments, mut lost) = (Vec::new(), Vec::new());
         for entry in std::fs::read_dir(folder)? {
@@ -216,10 +223,8 @@ impl SegmentTable {
             let Some(name) = entry.file_name().to_str().and_then(parse_name) else { continue };
             match Segment::open(entry.path(), name, direct) {
                 Ok(segment) => segments.push(Arc::new(segment)),
-                Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => {
-                    return Err(error);
-                }
-                Err(error) => lost.push(LostSegment { number: name.0, path: entry.path(), error }),
+                Err(error) if is_lost(&error) => lost.push(LostSegment { number: name.0, path: entry.path(), error }),
+                Err(error) => return Err(error),
             }
         }
         // Versions that ignore adopted segments reuse their numbers, so two segments may have the same one.

@@ -6,7 +6,7 @@
 //!
 //! If the disk cannot read a page of the table, its blocks appear absent. Setting a slot rewrites the whole page, which
 //! repairs it if the disk accepts the write. The page's other slots are then lost until the rebuild after a later start
-//! restores them from the index. Until then, `lost` in the file records the loss.
+//! restores them from the index. Until then, `lost` in the file records the loss, as it does in a new table.
 //!
 //! Invariant: a slot may be stale or wrong, and does no harm: each record names its own block.
 
@@ -57,13 +57,13 @@ impl Place {
     }
 }
 
-/// A snapshot's slot table. Any number of threads may look up; only one may change slots at a time.
+/// A snapshot's slot table. Any number of threads may look up and change slots.
 #[derive(Debug)]
-pub(crate) struct Slots(Table);
+pub(crate) struct Slots(pub(crate) Table);
 
 impl Slots {
-    /// Opens the table at `path`. Creates it if it is missing, unreadable or belongs to another snapshot. On a
-    /// read-only disk the table can be read, but no slot can be set.
+    /// Opens the table at `path`. Creates it if it is missing, damaged or belongs to another snapshot. On a read-only
+    /// disk the table can be read, but no slot can be set.
     pub(crate) fn open(path: &Path, id: &CacheId, blocks: u32) -> io::Result<(Self, Found)> {
         let (table, found) = Table::open(path, KIND, id, blocks)?;
         Ok((Self(table), found))
@@ -88,6 +88,7 @@ impl Slots {
         Place::from_slot(self.0.get(block.0))
     }
 
+    /// Sets the slot of a block. Blocks on the disk.
     pub(crate) fn set(&self, block: BlockIndex, place: Option<Place>) -> io::Result<()> {
         self.0.set(block.0, place.map_or(0, Place::to_slot))
     }
@@ -180,6 +181,8 @@ mod tests {
         let (slots, _) = Slots::open(&path, &SNAPSHOT, 3).unwrap();
         slots.set(BlockIndex(1), Some(place(Place::MAX_SEGMENT, 7))).unwrap();
         slots.set(BlockIndex(2), Some(place(1, u32::MAX))).unwrap();
+        assert!(slots.has_lost_slots(), "nobody has looked for them yet");
+        slots.found_lost_slots().unwrap();
         let made = std::fs::read(&path).unwrap();
         let golden = format!("{}/golden/v1.slots", std::env::var("CARGO_MANIFEST_DIR").unwrap());
         if std::env::var_os("LARDER_WRITE_GOLDEN").is_some() {
@@ -198,7 +201,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("slots");
         let (slots, found) = Slots::open(&path, &SNAPSHOT, 10_000).unwrap();
-        assert_eq!(found, Found::Made { replaced: false });
+        assert_eq!(found, Found::Made);
         slots.set(BlockIndex(9_999), Some(place(1, 2))).unwrap();
         assert_eq!(slots.get(BlockIndex(9_999)), Some(place(1, 2)));
         slots.set(BlockIndex(10_000), Some(place(1, 2))).unwrap_err();
@@ -225,11 +228,39 @@ mod tests {
             drop(slots);
             spoil(&OpenOptions::new().write(true).open(&path).unwrap());
             let (slots, found) = Slots::open(&path, &SNAPSHOT, 1000).unwrap();
-            assert_eq!((found, slots.get(BlockIndex(1))), (Found::Made { replaced: true }, None));
+            assert_eq!((found, slots.get(BlockIndex(1))), (Found::Made, None));
+            assert!(slots.has_lost_slots());
         }
         for (id, blocks) in [(CacheId([1; 32]), 1000), (SNAPSHOT, 1001)] {
             Slots::open(&path, &SNAPSHOT, 1000).unwrap();
-            assert_eq!(Slots::open(&path, &id, blocks).unwrap().1, Found::Made { replaced: true });
+            assert_eq!(Slots::open(&path, &id, blocks).unwrap().1, Found::Made);
         }
+    }
+
+    #[test]
+    fn a_table_that_cannot_be_opened_for_another_reason_is_left_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, itself] = ["slots", "itself"].map(|name| dir.path().join(name));
+        let (slots, _) = Slots::open(&path, &SNAPSHOT, 1000).unwrap();
+        slots.set(BlockIndex(1), Some(place(1, 1))).unwrap();
+        // Opening a link to itself fails with ELOOP, which says nothing about the table behind it.
+        std::os::unix::fs::symlink(&itself, &itself).unwrap();
+        let error = Slots::open(&itself, &SNAPSHOT, 1000).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ELOOP));
+        assert!(std::fs::symlink_metadata(&itself).unwrap().is_symlink(), "nothing was put in its place");
+        for (errno, replaces) in [
+            (libc::EIO, true),
+            (libc::EUCLEAN, true),
+            (libc::ENOMEM, false),
+            (libc::EMFILE, false),
+            (libc::ENFILE, false),
+            (libc::EAGAIN, false),
+            (libc::EPERM, false),
+            (libc::EACCES, false),
+            (libc::EINTR, false),
+        ] {
+            assert_eq!(crate::whole_file::is_damaged(&io::Error::from_raw_os_error(errno)), replaces, "{errno}");
+        }
+        assert!(!crate::whole_file::is_damaged(&io::Error::other("too many mapped files")));
     }
 }

@@ -20,15 +20,16 @@ use crate::config::CacheConfig;
 use crate::counters::StoreCounters;
 use crate::dataset::DatasetCache;
 use crate::error::StoreError;
-use crate::folder::{Abilities, Folder, disk_use};
+use crate::folder::{Abilities, Folder};
 use crate::free_share::FreeShare;
 use crate::health::Health;
 use crate::index::{Index, LastRun};
 use crate::info::DatasetInfo;
+use crate::measured::Measured;
 use crate::promises::{Promise, Promises};
 use crate::quotas::{Quota, Quotas};
 use crate::reservations::{Known, Reservation, Reservations};
-use crate::uses::Use;
+use crate::uses::{InUse, Use};
 use crate::write_error::READ_ONLY;
 
 /// The location and behaviour of a store.
@@ -93,13 +94,16 @@ impl Store {
         counters: Arc<StoreCounters>,
         boot_id: &str,
     ) -> Result<Self, StoreError> {
-        let folder = match Folder::open(&config.dir) {
+        let unusable = |error: StoreError| {
+            error!(
+                error = %Chain(&error),
+                "the cache folder cannot be used: nothing is cached until a restart (--cache-dir)"
+            );
+        };
+        let mut folder = match Folder::open(&config.dir) {
             Ok(folder) => Some(folder),
             Err(error @ StoreError::Folder { .. }) => {
-                error!(
-                    error = %Chain(&error),
-                    "the cache folder cannot be used: nothing is cached until a restart (--cache-dir)"
-                );
+                unusable(error);
                 None
             }
             Err(error) => return Err(error),
@@ -107,7 +111,7 @@ impl Store {
         let health = Health::new(config.pause_first, config.pause_most);
         let mut abilities = Abilities { direct: true, free: true };
         let (mut reservations, mut promises) = (Reservations::default(), Promises::default());
-        let mut quotas = Quotas::default();
+        let (mut quotas, mut is_known) = (Quotas::default(), true);
         let (mut index, mut last_run) = (Index::none(Arc::clone(&counters)), LastRun::default());
         if let Some(folder) = &folder {
             if folder.is_read_only() {
@@ -132,15 +136,25 @@ impl Store {
             // reservations.
             let caches = folder.caches().unwrap_or_default();
             let folders = caches.into_iter().map(|id| (id, folder.dataset(&id)));
-            reservations = Reservations::load(folders, index.datasets());
             promises = Promises::load(folder.promises());
             quotas = Quotas::load(folder.quotas());
+            match Reservations::load(folders, index.datasets()) {
+                Ok(loaded) => reservations = loaded,
+                // Whose blocks are in the folder is not known, so none may be served, and none dropped.
+                Err(source) => {
+                    unusable(StoreError::Folder { dir: config.dir.clone(), step: "read the keys in", source });
+                    (index, last_run) = (Index::none(Arc::clone(&counters)), LastRun::default());
+                    is_known = false;
+                }
+            }
         }
+        folder = folder.filter(|_| is_known);
         let base = Base {
             reservations,
             promises,
             quotas,
             uses: Arc::default(),
+            measured: Measured::default(),
             counters,
             health,
             free_share: FreeShare::new(config.dir.clone(), config.keep_free_percent),
@@ -167,7 +181,8 @@ impl Store {
 
     /// Opens a dataset's cache with the blocks of earlier runs. Hits are served once this returns. If the dataset is
     /// already open with the same policy, returns the existing cache, which keeps its reservation. If the cache is
-    /// being closed, waits for that to end, because two caches would write to the same files.
+    /// being opened or closed, waits for that to end, because two caches would write to the same files. Opening it
+    /// waits for no other dataset.
     ///
     /// If the reservation is smaller than before, evicting policies evict down to it before they admit again. NR keeps
     /// all blocks and admits nothing until it has space.
@@ -197,9 +212,21 @@ impl Store {
             self.base.uses.wait(uses);
             open = self.lock();
         }
-        let cache = Arc::new(DatasetCache::open(Arc::clone(&self.base), config)?);
+        // From here on, others wait for this cache, and other datasets do not.
+        let in_use = InUse::by_cache(&self.base.uses, id);
+        drop(open);
+        let cache = Arc::new(DatasetCache::open(Arc::clone(&self.base), config, in_use)?);
+        let mut open = self.lock();
+        if self.base.closed.load(Ordering::Relaxed) {
+            return Err(StoreError::Closed);
+        }
         open.retain(|_, cache| cache.strong_count() > 0);
         open.insert(id, Arc::downgrade(&cache));
+        // Connections that were found to be closed meanwhile are not awaited.
+        let known = self.base.reservations.get(&id).and_then(|known| known.connections).unwrap_or_default();
+        cache.keep_connections(|connection| known.contains(connection));
+        drop(open);
+        self.base.uses.opened();
         Ok(cache)
     }
 
@@ -217,7 +244,7 @@ impl Store {
                 Some(by) if is_open || by.adoptions > 0 => {
                     return Err(StoreError::DatasetInUse { id: *id });
                 }
-                // The dataset's cache is being closed: wait for that, then try again.
+                // The dataset's cache is being opened or closed: wait for that, then try again.
                 Some(_) => {
                     drop(open);
                     self.base.uses.wait(uses);
@@ -227,7 +254,7 @@ impl Store {
         let Some(folder) = &self.base.folder else { return Ok(false) };
         let known = self.base.index.release(id);
         self.base.reservations.remove(id);
-        match folder.remove(id) {
+        match self.base.remove(folder, id) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(known),
             Err(source) => Err(StoreError::Dataset { id: *id, step: "remove the folder", source }),
@@ -256,8 +283,9 @@ impl Store {
         self.base.quotas.impose(quotas)
     }
 
-    /// The datasets in the store and those that have a promise, sorted by cache. If the disk cannot list the
-    /// datasets, returns those that were known at the start.
+    /// The datasets in the store and those that have a promise, sorted by cache. If the disk cannot list the datasets,
+    /// returns those that were known at the start. Walks over the files of those alone that have changed since the last
+    /// call.
     pub fn datasets(&self) -> Vec<DatasetInfo> {
         self.datasets_under(&self.promises(), None)
     }
@@ -293,9 +321,9 @@ impl Store {
             let unknown =
                 || Known { name: promised_name.to_owned(), connections: Some(BTreeSet::new()), ..Known::default() };
             let promised_to = promised_name.split_once('/').map(|(namespace, _)| namespace);
-            let is_there = folder.is_some_and(|folder| folder.dataset(&id).exists());
+            let is_there = || folder.is_some_and(|folder| folder.dataset(&id).exists());
             let known = self.base.reservations.get(&id);
-            let known = known.unwrap_or_else(|| if is_there { Known::default() } else { unknown() });
+            let known = known.unwrap_or_else(|| if is_there() { Known::default() } else { unknown() });
             let Known {
                 name,
                 payer,
@@ -307,7 +335,7 @@ impl Store {
                 used_bytes,
                 ..
             } = known;
-            let used = folder.map(|folder| disk_use(&folder.dataset(&id))).unwrap_or_default();
+            let used = folder.map(|folder| self.base.measured.of(&id, &folder.dataset(&id))).unwrap_or_default();
             let open = cache_of(&id);
             let Use { adoptions, promised, .. } = self.base.uses.of(&id);
             let is_shown = open.is_some() || connections.as_ref().is_some_and(|connections| !connections.is_empty());

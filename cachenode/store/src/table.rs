@@ -13,8 +13,12 @@
 //! mapping would raise SIGBUS; `pwrite` returns an error instead.
 //!
 //! A page that the disk cannot read appears as zeros (see `mapping`). Setting a word in it writes the whole page, which
-//! repairs it if the disk accepts the write. The page's other words are then lost. `lost` is set to a non-zero value
-//! before that write and stays so until the lost words have been searched for elsewhere.
+//! repairs it if the disk accepts the write. The page's other words are then lost. `lost` is not zero from before that
+//! write until the lost words have been searched for elsewhere. A new file has it set, too: it may replace another one,
+//! or one that was deleted.
+//!
+//! A table that exists is replaced only if it is damaged or belongs to another snapshot. If it cannot be opened for
+//! another reason, such as a lack of memory, the next attempt finds it unchanged.
 //!
 //! Invariant: the mapping has the length that the file was created with. The file is never shortened while it is open.
 #![expect(unsafe_code, reason = "reads the mapped file as atomics")]
@@ -24,13 +28,14 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Mutex, PoisonError};
 
 use larder_dataset::CacheId;
 use rustix::fs::{FallocateFlags, SeekFrom};
 
 use crate::folder::is_read_only;
 use crate::mapping::Mapping;
-use crate::whole_file::{PRIVATE_FILE, sync_parent};
+use crate::whole_file::{PRIVATE_FILE, is_damaged, sync_parent};
 
 const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 64;
@@ -56,30 +61,30 @@ pub(crate) struct Kind {
 pub(crate) enum Found {
     /// The table existed and is valid.
     Kept,
-    /// The table was created; `replaced` if an existing table did not match.
-    Made { replaced: bool },
+    /// The table was created. Its words count as lost until [`Table::found_lost_words`].
+    Made,
 }
 
-/// One word for each block of a snapshot, initially 0. Any number of threads may look up; only one may change words at
-/// a time.
+/// One word for each block of a snapshot, initially 0. Any number of threads may look up and change words.
 #[derive(Debug)]
 pub(crate) struct Table {
     map: Mapping,
     blocks: u32,
+    /// Held while a word is written: repairing a page rewrites its other words. Only threads that may wait for the disk
+    /// take it.
+    pub(crate) changing: Mutex<()>,
 }
 
 impl Table {
-    /// Opens the table at `path`. Creates it if it is missing, unreadable or belongs to another snapshot. On a
-    /// read-only disk the table can be read, but no word can be set.
+    /// Opens the table at `path`. Creates it if it is missing, damaged or belongs to another snapshot. On a read-only
+    /// disk the table can be read, but no word can be set. Errors: an existing table cannot be opened now, or none can
+    /// be made.
     pub(crate) fn open(path: &Path, kind: Kind, id: &CacheId, blocks: u32) -> io::Result<(Self, Found)> {
-        let (file, found) = match Self::open_existing(path, kind, id, blocks) {
-            Ok(Some(table)) => return Ok((table, Found::Kept)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                (make(path, kind, id, blocks)?, Found::Made { replaced: false })
-            }
-            Ok(None) | Err(_) => (make(path, kind, id, blocks)?, Found::Made { replaced: true }),
-        };
-        Ok((Self::map(file, blocks)?, found))
+        match Self::open_existing(path, kind, id, blocks) {
+            Ok(Some(table)) => Ok((table, Found::Kept)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound && !is_damaged(&error) => Err(error),
+            Ok(None) | Err(_) => Ok((Self::map(make(path, kind, id, blocks)?, blocks)?, Found::Made)),
+        }
     }
 
     /// Opens the table at `path`. None if it belongs to another snapshot.
@@ -98,7 +103,7 @@ impl Table {
 
     fn map(file: File, blocks: u32) -> io::Result<Self> {
         let len = usize::try_from(file_bytes(blocks)).map_err(io::Error::other)?;
-        Ok(Self { map: Mapping::new(file, len)?, blocks })
+        Ok(Self { map: Mapping::new(file, len)?, blocks, changing: Mutex::default() })
     }
 
     pub(crate) const fn blocks(&self) -> u32 {
@@ -115,10 +120,12 @@ impl Table {
         u64::from_le(word)
     }
 
+    /// Sets the word of a block. Blocks on the disk.
     pub(crate) fn set(&self, block: u32, word: u64) -> io::Result<()> {
         if block >= self.blocks {
             return Err(io::ErrorKind::InvalidInput.into());
         }
+        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let word = word.to_le_bytes();
         let at = TABLE_AT + 8 * u64::from(block);
         let page = at / 4096 * 4096;
@@ -237,6 +244,7 @@ fn make(path: &Path, kind: Kind, id: &CacheId, blocks: u32) -> io::Result<File> 
         }
     }
     file.write_all_at(&encode_header(kind, id, blocks), 0)?;
+    file.write_all_at(&1_u64.to_le_bytes(), LOST_AT)?;
     file.sync_all()?;
     std::fs::rename(&fresh, path)?;
     sync_parent(path)?;

@@ -13,7 +13,7 @@ use larder_dataset::CacheId;
 #[derive(Debug, Default)]
 pub(crate) struct Uses {
     all: Mutex<HashMap<CacheId, Use>>,
-    /// Signalled when a use ends.
+    /// Signalled when a use ends or a cache was opened.
     ended: Condvar,
 }
 
@@ -38,7 +38,14 @@ impl Uses {
         self.lock().get(id).copied().unwrap_or_default()
     }
 
-    /// Waits until a use has ended.
+    /// Wakes those that wait: a cache whose use began earlier is open now.
+    pub(crate) fn opened(&self) {
+        // Those that have looked and do not wait yet hold the lock.
+        drop(self.lock());
+        self.ended.notify_all();
+    }
+
+    /// Waits until a use has ended, or a cache was opened.
     pub(crate) fn wait(&self, uses: MutexGuard<'_, HashMap<CacheId, Use>>) {
         drop(self.ended.wait(uses).unwrap_or_else(PoisonError::into_inner));
     }

@@ -19,6 +19,14 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_parent(path)
 }
 
+/// True if an error says that a file is damaged, so that it can be replaced. Any other error, such as a lack of memory,
+/// of descriptors or of permission, says nothing about the file.
+pub(crate) fn is_damaged(error: &io::Error) -> bool {
+    // EUCLEAN and EBADMSG: the file system's own structures of the file are corrupt.
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::EUCLEAN | libc::EBADMSG))
+        || error.kind() == io::ErrorKind::UnexpectedEof
+}
+
 /// Makes a rename in the folder of `path` survive a power loss.
 pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())

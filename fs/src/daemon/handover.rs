@@ -14,6 +14,7 @@ use anyhow::Context;
 use larder_daemon_api::handover::{HoldsList, Listener, Message, Socket};
 use larder_daemon_api::v1;
 use larder_dataset::Chain;
+use rustix::io::Errno;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -24,6 +25,9 @@ use super::error::DaemonError;
 /// How long the daemon keeps datasets for a keeper that is not connected. A plugin that is replaced returns within
 /// seconds.
 const KEEPER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The pause before a keeper that could not be taken for want of descriptors, memory or threads is tried again.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The limit for sending a packet.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
@@ -48,7 +52,7 @@ pub(super) async fn serve(daemon: Arc<Daemon>, keeper: CurrentKeeper, path: Path
 
 fn accept(daemon: &Arc<Daemon>, keeper: &CurrentKeeper, listener: &Listener) -> std::io::Result<()> {
     loop {
-        let socket = listener.accept()?;
+        let socket = patiently("accept a keeper", RETRY, || listener.accept())?;
         let uid = socket.peer_uid();
         if !uid.as_ref().is_ok_and(|&uid| uid == 0 || uid == rustix::process::geteuid().as_raw()) {
             warn!(?uid, "rejected a process of another user at the handover socket");
@@ -62,17 +66,48 @@ fn accept(daemon: &Arc<Daemon>, keeper: &CurrentKeeper, listener: &Listener) -> 
             let _ = thread.join();
         }
         let socket = Arc::new(socket);
-        let (daemon, talking) = (Arc::clone(daemon), Arc::clone(&socket));
-        let talk = move || {
-            daemon.keepers.send_modify(|count| *count += 1);
-            match talk(&daemon, &talking) {
-                Ok(()) => info!("keeper disconnected; its mounts are still served"),
-                Err(error) => warn!(%error, "keeper disconnected; its mounts are still served"),
-            }
-            daemon.keepers.send_modify(|count| *count -= 1);
+        let start = || {
+            let (daemon, talking) = (Arc::clone(daemon), Arc::clone(&socket));
+            let talk = move || {
+                daemon.keepers.send_modify(|count| *count += 1);
+                match talk(&daemon, &talking) {
+                    Ok(()) => info!("keeper disconnected; its mounts are still served"),
+                    Err(error) => warn!(%error, "keeper disconnected; its mounts are still served"),
+                }
+                daemon.keepers.send_modify(|count| *count -= 1);
+            };
+            std::thread::Builder::new().name("keeper".to_owned()).spawn(talk)
         };
-        *last = Some((socket, std::thread::Builder::new().name("keeper".to_owned()).spawn(talk)?));
+        let thread = patiently("start a thread for a keeper", RETRY, start)?;
+        *last = Some((socket, thread));
     }
+}
+
+/// Repeats `attempt` until it succeeds or fails for good: a shortage passes, and the mounts are served meanwhile.
+fn patiently<T>(
+    step: &'static str,
+    pause: Duration,
+    mut attempt: impl FnMut() -> std::io::Result<T>,
+) -> std::io::Result<T> {
+    let mut is_logged = false;
+    loop {
+        match attempt() {
+            Err(error) if passes(&error) => {
+                if !std::mem::replace(&mut is_logged, true) {
+                    warn!(step, %error, "cannot take the keeper's connections yet: trying again until it works");
+                }
+                std::thread::sleep(pause);
+            }
+            done => return done,
+        }
+    }
+}
+
+/// True if an error of accept(2) or of starting a thread says nothing about the socket.
+fn passes(error: &std::io::Error) -> bool {
+    let passing =
+        [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::AGAIN, Errno::INTR, Errno::CONNABORTED];
+    Errno::from_io_error(error).is_some_and(|errno| passing.contains(&errno))
 }
 
 /// Calls `let_go` when no keeper has been connected for a while. A connection that this daemon does not have ended with
@@ -174,6 +209,24 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
+
+    // SEMANTICS: K1
+    #[test]
+    fn a_shortage_of_descriptors_or_threads_is_waited_for_and_a_broken_socket_is_not() {
+        let after = |failures: &[Errno]| {
+            let mut failures = failures.iter();
+            let mut attempts = 0;
+            let outcome = patiently("take a keeper", Duration::ZERO, || {
+                attempts += 1;
+                failures.next().map_or(Ok(()), |&errno| Err(errno.into()))
+            });
+            (outcome.map_err(|error| Errno::from_io_error(&error)), attempts)
+        };
+        assert_eq!(after(&[]), (Ok(()), 1));
+        assert_eq!(after(&[Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::MFILE]), (Ok(()), 6));
+        assert_eq!(after(&[Errno::AGAIN, Errno::INTR, Errno::CONNABORTED]), (Ok(()), 4));
+        assert_eq!(after(&[Errno::MFILE, Errno::BADF]), (Err(Some(Errno::BADF)), 2));
+    }
 
     // SEMANTICS: C10
     #[tokio::test(start_paused = true)]

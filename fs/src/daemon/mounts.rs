@@ -4,10 +4,10 @@
 //! All other code uses [`Mounts`], the handle, to send events and to read the state. A [`Job`] makes a mount or takes a
 //! connection.
 //!
-//! Invariants: only the task changes the state. A mount is in the state while the kernel may send it requests. One job
-//! runs at a time, concurrently with the task: a mount point that hangs delays other jobs but no other event. The end
-//! of a session is an event, so no code polls for it. A caller gets its answer after the state that includes the
-//! result.
+//! Invariants: only the task changes the state. A mount is in the state while the kernel may send it requests. A few
+//! jobs run at a time, concurrently with the task, so that a restart serves many connections soon; of those that make
+//! mounts one at a time, since a mount point that hangs must not occupy all. The end of a session is an event, so no
+//! code polls for it. A caller gets its answer after the state that includes the result.
 
 #[cfg(test)]
 mod tests;
@@ -23,7 +23,7 @@ use larder_cachenode::node::{Found, Node, OpenDataset, User};
 use larder_cachenode::request::DatasetRequest;
 use larder_telemetry::Heartbeat;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{self, JoinSet};
 use tracing::{info, warn};
 
 use super::error::DaemonError;
@@ -35,6 +35,9 @@ use crate::requests::Requests;
 
 /// The capacity of the owner's queue of events. Senders wait while it is full.
 const EVENTS_WAITING: usize = 64;
+
+/// The most jobs that run at a time. Each waits for the disk most of the time.
+const JOBS_AT_ONCE: usize = 8;
 
 /// One mount, or one connection that was handed over.
 #[derive(Clone, Debug)]
@@ -107,6 +110,12 @@ enum Target {
     Connection(Arc<Connection>, ServeConfig),
 }
 
+impl Target {
+    fn makes_mount(&self) -> bool {
+        matches!(self, Self::Folder(_))
+    }
+}
+
 /// A finished job whose result is not in the state yet.
 #[derive(Debug)]
 struct Done {
@@ -115,13 +124,15 @@ struct Done {
     dir: Option<PathBuf>,
 }
 
-/// The job that is running.
+/// A job that is running.
 #[derive(Debug)]
 struct Running {
     number: u64,
     request: DatasetRequest,
     reply: oneshot::Sender<Served>,
-    task: JoinHandle<Result<Done, DaemonError>>,
+    task: task::Id,
+    /// True if it makes a mount of our own.
+    makes_mount: bool,
     /// The end of the session, if it was reported before the job had finished.
     ended: Option<io::Result<()>>,
 }
@@ -154,7 +165,8 @@ impl Mounts {
             heartbeat: heartbeat.clone(),
             state: State::default(),
             waiting: VecDeque::new(),
-            running: None,
+            running: Vec::new(),
+            tasks: JoinSet::new(),
             open: HashMap::new(),
             next: 0,
         };
@@ -226,9 +238,11 @@ pub(super) struct Owner {
     publish: watch::Sender<State>,
     heartbeat: Heartbeat,
     state: State,
-    /// Jobs that wait for the running one. Bounded by the number of callers, since each waits for its job.
+    /// Jobs that wait for running ones. Bounded by the number of callers, since each waits for its job.
     waiting: VecDeque<Job>,
-    running: Option<Running>,
+    /// The oldest first.
+    running: Vec<Running>,
+    tasks: JoinSet<Result<Done, DaemonError>>,
     /// Keeps the dataset of each mount open, by the mount's number.
     open: HashMap<u64, OpenDataset>,
     next: u64,
@@ -240,13 +254,15 @@ impl Owner {
         let mut draining = self.node.watch_draining();
         loop {
             self.heartbeat.beat();
-            self.start_next();
+            while self.may_start_next() {
+                self.start_next();
+            }
             tokio::select! {
                 event = self.received.recv() => match event {
                     Some(event) => self.apply(event),
-                    None => return,
+                    None => return self.tasks.detach_all(),
                 },
-                done = Self::finished(&mut self.running) => self.finish(done),
+                (task, done) = Self::finished(&mut self.tasks) => self.finish(task, done),
                 _ = draining.changed() => {}
                 () = tokio::time::sleep(Heartbeat::EVERY) => {}
             }
@@ -259,7 +275,7 @@ impl Owner {
     }
 
     fn jobs(&self) -> usize {
-        self.waiting.len() + usize::from(self.running.is_some())
+        self.waiting.len() + self.running.len()
     }
 
     fn publish(&mut self) {
@@ -276,32 +292,38 @@ impl Owner {
         self.publish();
     }
 
-    /// Starts the next job, unless one is running.
+    fn may_start_next(&self) -> bool {
+        let Some(job) = self.waiting.front() else { return false };
+        let is_alone = || !self.running.iter().any(|running| running.makes_mount);
+        self.running.len() < JOBS_AT_ONCE && (!job.target.makes_mount() || is_alone())
+    }
+
     fn start_next(&mut self) {
-        if self.running.is_some() {
-            return;
-        }
         let Some(Job { found, request, target, reply }) = self.waiting.pop_front() else { return };
         // A handle exists, because its caller waits for this job. If it was dropped just now, the daemon is ending.
         let Some(events) = self.ended.upgrade() else { return };
         let number = self.next;
         self.next += 1;
         let (node, pool, wanted) = (Arc::clone(&self.node), Arc::clone(&self.pool), request.clone());
+        let makes_mount = target.makes_mount();
         let sessions = Sessions { number, events };
-        let task = self.node.runtime().spawn(async move { make(&node, pool, found, &wanted, target, sessions).await });
-        self.running = Some(Running { number, request, reply, task, ended: None });
+        let job = async move { make(&node, pool, found, &wanted, target, sessions).await };
+        let task = self.tasks.spawn_on(job, self.node.runtime()).id();
+        self.running.push(Running { number, request, reply, task, makes_mount, ended: None });
     }
 
-    /// The outcome of the running job. Pending forever if no job is running. Cancel-safe.
-    async fn finished(running: &mut Option<Running>) -> Result<Done, DaemonError> {
-        match running {
-            Some(running) => (&mut running.task).await.unwrap_or_else(|error| Err(error.into())),
+    /// The outcome of a job. Pending forever if no job is running. Cancel-safe.
+    async fn finished(tasks: &mut JoinSet<Result<Done, DaemonError>>) -> (task::Id, Result<Done, DaemonError>) {
+        match tasks.join_next_with_id().await {
+            Some(Ok(finished)) => finished,
+            Some(Err(error)) => (error.id(), Err(error.into())),
             None => std::future::pending().await,
         }
     }
 
-    fn finish(&mut self, done: Result<Done, DaemonError>) {
-        let Some(Running { number, request, reply, ended, .. }) = self.running.take() else { return };
+    fn finish(&mut self, task: task::Id, done: Result<Done, DaemonError>) {
+        let Some(at) = self.running.iter().position(|running| running.task == task) else { return };
+        let Running { number, request, reply, ended, .. } = self.running.remove(at);
         let served = done.map(|Done { open, connection, dir }| {
             let (connection, requests) = connection.unzip();
             let (id, summary) = (open.id().to_owned(), open.summary());
@@ -312,7 +334,9 @@ impl Owner {
             }
             self.open.insert(number, open);
             self.state.had_mounts = true;
-            self.state.mounts.push(Arc::clone(&mount));
+            // A later job may have finished first.
+            let at = self.state.mounts.partition_point(|other| other.number < number);
+            self.state.mounts.insert(at, Arc::clone(&mount));
             mount
         });
         self.publish();
@@ -331,7 +355,7 @@ impl Owner {
     }
 
     fn ended(&mut self, number: u64, outcome: io::Result<()>) {
-        if let Some(running) = self.running.as_mut().filter(|running| running.number == number) {
+        if let Some(running) = self.running.iter_mut().find(|running| running.number == number) {
             // The session ended before the job had finished.
             running.ended = Some(outcome);
             return;

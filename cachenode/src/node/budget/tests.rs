@@ -276,6 +276,47 @@ async fn until(mut holds: impl FnMut() -> bool) {
     tokio::time::timeout(PATIENCE, wait).await.unwrap();
 }
 
+// SEMANTICS: C10
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_opens_kept_datasets_beside_one_whose_files_cannot_be_read_yet() {
+    let mut world = World::new(Some(2_000_000));
+    let mut shown = Vec::new();
+    for name in ["first", "second"] {
+        shown.push(world.show(name, 10, whole()).await);
+    }
+    let (before, cache) = (all(&shown), shown[0].open.cache_id());
+    let mut kept = world.kill(shown, |_| ()).into_iter();
+    let (first, second) = (kept.next().unwrap(), kept.next().unwrap());
+    // Reading a pipe blocks until it is written to, like a disk that hangs.
+    let key = world.cache_dir().join("datasets").join(cache.to_string()).join("key");
+    let bytes = std::fs::read(&key).unwrap();
+    std::fs::remove_file(&key).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &key, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    let node = Arc::clone(&world.node);
+    let opening = tokio::spawn(async move {
+        let (id, request) = first;
+        let found = node.find_again(&id, &request).await.unwrap();
+        Shown { open: node.open_dataset(found, &request, User::Connection).await.unwrap(), request }
+    });
+    let mut pipe = None;
+    until(|| {
+        // Fails until the other end is open.
+        let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
+        pipe = rustix::fs::open(&key, flags, rustix::fs::Mode::empty()).ok();
+        pipe.is_some()
+    })
+    .await;
+    let offered = tokio::time::timeout(PATIENCE, world.offer(second)).await;
+    let second = offered.expect("it does not wait for the other dataset");
+    assert!(!opening.is_finished());
+    let mut pipe = std::fs::File::from(pipe.unwrap());
+    std::io::Write::write_all(&mut pipe, &bytes).unwrap();
+    drop(pipe);
+    let first = opening.await.unwrap();
+    until(|| !first.open.cache_usage().rebuilding).await;
+    assert_eq!(all(&[first, second]), before);
+}
+
 /// The disk may hold up what is being opened, and the kubelet repeats each publish.
 // SEMANTICS: K8
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,32 +1,37 @@
 //! How a block enters and leaves the cache: a permit takes space for it, a write sets its slot, an eviction clears the
 //! slot.
+//!
+//! An admission only decides. The slots of the blocks that it evicts are cleared by the write of the admitted block,
+//! and until then they are hits. If that block is never written, another write clears them.
 
 use std::io;
-use std::sync::PoisonError;
+use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use larder_dataset::{BLOCK_BYTES, BlockIndex};
 
-use super::shared::{Shared, State};
+use super::shared::{Cause, Pending, Shared, State, Victim};
 use super::space::{Allotment, Garbage};
 use crate::draft::Record;
 use crate::record::Header;
+use crate::segment::Segment;
 
 /// The most disowned blocks that are dropped under one hold of the lock.
 const TAKEN_OUT_AT_ONCE: usize = 256;
 
 impl Shared {
     /// Takes space for a block: free space, then the space of disowned blocks, then, if it `may_evict`, that of blocks
-    /// the policy evicts. Returns the number of the permit to write the block.
-    pub(super) fn admit(&self, block: BlockIndex, len: u32, may_evict: bool, now: Instant) -> Option<u64> {
+    /// the policy evicts. Returns the blocks to clear before the block is written. Never waits for the disk.
+    pub(super) fn admit(&self, block: BlockIndex, len: u32, may_evict: bool, now: Instant) -> Option<Vec<Victim>> {
         let counters = &self.base.counters;
         if block.0 >= self.slots.blocks() || len == 0 || u64::from(len) > BLOCK_BYTES {
             return None;
         }
         let mut guard = self.lock();
         let state = &mut *guard;
-        if self.slots.get(block).is_some() || state.pending.contains_key(&block) {
+        if self.slots.get(block).is_some() || state.pending.contains_key(&block) || state.leaving.contains(&block) {
             return None;
         }
         if self.base.closed.load(Ordering::Relaxed) || state.policy.is_none() || !self.base.health.may_write(now) {
@@ -34,29 +39,28 @@ impl Shared {
             return None;
         }
         self.drain_touches(state);
-        self.make_room(state, len, now);
+        let mut victims = self.make_room(state, len);
         let is_free = state.has_room(len);
-        let mut victims = Vec::new();
+        let mut evicted = Vec::new();
         let policy = state.policy.as_mut()?;
-        if !(is_free || may_evict) || !policy.admit(block, len, &mut victims) {
+        if !(is_free || may_evict) || !policy.admit(block, len, &mut evicted) {
             counters.refused.add(1);
+            state.unclaimed.append(&mut victims);
             return None;
         }
         self.used_bytes.store(policy.used_bytes(), Ordering::Relaxed);
-        for victim in victims {
-            self.evict(state, victim, now);
-        }
-        state.last_permit += 1;
-        state.pending.insert(block, state.last_permit);
-        Some(state.last_permit)
+        victims.extend(evicted.into_iter().filter_map(|victim| state.evict(victim)));
+        state.pending.insert(block, Pending::Valid);
+        Some(victims)
     }
 
-    /// Drops disowned blocks until `len` bytes are free, no disowned block is known, or [`TAKEN_OUT_AT_ONCE`] blocks
-    /// were dropped.
-    fn make_room(&self, state: &mut State, len: u32, now: Instant) {
+    /// Takes disowned blocks out of the policy until `len` bytes are free, no disowned block is known, or
+    /// [`TAKEN_OUT_AT_ONCE`] blocks were taken.
+    fn make_room(&self, state: &mut State, len: u32) -> Vec<Victim> {
+        let mut victims = Vec::new();
         let could_fit = state.policy.as_ref().is_some_and(|policy| u64::from(len) <= policy.capacity_bytes());
         if !could_fit || state.has_room(len) {
-            return;
+            return victims;
         }
         let version = state.owners.version();
         state.disowned.follow(version);
@@ -66,54 +70,85 @@ impl Shared {
             }
             let Some((victim, victim_len)) = state.disowned.pop() else { break };
             // A disowned block has no slot if a reader found its record flawed and dropped it.
-            if let Some(place) = self.slots.get(victim) {
-                if !self.take_out(state, victim, place, Some(victim_len), now) {
-                    break;
-                }
+            let is_cached = self.slots.get(victim).is_some() && !state.pending.contains_key(&victim);
+            if is_cached && state.leaving.insert(victim) {
                 self.forget(state, victim, victim_len);
-                self.base.counters.disowned.add(1);
+                victims.push(Victim { block: victim, cause: Cause::Disowned });
             }
         }
         self.disowned.show(&state.disowned, self.is_stopped());
+        victims
     }
 
-    /// Gives back the space of a block that was not written. Does nothing if the permit is no longer valid.
-    pub(super) fn cancel(&self, block: BlockIndex, len: u32, permit: u64) {
+    /// Ends a permit. Gives back the space of a block that was not written. The slots of the permit's `victims` that
+    /// were not cleared are cleared later. Never waits for the disk.
+    pub(super) fn end_permit(&self, block: BlockIndex, len: u32, mut victims: Vec<Victim>) {
         let mut state = self.lock();
-        if state.pending.get(&block) == Some(&permit) {
-            state.pending.remove(&block);
+        state.unclaimed.append(&mut victims);
+        if state.pending.remove(&block) == Some(Pending::Valid) {
             self.forget(&mut state, block, len);
         }
     }
 
-    /// Removes a block that the policy has evicted.
-    pub(super) fn evict(&self, state: &mut State, victim: BlockIndex, now: Instant) {
-        if state.pending.remove(&victim).is_some() {
-            // The block is still being written. Its writer will find the permit invalid and free the record.
-            return;
+    /// Clears the slots of leaving blocks. Blocks on the disk.
+    pub(super) fn clear(&self, victims: impl IntoIterator<Item = Victim>) {
+        let counters = &self.base.counters;
+        for Victim { block, cause } in victims {
+            // Lengths come from the manifest on disk, so they are looked up without the lock.
+            let len = self.config.block_lens.len_of(block);
+            if !self.take_out(block, len) {
+                continue;
+            }
+            match cause {
+                Cause::Evicted => {
+                    counters.evicted.add(1);
+                    counters.evicted_bytes.add(len.unwrap_or_default().into());
+                }
+                Cause::Disowned => counters.disowned.add(1),
+            }
         }
-        let Some(place) = self.slots.get(victim) else { return };
-        let len = self.config.block_lens.len_of(victim);
-        // If the disk fails to clear the slot, the block stays cached but uncounted until a restart.
-        if self.take_out(state, victim, place, len, now) {
-            self.base.counters.evicted.add(1);
-            self.base.counters.evicted_bytes.add(len.unwrap_or_default().into());
+    }
+
+    /// Allocates a place for the record of a block. None if the policy has evicted the block since its admission.
+    fn allocate(&self, block: BlockIndex, extent: usize) -> io::Result<Option<Allotment>> {
+        loop {
+            let mut state = self.lock();
+            if state.pending.get(&block) != Some(&Pending::Valid) {
+                return Ok(None);
+            }
+            if let Some(allotment) = state.allocator.allocate(&self.space, extent) {
+                return Ok(Some(allotment));
+            }
+            drop(state);
+            let _one_at_a_time = self.space.creating().lock().unwrap_or_else(PoisonError::into_inner);
+            // Another writer may have started a segment meanwhile.
+            if !self.lock().allocator.has_room(&self.space, extent) {
+                let segment = self.new_segment(Segment::create)?;
+                self.lock().allocator.start(&self.space, segment);
+            }
+        }
+    }
+
+    /// Makes the file of a segment under the next free number; `create` makes it in the folder. Blocks on the disk.
+    pub(super) fn new_segment(
+        &self,
+        create: impl Fn(&Path, u32, bool) -> io::Result<Segment>,
+    ) -> io::Result<Arc<Segment>> {
+        loop {
+            let number = self.lock().allocator.take_number()?;
+            match self.space.create(number, &create) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                created => return created.map(Arc::new),
+            }
         }
     }
 
     /// Writes a block, then sets its slot.
-    pub(super) fn keep(&self, permit: u64, record: &Record) -> io::Result<()> {
+    pub(super) fn keep(&self, record: &Record) -> io::Result<()> {
         let Header { block, len, .. } = *record.header();
         let extent = record.as_bytes().len();
         self.base.free_share.take(extent as u64, Instant::now())?;
-        let Allotment { segment, place, prepare } = {
-            let mut state = self.lock();
-            if state.pending.get(&block) != Some(&permit) {
-                // The policy evicted the block before this write.
-                return Ok(());
-            }
-            state.allocator.allocate(&self.space, extent)?
-        };
+        let Some(Allotment { segment, place, prepare }) = self.allocate(block, extent)? else { return Ok(()) };
         if let Some(range) = prepare {
             segment.prepare(range.start, range.end - range.start);
         }
@@ -121,35 +156,38 @@ impl Shared {
             false => Ok(()),
             true => Err(io::Error::new(io::ErrorKind::NotFound, "segment was deleted")),
         });
+        // No other thread sets or clears the slot of a pending block.
+        let shown = written.and_then(|()| self.slots.set(block, Some(place)));
+        self.stale.mark();
         let mut guard = self.lock();
         let state = &mut *guard;
-        let wanted = state.pending.get(&block) == Some(&permit);
-        let shown = match written {
-            Ok(()) if wanted => self.slots.set(block, Some(place)),
-            other => other,
-        };
-        if wanted && shown.is_ok() {
-            state.pending.remove(&block);
-            self.base.index.put(self.number, block, place);
-            self.blocks_cached.fetch_add(1, Ordering::Relaxed);
-            self.base.counters.admitted.add(1);
-            self.base.counters.admitted_bytes.add(u64::from(len));
-        } else {
+        if let Err(error) = shown {
             state.allocator.retire(&self.space, place, Some(len));
+            if !is_full(&error) && state.allocator.is_current(segment.number) {
+                // After a failed write, the next attempt starts a new segment file.
+                state.allocator.leave_current(&self.space);
+            }
+            // Dropping the permit gives the space back.
+            return Err(error);
         }
-        if let Err(error) = &shown
-            && !is_full(error)
-            && state.allocator.is_current(segment.number)
-        {
-            // After a failed write, the next attempt starts a new segment file.
-            state.allocator.leave_current(&self.space);
+        self.base.index.put(self.number, block, place);
+        self.blocks_cached.fetch_add(1, Ordering::Relaxed);
+        self.base.counters.admitted.add(1);
+        self.base.counters.admitted_bytes.add(u64::from(len));
+        if state.pending.insert(block, Pending::Written) == Some(Pending::Evicted) {
+            // The policy evicted the block while it was being written.
+            let victim = state.evict(block);
+            drop(guard);
+            self.clear(victim);
         }
-        // If the slot was not set, dropping the permit gives the space back.
-        shown
+        Ok(())
     }
 
-    /// Frees unused space: whole segments immediately, single records in batches unless `all`. Blocks on the disk.
+    /// Frees unused space: whole segments immediately, single records in batches unless `all`. Clears the slots of
+    /// evicted blocks first. Blocks on the disk.
     pub(super) fn free_room(&self, all: bool) {
+        let unclaimed = std::mem::take(&mut self.lock().unclaimed);
+        self.clear(unclaimed);
         let (whole, is_due) = self.lock().allocator.take_whole(&self.space);
         self.free_each(whole.iter());
         drop(whole);
@@ -164,6 +202,7 @@ impl Shared {
         for error in garbage.filter_map(|garbage| garbage.free().err()) {
             self.disk_failed("free room", &error, Instant::now());
         }
+        self.stale.mark();
     }
 }
 

@@ -15,6 +15,7 @@ use crate::earlier::Earlier;
 use crate::lookup::PartBytes;
 use crate::record::Part;
 use crate::uses::InUse;
+use crate::whole_file::is_damaged;
 
 /// How often an adoption that waits for the rebuild checks whether it was stopped.
 const STEP: Duration = Duration::from_secs(1);
@@ -30,6 +31,7 @@ impl DatasetCache {
             return done(false);
         }
         let shared = Arc::clone(&self.shared);
+        let mut all_opened = true;
         let open = |earlier: Arc<dyn Earlier>| {
             // Registered before the files are opened: a file that is open then cannot be released.
             let in_use = InUse::by_adoption(&shared.base.uses, earlier.cache(), earlier.is_promised());
@@ -38,13 +40,15 @@ impl DatasetCache {
                     dataset = shared.config.name, %error,
                     "the cache of another snapshot cannot be read: its blocks are fetched again"
                 );
+                // What cannot be opened now may be adopted later.
+                all_opened &= is_damaged(&error);
                 None
             });
             Some((opened?, in_use))
         };
         let (ancestors, in_use): (Vec<Ancestor>, Vec<InUse>) = earlier.into_iter().filter_map(open).unzip();
         if ancestors.is_empty() {
-            return done(true);
+            return done(all_opened);
         }
         let ancestors = Arc::new(ancestors);
         shared.ancestors.store(Some(Arc::clone(&ancestors)));
@@ -52,7 +56,7 @@ impl DatasetCache {
         let adopt = move || {
             while !shared.wait_rebuilt(STEP) && shared.is_rebuilding() && !shared.is_stopped() {}
             let adopted_room = shared.adopted_room.lock().unwrap_or_else(PoisonError::into_inner);
-            ended.is_complete = ancestors.iter().all(|ancestor| shared.adopt(ancestor));
+            ended.is_complete = ancestors.iter().all(|ancestor| shared.adopt(ancestor)) && all_opened;
             drop(adopted_room);
             drop(ended);
         };

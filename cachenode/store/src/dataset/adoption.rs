@@ -8,7 +8,8 @@
 //! adopted blocks use the space that this dataset was given. Unused space in adopted segments is freed once no other
 //! dataset shares them.
 //!
-//! Invariant: a slot is set only after the link to its segment and the block's alias exist. A killed process therefore
+//! Invariant: a slot is set only after the link to its segment and the block's alias exist. A block is pending from
+//! when it takes room until it has its slot, so no other thread changes its slot in between. A killed process therefore
 //! leaves a partial adoption that is correct, and the next process continues it.
 
 use std::collections::HashMap;
@@ -20,13 +21,14 @@ use larder_dataset::BlockIndex;
 use tracing::{info, warn};
 
 use super::ancestor::{Ancestor, Located};
-use super::shared::Shared;
+use super::shared::{Pending, Shared};
 use crate::aliases::Aliases;
+use crate::measured::Stale;
 use crate::record::{self, KEY_BYTES};
 use crate::segment::Segment;
 use crate::slots::Place;
 
-/// The most blocks that are adopted under one hold of the lock.
+/// The most blocks that are adopted at once.
 const ADOPTED_AT_ONCE: usize = 512;
 
 /// How often the progress of an adoption is stored. A killed process loses the accounting of what it adopted since the
@@ -44,6 +46,8 @@ struct Adoption<'a> {
     links: HashMap<u64, Option<Arc<Segment>>>,
     /// True if the other snapshot has a reservation of its own.
     is_promised: bool,
+    /// Marked once a file of the other snapshot is shared.
+    from: Stale,
     /// When the progress was last stored.
     written: Option<Instant>,
     blocks: u64,
@@ -88,6 +92,7 @@ impl Shared {
             aliases,
             links: links.collect(),
             is_promised: ancestor.earlier.is_promised(),
+            from: self.base.measured.stale(&ancestor.earlier.cache()),
             written: None,
             blocks: 0,
             bytes: 0,
@@ -134,6 +139,7 @@ impl Shared {
                 }
             }
         }
+        self.stale.mark();
     }
 }
 
@@ -195,7 +201,11 @@ impl Adoption<'_> {
                 return link.clone();
             }
         }
-        let linked = shared.lock().allocator.link(&shared.space, other, key);
+        let linked = shared.new_segment(|folder, number, direct| other.link(folder, number, key, direct));
+        let linked = linked.inspect(|link| {
+            shared.lock().allocator.add(&shared.space, link);
+            [&shared.stale, &self.from].into_iter().for_each(Stale::mark);
+        });
         let linked = linked.inspect_err(|error| {
             warn!(
                 dataset = shared.config.name, %error,
@@ -210,48 +220,85 @@ impl Adoption<'_> {
     /// Sets the slots of blocks whose links and aliases exist.
     fn show(&mut self, batch: &mut Vec<Candidate>) {
         let shared = self.shared;
+        self.take_room(batch);
         let mut shown = Vec::with_capacity(batch.len());
+        let mut failed = false;
+        for candidate in batch.drain(..) {
+            // No other thread sets or clears the slot of a pending block. After a failure, the rest gives its room
+            // back.
+            let set = || shared.slots.set(candidate.block, Some(candidate.place));
+            let is_set =
+                !failed && set().inspect_err(|error| shared.disk_failed("set a slot", error, Instant::now())).is_ok();
+            failed |= !is_set;
+            shown.push((candidate, is_set));
+        }
+        self.ended |= failed;
+        let (mut bytes, mut disk_bytes) = (0, 0);
         let mut guard = shared.lock();
         let state = &mut *guard;
-        let Some(policy) = &mut state.policy else { return };
+        shown.retain(|(Candidate { block, len, place, .. }, is_set)| {
+            let pending = state.pending.remove(block);
+            if *is_set {
+                bytes += u64::from(*len);
+                disk_bytes += record::extent_bytes(*len) as u64;
+                if pending == Some(Pending::Evicted) {
+                    // The policy evicted the block meanwhile.
+                    let victim = state.evict(*block);
+                    state.unclaimed.extend(victim);
+                }
+            } else {
+                if pending == Some(Pending::Valid) {
+                    shared.forget(state, *block, *len);
+                }
+                state.allocator.retire(&shared.space, *place, None);
+            }
+            *is_set
+        });
+        shared.adopted_disk_bytes.fetch_add(disk_bytes, Ordering::Relaxed);
+        shared.blocks_cached.fetch_add(shown.len() as u64, Ordering::Relaxed);
+        drop(guard);
+        shared.stale.mark();
+        self.bytes += bytes;
+        self.blocks += shown.len() as u64;
+        for (Candidate { block, place, .. }, _) in shown {
+            shared.base.index.put_waiting(shared.number, block, place);
+        }
+        shared.free_room(false);
+        self.remember();
+    }
+
+    /// Takes room for the blocks of a batch, and drops from it those that are here already or for which there is none.
+    fn take_room(&mut self, batch: &mut Vec<Candidate>) {
+        let shared = self.shared;
+        let mut guard = shared.lock();
+        let state = &mut *guard;
+        let Some(policy) = &mut state.policy else { return batch.clear() };
         let wanted_bytes = shared.granted.promised().wanted_bytes;
         let limit_bytes = policy.capacity_bytes().max(if self.is_promised { wanted_bytes } else { 0 });
         let (mut bytes, mut disk_bytes) = (0, 0);
         let segments = shared.space.segments();
-        for Candidate { block, len, segment, place } in batch.drain(..) {
-            let is_here = shared.slots.get(block).is_some() || state.pending.contains_key(&block);
+        batch.retain(|&Candidate { block, len, ref segment, .. }| {
+            let is_busy = state.pending.contains_key(&block) || state.leaving.contains(&block);
+            let is_here = is_busy || shared.slots.get(block).is_some();
             // Since the segment was linked, all of its adopted blocks may have left, which deletes it.
             if self.ended || is_here || segments.get(segment.number).is_none() {
-                continue;
+                return false;
             }
             if policy.used_bytes().saturating_add(len.into()) > limit_bytes {
                 self.ended = true;
-                continue;
-            }
-            if let Err(error) = shared.slots.set(block, Some(place)) {
-                shared.disk_failed("set a slot", &error, Instant::now());
-                self.ended = true;
-                continue;
+                return false;
             }
             segment.add_live(1);
             policy.restore(block, len);
+            state.pending.insert(block, Pending::Valid);
             bytes += u64::from(len);
             disk_bytes += record::extent_bytes(len) as u64;
-            shown.push((block, place));
-        }
-        shared.adopted_disk_bytes.fetch_add(disk_bytes, Ordering::Relaxed);
+            true
+        });
         if self.is_promised {
             policy.set_capacity(shared.granted.raise(bytes, disk_bytes));
         }
         shared.used_bytes.store(policy.used_bytes(), Ordering::Relaxed);
-        shared.blocks_cached.fetch_add(shown.len() as u64, Ordering::Relaxed);
-        drop(guard);
-        self.bytes += bytes;
-        self.blocks += shown.len() as u64;
-        for (block, place) in shown {
-            shared.base.index.put_waiting(shared.number, block, place);
-        }
-        self.remember();
     }
 
     /// Makes later reservations count what was adopted so far. Stores the count every few seconds.

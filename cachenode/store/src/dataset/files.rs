@@ -11,6 +11,7 @@ use crate::base::Base;
 use crate::config::CacheConfig;
 use crate::error::StoreError;
 use crate::slots::{Found, Slots};
+use crate::whole_file::is_damaged;
 
 /// The files of a dataset's cache, open.
 pub(super) struct Files {
@@ -27,13 +28,16 @@ impl Files {
         fs::create_dir_all(&segments).map_err(failed("create the folder"))?;
         let (slots, found) =
             Slots::open(&folder.join("slots"), &id, config.blocks).map_err(failed("open the slot table"))?;
-        let aliases = Aliases::open_existing(&folder.join("aliases"), &id, config.blocks).unwrap_or_else(|error| {
-            warn!(
-                dataset = config.name, %error,
-                "the blocks adopted from another snapshot are fetched again: their aliases cannot be read"
-            );
-            None
-        });
+        let aliases = match Aliases::open_existing(&folder.join("aliases"), &id, config.blocks) {
+            Err(error) if is_damaged(&error) => {
+                warn!(
+                    dataset = config.name, %error,
+                    "the blocks adopted from another snapshot are fetched again: their aliases are damaged"
+                );
+                None
+            }
+            opened => opened.map_err(failed("open the aliases"))?,
+        };
         let space = Self::space(base, Some(segments), aliases, config).map_err(failed("open the segments"))?;
         let lost = space.0.lost();
         if let Some(first) = lost.first() {
@@ -51,7 +55,7 @@ impl Files {
         let failed = |source| StoreError::Dataset { id: config.key.id(), step: "make an empty cache", source };
         let (slots, space) =
             Slots::none().and_then(|slots| Ok((slots, Self::space(base, None, None, config)?))).map_err(failed)?;
-        Ok(Self { slots, found: Found::Made { replaced: false }, space })
+        Ok(Self { slots, found: Found::Made, space })
     }
 
     fn space(

@@ -3,12 +3,11 @@
 //! Invariant: a block whose record is flawed is dropped once, and only while its slot still points to that record.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use larder_dataset::BlockIndex;
 use tracing::warn;
 
-use super::shared::{Shared, State};
+use super::shared::Shared;
 use super::space::Trouble;
 use crate::record::Flaw;
 use crate::slots::Place;
@@ -27,29 +26,29 @@ impl Shared {
                     warn!(dataset = self.config.name, %block, %error, "the disk failed to read a cached block");
                 }
             }
-            Trouble::Flaw(flaw) => {
-                let mut state = self.lock();
-                if state.policy.is_some() {
-                    self.discard(&mut state, block, place, flaw);
-                } else {
-                    state.flawed.insert(block, (place, flaw));
-                }
-            }
+            Trouble::Flaw(flaw) => self.discard(block, place, flaw),
         }
     }
 
-    /// Drops a block whose record is flawed, unless another thread has dropped it already.
-    pub(super) fn discard(&self, state: &mut State, block: BlockIndex, place: Place, flaw: Flaw) {
-        if self.slots.get(block) != Some(place) {
+    /// Drops a block whose record is flawed, unless another thread has dropped it already or is about to. Blocks on the
+    /// disk.
+    pub(super) fn discard(&self, block: BlockIndex, place: Place, flaw: Flaw) {
+        let len = self.config.block_lens.len_of(block);
+        let mut state = self.lock();
+        if state.policy.is_none() {
+            state.flawed.insert(block, (place, flaw));
             return;
         }
+        let is_there = self.slots.get(block) == Some(place) && !state.pending.contains_key(&block);
+        if !is_there || !state.leaving.insert(block) {
+            return;
+        }
+        self.forget(&mut state, block, len.unwrap_or_default());
+        drop(state);
         self.count_flaw(block, flaw);
-        let len = self.config.block_lens.len_of(block);
         // A corrupt slot may point into another block's record. The space is freed only if the header proves that the
         // record is this block's.
-        if self.take_out(state, block, place, len.filter(|_| flaw == Flaw::RottenData), Instant::now()) {
-            self.forget(state, block, len.unwrap_or_default());
-        }
+        self.take_out(block, len.filter(|_| flaw == Flaw::RottenData));
     }
 
     fn count_flaw(&self, block: BlockIndex, flaw: Flaw) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use larder_dataset::BlockIndex;
 
-use super::shared::Shared;
+use super::shared::{Shared, Victim};
 
 /// Space for one block, granted before the block is fetched. Dropping an unused permit gives the space back. Dropping
 /// never blocks.
@@ -14,7 +14,8 @@ pub struct AdmissionPermit {
     pub(super) shared: Arc<Shared>,
     pub(super) block: BlockIndex,
     pub(super) len: u32,
-    pub(super) number: u64,
+    /// The blocks that leave for this one, until their slots are cleared.
+    pub(super) victims: Vec<Victim>,
 }
 
 impl AdmissionPermit {
@@ -31,7 +32,6 @@ impl AdmissionPermit {
 
 impl Drop for AdmissionPermit {
     fn drop(&mut self) {
-        // Has no effect if the block was written: its permit is no longer pending.
-        self.shared.cancel(self.block, self.len, self.number);
+        self.shared.end_permit(self.block, self.len, std::mem::take(&mut self.victims));
     }
 }

@@ -14,13 +14,13 @@ use std::time::Instant;
 use larder_dataset::{BLOCK_BYTES, BlockIndex};
 use tracing::{info, warn};
 
-use super::shared::Shared;
+use super::shared::{Cause, Shared, Victim};
 use crate::policy::{Policy, build_policy};
 use crate::record;
 use crate::segment::SegmentTable;
 use crate::slots::Place;
 
-/// The most blocks that are evicted under one hold of the lock.
+/// The most blocks that are evicted before their disk space is freed.
 const EVICTED_AT_ONCE: usize = 256;
 
 /// The work of a rebuild besides counting.
@@ -70,11 +70,7 @@ impl Shared {
         let mut victims = Vec::new();
         policy.trim(&mut victims);
         for victims in victims.chunks(EVICTED_AT_ONCE) {
-            let mut state = self.lock();
-            for &victim in victims {
-                self.evict(&mut state, victim, Instant::now());
-            }
-            drop(state);
+            self.clear(victims.iter().map(|&block| Victim { block, cause: Cause::Evicted }));
             self.free_room(true);
         }
         let segments = Arc::clone(&self.space.segments());
@@ -107,6 +103,8 @@ impl Shared {
             // No slot points to this file. If it cannot be removed now, the next start tries again.
             let _ = std::fs::remove_file(&lost.path);
         }
+        // Opening the dataset did not wait for this write.
+        self.base.write_use(&config.key.id());
     }
 
     /// True if the disk fails to read a part of the slot table. Reads every page of the table.
@@ -138,7 +136,7 @@ impl Shared {
     fn refill(&self) -> u64 {
         let segments = self.space.segments();
         let (mut refilled, mut failed) = (0, 0);
-        self.base.index.each_block(self.number, |block, place| {
+        let is_complete = self.base.index.each_block(self.number, |block, place| {
             let is_lost = block.0 < self.slots.blocks() && self.slots.get(block).is_none();
             if is_lost && segments.get(place.segment).is_some() {
                 match self.slots.set(block, Some(place)) {
@@ -149,9 +147,12 @@ impl Shared {
             }
             !self.is_stopped()
         });
-        if failed == 0 && !self.is_stopped() && self.slots.has_lost_slots() {
-            // If this fails, the next start looks the lost slots up again.
-            let _ = self.slots.found_lost_slots();
+        if is_complete && failed == 0 && !self.is_stopped() {
+            self.base.index.end_doubt(&self.config.key.id());
+            if self.slots.has_lost_slots() {
+                // If this fails, the next start looks the lost slots up again.
+                let _ = self.slots.found_lost_slots();
+            }
         }
         refilled
     }

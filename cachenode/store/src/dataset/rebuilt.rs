@@ -33,6 +33,7 @@ impl Shared {
     pub(super) fn end_rebuild(&self) {
         let mut state = self.lock();
         self.rebuilding.store(false, Ordering::Relaxed);
+        self.stale.mark();
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         self.rebuilt.notify_all();
@@ -47,10 +48,11 @@ impl Shared {
         policy.set_capacity(self.granted.capacity_bytes());
         self.used_bytes.store(policy.used_bytes(), Ordering::Relaxed);
         state.policy = Some(policy);
-        for (block, (place, flaw)) in std::mem::take(&mut state.flawed) {
-            self.discard(&mut state, block, place, flaw);
-        }
+        let flawed = std::mem::take(&mut state.flawed);
         drop(state);
+        for (block, (place, flaw)) in flawed {
+            self.discard(block, place, flaw);
+        }
         self.end_rebuild();
     }
 }

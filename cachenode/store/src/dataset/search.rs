@@ -8,8 +8,10 @@ use super::shared::Shared;
 const PAGES_AT_ONCE: usize = 2048;
 
 impl Shared {
-    /// Runs one step of the search for disowned blocks, if one is wanted. Reads the slot table.
+    /// Runs one step of the search for disowned blocks, if one is wanted. Reads the slot table. Removes first the
+    /// blocks that earlier admissions evicted.
     pub(super) fn search_disowned(&self) {
+        self.free_room(false);
         let mut state = self.lock();
         let list = state.owners.version();
         let step = state.disowned.begin(list);

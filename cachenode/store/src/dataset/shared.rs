@@ -1,10 +1,15 @@
 //! The state of a dataset's cache that its readers, writers and permits share, and the changes to it that have several
 //! callers. Most of the state is behind one lock.
 //!
-//! Invariant, whenever the lock is free: the policy counts each block that has a slot or a permit exactly once. Slots
-//! that a failing disk did not clear are the exception.
+//! The lock is never held while the disk is written to or a file is created, so threads that must not wait for the disk
+//! can take it. A change of a slot therefore has three steps: a decision under the lock, the write without it, and the
+//! bookkeeping under it.
+//!
+//! Invariant, whenever the lock is free: the policy counts each block that has a slot or a valid permit exactly once,
+//! except for those that are leaving. Slots that a failing disk did not clear are an exception, too. While a block is
+//! pending or leaving, no thread changes its slot but the one that writes the block or clears its slot.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -23,6 +28,7 @@ use super::touches::Touches;
 use super::waiting::Waiting;
 use crate::base::Base;
 use crate::config::CacheConfig;
+use crate::measured::Stale;
 use crate::policy::{Policy, build_policy};
 use crate::record::{self, Flaw, Header, KEY_BYTES};
 use crate::reservations::Known;
@@ -49,6 +55,8 @@ pub(crate) struct Shared {
     pub(super) adopted_room: Mutex<()>,
     pub(super) disowned: Shown,
     pub(super) granted: Granted,
+    /// Marked after the dataset's files have changed.
+    pub(super) stale: Stale,
     touches: Touches,
     state: Mutex<State>,
     pub(super) rebuilding: AtomicBool,
@@ -60,9 +68,12 @@ pub(crate) struct Shared {
 pub(super) struct State {
     /// None until the blocks of an earlier run are counted.
     pub(super) policy: Option<Box<dyn Policy>>,
-    /// Blocks that have a permit and are not written yet, with the permit's number.
-    pub(super) pending: HashMap<BlockIndex, u64>,
-    pub(super) last_permit: u64,
+    /// Blocks that have a permit.
+    pub(super) pending: HashMap<BlockIndex, Pending>,
+    /// Blocks that the policy no longer counts and whose slots are being cleared, or will be.
+    pub(super) leaving: HashSet<BlockIndex>,
+    /// Those of them that no permit has: the next call that may wait for the disk clears their slots.
+    pub(super) unclaimed: Vec<Victim>,
     pub(super) allocator: Allocator,
     pub(super) owners: Owners,
     pub(super) disowned: Disowned,
@@ -73,11 +84,49 @@ pub(super) struct State {
     touches_seen: u64,
 }
 
+/// The state of a block that has a permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pending {
+    /// It is to be written.
+    Valid,
+    /// The policy evicted it before it was written.
+    Evicted,
+    /// It has its slot.
+    Written,
+}
+
+/// A block that must leave the cache to make room for another.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Victim {
+    pub(super) block: BlockIndex,
+    pub(super) cause: Cause,
+}
+
+/// Why a block leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The policy evicted it.
+    Evicted,
+    /// Another node owns it.
+    Disowned,
+}
+
 impl State {
     /// True if a block of `len` bytes fits without evicting any.
     pub(super) fn has_room(&self, len: u32) -> bool {
         let fits = |policy: &dyn Policy| policy.used_bytes() + u64::from(len) <= policy.capacity_bytes();
         self.policy.as_deref().is_some_and(fits)
+    }
+
+    /// Notes that the policy has evicted a block. None if the block is still being written: its writer then removes it.
+    pub(super) fn evict(&mut self, block: BlockIndex) -> Option<Victim> {
+        match self.pending.get_mut(&block) {
+            Some(pending @ Pending::Valid) => {
+                *pending = Pending::Evicted;
+                None
+            }
+            _ => self.leaving.insert(block).then_some(Victim { block, cause: Cause::Evicted }),
+        }
     }
 }
 
@@ -94,7 +143,8 @@ impl Shared {
         let policy = build_policy(config.policy, config.reservation_bytes, config.blocks, config.seed);
         let state = State {
             pending: HashMap::new(),
-            last_permit: 0,
+            leaving: HashSet::new(),
+            unclaimed: Vec::new(),
             allocator,
             owners: Owners::default(),
             disowned: Disowned::default(),
@@ -115,6 +165,7 @@ impl Shared {
             adopted_room: Mutex::new(()),
             disowned: Shown::default(),
             granted: Granted::new(config.reservation_bytes, config.promised),
+            stale: base.measured.stale(&config.key.id()),
             touches: Touches::new(policy.wants_touch()),
             state: Mutex::new(State { policy: is_new.then_some(policy), ..state }),
             rebuilding: AtomicBool::new(!is_new),
@@ -168,20 +219,21 @@ impl Shared {
         }
     }
 
-    /// Removes a block from the slot table and the index, and frees its record if its length is certain. Returns false
-    /// if the disk fails to clear the slot: the block then remains a hit.
-    pub(super) fn take_out(
-        &self,
-        state: &mut State,
-        block: BlockIndex,
-        place: Place,
-        len: Option<u32>,
-        now: Instant,
-    ) -> bool {
-        if let Err(error) = self.slots.set(block, None) {
-            self.disk_failed("clear a slot", &error, now);
+    /// Removes a leaving block from the slot table and the index, and frees its record if its length is certain.
+    /// Returns false if the disk fails to clear the slot: the block then remains a hit, but is not counted until a
+    /// restart. Blocks on the disk.
+    pub(super) fn take_out(&self, block: BlockIndex, len: Option<u32>) -> bool {
+        let place = self.slots.get(block);
+        let cleared = place.map_or(Ok(()), |_| self.slots.set(block, None));
+        let mut state = self.lock();
+        state.leaving.remove(&block);
+        if let Err(error) = cleared {
+            drop(state);
+            self.disk_failed("clear a slot", &error, Instant::now());
             return false;
         }
+        // A damaged page of the slot table may have lost the slot meanwhile.
+        let Some(place) = place else { return false };
         self.base.index.delete(self.number, block);
         self.blocks_cached.fetch_sub(1, Ordering::Relaxed);
         if let Some(len) = len.filter(|_| self.space.is_adopted(place)) {

@@ -65,6 +65,8 @@ pub(super) struct Space {
     /// Held while dead records are freed. A writer that finds a second batch due waits for the lock, which bounds the
     /// dead space.
     freeing: Mutex<()>,
+    /// Held while a writer creates the next segment. Others that need one wait for it.
+    creating: Mutex<()>,
 }
 
 /// Decides where the next record goes and tracks what must be freed. Only its methods change live counts.
@@ -140,6 +142,7 @@ impl Space {
             ahead_bytes: share.clamp(AHEAD_LEAST, AHEAD_MOST),
             batch_bytes: (reservation_bytes / 64).clamp(BATCH_LEAST, BATCH_MOST),
             freeing: Mutex::new(()),
+            creating: Mutex::new(()),
         };
         Ok((space, Allocator { current: None, next_segment, dead: Dead::default(), garbage: Vec::new() }))
     }
@@ -160,6 +163,10 @@ impl Space {
 
     pub(super) const fn freeing(&self) -> &Mutex<()> {
         &self.freeing
+    }
+
+    pub(super) const fn creating(&self) -> &Mutex<()> {
+        &self.creating
     }
 
     /// Fills `buffer` as `part` requires and returns the range of the part's bytes in it.
@@ -210,41 +217,27 @@ impl Space {
         self.segments.load().get(place.segment).is_some_and(|segment| segment.key.is_some())
     }
 
-    /// Adds a segment under the next free number. `create` makes its file in the folder.
-    fn add_segment(
+    /// Calls `create` to make the file of a segment in the folder. Blocks on the disk.
+    pub(super) fn create(
         &self,
-        next: &mut Option<u32>,
+        number: u32,
         create: impl Fn(&Path, u32, bool) -> io::Result<Segment>,
-    ) -> io::Result<Arc<Segment>> {
-        loop {
-            let number = next.ok_or_else(|| io::Error::other("all segment numbers are used up"))?;
-            let created = create(&self.folder, number, self.abilities.direct);
-            let is_taken = created.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists);
-            if created.is_ok() || is_taken {
-                *next = (number < Place::MAX_SEGMENT).then_some(number + 1);
-            }
-            if is_taken {
-                continue;
-            }
-            let segment = Arc::new(created?);
-            self.segments.store(Arc::new(self.segments.load().with(Arc::clone(&segment))));
-            return Ok(segment);
-        }
+    ) -> io::Result<Segment> {
+        create(&self.folder, number, self.abilities.direct)
     }
 }
 
 impl Allocator {
-    /// Allocates a place for a record of `extent` bytes. The record counts as live from now on.
-    pub(super) fn allocate(&mut self, space: &Space, extent: usize) -> io::Result<Allotment> {
-        let end_in = |current: &Current| u64::from(current.next_page) * PAGE + extent as u64;
-        let fits = |current: &Current| current.next_page == 0 || end_in(current) <= space.segment_bytes;
-        if !self.current.as_ref().is_some_and(fits) {
-            self.leave_current(space);
-            let segment = space.add_segment(&mut self.next_segment, Segment::create)?;
-            self.current = Some(Current { segment, next_page: 0, prepared_bytes: 0, dead: Dead::default() });
-        }
-        let Some(current) = &mut self.current else { return Err(io::Error::other("no segment")) };
-        let (place, end) = (Place { segment: current.segment.number, page: current.next_page }, end_in(current));
+    /// True if the current segment has room for a record of `extent` bytes.
+    pub(super) fn has_room(&self, space: &Space, extent: usize) -> bool {
+        self.current.as_ref().is_some_and(|current| current.fits(space, extent))
+    }
+
+    /// Allocates a place for a record of `extent` bytes. The record counts as live from now on. None if a segment must
+    /// be started for it.
+    pub(super) fn allocate(&mut self, space: &Space, extent: usize) -> Option<Allotment> {
+        let current = self.current.as_mut().filter(|current| current.fits(space, extent))?;
+        let (place, end) = (Place { segment: current.segment.number, page: current.next_page }, current.end(extent));
         let prepare = (end > current.prepared_bytes).then(|| {
             let to = (current.prepared_bytes + space.ahead_bytes).min(space.segment_bytes / PAGE * PAGE).max(end);
             std::mem::replace(&mut current.prepared_bytes, to)..to
@@ -252,12 +245,26 @@ impl Allocator {
         // The cast cannot truncate: a record is at most 4 MiB and 8 KiB, and a segment ends long before 2^32 pages.
         current.next_page += (extent as u64 / PAGE) as u32;
         current.segment.add_live(1);
-        Ok(Allotment { segment: Arc::clone(&current.segment), place, prepare })
+        Some(Allotment { segment: Arc::clone(&current.segment), place, prepare })
     }
 
-    /// Adds a link to a segment of another snapshot, whose records have `key`. None of its records is live yet.
-    pub(super) fn link(&mut self, space: &Space, other: &Segment, key: [u8; KEY_BYTES]) -> io::Result<Arc<Segment>> {
-        space.add_segment(&mut self.next_segment, |folder, number, direct| other.link(folder, number, key, direct))
+    /// Takes the number of the next segment. Errors: all are used up.
+    pub(super) fn take_number(&mut self) -> io::Result<u32> {
+        let number = self.next_segment.ok_or_else(|| io::Error::other("all segment numbers are used up"))?;
+        self.next_segment = (number < Place::MAX_SEGMENT).then_some(number + 1);
+        Ok(number)
+    }
+
+    /// Makes an empty segment the current one.
+    pub(super) fn start(&mut self, space: &Space, segment: Arc<Segment>) {
+        self.leave_current(space);
+        self.add(space, &segment);
+        self.current = Some(Current { segment, next_page: 0, prepared_bytes: 0, dead: Dead::default() });
+    }
+
+    /// Adds a segment to those that readers see.
+    pub(super) fn add(&mut self, space: &Space, segment: &Arc<Segment>) {
+        space.segments.store(Arc::new(space.segments.load().with(Arc::clone(segment))));
     }
 
     /// True if new records go to this segment.
@@ -337,6 +344,17 @@ impl Allocator {
             }
         }
         garbage
+    }
+}
+
+impl Current {
+    /// Where the next record would end.
+    fn end(&self, extent: usize) -> u64 {
+        u64::from(self.next_page) * PAGE + extent as u64
+    }
+
+    fn fits(&self, space: &Space, extent: usize) -> bool {
+        self.next_page == 0 || self.end(extent) <= space.segment_bytes
     }
 }
 

@@ -110,15 +110,19 @@ impl Bed {
     }
 
     fn try_open(&self) -> Result<(Store, Arc<DatasetCache>), StoreError> {
+        let store = self.try_open_store()?;
+        let cache = store.dataset(self.config.clone())?;
+        Ok((store, cache))
+    }
+
+    fn try_open_store(&self) -> Result<Store, StoreError> {
         let config = StoreConfig {
             segment_bytes: self.segment_bytes,
             pause_first: Duration::from_millis(20),
             pause_most: Duration::from_millis(40),
             ..StoreConfig::new(&self.dir)
         };
-        let store = Store::open_at_boot(config, Arc::clone(&self.counters), &self.boot_id)?;
-        let cache = store.dataset(self.config.clone())?;
-        Ok((store, cache))
+        Store::open_at_boot(config, Arc::clone(&self.counters), &self.boot_id)
     }
 
     /// Opens the dataset, and waits until admissions are open.

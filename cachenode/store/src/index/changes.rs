@@ -37,6 +37,10 @@ pub(super) enum Change {
         dataset: u32,
         id: CacheId,
     },
+    /// The slots of the dataset were compared with the index.
+    EndDoubt {
+        id: CacheId,
+    },
     /// Answered once every earlier change is written.
     Flush(SyncSender<()>),
 }
@@ -127,6 +131,7 @@ fn collect(batch: &mut WriteBatch, change: Change, datasets: &ColumnFamily, bloc
             batch.delete_range_cf(blocks, from, to);
             batch.delete_cf(datasets, id.0);
         }
+        Change::EndDoubt { id } => batch.delete(rows::doubt_key(&id)),
         // The caller of this function answers the flush, after the batch is written.
         Change::Flush(_) => {}
     }

@@ -3,6 +3,7 @@
 //! ```text
 //!  family    key                                      value (numbers little-endian, first byte = version 1)
 //!  default   "state"                                  1 | closed cleanly 0/1 | boot id, text, at most 64 bytes
+//!  default   "doubt" snapshot[32]                     1; there while slots of the dataset may be lost
 //!  datasets  snapshot[32]                             1 | policy | number u32 | reservation u64 | last use u64 | name, at most 1 KiB
 //!  blocks    number u32 BE | block u32 BE             segment u32 BE | offset in 4 KiB u32 BE
 //! ```
@@ -11,13 +12,16 @@
 //!
 //! Invariant: a row of another version or of the wrong length is treated as absent.
 
-use larder_dataset::{BlockIndex, PolicyKind};
+use larder_dataset::{BlockIndex, CacheId, PolicyKind};
 
 use crate::slots::Place;
 
 pub(super) const DATASETS: &str = "datasets";
 pub(super) const BLOCKS: &str = "blocks";
 pub(super) const STATE_KEY: &[u8] = b"state";
+pub(super) const DOUBT_PREFIX: &[u8] = b"doubt";
+/// The value of a doubt's row.
+pub(super) const DOUBT: [u8; 1] = [VERSION];
 
 const VERSION: u8 = 1;
 const NAME_BYTES: usize = 1024;
@@ -42,6 +46,15 @@ pub(super) fn decode_state(bytes: &[u8]) -> Option<(bool, &[u8])> {
         [VERSION, closed, boot_id @ ..] => Some((*closed == 1, boot_id)),
         _ => None,
     }
+}
+
+/// The key of the row that says that slots of a dataset are doubtful.
+pub(super) fn doubt_key(id: &CacheId) -> Vec<u8> {
+    [DOUBT_PREFIX, &id.0].concat()
+}
+
+pub(super) fn decode_doubt_key(key: &[u8]) -> Option<CacheId> {
+    key.strip_prefix(DOUBT_PREFIX)?.try_into().ok().map(CacheId)
 }
 
 pub(super) fn encode_dataset(row: &DatasetRow) -> Vec<u8> {
@@ -123,6 +136,9 @@ mod tests {
         assert_eq!(encode_state(true, "boot"), b"\x01\x01boot");
         assert_eq!(decode_state(b"\x01\x00boot"), Some((false, &b"boot"[..])));
         assert_eq!(decode_state(b"\x02\x01boot"), None);
+        let id = CacheId([b'x'; 32]);
+        assert_eq!(doubt_key(&id), [&b"doubt"[..], &[b'x'; 32]].concat());
+        assert_eq!((decode_doubt_key(&doubt_key(&id)), decode_doubt_key(STATE_KEY)), (Some(id), None));
         let row = DatasetRow {
             number: 0x0102_0304,
             policy: PolicyKind::Random,

@@ -36,6 +36,37 @@ fn slots_are_doubted_after_an_unclean_end_and_another_boot_only() {
 }
 
 #[test]
+fn each_dataset_is_doubted_until_its_doubt_has_ended_whatever_starts_and_closes_meanwhile() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |boot_id| Index::open(dir.path(), boot_id, 8, Duration::from_secs(1), Arc::default()).0;
+    let row = |number| DatasetRow {
+        number,
+        policy: PolicyKind::Nr,
+        reservation_bytes: 0,
+        last_use_unix_s: 0,
+        name: String::new(),
+    };
+    let all = [1, 2, 3].map(|byte| CacheId([byte; 32]));
+    let index = open("a");
+    for id in &all {
+        index.register(id, row(0));
+    }
+    drop(index);
+    let doubted = |index: &Index| all.map(|id| index.is_doubtful(&id));
+    let index = open("b");
+    assert_eq!(doubted(&index), [true; 3]);
+    index.end_doubt(&all[0]);
+    index.close();
+    drop(index);
+    let index = open("b");
+    assert_eq!(doubted(&index), [false, true, true], "a clean end says nothing about slots that were lost before");
+    index.release(&all[1]);
+    drop(index);
+    assert_eq!(doubted(&open("b")), [false, false, true]);
+    assert_eq!(doubted(&open("c")), [true, false, true], "the second has no row");
+}
+
+#[test]
 fn an_index_with_the_history_of_earlier_versions_opens_with_all_its_blocks_and_without_the_history() {
     let dir = tempfile::tempdir().unwrap();
     let id = CacheId([7; 32]);

@@ -35,17 +35,58 @@ async fn a_session_that_ends_before_its_mount_is_shown_leaves_nothing_behind() {
     let open = node.open_dataset(node.find(&request).await.unwrap(), &request, User::Mount).await.unwrap();
     let (mounts, mut owner) = Mounts::new(Arc::clone(&node), Pool::start(1).unwrap(), false);
     let (reply, served) = oneshot::channel();
-    let task = tokio::spawn(std::future::pending());
-    owner.running = Some(Running { number: 7, request, reply, task, ended: None });
+    let task = owner.tasks.spawn(std::future::pending()).id();
+    owner.running.push(Running { number: 7, request, reply, task, makes_mount: true, ended: None });
 
     owner.apply(Event::Ended { number: 7, outcome: Ok(()) });
     assert_eq!(mounts.now().jobs, 1, "its job still runs");
-    owner.finish(Ok(Done { open, connection: None, dir: Some(path("mnt")) }));
+    owner.finish(task, Ok(Done { open, connection: None, dir: Some(path("mnt")) }));
 
     assert_eq!(served.await.unwrap().unwrap().number, 7, "it was made");
     assert!(mounts.now().mounts.is_empty() && mounts.now().had_mounts, "and is over");
     node.drained().await;
     assert!(owner.open.is_empty(), "its dataset is closed");
+}
+
+/// Has a job run that does not end by itself.
+fn run_job(owner: &mut Owner, number: u64, request: &DatasetRequest, makes_mount: bool) -> task::Id {
+    let task = owner.tasks.spawn(std::future::pending()).id();
+    let (request, reply) = (request.clone(), oneshot::channel().0);
+    owner.running.push(Running { number, request, reply, task, makes_mount, ended: None });
+    task
+}
+
+// SEMANTICS: K1
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_few_jobs_run_at_a_time_and_one_of_those_that_make_mounts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::create_dir(path("data")).unwrap();
+    std::fs::write(path("data/file"), b"bytes").unwrap();
+    let node = node(folder.path());
+    let request = DatasetRequest::from(DatasetSpec::new(format!("file://{}", path("data").display())));
+    let (mounts, mut owner) = Mounts::new(Arc::clone(&node), false);
+    assert!(!owner.may_start_next(), "none waits");
+    let found = node.find(&request).await.unwrap();
+    let target = Target::Folder(MountConfig::new(path("mnt")));
+    owner.apply(Event::Serve(Job { found, request: request.clone(), target, reply: oneshot::channel().0 }));
+    for number in 0..JOBS_AT_ONCE as u64 {
+        assert!(owner.may_start_next(), "{number}");
+        run_job(&mut owner, number, &request, false);
+    }
+    assert!(!owner.may_start_next(), "as many run as may");
+    owner.running.clear();
+    let first = run_job(&mut owner, 20, &request, true);
+    assert!(!owner.may_start_next(), "its mount point may hang");
+    let second = run_job(&mut owner, 21, &request, false);
+    // The later one is finished first.
+    for task in [second, first] {
+        let open = node.open_dataset(node.find(&request).await.unwrap(), &request, User::Mount).await.unwrap();
+        owner.finish(task, Ok(Done { open, connection: None, dir: Some(path("mnt")) }));
+    }
+    let numbers: Vec<u64> = mounts.now().mounts.iter().map(|mount| mount.number).collect();
+    assert_eq!(numbers, [20, 21]);
+    assert!(owner.may_start_next());
 }
 
 // SEMANTICS: P7

@@ -91,6 +91,118 @@ fn a_disk_too_small_for_the_slot_table_costs_one_dataset_its_cache() {
     assert!(bed.get(1) && bed.cache().usage().degraded.is_none(), "the other dataset has its cache");
 }
 
+/// A file system that accepts no change until this is dropped, like a disk that stalls.
+struct Frozen(PathBuf);
+
+impl Frozen {
+    fn new(mount: &Mount) -> Self {
+        let at = mount.at.path().to_owned();
+        run(Command::new("fsfreeze").arg("--freeze").arg(&at));
+        Self(at)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        run(Command::new("fsfreeze").arg("--unfreeze").arg(&self.0));
+    }
+}
+
+/// Calls `call` on a thread of its own. Panics if it takes as long as a disk that hangs.
+fn at_once<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, finished) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(call()));
+    finished.recv_timeout(TIMEOUT).expect("it waits for the disk")
+}
+
+/// Writes a block on a thread of its own, and waits until that thread is in this state of the kernel's.
+fn write_until(cache: &Arc<DatasetCache>, block: u32, state: char) -> JoinHandle<Result<(), WriteError>> {
+    let (writing, block) = (Arc::clone(cache), BlockIndex(block));
+    let (has_begun, begun) = std::sync::mpsc::channel();
+    let writer = std::thread::spawn(move || {
+        let permit = writing.admit(block, len_of(block)).expect("admitted");
+        let record = writing.record(block, &bytes_of(block, len_of(block)));
+        has_begun.send(rustix::thread::gettid().as_raw_nonzero()).unwrap();
+        writing.write(permit, &record)
+    });
+    let thread = begun.recv().unwrap();
+    let is_waiting = || {
+        let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, found)| found.starts_with(state))
+    };
+    let begun = Instant::now();
+    while !is_waiting() {
+        assert!(begun.elapsed() < TIMEOUT && !writer.is_finished(), "the writer does not wait for the disk");
+        std::thread::yield_now();
+    }
+    writer
+}
+
+/// What threads do that must not wait for the disk: admissions, some of which evict, permits that are given up, and
+/// hits of all blocks that were cached before.
+fn use_cache(cache: &DatasetCache, hits: &[u32]) {
+    for block in 400..500 {
+        let permit = cache.admit(BlockIndex(block), len_of(BlockIndex(block)));
+        drop(permit.expect("there is room, or it is made"));
+    }
+    assert!(
+        hits.iter().all(|&block| get(cache, block)),
+        "what an admission evicts is a hit until its block is written"
+    );
+    assert!(cache.usage().degraded.is_none() && !cache.awaits_connections() && !cache.is_rebuilding());
+}
+
+fn cached(bed: &Bed) -> Vec<u32> {
+    (0..1000).filter(|&block| bed.cache().contains(BlockIndex(block))).collect()
+}
+
+// SEMANTICS: C4
+#[test]
+fn while_the_disk_stalls_writers_wait_and_admissions_and_hits_do_not() {
+    // Without evictions, the writer waits for the file of a new segment, and with them for a slot to be cleared.
+    for (policy, reservation_bytes) in [(PolicyKind::Nr, 1 << 30), (PolicyKind::Lru, 2 << 20)] {
+        let images = tempfile::tempdir().unwrap();
+        let image = images.path().join("image");
+        fs::File::create(&image).unwrap().set_len(128 << 20).unwrap();
+        run(Command::new("mkfs.ext4").arg("-q").arg(&image));
+        let mount = Mount::new(&["-o", "loop", image.to_str().unwrap()]);
+        let bed = Bed::at(mount.at.path(), policy, reservation_bytes);
+        bed.put_all(0..300);
+        let (cache, hits) = (Arc::clone(&bed.open.as_ref().unwrap().1), cached(&bed));
+        cache.shared.lock().allocator.leave_current(&cache.shared.space);
+        cache.shared.free_room(true);
+        let frozen = Frozen::new(&mount);
+        let writer = write_until(&cache, 320, 'D');
+        let using = Arc::clone(&cache);
+        at_once(move || use_cache(&using, &hits));
+        assert!(!writer.is_finished());
+        drop(frozen);
+        writer.join().unwrap().unwrap();
+        // The blocks that were evicted for the permits that were given up leave with the next write.
+        assert!(bed.put(321) && bed.get(321));
+        let (kept, usage) = (cached(&bed), bed.cache().usage());
+        assert_eq!((usage.used_bytes, usage.blocks_cached), (bytes_in(kept.iter().copied()), kept.len() as u64));
+        assert_eq!((bed.hits(kept.iter().copied()), bed.counters.corrupt()), (kept.len(), 0), "{policy}");
+    }
+}
+
+/// The lock of the slot table is held for as long as a write of a slot takes.
+// SEMANTICS: C4
+#[test]
+fn while_the_slot_of_a_new_block_is_written_admissions_and_hits_do_not_wait() {
+    let bed = Bed::new(PolicyKind::Nr, 1 << 30);
+    bed.put_all(0..300);
+    let (cache, hits) = (Arc::clone(&bed.open.as_ref().unwrap().1), cached(&bed));
+    let stalled = cache.shared.slots.0.changing.lock().unwrap();
+    let writer = write_until(&cache, 320, 'S');
+    let using = Arc::clone(&cache);
+    at_once(move || use_cache(&using, &hits));
+    assert!(!writer.is_finished() && !bed.get(320));
+    drop(stalled);
+    writer.join().unwrap().unwrap();
+    assert!(bed.get(320));
+}
+
 /// Two datasets in one store, each with all of `blocks`.
 fn with_another(bed: &Bed, blocks: std::ops::Range<u32>) -> CacheConfig {
     let other = CacheConfig { key: SnapshotId([2; 32]).into(), ..bed.config.clone() };
@@ -181,6 +293,50 @@ fn a_segment_that_cannot_be_opened_costs_its_blocks_and_no_others() {
         assert_eq!(bed.hits((1..15).chain(17..31)), 28);
     }
     assert_eq!(bed.counters.write_errors.get(), 0);
+}
+
+const CHILD_DIR: &str = "LARDER_TEST_FEW_DESCRIPTORS_DIR";
+
+#[test]
+#[ignore = "the process, with a limit of its own, that a_dataset_that_lacks_descriptors_loses_nothing starts"]
+fn child_with_few_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let dir = std::env::var_os(CHILD_DIR).expect("started by its parent");
+    let mut bed = Bed::at(Path::new(&dir), PolicyKind::Nr, 1 << 30);
+    bed.put_all(0..100);
+    bed.open = None;
+    let usual = getrlimit(Resource::Nofile);
+    let (mut failed, mut succeeded) = (0, 0);
+    // Each number of descriptors makes another step of the opening fail.
+    for spare in 0..16 {
+        let store = bed.try_open_store().unwrap();
+        let free = std::os::fd::AsRawFd::as_raw_fd(&fs::File::open("/dev/null").unwrap()) as u64;
+        setrlimit(Resource::Nofile, Rlimit { current: Some(free + spare), ..usual }).unwrap();
+        let opened = store.dataset(bed.config.clone());
+        let is_whole = opened.as_ref().is_ok_and(|cache| cache.usage().degraded.is_none());
+        if is_whole {
+            succeeded += 1;
+        } else {
+            failed += 1;
+        }
+        setrlimit(Resource::Nofile, usual).unwrap();
+        drop(opened);
+        drop(store);
+        bed.open();
+        assert_eq!((bed.hits(0..100), bed.cache().usage().degraded), (100, None), "after {spare} descriptors");
+        bed.drop_all();
+    }
+    assert!(failed >= 3 && succeeded > 0, "{failed} failed, {succeeded} succeeded");
+    assert_eq!(bed.counters.corrupt(), 0);
+}
+
+// SEMANTICS: C4
+#[test]
+fn a_dataset_that_lacks_descriptors_loses_nothing() {
+    let temp = tempfile::tempdir().unwrap();
+    run(Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "dataset::tests::faults::child_with_few_descriptors", "--ignored"])
+        .env(CHILD_DIR, temp.path()));
 }
 
 /// A page beyond the end of the table's file fails like a page in a bad sector.

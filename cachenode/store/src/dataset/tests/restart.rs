@@ -113,12 +113,14 @@ fn lost_slots_are_filled_again_from_the_index() {
     }
 }
 
+/// Clears the slots of the first 50 blocks.
+fn empty_slots(bed: &Bed) {
+    let slots = fs::OpenOptions::new().write(true).open(bed.slots_file()).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&slots, &[0; 8 * 50], 4096).unwrap();
+}
+
 #[test]
 fn after_a_power_loss_what_only_the_index_knows_is_put_back() {
-    let empty_slots = |bed: &Bed| {
-        let slots = fs::OpenOptions::new().write(true).open(bed.slots_file()).unwrap();
-        std::os::unix::fs::FileExt::write_all_at(&slots, &[0; 8 * 50], 4096).unwrap();
-    };
     let mut bed = Bed::new(PolicyKind::Nr, 1 << 30);
     bed.drop_all();
     // One segment has all blocks: a segment whose blocks had all lost their slots would be deleted.
@@ -138,6 +140,49 @@ fn after_a_power_loss_what_only_the_index_knows_is_put_back() {
     bed.boot_id = "third boot".into();
     bed.open();
     assert_eq!(bed.hits(0..100), 50, "closed cleanly: the slots are right");
+}
+
+// SEMANTICS: C4
+#[test]
+fn after_a_power_loss_slots_are_put_back_though_starts_do_not_open_the_dataset_first() {
+    for closes in [false, true] {
+        let mut bed = Bed::new(PolicyKind::Nr, 1 << 30);
+        bed.drop_all();
+        bed.segment_bytes = 1 << 30;
+        bed.open();
+        bed.put_all(0..100);
+        bed.drop_all();
+        empty_slots(&bed);
+        bed.boot_id = "second boot".into();
+        for _ in 0..2 {
+            let store = bed.try_open_store().unwrap();
+            if closes {
+                store.close().unwrap();
+            }
+        }
+        bed.open();
+        assert_eq!(bed.hits(0..100), 100, "{closes}");
+        bed.drop_all();
+        empty_slots(&bed);
+        bed.open();
+        assert_eq!(bed.hits(0..100), 50, "once they were put back, the slots are right");
+    }
+}
+
+// SEMANTICS: C4
+#[test]
+fn slots_of_a_table_that_was_made_anew_are_put_back_by_the_start_after_a_kill() {
+    let mut bed = Bed::new(PolicyKind::Nr, 1 << 30);
+    bed.put_all(0..100);
+    let id = bed.config.key.id();
+    bed.drop_all();
+    fs::remove_file(bed.slots_file()).unwrap();
+    // The process is killed once it has made the table.
+    let (slots, found) = crate::slots::Slots::open(&bed.slots_file(), &id, bed.config.blocks).unwrap();
+    assert_eq!(found, Found::Made);
+    drop(slots);
+    bed.open();
+    assert_eq!((bed.hits(0..100), bed.counters.corrupt()), (100, 0));
 }
 
 /// The store rewrites a whole page only on a disk with bad sectors, so this test calls that code directly.

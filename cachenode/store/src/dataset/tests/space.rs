@@ -4,6 +4,7 @@ use super::*;
 use crate::dataset::space::{Allocator, Garbage, Space};
 use crate::folder::Abilities;
 use crate::record::extent_bytes;
+use crate::segment::Segment;
 
 const LEN: u32 = 8000;
 const EXTENT: u64 = 8192;
@@ -15,7 +16,15 @@ fn open(folder: &Path, reservation_bytes: u64, evicts: bool) -> (Space, Allocato
 
 fn allocate(space: &Space, allocator: &mut Allocator, records: usize) -> Vec<Place> {
     assert_eq!(extent_bytes(LEN) as u64, EXTENT);
-    (0..records).map(|_| allocator.allocate(space, EXTENT as usize).unwrap().place).collect()
+    let mut place = || match allocator.allocate(space, EXTENT as usize) {
+        Some(allotment) => allotment.place,
+        None => {
+            let number = allocator.take_number().unwrap();
+            allocator.start(space, Arc::new(space.create(number, Segment::create).unwrap()));
+            allocator.allocate(space, EXTENT as usize).unwrap().place
+        }
+    };
+    (0..records).map(|_| place()).collect()
 }
 
 fn extents(garbage: &[Garbage]) -> Vec<(u32, u64, u64)> {

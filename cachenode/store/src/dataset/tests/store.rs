@@ -31,6 +31,52 @@ fn datasets_are_listed_and_a_released_one_is_gone() {
     assert!(infos.iter().all(|info| info.last_use_unix_s > 1_600_000_000 && info.reservation == promised));
 }
 
+// SEMANTICS: C3
+#[test]
+fn opening_a_dataset_walks_over_the_files_of_no_other() {
+    let mut bed = Bed::new(PolicyKind::Nr, 1 << 20);
+    let config = |byte| CacheConfig { key: SnapshotId([byte; 32]).into(), ..bed.config.clone() };
+    let configs: Vec<CacheConfig> = (100..130).map(config).collect();
+    for config in &configs {
+        assert!(put(&bed.store().dataset(config.clone()).unwrap(), 4));
+    }
+    bed.close();
+    bed.open();
+    let disk_bytes = |bed: &Bed, config: &CacheConfig| {
+        let all = bed.store().datasets_under(&[], Some(&config.key));
+        assert_eq!(all.len(), configs.len() + 1);
+        all.into_iter().find(|info| info.cache() == config.key.id()).unwrap().disk_bytes
+    };
+    let before: Vec<u64> = configs.iter().map(|config| disk_bytes(&bed, config)).collect();
+    // Files that the store does not know of: a walk would count them.
+    for config in &configs {
+        let folder = bed.dir.join("datasets").join(config.key.id().to_string());
+        fs::write(folder.join("unknown"), vec![1; 256 << 10]).unwrap();
+    }
+    let mut open = Vec::new();
+    for count in 1..=5 {
+        let cache = bed.store().dataset(configs[count - 1].clone()).unwrap();
+        assert!(cache.wait_rebuilt(TIMEOUT));
+        open.push(cache);
+        for (number, config) in configs.iter().enumerate() {
+            let has_walked = disk_bytes(&bed, config) > before[number] + (128 << 10);
+            assert_eq!(has_walked, number < count, "dataset {number} after {count} were opened");
+        }
+    }
+}
+
+#[test]
+fn the_disk_use_of_a_dataset_follows_its_writes_and_evictions() {
+    let bed = Bed::new(PolicyKind::Fifo, 2 << 20);
+    let disk_bytes = || bed.store().datasets()[0].disk_bytes;
+    for block in 0..300 {
+        let before = disk_bytes();
+        bed.put_all([block]);
+        let measured = crate::folder::disk_use(&bed.dataset_dir()).bytes;
+        assert_eq!(disk_bytes(), measured, "{block}, from {before}");
+    }
+}
+
 // SEMANTICS: C10
 #[test]
 fn a_release_does_not_wait_until_its_bytes_are_deleted_and_tells_how_many_are_left() {

@@ -178,7 +178,7 @@ fn the_room_of_what_was_adopted_is_known_to_others_before_the_adoption_ends_and_
     let (usage, now) = (two.usage(), versions.info(TWO));
     assert_eq!(usage.blocks_cached, 512);
     let folder = versions.bed.dir.join("datasets").join(TWO.id().to_string());
-    let later = crate::reservations::Reservations::load([(TWO.id(), folder)], []).get(&TWO.id()).unwrap();
+    let later = crate::reservations::Reservations::load([(TWO.id(), folder)], []).unwrap().get(&TWO.id()).unwrap();
     for reservation in [now.reservation.unwrap(), later.reservation.unwrap()] {
         assert_eq!(reservation.bytes, tenth.bytes + usage.used_bytes);
         assert_eq!(reservation.disk_bytes, tenth.disk_bytes + now.adopted_disk_bytes);
