@@ -24,6 +24,7 @@ use larder_testkit::scaled;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use node::Node;
 use origin::{Dataset, Tenant};
@@ -91,6 +92,9 @@ impl Day {
     /// The morning: all tenants have their data, a pod for each dataset starts, the first part of each dataset is read
     /// and thereby cached, and the readers begin.
     fn begin(plan: &'static Plan, seed: u64) -> Self {
+        // Readers, proxies and servers are all in this process.
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
         let lab = Lab::new();
         let tenants: Vec<Tenant> = (0..TENANTS).map(|number| Tenant::start(&lab, number)).collect();
         let node = Node::start(lab);
@@ -134,7 +138,8 @@ impl Day {
         self.tenants.iter().for_each(|tenant| tenant.weather().hang(false));
     }
 
-    /// The disk takes no writes for a while, and larder-csi is killed meanwhile. What is cached can be read all the time.
+    /// The disk takes no writes for a while, and larder-csi is killed meanwhile. What is cached can be read all the
+    /// time.
     fn disk_stalls(&mut self) {
         let stall = self.node.disk().stall();
         self.node.kill_plugin();

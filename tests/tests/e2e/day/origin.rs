@@ -1,5 +1,5 @@
-//! The tenants: an object store each, far away and not always well, with keys of its own. Their buckets, files and sizes
-//! have the same names and numbers, and only the bytes differ.
+//! The tenants: each has an object store, which is far away and not always well, and keys of its own. Their buckets and
+//! files have the same names and sizes, and only the bytes differ.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -189,7 +189,7 @@ impl Dataset {
         (next, lost)
     }
 
-    /// Files by their numbers. Only the size depends on nothing else: not on the tenant, and not on the version.
+    /// Files by their numbers. Their sizes depend neither on the tenant nor on the version, and their bytes on both.
     fn made(&self, numbers: Range<usize>, version: u64) -> Vec<File> {
         let file = |number: usize| {
             let dataset = (self.tenant * 100 + self.number) as u64;
