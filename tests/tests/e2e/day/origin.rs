@@ -196,7 +196,7 @@ impl Dataset {
             let small = 1_000 + (self.number * FILES + number) as u64 * 7_919 % 100_000;
             let size = if number == FILES - 1 { (4 << 20) + 500_000 } else { small };
             let bytes = seeded_bytes((dataset * 1_000 + number as u64) * 2 + version, size);
-            File { name: format!("d{}/f{number:03}", number % 7), bytes: bytes.into() }
+            File { name: format!("d{}/f{number:03}", number / FIRST), bytes: bytes.into() }
         };
         numbers.map(file).collect()
     }
