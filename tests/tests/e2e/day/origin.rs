@@ -162,7 +162,7 @@ pub(super) struct File {
 pub(super) struct Dataset {
     pub(super) tenant: usize,
     pub(super) number: usize,
-    /// The files that are to be cached first: they are in every snapshot.
+    /// Those before [`FIRST`] are in every snapshot, in this version or another.
     pub(super) files: Vec<File>,
 }
 
