@@ -22,7 +22,7 @@ help:
 	@echo "make check        after an edit: format, clippy, unit tests"
 	@echo "make lint unit e2e doc docs deny fuzz   parts of make test"
 	@echo "make docs         the documents as a site with search, in $(CARGO_TARGET_DIR)/book"
-	@echo "make soak         the tests that kill and restart, ten times as long (SCALE=100: for hours)"
+	@echo "make soak         the tests that kill and restart, ten times as long; a day of a node (SCALE=100: for hours)"
 	@echo "make peers        measure Larder beside every peer on this machine (as root; ARGS=--help tells more)"
 	@echo "make platform-peers   build Kueue, coscheduling and Kubernetes 1.37 (most of an hour)"
 	@echo "make bench        time the hot functions"
@@ -71,12 +71,15 @@ unit:
 e2e: tools build
 	cargo nextest run --cargo-profile $(PROFILE) -p larder-e2e -p larder-testkit -p larder-agent -p larder-controller -p larder-api --test-threads $(TEST_THREADS) $(ARGS)
 
-# The same tests, with the release profile and LARDER_TEST_SCALE times as many kills, restarts and cases.
+# The same tests, with the release profile and LARDER_TEST_SCALE times as many kills, restarts and cases. Then a day in
+# the life of a busy node, whose short form is a test, too.
+soak: export LARDER_TEST_SCALE = $(or $(SCALE),10)
 soak: tools
 	cargo build --release --workspace --bins --tests
 	.ci/static release
-	LARDER_TEST_SCALE=$(or $(SCALE),10) cargo nextest run --profile soak --release -p larder-e2e -p larder-fs -p larder-store -p larder-controller \
+	cargo nextest run --profile soak --release -p larder-e2e -p larder-fs -p larder-store -p larder-controller \
 		-E 'test(/kill|churn|come_and_go|in_turn|every_read_is_the_reference|rotated|many_mounts/)'
+	cargo nextest run --profile soak --release -p larder-e2e --run-ignored only -E 'test(/^day::/)'
 
 doc: packages
 	cargo test --workspace --doc

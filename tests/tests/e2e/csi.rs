@@ -97,7 +97,7 @@ fn csi_sanity_passes() {
 }
 
 /// Our mounts below a folder.
-fn larder_mounts(folder: &Path) -> Vec<String> {
+pub(crate) fn larder_mounts(folder: &Path) -> Vec<String> {
     let below = |mount: &MountEntry| mount.is_ours() && mount.path.starts_with(folder);
     mounts().unwrap().into_iter().filter(below).map(|mount| mount.path.display().to_string()).collect()
 }

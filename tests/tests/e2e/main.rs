@@ -11,6 +11,7 @@ mod clouds;
 mod cold;
 mod command;
 mod csi;
+mod day;
 mod disk_faults;
 mod documents;
 mod first_hour;
