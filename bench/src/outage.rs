@@ -83,7 +83,8 @@ fn measure(
     let _outage = origin.stop_answering();
     let paths = hanging.iter().map(|file| node.volumes().join(&file.path)).collect();
     let hanging = Advice::give(paths)?.taken(config.hanging)?;
-    let beside = || epoch(config.seed.wrapping_add(1)).with_context(|| format!("cached reads while {hanging} others hang"));
+    let beside =
+        || epoch(config.seed.wrapping_add(1)).with_context(|| format!("cached reads while {hanging} others hang"));
     let (in_outage, gets) = origin.counting_gets(beside)?;
     ensure!(gets == 0, "the origin answered {gets} GETs in its outage");
     Ok(OutageRow { round, hanging, alone, in_outage })

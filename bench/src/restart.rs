@@ -50,11 +50,7 @@ pub fn run(config: &RestartConfig, progress: &dyn Progress) -> anyhow::Result<Re
 
     let first_files = origin.datasets().iter().filter_map(|files| files.first());
     let targets: Vec<Target> = first_files
-        .map(|file| Target {
-            path: node.volumes().join(&file.path),
-            size: Some(file.size),
-            crc32c: Some(file.crc32c),
-        })
+        .map(|file| Target { path: node.volumes().join(&file.path), size: Some(file.size), crc32c: Some(file.crc32c) })
         .collect();
     let mut outcome = RestartOutcome { config: config.clone(), rows: Vec::new() };
     for round in 0..config.rounds {

@@ -71,7 +71,8 @@ impl MemoryOutcome {
     /// The table that the benchmark prints: the median of the rounds, with minimum and maximum.
     pub fn table(&self) -> String {
         let MemoryConfig { datasets, files, file_bytes, readers, threads, rounds, .. } = self.config;
-        let heads = ["datasets", "RSS MB before", "RSS MB, sampled", "x one", "RSS MB, peak", "read MB/s", "files/s", "CPU s"];
+        let heads =
+            ["datasets", "RSS MB before", "RSS MB, sampled", "x one", "RSS MB, peak", "read MB/s", "files/s", "CPU s"];
         let mut table = vec![heads.map(str::to_owned).to_vec()];
         let mut numbers: Vec<u32> = self.rows.iter().map(|row| row.datasets).collect();
         numbers.sort_unstable();

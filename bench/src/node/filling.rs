@@ -22,8 +22,5 @@ pub(crate) fn fill(node: &Node, origin: &Origin, reader: &Reader<'_>, files: u32
             return Ok(());
         }
     }
-    bail!(
-        "not all files are cached after {EPOCHS} epochs: is the disk of --folder full? {}",
-        node.last_words()
-    )
+    bail!("not all files are cached after {EPOCHS} epochs: is the disk of --folder full? {}", node.last_words())
 }

@@ -77,7 +77,8 @@ impl Origin {
                 let mut bytes = vec![0; file_bytes as usize];
                 let seed = seed ^ (u64::from(dataset) << 32) ^ u64::from(file);
                 StdRng::seed_from_u64(seed).fill_bytes(&mut bytes);
-                let file = MadeFile { path: key.clone().into(), size: file_bytes, crc32c: larder_dataset::crc32c(&bytes) };
+                let file =
+                    MadeFile { path: key.clone().into(), size: file_bytes, crc32c: larder_dataset::crc32c(&bytes) };
                 server.put(BUCKET, &key, bytes);
                 file
             };
