@@ -10,6 +10,7 @@ mod outcome;
 mod sampler;
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use tokio::runtime::Runtime;
@@ -38,6 +39,7 @@ pub fn run(config: &MemoryConfig, progress: &dyn Progress) -> anyhow::Result<Mem
         files: config.files,
         file_bytes: config.file_bytes,
         seed: config.seed,
+        delay: Duration::from_millis(config.origin_delay_ms),
         threads: std::thread::available_parallelism().map_or(1, usize::from),
     };
     let origin = Origin::start(&options, &stop)?;

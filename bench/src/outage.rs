@@ -10,6 +10,7 @@ mod advice;
 mod outcome;
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 
@@ -38,6 +39,7 @@ pub fn run(config: &OutageConfig, progress: &dyn Progress) -> anyhow::Result<Out
         files: config.cached + config.hanging,
         file_bytes: config.file_bytes,
         seed: config.seed,
+        delay: Duration::ZERO,
         threads: 1,
     };
     let origin = Origin::start(&options, &stop)?;

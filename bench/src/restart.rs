@@ -9,7 +9,7 @@
 mod outcome;
 mod reading;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
@@ -36,6 +36,7 @@ pub fn run(config: &RestartConfig, progress: &dyn Progress) -> anyhow::Result<Re
         files: config.files,
         file_bytes: config.file_bytes,
         seed: config.seed,
+        delay: Duration::ZERO,
         threads: std::thread::available_parallelism().map_or(1, usize::from),
     };
     let origin = Origin::start(&options, &stop)?;

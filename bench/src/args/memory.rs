@@ -1,6 +1,9 @@
 //! The flags of `larder-bench memory`.
 
+use std::time::Duration;
+
 use clap::Args;
+use larder_dataset::size::parse_duration;
 
 use super::shared::{FolderArgs, NodeArgs, OutputArgs, RoundsArgs, SeedArgs, parse_one_block};
 
@@ -8,7 +11,7 @@ use super::shared::{FolderArgs, NodeArgs, OutputArgs, RoundsArgs, SeedArgs, pars
 #[command(after_help = "\
 Examples:
   larder-bench memory
-  larder-bench memory --datasets 8 --readers 256 --rounds 5 --json memory.json
+  larder-bench memory --readers 256 --origin-delay 40ms --json memory.json
   larder-bench memory --file-size 111KB --files 500         small files
 
 All files of all datasets are read once, in random order, from an empty cache, while the resident
@@ -31,6 +34,9 @@ pub(crate) struct MemoryArgs {
     /// The --threads of larderd.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) threads: u32,
+    /// The S3 server answers each request after this time, as one that is far away.
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = parse_duration)]
+    pub(crate) origin_delay: Duration,
     #[command(flatten)]
     pub(crate) node: NodeArgs,
     #[command(flatten)]

@@ -23,6 +23,8 @@ pub struct MemoryConfig {
     pub readers: u32,
     /// larderd's `--threads`.
     pub threads: u32,
+    /// The shortest time that the S3 server takes for an answer, in milliseconds.
+    pub origin_delay_ms: u64,
     /// Number of rounds.
     pub rounds: u32,
     /// Seed of bytes and orders.
@@ -70,7 +72,7 @@ pub struct MemoryOutcome {
 impl MemoryOutcome {
     /// The table that the benchmark prints: the median of the rounds, with minimum and maximum.
     pub fn table(&self) -> String {
-        let MemoryConfig { datasets, files, file_bytes, readers, threads, rounds, .. } = self.config;
+        let MemoryConfig { datasets, files, file_bytes, readers, threads, origin_delay_ms, rounds, .. } = self.config;
         let heads =
             ["datasets", "RSS MB before", "RSS MB, sampled", "x one", "RSS MB, peak", "read MB/s", "files/s", "CPU s"];
         let mut table = vec![heads.map(str::to_owned).to_vec()];
@@ -96,7 +98,8 @@ impl MemoryOutcome {
         }
         format!(
             "{datasets} datasets of {files} files of {file_bytes} bytes, read cold at once by {readers} readers, and one \
-             of them alone; larderd --threads {threads}; {rounds} rounds: median (least..greatest)\n\
+             of them alone, at an S3 server with {origin_delay_ms} ms to each answer; larderd --threads {threads}; \
+             {rounds} rounds: median (least..greatest)\n\
              RSS of larderd: before the epoch, the largest sample during it, and the peak since its start\n\n{}",
             figures_table(&table)
         )
@@ -121,6 +124,7 @@ mod tests {
             file_bytes: 4 << 20,
             readers: 64,
             threads: 64,
+            origin_delay_ms: 40,
             rounds: 1,
             seed: 1,
             folder: PathBuf::new(),

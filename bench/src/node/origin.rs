@@ -1,10 +1,11 @@
 //! An S3 server with many datasets of equally large files, which can stop answering.
 
 use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use larder_dataset::size::show_bytes;
-use larder_s3_server::{S3Server, S3ServerConfig};
+use larder_s3_server::{Distance, S3Server, S3ServerConfig};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::runtime::Runtime;
@@ -27,6 +28,8 @@ pub(crate) struct OriginOptions {
     pub(crate) file_bytes: u64,
     /// Seed of their bytes.
     pub(crate) seed: u64,
+    /// The shortest time that the server takes for an answer.
+    pub(crate) delay: Duration,
     /// Number of threads of the server.
     pub(crate) threads: usize,
 }
@@ -50,7 +53,7 @@ pub(crate) struct Outage<'a> {
 impl Origin {
     /// Makes the datasets and starts the server. No two files have the same bytes.
     pub(crate) fn start(options: &OriginOptions, stop: &Stop) -> anyhow::Result<Self> {
-        let OriginOptions { datasets, files, file_bytes, seed, threads } = *options;
+        let OriginOptions { datasets, files, file_bytes, seed, delay, threads } = *options;
         let bytes = u64::from(datasets).saturating_mul(u64::from(files)).saturating_mul(file_bytes);
         let room = total_memory()? / PART_OF_MEMORY;
         ensure!(
@@ -66,8 +69,12 @@ impl Origin {
             .enable_all()
             .build()
             .context("start the runtime of the S3 server")?;
-        let config =
-            S3ServerConfig { buckets: vec![BUCKET.to_owned()], unchecked_gets: true, ..S3ServerConfig::default() };
+        let config = S3ServerConfig {
+            buckets: vec![BUCKET.to_owned()],
+            unchecked_gets: true,
+            distance: Distance { delay, ..Distance::default() },
+            ..S3ServerConfig::default()
+        };
         let server = runtime.block_on(S3Server::start(config)).context("start the S3 server")?;
         let mut made = Vec::new();
         for dataset in 0..datasets {
@@ -141,12 +148,12 @@ fn name(dataset: u32) -> String {
 mod tests {
     use std::io::{ErrorKind, Read, Write};
     use std::net::TcpStream;
-    use std::time::Duration;
 
     use super::*;
 
     fn origin() -> Origin {
-        let options = OriginOptions { datasets: 2, files: 3, file_bytes: 1000, seed: 7, threads: 2 };
+        let options =
+            OriginOptions { datasets: 2, files: 3, file_bytes: 1000, seed: 7, delay: Duration::ZERO, threads: 2 };
         Origin::start(&options, &Stop::default()).unwrap()
     }
 
@@ -185,7 +192,14 @@ mod tests {
 
     #[test]
     fn datasets_that_do_not_fit_into_memory_are_refused_in_words() {
-        let options = OriginOptions { datasets: 1000, files: 1_000_000, file_bytes: 1 << 30, seed: 7, threads: 1 };
+        let options = OriginOptions {
+            datasets: 1000,
+            files: 1_000_000,
+            file_bytes: 1 << 30,
+            seed: 7,
+            delay: Duration::ZERO,
+            threads: 1,
+        };
         let Err(error) = Origin::start(&options, &Stop::default()) else { panic!("accepted") };
         assert!(error.to_string().contains("use fewer or smaller files"), "{error}");
     }
