@@ -90,6 +90,20 @@ mod tests {
     }
 
     #[test]
+    fn a_file_is_at_most_as_large_as_the_benchmark_of_a_node_reads_at_once() {
+        let parse = |benchmark, size| Cli::try_parse_from(["larder-bench", benchmark, "--file-size", size]);
+        for (benchmark, most, more) in
+            [("restart", "1MiB", "1048577"), ("outage", "1MiB", "1048577"), ("memory", "4MiB", "4194305")]
+        {
+            parse(benchmark, most).unwrap();
+            for wrong in [more, "0"] {
+                let error = parse(benchmark, wrong).unwrap_err().to_string();
+                assert!(error.contains("--file-size") && error.contains(most), "{benchmark} {wrong}: {error}");
+            }
+        }
+    }
+
+    #[test]
     fn lists_of_readers_and_names_are_split_and_checked() {
         let args = peers(&["--readers", "2,8", "--only", "ext4,larder packed", "--mean-size", "1MB"]).unwrap();
         assert_eq!((args.readers, args.mean_size, args.systems.rounds.rounds), (vec![2, 8], 1_000_000, 5));

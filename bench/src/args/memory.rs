@@ -35,8 +35,8 @@ pub(crate) struct MemoryArgs {
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) threads: u32,
     /// The S3 server answers each request after this time, as one that is far away.
-    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = parse_duration)]
-    pub(crate) origin_delay: Duration,
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) origin_delay: Option<Duration>,
     #[command(flatten)]
     pub(crate) node: NodeArgs,
     #[command(flatten)]

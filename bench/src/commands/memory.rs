@@ -17,7 +17,7 @@ pub(crate) fn run(args: &MemoryArgs) -> anyhow::Result<()> {
         file_bytes: args.file_size,
         readers: args.readers,
         threads: args.threads,
-        origin_delay_ms: args.origin_delay.as_millis() as u64,
+        origin_delay_ms: args.origin_delay.map_or(0, |delay| delay.as_millis() as u64),
         rounds: args.rounds.rounds,
         seed: args.seed.seed,
         folder: scratch_folder(args.folder.folder.as_deref(), "memory")?,

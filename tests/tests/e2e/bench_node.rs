@@ -1,7 +1,7 @@
 //! The benchmarks of a node and of a far origin as a user runs them, with few files: real mounts, real processes, counts
 //! that must be exact. Each checks the bytes that it reads and fails at a wrong one.
 
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use larder_daemon_api::mountinfo::mounts;
 use larder_e2e::{Lab, wait_until};
@@ -22,6 +22,16 @@ fn run(name: &str, args: &[&str]) -> (String, Value) {
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "nothing is left behind");
     assert!(mounts().unwrap().iter().all(|mount| !mount.path.starts_with(&folder)), "no mount is left behind");
     (table, serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap())
+}
+
+/// A benchmark that does not outlive the test.
+struct Benchmark(Child);
+
+impl Drop for Benchmark {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 fn number(value: &Value) -> f64 {
@@ -98,7 +108,7 @@ fn a_far_origin_is_read_and_warmed_beside_as_many_gets_of_another_client() {
 fn a_benchmark_that_is_interrupted_leaves_nothing_behind() {
     let lab = Lab::new();
     let folder = lab.folder().join("disk");
-    let mut benchmark = Command::new(built("larder-bench"))
+    let benchmark = Command::new(built("larder-bench"))
         .args(["restart", "--mounts=2", "--rounds=1000", "--folder"])
         .arg(&folder)
         .env("LARDER_HOME", lab.folder().join("larder"))
@@ -106,9 +116,10 @@ fn a_benchmark_that_is_interrupted_leaves_nothing_behind() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
+    let mut benchmark = Benchmark(benchmark);
     let made = || std::fs::read_dir(&folder).into_iter().flatten().flatten().next();
     wait_until("larderd was started", || made().is_some_and(|run| run.path().join("node/larderd.log").exists()));
-    kill_process(Pid::from_raw(benchmark.id().cast_signed()).unwrap(), Signal::INT).unwrap();
-    assert!(!benchmark.wait().unwrap().success());
+    kill_process(Pid::from_raw(benchmark.0.id().cast_signed()).unwrap(), Signal::INT).unwrap();
+    assert!(!benchmark.0.wait().unwrap().success());
     assert!(made().is_none(), "nothing is left behind");
 }
