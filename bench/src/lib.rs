@@ -3,9 +3,9 @@
 //! The cast: [`systems`] are Larder and its peers; [`peers`], [`meta`] and [`fio`] measure them
 //! [side by side](side_by_side). [`peers_net`] measures reads from another node, [`imports`] imports of generated
 //! objects and of folders, [`far_origin`] a cold epoch and a warm-up with an origin that is far away. [`outage`],
-//! [`restart`] and [`memory`] measure a whole [`node`]. [`controller`] measures larder-controller at scale, [`jobs`] its
-//! training jobs, [`extender`] the scheduler extender, and [`devices`] the device plugin. `reader` is the process that
-//! reads, and `ceiling` reads the objects without any filesystem.
+//! [`restart`] and [`memory`] measure a whole [`node`]. [`controller`] measures larder-controller at scale, [`jobs`]
+//! its training jobs, [`extender`] the scheduler extender, and [`devices`] the device plugin. `reader` is the process
+//! that reads, and `ceiling` reads the objects without any filesystem.
 //!
 //! Invariant: every figure is counted or timed, never derived from an expected value.
 

@@ -3,8 +3,8 @@
 //! The cast: [`run`] publishes many small datasets on a [node](crate::node), kills larderd in every round and starts it
 //! again; `reading` has one reader for each mount; `outcome` has the figures and their table.
 //!
-//! Invariant: every mount has a reader of its own, and each byte that it gets is checked. The kernel's caches are dropped
-//! before larderd is killed, so larderd answers every read.
+//! Invariant: every mount has a reader of its own, and each byte that it gets is checked. The kernel's caches are
+//! dropped before larderd is killed, so larderd answers every read.
 
 mod outcome;
 mod reading;

@@ -97,8 +97,8 @@ impl MemoryOutcome {
             ]);
         }
         format!(
-            "{datasets} datasets of {files} files of {file_bytes} bytes, read cold at once by {readers} readers, and one \
-             of them alone, at an S3 server with {origin_delay_ms} ms to each answer; larderd --threads {threads}; \
+            "{datasets} datasets of {files} files of {file_bytes} bytes, read cold at once by {readers} readers, and \
+             one of them alone, at an S3 server with {origin_delay_ms} ms to each answer; larderd --threads {threads}; \
              {rounds} rounds: median (least..greatest)\n\
              RSS of larderd: before the epoch, the largest sample during it, and the peak since its start\n\n{}",
             figures_table(&table)

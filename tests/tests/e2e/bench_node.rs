@@ -1,5 +1,5 @@
-//! The benchmarks of a node and of a far origin as a user runs them, with few files: real mounts, real processes, counts
-//! that must be exact. Each checks the bytes that it reads and fails at a wrong one.
+//! The benchmarks of a node and of a far origin as a user runs them, with few files: real mounts, real processes,
+//! counts that must be exact. Each checks the bytes that it reads and fails at a wrong one.
 
 use std::process::{Child, Command, Stdio};
 
