@@ -3,12 +3,16 @@
 mod controller;
 mod devices;
 mod extender;
+mod far_origin;
 mod fio;
 mod import;
 mod jobs;
+mod memory;
 mod meta;
+mod outage;
 mod peers;
 mod peers_net;
+mod restart;
 mod shared;
 
 use clap::{Parser, Subcommand};
@@ -16,13 +20,17 @@ use clap::{Parser, Subcommand};
 pub(crate) use controller::ControllerArgs;
 pub(crate) use devices::DevicesArgs;
 pub(crate) use extender::ExtenderArgs;
+pub(crate) use far_origin::FarOriginArgs;
 pub(crate) use fio::FioArgs;
 pub(crate) use import::ImportsArgs;
 pub(crate) use jobs::JobsArgs;
+pub(crate) use memory::MemoryArgs;
 pub(crate) use meta::MetaArgs;
+pub(crate) use outage::OutageArgs;
 pub(crate) use peers::PeersArgs;
 pub(crate) use peers_net::PeersNetArgs;
-pub(crate) use shared::OutputArgs;
+pub(crate) use restart::RestartArgs;
+pub(crate) use shared::{NodeArgs, OutputArgs};
 
 /// Benchmarks of Larder's components and of comparable filesystems.
 #[derive(Debug, Parser)]
@@ -44,6 +52,14 @@ pub(crate) enum Command {
     Import(ImportsArgs),
     /// Compare reads from another node's cache with raw TCP and with the origin, over loopback.
     PeersNet(PeersNetArgs),
+    /// Compare a cold epoch and a warm-up behind a distant S3 server with object_store (needs root).
+    FarOrigin(FarOriginArgs),
+    /// Measure cached reads while the origin does not answer and many other reads hang (needs root).
+    Outage(OutageArgs),
+    /// Restart larderd under many mounts: time to the first cached read and to the last mount (needs root).
+    Restart(RestartArgs),
+    /// Measure larderd's memory while many datasets are read cold at once (needs root).
+    Memory(MemoryArgs),
     /// Measure larder-controller on fake nodes: time to ready, API writes, memory, CPU, labels, restarts.
     Controller(ControllerArgs),
     /// Measure training jobs on fake nodes and compare with Kueue: jobs/min, API writes, preemption, planning.
@@ -71,6 +87,20 @@ mod tests {
     #[test]
     fn the_flags_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_file_is_at_most_as_large_as_the_benchmark_of_a_node_reads_at_once() {
+        let parse = |benchmark, size| Cli::try_parse_from(["larder-bench", benchmark, "--file-size", size]);
+        for (benchmark, most, more) in
+            [("restart", "1MiB", "1048577"), ("outage", "1MiB", "1048577"), ("memory", "4MiB", "4194305")]
+        {
+            parse(benchmark, most).unwrap();
+            for wrong in [more, "0"] {
+                let error = parse(benchmark, wrong).unwrap_err().to_string();
+                assert!(error.contains("--file-size") && error.contains(most), "{benchmark} {wrong}: {error}");
+            }
+        }
     }
 
     #[test]

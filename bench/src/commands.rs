@@ -3,12 +3,16 @@
 pub(crate) mod controller;
 pub(crate) mod devices;
 pub(crate) mod extender;
+pub(crate) mod far_origin;
 pub(crate) mod fio;
 pub(crate) mod import;
 pub(crate) mod jobs;
 mod measure;
+pub(crate) mod memory;
 pub(crate) mod meta;
+pub(crate) mod outage;
 pub(crate) mod peers;
 pub(crate) mod peers_net;
 mod program;
+pub(crate) mod restart;
 mod steps;

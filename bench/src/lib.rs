@@ -2,20 +2,29 @@
 //!
 //! The cast: [`systems`] are Larder and its peers; [`peers`], [`meta`] and [`fio`] measure them
 //! [side by side](side_by_side). [`peers_net`] measures reads from another node, [`imports`] imports of generated
-//! objects and of folders, [`controller`] larder-controller at scale, [`jobs`] its training jobs, [`extender`] the
-//! scheduler extender, and [`devices`] the device plugin.
+//! objects and of folders, [`far_origin`] a cold epoch and a warm-up with an origin that is far away. [`outage`],
+//! [`restart`] and [`memory`] measure a whole [`node`]. [`controller`] measures larder-controller at scale, [`jobs`]
+//! its training jobs, [`extender`] the scheduler extender, and [`devices`] the device plugin. `reader` is the process
+//! that reads, and `ceiling` reads the objects without any filesystem.
 //!
 //! Invariant: every figure is counted or timed, never derived from an expected value.
 
+mod ceiling;
 pub mod controller;
 pub mod devices;
 pub mod extender;
+pub mod far_origin;
 pub mod fio;
 pub mod imports;
 pub mod jobs;
 mod kubernetes;
+pub mod memory;
 pub mod meta;
+pub mod node;
+pub mod outage;
 pub mod peers;
 pub mod peers_net;
+mod reader;
+pub mod restart;
 pub mod side_by_side;
 pub mod systems;

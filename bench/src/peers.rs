@@ -1,17 +1,14 @@
 //! Larder and its peers side by side: the same files, the same S3 server, the same reader, in turns.
 //!
 //! The cast: [`run`] takes all [`systems`](crate::systems) in turns, in every round; a [`Measurement`] is one epoch of
-//! one system; [`PeersOutcome`] holds all measurements with their settings. `reader` is the process that reads,
-//! `ceiling` reads the objects without any filesystem, `machine` describes the computer, `table` and `chart` show the
-//! results.
+//! one system; [`PeersOutcome`] holds all measurements with their settings. `machine` describes the computer, `table`
+//! and `chart` show the results.
 //!
 //! Invariant: every byte of every epoch is checked. A system that returned a wrong byte is left out, with the reason.
 
-mod ceiling;
 mod chart;
 mod machine;
 mod outcome;
-mod reader;
 mod table;
 
 use std::path::Path;
@@ -20,6 +17,8 @@ use std::time::Duration;
 use anyhow::Context;
 use larder_s3_server::{Distance, S3Server};
 
+use crate::ceiling;
+use crate::reader::Reader;
 use crate::side_by_side::{Progress, Rounds, Scratch, State, SystemInfo, chosen};
 use crate::systems::{AnySystem, Corpus, CorpusOptions, Kind, Stop, System, child};
 use larder_epochs::epochs::{Epoch, write_expected};
@@ -30,7 +29,6 @@ use larder_epochs::tree;
 pub use machine::Machine;
 use outcome::FILES_OF_FEWER_READERS;
 pub use outcome::{Measurement, PeersConfig, PeersOutcome, RAW};
-use reader::Reader;
 
 /// Measures everything. Must be called as root, on the main thread. A system that fails is left out from then on; an
 /// error stops the run.
@@ -54,10 +52,11 @@ pub fn run(config: &PeersConfig, progress: &dyn Progress) -> anyhow::Result<Peer
     let (corpus, server) = Corpus::make(&options, runtime.handle(), &stop, |_| {})?;
     let expected = corpus.work.join("expected");
     write_expected(&expected, &corpus.files)?;
+    let reader_folder = corpus.folder_of("reader")?;
 
     let mut lab = Lab {
         config,
-        reader: Reader { binary: &config.binary, expected: &expected, corpus: &corpus },
+        reader: Reader { binary: &config.binary, expected: &expected, work: &reader_folder, stop: &stop },
         corpus: &corpus,
         server: &server,
         progress,

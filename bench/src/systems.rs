@@ -47,6 +47,11 @@ impl std::fmt::Debug for Found {
     }
 }
 
+/// Larder over plain objects, which `larder mount` mounts with these flags.
+pub fn larder_with_flags(binary: &Path, flags: Vec<String>) -> AnySystem {
+    larder::with_flags(binary, flags)
+}
+
 /// Finds every system. `binary` is the command `larder`. Peers are searched for on `PATH` and in the folder of
 /// `bench/install-peers`.
 pub fn all(binary: &Path) -> Found {

@@ -25,6 +25,12 @@ impl Spread {
         let lower = (values.len() - 1) / 2;
         Some(Self { median: f64::midpoint(values[lower], values[upper]), min, max })
     }
+
+    /// The values as tables show them: `median (min..max)`, with this many digits after the point.
+    pub fn shown(&self, digits: usize) -> String {
+        let Self { median, min, max } = self;
+        format!("{median:.digits$} ({min:.digits$}..{max:.digits$})")
+    }
 }
 
 /// The median; `None` for no values.

@@ -48,6 +48,12 @@ pub fn family(root: u32) -> Vec<u32> {
     family
 }
 
+/// The number of threads of a process; 0 if it has ended.
+pub fn threads_of(id: u32) -> usize {
+    let status = read(id, "status");
+    status.lines().find_map(|line| line.strip_prefix("Threads:")?.trim().parse().ok()).unwrap_or(0)
+}
+
 fn read(id: u32, file: &str) -> String {
     std::fs::read_to_string(format!("/proc/{id}/{file}")).unwrap_or_default()
 }
@@ -133,6 +139,12 @@ mod tests {
         assert_eq!(Usage::of(&[u32::MAX]), Usage::default());
         let own = Usage::of(&[std::process::id()]);
         assert!(own.rss_bytes > 0 && own.peak_rss_bytes >= own.rss_bytes);
+    }
+
+    #[test]
+    fn the_threads_of_a_process_are_counted() {
+        assert!(threads_of(std::process::id()) >= 1);
+        assert_eq!(threads_of(u32::MAX), 0);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use larder_dataset::size::parse_bytes;
 
 /// The number of rounds; `ROUNDS` is the benchmark's default.
 #[derive(Debug, Args)]
@@ -24,6 +25,40 @@ pub(crate) struct OutputArgs {
     /// Write the figures of every round to this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SeedArgs {
+    /// Seed of everything random: file contents and orders.
+    #[arg(long, default_value_t = 42)]
+    pub(crate) seed: u64,
+}
+
+/// The programs of a benchmark that runs a node.
+#[derive(Debug, Args)]
+pub(crate) struct NodeArgs {
+    /// The larderd to run. Default: the one beside this program.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) larderd: Option<PathBuf>,
+    /// The larder-csi to run. Default: the one beside this program.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) csi: Option<PathBuf>,
+}
+
+/// Parses the size of a file that the kernel reads ahead at once.
+pub(super) fn parse_small_file(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        bytes if (1..=1 << 20).contains(&bytes) => Ok(bytes),
+        _ => Err("must be between 1 byte and 1MiB".to_owned()),
+    }
+}
+
+/// Parses the size of a file that is a single block.
+pub(super) fn parse_one_block(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        bytes if (1..=4 << 20).contains(&bytes) => Ok(bytes),
+        _ => Err("must be between 1 byte and 4MiB".to_owned()),
+    }
 }
 
 /// The part of a benchmark to run.

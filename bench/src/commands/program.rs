@@ -3,6 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use larder_bench::node::NodePrograms;
+
+use crate::args::NodeArgs;
 
 /// The command `larder` beside this one.
 pub(super) fn larder() -> anyhow::Result<PathBuf> {
@@ -16,6 +19,15 @@ pub(super) fn larder() -> anyhow::Result<PathBuf> {
 /// The program that `--controller` names, or the one beside this command.
 pub(super) fn controller(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     find("--controller", "larder-controller", named)
+}
+
+/// The programs of a node.
+pub(super) fn node(args: &NodeArgs) -> anyhow::Result<NodePrograms> {
+    Ok(NodePrograms {
+        larderd: find("--larderd", "larderd", args.larderd.as_deref())?,
+        csi: find("--csi", "larder-csi", args.csi.as_deref())?,
+        larder: larder()?,
+    })
 }
 
 /// The program that the flag names, or the one of this name beside this command.

@@ -145,7 +145,7 @@ impl ImportsOutcome {
         let mut table = vec![heads.map(str::to_owned).to_vec()];
         for work in Work::ALL {
             let show = |digits: usize, figure: &dyn Fn(&Row) -> f64| match self.spread(work, figure) {
-                Some(spread) if spread.max > 0.0 => shown(spread, digits),
+                Some(spread) if spread.max > 0.0 => spread.shown(digits),
                 _ => "-".to_owned(),
             };
             if self.rows.iter().all(|row| row.work != work) {
@@ -168,8 +168,8 @@ impl ImportsOutcome {
         if let (Some(seconds), Some(rss)) = (mount(|row| row.seconds), mount(|row| row.rss_bytes as f64 / 1e6)) {
             text.push_str(&format!(
                 "\nThe manifest is mounted in {} s, with {} MB resident\n",
-                shown(seconds, 3),
-                shown(rss, 0)
+                seconds.shown(3),
+                rss.shown(0)
             ));
         }
         text
@@ -183,11 +183,6 @@ impl ImportsOutcome {
             None => "-".to_owned(),
         }
     }
-}
-
-fn shown(spread: Spread, digits: usize) -> String {
-    let Spread { median, min, max } = spread;
-    format!("{median:.digits$} ({min:.digits$}..{max:.digits$})")
 }
 
 #[cfg(test)]

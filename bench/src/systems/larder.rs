@@ -14,17 +14,27 @@ use super::system::{AnySystem, Kind, System};
 struct Larder {
     binary: PathBuf,
     packed: bool,
+    /// Of `larder mount`, beside those that every mount has.
+    flags: Vec<String>,
     served: Served,
 }
 
 /// Larder over plain objects, and over packs.
 pub(super) fn both(binary: &Path) -> Vec<AnySystem> {
-    let one =
-        |packed| -> AnySystem { Box::new(Larder { binary: binary.to_owned(), packed, served: Served::default() }) };
+    let one = |packed| -> AnySystem { Box::new(Larder::new(binary, packed, Vec::new())) };
     vec![one(false), one(true)]
 }
 
+/// Larder over plain objects, mounted with these flags.
+pub(super) fn with_flags(binary: &Path, flags: Vec<String>) -> AnySystem {
+    Box::new(Larder::new(binary, false, flags))
+}
+
 impl Larder {
+    fn new(binary: &Path, packed: bool, flags: Vec<String>) -> Self {
+        Self { binary: binary.to_owned(), packed, flags, served: Served::default() }
+    }
+
     fn url(&self, corpus: &Corpus) -> String {
         let Corpus { bucket, prefix, .. } = corpus;
         if self.packed { format!("s3://{bucket}/{prefix}-packed") } else { format!("s3://{bucket}/{prefix}") }
@@ -96,7 +106,8 @@ impl System for Larder {
             .args(["mount", &self.url(corpus)])
             .arg(mountpoint)
             .args(["--foreground", "--endpoint", &corpus.endpoint, "--cache-dir"])
-            .arg(cache);
+            .arg(cache)
+            .args(&self.flags);
         self.served.start(corpus, &name, &mut command)
     }
 

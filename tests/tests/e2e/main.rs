@@ -6,6 +6,7 @@
 
 mod architecture;
 mod bench;
+mod bench_node;
 mod bench_sim;
 mod clouds;
 mod cold;

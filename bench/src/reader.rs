@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::systems::Corpus;
+use crate::systems::Stop;
 use crate::systems::child::Child;
 use larder_epochs::epochs::Epoch;
 
@@ -16,17 +16,21 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 const TIMEOUT_A_FILE: Duration = Duration::from_millis(50);
 
 /// Starts readers.
-pub(super) struct Reader<'a> {
-    pub(super) binary: &'a Path,
-    pub(super) expected: &'a Path,
-    pub(super) corpus: &'a Corpus,
+pub(crate) struct Reader<'a> {
+    /// The command `larder`.
+    pub(crate) binary: &'a Path,
+    /// The list of the files, with their sizes and checksums.
+    pub(crate) expected: &'a Path,
+    /// An existing folder for its log and its figures.
+    pub(crate) work: &'a Path,
+    /// Ends an epoch early.
+    pub(crate) stop: &'a Stop,
 }
 
 impl Reader<'_> {
     /// Reads the first `files` in the order of this seed and checks them.
-    pub(super) fn read(&self, folder: &Path, readers: u32, files: u32, seed: u64) -> anyhow::Result<Epoch> {
-        let work = self.corpus.folder_of("reader")?;
-        let json = work.join("epochs.json");
+    pub(crate) fn read(&self, folder: &Path, readers: u32, files: u32, seed: u64) -> anyhow::Result<Epoch> {
+        let json = self.work.join("epochs.json");
         let mut command = Command::new(self.binary);
         command
             .args(["bench", "epochs"])
@@ -41,13 +45,13 @@ impl Reader<'_> {
             .arg(&json)
             // The table shows the error, which must not include a backtrace.
             .env("RUST_BACKTRACE", "0");
-        let mut reader = Child::spawn("reader", &mut command, &work.join("log"))?;
+        let mut reader = Child::spawn("reader", &mut command, &self.work.join("log"))?;
         let (started, limit) = (Instant::now(), TIMEOUT + TIMEOUT_A_FILE * files);
         let status = loop {
             if let Some(status) = reader.ended()? {
                 break status;
             }
-            self.corpus.stop.check()?;
+            self.stop.check()?;
             if started.elapsed() > limit {
                 bail!("the reader did not end within {} s", limit.as_secs());
             }

@@ -29,7 +29,7 @@ fn client(corpus: &Corpus) -> anyhow::Result<Arc<AmazonS3>> {
 }
 
 /// GETs the first `files` objects in the order of this seed, `readers` at a time, and checks them.
-pub(super) async fn read_all(corpus: &Corpus, files: u32, readers: u32, seed: u64) -> anyhow::Result<Epoch> {
+pub(crate) async fn read_all(corpus: &Corpus, files: u32, readers: u32, seed: u64) -> anyhow::Result<Epoch> {
     let store = client(corpus).context("set up object_store")?;
     let mut order: Vec<MadeFile> = corpus.files.clone();
     order.shuffle(&mut StdRng::seed_from_u64(seed));
