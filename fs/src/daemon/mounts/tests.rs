@@ -65,7 +65,7 @@ async fn a_few_jobs_run_at_a_time_and_one_of_those_that_make_mounts() {
     std::fs::write(path("data/file"), b"bytes").unwrap();
     let node = node(folder.path());
     let request = DatasetRequest::from(DatasetSpec::new(format!("file://{}", path("data").display())));
-    let (mounts, mut owner) = Mounts::new(Arc::clone(&node), false);
+    let (mounts, mut owner) = Mounts::new(Arc::clone(&node), Pool::start(1).unwrap(), false);
     assert!(!owner.may_start_next(), "none waits");
     let found = node.find(&request).await.unwrap();
     let target = Target::Folder(MountConfig::new(path("mnt")));
