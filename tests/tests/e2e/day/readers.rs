@@ -38,7 +38,7 @@ impl Readers {
             let reader = Arc::new(Reader {
                 number: self.readers.len() as u64,
                 pod: Arc::clone(&pods[number % pods.len()]),
-                reads_first_files: number / pods.len() % 2 == 0,
+                reads_first_files: (number / pods.len()).is_multiple_of(2),
                 reads: AtomicU64::new(0),
             });
             let (reading, tally, seed) = (Arc::clone(&reader), Arc::clone(&self.tally), self.seed);
