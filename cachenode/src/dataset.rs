@@ -430,6 +430,7 @@ impl Dataset {
             metrics: self
                 .values()
                 .chain(store_values(&self.store_counters))
+                .chain(self.fetcher.memory_values())
                 .map(|(name, value)| (name.to_owned(), value))
                 .collect(),
         }
