@@ -13,7 +13,7 @@
 //! flight from the origin; fetches from peers, fetches that fill the store, and blocks that wait for the store after
 //! their readers have them have memory of their own. So an origin that hangs delays no read of a peer or of the disk,
 //! and a disk that stalls delays no fetch: blocks that it does not take in time are not kept. All of it is taken of the
-//! memory of the process ([`memory`](crate::memory)).
+//! memory of the process (`memory`).
 //!
 //! A fetch that only fills the store lets those go first at the origin for which somebody waits, and has no deadline
 //! until a reader joins it ([`End`]).

@@ -8,7 +8,7 @@
 //! part of the programs `larderd` and `cachenode`, and `folder` says what to do about a folder that is not writable.
 //! [`source`] resolves a URL or a path to a mapped manifest and its origin, [`kept_listing`] is what this machine has
 //! listed, which `renewal` explains how to renew, and `kept_manifests` what it keeps of it for mounts and later
-//! snapshots; `memory` divides the memory of the process among all datasets, and `allocator` sets the C library's;
+//! snapshots; `memory` divides the memory of the process among all datasets, and [`allocator`] limits what the C library keeps;
 //! [`importing`] has an origin listed by a process of its own, which is [`importer_process`]; [`counters`]
 //! counts; [`stats`] is the document in which a mount describes itself.
 //!
@@ -18,6 +18,7 @@
 #![warn(missing_docs)]
 
 mod ahead;
+pub mod allocator;
 pub mod counters;
 pub mod dataset;
 mod earlier;

@@ -19,6 +19,7 @@ mod target;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -38,7 +39,6 @@ const LONG: Duration = Duration::from_secs(5);
 const UNLIMITED_KIB: u64 = u64::MAX >> 12;
 
 /// The memory of a process for data in flight.
-#[derive(Debug)]
 pub struct MemoryBudget {
     state: Mutex<State>,
     long_waits: LogPace,
@@ -89,6 +89,12 @@ struct Waiter {
     caller: Caller,
     kib: u32,
     granted: oneshot::Sender<Permit>,
+}
+
+impl fmt::Debug for MemoryBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.values()).finish()
+    }
 }
 
 impl Default for MemoryBudget {
