@@ -13,8 +13,7 @@
 //! [`LOST_AFTER`] a page of it that is requested again is fetched without the rest.
 //!
 //! Invariants: the window never exceeds its capacity, nor its part of the memory of the process, except for a single
-//! block that is larger; a block is not held and
-//! read in pieces at the same time.
+//! block that is larger; a block is not held and read in pieces at the same time.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;

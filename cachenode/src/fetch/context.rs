@@ -73,7 +73,10 @@ impl FetchContext {
         if memory.is_none() {
             self.cache.count_unwritten();
             if !self.cache.is_rebuilding() && self.unwritten_log.is_due() {
-                warn!("the cache's disk writes more slowly than blocks arrive: they are served and not kept");
+                warn!(
+                    "the cache's disk writes more slowly than blocks arrive, or --memory-target is too small: they are \
+                     served and not kept"
+                );
             }
         }
         memory
