@@ -226,14 +226,14 @@ impl NodeFlags {
     }
 }
 
-/// The least memory target: room for the largest fetches of a few datasets.
+/// The least value of --memory-target.
 const MEMORY_TARGET_LEAST: u64 = 64 << 20;
 
 /// The value of --memory-target.
 pub fn parse_memory_target(text: &str) -> Result<u64, String> {
     match parse_bytes(text)? {
         bytes if bytes < MEMORY_TARGET_LEAST => {
-            Err(format!("`{text}` is too little to fetch with: write at least {}", show_bytes(MEMORY_TARGET_LEAST)))
+            Err(format!("`{text}` is too little for the fetches of a few datasets: write 64MiB or more"))
         }
         bytes => Ok(bytes),
     }
