@@ -239,7 +239,7 @@ pub fn parse_memory_target(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The memory for data in flight: `target`, the value of --memory-target, or the default for this machine and container.
+/// The memory for data in flight: `target`, the value of --memory-target, or the default of this machine or container.
 /// Logs it.
 pub fn memory_budget(target: Option<u64>) -> Arc<MemoryBudget> {
     let limit = memory_limit(Path::new("/proc"), Path::new("/sys/fs/cgroup"));
