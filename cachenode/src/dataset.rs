@@ -316,7 +316,8 @@ impl Dataset {
         let bytes = match parts[..] {
             [part] => self.fetch_part(file.file, part, deadline).await?,
             _ => {
-                let mut joined = Vec::with_capacity(len as usize);
+                // Without memory yet: thousands of reads may wait for their first part.
+                let mut joined = Vec::new();
                 for &part in &parts {
                     if !self.in_store(&part, |bytes| joined.extend_from_slice(bytes)) {
                         joined.extend_from_slice(&self.fetch_part(file.file, part, deadline).await?);
@@ -430,6 +431,7 @@ impl Dataset {
             metrics: self
                 .values()
                 .chain(store_values(&self.store_counters))
+                .chain(self.fetcher.memory_values())
                 .map(|(name, value)| (name.to_owned(), value))
                 .collect(),
         }

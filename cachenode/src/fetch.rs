@@ -12,7 +12,8 @@
 //! What waits for one thing does not hold the memory of what waits for another. There are at most `fetch_bytes` in
 //! flight from the origin; fetches from peers, fetches that fill the store, and blocks that wait for the store after
 //! their readers have them have memory of their own. So an origin that hangs delays no read of a peer or of the disk,
-//! and a disk that stalls delays no fetch: blocks that it does not take in time are not kept.
+//! and a disk that stalls delays no fetch: blocks that it does not take in time are not kept. All of it is taken of the
+//! memory of the process (`memory`).
 //!
 //! A fetch that only fills the store lets those go first at the origin for which somebody waits, and has no deadline
 //! until a reader joins it ([`End`]).
@@ -27,7 +28,6 @@ mod config;
 mod context;
 mod end;
 mod error;
-mod fair;
 mod in_flight;
 mod keep;
 mod neighbours;
@@ -61,11 +61,11 @@ use crate::ahead::{AHEAD_BLOCKS, AHEAD_BYTES, Begins, ReadAhead, Stream};
 use crate::counters::StatsCounters;
 use crate::extent::EXTENT_BYTES;
 use crate::manifest_file::MappedManifest;
+use crate::memory::Account;
 use crate::sharing::{Asker, Route, Sharing};
 
 use context::FetchContext;
 use end::End;
-use fair::FairSemaphore;
 use in_flight::InFlight;
 use keep::Keeper;
 use origin::FromOrigin;
@@ -104,8 +104,8 @@ pub(crate) struct Fetcher {
     origin: FromOrigin,
     keeper: Keeper,
     ahead: ReadAhead,
-    /// Permits for KiB of blocks in flight from the origin. Readers take turns.
-    memory: Arc<FairSemaphore>,
+    /// Memory for blocks in flight from the origin. Readers take turns.
+    memory: Account,
     tasks: TaskTracker,
     runtime: Handle,
 }
@@ -123,7 +123,7 @@ impl Fetcher {
         let totals = manifest.totals();
         let extents = u32::try_from(totals.bytes / EXTENT_BYTES).unwrap_or(u32::MAX);
         let ahead = ReadAhead::new(if manifest.is_packed() { totals.files.min(extents) } else { totals.files });
-        let memory = FairSemaphore::new(config.fetch_kib() as u64);
+        let memory = config.origin_account();
         let context = Arc::new(FetchContext::new(manifest, cache, counters, config));
         let tasks = TaskTracker::new();
         Self {
@@ -146,6 +146,11 @@ impl Fetcher {
     /// Fetches that start from now on use `origin`.
     pub(crate) fn replace_origin(&self, origin: Arc<dyn Origin>) {
         self.origin.replace(origin);
+    }
+
+    /// The memory of the process and what is held of it, by name.
+    pub(crate) fn memory_values(&self) -> [(&'static str, u64); 2] {
+        self.memory.budget().values()
     }
 
     pub(crate) fn window_bytes(&self) -> u64 {

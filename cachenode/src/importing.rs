@@ -44,6 +44,9 @@ const MEMORY_BYTES: u64 = 512 << 20;
 /// Processes that import at once; other imports wait. Their memory is a part of the container's limit (ADR 25).
 const PROCESSES_MOST: usize = 2;
 
+/// The memory of all of them.
+pub(crate) const PROCESSES_BYTES: u64 = PROCESSES_MOST as u64 * MEMORY_BYTES;
+
 /// How long an import may list while others wait for its slot. Stopping it costs reading its journal once more, which
 /// is far quicker than listing.
 const TURN: Duration = Duration::from_secs(300);

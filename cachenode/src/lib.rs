@@ -8,8 +8,9 @@
 //! part of the programs `larderd` and `cachenode`, and `folder` says what to do about a folder that is not writable.
 //! [`source`] resolves a URL or a path to a mapped manifest and its origin, [`kept_listing`] is what this machine has
 //! listed, which `renewal` explains how to renew, and `kept_manifests` what it keeps of it for mounts and later
-//! snapshots; [`importing`] has an origin listed by a process of its own, which is [`importer_process`]; [`counters`]
-//! counts; [`stats`] is the document in which a mount describes itself.
+//! snapshots; `memory` divides the memory of the process among all datasets, and [`allocator`] limits what the C
+//! library keeps; [`importing`] has an origin listed by a process of its own, which is [`importer_process`];
+//! [`counters`] counts; [`stats`] is the document in which a mount describes itself.
 //!
 //! Invariants: [`Dataset::read_now`] never waits for the network. Bytes are those of the pinned snapshot, or the reader
 //! gets an error. Nothing here knows of FUSE or mounts.
@@ -17,6 +18,7 @@
 #![warn(missing_docs)]
 
 mod ahead;
+pub mod allocator;
 pub mod counters;
 pub mod dataset;
 mod earlier;
@@ -29,7 +31,9 @@ pub mod importer_process;
 pub mod importing;
 pub mod kept_listing;
 mod kept_manifests;
+mod log_pace;
 pub mod manifest_file;
+mod memory;
 pub mod node;
 mod ownership;
 pub mod process;
@@ -48,6 +52,7 @@ pub use folder::FolderRefused;
 pub use home::{Home, HomeLimits};
 pub use larder_origin::Caller;
 pub use manifest_file::{ManifestFile, ManifestFileError, MappedManifest, open_manifest, order_of, put_order};
+pub use memory::MemoryBudget;
 pub use node::{Node, NodeConfig, NodeError, OpenDataset, PeerConfig};
 pub use request::{Credentials, DatasetRequest, OriginLimits, PodVolume};
 pub use sharing::Sharing;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Parser;
+use larder_cachenode::allocator::bound_kept_memory;
 use larder_cachenode::node::{Node, NodeError, OpenDataset, User};
 use larder_cachenode::process::{NodeFlags, raise_file_limit};
 use larder_cachenode::request::DatasetRequest;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
     if let Some(code) = larder_cachenode::importer_process::run_if_asked() {
         return code;
     }
+    bound_kept_memory();
     let flags = Flags::parse();
     larder_telemetry::program("cachenode", None, |stop| serve(flags, stop))
 }

@@ -42,6 +42,7 @@ use tracing::{debug, info, warn};
 use crate::counters::store_values;
 use crate::home::Home;
 use crate::importing::Importer;
+use crate::memory::MemoryBudget;
 use crate::request::DatasetRequest;
 use crate::sharing::Sharing;
 use budget::Budget;
@@ -87,6 +88,8 @@ pub struct NodeConfig {
     pub importer: Importer,
     /// The peers, if the node shares its cache.
     pub peers: Option<PeerConfig>,
+    /// Memory for the data in flight of all datasets.
+    pub memory: Arc<MemoryBudget>,
     /// The socket of the daemon around this node, shown in the statistics.
     pub socket: Option<PathBuf>,
 }
@@ -306,6 +309,7 @@ impl Node {
     pub fn values(&self) -> BTreeMap<&'static str, u64> {
         let mut values = self.open.sums();
         values.extend(store_values(self.store.counters()));
+        values.extend(self.config.memory.values());
         values.extend(self.cluster.iter().flat_map(Cluster::values));
         values
     }

@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -13,11 +14,12 @@ use larder_origin::{CONCURRENCY, Env, OriginConfig, RateCaps, SharedLimits};
 use larder_peers::membership::Watcher;
 use larder_peers::{MemberSource, NodeList, Security, Tls, TlsFiles};
 use larder_store::probe::try_to_write;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::folder::{FolderRefused, HOME_FLAG};
 use crate::home::{Home, HomeLimits};
-use crate::importing::Importer;
+use crate::importing::{Importer, PROCESSES_BYTES};
+use crate::memory::{MemoryBudget, default_target, memory_limit};
 use crate::node::{NodeConfig, PeerConfig};
 
 /// How long a start waits for folders that another process creates.
@@ -82,6 +84,11 @@ pub struct NodeFlags {
     /// Maximum bytes per second that all warm-ups of this node fetch together, such as 200MiB/s. Default: no limit.
     #[arg(long, value_name = "SIZE/s", value_parser = parse_rate)]
     warm_rate: Option<u64>,
+    /// Memory for the data in flight of all datasets together: blocks that are fetched, read, or wait for the cache's
+    /// disk. Default: half of the memory that the container or the machine leaves beside 1.5 GiB for the process and
+    /// its imports; at least 128MiB and at most 4GiB.
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory_target, env = "LARDER_MEMORY_TARGET")]
+    memory_target: Option<u64>,
     #[command(flatten)]
     peers: PeerFlags,
 }
@@ -212,10 +219,41 @@ impl NodeFlags {
             },
             importer: Importer::own_process(),
             peers,
+            memory: memory_budget(self.memory_target),
             socket: None,
         };
         Ok((config, watcher))
     }
+}
+
+/// The least value of --memory-target.
+const MEMORY_TARGET_LEAST: u64 = 64 << 20;
+
+/// The value of --memory-target.
+pub fn parse_memory_target(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        bytes if bytes < MEMORY_TARGET_LEAST => {
+            Err(format!("`{text}` is too little for the fetches of a few datasets: write 64MiB or more"))
+        }
+        bytes => Ok(bytes),
+    }
+}
+
+/// The memory for data in flight: `target`, the value of --memory-target, or the default of this machine or container.
+/// Logs it.
+pub fn memory_budget(target: Option<u64>) -> Arc<MemoryBudget> {
+    let limit = memory_limit(Path::new("/proc"), Path::new("/sys/fs/cgroup"));
+    let bytes = target.unwrap_or_else(|| default_target(limit.unwrap_or(0), PROCESSES_BYTES));
+    let limit_bytes = limit.unwrap_or(u64::MAX);
+    if bytes > limit_bytes {
+        warn!(
+            "--memory-target is {}, but the container or the machine has only {}: the process may be killed",
+            show_bytes(bytes),
+            show_bytes(limit_bytes)
+        );
+    }
+    info!(target_bytes = bytes, limit_bytes, "memory for data in flight (--memory-target)");
+    Arc::new(MemoryBudget::new(bytes))
 }
 
 /// Why a --cache-size is doubtful, in words: it is 0, or more than the disk of the cache folder holds.
@@ -382,6 +420,17 @@ mod tests {
         let command = <Only as clap::CommandFactory>::command();
         let flag = command.get_arguments().find(|flag| flag.get_id() == "keep_free").unwrap();
         assert_eq!(flag.get_default_values(), [format!("{KEEP_FREE_DEFAULT}%").as_str()]);
+    }
+
+    #[test]
+    fn a_memory_target_that_is_no_size_or_too_little_is_an_error_that_names_the_flag() {
+        for text in ["much", "1MiB", "-1"] {
+            let args = ["larderd".to_owned(), "--cache-dir=/c".to_owned(), format!("--memory-target={text}")];
+            let error = Only::try_parse_from(args).err().unwrap().to_string();
+            assert!(error.contains("--memory-target"), "{error}");
+        }
+        let flags = Only::try_parse_from(["larderd", "--cache-dir=/c", "--memory-target=64MiB"]).unwrap();
+        assert_eq!(flags.node.memory_target, Some(64 << 20));
     }
 
     #[test]

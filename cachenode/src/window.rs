@@ -12,8 +12,8 @@
 //! requests that page again. A request for the whole block is a new reading, and is not answered from it. For
 //! [`LOST_AFTER`] a page of it that is requested again is fetched without the rest.
 //!
-//! Invariants: the window never exceeds its capacity, except for a single block that is larger; a block is not held and
-//! read in pieces at the same time.
+//! Invariants: the window never exceeds its capacity, nor its part of the memory of the process, except for a single
+//! block that is larger; a block is not held and read in pieces at the same time.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use larder_dataset::{BlockIndex, BlockPart};
+
+use crate::memory::{Account, Permit};
 
 /// A partly read block gives way to others when it was not read for this long.
 const STALE: Duration = Duration::from_secs(10);
@@ -53,6 +55,8 @@ pub(crate) struct Window {
     /// Blocks may be read in pieces: there is no checksum of a whole block to compare.
     allows_pieces: bool,
     stale: Duration,
+    /// Of the process. Blocks are dropped if there is none, as if they were more than the capacity.
+    memory: Account,
     inner: Mutex<Inner>,
 }
 
@@ -85,6 +89,7 @@ struct Held {
     read: ReadRanges,
     /// When it was last read, or came.
     used: Instant,
+    _memory: Option<Permit>,
 }
 
 /// The ranges of a block that were read, sorted; no two of them touch.
@@ -97,6 +102,7 @@ pub(crate) struct WindowRoom {
     window: Arc<Window>,
     block: BlockIndex,
     bytes: u64,
+    memory: Option<Permit>,
 }
 
 impl WindowRoom {
@@ -105,7 +111,7 @@ impl WindowRoom {
         let window = Arc::clone(&self.window);
         let mut inner = window.lock();
         inner.reserved_bytes -= std::mem::take(&mut self.bytes);
-        inner.hold(self.block, bytes);
+        inner.hold(self.block, bytes, self.memory.take());
     }
 }
 
@@ -119,8 +125,8 @@ impl Drop for WindowRoom {
 
 impl Window {
     /// An empty window. `allows_pieces`: parts of blocks can be used without the rest.
-    pub(crate) fn new(capacity_bytes: u64, allows_pieces: bool) -> Self {
-        Self { capacity_bytes, allows_pieces, stale: STALE, inner: Mutex::default() }
+    pub(crate) fn new(capacity_bytes: u64, allows_pieces: bool, memory: Account) -> Self {
+        Self { capacity_bytes, allows_pieces, stale: STALE, memory, inner: Mutex::default() }
     }
 
     /// The block of this part, if it is here. Marks nothing as read.
@@ -185,12 +191,12 @@ impl Window {
     pub(crate) fn reserve(self: &Arc<Self>, part: &BlockPart) -> Option<WindowRoom> {
         let (block, bytes) = (part.block, u64::from(part.block_len));
         let mut inner = self.lock();
-        if !self.make_room(&mut inner, bytes) {
+        let Some(memory) = self.make_room(&mut inner, bytes) else {
             inner.read_in_pieces(block, ReadRanges::default());
             return None;
-        }
+        };
         inner.reserved_bytes += bytes;
-        Some(WindowRoom { window: Arc::clone(self), block, bytes })
+        Some(WindowRoom { window: Arc::clone(self), block, bytes, memory: Some(memory) })
     }
 
     /// From now on the block is read in pieces.
@@ -202,11 +208,16 @@ impl Window {
     pub(crate) fn insert(&self, block: BlockIndex, bytes: Bytes) {
         let mut inner = self.lock();
         inner.unread.remove(block);
-        while !self.make_room(&mut inner, bytes.len() as u64) {
-            let Some(&oldest) = inner.unread.order.front() else { break };
+        let len = bytes.len() as u64;
+        let memory = loop {
+            if let Some(memory) = self.make_room(&mut inner, len) {
+                break memory;
+            }
+            // The rest of the window is reserved. Its reader needs the block, which is the only one without room.
+            let Some(&oldest) = inner.unread.order.front() else { break self.memory.take(kib(len)) };
             inner.leave(oldest, self.allows_pieces);
-        }
-        inner.hold(block, bytes);
+        };
+        inner.hold(block, bytes, Some(memory));
     }
 
     /// Bytes held now.
@@ -216,10 +227,15 @@ impl Window {
         inner.unread.bytes + inner.read.bytes
     }
 
-    /// Drops blocks that were read or are stale until this many bytes fit; false if they do not.
-    fn make_room(&self, inner: &mut Inner, bytes: u64) -> bool {
+    /// Drops blocks that were read or are stale until this many bytes fit. Returns the memory for them; `None` if they
+    /// do not fit.
+    fn make_room(&self, inner: &mut Inner, bytes: u64) -> Option<Permit> {
         let now = Instant::now();
-        while inner.bytes() > 0 && inner.bytes() + bytes > self.capacity_bytes {
+        loop {
+            let fits = inner.bytes() == 0 || inner.bytes() + bytes <= self.capacity_bytes;
+            if let Some(memory) = fits.then(|| self.memory.try_acquire(kib(bytes))).flatten() {
+                return Some(memory);
+            }
             // Blocks that were read stay only for late requests of their parts, so they go first.
             if let Some(&oldest) = inner.read.order.front() {
                 inner.read.remove(oldest);
@@ -228,10 +244,9 @@ impl Window {
             let is_stale = |block: &&BlockIndex| {
                 inner.unread.by_index.get(block).is_some_and(|held| now.duration_since(held.used) >= self.stale)
             };
-            let Some(&stale) = inner.unread.order.iter().take(LOOKED_AT).find(is_stale) else { return false };
+            let Some(&stale) = inner.unread.order.iter().take(LOOKED_AT).find(is_stale) else { return None };
             inner.leave(stale, self.allows_pieces);
         }
-        true
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -240,17 +255,22 @@ impl Window {
     }
 }
 
+/// The memory of a block, in KiB.
+fn kib(bytes: u64) -> u32 {
+    (bytes >> 10) as u32 + 1
+}
+
 impl Inner {
     fn bytes(&self) -> u64 {
         self.unread.bytes + self.read.bytes + self.reserved_bytes
     }
 
-    fn hold(&mut self, block: BlockIndex, bytes: Bytes) {
+    fn hold(&mut self, block: BlockIndex, bytes: Bytes, memory: Option<Permit>) {
         self.read.remove(block);
         self.unread.remove(block);
         let read = self.in_pieces.remove(&block).unwrap_or_default();
         self.in_pieces_order.retain(|&other| other != block);
-        self.unread.push(block, Held { bytes, read, used: Instant::now() });
+        self.unread.push(block, Held { bytes, read, used: Instant::now(), _memory: memory });
     }
 
     /// All of a block was read.

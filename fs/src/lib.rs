@@ -7,13 +7,12 @@
 //! [`larder_cachenode::Dataset`]; `about` generates the files below `.larder`; [`errno`] is the only place where an error
 //! becomes an errno. Around them: [`connection`] serves a mount that another process made; `requests` stores its
 //! unanswered requests where they outlive the process; `replay` answers the requests that an earlier process left there;
-//! `limits` names the limits of the system; `allocator` sets up the C library's; [`daemon`] combines everything for many
-//! mounts at once, and both `larderd` and `larder mount` run it.
+//! `limits` names the limits of the system; [`daemon`] combines everything for many mounts at once, and both `larderd`
+//! and `larder mount` run it.
 //!
 //! Invariant: a FUSE thread never waits for the network.
 
 mod about;
-mod allocator;
 pub mod connection;
 pub mod daemon;
 pub mod errno;

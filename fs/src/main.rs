@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use larder_cachenode::allocator::bound_kept_memory;
 use larder_fs::process::{DaemonFlags, serve};
 
 /// Serves datasets to a node: one cache, many mounts.
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
     if let Some(code) = larder_cachenode::importer_process::run_if_asked() {
         return code;
     }
+    bound_kept_memory();
     let flags = Flags::parse();
     larder_telemetry::program("larderd", None, |stop| serve(flags.daemon, stop))
 }

@@ -29,9 +29,9 @@ use rustix::io::Errno;
 use tokio::sync::oneshot;
 use tracing::warn;
 
+use crate::limits;
 use crate::slots::Slots;
 use crate::wire::{Reply, Request, operation};
-use crate::{allocator, limits};
 
 #[cfg(test)]
 mod tests;
@@ -113,7 +113,6 @@ impl Pool {
     /// times as many, but at most a quarter of the threads that the system allows this process. Errors: no thread can
     /// be started.
     pub fn for_many_mounts(threads_of_a_mount: usize) -> io::Result<Arc<Self>> {
-        allocator::map_large_blocks();
         let wanted = (4 * threads_of_a_mount).min(THREADS_MAX);
         let allowed = limits::threads().map_or(wanted, |most| usize::try_from(most / 4).unwrap_or(wanted));
         Self::start(wanted.min(allowed))

@@ -59,6 +59,7 @@ impl Rig {
             origin: OriginConfig::default(),
             importer: Importer::Here,
             peers: None,
+            memory: Arc::default(),
             socket: None,
         })
         .unwrap();

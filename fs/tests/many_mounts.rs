@@ -106,6 +106,7 @@ fn many_mounts_share_the_threads_of_a_small_cgroup() {
         origin: OriginConfig::default(),
         importer: Importer::Here,
         peers: None,
+        memory: Arc::default(),
         socket: None,
     })
     .unwrap();

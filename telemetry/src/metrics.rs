@@ -181,6 +181,8 @@ pub const METRICS: &[Metric] = &[
         "fetches",
         "fetches in flight, including blocks that are still being written to the store",
     ),
+    gauge("fs_memory_target_bytes", "bytes", "memory for the data in flight of all datasets (`--memory-target`)"),
+    gauge("fs_memory_used_bytes", "bytes", "memory that data in flight holds, of `fs_memory_target_bytes`"),
     gauge("fs_window_bytes", "bytes", "bytes in memory of blocks that the store did not keep"),
     counter(
         "scheduler_connections_refused_total",

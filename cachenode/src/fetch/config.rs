@@ -5,11 +5,16 @@ use std::time::Duration;
 
 use larder_origin::Rate;
 
+use crate::memory::{Account, MemoryBudget};
+
 /// Memory for the largest possible fetch: an extent, and a block that begins at its end.
 const FETCH_BYTES_LEAST: u64 = 8 << 20;
 
 /// The most bytes in flight from peers, and the most of fetches that fill the store.
 const OTHER_BYTES_MOST: u64 = 64 << 20;
+
+/// Memory that is always there for each other purpose of a dataset: a block.
+const OTHER_BYTES_LEAST: u64 = 4 << 20;
 
 /// Limits of the fetches of one dataset.
 #[derive(Clone, Debug)]
@@ -26,6 +31,8 @@ pub struct FetchConfig {
     pub window_bytes: u64,
     /// The cap on the bytes of all warm-ups of the process, if there is one.
     pub warm_rate: Option<Arc<Rate>>,
+    /// The memory of the process, of which all of the above is taken. None: it has no limit.
+    pub memory: Option<Arc<MemoryBudget>>,
 }
 
 impl FetchConfig {
@@ -36,15 +43,30 @@ impl FetchConfig {
         unwritten_bytes: 64 << 20,
         window_bytes: 64 << 20,
         warm_rate: None,
+        memory: None,
     };
 
-    /// `fetch_bytes` as a number of permits, one for each KiB.
-    pub(super) fn fetch_kib(&self) -> usize {
-        (self.fetch_bytes.max(FETCH_BYTES_LEAST) >> 10) as usize
+    /// Memory for fetches from the origin.
+    pub(super) fn origin_account(&self) -> Account {
+        self.account(FETCH_BYTES_LEAST, self.fetch_bytes_most())
     }
 
-    /// The same for fetches from peers, and for those that fill the store.
-    pub(super) fn other_kib(&self) -> usize {
-        self.fetch_kib().min((OTHER_BYTES_MOST >> 10) as usize)
+    /// Memory for fetches from peers, or for those that fill the store.
+    pub(super) fn other_fetches_account(&self) -> Account {
+        self.other_account(self.fetch_bytes_most().min(OTHER_BYTES_MOST))
+    }
+
+    /// At most `bytes_most` of memory for another purpose.
+    pub(super) fn other_account(&self, bytes_most: u64) -> Account {
+        self.account(OTHER_BYTES_LEAST, bytes_most)
+    }
+
+    fn fetch_bytes_most(&self) -> u64 {
+        self.fetch_bytes.max(FETCH_BYTES_LEAST)
+    }
+
+    fn account(&self, bytes_least: u64, bytes_most: u64) -> Account {
+        // A budget without a limit need not be shared.
+        self.memory.clone().unwrap_or_default().account(bytes_least >> 10, bytes_most >> 10)
     }
 }

@@ -1,22 +1,19 @@
 //! State shared by all fetches of a dataset: its manifest, its cache, the window, counters and limits.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 use larder_dataset::{BlockIndex, Chain};
 use larder_store::DatasetCache;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::warn;
 
 use super::config::FetchConfig;
 use super::error::FetchError;
 use crate::counters::{StatsCounters, add};
+use crate::log_pace::LogPace;
 use crate::manifest_file::MappedManifest;
+use crate::memory::{Account, Permit};
 use crate::window::Window;
-
-/// Each kind of trouble is logged at most this often.
-const LOG_EVERY_SECONDS: u64 = 10;
 
 /// The middle of the time from now to `deadline`.
 pub(super) fn halfway(deadline: tokio::time::Instant) -> tokio::time::Instant {
@@ -32,8 +29,8 @@ pub(super) struct FetchContext {
     pub(super) window: Arc<Window>,
     pub(super) counters: Arc<StatsCounters>,
     pub(super) config: FetchConfig,
-    /// Permits for KiB of blocks that readers have and that are not in the store yet.
-    unwritten: Arc<Semaphore>,
+    /// Memory for blocks that readers have and that are not in the store yet.
+    unwritten: Account,
     failures_log: LogPace,
     unwritten_log: LogPace,
     /// True once an object was found to have been replaced.
@@ -50,8 +47,10 @@ impl FetchContext {
         config: FetchConfig,
     ) -> Self {
         // The bytes of a packed block are checked as a whole.
-        let window = Arc::new(Window::new(config.window_bytes, !manifest.is_packed()));
-        let unwritten = Arc::new(Semaphore::new((config.unwritten_bytes >> 10) as usize));
+        // The window counts its bytes itself, and what it counts in KiB may be more.
+        let memory = config.other_account(u64::MAX);
+        let window = Arc::new(Window::new(config.window_bytes, !manifest.is_packed(), memory));
+        let unwritten = config.other_account(config.unwritten_bytes);
         let (failures_log, unwritten_log) = (LogPace::new(), LogPace::new());
         let (is_stale, renewal) = (AtomicBool::new(false), Mutex::default());
         Self { manifest, cache, window, counters, config, unwritten, failures_log, unwritten_log, is_stale, renewal }
@@ -69,12 +68,15 @@ impl FetchContext {
 
     /// Memory for `kib` KiB of a complete block until the store has written it. None: too many blocks wait for the
     /// store already, which is counted. A reader must not wait for the disk, so this block is not kept.
-    pub(super) fn memory_until_written(&self, kib: u32) -> Option<OwnedSemaphorePermit> {
-        let memory = Arc::clone(&self.unwritten).try_acquire_many_owned(kib).ok();
+    pub(super) fn memory_until_written(&self, kib: u32) -> Option<Permit> {
+        let memory = self.unwritten.try_acquire(kib);
         if memory.is_none() {
             self.cache.count_unwritten();
             if !self.cache.is_rebuilding() && self.unwritten_log.is_due() {
-                warn!("the cache's disk writes more slowly than blocks arrive: they are served and not kept");
+                warn!(
+                    "the cache's disk writes more slowly than blocks arrive, or --memory-target is too small: they are \
+                     served and not kept"
+                );
             }
         }
         memory
@@ -115,28 +117,6 @@ impl FetchContext {
     pub(super) fn running(&self) -> RunningFetch {
         self.counters.fetches_running.fetch_add(1, Ordering::Relaxed);
         RunningFetch(Arc::clone(&self.counters))
-    }
-}
-
-/// Bounds how often something is logged.
-#[derive(Debug)]
-struct LogPace {
-    started: Instant,
-    /// When it was last logged, in seconds since `started` plus [`LOG_EVERY_SECONDS`]; 0 if never.
-    last: AtomicU64,
-}
-
-impl LogPace {
-    fn new() -> Self {
-        Self { started: Instant::now(), last: AtomicU64::new(0) }
-    }
-
-    /// True for one caller in [`LOG_EVERY_SECONDS`].
-    fn is_due(&self) -> bool {
-        let now = self.started.elapsed().as_secs() + LOG_EVERY_SECONDS;
-        let last = self.last.load(Ordering::Relaxed);
-        let is_due = now >= last + LOG_EVERY_SECONDS;
-        is_due && self.last.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 

@@ -29,6 +29,7 @@ use super::context::{FetchContext, halfway};
 use super::in_flight::PendingBlock;
 use super::purpose::Purpose;
 use super::receive::{Admission, BlockToKeep, ExpectedBlock};
+use crate::memory::{Account, Permit};
 
 /// Interval between two looks at whether an adoption has ended.
 const ADOPTED_POLL: Duration = Duration::from_millis(20);
@@ -36,8 +37,8 @@ const ADOPTED_POLL: Duration = Duration::from_millis(20);
 /// KiB that a read of a part of a block may need beyond the part: what its checksums cover is read whole.
 const ROUNDED_KIB: u32 = 136;
 
-/// Memory for blocks that are read from the disk by other threads than FUSE's, in KiB: at least three blocks.
-const READING_KIB: usize = 16 << 10;
+/// The most memory for blocks that are read from the disk by other threads than FUSE's: at least three blocks.
+const READING_BYTES: u64 = 16 << 20;
 
 /// The most threads that write blocks of a dataset. A stalled disk holds each of them, and the other work of the
 /// runtime's blocking threads, such as looking up the origin's name, must go on.
@@ -51,10 +52,10 @@ pub(super) struct Keeper {
     tasks: TaskTracker,
     /// Held by the search for disowned blocks.
     searching: Arc<Mutex<()>>,
-    /// Permits for KiB of blocks that are read from the disk.
-    pub(super) reading: Arc<Semaphore>,
-    /// Permits for KiB of fetches that fill the store.
-    warming: Arc<Semaphore>,
+    /// Memory for blocks that are read from the disk.
+    pub(super) reading: Account,
+    /// Memory for fetches that fill the store.
+    warming: Account,
     /// Permits to write blocks.
     pub(super) writing: Arc<Semaphore>,
     /// Cancelled when blocks need not wait for the store any longer.
@@ -64,8 +65,9 @@ pub(super) struct Keeper {
 impl Keeper {
     /// Background work that it starts is among `tasks`.
     pub(super) fn new(context: Arc<FetchContext>, runtime: Handle, tasks: TaskTracker) -> Self {
-        let [reading, warming, writing] =
-            [READING_KIB, context.config.other_kib(), WRITERS].map(|permits| Arc::new(Semaphore::new(permits)));
+        let config = &context.config;
+        let (reading, warming) = (config.other_account(READING_BYTES), config.other_fetches_account());
+        let writing = Arc::new(Semaphore::new(WRITERS));
         let (searching, leaving) = (Arc::default(), CancellationToken::new());
         Self { context, runtime, tasks, searching, reading, warming, writing, leaving }
     }
@@ -108,7 +110,7 @@ impl Keeper {
         read: impl FnOnce() -> Option<T> + Send + 'static,
     ) -> Option<T> {
         let found = async {
-            let memory = Arc::clone(&self.reading).acquire_many_owned(kib).await.ok()?;
+            let memory = self.reading.acquire(kib).await;
             let read = move || {
                 let found = read();
                 drop(memory);
@@ -190,8 +192,8 @@ impl Keeper {
 
     /// Waits for the memory of a fetch of at most `kib` KiB that fills the store. It is held until the store has
     /// written the blocks, so warming is no faster than the disk. Cancel-safe.
-    pub(super) async fn memory_to_warm(&self, kib: u32) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.warming).acquire_many_owned(kib).await.ok()
+    pub(super) async fn memory_to_warm(&self, kib: u32) -> Permit {
+        self.warming.acquire(kib).await
     }
 
     /// Waits for a turn to [`write`](Self::write). Cancel-safe.

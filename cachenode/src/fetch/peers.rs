@@ -5,13 +5,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use larder_dataset::{BlockIndex, BlockRange, FileIndex};
 use larder_peers::HedgeCounts;
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::context::{FetchContext, halfway};
 use super::purpose::Purpose;
 use crate::counters::add;
 use crate::extent;
+use crate::memory::Account;
 use crate::sharing::{Asker, Route, Sharing};
 
 /// Fetches blocks from peers, where nodes share their caches.
@@ -20,14 +20,14 @@ pub(super) struct FromPeers {
     context: Arc<FetchContext>,
     /// None: this node has no peers.
     sharing: Option<Arc<Sharing>>,
-    /// Permits for KiB of blocks in flight from peers. Fetches from the origin have others: one that hangs must not
-    /// delay the reads of what peers have.
-    memory: Semaphore,
+    /// Memory for blocks in flight from peers. Fetches from the origin have other memory: one that hangs must not delay
+    /// the reads of what peers have.
+    memory: Account,
 }
 
 impl FromPeers {
     pub(super) fn new(context: Arc<FetchContext>, sharing: Option<Arc<Sharing>>) -> Self {
-        let memory = Semaphore::new(context.config.other_kib());
+        let memory = context.config.other_fetches_account();
         Self { context, sharing, memory }
     }
 
@@ -60,8 +60,8 @@ impl FromPeers {
         // On the heap, so that the thousands of fetches that may wait for the origin are small.
         let asking = Box::pin(async {
             // A fetch that fills the store has other memory.
-            let kib = if purpose.is_warm() { 0 } else { (range.len >> 10) + 1 };
-            let _memory = self.memory.acquire_many(kib).await.ok()?;
+            let kib = (range.len >> 10) + 1;
+            let _memory = if purpose.is_warm() { None } else { Some(self.memory.acquire(kib).await) };
             sharing.read(route, range, is_right, counts).await
         });
         // The other half is left for the origin.

@@ -11,13 +11,13 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use larder_dataset::BlockPart;
 use larder_store::{AdmissionPermit, Draft, Record};
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::context::FetchContext;
 use super::error::FetchError;
 use super::in_flight::PendingBlock;
 use super::outcome::{Outcome, Tier};
 use super::purpose::Purpose;
+use crate::memory::Permit;
 use crate::sharing::Asker;
 use crate::window::WindowRoom;
 
@@ -51,8 +51,8 @@ pub(super) struct BlockToKeep {
     pub(super) bytes: Bytes,
     /// None: the bytes came from a peer, and a record must be made of them.
     pub(super) record: Option<Record>,
-    /// Held until it is written.
-    pub(super) memory: OwnedSemaphorePermit,
+    /// Held until it is written. None: a fetch that fills the store holds memory for it.
+    pub(super) memory: Option<Permit>,
 }
 
 /// The blocks of a fetch: expected, complete, and received with the wrong checksum.
@@ -158,10 +158,13 @@ impl<'a> BlockReceiver<'a> {
         pending.complete(Outcome::Fetched(bytes, tier));
     }
 
-    /// Memory for a complete block that the store is to keep. A fetch that fills the store has had it from its start.
-    fn memory_until_written(&self, part: &BlockPart) -> Option<OwnedSemaphorePermit> {
-        let kib = if self.purpose.is_warm() { 0 } else { (part.block_len >> 10) + 1 };
-        self.context.memory_until_written(kib)
+    /// Memory for a complete block that the store is to keep, if there is some. A fetch that fills the store has had it
+    /// from its start and needs none.
+    fn memory_until_written(&self, part: &BlockPart) -> Option<Option<Permit>> {
+        if self.purpose.is_warm() {
+            return Some(None);
+        }
+        self.context.memory_until_written((part.block_len >> 10) + 1).map(Some)
     }
 
     fn fail(&self, pending: PendingBlock, error: FetchError) {

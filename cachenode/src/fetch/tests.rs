@@ -20,6 +20,7 @@ mod checksums;
 mod earlier;
 mod late;
 mod owners;
+mod shared_memory;
 mod stalled_disk;
 mod warming;
 

@@ -71,10 +71,7 @@ impl Fetcher {
                 }
                 None if memory.is_none() => {
                     // Before there is a fetch that a reader could join, since this waits for the disk.
-                    memory = self.keeper.memory_to_warm(kib_most).await;
-                    if memory.is_none() {
-                        return Warmed::Failed;
-                    }
+                    memory = Some(self.keeper.memory_to_warm(kib_most).await);
                     continue;
                 }
                 None => self.join_or_start_in_turn(file, whole, purpose, End::open(), turn.take()).0,

@@ -131,6 +131,7 @@ impl Node {
                 FetchConfig {
                     read_deadline: deadline,
                     warm_rate: node.config.origin.limits.warming(),
+                    memory: Some(Arc::clone(&node.config.memory)),
                     ..FetchConfig::DEFAULT
                 },
             )?;

@@ -55,6 +55,7 @@ mod tests {
             origin: OriginConfig::default(),
             importer: Importer::Here,
             peers: None,
+            memory: Arc::default(),
             socket: None,
         })
         .unwrap()

@@ -54,6 +54,7 @@ impl World {
                 membership,
                 security: Security::Plaintext,
             }),
+            memory: Arc::default(),
             socket: None,
         });
         Self { folder, node: node.unwrap(), members }

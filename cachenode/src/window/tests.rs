@@ -1,4 +1,5 @@
 use super::*;
+use crate::memory::MemoryBudget;
 
 const LEN: u32 = 30;
 
@@ -12,7 +13,8 @@ fn part(block: u32, range: Range<u32>) -> BlockPart {
 }
 
 fn window(capacity_bytes: u64, stale: Duration) -> Arc<Window> {
-    Arc::new(Window { stale, ..Window::new(capacity_bytes, true) })
+    let memory = Arc::<MemoryBudget>::default().account(0, u64::MAX);
+    Arc::new(Window { stale, ..Window::new(capacity_bytes, true, memory) })
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
+use larder_cachenode::process::parse_memory_target;
 use larder_dataset::Placement;
 use larder_dataset::PolicyKind;
 use larder_dataset::ownership::{parse_id, parse_mode};
@@ -104,6 +105,11 @@ pub(crate) struct MountArgs {
     /// limit. A mount that joins a serving process gets that process's limit.
     #[arg(long, value_name = "SIZE/s", value_parser = parse_rate)]
     pub(crate) warm_rate: Option<u64>,
+    /// Memory of the serving process for the data in flight of all of its datasets. Default: half of the memory that
+    /// the container or the machine leaves beside 1.5 GiB for the process and its imports; at least 128MiB and at most
+    /// 4GiB. A mount that joins a serving process gets that process's memory.
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory_target)]
+    pub(crate) memory_target: Option<u64>,
     /// Stay in the foreground and log to standard error. Standard output gets two lines once the dataset is mounted.
     #[arg(long, short)]
     pub(crate) foreground: bool,

@@ -51,7 +51,7 @@ fn background(args: &MountArgs) -> anyhow::Result<ExitCode> {
             }
         })?;
         if asked.is_some() {
-            warn_of_rates(args);
+            warn_of_limits(args);
             break;
         }
         match start_daemon(args, &dataset.path, &cache_dir)? {
@@ -65,9 +65,14 @@ fn background(args: &MountArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says that the rates are those of the process that serves already.
-fn warn_of_rates(args: &MountArgs) {
-    for (flag, given) in [("--origin-rate", args.origin.origin_rate), ("--warm-rate", args.warm_rate)] {
+/// Says that the limits are those of the process that serves already.
+fn warn_of_limits(args: &MountArgs) {
+    let limits = [
+        ("--origin-rate", args.origin.origin_rate),
+        ("--warm-rate", args.warm_rate),
+        ("--memory-target", args.memory_target),
+    ];
+    for (flag, given) in limits {
         if given.is_some() {
             output::note(format_args!(
                 "warning: {flag} has no effect: the process that serves this cache directory was started with its own \

@@ -46,6 +46,7 @@ impl World {
             origin: OriginConfig::default(),
             importer: Importer::Here,
             peers: None,
+            memory: Arc::default(),
             socket: None,
         })
         .unwrap();

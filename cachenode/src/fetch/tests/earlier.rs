@@ -106,7 +106,7 @@ async fn reads_of_blocks_that_are_being_taken_over_do_not_wait_for_a_hung_origin
 async fn blocks_that_the_disk_does_not_read_in_half_of_the_read_deadline_are_fetched() {
     let world = adopting();
     let reading = &world.fetcher.keeper.reading;
-    let _stalled = reading.acquire_many(reading.available_permits() as u32).await.unwrap();
+    let _stalled = reading.acquire(reading.available() as u32).await;
     let begun = Instant::now();
     world.read(0, 0, PIECE_BYTES).await;
     let (half, took) = (FetchConfig::DEFAULT.read_deadline / 2, begun.elapsed());

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use larder_cachenode::Home;
+use larder_cachenode::allocator::bound_kept_memory;
 use larder_cachenode::importing::Importer;
 use larder_cachenode::node::NodeConfig;
-use larder_cachenode::process::raise_file_limit;
+use larder_cachenode::process::{memory_budget, raise_file_limit};
 use larder_cachenode::source::ResolvedSource;
 use larder_dataset::Chain;
 use larder_fs::daemon::{Daemon, DaemonConfig};
@@ -33,6 +34,7 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
         preflight::check(args)?;
     }
     raise_file_limit();
+    bound_kept_memory();
     let runtime = source::runtime()?;
     let _in_runtime = runtime.enter();
     let (daemon, dataset) = match start(args, &runtime) {
@@ -94,6 +96,7 @@ fn start(args: &MountArgs, runtime: &Runtime) -> anyhow::Result<(Arc<Daemon>, Re
             origin: OriginConfig { limits: args.origin.limits_with(args.warm_rate), ..args.origin.config()? },
             importer: Importer::own_process(),
             peers: None,
+            memory: memory_budget(args.memory_target),
             socket: None,
         },
         admin: None,

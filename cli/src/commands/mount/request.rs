@@ -127,8 +127,12 @@ pub(super) fn serving_args(args: &MountArgs, manifest: &Path) -> Vec<OsString> {
     flag("attempt-timeout", &format_args!("{}ms", args.origin.attempt_timeout.as_millis()));
     flag("read-deadline", &format_args!("{}ms", args.origin.read_deadline.as_millis()));
     flag("origin-concurrency", &args.origin.origin_concurrency);
-    let sizes =
-        [("cache-size", args.cache_size), ("origin-rate", args.origin.origin_rate), ("warm-rate", args.warm_rate)];
+    let sizes = [
+        ("cache-size", args.cache_size),
+        ("origin-rate", args.origin.origin_rate),
+        ("warm-rate", args.warm_rate),
+        ("memory-target", args.memory_target),
+    ];
     for (name, bytes) in sizes {
         if let Some(bytes) = bytes {
             flag(name, &bytes);
@@ -208,6 +212,8 @@ mod tests {
             "1GiB/s",
             "--warm-rate",
             "200MB",
+            "--memory-target",
+            "1GiB",
         ]);
         let served: Vec<_> =
             serving_args(&given, Path::new("/m")).into_iter().map(|arg| arg.into_string().unwrap()).collect();

@@ -19,6 +19,7 @@ fn node(folder: &Path) -> Arc<Node> {
         origin: OriginConfig::default(),
         importer: Importer::Here,
         peers: None,
+        memory: Arc::default(),
         socket: None,
     })
     .unwrap()

@@ -51,6 +51,7 @@ impl World {
             origin: OriginConfig::default(),
             importer: Importer::Here,
             peers: None,
+            memory: Arc::default(),
             socket: None,
         };
         Node::open(config).unwrap()
