@@ -1,6 +1,7 @@
 //! One node's cache: blocks that were fetched once and need not be fetched again.
 //!
-//! Its parts: [`Store`] is a cache folder, owned by one process; [`DatasetCache`] is the part of it that holds a
+//! Its parts: [`Store`] is a cache, in one folder or in several on different disks, owned by one process; `disk` is one
+//! of these disks, and `pulse` says whether it answers; [`DatasetCache`] is the part of it that holds a
 //! snapshot's blocks for one place and owner ([`larder_dataset::CacheKey`]). Blocks are in append-only `segment`s, as
 //! [`record`]s that carry their own checksums. `slots` is the mapped table of each block's place; `index` is the
 //! RocksDB that restores slots when they are lost. `reservations` stores each dataset's promise, `promises` the space
@@ -29,6 +30,7 @@ pub mod buffer;
 mod config;
 mod counters;
 mod dataset;
+mod disk;
 mod draft;
 mod earlier;
 mod error;
@@ -45,6 +47,7 @@ mod ownership;
 pub mod policy;
 pub mod probe;
 mod promises;
+mod pulse;
 mod quotas;
 pub mod record;
 mod reservations;
@@ -64,7 +67,7 @@ pub use dataset::{AdmissionPermit, CacheUser, DatasetCache};
 pub use draft::{Draft, Record};
 pub use earlier::{Earlier, SameBlocks};
 pub use error::StoreError;
-pub use folder::{SharedFile, has_snapshot};
+pub use folder::{FileId, SharedFile, has_snapshot};
 pub use free_share::FreeShare;
 pub use info::DatasetInfo;
 pub use lookup::{Lookup, PartBytes};

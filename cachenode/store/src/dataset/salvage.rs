@@ -1,0 +1,61 @@
+//! Segments to which no slot points, though they may hold blocks: those of a disk that was away during the last run, and
+//! all of them once the slot table and the index were lost with the first disk. The records say which blocks they hold.
+//!
+//! Invariant: a record is taken only where one must begin: at the start of a segment, after another record, or after
+//! space that was freed or never written. Data that looks like a record is never taken for one.
+
+use larder_dataset::BlockIndex;
+use tracing::info;
+
+use super::shared::Shared;
+use crate::buffer;
+use crate::record::{self, ALIGN_BYTES, Header};
+use crate::segment::Segment;
+use crate::slots::Place;
+
+impl Shared {
+    /// True if a segment without slots may hold blocks. Where the table was there all the time, such a segment holds what
+    /// the last run was about to delete.
+    pub(super) fn may_salvage(&self, segment: &Segment, is_table_new: bool) -> bool {
+        segment.key.is_none() && (is_table_new || !self.space.is_beside_tables(segment))
+    }
+
+    /// Sets the slots of a segment's blocks that are cached nowhere else, and returns these blocks. Frees the space of the
+    /// others. Blocks on the disk.
+    pub(super) fn salvage(&self, segment: &Segment) -> Vec<(Place, BlockIndex, u32)> {
+        let mut found = Vec::new();
+        let end = segment.bytes().unwrap_or_default();
+        let mut offset = 0;
+        buffer::with(ALIGN_BYTES, |page| {
+            while offset < end && !self.is_stopped() {
+                let Some(next) = segment.next_written(offset).filter(|&next| next < end) else { return };
+                offset = next;
+                let is_read = segment.read_head(offset, page).unwrap_or(false);
+                let Some(Header { key, block, len }) = record::decode_header(page).ok().filter(|_| is_read) else {
+                    // Where the next record begins is unknown.
+                    return;
+                };
+                let place = Place { segment: segment.number, page: (offset / ALIGN_BYTES as u64) as u32 };
+                let extent = record::extent_bytes(len) as u64;
+                offset += extent;
+                // Without the manifest, the lengths of blocks are unknown: the next start tries again.
+                if key != self.key || self.config.block_lens.len_of(block) != Some(len) {
+                    continue;
+                }
+                if self.slots.get(block).is_some() {
+                    if segment.can_free() {
+                        let _ = segment.free(place.offset(), extent);
+                    }
+                } else if self.slots.set(block, Some(place)).is_ok() {
+                    self.base.index.put_waiting(self.number, block, place);
+                    found.push((place, block, len));
+                }
+            }
+        });
+        info!(
+            dataset = self.config.name, blocks = found.len(), segment = segment.number, dir = ?segment.disk.dir(),
+            "blocks found again on a disk"
+        );
+        found
+    }
+}
