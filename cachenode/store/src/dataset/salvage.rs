@@ -38,8 +38,8 @@ impl Shared {
                 let place = Place { segment: segment.number, page: (offset / ALIGN_BYTES as u64) as u32 };
                 let extent = record::extent_bytes(len) as u64;
                 offset += extent;
-                // Without the manifest, the lengths of blocks are unknown: the next start tries again.
-                if key != self.key || self.config.block_lens.len_of(block) != Some(len) {
+                let is_other_len = self.config.block_lens.len_of(block).is_some_and(|known| known != len);
+                if key != self.key || block.0 >= self.slots.blocks() || is_other_len {
                     continue;
                 }
                 if self.slots.get(block).is_some() {

@@ -163,7 +163,7 @@ impl Versions {
         let mut bytes = 0;
         for info in self.bed.store().datasets() {
             bytes += info.disk_bytes;
-            bytes -= info.shared.iter().filter(|file| !seen.insert(file.inode)).map(|file| file.bytes).sum::<u64>();
+            bytes -= info.shared.iter().filter(|file| !seen.insert(file.id)).map(|file| file.bytes).sum::<u64>();
         }
         bytes
     }
