@@ -171,17 +171,96 @@ pub(crate) fn choose<'a>(disks: impl Iterator<Item = &'a Arc<Disk>> + Clone, blo
 }
 
 fn by_room<'a>(disks: impl Iterator<Item = &'a Arc<Disk>> + Clone, block: u32, now: Instant) -> Option<&'a Arc<Disk>> {
-    let room = |disk: &Arc<Disk>| u128::from(disk.free_share.room(now) / ALIGN_BYTES as u64) + 1;
-    let total: u128 = disks.clone().map(&room).sum();
-    // Neighbours in the order of blocks are on any of the disks. The product fits: rooms are counted in pages.
-    let mut at = (u128::from(u64::from(block).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)) * total) >> 64;
-    let mut last = None;
-    for disk in disks {
-        last = Some(disk);
-        match at.checked_sub(room(disk)) {
+    let pages = |disk: &Arc<Disk>| disk.free_share.room(now) / ALIGN_BYTES as u64;
+    let rooms: Vec<u64> = disks.clone().map(pages).collect();
+    disks.clone().nth(share_of(&rooms, block))
+}
+
+/// Which of several parts a block falls into, in proportion to their sizes. Neighbouring blocks fall into any of them. A
+/// block stays in its part while the sizes keep their proportions.
+fn share_of(sizes: &[u64], block: u32) -> usize {
+    // Where no part has room, all are alike. The product fits, since sizes are below 2^53 pages.
+    let size = |size: &u64| u128::from(*size) + 1;
+    let total: u128 = sizes.iter().map(size).sum();
+    let scattered = u64::from(block).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut at = (u128::from(scattered) * total) >> 64;
+    for (nth, part) in sizes.iter().enumerate() {
+        match at.checked_sub(size(part)) {
             Some(rest) => at = rest,
-            None => break,
+            None => return nth,
         }
     }
-    last
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const BLOCKS: u32 = 10_000;
+
+    fn shares(sizes: &[u64]) -> Vec<u32> {
+        let mut shares = vec![0; sizes.len()];
+        (0..BLOCKS).for_each(|block| shares[share_of(sizes, block)] += 1);
+        shares
+    }
+
+    #[test]
+    fn blocks_are_spread_in_proportion_to_the_room() {
+        for (sizes, percents) in [
+            (&[1000][..], &[100][..]),
+            (&[1_000_000, 3_000_000][..], &[25, 75][..]),
+            (&[0, 1 << 50, 1 << 50][..], &[0, 50, 50][..]),
+            (&[0, 0][..], &[50, 50][..]),
+        ] {
+            for (share, percent) in shares(sizes).into_iter().zip(percents) {
+                let expected = BLOCKS / 100 * percent;
+                assert!(share.abs_diff(expected) <= BLOCKS / 50, "{share} of {sizes:?}, not {expected}");
+            }
+        }
+    }
+
+    fn disks(dir: &Path, keep_free_percents: &[u8]) -> Vec<Arc<Disk>> {
+        let abilities = Abilities { direct: false, free: true };
+        let health = || Health::new(Duration::from_secs(3600), Duration::from_secs(3600));
+        keep_free_percents.iter().map(|percent| Disk::new(dir, abilities, health(), *percent, false)).collect()
+    }
+
+    fn chosen(disks: &[Arc<Disk>], block: u32) -> usize {
+        let disk = choose(disks.iter(), block).unwrap();
+        disks.iter().position(|other| Arc::ptr_eq(other, disk)).unwrap()
+    }
+
+    #[test]
+    fn a_disk_that_is_full_failed_or_busy_gets_no_blocks_and_any_disk_is_better_than_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let disks = disks(dir.path(), &[0, 100, 0]);
+        let chooses = |allowed: &[usize]| (0..200).all(|block| allowed.contains(&chosen(&disks, block)));
+        assert!(chooses(&[0, 2]));
+        let writing: Vec<Waiting<'_>> = (0..WRITERS_MOST).map(|_| disks[0].write()).collect();
+        assert!(chooses(&[1, 2]));
+        drop(writing);
+        disks[2].health.failed("test", Instant::now());
+        assert!(chooses(&[0, 1]));
+        disks[2].health.end_pause(Instant::now());
+        assert_eq!(chosen(&disks, 0), 2, "it is tried again");
+        assert!(chooses(&[0, 1]));
+        for disk in &disks {
+            disk.health.failed("test", Instant::now());
+        }
+        assert!(chooses(&[0, 1, 2]));
+    }
+
+    #[test]
+    fn few_threads_that_answer_the_kernel_wait_for_one_of_several_disks() {
+        let dir = tempfile::tempdir().unwrap();
+        let disks = disks(dir.path(), &[0]);
+        let disk = &disks[0];
+        let reading: Vec<Waiting<'_>> = (0..READERS_MOST).map(|_| disk.read().unwrap()).collect();
+        assert!(disk.read().is_none());
+        drop(reading);
+        assert!(disk.read().is_some());
+    }
 }

@@ -2,12 +2,13 @@
 //!
 //! Its parts: this file sets up a cache to test; `admission` is normal operation; `adoption`, blocks of another
 //! snapshot; `restart`, the state that a restart finds; `store`, the store around the dataset; `faults`, failing disks
-//! and broken bytes; `crash`, kills and races; `disowned`, blocks that other nodes own now; `space`, the space in the
+//! and broken bytes; `disks`, several folders on different disks; `crash`, kills and races; `disowned`, blocks that other nodes own now; `space`, the space in the
 //! segments; `model`, all of these operations in any order, compared with a map.
 
 mod admission;
 mod adoption;
 mod crash;
+mod disks;
 mod disowned;
 mod faults;
 mod model;
@@ -60,6 +61,8 @@ fn bytes_of(block: BlockIndex, len: u32) -> Vec<u8> {
 /// A cache folder, with its store and dataset while they are open.
 struct Bed {
     dir: PathBuf,
+    /// The folders on other disks.
+    more: Vec<PathBuf>,
     boot_id: String,
     counters: Arc<StoreCounters>,
     config: CacheConfig,
@@ -91,6 +94,7 @@ impl Bed {
         };
         let mut bed = Self {
             dir: dir.join("cache"),
+            more: Vec::new(),
             boot_id: "first boot".into(),
             counters: Arc::default(),
             config,
@@ -120,6 +124,7 @@ impl Bed {
             segment_bytes: self.segment_bytes,
             pause_first: Duration::from_millis(20),
             pause_most: Duration::from_millis(40),
+            more_dirs: self.more.clone(),
             ..StoreConfig::new(&self.dir)
         };
         Store::open_at_boot(config, Arc::clone(&self.counters), &self.boot_id)
