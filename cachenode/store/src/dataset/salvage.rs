@@ -1,15 +1,16 @@
 //! Segments to which no slot points, though they may hold blocks: those of a disk that was away during the last run, and
 //! all of them once the slot table and the index were lost with the first disk. The records say which blocks they hold.
 //!
-//! Invariant: a record is taken only where one must begin: at the start of a segment, after another record, or after
-//! space that was freed or never written. Data that looks like a record is never taken for one.
+//! Invariant: a record is taken only where one may begin: at the start of a segment, after another record, or after space
+//! that was freed or never written. Data of a file that looks like a record is not taken for one: it would have to
+//! contain the id of a snapshot that contains the file.
 
 use larder_dataset::BlockIndex;
 use tracing::info;
 
 use super::shared::Shared;
 use crate::buffer;
-use crate::record::{self, ALIGN_BYTES, Header};
+use crate::record::{self, ALIGN_BYTES, Header, RecordError};
 use crate::segment::Segment;
 use crate::slots::Place;
 
@@ -25,21 +26,28 @@ impl Shared {
     pub(super) fn salvage(&self, segment: &Segment) -> Vec<(Place, BlockIndex, u32)> {
         let mut found = Vec::new();
         let end = segment.bytes().unwrap_or_default();
-        let mut offset = 0;
         buffer::with(ALIGN_BYTES, |page| {
+            let mut offset = 0;
             while offset < end && !self.is_stopped() {
                 let Some(next) = segment.next_written(offset).filter(|&next| next < end) else { return };
                 offset = next;
-                let is_read = segment.read_head(offset, page).unwrap_or(false);
-                let Some(Header { key, block, len }) = record::decode_header(page).ok().filter(|_| is_read) else {
-                    // Where the next record begins is unknown.
+                if !segment.read_head(offset, page).unwrap_or(false) {
                     return;
+                }
+                let Header { key, block, len } = match record::decode_header(page) {
+                    Ok(header) => header,
+                    Err(RecordError::Absent) => {
+                        offset += ALIGN_BYTES as u64;
+                        continue;
+                    }
+                    // Where the next record begins is unknown.
+                    Err(RecordError::NotARecord | RecordError::Version { .. } | RecordError::Damaged) => return,
                 };
                 let place = Place { segment: segment.number, page: (offset / ALIGN_BYTES as u64) as u32 };
                 let extent = record::extent_bytes(len) as u64;
                 offset += extent;
-                let is_other_len = self.config.block_lens.len_of(block).is_some_and(|known| known != len);
-                if key != self.key || block.0 >= self.slots.blocks() || is_other_len {
+                let is_other_len = || self.config.block_lens.len_of(block).is_some_and(|known| known != len);
+                if key != self.key || block.0 >= self.slots.blocks() || is_other_len() {
                     continue;
                 }
                 if self.slots.get(block).is_some() {

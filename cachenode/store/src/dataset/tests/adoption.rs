@@ -239,7 +239,7 @@ fn blocks_that_another_snapshot_has_are_taken_over_and_take_no_room() {
     }
 }
 
-// SEMANTICS: C16 C20
+// SEMANTICS: C16, C20
 #[test]
 fn adopted_blocks_stay_on_their_disks() {
     let mut versions = Versions::new();

@@ -129,9 +129,9 @@ fn the_loss_of_the_first_folder_costs_its_blocks_though_it_has_the_tables() {
         let kept = on(&bed, &other);
         bed.drop_all();
         fs::remove_dir_all(&dir).unwrap();
-        bed.open();
-        let all = bed.store().datasets();
+        let all = bed.try_open_store().unwrap().datasets();
         assert!(all.len() == 1 && all[0].is_keyed, "the key is on each disk");
+        bed.open();
         assert_eq!((bed.hits(BLOCKS), bed.counters.corrupt()), (kept.len(), 0));
         assert_eq!(bed.cache().usage().used_bytes, bytes_in(kept.iter().copied()));
         bed.put_all(BLOCKS.filter(|block| !kept.contains(block)));
@@ -180,7 +180,7 @@ fn two_caches_become_one() {
     assert_eq!(on(&bed, &second), (100..200).collect());
 }
 
-// SEMANTICS: C19 C20
+// SEMANTICS: C19, C20
 #[test]
 fn blocks_of_which_nobody_knows_whose_they_are_are_not_found_again() {
     let mut bed = bed(PolicyKind::Nr, 2);
