@@ -27,7 +27,7 @@
 
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -35,6 +35,7 @@ use larder_dataset::{CacheId, SnapshotId};
 use rustix::fs::{FallocateFlags, FlockOperation};
 use tracing::{debug, warn};
 
+use crate::buffer;
 use crate::error::StoreError;
 use crate::key_file;
 use crate::probe;
@@ -201,6 +202,14 @@ impl Folder {
     /// The caches that have a folder. None if the folder of all datasets was deleted by another process.
     pub(crate) fn caches(&self) -> io::Result<Vec<CacheId>> {
         caches_in(&self.datasets())
+    }
+
+    /// Reads from the disk, past the page cache if possible. Errors: the disk fails.
+    pub(crate) fn try_to_read(&self) -> io::Result<()> {
+        let path = self.dir.join("format");
+        let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path);
+        let file = direct.or_else(|_| File::open(path))?;
+        buffer::with(ALIGN_BYTES, |page| file.read_at(page, 0)).map(|_| ())
     }
 
     /// Tests the abilities that segments need. An ability that cannot be tested, for example on a full disk, is

@@ -103,15 +103,20 @@ impl Store {
         counters: Arc<StoreCounters>,
         boot_id: &str,
     ) -> Result<Self, StoreError> {
+        let is_only = config.more_dirs.is_empty();
         let mut folders = Vec::new();
         for dir in [&config.dir].into_iter().chain(&config.more_dirs) {
-            match Folder::open(dir) {
+            let opened = Folder::open(dir).and_then(|folder| match folder.try_to_read() {
+                // The page cache may still have what the disk cannot read. Without the folder, blocks go to the others.
+                Err(source) if !is_only => Err(StoreError::Folder { dir: dir.clone(), step: "read from", source }),
+                _ => Ok(folder),
+            });
+            match opened {
                 Ok(folder) => folders.push(folder),
                 Err(error @ StoreError::Folder { .. }) => unusable(&error),
                 Err(error) => return Err(error),
             }
         }
-        let is_only = config.more_dirs.is_empty();
         let mut disks: Vec<Arc<Disk>> = folders.iter().map(|folder| disk_of(folder, &config, is_only)).collect();
         for (at, disk) in disks.iter().enumerate() {
             if let Some(other) = disks[..at].iter().find(|other| disk.is_same_device(other)) {
