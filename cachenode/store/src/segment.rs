@@ -267,7 +267,7 @@ pub(crate) struct LostSegment {
 }
 
 /// The segments that were found in a dataset's folders.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) table: SegmentTable,
     pub(crate) lost: Vec<LostSegment>,
@@ -311,6 +311,8 @@ impl SegmentTable {
         let (mut segments, mut lost) = (Vec::new(), Vec::new());
         for (nth, folder) in folders.iter().enumerate() {
             let entries = match std::fs::read_dir(&folder.path).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
+                // The dataset was not opened since the disk was added.
+                Err(error) if nth > 0 && error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) if nth > 0 => {
                     warn!(dir = ?folder.path, %error, "a disk of the cache cannot be read: its blocks are fetched again");
                     continue;
@@ -320,7 +322,7 @@ impl SegmentTable {
             for entry in entries {
                 let Some(name) = entry.file_name().to_str().and_then(parse_name) else { continue };
                 match Segment::open(entry.path(), name, &folder.disk) {
-                    Ok(segment) => segments.push(segment),
+                    Ok(segment) => segments.push((nth, segment)),
                     Err(error) if is_lost(&error) => {
                         lost.push(LostSegment { number: name.0, path: entry.path(), error });
                     }
@@ -328,10 +330,10 @@ impl SegmentTable {
                 }
             }
         }
-        // The sort is stable: of those with one number and key, the one on the earlier disk comes first.
-        segments.sort_by_key(|segment: &Segment| (segment.number, segment.key));
+        // Of those with one number, the slot table is taken to mean the one on the earliest disk.
+        segments.sort_by_key(|(nth, segment): &(usize, Segment)| (segment.number, *nth, segment.key));
         let (mut table, mut twins): (Vec<Arc<Segment>>, Vec<Segment>) = (Vec::new(), Vec::new());
-        for segment in segments {
+        for (_, segment) in segments {
             match table.last().filter(|first| first.number == segment.number) {
                 // Versions that ignore adopted segments reuse their numbers, so two segments may have the same one.
                 Some(first) if Arc::ptr_eq(&first.disk, &segment.disk) => {

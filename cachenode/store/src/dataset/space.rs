@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use arc_swap::{ArcSwap, Guard};
 use larder_dataset::BlockIndex;
+use tracing::warn;
 
 use crate::aliases::Aliases;
 use crate::disk::Disk;
@@ -194,8 +195,16 @@ impl Space {
     }
 
     /// Makes the records of this run survive a power loss. Only these: records of earlier runs were written long ago.
+    /// Errors: the disk with the tables fails. Another disk that fails loses its own blocks only.
     pub(super) fn sync(&self) -> io::Result<()> {
-        self.segments.load().iter().try_for_each(|segment| segment.sync())?;
+        for segment in self.segments.load().iter().filter(|segment| !segment.disk.is_silent()) {
+            match segment.sync() {
+                Err(error) if !self.is_beside_tables(segment) => {
+                    warn!(dir = ?segment.disk.dir(), %error, "cannot sync blocks to a disk of the cache");
+                }
+                synced => synced?,
+            }
+        }
         self.aliases.get().map_or(Ok(()), Aliases::sync)
     }
 
