@@ -197,13 +197,16 @@ impl Space {
     /// Makes the records of this run survive a power loss. Only these: records of earlier runs were written long ago.
     /// Errors: the disk with the tables fails. Another disk that fails loses its own blocks only.
     pub(super) fn sync(&self) -> io::Result<()> {
-        for segment in self.segments.load().iter().filter(|segment| !segment.disk.is_silent()) {
+        let segments = self.segments.load();
+        let mut unsynced = None;
+        for segment in segments.iter().filter(|segment| !segment.disk.is_silent()) {
             match segment.sync() {
-                Err(error) if !self.is_beside_tables(segment) => {
-                    warn!(dir = ?segment.disk.dir(), %error, "cannot sync blocks to a disk of the cache");
-                }
+                Err(error) if !self.is_beside_tables(segment) => unsynced = Some((segment.disk.dir(), error)),
                 synced => synced?,
             }
+        }
+        if let Some((dir, error)) = unsynced {
+            warn!(?dir, %error, "cannot sync the blocks on a disk of the cache");
         }
         self.aliases.get().map_or(Ok(()), Aliases::sync)
     }
