@@ -1,6 +1,6 @@
 //! The common parts of the processes `larderd` and `cachenode`: a node's flags and its folders.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
@@ -189,6 +189,7 @@ impl NodeFlags {
         };
         let home_dirs = std::slice::from_ref(&home_dir);
         let ((), home_tried) = tokio::join!(try_caches, wait_for_folders(home_dirs, HOME_FLAG));
+        drop_same_disks(&mut cache_dirs);
         if let Err(error) = home_tried {
             warn!(
                 error = %Chain(&error),
@@ -229,6 +230,22 @@ impl NodeFlags {
         };
         Ok((config, watcher))
     }
+}
+
+/// Drops folders that are on the disk of an earlier one. They would add no room, and the disk that should be there is
+/// probably not mounted.
+fn drop_same_disks(cache_dirs: &mut Vec<PathBuf>) {
+    let mut disks = BTreeSet::new();
+    cache_dirs.retain(|dir| {
+        let is_other = std::fs::metadata(dir).map_or(true, |about| disks.insert(about.dev()));
+        if !is_other {
+            warn!(
+                dir = %dir.display(),
+                "a cache folder is on the disk of an earlier one and is not used: is its disk mounted? (--cache-dir)"
+            );
+        }
+        is_other
+    });
 }
 
 /// Why a --cache-size is doubtful, in words: it is 0, or more than the disks of the cache folders hold.
@@ -403,6 +420,27 @@ mod tests {
         let command = <Only as clap::CommandFactory>::command();
         let flag = command.get_arguments().find(|flag| flag.get_id() == "keep_free").unwrap();
         assert_eq!(flag.get_default_values(), [format!("{KEEP_FREE_DEFAULT}%").as_str()]);
+    }
+
+    // SEMANTICS: C20
+    #[test]
+    fn of_cache_folders_on_one_disk_the_first_is_used_and_one_that_is_missing_may_be_on_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let [one, other] = ["one", "other"].map(|name| folder.path().join(name));
+        std::fs::create_dir(&one).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        let missing = folder.path().join("missing");
+        let mut dirs = vec![one.clone(), other, PathBuf::from("/proc"), missing.clone()];
+        drop_same_disks(&mut dirs);
+        assert_eq!(dirs, [one, PathBuf::from("/proc"), missing]);
+    }
+
+    #[tokio::test]
+    async fn a_cache_folder_is_named_once() {
+        let given = Only::try_parse_from(["larderd", "--cache-dir=/c", "--cache-dir=/d", "--cache-dir=/c"]).unwrap();
+        let error = given.node.open().await.unwrap_err().to_string();
+        assert!(error.contains("--cache-dir /c is given twice"), "{error}");
+        assert!(Only::try_parse_from(["larderd"]).is_err());
     }
 
     #[test]

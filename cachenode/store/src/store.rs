@@ -118,14 +118,6 @@ impl Store {
             }
         }
         let mut disks: Vec<Arc<Disk>> = folders.iter().map(|folder| disk_of(folder, &config, is_only)).collect();
-        for (at, disk) in disks.iter().enumerate() {
-            if let Some(other) = disks[..at].iter().find(|other| disk.is_same_device(other)) {
-                warn!(
-                    dir = ?disk.dir(), other = ?other.dir(),
-                    "two cache folders are on the same disk: the second one adds no room (--cache-dir)"
-                );
-            }
-        }
         let mut folders = folders.into_iter();
         let (mut folder, mut more) = (folders.next(), folders.collect::<Vec<_>>());
         let tables = Health::new(config.pause_first, config.pause_most);
