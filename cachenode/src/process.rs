@@ -438,7 +438,7 @@ mod tests {
     #[tokio::test]
     async fn a_cache_folder_is_named_once() {
         let given = Only::try_parse_from(["larderd", "--cache-dir=/c", "--cache-dir=/d", "--cache-dir=/c"]).unwrap();
-        let error = given.node.open().await.unwrap_err().to_string();
+        let error = given.node.open().await.err().unwrap().to_string();
         assert!(error.contains("--cache-dir /c is given twice"), "{error}");
         assert!(Only::try_parse_from(["larderd"]).is_err());
     }

@@ -130,7 +130,8 @@ impl Shared {
                 return Ok(Some(allotment));
             }
             drop(state);
-            let _one_at_a_time = self.space.creating().lock().unwrap_or_else(PoisonError::into_inner);
+            let creating = self.space.creating(disk);
+            let _one_at_a_time = creating.map(|creating| creating.lock().unwrap_or_else(PoisonError::into_inner));
             // Another writer may have started a segment meanwhile.
             if !self.lock().allocator.has_room(&self.space, disk, extent) {
                 let segment = self.new_segment(disk, Segment::create)?;

@@ -65,8 +65,8 @@ pub(super) struct Space {
     /// Held while dead records are freed. A writer that finds a second batch due waits for the lock, which bounds the
     /// dead space.
     freeing: Mutex<()>,
-    /// Held while a writer creates the next segment. Others that need one wait for it.
-    creating: Mutex<()>,
+    /// One for each folder, held while a writer creates the next segment in it. Others that need one there wait for it.
+    creating: Vec<Mutex<()>>,
 }
 
 /// Decides where the next record goes and tracks what must be freed. Only its methods change live counts.
@@ -133,12 +133,12 @@ impl Space {
             segments: ArcSwap::from_pointee(opened.table),
             aliases: aliases.map(OnceLock::from).unwrap_or_default(),
             lost: opened.lost,
+            creating: folders.iter().map(|_| Mutex::new(())).collect(),
             folders,
             segment_bytes: if evicts { segment_bytes.min(share.max(AHEAD_LEAST)) } else { segment_bytes },
             ahead_bytes: share.clamp(AHEAD_LEAST, AHEAD_MOST),
             batch_bytes: (reservation_bytes / 64).clamp(BATCH_LEAST, BATCH_MOST),
             freeing: Mutex::new(()),
-            creating: Mutex::new(()),
         };
         Ok((space, Allocator { current: Vec::new(), next_segment, dead: Dead::default(), garbage: Vec::new() }))
     }
@@ -166,8 +166,8 @@ impl Space {
         &self.freeing
     }
 
-    pub(super) const fn creating(&self) -> &Mutex<()> {
-        &self.creating
+    pub(super) fn creating(&self, disk: &Arc<Disk>) -> Option<&Mutex<()>> {
+        self.creating.get(self.disks().position(|other| Arc::ptr_eq(other, disk))?)
     }
 
     /// Fills `buffer` as `part` requires and returns the range of the part's bytes in it. `segment` is the one that

@@ -142,6 +142,19 @@ fn the_loss_of_the_first_folder_costs_its_blocks_though_it_has_the_tables() {
 
 // SEMANTICS: C20
 #[test]
+fn the_order_of_the_folders_may_change() {
+    for policy in [PolicyKind::Nr, PolicyKind::Fifo] {
+        let mut bed = bed(policy, 2);
+        bed.put_all(BLOCKS);
+        bed.drop_all();
+        std::mem::swap(&mut bed.dir, &mut bed.more[0]);
+        bed.open();
+        assert_all_are_hits(&bed);
+    }
+}
+
+// SEMANTICS: C20
+#[test]
 fn while_the_first_folder_cannot_be_used_the_next_one_has_the_tables() {
     let mut bed = bed(PolicyKind::Nr, 2);
     bed.put_all(BLOCKS);
