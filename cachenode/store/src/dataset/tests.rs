@@ -196,7 +196,10 @@ impl Bed {
     }
 
     fn segment_file(&self, place: Place) -> PathBuf {
-        self.dataset_dir().join(format!("segments/{:08}.seg", place.segment))
+        let folder = self.dataset_dir();
+        let file = folder.strip_prefix(&self.dir).unwrap().join(format!("segments/{:08}.seg", place.segment));
+        let on_others = self.more.iter().map(|dir| dir.join(&file)).find(|path| path.exists());
+        on_others.unwrap_or_else(|| self.dir.join(&file))
     }
 }
 
