@@ -3,7 +3,7 @@
 //! A store may have several, each with a folder of the same layout. The first folder has the tables and everything else
 //! that is not a block; all of them have segments.
 //!
-//! Invariant: with several disks, one that does not answer holds at most [`READERS_MOST`] threads that answer the
+//! Invariant: with several disks, one that does not answer holds at most [`readers_most`] threads that answer the
 //! kernel and [`WRITERS_MOST`] that write blocks, whatever the number of datasets.
 
 use std::fs::{File, OpenOptions};
@@ -22,9 +22,12 @@ use crate::health::Health;
 use crate::pulse::{self, Pulse};
 use crate::record::ALIGN_BYTES;
 
-/// The most threads that answer the kernel and wait for one of several disks. A mount has at least 16 threads, and a
-/// disk is busy with fewer reads than this. Other threads, which may wait, take over the reads beyond it.
-const READERS_MOST: usize = 12;
+/// The most threads that answer the kernel and wait for one of several disks: three quarters of those that a mount has by
+/// default, so that a disk that hangs leaves some to the others, and that one that works is busy. Other threads, which
+/// may wait, take over the reads beyond it.
+fn readers_most() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2).clamp(16, 64) * 3 / 4
+}
 
 /// The most threads that write blocks to one of several disks while another disk has fewer. A dataset has 8.
 const WRITERS_MOST: usize = 4;
@@ -46,6 +49,7 @@ pub(crate) struct Disk {
 #[derive(Debug)]
 struct Load {
     readers: AtomicUsize,
+    readers_most: usize,
     writers: AtomicUsize,
     pulse: Pulse,
 }
@@ -63,7 +67,12 @@ impl Disk {
         keep_free_percent: u8,
         is_only: bool,
     ) -> Arc<Self> {
-        let load = || Load { readers: AtomicUsize::new(0), writers: AtomicUsize::new(0), pulse: Pulse::new() };
+        let load = || Load {
+            readers: AtomicUsize::new(0),
+            readers_most: readers_most(),
+            writers: AtomicUsize::new(0),
+            pulse: Pulse::new(),
+        };
         let disk = Arc::new(Self {
             dir: dir.to_owned(),
             device: std::fs::metadata(dir).ok().map(|about| about.dev()),
@@ -121,7 +130,7 @@ impl Disk {
         let Some(load) = &self.shared_load else { return Some(Waiting(None)) };
         let before = load.readers.fetch_add(1, Ordering::Relaxed);
         let waiting = Waiting(Some(&load.readers));
-        (before < READERS_MOST && !load.pulse.is_silent()).then_some(waiting)
+        (before < load.readers_most && !load.pulse.is_silent()).then_some(waiting)
     }
 
     /// Registers a thread that writes to the disk.
@@ -258,7 +267,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let disks = disks(dir.path(), &[0]);
         let disk = &disks[0];
-        let reading: Vec<Waiting<'_>> = (0..READERS_MOST).map(|_| disk.read().unwrap()).collect();
+        let reading: Vec<Waiting<'_>> = (0..readers_most()).map(|_| disk.read().unwrap()).collect();
         assert!(disk.read().is_none());
         drop(reading);
         assert!(disk.read().is_some());
