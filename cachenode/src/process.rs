@@ -43,9 +43,9 @@ pub struct NodeFlags {
     /// 0, nothing is cached and every read goes to the origin.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, env = "LARDER_CACHE_SIZE")]
     cache_size: Option<u64>,
-    /// Part of each disk of --cache-dir that the cache leaves free, whatever fills the rest. While less is free, nothing
-    /// more is cached there. The kubelet evicts pods when less than 15 % of an image disk or 10 % of a node's disk is free.
-    /// On the disk of --home, manifests and listings may take a quarter of this part.
+    /// Part of each disk of --cache-dir that the cache leaves free, whatever fills the rest. While less is free,
+    /// nothing more is cached there. The kubelet evicts pods when less than 15 % of an image disk or 10 % of a node's
+    /// disk is free. On the disk of --home, manifests and listings may take a quarter of this part.
     #[arg(long, value_name = "PERCENT", default_value = "20%", value_parser = parse_percent, env = "LARDER_KEEP_FREE")]
     keep_free: u8,
     /// Folder of manifests. If it cannot be written to, datasets that are new to this node cannot be mounted. Default:

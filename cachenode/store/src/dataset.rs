@@ -517,8 +517,8 @@ fn claim(base: &Base, folder: &Folder, config: &CacheConfig) -> Result<(), Store
 }
 
 /// Makes the folder of the configured key's segments on a disk that has no tables. Segments without a key are dropped:
-/// they are of an earlier version, which used that folder alone, and it is unknown whose blocks they hold. If the folder
-/// cannot be made, the disk gets no blocks of the dataset.
+/// they are of an earlier version, which used that folder alone, and it is unknown whose blocks they hold. If the
+/// folder cannot be made, the disk gets no blocks of the dataset.
 fn claim_segments(folder: &Folder, config: &CacheConfig) {
     let (id, dir) = (config.key.id(), folder.dataset(&config.key.id()));
     let make = || {

@@ -22,9 +22,9 @@ use crate::health::Health;
 use crate::pulse::{self, Pulse};
 use crate::record::ALIGN_BYTES;
 
-/// The most threads that answer the kernel and wait for one of several disks: three quarters of those that a mount has by
-/// default, so that a disk that hangs leaves some to the others, and that one that works is busy. Other threads, which
-/// may wait, take over the reads beyond it.
+/// The most threads that answer the kernel and wait for one of several disks: three quarters of those that a mount has
+/// by default, so that a disk that hangs leaves some to the others, and that one that works is busy. Other threads,
+/// which may wait, take over the reads beyond it.
 fn readers_most() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2).clamp(16, 64) * 3 / 4
 }
@@ -107,7 +107,7 @@ impl Disk {
         let watching = file
             .and_then(|file| std::thread::Builder::new().name("larder-disk".into()).spawn(move || ask(file)).map(drop));
         if let Err(error) = watching {
-            warn!(dir = ?self.dir, %error, "cannot watch a disk of the cache: if it stops answering, reads wait for it");
+            warn!(dir = ?self.dir, %error, "cannot watch a disk of the cache: if it hangs, reads wait for it");
         }
     }
 
@@ -185,8 +185,8 @@ fn by_room<'a>(disks: impl Iterator<Item = &'a Arc<Disk>> + Clone, block: u32, n
     disks.clone().nth(share_of(&rooms, block))
 }
 
-/// Which of several parts a block falls into, in proportion to their sizes. Neighbouring blocks fall into any of them. A
-/// block stays in its part while the sizes keep their proportions.
+/// Which of several parts a block falls into, in proportion to their sizes. Neighbouring blocks fall into any of them.
+/// A block stays in its part while the sizes keep their proportions.
 fn share_of(sizes: &[u64], block: u32) -> usize {
     // Where no part has room, all are alike. The product fits, since sizes are below 2^53 pages.
     let size = |size: &u64| u128::from(*size) + 1;

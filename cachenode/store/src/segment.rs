@@ -97,8 +97,8 @@ impl Segment {
         Ok(self)
     }
 
-    /// Fills `buffer` with the bytes that `part` needs of the record at `place`. False if the file is too short. Errors:
-    /// also `TimedOut`, at once, if the disk does not answer.
+    /// Fills `buffer` with the bytes that `part` needs of the record at `place`. False if the file is too short.
+    /// Errors: also `TimedOut`, at once, if the disk does not answer.
     pub(crate) fn read(&self, place: Place, part: &Part, buffer: &mut [u8]) -> io::Result<bool> {
         if self.disk.is_silent() {
             return Err(io::ErrorKind::TimedOut.into());
@@ -305,8 +305,8 @@ pub(crate) struct SegmentTable(Vec<Arc<Segment>>);
 
 impl SegmentTable {
     /// Opens all segments in the folders. Ignores other files. Errors: the first folder cannot be listed, or a segment
-    /// cannot be opened for a reason that says nothing about it, such as a lack of descriptors. If another folder cannot
-    /// be listed, its disk counts as away.
+    /// cannot be opened for a reason that says nothing about it, such as a lack of descriptors. If another folder
+    /// cannot be listed, its disk counts as away.
     pub(crate) fn open(folders: &[SegmentFolder]) -> io::Result<Opened> {
         let (mut segments, mut lost) = (Vec::new(), Vec::new());
         for (nth, folder) in folders.iter().enumerate() {
@@ -314,7 +314,7 @@ impl SegmentTable {
                 // The dataset was not opened since the disk was added.
                 Err(error) if nth > 0 && error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) if nth > 0 => {
-                    warn!(dir = ?folder.path, %error, "a disk of the cache cannot be read: its blocks are fetched again");
+                    warn!(dir = ?folder.path, %error, "cannot list blocks on a disk of the cache: they are fetched again");
                     continue;
                 }
                 entries => entries?,

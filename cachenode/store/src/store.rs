@@ -1,7 +1,7 @@
 //! A store: a cache with its datasets, in one folder or in several on different disks, owned by one process.
 //!
-//! Its parts: [`StoreConfig`] sets the location of the folders and the store's behaviour; [`Store`] opens and closes the
-//! folders and provides a [`DatasetCache`] for each key.
+//! Its parts: [`StoreConfig`] sets the location of the folders and the store's behaviour; [`Store`] opens and closes
+//! the folders and provides a [`DatasetCache`] for each key.
 //!
 //! Invariant: at most one process has a folder open, and within it each cache is open at most once.
 

@@ -33,8 +33,8 @@ const BLOCK_BYTES: u64 = 4096;
 /// How long the kernel may cache attributes and entries, which never change.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// An ext4 on a disk with bad sectors, or that fails as a whole. Dropping it removes the file system and the disk as soon as no process uses
-/// them.
+/// An ext4 on a disk with bad sectors, or that fails as a whole. Dropping it removes the file system and the disk as
+/// soon as no process uses them.
 #[derive(Debug)]
 pub struct FailingDisk {
     dir: PathBuf,

@@ -158,8 +158,8 @@ impl Shared {
         }
     }
 
-    /// Writes a block to one of the disks, then sets its slot. Returns the disk; None if the policy has evicted the block
-    /// since its admission.
+    /// Writes a block to one of the disks, then sets its slot. Returns the disk; None if the policy has evicted the
+    /// block since its admission.
     pub(super) fn keep(&self, record: &Record) -> Result<Option<Arc<Disk>>, NotKept> {
         let Header { block, len, .. } = *record.header();
         let extent = record.as_bytes().len();

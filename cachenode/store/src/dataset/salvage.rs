@@ -1,9 +1,10 @@
-//! Segments to which no slot points, though they may hold blocks: those of a disk that was away during the last run, and
-//! all of them once the slot table and the index were lost with the first disk. The records say which blocks they hold.
+//! Segments to which no slot points, though they may hold blocks: those of a disk that was away during the last run,
+//! and all of them once the slot table and the index were lost with the first disk. The records say which blocks they
+//! hold.
 //!
-//! Invariant: a record is taken only where one may begin: at the start of a segment, after another record, or after space
-//! that was freed or never written. Data of a file that looks like a record is not taken for one: it would have to
-//! contain the id of a snapshot that contains the file.
+//! Invariant: a record is taken only where one may begin: at the start of a segment, after another record, or after
+//! space that was freed or never written. Data of a file that looks like a record is not taken for one: it would have
+//! to contain the id of a snapshot that contains the file.
 
 use larder_dataset::BlockIndex;
 use tracing::info;
@@ -15,14 +16,14 @@ use crate::segment::Segment;
 use crate::slots::Place;
 
 impl Shared {
-    /// True if a segment without slots may hold blocks. Where the table was there all the time, such a segment holds what
-    /// the last run was about to delete.
+    /// True if a segment without slots may hold blocks. Where the table was there all the time, such a segment holds
+    /// what the last run was about to delete.
     pub(super) fn may_salvage(&self, segment: &Segment, is_table_new: bool) -> bool {
         segment.key.is_none() && (is_table_new || !self.space.is_beside_tables(segment))
     }
 
-    /// Sets the slots of a segment's blocks that are cached nowhere else, and returns these blocks. Frees the space of the
-    /// others. Blocks on the disk.
+    /// Sets the slots of a segment's blocks that are cached nowhere else, and returns these blocks. Frees the space of
+    /// the others. Blocks on the disk.
     pub(super) fn salvage(&self, segment: &Segment) -> Vec<(Place, BlockIndex, u32)> {
         let mut found = Vec::new();
         let end = segment.bytes().unwrap_or_default();
