@@ -65,14 +65,14 @@ const NOTE_EVERY: Duration = Duration::from_secs(24 * 3600);
 #[derive(Clone, Debug)]
 pub(crate) struct KeptManifests {
     home: Home,
-    /// The cache of this process.
-    cache_dir: PathBuf,
+    /// The folders of this process's cache.
+    cache_dirs: Vec<PathBuf>,
 }
 
 impl KeptManifests {
-    /// Those in `home`, for the process that has the cache in `cache_dir`.
-    pub(crate) fn new(home: Home, cache_dir: PathBuf) -> Self {
-        Self { home, cache_dir }
+    /// Those in `home`, for the process that has the cache in `cache_dirs`.
+    pub(crate) fn new(home: Home, cache_dirs: Vec<PathBuf>) -> Self {
+        Self { home, cache_dirs }
     }
 
     /// Where the manifest of a dataset is kept.
@@ -115,7 +115,11 @@ impl KeptManifests {
 
     /// Notes that the cache of this process uses this home.
     fn register(&self) -> io::Result<()> {
-        let cache_dir = self.cache_dir.canonicalize().unwrap_or_else(|_| self.cache_dir.clone());
+        self.cache_dirs.iter().try_for_each(|cache_dir| self.register_folder(cache_dir))
+    }
+
+    fn register_folder(&self, cache_dir: &Path) -> io::Result<()> {
+        let cache_dir = cache_dir.canonicalize().unwrap_or_else(|_| cache_dir.to_owned());
         let path = cache_dir.as_os_str().as_bytes();
         let note = self.home.sub_folder(CACHES)?.join(short_hash(&[&cache_dir.to_string_lossy()]));
         if std::fs::read(&note).is_ok_and(|noted| noted == path) && !is_older(&note, NOTE_EVERY) {
@@ -187,7 +191,7 @@ impl KeptManifests {
         };
         let Ok(caches) = self.caches() else { return true };
         let is_missing = |cache: &Path| !cache.try_exists().unwrap_or(true);
-        has_snapshot(&self.cache_dir, &snapshot).unwrap_or(true)
+        self.cache_dirs.iter().any(|cache| has_snapshot(cache, &snapshot).unwrap_or(true))
             || caches.iter().any(|cache| is_missing(cache) || has_snapshot(cache, &snapshot).unwrap_or(true))
     }
 

@@ -76,9 +76,11 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct NodeConfig {
     /// The cache folder.
     pub cache_dir: PathBuf,
-    /// Bytes that all datasets together may take on the disk; `None`: four fifths of the free disk space.
+    /// Further cache folders, on other disks.
+    pub more_cache_dirs: Vec<PathBuf>,
+    /// Bytes that all datasets together may take on the disks; `None`: four fifths of the free disk space.
     pub cache_bytes: Option<u64>,
-    /// The part of the whole disk that the cache leaves free, in percent.
+    /// The part of each whole disk that the cache leaves free, in percent.
     pub keep_free_percent: u8,
     /// The folder of manifests.
     pub home: Home,
@@ -120,16 +122,18 @@ impl Node {
         let started = Instant::now();
         let store = loop {
             let keep_free_percent = config.keep_free_percent;
-            let store = StoreConfig { keep_free_percent, ..StoreConfig::new(&config.cache_dir) };
+            let more_dirs = config.more_cache_dirs.clone();
+            let store = StoreConfig { keep_free_percent, more_dirs, ..StoreConfig::new(&config.cache_dir) };
             match Store::open(store, Arc::new(StoreCounters::default())) {
                 Err(StoreError::InUse { .. }) if started.elapsed() < LOCK_TIMEOUT => std::thread::sleep(LOCK_RETRY),
                 opened => break opened?,
             }
         };
-        info!(cache_dir = %config.cache_dir.display(), "cache open");
+        info!(cache_dir = %config.cache_dir.display(), more = ?config.more_cache_dirs, "cache open");
         let runtime = Handle::current();
-        let NodeConfig { home, cache_dir, origin, importer, .. } = config.clone();
-        let mut finder = Finder::new(home, cache_dir, origin, importer, runtime.clone());
+        let NodeConfig { home, cache_dir, more_cache_dirs, origin, importer, .. } = config.clone();
+        let cache_dirs = [vec![cache_dir], more_cache_dirs].concat();
+        let mut finder = Finder::new(home, cache_dirs, origin, importer, runtime.clone());
         recover(&store, &mut finder);
         config.importer.limit(&store.quotas());
         Ok(Arc::new(Self {
@@ -184,12 +188,7 @@ impl Node {
 
     fn budget(&self) -> Budget<'_> {
         let config = &self.config;
-        Budget {
-            store: &self.store,
-            cache_dir: &config.cache_dir,
-            total_bytes: config.cache_bytes,
-            keep_free_percent: config.keep_free_percent,
-        }
+        Budget { store: &self.store, total_bytes: config.cache_bytes, keep_free_percent: config.keep_free_percent }
     }
 
     /// Finds a dataset and checks that its credentials may read it. Waits at most `wait`; an import continues after

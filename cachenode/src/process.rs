@@ -1,7 +1,9 @@
 //! The common parts of the processes `larderd` and `cachenode`: a node's flags and its folders.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,20 +36,22 @@ pub const KEEP_FREE_DEFAULT: u8 = 20;
 /// The flags of a node.
 #[derive(Debug, Args)]
 pub struct NodeFlags {
-    /// Cache folder. One process at a time may use it.
-    #[arg(long, value_name = "DIR", env = "LARDER_CACHE_DIR")]
-    pub cache_dir: PathBuf,
-    /// Disk space that all datasets together may take. Default: four fifths of the free disk space. With 0, nothing is
-    /// cached and every read goes to the origin.
+    /// Cache folder. One process at a time may use it. May be repeated, once for each disk of the cache: blocks are
+    /// spread over the disks by free space, and a disk that fails costs its blocks alone. The first folder also has the
+    /// tables of all blocks. The variable names one folder.
+    #[arg(long = "cache-dir", value_name = "DIR", env = "LARDER_CACHE_DIR", required = true)]
+    pub cache_dirs: Vec<PathBuf>,
+    /// Disk space that all datasets together may take, on all disks. Default: four fifths of the free disk space. With
+    /// 0, nothing is cached and every read goes to the origin.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, env = "LARDER_CACHE_SIZE")]
     cache_size: Option<u64>,
-    /// Part of the disk of --cache-dir that the cache leaves free, whatever fills the rest. While less is free, nothing
-    /// more is cached. The kubelet evicts pods when less than 15 % of an image disk or 10 % of a node's disk is free.
-    /// On the disk of --home, manifests and listings may take a quarter of this part.
+    /// Part of each disk of --cache-dir that the cache leaves free, whatever fills the rest. While less is free,
+    /// nothing more is cached there. The kubelet evicts pods when less than 15 % of an image disk or 10 % of a node's
+    /// disk is free. On the disk of --home, manifests and listings may take a quarter of this part.
     #[arg(long, value_name = "PERCENT", default_value = "20%", value_parser = parse_percent, env = "LARDER_KEEP_FREE")]
     keep_free: u8,
     /// Folder of manifests. If it cannot be written to, datasets that are new to this node cannot be mounted. Default:
-    /// `home` beside the cache folder.
+    /// `home` beside the first cache folder.
     #[arg(long, value_name = "DIR", env = "LARDER_HOME")]
     home: Option<PathBuf>,
     /// Disk space in --home that one dataset may take: its manifest, and while it is listed, the journal and the files
@@ -172,25 +176,34 @@ impl NodeFlags {
     /// them. Errors name the flag.
     pub async fn open(self) -> anyhow::Result<(NodeConfig, Option<Watcher>)> {
         let (peers, watcher) = self.peers.open().await?.unzip();
-        let beside = self.cache_dir.parent().map_or_else(|| PathBuf::from("home"), |parent| parent.join("home"));
+        let mut cache_dirs = self.cache_dirs;
+        if let Some(at) = (1..cache_dirs.len()).find(|&at| cache_dirs[..at].contains(&cache_dirs[at])) {
+            anyhow::bail!("--cache-dir {} is given twice: name each folder once", cache_dirs[at].display());
+        }
+        let beside = cache_dirs[0].parent().map_or_else(|| PathBuf::from("home"), |parent| parent.join("home"));
         let limits =
             HomeLimits { keep_free_percent: self.keep_free, listing_bytes: self.listing_size, ..HomeLimits::default() };
         let home = Home::limited(self.home.unwrap_or(beside), limits);
         let home_dir = home.dir().to_owned();
-        let (cache_tried, home_tried) = tokio::join!(
-            wait_for_folders(std::slice::from_ref(&self.cache_dir), "--cache-dir"),
-            wait_for_folders(std::slice::from_ref(&home_dir), HOME_FLAG)
-        );
-        if let Err(error) = cache_tried {
-            warn!(error = %Chain(&error), "starting without a writable cache folder: hits may be lost, reads are not");
-        }
+        let try_caches = async {
+            // Each is waited for: without it, a start would forget its blocks.
+            for dir in &cache_dirs {
+                if let Err(error) = wait_for_folders(std::slice::from_ref(dir), "--cache-dir").await {
+                    let error = Chain(&error);
+                    warn!(%error, "starting without a writable cache folder: hits may be lost, reads are not");
+                }
+            }
+        };
+        let home_dirs = std::slice::from_ref(&home_dir);
+        let ((), home_tried) = tokio::join!(try_caches, wait_for_folders(home_dirs, HOME_FLAG));
+        drop_same_disks(&mut cache_dirs);
         if let Err(error) = home_tried {
             warn!(
                 error = %Chain(&error),
                 "starting without a writable home folder: datasets that are new to this node cannot be mounted"
             );
         }
-        if let Some(doubt) = self.cache_size.and_then(|bytes| doubt_cache_size(bytes, &self.cache_dir)) {
+        if let Some(doubt) = self.cache_size.and_then(|bytes| doubt_cache_size(bytes, &cache_dirs)) {
             warn!(doubt, "the cache size may be a mistake");
         }
         let env = match &self.origin_credentials_dir {
@@ -201,7 +214,8 @@ impl NodeFlags {
         };
         env.warn_of_left_out();
         let config = NodeConfig {
-            cache_dir: self.cache_dir,
+            cache_dir: cache_dirs.remove(0),
+            more_cache_dirs: cache_dirs,
             cache_bytes: self.cache_size,
             keep_free_percent: self.keep_free,
             home,
@@ -256,17 +270,40 @@ pub fn memory_budget(target: Option<u64>) -> Arc<MemoryBudget> {
     Arc::new(MemoryBudget::new(bytes))
 }
 
-/// Why a --cache-size is doubtful, in words: it is 0, or more than the disk of the cache folder holds.
-pub fn doubt_cache_size(bytes: u64, cache_dir: &Path) -> Option<String> {
+/// Drops folders that are on the disk of an earlier one. They would add no room, and the disk that should be there is
+/// probably not mounted.
+fn drop_same_disks(cache_dirs: &mut Vec<PathBuf>) {
+    let mut disks = BTreeSet::new();
+    cache_dirs.retain(|dir| {
+        let is_other = std::fs::metadata(dir).map_or(true, |about| disks.insert(about.dev()));
+        if !is_other {
+            warn!(
+                dir = %dir.display(),
+                "a cache folder is on the disk of an earlier one and is not used: is its disk mounted? (--cache-dir)"
+            );
+        }
+        is_other
+    });
+}
+
+/// Why a --cache-size is doubtful, in words: it is 0, or more than the disks of the cache folders hold.
+pub fn doubt_cache_size(bytes: u64, cache_dirs: &[PathBuf]) -> Option<String> {
     if bytes == 0 {
         return Some("--cache-size is 0: nothing is cached, and every read goes to the origin".to_owned());
     }
-    let existing = cache_dir.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new("."));
-    let disk = rustix::fs::statvfs(existing).ok()?;
-    let disk_bytes = disk.f_blocks.saturating_mul(disk.f_frsize);
+    let existing = |dir: &PathBuf| dir.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new(".")).to_owned();
+    let mut existing: Vec<PathBuf> = cache_dirs.iter().map(existing).collect();
+    existing.dedup();
+    let mut disks = BTreeMap::new();
+    for dir in &existing {
+        let disk = rustix::fs::statvfs(dir).ok()?;
+        disks.insert(std::fs::metadata(dir).ok()?.dev(), disk.f_blocks.saturating_mul(disk.f_frsize));
+    }
+    let disk_bytes: u64 = disks.values().sum();
     (bytes > disk_bytes).then(|| {
         let (wanted, there) = (show_bytes(bytes), show_bytes(disk_bytes));
-        format!("--cache-size is {wanted}, but the disk of {} has only {there}: no more is cached", existing.display())
+        let dirs: Vec<_> = existing.iter().map(|dir| dir.display().to_string()).collect();
+        format!("--cache-size is {wanted}, but the disk of {} has only {there}: no more is cached", dirs.join(" and "))
     })
 }
 
@@ -346,7 +383,8 @@ mod tests {
     #[test]
     fn a_cache_of_nothing_or_beyond_the_disk_is_doubted_and_any_other_is_not() {
         let folder = tempfile::tempdir().unwrap();
-        let doubt = |bytes| doubt_cache_size(bytes, &folder.path().join("a/b"));
+        let dirs = ["a/b", "c"].map(|dir| folder.path().join(dir));
+        let doubt = |bytes| doubt_cache_size(bytes, &dirs);
         let disk = rustix::fs::statvfs(folder.path()).unwrap();
         let disk_bytes = disk.f_blocks * disk.f_frsize;
         assert!(doubt(0).unwrap().contains("--cache-size is 0"));
@@ -420,6 +458,27 @@ mod tests {
         let command = <Only as clap::CommandFactory>::command();
         let flag = command.get_arguments().find(|flag| flag.get_id() == "keep_free").unwrap();
         assert_eq!(flag.get_default_values(), [format!("{KEEP_FREE_DEFAULT}%").as_str()]);
+    }
+
+    // SEMANTICS: C20
+    #[test]
+    fn of_cache_folders_on_one_disk_the_first_is_used_and_one_that_is_missing_may_be_on_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let [one, other] = ["one", "other"].map(|name| folder.path().join(name));
+        std::fs::create_dir(&one).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        let missing = folder.path().join("missing");
+        let mut dirs = vec![one.clone(), other, PathBuf::from("/proc"), missing.clone()];
+        drop_same_disks(&mut dirs);
+        assert_eq!(dirs, [one, PathBuf::from("/proc"), missing]);
+    }
+
+    #[tokio::test]
+    async fn a_cache_folder_is_named_once() {
+        let given = Only::try_parse_from(["larderd", "--cache-dir=/c", "--cache-dir=/d", "--cache-dir=/c"]).unwrap();
+        let error = given.node.open().await.err().unwrap().to_string();
+        assert!(error.contains("--cache-dir /c is given twice"), "{error}");
+        assert!(Only::try_parse_from(["larderd"]).is_err());
     }
 
     #[test]

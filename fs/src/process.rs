@@ -19,7 +19,7 @@ pub struct DaemonFlags {
     node: NodeFlags,
     /// Folder of the sockets larderd.sock and handover.sock. Anyone who may enter it may use them. May be repeated: the
     /// sockets are in each of these folders that is writable at the start, or once it becomes writable for this user.
-    /// Default: the cache folder.
+    /// Default: the cache folders.
     #[arg(long, value_name = "DIR")]
     run_dir: Vec<PathBuf>,
     /// Most threads that serve one mount at the same time. All mounts share four times as many, or a quarter of the
@@ -38,7 +38,7 @@ pub struct DaemonFlags {
 pub async fn serve(flags: DaemonFlags, stop: CancellationToken) -> anyhow::Result<()> {
     let (run_dirs, run_dirs_flag) = match flags.run_dir {
         dirs if dirs.is_empty() => (
-            vec![flags.node.cache_dir.clone()],
+            flags.node.cache_dirs.clone(),
             "--cache-dir, which has the sockets unless --run-dir names a folder for them",
         ),
         dirs => (dirs, "--run-dir"),

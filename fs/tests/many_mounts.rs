@@ -100,6 +100,7 @@ fn many_mounts_share_the_threads_of_a_small_cgroup() {
     let _in_runtime = runtime.enter();
     let node = Node::open(NodeConfig {
         cache_dir: path("cache"),
+        more_cache_dirs: Vec::new(),
         cache_bytes: None,
         keep_free_percent: 0,
         home: Home::new(path("home")),

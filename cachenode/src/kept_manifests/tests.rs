@@ -34,6 +34,7 @@ impl World {
     fn node(&self, cache: &str) -> Arc<Node> {
         let config = NodeConfig {
             cache_dir: self.cache_dir(cache),
+            more_cache_dirs: Vec::new(),
             cache_bytes: Some(1 << 20),
             keep_free_percent: 0,
             home: self.home(),
@@ -47,7 +48,7 @@ impl World {
     }
 
     fn kept(&self) -> KeptManifests {
-        KeptManifests::new(self.home(), self.cache_dir("cache"))
+        KeptManifests::new(self.home(), vec![self.cache_dir("cache")])
     }
 
     /// The dataset in the folder `name`, which has one file.

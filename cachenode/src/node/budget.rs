@@ -23,10 +23,9 @@ mod quotas;
 mod tests;
 
 use std::collections::HashSet;
-use std::path::Path;
 
 use larder_dataset::{BLOCK_BYTES, CacheId, CacheKey, DatasetSpec, PolicyKind};
-use larder_store::{DatasetInfo, Reservation, Store, disk_bytes};
+use larder_store::{DatasetInfo, FileId, Reservation, Store, disk_bytes};
 use tracing::{info, warn};
 
 use super::error::{NodeError, shown_size};
@@ -39,10 +38,9 @@ const LEAVE_FREE: u64 = 5;
 /// The cache as a whole.
 pub(super) struct Budget<'a> {
     pub(super) store: &'a Store,
-    pub(super) cache_dir: &'a Path,
-    /// Bytes on the disk for all datasets; `None`: determined by the disk.
+    /// Bytes on the disks for all datasets; `None`: determined by the disks.
     pub(super) total_bytes: Option<u64>,
-    /// The part of the disk that stays free.
+    /// The part of each disk that stays free.
     pub(super) keep_free_percent: u8,
 }
 
@@ -258,8 +256,7 @@ impl Budget<'_> {
         if let Some(bytes) = self.total_bytes {
             return Ok((bytes, Limit::CacheSize));
         }
-        let disk = rustix::fs::statvfs(self.cache_dir)?;
-        let free = disk.f_bavail * disk.f_frsize + self.held(datasets);
+        let free = self.store.free_bytes()?.saturating_add(self.held(datasets));
         let (of_free, beside_kept) = (free - free / LEAVE_FREE, self.disk_room(datasets)?);
         Ok(match beside_kept < of_free {
             true => (beside_kept, Limit::KeepFree { percent: self.keep_free_percent }),
@@ -279,7 +276,7 @@ impl Budget<'_> {
         })
     }
 
-    /// Bytes that all datasets together can take on this disk.
+    /// Bytes that all datasets together can take on the disks.
     fn disk_room(&self, datasets: &[DatasetInfo]) -> std::io::Result<u64> {
         Ok(self.store.spare_bytes()?.saturating_add(self.held(datasets)))
     }
@@ -305,9 +302,9 @@ fn disk_bytes_of(datasets: &[DatasetInfo]) -> u64 {
 
 /// Bytes that datasets take on the disk beside the files that were `seen`. A file that several of them have counts
 /// once.
-fn on_disk(datasets: &[&DatasetInfo], seen: &mut HashSet<u64>) -> u64 {
+fn on_disk(datasets: &[&DatasetInfo], seen: &mut HashSet<FileId>) -> u64 {
     let unseen = |info: &&DatasetInfo| {
-        let known = info.shared.iter().filter(|file| !seen.insert(file.inode));
+        let known = info.shared.iter().filter(|file| !seen.insert(file.id));
         info.disk_bytes.saturating_sub(known.map(|file| file.bytes).sum())
     };
     datasets.iter().map(unseen).sum()
@@ -317,8 +314,8 @@ fn on_disk(datasets: &[&DatasetInfo], seen: &mut HashSet<u64>) -> u64 {
 struct Promises {
     /// Bytes that they may take on the disk together. Blocks that one has adopted from another count once.
     bytes: u64,
-    /// The files that several datasets have, by inode.
-    files: HashSet<u64>,
+    /// The files that several datasets have.
+    files: HashSet<FileId>,
 }
 
 impl Promises {
@@ -348,14 +345,14 @@ impl Promises {
         for info in &promised {
             let more = bytes(info).saturating_sub(all.shared_with(info));
             all.bytes = all.bytes.saturating_add(more);
-            all.files.extend(info.shared.iter().map(|file| file.inode));
+            all.files.extend(info.shared.iter().map(|file| file.id));
         }
         all
     }
 
     /// Bytes that a dataset has adopted and shares with these.
     fn shared_with(&self, info: &DatasetInfo) -> u64 {
-        let shared = info.shared.iter().filter(|file| self.files.contains(&file.inode));
+        let shared = info.shared.iter().filter(|file| self.files.contains(&file.id));
         shared.map(|file| file.bytes).sum::<u64>().min(info.adopted_disk_bytes)
     }
 }

@@ -192,12 +192,12 @@ fn mount_id(key: &CacheKey, apart: &str) -> String {
 impl Finder {
     pub(super) fn new(
         home: Home,
-        cache_dir: PathBuf,
+        cache_dirs: Vec<PathBuf>,
         origin: OriginConfig,
         importer: Importer,
         runtime: Handle,
     ) -> Self {
-        let kept = KeptManifests::new(home.clone(), cache_dir);
+        let kept = KeptManifests::new(home.clone(), cache_dirs);
         let (kept_before, origin) = (Vec::new(), RwLock::new(origin));
         Self { home, kept, kept_before, origin, importer, runtime, look_ups: Arc::default() }
     }

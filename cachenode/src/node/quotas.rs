@@ -49,6 +49,7 @@ mod tests {
     fn node(folder: &std::path::Path) -> Arc<Node> {
         Node::open(NodeConfig {
             cache_dir: folder.join("cache"),
+            more_cache_dirs: Vec::new(),
             cache_bytes: Some(1 << 20),
             keep_free_percent: 0,
             home: Home::new(folder.join("home")),

@@ -42,6 +42,7 @@ impl World {
         let (members, membership) = channel::channel(list(names));
         let node = Node::open(NodeConfig {
             cache_dir: folder.path().join("store"),
+            more_cache_dirs: Vec::new(),
             cache_bytes: Some(1 << 20),
             keep_free_percent: 0,
             home: Home::new(folder.path().join("home")),

@@ -1,29 +1,35 @@
-//! State shared by the datasets of one store: the folder and its lock, the index, the disk's health, the counters.
+//! State shared by the datasets of one store: its folders with their locks, its disks, the index, the counters.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use larder_dataset::CacheId;
+use tracing::warn;
 
 use crate::counters::StoreCounters;
-use crate::folder::{Abilities, Folder};
-use crate::free_share::FreeShare;
+use crate::disk::Disk;
+use crate::folder::{DiskUse, Folder};
 use crate::health::Health;
 use crate::index::{Index, LastRun};
 use crate::measured::Measured;
 use crate::promises::Promises;
 use crate::quotas::Quotas;
 use crate::reservations::{Known, Reservations};
+use crate::segment::SegmentFolder;
 use crate::uses::Uses;
 
 /// State shared by a store's datasets.
 #[derive(Debug)]
 pub(crate) struct Base {
     pub(crate) counters: Arc<StoreCounters>,
-    pub(crate) health: Health,
-    pub(crate) free_share: FreeShare,
+    /// The health of the first disk as far as the slot tables are concerned: no block is kept without its slot. Each
+    /// disk has a health of its own for blocks.
+    pub(crate) tables: Health,
+    /// The disks of the folders that can be used, in their order; the first is that of `folder`.
+    pub(crate) disks: Vec<Arc<Disk>>,
     pub(crate) index: Index,
     pub(crate) reservations: Reservations,
     pub(crate) promises: Promises,
@@ -31,13 +37,14 @@ pub(crate) struct Base {
     pub(crate) uses: Arc<Uses>,
     pub(crate) measured: Measured,
     pub(crate) last_run: LastRun,
-    pub(crate) abilities: Abilities,
     pub(crate) segment_bytes: u64,
     pub(crate) closed: AtomicBool,
     pub(crate) logged: LoggedFlaws,
-    /// None if the cache folder cannot be used; datasets then have no cache. Declared last: fields drop in order, so
-    /// RocksDB closes before the folder's lock is released.
+    /// The first folder that can be used, which has the tables. None if there is none; datasets then have no cache.
+    /// Declared last: fields drop in order, so RocksDB closes before the folder's lock is released.
     pub(crate) folder: Option<Folder>,
+    /// The other folders, which have segments only.
+    pub(crate) more: Vec<Folder>,
 }
 
 /// Which kinds of flaws were logged. Each kind is logged once; the counters hold the totals.
@@ -50,12 +57,68 @@ pub(crate) struct LoggedFlaws {
 }
 
 impl Base {
-    /// Removes a dataset's folder. Returns before its disk space is free.
-    pub(crate) fn remove(&self, folder: &Folder, id: &CacheId) -> io::Result<()> {
-        let shared = self.measured.of(id, &folder.dataset(id)).shared;
-        let removed = folder.remove(id);
+    /// All folders that can be used.
+    pub(crate) fn folders(&self) -> impl Iterator<Item = &Folder> {
+        self.folder.iter().chain(&self.more)
+    }
+
+    /// The disk use of a dataset.
+    pub(crate) fn used(&self, id: &CacheId) -> DiskUse {
+        self.measured.of(id, || self.folders().map(|folder| folder.dataset(id)).collect())
+    }
+
+    /// The folders of a dataset's segments.
+    pub(crate) fn segment_folders(&self, id: &CacheId) -> Vec<SegmentFolder> {
+        let folder = |(folder, disk): (&Folder, &Arc<Disk>)| SegmentFolder {
+            path: folder.dataset(id).join("segments"),
+            disk: Arc::clone(disk),
+        };
+        self.folders().zip(&self.disks).map(folder).collect()
+    }
+
+    /// True if a block may be written now: a disk works, or the pause of one that failed has ended.
+    pub(crate) fn may_write(&self, now: Instant) -> bool {
+        self.tables.may_write(now)
+            && (self.has_sound_disk() || self.disks.iter().any(|disk| disk.health.may_write(now)))
+    }
+
+    /// True if a disk takes blocks, as far as is known.
+    pub(crate) fn has_sound_disk(&self) -> bool {
+        self.disks.iter().any(|disk| !disk.health.is_failing() && !disk.is_silent())
+    }
+
+    /// Why no block is written. None if one may be.
+    pub(crate) fn degraded(&self) -> Option<&'static str> {
+        let of_disks = || self.disks.iter().find_map(|disk| disk.health.reason()).filter(|_| !self.has_sound_disk());
+        self.tables.reason().or_else(of_disks)
+    }
+
+    /// Ends the pauses after failures: the next block is an attempt.
+    pub(crate) fn end_pauses(&self, now: Instant) {
+        self.tables.end_pause(now);
+        self.disks.iter().for_each(|disk| disk.health.end_pause(now));
+    }
+
+    /// Removes a dataset's folders. False if it has none. Returns before their disk space is free. Errors: that in the
+    /// first folder cannot be removed.
+    pub(crate) fn remove(&self, id: &CacheId) -> io::Result<bool> {
+        let shared = self.used(id).shared;
+        let mut had_some = false;
+        for folder in &self.more {
+            match folder.remove(id) {
+                Ok(()) => had_some = true,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    warn!(dir = ?folder.dir(), %id, %error, "cannot remove blocks of a released dataset from a disk");
+                }
+            }
+        }
+        let removed = self.folder.as_ref().map_or(Ok(()), |folder| folder.remove(id));
         self.measured.forget(id, &shared);
-        removed
+        match removed {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(had_some),
+            removed => removed.map(|()| true),
+        }
     }
 
     /// Changes what is known about a dataset. Blocks on the disk.

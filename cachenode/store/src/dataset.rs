@@ -4,8 +4,9 @@
 //! that admissions share; `admission` is how blocks enter and leave the cache; `permit` is the space granted to a block
 //! between the decision to keep it and the write of its bytes; `flaws` drops blocks that cannot be read; `disowned`
 //! holds the blocks that other nodes own now, and `search` finds them; `owners` tracks the users of the cache, each of
-//! which is a [`CacheUser`]; `space` is the space in the segments; `rebuild` counts the blocks of an earlier run, and
-//! `rebuilt` waits for that count; `touches` carries hits to policies that need them.
+//! which is a [`CacheUser`]; `space` is the space in the segments; `rebuild` counts the blocks of an earlier run,
+//! `salvage` finds those that have lost their slots, and `rebuilt` waits for that count; `touches` carries hits to
+//! policies that need them.
 //!
 //! Invariant: a read takes no lock that is held across I/O. It allocates nothing once its thread's buffer has grown. A
 //! slot is set after its record is written and cleared before its record is freed. A reader that finds a flaw in a
@@ -28,6 +29,7 @@ mod owners;
 mod permit;
 mod rebuild;
 mod rebuilt;
+mod salvage;
 mod search;
 mod shared;
 mod space;
@@ -38,6 +40,7 @@ mod user;
 mod waiting;
 
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -61,7 +64,7 @@ use crate::slots::{Found, Place};
 use crate::usage::Usage;
 use crate::uses::InUse;
 use crate::write_error::WriteError;
-use admission::is_full;
+use admission::{NotKept, is_full};
 use files::Files;
 use rebuild::Work;
 use shared::Shared;
@@ -88,14 +91,15 @@ impl DatasetCache {
         let opened = base.folder.as_ref().map(|folder| {
             let open = || {
                 claim(&base, folder, &config)?;
+                base.more.iter().for_each(|folder| claim_segments(folder, &config));
                 Files::open(&base, &folder.dataset(&config.key.id()), &config)
             };
             open().or_else(|error| {
-                if folder.dropped_bytes() == 0 {
+                if base.folders().all(|folder| folder.dropped_bytes() == 0) {
                     return Err(error);
                 }
                 // This dataset may need the space of a dataset that was released to make room for it.
-                folder.finish_removing();
+                base.folders().for_each(Folder::finish_removing);
                 open()
             })
         });
@@ -119,6 +123,7 @@ impl DatasetCache {
         let work = Work {
             refill: base.index.is_doubtful(&id) || slots.has_lost_slots(),
             reindex: found == Found::Kept && base.last_run.index_is_new,
+            is_table_new: slots.has_lost_slots(),
         };
         let has_segments = space.0.segments().len() > 0 || !space.0.lost().is_empty();
         let is_new = found != Found::Kept && !has_segments;
@@ -155,7 +160,9 @@ impl DatasetCache {
     /// nothing. A part that is empty or not within the block is a miss.
     ///
     /// A torn, foreign or rotten record is dropped from the cache and counted; the read is a miss. A read that fails on
-    /// the disk is counted and is a miss too, but the block stays: the disk may recover.
+    /// the disk is counted and is a miss too, but the block stays: the disk may recover. Of a store with several disks,
+    /// a read of one that does not answer, or that many threads wait for, is a miss at once that is not counted:
+    /// [`read_into`](Self::read_into) may find the block.
     pub fn read<R>(
         &self,
         block: BlockIndex,
@@ -166,8 +173,14 @@ impl DatasetCache {
     ) -> Lookup<R> {
         let Some((place, part)) = self.find(block, block_len, start, len) else { return Lookup::Miss };
         let shared = &*self.shared;
+        let segments = shared.space.segments();
+        let segment = segments.get(place.segment);
+        // Of several disks, one that is slow must not have all threads that answer the kernel.
+        let Some(_reading) = segment.map_or(Some(None), |segment| segment.disk.read().map(Some)) else {
+            return Lookup::Miss;
+        };
         let result = buffer::with(part.buffer_bytes(), |buffer| {
-            shared.space.read(&shared.key, block, place, &part, buffer).map(|range| use_bytes(&buffer[range]))
+            shared.space.read(segment, &shared.key, block, place, &part, buffer).map(|range| use_bytes(&buffer[range]))
         });
         self.looked_up(block, place, len, result)
     }
@@ -190,9 +203,10 @@ impl DatasetCache {
         memory.resize(bytes.max(memory.len()), 0);
         let aligned = buffer::aligned(&memory, part.buffer_bytes());
         let begin = aligned.start;
+        let segments = shared.space.segments();
         let result = shared
             .space
-            .read(&shared.key, block, place, &part, &mut memory[aligned])
+            .read(segments.get(place.segment), &shared.key, block, place, &part, &mut memory[aligned])
             .map(|found| PartBytes::new(memory, begin + found.start..begin + found.end));
         self.looked_up(block, place, len, result)
     }
@@ -280,27 +294,35 @@ impl DatasetCache {
         shared.clear(std::mem::take(&mut permit.victims));
         shared.free_room(false);
         let mut kept = shared.keep(record);
-        if kept.as_ref().is_err_and(is_full) {
+        if kept.as_ref().is_err_and(|failed| is_full(&failed.source)) {
             // Freeing dead records is batched, but the disk is full now: free all of them.
             shared.free_room(true);
             kept = shared.keep(record);
         }
-        match kept {
-            Ok(()) => {
-                if shared.base.health.worked() {
-                    info!("the cache's disk takes writes again");
+        loop {
+            let NotKept { disk, source } = match kept {
+                Ok(disk) => {
+                    let was_failing = disk.as_ref().is_some_and(|disk| disk.health.worked());
+                    if (disk.is_some() && shared.base.tables.worked()) || was_failing {
+                        info!(dir = ?disk.as_ref().map(|disk| disk.dir()), "the cache's disk takes writes again");
+                    }
+                    return Ok(());
                 }
-                Ok(())
+                Err(failed) => failed,
+            };
+            let error = WriteError::of(source);
+            shared.base.counters.write_errors.add(1);
+            let health = disk.as_ref().map_or(&shared.base.tables, |disk| &disk.health);
+            if health.failed(error.reason(), Instant::now()) {
+                let dir = disk.as_ref().map(|disk| disk.dir());
+                warn!(dataset = shared.config.name, ?dir, %error, "admissions to the cache pause");
             }
-            Err(source) => {
-                let error = WriteError::of(source);
-                shared.base.counters.write_errors.add(1);
-                if shared.base.health.failed(error.reason(), Instant::now()) {
-                    warn!(dataset = shared.config.name, %error, "admissions to the cache pause");
-                }
-                shared.free_room(true);
-                Err(error)
+            shared.free_room(true);
+            if disk.is_none() || !shared.base.has_sound_disk() {
+                return Err(error);
             }
+            // Another disk takes the block. Each disk fails once before none is sound.
+            kept = shared.keep(record);
         }
     }
 
@@ -311,7 +333,7 @@ impl DatasetCache {
 
     /// Ends the pause after a disk failure, so that the next admission tries the disk again.
     pub fn try_disk_again(&self) {
-        self.shared.base.health.end_pause(Instant::now());
+        self.shared.base.end_pauses(Instant::now());
     }
 
     /// How full the cache is. Cheap enough to call often: it reads a few numbers.
@@ -326,7 +348,7 @@ impl DatasetCache {
             room_bytes: (capacity_bytes + shared.disowned.bytes()).saturating_sub(used_bytes),
             blocks_cached: shared.blocks_cached.load(Ordering::Relaxed),
             policy: shared.config.policy,
-            degraded: self.fault.or_else(|| shared.base.health.reason()),
+            degraded: self.fault.or_else(|| shared.base.degraded()),
             rebuilding: shared.is_rebuilding(),
         }
     }
@@ -423,7 +445,7 @@ impl DatasetCache {
     pub(crate) fn settle(&self) -> Result<(), StoreError> {
         self.stop();
         let shared = &*self.shared;
-        shared.lock().allocator.leave_current(&shared.space);
+        shared.lock().allocator.leave_all(&shared.space);
         shared.free_room(true);
         let failed = |step| move |source| StoreError::Dataset { id: shared.config.key.id(), step, source };
         shared.space.sync().map_err(failed("sync the segments"))?;
@@ -449,7 +471,7 @@ impl Drop for DatasetCache {
     fn drop(&mut self) {
         self.stop();
         let shared = &*self.shared;
-        shared.lock().allocator.leave_current(&shared.space);
+        shared.lock().allocator.leave_all(&shared.space);
         shared.free_room(true);
         shared.remember_adopted();
         let known = remember(&shared.base, &shared.config, shared.granted.promised(), |_| ());
@@ -481,7 +503,7 @@ fn claim(base: &Base, folder: &Folder, config: &CacheConfig) -> Result<(), Store
         }
         base.index.release(&id);
         base.reservations.note(&id, |known| known.adopted_disk_bytes = 0);
-        base.remove(folder, &id).map_err(failed("remove the folder"))?;
+        base.remove(&id).map_err(failed("remove the folder"))?;
     }
     std::fs::create_dir_all(&dir).map_err(failed("create the folder"))?;
     match key_file::write(&dir, &config.key) {
@@ -491,6 +513,27 @@ fn claim(base: &Base, folder: &Folder, config: &CacheConfig) -> Result<(), Store
             Ok(())
         }
         written => written.map_err(failed("write the key")),
+    }
+}
+
+/// Makes the folder of the configured key's segments on a disk that has no tables. Segments without a key are dropped:
+/// they are of an earlier version, which used that folder alone, and it is unknown whose blocks they hold. If the
+/// folder cannot be made, the disk gets no blocks of the dataset.
+fn claim_segments(folder: &Folder, config: &CacheConfig) {
+    let (id, dir) = (config.key.id(), folder.dataset(&config.key.id()));
+    let make = || {
+        if key_file::read(&dir, id)?.is_none() {
+            match folder.remove(&id) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            std::fs::create_dir_all(&dir)?;
+            key_file::write(&dir, &config.key)?;
+        }
+        std::fs::create_dir_all(dir.join("segments"))
+    };
+    if let Err(error) = make() {
+        warn!(dataset = config.name, ?dir, %error, "a disk of the cache gets no blocks of the dataset");
     }
 }
 

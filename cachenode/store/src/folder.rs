@@ -1,4 +1,5 @@
-//! The cache folder: its format marker, its lock, and the abilities of its file system.
+//! A cache folder: its format marker, its lock, and the abilities of its file system. A store may have several, each on
+//! a disk of its own.
 //!
 //! ```text
 //!  format                           0 LARDERST 8 | version 9 | zeros 12 | crc32c of 0..12 16, little-endian
@@ -15,15 +16,18 @@
 //!  datasets/<cache>/aliases         see `aliases`; absent if no block was adopted from another snapshot
 //!  datasets/<cache>/segments/       00000001.seg and so on, see `segment` and `record`
 //! ```
+//! Of several folders, the first has all of this. The others have a marker, a lock, `dropped`, and of each dataset
+//! `key` and `segments/`; whatever else is in them is left from a time when they were the first, and not used.
+//!
 //! A cache of another version is emptied, and its blocks are fetched again. A marker that is damaged or lost is
 //! rewritten: slot tables, records and rows each carry their own checks, so their content remains usable.
 //!
 //! Invariant: a folder without a marker that holds anything else is rejected and left unchanged. The store deletes
 //! files that it has no use for, and those must be its own.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -31,6 +35,7 @@ use larder_dataset::{CacheId, SnapshotId};
 use rustix::fs::{FallocateFlags, FlockOperation};
 use tracing::{debug, warn};
 
+use crate::buffer;
 use crate::error::StoreError;
 use crate::key_file;
 use crate::probe;
@@ -161,7 +166,7 @@ impl Folder {
 
     /// Disk bytes of files that were moved aside: they belong to no dataset and are free once removed.
     pub(crate) fn dropped_bytes(&self) -> u64 {
-        let used = disk_use(&self.dropped());
+        let used = disk_use(vec![self.dropped()]);
         used.bytes - used.shared.iter().map(|file| file.bytes).sum::<u64>()
     }
 
@@ -197,6 +202,14 @@ impl Folder {
     /// The caches that have a folder. None if the folder of all datasets was deleted by another process.
     pub(crate) fn caches(&self) -> io::Result<Vec<CacheId>> {
         caches_in(&self.datasets())
+    }
+
+    /// Reads from the disk, past the page cache if possible. Errors: the disk fails.
+    pub(crate) fn try_to_read(&self) -> io::Result<()> {
+        let path = self.dir.join("format");
+        let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path);
+        let file = direct.or_else(|_| File::open(path))?;
+        buffer::with(ALIGN_BYTES, |page| file.read_at(page, 0)).map(|_| ())
     }
 
     /// Tests the abilities that segments need. An ability that cannot be tested, for example on a full disk, is
@@ -244,7 +257,6 @@ fn caches_in(datasets: &Path) -> io::Result<Vec<CacheId>> {
 /// Removes the links to files that other datasets share. This happens before the rest is removed, so that the other
 /// datasets know immediately which space is theirs alone. It frees no space and takes little time.
 fn unlink_shared(segments: &Path) {
-    use std::os::unix::fs::MetadataExt;
     for segment in std::fs::read_dir(segments).into_iter().flatten().flatten() {
         if segment.metadata().is_ok_and(|found| found.nlink() > 1) {
             // A link that cannot be removed here is removed with the rest of the folder.
@@ -283,28 +295,41 @@ fn make_private(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Disk use of the files below a folder.
+/// Disk use of the files below folders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DiskUse {
     pub(crate) bytes: u64,
-    /// The files that have links outside the folder.
+    /// The files that have links outside the folders.
     pub(crate) shared: Vec<SharedFile>,
 }
 
 /// A file that several datasets link to: it contains blocks that one dataset adopted from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SharedFile {
-    /// The inode number, which is the same for all links to the file.
-    pub inode: u64,
+    /// The file, the same for all links to it.
+    pub id: FileId,
     /// Bytes that the file occupies on the disk.
     pub bytes: u64,
 }
 
-/// Measures the disk use of the files below a folder. Files that vanish during the walk count as 0.
-pub(crate) fn disk_use(folder: &Path) -> DiskUse {
-    use std::os::unix::fs::MetadataExt;
+/// Identifies a file, whatever its links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileId {
+    /// The number of the file system.
+    pub device: u64,
+    /// The inode number in it.
+    pub inode: u64,
+}
+
+impl FileId {
+    pub(crate) fn of(about: &Metadata) -> Self {
+        Self { device: about.dev(), inode: about.ino() }
+    }
+}
+
+/// Measures the disk use of the files below folders. Files that vanish during the walk count as 0.
+pub(crate) fn disk_use(mut folders: Vec<PathBuf>) -> DiskUse {
     let mut found = DiskUse::default();
-    let mut folders: Vec<PathBuf> = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
             match entry.metadata() {
@@ -313,7 +338,7 @@ pub(crate) fn disk_use(folder: &Path) -> DiskUse {
                     let bytes = file.blocks() * 512;
                     found.bytes += bytes;
                     if file.nlink() > 1 {
-                        found.shared.push(SharedFile { inode: file.ino(), bytes });
+                        found.shared.push(SharedFile { id: FileId::of(&file), bytes });
                     }
                 }
                 Err(_) => {}

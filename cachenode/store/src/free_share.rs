@@ -41,6 +41,12 @@ struct Spare {
     asked: Option<Instant>,
 }
 
+impl Spare {
+    fn is_old(&self, now: Instant) -> bool {
+        self.asked.is_none_or(|asked| now.saturating_duration_since(asked) >= ASK_EVERY)
+    }
+}
+
 impl FreeShare {
     /// The free part of the disk of `dir`, for blocks.
     pub(crate) fn new(dir: PathBuf, percent: u8) -> Self {
@@ -72,13 +78,21 @@ impl FreeShare {
             return Ok(true);
         }
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_old = spare.asked.is_none_or(|asked| now.saturating_duration_since(asked) >= ASK_EVERY);
-        if is_old || spare.bytes < bytes {
+        if spare.is_old(now) || spare.bytes < bytes {
             *spare = Spare { bytes: self.spare_bytes()?, asked: Some(now) };
         }
         let left = spare.bytes.checked_sub(bytes);
         spare.bytes = left.unwrap_or(spare.bytes);
         Ok(left.is_some())
+    }
+
+    /// The same as [`spare_bytes`](Self::spare_bytes), as of a moment ago; 0 if the disk cannot be measured.
+    pub(crate) fn room(&self, now: Instant) -> u64 {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.is_old(now) {
+            *spare = Spare { bytes: self.spare_bytes().unwrap_or_default(), asked: Some(now) };
+        }
+        spare.bytes
     }
 
     /// Free disk bytes in excess of the part that must stay free.

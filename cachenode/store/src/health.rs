@@ -84,6 +84,11 @@ impl Health {
         over
     }
 
+    /// True while the disk fails, whether or not its pause has ended.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.failing.load(Ordering::Relaxed)
+    }
+
     /// Ends the pause but not the failure: the next admission is an attempt.
     pub(crate) fn end_pause(&self, now: Instant) {
         if let Some(failure) = &mut *self.lock() {

@@ -1,14 +1,15 @@
 //! One node's cache: blocks that were fetched once and need not be fetched again.
 //!
-//! Its parts: [`Store`] is a cache folder, owned by one process; [`DatasetCache`] is the part of it that holds a
-//! snapshot's blocks for one place and owner ([`larder_dataset::CacheKey`]). Blocks are in append-only `segment`s, as
-//! [`record`]s that carry their own checksums. `slots` is the mapped table of each block's place; `index` is the
-//! RocksDB that restores slots when they are lost. `reservations` stores each dataset's promise, `promises` the space
-//! that is kept for datasets, open or not, and `quotas` the limits of namespaces; a list of either kind is `standing`
-//! until it is replaced. `aliases` name the blocks that were adopted from another snapshot. [`policy`] decides which
-//! blocks are kept. `health` pauses admissions when the disk fails, and [`FreeShare`] when little of it is free.
-//! [`probe`] tests whether a folder can be written to. [`Mapping`] is a mapped file whose disk errors do not end the
-//! process. `measured` keeps the disk use of datasets, and `uses` tracks those that must not be released.
+//! Its parts: [`Store`] is a cache, in one folder or in several on different disks, owned by one process; `disk` is one
+//! of these disks, and `pulse` says whether it answers; [`DatasetCache`] is the part of it that holds a snapshot's
+//! blocks for one place and owner ([`larder_dataset::CacheKey`]). Blocks are in append-only `segment`s, as [`record`]s
+//! that carry their own checksums. `slots` is the mapped table of each block's place; `index` is the RocksDB that
+//! restores slots when they are lost. `reservations` stores each dataset's promise, `promises` the space that is kept
+//! for datasets, open or not, and `quotas` the limits of namespaces; a list of either kind is `standing` until it is
+//! replaced. `aliases` name the blocks that were adopted from another snapshot. [`policy`] decides which blocks are
+//! kept. `health` pauses admissions when the disk fails, and [`FreeShare`] when little of it is free. [`probe`] tests
+//! whether a folder can be written to. [`Mapping`] is a mapped file whose disk errors do not end the process.
+//! `measured` keeps the disk use of datasets, and `uses` tracks those that must not be released.
 //!
 //! Invariant: [`DatasetCache::read`] returns exactly the bytes that were admitted for this snapshot and block, whatever
 //! happened to the process, disk or folder since. Any other result is a [`Lookup::Miss`] and a counter. A block has a
@@ -29,6 +30,7 @@ pub mod buffer;
 mod config;
 mod counters;
 mod dataset;
+mod disk;
 mod draft;
 mod earlier;
 mod error;
@@ -45,6 +47,7 @@ mod ownership;
 pub mod policy;
 pub mod probe;
 mod promises;
+mod pulse;
 mod quotas;
 pub mod record;
 mod reservations;
@@ -64,7 +67,7 @@ pub use dataset::{AdmissionPermit, CacheUser, DatasetCache};
 pub use draft::{Draft, Record};
 pub use earlier::{Earlier, SameBlocks};
 pub use error::StoreError;
-pub use folder::{SharedFile, has_snapshot};
+pub use folder::{FileId, SharedFile, has_snapshot};
 pub use free_share::FreeShare;
 pub use info::DatasetInfo;
 pub use lookup::{Lookup, PartBytes};

@@ -5,7 +5,7 @@
 //! it begins. A use without a mark is that of the files, except for a few KiB of small files beside the segments.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -41,12 +41,12 @@ impl Stale {
 }
 
 impl Measured {
-    /// The disk use of a dataset. Walks over its `folder` if the use is stale.
-    pub(crate) fn of(&self, id: &CacheId, folder: &Path) -> DiskUse {
+    /// The disk use of a dataset. Walks over its `folders` if the use is stale.
+    pub(crate) fn of(&self, id: &CacheId, folders: impl FnOnce() -> Vec<PathBuf>) -> DiskUse {
         let mut all = self.lock();
         let measurement = all.entry(*id).or_default();
         if measurement.stale.0.swap(false, Ordering::AcqRel) {
-            measurement.used = disk_use(folder);
+            measurement.used = disk_use(folders());
         }
         measurement.used.clone()
     }
@@ -60,7 +60,7 @@ impl Measured {
     pub(crate) fn forget(&self, id: &CacheId, shared: &[SharedFile]) {
         let mut all = self.lock();
         all.remove(id);
-        let has_some = |used: &DiskUse| used.shared.iter().any(|file| shared.iter().any(|it| it.inode == file.inode));
+        let has_some = |used: &DiskUse| used.shared.iter().any(|file| shared.iter().any(|it| it.id == file.id));
         all.values().filter(|other| has_some(&other.used)).for_each(|other| other.stale.mark());
     }
 

@@ -53,6 +53,12 @@ fn write_page(file: &File) -> io::Result<()> {
     })
 }
 
+/// Free bytes on a folder's disk.
+pub fn free_bytes(dir: &Path) -> io::Result<u64> {
+    let disk = rustix::fs::statvfs(dir)?;
+    Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
 /// Free bytes on a folder's disk in excess of `keep_free_percent` of the whole disk.
 pub fn spare_bytes(dir: &Path, keep_free_percent: u8) -> io::Result<u64> {
     let disk = rustix::fs::statvfs(dir)?;

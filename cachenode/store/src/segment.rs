@@ -1,4 +1,4 @@
-//! Segments: append-only files that hold records, and the table of a dataset's segments.
+//! Segments: append-only files that hold records, and the table of a dataset's segments. They may be on several disks.
 //!
 //! ```text
 //!  00000001.seg                                      a segment of this snapshot
@@ -8,6 +8,9 @@
 //! file. No part of a file with several links is freed, because other datasets share it. Its disk space is free once
 //! the last link is deleted.
 //!
+//! A segment has one number, whichever disk it is on. Where files on two disks have the same one, because they were
+//! written under different tables, the file on the later disk gets another.
+//!
 //! Invariant: a place in a segment is written at most once, and a segment's number is not reused while a process runs.
 //! A late reader therefore finds the record, zeros where it was freed, or no segment, but never another record in its
 //! place.
@@ -15,16 +18,25 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, SeekFrom};
+use tracing::warn;
 
-use crate::folder::is_read_only;
+use crate::disk::Disk;
+use crate::folder::{FileId, is_read_only};
 use crate::record::{ALIGN_BYTES, KEY_BYTES, Part};
 use crate::slots::Place;
 use crate::whole_file::{PRIVATE_FILE, is_damaged};
+
+/// The folder of a dataset's segments on one disk.
+#[derive(Clone, Debug)]
+pub(crate) struct SegmentFolder {
+    pub(crate) path: PathBuf,
+    pub(crate) disk: Arc<Disk>,
+}
 
 /// One segment file. Any number of threads may read and write it at given offsets.
 #[derive(Debug)]
@@ -32,6 +44,7 @@ pub(crate) struct Segment {
     pub(crate) number: u32,
     /// The key in the segment's records, if it was adopted from another snapshot.
     pub(crate) key: Option<[u8; KEY_BYTES]>,
+    pub(crate) disk: Arc<Disk>,
     file: File,
     path: PathBuf,
     /// The number of records that have a slot or are being written. Changes only under the dataset's admission lock, or
@@ -40,43 +53,73 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    pub(crate) fn create(folder: &Path, number: u32, direct: bool) -> io::Result<Self> {
-        let path = folder.join(format!("{number:08}.seg"));
-        Self::open_with(OpenOptions::new().create_new(true).mode(PRIVATE_FILE), path, (number, None), direct)
+    pub(crate) fn create(folder: &SegmentFolder, number: u32) -> io::Result<Self> {
+        let path = folder.path.join(file_name(number, None));
+        Self::open_with(OpenOptions::new().create_new(true).mode(PRIVATE_FILE), path, (number, None), &folder.disk)
     }
 
-    /// Links this segment of another snapshot, whose records have `key`, into `folder`.
-    pub(crate) fn link(&self, folder: &Path, number: u32, key: [u8; KEY_BYTES], direct: bool) -> io::Result<Self> {
-        let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-        let path = folder.join(format!("{number:08}-{hex}.seg"));
+    /// Links this segment of another snapshot, whose records have `key`, into `folder`, which is on the same disk.
+    pub(crate) fn link(&self, folder: &SegmentFolder, number: u32, key: [u8; KEY_BYTES]) -> io::Result<Self> {
+        let path = folder.path.join(file_name(number, Some(&key)));
         std::fs::hard_link(&self.path, &path)?;
-        Self::open(path, (number, Some(key)), direct)
+        Self::open(path, (number, Some(key)), &folder.disk)
     }
 
     /// Opens a segment of an earlier run, read-only if the disk does not allow writing.
-    fn open(path: PathBuf, name: Name, direct: bool) -> io::Result<Self> {
+    fn open(path: PathBuf, name: Name, disk: &Arc<Disk>) -> io::Result<Self> {
         // Checked before the open, because opening a device or a pipe can have side effects.
         if !std::fs::symlink_metadata(&path)?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
-        match Self::open_with(&mut OpenOptions::new(), path.clone(), name, direct) {
+        match Self::open_with(&mut OpenOptions::new(), path.clone(), name, disk) {
             Err(error) if is_read_only(&error) => {
-                let file = OpenOptions::new().read(true).custom_flags(direct_flag(direct)).open(&path)?;
-                Ok(Self { number: name.0, key: name.1, file, path, live: AtomicU32::new(0) })
+                let file = OpenOptions::new().read(true).custom_flags(direct_flag(disk)).open(&path)?;
+                Ok(Self::new(name, disk, file, path))
             }
             opened => opened,
         }
     }
 
-    fn open_with(options: &mut OpenOptions, path: PathBuf, (number, key): Name, direct: bool) -> io::Result<Self> {
-        let file = options.read(true).write(true).custom_flags(direct_flag(direct)).open(&path)?;
-        Ok(Self { number, key, file, path, live: AtomicU32::new(0) })
+    fn open_with(options: &mut OpenOptions, path: PathBuf, name: Name, disk: &Arc<Disk>) -> io::Result<Self> {
+        let file = options.read(true).write(true).custom_flags(direct_flag(disk)).open(&path)?;
+        Ok(Self::new(name, disk, file, path))
+    }
+
+    fn new((number, key): Name, disk: &Arc<Disk>, file: File, path: PathBuf) -> Self {
+        Self { number, key, disk: Arc::clone(disk), file, path, live: AtomicU32::new(0) }
+    }
+
+    /// Gives the file another number. No slot may point to it.
+    fn renumber(mut self, number: u32) -> io::Result<Self> {
+        let path = self.path.with_file_name(file_name(number, self.key.as_ref()));
+        std::fs::rename(&self.path, &path)?;
+        (self.number, self.path) = (number, path);
+        Ok(self)
     }
 
     /// Fills `buffer` with the bytes that `part` needs of the record at `place`. False if the file is too short.
+    /// Errors: also `TimedOut`, at once, if the disk does not answer.
     pub(crate) fn read(&self, place: Place, part: &Part, buffer: &mut [u8]) -> io::Result<bool> {
+        if self.disk.is_silent() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         let (head, rest) = buffer.split_at_mut(part.head_bytes);
         Ok(self.read_whole(head, place.offset())? && self.read_whole(rest, place.offset() + part.from as u64)?)
+    }
+
+    /// Reads the first page of a record. False if the file is too short.
+    pub(crate) fn read_head(&self, offset: u64, page: &mut [u8]) -> io::Result<bool> {
+        self.read_whole(page, offset)
+    }
+
+    /// Where the next part of the file begins, from `offset` on, that has disk space. None if there is none.
+    pub(crate) fn next_written(&self, offset: u64) -> Option<u64> {
+        match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(data) => Some(data / ALIGN_BYTES as u64 * ALIGN_BYTES as u64),
+            Err(rustix::io::Errno::NXIO) => None,
+            // The file system cannot report holes, so nothing is skipped.
+            Err(_) => Some(offset),
+        }
     }
 
     fn read_whole(&self, mut buffer: &mut [u8], mut offset: u64) -> io::Result<bool> {
@@ -109,9 +152,14 @@ impl Segment {
         self.file.set_len(offset)
     }
 
-    /// The file's inode number, which identifies the file across the links of several datasets.
-    pub(crate) fn inode(&self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.ino())
+    /// Identifies the file across the links of several datasets.
+    pub(crate) fn id(&self) -> io::Result<FileId> {
+        Ok(FileId::of(&self.file.metadata()?))
+    }
+
+    /// True if the file system can free a part of the file.
+    pub(crate) fn can_free(&self) -> bool {
+        self.disk.abilities.free
     }
 
     /// True if other datasets may use records of this segment.
@@ -166,12 +214,22 @@ impl Segment {
     }
 }
 
-const fn direct_flag(direct: bool) -> i32 {
-    if direct { libc::O_DIRECT } else { 0 }
+fn direct_flag(disk: &Disk) -> i32 {
+    if disk.abilities.direct { libc::O_DIRECT } else { 0 }
 }
 
 /// A segment's number, and the key in its records if it was adopted.
 type Name = (u32, Option<[u8; KEY_BYTES]>);
+
+fn file_name(number: u32, key: Option<&[u8; KEY_BYTES]>) -> String {
+    match key {
+        Some(key) => {
+            let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("{number:08}-{hex}.seg")
+        }
+        None => format!("{number:08}.seg"),
+    }
+}
 
 fn parse_name(name: &str) -> Option<Name> {
     let stem = name.strip_suffix(".seg")?;
@@ -208,36 +266,85 @@ pub(crate) struct LostSegment {
     pub(crate) error: io::Error,
 }
 
+/// The segments that were found in a dataset's folders.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) table: SegmentTable,
+    pub(crate) lost: Vec<LostSegment>,
+    /// Segments that have the number of another one, on another disk.
+    pub(crate) twins: Vec<Segment>,
+}
+
+impl Opened {
+    /// Gives twins numbers of their own, and returns the number for the next segment, which is above `highest`; None
+    /// when all are used up. A twin that cannot be renamed is left alone: its blocks are fetched again.
+    pub(crate) fn number_twins(&mut self, highest: u32) -> Option<u32> {
+        let mut next = self.table.next_number(&self.lost, highest);
+        for twin in std::mem::take(&mut self.twins) {
+            let Some(number) = next else { break };
+            match twin.renumber(number) {
+                Ok(twin) => {
+                    self.table.0.push(Arc::new(twin));
+                    next = after(number);
+                }
+                Err(error) => warn!(%error, "a segment on another disk keeps a number that is taken, and is not used"),
+            }
+        }
+        next
+    }
+}
+
+/// The number after this one. None if it is the last.
+pub(crate) fn after(number: u32) -> Option<u32> {
+    (number < Place::MAX_SEGMENT).then_some(number + 1)
+}
+
 /// The segments of a dataset, sorted by number. Adding or deleting a segment replaces the whole table.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SegmentTable(Vec<Arc<Segment>>);
 
 impl SegmentTable {
-    /// Opens all segments in `folder` and returns those that are lost separately. Ignores other files. Errors: the
-    /// folder cannot be listed, or a segment cannot be opened for a reason that says nothing about it, such as a lack
-    /// of descriptors.
-    pub(crate) fn open(folder: &Path, direct: bool) -> io::Result<(Self, Vec<LostSegment>)> {
+    /// Opens all segments in the folders. Ignores other files. Errors: the first folder cannot be listed, or a segment
+    /// cannot be opened for a reason that says nothing about it, such as a lack of descriptors. If another folder
+    /// cannot be listed, its disk counts as away.
+    pub(crate) fn open(folders: &[SegmentFolder]) -> io::Result<Opened> {
         let (mut segments, mut lost) = (Vec::new(), Vec::new());
-        for entry in std::fs::read_dir(folder)? {
-            let entry = entry?;
-            let Some(name) = entry.file_name().to_str().and_then(parse_name) else { continue };
-            match Segment::open(entry.path(), name, direct) {
-                Ok(segment) => segments.push(Arc::new(segment)),
-                Err(error) if is_lost(&error) => lost.push(LostSegment { number: name.0, path: entry.path(), error }),
-                Err(error) => return Err(error),
+        for (nth, folder) in folders.iter().enumerate() {
+            let entries = match std::fs::read_dir(&folder.path).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
+                // The dataset was not opened since the disk was added.
+                Err(error) if nth > 0 && error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) if nth > 0 => {
+                    warn!(dir = ?folder.path, %error, "cannot list blocks on a disk of the cache: they are fetched again");
+                    continue;
+                }
+                entries => entries?,
+            };
+            for entry in entries {
+                let Some(name) = entry.file_name().to_str().and_then(parse_name) else { continue };
+                match Segment::open(entry.path(), name, &folder.disk) {
+                    Ok(segment) => segments.push((nth, segment)),
+                    Err(error) if is_lost(&error) => {
+                        lost.push(LostSegment { number: name.0, path: entry.path(), error });
+                    }
+                    Err(error) => return Err(error),
+                }
             }
         }
-        // Versions that ignore adopted segments reuse their numbers, so two segments may have the same one.
-        segments.sort_by_key(|segment: &Arc<Segment>| (segment.number, segment.key));
-        segments.dedup_by(|later, first| {
-            let same = later.number == first.number;
-            if same {
-                let error = io::Error::other("another segment has its number");
-                lost.push(LostSegment { number: later.number, path: later.path.clone(), error });
+        // Of those with one number, the slot table is taken to mean the one on the earliest disk.
+        segments.sort_by_key(|(nth, segment): &(usize, Segment)| (segment.number, *nth, segment.key));
+        let (mut table, mut twins): (Vec<Arc<Segment>>, Vec<Segment>) = (Vec::new(), Vec::new());
+        for (_, segment) in segments {
+            match table.last().filter(|first| first.number == segment.number) {
+                // Versions that ignore adopted segments reuse their numbers, so two segments may have the same one.
+                Some(first) if Arc::ptr_eq(&first.disk, &segment.disk) => {
+                    let error = io::Error::other("another segment has its number");
+                    lost.push(LostSegment { number: segment.number, path: segment.path, error });
+                }
+                Some(_) => twins.push(segment),
+                None => table.push(Arc::new(segment)),
             }
-            same
-        });
-        Ok((Self(segments), lost))
+        }
+        Ok(Opened { table: Self(table), lost, twins })
     }
 
     /// The segment's position in the table.
@@ -262,11 +369,11 @@ impl SegmentTable {
         self.0.iter()
     }
 
-    /// The number after the highest of these segments and the `lost` ones. None when all numbers are used up.
-    pub(crate) fn next_number(&self, lost: &[LostSegment]) -> Option<u32> {
+    /// The number after the highest of these segments, the `lost` ones and those that are away. None when all numbers
+    /// are used up.
+    fn next_number(&self, lost: &[LostSegment], highest: u32) -> Option<u32> {
         let numbers = self.0.iter().map(|segment| segment.number).chain(lost.iter().map(|lost| lost.number));
-        let next = numbers.max().map_or(1, |highest| highest + 1);
-        (next <= Place::MAX_SEGMENT).then_some(next)
+        after(numbers.chain([highest]).max().unwrap_or_default())
     }
 
     pub(crate) fn with(&self, segment: Arc<Segment>) -> Self {

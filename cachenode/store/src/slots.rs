@@ -108,6 +108,16 @@ impl Slots {
         self.0.found_lost_words()
     }
 
+    /// The highest number that a segment has had. Its file may be on a disk that is away now.
+    pub(crate) fn highest_segment(&self) -> u32 {
+        u32::try_from(self.0.highest()).ok().filter(|&number| number <= Place::MAX_SEGMENT).unwrap_or_default()
+    }
+
+    /// Records the number of a new segment. Blocks on the disk.
+    pub(crate) fn set_highest_segment(&self, number: u32) -> io::Result<()> {
+        self.0.set_highest(number.into())
+    }
+
     /// Overwrites a page with a single slot, which loses its other slots as an unreadable page does.
     #[cfg(test)]
     pub(crate) fn write_page(&self, page: u64, slot_at: usize, slot: [u8; 8]) -> io::Result<()> {

@@ -1,7 +1,7 @@
-//! A store: one cache folder with its datasets, owned by one process.
+//! A store: a cache with its datasets, in one folder or in several on different disks, owned by one process.
 //!
-//! Its parts: [`StoreConfig`] sets the location of the folder and the store's behaviour; [`Store`] opens and closes the
-//! folder and provides a [`DatasetCache`] for each key.
+//! Its parts: [`StoreConfig`] sets the location of the folders and the store's behaviour; [`Store`] opens and closes
+//! the folders and provides a [`DatasetCache`] for each key.
 //!
 //! Invariant: at most one process has a folder open, and within it each cache is open at most once.
 
@@ -13,19 +13,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use larder_dataset::{CacheId, CacheKey, Chain, SnapshotId};
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::base::{Base, LoggedFlaws};
 use crate::config::CacheConfig;
 use crate::counters::StoreCounters;
 use crate::dataset::DatasetCache;
+use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::folder::{Abilities, Folder};
-use crate::free_share::FreeShare;
 use crate::health::Health;
 use crate::index::{Index, LastRun};
 use crate::info::DatasetInfo;
+use crate::key_file;
 use crate::measured::Measured;
+use crate::probe;
 use crate::promises::{Promise, Promises};
 use crate::quotas::{Quota, Quotas};
 use crate::reservations::{Known, Reservation, Reservations};
@@ -37,6 +39,8 @@ use crate::write_error::READ_ONLY;
 pub struct StoreConfig {
     /// The cache folder. Created if missing; must be empty or contain a store.
     pub dir: PathBuf,
+    /// Further cache folders, on other disks. Blocks are spread over all of them by free room.
+    pub more_dirs: Vec<PathBuf>,
     /// The size at which a segment is full. If the policy evicts, a segment is at most a 16th of the reservation. The
     /// process keeps one open file per segment.
     pub segment_bytes: u64,
@@ -58,6 +62,7 @@ impl StoreConfig {
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
+            more_dirs: Vec::new(),
             segment_bytes: 1 << 30,
             pause_first: Duration::from_secs(10),
             pause_most: Duration::from_secs(300),
@@ -68,7 +73,10 @@ impl StoreConfig {
     }
 }
 
-/// An open cache folder. Methods block on the disk; call them off an async runtime. Dropping the store without
+/// The abilities of a file system that cannot be tested.
+const ASSUMED: Abilities = Abilities { direct: true, free: true };
+
+/// An open cache. Methods block on the disk; call them off an async runtime. Dropping the store without
 /// [`Store::close`] is equivalent to killing the process: nothing is lost, but a later power loss may lose some blocks.
 #[derive(Debug)]
 pub struct Store {
@@ -77,12 +85,13 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens or creates the cache folder and takes its lock. Reads no segment and no slot, so the time does not depend
-    /// on how much is cached.
+    /// Opens or creates the cache folders and takes their locks. Reads no segment and no slot, so the time does not
+    /// depend on how much is cached.
     ///
-    /// A folder that the disk does not let the store use is logged, not returned as an error: the store then caches
-    /// nothing. On a read-only disk the store serves the blocks that are cached. A cache of another format is emptied.
-    /// Errors: another process has the folder open, or the folder contains something other than a cache.
+    /// A folder that its disk does not let the store use is logged, not returned as an error: the store then uses the
+    /// others, and without any it caches nothing. On a read-only disk the store serves the blocks that are cached. A
+    /// cache of another format is emptied. Errors: another process has a folder open, or a folder contains something
+    /// other than a cache.
     pub fn open(config: StoreConfig, counters: Arc<StoreCounters>) -> Result<Self, StoreError> {
         // Without a boot id, every unclean shutdown counts as a power loss. That causes only extra background work.
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -94,61 +103,50 @@ impl Store {
         counters: Arc<StoreCounters>,
         boot_id: &str,
     ) -> Result<Self, StoreError> {
-        let unusable = |error: StoreError| {
-            error!(
-                error = %Chain(&error),
-                "the cache folder cannot be used: nothing is cached until a restart (--cache-dir)"
-            );
-        };
-        let mut folder = match Folder::open(&config.dir) {
-            Ok(folder) => Some(folder),
-            Err(error @ StoreError::Folder { .. }) => {
-                unusable(error);
-                None
+        let is_only = config.more_dirs.is_empty();
+        let mut folders = Vec::new();
+        for dir in [&config.dir].into_iter().chain(&config.more_dirs) {
+            let opened = Folder::open(dir).and_then(|folder| match folder.try_to_read() {
+                // The page cache may still have what the disk cannot read. Without the folder, blocks go to the others.
+                Err(source) if !is_only => Err(StoreError::Folder { dir: dir.clone(), step: "read from", source }),
+                _ => Ok(folder),
+            });
+            match opened {
+                Ok(folder) => folders.push(folder),
+                Err(error @ StoreError::Folder { .. }) => unusable(&error),
+                Err(error) => return Err(error),
             }
-            Err(error) => return Err(error),
-        };
-        let health = Health::new(config.pause_first, config.pause_most);
-        let mut abilities = Abilities { direct: true, free: true };
+        }
+        let mut disks: Vec<Arc<Disk>> = folders.iter().map(|folder| disk_of(folder, &config, is_only)).collect();
+        let mut folders = folders.into_iter();
+        let (mut folder, mut more) = (folders.next(), folders.collect::<Vec<_>>());
+        let tables = Health::new(config.pause_first, config.pause_most);
+        if folder.as_ref().is_some_and(Folder::is_read_only) {
+            tables.failed(READ_ONLY, Instant::now());
+        }
         let (mut reservations, mut promises) = (Reservations::default(), Promises::default());
-        let (mut quotas, mut is_known) = (Quotas::default(), true);
+        let mut quotas = Quotas::default();
         let (mut index, mut last_run) = (Index::none(Arc::clone(&counters)), LastRun::default());
-        if let Some(folder) = &folder {
-            if folder.is_read_only() {
-                warn!(dir = ?folder.dir(), "the cache's disk is read-only: cached blocks are served and none is added");
-                health.failed(READ_ONLY, Instant::now());
-            }
-            abilities = folder.probe();
-            if !abilities.direct {
-                warn!(dir = ?folder.dir(), "the file system refuses direct I/O: cached bytes may be in memory twice");
-            }
-            if !abilities.free {
-                warn!(
-                    dir = ?folder.dir(),
-                    "the file system cannot free parts of files: an evicted block keeps its room until its segment is \
-                     empty"
-                );
-            }
+        if let Some(first) = &folder {
             (index, last_run) =
-                Index::open(&folder.index(), boot_id, config.index_queue, config.index_sync, Arc::clone(&counters));
-            info!(dir = ?folder.dir(), ?abilities, ?last_run, "cache opened");
-            // The folder was listed successfully above. If listing fails now, the datasets count as unknown and get new
-            // reservations.
-            let caches = folder.caches().unwrap_or_default();
-            let folders = caches.into_iter().map(|id| (id, folder.dataset(&id)));
-            promises = Promises::load(folder.promises());
-            quotas = Quotas::load(folder.quotas());
-            match Reservations::load(folders, index.datasets()) {
+                Index::open(&first.index(), boot_id, config.index_queue, config.index_sync, Arc::clone(&counters));
+            info!(dir = ?first.dir(), folders = disks.len(), ?last_run, "cache opened");
+            promises = Promises::load(first.promises());
+            quotas = Quotas::load(first.quotas());
+            match load_reservations(first, &more, &index) {
                 Ok(loaded) => reservations = loaded,
                 // Whose blocks are in the folder is not known, so none may be served, and none dropped.
                 Err(source) => {
-                    unusable(StoreError::Folder { dir: config.dir.clone(), step: "read the keys in", source });
+                    unusable(&StoreError::Folder { dir: first.dir().to_owned(), step: "read the keys in", source });
                     (index, last_run) = (Index::none(Arc::clone(&counters)), LastRun::default());
-                    is_known = false;
+                    (folder, more) = (None, Vec::new());
                 }
             }
         }
-        folder = folder.filter(|_| is_known);
+        if folder.is_none() {
+            let (abilities, health) = (ASSUMED, Health::new(config.pause_first, config.pause_most));
+            disks = vec![Disk::new(&config.dir, abilities, health, config.keep_free_percent, true)];
+        }
         let base = Base {
             reservations,
             promises,
@@ -156,15 +154,15 @@ impl Store {
             uses: Arc::default(),
             measured: Measured::default(),
             counters,
-            health,
-            free_share: FreeShare::new(config.dir.clone(), config.keep_free_percent),
+            tables,
+            disks,
             index,
             last_run,
-            abilities,
             segment_bytes: config.segment_bytes,
             closed: AtomicBool::new(false),
             logged: LoggedFlaws::default(),
             folder,
+            more,
         };
         Ok(Self { base: Arc::new(base), open: Mutex::new(HashMap::new()) })
     }
@@ -174,7 +172,7 @@ impl Store {
         &self.base.counters
     }
 
-    /// False if the cache folder cannot be used. Nothing is cached then.
+    /// False if no cache folder can be used. Nothing is cached then.
     pub fn has_folder(&self) -> bool {
         self.base.folder.is_some()
     }
@@ -251,12 +249,13 @@ impl Store {
                 }
             }
         };
-        let Some(folder) = &self.base.folder else { return Ok(false) };
+        if !self.has_folder() {
+            return Ok(false);
+        }
         let known = self.base.index.release(id);
         self.base.reservations.remove(id);
-        match self.base.remove(folder, id) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(known),
+        match self.base.remove(id) {
+            Ok(had_some) => Ok(had_some || known),
             Err(source) => Err(StoreError::Dataset { id: *id, step: "remove the folder", source }),
         }
     }
@@ -293,7 +292,6 @@ impl Store {
     /// The result of [`datasets`](Self::datasets) if these were the promises, and if the store had the cache `opening`.
     pub fn datasets_under(&self, promises: &[Promise], opening: Option<&CacheKey>) -> Vec<DatasetInfo> {
         let open = self.lock();
-        let folder = self.base.folder.as_ref();
         let cache_of = |id: &CacheId| open.get(id).and_then(Weak::upgrade);
         let mut caches = self.keyed_caches(&open, opening);
         // A promise is for one cache. An owner that has several of a snapshot, because the place of its dataset was
@@ -321,7 +319,7 @@ impl Store {
             let unknown =
                 || Known { name: promised_name.to_owned(), connections: Some(BTreeSet::new()), ..Known::default() };
             let promised_to = promised_name.split_once('/').map(|(namespace, _)| namespace);
-            let is_there = || folder.is_some_and(|folder| folder.dataset(&id).exists());
+            let is_there = || self.base.folders().any(|folder| folder.dataset(&id).exists());
             let known = self.base.reservations.get(&id);
             let known = known.unwrap_or_else(|| if is_there() { Known::default() } else { unknown() });
             let Known {
@@ -335,7 +333,7 @@ impl Store {
                 used_bytes,
                 ..
             } = known;
-            let used = folder.map(|folder| self.base.measured.of(&id, &folder.dataset(&id))).unwrap_or_default();
+            let used = self.base.used(&id);
             let open = cache_of(&id);
             let Use { adoptions, promised, .. } = self.base.uses.of(&id);
             let is_shown = open.is_some() || connections.as_ref().is_some_and(|connections| !connections.is_empty());
@@ -391,6 +389,7 @@ impl Store {
             }),
             None => Vec::new(),
         };
+        ids.extend(self.base.more.iter().flat_map(|folder| folder.caches().unwrap_or_default()));
         ids.extend(open.iter().filter(|(_, cache)| cache.strong_count() > 0).map(|(id, _)| *id));
         ids.sort();
         ids.dedup();
@@ -402,14 +401,33 @@ impl Store {
         ids.iter().map(key_of).chain(opening).collect()
     }
 
-    /// Free disk bytes in excess of the part that must stay free.
+    /// Free bytes of the disks. Errors: none of them can be measured.
+    pub fn free_bytes(&self) -> io::Result<u64> {
+        self.sum_of_disks(|disk| probe::free_bytes(disk.dir()))
+    }
+
+    /// Free bytes of the disks in excess of the part that must stay free on each. Errors: none of them can be measured.
     pub fn spare_bytes(&self) -> io::Result<u64> {
-        self.base.free_share.spare_bytes()
+        self.sum_of_disks(|disk| disk.free_share.spare_bytes())
+    }
+
+    /// The sum over all disks. Several folders on one disk count once. A disk that cannot be measured has no room.
+    fn sum_of_disks(&self, measure: impl Fn(&Disk) -> io::Result<u64>) -> io::Result<u64> {
+        let disks = &self.base.disks;
+        let is_first = |at: &usize| disks[..*at].iter().all(|other| !disks[*at].is_same_device(other));
+        let (mut sum, mut failed) = (None, None);
+        for measured in (0..disks.len()).filter(is_first).map(|at| measure(&disks[at])) {
+            match measured {
+                Ok(bytes) => sum = Some(sum.unwrap_or(0_u64).saturating_add(bytes)),
+                Err(error) => failed = Some(error),
+            }
+        }
+        sum.ok_or_else(|| failed.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
     }
 
     /// Disk bytes of released files that are still being deleted.
     pub fn dropped_bytes(&self) -> u64 {
-        self.base.folder.as_ref().map_or(0, Folder::dropped_bytes)
+        self.base.folders().map(Folder::dropped_bytes).sum()
     }
 
     /// Records the connections of a dataset whose own list of connections was lost. Blocks on the disk.
@@ -463,6 +481,56 @@ impl Store {
     fn lock(&self) -> MutexGuard<'_, HashMap<CacheId, Weak<DatasetCache>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn unusable(error: &StoreError) {
+    error!(
+        error = %Chain(error),
+        "the cache folder cannot be used: nothing is cached in it until a restart (--cache-dir)"
+    );
+}
+
+/// The disk of a folder. `is_only`: there is no other folder.
+fn disk_of(folder: &Folder, config: &StoreConfig, is_only: bool) -> Arc<Disk> {
+    let (dir, health) = (folder.dir(), Health::new(config.pause_first, config.pause_most));
+    if folder.is_read_only() {
+        warn!(?dir, "the cache's disk is read-only: cached blocks are served and none is added");
+        health.failed(READ_ONLY, Instant::now());
+    }
+    let abilities = folder.probe();
+    if !abilities.direct {
+        warn!(?dir, "the file system refuses direct I/O: cached bytes may be in memory twice");
+    }
+    if !abilities.free {
+        warn!(
+            ?dir,
+            "the file system cannot free parts of files: an evicted block keeps its room until its segment is empty"
+        );
+    }
+    debug!(?dir, ?abilities, "cache folder opened");
+    Disk::new(dir, abilities, health, config.keep_free_percent, is_only)
+}
+
+/// The facts about all datasets that have files in a folder. The keys are in each of the folders, so that the loss of
+/// the first disk does not make blocks on the others nobody's. Errors: a key cannot be read now.
+fn load_reservations(first: &Folder, more: &[Folder], index: &Index) -> io::Result<Reservations> {
+    // The folders were listed successfully when they were opened. If listing fails now, the datasets count as unknown
+    // and get new reservations.
+    let mut caches: Vec<CacheId> =
+        [first].into_iter().chain(more).flat_map(|folder| folder.caches().unwrap_or_default()).collect();
+    caches.sort();
+    caches.dedup();
+    let folders: Vec<_> = caches.into_iter().map(|id| (id, first.dataset(&id))).collect();
+    let ids: Vec<CacheId> = folders.iter().map(|(id, _)| *id).collect();
+    let reservations = Reservations::load(folders, index.datasets())?;
+    for id in ids {
+        let is_keyed = reservations.get(&id).is_some_and(|known| known.key.is_some());
+        let elsewhere = || more.iter().find_map(|folder| key_file::read(&folder.dataset(&id), id).ok().flatten());
+        if !is_keyed && let Some(key) = elsewhere() {
+            reservations.note(&id, |known| known.key = Some(key));
+        }
+    }
+    Ok(reservations)
 }
 
 /// Estimates the bytes of blocks that occupy `disk_bytes` on the disk.

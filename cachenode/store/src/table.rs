@@ -2,9 +2,9 @@
 //! load from the mapped file. A restart maps the file again.
 //!
 //! ```text
-//!  0       8         16             48       52      60       64     72        4096          4096 + 8 b
-//!  | magic | 1 | 0s  | snapshot[32]  | blocks | zeros | crc32c | lost | zeros ... | word of block 0 | 1 | ... | zeros |
-//!            version                   u32             of 0..60 u64                u64
+//!  0       8         16             48       52      60       64     72        80       4096              4096 + 8 b
+//!  | magic | 1 | 0s  | snapshot[32]  | blocks | zeros | crc32c | lost | highest | zeros | word of block 0 | 1 | ... | zeros |
+//!            version                   u32             of 0..60 u64    u64               u64
 //! ```
 //! Little-endian; the file is a multiple of 4 KiB long, at most 4 KiB + 8 bytes for each of 2^32 blocks.
 //!
@@ -16,6 +16,8 @@
 //! repairs it if the disk accepts the write. The page's other words are then lost. `lost` is not zero from before that
 //! write until the lost words have been searched for elsewhere. A new file has it set, too: it may replace another one,
 //! or one that was deleted.
+//!
+//! `highest` is a number that the table's owner raises, 0 in a new table and in one of an earlier version.
 //!
 //! A table that exists is replaced only if it is damaged or belongs to another snapshot. If it cannot be opened for
 //! another reason, such as a lack of memory, the next attempt finds it unchanged.
@@ -41,6 +43,8 @@ const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 64;
 /// The offset of `lost`, which records that words were lost.
 const LOST_AT: u64 = HEADER_BYTES as u64;
+/// The offset of `highest`.
+const HIGHEST_AT: u64 = LOST_AT + 8;
 const TABLE_AT: u64 = 4096;
 
 /// The number of words in a page of the file.
@@ -165,6 +169,18 @@ impl Table {
     /// Notes that the lost words were searched for elsewhere.
     pub(crate) fn found_lost_words(&self) -> io::Result<()> {
         self.map.file().write_all_at(&0_u64.to_le_bytes(), LOST_AT)
+    }
+
+    /// The number that [`set_highest`](Self::set_highest) stored last.
+    pub(crate) fn highest(&self) -> u64 {
+        let mut number = [0; 8];
+        number.copy_from_slice(&self.map.bytes()[HIGHEST_AT as usize..][..8]);
+        u64::from_le_bytes(number)
+    }
+
+    /// Stores a number for the owner of the table. Blocks on the disk.
+    pub(crate) fn set_highest(&self, number: u64) -> io::Result<()> {
+        self.map.file().write_all_at(&number.to_le_bytes(), HIGHEST_AT)
     }
 
     /// The next block from `from` on whose word may not be 0. Skips the parts of the file that were never written.

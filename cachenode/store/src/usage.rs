@@ -10,8 +10,8 @@ pub struct Usage {
     /// The limit that would apply if there were space for all datasets.
     pub wanted_bytes: u64,
     /// Bytes of blocks that are cached or have a permit. Disk use is up to 4 KiB and 320 bytes per block higher. While
-    /// blocks are admitted, it is higher by up to another tenth of the capacity (at least 2 and at most 136 MiB): space
-    /// that is allocated ahead, or not freed yet.
+    /// blocks are admitted, it is higher by up to another tenth of the capacity (at least 2 and at most 136 MiB for
+    /// each disk): space that is allocated ahead, or not freed yet.
     pub used_bytes: u64,
     /// The number of cached blocks.
     pub blocks_cached: u64,

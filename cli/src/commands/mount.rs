@@ -37,7 +37,7 @@ fn background(args: &MountArgs) -> anyhow::Result<ExitCode> {
     let runtime = source::runtime()?;
     let dataset = source::resolve(&args.src, &args.origin, args.refresh, &runtime)?;
     let cache_dir = cache_dir(args)?;
-    if let Some(doubt) = args.cache_size.and_then(|bytes| doubt_cache_size(bytes, &cache_dir)) {
+    if let Some(doubt) = args.cache_size.and_then(|bytes| doubt_cache_size(bytes, std::slice::from_ref(&cache_dir))) {
         output::note(format_args!("warning: {doubt}"));
     }
     let run_dir = run_dir(&cache_dir)?;

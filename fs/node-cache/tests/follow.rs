@@ -40,6 +40,7 @@ impl World {
     fn start_with(&self, keep_free_percent: u8) -> (Arc<Node>, JoinHandle<()>) {
         let node = Node::open(NodeConfig {
             cache_dir: self.folder.path().join("cache"),
+            more_cache_dirs: Vec::new(),
             cache_bytes: Some(10 * MIB),
             keep_free_percent,
             home: Home::new(self.folder.path().join("home")),

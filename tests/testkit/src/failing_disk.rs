@@ -1,4 +1,5 @@
-//! [`FailingDisk`]: an ext4 on a disk whose bad sectors a test chooses, and which a test can slow down or freeze.
+//! [`FailingDisk`]: an ext4 on a disk whose bad sectors a test chooses, and which a test can slow down, freeze or let
+//! hang.
 //!
 //! ```text
 //!  ext4 ── loop device ── FUSE: one file, served by this process ── image, a sparse file
@@ -32,8 +33,8 @@ const BLOCK_BYTES: u64 = 4096;
 /// How long the kernel may cache attributes and entries, which never change.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// An ext4 on a disk with bad sectors. Dropping it removes the file system and the disk as soon as no process uses
-/// them.
+/// An ext4 on a disk with bad sectors, or that fails as a whole. Dropping it removes the file system and the disk as
+/// soon as no process uses them.
 #[derive(Debug)]
 pub struct FailingDisk {
     dir: PathBuf,
@@ -63,7 +64,10 @@ impl Drop for FrozenDisk {
 struct Faults {
     unreadable: BTreeSet<u64>,
     unwritable: BTreeSet<u64>,
+    no_reads: bool,
     no_writes: bool,
+    /// Nothing is answered.
+    hangs: bool,
     /// The bytes per second that can be written, if the disk is slow.
     write_rate: Option<u64>,
     errors: DiskErrors,
@@ -134,6 +138,17 @@ impl FailingDisk {
     /// Makes the whole disk unwritable.
     pub fn break_all_writes(&self) {
         self.faults().no_writes = true;
+    }
+
+    /// Makes every read and write fail.
+    pub fn break_all(&self) {
+        let mut faults = self.faults();
+        (faults.no_reads, faults.no_writes) = (true, true);
+    }
+
+    /// Answers no read and no write until the disk is mended. Threads that wait for it cannot be killed.
+    pub fn hang(&self) {
+        self.faults().hangs = true;
     }
 
     /// Slows the disk down: it writes this many bytes per second, and reads nothing meanwhile.
@@ -236,9 +251,16 @@ impl Disk {
         offset / BLOCK_BYTES..(offset + len).div_ceil(BLOCK_BYTES)
     }
 
+    fn wait_until_it_answers(&self) {
+        while lock(&self.faults).hangs {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     fn read_at(&self, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+        self.wait_until_it_answers();
         let mut faults = lock(&self.faults);
-        if faults.unreadable.range(Self::blocks(offset, len)).next().is_some() {
+        if faults.no_reads || faults.unreadable.range(Self::blocks(offset, len)).next().is_some() {
             faults.errors.reads += 1;
             return Err(io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()));
         }
@@ -250,6 +272,7 @@ impl Disk {
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let len = data.len() as u64;
+        self.wait_until_it_answers();
         let mut faults = lock(&self.faults);
         if faults.no_writes || faults.unwritable.range(Self::blocks(offset, len)).next().is_some() {
             faults.errors.writes += 1;

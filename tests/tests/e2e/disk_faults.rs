@@ -3,11 +3,12 @@
 //!
 //! `space`: a disk without room. `read_only`: one that takes no writes. `bad_sectors`: one with sectors that cannot be
 //! read or written. `damage`: files with other contents than they had. `stalls`: a disk that takes writes slowly, or
-//! not for a while.
+//! not for a while. `several`: a cache on two disks, of which one dies.
 
 mod bad_sectors;
 mod damage;
 mod read_only;
+mod several;
 mod space;
 mod stalls;
 

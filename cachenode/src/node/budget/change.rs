@@ -105,7 +105,7 @@ impl Budget<'_> {
         let promised = Promises::beside(own, others());
         let mut counted = Promises::of(others());
         // What it shares with closed ones is in its own reservation.
-        counted.files.extend(own.into_iter().flat_map(|own| &own.shared).map(|file| file.inode));
+        counted.files.extend(own.into_iter().flat_map(|own| &own.shared).map(|file| file.id));
         let unpromised: Vec<&DatasetInfo> = others().filter(|info| !is_promised(info)).collect();
         let held = match closed {
             Closed::MakeRoom => 0,

@@ -16,7 +16,7 @@ use crate::source::Here;
 const WAIT: Duration = Duration::from_secs(60);
 
 fn finder_in(folder: &std::path::Path, config: OriginConfig) -> Finder {
-    Finder::new(Home::new(folder.join("home")), folder.join("cache"), config, Importer::Here, Handle::current())
+    Finder::new(Home::new(folder.join("home")), vec![folder.join("cache")], config, Importer::Here, Handle::current())
 }
 
 /// A folder as an origin, and a finder.
@@ -292,7 +292,7 @@ async fn with_a_home_on_a_disk_that_is_nearly_full_known_datasets_are_found_and_
     let finder = |limits| {
         let home = Home::limited(world.folder.path().join("home"), limits);
         let (cache, config) = (world.folder.path().join("cache"), OriginConfig::default());
-        Arc::new(Finder::new(home, cache, config, Importer::Here, Handle::current()))
+        Arc::new(Finder::new(home, vec![cache], config, Importer::Here, Handle::current()))
     };
     // Less than 20 % is free, as beside a cache that has taken all that it may, and more than 15 %.
     std::fs::write(disk.0.join("others"), vec![0; 8300 << 10]).unwrap();

@@ -5,21 +5,30 @@
 //! and until then they are hits. If that block is never written, another write clears them.
 
 use std::io;
-use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use larder_dataset::{BLOCK_BYTES, BlockIndex};
+use tracing::warn;
 
 use super::shared::{Cause, Pending, Shared, State, Victim};
 use super::space::{Allotment, Garbage};
+use crate::disk::{self, Disk};
 use crate::draft::Record;
 use crate::record::Header;
-use crate::segment::Segment;
+use crate::segment::{Segment, SegmentFolder};
 
 /// The most disowned blocks that are dropped under one hold of the lock.
 const TAKEN_OUT_AT_ONCE: usize = 256;
+
+/// Why a block was not kept.
+#[derive(Debug)]
+pub(super) struct NotKept {
+    /// The disk that failed. None: the slot could not be set.
+    pub(super) disk: Option<Arc<Disk>>,
+    pub(super) source: io::Error,
+}
 
 impl Shared {
     /// Takes space for a block: free space, then the space of disowned blocks, then, if it `may_evict`, that of blocks
@@ -34,7 +43,7 @@ impl Shared {
         if self.slots.get(block).is_some() || state.pending.contains_key(&block) || state.leaving.contains(&block) {
             return None;
         }
-        if self.base.closed.load(Ordering::Relaxed) || state.policy.is_none() || !self.base.health.may_write(now) {
+        if self.base.closed.load(Ordering::Relaxed) || state.policy.is_none() || !self.base.may_write(now) {
             counters.refused.add(1);
             return None;
         }
@@ -109,46 +118,58 @@ impl Shared {
         }
     }
 
-    /// Allocates a place for the record of a block. None if the policy has evicted the block since its admission.
-    fn allocate(&self, block: BlockIndex, extent: usize) -> io::Result<Option<Allotment>> {
+    /// Allocates a place on a disk for the record of a block. None if the policy has evicted the block since its
+    /// admission.
+    fn allocate(&self, disk: &Arc<Disk>, block: BlockIndex, extent: usize) -> io::Result<Option<Allotment>> {
         loop {
             let mut state = self.lock();
             if state.pending.get(&block) != Some(&Pending::Valid) {
                 return Ok(None);
             }
-            if let Some(allotment) = state.allocator.allocate(&self.space, extent) {
+            if let Some(allotment) = state.allocator.allocate(&self.space, disk, extent) {
                 return Ok(Some(allotment));
             }
             drop(state);
-            let _one_at_a_time = self.space.creating().lock().unwrap_or_else(PoisonError::into_inner);
+            let creating = self.space.creating(disk);
+            let _one_at_a_time = creating.map(|creating| creating.lock().unwrap_or_else(PoisonError::into_inner));
             // Another writer may have started a segment meanwhile.
-            if !self.lock().allocator.has_room(&self.space, extent) {
-                let segment = self.new_segment(Segment::create)?;
+            if !self.lock().allocator.has_room(&self.space, disk, extent) {
+                let segment = self.new_segment(disk, Segment::create)?;
                 self.lock().allocator.start(&self.space, segment);
             }
         }
     }
 
-    /// Makes the file of a segment under the next free number; `create` makes it in the folder. Blocks on the disk.
+    /// Makes the file of a segment on a disk under the next free number; `create` makes it in the folder. Blocks on the
+    /// disk.
     pub(super) fn new_segment(
         &self,
-        create: impl Fn(&Path, u32, bool) -> io::Result<Segment>,
+        disk: &Arc<Disk>,
+        create: impl Fn(&SegmentFolder, u32) -> io::Result<Segment>,
     ) -> io::Result<Arc<Segment>> {
         loop {
             let number = self.lock().allocator.take_number()?;
-            match self.space.create(number, &create) {
+            // If this fails, a start without this disk may give the number again. Its records verify themselves.
+            let _ = self.slots.set_highest_segment(number);
+            match self.space.create(disk, number, &create) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 created => return created.map(Arc::new),
             }
         }
     }
 
-    /// Writes a block, then sets its slot.
-    pub(super) fn keep(&self, record: &Record) -> io::Result<()> {
+    /// Writes a block to one of the disks, then sets its slot. Returns the disk; None if the policy has evicted the
+    /// block since its admission.
+    pub(super) fn keep(&self, record: &Record) -> Result<Option<Arc<Disk>>, NotKept> {
         let Header { block, len, .. } = *record.header();
         let extent = record.as_bytes().len();
-        self.base.free_share.take(extent as u64, Instant::now())?;
-        let Some(Allotment { segment, place, prepare }) = self.allocate(block, extent)? else { return Ok(()) };
+        let disk = disk::choose(self.space.disks(), block.0);
+        let disk = disk.ok_or_else(|| NotKept { disk: None, source: io::ErrorKind::NotFound.into() })?;
+        let failed = |source| NotKept { disk: Some(Arc::clone(disk)), source };
+        let _writing = disk.write();
+        disk.free_share.take(extent as u64, Instant::now()).map_err(failed)?;
+        let Some(allotment) = self.allocate(disk, block, extent).map_err(failed)? else { return Ok(None) };
+        let Allotment { segment, place, prepare } = allotment;
         if let Some(range) = prepare {
             segment.prepare(range.start, range.end - range.start);
         }
@@ -157,18 +178,19 @@ impl Shared {
             true => Err(io::Error::new(io::ErrorKind::NotFound, "segment was deleted")),
         });
         // No other thread sets or clears the slot of a pending block.
-        let shown = written.and_then(|()| self.slots.set(block, Some(place)));
+        let set = || self.slots.set(block, Some(place)).map_err(|source| NotKept { disk: None, source });
+        let shown = written.map_err(failed).and_then(|()| set());
         self.stale.mark();
         let mut guard = self.lock();
         let state = &mut *guard;
-        if let Err(error) = shown {
+        if let Err(not_kept) = shown {
             state.allocator.retire(&self.space, place, Some(len));
-            if !is_full(&error) && state.allocator.is_current(segment.number) {
+            if !is_full(&not_kept.source) {
                 // After a failed write, the next attempt starts a new segment file.
-                state.allocator.leave_current(&self.space);
+                state.allocator.leave_current(&self.space, segment.number);
             }
             // Dropping the permit gives the space back.
-            return Err(error);
+            return Err(not_kept);
         }
         self.base.index.put(self.number, block, place);
         self.blocks_cached.fetch_add(1, Ordering::Relaxed);
@@ -180,7 +202,7 @@ impl Shared {
             drop(guard);
             self.clear(victim);
         }
-        Ok(())
+        Ok(Some(Arc::clone(disk)))
     }
 
     /// Frees unused space: whole segments immediately, single records in batches unless `all`. Clears the slots of
@@ -199,8 +221,14 @@ impl Shared {
     }
 
     fn free_each<'a>(&self, garbage: impl Iterator<Item = &'a Garbage>) {
-        for error in garbage.filter_map(|garbage| garbage.free().err()) {
-            self.disk_failed("free room", &error, Instant::now());
+        for garbage in garbage {
+            let Err(error) = garbage.free() else { continue };
+            self.base.counters.write_errors.add(1);
+            let disk = garbage.disk();
+            if disk.health.failed("disk error", Instant::now()) {
+                let (dataset, step) = (&self.config.name, "free room");
+                warn!(dataset, step, dir = ?disk.dir(), %error, "admissions to the cache pause");
+            }
         }
         self.stale.mark();
     }

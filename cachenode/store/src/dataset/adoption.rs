@@ -23,6 +23,7 @@ use tracing::{info, warn};
 use super::ancestor::{Ancestor, Located};
 use super::shared::{Pending, Shared};
 use crate::aliases::Aliases;
+use crate::folder::FileId;
 use crate::measured::Stale;
 use crate::record::{self, KEY_BYTES};
 use crate::segment::Segment;
@@ -42,8 +43,8 @@ const SEGMENTS_AT_ONCE: usize = 64;
 struct Adoption<'a> {
     shared: &'a Shared,
     aliases: &'a Aliases,
-    /// This dataset's segment for each inode of the other's. None if the file could not be linked.
-    links: HashMap<u64, Option<Arc<Segment>>>,
+    /// This dataset's segment for each file of the other's. None if the file could not be linked.
+    links: HashMap<FileId, Option<Arc<Segment>>>,
     /// True if the other snapshot has a reservation of its own.
     is_promised: bool,
     /// Marked once a file of the other snapshot is shared.
@@ -86,7 +87,7 @@ impl Shared {
             }
         };
         let own = Arc::clone(&self.space.segments());
-        let links = own.iter().filter_map(|segment| Some((segment.inode().ok()?, Some(Arc::clone(segment)))));
+        let links = own.iter().filter_map(|segment| Some((segment.id().ok()?, Some(Arc::clone(segment)))));
         let mut adoption = Adoption {
             shared: self,
             aliases,
@@ -132,7 +133,7 @@ impl Shared {
                     if self.is_stopped() {
                         return;
                     }
-                    if from > used && self.space.can_free() {
+                    if from > used && segment.can_free() {
                         let _ = segment.free(used, from - used);
                     }
                     used = used.max(to);
@@ -193,15 +194,15 @@ impl Adoption<'_> {
     }
 
     fn link(&mut self, other: &Arc<Segment>, key: [u8; KEY_BYTES]) -> Option<Arc<Segment>> {
-        let (shared, inode) = (self.shared, other.inode().ok()?);
-        if let Some(link) = self.links.get(&inode) {
+        let (shared, file) = (self.shared, other.id().ok()?);
+        if let Some(link) = self.links.get(&file) {
             let segments = shared.space.segments();
             // The link is stale if its segment was deleted, which happens when the last of its blocks leaves.
             if link.as_ref().is_none_or(|link| segments.get(link.number).is_some()) {
                 return link.clone();
             }
         }
-        let linked = shared.new_segment(|folder, number, direct| other.link(folder, number, key, direct));
+        let linked = shared.new_segment(&other.disk, |folder, number| other.link(folder, number, key));
         let linked = linked.inspect(|link| {
             shared.lock().allocator.add(&shared.space, link);
             [&shared.stale, &self.from].into_iter().for_each(Stale::mark);
@@ -213,7 +214,7 @@ impl Adoption<'_> {
             );
         });
         let link = linked.ok();
-        self.links.insert(inode, link.clone());
+        self.links.insert(file, link.clone());
         link
     }
 
@@ -228,7 +229,7 @@ impl Adoption<'_> {
             // back.
             let set = || shared.slots.set(candidate.block, Some(candidate.place));
             let is_set =
-                !failed && set().inspect_err(|error| shared.disk_failed("set a slot", error, Instant::now())).is_ok();
+                !failed && set().inspect_err(|error| shared.table_failed("set a slot", error, Instant::now())).is_ok();
             failed |= !is_set;
             shown.push((candidate, is_set));
         }

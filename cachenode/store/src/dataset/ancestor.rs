@@ -43,7 +43,7 @@ impl Ancestor {
             opened => opened?,
         };
         let Some(slots) = slots else { return Ok(None) };
-        let (segments, _) = SegmentTable::open(&folder.join("segments"), base.abilities.direct)?;
+        let segments = SegmentTable::open(&base.segment_folders(&id))?.table;
         let aliases = Aliases::open_existing(&folder.join("aliases"), &id, earlier.blocks())?;
         let key = Header::new(&id, BlockIndex(0), 1).key;
         Ok(Some(Self { earlier, key, slots, segments, aliases }))

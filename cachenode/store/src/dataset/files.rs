@@ -1,6 +1,6 @@
 //! Opens the files of a dataset's cache: its slot table and its segments.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::{fs, io};
 
 use tracing::warn;
@@ -10,6 +10,7 @@ use crate::aliases::Aliases;
 use crate::base::Base;
 use crate::config::CacheConfig;
 use crate::error::StoreError;
+use crate::segment::SegmentFolder;
 use crate::slots::{Found, Slots};
 use crate::whole_file::is_damaged;
 
@@ -24,8 +25,7 @@ impl Files {
     pub(super) fn open(base: &Base, folder: &Path, config: &CacheConfig) -> Result<Self, StoreError> {
         let id = config.key.id();
         let failed = |step| move |source| StoreError::Dataset { id, step, source };
-        let segments = folder.join("segments");
-        fs::create_dir_all(&segments).map_err(failed("create the folder"))?;
+        fs::create_dir_all(folder.join("segments")).map_err(failed("create the folder"))?;
         let (slots, found) =
             Slots::open(&folder.join("slots"), &id, config.blocks).map_err(failed("open the slot table"))?;
         let aliases = match Aliases::open_existing(&folder.join("aliases"), &id, config.blocks) {
@@ -38,7 +38,9 @@ impl Files {
             }
             opened => opened.map_err(failed("open the aliases"))?,
         };
-        let space = Self::space(base, Some(segments), aliases, config).map_err(failed("open the segments"))?;
+        let folders = base.segment_folders(&id);
+        let space = Self::space(base, folders, aliases, slots.highest_segment(), config);
+        let space = space.map_err(failed("open the segments"))?;
         let lost = space.0.lost();
         if let Some(first) = lost.first() {
             let (dataset, segments, error) = (&config.name, lost.len(), &first.error);
@@ -53,18 +55,20 @@ impl Files {
     /// A cache without files: every look-up is a miss, and nothing is admitted.
     pub(super) fn none(base: &Base, config: &CacheConfig) -> Result<Self, StoreError> {
         let failed = |source| StoreError::Dataset { id: config.key.id(), step: "make an empty cache", source };
-        let (slots, space) =
-            Slots::none().and_then(|slots| Ok((slots, Self::space(base, None, None, config)?))).map_err(failed)?;
+        let (slots, space) = Slots::none()
+            .and_then(|slots| Ok((slots, Self::space(base, Vec::new(), None, 0, config)?)))
+            .map_err(failed)?;
         Ok(Self { slots, found: Found::Made, space })
     }
 
     fn space(
         base: &Base,
-        segments: Option<PathBuf>,
+        folders: Vec<SegmentFolder>,
         aliases: Option<Aliases>,
+        highest: u32,
         config: &CacheConfig,
     ) -> io::Result<(Space, Allocator)> {
         let evicts = config.policy.evicts();
-        Space::open(segments, aliases, base.abilities, base.segment_bytes, config.reservation_bytes, evicts)
+        Space::open(folders, aliases, highest, base.segment_bytes, config.reservation_bytes, evicts)
     }
 }

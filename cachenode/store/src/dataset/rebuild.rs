@@ -30,6 +30,8 @@ pub(super) struct Work {
     pub(super) refill: bool,
     /// Write all blocks to the index, which has lost them.
     pub(super) reindex: bool,
+    /// The slot table is new, or has lost slots: segments without slots may hold blocks.
+    pub(super) is_table_new: bool,
 }
 
 /// A block that has a slot. The field order sorts such blocks by their place.
@@ -64,7 +66,7 @@ impl Shared {
         let refilled = if work.refill || is_damaged { self.refill() } else { 0 };
         let config = &self.config;
         let mut policy = build_policy(config.policy, config.reservation_bytes, config.blocks, config.seed);
-        if !self.count(&mut *policy) {
+        if !self.count(&mut *policy, work.is_table_new) {
             return;
         }
         let mut victims = Vec::new();
@@ -158,7 +160,7 @@ impl Shared {
     }
 
     /// Gives the policy every block that has a slot, oldest first. Returns false if it was stopped before the end.
-    fn count(&self, policy: &mut dyn Policy) -> bool {
+    fn count(&self, policy: &mut dyn Policy, is_table_new: bool) -> bool {
         let segments = self.space.segments();
         // NR ignores the order and frees nothing, so no list of blocks is needed.
         let sorted = self.config.policy.evicts();
@@ -168,7 +170,8 @@ impl Shared {
         let mut unknown = 0_u64;
         for (block, place) in self.cached() {
             let Some(at) = segments.position(place.segment) else {
-                // The block's segment was deleted. If the slot cannot be cleared, a later read finds the flaw.
+                // The block's segment was deleted, or is on a disk that is away. If the slot cannot be cleared, a later
+                // read finds the flaw.
                 let _ = self.slots.set(block, None);
                 continue;
             };
@@ -204,10 +207,28 @@ impl Shared {
                 "the manifest is damaged: cached blocks are not counted"
             );
         }
+        for (segment, count) in segments.iter().zip(&mut counts) {
+            if count.live > 0 || !self.may_salvage(segment, is_table_new) {
+                continue;
+            }
+            for (place, block, len) in self.salvage(segment) {
+                let cached = Cached { place, block, len };
+                count.live += 1;
+                count.end = count.end.max(cached.end());
+                self.blocks_cached.fetch_add(1, Ordering::Relaxed);
+                match sorted {
+                    true => found.push(cached),
+                    false => policy.restore(block, len),
+                }
+            }
+        }
+        if self.is_stopped() {
+            return false;
+        }
         self.trust(&segments, &counts);
         // Blocks were admitted in the order of their places. That is FIFO's order, and LRU's until blocks are used.
         found.sort_unstable();
-        if sorted && unknown == 0 && self.space.can_free() {
+        if sorted && unknown == 0 {
             self.free_gaps(&segments, &found);
         }
         for cached in found {
@@ -231,7 +252,7 @@ impl Shared {
 
     /// Frees the gaps between live records: records of evicted blocks that the last run did not free before it ended.
     fn free_gaps(&self, segments: &SegmentTable, sorted: &[Cached]) {
-        for segment in segments.iter() {
+        for segment in segments.iter().filter(|segment| segment.can_free()) {
             let from = sorted.partition_point(|cached| cached.place.segment < segment.number);
             let to = sorted.partition_point(|cached| cached.place.segment <= segment.number);
             let mut end = 0;

@@ -229,7 +229,7 @@ impl Shared {
         state.leaving.remove(&block);
         if let Err(error) = cleared {
             drop(state);
-            self.disk_failed("clear a slot", &error, Instant::now());
+            self.table_failed("clear a slot", &error, Instant::now());
             return false;
         }
         // A damaged page of the slot table may have lost the slot meanwhile.
@@ -266,9 +266,10 @@ impl Shared {
         }
     }
 
-    pub(super) fn disk_failed(&self, step: &'static str, error: &io::Error, now: Instant) {
+    /// Records that a slot could not be changed.
+    pub(super) fn table_failed(&self, step: &'static str, error: &io::Error, now: Instant) {
         self.base.counters.write_errors.add(1);
-        if self.base.health.failed("disk error", now) {
+        if self.base.tables.failed("disk error", now) {
             warn!(dataset = self.config.name, step, %error, "admissions to the cache pause");
         }
     }

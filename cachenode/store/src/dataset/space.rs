@@ -2,10 +2,10 @@
 //!
 //! Its parts: [`Space`] is shared by readers and writers; it holds the table of segments, the folder, and the sizes.
 //! [`Allocator`] is behind the admission lock; it decides where the next record goes and tracks the space that is no
-//! longer needed.
+//! longer needed. Each disk has a segment that is written to, so that disks are written to at the same time.
 //!
 //! Invariant, whenever the lock is free: a segment's live count is the number of its slots plus its writes in flight. A
-//! segment with a live count of 0 that is not the current segment is being deleted.
+//! segment with a live count of 0 that is not a current segment is being deleted.
 //!
 //! Freeing a part of a file locks the whole file in the kernel: the call waits for all direct reads and writes of that
 //! file in flight, later ones wait for the call, and some file systems also wait for the disk. The write path avoids
@@ -16,16 +16,16 @@
 
 use std::io;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use arc_swap::{ArcSwap, Guard};
 use larder_dataset::BlockIndex;
+use tracing::warn;
 
 use crate::aliases::Aliases;
-use crate::folder::Abilities;
+use crate::disk::Disk;
 use crate::record::{self, Flaw, KEY_BYTES, Part};
-use crate::segment::{LostSegment, Segment, SegmentTable};
+use crate::segment::{LostSegment, Segment, SegmentFolder, SegmentTable, after};
 use crate::slots::Place;
 
 const PAGE: u64 = record::ALIGN_BYTES as u64;
@@ -56,8 +56,8 @@ pub(super) struct Space {
     aliases: OnceLock<Aliases>,
     /// The segments that could not be opened.
     lost: Vec<LostSegment>,
-    folder: PathBuf,
-    abilities: Abilities,
+    /// The folders, each on a disk of its own.
+    folders: Vec<SegmentFolder>,
     /// A segment of this size is full.
     segment_bytes: u64,
     ahead_bytes: u64,
@@ -65,15 +65,15 @@ pub(super) struct Space {
     /// Held while dead records are freed. A writer that finds a second batch due waits for the lock, which bounds the
     /// dead space.
     freeing: Mutex<()>,
-    /// Held while a writer creates the next segment. Others that need one wait for it.
-    creating: Mutex<()>,
+    /// One for each folder, held while a writer creates the next segment in it. Others that need one there wait for it.
+    creating: Vec<Mutex<()>>,
 }
 
 /// Decides where the next record goes and tracks what must be freed. Only its methods change live counts.
 #[derive(Debug)]
 pub(super) struct Allocator {
-    /// The segment being written to. None from a start until the first record is written.
-    current: Option<Current>,
+    /// The segments being written to, at most one on each disk. None from a start until the first record is written.
+    current: Vec<Current>,
     /// None when all numbers are used up.
     next_segment: Option<u32>,
     dead: Dead,
@@ -116,35 +116,31 @@ pub(super) enum Garbage {
 }
 
 impl Space {
-    /// Opens the segments in `folder`. Without a folder there are no segments and no space. A cache that `evicts` gets
-    /// small segments.
+    /// Opens the segments in `folders`. Without a folder there are no segments and no space. A cache that `evicts` gets
+    /// small segments. `highest`: the highest number that a segment has had, even if its disk is away now.
     pub(super) fn open(
-        folder: Option<PathBuf>,
+        folders: Vec<SegmentFolder>,
         aliases: Option<Aliases>,
-        abilities: Abilities,
+        highest: u32,
         segment_bytes: u64,
         reservation_bytes: u64,
         evicts: bool,
     ) -> io::Result<(Self, Allocator)> {
-        let (segments, lost) = match &folder {
-            Some(folder) => SegmentTable::open(folder, abilities.direct)?,
-            None => Default::default(),
-        };
-        let next_segment = folder.as_ref().and_then(|_| segments.next_number(&lost));
-        let share = reservation_bytes / 16;
+        let mut opened = SegmentTable::open(&folders)?;
+        let next_segment = if folders.is_empty() { None } else { opened.number_twins(highest) };
+        let share = reservation_bytes / 16 / folders.len().max(1) as u64;
         let space = Self {
-            segments: ArcSwap::from_pointee(segments),
+            segments: ArcSwap::from_pointee(opened.table),
             aliases: aliases.map(OnceLock::from).unwrap_or_default(),
-            lost,
-            folder: folder.unwrap_or_default(),
-            abilities,
+            lost: opened.lost,
+            creating: folders.iter().map(|_| Mutex::new(())).collect(),
+            folders,
             segment_bytes: if evicts { segment_bytes.min(share.max(AHEAD_LEAST)) } else { segment_bytes },
             ahead_bytes: share.clamp(AHEAD_LEAST, AHEAD_MOST),
             batch_bytes: (reservation_bytes / 64).clamp(BATCH_LEAST, BATCH_MOST),
             freeing: Mutex::new(()),
-            creating: Mutex::new(()),
         };
-        Ok((space, Allocator { current: None, next_segment, dead: Dead::default(), garbage: Vec::new() }))
+        Ok((space, Allocator { current: Vec::new(), next_segment, dead: Dead::default(), garbage: Vec::new() }))
     }
 
     /// The segments that could not be opened. The blocks in them are lost.
@@ -156,31 +152,37 @@ impl Space {
         self.segments.load()
     }
 
-    /// True if the file system can free parts of a segment.
-    pub(super) const fn can_free(&self) -> bool {
-        self.abilities.free
+    /// The disks of the folders, in their order.
+    pub(super) fn disks(&self) -> impl Iterator<Item = &Arc<Disk>> + Clone {
+        self.folders.iter().map(|folder| &folder.disk)
+    }
+
+    /// True if the disk with the tables also has this segment.
+    pub(super) fn is_beside_tables(&self, segment: &Segment) -> bool {
+        self.folders.first().is_some_and(|first| Arc::ptr_eq(&first.disk, &segment.disk))
     }
 
     pub(super) const fn freeing(&self) -> &Mutex<()> {
         &self.freeing
     }
 
-    pub(super) const fn creating(&self) -> &Mutex<()> {
-        &self.creating
+    pub(super) fn creating(&self, disk: &Arc<Disk>) -> Option<&Mutex<()>> {
+        self.creating.get(self.disks().position(|other| Arc::ptr_eq(other, disk))?)
     }
 
-    /// Fills `buffer` as `part` requires and returns the range of the part's bytes in it.
+    /// Fills `buffer` as `part` requires and returns the range of the part's bytes in it. `segment` is the one that
+    /// `place` names.
     pub(super) fn read(
         &self,
+        segment: Option<&Arc<Segment>>,
         key: &[u8; KEY_BYTES],
         block: BlockIndex,
         place: Place,
         part: &Part,
         buffer: &mut [u8],
     ) -> Result<Range<usize>, Trouble> {
-        let segments = self.segments.load();
         // A missing segment was deleted with the last of its records.
-        let segment = segments.get(place.segment).ok_or(Trouble::Flaw(Flaw::Torn))?;
+        let segment = segment.ok_or(Trouble::Flaw(Flaw::Torn))?;
         let (key, block) = match &segment.key {
             None => (key, block),
             Some(other) => (other, self.alias(block, other).ok_or(Trouble::Flaw(Flaw::Foreign))?),
@@ -193,8 +195,19 @@ impl Space {
     }
 
     /// Makes the records of this run survive a power loss. Only these: records of earlier runs were written long ago.
+    /// Errors: the disk with the tables fails. Another disk that fails loses its own blocks only.
     pub(super) fn sync(&self) -> io::Result<()> {
-        self.segments.load().iter().try_for_each(|segment| segment.sync())?;
+        let segments = self.segments.load();
+        let mut unsynced = None;
+        for segment in segments.iter().filter(|segment| !segment.disk.is_silent()) {
+            match segment.sync() {
+                Err(error) if !self.is_beside_tables(segment) => unsynced = Some((segment.disk.dir(), error)),
+                synced => synced?,
+            }
+        }
+        if let Some((dir, error)) = unsynced {
+            warn!(?dir, %error, "cannot sync the blocks on a disk of the cache");
+        }
         self.aliases.get().map_or(Ok(()), Aliases::sync)
     }
 
@@ -217,26 +230,28 @@ impl Space {
         self.segments.load().get(place.segment).is_some_and(|segment| segment.key.is_some())
     }
 
-    /// Calls `create` to make the file of a segment in the folder. Blocks on the disk.
+    /// Calls `create` to make the file of a segment in the folder on a disk. Blocks on the disk.
     pub(super) fn create(
         &self,
+        disk: &Arc<Disk>,
         number: u32,
-        create: impl Fn(&Path, u32, bool) -> io::Result<Segment>,
+        create: impl Fn(&SegmentFolder, u32) -> io::Result<Segment>,
     ) -> io::Result<Segment> {
-        create(&self.folder, number, self.abilities.direct)
+        let folder = self.folders.iter().find(|folder| Arc::ptr_eq(&folder.disk, disk));
+        create(folder.ok_or(io::ErrorKind::NotFound)?, number)
     }
 }
 
 impl Allocator {
-    /// True if the current segment has room for a record of `extent` bytes.
-    pub(super) fn has_room(&self, space: &Space, extent: usize) -> bool {
-        self.current.as_ref().is_some_and(|current| current.fits(space, extent))
+    /// True if the current segment on a disk has room for a record of `extent` bytes.
+    pub(super) fn has_room(&self, space: &Space, disk: &Arc<Disk>, extent: usize) -> bool {
+        self.current.iter().any(|current| current.is_on(disk) && current.fits(space, extent))
     }
 
-    /// Allocates a place for a record of `extent` bytes. The record counts as live from now on. None if a segment must
-    /// be started for it.
-    pub(super) fn allocate(&mut self, space: &Space, extent: usize) -> Option<Allotment> {
-        let current = self.current.as_mut().filter(|current| current.fits(space, extent))?;
+    /// Allocates a place for a record of `extent` bytes on a disk. The record counts as live from now on. None if a
+    /// segment must be started for it.
+    pub(super) fn allocate(&mut self, space: &Space, disk: &Arc<Disk>, extent: usize) -> Option<Allotment> {
+        let current = self.current.iter_mut().find(|current| current.is_on(disk) && current.fits(space, extent))?;
         let (place, end) = (Place { segment: current.segment.number, page: current.next_page }, current.end(extent));
         let prepare = (end > current.prepared_bytes).then(|| {
             let to = (current.prepared_bytes + space.ahead_bytes).min(space.segment_bytes / PAGE * PAGE).max(end);
@@ -251,15 +266,15 @@ impl Allocator {
     /// Takes the number of the next segment. Errors: all are used up.
     pub(super) fn take_number(&mut self) -> io::Result<u32> {
         let number = self.next_segment.ok_or_else(|| io::Error::other("all segment numbers are used up"))?;
-        self.next_segment = (number < Place::MAX_SEGMENT).then_some(number + 1);
+        self.next_segment = after(number);
         Ok(number)
     }
 
-    /// Makes an empty segment the current one.
+    /// Makes an empty segment the current one on its disk.
     pub(super) fn start(&mut self, space: &Space, segment: Arc<Segment>) {
-        self.leave_current(space);
+        self.leave(space, |current| current.is_on(&segment.disk));
         self.add(space, &segment);
-        self.current = Some(Current { segment, next_page: 0, prepared_bytes: 0, dead: Dead::default() });
+        self.current.push(Current { segment, next_page: 0, prepared_bytes: 0, dead: Dead::default() });
     }
 
     /// Adds a segment to those that readers see.
@@ -269,20 +284,33 @@ impl Allocator {
 
     /// True if new records go to this segment.
     pub(super) fn is_current(&self, segment: u32) -> bool {
-        self.current.as_ref().is_some_and(|current| current.segment.number == segment)
+        self.current.iter().any(|current| current.segment.number == segment)
     }
 
-    /// Stops writing to the current segment.
-    pub(super) fn leave_current(&mut self, space: &Space) {
-        let Some(Current { segment, next_page, prepared_bytes, dead }) = self.current.take() else { return };
-        let offset = Place { segment: segment.number, page: next_page }.offset();
-        if segment.live() == 0 {
-            self.delete(space, segment);
-            return;
-        }
-        self.dead.append(dead);
-        if prepared_bytes > offset {
-            self.garbage.push(Garbage::Tail { segment, offset });
+    /// Stops writing to the segment with this number, if it is current.
+    pub(super) fn leave_current(&mut self, space: &Space, segment: u32) {
+        self.leave(space, |current| current.segment.number == segment);
+    }
+
+    /// Stops writing to all current segments.
+    pub(super) fn leave_all(&mut self, space: &Space) {
+        self.leave(space, |_| true);
+    }
+
+    fn leave(&mut self, space: &Space, is_left: impl Fn(&Current) -> bool) {
+        let (left, current): (Vec<Current>, Vec<Current>) =
+            std::mem::take(&mut self.current).into_iter().partition(is_left);
+        self.current = current;
+        for Current { segment, next_page, prepared_bytes, dead } in left {
+            let offset = Place { segment: segment.number, page: next_page }.offset();
+            if segment.live() == 0 {
+                self.delete(space, segment);
+                continue;
+            }
+            self.dead.append(dead);
+            if prepared_bytes > offset {
+                self.garbage.push(Garbage::Tail { segment, offset });
+            }
         }
     }
 
@@ -295,16 +323,15 @@ impl Allocator {
             self.delete(space, segment);
             return;
         }
-        let Some(len) = len.filter(|_| space.can_free()) else { return };
-        match &mut self.current {
-            Some(current) if is_current => {
+        let Some(len) = len.filter(|_| segment.can_free()) else { return };
+        match self.current.iter_mut().find(|current| current.segment.number == place.segment) {
+            Some(current) => {
                 current.dead.push(place, len);
                 if current.dead.bytes >= space.ahead_bytes {
-                    let dead = std::mem::take(&mut current.dead);
-                    self.dead.append(dead);
+                    self.dead.append(std::mem::take(&mut current.dead));
                 }
             }
-            _ => self.dead.push(place, len),
+            None => self.dead.push(place, len),
         }
     }
 
@@ -322,9 +349,10 @@ impl Allocator {
 
     /// Takes the dead records if they fill a batch, or `all` of them. Adjacent records are merged.
     pub(super) fn take_dead(&mut self, space: &Space, all: bool) -> Vec<Garbage> {
-        if all && let Some(current) = &mut self.current {
-            let dead = std::mem::take(&mut current.dead);
-            self.dead.append(dead);
+        if all {
+            for current in &mut self.current {
+                self.dead.append(std::mem::take(&mut current.dead));
+            }
         }
         if !all && self.dead.bytes < space.batch_bytes {
             return Vec::new();
@@ -353,6 +381,10 @@ impl Current {
         u64::from(self.next_page) * PAGE + extent as u64
     }
 
+    fn is_on(&self, disk: &Arc<Disk>) -> bool {
+        Arc::ptr_eq(&self.segment.disk, disk)
+    }
+
     fn fits(&self, space: &Space, extent: usize) -> bool {
         self.next_page == 0 || self.end(extent) <= space.segment_bytes
     }
@@ -372,6 +404,13 @@ impl Dead {
 }
 
 impl Garbage {
+    /// The disk with the space.
+    pub(super) fn disk(&self) -> &Arc<Disk> {
+        match self {
+            Self::Records { segment, .. } | Self::Tail { segment, .. } | Self::Segment(segment) => &segment.disk,
+        }
+    }
+
     /// Frees the space. Blocks on the disk.
     pub(super) fn free(&self) -> io::Result<()> {
         match self {

@@ -2,12 +2,14 @@
 //!
 //! Its parts: this file sets up a cache to test; `admission` is normal operation; `adoption`, blocks of another
 //! snapshot; `restart`, the state that a restart finds; `store`, the store around the dataset; `faults`, failing disks
-//! and broken bytes; `crash`, kills and races; `disowned`, blocks that other nodes own now; `space`, the space in the
-//! segments; `model`, all of these operations in any order, compared with a map.
+//! and broken bytes; `disks`, several folders on different disks; `crash`, kills and races; `disowned`, blocks that
+//! other nodes own now; `space`, the space in the segments; `model`, all of these operations in any order, compared
+//! with a map.
 
 mod admission;
 mod adoption;
 mod crash;
+mod disks;
 mod disowned;
 mod faults;
 mod model;
@@ -60,6 +62,8 @@ fn bytes_of(block: BlockIndex, len: u32) -> Vec<u8> {
 /// A cache folder, with its store and dataset while they are open.
 struct Bed {
     dir: PathBuf,
+    /// The folders on other disks.
+    more: Vec<PathBuf>,
     boot_id: String,
     counters: Arc<StoreCounters>,
     config: CacheConfig,
@@ -91,6 +95,7 @@ impl Bed {
         };
         let mut bed = Self {
             dir: dir.join("cache"),
+            more: Vec::new(),
             boot_id: "first boot".into(),
             counters: Arc::default(),
             config,
@@ -120,6 +125,7 @@ impl Bed {
             segment_bytes: self.segment_bytes,
             pause_first: Duration::from_millis(20),
             pause_most: Duration::from_millis(40),
+            more_dirs: self.more.clone(),
             ..StoreConfig::new(&self.dir)
         };
         Store::open_at_boot(config, Arc::clone(&self.counters), &self.boot_id)
@@ -191,7 +197,10 @@ impl Bed {
     }
 
     fn segment_file(&self, place: Place) -> PathBuf {
-        self.dataset_dir().join(format!("segments/{:08}.seg", place.segment))
+        let folder = self.dataset_dir();
+        let file = folder.strip_prefix(&self.dir).unwrap().join(format!("segments/{:08}.seg", place.segment));
+        let on_others = self.more.iter().map(|dir| dir.join(&file)).find(|path| path.exists());
+        on_others.unwrap_or_else(|| self.dir.join(&file))
     }
 }
 

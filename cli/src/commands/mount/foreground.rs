@@ -90,6 +90,7 @@ fn start(args: &MountArgs, runtime: &Runtime) -> anyhow::Result<(Arc<Daemon>, Re
         run_dirs: vec![run_dir(&cache_dir)?],
         node: NodeConfig {
             cache_dir,
+            more_cache_dirs: Vec::new(),
             cache_bytes: None,
             keep_free_percent: 0,
             home: Home::of_process()?,

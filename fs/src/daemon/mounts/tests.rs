@@ -13,6 +13,7 @@ use super::*;
 fn node(folder: &Path) -> Arc<Node> {
     Node::open(NodeConfig {
         cache_dir: folder.join("cache"),
+        more_cache_dirs: Vec::new(),
         cache_bytes: None,
         keep_free_percent: 0,
         home: Home::new(folder.join("home")),

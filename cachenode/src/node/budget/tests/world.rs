@@ -45,6 +45,7 @@ impl World {
     pub(super) fn start(folder: &Path, kills: u32, budget: Option<u64>, keep_free_percent: u8) -> Arc<Node> {
         let config = NodeConfig {
             cache_dir: folder.join(format!("cache-{kills}")),
+            more_cache_dirs: Vec::new(),
             cache_bytes: budget,
             keep_free_percent,
             home: Home::new(folder.join("home")),

@@ -163,7 +163,7 @@ impl Versions {
         let mut bytes = 0;
         for info in self.bed.store().datasets() {
             bytes += info.disk_bytes;
-            bytes -= info.shared.iter().filter(|file| !seen.insert(file.inode)).map(|file| file.bytes).sum::<u64>();
+            bytes -= info.shared.iter().filter(|file| !seen.insert(file.id)).map(|file| file.bytes).sum::<u64>();
         }
         bytes
     }
@@ -237,6 +237,33 @@ fn blocks_that_another_snapshot_has_are_taken_over_and_take_no_room() {
         assert_eq!(versions.bed.counters.corrupt(), 0);
         assert_eq!(versions.bed.counters.adopted.get(), usage.blocks_cached);
     }
+}
+
+// SEMANTICS: C16, C20
+#[test]
+fn adopted_blocks_stay_on_their_disks() {
+    let mut versions = Versions::new();
+    versions.bed.drop_all();
+    versions.bed.more = vec![versions.bed.dir.with_file_name("other")];
+    versions.bed.open();
+    let one = versions.filled(ONE);
+    let two = versions.all(TWO);
+    let before = versions.disk_bytes();
+    adopt(&two, ONE, TWO);
+    assert!(versions.disk_bytes() - before < 64 << 10, "{before} {}", versions.disk_bytes());
+    let disk_of = |cache: &DatasetCache, block: u32| {
+        let place = cache.shared.slots.get(BlockIndex(block)).unwrap();
+        cache.shared.space.segments().get(place.segment).unwrap().disk.dir().to_owned()
+    };
+    let disks: Vec<PathBuf> = same(ONE, TWO).into_iter().map(|block| disk_of(&two, block)).collect();
+    // In each version, the numbers of the blocks are one higher.
+    assert_eq!(disks, same(ONE, TWO).into_iter().map(|block| disk_of(&one, block - 1)).collect::<Vec<_>>());
+    assert!(disks.contains(&versions.bed.dir) && disks.contains(&versions.bed.more[0]));
+    drop((one, two));
+    versions.bed.drop_all();
+    versions.bed.open();
+    let two = versions.all(TWO);
+    assert_eq!((hits(&two, TWO), versions.bed.counters.corrupt()), (same(ONE, TWO), 0));
 }
 
 #[test]

@@ -169,7 +169,7 @@ fn while_the_disk_stalls_writers_wait_and_admissions_and_hits_do_not() {
         let bed = Bed::at(mount.at.path(), policy, reservation_bytes);
         bed.put_all(0..300);
         let (cache, hits) = (Arc::clone(&bed.open.as_ref().unwrap().1), cached(&bed));
-        cache.shared.lock().allocator.leave_current(&cache.shared.space);
+        cache.shared.lock().allocator.leave_all(&cache.shared.space);
         cache.shared.free_room(true);
         let frozen = Frozen::new(&mount);
         let writer = write_until(&cache, 320, 'D');

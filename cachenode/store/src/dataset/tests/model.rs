@@ -1,5 +1,5 @@
 //! Reads, admissions, changes of the list of nodes, restarts and bit rot in any order, compared with a map of the
-//! blocks that may be cached.
+//! blocks that may be cached. With one disk and with two.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
@@ -43,9 +43,10 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..80)
 }
 
-fn run(policy: PolicyKind, ops: &[Op]) {
+fn run(policy: PolicyKind, disks: usize, ops: &[Op]) {
     let mut bed = Bed::new(policy, 300_000);
     bed.drop_all();
+    bed.more = (1..disks).map(|nth| bed.dir.with_file_name(format!("disk-{nth}"))).collect();
     bed.segment_bytes = 96 << 10;
     let list = List::of(1);
     bed.ownership = Some(Arc::clone(&list) as _);
@@ -117,7 +118,9 @@ proptest! {
     #[test]
     fn any_order_of_reads_writes_restarts_and_rot_is_as_the_model_says(ops in ops()) {
         for policy in PolicyKind::ALL {
-            run(policy, &ops);
+            for disks in [1, 2] {
+                run(policy, disks, &ops);
+            }
         }
     }
 }

@@ -2,26 +2,31 @@
 
 use super::*;
 use crate::dataset::space::{Allocator, Garbage, Space};
+use crate::disk::Disk;
 use crate::folder::Abilities;
+use crate::health::Health;
 use crate::record::extent_bytes;
-use crate::segment::Segment;
+use crate::segment::{Segment, SegmentFolder};
 
 const LEN: u32 = 8000;
 const EXTENT: u64 = 8192;
 
 fn open(folder: &Path, reservation_bytes: u64, evicts: bool) -> (Space, Allocator) {
     let abilities = Abilities { direct: false, free: true };
-    Space::open(Some(folder.to_owned()), None, abilities, 1 << 30, reservation_bytes, evicts).unwrap()
+    let disk = Disk::new(folder, abilities, Health::new(Duration::ZERO, Duration::ZERO), 0, true);
+    let folders = vec![SegmentFolder { path: folder.to_owned(), disk }];
+    Space::open(folders, None, 0, 1 << 30, reservation_bytes, evicts).unwrap()
 }
 
 fn allocate(space: &Space, allocator: &mut Allocator, records: usize) -> Vec<Place> {
     assert_eq!(extent_bytes(LEN) as u64, EXTENT);
-    let mut place = || match allocator.allocate(space, EXTENT as usize) {
+    let disk = space.disks().next().unwrap();
+    let mut place = || match allocator.allocate(space, disk, EXTENT as usize) {
         Some(allotment) => allotment.place,
         None => {
             let number = allocator.take_number().unwrap();
-            allocator.start(space, Arc::new(space.create(number, Segment::create).unwrap()));
-            allocator.allocate(space, EXTENT as usize).unwrap().place
+            allocator.start(space, Arc::new(space.create(disk, number, Segment::create).unwrap()));
+            allocator.allocate(space, disk, EXTENT as usize).unwrap().place
         }
     };
     (0..records).map(|_| place()).collect()

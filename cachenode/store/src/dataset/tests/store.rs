@@ -72,7 +72,7 @@ fn the_disk_use_of_a_dataset_follows_its_writes_and_evictions() {
     for block in 0..300 {
         let before = disk_bytes();
         bed.put_all([block]);
-        let measured = crate::folder::disk_use(&bed.dataset_dir()).bytes;
+        let measured = crate::folder::disk_use(vec![bed.dataset_dir()]).bytes;
         assert_eq!(disk_bytes(), measured, "{block}, from {before}");
     }
 }

@@ -1,0 +1,275 @@
+//! One disk of a store: the abilities of its file system, its health, its free part, and whether it answers.
+//!
+//! A store may have several, each with a folder of the same layout. The first folder has the tables and everything else
+//! that is not a block; all of them have segments.
+//!
+//! Invariant: with several disks, one that does not answer holds at most [`readers_most`] threads that answer the
+//! kernel and [`WRITERS_MOST`] that write blocks, whatever the number of datasets.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use tracing::warn;
+
+use crate::buffer;
+use crate::folder::Abilities;
+use crate::free_share::FreeShare;
+use crate::health::Health;
+use crate::pulse::{self, Pulse};
+use crate::record::ALIGN_BYTES;
+
+/// The most threads that answer the kernel and wait for one of several disks: three quarters of those that a mount has
+/// by default, so that a disk that hangs leaves some to the others, and that one that works is busy. Other threads,
+/// which may wait, take over the reads beyond it.
+fn readers_most() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2).clamp(16, 64) * 3 / 4
+}
+
+/// The most threads that write blocks to one of several disks while another disk has fewer. A dataset has 8.
+const WRITERS_MOST: usize = 4;
+
+/// One disk of a store.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    dir: PathBuf,
+    /// The number of the file system. None if it cannot be read.
+    device: Option<u64>,
+    pub(crate) abilities: Abilities,
+    pub(crate) health: Health,
+    pub(crate) free_share: FreeShare,
+    /// None if the store has no other disk: whatever is read or written must wait for this one.
+    shared_load: Option<Load>,
+}
+
+/// The threads that wait for a disk, and whether it answers.
+#[derive(Debug)]
+struct Load {
+    readers: AtomicUsize,
+    readers_most: usize,
+    writers: AtomicUsize,
+    pulse: Pulse,
+}
+
+/// A thread that waits for a disk; it no longer does when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Waiting<'a>(Option<&'a AtomicUsize>);
+
+impl Disk {
+    /// The disk of the folder `dir`. `is_only`: the store has no other.
+    pub(crate) fn new(
+        dir: &Path,
+        abilities: Abilities,
+        health: Health,
+        keep_free_percent: u8,
+        is_only: bool,
+    ) -> Arc<Self> {
+        let load = || Load {
+            readers: AtomicUsize::new(0),
+            readers_most: readers_most(),
+            writers: AtomicUsize::new(0),
+            pulse: Pulse::new(),
+        };
+        let disk = Arc::new(Self {
+            dir: dir.to_owned(),
+            device: std::fs::metadata(dir).ok().map(|about| about.dev()),
+            abilities,
+            health,
+            free_share: FreeShare::new(dir.to_owned(), keep_free_percent),
+            shared_load: (!is_only).then(load),
+        });
+        disk.watch();
+        disk
+    }
+
+    /// Asks the disk once a second whether it answers, on a thread of its own that ends after the disk was dropped.
+    fn watch(self: &Arc<Self>) {
+        if self.shared_load.is_none() {
+            return;
+        }
+        let flags = if self.abilities.direct { libc::O_DIRECT } else { 0 };
+        // A file that is there as long as the folder is the store's.
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(self.dir.join("format"));
+        let disk = Arc::downgrade(self);
+        let ask = move |file: File| {
+            while let Some(disk) = disk.upgrade() {
+                if let Some(load) = &disk.shared_load {
+                    // An error is an answer, too.
+                    load.pulse.ask(|| buffer::with(ALIGN_BYTES, |page| drop(file.read_at(page, 0))));
+                }
+                drop(disk);
+                std::thread::sleep(pulse::EVERY);
+            }
+        };
+        let watching = file
+            .and_then(|file| std::thread::Builder::new().name("larder-disk".into()).spawn(move || ask(file)).map(drop));
+        if let Err(error) = watching {
+            warn!(dir = ?self.dir, %error, "cannot watch a disk of the cache: if it hangs, reads wait for it");
+        }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// True if both folders are known to be on one file system.
+    pub(crate) fn is_same_device(&self, other: &Self) -> bool {
+        self.device.is_some() && self.device == other.device
+    }
+
+    /// True if the disk does not answer, and there are others.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.shared_load.as_ref().is_some_and(|load| load.pulse.is_silent())
+    }
+
+    /// Registers a thread that answers the kernel and reads from the disk. None if the thread would wait too long.
+    pub(crate) fn read(&self) -> Option<Waiting<'_>> {
+        let Some(load) = &self.shared_load else { return Some(Waiting(None)) };
+        let before = load.readers.fetch_add(1, Ordering::Relaxed);
+        let waiting = Waiting(Some(&load.readers));
+        (before < load.readers_most && !load.pulse.is_silent()).then_some(waiting)
+    }
+
+    /// Registers a thread that writes to the disk.
+    pub(crate) fn write(&self) -> Waiting<'_> {
+        let writers = self.shared_load.as_ref().map(|load| &load.writers);
+        if let Some(writers) = writers {
+            writers.fetch_add(1, Ordering::Relaxed);
+        }
+        Waiting(writers)
+    }
+
+    /// True if few threads write to the disk.
+    pub(crate) fn takes_writers(&self) -> bool {
+        self.shared_load.as_ref().is_none_or(|load| load.writers.load(Ordering::Relaxed) < WRITERS_MOST)
+    }
+
+    /// Lets the disk appear silent for less than a second.
+    #[cfg(test)]
+    pub(crate) fn silence(&self) {
+        self.shared_load.as_ref().unwrap().pulse.silence();
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(threads) = self.0 {
+            threads.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The disk for a block, of those that a dataset may use: by the number of the block, in proportion to their free room,
+/// so that all of them become full at the same time. A disk that failed gets the next block once its pause has ended.
+pub(crate) fn choose<'a>(disks: impl Iterator<Item = &'a Arc<Disk>> + Clone, block: u32) -> Option<&'a Arc<Disk>> {
+    let now = Instant::now();
+    let mut due = disks.clone().filter(|disk| disk.health.is_failing() && !disk.is_silent());
+    if disks.clone().nth(1).is_some()
+        && let Some(disk) = due.find(|disk| disk.health.may_write(now))
+    {
+        return Some(disk);
+    }
+    let is_well = |disk: &&Arc<Disk>| !disk.health.is_failing() && !disk.is_silent();
+    let is_idle = |disk: &&Arc<Disk>| is_well(disk) && disk.takes_writers();
+    by_room(disks.clone().filter(is_idle), block, now)
+        .or_else(|| by_room(disks.clone().filter(is_well), block, now))
+        .or_else(|| by_room(disks, block, now))
+}
+
+fn by_room<'a>(disks: impl Iterator<Item = &'a Arc<Disk>> + Clone, block: u32, now: Instant) -> Option<&'a Arc<Disk>> {
+    let pages = |disk: &Arc<Disk>| disk.free_share.room(now) / ALIGN_BYTES as u64;
+    let rooms: Vec<u64> = disks.clone().map(pages).collect();
+    disks.clone().nth(share_of(&rooms, block))
+}
+
+/// Which of several parts a block falls into, in proportion to their sizes. Neighbouring blocks fall into any of them.
+/// A block stays in its part while the sizes keep their proportions.
+fn share_of(sizes: &[u64], block: u32) -> usize {
+    // Where no part has room, all are alike. The product fits, since sizes are below 2^53 pages.
+    let size = |size: &u64| u128::from(*size) + 1;
+    let total: u128 = sizes.iter().map(size).sum();
+    let scattered = u64::from(block).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut at = (u128::from(scattered) * total) >> 64;
+    for (nth, part) in sizes.iter().enumerate() {
+        match at.checked_sub(size(part)) {
+            Some(rest) => at = rest,
+            None => return nth,
+        }
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const BLOCKS: u32 = 10_000;
+
+    fn shares(sizes: &[u64]) -> Vec<u32> {
+        let mut shares = vec![0; sizes.len()];
+        (0..BLOCKS).for_each(|block| shares[share_of(sizes, block)] += 1);
+        shares
+    }
+
+    #[test]
+    fn blocks_are_spread_in_proportion_to_the_room() {
+        for (sizes, percents) in [
+            (&[1000][..], &[100][..]),
+            (&[1_000_000, 3_000_000][..], &[25, 75][..]),
+            (&[0, 1 << 50, 1 << 50][..], &[0, 50, 50][..]),
+            (&[0, 0][..], &[50, 50][..]),
+        ] {
+            for (share, percent) in shares(sizes).into_iter().zip(percents) {
+                let expected = BLOCKS / 100 * percent;
+                assert!(share.abs_diff(expected) <= BLOCKS / 50, "{share} of {sizes:?}, not {expected}");
+            }
+        }
+    }
+
+    fn disks(dir: &Path, keep_free_percents: &[u8]) -> Vec<Arc<Disk>> {
+        let abilities = Abilities { direct: false, free: true };
+        let health = || Health::new(Duration::from_secs(3600), Duration::from_secs(3600));
+        keep_free_percents.iter().map(|percent| Disk::new(dir, abilities, health(), *percent, false)).collect()
+    }
+
+    fn chosen(disks: &[Arc<Disk>], block: u32) -> usize {
+        let disk = choose(disks.iter(), block).unwrap();
+        disks.iter().position(|other| Arc::ptr_eq(other, disk)).unwrap()
+    }
+
+    #[test]
+    fn a_disk_that_is_full_failed_or_busy_gets_no_blocks_and_any_disk_is_better_than_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let disks = disks(dir.path(), &[0, 100, 0]);
+        let chooses = |allowed: &[usize]| (0..200).all(|block| allowed.contains(&chosen(&disks, block)));
+        assert!(chooses(&[0, 2]));
+        let writing: Vec<Waiting<'_>> = (0..WRITERS_MOST).map(|_| disks[0].write()).collect();
+        assert!(chooses(&[1, 2]));
+        drop(writing);
+        disks[2].health.failed("test", Instant::now());
+        assert!(chooses(&[0, 1]));
+        disks[2].health.end_pause(Instant::now());
+        assert_eq!(chosen(&disks, 0), 2, "it is tried again");
+        assert!(chooses(&[0, 1]));
+        for disk in &disks {
+            disk.health.failed("test", Instant::now());
+        }
+        assert!(chooses(&[0, 1, 2]));
+    }
+
+    #[test]
+    fn few_threads_that_answer_the_kernel_wait_for_one_of_several_disks() {
+        let dir = tempfile::tempdir().unwrap();
+        let disks = disks(dir.path(), &[0]);
+        let disk = &disks[0];
+        let reading: Vec<Waiting<'_>> = (0..readers_most()).map(|_| disk.read().unwrap()).collect();
+        assert!(disk.read().is_none());
+        drop(reading);
+        assert!(disk.read().is_some());
+    }
+}
