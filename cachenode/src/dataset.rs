@@ -366,7 +366,7 @@ impl Dataset {
             return Err(ReadError::NoSuchRange);
         }
         let mut found = None;
-        if self.cache.contains(block) {
+        if self.cache.disk_of(block).is_some() {
             let (cache, buffers) = (Arc::clone(&self.cache), Arc::clone(buffers));
             let read = move || match cache.read_into(block, block_len, start, len, |len| buffers.take_filled(len)) {
                 Lookup::Hit(PartBytes { memory, range, crc }) => {

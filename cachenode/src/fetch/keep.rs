@@ -37,7 +37,7 @@ const ADOPTED_POLL: Duration = Duration::from_millis(20);
 /// KiB that a read of a part of a block may need beyond the part: what its checksums cover is read whole.
 const ROUNDED_KIB: u32 = 136;
 
-/// The most memory for blocks that are read from the disk by other threads than FUSE's: at least three blocks.
+/// The most memory for blocks that are read from a disk by other threads than FUSE's: at least three blocks.
 const READING_BYTES: u64 = 16 << 20;
 
 /// The most threads that write blocks of a dataset. A stalled disk holds each of them, and the other work of the
@@ -52,8 +52,9 @@ pub(super) struct Keeper {
     tasks: TaskTracker,
     /// Held by the search for disowned blocks.
     searching: Arc<Mutex<()>>,
-    /// Memory for blocks that are read from the disk.
-    pub(super) reading: Account,
+    /// Memory for blocks that are read from each disk. Reads of one that hangs keep theirs, and must not delay those of
+    /// the others.
+    pub(super) reading: Vec<Account>,
     /// Memory for fetches that fill the store.
     warming: Account,
     /// Permits to write blocks.
@@ -66,7 +67,8 @@ impl Keeper {
     /// Background work that it starts is among `tasks`.
     pub(super) fn new(context: Arc<FetchContext>, runtime: Handle, tasks: TaskTracker) -> Self {
         let config = &context.config;
-        let (reading, warming) = (config.other_account(READING_BYTES), config.other_fetches_account());
+        let reading = (0..context.cache.disks()).map(|_| config.other_account(READING_BYTES)).collect();
+        let warming = config.other_fetches_account();
         let writing = Arc::new(Semaphore::new(WRITERS));
         let (searching, leaving) = (Arc::default(), CancellationToken::new());
         Self { context, runtime, tasks, searching, reading, warming, writing, leaving }
@@ -79,38 +81,35 @@ impl Keeper {
             return Some(block);
         }
         let cache = Arc::clone(&self.context.cache);
-        if !cache.contains(part.block) {
-            return None;
-        }
+        let disk = cache.disk_of(part.block)?;
         let read = move || {
             let BlockPart { block, block_len, .. } = part;
             let found = cache.read_into(block, block_len, 0, block_len, Vec::with_capacity).hit();
             found.map(|PartBytes { memory, range, .. }| Bytes::from(memory).slice(range))
         };
-        Box::pin(self.read_disk((part.block_len >> 10) + 1, deadline, read)).await
+        Box::pin(self.read_disk(disk, (part.block_len >> 10) + 1, deadline, read)).await
     }
 
     /// A part of a block out of the cache of an earlier snapshot, while the blocks of that are adopted. None also if
     /// the disk does not answer in time.
     pub(super) async fn read_earlier(&self, part: BlockPart, deadline: Instant) -> Option<PartBytes> {
         let cache = Arc::clone(&self.context.cache);
-        if !cache.has_earlier(part.block) {
-            return None;
-        }
+        let disk = cache.earlier_disk_of(part.block)?;
         let read = move || cache.read_earlier(part.block, part.block_len, part.start, part.len);
-        Box::pin(self.read_disk((part.len >> 10) + ROUNDED_KIB, deadline, read)).await
+        Box::pin(self.read_disk(disk, (part.len >> 10) + ROUNDED_KIB, deadline, read)).await
     }
 
-    /// The result of `read`, which blocks on the disk and needs `kib` KiB of memory. None if it is not there after half
-    /// of the time until `deadline`: the other half is left for a fetch. The read keeps its memory until it ends.
+    /// The result of `read`, which blocks on a disk and needs `kib` KiB of memory. None if it is not there after half of
+    /// the time until `deadline`: the other half is left for a fetch. The read keeps its memory until it ends.
     async fn read_disk<T: Send + 'static>(
         &self,
+        disk: usize,
         kib: u32,
         deadline: Instant,
         read: impl FnOnce() -> Option<T> + Send + 'static,
     ) -> Option<T> {
         let found = async {
-            let memory = self.reading.acquire(kib).await;
+            let memory = self.reading[disk].acquire(kib).await;
             let read = move || {
                 let found = read();
                 drop(memory);

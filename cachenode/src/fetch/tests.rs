@@ -145,7 +145,20 @@ fn world_that_keeps(
     sharing: Option<Arc<Sharing>>,
     config: FetchConfig,
 ) -> World {
-    let store = Store::open(StoreConfig::new(folder.path().join("store")), Arc::default()).unwrap();
+    let store = StoreConfig::new(folder.path().join("store"));
+    world_with_store(store, bytes, folder, manifest, sharing, config)
+}
+
+/// The same, with this store.
+fn world_with_store(
+    store: StoreConfig,
+    bytes: u64,
+    folder: tempfile::TempDir,
+    manifest: Arc<MappedManifest>,
+    sharing: Option<Arc<Sharing>>,
+    config: FetchConfig,
+) -> World {
+    let store = Store::open(store, Arc::default()).unwrap();
     let cache = store
         .dataset(CacheConfig {
             key: manifest.snapshot().into(),

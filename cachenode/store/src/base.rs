@@ -87,6 +87,11 @@ impl Base {
         self.disks.iter().any(|disk| !disk.health.is_failing() && !disk.is_silent())
     }
 
+    /// The number of a disk, if it answers.
+    pub(crate) fn answering(&self, disk: &Arc<Disk>) -> Option<usize> {
+        self.disks.iter().position(|other| Arc::ptr_eq(other, disk)).filter(|_| !disk.is_silent())
+    }
+
     /// Why no block is written. None if one may be.
     pub(crate) fn degraded(&self) -> Option<&'static str> {
         let of_disks = || self.disks.iter().find_map(|disk| disk.health.reason()).filter(|_| !self.has_sound_disk());

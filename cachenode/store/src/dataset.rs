@@ -243,6 +243,20 @@ impl DatasetCache {
         self.shared.slots.get(block).is_some()
     }
 
+    /// How many disks the store has.
+    pub fn disks(&self) -> usize {
+        self.shared.base.disks.len()
+    }
+
+    /// The number of the disk with a cached block, below [`disks`](Self::disks). None if the block is not cached, or
+    /// its disk does not answer. Costs a few loads and does not verify the record.
+    pub fn disk_of(&self, block: BlockIndex) -> Option<usize> {
+        let place = self.shared.slots.get(block)?;
+        let segments = self.shared.space.segments();
+        // If the segment was deleted, a read finds that out.
+        segments.get(place.segment).map_or(Some(0), |segment| self.shared.base.answering(&segment.disk))
+    }
+
     /// Decides, before the fetch, whether the block will be kept, and takes space for it. Does not wait for the disk.
     ///
     /// Returns None if the block is cached or has a permit already, the policy refuses the block, the disk fails, the

@@ -105,7 +105,7 @@ async fn reads_of_blocks_that_are_being_taken_over_do_not_wait_for_a_hung_origin
 #[tokio::test(start_paused = true)]
 async fn blocks_that_the_disk_does_not_read_in_half_of_the_read_deadline_are_fetched() {
     let world = adopting();
-    let reading = &world.fetcher.keeper.reading;
+    let reading = &world.fetcher.keeper.reading[0];
     let _stalled = reading.acquire(reading.available() as u32).await;
     let begun = Instant::now();
     world.read(0, 0, PIECE_BYTES).await;

@@ -80,3 +80,28 @@ async fn warming_waits_for_a_stalled_disk_and_readers_of_its_files_do_not() {
     assert_eq!((gets(), blocks_cached(&world)), (FILES, u64::from(FILES)));
     assert_eq!(world._store.counters().unwritten.get(), 0);
 }
+
+// SEMANTICS: C20
+#[tokio::test(start_paused = true)]
+async fn cached_blocks_do_not_wait_for_reads_of_another_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = manifest(folder.path(), &[MIB; FILES as usize]);
+    let more_dirs = vec![folder.path().join("other")];
+    let store = StoreConfig { more_dirs, ..StoreConfig::new(folder.path().join("store")) };
+    let kept = 2 * u64::from(FILES) * MIB;
+    let world = world_with_store(store, kept, folder, manifest, None, FetchConfig::DEFAULT);
+    for file in (0..FILES).rev() {
+        world.read(file, 0, MIB).await;
+        world.fetcher.wait_idle().await;
+    }
+    let hung = &world.fetcher.keeper.reading[1];
+    let _reads = hung.acquire(hung.available() as u32).await;
+    let half = FetchConfig::DEFAULT.read_deadline / 2;
+    for disk in [0, 1] {
+        let is_there = |part: &BlockPart| world.fetcher.context.cache.disk_of(part.block) == Some(disk);
+        let part = (0..FILES).map(|file| world.part(file, 0, MIB)).find(is_there).unwrap();
+        let begun = Instant::now();
+        let found = world.fetcher.keeper.find(part, Purpose::Read, world.fetcher.deadline()).await;
+        assert_eq!((found.is_some(), begun.elapsed() >= half), (disk == 0, disk == 1));
+    }
+}

@@ -83,6 +83,13 @@ impl DatasetCache {
         ancestors.as_ref().is_some_and(|ancestors| ancestors.iter().any(|ancestor| ancestor.has(block)))
     }
 
+    /// The number of the disk with a block that is to be adopted, as [`disk_of`](Self::disk_of) has it.
+    pub fn earlier_disk_of(&self, block: BlockIndex) -> Option<usize> {
+        let ancestors = self.shared.ancestors.load();
+        let disk = ancestors.as_ref()?.iter().find_map(|ancestor| ancestor.disk_of(block))?;
+        self.shared.base.answering(disk)
+    }
+
     /// Reads exactly `len` bytes from `start` of a block that is to be adopted, checked against their CRCs, into newly
     /// allocated memory. `block_len` is the length of the whole block. None if no other snapshot's cache holds the
     /// bytes, or no adoption is in progress. Blocks on the disk.

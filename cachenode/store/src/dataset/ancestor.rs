@@ -9,6 +9,7 @@ use larder_dataset::BlockIndex;
 use crate::aliases::Aliases;
 use crate::base::Base;
 use crate::buffer;
+use crate::disk::Disk;
 use crate::earlier::Earlier;
 use crate::lookup::PartBytes;
 use crate::record::{Header, KEY_BYTES, Part};
@@ -63,6 +64,12 @@ impl Ancestor {
     /// True if the other cache has a copy of this block of the adopting dataset.
     pub(super) fn has(&self, block: BlockIndex) -> bool {
         self.earlier.find(block).and_then(|block| self.locate(block)).is_some()
+    }
+
+    /// The disk with the other cache's copy of this block of the adopting dataset.
+    pub(super) fn disk_of(&self, block: BlockIndex) -> Option<&Arc<Disk>> {
+        let Located { segment, .. } = self.locate(self.earlier.find(block)?)?;
+        Some(&segment.disk)
     }
 
     /// Reads bytes of a block of the adopting dataset into newly allocated memory, if the other cache has the block.

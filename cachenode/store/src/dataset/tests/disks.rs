@@ -261,6 +261,7 @@ fn a_disk_that_does_not_answer_is_not_waited_for_until_it_answers() {
     assert!(while_silent(&|| !bed.get(block)));
     assert!(while_silent(&|| bed.hits(0..100) == 100 - there.len()));
     let into = |block: &u32, len| bed.cache().read_into(BlockIndex(*block), len, 0, len, Vec::with_capacity);
+    assert!(while_silent(&|| bed.cache().disk_of(BlockIndex(block)).is_none()));
     assert!(while_silent(&|| into(&block, len_of(BlockIndex(block))).hit().is_none()));
     assert!(while_silent(&|| {
         let (before, next) = (on(&bed, &bed.more[0]).len(), bed.cache().usage().blocks_cached as u32);
@@ -272,7 +273,7 @@ fn a_disk_that_does_not_answer_is_not_waited_for_until_it_answers() {
         assert!(begun.elapsed() < TIMEOUT, "it answers again");
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(bed.counters.corrupt(), 0);
+    assert_eq!((bed.cache().disk_of(BlockIndex(block)), bed.counters.corrupt()), (Some(1), 0));
 }
 
 // SEMANTICS: C20
