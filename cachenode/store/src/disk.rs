@@ -147,10 +147,15 @@ impl Disk {
         self.shared_load.as_ref().is_none_or(|load| load.writers.load(Ordering::Relaxed) < WRITERS_MOST)
     }
 
-    /// Lets the disk appear silent for less than a second.
+    /// Lets the disk appear silent until it answers, which takes less than a second if it is watched.
     #[cfg(test)]
     pub(crate) fn silence(&self) {
         self.shared_load.as_ref().unwrap().pulse.silence();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn answer(&self) {
+        self.shared_load.as_ref().unwrap().pulse.ask(|| ());
     }
 }
 

@@ -214,9 +214,11 @@ impl Shared {
         self.free_each(whole.iter());
         drop(whole);
         if all || is_due {
-            let _one_at_a_time = self.space.freeing().lock().unwrap_or_else(PoisonError::into_inner);
-            let dead = self.lock().allocator.take_dead(&self.space, all);
-            self.free_each(dead.iter());
+            for disk in self.space.disks() {
+                let Some(_turn) = self.space.turn_to_free(disk) else { continue };
+                let dead = self.lock().allocator.take_dead(&self.space, disk, all);
+                self.free_each(dead.iter());
+            }
         }
     }
 

@@ -63,11 +63,16 @@ impl Shared {
         let _ended = Ended(self);
         let started = Instant::now();
         let is_damaged = !work.refill && self.find_damage();
-        let refilled = if work.refill || is_damaged { self.refill() } else { 0 };
+        let (refilled, is_refilled) = if work.refill || is_damaged { self.refill() } else { (0, false) };
         let config = &self.config;
         let mut policy = build_policy(config.policy, config.reservation_bytes, config.blocks, config.seed);
         if !self.count(&mut *policy, work.is_table_new) {
             return;
+        }
+        // Not before the segments without slots were read: a start after a kill meanwhile would delete them.
+        if is_refilled && self.slots.has_lost_slots() {
+            // If this fails, the next start looks the lost slots up again.
+            let _ = self.slots.found_lost_slots();
         }
         let mut victims = Vec::new();
         policy.trim(&mut victims);
@@ -134,8 +139,8 @@ impl Shared {
         self.pages().flat_map(|page| self.slots.present(page))
     }
 
-    /// Restores from the index the slots that were lost. Returns how many.
-    fn refill(&self) -> u64 {
+    /// Restores from the index the slots that were lost. Returns how many, and whether these are all.
+    fn refill(&self) -> (u64, bool) {
         let segments = self.space.segments();
         let (mut refilled, mut failed) = (0, 0);
         let is_complete = self.base.index.each_block(self.number, |block, place| {
@@ -149,14 +154,11 @@ impl Shared {
             }
             !self.is_stopped()
         });
-        if is_complete && failed == 0 && !self.is_stopped() {
+        let are_all = is_complete && failed == 0 && !self.is_stopped();
+        if are_all {
             self.base.index.end_doubt(&self.config.key.id());
-            if self.slots.has_lost_slots() {
-                // If this fails, the next start looks the lost slots up again.
-                let _ = self.slots.found_lost_slots();
-            }
         }
-        refilled
+        (refilled, are_all)
     }
 
     /// Gives the policy every block that has a slot, oldest first. Returns false if it was stopped before the end.

@@ -16,7 +16,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use arc_swap::{ArcSwap, Guard};
 use larder_dataset::BlockIndex;
@@ -62,9 +62,8 @@ pub(super) struct Space {
     segment_bytes: u64,
     ahead_bytes: u64,
     batch_bytes: u64,
-    /// Held while dead records are freed. A writer that finds a second batch due waits for the lock, which bounds the
-    /// dead space.
-    freeing: Mutex<()>,
+    /// One for each folder, held while dead records in it are freed.
+    freeing: Vec<Mutex<()>>,
     /// One for each folder, held while a writer creates the next segment in it. Others that need one there wait for it.
     creating: Vec<Mutex<()>>,
 }
@@ -133,12 +132,12 @@ impl Space {
             segments: ArcSwap::from_pointee(opened.table),
             aliases: aliases.map(OnceLock::from).unwrap_or_default(),
             lost: opened.lost,
+            freeing: folders.iter().map(|_| Mutex::new(())).collect(),
             creating: folders.iter().map(|_| Mutex::new(())).collect(),
             folders,
             segment_bytes: if evicts { segment_bytes.min(share.max(AHEAD_LEAST)) } else { segment_bytes },
             ahead_bytes: share.clamp(AHEAD_LEAST, AHEAD_MOST),
             batch_bytes: (reservation_bytes / 64).clamp(BATCH_LEAST, BATCH_MOST),
-            freeing: Mutex::new(()),
         };
         Ok((space, Allocator { current: Vec::new(), next_segment, dead: Dead::default(), garbage: Vec::new() }))
     }
@@ -162,12 +161,25 @@ impl Space {
         self.folders.first().is_some_and(|first| Arc::ptr_eq(&first.disk, &segment.disk))
     }
 
-    pub(super) const fn freeing(&self) -> &Mutex<()> {
-        &self.freeing
+    /// Waits until no other thread frees dead records on a disk, which bounds the dead space. None if there are other
+    /// disks, and this one does not answer or is busy with that: a writer for another must not wait for it.
+    pub(super) fn turn_to_free(&self, disk: &Arc<Disk>) -> Option<MutexGuard<'_, ()>> {
+        let freeing = self.freeing.get(self.position(disk)?)?;
+        match freeing.try_lock() {
+            _ if disk.is_silent() => None,
+            Ok(turn) => Some(turn),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if self.folders.len() > 1 => None,
+            Err(TryLockError::WouldBlock) => Some(freeing.lock().unwrap_or_else(PoisonError::into_inner)),
+        }
     }
 
     pub(super) fn creating(&self, disk: &Arc<Disk>) -> Option<&Mutex<()>> {
-        self.creating.get(self.disks().position(|other| Arc::ptr_eq(other, disk))?)
+        self.creating.get(self.position(disk)?)
+    }
+
+    fn position(&self, disk: &Arc<Disk>) -> Option<usize> {
+        self.disks().position(|other| Arc::ptr_eq(other, disk))
     }
 
     /// Fills `buffer` as `part` requires and returns the range of the part's bytes in it. `segment` is the one that
@@ -341,25 +353,33 @@ impl Allocator {
         self.garbage.push(Garbage::Segment(segment));
     }
 
-    /// Takes the tails and whole segments to free; freeing these blocks no writer. Also returns whether a batch of dead
-    /// records is due.
+    /// Takes the tails and whole segments to free, except for those on disks that do not answer; freeing these blocks no
+    /// writer. Also returns whether a batch of dead records is due.
     pub(super) fn take_whole(&mut self, space: &Space) -> (Vec<Garbage>, bool) {
-        (std::mem::take(&mut self.garbage), self.dead.bytes >= space.batch_bytes)
+        let (waiting, whole): (Vec<Garbage>, Vec<Garbage>) =
+            std::mem::take(&mut self.garbage).into_iter().partition(|garbage| garbage.disk().is_silent());
+        self.garbage = waiting;
+        (whole, self.dead.bytes >= space.batch_bytes)
     }
 
-    /// Takes the dead records if they fill a batch, or `all` of them. Adjacent records are merged.
-    pub(super) fn take_dead(&mut self, space: &Space, all: bool) -> Vec<Garbage> {
+    /// Takes the dead records on a disk if the dead records fill a batch, or `all` of them. Adjacent records are merged.
+    pub(super) fn take_dead(&mut self, space: &Space, disk: &Arc<Disk>, all: bool) -> Vec<Garbage> {
         if all {
-            for current in &mut self.current {
+            for current in self.current.iter_mut().filter(|current| current.is_on(disk)) {
                 self.dead.append(std::mem::take(&mut current.dead));
             }
         }
         if !all && self.dead.bytes < space.batch_bytes {
             return Vec::new();
         }
-        let mut records = std::mem::take(&mut self.dead).records;
-        records.sort_unstable();
         let segments = space.segments.load();
+        let is_here = |(place, _): &(Place, u64)| {
+            segments.get(place.segment).is_none_or(|segment| Arc::ptr_eq(&segment.disk, disk))
+        };
+        let (mut records, others): (Vec<(Place, u64)>, Vec<(Place, u64)>) =
+            std::mem::take(&mut self.dead).records.into_iter().partition(is_here);
+        self.dead = Dead::of(others);
+        records.sort_unstable();
         let mut garbage: Vec<Garbage> = Vec::new();
         for (place, len) in records {
             if let Some(Garbage::Records { segment, offset, bytes }) = garbage.last_mut()
@@ -391,6 +411,11 @@ impl Current {
 }
 
 impl Dead {
+    fn of(records: Vec<(Place, u64)>) -> Self {
+        let bytes = records.iter().map(|(_, bytes)| bytes).sum();
+        Self { records, bytes }
+    }
+
     fn push(&mut self, place: Place, len: u32) {
         let bytes = record::extent_bytes(len) as u64;
         self.records.push((place, bytes));

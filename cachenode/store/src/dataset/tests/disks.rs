@@ -1,6 +1,8 @@
 //! A store over several folders. In these tests they are on one file system, and so have the same free room.
 
 use std::collections::BTreeSet;
+use std::sync::Barrier;
+use std::sync::atomic::AtomicBool;
 
 use super::*;
 use crate::disk::Disk;
@@ -169,6 +171,37 @@ fn the_order_of_the_folders_may_change() {
         bed.put_all(BLOCKS);
         bed.drop_all();
         std::mem::swap(&mut bed.dir, &mut bed.more[0]);
+        bed.open();
+        assert_all_are_hits(&bed);
+    }
+}
+
+/// As after a kill while records are read. The first of them is skipped, so that no segment was begun.
+// SEMANTICS: C20
+#[test]
+fn blocks_are_found_by_their_records_though_an_earlier_start_ended_while_it_read_them() {
+    for policy in [PolicyKind::Nr, PolicyKind::Fifo] {
+        let mut bed = bed(policy, 2);
+        bed.put_all(BLOCKS);
+        bed.drop_all();
+        std::mem::swap(&mut bed.dir, &mut bed.more[0]);
+        let (arrived, stopped) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+        let (at_first, is_first) = ([Arc::clone(&arrived), Arc::clone(&stopped)], AtomicBool::new(true));
+        bed.config.block_lens = Arc::new(move |block: BlockIndex| {
+            if !is_first.swap(false, Ordering::Relaxed) {
+                return len_of(block);
+            }
+            for barrier in &at_first {
+                barrier.wait();
+            }
+            len_of(block) + 1
+        });
+        let (store, cache) = bed.try_open().unwrap();
+        arrived.wait();
+        cache.shared.stop();
+        stopped.wait();
+        drop((cache, store));
+        bed.config.block_lens = Arc::new(len_of);
         bed.open();
         assert_all_are_hits(&bed);
     }

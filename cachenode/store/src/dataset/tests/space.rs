@@ -12,15 +12,26 @@ const LEN: u32 = 8000;
 const EXTENT: u64 = 8192;
 
 fn open(folder: &Path, reservation_bytes: u64, evicts: bool) -> (Space, Allocator) {
+    Space::open(vec![on_disk(folder, true)], None, 0, 1 << 30, reservation_bytes, evicts).unwrap()
+}
+
+/// A folder on a disk that nobody watches.
+fn on_disk(folder: &Path, is_only: bool) -> SegmentFolder {
     let abilities = Abilities { direct: false, free: true };
-    let disk = Disk::new(folder, abilities, Health::new(Duration::ZERO, Duration::ZERO), 0, true);
-    let folders = vec![SegmentFolder { path: folder.to_owned(), disk }];
-    Space::open(folders, None, 0, 1 << 30, reservation_bytes, evicts).unwrap()
+    let disk = Disk::new(folder, abilities, Health::new(Duration::ZERO, Duration::ZERO), 0, is_only);
+    SegmentFolder { path: folder.to_owned(), disk }
+}
+
+fn only(space: &Space) -> &Arc<Disk> {
+    space.disks().next().unwrap()
 }
 
 fn allocate(space: &Space, allocator: &mut Allocator, records: usize) -> Vec<Place> {
+    allocate_on(space, allocator, only(space), records)
+}
+
+fn allocate_on(space: &Space, allocator: &mut Allocator, disk: &Arc<Disk>, records: usize) -> Vec<Place> {
     assert_eq!(extent_bytes(LEN) as u64, EXTENT);
-    let disk = space.disks().next().unwrap();
     let mut place = || match allocator.allocate(space, disk, EXTENT as usize) {
         Some(allotment) => allotment.place,
         None => {
@@ -48,14 +59,14 @@ fn dead_records_are_freed_in_batches_neighbours_together_and_in_the_current_segm
     let places = allocate(&space, &mut allocator, 128 + 20);
     let mut retire = |at: usize| {
         allocator.retire(&space, places[at], Some(LEN));
-        extents(&allocator.take_dead(&space, false))
+        extents(&allocator.take_dead(&space, only(&space), false))
     };
     for at in [3, 128, 5, 4, 129, 130, 131, 132, 133, 134, 135, 136, 10, 1, 11, 12] {
         assert_eq!(retire(at), [], "{at}");
     }
     assert_eq!(retire(13), [(1, 1, 1), (1, 3, 3), (1, 10, 4)]);
     assert_eq!(retire(14), []);
-    assert_eq!(extents(&allocator.take_dead(&space, true)), [(1, 14, 1), (2, 0, 9)]);
+    assert_eq!(extents(&allocator.take_dead(&space, only(&space), true)), [(1, 14, 1), (2, 0, 9)]);
 }
 
 #[test]
@@ -67,13 +78,43 @@ fn a_segment_whose_records_have_all_left_is_deleted_and_nothing_of_it_is_freed_b
     for &place in &places[..128] {
         allocator.retire(&space, place, Some(LEN));
         // Only the last batch is still waiting when the segment goes.
-        pieces += allocator.take_dead(&space, false).len();
+        pieces += allocator.take_dead(&space, only(&space), false).len();
     }
     assert!(pieces < 128 / 8, "{pieces}");
-    assert!(allocator.take_dead(&space, true).is_empty());
+    assert!(allocator.take_dead(&space, only(&space), true).is_empty());
     let (whole, _) = allocator.take_whole(&space);
     assert!(matches!(&whole[..], [Garbage::Segment(segment)] if segment.number == 1), "{whole:?}");
     assert_eq!(space.segments().iter().map(|segment| segment.number).collect::<Vec<_>>(), [2]);
+}
+
+// SEMANTICS: C20
+#[test]
+fn nothing_is_freed_on_a_disk_that_does_not_answer_until_it_does() {
+    let temp = tempfile::tempdir().unwrap();
+    let folders = ["one", "other"].map(|name| {
+        let folder = temp.path().join(name);
+        fs::create_dir(&folder).unwrap();
+        on_disk(&folder, false)
+    });
+    let [one, other] = folders.each_ref().map(|folder| Arc::clone(&folder.disk));
+    let (space, mut allocator) = Space::open(folders.to_vec(), None, 0, 1 << 30, 1 << 20, true).unwrap();
+    // Two segments each, of which the second is current.
+    let places = allocate_on(&space, &mut allocator, &one, 129);
+    let others = allocate_on(&space, &mut allocator, &other, 256 + 1);
+    for place in places[3..13].iter().chain(&others[..138]) {
+        allocator.retire(&space, *place, Some(LEN));
+    }
+    other.silence();
+    assert!(space.turn_to_free(&other).is_none());
+    assert!(matches!(allocator.take_whole(&space), (whole, true) if whole.is_empty()));
+    let turn = space.turn_to_free(&one);
+    assert!(turn.is_some() && space.turn_to_free(&one).is_none(), "nobody waits for its turn");
+    assert_eq!(extents(&allocator.take_dead(&space, &one, true)), [(1, 3, 10)]);
+
+    other.answer();
+    assert!(space.turn_to_free(&other).is_some());
+    assert!(matches!(&allocator.take_whole(&space).0[..], [Garbage::Segment(segment)] if segment.number == 3));
+    assert_eq!(extents(&allocator.take_dead(&space, &other, true)), [(4, 0, 10)]);
 }
 
 #[test]
