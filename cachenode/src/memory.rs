@@ -59,6 +59,9 @@ pub(crate) struct Permit {
     kib: u32,
 }
 
+/// Serves those that wait when this is dropped.
+struct Leaving<'a>(&'a Arc<MemoryBudget>);
+
 #[derive(Debug)]
 struct State {
     kib: u64,
@@ -195,6 +198,8 @@ impl Account {
     }
 
     async fn wait(&self, kib: u32) -> Permit {
+        // Dropped last: without this request, there may be memory for those behind it.
+        let _leaving = Leaving(&self.budget);
         let (granted, mut receiver) = oneshot::channel();
         self.budget.lock().join(self.number, Waiter { caller: Caller::current(), kib, granted });
         // Those before it may have left.
@@ -225,6 +230,12 @@ impl Account {
                 "a fetch waits for memory: more is read at once than --memory-target has room for, or origins hang"
             );
         }
+    }
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.serve();
     }
 }
 

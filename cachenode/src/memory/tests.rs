@@ -92,6 +92,18 @@ async fn a_request_for_much_is_not_passed_by_requests_for_little() {
 }
 
 #[tokio::test]
+async fn a_request_does_not_wait_for_one_that_has_left() {
+    let account = alone(10);
+    let _held = account.acquire(6).await;
+    let mut much = Box::pin(account.acquire(8));
+    assert!(poll!(&mut much).is_pending());
+    let mut little = Box::pin(account.acquire(1));
+    assert!(poll!(&mut little).is_pending());
+    drop(much);
+    assert!(poll!(&mut little).is_ready());
+}
+
+#[tokio::test]
 async fn a_cancelled_request_leaves_its_place_and_its_memory_to_the_others() {
     let account = alone(4);
     let held = account.acquire(2).await;
