@@ -155,6 +155,12 @@ impl Node {
         &self.config
     }
 
+    /// Sets the number of threads that answer the kernel for one mount, of which a disk that hangs leaves some to the
+    /// others.
+    pub fn set_threads(&self, threads: usize) {
+        self.store.set_threads(threads);
+    }
+
     /// The runtime that it was opened in.
     pub fn runtime(&self) -> &Handle {
         &self.runtime

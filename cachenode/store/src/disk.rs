@@ -22,11 +22,16 @@ use crate::health::Health;
 use crate::pulse::{self, Pulse};
 use crate::record::ALIGN_BYTES;
 
-/// The most threads that answer the kernel and wait for one of several disks: three quarters of those that a mount has
-/// by default, so that a disk that hangs leaves some to the others, and that one that works is busy. Other threads,
+/// The number of threads that answer the kernel for one mount, unless [`Disk::set_threads`] says another.
+fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2).clamp(16, 64)
+}
+
+/// The most threads that answer the kernel and wait for one of several disks: three quarters of the `threads` that a
+/// mount has, so that a disk that hangs leaves some to the others, and that one that works is busy. Other threads,
 /// which may wait, take over the reads beyond it.
-fn readers_most() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2).clamp(16, 64) * 3 / 4
+fn readers_most(threads: usize) -> usize {
+    (threads * 3 / 4).max(1)
 }
 
 /// The most threads that write blocks to one of several disks while another disk has fewer. A dataset has 8.
@@ -49,7 +54,7 @@ pub(crate) struct Disk {
 #[derive(Debug)]
 struct Load {
     readers: AtomicUsize,
-    readers_most: usize,
+    readers_most: AtomicUsize,
     writers: AtomicUsize,
     pulse: Pulse,
 }
@@ -69,7 +74,7 @@ impl Disk {
     ) -> Arc<Self> {
         let load = || Load {
             readers: AtomicUsize::new(0),
-            readers_most: readers_most(),
+            readers_most: AtomicUsize::new(readers_most(default_threads())),
             writers: AtomicUsize::new(0),
             pulse: Pulse::new(),
         };
@@ -125,12 +130,20 @@ impl Disk {
         self.shared_load.as_ref().is_some_and(|load| load.pulse.is_silent())
     }
 
+    /// Sets the number of threads that answer the kernel for one mount.
+    pub(crate) fn set_threads(&self, threads: usize) {
+        if let Some(load) = &self.shared_load {
+            load.readers_most.store(readers_most(threads), Ordering::Relaxed);
+        }
+    }
+
     /// Registers a thread that answers the kernel and reads from the disk. None if the thread would wait too long.
     pub(crate) fn read(&self) -> Option<Waiting<'_>> {
         let Some(load) = &self.shared_load else { return Some(Waiting(None)) };
         let before = load.readers.fetch_add(1, Ordering::Relaxed);
         let waiting = Waiting(Some(&load.readers));
-        (before < load.readers_most && !load.pulse.is_silent()).then_some(waiting)
+        let readers_most = load.readers_most.load(Ordering::Relaxed);
+        (before < readers_most && !load.pulse.is_silent()).then_some(waiting)
     }
 
     /// Registers a thread that writes to the disk.
@@ -272,9 +285,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let disks = disks(dir.path(), &[0]);
         let disk = &disks[0];
-        let reading: Vec<Waiting<'_>> = (0..readers_most()).map(|_| disk.read().unwrap()).collect();
+        let read = |count: usize| (0..count).map(|_| disk.read().unwrap()).collect::<Vec<Waiting<'_>>>();
+        let reading = read(readers_most(default_threads()));
         assert!(disk.read().is_none());
         drop(reading);
-        assert!(disk.read().is_some());
+        for (threads, most) in [(8, 6), (1, 1)] {
+            disk.set_threads(threads);
+            let _reading = read(most);
+            assert!(disk.read().is_none());
+        }
     }
 }

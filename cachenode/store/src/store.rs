@@ -401,6 +401,12 @@ impl Store {
         ids.iter().map(key_of).chain(opening).collect()
     }
 
+    /// Sets the number of threads that answer the kernel for one mount, by default half of the cores and 16 to 64. Of
+    /// several disks, one that hangs holds three quarters as many.
+    pub fn set_threads(&self, threads: usize) {
+        self.base.disks.iter().for_each(|disk| disk.set_threads(threads));
+    }
+
     /// Free bytes of the disks. Errors: none of them can be measured.
     pub fn free_bytes(&self) -> io::Result<u64> {
         self.sum_of_disks(|disk| probe::free_bytes(disk.dir()))
