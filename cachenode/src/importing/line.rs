@@ -164,6 +164,17 @@ mod tests {
     }
 
     #[test]
+    fn an_owner_that_has_a_slot_waits_for_one_that_has_none() {
+        let mut line = line(&["a", "b", "a"]);
+        admit_all(&mut line);
+        line.join("c");
+        // The slot of b becomes free. a has waited for longer than c.
+        line.leave(line.running[1].id);
+        admit_all(&mut line);
+        assert_eq!(running(&line), ["a", "c"]);
+    }
+
+    #[test]
     fn one_slot_is_given_away_for_each_that_waits_and_only_where_it_makes_turns_fairer() {
         // One owner has both slots, and another comes.
         let mut line = line(&["a", "a"]);
