@@ -83,8 +83,8 @@ fn template(nth: usize) -> Value {
     json!({"spec": {"containers": [{"name": "main", "image": "image", "env": variables(nth)}]}})
 }
 
-// SEMANTICS: J12
 // With threads to spare, the server renews the controller's lease while it writes long lists, also on a busy machine.
+// SEMANTICS: J12
 #[tokio::test(flavor = "multi_thread", worker_threads = 16)]
 async fn a_hundred_pods_and_jobs_of_a_megabyte_do_not_end_it() {
     let api = FakeApi::new();
