@@ -275,7 +275,8 @@ async fn a_container_without_memory_left_loses_the_import_and_not_the_node() {
     let cgroup = container.0.clone();
     // It keeps its input until that ends.
     let mut node = Command::new("tail");
-    let mut node = node.args(["-c", &(200 << 20).to_string()]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut node =
+        node.args(["-c", &(200 << 20).to_string()]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     std::fs::write(cgroup.processes(), node.id().to_string()).unwrap();
     let mut input = node.stdin.take().unwrap();
     let enters = format!("echo $$ >{}\nexec \"$IMPORTER\" \"$@\"", cgroup.processes().display());
