@@ -221,10 +221,7 @@ async fn an_import_that_needs_more_memory_than_it_may_have_is_an_error_and_publi
 }
 
 /// A memory cgroup, as a container has one. It is removed when dropped; its processes must have ended.
-#[derive(Clone)]
-struct Cgroup(PathBuf);
-
-struct Container(Cgroup);
+struct Container(PathBuf);
 
 impl Container {
     /// `None`, which it says, without root or a memory controller.
@@ -240,11 +237,9 @@ impl Container {
             eprintln!("\nskipped: this needs root and memory cgroups: {error}\n");
             return None;
         }
-        Some(Self(Cgroup(folder)))
+        Some(Self(folder))
     }
-}
 
-impl Cgroup {
     fn processes(&self) -> PathBuf {
         self.0.join("cgroup.procs")
     }
@@ -259,7 +254,7 @@ impl Cgroup {
 
 impl Drop for Container {
     fn drop(&mut self) {
-        let removed = std::fs::remove_dir(&self.0.0);
+        let removed = std::fs::remove_dir(&self.0);
         if !std::thread::panicking() {
             removed.unwrap();
         }
@@ -271,23 +266,22 @@ impl Drop for Container {
 async fn a_container_without_memory_left_loses_the_import_and_not_the_node() {
     let (server, config) = made_up(20_000, Duration::from_millis(300)).await;
     let (server, world) = (Arc::new(server), World::new());
-    let Some(container) = Container::new(120 << 20) else { return };
-    let cgroup = container.0.clone();
+    let Some(container) = Container::new(120 << 20).map(Arc::new) else { return };
     // It keeps its input until that ends.
     let mut node = Command::new("tail");
     let mut node =
         node.args(["-c", &(200 << 20).to_string()]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    std::fs::write(cgroup.processes(), node.id().to_string()).unwrap();
+    std::fs::write(container.processes(), node.id().to_string()).unwrap();
     let mut input = node.stdin.take().unwrap();
-    let enters = format!("echo $$ >{}\nexec \"$IMPORTER\" \"$@\"", cgroup.processes().display());
+    let enters = format!("echo $$ >{}\nexec \"$IMPORTER\" \"$@\"", container.processes().display());
     let importer = script(world.folder.path(), &enters);
     // While the import lists, the node takes all memory. It then has more than the import, so the kernel would end it.
-    let lists = Arc::clone(&server);
+    let (lists, full) = (Arc::clone(&server), Arc::clone(&container));
     let grown = tokio::task::spawn_blocking(move || {
         while lists.lists() == 0 {
             std::thread::sleep(Duration::from_millis(5));
         }
-        while !cgroup.has_killed() {
+        while !full.has_killed() {
             input.write_all(&[1; 64 << 10]).unwrap();
         }
         input
