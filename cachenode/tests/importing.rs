@@ -243,6 +243,13 @@ impl Container {
     fn processes(&self) -> PathBuf {
         self.0.join("cgroup.procs")
     }
+
+    /// Whether the kernel has ended a process for lack of memory.
+    fn has_killed(&self) -> bool {
+        let read = |file: &str| std::fs::read_to_string(self.0.join(file)).unwrap_or_default();
+        let events = read("memory.events") + &read("memory.oom_control");
+        events.lines().any(|line| line.strip_prefix("oom_kill ").is_some_and(|kills| kills != "0"))
+    }
 }
 
 impl Drop for Container {
@@ -257,25 +264,35 @@ impl Drop for Container {
 // SEMANTICS: I8
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_without_memory_left_loses_the_import_and_not_the_node() {
-    const NODE: usize = 80 << 20;
-    let (_server, config) = made_up(1_000_000, Duration::ZERO).await;
-    let world = World::new();
-    // The import fits half beside the node, which has more memory: the kernel would choose the node.
-    let Some(container) = Container::new(NODE as u64 + (16 << 20)) else { return };
+    let (server, config) = made_up(20_000, Duration::from_millis(300)).await;
+    let (server, world) = (Arc::new(server), World::new());
+    let Some(container) = Container::new(120 << 20).map(Arc::new) else { return };
     // It keeps its input until that ends.
     let mut node = Command::new("tail");
-    let mut node = node.args(["-c", &NODE.to_string()]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut node =
+        node.args(["-c", &(200 << 20).to_string()]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     std::fs::write(container.processes(), node.id().to_string()).unwrap();
     let mut input = node.stdin.take().unwrap();
-    input.write_all(&vec![0; NODE]).unwrap();
     let enters = format!("echo $$ >{}\nexec \"$IMPORTER\" \"$@\"", container.processes().display());
-    let error = world.import(&script(world.folder.path(), &enters), "s3://made-up", &config).await.unwrap_err();
+    let importer = script(world.folder.path(), &enters);
+    // While the import lists, the node takes all memory. It then has more than the import, so the kernel would end it.
+    let (lists, full) = (Arc::clone(&server), Arc::clone(&container));
+    let grown = tokio::task::spawn_blocking(move || {
+        while lists.lists() == 0 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        while !full.has_killed() {
+            input.write_all(&[1; 64 << 10]).unwrap();
+        }
+        input
+    });
+    let error = world.import(&importer, "s3://made-up", &config).await.unwrap_err();
     assert!(Chain(&error).to_string().contains("ran out of memory"), "{}", Chain(&error));
     assert!(node.try_wait().unwrap().is_none(), "the node was ended");
-    drop(input);
+    drop(grown.await.unwrap());
     assert!(node.wait().unwrap().success());
     world.import(&process(512), "s3://made-up", &config).await.unwrap();
-    assert_eq!(open_manifest(world.kept().path()).unwrap().totals().files, 1_000_000);
+    assert_eq!(open_manifest(world.kept().path()).unwrap().totals().files, 20_000);
 }
 
 // SEMANTICS: I10

@@ -9,12 +9,11 @@
 mod devices {
     pub(crate) mod config;
     pub(crate) mod machine;
-    pub(crate) mod quantity;
 }
 
 use std::collections::BTreeSet;
 
-use devices::{config, machine, quantity};
+use devices::{config, machine};
 use libfuzzer_sys::fuzz_target;
 
 use config::{Config, ConfigError, Give};

@@ -7,8 +7,6 @@
 // Included rather than linked: the crate would compile tonic and kube, with the fuzzer's flags.
 #[path = "../../../device-plugins/src/nri/frame.rs"]
 mod frame;
-#[path = "../../../device-plugins/src/quantity.rs"]
-mod quantity;
 #[path = "../../../device-plugins/src/limits/lower.rs"]
 mod lower;
 

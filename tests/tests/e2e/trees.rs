@@ -127,7 +127,7 @@ fn a_tree_from_its_folder_differs_only_in_links_that_lead_out_of_it() {
     let mount = lab.mount("m", &format!("file://{TREE}"), &[]);
     let missing = only_in_original(mount.dir());
     let (within, expected): (BTreeSet<_>, _) = left.links_and_others.into_iter().partition(|path| leads_within(path));
-    assert!(within.len() > 100, "{TREE} has too few links to tell anything");
+    assert!(within.len() > 100, "{TREE} has too few links to prove anything");
     let odd: Vec<_> = missing.symmetric_difference(&expected).take(10).collect();
     assert!(odd.is_empty(), "{odd:?}");
 }

@@ -111,7 +111,7 @@ mod tests {
             ("spec.namespaces", json!({"namespaces": []})),
             ("spec.namespaces", json!({"namespaces": ["*"]})),
             ("spec.promisedBytes", json!({"namespaces": ["a"], "promisedBytes": "much"})),
-            ("spec.promisedBytes", json!({"namespaces": ["a"], "promisedBytes": "1T"})),
+            ("spec.promisedBytes", json!({"namespaces": ["a"], "promisedBytes": "1Q"})),
             ("spec.reservedBytesPerNode", json!({"namespaces": ["a"], "reservedBytesPerNode": "999999999999999TiB"})),
         ] {
             let error = checked(spec.clone()).expect_err(field);

@@ -37,7 +37,7 @@ fn a_bad_quota_is_refused_at_apply_by_its_field() {
         ("spec.namespaces", "names of namespaces", json!({"namespaces": ["*"]})),
         ("spec.namespaces", "Duplicate value", json!({"namespaces": ["a", "a"]})),
         ("spec.promisedBytes", "such as 2TiB", json!({"namespaces": ["a"], "promisedBytes": "much"})),
-        ("spec.promisedBytes", "such as 2TiB", json!({"namespaces": ["a"], "promisedBytes": "2Ti"})),
+        ("spec.promisedBytes", "such as 2TiB", json!({"namespaces": ["a"], "promisedBytes": "2Xi"})),
         ("spec.reservedBytesPerNode", "such as 200GiB", json!({"namespaces": ["a"], "reservedBytesPerNode": "-1GiB"})),
         ("spec.datasets", "greater than or equal to 0", json!({"namespaces": ["a"], "datasets": -1})),
         ("spec.mounts", "unknown field", json!({"namespaces": ["a"], "mounts": 1})),
@@ -48,6 +48,7 @@ fn a_bad_quota_is_refused_at_apply_by_its_field() {
     }
     for spec in [
         json!({"namespaces": ["a"]}),
+        json!({"namespaces": ["a"], "promisedBytes": "2Ti", "reservedBytesPerNode": "500G"}),
         json!({
             "namespaces": ["a", "b"], "promisedBytes": "1.5 TiB", "reservedBytesPerNode": "0", "datasets": 0,
             "mountsPerNode": 4, "imports": 2,

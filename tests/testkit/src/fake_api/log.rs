@@ -104,9 +104,9 @@ impl FakeApi {
                             watch.is_cut = true;
                             "{\"type\":".to_owned()
                         }
-                        Some(Signal::Line(line)) => text(&line),
+                        Some(Signal::Line(line)) => text(&line["type"], &line["object"]),
                         None => match api.change_after(&mut watch, &namespace) {
-                            Some((kind, object)) => format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n"),
+                            Some((kind, object)) => text(&kind.into(), &object),
                             None => {
                                 changes.changed().await.ok()?;
                                 continue;
@@ -141,8 +141,8 @@ impl FakeApi {
 }
 
 /// An event as a line, with its type first, as an API server writes it: clients need not buffer the object then.
-fn text(event: &Value) -> String {
-    format!("{{\"type\":{},\"object\":{}}}\n", event["type"], event["object"])
+fn text(kind: &Value, object: &Value) -> String {
+    format!("{{\"type\":{kind},\"object\":{object}}}\n")
 }
 
 #[cfg(test)]
