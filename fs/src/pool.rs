@@ -1,14 +1,13 @@
 //! The threads that serve all mounts of a process.
 //!
-//! A thread that serves a busy mount stays with it, blocked in read(2) between two requests, as if it were the mount's
-//! own: a request costs one system call to receive, and wakes one thread. If it leaves no other thread that waits for the
-//! next request, and the mount has a slot left, the connection is armed in an epoll instance, for one event. The next
-//! request then brings another thread of the pool, so a busy mount soon has one thread more than it uses, and makes no
-//! epoll call.
+//! A thread that serves a busy mount stays with it, blocked in read(2) between two requests: a request costs one system
+//! call to receive, and wakes one thread. A thread that takes a request and leaves no other one waiting in a read arms
+//! the connection in an epoll instance, for one event, if a slot is left. The next request then brings another thread.
+//! A busy mount soon has one thread more than it uses, and makes no epoll call.
 //!
-//! A mount without requests takes no thread. The housekeeper, one thread for all mounts, interrupts those that have
-//! waited in one read since it last looked; the last of them arms the connection. It looks once a second, and more often
-//! while a connection has an event and the pool has no free thread. Threads that are never idle then look for such an
+//! A mount without requests takes no thread. The housekeeper, one thread for all mounts, interrupts threads that have
+//! waited in one read since it last looked, and the last of them arms the connection. It looks once a second, and more
+//! often while a connection has an event and the pool has no free thread. Threads that never wait then look for such an
 //! event themselves, after every [`BURST`] requests. The slots of a connection limit its threads, and the pool has more
 //! than that. A mount whose reads wait for a slow disk therefore does not keep all of them.
 //!
@@ -113,10 +112,11 @@ struct Connection {
     front: Box<dyn Serve>,
     slots: Slots,
     fuse: Arc<OwnedFd>,
-    /// Whether the next request will bring a thread.
+    /// Whether the next request brings a thread: the connection is armed, or a thread is about to serve its event.
     is_armed: AtomicBool,
-    /// The number of threads that wait for a request.
+    /// The number of threads that wait for its next request.
     waiting: AtomicUsize,
+    /// Whether its threads leave it.
     is_ended: AtomicBool,
     end: End,
 }
@@ -323,7 +323,7 @@ impl Shared {
             let received = slot.receive(connection.fuse.as_fd());
             turns.fetch_add(1, Ordering::Relaxed);
             let was_last = connection.waiting.fetch_sub(1, Ordering::SeqCst) == 1;
-            // Without a slot left, another thread could not serve it.
+            // Without a slot left, no other thread could serve it. A thread that frees one arms it if none waits.
             if was_last && received.is_ok() && !connection.slots.are_all_taken() {
                 self.arm(connection);
             }
@@ -381,6 +381,7 @@ impl Shared {
             looked = Instant::now();
             for attendant in &mut attendants {
                 let turns = attendant.turns.load(Ordering::Relaxed);
+                // A signal that comes before the thread is in the system call is lost, and repeated at the next look.
                 if turns == attendant.seen && turns & 1 == 1 {
                     interrupt::interrupt(&attendant.thread);
                 }

@@ -189,7 +189,7 @@ fn a_thread_that_never_waits_leaves_for_a_connection_that_has_a_request() {
     let front = Box::new(Endless(Arc::clone(&kernel)));
     let _endless = pool.serve(Arc::new(fuse), Slots::open(None, 2).unwrap(), front).unwrap();
     ask(&kernel, GETATTR, [2, 4]);
-    until(|| pool.shared.connections()[&0].slots.are_all_taken());
+    until(|| pool.shared.connections()[&0u64].slots.are_all_taken());
     let (quick, _quick) = serve(&pool, 2, Together(Arc::new(Barrier::new(1))));
     for unique in (1..20).map(|number| 2 * number) {
         ask(&quick, LOOKUP, [unique]);
@@ -223,7 +223,7 @@ fn the_threads_end_with_the_pool_also_those_that_wait_for_requests_or_never_do()
     let front = Box::new(Endless(Arc::clone(&busy)));
     let endless = pool.serve(Arc::new(fuse), Slots::open(None, 1).unwrap(), front).unwrap();
     ask(&busy, GETATTR, [6]);
-    until(|| pool.shared.connections()[&1].slots.are_all_taken());
+    until(|| pool.shared.connections()[&1u64].slots.are_all_taken());
     let shared = Arc::downgrade(&pool.shared);
     drop((waiting, endless, pool));
     until(|| shared.strong_count() == 0);
