@@ -20,6 +20,7 @@ mod filesystem;
 mod fuse;
 mod handshake;
 mod inode;
+mod interrupt;
 mod limits;
 pub mod mount;
 mod pool;

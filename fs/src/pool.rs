@@ -1,45 +1,59 @@
 //! The threads that serve all mounts of a process.
 //!
-//! A mount without requests takes no thread. All connections are in one epoll instance, each armed for one event. The
-//! thread that gets the event takes a slot of the connection, reads a request and arms the connection again, so that
-//! the next request wakes the next thread. After its answer it continues with the same connection while that has
-//! requests: a busy mount costs two system calls a request, and no wake-up. After [`BURST`] requests it looks at the
-//! other connections. The slots of a connection limit the threads that serve it at the same time, and the pool has more
-//! threads than that. A mount whose reads wait for a slow disk therefore does not keep all of them.
+//! A thread that serves a busy mount stays with it, blocked in read(2) between two requests: a request costs one system
+//! call to receive, and wakes one thread. A thread that takes a request and leaves no other one waiting in a read arms
+//! the connection in an epoll instance, for one event, if a slot is left. The next request then brings another thread.
+//! A busy mount soon has one thread more than it uses, and makes no epoll call.
+//!
+//! A mount without requests takes no thread. The housekeeper, one thread for all mounts, interrupts threads that have
+//! waited in one read since it last looked, and the last of them arms the connection. It looks once a second, and more
+//! often while a connection has an event and the pool has no free thread. Threads that never wait then look for such an
+//! event themselves, after every [`BURST`] requests. The slots of a connection limit its threads, and the pool has more
+//! than that. A mount whose reads wait for a slow disk therefore does not keep all of them.
 //!
 //! All threads start before the first connection is served. A further mount takes no further thread, so none is refused
 //! for the lack of one.
 //!
-//! Invariants: a connection is armed, or a thread has its event and will arm it, or all of its slots are in use and the
-//! next thread that gives one back will. A request that was taken is answered, or kept, before its slot is given back.
+//! Invariants: a connection is armed, or a thread has its event and will serve it, or a thread that serves it will read
+//! again, or arm it before it leaves. A request that was taken is answered, or kept, before its thread reads again or
+//! gives the slot back.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
-use rustix::fs::OFlags;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use tokio::sync::oneshot;
 use tracing::warn;
 
-use crate::limits;
 use crate::slots::Slots;
 use crate::wire::{Reply, Request, operation};
+use crate::{interrupt, limits};
 
 #[cfg(test)]
 mod tests;
 
-/// The most requests that a thread serves for one connection before it looks at the others.
-const BURST: usize = 16;
+/// The number of requests that a thread serves for one connection before it looks at the others, if they lack threads.
+const BURST: u64 = 16;
 
-/// How long a thread without requests keeps its large buffers.
+/// How long a thread waits for the next request of a connection, at least, before it is taken back.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The same while another connection lacks a thread.
+const HASTE: Duration = Duration::from_millis(2);
+
+const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+/// How long a free thread keeps its large buffers.
 const IDLE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// The most threads of a pool.
@@ -72,8 +86,23 @@ struct Shared {
     epoll: OwnedFd,
     /// Readable once the pool ends.
     stop: OwnedFd,
-    connections: RwLock<HashMap<u64, Arc<Connection>>>,
+    connections: Mutex<HashMap<u64, Arc<Connection>>>,
     next: AtomicU64,
+    /// The number of threads that wait for an event.
+    free: AtomicUsize,
+    /// Whether an event may be waiting for a thread while none is free.
+    is_short: AtomicBool,
+    housekeeper: Thread,
+}
+
+/// A thread of the pool, as the housekeeper sees it.
+#[derive(Debug)]
+struct Attendant {
+    /// How often it has begun and ended to wait for a request: odd while it waits.
+    turns: Arc<AtomicU64>,
+    /// The turns when the housekeeper last looked.
+    seen: u64,
+    thread: JoinHandle<()>,
 }
 
 /// A connection. Its fields are dropped in this order, so that its end is reported when it uses nothing anymore.
@@ -83,6 +112,12 @@ struct Connection {
     front: Box<dyn Serve>,
     slots: Slots,
     fuse: Arc<OwnedFd>,
+    /// Whether the next request brings a thread: the connection is armed, or a thread is about to serve its event.
+    is_armed: AtomicBool,
+    /// The number of threads that wait for its next request.
+    waiting: AtomicUsize,
+    /// Whether its threads leave it.
+    is_ended: AtomicBool,
     end: End,
 }
 
@@ -118,27 +153,46 @@ impl Pool {
         Self::start(wanted.min(allowed))
     }
 
-    /// Starts this many threads, and at least one. If the system allows fewer, half of those that could be started stay
-    /// and the others leave room for the rest of the process. Errors: no thread can be started.
+    /// Starts this many threads, and at least one, and the housekeeper. If the system allows fewer, half of those that
+    /// could be started stay and the others leave room for the rest of the process. Errors: no thread can be started.
     pub fn start(threads: usize) -> io::Result<Arc<Self>> {
+        interrupt::prepare()?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
         epoll::add(&epoll, &stop, EventData::new_u64(STOP), EventFlags::IN)
             .map_err(|error| limits::named(error.into()))?;
-        let (connections, next) = (RwLock::default(), AtomicU64::new(0));
-        let shared = Arc::new(Shared { epoll, stop, connections, next });
         // A thread begins when it receives a message, and ends if there will be none.
+        let (begin_housekeeping, begun) = sync_channel::<(Arc<Shared>, Vec<Attendant>)>(1);
+        let housekeep = move || {
+            if let Ok((shared, attendants)) = begun.recv() {
+                shared.housekeep(attendants);
+            }
+        };
+        let housekeeper =
+            std::thread::Builder::new().name("fuse-keep".to_owned()).spawn(housekeep).map_err(limits::named)?;
+        let shared = Arc::new(Shared {
+            epoll,
+            stop,
+            connections: Mutex::default(),
+            next: AtomicU64::new(0),
+            free: AtomicUsize::new(0),
+            is_short: AtomicBool::new(false),
+            housekeeper: housekeeper.thread().clone(),
+        });
         let mut parked = Vec::new();
         while parked.len() < threads.max(1) {
             let (begin, begun) = sync_channel::<()>(1);
-            let shared = Arc::clone(&shared);
-            let work = move || {
-                if begun.recv().is_ok() {
-                    shared.work();
+            let turns = Arc::new(AtomicU64::new(0));
+            let work = {
+                let (shared, turns) = (Arc::clone(&shared), Arc::clone(&turns));
+                move || {
+                    if begun.recv().is_ok() {
+                        shared.work(&turns);
+                    }
                 }
             };
             match std::thread::Builder::new().name(format!("fuse-{}", parked.len())).spawn(work) {
-                Ok(_) => parked.push(begin),
+                Ok(thread) => parked.push((begin, Attendant { turns, seen: 0, thread })),
                 Err(error) if parked.is_empty() => return Err(limits::named(error)),
                 Err(error) => {
                     let kept = parked.len().div_ceil(2);
@@ -150,9 +204,11 @@ impl Pool {
                 }
             }
         }
-        for begin in parked {
+        let (begins, attendants): (Vec<_>, Vec<_>) = parked.into_iter().unzip();
+        for begin in begins {
             let _ = begin.send(());
         }
+        let _ = begin_housekeeping.send((Arc::clone(&shared), attendants));
         Ok(Arc::new(Self { shared }))
     }
 
@@ -168,11 +224,18 @@ impl Pool {
         if let Some(slot) = slots.take() {
             slots.give_back(slot);
         }
-        set_blocking(&fuse, false)?;
         let (report, ended) = oneshot::channel();
-        let end = End { outcome: Mutex::new(Ok(())), report: Some(report) };
         let number = self.shared.next.fetch_add(1, Ordering::Relaxed);
-        let connection = Arc::new(Connection { number, front, slots, fuse, end });
+        let connection = Arc::new(Connection {
+            number,
+            front,
+            slots,
+            fuse,
+            is_armed: AtomicBool::new(true),
+            waiting: AtomicUsize::new(0),
+            is_ended: AtomicBool::new(false),
+            end: End { outcome: Mutex::new(Ok(())), report: Some(report) },
+        });
         self.shared.connections().insert(number, Arc::clone(&connection));
         let armed = EventFlags::IN | EventFlags::ONESHOT;
         if let Err(error) = epoll::add(&self.shared.epoll, &connection.fuse, EventData::new_u64(number), armed) {
@@ -202,84 +265,138 @@ impl Session {
     }
 }
 
-/// Sets whether reads of a connection wait for a request. All processes that have the connection share this setting.
-/// Releases before 0.4 need it for their reads.
-pub(crate) fn set_blocking(fuse: impl AsFd, blocking: bool) -> io::Result<()> {
-    let flags = rustix::fs::fcntl_getfl(&fuse)?;
-    let flags = if blocking { flags - OFlags::NONBLOCK } else { flags | OFlags::NONBLOCK };
-    Ok(rustix::fs::fcntl_setfl(&fuse, flags)?)
-}
-
 impl Shared {
-    fn connections(&self) -> std::sync::RwLockWriteGuard<'_, HashMap<u64, Arc<Connection>>> {
-        self.connections.write().unwrap_or_else(PoisonError::into_inner)
+    fn connections(&self) -> MutexGuard<'_, HashMap<u64, Arc<Connection>>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Serves connections until the pool ends.
-    fn work(&self) {
-        let mut timeout = None;
+    fn work(&self, turns: &AtomicU64) {
+        let mut next = None;
         loop {
-            let mut events = [MaybeUninit::<Event>::uninit(); 1];
-            let number = match epoll::wait(&self.epoll, &mut events, timeout) {
-                Ok((events, _)) => events.first().map(|event| event.data.u64()),
-                Err(_) => continue,
-            };
-            match number {
-                Some(STOP) => return,
-                Some(number) => {
-                    let connections = self.connections.read().unwrap_or_else(PoisonError::into_inner);
-                    let connection = connections.get(&number).cloned();
-                    drop(connections);
-                    if let Some(connection) = connection {
-                        self.serve_some(&connection);
-                    }
-                    timeout = Some(&IDLE);
-                }
-                None => {
-                    larder_cachenode::dataset::release_buffers();
-                    timeout = None;
-                }
+            let number = next.take().unwrap_or_else(|| self.wait());
+            if number == STOP {
+                return;
+            }
+            let connection = self.connections().get(&number).cloned();
+            if let Some(connection) = connection {
+                connection.is_armed.store(false, Ordering::SeqCst);
+                next = self.attend(&connection, turns);
             }
         }
     }
 
-    /// Serves requests of a connection while it has some, up to [`BURST`].
-    fn serve_some(&self, connection: &Connection) {
-        let Some(mut slot) = connection.slots.take() else { return };
-        let mut is_armed = false;
-        for _ in 0..BURST {
-            let received = slot.receive(connection.fuse.as_fd());
-            if received == Err(Errno::AGAIN) {
-                break;
+    /// Waits for an event, and returns its number.
+    fn wait(&self) -> u64 {
+        self.free.fetch_add(1, Ordering::SeqCst);
+        let number = self.event(Some(&IDLE)).unwrap_or_else(|| {
+            larder_cachenode::dataset::release_buffers();
+            loop {
+                if let Some(number) = self.event(None) {
+                    break number;
+                }
             }
-            if !is_armed {
+        });
+        if self.free.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.housekeeper.unpark();
+        }
+        number
+    }
+
+    /// The number of an event. `None` after the timeout or an interruption.
+    fn event(&self, timeout: Option<&Timespec>) -> Option<u64> {
+        let mut events = [MaybeUninit::<Event>::uninit(); 1];
+        let (events, _) = epoll::wait(&self.epoll, &mut events, timeout).ok()?;
+        events.first().map(|event| event.data.u64())
+    }
+
+    /// Serves a connection until it ends, the housekeeper interrupts this thread, or another connection lacks one.
+    /// Returns the number of that connection's event.
+    fn attend(&self, connection: &Connection, turns: &AtomicU64) -> Option<u64> {
+        let mut slot = connection.slots.take()?;
+        let mut next = None;
+        let mut requests: u64 = 0;
+        while next.is_none() && !connection.is_ended.load(Ordering::Relaxed) {
+            connection.waiting.fetch_add(1, Ordering::SeqCst);
+            turns.fetch_add(1, Ordering::Relaxed);
+            let received = slot.receive(connection.fuse.as_fd());
+            turns.fetch_add(1, Ordering::Relaxed);
+            let was_last = connection.waiting.fetch_sub(1, Ordering::SeqCst) == 1;
+            // Without a slot left, no other thread could serve it. A thread that frees one arms it if none waits.
+            if was_last && received.is_ok() && !connection.slots.are_all_taken() {
                 self.arm(connection);
-                is_armed = true;
             }
             let ended = match received {
                 Ok(request) => connection.handle(request),
                 // The request was interrupted before it was taken.
-                Err(Errno::NOENT | Errno::INTR) => None,
+                Err(Errno::NOENT) => None,
+                // EAGAIN: another process has made the descriptor, which it shares, non-blocking.
+                Err(Errno::INTR | Errno::AGAIN) => break,
                 Err(Errno::NODEV) => Some(Ok(())),
                 Err(errno) => Some(Err(errno.into())),
             };
             if let Some(outcome) = ended {
-                return self.end(connection, outcome);
+                self.end(connection, outcome);
+            }
+            requests += 1;
+            if requests.is_multiple_of(BURST) && self.is_short.load(Ordering::Relaxed) {
+                next = self.event(Some(&NO_TIME));
+                self.is_short.store(next.is_some(), Ordering::Relaxed);
             }
         }
-        let is_wanted = connection.slots.give_back(slot);
-        if is_wanted || !is_armed {
+        connection.slots.give_back(slot);
+        if connection.waiting.load(Ordering::SeqCst) == 0 {
             self.arm(connection);
+        }
+        next
+    }
+
+    /// Makes the next request of a connection bring a thread.
+    fn arm(&self, connection: &Connection) {
+        if !connection.is_armed.swap(true, Ordering::SeqCst) {
+            // This fails only if the connection has ended.
+            let (data, armed) = (EventData::new_u64(connection.number), EventFlags::IN | EventFlags::ONESHOT);
+            let _ = epoll::modify(&self.epoll, &connection.fuse, data, armed);
         }
     }
 
-    fn arm(&self, connection: &Connection) {
-        // This fails only if the connection has ended.
-        let (data, armed) = (EventData::new_u64(connection.number), EventFlags::IN | EventFlags::ONESHOT);
-        let _ = epoll::modify(&self.epoll, &connection.fuse, data, armed);
+    /// Takes threads back from connections without requests, until all threads have ended.
+    fn housekeep(&self, mut attendants: Vec<Attendant>) {
+        let mut looked = Instant::now();
+        while attendants.iter().any(|attendant| !attendant.thread.is_finished()) {
+            let is_short = if self.free.load(Ordering::SeqCst) == 0 {
+                self.has_event(PATIENCE)
+            } else {
+                // The thread that leaves no free one ends this wait.
+                std::thread::park_timeout(PATIENCE);
+                false
+            };
+            if is_short {
+                self.is_short.store(true, Ordering::Relaxed);
+                std::thread::sleep(HASTE);
+            } else if looked.elapsed() < PATIENCE {
+                continue;
+            }
+            looked = Instant::now();
+            for attendant in &mut attendants {
+                let turns = attendant.turns.load(Ordering::Relaxed);
+                // A signal that comes before the thread is in the system call is lost, and repeated at the next look.
+                if turns == attendant.seen && turns & 1 == 1 {
+                    interrupt::interrupt(&attendant.thread);
+                }
+                attendant.seen = turns;
+            }
+        }
+    }
+
+    /// Whether an event waits for a thread, or one does within this time. The end of the pool is one.
+    fn has_event(&self, timeout: Duration) -> bool {
+        let timeout = Timespec::try_from(timeout).ok();
+        poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], timeout.as_ref()).is_ok_and(|ready| ready > 0)
     }
 
     fn end(&self, connection: &Connection, outcome: io::Result<()>) {
+        connection.is_ended.store(true, Ordering::Relaxed);
         if self.connections().remove(&connection.number).is_some() {
             let _ = epoll::delete(&self.epoll, &connection.fuse);
             *connection.end.outcome.lock().unwrap_or_else(PoisonError::into_inner) = outcome;

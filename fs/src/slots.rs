@@ -18,6 +18,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
@@ -48,6 +49,8 @@ pub(crate) struct Slots {
     overflow: Memory,
     count: usize,
     unused: Mutex<Unused>,
+    /// The number of slots that threads have.
+    taken: AtomicUsize,
 }
 
 /// The slots that no thread has.
@@ -57,8 +60,6 @@ struct Unused {
     used: usize,
     /// Those of them that are free again. The last one is taken first, so that few slots take memory.
     returned: Vec<usize>,
-    /// Whether a thread has found none.
-    wanted: bool,
 }
 
 /// A slot that a thread has.
@@ -76,10 +77,10 @@ impl Slots {
         let overflow = overflow()?;
         let file = requests.map(|requests| (requests.as_fd(), Requests::buffer_at(0).cast_signed()));
         let memory = map(count * BUFFER_BYTES, file)?;
-        Ok(Self { memory, overflow, count, unused: Mutex::default() })
+        Ok(Self { memory, overflow, count, unused: Mutex::default(), taken: AtomicUsize::new(0) })
     }
 
-    /// Takes a slot. `None` if all are in use; [`give_back`](Self::give_back) then returns true.
+    /// Takes a slot. `None` if all are in use.
     pub(crate) fn take(&self) -> Option<Slot<'_>> {
         let mut unused = self.unused();
         let number = match unused.returned.pop() {
@@ -90,19 +91,22 @@ impl Slots {
                 self.touch(number);
                 number
             }
-            None => {
-                unused.wanted = true;
-                return None;
-            }
+            None => return None,
         };
+        self.taken.fetch_add(1, Ordering::SeqCst);
         Some(Slot { slots: self, number })
     }
 
-    /// Gives a slot back. True if a thread has found none in the meantime.
-    pub(crate) fn give_back(&self, Slot { number, .. }: Slot<'_>) -> bool {
+    /// Gives a slot back.
+    pub(crate) fn give_back(&self, Slot { number, .. }: Slot<'_>) {
         let mut unused = self.unused();
         unused.returned.push(number);
-        std::mem::take(&mut unused.wanted)
+        self.taken.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether no slot is left.
+    pub(crate) fn are_all_taken(&self) -> bool {
+        self.taken.load(Ordering::SeqCst) == self.count
     }
 
     fn unused(&self) -> MutexGuard<'_, Unused> {
@@ -178,14 +182,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_slot_is_taken_once_and_a_thread_that_found_none_is_remembered() {
+    fn each_slot_is_taken_once() {
         let slots = Slots::open(None, 2).unwrap();
-        let (first, second) = (slots.take().unwrap(), slots.take().unwrap());
+        let first = slots.take().unwrap();
+        assert!(!slots.are_all_taken());
+        let second = slots.take().unwrap();
         assert_ne!(first.number, second.number);
-        assert!(slots.take().is_none());
-        assert!(slots.give_back(first), "a thread waits for a slot");
-        assert!(!slots.give_back(second), "it was woken already");
+        assert!(slots.are_all_taken() && slots.take().is_none());
+        slots.give_back(first);
+        slots.give_back(second);
         assert_eq!(slots.take().unwrap().number, 1, "the one that was returned last");
+        assert!(!slots.are_all_taken());
         assert!(slots.take().is_some() && slots.take().is_none());
     }
 

@@ -385,7 +385,7 @@ pub(crate) fn waits(fuse: BorrowedFd<'_>, unique: u64) -> bool {
 
 /// Sends an answer to the kernel. An answer to a request that was answered before has no effect.
 pub(crate) fn send(fuse: BorrowedFd<'_>, answer: &[IoSlice<'_>]) -> io::Result<()> {
-    match rustix::io::writev(fuse, answer) {
+    match rustix::io::retry_on_intr(|| rustix::io::writev(fuse, answer)) {
         Ok(_) | Err(SystemErrno::NOENT) => Ok(()),
         Err(errno) => Err(errno.into()),
     }

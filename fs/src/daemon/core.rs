@@ -25,7 +25,7 @@ use super::offers::{Offer, Offers};
 use crate::connection::ServeConfig;
 use crate::fuse::BACKGROUND_MOST;
 use crate::mount::{MountConfig, unmount};
-use crate::pool::{Pool, set_blocking};
+use crate::pool::Pool;
 
 /// How long a stop waits for mounts that are being made, and for reads from handed-over connections.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -116,12 +116,6 @@ impl Daemon {
     pub async fn stop(&self) -> anyhow::Result<()> {
         self.stopping().cancel();
         let _ = tokio::join!(self.end_mounts(), tokio::time::timeout(STOP_TIMEOUT, self.answer_reads()));
-        for connection in self.mounts.now().mounts.iter().filter_map(|mount| mount.connection.as_ref()) {
-            // An earlier release, to which a node may return, would read without a pause.
-            if let Err(error) = set_blocking(&connection.fd, true) {
-                warn!(%error, "cannot prepare a connection for an earlier release");
-            }
-        }
         self.node.close().await?;
         Ok(())
     }

@@ -35,6 +35,23 @@ impl Serve for Held {
     }
 }
 
+/// Has its kernel send a request for each that it answers, so that it is never idle.
+struct Endless(Arc<Kernel>);
+
+impl Debug for Endless {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Endless")
+    }
+}
+
+impl Serve for Endless {
+    fn answer(&self, _: &Request<'_>, reply: Reply) {
+        reply.data(&[]);
+        let (unique, ..) = self.0.answer();
+        ask(&self.0, GETATTR, [unique]);
+    }
+}
+
 fn serve(pool: &Arc<Pool>, threads: usize, front: impl Serve) -> (Kernel, Session) {
     let (kernel, fuse) = Kernel::connect();
     let slots = Slots::open(None, threads).unwrap();
@@ -49,6 +66,15 @@ fn answers(kernel: &Kernel, count: usize) -> Vec<u64> {
     let mut answers: Vec<u64> = (0..count).map(|_| kernel.answer().0).collect();
     answers.sort_unstable();
     answers
+}
+
+/// Waits for a condition. The timeout only ends a hang.
+fn until(condition: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it never happens");
+        std::thread::yield_now();
+    }
 }
 
 #[test]
@@ -73,7 +99,7 @@ fn a_connection_never_has_more_threads_than_slots_and_others_are_served_meanwhil
     let (quick, _quick) = serve(&pool, 2, Together(Arc::new(Barrier::new(1))));
     ask(&slow, GETATTR, [2, 4, 6, 8]);
     let first = [taken.recv().unwrap(), taken.recv().unwrap()];
-    // The third thread serves the other connection, also after it has found no slot of the first.
+    // The third thread serves the other connection.
     for unique in (100..150).map(|number| 2 * number) {
         ask(&quick, LOOKUP, [unique]);
         assert_eq!(answers(&quick, 1), [unique]);
@@ -121,26 +147,84 @@ fn a_connection_ends_with_its_kernel_and_reports_the_outcome() {
 }
 
 #[test]
-fn the_threads_end_with_the_pool() {
+fn a_connection_ends_while_threads_wait_for_its_requests() {
+    let pool = Pool::start(2).unwrap();
+    let (kernel, session) = serve(&pool, 2, Together(Arc::new(Barrier::new(2))));
+    ask(&kernel, LOOKUP, [2, 4]);
+    assert_eq!(answers(&kernel, 2), [2, 4]);
+    // One of the two threads receives it, and nothing wakes the other one.
+    kernel.send(&request(operation::DESTROY, 6, 0, &[]));
+    assert_eq!(kernel.answer(), (6, 0, Vec::new()));
+    session.wait().unwrap();
+}
+
+#[test]
+fn a_connection_without_requests_gives_its_threads_back_and_gets_them_again() {
     let pool = Pool::start(3).unwrap();
-    let shared = Arc::downgrade(&pool.shared);
-    drop(pool);
-    while shared.strong_count() > 0 {
-        std::thread::yield_now();
+    let (kernel, _session) = serve(&pool, 2, Together(Arc::new(Barrier::new(2))));
+    for uniques in [[2, 4], [6, 8]] {
+        ask(&kernel, LOOKUP, uniques);
+        assert_eq!(answers(&kernel, 2), uniques);
+        until(|| pool.shared.free.load(Ordering::SeqCst) == 3);
     }
 }
 
 #[test]
-fn an_earlier_release_gets_a_connection_whose_reads_wait() {
+fn a_thread_that_waits_for_requests_leaves_for_a_connection_that_has_one() {
     let pool = Pool::start(1).unwrap();
+    let connections: Vec<_> = (0..3).map(|_| serve(&pool, 2, Together(Arc::new(Barrier::new(1))))).collect();
+    for unique in (1..20).map(|number| 2 * number) {
+        for (kernel, _) in &connections {
+            ask(kernel, LOOKUP, [unique]);
+            assert_eq!(answers(kernel, 1), [unique]);
+        }
+    }
+}
+
+#[test]
+fn a_thread_that_never_waits_leaves_for_a_connection_that_has_a_request() {
+    let pool = Pool::start(2).unwrap();
     let (kernel, fuse) = Kernel::connect();
-    let keepers = fuse.try_clone().unwrap();
-    let _session = pool
-        .serve(Arc::new(fuse), Slots::open(None, 1).unwrap(), Box::new(Together(Arc::new(Barrier::new(1)))))
-        .unwrap();
-    let waits = || !rustix::fs::fcntl_getfl(&keepers).unwrap().contains(OFlags::NONBLOCK);
-    assert!(!waits());
-    set_blocking(&keepers, true).unwrap();
-    assert!(waits());
+    let kernel = Arc::new(kernel);
+    let front = Box::new(Endless(Arc::clone(&kernel)));
+    let _endless = pool.serve(Arc::new(fuse), Slots::open(None, 2).unwrap(), front).unwrap();
+    ask(&kernel, GETATTR, [2, 4]);
+    until(|| pool.shared.connections()[&0u64].slots.are_all_taken());
+    let (quick, _quick) = serve(&pool, 2, Together(Arc::new(Barrier::new(1))));
+    for unique in (1..20).map(|number| 2 * number) {
+        ask(&quick, LOOKUP, [unique]);
+        assert_eq!(answers(&quick, 1), [unique]);
+    }
+}
+
+#[test]
+fn a_connection_whose_reads_do_not_wait_is_served_as_well() {
+    let pool = Pool::start(2).unwrap();
+    let (kernel, fuse) = Kernel::connect();
+    rustix::fs::fcntl_setfl(&fuse, rustix::fs::OFlags::NONBLOCK).unwrap();
+    let front = Box::new(Together(Arc::new(Barrier::new(2))));
+    let session = pool.serve(Arc::new(fuse), Slots::open(None, 2).unwrap(), front).unwrap();
+    for uniques in [[2, 4], [6, 8]] {
+        ask(&kernel, LOOKUP, uniques);
+        assert_eq!(answers(&kernel, 2), uniques);
+    }
     drop(kernel);
+    session.wait().unwrap();
+}
+
+#[test]
+fn the_threads_end_with_the_pool_also_those_that_wait_for_requests_or_never_do() {
+    let pool = Pool::start(5).unwrap();
+    let (kernel, waiting) = serve(&pool, 2, Together(Arc::new(Barrier::new(2))));
+    ask(&kernel, LOOKUP, [2, 4]);
+    assert_eq!(answers(&kernel, 2), [2, 4]);
+    let (busy, fuse) = Kernel::connect();
+    let busy = Arc::new(busy);
+    let front = Box::new(Endless(Arc::clone(&busy)));
+    let endless = pool.serve(Arc::new(fuse), Slots::open(None, 1).unwrap(), front).unwrap();
+    ask(&busy, GETATTR, [6]);
+    until(|| pool.shared.connections()[&1u64].slots.are_all_taken());
+    let shared = Arc::downgrade(&pool.shared);
+    drop((waiting, endless, pool));
+    until(|| shared.strong_count() == 0);
 }
