@@ -244,7 +244,7 @@ impl Window {
             let is_stale = |block: &&BlockIndex| {
                 inner.unread.by_index.get(block).is_some_and(|held| now.duration_since(held.used) >= self.stale)
             };
-            let Some(&stale) = inner.unread.order.iter().take(LOOKED_AT).find(is_stale) else { return None };
+            let stale = *inner.unread.order.iter().take(LOOKED_AT).find(is_stale)?;
             inner.leave(stale, self.allows_pieces);
         }
     }

@@ -45,9 +45,10 @@ fn a_slow_cache_disk_does_not_change_the_hit_ratios() {
         for (fast_epoch, slow_epoch) in fast.epochs.iter().zip(&slow.epochs) {
             assert!(slow_epoch.settled);
             let (expected, found) = (fast_epoch.hit_ratio_files, slow_epoch.hit_ratio_files);
-            // Read-ahead may cache one file more or less.
+            // Read-ahead may cache one file more or less. An evicted file can be read until the disk has cleared its slot.
+            let most = expected + fast.share;
             assert!(
-                (expected - found).abs() <= 1.5 / 48.0,
+                (expected - 1.5 / 48.0..=most + 1.5 / 48.0).contains(&found),
                 "{} at {}: {found} instead of {expected}",
                 fast.policy,
                 fast.share

@@ -376,7 +376,7 @@ impl Allocator {
         let is_here = |(place, _): &(Place, u64)| {
             segments.get(place.segment).is_none_or(|segment| Arc::ptr_eq(&segment.disk, disk))
         };
-        let (mut records, others): (Vec<(Place, u64)>, Vec<(Place, u64)>) =
+        let (mut records, others): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.dead).records.into_iter().partition(is_here);
         self.dead = Dead::of(others);
         records.sort_unstable();
