@@ -12,6 +12,7 @@
 #![warn(missing_docs)]
 
 mod azure;
+mod bearer;
 mod concurrency;
 mod config;
 mod conformance;
@@ -19,6 +20,7 @@ mod error;
 mod folder;
 mod gcs;
 mod key;
+mod key_server;
 mod keys;
 mod listing;
 mod object;
