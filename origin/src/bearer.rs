@@ -17,8 +17,9 @@ use crate::session::Session;
 /// Tokens as the header that sends them.
 pub(crate) type BearerSession = Session<HeaderValue>;
 
-/// The header that sends a token. `None` if a header cannot have its characters.
+/// The header that sends a token. `None` if it is empty, or if a header cannot have its characters.
 pub(crate) fn header(token: &str) -> Option<HeaderValue> {
+    let token = Some(token).filter(|token| !token.is_empty())?;
     let mut header = HeaderValue::try_from(format!("Bearer {token}")).ok()?;
     header.set_sensitive(true);
     Some(header)

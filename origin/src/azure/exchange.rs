@@ -96,7 +96,7 @@ impl Federated {
         let text = |name: &str| shown(answer[name].as_str().unwrap_or_default(), &self.token);
         let (code, message) = (text("error"), text("error_description"));
         let begins = |code: &str| message.split(|c: char| !c.is_ascii_alphanumeric()).next() == Some(code);
-        let hint = HINTS.iter().find_map(|(code, hint)| begins(code).then_some(*hint)).unwrap_or_default();
+        let hint = HINTS.iter().find_map(|&(code, hint)| begins(code).then_some(hint)).unwrap_or_default();
         let Self { server, client, tenant, .. } = self;
         let said = format!("{} did not give a token of {client} of the tenant {tenant}: {status} {code}", server.url);
         refusal(status, &said, &message, hint)
