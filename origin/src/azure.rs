@@ -31,8 +31,8 @@ pub(crate) fn open(url: &OriginUrl, config: &OriginConfig, policy: RetryPolicy) 
     ObjectOrigin::new(url, store, policy)
 }
 
-/// The name of the account that a pod reads from. Its requests go to the endpoint, whose host begins with that name, and
-/// do not contain it.
+/// The name of the account that a pod reads from. Its requests go to the endpoint, whose host begins with that name,
+/// and do not contain it.
 fn account(config: &OriginConfig) -> Result<String, OriginError> {
     let host = config.endpoint.as_deref().and_then(|endpoint| url::Url::parse(endpoint).ok());
     let host = host.and_then(|url| url.host_str().map(str::to_owned)).ok_or_else(|| OriginError::Invalid {

@@ -136,7 +136,8 @@ impl PodIdentity {
             Some(_) if has_secret => refuse("and the volume has a Secret: remove nodePublishSecretRef"),
             // No Secret names the account.
             Some(Names { store: "az://", .. }) if spec.endpoint.is_none() => refuse(
-                "and the origin has no `endpoint`: set that of the storage account, https://ACCOUNT.blob.core.windows.net",
+                "and the origin has no `endpoint`: set that of the storage account, \
+                 https://ACCOUNT.blob.core.windows.net",
             ),
             Some(_) => Ok(()),
         }

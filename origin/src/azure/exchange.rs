@@ -31,8 +31,8 @@ const HINTS: [(&str, &str); 6] = [
     ("AADSTS700016", "; is there such an application in the tenant (attributes `clientID` and `tenantID`)?"),
     ("AADSTS90002", "; is there such a tenant (attributes `tenantID` and `stsEndpoint`)?"),
 ];
-const FEDERATED: &str = "; a federated credential of the identity must name the issuer of the cluster's tokens, the subject \
-                         system:serviceaccount:NAMESPACE:NAME and the audience of the token";
+const FEDERATED: &str = "; a federated credential of the identity must name the issuer of the cluster's tokens, \
+                         the subject system:serviceaccount:NAMESPACE:NAME and the audience of the token";
 
 /// The identity of a pod at Microsoft Entra.
 struct Federated {
@@ -49,8 +49,8 @@ impl fmt::Debug for Federated {
     }
 }
 
-/// The session of the pod whose token is `token`. Its client, its tenant and the server that exchanges tokens instead of
-/// that of the public cloud are variables.
+/// The session of the pod whose token is `token`. Variables name its client, its tenant and, if it is not that of the
+/// public cloud, the server that exchanges tokens.
 pub(super) fn session(config: &OriginConfig, token: &str) -> Result<Arc<BearerSession>, OriginError> {
     let env = &config.env;
     let (Some(client), Some(tenant)) = (env.get("AZURE_CLIENT_ID"), env.get("AZURE_TENANT_ID")) else {

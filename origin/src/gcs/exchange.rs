@@ -49,8 +49,8 @@ impl fmt::Debug for Federated {
     }
 }
 
-/// The session of the pod whose token is `token`. Its provider, its service account and the server that exchanges tokens
-/// instead of Google's are variables.
+/// The session of the pod whose token is `token`. Variables name its provider, its service account and, if it is not
+/// Google's, the server that exchanges tokens.
 pub(super) fn session(config: &OriginConfig, token: &str) -> Result<Arc<BearerSession>, OriginError> {
     let env = &config.env;
     let provider = env.get("GOOGLE_WORKLOAD_IDENTITY_PROVIDER").ok_or_else(|| OriginError::Invalid {
