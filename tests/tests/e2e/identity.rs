@@ -133,7 +133,7 @@ fn pods_read_a_bucket_of_google_each_with_its_own_token() {
             status: 400,
             body: format!(
                 r#"{{"error": "invalid_grant", "error_description": "not {}"}}"#,
-                token.map_or("", |token| token)
+                token.map(String::as_str).unwrap_or_default()
             ),
         },
     });
