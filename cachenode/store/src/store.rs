@@ -177,6 +177,11 @@ impl Store {
         self.base.folder.is_some()
     }
 
+    /// How many disks it has.
+    pub fn disks(&self) -> usize {
+        self.base.disks.len()
+    }
+
     /// Opens a dataset's cache with the blocks of earlier runs. Hits are served once this returns. If the dataset is
     /// already open with the same policy, returns the existing cache, which keeps its reservation. If the cache is
     /// being opened or closed, waits for that to end, because two caches would write to the same files. Opening it
