@@ -296,7 +296,8 @@ impl Store {
 
     /// The result of [`datasets`](Self::datasets) if these were the promises, and if the store had the cache `opening`.
     pub fn datasets_under(&self, promises: &[Promise], opening: Option<&CacheKey>) -> Vec<DatasetInfo> {
-        let open = self.lock();
+        // Not under the lock, for which openings wait: the disk may be slow.
+        let open = self.lock().clone();
         let cache_of = |id: &CacheId| open.get(id).and_then(Weak::upgrade);
         let mut caches = self.keyed_caches(&open, opening);
         // A promise is for one cache. An owner that has several of a snapshot, because the place of its dataset was
