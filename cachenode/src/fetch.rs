@@ -286,7 +286,7 @@ impl Fetcher {
         patience: Duration,
         read: impl FnOnce() -> Option<T> + Send + 'static,
     ) -> Result<Option<T>, Elapsed> {
-        timeout(patience, self.keeper.threads.run(&self.runtime, disk, read)).await
+        timeout(patience, self.keeper.threads.read(&self.runtime, disk, read)).await
     }
 
     /// A part's bytes for a peer, if the window has them.

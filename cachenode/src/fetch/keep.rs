@@ -56,7 +56,7 @@ pub(super) struct Keeper {
     /// Memory for blocks that are read from each disk. Reads of one that hangs keep theirs, and must not delay those of
     /// the others.
     pub(super) reading: Vec<Account>,
-    /// The threads for these reads.
+    /// The threads that wait for the disks.
     pub(super) threads: DiskThreads,
     /// Memory for fetches that fill the store.
     warming: Account,
@@ -124,7 +124,7 @@ impl Keeper {
                 drop(memory);
                 found
             };
-            self.threads.run(&self.runtime, disk, read).await
+            self.threads.read(&self.runtime, disk, read).await
         };
         timeout_at(halfway(deadline), found).await.ok().flatten()
     }
@@ -205,8 +205,9 @@ impl Keeper {
     }
 
     /// Waits for a turn to [`write`](Self::write). Cancel-safe.
-    pub(super) async fn turn_to_write(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.writing).acquire_owned().await.ok()
+    pub(super) async fn turn_to_write(&self) -> Option<[OwnedSemaphorePermit; 2]> {
+        let of_dataset = Arc::clone(&self.writing).acquire_owned().await.ok()?;
+        Some([of_dataset, self.threads.turn_to_write().await?])
     }
 
     /// Waits until the dataset is being closed. Cancel-safe.

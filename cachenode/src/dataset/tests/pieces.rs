@@ -119,7 +119,7 @@ async fn a_read_across_two_cached_blocks_waits_for_a_disk_that_hangs_on_none_but
     let (offset, len) = (BLOCK_BYTES - 50_000, 100_000);
     let expected: Vec<u8> = (offset..offset + u64::from(len)).map(|at| at as u8).collect();
     let stored = || dataset.counters().read_bytes_store.load(Ordering::Relaxed);
-    let hanging = threads.hang(0);
+    let hanging = threads.hang_reads(0);
     let begun = Instant::now();
     assert_eq!(dataset.read_file(0, offset, len).await.unwrap(), expected);
     let read_deadline = FetchConfig::DEFAULT.read_deadline;
@@ -142,7 +142,7 @@ async fn a_peer_gets_a_refusal_from_a_disk_that_hangs_before_it_takes_the_node_f
         let request = ReadRequest { cache: dataset.cache_id(), range, token: None, forwarded: true, cached_only };
         dataset.read_for_peer(&request, &buffers).await
     };
-    let hanging = threads.hang(0);
+    let hanging = threads.hang_reads(0);
     for (cached_only, patience) in [(true, HEDGE_PATIENCE), (false, PEER_PATIENCE)] {
         let begun = Instant::now();
         let error = ask(cached_only).await.unwrap_err();
