@@ -1,8 +1,8 @@
 //! The threads of the runtime that wait for the cache's disks.
 //!
-//! Invariant: reads of a disk that hangs hold at most [`READERS_EACH`] of them, reads of all disks [`READERS_MOST`], and
-//! writes [`WRITERS_MOST`], however many datasets and peers there are. The runtime has 512 for everything that blocks,
-//! such as looking up names.
+//! Invariant: reads of a disk that hangs hold at most [`READERS_EACH`] of them, reads of all disks [`READERS_MOST`],
+//! and writes [`WRITERS_MOST`], however many datasets and peers there are. The runtime has 512 for everything that
+//! blocks, such as looking up names.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ const READERS_MOST: usize = 256;
 /// The most threads that write.
 const WRITERS_MOST: usize = 128;
 
-/// The threads that all datasets of a process use for writes of the cache, and for reads of it that need not be answered
-/// at once.
+/// The threads that all datasets of a process use for writes of the cache, and for reads of it that need not be
+/// answered at once.
 #[derive(Clone, Debug)]
 pub struct DiskThreads {
     /// Those that read from each disk.

@@ -168,8 +168,8 @@ impl Shared {
         (refilled, are_all)
     }
 
-    /// Gives the policy every block that has a slot, oldest first, and sets each segment's count of live blocks. Returns
-    /// what may be freed. None if it was stopped before the end.
+    /// Gives the policy every block that has a slot, oldest first, and sets each segment's count of live blocks.
+    /// Returns what may be freed. None if it was stopped before the end.
     fn count(&self, policy: &mut dyn Policy, is_table_new: bool) -> Option<Left> {
         let segments = self.space.segments();
         // NR ignores the order and frees nothing, so no list of blocks is needed.
