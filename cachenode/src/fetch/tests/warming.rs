@@ -273,7 +273,8 @@ async fn files_that_a_warm_up_fetches_beside_another_are_paid_for_once() {
     };
     let warming: tokio::task::JoinSet<Warmed> = (0..FILES as u32).map(warm).collect();
     assert!(warming.join_all().await.into_iter().all(|warmed| warmed == Warmed::Kept));
-    assert_eq!(world.origin.take(), [0..FILES * FILE_BYTES], "one GET for all of them");
+    let all = 0..FILES * FILE_BYTES;
+    assert_eq!(world.origin.take(), [all], "one GET for all of them");
     // Until all of it is paid for.
     rate.wait(0, &Urgency::low()).await;
     let (took, expected) = (started.elapsed(), Duration::from_secs(FILES));
