@@ -28,7 +28,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::side_by_side::Progress;
-use certificates::write_certificates;
+pub(crate) use certificates::write_certificates;
 pub use kind::ServerKind;
 use larder_epochs::process::Usage;
 pub use outcome::{PeersNetOutcome, PeersNetRow};

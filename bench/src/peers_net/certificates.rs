@@ -13,7 +13,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use super::kind::ServerKind;
 
 /// Writes a CA and one certificate for both sides.
-pub(super) fn write_certificates(folder: &Path) -> anyhow::Result<()> {
+pub(crate) fn write_certificates(folder: &Path) -> anyhow::Result<()> {
     let ca_key = rcgen::KeyPair::generate()?;
     let mut params = rcgen::CertificateParams::default();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
