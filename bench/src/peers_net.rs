@@ -8,7 +8,8 @@
 //! version and the ciphers that peers use; it bounds the encrypted rows.
 //!
 //! The cast: `kind` names the servers; `serving` is the process that serves `records`; `reading` is the loop that reads
-//! them; `raw` has the connections of the raw rows; `certificates` are for TLS; `outcome` has the figures and their table.
+//! them; `raw` has the connections of the raw rows; `certificates` are for TLS; `outcome` has the figures and their
+//! table.
 //!
 //! Invariant: the same loop reads from every server, with the same number of concurrent reads.
 

@@ -50,8 +50,8 @@ pub(super) fn read_for(
             let node = Node { name: "server".to_owned(), address, weight: 1, zone: String::new() };
             let (_members, membership) = watch::channel(Arc::new(vec![node]));
             let security = security(server.kind, &server.folder)?;
-            let mut config = PeersConfig::default();
-            config.lanes = lanes.unwrap_or(config.lanes);
+            let default = PeersConfig::default();
+            let config = PeersConfig { lanes: lanes.unwrap_or(default.lanes), ..default };
             let peers = Peers::new(config, "reader", security, membership, Arc::new(PeerCounters::default()));
             let len = server.record_bytes;
             let stop = CancellationToken::new();
