@@ -3,11 +3,12 @@
 //!
 //! The cast: [`run`] takes all [`systems`](crate::systems) in turns, in every round; `jobs` are the job files of
 //! `bench/fio`; `program` runs fio; `output` parses its JSON; `model` makes the large file a model; `loaders` load it;
-//! `outcome` has all figures and their table.
+//! `busy` keeps CPUs busy meanwhile; `outcome` has all figures and their table.
 //!
 //! Invariant: *cold* is a new mount with an empty local cache; *warm* has everything in the local cache. The kernel's
 //! caches are dropped before each run, and no offset is read twice, so the page cache answers nothing but read-ahead.
 
+mod busy;
 mod jobs;
 mod loaders;
 mod model;
@@ -28,7 +29,9 @@ use tokio::runtime::Handle;
 use crate::ceiling;
 use crate::side_by_side::{LeftOut, Progress, Rounds, Scratch, State, SystemInfo, chosen};
 use crate::systems::{Corpus, CorpusOptions, Kind, Stop, System, child};
+use busy::Busy;
 use jobs::{Jobs, LARGE, SMALL, SMALL_MEAN, bytes_to_read};
+use larder_epochs::fuse_requests::Counting;
 use larder_epochs::kernel_caches::drop_kernel_caches;
 use larder_epochs::process::Usage;
 use larder_epochs::tree;
@@ -60,6 +63,7 @@ pub fn run(config: &FioConfig, progress: &dyn Progress) -> anyhow::Result<FioOut
         fio: fio.version.clone(),
         systems: systems.iter().map(|system| SystemInfo::of(&**system)).collect(),
         left_out,
+        no_fuse_requests: None,
         rows: Vec::new(),
     };
     outcome.left_out.extend(missing_loaders);
@@ -165,6 +169,7 @@ impl Set<'_> {
             said,
             daemon_cpu_seconds: 0.0,
             origin_bytes: data.server.counters().get_bytes,
+            fuse_requests: None,
         })
     }
 
@@ -212,9 +217,12 @@ impl Set<'_> {
         corpus.stop.check()?;
         drop_kernel_caches()?;
         data.server.reset_counters();
+        let fuse = Counting::of_mount(folder);
+        let fuse = fuse.inspect_err(|error| outcome.no_fuse_requests = Some(format!("{error:#}"))).ok();
         let processes = system.processes();
         let before = Usage::of(&processes).cpu_seconds;
         let config = &outcome.config;
+        let busy = Busy::start(config.busy);
         let first = corpus.files.first().context("a dataset without files")?;
         let file = folder.join(&first.path);
         let [small, large, a_job] = bytes_to_read(config.size);
@@ -242,6 +250,7 @@ impl Set<'_> {
             let json = self.folder.join("fio.json");
             self.fio.run(&self.folder.join(self.jobs.name), pattern, variables, &json).with_context(run)?
         };
+        drop(busy);
         let row = FioRow {
             system: system.name().to_owned(),
             pattern: pattern.to_owned(),
@@ -250,6 +259,7 @@ impl Set<'_> {
             said,
             daemon_cpu_seconds: Usage::of(&processes).cpu_seconds - before,
             origin_bytes: data.server.counters().get_bytes,
+            fuse_requests: fuse.and_then(|counting| Some(counting.read().ok()?.total)),
         };
         self.progress.measured(&format!(
             "round {}: {} {} {pattern}: {:.0} MB/s, {:.0} IOPS",

@@ -31,6 +31,9 @@ pub(crate) struct FioArgs {
     /// Stop a run after this many seconds.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) seconds: u32,
+    /// Keep this many CPUs busy during each run, as loaders do that decode what they read.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1024))]
+    pub(crate) busy: u32,
     /// The S3 server answers each request after this time, as one that is far away.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) origin_delay: Option<Duration>,

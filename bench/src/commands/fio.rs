@@ -15,6 +15,7 @@ pub(crate) fn run(args: &FioArgs) -> anyhow::Result<()> {
         size: args.size,
         files: args.files,
         seconds: args.seconds,
+        busy: args.busy,
         origin_delay_ms: args.origin_delay.map_or(0, |delay| delay.as_millis() as u64),
         origin_connection_bytes_per_second: args.origin_connection_rate,
         rounds: args.systems.rounds.rounds,

@@ -26,6 +26,8 @@ pub struct FioConfig {
     pub files: u32,
     /// Maximum duration of one run of fio.
     pub seconds: u32,
+    /// Number of threads that keep CPUs busy during a run.
+    pub busy: u32,
     /// How long each answer of the S3 server takes at least.
     pub origin_delay_ms: u64,
     /// How many bytes per second each connection of the S3 server has; `None`: any number.
@@ -60,6 +62,14 @@ pub struct FioRow {
     pub daemon_cpu_seconds: f64,
     /// Bytes that the S3 server sent.
     pub origin_bytes: u64,
+    /// Requests that the kernel sent to the mount; `None` if they could not be counted.
+    pub fuse_requests: Option<u64>,
+}
+
+impl FioRow {
+    fn requests_per_mb(&self) -> Option<f64> {
+        Some(self.fuse_requests? as f64 * 1e6 / self.said.bytes as f64)
+    }
 }
 
 /// The measurements of a run.
@@ -72,20 +82,25 @@ pub struct FioOutcome {
     pub systems: Vec<SystemInfo>,
     /// The systems that were not measured, or not in every round.
     pub left_out: Vec<LeftOut>,
+    /// Why requests to mounts were not counted, if so.
+    pub no_fuse_requests: Option<String>,
     /// One row per run.
     pub rows: Vec<FioRow>,
 }
 
 impl FioOutcome {
+    fn rows_of<'a>(&'a self, system: &'a str, pattern: &'a str, state: State) -> impl Iterator<Item = &'a FioRow> {
+        self.rows.iter().filter(move |row| row.system == system && row.pattern == pattern && row.state == state)
+    }
+
     fn median_of(&self, system: &str, pattern: &str, state: State, figure: impl Fn(&FioRow) -> f64) -> Option<f64> {
-        let rows = self.rows.iter();
-        median(rows.filter(|row| row.system == system && row.pattern == pattern && row.state == state).map(figure))
+        median(self.rows_of(system, pattern, state).map(figure))
     }
 
     /// The table that the benchmark prints: medians over the rounds, with ratios to the disk itself and, for cold
     /// runs over the large file, to the S3 server.
     pub fn table(&self) -> String {
-        let heads = ["", "MB/s", "x", "x GETs", "IOPS", "p50 us", "p99 us", "CPU s/GB", "fetched"];
+        let heads = ["", "MB/s", "x", "x GETs", "IOPS", "p50 us", "p99 us", "CPU s/GB", "fetched", "FUSE/MB"];
         let mut table = vec![heads.map(str::to_owned).to_vec()];
         let speed: &dyn Fn(&FioRow) -> f64 = &|row| row.said.mb_per_second;
         let gets = self.median_of(RAW, "stream", State::Cold, speed);
@@ -109,26 +124,31 @@ impl FioOutcome {
                         show(0, &|row| row.said.p99_us),
                         show(2, &|row| row.daemon_cpu_seconds * 1e9 / row.said.bytes as f64),
                         show(2, &|row| row.origin_bytes as f64 / row.said.bytes as f64),
+                        median(self.rows_of(system, pattern, state).filter_map(FioRow::requests_per_mb))
+                            .map_or_else(|| "-".to_owned(), |requests| format!("{requests:.2}")),
                     ]);
                 }
             }
         }
+        let uncounted = self.no_fuse_requests.as_ref();
+        let uncounted = uncounted.map_or_else(String::new, |why| format!("FUSE requests were not counted: {why}\n"));
         format!(
-            "{}: one file of {:.0} MB and {} small files of {} KB; medians of {} rounds; x: ratio to {BASE}; x GETs: to \
-             {RAW}; fetched: bytes of the S3 server for each byte read; it answers after {} ms and sends {} over a \
-             connection\n\n{}\n{}",
+            "{}: one file of {:.0} MB and {} small files of {} KB; medians of {} rounds; x: ratio to {BASE}; \
+             x GETs: to {RAW}; fetched: bytes of the S3 server for each byte read; {} CPUs kept busy; the server answers \
+             after {} ms and sends {} over a connection\n\n{}\n{}",
             self.fio,
             self.config.size as f64 / 1e6,
             self.config.files,
             SMALL_MEAN / 1000,
             self.config.rounds,
+            self.config.busy,
             self.config.origin_delay_ms,
             self.config
                 .origin_connection_bytes_per_second
                 .map_or_else(|| "any number of bytes/s".to_owned(), |rate| format!("{:.0} MB/s", rate as f64 / 1e6)),
             figures_table(&table),
             footer(&self.systems, &self.left_out)
-        )
+        ) + &uncounted
     }
 }
 
@@ -146,6 +166,7 @@ mod tests {
             said: FioResult { bytes: 1_000_000_000, mb_per_second, iops: 100.0, p50_us: 9.0, p99_us: 99.0 },
             daemon_cpu_seconds: 0.5,
             origin_bytes: 3_000_000_000,
+            fuse_requests: (system == "larder").then_some(2_000),
         };
         let system = |name: &str| SystemInfo {
             name: name.to_owned(),
@@ -158,6 +179,7 @@ mod tests {
                 size: 1 << 30,
                 files: 10,
                 seconds: 60,
+                busy: 0,
                 origin_delay_ms: 15,
                 origin_connection_bytes_per_second: Some(60_000_000),
                 rounds: 3,
@@ -169,6 +191,7 @@ mod tests {
             fio: "fio-3.33".to_owned(),
             systems: vec![system("ext4"), system("larder"), system(RAW)],
             left_out: Vec::new(),
+            no_fuse_requests: Some("no tracefs".to_owned()),
             rows: vec![
                 row("ext4", 0, 80.0),
                 row("larder", 0, 10.0),
@@ -181,10 +204,13 @@ mod tests {
         let table = outcome.table();
         let line = table.lines().find(|line| line.starts_with("randread-4k") && line.contains("larder")).unwrap();
         let cells: Vec<&str> = line.split_whitespace().collect();
-        assert_eq!(cells[1..], ["warm", "larder", "60.0", "0.75", "-", "100", "9", "99", "0.50", "3.00"]);
+        assert_eq!(cells[1..], ["warm", "larder", "60.0", "0.75", "-", "100", "9", "99", "0.50", "3.00", "2.00"]);
         let line = table.lines().find(|line| line.starts_with("sparse") && line.contains("larder")).unwrap();
         let cells: Vec<&str> = line.split_whitespace().collect();
         assert_eq!(cells[1..6], ["cold", "larder", "50.0", "-", "0.25"]);
+        assert!(table.contains("FUSE requests were not counted: no tracefs"), "{table}");
+        let line = table.lines().find(|line| line.starts_with("randread-4k") && line.contains("ext4")).unwrap();
+        assert!(line.ends_with('-'), "{line}");
         assert!(table.contains("answers after 15 ms and sends 60 MB/s over a connection"), "{table}");
     }
 }
