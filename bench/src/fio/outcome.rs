@@ -134,8 +134,8 @@ impl FioOutcome {
         let uncounted = uncounted.map_or_else(String::new, |why| format!("FUSE requests were not counted: {why}\n"));
         format!(
             "{}: one file of {:.0} MB and {} small files of {} KB; medians of {} rounds; x: ratio to {BASE}; \
-             x GETs: to {RAW}; fetched: bytes of the S3 server for each byte read; {} CPUs kept busy; the server answers \
-             after {} ms and sends {} over a connection\n\n{}\n{}",
+             x GETs: to {RAW}; fetched: bytes of the S3 server for each byte read; {} CPUs kept busy; the server \
+             answers after {} ms and sends {} over a connection\n\n{}\n{}",
             self.fio,
             self.config.size as f64 / 1e6,
             self.config.files,
