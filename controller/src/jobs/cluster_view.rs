@@ -59,6 +59,7 @@ impl<'a> ClusterView<'a> {
                 disruption: of_job.disruption.clone(),
                 devices: of_job.devices,
                 node: (!pod.node.is_empty()).then(|| self.health(&pod.node, of_job.bound_at)),
+                since: of_job.bound_at,
             };
             Some(Seen { pod: seen, object: pod, of_job })
         });

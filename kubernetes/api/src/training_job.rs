@@ -225,8 +225,8 @@ pub struct Gang {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::gang_backend")]
     pub backend: Option<GangBackend>,
-    /// How long pods may take to be bound, before they are planned again; 30s by default, and 5m at least where the
-    /// scheduler chooses their nodes.
+    /// How long the job waits for the next pod to be bound, before the rest is planned again; 30s by default, and 5m at
+    /// least where the scheduler chooses the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$') && self.matches('[1-9]')")

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::apply::Event;
 use super::loss::{Cause, cause, is_live};
-use super::observed::{Decides, Decisions, Observed, Terms};
+use super::observed::{Decides, Decisions, Observed};
 use super::pod::{Pod, PodId};
 use super::state::{Stage, State};
 use crate::jobs::planned::Plan;
@@ -16,18 +16,15 @@ use crate::time::Seconds;
 /// How long room must stay free before a job grows into it.
 pub(super) const ROOM_SECONDS: i64 = 60;
 
-/// The bind timeout of pods that were planned a second time. It is short because the other pods of the gang hold nodes
-/// while they wait.
-const RETRY_SECONDS: i64 = 3;
-
 /// After this many pods in quick succession that kubelets rejected, a gang gives its room back.
 const REJECTIONS: u32 = 4;
 
-/// The deadline for binding pods; `None` if none are unbound, or there is no timeout.
-pub(super) fn bound_until(state: &State, terms: &Terms) -> Option<Seconds> {
-    let timeout = terms.gang_timeout?;
-    let is_second = state.planned_again && !terms.by_scheduler;
-    Some(state.binding_since? + if is_second { RETRY_SECONDS } else { timeout })
+/// The deadline for binding pods; `None` if none are unbound, or there is no timeout. Each pod that is created or bound
+/// moves it: a scheduler binds the pods of a large gang one after the other.
+pub(super) fn bound_until(state: &State, observed: &Observed) -> Option<Seconds> {
+    let (since, timeout) = (state.binding_since?, observed.terms.gang_timeout?);
+    let progress = observed.pods.iter().filter(|pod| state.slot(pod.id).is_some()).map(|pod| pod.since);
+    Some(progress.max().unwrap_or(since).max(since) + timeout)
 }
 
 /// The observed facts, and the decisions that earlier events of this step have not used up.
@@ -255,7 +252,7 @@ impl<'a> News<'a> {
     /// that the job continues without them, or gives its room back if it cannot.
     fn unbound(&self, state: &State) -> Option<Event> {
         let terms = &self.observed.terms;
-        if !state.phase.is_making() || self.now < bound_until(state, terms)? {
+        if !state.phase.is_making() || self.now < bound_until(state, self.observed)? {
             return None;
         }
         let is_late = |stage: Stage| matches!(stage, Stage::Placed | Stage::Seen);

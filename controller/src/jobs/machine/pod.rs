@@ -29,6 +29,8 @@ pub struct Pod {
     pub devices: Devices,
     /// Its node, once the pod is bound.
     pub node: Option<NodeHealth>,
+    /// When the pod was bound. Until then, when it was created.
+    pub since: Seconds,
 }
 
 /// The node of a pod.
