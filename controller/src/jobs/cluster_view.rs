@@ -4,6 +4,7 @@ use larder_api::names::{DatasetKey, OUT_OF_SERVICE_TAINT};
 use larder_api::training_job::checked::CheckedJob;
 
 use crate::jobs::index::Jobs;
+use crate::jobs::machine::loss::is_lost;
 use crate::jobs::machine::{NodeHealth, Pod, PodId};
 use crate::jobs::objects::JobObject;
 use crate::jobs::plan::NodeRoom;
@@ -77,6 +78,15 @@ impl<'a> ClusterView<'a> {
     /// True if kube-scheduler has gang scheduling.
     pub fn has_gangs(&self) -> bool {
         self.jobs.gangs.is_there() && !self.jobs.drops_groups
+    }
+
+    /// True if pods of the job with this uid may still run.
+    pub fn has_live_pods(&self, job: &Key, uid: &str) -> bool {
+        let pods = self.jobs.pods.get(job).into_iter().flatten().filter_map(|key| self.pods.get(key));
+        pods.filter_map(|pod| Some((pod, pod.of_job.as_ref()?))).any(|(pod, of_job)| {
+            let has_lost_node = || !pod.node.is_empty() && is_lost(self.health(&pod.node, of_job.bound_at), self.now);
+            of_job.uid == uid && !of_job.stage.has_ended() && !has_lost_node()
+        })
     }
 
     /// True if this controller runs the job with this name and uid.

@@ -17,7 +17,7 @@ use crate::jobs::round::{Round, round};
 use crate::time::Seconds;
 use crate::warm_request::WarmRequest;
 use crate::work_queue::Work;
-use crate::write::Write;
+use crate::write::{Change, Write};
 use larder_kube::api::DynamicObject;
 use larder_kube::key::Key;
 use larder_kube::kinds::{Kind, Part};
@@ -152,7 +152,25 @@ impl State {
         self.jobs.usage.refresh(&self.pods);
         let mut job_states = std::mem::take(&mut self.jobs.job_states);
         let mut dry_runs = std::mem::take(&mut self.jobs.dry_runs);
-        let view = ClusterView {
+        let Round { writes, dry_runs: asked, warm_requests, queues, again_at } =
+            round(&self.cluster_view(now), &mut job_states, &mut dry_runs, draw);
+        (self.jobs.job_states, self.jobs.dry_runs) = (job_states, dry_runs);
+        work.extend(asked.into_iter().map(Work::DryRun));
+        for (key, writes) in writes {
+            work.push(Work::Job(key.clone()));
+            self.jobs.ready.insert(key, writes);
+        }
+        self.request_data(warm_requests, work);
+        self.report_queues(queues, work);
+        let abandoned = self.kueue.of_jobs.values().flatten().filter(|key| self.abandoned(key, now).is_some());
+        work.extend(abandoned.cloned().map(Work::Abandoned));
+        let orphans = self.jobs.live.iter().filter(|key| self.orphaned_pod(key).is_some());
+        work.extend(orphans.cloned().map(Work::OrphanedPod));
+        again_at
+    }
+
+    fn cluster_view(&self, now: Seconds) -> ClusterView<'_> {
+        ClusterView {
             now,
             image: &self.settings.image,
             keep_ended_jobs: self.settings.keep_ended_jobs,
@@ -162,27 +180,16 @@ impl State {
             pods: &self.pods,
             jobs: &self.jobs,
             kueue: &self.kueue,
-        };
-        let Round { writes, dry_runs: asked, warm_requests, queues, again_at } =
-            round(&view, &mut job_states, &mut dry_runs, draw);
-        (self.jobs.job_states, self.jobs.dry_runs) = (job_states, dry_runs);
-        work.extend(asked.into_iter().map(Work::DryRun));
-        for (key, writes) in writes {
-            work.push(Work::Job(key.clone()));
-            self.jobs.ready.insert(key, writes);
         }
-        self.request_data(warm_requests, work);
-        self.report_queues(queues, work);
-        let abandoned = self.kueue.of_jobs.values().flatten().filter(|key| self.abandoned(key).is_some());
-        work.extend(abandoned.cloned().map(Work::Abandoned));
-        again_at
     }
 
-    /// The next write for a Workload whose job was deleted or has left Kueue's queues.
-    pub fn abandoned(&self, key: &Key) -> Option<Write> {
+    /// The next write for a Workload whose job was deleted or has left Kueue's queues. The quota of a deleted job is
+    /// free once its pods have ended.
+    pub fn abandoned(&self, key: &Key, now: Seconds) -> Option<Write> {
         let workload = self.kueue.of_job(key)?;
         let owner = workload.owner.as_ref()?;
-        let job = self.jobs.jobs.get(&Key::new(&key.namespace, &owner.name)).filter(|job| job.meta.uid == owner.uid);
+        let job_key = Key::new(&key.namespace, &owner.name);
+        let job = self.jobs.jobs.get(&job_key).filter(|job| job.meta.uid == owner.uid);
         let is_kept = |job: &JobObject| {
             let is_queued = |job: &CheckedJob| matches!(job.queueing, Queueing::Kueue(_));
             job.is_of_others || !job.meta.deleting && job.job.as_ref().map_or(true, is_queued)
@@ -190,7 +197,21 @@ impl State {
         if job.is_some_and(is_kept) {
             return None;
         }
+        // A job that has left the queue otherwise goes on, and its pods count elsewhere.
+        let ends = |job: &JobObject| job.meta.deleting || job.job.as_ref().is_ok_and(|job| job.suspend);
+        if job.is_none_or(ends) && self.cluster_view(now).has_live_pods(&job_key, &owner.uid) {
+            return None;
+        }
         abandon(workload, self.kueue.version)
+    }
+
+    /// The deletion of a pod that its job left behind (`kubectl delete --cascade=orphan`). The garbage collector deletes
+    /// pods that still have their job as owner.
+    pub fn orphaned_pod(&self, key: &Key) -> Option<Write> {
+        let pod = self.pods.get(key).filter(|pod| !pod.meta.deleting)?;
+        let of_job = pod.of_job.as_ref().filter(|of_job| of_job.is_orphan)?;
+        let has_job = self.jobs.jobs.get(&of_job.job).is_some_and(|job| job.meta.uid == of_job.uid);
+        (!has_job).then(|| Write::new(Kind::Pod, &key.namespace, &key.name, Change::Delete(pod.meta.uid.clone())))
     }
 
     /// Replaces the warm requests of jobs, and schedules each dataset whose requests have changed.

@@ -28,6 +28,9 @@ pub const REPLICAS_MAX: u32 = 10_000;
 /// be larger.
 pub const SPEC_BYTES_MAX: usize = 256 << 10;
 
+/// The most seconds that a pod of a job may take to end. The policy `larder-jobs` refuses jobs with more.
+pub const GRACE_SECONDS_MAX: i64 = 3600;
+
 /// The most roles of a job.
 pub const ROLES_MAX: usize = 16;
 /// The default percentage of a dataset that must be cached before a job starts.

@@ -98,8 +98,15 @@ fn a_bad_job_is_refused_at_apply_by_its_field() {
     let dataset = |fields: Value| json!({"datasets": [object(json!({"name": "d", "mountPath": "/d"}), fields)]});
     let many: Vec<_> = (0..17).map(|at| role(json!({"name": format!("r{at}")}))).collect();
     let script = json!([role(json!({"template": template(json!({"args": ["x".repeat(65_536)]}))}))]);
+    let mut long = template(json!({}));
+    long["spec"]["terminationGracePeriodSeconds"] = 3601.into();
     let bad: &[(&str, &str, Value)] = &[
         ("spec.roles[].template", "at most 65536 characters together, and these have 65", roles(script)),
+        (
+            "spec.roles[].template.spec.terminationGracePeriodSeconds",
+            "must be at most 3600",
+            roles(json!([role(json!({"template": long}))])),
+        ),
         ("spec.type", "must be the name", json!({"type": "No Body"})),
         ("spec.type", "Required value", json!({"type": null})),
         ("spec.roles", "at least 1", roles(json!([]))),
