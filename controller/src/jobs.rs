@@ -16,7 +16,7 @@
 //! [`report`] computes its status, and the last phase of the `turn` collects all of its writes.
 //!
 //! Between rounds, [`job_state`] keeps the state of one job, and [`index`] keeps everything known about jobs.
-//! [`leftover_pods`] are pods that outlive their jobs. [`counts`] are counters for operators. [`objects`] and
+//! [`outages`] tells outages of a zone from lost nodes. [`leftover_pods`] are pods that outlive their jobs. [`counts`] are counters for operators. [`objects`] and
 //! [`mod@read`] reduce API objects to the fields that decisions need. [`discovery`] detects whether the cluster
 //! supports training jobs.
 //!
@@ -41,6 +41,7 @@ pub mod kueue;
 pub mod leftover_pods;
 pub mod machine;
 pub mod objects;
+pub mod outages;
 pub mod plan;
 pub mod planned;
 pub mod pod_group;

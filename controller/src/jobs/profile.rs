@@ -151,7 +151,7 @@ pub fn terms(job: &CheckedJob, rules: Option<&Rules>) -> Terms {
             Some((name, Indexes::All)) if *name == role.name => Decides::All,
             _ => Decides::Nothing,
         },
-        two_pods: rules.is_some_and(|rules| rules.overlap.contains(&role.name)),
+        two_pods: !job.at_most_once && rules.is_some_and(|rules| rules.overlap.contains(&role.name)),
     };
     let seconds = |time: std::time::Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     Terms {

@@ -23,6 +23,7 @@ use larder_kube::key::Key;
 use larder_kube::kinds::{Kind, Part};
 use larder_kube::store::{Put, Store};
 use serde_json::Error;
+use tracing::{info, warn};
 
 impl Watched for JobObject {
     kept!(jobs.jobs, read::training_job);
@@ -150,6 +151,13 @@ impl State {
             return None;
         }
         self.jobs.usage.refresh(&self.pods);
+        for (zone, has_begun) in self.jobs.outages.refresh(&self.nodes, now) {
+            if has_begun {
+                warn!(zone, "so many nodes of the zone are not ready that none of them counts as lost");
+            } else {
+                info!(zone, "nodes of the zone that are not ready may count as lost again");
+            }
+        }
         let mut job_states = std::mem::take(&mut self.jobs.job_states);
         let mut dry_runs = std::mem::take(&mut self.jobs.dry_runs);
         let Round { writes, dry_runs: asked, warm_requests, queues, again_at } =
@@ -174,6 +182,7 @@ impl State {
             now,
             image: &self.settings.image,
             keep_ended_jobs: self.settings.keep_ended_jobs,
+            node_lost_after: self.settings.node_lost_after,
             nodes: &self.nodes,
             caches: &self.caches,
             datasets: &self.datasets,

@@ -261,6 +261,8 @@ pub enum GangBackend {
 
 /// Recovery from the loss of a pod.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[x_kube(validation = Rule::new("!has(self.nodeLostAfter) || !has(self.atMostOnce) || !self.atMostOnce")
+    .message("spec.restart.nodeLostAfter cannot be combined with spec.restart.atMostOnce, which waits for the node"))]
 #[serde(rename_all = "camelCase")]
 pub struct Restart {
     /// The part that restarts: the `worker` that was lost, or the whole `job`; as the JobType says by default.
@@ -272,6 +274,18 @@ pub struct Restart {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000000))]
     pub max_crashes: Option<u32>,
+    /// How long a node may be not ready before its pods are replaced, such as 5m; 60s by default, or as the
+    /// administrator has set it. While more than a third of a zone is not ready, none of its nodes counts as lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$') && self.matches('[1-9]')")
+        .message("spec.restart.nodeLostAfter must be a time in s, m, h or d, such as 5m"))]
+    pub node_lost_after: Option<String>,
+    /// True if two pods of an index must never run at once, not even where the API server cannot reach one of them. A
+    /// pod is then replaced only once it has ended, is gone, or its node is gone or has the taint
+    /// node.kubernetes.io/out-of-service.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_most_once: bool,
 }
 
 impl Restart {

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::names::{
-    FINALIZER, MAX_SECONDS_LABEL, POD_SETS_MAX, PROVISIONING_PREFIX, TOPOLOGY_REQUESTS, hex,
-    topology_annotation, workload,
+    FINALIZER, MAX_SECONDS_LABEL, POD_SETS_MAX, PROVISIONING_PREFIX, TOPOLOGY_REQUESTS, hex, topology_annotation,
+    workload,
 };
 use super::priority::{Classes, NoClass, priority};
 use crate::jobs::render::{Rendered, metadata};

@@ -61,6 +61,10 @@ pub struct CheckedJob {
     pub scope: Option<RestartScope>,
     /// The number of crashes that the job tolerates; `None` for the JobType's setting.
     pub max_crashes: Option<u32>,
+    /// How long a node may be not ready before it is lost to the job; `None` for the administrator's setting.
+    pub node_lost_after: Option<Duration>,
+    /// True if no pod is replaced that may still run.
+    pub at_most_once: bool,
     /// True if the job should have no pods.
     pub suspend: bool,
     /// The job fails when it has run for this long; `None` for no limit.
@@ -144,6 +148,8 @@ impl TrainingJob {
             topology_key: spec.gang.topology_key.clone(),
             scope: spec.restart.scope,
             max_crashes: spec.restart.max_crashes,
+            node_lost_after: time("spec.restart.nodeLostAfter", &spec.restart.node_lost_after)?,
+            at_most_once: spec.restart.at_most_once,
             suspend: spec.suspend,
             active_deadline: time("spec.activeDeadline", &spec.active_deadline)?,
             ttl_after_finished: match spec.ttl_after_finished.as_deref() {

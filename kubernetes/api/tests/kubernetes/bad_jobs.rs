@@ -146,6 +146,12 @@ fn a_bad_job_is_refused_at_apply_by_its_field() {
         ("spec.gang.timeout", "must be a time", json!({"gang": {"timeout": "soon"}})),
         ("spec.gang.topologyKey", "key of a label", json!({"gang": {"topologyKey": "a b"}})),
         ("spec.restart.scope", "supported values", json!({"restart": {"scope": "pod"}})),
+        ("spec.restart.nodeLostAfter", "must be a time", json!({"restart": {"nodeLostAfter": "0s"}})),
+        (
+            "spec.restart.nodeLostAfter",
+            "cannot be combined",
+            json!({"restart": {"nodeLostAfter": "5m", "atMostOnce": true}}),
+        ),
         ("spec.activeDeadline", "must be a time", json!({"activeDeadline": "0h"})),
         ("spec.ttlAfterFinished", "must be a time", json!({"ttlAfterFinished": "1w"})),
         ("spec.keepPods", "supported values", json!({"keepPods": "some"})),
@@ -184,7 +190,8 @@ fn a_good_job_is_accepted_and_what_its_pods_have_cannot_be_changed() {
         }}))}))],
         "datasets": [{"name": "pets", "mountPath": "/data", "minWarm": 0, "warmTimeout": "30m"}],
         "queue": "vision", "gang": {"backend": "builtin", "timeout": "1m", "topologyKey": "topology.kubernetes.io/zone"},
-        "restart": {"scope": "worker", "maxCrashes": 0}, "activeDeadline": "7d", "ttlAfterFinished": "0s",
+        "restart": {"scope": "worker", "maxCrashes": 0, "nodeLostAfter": "5m", "atMostOnce": false},
+        "activeDeadline": "7d", "ttlAfterFinished": "0s",
         "keepPods": "all", "managedBy": "kueue.x-k8s.io/multikueue",
     });
     let applied = server.try_apply(&job(NAMESPACE, full.clone()));

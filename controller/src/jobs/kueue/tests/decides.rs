@@ -15,7 +15,7 @@ fn a_job_without_a_workload_gets_one_and_waits() {
     assert_eq!((why.as_str(), writes.len()), ("its earlier pods are still terminating", 0));
     // Pods on a lost node do not delay it.
     for pod in &mut case.observed.pods {
-        pod.node = Some(NodeHealth { unready_since: Some(Seconds(0)), ..NodeHealth::default() });
+        pod.node = Some(NodeHealth { lost_at: Some(Seconds(0)), ..NodeHealth::default() });
     }
     assert_eq!(case.held_up().2.len(), 1);
 }

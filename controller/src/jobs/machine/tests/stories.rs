@@ -44,7 +44,7 @@ fn a_job_goes_from_its_first_wait_to_its_end() {
 #[test]
 fn a_lost_worker_is_replaced_before_its_pod_is_gone_if_the_type_allows_two() {
     let (state, mut observed) = running(elastic(2));
-    observed.pods[1].node = Some(NodeHealth { unready_since: Some(NOW - 40), ..NodeHealth::default() });
+    observed.pods[1].node = Some(NodeHealth { lost_at: Some(NOW + 20), ..NodeHealth::default() });
     let (state, actions) = step(state, &observed, NOW);
     assert_eq!((state.phase, again(&actions)), (Phase::Running, Some(NOW + 20)));
     let (state, actions) = step(state, &observed, NOW + 20);
@@ -311,7 +311,7 @@ fn a_lost_worker_is_replaced_at_once_and_a_lost_server_of_the_same_job_restarts_
     let server = Pod { id: PodId { role: 1, index: 0, attempt: 1 }, ..pod(0, 1, PodStage::Ready) };
     observed.pods.push(server);
     let lose = |observed: &mut Shown, at: usize| {
-        observed.pods[at].node = Some(NodeHealth { unready_since: Some(Seconds(0)), ..NodeHealth::default() });
+        observed.pods[at].node = Some(NodeHealth { lost_at: Some(Seconds(0)), ..NodeHealth::default() });
     };
     let mut with_worker = observed.clone();
     lose(&mut with_worker, 2);
