@@ -162,6 +162,7 @@ pub fn terms(job: &CheckedJob, rules: Option<&Rules>) -> Terms {
         },
         max_crashes: job.max_crashes.or(rules.map(|rules| rules.max_crashes)).unwrap_or(u32::MAX),
         gang_timeout: Some(seconds(job.gang_timeout)),
+        unreserved: job.queueing == Queueing::None,
         by_scheduler: false,
         active_deadline: job.active_deadline.map(seconds),
         ttl: job.ttl_after_finished.map(seconds),

@@ -111,7 +111,9 @@ pub struct TrainingJobSpec {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub datasets: Vec<MountedDataset>,
-    /// The Queue in which the job waits. Without one, the job starts when it fits.
+    /// The Queue in which the job waits; by default the Queue that the annotation `larder.dev/default-queue` of its
+    /// namespace names. A job without one comes after all queues and may be preempted by their jobs. The administrator
+    /// decides whether there may be such jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
@@ -207,7 +209,8 @@ pub struct MountedDataset {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub min_warm: Option<u32>,
-    /// The longest that the job waits for the dataset once it has its quota, such as 30m; 10m by default.
+    /// The longest that the job waits for the dataset once it has its quota, such as 30m; 10m by default, and at most
+    /// 30d, or 1h without a queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$') && self.matches('[1-9]')")
@@ -226,7 +229,7 @@ pub struct Gang {
     #[schemars(schema_with = "schemas::gang_backend")]
     pub backend: Option<GangBackend>,
     /// How long the job waits for the next pod to be bound, before the rest is planned again; 30s by default, and 5m at
-    /// least where the scheduler chooses the nodes.
+    /// least where the scheduler chooses the nodes. At most 30d, or 1h without a queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$') && self.matches('[1-9]')")

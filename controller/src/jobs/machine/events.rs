@@ -27,11 +27,18 @@ pub(super) fn bound_until(state: &State, observed: &Observed) -> Option<Seconds>
     Some(progress.max().unwrap_or(since).max(since) + timeout)
 }
 
+/// True if the job has waited for its data for long enough, or has enough of it.
+pub fn is_warm(state: &State, observed: &Observed, now: Seconds) -> bool {
+    observed.data.iter().all(|data| data.percent >= data.enough || now >= state.since + data.timeout)
+}
+
 /// The observed facts, and the decisions that earlier events of this step have not used up.
 pub(super) struct News<'a> {
     observed: &'a Observed,
     pods: BTreeMap<PodId, &'a Pod>,
     verdict: Option<&'a Verdict>,
+    /// The decisions say that the job has its room.
+    has_room: bool,
     plan: Option<&'a Plan>,
     now: Seconds,
 }
@@ -64,7 +71,9 @@ pub fn unplaced(state: &State, observed: &Observed, now: Seconds) -> Vec<Vec<u32
 impl<'a> News<'a> {
     pub(super) fn new(observed: &'a Observed, decisions: &'a Decisions, now: Seconds) -> Self {
         let pods = observed.pods.iter().map(|pod| (pod.id, pod)).collect();
-        Self { observed, pods, verdict: decisions.verdict.as_ref(), plan: decisions.plan.as_ref(), now }
+        let (verdict, plan) = (decisions.verdict.as_ref(), decisions.plan.as_ref());
+        let has_room = matches!(verdict, Some(Verdict::Start { .. } | Verdict::Run(_)));
+        Self { observed, pods, verdict, has_room, plan, now }
     }
 
     /// Updates timestamps that no event covers.
@@ -212,9 +221,9 @@ impl<'a> News<'a> {
     }
 
     fn warm(&self, state: &State) -> Option<Event> {
-        let is_ready =
-            self.observed.data.iter().all(|data| data.percent >= data.enough || self.now >= state.since + data.timeout);
-        (state.phase == Phase::DataWarming && is_ready).then_some(Event::Warm)
+        let may_start = self.has_room || !self.observed.terms.unreserved;
+        let is_warm = || is_warm(state, self.observed, self.now);
+        (state.phase == Phase::DataWarming && may_start && is_warm()).then_some(Event::Warm)
     }
 
     /// The answer to [`unplaced`]. A negative answer is ignored while superseded pods of the job are terminating,

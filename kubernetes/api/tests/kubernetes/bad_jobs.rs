@@ -47,6 +47,14 @@ fn job_type(fields: Value) -> Value {
     json!({"apiVersion": "larder.dev/v1alpha1", "kind": "JobType", "metadata": {"name": "t"}, "spec": spec})
 }
 
+impl Server {
+    /// Sets whether jobs need a queue.
+    fn allow_jobs_without_queue(&self, may: bool) {
+        let spec = json!({"spec": {"jobsWithoutQueue": may}}).to_string();
+        self.cluster.kubectl_ok(&["patch", "lardersettings", SETTINGS, "--type=merge", "-p", &spec]);
+    }
+}
+
 /// A server with Larder's JobTypes, on which the policies for jobs are in effect.
 pub(super) fn start(namespace: &str) -> Server {
     let server = Server::start(namespace);
@@ -56,6 +64,7 @@ pub(super) fn start(namespace: &str) -> Server {
     wait.extend(kinds.iter().map(String::as_str));
     server.cluster.kubectl_ok(&wait);
     server.cluster.kubectl_ok(&["apply", "-k", &folder.join("types").display().to_string()]);
+    server.allow_jobs_without_queue(true);
     server.cluster.kubectl_ok(&["apply", "-f", &folder.join("base/policies.yaml").display().to_string()]);
     // As the controller does.
     let types = json!({"status": {"jobTypes": ["single", "pytorch", "mpi"]}}).to_string();
@@ -136,6 +145,9 @@ fn a_bad_job_is_refused_at_apply_by_its_field() {
         ("spec.datasets[].mountPath", "absolute path", dataset(json!({"mountPath": "/a/../b"}))),
         ("spec.datasets[0].minWarm", "less than or equal to 100", dataset(json!({"minWarm": 101}))),
         ("spec.datasets[].warmTimeout", "must be a time", dataset(json!({"warmTimeout": "0s"}))),
+        ("spec.datasets[].warmTimeout", "must be at most 1h without spec.queue", dataset(json!({"warmTimeout": "61m"}))),
+        ("spec.gang.timeout", "must be at most 1h without spec.queue", json!({"gang": {"timeout": "1d"}})),
+        ("spec.gang.timeout", "must be at most 30d", json!({"gang": {"timeout": "31d"}, "queue": "vision"})),
         (
             "spec.datasets[].mountPath",
             "different for each",
@@ -177,6 +189,57 @@ fn a_bad_job_is_refused_at_apply_by_its_field() {
         let output = server.try_apply(&named);
         assert!(!output.status.success() && said(&output).contains("metadata.name"), "{name}: {}", said(&output));
     }
+}
+
+// SEMANTICS: J13
+#[test]
+fn a_job_needs_a_queue_which_its_namespace_or_the_administrator_may_spare_it() {
+    const NAMESPACE: &str = "unqueued-jobs";
+    let server = start(NAMESPACE);
+    let file = repository().join("deploy/components/jobs/base/default-queue.yaml").display().to_string();
+    server.cluster.kubectl_ok(&["apply", "-f", &file]);
+    server.allow_jobs_without_queue(false);
+    let refused = "spec.queue: name a Queue of the namespace unqueued-jobs";
+    let applies = |job: &Value| server.with_file(job, |file| {
+        server.cluster.kubectl(&["apply", "--dry-run=server", "-o", "json", "-f", file])
+    });
+    server.cluster.wait_for("the policy counts", TIMEOUT, || {
+        let output = applies(&job(NAMESPACE, json!({})));
+        !output.status.success() && said(&output).contains(refused)
+    });
+    let mut of_kueue = job(NAMESPACE, json!({}));
+    of_kueue["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "main"});
+    let of_others = job(NAMESPACE, json!({"managedBy": "example.org/other"}));
+    for job in [&job(NAMESPACE, json!({"queue": "vision"})), &of_kueue, &of_others] {
+        let output = applies(job);
+        assert!(output.status.success(), "{job}: {}", said(&output));
+    }
+    // A job does not leave Kueue's queue either.
+    server.apply(&of_kueue);
+    let unlabel = ["label", "tj", "j", "-n", NAMESPACE, "kueue.x-k8s.io/queue-name-"];
+    let output = server.cluster.kubectl(&unlabel);
+    assert!(!output.status.success() && said(&output).contains(refused), "{}", said(&output));
+    server.cluster.kubectl_ok(&["delete", "tj", "j", "-n", NAMESPACE]);
+    // The namespace names a queue for its jobs.
+    server.cluster.kubectl_ok(&["annotate", "namespace", NAMESPACE, "larder.dev/default-queue=vision"]);
+    let queue_of = |job: &Value| {
+        let output = applies(job);
+        let applied: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        applied["spec"]["queue"].as_str().map(str::to_owned)
+    };
+    server.cluster.wait_for("the job gets its queue", TIMEOUT, || {
+        queue_of(&job(NAMESPACE, json!({}))).as_deref() == Some("vision")
+    });
+    assert_eq!(queue_of(&job(NAMESPACE, json!({"queue": "speech"}))).as_deref(), Some("speech"));
+    assert_eq!(queue_of(&of_kueue), None);
+    // The administrator allows jobs without a queue.
+    server.cluster.kubectl_ok(&["annotate", "namespace", NAMESPACE, "larder.dev/default-queue-"]);
+    server.allow_jobs_without_queue(true);
+    server.cluster.wait_for("a job needs no queue", TIMEOUT, || {
+        let output = applies(&job(NAMESPACE, json!({})));
+        let applied: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        output.status.success() && applied["spec"]["queue"].is_null()
+    });
 }
 
 #[test]

@@ -357,3 +357,25 @@ fn a_job_that_runs_goes_on_without_pods_that_the_scheduler_never_binds() {
     assert_eq!((state.phase, state.roles[0].len()), (Phase::Growing, 2));
     assert_eq!(changes(&actions).1, [(2, 1)]);
 }
+
+// SEMANTICS: J6
+#[test]
+fn a_job_whose_room_is_not_reserved_starts_once_a_decision_confirms_the_room() {
+    let terms = Terms { unreserved: true, ..elastic(2) };
+    let mut observed = Shown { verdict: start(2), ..Shown::of(terms.clone()) };
+    observed.data.push(Data { name: "pets".into(), percent: 62, enough: 90, timeout: 600, obstacle: String::new() });
+    let (state, _) = step(State::default(), &observed, NOW);
+    assert_eq!(state.phase, Phase::DataWarming);
+    observed.verdict = None;
+    observed.data[0].percent = 100;
+    let (state, _) = step(state, &observed, NOW + 1);
+    assert_eq!(state.phase, Phase::DataWarming, "another job may have the room");
+    observed.verdict = Some(Verdict::Stop { why: "others".into() });
+    assert_eq!(step(state.clone(), &observed, NOW + 1).0.phase, Phase::Queued);
+    observed.verdict = run(2, 2);
+    let (state, actions) = step(state, &observed, NOW + 1);
+    assert_eq!((state.phase, changes(&actions).0), (Phase::Starting, vec![(0, 1), (1, 1)]));
+    // A start confirms the room, too.
+    let observed = Shown { verdict: start(2), ..Shown::of(terms) };
+    assert_eq!(step(State::default(), &observed, NOW).0.phase, Phase::Starting);
+}

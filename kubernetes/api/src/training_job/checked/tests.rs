@@ -200,3 +200,15 @@ fn roles_must_be_those_of_the_type() {
         assert_eq!(error.field, field, "{roles}: {error}");
     }
 }
+
+#[test]
+fn the_timeouts_of_a_job_are_bounded_most_of_all_without_a_queue() {
+    let waits = |fields: Value| {
+        let datasets = json!([{"name": "pets", "mountPath": "/data", "warmTimeout": "999999d"}]);
+        let spec = object(json!({"datasets": datasets, "gang": {"timeout": "999999d"}}), fields);
+        let got = checked(with(spec)).expect("valid");
+        (got.datasets[0].warm_timeout, got.gang_timeout)
+    };
+    assert_eq!(waits(json!({})), (UNQUEUED_TIMEOUT_MAX, UNQUEUED_TIMEOUT_MAX));
+    assert_eq!(waits(json!({"queue": "vision"})), (TIMEOUT_MAX, TIMEOUT_MAX));
+}
