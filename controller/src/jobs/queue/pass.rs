@@ -84,9 +84,7 @@ impl<'a> Pass<'a> {
                 }
             }
         }
-        let verdict = |job: &Job| {
-            (job.is_admitted() && job.reservation == Reservation::Held).then(|| goes_on(job))
-        };
+        let verdict = |job: &Job| (job.is_admitted() && job.reservation == Reservation::Held).then(|| goes_on(job));
         let mut ending: Vec<&Job> = jobs.iter().filter(|job| job.is_admitted() && job.ends.is_some()).collect();
         ending.sort_by_key(|job| (job.ends, &job.key));
         let leaving = jobs.iter().flat_map(|job| &job.pods).filter(|pod| pod.leaving).count();

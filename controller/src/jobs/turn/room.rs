@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use larder_api::Phase;
 
-use super::{JobInRound, Mode};
 use super::decide::{Decided, Stepped};
+use super::{JobInRound, Mode};
 use crate::jobs::cluster_view::{ClusterView, Seen};
 use crate::jobs::leftover_pods::Accounting;
 use crate::jobs::machine::loss::{is_live, uses_quota};

@@ -145,7 +145,11 @@ fn a_bad_job_is_refused_at_apply_by_its_field() {
         ("spec.datasets[].mountPath", "absolute path", dataset(json!({"mountPath": "/a/../b"}))),
         ("spec.datasets[0].minWarm", "less than or equal to 100", dataset(json!({"minWarm": 101}))),
         ("spec.datasets[].warmTimeout", "must be a time", dataset(json!({"warmTimeout": "0s"}))),
-        ("spec.datasets[].warmTimeout", "must be at most 1h without spec.queue", dataset(json!({"warmTimeout": "61m"}))),
+        (
+            "spec.datasets[].warmTimeout",
+            "must be at most 1h without spec.queue",
+            dataset(json!({"warmTimeout": "61m"})),
+        ),
         ("spec.gang.timeout", "must be at most 1h without spec.queue", json!({"gang": {"timeout": "1d"}})),
         ("spec.gang.timeout", "must be at most 30d", json!({"gang": {"timeout": "31d"}, "queue": "vision"})),
         (
@@ -200,9 +204,9 @@ fn a_job_needs_a_queue_which_its_namespace_or_the_administrator_may_spare_it() {
     server.cluster.kubectl_ok(&["apply", "-f", &file]);
     server.allow_jobs_without_queue(false);
     let refused = "spec.queue: name a Queue of the namespace unqueued-jobs";
-    let applies = |job: &Value| server.with_file(job, |file| {
-        server.cluster.kubectl(&["apply", "--dry-run=server", "-o", "json", "-f", file])
-    });
+    let applies = |job: &Value| {
+        server.with_file(job, |file| server.cluster.kubectl(&["apply", "--dry-run=server", "-o", "json", "-f", file]))
+    };
     server.cluster.wait_for("the policy counts", TIMEOUT, || {
         let output = applies(&job(NAMESPACE, json!({})));
         !output.status.success() && said(&output).contains(refused)
