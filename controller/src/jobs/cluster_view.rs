@@ -114,7 +114,7 @@ impl<'a> ClusterView<'a> {
         }
     }
 
-    /// After how many seconds a node that is not ready is lost to a job; `None`: only once it is gone or out of service.
+    /// After how many seconds a node that is not ready is lost to a job; `None`: only if it is gone or out of service.
     fn node_lost_after(&self, job: Option<&CheckedJob>) -> Option<i64> {
         let Some(job) = job else { return Some(self.node_lost_after) };
         let own = job.node_lost_after.map(|time| i64::try_from(time.as_secs()).unwrap_or(i64::MAX));

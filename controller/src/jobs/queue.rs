@@ -20,9 +20,9 @@
 //! in each job from the highest index down, but never index 0 and never below the role's `min`; then whole jobs. A job
 //! of the same queue is preempted only if its priority is lower. A job of another queue in the cohort is preempted if
 //! it borrows or has a lower priority, provided that the preempting job stays within its queue's nominal quota. If it
-//! does not, both conditions must hold. A job without a queue is preempted first, whatever its priority, by any job that
-//! stays within its queue's nominal quota. From jobs that are preempted only because they borrow, the pass takes no more
-//! than their queue has borrowed, in whole pods or whole jobs.
+//! does not, both conditions must hold. A job without a queue is preempted first, whatever its priority, by any job
+//! that stays within its queue's nominal quota. From jobs that are preempted only because they borrow, the pass takes
+//! no more than their queue has borrowed, in whole pods or whole jobs.
 //!
 //! Invariants: no queue gets more than its nominal quota, plus what it may borrow and other queues lend. No pod is
 //! preempted unless the whole gang then has room. Room that was freed for a job is reserved for it.

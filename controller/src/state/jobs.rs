@@ -214,8 +214,8 @@ impl State {
         abandon(workload, self.kueue.version)
     }
 
-    /// The deletion of a pod that its job left behind (`kubectl delete --cascade=orphan`). The garbage collector deletes
-    /// pods that still have their job as owner.
+    /// The deletion of a pod that its job left behind (`kubectl delete --cascade=orphan`). The garbage collector
+    /// deletes pods that still have their job as owner.
     pub fn orphaned_pod(&self, key: &Key) -> Option<Write> {
         let pod = self.pods.get(key).filter(|pod| !pod.meta.deleting)?;
         let of_job = pod.of_job.as_ref().filter(|of_job| of_job.is_orphan)?;

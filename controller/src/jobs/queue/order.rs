@@ -24,8 +24,8 @@ pub(super) struct WaitingLine<'a> {
     turn: Option<Turn<'a>>,
 }
 
-/// The sort key of a queue's next job; lower comes first: it is in a queue, it is overdue, it does not borrow, its queue
-/// has a smaller share, it has a higher priority, it is older.
+/// The sort key of a queue's next job; lower comes first: it is in a queue, it is overdue, it does not borrow, its
+/// queue has a smaller share, it has a higher priority, it is older.
 type Turn<'a> = (bool, bool, bool, u128, Reverse<i32>, Seconds, &'a Key);
 
 /// The lines of all queues.
