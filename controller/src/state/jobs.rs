@@ -153,9 +153,9 @@ impl State {
         self.jobs.usage.refresh(&self.pods);
         for (zone, has_begun) in self.jobs.outages.refresh(&self.nodes, now) {
             if has_begun {
-                warn!(zone, "so many nodes of the zone are not ready that none of them counts as lost");
+                warn!(%zone, "so many nodes of the zone are not ready that none of them counts as lost");
             } else {
-                info!(zone, "nodes of the zone that are not ready may count as lost again");
+                info!(%zone, "nodes of the zone that are not ready may count as lost again");
             }
         }
         let mut job_states = std::mem::take(&mut self.jobs.job_states);
