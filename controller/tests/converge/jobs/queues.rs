@@ -35,6 +35,22 @@ pub(super) fn classes(api: &Api) {
     api.put("priorityclasses", class("experiment", 10));
 }
 
+// SEMANTICS: J13
+#[tokio::test(start_paused = true)]
+async fn a_job_of_a_queue_takes_the_room_of_one_without_a_queue_whatever_their_priorities() {
+    let mut world = World::with_jobs(1);
+    classes(&world.api);
+    world.api.put("queues", queue("red", 4));
+    set_fates(&world.api, &[("", "running")]);
+    world.start();
+    world.api.put("trainingjobs", priority(job("free", "single", &[("worker", 4)]), "production"));
+    world.until("it runs", |api| phase(api, "free") == "Running").await;
+    world.api.put("trainingjobs", priority(queued("train", "red", 4), "experiment"));
+    world.until("the job of the queue runs", |api| phase(api, "train") == "Running").await;
+    world.rest().await;
+    assert_eq!((phase(&world.api, "free"), pods(&world.api).len()), ("Queued".into(), 4));
+}
+
 #[tokio::test(start_paused = true)]
 async fn two_queues_lend_each_other_quota_and_say_what_is_used() {
     let mut world = World::with_jobs(2);
