@@ -115,7 +115,7 @@ pub struct CheckedMount {
 /// Where a job waits for quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Queueing {
-    /// Without a queue: the job starts when it fits.
+    /// Without a queue: the job starts when it fits, after the jobs of queues.
     None,
     /// In a Queue.
     Queue(String),
