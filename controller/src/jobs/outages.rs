@@ -28,7 +28,7 @@ pub struct Outages {
 #[derive(Debug)]
 struct Zone {
     is_out: bool,
-    /// The last time at which it had an outage. Until then, the time at which it was first seen.
+    /// When it was last seen to have an outage, or the end of one. Until then, when it was first seen.
     last: Seconds,
 }
 
@@ -50,10 +50,11 @@ impl Outages {
             if is_out != known.is_out {
                 changed.push((zone.to_owned(), is_out));
             }
-            known.is_out = is_out;
-            if is_out {
+            // Nothing may have happened between the beginning of an outage and its end.
+            if is_out || known.is_out {
                 known.last = now;
             }
+            known.is_out = is_out;
         }
         changed
     }
@@ -133,9 +134,9 @@ mod tests {
         outages.refresh(&cluster([9, 9], [0, 0]), NOW - 1_000);
         let both = |is_out: bool| vec![("a".to_owned(), is_out), ("b".to_owned(), is_out)];
         assert_eq!(outages.refresh(&cluster([9, 9], [9, 9]), NOW), both(true));
-        assert_eq!(outages.refresh(&cluster([9, 9], [9, 9]), NOW + 300), []);
+        assert_eq!(outages.refresh(&cluster([9, 9], [9, 9]), NOW + 1), []);
         let late = cluster([9, 9], [1, 0]);
-        assert_eq!(outages.refresh(&late, NOW + 301), both(false));
+        assert_eq!(outages.refresh(&late, NOW + 300), both(false));
         let node = late.get(&Key::cluster("a0")).expect("a node");
         assert_eq!(outages.lost_at(node, 60), Some(NOW + 360));
         assert_eq!(outages.lost_at(node, 3_600), Some(NOW + 3_600), "a job may wait longer");
