@@ -68,6 +68,8 @@ pub struct Config {
     pub max_warming: u32,
     /// How long ended training jobs are kept; `None`: until somebody deletes them.
     pub keep_ended_jobs: Option<Duration>,
+    /// How long a node may be not ready before its pods of training jobs are lost.
+    pub node_lost_after: Duration,
     /// The address of the metrics server; `None` for none.
     pub admin_address: Option<SocketAddr>,
 }
@@ -135,6 +137,7 @@ pub async fn act(
     control.state.settings.image.clone_from(&control.config.image);
     let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     control.state.settings.keep_ended_jobs = control.config.keep_ended_jobs.map(seconds);
+    control.state.settings.node_lost_after = seconds(control.config.node_lost_after);
     let mut writers: JoinSet<Written> = JoinSet::new();
     loop {
         control.counters.heartbeat.beat();
@@ -249,7 +252,8 @@ impl Control {
             }
             Work::CacheQuota(name) => self.state.quota_status(name, self.seconds()).into_iter().collect(),
             Work::Workload(key) => self.plan_workload(key, now),
-            Work::Abandoned(key) => self.state.abandoned(key).into_iter().collect(),
+            Work::Abandoned(key) => self.state.abandoned(key, self.seconds()).into_iter().collect(),
+            Work::OrphanedPod(key) => self.state.orphaned_pod(key).into_iter().collect(),
             Work::AdmissionCheck(name) => {
                 let version = self.state.kueue.version;
                 let check = self.state.kueue.checks.get(&Key::cluster(name));

@@ -16,9 +16,9 @@
 //! [`report`] computes its status, and the last phase of the `turn` collects all of its writes.
 //!
 //! Between rounds, [`job_state`] keeps the state of one job, and [`index`] keeps everything known about jobs.
-//! [`leftover_pods`] are pods that outlive their jobs. [`counts`] are counters for operators. [`objects`] and
-//! [`mod@read`] reduce API objects to the fields that decisions need. [`discovery`] detects whether the cluster
-//! supports training jobs.
+//! [`outages`] tells outages of a zone from lost nodes. [`leftover_pods`] are pods that outlive their jobs. [`counts`]
+//! are counters for operators. [`objects`] and [`mod@read`] reduce API objects to the fields that decisions need.
+//! [`discovery`] detects whether the cluster supports training jobs.
 //!
 //! Only [`discovery`] calls the API, and only [`mod@read`] and its counterpart for Kueue see unreduced objects. All
 //! other modules are pure: they read neither a clock nor the API, and keep no state outside their arguments and
@@ -41,6 +41,7 @@ pub mod kueue;
 pub mod leftover_pods;
 pub mod machine;
 pub mod objects;
+pub mod outages;
 pub mod plan;
 pub mod planned;
 pub mod pod_group;

@@ -25,6 +25,8 @@ pub enum Work {
     Workload(Key),
     /// A Workload of Kueue whose TrainingJob was deleted.
     Abandoned(Key),
+    /// A pod that was left behind when its TrainingJob was deleted.
+    OrphanedPod(Key),
     AdmissionCheck(String),
     Job(Key),
     /// The dry run for this pod-spec hash.
@@ -45,6 +47,7 @@ impl Work {
             | Self::Orphans(_)
             | Self::Workload(_)
             | Self::Abandoned(_)
+            | Self::OrphanedPod(_)
             | Self::Job(_)
             | Self::DryRun(_) => false,
             Self::Promises(_)

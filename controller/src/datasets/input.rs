@@ -14,7 +14,7 @@ use crate::write::Write;
 use larder_kube::kinds::Kind;
 
 /// The administrator's settings.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// The image of the pods that import and warm.
     pub image: String,
@@ -22,6 +22,14 @@ pub struct Settings {
     pub endpoints: Endpoints,
     /// How long ended training jobs are kept, in seconds; `None`: until somebody deletes them.
     pub keep_ended_jobs: Option<i64>,
+    /// After how many seconds a node that is not ready is lost to training jobs.
+    pub node_lost_after: i64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { image: String::new(), endpoints: Endpoints::default(), keep_ended_jobs: None, node_lost_after: 60 }
+    }
 }
 
 /// A node and its cache.

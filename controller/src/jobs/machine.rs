@@ -35,7 +35,7 @@ mod words;
 pub use crate::objects::{Devices, PodStage};
 use crate::time::Seconds;
 pub use actions::Action;
-pub use events::unplaced;
+pub use events::{is_warm, unplaced};
 pub use larder_api::Phase;
 pub use loss::Cause;
 pub use observed::{Data, Decides, Decisions, Observed, RoleTerms, Scope, Terms};

@@ -151,7 +151,7 @@ pub fn terms(job: &CheckedJob, rules: Option<&Rules>) -> Terms {
             Some((name, Indexes::All)) if *name == role.name => Decides::All,
             _ => Decides::Nothing,
         },
-        two_pods: rules.is_some_and(|rules| rules.overlap.contains(&role.name)),
+        two_pods: !job.at_most_once && rules.is_some_and(|rules| rules.overlap.contains(&role.name)),
     };
     let seconds = |time: std::time::Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     Terms {
@@ -162,6 +162,7 @@ pub fn terms(job: &CheckedJob, rules: Option<&Rules>) -> Terms {
         },
         max_crashes: job.max_crashes.or(rules.map(|rules| rules.max_crashes)).unwrap_or(u32::MAX),
         gang_timeout: Some(seconds(job.gang_timeout)),
+        unreserved: job.queueing == Queueing::None,
         by_scheduler: false,
         active_deadline: job.active_deadline.map(seconds),
         ttl: job.ttl_after_finished.map(seconds),

@@ -12,15 +12,17 @@
 //!    the queue's dominant share divided by its weight is small. Within a queue, higher priority comes first, then age.
 //!    The first job that finds no room is the queue's *head*: other jobs are preempted if that gives it room. Later
 //!    jobs that request less of every resource may overtake the head, for at most 30 minutes. After that, room is
-//!    reserved for the head as it becomes free. Jobs without a queue wait for no other job: each starts when it fits.
+//!    reserved for the head as it becomes free. Jobs without a queue come after all queues. They wait for no other job:
+//!    each starts when it fits. While it waits for its data, no nodes are reserved for it.
 //! 4. Elastic jobs are offered the remaining room, unless a job of their queue waits for room.
 //!
 //! Pods are preempted in this order: first the pods of elastic jobs above the minimum, from the lowest priority up, and
 //! in each job from the highest index down, but never index 0 and never below the role's `min`; then whole jobs. A job
 //! of the same queue is preempted only if its priority is lower. A job of another queue in the cohort is preempted if
 //! it borrows or has a lower priority, provided that the preempting job stays within its queue's nominal quota. If it
-//! does not, both conditions must hold. From jobs that are preempted only because they borrow, the pass takes no more
-//! than their queue has borrowed, in whole pods or whole jobs.
+//! does not, both conditions must hold. A job without a queue is preempted first, whatever its priority, by any job
+//! that stays within its queue's nominal quota. From jobs that are preempted only because they borrow, the pass takes
+//! no more than their queue has borrowed, in whole pods or whole jobs.
 //!
 //! Invariants: no queue gets more than its nominal quota, plus what it may borrow and other queues lend. No pod is
 //! preempted unless the whole gang then has room. Room that was freed for a job is reserved for it.
@@ -41,7 +43,7 @@ mod victims;
 
 use std::collections::BTreeMap;
 
-pub use facts::{HeldPod, Job, LeftoverPod, Queue, Quota, Role, Stop};
+pub use facts::{HeldPod, Job, LeftoverPod, Queue, Quota, Reservation, Role, Stop};
 pub use verdict::{Lack, Running, Verdict, Waiting};
 
 use crate::jobs::plan::Cluster;

@@ -8,6 +8,8 @@ use larder_kube::key::Key;
 pub struct JobPod {
     pub job: Key,
     pub uid: String,
+    /// The job is not its owner any more, so it is not deleted with the job.
+    pub is_orphan: bool,
     /// The queue that admitted the pod, from its label; empty for none.
     pub queue: String,
     pub stage: PodStage,

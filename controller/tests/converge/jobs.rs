@@ -93,6 +93,18 @@ fn pods(api: &Api) -> Vec<String> {
         .collect()
 }
 
+/// Removes the owners of the objects in `team-a`, as the garbage collector does before an orphaning deletion.
+fn disown(api: &Api, plurals: &[&str]) {
+    for plural in plurals {
+        for object in api.list(plural).iter().filter(|object| object["metadata"]["namespace"] == "team-a") {
+            let name = object["metadata"]["name"].as_str().unwrap();
+            api.change(plural, "team-a", name, |object| {
+                object["metadata"].as_object_mut().unwrap().remove("ownerReferences");
+            });
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_job_of_one_pod_takes_four_writes_and_one_for_the_pod() {
     let mut world = World::with_jobs(2);

@@ -74,6 +74,7 @@ impl World {
             identity: "test".into(),
             max_warming: 8,
             keep_ended_jobs: self.keep_ended_jobs,
+            node_lost_after: Duration::from_secs(60),
             admin_address: None,
         };
         self.counters = Arc::default();

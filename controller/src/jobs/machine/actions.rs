@@ -101,7 +101,7 @@ fn times(state: &State, observed: &Observed) -> impl Iterator<Item = Seconds> {
     let data = data.filter(|data| data.percent < data.enough).map(|data| state.since + data.timeout);
     let pods = observed.pods.iter().filter(move |pod| !(is_over && pod.stage.has_ended())).flat_map(changes_at);
     ends.into_iter()
-        .chain(bound_until(state, terms))
+        .chain(bound_until(state, observed))
         .chain(state.room_since.map(|since| since + ROOM_SECONDS))
         .chain(state.not_before)
         .chain(data)

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::apply::Event;
 use super::loss::{Cause, cause, is_live};
-use super::observed::{Decides, Decisions, Observed, Terms};
+use super::observed::{Decides, Decisions, Observed};
 use super::pod::{Pod, PodId};
 use super::state::{Stage, State};
 use crate::jobs::planned::Plan;
@@ -16,18 +16,20 @@ use crate::time::Seconds;
 /// How long room must stay free before a job grows into it.
 pub(super) const ROOM_SECONDS: i64 = 60;
 
-/// The bind timeout of pods that were planned a second time. It is short because the other pods of the gang hold nodes
-/// while they wait.
-const RETRY_SECONDS: i64 = 3;
-
 /// After this many pods in quick succession that kubelets rejected, a gang gives its room back.
 const REJECTIONS: u32 = 4;
 
-/// The deadline for binding pods; `None` if none are unbound, or there is no timeout.
-pub(super) fn bound_until(state: &State, terms: &Terms) -> Option<Seconds> {
-    let timeout = terms.gang_timeout?;
-    let is_second = state.planned_again && !terms.by_scheduler;
-    Some(state.binding_since? + if is_second { RETRY_SECONDS } else { timeout })
+/// The deadline for binding pods; `None` if none are unbound, or there is no timeout. Each pod that is created or bound
+/// moves it: a scheduler binds the pods of a large gang one after the other.
+pub(super) fn bound_until(state: &State, observed: &Observed) -> Option<Seconds> {
+    let (since, timeout) = (state.binding_since?, observed.terms.gang_timeout?);
+    let progress = observed.pods.iter().filter(|pod| state.slot(pod.id).is_some()).map(|pod| pod.since);
+    Some(progress.max().unwrap_or(since).max(since) + timeout)
+}
+
+/// True if the job has waited for its data for long enough, or has enough of it.
+pub fn is_warm(state: &State, observed: &Observed, now: Seconds) -> bool {
+    observed.data.iter().all(|data| data.percent >= data.enough || now >= state.since + data.timeout)
 }
 
 /// The observed facts, and the decisions that earlier events of this step have not used up.
@@ -35,6 +37,8 @@ pub(super) struct News<'a> {
     observed: &'a Observed,
     pods: BTreeMap<PodId, &'a Pod>,
     verdict: Option<&'a Verdict>,
+    /// The decisions say that the job has its room.
+    has_room: bool,
     plan: Option<&'a Plan>,
     now: Seconds,
 }
@@ -67,7 +71,9 @@ pub fn unplaced(state: &State, observed: &Observed, now: Seconds) -> Vec<Vec<u32
 impl<'a> News<'a> {
     pub(super) fn new(observed: &'a Observed, decisions: &'a Decisions, now: Seconds) -> Self {
         let pods = observed.pods.iter().map(|pod| (pod.id, pod)).collect();
-        Self { observed, pods, verdict: decisions.verdict.as_ref(), plan: decisions.plan.as_ref(), now }
+        let (verdict, plan) = (decisions.verdict.as_ref(), decisions.plan.as_ref());
+        let has_room = matches!(verdict, Some(Verdict::Start { .. } | Verdict::Run(_)));
+        Self { observed, pods, verdict, has_room, plan, now }
     }
 
     /// Updates timestamps that no event covers.
@@ -215,9 +221,9 @@ impl<'a> News<'a> {
     }
 
     fn warm(&self, state: &State) -> Option<Event> {
-        let is_ready =
-            self.observed.data.iter().all(|data| data.percent >= data.enough || self.now >= state.since + data.timeout);
-        (state.phase == Phase::DataWarming && is_ready).then_some(Event::Warm)
+        let may_start = self.has_room || !self.observed.terms.unreserved;
+        let is_warm = || is_warm(state, self.observed, self.now);
+        (state.phase == Phase::DataWarming && may_start && is_warm()).then_some(Event::Warm)
     }
 
     /// The answer to [`unplaced`]. A negative answer is ignored while superseded pods of the job are terminating,
@@ -255,7 +261,7 @@ impl<'a> News<'a> {
     /// that the job continues without them, or gives its room back if it cannot.
     fn unbound(&self, state: &State) -> Option<Event> {
         let terms = &self.observed.terms;
-        if !state.phase.is_making() || self.now < bound_until(state, terms)? {
+        if !state.phase.is_making() || self.now < bound_until(state, self.observed)? {
             return None;
         }
         let is_late = |stage: Stage| matches!(stage, Stage::Placed | Stage::Seen);

@@ -40,6 +40,8 @@ pub struct Terms {
     pub max_crashes: u32,
     /// How long pods may take to be bound, in seconds; `None`: no limit.
     pub gang_timeout: Option<i64>,
+    /// While the job waits for its data, its room is not reserved: it starts once a decision confirms the room.
+    pub unreserved: bool,
     /// The scheduler chooses the nodes, so pods that are not bound in time are not planned a second time.
     pub by_scheduler: bool,
     /// How long the job may run, in seconds.

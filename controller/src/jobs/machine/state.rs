@@ -36,7 +36,8 @@ pub struct State {
     /// Since when there has been room to grow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub room_since: Option<Seconds>,
-    /// Since when pods have been waiting to be bound.
+    /// Since when pods have been waiting to be bound. The timeout counts from the last pod that was created or bound,
+    /// if that is later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding_since: Option<Seconds>,
     /// Pods that were not bound in time have been planned a second time.

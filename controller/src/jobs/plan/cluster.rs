@@ -105,6 +105,18 @@ impl<'a> Cluster<'a> {
         self.change(node, requests, -i64::from(pods));
     }
 
+    /// Takes the requests of a pod, if the node has room and may be used.
+    pub fn take_if_free(&mut self, node: NodeIndex, requests: &Amounts, places: &Places) -> bool {
+        let Some(row) = self.row(requests) else { return false };
+        let start = node.row() * self.columns();
+        let has_room = fitting(&self.free[start..start + self.columns()], &row) > 0;
+        let is_free = has_room && self.allowed(places)[node.row()];
+        if is_free {
+            self.take(node, requests, 1);
+        }
+        is_free
+    }
+
     /// Returns the requests of `pods` pods to a node's free resources.
     pub fn give(&mut self, node: NodeIndex, requests: &Amounts, pods: u32) {
         self.change(node, requests, i64::from(pods));

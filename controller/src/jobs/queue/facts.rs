@@ -77,6 +77,19 @@ pub struct Job {
     pub shortage: Option<String>,
     /// Its deadline, if it has one.
     pub ends: Option<Seconds>,
+    pub reservation: Reservation,
+}
+
+/// Whether the planned nodes of a job's pods are reserved for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reservation {
+    /// They are.
+    #[default]
+    Held,
+    /// The job has no queue and waits for its data. Other jobs may take the nodes.
+    Released,
+    /// As [`Self::Released`], and the data is there: the job takes the nodes if they are still free.
+    Due,
 }
 
 /// Identical pods of a job.

@@ -113,6 +113,10 @@ pub(super) fn is_preempted_for(job: &Job, to: &Job, pods: u32) -> String {
     format!("{needs} of queue {} with priority {} needs the room of {pods} pod{s}", to.queue, to.priority)
 }
 
+/// The job has no queue and its nodes were not reserved.
+pub(super) const ROOM_TAKEN: &str =
+    "other jobs took the room of its nodes while it waited for its data: a job without a queue reserves none";
+
 /// The job loses pods because a quota was lowered.
 pub(super) fn over(queue: &str, pods: u32) -> String {
     format!("queue {queue} is over its quota; {pods} pod{} must end", if pods == 1 { "" } else { "s" })

@@ -10,9 +10,9 @@ mod replace;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::facts::{Job, LeftoverPod, Queue, Role, Stop};
+use super::facts::{Job, LeftoverPod, Queue, Reservation, Role, Stop};
 use super::messages;
-use super::order::{PASSING_SECONDS, WaitingLines, is_overdue, is_small, order};
+use super::order::{PASSING_SECONDS, WaitingLines, is_overdue, is_small, order, order_of_all};
 use super::quota::Ledger;
 use super::room::{Fit, Refusal, Room, requests_of};
 use super::verdict::{Lack, Running, Verdict, Waiting};
@@ -41,7 +41,7 @@ pub(super) struct Pass<'a> {
     ending: Vec<&'a Job>,
     /// The number of terminating pods.
     leaving: usize,
-    /// Per job. `None`: the job waits and is not decided yet.
+    /// Per job. `None`: the job waits, or no room is reserved for it, and it is not decided yet.
     verdicts: Vec<Option<Verdict>>,
     /// Jobs that found no place on the nodes. A job that requests at least as much finds none either.
     refused: Vec<(usize, Shortage)>,
@@ -60,7 +60,8 @@ impl<'a> Pass<'a> {
         let mut now = Room { ledger: Ledger::new(queues), cluster: cluster.clone() };
         for job in jobs {
             now.ledger.add(&job.queue, &job.requests(|at, _| job.granted(at)));
-            for pod in job.pods.iter().filter(|pod| !pod.bound && !pod.leaving) {
+            let is_held = job.reservation == Reservation::Held;
+            for pod in job.pods.iter().filter(|pod| is_held && !pod.bound && !pod.leaving) {
                 if let Some(node) = now.cluster.find(&pod.node) {
                     now.cluster.take(node, &job.roles[pod.role].requests, 1);
                 }
@@ -83,12 +84,7 @@ impl<'a> Pass<'a> {
                 }
             }
         }
-        let verdict = |job: &Job| {
-            job.is_admitted().then(|| {
-                let granted: Vec<u32> = (0..job.roles.len()).map(|role| job.granted(role)).collect();
-                Verdict::Run(Running { may_grow_to: granted.clone(), granted, ..Running::default() })
-            })
-        };
+        let verdict = |job: &Job| (job.is_admitted() && job.reservation == Reservation::Held).then(|| goes_on(job));
         let mut ending: Vec<&Job> = jobs.iter().filter(|job| job.is_admitted() && job.ends.is_some()).collect();
         ending.sort_by_key(|job| (job.ends, &job.key));
         let leaving = jobs.iter().flat_map(|job| &job.pods).filter(|pod| pod.leaving).count();
@@ -230,7 +226,7 @@ impl<'a> Pass<'a> {
             self.verdicts[*job].is_none() && asks && self.is_open(*job)
         };
         let mut claiming: Vec<usize> = (0..jobs.len()).filter(may).collect();
-        claiming.sort_by_key(|job| order(&jobs[*job]));
+        claiming.sort_by_key(|job| order_of_all(&jobs[*job]));
         for job in claiming {
             // Only the job's minimum: the rest may be reserved for the next job.
             if let Ok(fit) = self.now.find_floor(&jobs[job]) {
@@ -281,14 +277,42 @@ impl<'a> Pass<'a> {
     }
 
     pub(super) fn admit(&mut self) {
-        let undecided = (0..self.jobs.len()).filter(|job| self.verdicts[*job].is_none());
-        let mut lines = WaitingLines::new(self.jobs, undecided, self.time);
+        let waits = |job: &usize| self.verdicts[*job].is_none() && self.jobs[*job].reservation == Reservation::Held;
+        let mut lines = WaitingLines::new(self.jobs, (0..self.jobs.len()).filter(waits), self.time);
         lines.rank_all(&self.now.ledger);
+        let mut is_queued = true;
         while let Some((line, job)) = lines.next() {
+            // The jobs of all queues have had their turn.
+            if self.jobs[job].queue.is_empty() && std::mem::take(&mut is_queued) {
+                self.confirm(Reservation::Due);
+            }
             self.consider(job, &mut lines.line(line).head);
             lines.rank(line, &self.now.ledger);
         }
+        if is_queued {
+            self.confirm(Reservation::Due);
+        }
+        self.confirm(Reservation::Released);
         self.with_head = lines.with_head();
+    }
+
+    /// Decides about the jobs of this reservation. Each goes on if its nodes are still free; only one that is due takes
+    /// them.
+    fn confirm(&mut self, reservation: Reservation) {
+        let jobs = self.jobs;
+        let mut unreserved: Vec<usize> = (0..jobs.len()).filter(|job| jobs[*job].reservation == reservation).collect();
+        unreserved.sort_by_key(|job| order(&jobs[*job]));
+        for at in unreserved {
+            let (job, free) = (&jobs[at], self.now.cluster.mark());
+            let fits = self.now.take_planned(job);
+            if fits && reservation == Reservation::Due {
+                self.soon.take_planned(job);
+            } else {
+                self.now.cluster.restore(&free);
+            }
+            self.verdicts[at] =
+                Some(if fits { goes_on(job) } else { Verdict::Stop { why: messages::ROOM_TAKEN.to_owned() } });
+        }
     }
 
     /// Decides about one job, which waits behind `head` or becomes the head itself.
@@ -374,7 +398,8 @@ impl<'a> Pass<'a> {
     pub(super) fn grow(&mut self) {
         let mut elastic: Vec<usize> = self.running().filter(|job| self.may_grow(*job)).collect();
         let ledger = &self.now.ledger;
-        elastic.sort_by_key(|job| (ledger.share(&self.jobs[*job].queue), order(&self.jobs[*job])));
+        let key = |job: &Job| (job.queue.is_empty(), ledger.share(&job.queue));
+        elastic.sort_by_key(|job| (key(&self.jobs[*job]), order(&self.jobs[*job])));
         for at in elastic {
             let job = &self.jobs[at];
             let granted = self.granted(at);
@@ -394,7 +419,8 @@ impl<'a> Pass<'a> {
         let may_grow = |role: &Role, granted: u32| !role.is_fixed && granted > 0 && granted < role.max;
         let is_elastic = job.roles.iter().zip(&granted).any(|(role, granted)| may_grow(role, *granted));
         let is_cut = (0..granted.len()).any(|role| granted[role] < job.granted(role));
-        is_elastic && !is_cut && self.is_open(at) && !self.with_head.contains(&job.line())
+        let is_held = job.reservation == Reservation::Held;
+        is_elastic && is_held && !is_cut && self.is_open(at) && !self.with_head.contains(&job.line())
     }
 
     /// The room that is free now and not reserved.
@@ -420,6 +446,12 @@ impl<'a> Pass<'a> {
         let decided = jobs.iter().zip(verdicts);
         decided.filter_map(|(job, verdict)| Some((job.key.clone(), verdict?))).collect()
     }
+}
+
+/// The verdict that a job keeps all that it was granted.
+fn goes_on(job: &Job) -> Verdict {
+    let granted: Vec<u32> = (0..job.roles.len()).map(|role| job.granted(role)).collect();
+    Verdict::Run(Running { may_grow_to: granted.clone(), granted, ..Running::default() })
 }
 
 /// True if a job cannot be placed wherever `other` cannot.

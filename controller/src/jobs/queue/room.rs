@@ -1,6 +1,6 @@
 //! Quota and nodes together: a job needs room in both.
 
-use super::facts::{Job, Role};
+use super::facts::{HeldPod, Job, Role};
 use super::quota::{Lack, Ledger};
 use crate::jobs::plan::{self, Cluster, Gang, NodeIndex, Placement, Shortage, Want};
 use larder_kube::pod::amounts::Amounts;
@@ -110,6 +110,17 @@ impl Room<'_> {
                 self.cluster.take(run[0], &role.requests, run.len() as u32);
             }
         }
+    }
+
+    /// Takes the planned nodes of a job's pods. Returns false if one of them has no room or must not be used any more;
+    /// then some of the others are taken.
+    pub(super) fn take_planned(&mut self, job: &Job) -> bool {
+        let planned = |pod: &&HeldPod| !pod.bound && !pod.leaving && !pod.node.is_empty();
+        job.pods.iter().filter(planned).all(|pod| {
+            let role = &job.roles[pod.role];
+            let node = self.cluster.find(&pod.node);
+            node.is_some_and(|node| self.cluster.take_if_free(node, &role.requests, &role.places))
+        })
     }
 
     /// Returns the room of the pods that a job has with `granted` but not with `kept`.

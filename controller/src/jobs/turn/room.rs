@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use larder_api::Phase;
 
-use super::JobInRound;
 use super::decide::{Decided, Stepped};
+use super::{JobInRound, Mode};
 use crate::jobs::cluster_view::{ClusterView, Seen};
 use crate::jobs::leftover_pods::Accounting;
 use crate::jobs::machine::loss::{is_live, uses_quota};
-use crate::jobs::machine::{Pod, PodStage, Stage};
+use crate::jobs::machine::{Pod, PodStage, Stage, is_warm};
 use crate::jobs::plan::Cluster;
-use crate::jobs::queue::{HeldPod, Job};
+use crate::jobs::queue::{HeldPod, Job, Reservation};
 use crate::time::Seconds;
 
 /// The room that a job counts for in the queues.
@@ -116,6 +116,20 @@ impl JobInRound<'_> {
             not_before: state.not_before.filter(|_| self.eligibility.shortage().is_none()),
             shortage: self.eligibility.shortage().cloned(),
             ends: state.ends(&self.observed.terms),
+            reservation: self.reservation(view),
         })
+    }
+
+    /// Whether the job's planned nodes are reserved for it.
+    fn reservation(&self, view: &ClusterView<'_>) -> Reservation {
+        let state = self.state();
+        if state.phase != Phase::DataWarming || !self.observed.terms.unreserved {
+            return Reservation::Held;
+        }
+        match self.mode {
+            Mode::Steps(_) if is_warm(state, &self.observed, view.now) => Reservation::Due,
+            // A job with writes in flight does not start in this round.
+            Mode::Steps(_) | Mode::InFlight(_) | Mode::Invalid => Reservation::Released,
+        }
     }
 }

@@ -8,7 +8,6 @@ use super::*;
 use crate::state::watched::Object;
 use crate::time::Seconds;
 use crate::watch::News;
-use crate::write::Change;
 use larder_kube::kinds::Part;
 
 const SINGLE: &str = include_str!("../../../../deploy/components/jobs/types/single.yaml");

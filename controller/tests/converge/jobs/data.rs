@@ -7,6 +7,7 @@ use super::super::api::Api;
 use super::super::cluster::{SNAPSHOT, dataset};
 use super::super::is_ready;
 use super::super::kubelet::set_fates;
+use super::queues::{queue, queued};
 use super::{condition, job, nodes_of, phase, waiting_for};
 
 fn reader(name: &str, workers: u32, patience: &str) -> Value {
@@ -154,4 +155,27 @@ async fn a_job_with_gpus_does_not_wait_for_a_fill_that_has_all_other_slots() {
     world.api.put("trainingjobs", reader("train", 1, "30h"));
     world.until("its data is fetched", |api| jobs(api, "larder-warm-pets") == 1).await;
     assert_eq!(jobs(&world.api, "larder-warm-bulk"), 7);
+}
+
+// SEMANTICS: J13
+#[tokio::test(start_paused = true)]
+async fn a_job_without_a_queue_that_waits_for_cold_data_keeps_no_other_from_its_nodes() {
+    let mut world = World::with_jobs(1);
+    hold_warming(&world.api, true);
+    set_fates(&world.api, &[("", "running")]);
+    world.api.put("datasets", dataset("team-a", "pets", 0));
+    world.api.put("queues", queue("red", 4));
+    world.start();
+    world.until("the dataset is ready", |api| is_ready(api, "pets")).await;
+    world.api.put("trainingjobs", reader("hog", 4, "1h"));
+    world.until("it waits for its data", |api| phase(api, "hog") == "DataWarming").await;
+    world.api.put("trainingjobs", queued("train", "red", 4));
+    world.until("another job has the nodes", |api| phase(api, "train") == "Running").await;
+    world.rest().await;
+    assert_eq!((phase(&world.api, "hog"), phase(&world.api, "train")), ("Queued".into(), "Running".into()));
+    assert!(waiting_for(&world.api, "hog").contains("need room"), "{}", waiting_for(&world.api, "hog"));
+    set_fates(&world.api, &[("train", "succeeded"), ("", "running")]);
+    world.until("it waits again", |api| phase(api, "hog") == "DataWarming").await;
+    hold_warming(&world.api, false);
+    world.until("it runs", |api| phase(api, "hog") == "Running").await;
 }

@@ -158,7 +158,7 @@ impl World {
             Cause::Crashed => pod.stage = PodStage::Failed,
             Cause::Preempted => pod.disruption = "PreemptionByScheduler".into(),
             Cause::Evicted => pod.leaving = Some(pod.leaving.unwrap_or(now + 30)),
-            Cause::NodeLost => pod.node = Some(NodeHealth { unready_since: Some(Seconds(0)), ..NodeHealth::default() }),
+            Cause::NodeLost => pod.node = Some(NodeHealth { lost_at: Some(Seconds(0)), ..NodeHealth::default() }),
             Cause::DeviceFault => pod.devices = Devices::Unhealthy,
         }
         counts.then_some(cause)

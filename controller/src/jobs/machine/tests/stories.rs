@@ -44,7 +44,7 @@ fn a_job_goes_from_its_first_wait_to_its_end() {
 #[test]
 fn a_lost_worker_is_replaced_before_its_pod_is_gone_if_the_type_allows_two() {
     let (state, mut observed) = running(elastic(2));
-    observed.pods[1].node = Some(NodeHealth { unready_since: Some(NOW - 40), ..NodeHealth::default() });
+    observed.pods[1].node = Some(NodeHealth { lost_at: Some(NOW + 20), ..NodeHealth::default() });
     let (state, actions) = step(state, &observed, NOW);
     assert_eq!((state.phase, again(&actions)), (Phase::Running, Some(NOW + 20)));
     let (state, actions) = step(state, &observed, NOW + 20);
@@ -173,13 +173,56 @@ fn pods_that_are_not_bound_in_time_are_planned_again_and_then_the_gang_is_releas
     observed.plan = None;
     observed.pods[1].leaving = Some(NOW + 61);
     let (state, actions) = step(state, &observed, NOW + 31);
-    assert_eq!((changes(&actions), again(&actions)), ((vec![(1, 2)], vec![]), Some(NOW + 34)));
+    assert_eq!((changes(&actions), again(&actions)), ((vec![(1, 2)], vec![]), Some(NOW + 61)));
     observed.pods[1] = pod(1, 2, PodStage::Pending);
-    let (state, actions) = step(state, &observed, NOW + 34);
+    let (state, actions) = step(state, &observed, NOW + 61);
     assert_eq!((state.phase, changes(&actions).1), (Phase::Queued, vec![(0, 1), (1, 2)]));
     assert_eq!(state.why, "1 pod was planned twice and not bound in time");
     // A constraint that the plan does not see would block it again, so the job lets other jobs go first.
-    assert_eq!((state.not_before, again(&actions)), (Some(NOW + 64), Some(NOW + 64)));
+    assert_eq!((state.not_before, again(&actions)), (Some(NOW + 91), Some(NOW + 91)));
+}
+
+// SEMANTICS: J1
+#[test]
+fn a_gang_of_any_size_starts_while_its_pods_are_created_and_bound_one_after_the_other() {
+    const PODS: u32 = 5_000;
+    /// The pods that are created in a turn, and those that kube-scheduler binds in a second.
+    const CREATED: usize = 256;
+    const BOUND: usize = 50;
+    let mut observed = Shown { verdict: start(PODS), ..Shown::of(elastic(PODS)) };
+    let (mut state, mut actions) = step(State::default(), &observed, NOW);
+    observed.verdict = None;
+    let (mut now, mut bound) = (NOW, 0);
+    while state.phase == Phase::Starting {
+        now += 1;
+        let created = actions.iter().filter_map(|action| match action {
+            Action::Create { pod, .. } => Some(Pod { id: *pod, since: now, ..Pod::default() }),
+            _ => None,
+        });
+        observed.pods.extend(created.take(CREATED).collect::<Vec<_>>());
+        let next = (bound + BOUND).min(observed.pods.len());
+        for pod in &mut observed.pods[bound..next] {
+            (pod.stage, pod.node, pod.since) = (PodStage::Ready, Some(NodeHealth::default()), now);
+        }
+        bound = next;
+        (state, actions) = step(state, &observed, now);
+        assert_eq!(changes(&actions).1, vec![], "{bound} of {PODS} are bound after {} s", now - NOW);
+    }
+    assert_eq!((state.phase, state.attempts), (Phase::Running, 1));
+}
+
+#[test]
+fn a_gang_is_late_once_no_pod_of_it_was_bound_for_the_timeout() {
+    let mut observed = Shown { verdict: start(3), ..Shown::of(elastic(3)) };
+    let (state, _) = step(State::default(), &observed, NOW);
+    observed.verdict = None;
+    observed.pods = vec![pod(0, 1, PodStage::Bound), pod(1, 1, PodStage::Bound), pod(2, 1, PodStage::Pending)];
+    (observed.pods[0].since, observed.pods[1].since) = (NOW + 5, NOW + 20);
+    // A pod that another one has replaced is no progress of the gang.
+    observed.pods.push(Pod { leaving: Some(NOW + 100), since: NOW + 40, ..pod(2, 0, PodStage::Bound) });
+    let (state, actions) = step(state, &observed, NOW + 49);
+    assert_eq!((changes(&actions).1, again(&actions)), (vec![], Some(NOW + 50)));
+    assert_eq!(changes(&step(state, &observed, NOW + 50).1).1, [(2, 1)]);
 }
 
 // SEMANTICS: J2
@@ -268,7 +311,7 @@ fn a_lost_worker_is_replaced_at_once_and_a_lost_server_of_the_same_job_restarts_
     let server = Pod { id: PodId { role: 1, index: 0, attempt: 1 }, ..pod(0, 1, PodStage::Ready) };
     observed.pods.push(server);
     let lose = |observed: &mut Shown, at: usize| {
-        observed.pods[at].node = Some(NodeHealth { unready_since: Some(Seconds(0)), ..NodeHealth::default() });
+        observed.pods[at].node = Some(NodeHealth { lost_at: Some(Seconds(0)), ..NodeHealth::default() });
     };
     let mut with_worker = observed.clone();
     lose(&mut with_worker, 2);
@@ -313,4 +356,26 @@ fn a_job_that_runs_goes_on_without_pods_that_the_scheduler_never_binds() {
     let (state, actions) = step(state, &observed, NOW);
     assert_eq!((state.phase, state.roles[0].len()), (Phase::Growing, 2));
     assert_eq!(changes(&actions).1, [(2, 1)]);
+}
+
+// SEMANTICS: J6
+#[test]
+fn a_job_whose_room_is_not_reserved_starts_once_a_decision_confirms_the_room() {
+    let terms = Terms { unreserved: true, ..elastic(2) };
+    let mut observed = Shown { verdict: start(2), ..Shown::of(terms.clone()) };
+    observed.data.push(Data { name: "pets".into(), percent: 62, enough: 90, timeout: 600, obstacle: String::new() });
+    let (state, _) = step(State::default(), &observed, NOW);
+    assert_eq!(state.phase, Phase::DataWarming);
+    observed.verdict = None;
+    observed.data[0].percent = 100;
+    let (state, _) = step(state, &observed, NOW + 1);
+    assert_eq!(state.phase, Phase::DataWarming, "another job may have the room");
+    observed.verdict = Some(Verdict::Stop { why: "others".into() });
+    assert_eq!(step(state.clone(), &observed, NOW + 1).0.phase, Phase::Queued);
+    observed.verdict = run(2, 2);
+    let (state, actions) = step(state, &observed, NOW + 1);
+    assert_eq!((state.phase, changes(&actions).0), (Phase::Starting, vec![(0, 1), (1, 1)]));
+    // A start confirms the room, too.
+    let observed = Shown { verdict: start(2), ..Shown::of(terms) };
+    assert_eq!(step(State::default(), &observed, NOW).0.phase, Phase::Starting);
 }

@@ -50,11 +50,12 @@ impl Pass<'_> {
         for at in self.running() {
             let other = &self.jobs[at];
             let is_lower = other.priority < job.priority;
+            let is_outside = other.queue.is_empty() && !job.queue.is_empty();
             let is_same = other.queue == job.queue;
             let is_near = !is_same
                 && !cohort.is_empty()
                 && self.queues.get(other.queue.as_str()).is_some_and(|queue| queue.cohort == cohort);
-            if is_lower && (is_same || is_near && is_nominal) {
+            if is_outside && is_nominal || is_lower && (is_same || is_near && is_nominal) {
                 victims.push((at, false));
             } else if is_near && (is_nominal || is_lower) {
                 excess.entry(&other.queue).or_insert_with(|| ledger.borrowed(&other.queue, floor));
@@ -63,7 +64,7 @@ impl Pass<'_> {
         }
         victims.sort_by_key(|(at, borrows)| {
             let victim = &self.jobs[*at];
-            (victim.priority, !borrows, Reverse((victim.created, &victim.key)))
+            (!victim.queue.is_empty(), victim.priority, !borrows, Reverse((victim.created, &victim.key)))
         });
         let mut cuts = Vec::new();
         for &(at, borrows) in &victims {

@@ -6,7 +6,8 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// A job in a queue, with its priority, its minimum of workers, and how many more it requests and may have.
+    /// A job in a queue, or in none if there is no queue of this number, with its priority, its minimum of workers, and
+    /// how many more it requests and may have.
     Submit(usize, i32, u32, u32, u32),
     Decide,
     /// The terminating pods of a job are deleted.
@@ -20,7 +21,7 @@ enum Event {
 
 fn any_events() -> impl Strategy<Value = Vec<Event>> {
     let event = prop_oneof![
-        4 => (0..3_usize, 0..3_i32, 1..7_u32, 0..4_u32, 0..4_u32)
+        4 => (0..4_usize, 0..3_i32, 1..7_u32, 0..4_u32, 0..4_u32)
             .prop_map(|(queue, priority, min, more, most)| Event::Submit(queue, priority, min, more, most)),
         6 => Just(Event::Decide),
         3 => (0..8_usize).prop_map(Event::PodsEnd),
@@ -56,7 +57,8 @@ impl World {
         match event {
             Event::Submit(queue, priority, min, more, most) => {
                 let name = format!("j{}", self.now.0);
-                self.submit(job(&name, &format!("q{queue}"), *priority, (*min, min + more, min + more + most)));
+                let queue = self.queues.get(*queue).map_or(String::new(), |queue| queue.name.clone());
+                self.submit(job(&name, &queue, *priority, (*min, min + more, min + more + most)));
                 self.last.clear();
             }
             Event::Decide => self.step(),

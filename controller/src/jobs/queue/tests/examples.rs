@@ -395,3 +395,105 @@ fn a_job_without_a_queue_waits_for_no_other() {
     world.step();
     assert!(matches!(world.verdict("late"), Verdict::Start { .. }), "{:?}", world.verdict("late"));
 }
+
+#[test]
+fn a_job_without_a_queue_comes_after_the_jobs_of_all_queues() {
+    let mut world = World::new(vec![queue("vision", "", quota(8, None, None))], 2, 4);
+    world.submit(job("free", "", 9, (8, 8, 8)));
+    world.now += 1;
+    world.submit(job("train", "vision", 0, (8, 8, 8)));
+    world.step();
+    assert!(matches!(world.verdict("train"), Verdict::Start { .. }), "{:?}", world.verdict("train"));
+    // It preempts no job of a queue, whatever its priority.
+    world.step();
+    assert!(matches!(world.verdict("train"), Verdict::Run(_)) && !world.waiting("free").claims);
+}
+
+// SEMANTICS: J4
+#[test]
+fn any_job_within_its_nominal_quota_preempts_jobs_without_a_queue() {
+    let mut world = World::new(vec![queue("vision", "", quota(8, None, None))], 2, 4);
+    world.submit(job("elastic", "", 9, (2, 4, 4)));
+    world.submit(job("whole", "", 9, (4, 4, 4)));
+    world.step();
+    world.now += 1;
+    world.submit(job("first", "vision", 0, (2, 2, 2)));
+    world.step();
+    assert_eq!(world.workers("elastic"), [0, 1], "the surplus goes first");
+    assert!(world.waiting("first").claims && matches!(world.verdict("whole"), Verdict::Run(_)));
+    world.pods_end();
+    world.step();
+    assert!(matches!(world.verdict("first"), Verdict::Start { .. }));
+    // A job of the queue that has a lower priority lasts longer than one without a queue.
+    world.now += 1;
+    world.submit(job("second", "vision", 5, (4, 4, 4)));
+    world.step();
+    assert!(matches!(world.verdict("whole"), Verdict::Stop { .. }), "{:?}", world.verdict("whole"));
+    assert!(matches!(world.verdict("first"), Verdict::Run(_)));
+}
+
+#[test]
+fn a_job_that_borrows_preempts_no_job_without_a_queue() {
+    let queues = vec![queue("vision", "all", quota(2, None, None)), queue("speech", "all", quota(8, None, None))];
+    let mut world = World::new(queues, 2, 4);
+    world.submit(job("free", "", 0, (8, 8, 8)));
+    world.step();
+    world.submit(job("borrows", "vision", 9, (4, 4, 4)));
+    world.step();
+    assert!(!world.waiting("borrows").claims && matches!(world.verdict("free"), Verdict::Run(_)));
+    world.submit(job("own", "vision", 0, (2, 2, 2)));
+    world.end("borrows");
+    world.step();
+    assert!(world.waiting("own").claims);
+}
+
+/// A job without a queue whose four pods are planned on a node and not created.
+fn planned(name: &str, reservation: Reservation) -> Job {
+    let pod = |index| HeldPod { role: 0, index, node: "n000".into(), bound: false, leaving: false };
+    Job { granted: vec![4], pods: (0..4).map(pod).collect(), reservation, ..job(name, "", 0, (4, 4, 4)) }
+}
+
+// SEMANTICS: J6
+#[test]
+fn a_job_without_a_queue_holds_no_room_while_it_waits_for_its_data() {
+    let alone = || World::new(vec![queue("vision", "", quota(8, None, None))], 1, 4);
+    let is_on = |world: &World, name: &str| matches!(world.verdict(name), Verdict::Run(_));
+    for (other, queue) in [("queued", "vision"), ("free", "")] {
+        let mut world = alone();
+        world.submit(planned("cold", Reservation::Released));
+        world.step();
+        assert!(is_on(&world, "cold"), "nobody else needs the room");
+        world.submit(job(other, queue, 0, (4, 4, 4)));
+        world.step();
+        assert!(matches!(world.verdict(other), Verdict::Start { .. }), "{other}: {:?}", world.verdict(other));
+        let Verdict::Stop { why } = world.verdict("cold") else { panic!("{other}: {:?}", world.verdict("cold")) };
+        assert!(why.contains("a job without a queue reserves none"), "{why}");
+    }
+    // Several may wait for data on the same nodes. The first that is warm takes them.
+    let mut world = alone();
+    for name in ["one", "two"] {
+        world.submit(planned(name, Reservation::Released));
+    }
+    world.step();
+    assert!(is_on(&world, "one") && is_on(&world, "two"));
+    world.jobs[1].reservation = Reservation::Due;
+    world.submit(job("free", "", 0, (4, 4, 4)));
+    world.step();
+    assert!(is_on(&world, "two") && matches!(world.verdict("one"), Verdict::Stop { .. }));
+    assert!(matches!(world.verdict("free"), Verdict::Wait(_)));
+    // A job of a queue comes before one that is warm.
+    world.jobs[0].reservation = Reservation::Held;
+    world.submit(job("queued", "vision", 0, (4, 4, 4)));
+    world.step();
+    assert!(matches!(world.verdict("queued"), Verdict::Start { .. }));
+    assert!(matches!(world.verdict("two"), Verdict::Stop { .. }));
+}
+
+#[test]
+fn a_job_without_a_queue_does_not_wait_for_data_on_a_node_that_has_failed() {
+    let mut world = World::new(Vec::new(), 1, 4);
+    world.submit(planned("cold", Reservation::Released));
+    world.nodes[0].ready = false;
+    world.step();
+    assert!(matches!(world.verdict("cold"), Verdict::Stop { .. }), "{:?}", world.verdict("cold"));
+}

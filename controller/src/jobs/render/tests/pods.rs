@@ -145,12 +145,27 @@ fn names_labels_and_owner_are_those_that_others_rely_on() {
     }
     assert_eq!((labels[JOB_LABEL].as_str(), labels[JOB_SERVING_LABEL].as_str()), ("train", "true"));
     assert_eq!(labels["larder.dev/job-role"], "worker");
+    assert_eq!(labels["larder.dev/job-uid"], "11ce-d00d");
     assert_eq!((labels["larder.dev/job-index"].as_str(), labels["larder.dev/job-attempt"].as_str()), ("11", "3"));
     let owner = &pod.metadata.owner_references.expect("an owner")[0];
     assert_eq!((owner.kind.as_str(), owner.uid.as_str(), owner.controller), ("TrainingJob", "11ce-d00d", Some(true)));
     assert_eq!(owner.api_version, "larder.dev/v1alpha1");
     // The longest valid names.
     assert!(names::hostname(&"j".repeat(40), &"r".repeat(15), 9_999).len() <= 63);
+}
+
+#[test]
+fn no_template_claims_another_queue_or_a_long_time_to_end() {
+    let mut long = template(json!({}));
+    long["spec"]["terminationGracePeriodSeconds"] = 1_000_000.into();
+    long["metadata"]["labels"] = json!({"larder.dev/job-queue": "red", "larder.dev/job-uid": "another", "mine": "1"});
+    let pod = single(long);
+    assert_eq!(pod.spec.expect("a spec").termination_grace_period_seconds, Some(3600));
+    let labels = pod.metadata.labels.expect("labels");
+    assert_eq!(labels.get("larder.dev/job-queue"), None);
+    assert_eq!((labels["larder.dev/job-uid"].as_str(), labels["mine"].as_str()), ("11ce-d00d", "1"));
+    let short = single(template(json!({})));
+    assert_eq!(short.spec.expect("a spec").termination_grace_period_seconds, None);
 }
 
 #[test]
