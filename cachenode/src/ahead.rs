@@ -204,10 +204,9 @@ impl ReadAhead {
         self.change(|streams| streams.read(block))
     }
 
-    /// Records that a read needs a block that is not here; `waits`: it is in flight already. Returns what is to be
-    /// fetched ahead of it now.
-    pub(crate) fn needed(&self, block: BlockIndex, waits: bool) -> Option<Next> {
-        self.change(|streams| streams.needed(block, waits))
+    /// Records that a read waits for a block. Returns what is to be fetched ahead of it now.
+    pub(crate) fn waited(&self, block: BlockIndex) -> Option<Next> {
+        self.change(|streams| streams.waited(block))
     }
 
     /// Records that a block was dropped before it was read.

@@ -215,11 +215,12 @@ impl Fetcher {
             if self.context.window.is_piece(&part) {
                 return Box::pin(self.fetch_piece(file, part, Asker::Here, deadline)).await;
             }
-            let waits = self.in_flight.contains(part.block);
-            if !waits && let Some(piece) = self.next_piece(file, &part) {
+            if !self.in_flight.contains(part.block)
+                && let Some(piece) = self.next_piece(file, &part)
+            {
                 return Box::pin(self.fetch_larger_piece(file, part, piece, Asker::Here, deadline)).await;
             }
-            let next = self.missed(file, &part, waits);
+            let next = self.missed(file, &part);
             let (in_flight, _) = self.join_or_start(file, part, Purpose::Read, End::by(fetch_deadline));
             // Behind the block that the reader waits for.
             if let Some(next) = next {
@@ -357,10 +358,9 @@ impl Fetcher {
         }
     }
 
-    /// Records that a reader needs a block that is not here; `waits`: it is in flight already. Returns what is to be
-    /// fetched ahead of the reader now.
-    fn missed(&self, file: FileIndex, part: &BlockPart, waits: bool) -> Option<Next> {
-        if let Some(next) = self.ahead.needed(part.block, waits) {
+    /// Records that a reader waits for a block. Returns what is to be fetched ahead of the reader now.
+    fn missed(&self, file: FileIndex, part: &BlockPart) -> Option<Next> {
+        if let Some(next) = self.ahead.waited(part.block) {
             return Some(next);
         }
         let manifest = &self.context.manifest;
@@ -371,7 +371,7 @@ impl Fetcher {
         };
         let begins = self.ahead.missed(part.block, first_of_file, first_of_previous);
         // A reader that requests so much at the beginning of a file reads on.
-        let reads_on = !waits && part.file_offset == 0 && part.start == 0 && part.len >= READS_ON_BYTES;
+        let reads_on = part.file_offset == 0 && part.start == 0 && part.len >= READS_ON_BYTES;
         let limit = match begins.or(reads_on.then_some(Begins::InFile))? {
             Begins::AcrossFiles => NO_LIMIT,
             Begins::InFile => {
@@ -411,7 +411,9 @@ impl Fetcher {
                 let is_here = |block| cache.contains(block) || window.contains(block) || cache.has_earlier(block);
                 if part.block > next.last && !is_here(part.block) {
                     kib_started += u64::from(part.block_len >> 10) + 1;
-                    if !self.memory.leaves_half(kib_started) || !self.context.disk_keeps_up() {
+                    // A stream without a block ahead would not go on.
+                    let is_too_much = !self.memory.leaves_half(kib_started) || !self.context.disk_keeps_up();
+                    if blocks > 0 && is_too_much {
                         break 'files;
                     }
                     let _ = self.join_or_start(file_index, part, Purpose::Ahead, End::by(self.deadline()));

@@ -1,10 +1,11 @@
 //! The streams that are read ahead of, and how far ahead of each. Pure: what happens to their blocks drives it.
 //!
 //! The depth of a stream is the number of bytes that are fetched ahead of its reader. It begins at [`Depth::LEAST`]. It
-//! doubles when a read waits for a block that is already in flight: more in flight would have been there in time. So it
-//! ends where bandwidth × delay is in flight, or where there is no more memory. A stream never has more ahead of it than
-//! twice what it has read, and the least, so one that stops wastes no more than that. The depth is halved when blocks
-//! were dropped unread, or when the reader has left most of them out. If it was the least, the stream ends.
+//! doubles when a read waits for a block of the stream: had it been requested sooner, it would be here. So it stays where
+//! bandwidth × delay is in flight, unless there is less memory, or the origin bears fewer requests. A stream never has
+//! more ahead of it than twice what it has read, and the least, so one that stops wastes no more than that. The depth is
+//! halved when blocks were dropped unread, or when the reader has left most of them out. If it was the least, the stream
+//! ends.
 //!
 //! A stream in a file moves with each block that is read. One across files moves when its reader comes to the middle of
 //! what it brought, if half of those before the middle were read: a shuffled reader, who meets such a block by chance,
@@ -43,7 +44,7 @@ impl Depth {
         self.0
     }
 
-    /// A read waited for a block in flight. `read_bytes`: what the stream has read so far.
+    /// A read waited for a block. `read_bytes`: what the stream has read so far.
     fn waited(self, read_bytes: u64) -> Self {
         let earned = Self(Self::LEAST.0 + 2 * read_bytes);
         Self(2 * self.0).min(Self::MOST).min(earned).max(self)
@@ -111,7 +112,7 @@ impl Stream {
 
     /// True if a read of this block is one of the stream's: it is ahead, or beside what is.
     fn is_at(&self, block: u32) -> bool {
-        self.began < block && self.first <= block + 1 && block <= self.last.saturating_add(1) && block <= self.limit.0
+        self.first <= block + 1 && block <= self.last.saturating_add(1) && block <= self.limit.0
     }
 
     fn next(&self, block: BlockIndex) -> Next {
@@ -138,6 +139,22 @@ impl Stream {
         }
         self.move_to(block);
         (block < self.limit.0).then_some(true)
+    }
+
+    /// A read waits for a block. True if the stream is to be extended.
+    fn was_waited_for(&mut self, block: u32) -> bool {
+        let before = (self.depth, self.first);
+        if block > self.waited {
+            self.waited = block;
+            let read_blocks = u64::from(block - self.began) + 1;
+            self.depth = self.depth.waited(read_blocks * BLOCK_BYTES);
+        }
+        // Across files it moves in the middle alone.
+        if self.is_across_files() {
+            return false;
+        }
+        self.move_to(block);
+        before != (self.depth, self.first)
     }
 
     /// The reader is at this block.
@@ -190,34 +207,27 @@ impl Streams {
 
     /// A block was read. Returns what is to be fetched now.
     pub(super) fn read(&mut self, block: BlockIndex) -> Option<Next> {
-        let slot = self.position(|stream| stream.has_ahead(block.0))?;
-        let stream = self.slots[slot].as_mut()?;
-        match stream.was_read(block.0) {
-            Some(true) => Some(stream.next(block)),
-            Some(false) => None,
-            None => {
-                self.slots[slot] = None;
-                None
+        let mut next = None;
+        for slot in &mut self.slots {
+            let Some(stream) = slot.as_mut().filter(|stream| stream.has_ahead(block.0)) else { continue };
+            match stream.was_read(block.0) {
+                Some(true) => next = Some(stream.next(block)),
+                Some(false) => {}
+                None => *slot = None,
             }
         }
+        next
     }
 
-    /// A read needs a block that is not here; `waits`: it is in flight already. Returns what is to be fetched now.
-    pub(super) fn needed(&mut self, block: BlockIndex, waits: bool) -> Option<Next> {
-        let slot = self.position(|stream| stream.is_at(block.0))?;
-        let stream = self.slots[slot].as_mut()?;
-        let before = (stream.depth, stream.first);
-        if waits && block.0 > stream.waited {
-            stream.waited = block.0;
-            let read_blocks = u64::from(block.0 - stream.began) + 1;
-            stream.depth = stream.depth.waited(read_blocks * BLOCK_BYTES);
+    /// A read waits for a block. Returns what is to be fetched now.
+    pub(super) fn waited(&mut self, block: BlockIndex) -> Option<Next> {
+        let mut next = None;
+        for stream in self.slots.iter_mut().flatten().filter(|stream| stream.is_at(block.0)) {
+            if stream.was_waited_for(block.0) {
+                next = Some(stream.next(block));
+            }
         }
-        // Across files a stream moves in the middle alone.
-        if stream.is_across_files() {
-            return None;
-        }
-        stream.move_to(block.0);
-        (before != (stream.depth, stream.first)).then(|| stream.next(block))
+        next
     }
 
     /// A block was dropped before it was read.

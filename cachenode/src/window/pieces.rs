@@ -21,10 +21,10 @@ use crate::memory::Permit;
 
 /// The sizes to which the pieces of a block are rounded, by how many misses there were before. Of 500 reads of 4 KiB in
 /// 2 GB, a third meets a block in which there was another, so larger sizes must come late: with these, such a reader
-/// fetches 12 times what it asks for (a test simulates it), and 60 times if they are 64 KiB, 256 KiB and 1 MiB. A GET with
-/// a delay of 15 ms over a connection of 60 MB/s takes as long as 0.9 MB, so after five of them the rest of a block costs
-/// no more than they did.
-const SIZES: [u32; 5] = [32 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20];
+/// fetches 9 times what it asks for (a test simulates it), and 60 times if they are 64 KiB, 256 KiB and 1 MiB. A GET with a
+/// delay of 15 ms over a connection of 60 MB/s takes as long as 0.9 MB, so after five of them the rest of a block costs no
+/// more than they did.
+const SIZES: [u32; 5] = [16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20];
 
 /// A request for one of this many parts of a block fetches all of it.
 const LARGE_PART: u32 = 4;

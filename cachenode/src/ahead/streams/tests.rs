@@ -35,7 +35,7 @@ impl World {
 
     fn wait(&mut self, block: u32) {
         self.read(block);
-        if let Some(next) = self.streams.needed(BlockIndex(block), true) {
+        if let Some(next) = self.streams.waited(BlockIndex(block)) {
             self.extend(next);
         }
     }
@@ -153,10 +153,10 @@ fn a_stream_goes_on_where_memory_was_short_and_ends_with_its_file_or_in_what_is_
         world.streams.read(BlockIndex(block));
     });
     assert!(world.ahead().is_empty());
-    let next = world.streams.needed(BlockIndex(5), false).unwrap();
-    assert_eq!((next.block, next.depth), (BlockIndex(5), Depth::LEAST));
+    let next = world.streams.waited(BlockIndex(5)).unwrap();
+    assert_eq!((next.block, next.depth.bytes()), (BlockIndex(5), 24 * MIB));
     world.extend(next);
-    assert_eq!(world.ahead(), [LEAST_BLOCKS]);
+    assert_eq!(world.ahead(), [2 * LEAST_BLOCKS]);
     assert_eq!(world.streams.begin(BlockIndex(6), FILE_END).stream, next.stream, "it is there already");
 
     let mut streams = Streams::default();
