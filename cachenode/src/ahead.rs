@@ -182,14 +182,16 @@ impl ReadAhead {
         }
     }
 
-    /// Begins a stream at a block that is being read. Nothing after `limit` is fetched.
-    pub(crate) fn begin(&self, block: BlockIndex, limit: BlockIndex) -> Next {
+    /// Begins a stream at a block that is being read. Nothing after `limit` is fetched. Returns what is to be fetched
+    /// ahead of it now.
+    pub(crate) fn begin(&self, block: BlockIndex, limit: BlockIndex) -> Option<Next> {
         self.change(|streams| streams.begin(block, limit))
     }
 
     /// Records that the blocks of a stream up to `last` are here or in flight, and the last of them that was not here.
-    pub(crate) fn extended(&self, stream: u64, last: BlockIndex, fetched: Option<BlockIndex>) {
-        self.change(|streams| streams.extended(stream, last, fetched));
+    /// Returns what is to be fetched next.
+    pub(crate) fn extended(&self, stream: u64, last: BlockIndex, fetched: Option<BlockIndex>) -> Option<Next> {
+        self.change(|streams| streams.extended(stream, last, fetched))
     }
 
     /// Records the read of a block. Returns what is to be fetched ahead of it now.

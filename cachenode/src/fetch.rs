@@ -380,7 +380,7 @@ impl Fetcher {
                 BlockIndex(row.first_block.0 + (row.size.div_ceil(BLOCK_BYTES) - 1) as u32)
             }
         };
-        (part.block < limit).then(|| self.ahead.begin(part.block, limit))
+        if part.block < limit { self.ahead.begin(part.block, limit) } else { None }
     }
 
     /// Records a read of this block, and fetches ahead of its reader if it is the block at which to do so.
@@ -392,21 +392,33 @@ impl Fetcher {
         }
     }
 
+    /// Starts to fetch blocks of a stream, until it does not move any more.
+    fn read_ahead(self: &Arc<Self>, mut next: Next) {
+        loop {
+            let (last, fetched) = self.fetch_ahead(&next);
+            match self.ahead.extended(next.stream, last, fetched) {
+                Some(more) => next = more,
+                None => return,
+            }
+        }
+    }
+
     /// Starts to fetch blocks of a stream: as many as its depth says, and no more than the origin bears, than there is
-    /// memory for beside what others wait for, and than the cache's disk takes.
-    fn read_ahead(self: &Arc<Self>, next: Next) {
-        let Next { block, limit, .. } = next;
+    /// memory for beside what others wait for, and than the cache's disk takes. Returns the last block that is here or
+    /// in flight, and the last of them that was not here.
+    fn fetch_ahead(self: &Arc<Self>, next: &Next) -> (BlockIndex, Option<BlockIndex>) {
+        let &Next { block, limit, depth, .. } = next;
         let FetchContext { manifest, cache, window, .. } = &*self.context;
-        let Ok(first) = manifest.file_of_block(block) else { return };
         let blocks_most = AHEAD_BLOCKS.min(self.origin.places());
-        let (mut bytes, mut blocks, mut last, mut fetched) = (0, 0, block, None);
-        let mut kib_started = 0;
-        'files: for file_index in (first.0..).map(FileIndex).take(neighbours::WALK_FILES) {
+        let (mut bytes, mut blocks, mut kib_started) = (0, 0, 0);
+        let (mut last, mut fetched) = (block, None);
+        let Ok(first) = manifest.file_of_block(block) else { return (last, fetched) };
+        for file_index in (first.0..).map(FileIndex).take(neighbours::WALK_FILES) {
             let Ok(file) = manifest.file(file_index) else { break };
             let blocks_before = (block.0 + 1).saturating_sub(file.first_block.0);
             for part in file.parts(u64::from(blocks_before) * BLOCK_BYTES, file.size) {
-                if bytes >= next.depth.bytes() || blocks >= blocks_most || part.block > limit {
-                    break 'files;
+                if bytes >= depth.bytes() || blocks >= blocks_most || part.block > limit {
+                    return (last, fetched);
                 }
                 let is_here = |block| cache.contains(block) || window.contains(block) || cache.has_earlier(block);
                 if part.block > next.last && !is_here(part.block) {
@@ -414,7 +426,7 @@ impl Fetcher {
                     // A stream without a block ahead would not go on.
                     let is_too_much = !self.memory.leaves_half(kib_started) || !self.context.disk_keeps_up();
                     if blocks > 0 && is_too_much {
-                        break 'files;
+                        return (last, fetched);
                     }
                     let _ = self.join_or_start(file_index, part, Purpose::Ahead, End::by(self.deadline()));
                     fetched = Some(part.block);
@@ -424,7 +436,7 @@ impl Fetcher {
                 last = part.block;
             }
         }
-        self.ahead.extended(next.stream, last, fetched);
+        (last, fetched)
     }
 
     /// Advice about replaced objects, if one was met.

@@ -12,7 +12,8 @@
 //! seldom has (see [`ahead`](super)).
 //!
 //! Invariants: there are at most [`STREAMS`] streams, and a new one replaces the oldest. A stream has at most
-//! [`AHEAD_BLOCKS`] blocks ahead of the block at which it moved last, and none beyond its limit.
+//! [`AHEAD_BLOCKS`] blocks ahead of the block at which it moved last, and none beyond its limit. At most one caller
+//! extends a stream: two would fetch a block twice that is read and gone between their looks.
 
 use larder_dataset::{BLOCK_BYTES, BlockIndex};
 
@@ -57,7 +58,8 @@ impl Depth {
 }
 
 /// What to fetch ahead of a stream now: the blocks after `block`, up to its depth and its limit. Those up to `last` were
-/// fetched before; they may have been read and dropped again, and are not fetched again.
+/// fetched before; they may have been read and dropped again, and are not fetched again. To be reported to
+/// [`Streams::extended`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Next {
     /// The number of the stream.
@@ -94,12 +96,26 @@ struct Stream {
     waited: u32,
     /// The last block that was not here when its turn came.
     fetched: u32,
+    /// Somebody extends the stream, and whether and where it has moved meanwhile.
+    is_extended: bool,
+    moved: Option<BlockIndex>,
 }
 
 impl Stream {
     fn begin(number: u64, BlockIndex(block): BlockIndex, limit: BlockIndex) -> Self {
-        let (began, first, last, waited, fetched) = (block, block + 1, block, block, block);
-        Self { number, began, first, last, limit, read: 0, depth: Depth::LEAST, waited, fetched }
+        Self {
+            number,
+            began: block,
+            first: block + 1,
+            last: block,
+            limit,
+            read: 0,
+            depth: Depth::LEAST,
+            waited: block,
+            fetched: block,
+            is_extended: false,
+            moved: None,
+        }
     }
 
     fn is_across_files(&self) -> bool {
@@ -115,9 +131,15 @@ impl Stream {
         self.first <= block + 1 && block <= self.last.saturating_add(1) && block <= self.limit.0
     }
 
-    fn next(&self, block: BlockIndex) -> Next {
+    /// What to fetch now that the reader is at this block. None: whoever extends the stream does it.
+    fn extend(&mut self, block: BlockIndex) -> Option<Next> {
+        if self.is_extended {
+            self.moved = Some(block);
+            return None;
+        }
+        self.is_extended = true;
         let Self { number, last, limit, depth, .. } = *self;
-        Next { stream: number, block, last: BlockIndex(last), limit, depth }
+        Some(Next { stream: number, block, last: BlockIndex(last), limit, depth })
     }
 
     /// A block ahead was read. True if the stream moves, and is to be extended; None if it ends.
@@ -180,29 +202,33 @@ impl Default for Streams {
 
 impl Streams {
     /// A stream begins at a block that is being read, or goes on there if there is one already.
-    pub(super) fn begin(&mut self, block: BlockIndex, limit: BlockIndex) -> Next {
-        if let Some(slot) = self.position(|stream| stream.is_at(block.0) && stream.limit == limit)
-            && let Some(stream) = &mut self.slots[slot]
-        {
+    pub(super) fn begin(&mut self, block: BlockIndex, limit: BlockIndex) -> Option<Next> {
+        let mut streams = self.slots.iter_mut().flatten();
+        if let Some(stream) = streams.find(|stream| stream.is_at(block.0) && stream.limit == limit) {
             stream.move_to(block.0);
-            return stream.next(block);
+            return stream.extend(block);
         }
         self.begun += 1;
-        let stream = Stream::begin(self.begun, block, limit);
-        self.slots[self.next_slot] = Some(stream);
-        self.next_slot = (self.next_slot + 1) % STREAMS;
-        stream.next(block)
+        let slot = self.next_slot;
+        self.next_slot = (slot + 1) % STREAMS;
+        self.slots[slot].insert(Stream::begin(self.begun, block, limit)).extend(block)
     }
 
     /// The blocks of a stream up to `last` are here or in flight. `fetched` is the last of them that was not here
-    /// before. A stream whose last [`AHEAD_BLOCKS`] were here has caught up with an earlier reader, and ends.
-    pub(super) fn extended(&mut self, number: u64, last: BlockIndex, fetched: Option<BlockIndex>) {
-        let Some(slot) = self.position(|stream| stream.number == number) else { return };
-        self.slots[slot] = self.slots[slot].and_then(|mut stream| {
-            stream.last = stream.last.max(last.0);
-            stream.fetched = stream.fetched.max(fetched.map_or(0, |block| block.0));
-            (stream.last - stream.fetched < AHEAD_BLOCKS as u32).then_some(stream)
-        });
+    /// before. A stream whose last [`AHEAD_BLOCKS`] were here has caught up with an earlier reader, and ends. Returns
+    /// what to fetch next if the stream has moved meanwhile.
+    pub(super) fn extended(&mut self, number: u64, last: BlockIndex, fetched: Option<BlockIndex>) -> Option<Next> {
+        let slot = self.slots.iter_mut().find(|slot| slot.is_some_and(|stream| stream.number == number))?;
+        let stream = slot.as_mut()?;
+        stream.last = stream.last.max(last.0);
+        stream.fetched = stream.fetched.max(fetched.map_or(0, |block| block.0));
+        stream.is_extended = false;
+        if stream.last - stream.fetched >= AHEAD_BLOCKS as u32 {
+            *slot = None;
+            return None;
+        }
+        let moved = stream.moved.take()?;
+        stream.extend(moved)
     }
 
     /// A block was read. Returns what is to be fetched now.
@@ -211,8 +237,9 @@ impl Streams {
         for slot in &mut self.slots {
             let Some(stream) = slot.as_mut().filter(|stream| stream.has_ahead(block.0)) else { continue };
             match stream.was_read(block.0) {
-                Some(true) => next = Some(stream.next(block)),
-                Some(false) => {}
+                // Of two streams at a block, the other one goes on with the next.
+                Some(true) if next.is_none() => next = stream.extend(block),
+                Some(_) => {}
                 None => *slot = None,
             }
         }
@@ -223,8 +250,9 @@ impl Streams {
     pub(super) fn waited(&mut self, block: BlockIndex) -> Option<Next> {
         let mut next = None;
         for stream in self.slots.iter_mut().flatten().filter(|stream| stream.is_at(block.0)) {
-            if stream.was_waited_for(block.0) {
-                next = Some(stream.next(block));
+            // Of two streams at a block, the other one goes on with the next.
+            if next.is_none() && stream.was_waited_for(block.0) {
+                next = stream.extend(block);
             }
         }
         next

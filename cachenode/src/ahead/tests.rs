@@ -137,11 +137,11 @@ fn gets_of_a_stream(order: impl Iterator<Item = u32>) -> u32 {
     let ahead = ReadAhead::new(MANY);
     let extend = |next: Next| {
         let last = next.block.0 + AHEAD_BLOCKS as u32;
-        ahead.extended(next.stream, BlockIndex(last), Some(BlockIndex(last)));
+        assert_eq!(ahead.extended(next.stream, BlockIndex(last), Some(BlockIndex(last))), None);
         last - next.last.0
     };
     // The stream begins before the first of these blocks.
-    let gets = extend(ahead.begin(BlockIndex(0), NO_LIMIT));
+    let gets = extend(ahead.begin(BlockIndex(0), NO_LIMIT).unwrap());
     gets + order.filter_map(|block| ahead.read(BlockIndex(block + 1))).map(extend).sum::<u32>()
 }
 
@@ -167,7 +167,7 @@ fn a_stream_continues_while_its_blocks_are_read_and_ends_otherwise() {
 #[test]
 fn a_read_that_is_not_ahead_of_a_stream_takes_no_lock() {
     let ahead = ReadAhead::new(MANY);
-    let next = ahead.begin(BlockIndex(10), NO_LIMIT);
+    let next = ahead.begin(BlockIndex(10), NO_LIMIT).unwrap();
     ahead.extended(next.stream, BlockIndex(13), Some(BlockIndex(13)));
     let locked = ahead.streams.lock().unwrap();
     for block in [0, 10, 14, u32::MAX] {

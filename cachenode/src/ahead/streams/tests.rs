@@ -14,9 +14,13 @@ struct World {
 impl World {
     fn new() -> Self {
         let mut world = Self { streams: Streams::default(), fetched: 0 };
-        let next = world.streams.begin(BlockIndex(1), FILE_END);
-        world.extend(next);
+        world.begin(1);
         world
+    }
+
+    fn begin(&mut self, block: u32) {
+        let next = self.streams.begin(BlockIndex(block), FILE_END).unwrap();
+        self.extend(next);
     }
 
     /// Does what is asked for: blocks of 4 MiB, up to the depth.
@@ -24,7 +28,7 @@ impl World {
         let blocks = next.depth.bytes().div_ceil(BLOCK_BYTES) as u32;
         let last = BlockIndex((next.block.0 + blocks).min(next.limit.0));
         self.fetched += last.0.saturating_sub(next.last.0);
-        self.streams.extended(next.stream, last, (last > next.last).then_some(last));
+        assert_eq!(self.streams.extended(next.stream, last, (last > next.last).then_some(last)), None);
     }
 
     fn read(&mut self, block: u32) {
@@ -132,41 +136,54 @@ fn readers_that_share_a_file_may_come_to_its_blocks_in_no_exact_order() {
 #[test]
 fn several_places_of_a_file_are_streams_of_their_own_and_the_oldest_makes_room() {
     let mut world = World::new();
-    for place in 1..STREAMS as u32 {
-        let next = world.streams.begin(BlockIndex(100 * place), FILE_END);
-        world.extend(next);
-    }
+    (1..STREAMS as u32).for_each(|place| world.begin(100 * place));
     assert_eq!(world.ahead(), [LEAST_BLOCKS; STREAMS]);
     (2..10).for_each(|block| world.wait(block));
     assert!(world.ahead()[0] > LEAST_BLOCKS);
     assert_eq!(world.ahead()[1..], [LEAST_BLOCKS; STREAMS - 1], "the others are as deep as they were");
-    let next = world.streams.begin(BlockIndex(9_000), FILE_END);
-    world.extend(next);
+    world.begin(9_000);
     assert_eq!(world.ahead(), [LEAST_BLOCKS; STREAMS], "it has the place of the first");
 }
 
 #[test]
-fn a_stream_goes_on_where_memory_was_short_and_ends_with_its_file_or_in_what_is_here() {
+fn a_stream_goes_on_where_memory_was_short() {
     let mut world = World::new();
-    // Nothing could be fetched ahead of block 5.
-    (2..=4).for_each(|block| {
-        world.streams.read(BlockIndex(block));
-    });
+    // Nothing can be fetched.
+    for block in 2..=4 {
+        let next = world.streams.read(BlockIndex(block)).unwrap();
+        world.streams.extended(next.stream, next.block, None);
+    }
     assert!(world.ahead().is_empty());
     let next = world.streams.waited(BlockIndex(5)).unwrap();
     assert_eq!((next.block, next.depth.bytes()), (BlockIndex(5), 24 * MIB));
     world.extend(next);
     assert_eq!(world.ahead(), [2 * LEAST_BLOCKS]);
-    assert_eq!(world.streams.begin(BlockIndex(6), FILE_END).stream, next.stream, "it is there already");
+    let again = world.streams.begin(BlockIndex(6), FILE_END).unwrap();
+    assert_eq!((again.stream, again.depth), (next.stream, next.depth), "it is there already");
+}
 
+#[test]
+fn one_caller_extends_a_stream_and_learns_where_it_has_moved_meanwhile() {
+    let mut world = World::new();
+    let first = world.streams.read(BlockIndex(2)).unwrap();
+    assert_eq!(world.streams.read(BlockIndex(3)), None);
+    assert_eq!(world.streams.waited(BlockIndex(4)), None);
+    let next = world.streams.extended(first.stream, BlockIndex(5), Some(BlockIndex(5))).unwrap();
+    assert_eq!((next.block, next.last, next.depth.bytes()), (BlockIndex(4), BlockIndex(5), 24 * MIB));
+    world.extend(next);
+    assert_eq!(world.ahead(), [2 * LEAST_BLOCKS]);
+    assert!(world.streams.read(BlockIndex(5)).is_some());
+}
+
+#[test]
+fn a_stream_ends_with_its_file_and_in_what_is_here() {
     let mut streams = Streams::default();
-    let next = streams.begin(BlockIndex(1), BlockIndex(2));
+    let next = streams.begin(BlockIndex(1), BlockIndex(2)).unwrap();
     streams.extended(next.stream, BlockIndex(2), Some(BlockIndex(2)));
     assert_eq!(streams.read(BlockIndex(2)), None, "the end of the file");
     assert_eq!(streams.ahead().flatten().count(), 0);
 
-    // All that comes is here already.
-    let next = streams.begin(BlockIndex(1), FILE_END);
+    let next = streams.begin(BlockIndex(1), FILE_END).unwrap();
     streams.extended(next.stream, BlockIndex(AHEAD_BLOCKS as u32), None);
     assert_eq!(streams.ahead().flatten().count(), 1);
     streams.extended(next.stream, BlockIndex(AHEAD_BLOCKS as u32 + 1), None);
