@@ -15,7 +15,8 @@
 //! flight from the origin; fetches from peers, fetches that fill the store, and blocks that wait for the store after
 //! their readers have them have memory of their own. So an origin that hangs delays no read of a peer or of the disk,
 //! and a disk that stalls delays no fetch: blocks that it does not take in time are not kept. All of it is taken of the
-//! memory of the process (`memory`).
+//! memory of the process (`memory`). Nor does a disk hold the threads of anything else: no task of the runtime blocks
+//! on it, and few of the threads that may block do (`disk_threads`).
 //!
 //! A fetch that only fills the store lets those go first at the origin for which somebody waits, and has no deadline
 //! until a reader joins it ([`End`]).
@@ -28,6 +29,7 @@
 
 mod config;
 mod context;
+mod disk_threads;
 mod end;
 mod error;
 mod in_flight;
@@ -55,7 +57,8 @@ use larder_peers::{BlockBytes, ReadError};
 use larder_store::{DatasetCache, PartBytes};
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::error::Elapsed;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::task::TaskTracker;
@@ -79,6 +82,7 @@ use receive::{Admission, BlockReceiver};
 use table::{InFlightTable, StartedFetch};
 
 pub use config::FetchConfig;
+pub use disk_threads::DiskThreads;
 pub use error::FetchError;
 pub(crate) use outcome::{Tier, Warmed};
 
@@ -307,6 +311,22 @@ impl Fetcher {
         Ok(Fetched { bytes: bytes.slice(start..start + part.len as usize), tier })
     }
 
+    /// A part's bytes, if the store has its block and the disk answers in time: half of the time until `deadline`.
+    pub(crate) async fn stored(&self, part: BlockPart, deadline: Instant) -> Option<Bytes> {
+        let PartBytes { memory, range, .. } = self.keeper.read_stored(part, deadline).await?;
+        Some(Bytes::from(memory).slice(range))
+    }
+
+    /// The result of `read`, which blocks on this disk, for a peer. Err: it is not there after `patience`. Cancel-safe.
+    pub(crate) async fn read_disk_for_peer<T: Send + 'static>(
+        &self,
+        disk: usize,
+        patience: Duration,
+        read: impl FnOnce() -> Option<T> + Send + 'static,
+    ) -> Result<Option<T>, Elapsed> {
+        timeout(patience, self.keeper.threads.read(&self.runtime, disk, read)).await
+    }
+
     /// A part's bytes for a peer, if the window has them.
     pub(crate) fn held_for_peer(&self, part: &BlockPart) -> Option<BlockBytes> {
         self.context.window.get_for_peer(part).map(BlockBytes::whole)
@@ -522,6 +542,11 @@ impl Fetcher {
             Err(outcome) => return entries.release(blocks, &outcome),
         };
         let (expected, skipped) = self.keeper.admit_neighbours(blocks, admission);
+        if let Some(rate) = self.context.config.warm_rate.as_ref().filter(|_| purpose == Purpose::Warm) {
+            // The block itself was paid for before its fetch began.
+            let beside = expected.iter().map(|block| &block.pending.part).filter(|part| part.block != first.block);
+            rate.charge(beside.map(|part| u64::from(part.block_len)).sum());
+        }
         entries.release(skipped, &Outcome::Skipped);
         let running = self.context.running();
         let kib = expected.iter().map(|block| block.pending.part.block_len >> 10).sum::<u32>() + 1;
