@@ -221,7 +221,7 @@ impl ReadAhead {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = change(&mut streams);
         for (shown, range) in self.ahead.iter().zip(streams.ahead()) {
-            let range = range.map_or(NOTHING_AHEAD, |(first, last)| u64::from(first) << 32 | u64::from(last));
+            let range = range.map_or(NOTHING_AHEAD, |(first, last)| (u64::from(first) << 32) | u64::from(last));
             // Most are the same, and other threads read them.
             if shown.load(Ordering::Relaxed) != range {
                 shown.store(range, Ordering::Relaxed);
