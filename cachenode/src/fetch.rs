@@ -5,11 +5,11 @@
 //! (`receive`), then writes it to the store if the policy admits it (`keep`), which may take the store a while after a
 //! restart. The block stays in flight until its bytes are in the store or in the window. A later reader therefore finds
 //! it in one of the three, and never causes a second GET. A block for which neither the store nor the window has room
-//! is read in pieces, each fetched for its reader alone. So are blocks of large files that are read here and there, until
-//! the readers show that they want more of them (`window`). The fetch of a packed file includes its neighbours as long
-//! as the store has room for them. Readers in order are read ahead of (`ahead`). A block of a large file is fetched by
-//! several GETs where one connection is slow (`ranges`). Blocks in an earlier snapshot's cache, while they are adopted,
-//! are read there part by part and are not in flight.
+//! is read in pieces, each fetched for its reader alone. So are blocks of large files that are read here and there,
+//! until the readers show that they want more of them (`window`). The fetch of a packed file includes its neighbours as
+//! long as the store has room for them. Readers in order are read ahead of (`ahead`). A block of a large file is
+//! fetched by several GETs where one connection is slow (`ranges`). Blocks in an earlier snapshot's cache, while they
+//! are adopted, are read there part by part and are not in flight.
 //!
 //! What waits for one thing does not hold the memory of what waits for another. There are at most `fetch_bytes` in
 //! flight from the origin; fetches from peers, fetches that fill the store, and blocks that wait for the store after

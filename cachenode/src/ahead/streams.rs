@@ -1,11 +1,11 @@
 //! The streams that are read ahead of, and how far ahead of each. Pure: what happens to their blocks drives it.
 //!
 //! The depth of a stream is the number of bytes that are fetched ahead of its reader. It begins at [`Depth::LEAST`]. It
-//! doubles when a read waits for a block of the stream: had it been requested sooner, it would be here. So it stays where
-//! bandwidth × delay is in flight, unless there is less memory, or the origin bears fewer requests. A stream never has
-//! more ahead of it than twice what it has read, and the least, so one that stops wastes no more than that. The depth is
-//! halved when blocks were dropped unread, or when the reader has left most of them out. If it was the least, the stream
-//! ends.
+//! doubles when a read waits for a block of the stream: had it been requested sooner, it would be here. So it stays
+//! where bandwidth × delay is in flight, unless there is less memory, or the origin bears fewer requests. A stream
+//! never has more ahead of it than twice what it has read, and the least, so one that stops wastes no more than that.
+//! The depth is halved when blocks were dropped unread, or when the reader has left most of them out. If it was the
+//! least, the stream ends.
 //!
 //! A stream in a file moves with each block that is read. One across files moves when its reader comes to the middle of
 //! what it brought, if half of those before the middle were read: a shuffled reader, who meets such a block by chance,
@@ -57,8 +57,8 @@ impl Depth {
     }
 }
 
-/// What to fetch ahead of a stream now: the blocks after `block`, up to its depth and its limit. Those up to `last` were
-/// fetched before; they may have been read and dropped again, and are not fetched again. To be reported to
+/// What to fetch ahead of a stream now: the blocks after `block`, up to its depth and its limit. Those up to `last`
+/// were fetched before; they may have been read and dropped again, and are not fetched again. To be reported to
 /// [`Streams::extended`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Next {

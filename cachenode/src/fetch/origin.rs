@@ -41,8 +41,8 @@ impl FromOrigin {
         self.origin(&Urgency::HIGH).places()
     }
 
-    /// Fetches the expected blocks by one GET, or a block of a large file by several ([`Ranges`]). Blocks whose checksum
-    /// is not the manifest's are fetched again, one GET each. Errors name the block `requested`.
+    /// Fetches the expected blocks by one GET, or a block of a large file by several ([`Ranges`]). Blocks whose
+    /// checksum is not the manifest's are fetched again, one GET each. Errors name the block `requested`.
     pub(super) async fn fetch(
         &self,
         requested: BlockIndex,

@@ -1,11 +1,11 @@
 //! Blocks of large files that are read here and there: how much of a block each miss fetches, and the pieces that were
 //! fetched.
 //!
-//! The first misses in a block fetch little more than was asked for, the later ones more and more, and finally the whole
-//! block is fetched. A reader of a few places thus fetches a few times the bytes that it asks for, and one that covers
-//! the file pays a few GETs more for each block. A miss at the beginning of a file, a larger one at the beginning of a
-//! block, one that goes on where the last one ended, and one that asks for a quarter of the block are not those of a
-//! reader here and there: the whole block is fetched.
+//! The first misses in a block fetch little more than was asked for, the later ones more and more, and finally the
+//! whole block is fetched. A reader of a few places thus fetches a few times the bytes that it asks for, and one that
+//! covers the file pays a few GETs more for each block. A miss at the beginning of a file, a larger one at the
+//! beginning of a block, one that goes on where the last one ended, and one that asks for a quarter of the block are
+//! not those of a reader here and there: the whole block is fetched.
 //!
 //! The pieces answer reads near those that fetched them. The oldest leave first.
 //!
@@ -21,16 +21,16 @@ use crate::memory::Permit;
 
 /// The sizes to which the pieces of a block are rounded, by how many misses there were before. Of 500 reads of 4 KiB in
 /// 2 GB, a third meets a block in which there was another, so larger sizes must come late: with these, such a reader
-/// fetches 9 times what it asks for (a test simulates it), and 60 times if they are 64 KiB, 256 KiB and 1 MiB. A GET with a
-/// delay of 15 ms over a connection of 60 MB/s takes as long as 0.9 MB, so after five of them the rest of a block costs no
-/// more than they did.
+/// fetches 9 times what it asks for (a test simulates it), and 60 times if they are 64 KiB, 256 KiB and 1 MiB. A GET
+/// with a delay of 15 ms over a connection of 60 MB/s takes as long as 0.9 MB, so after five of them the rest of a
+/// block costs no more than they did.
 const SIZES: [u32; 5] = [16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20];
 
 /// A request for one of this many parts of a block fetches all of it.
 const LARGE_PART: u32 = 4;
 
-/// A request for so much from the beginning of a block comes from a reader in order: the kernel reads ahead of it. At the
-/// beginning of a file it does not do so yet.
+/// A request for so much from the beginning of a block comes from a reader in order: the kernel reads ahead of it. At
+/// the beginning of a file it does not do so yet.
 const BEGINS_BYTES: u32 = 64 << 10;
 
 /// How long a piece stays.
