@@ -101,19 +101,44 @@ impl FromOrigin {
         let ObjectRange { key, mut range, version } = object(first)?;
         range.end = object(last)?.range.end;
         let is_large = self.context.manifest.file(first.file).is_ok_and(|file| file.size > BLOCK_BYTES);
-        let ranges = if is_large { self.ranges.of(range.end - range.start) } else { 1 };
-        let object = ObjectRange { key, range, version };
+        let bytes = range.end - range.start;
         let origin = self.origin(urgency);
-        let read = if ranges > 1 {
+        let read = if is_large {
             // On the heap, so that the thousands of others that may wait for the origin are small.
-            Box::pin(self.read_ranges(&*origin, &object, ranges, receiver)).await
+            Box::pin(self.read_large(&*origin, ObjectRange { key, range, version }, receiver)).await
         } else {
-            self.read_to(&*origin, &object, &mut |bytes: &[u8]| receiver.receive(bytes)).await
+            let read = origin.read_to(&key, range, version.as_ref(), &mut |bytes| receiver.receive(bytes)).await;
+            read.map(|()| self.count(bytes))
         };
         read.map_err(|error| self.fetch_error(requested, error))
     }
 
-    /// Reads a range of an object by one GET.
+    /// Reads the range of a block of a large file, by one GET or by several at once. The receiver gets the bytes in
+    /// order.
+    async fn read_large(
+        &self,
+        origin: &dyn Origin,
+        object: ObjectRange,
+        receiver: &mut BlockReceiver<'_>,
+    ) -> Result<(), OriginError> {
+        let Range { start, end } = object.range;
+        let ranges = self.ranges.of(end - start);
+        if ranges == 1 {
+            return self.read_to(origin, &object, &mut |bytes: &[u8]| receiver.receive(bytes)).await;
+        }
+        let len = (end - start).div_ceil(ranges);
+        let mut arriving = FuturesOrdered::new();
+        for start in (start..end).step_by(len as usize) {
+            let range = start..end.min(start + len);
+            arriving.push_back(self.read_range(origin, ObjectRange { range, ..object.clone() }));
+        }
+        while let Some(bytes) = arriving.next().await {
+            receiver.receive(&bytes?);
+        }
+        Ok(())
+    }
+
+    /// Reads a range of an object by one GET, which is measured.
     async fn read_to(&self, origin: &dyn Origin, object: &ObjectRange, sink: &mut Sink<'_>) -> Result<(), OriginError> {
         let ObjectRange { key, range, version } = object;
         let mut body = Body::default();
@@ -124,27 +149,6 @@ impl FromOrigin {
         origin.read_to(key, range.clone(), version.as_ref(), &mut receive).await?;
         self.ranges.ended(&body);
         self.count(range.end - range.start);
-        Ok(())
-    }
-
-    /// Reads a range of an object by several GETs at once. The receiver gets their bytes in order.
-    async fn read_ranges(
-        &self,
-        origin: &dyn Origin,
-        object: &ObjectRange,
-        ranges: u64,
-        receiver: &mut BlockReceiver<'_>,
-    ) -> Result<(), OriginError> {
-        let Range { start, end } = object.range;
-        let len = (end - start).div_ceil(ranges);
-        let mut arriving = FuturesOrdered::new();
-        for start in (start..end).step_by(len as usize) {
-            let range = start..end.min(start + len);
-            arriving.push_back(self.read_range(origin, ObjectRange { range, ..object.clone() }));
-        }
-        while let Some(bytes) = arriving.next().await {
-            receiver.receive(&bytes?);
-        }
         Ok(())
     }
 

@@ -31,7 +31,7 @@ const SAME: f64 = 0.75;
 /// How much larger the number grows that counts as few, with each GET beside more: the origin may have changed since.
 const FORGET: f64 = 1.0 + 1.0 / 256.0;
 
-/// Measures the GETs of a dataset.
+/// Measures the GETs of the large files of a dataset.
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
     /// The bytes of all GETs so far.
