@@ -18,9 +18,12 @@ async fn a_read_across_two_blocks_fetches_the_first_once_whatever_becomes_of_the
     let row = dataset.manifest().file_blocks(FileIndex(0)).unwrap();
     let expected = |offset: u64, len: u32| (offset..offset + u64::from(len)).map(|at| at as u8).collect::<Vec<u8>>();
 
-    // All of the first block but its end.
+    // All of the first block but its end, in pieces of which none begins a stream.
     let most = BLOCK_BYTES as u32 - 50_000;
-    assert_eq!(dataset.read_file(0, 0, most).await.unwrap(), expected(0, most));
+    let half = most / 2;
+    for (offset, len) in [(0, 100_000), (100_000, half - 100_000), (half, most - half)] {
+        assert_eq!(dataset.read_file(0, offset.into(), len).await.unwrap(), expected(offset.into(), len));
+    }
     // Its end, which is here, and the beginning of the second, which is not.
     let (offset, len) = (u64::from(most), 100_000);
     assert!(!dataset.read_now(row, offset, len, |_| panic!("the second block is missing")));
