@@ -318,7 +318,7 @@ pub fn raise_file_limit() {
 }
 
 /// Waits for all cache folders at once, and for each in any case: without it, a start would forget its blocks. Leaves
-/// out those whose disks do not answer, unless none does: whatever uses them would wait for them.
+/// out those whose disks do not answer, unless none does: everything that uses them would wait for them.
 async fn wait_for_caches(dirs: Vec<PathBuf>) -> Vec<PathBuf> {
     let waits = dirs.iter().map(|dir| wait_for_folders(std::slice::from_ref(dir), "--cache-dir"));
     let mut answering = Vec::new();

@@ -4,7 +4,7 @@
 //! that is not a block; all of them have segments.
 //!
 //! Invariant: with several disks, one that does not answer holds at most [`readers_most`] threads that answer the
-//! kernel and [`WRITERS_MOST`] that write blocks, whatever the number of datasets.
+//! kernel and [`WRITERS_MOST`] that write blocks, for all datasets together.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -44,7 +44,7 @@ pub(crate) struct Disk {
     pub(crate) abilities: Abilities,
     pub(crate) health: Health,
     pub(crate) free_share: FreeShare,
-    /// None if the store has no other disk: whatever is read or written must wait for this one.
+    /// None if the store has no other disk: then every read and write must wait for this one.
     shared_load: Option<Load>,
 }
 
@@ -94,7 +94,7 @@ impl Disk {
             return;
         }
         let flags = if self.abilities.direct { libc::O_DIRECT } else { 0 };
-        // A file that is there as long as the folder is the store's.
+        // A file that every folder of the store has.
         let file = OpenOptions::new().read(true).custom_flags(flags).open(self.dir.join("format"));
         let disk = Arc::downgrade(self);
         let ask = move |file: File| {
