@@ -4,7 +4,7 @@
 //! that is not a block; all of them have segments.
 //!
 //! Invariant: with several disks, one that does not answer holds at most [`readers_most`] threads that answer the
-//! kernel and [`WRITERS_MOST`] that write blocks, for all datasets together.
+//! kernel and [`WRITERS_MOST`] that write blocks, whatever the number of datasets.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
