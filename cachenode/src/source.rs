@@ -54,8 +54,8 @@ impl ResolvedSource {
     }
 }
 
-/// How long before a request to list always an unfinished listing may have begun that is continued for it: that of the
-/// same request, made again after a restart.
+/// A request to list always continues an unfinished listing that began at most this long before it: then it is the
+/// same request, repeated after a restart.
 const JUST_BEGUN: Duration = Duration::from_secs(60);
 
 /// How long somebody else may be listing an origin until those that wait for it serve the old listing.
@@ -245,7 +245,7 @@ pub async fn resolve(
     }
 }
 
-/// When an unfinished listing must have begun to be continued for a request of this time; `None`: ever.
+/// The earliest start of an unfinished listing that a request of this time continues; `None`: any.
 fn continued_since(refresh: Refresh, requested_ns: i64) -> Option<i64> {
     let before = match refresh {
         Refresh::Never => return None,

@@ -1,4 +1,4 @@
-//! What the origins of a process share.
+//! The limits that the origins of a process share.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -27,7 +27,7 @@ impl End {
     /// If somebody waits until `other`, somebody waits for this fetch from now on.
     pub(super) fn join(&self, other: &Self) {
         if let Some(deadline) = other.deadline() {
-            // Before it is raised, so that whatever sees the urgency finds the deadline.
+            // The deadline first: a task that sees the urgency then finds it.
             self.deadline.get_or_init(|| deadline);
             self.urgency.raise();
         }

@@ -22,10 +22,8 @@ use crate::health::Health;
 use crate::pulse::{self, Pulse};
 use crate::record::ALIGN_BYTES;
 
-/// The number of threads that answer the kernel for one mount, unless [`Disk::set_threads`] says another.
-fn default_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2).clamp(16, 64)
-}
+/// The number of threads that answer the kernel for one mount, until [`Disk::set_threads`] sets another.
+const THREADS: usize = 16;
 
 /// The most threads that answer the kernel and wait for one of several disks: three quarters of the `threads` that a
 /// mount has, so that a disk that hangs leaves some to the others, and that one that works is busy. Other threads,
@@ -46,7 +44,7 @@ pub(crate) struct Disk {
     pub(crate) abilities: Abilities,
     pub(crate) health: Health,
     pub(crate) free_share: FreeShare,
-    /// None if the store has no other disk: whatever is read or written must wait for this one.
+    /// None if the store has no other disk: then every read and write must wait for this one.
     shared_load: Option<Load>,
 }
 
@@ -74,7 +72,7 @@ impl Disk {
     ) -> Arc<Self> {
         let load = || Load {
             readers: AtomicUsize::new(0),
-            readers_most: AtomicUsize::new(readers_most(default_threads())),
+            readers_most: AtomicUsize::new(readers_most(THREADS)),
             writers: AtomicUsize::new(0),
             pulse: Pulse::new(),
         };
@@ -96,7 +94,7 @@ impl Disk {
             return;
         }
         let flags = if self.abilities.direct { libc::O_DIRECT } else { 0 };
-        // A file that is there as long as the folder is the store's.
+        // A file that every folder of the store has.
         let file = OpenOptions::new().read(true).custom_flags(flags).open(self.dir.join("format"));
         let disk = Arc::downgrade(self);
         let ask = move |file: File| {
@@ -286,7 +284,7 @@ mod tests {
         let disks = disks(dir.path(), &[0]);
         let disk = &disks[0];
         let read = |count: usize| (0..count).map(|_| disk.read().unwrap()).collect::<Vec<Waiting<'_>>>();
-        let reading = read(readers_most(default_threads()));
+        let reading = read(readers_most(THREADS));
         assert!(disk.read().is_none());
         drop(reading);
         for (threads, most) in [(8, 6), (1, 1)] {

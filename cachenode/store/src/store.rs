@@ -407,8 +407,8 @@ impl Store {
         ids.iter().map(key_of).chain(opening).collect()
     }
 
-    /// Sets the number of threads that answer the kernel for one mount, by default half of the cores and 16 to 64. Of
-    /// several disks, one that hangs holds three quarters as many.
+    /// Sets the number of threads that answer the kernel for one mount; it is 16 before. Of several disks, one that
+    /// hangs holds three quarters as many.
     pub fn set_threads(&self, threads: usize) {
         self.base.disks.iter().for_each(|disk| disk.set_threads(threads));
     }
