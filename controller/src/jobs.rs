@@ -29,6 +29,7 @@
 
 pub mod cluster_view;
 mod condition;
+pub mod constraints;
 pub mod counts;
 pub mod data_locality;
 pub mod discovery;

@@ -54,6 +54,7 @@ impl<'a> ClusterView<'a> {
                 id,
                 stage: of_job.stage,
                 leaving,
+                is_refused: of_job.is_refused,
                 reason: of_job.reason.clone(),
                 never_ran: of_job.never_ran,
                 disruption: of_job.disruption.clone(),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::jobs::counts::Counts;
 use crate::jobs::dry_run;
-use crate::jobs::machine::{Stage, State};
+use crate::jobs::machine::{REFUSALS_MAX, Stage, State};
 use crate::jobs::objects::{JobObject, TypeObject};
 use crate::jobs::profile::{Generations, Profile, Rules, generations};
 use crate::jobs::queue::Waiting;
@@ -56,6 +56,7 @@ impl Record {
             &mut state.binding_since,
             &mut state.not_before,
         ];
+        state.refused_by.truncate(REFUSALS_MAX);
         for time in times.into_iter().chain([&mut self.head_since]).flatten() {
             *time = (*time).clamp(Seconds(0), TIME_MAX);
         }
@@ -67,11 +68,12 @@ impl Record {
         serde_json::to_string(self).expect("numbers and texts")
     }
 
-    /// The record without changes that may be written later: that a pod was observed, that a type has changed, and
-    /// timers that restart if they are lost.
+    /// The record without changes that may be written later: that a pod was observed or refused, that a type has
+    /// changed, and timers that restart if they are lost.
     pub fn gist(&self) -> Self {
         let mut gist = Self { head_since: None, rules: None, ..self.clone() };
         (gist.state.room_since, gist.state.binding_since) = (None, None);
+        gist.state.refused_by.clear();
         for slot in gist.state.roles.iter_mut().flatten().filter(|slot| slot.stage == Stage::Seen) {
             slot.stage = Stage::Placed;
         }

@@ -7,8 +7,8 @@ use super::apply::Event;
 use super::loss::{Cause, cause, is_live};
 use super::observed::{Decides, Decisions, Observed, Terms};
 use super::pod::{Pod, PodId};
-use super::state::{Stage, State};
-use crate::jobs::planned::Plan;
+use super::state::{REFUSALS_MAX, Stage, State};
+use crate::jobs::planned::{Plan, RefusedBy};
 use crate::jobs::queue::{Running, Verdict};
 use crate::objects::PodStage;
 use crate::time::Seconds;
@@ -19,6 +19,9 @@ pub(super) const ROOM_SECONDS: i64 = 60;
 /// The bind timeout of pods that were planned a second time. It is short because the other pods of the gang hold nodes
 /// while they wait.
 const RETRY_SECONDS: i64 = 3;
+
+/// How long a node is avoided after it refused a pod. The reason may be gone by then.
+const REFUSED_SECONDS: i64 = 60 * 60;
 
 /// After this many pods in quick succession that kubelets rejected, a gang gives its room back.
 const REJECTIONS: u32 = 4;
@@ -76,12 +79,39 @@ impl<'a> News<'a> {
         if state.phase.has_pods() && all_bound {
             (state.binding_since, state.planned_again) = (None, false);
         }
+        if !state.phase.is_terminal() {
+            state.refused_by.retain(|refused| self.now - refused.at < REFUSED_SECONDS);
+        }
         if state.phase != Phase::Running {
             state.room_since = None;
         } else if let Some(Verdict::Run(running)) = self.verdict {
             let has_room = state.granted().iter().zip(&running.may_grow_to).any(|(now, most)| most > now);
             state.room_since = if has_room { Some(state.room_since.unwrap_or(self.now)) } else { None };
         }
+    }
+
+    /// Remembers the nodes of pods that an event gives up because the scheduler did not bind them there.
+    pub(super) fn remember_refusals(&self, event: &Event, state: &mut State) {
+        let given_up: Option<BTreeSet<PodId>> = match event {
+            Event::Unbound { pods } | Event::NoRoom { pods, .. } => Some(pods.iter().copied().collect()),
+            Event::Released { .. } => None,
+            _ => return,
+        };
+        if state.has_leeway(&self.observed.terms) {
+            return;
+        }
+        let is_refused = |pod: PodId| {
+            let is_given_up = given_up.as_ref().is_none_or(|given_up| given_up.contains(&pod));
+            is_given_up && self.pods.get(&pod).is_some_and(|pod| pod.is_refused && pod.stage == PodStage::Pending)
+        };
+        let refused = state.slots().filter(|(pod, _)| is_refused(*pod));
+        let refused: BTreeSet<(usize, String)> =
+            refused.filter_map(|(pod, slot)| Some((pod.role, slot.node.clone()?))).collect();
+        state.refused_by.retain(|before| !refused.contains(&(before.role, before.node.clone())));
+        let now = |(role, node): (usize, String)| RefusedBy { role, node, at: self.now };
+        state.refused_by.extend(refused.into_iter().map(now));
+        let excess = state.refused_by.len().saturating_sub(REFUSALS_MAX);
+        state.refused_by.drain(..excess);
     }
 
     /// The earliest of the events that the state does not contain yet.

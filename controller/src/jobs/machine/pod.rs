@@ -19,6 +19,8 @@ pub struct Pod {
     pub stage: PodStage,
     /// The deadline for its termination (`deletionTimestamp`), if it was deleted.
     pub leaving: Option<Seconds>,
+    /// The scheduler has found that it cannot bind the pod.
+    pub is_refused: bool,
     /// `status.reason`.
     pub reason: String,
     /// No container of the pod has started, according to its status.

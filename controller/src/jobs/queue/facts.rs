@@ -1,5 +1,6 @@
 //! The inputs of queue decisions: quotas, and jobs as queues see them.
 
+use crate::jobs::planned::RefusedBy;
 use crate::time::Seconds;
 use std::collections::BTreeMap;
 
@@ -65,6 +66,8 @@ pub struct Job {
     pub pods: Vec<HeldPod>,
     /// Per role, the indexes of the pods that need another node; empty for none.
     pub unplaced: Vec<Vec<u32>>,
+    /// The nodes that refused its pods.
+    pub refused_by: Vec<RefusedBy>,
     /// The pods that those indexes replace still run.
     pub replaces_live: bool,
     /// Since when it has been the head of its queue, according to the decisions ([`super::Waiting::is_head`]).
@@ -95,6 +98,8 @@ pub struct Role {
     pub max: u32,
     /// Pods cannot join or leave while the job runs, even if its spec changes.
     pub is_fixed: bool,
+    /// No two of the pods can be on one node.
+    pub apart: bool,
 }
 
 impl Role {

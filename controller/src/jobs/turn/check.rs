@@ -11,7 +11,7 @@ use crate::jobs::data_locality;
 use crate::jobs::dry_run::{DryRun, DryRuns, used_up};
 use crate::jobs::eligibility::Eligibility;
 use crate::jobs::job_state::JobState;
-use crate::jobs::machine::{Observed, PodStage, Terms};
+use crate::jobs::machine::{Leeway, Observed, PodStage, Terms};
 use crate::jobs::objects::JobObject;
 use crate::jobs::pod_group::choice::{BOUND_SECONDS, Planner, choose};
 use crate::jobs::pod_group::known::KnownGroup;
@@ -204,6 +204,10 @@ fn refuse(job_state: &mut JobState, refusal: Refusal) -> Eligibility {
 fn terms_of(job: &CheckedJob, job_state: &JobState, typed: Option<&Typed<'_>>, keep_ended: Option<i64>) -> Terms {
     let mut terms = terms(job, job_state.record.rules.as_ref());
     terms.ttl = terms.ttl.into_iter().chain(keep_ended).min();
+    let is_unplanned = job_state.profile.as_ref().is_some_and(|profile| profile.is_unplanned);
+    if job.roles.iter().map(|role| u64::from(role.max)).sum::<u64>() == 1 {
+        terms.leeway = if is_unplanned { Leeway::Unplanned } else { Leeway::Single };
+    }
     match typed {
         // Without a type, no pods are created, so none can be late.
         None => terms.gang_timeout = None,

@@ -55,7 +55,7 @@ impl JobInRound<'_> {
     }
 
     /// The pods that hold room or will hold it.
-    fn held(&self, view: &ClusterView<'_>) -> Vec<HeldPod> {
+    pub(super) fn held(&self, view: &ClusterView<'_>) -> Vec<HeldPod> {
         let state = self.state();
         let there: BTreeMap<_, _> = self.pods.iter().map(|seen| (seen.pod.id, seen)).collect();
         let mut held = Vec::new();
@@ -109,6 +109,7 @@ impl JobInRound<'_> {
             granted: state.granted(),
             pods: self.held(view),
             unplaced: if self.is_planned() { self.unplaced(view) } else { Vec::new() },
+            refused_by: state.refused_by.clone(),
             replaces_live: self.observed.pods.iter().any(is_stray),
             head_since: self.job_state.record.head_since,
             claims: self.job_state.record.claims,

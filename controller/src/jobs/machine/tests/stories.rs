@@ -182,6 +182,50 @@ fn pods_that_are_not_bound_in_time_are_planned_again_and_then_the_gang_is_releas
     assert_eq!((state.not_before, again(&actions)), (Some(NOW + 64), Some(NOW + 64)));
 }
 
+// SEMANTICS: J15
+#[test]
+fn a_node_that_refuses_a_pod_is_remembered_for_its_role_for_an_hour() {
+    let mut observed = Shown { verdict: start(2), ..Shown::of(Terms { active_deadline: None, ..elastic(2) }) };
+    let (state, _) = step(State::default(), &observed, NOW);
+    observed.verdict = None;
+    observed.pods = vec![pod(0, 1, PodStage::Bound), pod(1, 1, PodStage::Pending)];
+    // The scheduler has not answered.
+    let (again, _) = step(state.clone(), &observed, NOW + 60);
+    assert!(again.planned_again && again.refused_by.is_empty(), "{again:?}");
+    observed.pods[1].is_refused = true;
+    let (state, _) = step(state, &observed, NOW + 1);
+    assert!(state.refused_by.is_empty(), "it may still be bound");
+    let (state, _) = step(state, &observed, NOW + 60);
+    let refused_by = |at: i64| [RefusedBy { role: 0, node: "n1".into(), at: NOW + at }];
+    assert!(state.planned_again);
+    assert_eq!(state.refused_by, refused_by(60));
+    // A suspended job does not forget it either.
+    let mut suspended = observed.clone();
+    suspended.terms.suspend = true;
+    assert_eq!(step(state.clone(), &suspended, NOW + 61).0.refused_by, refused_by(60));
+    assert_eq!(step(state.clone(), &observed, NOW + 3_659).0.refused_by, refused_by(60));
+    assert!(step(state.clone(), &observed, NOW + 3_660).0.refused_by.is_empty(), "the reason may be gone");
+    // It refuses again.
+    let mut state = State { binding_since: Some(NOW + 60), ..state };
+    state.roles[0][1] = Slot { attempt: 2, node: Some("n1".into()), stage: Stage::Placed };
+    observed.pods[1] = Pod { is_refused: true, ..pod(1, 2, PodStage::Pending) };
+    let (state, _) = step(state, &observed, NOW + 400);
+    assert_eq!((state.phase, &state.refused_by[..]), (Phase::Queued, &refused_by(400)[..]));
+}
+
+// SEMANTICS: J15
+#[test]
+fn planned_nodes_become_preferences_once_the_scheduler_has_refused_them() {
+    let refused_by = vec![RefusedBy { role: 0, node: "n1".into(), at: NOW }];
+    let (fresh, refused) = (State::default(), State { refused_by, ..State::default() });
+    let unbound = |unbound: u32| State { unbound, ..refused.clone() };
+    let has = |state: &State, leeway: Leeway| state.has_leeway(&Terms { leeway, ..elastic(2) });
+    assert_eq!([&fresh, &refused].map(|state| has(state, Leeway::Single)), [false, true]);
+    assert!(has(&fresh, Leeway::Unplanned));
+    // A gang has its data on the nodes of its plan, so it gives the plan up last.
+    assert_eq!([0, 2, 3].map(|times| has(&unbound(times), Leeway::Gang)), [false, false, true]);
+}
+
 // SEMANTICS: J2
 #[test]
 fn an_index_that_is_done_gets_no_other_pod_when_the_others_have_lost_their_room() {

@@ -186,6 +186,19 @@ fn a_place_is_added_to_what_the_pod_says_itself() {
     assert_eq!(spec["schedulingGroup"], json!({"podGroupName": "train"}));
 }
 
+// SEMANTICS: J15
+#[test]
+fn a_preferred_node_excludes_no_other() {
+    let sample = Sample::of("single", json!({"roles": [{"name": "worker", "template": template(json!({}))}]}));
+    let facts = facts();
+    let place = Place { preferred: Some("n7".into()), ..Place::default() };
+    let pod = Renderer::new(sample.rendered(), &facts).pod("worker", 0, 0, &place).expect("a pod");
+    let spec = serde_json::to_value(pod.spec.expect("a spec")).expect("JSON");
+    let named = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n7"]}]});
+    let preferred = json!({"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": named}]});
+    assert_eq!(spec["affinity"]["nodeAffinity"], preferred);
+}
+
 #[test]
 fn the_templates_of_type_and_job_meet_in_the_first_container() {
     let notebook = |container: Value| {
