@@ -28,9 +28,19 @@ pub struct Record {
     /// Other jobs are being preempted for it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub claims: bool,
+    /// How many times in a row pods of others took the room that was freed for it.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub in_vain: u32,
+    /// No other job is preempted for it before this time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preempts_after: Option<Seconds>,
     /// The rules of its JobType.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<Rules>,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl Record {
@@ -57,7 +67,7 @@ impl Record {
             &mut state.not_before,
         ];
         state.refused_by.truncate(REFUSALS_MAX);
-        for time in times.into_iter().chain([&mut self.head_since]).flatten() {
+        for time in times.into_iter().chain([&mut self.head_since, &mut self.preempts_after]).flatten() {
             *time = (*time).clamp(Seconds(0), TIME_MAX);
         }
         self

@@ -74,6 +74,11 @@ pub struct Job {
     pub head_since: Option<Seconds>,
     /// Other jobs are preempted to make room for it ([`super::Waiting::claims`]).
     pub claims: bool,
+    /// Its data is not on the nodes where it would run ([`super::Waiting::nodes`]), and it has not waited for it for as
+    /// long as its spec allows. Until then no other job is preempted for it.
+    pub is_cold: bool,
+    /// No other job is preempted for it before this time, because pods of others took the room that was freed for it.
+    pub preempts_after: Option<Seconds>,
     /// It does not start before this time.
     pub not_before: Option<Seconds>,
     /// Why its pods could not be created now even if there were room.

@@ -20,6 +20,7 @@ use super::victims::{Cut, Kept, fewest, surplus};
 use crate::jobs::plan::{Cluster, Mark, Placement, Shortage};
 use crate::time::Seconds;
 use larder_kube::key::Key;
+use preempt::Clearing;
 
 /// How many waiting jobs of each queue get their data warmed ahead.
 const WARMED_AHEAD: usize = 2;
@@ -264,6 +265,7 @@ impl<'a> Pass<'a> {
                 why: messages::clearing(self.leaving),
                 claims: true,
                 warm: true,
+                nodes: self.soon.names(placement),
                 ..Waiting::default()
             },
         );
@@ -333,12 +335,18 @@ impl<'a> Pass<'a> {
                     Refusal::Nodes(_) => Lack::Nodes,
                 };
                 let is_head = head.is_none();
-                // Other jobs were preempted for it before, and its pods were not bound. Preempting again immediately
-                // would be pointless.
-                let is_due = job.not_before.is_none_or(|until| self.time - until >= PASSING_SECONDS);
-                if is_head && is_due && self.make_room(at) {
-                    return;
-                }
+                // Other jobs were preempted for it before, and its pods were not bound, or pods of others took the room.
+                // Preempting again immediately would be pointless.
+                let in_vain = job.claims;
+                let is_due = !in_vain
+                    && job.not_before.is_none_or(|until| self.time - until >= PASSING_SECONDS)
+                    && job.preempts_after.is_none_or(|until| self.time >= until);
+                let clearing = if is_head && is_due { self.make_room(at) } else { Clearing::InVain };
+                let (why, nodes) = match clearing {
+                    Clearing::Begun => return,
+                    Clearing::Cold(nodes) => (messages::is_cold(&why), nodes),
+                    Clearing::InVain => (why, Vec::new()),
+                };
                 if is_head {
                     *head = Some(at);
                     let holds = !job.queue.is_empty() && is_overdue(job, self.time);
@@ -348,7 +356,7 @@ impl<'a> Pass<'a> {
                     }
                 }
                 let is_head = is_head && !job.queue.is_empty();
-                self.wait(at, Waiting { lacks, why, is_head, warm: true, claims: false });
+                self.wait(at, Waiting { lacks, why, is_head, warm: true, claims: false, nodes, in_vain });
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Quota and nodes together: a job needs room in both.
 
+use std::collections::BTreeSet;
+
 use super::facts::{Job, Role};
 use super::quota::{Lack, Ledger};
 use crate::jobs::plan::{self, Cluster, Gang, NodeIndex, Placement, Shortage, Want};
@@ -96,6 +98,12 @@ impl Room<'_> {
         let required = |at: usize, _: &Role| pods.get(at).map_or(0, |pods| pods.len() as u32);
         let gang = gang(&self.cluster, job, required, |_, _| 0, near);
         plan::place(&mut self.cluster, &gang)
+    }
+
+    /// The names of the nodes of a placement.
+    pub(super) fn names(&self, placement: &Placement) -> Vec<String> {
+        let nodes: BTreeSet<NodeIndex> = placement.roles.iter().flatten().copied().collect();
+        nodes.into_iter().map(|node| self.cluster.name(node).to_owned()).collect()
     }
 
     /// Takes the nodes and the quota of a placement.

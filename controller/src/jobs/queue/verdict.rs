@@ -68,4 +68,10 @@ pub struct Waiting {
     pub is_head: bool,
     /// Its data should be warmed now.
     pub warm: bool,
+    /// The nodes on which its data should be: room on them is reserved for it, or other jobs are preempted for it once
+    /// the data is there. Empty if they are not known yet.
+    pub nodes: Vec<String>,
+    /// Other jobs were preempted for it, and pods of others took the room. The caller passes the time of the next
+    /// attempt to the next decision ([`super::pause_after`]).
+    pub in_vain: bool,
 }

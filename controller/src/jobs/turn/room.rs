@@ -7,6 +7,7 @@ use larder_api::Phase;
 use super::JobInRound;
 use super::decide::{Decided, Stepped};
 use crate::jobs::cluster_view::{ClusterView, Seen};
+use crate::jobs::data_locality;
 use crate::jobs::leftover_pods::Accounting;
 use crate::jobs::machine::loss::{is_live, uses_quota};
 use crate::jobs::machine::{Pod, PodStage, Stage};
@@ -86,6 +87,17 @@ impl JobInRound<'_> {
         held
     }
 
+    /// Until when no other job is preempted for the job, because its data is not on the nodes where it would run. `None`
+    /// once the data is there, or the job has headed its queue for as long as it waits for data.
+    pub(super) fn cold_until(&self, view: &ClusterView<'_>) -> Option<Seconds> {
+        let job = self.spec().filter(|job| !job.datasets.is_empty() && self.phase() == Phase::Queued)?;
+        let nodes = self.job_state.waiting.iter().flat_map(|waiting| waiting.nodes.iter().cloned()).collect();
+        let since = self.job_state.record.head_since.unwrap_or(view.now);
+        let data = data_locality::on_nodes(view, self.key(), job, &nodes);
+        let cold = data.iter().filter(|data| data.percent < data.enough).map(|data| since + data.timeout);
+        cold.max().filter(|until| *until > view.now)
+    }
+
     /// The job as queues see it; `None` if it neither waits for room nor has it, or Kueue decides about it.
     fn queue_job(&self, view: &ClusterView<'_>) -> Option<Job> {
         let state = self.state();
@@ -113,6 +125,8 @@ impl JobInRound<'_> {
             replaces_live: self.observed.pods.iter().any(is_stray),
             head_since: self.job_state.record.head_since,
             claims: self.job_state.record.claims,
+            is_cold: self.cold_until(view).is_some(),
+            preempts_after: self.job_state.record.preempts_after,
             // A job whose namespace has exhausted its ResourceQuota waits for that quota instead.
             not_before: state.not_before.filter(|_| self.eligibility.shortage().is_none()),
             shortage: self.eligibility.shortage().cloned(),

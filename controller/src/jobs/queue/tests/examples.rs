@@ -229,6 +229,64 @@ fn a_job_whose_pods_were_not_bound_lets_others_go_first() {
     assert!(world.waiting("bad").claims);
 }
 
+// SEMANTICS: J16
+#[test]
+fn room_that_pods_of_others_take_costs_one_job_each_time_and_ever_less_often() {
+    let mut world = World::new(vec![queue("vision", "", quota(64, None, None))], 4, 4);
+    for at in 0..8 {
+        world.submit(job(&format!("low-{at}"), "vision", 0, (2, 2, 2)));
+    }
+    world.step();
+    world.submit(job("high", "vision", 5, (2, 2, 2)));
+    world.foreign = 100;
+    let (began, mut preempted) = (world.now, Vec::new());
+    for _ in 0..3_600 {
+        world.step();
+        let stops = world.last.values().filter(|verdict| matches!(verdict, Verdict::Stop { .. })).count();
+        preempted.extend(std::iter::repeat_n(world.now - began, stops));
+        world.pods_end();
+        world.now += 1;
+    }
+    assert_eq!(preempted, [0, 61, 182, 423, 904, 1_865]);
+    // It takes the first room that is left to it.
+    world.foreign = 0;
+    world.leftover.truncate(10);
+    world.step();
+    assert!(matches!(world.verdict("high"), Verdict::Start { .. }), "{:?}", world.verdict("high"));
+}
+
+// SEMANTICS: J16
+#[test]
+fn nothing_ends_for_a_job_before_its_data_is_where_it_would_run() {
+    let mut world = alone(8);
+    world.submit(job("low", "vision", 0, (8, 8, 8)));
+    world.step();
+    world.submit(Job { is_cold: true, ..job("high", "vision", 5, (4, 4, 4)) });
+    world.step();
+    let waiting = world.waiting("high");
+    assert!(waiting.is_head && !waiting.claims && waiting.nodes.len() == 1, "{waiting:?}");
+    assert!(waiting.why.ends_with("before other jobs are preempted for it"), "{}", waiting.why);
+    assert_eq!(world.workers("low").len(), 8);
+    let nodes = waiting.nodes.clone();
+    world.jobs[1].is_cold = false;
+    world.step();
+    assert!(world.waiting("high").claims && world.workers("low").is_empty());
+    assert_eq!(world.waiting("high").nodes, nodes, "its data stays on them meanwhile");
+}
+
+// SEMANTICS: J15
+#[test]
+fn a_job_starts_on_nodes_that_have_not_refused_its_pods() {
+    let mut world = alone(16);
+    let refused_by = |node: &str| RefusedBy { role: 0, node: node.into(), at: Seconds(1_000_000) };
+    world.submit(Job {
+        refused_by: vec![refused_by("n000"), refused_by("n001")],
+        ..job("train", "vision", 0, (4, 4, 4))
+    });
+    world.step();
+    assert!(world.job("train").pods.iter().all(|pod| pod.node == "n002"), "{:?}", world.job("train").pods);
+}
+
 // SEMANTICS: J6
 #[test]
 fn the_next_two_of_each_queue_are_warmed_ahead() {
