@@ -22,6 +22,9 @@
 //! does not, both conditions must hold. From jobs that are preempted only because they borrow, the pass takes no more
 //! than their queue has borrowed, in whole pods or whole jobs.
 //!
+//! To look for room takes time, so a decision does it in vain for a limited number of jobs of each queue, or of each
+//! namespace for jobs without a queue. The others have their turn in the next decisions.
+//!
 //! A job whose data is on the nodes where it would run starts at once when pods end there. So no job is preempted for a
 //! job before that. kube-scheduler may nevertheless give the room to pods of others. Then the next preemption for the
 //! job waits, longer each time ([`pause_after`]).

@@ -5,7 +5,7 @@ use larder_api::Phase;
 use larder_api::training_job::KeepPods;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::events::{ROOM_SECONDS, bound_until};
+use super::events::{bound_until, room_seconds};
 use super::loss::{changes_at, is_live};
 use super::observed::Observed;
 use super::pod::{Pod, PodId};
@@ -102,7 +102,7 @@ fn times(state: &State, observed: &Observed) -> impl Iterator<Item = Seconds> {
     let pods = observed.pods.iter().filter(move |pod| !(is_over && pod.stage.has_ended())).flat_map(changes_at);
     ends.into_iter()
         .chain(bound_until(state, terms))
-        .chain(state.room_since.map(|since| since + ROOM_SECONDS))
+        .chain(state.room_since.map(|since| since + room_seconds(state)))
         .chain(state.not_before)
         .chain(data)
         .chain(pods)

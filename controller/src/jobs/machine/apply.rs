@@ -138,8 +138,15 @@ impl Event {
                 give_up_last(state, terms);
                 (state.binding_since, state.planned_again) = (None, false);
                 state.why = why;
+                if state.phase == Phase::Growing {
+                    state.failed_growths = state.failed_growths.saturating_add(1);
+                }
             }
             Self::Up => {
+                // Only pods without a node set the reason.
+                if state.phase == Phase::Growing && state.why.is_empty() {
+                    state.failed_growths = 0;
+                }
                 state.unbound = 0;
                 (state.binding_since, state.planned_again) = (None, false);
                 state.why.clear();
@@ -195,6 +202,7 @@ fn release(state: &mut State, terms: &Terms, why: String) {
 fn clear(state: &mut State, why: String) {
     state.roles.clear();
     state.done.clear();
+    state.failed_growths = 0;
     if std::mem::take(&mut state.failed_soon) > 0 {
         state.not_before = None;
     }

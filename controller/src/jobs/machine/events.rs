@@ -13,8 +13,11 @@ use crate::jobs::queue::{Running, Verdict};
 use crate::objects::PodStage;
 use crate::time::Seconds;
 
-/// How long room must stay free before a job grows into it.
-pub(super) const ROOM_SECONDS: i64 = 60;
+/// How long room must stay free before a job grows into it: a minute, doubled after each growth that failed, up to about
+/// an hour.
+pub(super) fn room_seconds(state: &State) -> i64 {
+    60 << state.failed_growths.min(6)
+}
 
 /// The bind timeout of pods that were planned a second time. It is short because the other pods of the gang hold nodes
 /// while they wait.
@@ -240,7 +243,7 @@ impl<'a> News<'a> {
             return Some(Event::Shrunk { granted: fewer });
         }
         let more = of(&running.may_grow_to, u32::max);
-        let stayed_free = state.room_since.is_some_and(|since| self.now - since >= ROOM_SECONDS);
+        let stayed_free = state.room_since.is_some_and(|since| self.now - since >= room_seconds(state));
         (state.phase == Phase::Running && stayed_free && more != before).then_some(Event::Grown { granted: more })
     }
 

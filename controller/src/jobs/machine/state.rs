@@ -37,6 +37,9 @@ pub struct State {
     /// Since when there has been room to grow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub room_since: Option<Seconds>,
+    /// How many times in a row it could not grow into room that seemed free.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub failed_growths: u32,
     /// Since when pods have been waiting to be bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding_since: Option<Seconds>,

@@ -77,6 +77,8 @@ pub struct Job {
     /// Its data is not on the nodes where it would run ([`super::Waiting::nodes`]), and it has not waited for it for as
     /// long as its spec allows. Until then no other job is preempted for it.
     pub is_cold: bool,
+    /// The last decision had no time to look for its room ([`super::Waiting::is_passed_over`]).
+    pub is_passed_over: bool,
     /// No other job is preempted for it before this time, because pods of others took the room that was freed for it.
     pub preempts_after: Option<Seconds>,
     /// It does not start before this time.

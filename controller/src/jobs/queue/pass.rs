@@ -8,7 +8,7 @@ mod preempt;
 mod replace;
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{Job, LeftoverPod, Queue, Role, Stop};
 use super::messages;
@@ -31,6 +31,15 @@ const SHORT_PAUSE_SECONDS: i64 = 60;
 /// The limit of cached gangs that found no place.
 const REMEMBERED: usize = 64;
 
+/// How often a pass looks for room in vain: for the jobs of one line, for all jobs, and then for those of each further
+/// line.
+const VAIN_OF_LINE: usize = 32;
+const VAIN_OF_ALL: usize = 256;
+const VAIN_AFTER_ALL: usize = 4;
+
+/// The line of a job: see [`Job::line`].
+type Line<'a> = (&'a str, &'a str);
+
 pub(super) struct Pass<'a> {
     queues: BTreeMap<&'a str, &'a Queue>,
     jobs: &'a [Job],
@@ -47,7 +56,11 @@ pub(super) struct Pass<'a> {
     /// Jobs that found no place on the nodes. A job that requests at least as much finds none either.
     refused: Vec<(usize, Shortage)>,
     /// The lines whose head has found no room.
-    with_head: Vec<(&'a str, &'a str)>,
+    with_head: Vec<Line<'a>>,
+    /// The lines in which jobs were passed over by the last decision. Only these have their turn.
+    passed_over: BTreeSet<Line<'a>>,
+    /// How many searches for room were in vain, by line.
+    vain_searches: BTreeMap<Line<'a>, usize>,
 }
 
 impl<'a> Pass<'a> {
@@ -105,6 +118,8 @@ impl<'a> Pass<'a> {
             verdicts: jobs.iter().map(verdict).collect(),
             refused: Vec::new(),
             with_head: Vec::new(),
+            passed_over: jobs.iter().filter(|job| job.is_passed_over).map(Job::line).collect(),
+            vain_searches: BTreeMap::new(),
         }
     }
 
@@ -323,6 +338,10 @@ impl<'a> Pass<'a> {
                 return self.wait(at, Waiting { warm: true, ..waits(Lack::Turn, why) });
             }
         }
+        if let Some(is_passed_over) = self.leaves_out(at).filter(|_| head.is_some()) {
+            let waiting = waits(Lack::Nodes, messages::untried());
+            return self.wait(at, Waiting { warm: true, is_untried: true, is_passed_over, ..waiting });
+        }
         match self.find(at) {
             Ok(fit) => self.start(at, fit),
             Err(Refusal::Nodes(shortage)) if shortage.is_for_ever() => {
@@ -356,24 +375,45 @@ impl<'a> Pass<'a> {
                     }
                 }
                 let is_head = is_head && !job.queue.is_empty();
-                self.wait(at, Waiting { lacks, why, is_head, warm: true, claims: false, nodes, in_vain });
+                self.wait(at, Waiting { lacks, why, is_head, warm: true, nodes, in_vain, ..Waiting::default() });
             }
         }
     }
 
+    /// Whether no room is looked for now, because that takes time and other jobs of the line have their turn. The value
+    /// is true if the job has its turn in one of the next decisions.
+    fn leaves_out(&self, at: usize) -> Option<bool> {
+        let job = &self.jobs[at];
+        let has_quota = self.now.ledger.lack(&job.queue, &job.floor()).is_none();
+        if !has_quota || self.known(at).is_some() {
+            return None;
+        }
+        let all: usize = self.vain_searches.values().sum();
+        let limit = if all < VAIN_OF_ALL { VAIN_OF_LINE } else { VAIN_AFTER_ALL };
+        let has_had_turn = self.passed_over.contains(&job.line()) && !job.is_passed_over;
+        let is_spent = self.vain_searches.get(&job.line()).is_some_and(|searches| *searches >= limit);
+        (has_had_turn || is_spent).then_some(!has_had_turn)
+    }
+
+    /// Why a job finds no place on the nodes, if a job that requests no more has found none.
+    fn known(&self, job: usize) -> Option<&Shortage> {
+        let known = self.refused.iter().find(|(other, _)| asks_as_much(&self.jobs[job], &self.jobs[*other]));
+        known.map(|(_, shortage)| shortage)
+    }
+
     /// Finds room for a job. Skips the search if a job that requests no more has found none.
     fn find(&mut self, job: usize) -> Result<Fit, Refusal> {
-        let known = self.refused.iter().find(|(other, _)| asks_as_much(&self.jobs[job], &self.jobs[*other]));
-        if let Some((_, shortage)) = known
+        if let Some(shortage) = self.known(job)
             && self.now.ledger.lack(&self.jobs[job].queue, &self.jobs[job].floor()).is_none()
         {
             return Err(Refusal::Nodes(shortage.clone()));
         }
         let found = self.now.find(&self.jobs[job]);
-        if let Err(Refusal::Nodes(shortage)) = &found
-            && self.refused.len() < REMEMBERED
-        {
-            self.refused.push((job, shortage.clone()));
+        if let Err(Refusal::Nodes(shortage)) = &found {
+            *self.vain_searches.entry(self.jobs[job].line()).or_default() += 1;
+            if self.refused.len() < REMEMBERED {
+                self.refused.push((job, shortage.clone()));
+            }
         }
         found
     }

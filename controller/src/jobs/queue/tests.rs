@@ -129,6 +129,7 @@ impl World {
                         job.preempts_after = Some(self.now + pause_after(*in_vain));
                     }
                     job.claims = waiting.claims;
+                    job.is_passed_over = waiting.is_passed_over;
                     job.head_since = waiting.is_head.then(|| job.head_since.unwrap_or(self.now));
                 }
             }

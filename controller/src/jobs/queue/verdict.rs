@@ -71,6 +71,12 @@ pub struct Waiting {
     /// The nodes on which its data should be: room on them is reserved for it, or other jobs are preempted for it once
     /// the data is there. Empty if they are not known yet.
     pub nodes: Vec<String>,
+    /// No room was looked for, because that takes time and other jobs of the queue or namespace had their turn. The
+    /// caller keeps what it knows about the job.
+    pub is_untried: bool,
+    /// The job is untried, and has its turn in one of the next decisions. The caller passes this to the next decision,
+    /// which should follow soon.
+    pub is_passed_over: bool,
     /// Other jobs were preempted for it, and pods of others took the room. The caller passes the time of the next
     /// attempt to the next decision ([`super::pause_after`]).
     pub in_vain: bool,

@@ -12,7 +12,7 @@ use crate::jobs::data_locality;
 use crate::jobs::machine::{Action, Data, Decisions, step};
 use crate::jobs::plan::{self, Cluster};
 use crate::jobs::planned::{Plan, PlannedPod};
-use crate::jobs::queue::{Lack, Verdict, pause_after};
+use crate::jobs::queue::{Lack, Verdict, Waiting, pause_after};
 use crate::time::Seconds;
 use crate::write::Write;
 
@@ -108,7 +108,12 @@ impl JobInRound<'_> {
                 record.claims = waiting.claims;
                 record.head_since = waiting.is_head.then(|| record.head_since.unwrap_or(view.now));
                 let mut waiting = waiting.clone();
-                if waiting.lacks == Lack::Pause && !record.state.why.is_empty() {
+                if waiting.is_untried
+                    && let Some(before) = self.job_state.waiting.take()
+                {
+                    let Waiting { lacks, why, .. } = before;
+                    waiting = Waiting { lacks, why, ..waiting };
+                } else if waiting.lacks == Lack::Pause && !record.state.why.is_empty() {
                     waiting.why = format!("{}; {}", record.state.why, waiting.why);
                 }
                 self.job_state.waiting = Some(waiting);

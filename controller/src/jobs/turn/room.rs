@@ -92,7 +92,12 @@ impl JobInRound<'_> {
     pub(super) fn cold_until(&self, view: &ClusterView<'_>) -> Option<Seconds> {
         let job = self.spec().filter(|job| !job.datasets.is_empty() && self.phase() == Phase::Queued)?;
         let nodes = self.job_state.waiting.iter().flat_map(|waiting| waiting.nodes.iter().cloned()).collect();
-        let since = self.job_state.record.head_since.unwrap_or(view.now);
+        // A job without a queue heads none.
+        let since = match self.job_state.record.head_since {
+            Some(since) => since,
+            None if self.job_state.queue.is_empty() => self.state().since,
+            None => view.now,
+        };
         let data = data_locality::on_nodes(view, self.key(), job, &nodes);
         let cold = data.iter().filter(|data| data.percent < data.enough).map(|data| since + data.timeout);
         cold.max().filter(|until| *until > view.now)
@@ -126,6 +131,7 @@ impl JobInRound<'_> {
             head_since: self.job_state.record.head_since,
             claims: self.job_state.record.claims,
             is_cold: self.cold_until(view).is_some(),
+            is_passed_over: self.job_state.waiting.as_ref().is_some_and(|waiting| waiting.is_passed_over),
             preempts_after: self.job_state.record.preempts_after,
             // A job whose namespace has exhausted its ResourceQuota waits for that quota instead.
             not_before: state.not_before.filter(|_| self.eligibility.shortage().is_none()),

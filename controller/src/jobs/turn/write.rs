@@ -91,7 +91,7 @@ impl Decided<'_> {
         again: &mut Earliest,
     ) -> Vec<Write> {
         again.extend(self.again());
-        again.extend(self.preempts_at(view));
+        again.extend(self.reconsidered_at(view));
         let held_until = self.await_dry_run(view).or_else(|| self.job.job_state.held_until(view.now));
         if let Some(until) = held_until {
             again.note(until);
@@ -103,11 +103,15 @@ impl Decided<'_> {
         writes
     }
 
-    /// When other jobs may be preempted for the job, if nothing but a time keeps the queues from it.
-    fn preempts_at(&self, view: &ClusterView<'_>) -> Option<Seconds> {
+    /// When the queues decide about the job again, although nothing has changed: room is looked for if it was passed
+    /// over, or other jobs may be preempted for it.
+    fn reconsidered_at(&self, view: &ClusterView<'_>) -> Option<Seconds> {
         let job = &self.job;
         let waiting =
             job.job_state.waiting.as_ref().filter(|waiting| job.phase() == Phase::Queued && !waiting.claims)?;
+        if waiting.is_passed_over {
+            return Some(view.now + 1);
+        }
         if waiting.nodes.is_empty() {
             return job.job_state.record.preempts_after.filter(|at| *at > view.now);
         }

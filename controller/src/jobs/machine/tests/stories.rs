@@ -141,6 +141,41 @@ fn an_elastic_job_without_room_shrinks_and_grows_back_after_a_minute() {
     assert_eq!(step(state, &observed, NOW + 95).0.phase, Phase::Running);
 }
 
+// SEMANTICS: J15
+#[test]
+fn growth_that_fails_is_tried_again_ever_less_often() {
+    let (mut state, mut observed) = running(Terms { active_deadline: None, ..elastic(2) });
+    let mut now = NOW;
+    let mut grow = |state: State, observed: &mut Shown| {
+        (observed.verdict, observed.plan) = (run(3, 4), None);
+        let offered = now;
+        let (mut state, mut actions) = step(state, observed, now);
+        while state.phase != Phase::Growing {
+            now = again(&actions).expect("a time to grow");
+            (state, actions) = step(state, observed, now);
+        }
+        observed.verdict = None;
+        (state, now - offered)
+    };
+    let mut waits = Vec::new();
+    for _ in 0..8 {
+        let (growing, waited) = grow(state, &mut observed);
+        waits.push(waited);
+        observed.plan = Some(Plan::None("the scheduler refuses".into()));
+        state = step(growing, &observed, NOW + 100_000).0;
+        assert_eq!((state.phase, state.granted()), (Phase::Running, vec![3]));
+    }
+    assert_eq!(waits, [60, 120, 240, 480, 960, 1_920, 3_840, 3_840]);
+    // Once it has grown, the next growth waits a minute.
+    let (growing, _) = grow(state, &mut observed);
+    observed.plan = planned(&[3]);
+    let (growing, _) = step(growing, &observed, NOW + 100_000);
+    observed.plan = None;
+    observed.pods.push(pod(3, growing.attempts, PodStage::Ready));
+    let (grown, _) = step(growing, &observed, NOW + 100_000);
+    assert_eq!((grown.phase, grown.failed_growths), (Phase::Running, 0));
+}
+
 #[test]
 fn the_highest_indexes_end_when_the_queue_takes_room_back() {
     let (state, mut observed) = running(elastic(1));

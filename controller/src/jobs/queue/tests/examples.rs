@@ -1,3 +1,5 @@
+use k8s_openapi::api::core::v1::Toleration;
+
 use super::*;
 
 fn alone(nominal: u64) -> World {
@@ -272,6 +274,47 @@ fn nothing_ends_for_a_job_before_its_data_is_where_it_would_run() {
     world.step();
     assert!(world.waiting("high").claims && world.workers("low").is_empty());
     assert_eq!(world.waiting("high").nodes, nodes, "its data stays on them meanwhile");
+}
+
+// SEMANTICS: J17
+#[test]
+fn many_jobs_that_find_no_room_have_their_turns_and_none_is_left_out() {
+    // Jobs of one pod that differ in the taints that they tolerate, as somebody may make them by the thousand.
+    let mut world = World::new(Vec::new(), 2, 4);
+    world.submit(job("full", "", 0, (8, 8, 8)));
+    world.step();
+    let odd = |name: &str, at: usize| {
+        let mut odd = job(name, "", 0, (1, 1, 1));
+        let key = Some(format!("taint-{at}"));
+        odd.roles[0].places.tolerations.push(Toleration { key, ..Toleration::default() });
+        odd
+    };
+    for at in 0..200 {
+        world.submit(odd(&format!("j{at:03}"), at));
+    }
+    // Those of another namespace have turns of their own.
+    let mut other = odd("other", 1_000);
+    other.key.namespace = "other".to_owned();
+    world.submit(other);
+    let mut tried = BTreeMap::new();
+    for round in 0..8 {
+        world.step();
+        let now =
+            world.last.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Wait(waiting) if !waiting.is_untried));
+        let now: Vec<Key> = now.map(|(key, _)| key.clone()).collect();
+        assert!(now.len() <= 34, "round {round}: {}", now.len());
+        for key in now {
+            *tried.entry(key).or_insert(0) += 1;
+        }
+    }
+    assert_eq!(tried.len(), 201, "each has had its turn");
+    assert_eq!(tried[&Key::new("other", "other")], 8);
+    // Room that becomes free is found by the next that have their turn.
+    world.end("full");
+    for _ in 0..8 {
+        world.step();
+    }
+    assert_eq!(world.jobs.iter().filter(|job| job.is_admitted()).count(), 8);
 }
 
 // SEMANTICS: J15
