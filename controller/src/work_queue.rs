@@ -75,6 +75,9 @@ pub struct Queue {
 /// The minimum interval between two writes of rate-limited work.
 const REST_MILLIS: u64 = 10_000;
 
+/// The longest pause before work that has failed is done again.
+pub const RETRY_MILLIS: u64 = 60_000;
+
 impl Queue {
     /// Schedules work at `at`, unless it is already due earlier.
     pub fn add(&mut self, work: Work, at: Millis) {
@@ -115,8 +118,9 @@ impl Queue {
         self.busy.insert(work.clone());
     }
 
-    /// Records that the work's writes have completed.
-    pub fn end(&mut self, work: Work, succeeded: bool, now: Millis) {
+    /// Records that the work's writes have completed. If they failed, the work is done again, after at most `longest`
+    /// milliseconds.
+    pub fn end(&mut self, work: Work, succeeded: bool, now: Millis, longest: u64) {
         self.busy.remove(&work);
         if succeeded {
             self.failures.remove(&work);
@@ -132,7 +136,7 @@ impl Queue {
         }
         let failures = self.failures.entry(work.clone()).or_default();
         *failures = failures.saturating_add(1);
-        let pause = 1000u64.saturating_mul(1 << (*failures - 1).min(6)).min(60_000);
+        let pause = 1000u64.saturating_mul(1 << (*failures - 1).min(20)).min(longest);
         if let Some(at) = self.at.remove(&work) {
             self.due.remove(&(at, work.clone()));
         }
@@ -167,7 +171,7 @@ mod tests {
             queue.begin(&work);
             queue.add(work.clone(), Millis(6));
             assert_eq!(queue.take(Millis(100)), None, "it is under way");
-            queue.end(work, true, Millis(7));
+            queue.end(work, true, Millis(7), RETRY_MILLIS);
         }
         assert_eq!(queue.take(Millis(8)), Some(dataset));
         assert_eq!(queue.take(Millis(7) + (REST_MILLIS - 1)), None);
@@ -185,7 +189,7 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..9 {
             queue.begin(&node());
-            queue.end(node(), false, Millis::default());
+            queue.end(node(), false, Millis::default(), RETRY_MILLIS);
             pauses.extend(queue.next().map(|at| at.0));
             queue.take(Millis(u64::MAX));
         }

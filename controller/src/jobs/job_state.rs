@@ -16,6 +16,19 @@ use crate::jobs::refusal::Refusal;
 use crate::jobs::render::{Facts, Rendered};
 use crate::time::Seconds;
 
+/// The version of the form of records. Raise it with a phase or a stage that earlier versions cannot read.
+const VERSION: u32 = 0;
+
+/// True if a newer version of the controller has written a record. This version cannot know what the job's pods did.
+pub fn is_newer(record: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Versioned {
+        #[serde(default)]
+        version: u32,
+    }
+    serde_json::from_str::<Versioned>(record).is_ok_and(|record| record.version > VERSION)
+}
+
 /// The part of a job's state that is written to its status and survives the controller.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]

@@ -253,6 +253,13 @@ impl State {
         }
     }
 
+    /// The longest pause before a refused dry run is repeated, in milliseconds. With many of them, the pause is so long
+    /// that the API server gets ten a second.
+    pub fn longest_dry_run_pause(&self) -> u64 {
+        let refused = self.jobs.dry_runs.values().filter(|dry_run| matches!(dry_run, DryRun::Refused(..))).count();
+        100 * refused as u64
+    }
+
     /// Records that the API server did not create a job's pod because a ResourceQuota is used up. Returns the job's
     /// pod-spec hash.
     pub fn not_created(&mut self, key: &Key, quota: &str) -> Option<String> {

@@ -99,7 +99,7 @@ impl Event {
                 if has_ended {
                     hold_back(state, now);
                 }
-                if terms.scope == Scope::Worker && (terms.two_pods(pod.role) || has_ended) {
+                if replaces_one(terms, pod, has_ended) {
                     replace(state, &[pod]);
                 } else {
                     let all: Vec<PodId> = state.slots().map(|(pod, _)| pod).collect();
@@ -160,6 +160,11 @@ impl Event {
             }
         }
     }
+}
+
+/// True if a loss is answered with a new pod for the lost one alone, and not with a restart of all pods.
+pub(super) fn replaces_one(terms: &Terms, lost: PodId, has_ended: bool) -> bool {
+    terms.scope == Scope::Worker && (terms.two_pods(lost.role) || has_ended)
 }
 
 /// The delay before a job starts again after its pods were not bound: 30 s, doubled each time, up to 8 minutes.

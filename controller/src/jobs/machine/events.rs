@@ -3,8 +3,8 @@
 use larder_api::Phase;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::apply::Event;
-use super::loss::{Cause, cause, is_live};
+use super::apply::{Event, replaces_one};
+use super::loss::{Cause, cause, is_live, is_lost};
 use super::observed::{Decides, Decisions, Observed, Terms};
 use super::pod::{Pod, PodId};
 use super::state::{REFUSALS_MAX, Stage, State};
@@ -132,14 +132,15 @@ impl<'a> News<'a> {
             if !seen.is_empty() {
                 return seen;
             }
-            let ended = self.finished(state).or_else(|| self.deadline(state)).or_else(|| self.lost(state));
-            if let Some(ended) = ended {
-                let released = self.rejected(state, &ended);
-                return [Some(ended), released].into_iter().flatten().collect();
+            let ended = one(self.finished(state).or_else(|| self.deadline(state)));
+            let ended = if ended.is_empty() { self.lost(state) } else { ended };
+            if !ended.is_empty() {
+                return ended;
             }
         }
         let ruled = self.verdict.take().and_then(|verdict| self.ruled(state, verdict));
         one(ruled
+            .or_else(|| self.doomed(state))
             .or_else(|| self.warm(state))
             .or_else(|| self.planned(state))
             .or_else(|| self.unmade(state))
@@ -189,17 +190,35 @@ impl<'a> News<'a> {
         (self.now >= ends).then_some(Event::Deadline)
     }
 
-    /// The first lost pod. A pod that was observed earlier and no longer exists was deleted by another client.
-    fn lost(&self, state: &State) -> Option<Event> {
-        state.slots().find_map(|(id, slot)| {
-            let (cause, has_ended) = match (slot.stage, self.pods.get(&id)) {
-                (Stage::Placed | Stage::Seen, Some(pod)) => (cause(pod, self.now)?, pod.stage.has_ended()),
-                (Stage::Seen, None) => (Cause::Evicted, true),
-                _ => return None,
+    /// The lost pods. A pod that was observed earlier and no longer exists was deleted by another client. The list ends
+    /// with the first loss that restarts all pods or fails the job, because further losses belong to it.
+    fn lost(&self, state: &State) -> Vec<Event> {
+        let terms = &self.observed.terms;
+        let mut crashes_left = terms.max_crashes.saturating_sub(state.restarts.crashed);
+        let mut events = Vec::new();
+        for (pod, slot) in state.slots() {
+            let lost = match (slot.stage, self.pods.get(&pod)) {
+                (Stage::Placed | Stage::Seen, Some(there)) => {
+                    cause(there, self.now).map(|cause| (cause, there.stage.has_ended()))
+                }
+                (Stage::Seen, None) => Some((Cause::Evicted, true)),
+                _ => None,
             };
-            let is_spent = cause == Cause::Crashed && state.restarts.crashed >= self.observed.terms.max_crashes;
-            Some(if is_spent { Event::Spent { pod: id } } else { Event::Lost { pod: id, cause, has_ended } })
-        })
+            let Some((cause, has_ended)) = lost else { continue };
+            if cause == Cause::Crashed && crashes_left == 0 {
+                events.push(Event::Spent { pod });
+                break;
+            }
+            crashes_left -= u32::from(cause == Cause::Crashed);
+            let lost = Event::Lost { pod, cause, has_ended };
+            let released = self.rejected(state, &lost);
+            let is_last = released.is_some() || !replaces_one(terms, pod, has_ended);
+            events.extend([Some(lost), released].into_iter().flatten());
+            if is_last {
+                break;
+            }
+        }
+        events
     }
 
     /// Gives the gang's room back after repeated rejections by kubelets, so that its other pods do not wait forever.
@@ -251,6 +270,14 @@ impl<'a> News<'a> {
         let is_ready =
             self.observed.data.iter().all(|data| data.percent >= data.enough || self.now >= state.since + data.timeout);
         (state.phase == Phase::DataWarming && is_ready).then_some(Event::Warm)
+    }
+
+    /// A node of the plan was lost while the job waits for its data there: it gets another plan.
+    fn doomed(&self, state: &State) -> Option<Event> {
+        let is_planned = |node: &str| state.slots().any(|(_, slot)| slot.node.as_deref() == Some(node));
+        let mut planned = self.observed.planned.iter().filter(|_| state.phase == Phase::DataWarming);
+        let (node, _) = planned.find(|(node, health)| is_lost(*health, self.now) && is_planned(node))?;
+        Some(Event::Revoked { why: format!("the node {node}, on which its data was being fetched, is lost") })
     }
 
     /// The answer to [`unplaced`]. A negative answer is ignored while superseded pods of the job are terminating,

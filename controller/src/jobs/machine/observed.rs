@@ -2,7 +2,7 @@
 
 use larder_api::training_job::KeepPods;
 
-use super::pod::Pod;
+use super::pod::{NodeHealth, Pod};
 use crate::jobs::planned::Plan;
 use crate::jobs::queue::Verdict;
 
@@ -26,6 +26,8 @@ pub struct Observed {
     pub shortage: Option<String>,
     /// The datasets that the job waits for.
     pub data: Vec<Data>,
+    /// While the job waits for its data: the nodes of its plan.
+    pub planned: Vec<(String, NodeHealth)>,
     /// All existing pods of the job, including pods of earlier attempts.
     pub pods: Vec<Pod>,
 }

@@ -1,5 +1,7 @@
 //! The check of a job: its spec, its type, its pods, and whether it may start.
 
+use std::collections::BTreeSet;
+
 use larder_api::Phase;
 use larder_api::job_type::checked::CheckedType;
 use larder_api::training_job::checked::CheckedJob;
@@ -78,7 +80,13 @@ impl<'a> ObservedJob<'a> {
         let Self { object, job, job_state, pods } = self;
         let eligibility = eligibility.unwrap_or_else(|refusal| refuse(job_state, refusal));
         let mode = if job_state.is_idle() { Mode::Steps(job) } else { Mode::InFlight(job) };
+        let planned = match job_state.record.state.phase {
+            Phase::DataWarming => nodes(&job_state.record.state, &pods),
+            _ => BTreeSet::new(),
+        };
+        let since = job_state.record.state.since;
         let observed = Observed {
+            planned: planned.into_iter().map(|node| (node.clone(), view.health(&node, since))).collect(),
             terms: terms_of(job, job_state, typed.as_ref(), view.keep_ended_jobs),
             pods: pods.iter().map(|seen| seen.pod.clone()).collect(),
             scheduler_message: scheduler_message(view, &object.meta.key, &pods),

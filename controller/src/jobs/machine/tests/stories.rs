@@ -99,6 +99,38 @@ fn a_crashed_pod_is_replaced_alone_and_only_crashes_are_limited() {
     assert_eq!(changes(&actions).1, [(0, 1), (1, 1), (2, 2)]);
 }
 
+// SEMANTICS: J5
+#[test]
+fn pods_that_are_lost_together_count_one_by_one_up_to_the_limit() {
+    let crash = |max_crashes: u32| {
+        let (state, mut observed) = running(Terms { max_crashes, ..elastic(2) });
+        observed.pods.iter_mut().for_each(|pod| pod.stage = PodStage::Failed);
+        (step(state, &observed, NOW).0, observed)
+    };
+    let (state, observed) = crash(3);
+    assert_eq!((state.phase, state.restarts.crashed, state.attempts), (Phase::Recovering, 3, 4));
+    assert_eq!(unplaced(&state, &observed, NOW), [vec![0, 1, 2]]);
+    let (state, _) = crash(1);
+    assert_eq!((state.phase, state.restarts.crashed), (Phase::Failed, 2));
+    assert_eq!(state.why, "its pods have crashed 2 times, most recently worker 1; spec.restart.maxCrashes is 1");
+}
+
+// SEMANTICS: J6
+#[test]
+fn a_job_does_not_wait_for_data_on_a_node_that_is_lost() {
+    let mut observed = Shown { verdict: start(2), ..Shown::of(elastic(2)) };
+    observed.data.push(Data { name: "pets".into(), percent: 62, enough: 90, timeout: 600, obstacle: String::new() });
+    let (state, _) = step(State::default(), &observed, NOW);
+    observed.verdict = None;
+    let health = |is_out_of_service: bool| NodeHealth { is_out_of_service, ..NodeHealth::default() };
+    observed.planned = vec![("n0".into(), health(false)), ("n1".into(), health(false))];
+    assert_eq!(step(state.clone(), &observed, NOW + 60).0, state);
+    observed.planned[1].1 = health(true);
+    let (state, _) = step(state, &observed, NOW + 60);
+    assert_eq!((state.phase, state.restarts, state.not_before), (Phase::Queued, Restarts::default(), None));
+    assert_eq!(state.why, "the node n1, on which its data was being fetched, is lost");
+}
+
 #[test]
 fn a_restart_scope_of_job_starts_all_again_for_one_crash() {
     let (state, mut observed) = running(Terms { scope: Scope::Job, ..elastic(3) });
