@@ -74,6 +74,8 @@ pub struct Config {
     pub identity: String,
     /// The limit of pods that warm at the same time.
     pub max_warming: u32,
+    /// How long pods of training jobs wait for nodes that an autoscaler adds; `None`: there is no autoscaler.
+    pub wait_for_nodes: Option<Duration>,
     /// How long ended training jobs are kept; `None`: until somebody deletes them.
     pub keep_ended_jobs: Option<Duration>,
     /// The address of the metrics server; `None` for none.
@@ -145,6 +147,7 @@ pub async fn act(
     };
     control.state.settings.image.clone_from(&control.config.image);
     let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    control.state.settings.wait_for_nodes = control.config.wait_for_nodes.map(seconds);
     control.state.settings.keep_ended_jobs = control.config.keep_ended_jobs.map(seconds);
     let mut writers: JoinSet<Written> = JoinSet::new();
     loop {

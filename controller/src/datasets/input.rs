@@ -20,6 +20,8 @@ pub struct Settings {
     pub image: String,
     /// The servers that any Dataset may name.
     pub endpoints: Endpoints,
+    /// How long pods of training jobs wait for nodes that an autoscaler adds, in seconds; `None`: there is none.
+    pub wait_for_nodes: Option<i64>,
     /// How long ended training jobs are kept, in seconds; `None`: until somebody deletes them.
     pub keep_ended_jobs: Option<i64>,
 }

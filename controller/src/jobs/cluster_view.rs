@@ -20,6 +20,8 @@ pub struct ClusterView<'a> {
     pub now: Seconds,
     /// The image that contains larder-agent, for jobs with a launcher.
     pub image: &'a str,
+    /// How long pods wait for nodes that an autoscaler adds, in seconds; `None`: there is no autoscaler.
+    pub wait_for_nodes: Option<i64>,
     /// How long ended jobs are kept, in seconds; `None`: until somebody deletes them.
     pub keep_ended_jobs: Option<i64>,
     pub nodes: &'a Store<Node>,

@@ -170,6 +170,7 @@ pub fn terms(job: &CheckedJob, rules: Option<&Rules>) -> Terms {
         gang_timeout: Some(seconds(job.gang_timeout)),
         by_scheduler: false,
         leeway: Leeway::Gang,
+        nodes_timeout: None,
         active_deadline: job.active_deadline.map(seconds),
         ttl: job.ttl_after_finished.map(seconds),
         suspend: job.suspend,

@@ -155,6 +155,7 @@ impl State {
         let view = ClusterView {
             now,
             image: &self.settings.image,
+            wait_for_nodes: self.settings.wait_for_nodes,
             keep_ended_jobs: self.settings.keep_ended_jobs,
             nodes: &self.nodes,
             caches: &self.caches,

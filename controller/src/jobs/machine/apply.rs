@@ -66,7 +66,10 @@ impl Event {
             Self::Deadline => {
                 state.why = format!("it has run for {} s (spec.activeDeadline)", terms.active_deadline.unwrap_or(0));
             }
-            Self::Granted { granted, nodes } => grant(state, &granted, &nodes),
+            Self::Granted { granted, nodes } => {
+                state.awaits_nodes = nodes.is_empty() && !terms.by_scheduler && terms.nodes_timeout.is_some();
+                grant(state, &granted, &nodes);
+            }
             Self::Revoked { why } => {
                 if state.phase.has_pods() {
                     state.restarts.count(Cause::Preempted);
@@ -143,6 +146,7 @@ impl Event {
                 }
             }
             Self::Up => {
+                state.awaits_nodes = false;
                 // Only pods without a node set the reason.
                 if state.phase == Phase::Growing && state.why.is_empty() {
                     state.failed_growths = 0;
@@ -207,7 +211,7 @@ fn release(state: &mut State, terms: &Terms, why: String) {
 fn clear(state: &mut State, why: String) {
     state.roles.clear();
     state.done.clear();
-    state.failed_growths = 0;
+    (state.failed_growths, state.awaits_nodes) = (0, false);
     if std::mem::take(&mut state.failed_soon) > 0 {
         state.not_before = None;
     }

@@ -31,9 +31,14 @@ const REJECTIONS: u32 = 4;
 
 /// The deadline for binding pods; `None` if none are unbound, or there is no timeout.
 pub(super) fn bound_until(state: &State, terms: &Terms) -> Option<Seconds> {
-    let timeout = terms.gang_timeout?;
+    let timeout = timeout(state, terms)?;
     let is_second = state.planned_again && !terms.by_scheduler;
     Some(state.binding_since? + if is_second { RETRY_SECONDS } else { timeout })
+}
+
+/// How long pods may take to be bound; `None`: no limit.
+fn timeout(state: &State, terms: &Terms) -> Option<i64> {
+    if state.awaits_nodes { terms.nodes_timeout } else { terms.gang_timeout }
 }
 
 /// The observed facts, and the decisions that earlier events of this step have not used up.
@@ -318,15 +323,16 @@ impl<'a> News<'a> {
         if !state.phase.is_making() || self.now < bound_until(state, terms)? {
             return None;
         }
+        let is_planned = !terms.by_scheduler && !state.awaits_nodes;
         let is_late = |stage: Stage| matches!(stage, Stage::Placed | Stage::Seen);
         let late = state.slots().filter(|(pod, slot)| is_late(slot.stage) && !self.is_bound(*pod));
         let pods: Vec<PodId> = late.map(|(pod, _)| pod).collect();
         match pods.len() {
             0 => None,
-            _ if !state.planned_again && !terms.by_scheduler => Some(Event::Unbound { pods }),
+            _ if !state.planned_again && is_planned => Some(Event::Unbound { pods }),
             late => {
                 let s = if late == 1 { " was" } else { "s were" };
-                let planned = if terms.by_scheduler { "" } else { " planned twice and" };
+                let planned = if is_planned { " planned twice and" } else { "" };
                 let said = self.observed.scheduler_message.as_ref().map(|said| format!(": {said}")).unwrap_or_default();
                 Some(self.without(state, pods, &format!("{late} pod{s}{planned} not bound in time{said}")))
             }

@@ -42,6 +42,8 @@ pub struct Terms {
     pub max_crashes: u32,
     /// How long pods may take to be bound, in seconds; `None`: no limit.
     pub gang_timeout: Option<i64>,
+    /// How long pods wait for nodes that an autoscaler adds, in seconds; `None`: there is no autoscaler.
+    pub nodes_timeout: Option<i64>,
     /// The scheduler chooses the nodes, so pods that are not bound in time are not planned a second time.
     pub by_scheduler: bool,
     /// Whether the scheduler may bind pods to other nodes than those of the plan.

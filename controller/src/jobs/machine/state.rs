@@ -43,6 +43,9 @@ pub struct State {
     /// Since when pods have been waiting to be bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding_since: Option<Seconds>,
+    /// Its pods have no planned nodes and wait for nodes that an autoscaler adds.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub awaits_nodes: bool,
     /// Pods that were not bound in time have been planned a second time.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub planned_again: bool,

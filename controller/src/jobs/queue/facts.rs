@@ -77,6 +77,10 @@ pub struct Job {
     /// Its data is not on the nodes where it would run ([`super::Waiting::nodes`]), and it has not waited for it for as
     /// long as its spec allows. Until then no other job is preempted for it.
     pub is_cold: bool,
+    /// If its nodes lack room, an autoscaler may add nodes for its pods.
+    pub may_await_nodes: bool,
+    /// It has started without nodes, and some of its pods still have none.
+    pub awaits_nodes: bool,
     /// The last decision had no time to look for its room ([`super::Waiting::is_passed_over`]).
     pub is_passed_over: bool,
     /// No other job is preempted for it before this time, because pods of others took the room that was freed for it.

@@ -59,6 +59,8 @@ pub(super) struct Pass<'a> {
     with_head: Vec<Line<'a>>,
     /// The lines in which jobs were passed over by the last decision. Only these have their turn.
     passed_over: BTreeSet<Line<'a>>,
+    /// The lines in which a job waits for nodes that an autoscaler adds.
+    awaiting: BTreeSet<Line<'a>>,
     /// How many searches for room were in vain, by line.
     vain_searches: BTreeMap<Line<'a>, usize>,
 }
@@ -119,6 +121,7 @@ impl<'a> Pass<'a> {
             refused: Vec::new(),
             with_head: Vec::new(),
             passed_over: jobs.iter().filter(|job| job.is_passed_over).map(Job::line).collect(),
+            awaiting: jobs.iter().filter(|job| job.awaits_nodes).map(Job::line).collect(),
             vain_searches: BTreeMap::new(),
         }
     }
@@ -270,6 +273,20 @@ impl<'a> Pass<'a> {
         self.verdicts[job] = Some(Verdict::Start { granted, nodes });
     }
 
+    fn may_await_nodes(&self, job: usize) -> bool {
+        self.jobs[job].may_await_nodes && !self.awaiting.contains(&self.jobs[job].line())
+    }
+
+    /// Starts the minimum of a job without nodes, so that an autoscaler adds some.
+    fn await_nodes(&mut self, job: usize) {
+        let of_job = &self.jobs[job];
+        self.awaiting.insert(of_job.line());
+        self.now.ledger.add(&of_job.queue, &of_job.floor());
+        self.soon.ledger.add(&of_job.queue, &of_job.floor());
+        let granted = of_job.roles.iter().map(|role| role.min).collect();
+        self.verdicts[job] = Some(Verdict::Start { granted, nodes: Vec::new() });
+    }
+
     /// Reserves room that will be free soon.
     fn hold(&mut self, job: usize, placement: &Placement) {
         self.reserve(job, placement);
@@ -345,6 +362,9 @@ impl<'a> Pass<'a> {
         match self.find(at) {
             Ok(fit) => self.start(at, fit),
             Err(Refusal::Nodes(shortage)) if shortage.is_for_ever() => {
+                if head.is_none() && self.may_await_nodes(at) {
+                    return self.await_nodes(at);
+                }
                 self.wait(at, waits(Lack::Cluster, shortage.to_string()))
             }
             Err(refusal) => {
@@ -364,6 +384,9 @@ impl<'a> Pass<'a> {
                 let (why, nodes) = match clearing {
                     Clearing::Begun => return,
                     Clearing::Cold(nodes) => (messages::is_cold(&why), nodes),
+                    Clearing::InVain if is_head && lacks == Lack::Nodes && self.may_await_nodes(at) => {
+                        return self.await_nodes(at);
+                    }
                     Clearing::InVain => (why, Vec::new()),
                 };
                 if is_head {

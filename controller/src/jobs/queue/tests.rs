@@ -107,6 +107,7 @@ impl World {
                     job.granted.clone_from(granted);
                     (job.claims, job.head_since, job.preempts_after) = (false, None, None);
                     self.in_vain.remove(&job.key);
+                    job.awaits_nodes = nodes.is_empty();
                     for (role, nodes) in nodes.iter().enumerate() {
                         job.pods.extend((0..).zip(nodes).map(|(index, node)| HeldPod {
                             role,

@@ -9,7 +9,7 @@ pub enum Verdict {
     Start {
         /// How many pods of each role it may have.
         granted: Vec<u32>,
-        /// The nodes of the pods, by role and index.
+        /// The nodes of the pods, by role and index. Empty if the pods are to wait for nodes that an autoscaler adds.
         nodes: Vec<Vec<String>>,
     },
     /// The job keeps running.

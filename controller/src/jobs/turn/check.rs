@@ -87,7 +87,7 @@ impl<'a> ObservedJob<'a> {
         let since = job_state.record.state.since;
         let observed = Observed {
             planned: planned.into_iter().map(|node| (node.clone(), view.health(&node, since))).collect(),
-            terms: terms_of(job, job_state, typed.as_ref(), view.keep_ended_jobs),
+            terms: terms_of(view, job, job_state, typed.as_ref()),
             pods: pods.iter().map(|seen| seen.pod.clone()).collect(),
             scheduler_message: scheduler_message(view, &object.meta.key, &pods),
             shortage: job_state.shortage(),
@@ -209,9 +209,10 @@ fn refuse(job_state: &mut JobState, refusal: Refusal) -> Eligibility {
 }
 
 /// The settings of the user, of the type and of the administrator, for the state machine.
-fn terms_of(job: &CheckedJob, job_state: &JobState, typed: Option<&Typed<'_>>, keep_ended: Option<i64>) -> Terms {
+fn terms_of(view: &ClusterView<'_>, job: &CheckedJob, job_state: &JobState, typed: Option<&Typed<'_>>) -> Terms {
     let mut terms = terms(job, job_state.record.rules.as_ref());
-    terms.ttl = terms.ttl.into_iter().chain(keep_ended).min();
+    terms.ttl = terms.ttl.into_iter().chain(view.keep_ended_jobs).min();
+    terms.nodes_timeout = view.wait_for_nodes;
     let is_unplanned = job_state.profile.as_ref().is_some_and(|profile| profile.is_unplanned);
     if job.roles.iter().map(|role| u64::from(role.max)).sum::<u64>() == 1 {
         terms.leeway = if is_unplanned { Leeway::Unplanned } else { Leeway::Single };

@@ -97,7 +97,12 @@ impl JobInRound<'_> {
             nodes.clear();
         }
         let steps = matches!(self.mode, Mode::Steps(_));
-        let has_waited = self.job_state.record.claims && matches!(verdict, Verdict::Start { .. });
+        // It waited for its data before other jobs were preempted, and by now room without pods would be lost to others.
+        // Or its nodes do not exist yet.
+        let is_late = match &verdict {
+            Verdict::Start { nodes, .. } => self.job_state.record.claims || self.is_planned() && nodes.is_empty(),
+            _ => false,
+        };
         let record = &mut self.job_state.record;
         match &verdict {
             Verdict::Wait(waiting) => {
@@ -140,8 +145,7 @@ impl JobInRound<'_> {
         let takes_room = takes_room(&verdict, self.state(), self.roles());
         let decisions = Decisions { verdict: Some(verdict.clone()), plan };
         self.observed.data = self.data(view, decisions.verdict.as_ref());
-        if has_waited {
-            // It waited for its data before other jobs were preempted. By now, room without pods would be lost to others.
+        if is_late {
             self.observed.data.iter_mut().for_each(|data| data.timeout = 0);
         }
         let actions = self.advance(view, &decisions);

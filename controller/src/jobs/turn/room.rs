@@ -131,6 +131,8 @@ impl JobInRound<'_> {
             head_since: self.job_state.record.head_since,
             claims: self.job_state.record.claims,
             is_cold: self.cold_until(view).is_some(),
+            may_await_nodes: view.wait_for_nodes.is_some() && self.is_planned(),
+            awaits_nodes: state.awaits_nodes,
             is_passed_over: self.job_state.waiting.as_ref().is_some_and(|waiting| waiting.is_passed_over),
             preempts_after: self.job_state.record.preempts_after,
             // A job whose namespace has exhausted its ResourceQuota waits for that quota instead.

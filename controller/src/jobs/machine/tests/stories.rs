@@ -416,6 +416,35 @@ fn a_gang_that_the_scheduler_never_binds_gives_its_room_back_and_says_why() {
     assert_eq!(waits_for(&state, &observed, NOW + 300).as_deref(), Some(why));
 }
 
+// SEMANTICS: J18
+#[test]
+fn pods_without_a_plan_wait_for_new_nodes_as_long_as_the_administrator_says() {
+    let terms = Terms { nodes_timeout: Some(900), active_deadline: None, ..elastic(2) };
+    let unplanned = Some(Verdict::Start { granted: vec![2], nodes: Vec::new() });
+    let mut observed = Shown { verdict: unplanned, ..Shown::of(terms) };
+    let (state, actions) = step(State::default(), &observed, NOW);
+    assert_eq!((state.phase, state.awaits_nodes, changes(&actions).0.len()), (Phase::Starting, true, 2));
+    assert!(actions.iter().all(|action| !matches!(action, Action::Create { node: Some(_), .. })), "{actions:?}");
+    observed.verdict = None;
+    observed.pods = vec![pod(0, 1, PodStage::Pending), pod(1, 1, PodStage::Pending)];
+    let (state, actions) = step(state, &observed, NOW + 899);
+    assert_eq!((state.phase, again(&actions)), (Phase::Starting, Some(NOW + 900)));
+    let (given_up, actions) = step(state.clone(), &observed, NOW + 900);
+    assert_eq!((given_up.phase, given_up.awaits_nodes), (Phase::Queued, false));
+    assert_eq!(changes(&actions).1, [(0, 1), (1, 1)]);
+    assert_eq!(given_up.why, "2 pods were not bound in time");
+    observed.pods.iter_mut().for_each(|pod| pod.stage = PodStage::Ready);
+    let (runs, _) = step(state, &observed, NOW + 899);
+    assert_eq!((runs.phase, runs.awaits_nodes), (Phase::Running, false));
+    // A start with a plan does not wait for nodes.
+    let mut planned = Shown { verdict: start(2), ..Shown::of(observed.terms.clone()) };
+    let (state, _) = step(State::default(), &planned, NOW);
+    assert!(!state.awaits_nodes);
+    planned.verdict = None;
+    planned.pods = vec![pod(0, 1, PodStage::Pending), pod(1, 1, PodStage::Pending)];
+    assert!(step(state, &planned, NOW + 60).0.planned_again);
+}
+
 #[test]
 fn a_job_that_runs_goes_on_without_pods_that_the_scheduler_never_binds() {
     let (mut state, mut observed) = running(Terms { by_scheduler: true, gang_timeout: Some(300), ..elastic(2) });

@@ -317,6 +317,37 @@ fn many_jobs_that_find_no_room_have_their_turns_and_none_is_left_out() {
     assert_eq!(world.jobs.iter().filter(|job| job.is_admitted()).count(), 8);
 }
 
+// SEMANTICS: J18
+#[test]
+fn the_first_job_of_a_queue_that_lacks_nodes_and_no_quota_starts_for_an_autoscaler() {
+    let scales =
+        |name: &str, queue: &str, pods: u32| Job { may_await_nodes: true, ..job(name, queue, 0, (pods, pods, pods)) };
+    // A pool of no nodes, and one whose nodes are full.
+    for (nodes, full) in [(0, false), (2, true)] {
+        let queues = vec![queue("vision", "", quota(12, None, None)), queue("speech", "", quota(2, None, None))];
+        let mut world = World::new(queues, nodes, 4);
+        if full {
+            world.submit(job("full", "", 0, (8, 8, 8)));
+            world.step();
+        }
+        world.submit(scales("first", "vision", 8));
+        world.submit(scales("second", "vision", 2));
+        world.submit(scales("beyond", "vision", 99));
+        world.submit(scales("other", "speech", 2));
+        world.submit(job("native", "speech", 9, (1, 1, 1)));
+        world.step();
+        let starts = |name: &str| matches!(world.verdict(name), Verdict::Start { nodes, .. } if nodes.is_empty());
+        assert_eq!(["first", "second", "beyond", "native"].map(starts), [true, false, false, false]);
+        // One job of a queue waits for nodes at a time.
+        world.step();
+        assert!(matches!(world.verdict("second"), Verdict::Wait(_)), "{:?}", world.verdict("second"));
+        // Once the first has its nodes, the next one has its turn.
+        world.jobs.iter_mut().for_each(|job| job.awaits_nodes = false);
+        world.step();
+        assert!(matches!(world.verdict("second"), Verdict::Start { .. }));
+    }
+}
+
 // SEMANTICS: J15
 #[test]
 fn a_job_starts_on_nodes_that_have_not_refused_its_pods() {

@@ -150,7 +150,10 @@ fn names_labels_and_owner_are_those_that_others_rely_on() {
     assert_eq!((owner.kind.as_str(), owner.uid.as_str(), owner.controller), ("TrainingJob", "11ce-d00d", Some(true)));
     assert_eq!(owner.api_version, "larder.dev/v1alpha1");
     // The longest valid names.
-    assert!(names::hostname(&"j".repeat(40), &"r".repeat(15), 9_999).len() <= 63);
+    let (long, role) = ("j".repeat(63), "r".repeat(15));
+    assert_eq!(names::hostname(&long, &role, 9_999), format!("{}-{role}-9999", "j".repeat(42)));
+    assert_eq!(names::hostname(&long, "w", 7), format!("{}-w-7", "j".repeat(59)));
+    assert_eq!(names::hostname(&"j".repeat(40), &role, 9_999), format!("{}-{role}-9999", "j".repeat(40)));
 }
 
 #[test]
