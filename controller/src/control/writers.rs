@@ -79,7 +79,7 @@ mod tests {
         begun
     }
 
-    // SEMANTICS: J17
+    // SEMANTICS: J16
     #[test]
     fn a_namespace_whose_writes_hang_leaves_writers_to_others() {
         let mut writers = Writers::new(32);

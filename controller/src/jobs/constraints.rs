@@ -101,7 +101,7 @@ mod tests {
         json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}})
     }
 
-    // SEMANTICS: J15
+    // SEMANTICS: J14
     #[test]
     fn pods_with_a_port_of_the_node_or_anti_affinity_to_each_other_cannot_share_a_node() {
         assert!(!are_apart(&pod(json!({}))), "a port of the pod's own network");
@@ -139,7 +139,7 @@ mod tests {
         }
     }
 
-    // SEMANTICS: J15
+    // SEMANTICS: J14
     #[test]
     fn constraints_that_no_plan_considers_are_found_in_a_template() {
         let is = |spec: Value| are_unplanned(pod(spec).spec.as_ref().unwrap());

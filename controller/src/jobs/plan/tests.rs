@@ -46,7 +46,7 @@ fn one_role(rooms: &[NodeRoom<'_>], gang: &Gang) -> Vec<String> {
     names(rooms, gang).unwrap().remove(0)
 }
 
-// SEMANTICS: J15
+// SEMANTICS: J14
 #[test]
 fn nodes_that_refused_the_pods_of_a_role_are_used_only_if_nothing_else_fits() {
     let nodes: Vec<Node> = ["a", "b", "c"].map(|name| node(name, &[])).into();
@@ -66,7 +66,7 @@ fn nodes_that_refused_the_pods_of_a_role_are_used_only_if_nothing_else_fits() {
     assert_eq!(one_role(&rooms, &gang(vec![more])), ["c"]);
 }
 
-// SEMANTICS: J15
+// SEMANTICS: J14
 #[test]
 fn pods_that_cannot_be_together_get_a_node_each() {
     let nodes: Vec<Node> = ["a", "b", "c"].map(|name| node(name, &[])).into();

@@ -84,7 +84,7 @@ async fn a_job_waits_for_cold_data_no_longer_than_it_says() {
     assert_eq!(condition(&world.api, "train", "DataWarm"), ("True".into(), "WarmTimeout".into()));
 }
 
-// SEMANTICS: J16
+// SEMANTICS: J15
 #[tokio::test(start_paused = true)]
 async fn no_job_ends_for_another_before_the_data_of_that_is_on_its_nodes() {
     let mut world = World::with_jobs(2);

@@ -10,7 +10,7 @@ use super::super::kubelet::set_fates;
 use super::queues::{queue, queued};
 use super::{condition, job, nodes_of, phase, pods, waiting_for};
 
-// SEMANTICS: J15
+// SEMANTICS: J14
 #[tokio::test(start_paused = true)]
 async fn a_notebook_whose_files_are_in_another_zone_starts_there() {
     let mut world = World::with_jobs(2);
@@ -39,7 +39,7 @@ async fn a_notebook_whose_files_are_in_another_zone_starts_there() {
     );
 }
 
-// SEMANTICS: J15
+// SEMANTICS: J14
 #[tokio::test(start_paused = true)]
 async fn a_single_pod_that_its_planned_node_refuses_starts_elsewhere() {
     let mut world = World::with_jobs(2);
@@ -50,7 +50,7 @@ async fn a_single_pod_that_its_planned_node_refuses_starts_elsewhere() {
     assert_eq!((pods(&world.api), nodes_of(&world.api, "train")), (vec!["train-worker-0-2".into()], vec!["n2".into()]));
 }
 
-// SEMANTICS: J15
+// SEMANTICS: J14
 #[tokio::test(start_paused = true)]
 async fn a_pod_of_a_gang_is_not_planned_again_for_the_node_that_refused_it() {
     let mut world = World::with_jobs(2);
@@ -62,7 +62,7 @@ async fn a_pod_of_a_gang_is_not_planned_again_for_the_node_that_refused_it() {
     assert_eq!(nodes_of(&world.api, "train"), ["n1", "n2"]);
 }
 
-// SEMANTICS: J15
+// SEMANTICS: J14
 #[tokio::test(start_paused = true)]
 async fn pods_of_a_role_that_listen_on_ports_of_their_nodes_get_a_node_each() {
     let mut world = World::with_jobs(2);
@@ -76,7 +76,7 @@ async fn pods_of_a_role_that_listen_on_ports_of_their_nodes_get_a_node_each() {
     assert_eq!(nodes_of(&world.api, "train"), ["n1", "n2"]);
 }
 
-// SEMANTICS: J18
+// SEMANTICS: J17
 #[tokio::test(start_paused = true)]
 async fn a_pool_of_no_nodes_grows_for_the_first_job_that_has_quota() {
     let mut world = World::with_jobs(0);

@@ -173,7 +173,7 @@ fn an_elastic_job_without_room_shrinks_and_grows_back_after_a_minute() {
     assert_eq!(step(state, &observed, NOW + 95).0.phase, Phase::Running);
 }
 
-// SEMANTICS: J15
+// SEMANTICS: J14
 #[test]
 fn growth_that_fails_is_tried_again_ever_less_often() {
     let (mut state, mut observed) = running(Terms { active_deadline: None, ..elastic(2) });
@@ -249,7 +249,7 @@ fn pods_that_are_not_bound_in_time_are_planned_again_and_then_the_gang_is_releas
     assert_eq!((state.not_before, again(&actions)), (Some(NOW + 64), Some(NOW + 64)));
 }
 
-// SEMANTICS: J15
+// SEMANTICS: J14
 #[test]
 fn a_node_that_refuses_a_pod_is_remembered_for_its_role_for_an_hour() {
     let mut observed = Shown { verdict: start(2), ..Shown::of(Terms { active_deadline: None, ..elastic(2) }) };
@@ -280,7 +280,7 @@ fn a_node_that_refuses_a_pod_is_remembered_for_its_role_for_an_hour() {
     assert_eq!((state.phase, &state.refused_by[..]), (Phase::Queued, &refused_by(400)[..]));
 }
 
-// SEMANTICS: J15
+// SEMANTICS: J14
 #[test]
 fn planned_nodes_become_preferences_once_the_scheduler_has_refused_them() {
     let refused_by = vec![RefusedBy { role: 0, node: "n1".into(), at: NOW }];
@@ -416,7 +416,7 @@ fn a_gang_that_the_scheduler_never_binds_gives_its_room_back_and_says_why() {
     assert_eq!(waits_for(&state, &observed, NOW + 300).as_deref(), Some(why));
 }
 
-// SEMANTICS: J18
+// SEMANTICS: J17
 #[test]
 fn pods_without_a_plan_wait_for_new_nodes_as_long_as_the_administrator_says() {
     let terms = Terms { nodes_timeout: Some(900), active_deadline: None, ..elastic(2) };

@@ -231,7 +231,7 @@ fn a_job_whose_pods_were_not_bound_lets_others_go_first() {
     assert!(world.waiting("bad").claims);
 }
 
-// SEMANTICS: J16
+// SEMANTICS: J15
 #[test]
 fn room_that_pods_of_others_take_costs_one_job_each_time_and_ever_less_often() {
     let mut world = World::new(vec![queue("vision", "", quota(64, None, None))], 4, 4);
@@ -257,7 +257,7 @@ fn room_that_pods_of_others_take_costs_one_job_each_time_and_ever_less_often() {
     assert!(matches!(world.verdict("high"), Verdict::Start { .. }), "{:?}", world.verdict("high"));
 }
 
-// SEMANTICS: J16
+// SEMANTICS: J15
 #[test]
 fn nothing_ends_for_a_job_before_its_data_is_where_it_would_run() {
     let mut world = alone(8);
@@ -276,7 +276,7 @@ fn nothing_ends_for_a_job_before_its_data_is_where_it_would_run() {
     assert_eq!(world.waiting("high").nodes, nodes, "its data stays on them meanwhile");
 }
 
-// SEMANTICS: J17
+// SEMANTICS: J16
 #[test]
 fn many_jobs_that_find_no_room_have_their_turns_and_none_is_left_out() {
     // Jobs of one pod that differ in the taints that they tolerate, as somebody may make them by the thousand.
@@ -317,7 +317,7 @@ fn many_jobs_that_find_no_room_have_their_turns_and_none_is_left_out() {
     assert_eq!(world.jobs.iter().filter(|job| job.is_admitted()).count(), 8);
 }
 
-// SEMANTICS: J18
+// SEMANTICS: J17
 #[test]
 fn the_first_job_of_a_queue_that_lacks_nodes_and_no_quota_starts_for_an_autoscaler() {
     let scales =
@@ -348,7 +348,7 @@ fn the_first_job_of_a_queue_that_lacks_nodes_and_no_quota_starts_for_an_autoscal
     }
 }
 
-// SEMANTICS: J15
+// SEMANTICS: J14
 #[test]
 fn a_job_starts_on_nodes_that_have_not_refused_its_pods() {
     let mut world = alone(16);

@@ -189,7 +189,7 @@ fn a_place_is_added_to_what_the_pod_says_itself() {
     assert_eq!(spec["schedulingGroup"], json!({"podGroupName": "train"}));
 }
 
-// SEMANTICS: J15
+// SEMANTICS: J14
 #[test]
 fn a_preferred_node_excludes_no_other() {
     let sample = Sample::of("single", json!({"roles": [{"name": "worker", "template": template(json!({}))}]}));
