@@ -21,6 +21,16 @@ pub fn are_apart(pod: &Pod) -> bool {
     has_node_ports(spec) || required.into_iter().flatten().any(|term| keeps_off(term, pod))
 }
 
+/// True if the pods of a role must be spread over nodes. `pod` is any of them.
+pub fn are_spread(pod: &Pod) -> bool {
+    let labels = shared_labels(pod);
+    let mut constraints = pod.spec.iter().flat_map(|spec| spec.topology_spread_constraints.iter().flatten());
+    constraints.any(|constraint| {
+        let selects = constraint.label_selector.as_ref().is_some_and(|selector| selects(selector, &labels));
+        constraint.topology_key == HOSTNAME && constraint.when_unsatisfiable == "DoNotSchedule" && selects
+    })
+}
+
 /// True if pods have constraints that a plan does not consider: volumes that may be bound to a zone or a node, device
 /// claims, ports of the node, and requirements on the places of other pods.
 pub fn are_unplanned(spec: &PodSpec) -> bool {
@@ -59,12 +69,16 @@ fn keeps_off(term: &PodAffinityTerm, pod: &Pod) -> bool {
         || namespaces.clone().any(|namespace| Some(namespace) == own)
         || namespaces.count() == 0 && term.namespace_selector.is_none();
     let differs = term.mismatch_label_keys.as_ref().is_some_and(|keys| !keys.is_empty());
-    let labels = pod.metadata.labels.iter().flatten();
-    // The other pods have other values of these labels.
-    let shared = labels.filter(|(key, _)| *key != JOB_INDEX_LABEL && *key != JOB_ATTEMPT_LABEL);
-    let shared: BTreeMap<&str, &str> = shared.map(|(key, value)| (key.as_str(), value.as_str())).collect();
-    let selects = term.label_selector.as_ref().is_some_and(|selector| selects(selector, &shared));
+    let labels = shared_labels(pod);
+    let selects = term.label_selector.as_ref().is_some_and(|selector| selects(selector, &labels));
     term.topology_key == HOSTNAME && is_here && !differs && selects
+}
+
+/// The labels of a pod that the other pods of its role have, too.
+fn shared_labels(pod: &Pod) -> BTreeMap<&str, &str> {
+    let labels = pod.metadata.labels.iter().flatten();
+    let shared = labels.filter(|(key, _)| *key != JOB_INDEX_LABEL && *key != JOB_ATTEMPT_LABEL);
+    shared.map(|(key, value)| (key.as_str(), value.as_str())).collect()
 }
 
 fn selects(selector: &LabelSelector, labels: &BTreeMap<&str, &str>) -> bool {
@@ -137,6 +151,21 @@ mod tests {
             term.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
             assert_eq!(are_apart(&pod(anti_affinity(term))), apart, "{fields}");
         }
+    }
+
+    // SEMANTICS: J14
+    #[test]
+    fn pods_that_must_be_spread_over_nodes_are_found_in_a_template() {
+        let spread = |key: &str, when: &str, app: &str| {
+            let selector = json!({"matchLabels": {"app": app}});
+            are_spread(&pod(json!({"topologySpreadConstraints": [
+                {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": when, "labelSelector": selector}]})))
+        };
+        assert!(spread(HOSTNAME, "DoNotSchedule", "train"));
+        assert!(!spread(HOSTNAME, "ScheduleAnyway", "train"));
+        assert!(!spread(HOSTNAME, "DoNotSchedule", "other"));
+        assert!(!spread("topology.kubernetes.io/zone", "DoNotSchedule", "train"));
+        assert!(!are_spread(&pod(json!({}))));
     }
 
     // SEMANTICS: J14

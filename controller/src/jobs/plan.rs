@@ -20,7 +20,7 @@
 //! found.
 //!
 //! Of the constraints that kube-scheduler knows, the plan sees only those between identical pods on one node
-//! ([`Want::apart`]). It ignores volumes, device claims, topology spread and other affinity between pods, and instead
+//! ([`Want::apart`], [`Want::spread`]). It ignores volumes, device claims, other topology spread and affinity between pods, and instead
 //! avoids nodes that have refused a role's pods ([`Want::refused_by`]): kube-scheduler makes the final decision.
 
 mod cluster;
@@ -43,11 +43,11 @@ use pack::{Packer, Run, Shape, Short};
 
 /// Finds a node for every required pod of `gang`, and for as many optional pods as fit. Reserves nothing in `cluster`.
 ///
-/// Nodes that refused the pods of a role are left out. Without them there may be no plan. Then all nodes count: the
-/// reason for a refusal may have gone.
+/// Nodes that refused the pods of a role are left out, and pods to be spread are planned apart. If there is no such plan,
+/// neither counts: the reason for a refusal may have gone.
 pub fn place(cluster: &mut Cluster<'_>, gang: &Gang) -> Result<Placement, Shortage> {
     let found = search(cluster, gang, true);
-    if found.is_err() && gang.roles.iter().any(|want| !want.refused_by.is_empty()) {
+    if found.is_err() && gang.roles.iter().any(|want| want.spread || !want.refused_by.is_empty()) {
         return search(cluster, gang, false);
     }
     found
@@ -70,9 +70,10 @@ fn search(cluster: &mut Cluster<'_>, gang: &Gang, avoids: bool) -> Result<Placem
     }
 }
 
-/// Converts a role's pods into the cluster's columns. `avoids`: nodes that refused them are left out.
+/// Converts a role's pods into the cluster's columns. `avoids`: nodes that refused them are left out, and pods to be
+/// spread are planned apart.
 fn shape(cluster: &mut Cluster<'_>, want: &Want, avoids: bool) -> Shape {
-    let apart = want.apart;
+    let apart = want.apart || avoids && want.spread;
     match cluster.row(&want.requests) {
         Some(requests) => {
             let size = cluster.share(&requests);

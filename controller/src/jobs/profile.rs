@@ -7,7 +7,7 @@ use larder_api::training_job::checked::{CheckedJob, CheckedRole, Queueing};
 use larder_api::training_job::conditions::JobReason;
 use serde::{Deserialize, Serialize};
 
-use crate::jobs::constraints::{are_apart, are_unplanned};
+use crate::jobs::constraints::{are_apart, are_spread, are_unplanned};
 use crate::jobs::machine::{Decides, Leeway, RoleTerms, Scope, Terms};
 use crate::jobs::objects::{JobObject, TypeObject};
 use crate::jobs::pod_group::choice::{Obstacle, obstacle};
@@ -73,7 +73,7 @@ impl Profile {
             {
                 refusal = Some(uncounted(&role.name, queue));
             }
-            let apart = are_apart(&pod);
+            let (apart, spread) = (are_apart(&pod), are_spread(&pod));
             is_unplanned |= are_unplanned(&spec);
             pods.push(pod);
             roles.push(Role {
@@ -85,6 +85,7 @@ impl Profile {
                 max: role.max,
                 is_fixed: !rendered.kind.role(&role.name).is_some_and(|of_type| of_type.elastic),
                 apart,
+                spread,
             });
         }
         let templates = rendered.job.roles.iter().map(|role| {

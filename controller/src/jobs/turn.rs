@@ -153,8 +153,8 @@ impl<'a> JobInRound<'a> {
             let mut places = role.places.clone();
             confine(&mut places, place);
             let (name, requests) = (role.name.clone(), role.requests.clone());
-            let (apart, required) = (role.apart, pods.len() as u32);
-            Want { name, requests, places, apart, required, ..Want::default() }
+            let (apart, spread, required) = (role.apart, role.spread, pods.len() as u32);
+            Want { name, requests, places, apart, spread, required, ..Want::default() }
         };
         let mut roles: Vec<Want> = profile.roles.iter().zip(places).zip(pods).map(want).collect();
         for refused in &self.state().refused_by {

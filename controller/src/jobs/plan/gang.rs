@@ -30,6 +30,8 @@ pub struct Want {
     pub refused_by: Vec<NodeIndex>,
     /// No two of the pods can be on one node.
     pub apart: bool,
+    /// The pods are to be spread over nodes: the plan puts two on one node only if there is no plan without that.
+    pub spread: bool,
     /// If they are apart, the nodes of such pods that the job already has.
     pub occupied: Vec<NodeIndex>,
     /// If any of these pods has no node, none of the gang's pods gets one.

@@ -76,6 +76,10 @@ fn pods_that_cannot_be_together_get_a_node_each() {
     assert_eq!(one_role(&rooms, &gang(vec![apart(2, 9)])), ["a", "b", "c"]);
     let refused = names(&rooms, &gang(vec![apart(4, 0)])).unwrap_err();
     assert!(refused.ends_with("3 of 3 nodes match, and would have room for 3 if they were empty"), "{refused}");
+    // Pods that are to be spread share nodes if there are too few.
+    let spread = |required: u32| Want { spread: true, ..want("worker", 1, 1, required) };
+    assert_eq!(one_role(&rooms, &gang(vec![spread(3)])), ["a", "b", "c"]);
+    assert_eq!(one_role(&rooms, &gang(vec![spread(4)])), ["a", "a", "a", "a"]);
     // The job has one on a node already.
     let occupied = vec![NodeIndex::of(1)];
     assert_eq!(one_role(&rooms, &gang(vec![Want { occupied, ..apart(0, 9) }])), ["a", "c"]);

@@ -111,6 +111,8 @@ pub struct Role {
     pub is_fixed: bool,
     /// No two of the pods can be on one node.
     pub apart: bool,
+    /// The pods are to be spread over nodes.
+    pub spread: bool,
 }
 
 impl Role {

@@ -355,7 +355,9 @@ impl<'a> Pass<'a> {
                 return self.wait(at, Waiting { warm: true, ..waits(Lack::Turn, why) });
             }
         }
-        if let Some(is_passed_over) = self.leaves_out(at).filter(|_| head.is_some()) {
+        if head.is_some()
+            && let Some(is_passed_over) = self.leaves_out(at)
+        {
             let waiting = waits(Lack::Nodes, messages::untried());
             return self.wait(at, Waiting { warm: true, is_untried: true, is_passed_over, ..waiting });
         }

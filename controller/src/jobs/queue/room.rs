@@ -154,6 +154,7 @@ fn gang(
         places: role.places.clone(),
         refused_by: refused_by(at).filter_map(|refused| cluster.find(&refused.node)).collect(),
         apart: role.apart,
+        spread: role.spread,
         occupied: occupied(at).filter(|_| role.apart).filter_map(|pod| cluster.find(&pod.node)).collect(),
         required: required(at, role),
         optional: optional(at, role),
