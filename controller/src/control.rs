@@ -497,8 +497,8 @@ impl Control {
     }
 }
 
-/// How many seconds the wall clock is ahead of the time since the start. Small differences are those of rounding. `None`:
-/// the clock was set back.
+/// How many seconds the wall clock is ahead of the time since the start. Small differences are those of rounding.
+/// `None`: the clock was set back.
 fn corrected(before: i64, now: i64) -> Option<i64> {
     match now.saturating_sub(before) {
         moved if moved >= FORWARDS_SECONDS => Some(now),

@@ -1,5 +1,5 @@
-//! The work whose writes are in flight, shared out among namespaces: the writes of one namespace may be slow, for example
-//! because a webhook for its pods does not answer, and must not keep all others waiting.
+//! The work whose writes are in flight, shared out among namespaces: the writes of one namespace may be slow, for
+//! example because a webhook for its pods does not answer, and must not keep all others waiting.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -105,7 +105,8 @@ mod tests {
     use super::*;
 
     fn pod(spec: Value) -> Pod {
-        let mut pod = json!({"metadata": {"namespace": "team-a", "labels": {"app": "train", "larder.dev/job-index": "0"}},
+        let labels = json!({"app": "train", "larder.dev/job-index": "0"});
+        let mut pod = json!({"metadata": {"namespace": "team-a", "labels": labels},
             "spec": {"containers": [{"name": "main", "ports": [{"containerPort": 29500}]}]}});
         pod["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
         serde_json::from_value(pod).unwrap()
@@ -181,7 +182,10 @@ mod tests {
         let term = json!({"topologyKey": "topology.kubernetes.io/zone", "labelSelector": {}});
         assert!(is(anti_affinity(term.clone())));
         assert!(is(json!({"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}})));
-        let spread = |when: &str| json!({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": when}]});
+        let spread = |when: &str| {
+            let constraint = json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": when});
+            json!({"topologySpreadConstraints": [constraint]})
+        };
         assert!(is(spread("DoNotSchedule")) && !is(spread("ScheduleAnyway")));
     }
 }

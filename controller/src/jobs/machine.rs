@@ -13,8 +13,8 @@
 //! - A job that has ended does not change.
 //! - Each loss is counted once. The slot of a lost pod gets another attempt, and pods of other attempts are orphaned.
 //! - Counters never decrease.
-//! - Nodes that refused pods are remembered for an hour ([`State::refused_by`]), so that a plan is not repeated that the
-//!   scheduler has refused.
+//! - Nodes that refused pods are remembered for an hour ([`State::refused_by`]), so that a plan is not repeated that
+//!   the scheduler has refused.
 //! - Each index has one live pod. If the type allows two, a second one that is terminating may exist beside it.
 //! - An index that is done stays done, unless the user suspends the job or all its pods are recreated.
 //! - A pod on a lost node is not live, and neither is a pod that should have terminated a minute ago: no other pod

@@ -20,8 +20,9 @@
 //! found.
 //!
 //! Of the constraints that kube-scheduler knows, the plan sees only those between identical pods on one node
-//! ([`Want::apart`], [`Want::spread`]). It ignores volumes, device claims, other topology spread and affinity between pods, and instead
-//! avoids nodes that have refused a role's pods ([`Want::refused_by`]): kube-scheduler makes the final decision.
+//! ([`Want::apart`], [`Want::spread`]). It ignores volumes, device claims, other topology spread and affinity between
+//! pods, and instead avoids nodes that have refused a role's pods ([`Want::refused_by`]): kube-scheduler makes the
+//! final decision.
 
 mod cluster;
 mod gang;
@@ -43,8 +44,8 @@ use pack::{Packer, Run, Shape, Short};
 
 /// Finds a node for every required pod of `gang`, and for as many optional pods as fit. Reserves nothing in `cluster`.
 ///
-/// Nodes that refused the pods of a role are left out, and pods to be spread are planned apart. If there is no such plan,
-/// neither counts: the reason for a refusal may have gone.
+/// Nodes that refused the pods of a role are left out, and pods to be spread are planned apart. If there is no such
+/// plan, neither counts: the reason for a refusal may have gone.
 pub fn place(cluster: &mut Cluster<'_>, gang: &Gang) -> Result<Placement, Shortage> {
     let found = search(cluster, gang, true);
     if found.is_err() && gang.roles.iter().any(|want| want.spread || !want.refused_by.is_empty()) {

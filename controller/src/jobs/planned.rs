@@ -1,4 +1,5 @@
-//! New nodes for pods: the result of a plan, and an input of the state machine. And the nodes that the next plan avoids.
+//! New nodes for pods: the result of a plan, and an input of the state machine. And the nodes that the next plan
+//! avoids.
 
 use crate::time::Seconds;
 use serde::{Deserialize, Serialize};

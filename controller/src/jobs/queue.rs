@@ -22,8 +22,9 @@
 //! does not, both conditions must hold. From jobs that are preempted only because they borrow, the pass takes no more
 //! than their queue has borrowed, in whole pods or whole jobs.
 //!
-//! Where an autoscaler adds nodes for pending pods, the first job of a queue that has quota and lacks nodes starts without
-//! a plan ([`Job::may_await_nodes`]): its pods are what the autoscaler counts. Only one job of a queue waits like that.
+//! Where an autoscaler adds nodes for pending pods, the first job of a queue that has quota and lacks nodes starts
+//! without a plan ([`Job::may_await_nodes`]): its pods are what the autoscaler counts. Only one job of a queue waits
+//! like that.
 //!
 //! To look for room takes time, so a decision does it in vain for a limited number of jobs of each queue, or of each
 //! namespace for jobs without a queue. The others have their turn in the next decisions.

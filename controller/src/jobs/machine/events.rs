@@ -13,8 +13,8 @@ use crate::jobs::queue::{Running, Verdict};
 use crate::objects::PodStage;
 use crate::time::Seconds;
 
-/// How long room must stay free before a job grows into it: a minute, doubled after each growth that failed, up to about
-/// an hour.
+/// How long room must stay free before a job grows into it: a minute, doubled after each growth that failed, up to
+/// about an hour.
 pub(super) fn room_seconds(state: &State) -> i64 {
     60 << state.failed_growths.min(6)
 }

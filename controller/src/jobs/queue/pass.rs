@@ -376,8 +376,8 @@ impl<'a> Pass<'a> {
                     Refusal::Nodes(_) => Lack::Nodes,
                 };
                 let is_head = head.is_none();
-                // Other jobs were preempted for it before, and its pods were not bound, or pods of others took the room.
-                // Preempting again immediately would be pointless.
+                // Other jobs were preempted for it before, and its pods were not bound, or pods of others took the
+                // room. Preempting again immediately would be pointless.
                 let in_vain = job.claims;
                 let is_due = !in_vain
                     && job.not_before.is_none_or(|until| self.time - until >= PASSING_SECONDS)

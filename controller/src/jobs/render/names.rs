@@ -1,8 +1,8 @@
 //! The names of a job's objects.
 //!
-//! A pod is named `JOB-ROLE-INDEX-ATTEMPT`, and its host name is `JOB-ROLE-INDEX`, with a long name of the job cut. The next attempt of an index
-//! therefore never needs the name of a pod that still exists on a dead node, and other pods reach it under the same
-//! host name.
+//! A pod is named `JOB-ROLE-INDEX-ATTEMPT`, and its host name is `JOB-ROLE-INDEX`, with a long name of the job cut. The
+//! next attempt of an index therefore never needs the name of a pod that still exists on a dead node, and other pods
+//! reach it under the same host name.
 
 use larder_api::names::DatasetKey;
 

@@ -97,8 +97,8 @@ impl JobInRound<'_> {
             nodes.clear();
         }
         let steps = matches!(self.mode, Mode::Steps(_));
-        // It waited for its data before other jobs were preempted, and by now room without pods would be lost to others.
-        // Or its nodes do not exist yet.
+        // It waited for its data before other jobs were preempted, and by now room without pods would be lost to
+        // others. Or its nodes do not exist yet.
         let is_late = match &verdict {
             Verdict::Start { nodes, .. } => self.job_state.record.claims || self.is_planned() && nodes.is_empty(),
             _ => false,

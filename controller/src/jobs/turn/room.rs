@@ -87,8 +87,8 @@ impl JobInRound<'_> {
         held
     }
 
-    /// Until when no other job is preempted for the job, because its data is not on the nodes where it would run. `None`
-    /// once the data is there, or the job has headed its queue for as long as it waits for data.
+    /// Until when no other job is preempted for the job, because its data is not on the nodes where it would run.
+    /// `None` once the data is there, or the job has headed its queue for as long as it waits for data.
     pub(super) fn cold_until(&self, view: &ClusterView<'_>) -> Option<Seconds> {
         let job = self.spec().filter(|job| !job.datasets.is_empty() && self.phase() == Phase::Queued)?;
         let nodes = self.job_state.waiting.iter().flat_map(|waiting| waiting.nodes.iter().cloned()).collect();
