@@ -198,4 +198,18 @@ mod tests {
         queue.rest(&node());
         assert!(queue.failures.is_empty());
     }
+
+    // SEMANTICS: J16
+    #[test]
+    fn the_caller_sets_the_longest_pause() {
+        let mut queue = Queue::default();
+        let mut pause = None;
+        for _ in 0..30 {
+            queue.begin(&node());
+            queue.end(node(), false, Millis::default(), 1_000_000);
+            pause = queue.next();
+            queue.take(Millis(u64::MAX));
+        }
+        assert_eq!(pause, Some(Millis(1_000_000)));
+    }
 }
