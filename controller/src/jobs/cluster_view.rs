@@ -24,6 +24,8 @@ pub struct ClusterView<'a> {
     pub now: Seconds,
     /// The image that contains larder-agent, for jobs with a launcher.
     pub image: &'a str,
+    /// How long pods wait for nodes that an autoscaler adds, in seconds; `None`: there is no autoscaler.
+    pub wait_for_nodes: Option<i64>,
     /// How long ended jobs are kept, in seconds; `None`: until somebody deletes them.
     pub keep_ended_jobs: Option<i64>,
     /// After how many seconds a node that is not ready is lost, unless the job sets another time.
@@ -61,6 +63,7 @@ impl<'a> ClusterView<'a> {
                 id,
                 stage: of_job.stage,
                 leaving,
+                is_refused: of_job.is_refused,
                 reason: of_job.reason.clone(),
                 never_ran: of_job.never_ran,
                 disruption: of_job.disruption.clone(),

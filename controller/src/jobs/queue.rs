@@ -24,6 +24,17 @@
 //! that stays within its queue's nominal quota. From jobs that are preempted only because they borrow, the pass takes
 //! no more than their queue has borrowed, in whole pods or whole jobs.
 //!
+//! Where an autoscaler adds nodes for pending pods, the first job of a queue that has quota and lacks nodes starts
+//! without a plan ([`Job::may_await_nodes`]): its pods are what the autoscaler counts. Only one job of a queue waits
+//! like that.
+//!
+//! To look for room takes time, so a decision does it in vain for a limited number of jobs of each queue, or of each
+//! namespace for jobs without a queue. The others have their turn in the next decisions.
+//!
+//! A job whose data is on the nodes where it would run starts at once when pods end there. So no job is preempted for a
+//! job before that. kube-scheduler may nevertheless give the room to pods of others. Then the next preemption for the
+//! job waits, longer each time ([`pause_after`]).
+//!
 //! Invariants: no queue gets more than its nominal quota, plus what it may borrow and other queues lend. No pod is
 //! preempted unless the whole gang then has room. Room that was freed for a job is reserved for it.
 //!
@@ -50,6 +61,12 @@ use crate::jobs::plan::Cluster;
 use crate::time::Seconds;
 use larder_kube::key::Key;
 use pass::Pass;
+
+/// How long no other job is preempted for a job for which others were preempted in vain this many times in a row: a
+/// minute, doubled each time, up to about half an hour.
+pub fn pause_after(in_vain: u32) -> i64 {
+    60 << in_vain.saturating_sub(1).min(5)
+}
 
 /// Decides about all jobs. `leftover` are the remaining pods of other jobs, which still use quota. `cluster` contains
 /// the nodes with all bound pods, of these jobs and of others. On return, its free resources are what the jobs leave to

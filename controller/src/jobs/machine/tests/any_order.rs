@@ -17,6 +17,8 @@ enum Op {
     Suspend(bool),
     Warm,
     Bind(usize),
+    /// The scheduler cannot bind a pod.
+    Refuse(usize),
     Ready(usize),
     Succeed(usize),
     Crash(usize),
@@ -39,6 +41,7 @@ fn any_op() -> impl Strategy<Value = Op> {
         1 => prop::bool::weighted(0.2).prop_map(Op::Suspend),
         2 => Just(Op::Warm),
         5 => pod().prop_map(Op::Bind),
+        2 => pod().prop_map(Op::Refuse),
         5 => pod().prop_map(Op::Ready),
         1 => pod().prop_map(Op::Succeed),
         2 => pod().prop_map(Op::Crash),
@@ -97,8 +100,10 @@ impl World {
             Op::Bind(at) => self.change(*at, |pod| {
                 if pod.stage == PodStage::Pending {
                     (pod.stage, pod.node) = (PodStage::Bound, Some(NodeHealth::default()));
+                    pod.is_refused = false;
                 }
             }),
+            Op::Refuse(at) => self.change(*at, |pod| pod.is_refused = pod.stage == PodStage::Pending),
             Op::Ready(at) => self.change(*at, |pod| {
                 if pod.stage == PodStage::Bound {
                     pod.stage = PodStage::Ready;
