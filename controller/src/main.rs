@@ -57,7 +57,7 @@ struct Args {
     max_warming: u32,
 
     /// An autoscaler adds nodes for pending pods: if the first TrainingJob of a queue has quota and lacks nodes, create
-    /// its pods all the same, and give them up if they have no nodes after this time, such as 15m. Default: no
+    /// its pods all the same, and give them up once none of them has got a node for this time, such as 15m. Default: no
     /// autoscaler
     #[arg(long, value_name = "TIME", env = "LARDER_WAIT_FOR_NODES", value_parser = parse_duration)]
     wait_for_nodes: Option<Duration>,

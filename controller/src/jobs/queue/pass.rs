@@ -529,9 +529,9 @@ fn goes_on(job: &Job) -> Verdict {
 
 /// True if a job cannot be placed wherever `other` cannot.
 fn asks_as_much(job: &Job, other: &Job) -> bool {
-    let as_much =
-        job.roles.iter().zip(&other.roles).all(|(role, other)| {
-            role.min >= other.min && role.requests == other.requests && role.places == other.places
-        });
+    let as_much = job.roles.iter().zip(&other.roles).all(|(role, other)| {
+        let is_alike = role.requests == other.requests && role.places == other.places;
+        is_alike && role.min >= other.min && role.apart >= other.apart
+    });
     as_much && job.roles.len() == other.roles.len()
 }

@@ -171,7 +171,7 @@ impl World {
         }
     }
 
-    /// A job accepts the room that the last decision offers.
+    /// A job accepts the room that the last decision offers, as far as pods of others have not taken it.
     pub(super) fn grow(&mut self, name: &str) {
         let at = self.jobs.iter().position(|job| job.key.name == name).unwrap();
         let Some(Verdict::Run(running)) = self.last.get(&self.jobs[at].key).cloned() else { return };
@@ -179,7 +179,8 @@ impl World {
             for index in self.jobs[at].granted(role)..*most {
                 let rooms = self.rooms();
                 let free = |room: &&NodeRoom<'_>| room.used.get(GPU) < self.gpus;
-                let node = rooms.iter().find(free).unwrap().node.meta.key.name.clone();
+                let Some(room) = rooms.iter().find(free) else { return };
+                let node = room.node.meta.key.name.clone();
                 self.jobs[at].pods.push(HeldPod { role, index, node, bound: true, leaving: false });
                 self.jobs[at].granted[role] = index + 1;
             }

@@ -84,9 +84,10 @@ impl<'a> ObservedJob<'a> {
             Phase::DataWarming => nodes(&job_state.record.state, &pods),
             _ => BTreeSet::new(),
         };
+        // No pod runs there yet, so it does not matter how long the job's pods wait for a node.
         let since = job_state.record.state.since;
         let observed = Observed {
-            planned: planned.into_iter().map(|node| (node.clone(), view.health(&node, since, Some(job)))).collect(),
+            planned: planned.into_iter().map(|node| (node.clone(), view.health(&node, since, None))).collect(),
             terms: terms_of(view, job, job_state, typed.as_ref()),
             pods: pods.iter().map(|seen| seen.pod.clone()).collect(),
             scheduler_message: scheduler_message(view, &object.meta.key, &pods),

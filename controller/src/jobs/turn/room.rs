@@ -131,7 +131,9 @@ impl JobInRound<'_> {
             head_since: self.job_state.record.head_since,
             claims: self.job_state.record.claims,
             is_cold: self.cold_until(view).is_some(),
-            may_await_nodes: view.wait_for_nodes.is_some() && self.is_planned(),
+            // No quota limits the nodes that an autoscaler would add for a job without a queue, and its pods would
+            // compete for room with jobs of queues.
+            may_await_nodes: view.wait_for_nodes.is_some() && self.is_planned() && !self.job_state.queue.is_empty(),
             awaits_nodes: state.awaits_nodes,
             is_passed_over: self.job_state.waiting.as_ref().is_some_and(|waiting| waiting.is_passed_over),
             preempts_after: self.job_state.record.preempts_after,

@@ -103,12 +103,19 @@ async fn a_pool_of_no_nodes_grows_for_the_first_job_that_has_quota() {
     world.until("both run", |api| phase(api, "first") == "Running" && phase(api, "second") == "Running").await;
 }
 
-// SEMANTICS: J1
+// SEMANTICS: J1, J13
 #[tokio::test(start_paused = true)]
-async fn without_an_autoscaler_a_job_that_lacks_nodes_has_no_pods() {
-    let mut world = World::with_jobs(0);
-    world.start();
-    world.api.put("trainingjobs", job("train", "pytorch", &[("worker", 2)]));
-    world.rest().await;
-    assert_eq!((phase(&world.api, "train"), pods(&world.api).len()), ("Queued".into(), 0));
+async fn without_an_autoscaler_or_a_queue_a_job_that_lacks_nodes_has_no_pods() {
+    let of_queue = queued("train", "red", 2);
+    let free = job("train", "pytorch", &[("worker", 2)]);
+    for (wait_for_nodes, train) in [(None, of_queue), (Some(Duration::from_secs(900)), free)] {
+        let mut world = World::with_jobs(0);
+        world.wait_for_nodes = wait_for_nodes;
+        world.api.put("queues", queue("red", 2));
+        world.start();
+        world.api.put("trainingjobs", train);
+        world.rest().await;
+        let there = (phase(&world.api, "train"), pods(&world.api).len());
+        assert_eq!(there, ("Queued".into(), 0), "{wait_for_nodes:?}");
+    }
 }

@@ -317,6 +317,19 @@ fn many_jobs_that_find_no_room_have_their_turns_and_none_is_left_out() {
     assert_eq!(world.jobs.iter().filter(|job| job.is_admitted()).count(), 8);
 }
 
+// SEMANTICS: J16
+#[test]
+fn a_job_whose_pods_may_share_nodes_does_not_wait_for_one_whose_pods_must_not() {
+    let mut world = World::new(Vec::new(), 2, 4);
+    let mut apart = job("apart", "", 9, (3, 3, 3));
+    apart.roles[0].apart = true;
+    world.submit(apart);
+    world.submit(job("together", "", 0, (3, 3, 3)));
+    world.step();
+    assert_eq!(world.waiting("apart").lacks, Lack::Cluster);
+    assert!(matches!(world.verdict("together"), Verdict::Start { .. }), "{:?}", world.verdict("together"));
+}
+
 // SEMANTICS: J17
 #[test]
 fn the_first_job_of_a_queue_that_lacks_nodes_and_no_quota_starts_for_an_autoscaler() {
