@@ -82,7 +82,7 @@ pub fn decide(
     pass.drain();
     pass.fit();
     pass.give_back();
-    pass.claims();
+    pass.claims(true);
     pass.replace();
     pass.admit();
     pass.grow();

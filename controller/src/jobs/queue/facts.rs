@@ -168,6 +168,11 @@ impl Job {
         self.granted.iter().any(|pods| *pods > 0)
     }
 
+    /// True if it is in a queue.
+    pub fn is_queued(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
     /// The line in which it waits: its queue's. Jobs without a queue have one line per namespace, in which no job waits
     /// for another.
     pub fn line(&self) -> (&str, &str) {

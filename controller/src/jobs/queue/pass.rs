@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{Job, LeftoverPod, Queue, Reservation, Role, Stop};
 use super::messages;
-use super::order::{PASSING_SECONDS, WaitingLines, is_overdue, is_small, order, order_of_all};
+use super::order::{PASSING_SECONDS, WaitingLines, is_overdue, is_small, order};
 use super::quota::Ledger;
 use super::room::{Fit, Refusal, Room, requests_of};
 use super::verdict::{Lack, Running, Verdict, Waiting};
@@ -237,15 +237,15 @@ impl<'a> Pass<'a> {
         answer
     }
 
-    /// Handles jobs with a reservation.
-    pub(super) fn claims(&mut self) {
+    /// Handles jobs with a reservation: those in queues, or those without a queue.
+    pub(super) fn claims(&mut self, are_queued: bool) {
         let jobs = self.jobs;
         let may = |job: &usize| {
-            let asks = jobs[*job].claims && jobs[*job].shortage.is_none();
+            let asks = jobs[*job].claims && jobs[*job].shortage.is_none() && jobs[*job].is_queued() == are_queued;
             self.verdicts[*job].is_none() && asks && self.is_open(*job)
         };
         let mut claiming: Vec<usize> = (0..jobs.len()).filter(may).collect();
-        claiming.sort_by_key(|job| order_of_all(&jobs[*job]));
+        claiming.sort_by_key(|job| order(&jobs[*job]));
         for job in claiming {
             // Only the job's minimum: the rest may be reserved for the next job.
             if let Ok(fit) = self.now.find_floor(&jobs[job]) {
@@ -310,24 +310,29 @@ impl<'a> Pass<'a> {
         self.verdicts[job] = Some(Verdict::Wait(waiting));
     }
 
+    /// Decides about the jobs that wait, and about those whose nodes are not reserved. Jobs without a queue come last.
     pub(super) fn admit(&mut self) {
-        let waits = |job: &usize| self.verdicts[*job].is_none() && self.jobs[*job].reservation == Reservation::Held;
-        let mut lines = WaitingLines::new(self.jobs, (0..self.jobs.len()).filter(waits), self.time);
+        self.serve(true);
+        self.claims(false);
+        self.confirm(Reservation::Due);
+        self.serve(false);
+        self.confirm(Reservation::Released);
+    }
+
+    /// Decides about the waiting jobs in queues, or about those without a queue.
+    fn serve(&mut self, are_queued: bool) {
+        let jobs = self.jobs;
+        let waits = |job: &usize| {
+            let is_held = jobs[*job].reservation == Reservation::Held;
+            self.verdicts[*job].is_none() && is_held && jobs[*job].is_queued() == are_queued
+        };
+        let mut lines = WaitingLines::new(jobs, (0..jobs.len()).filter(waits), self.time);
         lines.rank_all(&self.now.ledger);
-        let mut is_queued = true;
         while let Some((line, job)) = lines.next() {
-            // The jobs of all queues have had their turn.
-            if self.jobs[job].queue.is_empty() && std::mem::take(&mut is_queued) {
-                self.confirm(Reservation::Due);
-            }
             self.consider(job, &mut lines.line(line).head);
             lines.rank(line, &self.now.ledger);
         }
-        if is_queued {
-            self.confirm(Reservation::Due);
-        }
-        self.confirm(Reservation::Released);
-        self.with_head = lines.with_head();
+        self.with_head.extend(lines.with_head());
     }
 
     /// Decides about the jobs of this reservation. Each goes on if its nodes are still free; only one that is due takes
@@ -531,7 +536,7 @@ fn goes_on(job: &Job) -> Verdict {
 fn asks_as_much(job: &Job, other: &Job) -> bool {
     let as_much = job.roles.iter().zip(&other.roles).all(|(role, other)| {
         let is_alike = role.requests == other.requests && role.places == other.places;
-        is_alike && role.min >= other.min && role.apart >= other.apart
+        is_alike && role.min >= other.min && (role.apart || !other.apart)
     });
     as_much && job.roles.len() == other.roles.len()
 }

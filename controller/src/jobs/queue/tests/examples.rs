@@ -577,6 +577,23 @@ fn any_job_within_its_nominal_quota_preempts_jobs_without_a_queue() {
     assert!(matches!(world.verdict("first"), Verdict::Run(_)));
 }
 
+// SEMANTICS: J13
+#[test]
+fn room_that_is_freed_for_a_job_without_a_queue_goes_to_a_job_of_a_queue() {
+    let mut world = World::new(vec![queue("vision", "", quota(8, None, None))], 2, 4);
+    world.submit(job("low", "", 0, (8, 8, 8)));
+    world.step();
+    world.submit(job("high", "", 5, (8, 8, 8)));
+    world.step();
+    assert!(world.waiting("high").claims);
+    world.submit(job("train", "vision", 0, (8, 8, 8)));
+    world.step();
+    assert!(world.waiting("train").claims && world.waiting("high").in_vain);
+    world.pods_end();
+    world.step();
+    assert!(matches!(world.verdict("train"), Verdict::Start { .. }), "{:?}", world.verdict("train"));
+}
+
 #[test]
 fn a_job_that_borrows_preempts_no_job_without_a_queue() {
     let queues = vec![queue("vision", "all", quota(2, None, None)), queue("speech", "all", quota(8, None, None))];
