@@ -104,8 +104,8 @@ impl<'a> ClusterView<'a> {
         self.jobs.jobs.get(job).is_some_and(|object| object.is_ours() && object.meta.uid == uid)
     }
 
-    /// The health of a node for a pod of this job; without a job, by the administrator's settings. The watch of pods may
-    /// be ahead of the watch of nodes, so an unknown node is lost some time after the pod was bound.
+    /// The health of a node for a pod of this job; without a job, by the administrator's settings. The watch of pods
+    /// may be ahead of the watch of nodes, so an unknown node is lost some time after the pod was bound.
     pub fn health(&self, node: &str, bound_at: Seconds, job: Option<&CheckedJob>) -> NodeHealth {
         let Some(node) = self.nodes.get(&Key::cluster(node)) else {
             return NodeHealth { lost_at: Some(bound_at + UNKNOWN_NODE_SECONDS), ..NodeHealth::default() };

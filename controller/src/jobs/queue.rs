@@ -6,14 +6,15 @@
 //!
 //! 1. Jobs of drained queues stop. Elastic jobs whose spec requests fewer pods than they have give up the excess. Where
 //!    quotas were lowered, jobs give back what exceeds them.
-//! 2. Jobs with a reservation, for which other jobs were preempted, start if their room is free; otherwise the room
-//!    stays reserved. Then pods that have lost their nodes get other nodes.
+//! 2. Jobs of queues with a reservation, for which other jobs were preempted, start if their room is free; otherwise the
+//!    room stays reserved. Then pods that have lost their nodes get other nodes.
 //! 3. The queues take turns. A queue comes first if its next job is overdue, then if the job does not borrow, then if
 //!    the queue's dominant share divided by its weight is small. Within a queue, higher priority comes first, then age.
 //!    The first job that finds no room is the queue's *head*: other jobs are preempted if that gives it room. Later
 //!    jobs that request less of every resource may overtake the head, for at most 30 minutes. After that, room is
-//!    reserved for the head as it becomes free. Jobs without a queue come after all queues. They wait for no other job:
-//!    each starts when it fits. While it waits for its data, no nodes are reserved for it.
+//!    reserved for the head as it becomes free. Jobs without a queue come after all queues, also those with a
+//!    reservation. They wait for no other job: each starts when it fits. While it waits for its data, no nodes are
+//!    reserved for it.
 //! 4. Elastic jobs are offered the remaining room, unless a job of their queue waits for room.
 //!
 //! Pods are preempted in this order: first the pods of elastic jobs above the minimum, from the lowest priority up, and
@@ -36,7 +37,8 @@
 //! job waits, longer each time ([`pause_after`]).
 //!
 //! Invariants: no queue gets more than its nominal quota, plus what it may borrow and other queues lend. No pod is
-//! preempted unless the whole gang then has room. Room that was freed for a job is reserved for it.
+//! preempted unless the whole gang then has room. Room that was freed for a job is reserved for it, but room for a job
+//! without a queue only from others like it.
 //!
 //! Terminating pods still use quota and nodes, so a job starts only after they are gone. Each decision must see what
 //! the jobs took from the previous one ([`Job::granted`]).
