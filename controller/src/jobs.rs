@@ -12,8 +12,9 @@
 //! [`validate`] and [`dry_run`] determine whether a job may start ([`eligibility`]). [`machine`] is the life of one
 //! job. [`queue`] decides which jobs get quota and room and which are preempted. [`plan`] finds a node for every
 //! required pod of a job, or for none. [`kueue`] replaces [`queue`] for jobs in queues of Kueue, and [`pod_group`]
-//! replaces [`plan`] where kube-scheduler has gang scheduling. [`render`] renders a job's pods from its JobType,
-//! [`report`] computes its status, and the last phase of the `turn` collects all of its writes.
+//! replaces [`plan`] where kube-scheduler has gang scheduling. [`constraints`] are those of pods that kube-scheduler
+//! decides about. [`render`] renders a job's pods from its JobType, [`report`] computes its status, and the last phase
+//! of the `turn` collects all of its writes.
 //!
 //! Between rounds, [`job_state`] keeps the state of one job, and [`index`] keeps everything known about jobs.
 //! [`outages`] tells outages of a zone from lost nodes. [`leftover_pods`] are pods that outlive their jobs. [`counts`]
@@ -29,6 +30,7 @@
 
 pub mod cluster_view;
 mod condition;
+pub mod constraints;
 pub mod counts;
 pub mod data_locality;
 pub mod discovery;

@@ -56,6 +56,12 @@ struct Args {
     )]
     max_warming: u32,
 
+    /// An autoscaler adds nodes for pending pods: if the first TrainingJob of a queue has quota and lacks nodes, create
+    /// its pods all the same, and give them up once none of them has got a node for this time, such as 15m. Default: no
+    /// autoscaler
+    #[arg(long, value_name = "TIME", env = "LARDER_WAIT_FOR_NODES", value_parser = parse_duration)]
+    wait_for_nodes: Option<Duration>,
+
     /// How long ended TrainingJobs are kept, such as 30d. One with a shorter spec.ttlAfterFinished is deleted earlier.
     /// Default: until somebody deletes them
     #[arg(long, value_name = "TIME", env = "LARDER_KEEP_ENDED_JOBS", value_parser = parse_duration)]
@@ -91,6 +97,7 @@ impl Args {
             namespace: self.namespace,
             identity,
             max_warming: self.max_warming,
+            wait_for_nodes: self.wait_for_nodes,
             keep_ended_jobs: self.keep_ended_jobs,
             node_lost_after: self.node_lost_after,
             admin_address: self.admin_address,

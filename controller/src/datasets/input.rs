@@ -20,6 +20,8 @@ pub struct Settings {
     pub image: String,
     /// The servers that any Dataset may name.
     pub endpoints: Endpoints,
+    /// How long pods of training jobs wait for nodes that an autoscaler adds, in seconds; `None`: there is none.
+    pub wait_for_nodes: Option<i64>,
     /// How long ended training jobs are kept, in seconds; `None`: until somebody deletes them.
     pub keep_ended_jobs: Option<i64>,
     /// After how many seconds a node that is not ready is lost to training jobs.
@@ -28,7 +30,13 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { image: String::new(), endpoints: Endpoints::default(), keep_ended_jobs: None, node_lost_after: 60 }
+        Self {
+            image: String::new(),
+            endpoints: Endpoints::default(),
+            wait_for_nodes: None,
+            keep_ended_jobs: None,
+            node_lost_after: 60,
+        }
     }
 }
 

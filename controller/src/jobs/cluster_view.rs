@@ -24,6 +24,8 @@ pub struct ClusterView<'a> {
     pub now: Seconds,
     /// The image that contains larder-agent, for jobs with a launcher.
     pub image: &'a str,
+    /// How long pods wait for nodes that an autoscaler adds, in seconds; `None`: there is no autoscaler.
+    pub wait_for_nodes: Option<i64>,
     /// How long ended jobs are kept, in seconds; `None`: until somebody deletes them.
     pub keep_ended_jobs: Option<i64>,
     /// After how many seconds a node that is not ready is lost, unless the job sets another time.
@@ -61,6 +63,7 @@ impl<'a> ClusterView<'a> {
                 id,
                 stage: of_job.stage,
                 leaving,
+                is_refused: of_job.is_refused,
                 reason: of_job.reason.clone(),
                 never_ran: of_job.never_ran,
                 disruption: of_job.disruption.clone(),
@@ -101,8 +104,8 @@ impl<'a> ClusterView<'a> {
         self.jobs.jobs.get(job).is_some_and(|object| object.is_ours() && object.meta.uid == uid)
     }
 
-    /// The health of a node for a pod of this job. The watch of pods may be ahead of the watch of nodes, so an unknown
-    /// node is lost some time after the pod was bound.
+    /// The health of a node for a pod of this job; without a job, by the administrator's settings. The watch of pods
+    /// may be ahead of the watch of nodes, so an unknown node is lost some time after the pod was bound.
     pub fn health(&self, node: &str, bound_at: Seconds, job: Option<&CheckedJob>) -> NodeHealth {
         let Some(node) = self.nodes.get(&Key::cluster(node)) else {
             return NodeHealth { lost_at: Some(bound_at + UNKNOWN_NODE_SECONDS), ..NodeHealth::default() };

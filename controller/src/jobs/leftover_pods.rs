@@ -84,6 +84,7 @@ fn stays(object: &JobObject, phase: Option<Phase>) -> bool {
     let is_kept = || object.job.as_ref().is_ok_and(|job| job.keep_pods == KeepPods::All);
     match phase {
         _ if object.meta.deleting => false,
+        _ if object.is_of_newer => true,
         Some(phase) if !phase.is_terminal() => phase.has_pods(),
         _ => is_kept(),
     }

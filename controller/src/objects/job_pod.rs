@@ -21,6 +21,8 @@ pub struct JobPod {
     pub reason: String,
     /// No container of the pod has started, according to its status.
     pub never_ran: bool,
+    /// The scheduler has found that it cannot bind the pod.
+    pub is_refused: bool,
     /// Why the pod has no node, in the scheduler's words.
     pub unscheduled: String,
     /// The reason of its condition `DisruptionTarget`, if that condition is true.

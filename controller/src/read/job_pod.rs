@@ -39,6 +39,7 @@ pub(super) fn job_pod(pod: &Pod) -> Option<JobPod> {
         stage,
         bound_at: Seconds(second_of(bound_at)),
         leaving: pod.metadata.deletion_timestamp.as_ref().map(|time| Seconds(time.0.as_second())),
+        is_refused: condition(pod, "PodScheduled", "False").map(reason).as_deref() == Some("Unschedulable"),
         unscheduled: condition(pod, "PodScheduled", "False").map(message).unwrap_or_default(),
         disruption: condition(pod, "DisruptionTarget", "True").map(reason).unwrap_or_default(),
         devices: devices(pod, containers.clone()),

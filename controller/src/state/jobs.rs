@@ -181,6 +181,7 @@ impl State {
         ClusterView {
             now,
             image: &self.settings.image,
+            wait_for_nodes: self.settings.wait_for_nodes,
             keep_ended_jobs: self.settings.keep_ended_jobs,
             node_lost_after: self.settings.node_lost_after,
             nodes: &self.nodes,
@@ -281,6 +282,13 @@ impl State {
         if let Some(asker) = dry_run.asker() {
             *dry_run = DryRun::answered(&asker.clone(), refusal);
         }
+    }
+
+    /// The longest pause before a refused dry run is repeated, in milliseconds. With many of them, the pause is so long
+    /// that the API server gets ten a second.
+    pub fn longest_dry_run_pause(&self) -> u64 {
+        let refused = self.jobs.dry_runs.values().filter(|dry_run| matches!(dry_run, DryRun::Refused(..))).count();
+        100 * refused as u64
     }
 
     /// Records that the API server did not create a job's pod because a ResourceQuota is used up. Returns the job's

@@ -10,6 +10,7 @@ mod losses;
 mod metrics;
 mod native;
 mod queues;
+mod refusals;
 mod shortages;
 
 use std::time::Duration;

@@ -88,12 +88,15 @@ fn a_gang_that_the_scheduler_cannot_place_is_released_in_time_and_keeps_no_other
         let _controller = bed.start("a");
         bed.pods.require(bound_together(2, Duration::from_secs(15)));
         let pair = Role { name: "worker", replicas: 2, gpus: 4, annotations: runs_for("0s"), ..Role::default() };
-        // The plan ignores host ports, so it keeps planning the second of these pods onto a node where the port is
-        // taken.
-        let mut clash = Role { annotations: json!({}), ..pair.clone() }.job("single");
-        clash["gang"] = json!({"timeout": "5s"});
-        let container = &mut clash["roles"][0]["template"]["spec"]["containers"][0];
-        container["ports"] = json!([{"containerPort": 80, "hostPort": 80}]);
+        // The plan considers host ports only within a role, so it keeps planning the second of these pods onto the node
+        // where the first has taken the port.
+        let role = |name| {
+            let mut role = Role { name, replicas: 1, gpus: 4, annotations: json!({}), ..Role::default() }.json();
+            role["template"]["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": 80}]);
+            role
+        };
+        let roles = [role("server"), role("worker")];
+        let clash = json!({"type": "parameter-server", "roles": roles, "gang": {"timeout": "5s"}});
         bed.job("clash", clash).await;
         let is_in_part = async || bed.pods.live("clash").iter().filter(|pod| pod.is_bound()).count() == 1;
         bed.wait_for("one of two is bound", is_in_part).await;

@@ -59,10 +59,10 @@ pub use status::{Phase, Restarts, RoleStatus, ShownJob, TrainingJobStatus};
         description = "Why the job waits, or how it ended"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    // NAME-ROLE-INDEX is the host name of a pod, which has at most 63 characters.
-    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$')").message(
-        "metadata.name must begin with a letter, consist of lower-case letters, digits and hyphens, and have at most 40 \
-         characters: host names of pods and the job's service are made of it"
+    // The job's Service has this name.
+    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$')").message(
+        "metadata.name must begin with a letter, consist of lower-case letters, digits and hyphens, and have at most 63 \
+         characters: the job's service and the host names of its pods are made of it"
     )
 )]
 #[x_kube(

@@ -20,6 +20,8 @@ pub struct Pod {
     /// The deadline for its termination (`deletionTimestamp`), if it was deleted. It is never reached if the job waits
     /// for the pod however long that takes.
     pub leaving: Option<Seconds>,
+    /// The scheduler has found that it cannot bind the pod.
+    pub is_refused: bool,
     /// `status.reason`.
     pub reason: String,
     /// No container of the pod has started, according to its status.

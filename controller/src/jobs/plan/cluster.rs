@@ -216,12 +216,12 @@ impl<'a> Cluster<'a> {
         main.map_or_else(String::new, |(resource, amount)| show(resource, amount))
     }
 
-    /// The number of such pods that would fit if the nodes were empty.
-    pub(super) fn room_when_empty(&self, requests: &[i64], allowed: &[bool]) -> u64 {
+    /// The number of such pods that would fit if the nodes were empty. `most` limits it for each node.
+    pub(super) fn room_when_empty(&self, requests: &[i64], allowed: &[bool], most: u32) -> u64 {
         let rows = self.allocatable.chunks_exact(self.columns().max(1));
         rows.zip(allowed)
             .filter(|(_, allowed)| **allowed)
-            .fold(0, |sum: u64, (row, _)| sum.saturating_add(u64::from(fitting(row, requests))))
+            .fold(0, |sum: u64, (row, _)| sum.saturating_add(u64::from(fitting(row, requests).min(most))))
     }
 
     /// Per node, whether new pods may be placed on it: the node is schedulable and healthy, and `places` allows it.

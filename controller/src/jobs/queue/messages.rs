@@ -98,6 +98,16 @@ fn name_for(reader: &Job, job: &Job) -> String {
     }
 }
 
+/// No room was looked for yet.
+pub(super) fn untried() -> String {
+    "other jobs come first: room is looked for in turn".to_owned()
+}
+
+/// Other jobs would be preempted for the job if its data were on its nodes.
+pub(super) fn is_cold(why: &str) -> String {
+    format!("{why}; its data is fetched to the nodes where it would run before other jobs are preempted for it")
+}
+
 /// Other jobs are being preempted for the job.
 pub(super) fn clearing(ending: usize) -> String {
     match ending {

@@ -24,9 +24,9 @@ pub(super) struct WaitingLine<'a> {
     turn: Option<Turn<'a>>,
 }
 
-/// The sort key of a queue's next job; lower comes first: it is in a queue, it is overdue, it does not borrow, its
-/// queue has a smaller share, it has a higher priority, it is older.
-type Turn<'a> = (bool, bool, bool, u128, Reverse<i32>, Seconds, &'a Key);
+/// The sort key of a queue's next job; lower comes first: it is overdue, it does not borrow, its queue has a smaller
+/// share, it has a higher priority, it is older.
+type Turn<'a> = (bool, bool, u128, Reverse<i32>, Seconds, &'a Key);
 
 /// The lines of all queues.
 pub(super) struct WaitingLines<'a> {
@@ -55,7 +55,6 @@ impl<'a> WaitingLines<'a> {
             let job = &self.jobs[*job];
             let borrows = !ledger.is_nominal(line.queue, &job.floor());
             (
-                line.queue.is_empty(),
                 !is_overdue(job, self.now),
                 borrows,
                 ledger.share(line.queue),

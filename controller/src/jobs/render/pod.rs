@@ -21,6 +21,7 @@ use super::context::{Contexts, Facts, Rendered, ports};
 use super::place::Place;
 use super::template::Templates;
 use super::{files, launcher, names, performance, shared};
+use crate::jobs::constraints::DATA_VOLUME;
 
 /// Renders the pods and the files of a job for one set of facts.
 pub struct Renderer<'a> {
@@ -126,7 +127,7 @@ impl<'a> Renderer<'a> {
 
     fn add_datasets(&self, spec: &mut PodSpec) {
         for (at, mount) in self.rendered.job.datasets.iter().enumerate() {
-            let name = format!("larder-data-{at}");
+            let name = format!("{DATA_VOLUME}{at}");
             spec.volumes.get_or_insert_default().push(Volume {
                 name: name.clone(),
                 persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {

@@ -38,7 +38,7 @@ async fn the_pod_of_a_lost_node_is_replaced_elsewhere_while_it_is_still_there() 
 }
 
 /// Sets the condition Ready of nodes.
-fn set_ready(api: &super::Api, nodes: &[&str], status: &str) {
+pub(super) fn set_ready(api: &super::Api, nodes: &[&str], status: &str) {
     let now = api.now();
     for name in nodes {
         api.change("nodes", "", name, |node| {

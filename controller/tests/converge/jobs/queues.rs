@@ -127,6 +127,39 @@ async fn a_job_that_is_preempted_as_a_whole_waits_and_starts_again() {
     assert!(pods(&world.api).contains(&"experiment-worker-0-2".to_owned()));
 }
 
+// SEMANTICS: J15
+#[tokio::test(start_paused = true)]
+async fn room_that_a_stranger_takes_costs_the_next_job_only_after_a_pause() {
+    let mut world = World::with_jobs(2);
+    classes(&world.api);
+    world.api.put("queues", queue("all", 64));
+    set_fates(&world.api, &[("", "running")]);
+    world.start();
+    for name in ["first", "second"] {
+        world.api.put("trainingjobs", priority(queued(name, "all", 4), "experiment"));
+        world.until("it runs", |api| phase(api, name) == "Running").await;
+    }
+    let keep = |finalizers: &[&str]| {
+        for name in pods(&world.api).iter().filter(|name| name.starts_with("second")) {
+            world.api.change("pods", "team-a", name, |pod| pod["metadata"]["finalizers"] = json!(finalizers));
+        }
+    };
+    keep(&["test/kubelet"]);
+    world.api.put("trainingjobs", priority(queued("production", "all", 4), "production"));
+    world.until("room is being made", |api| waiting_for(api, "production").contains("still terminating")).await;
+    let container = json!({"name": "main", "resources": {"limits": {"nvidia.com/gpu": "4"}}});
+    world.api.put(
+        "pods",
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "b", "name": "stranger"},
+            "spec": {"nodeName": "n2", "containers": [container]}, "status": {"phase": "Running"}}),
+    );
+    keep(&[]);
+    let began = tokio::time::Instant::now();
+    world.until("the other one ends, too", |api| phase(api, "first") == "Queued").await;
+    assert!((58..=65).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    world.until("it was not in vain", |api| phase(api, "production") == "Running").await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn pods_that_a_deleted_job_leaves_behind_use_quota_until_they_are_deleted() {
     leaves_pods_behind(|api| api.delete("trainingjobs", "team-a", "first")).await;

@@ -132,8 +132,8 @@ impl TrainingJob {
     /// Checks every value. Errors: the first invalid field.
     pub fn check(&self) -> Result<CheckedJob, InvalidField> {
         let name = self.metadata.name.as_deref().unwrap_or_default();
-        if !is_name(name, 40) {
-            let form = "must begin with a letter, consist of lower-case letters, digits and hyphens, and have at most 40 \
+        if !is_name(name, 63) {
+            let form = "must begin with a letter, consist of lower-case letters, digits and hyphens, and have at most 63 \
                         characters";
             return Err(InvalidField::new("metadata.name", form));
         }

@@ -188,7 +188,7 @@ fn a_bad_job_is_refused_at_apply_by_its_field() {
     two_queues["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "main"});
     let output = server.try_apply(&two_queues);
     assert!(!output.status.success() && said(&output).contains("spec.queue cannot be combined"), "{}", said(&output));
-    for name in ["1a", "a.b", &"n".repeat(41)] {
+    for name in ["1a", "a.b", &"n".repeat(64)] {
         let named = object(job(NAMESPACE, json!({})), json!({"metadata": {"namespace": NAMESPACE, "name": name}}));
         let output = server.try_apply(&named);
         assert!(!output.status.success() && said(&output).contains("metadata.name"), "{name}: {}", said(&output));

@@ -99,6 +99,38 @@ fn a_crashed_pod_is_replaced_alone_and_only_crashes_are_limited() {
     assert_eq!(changes(&actions).1, [(0, 1), (1, 1), (2, 2)]);
 }
 
+// SEMANTICS: J5
+#[test]
+fn pods_that_are_lost_together_count_one_by_one_up_to_the_limit() {
+    let crash = |max_crashes: u32| {
+        let (state, mut observed) = running(Terms { max_crashes, ..elastic(2) });
+        observed.pods.iter_mut().for_each(|pod| pod.stage = PodStage::Failed);
+        (step(state, &observed, NOW).0, observed)
+    };
+    let (state, observed) = crash(3);
+    assert_eq!((state.phase, state.restarts.crashed, state.attempts), (Phase::Recovering, 3, 4));
+    assert_eq!(unplaced(&state, &observed, NOW), [vec![0, 1, 2]]);
+    let (state, _) = crash(1);
+    assert_eq!((state.phase, state.restarts.crashed), (Phase::Failed, 2));
+    assert_eq!(state.why, "its pods have crashed 2 times, most recently worker 1; spec.restart.maxCrashes is 1");
+}
+
+// SEMANTICS: J6
+#[test]
+fn a_job_does_not_wait_for_data_on_a_node_that_is_lost() {
+    let mut observed = Shown { verdict: start(2), ..Shown::of(elastic(2)) };
+    observed.data.push(Data { name: "pets".into(), percent: 62, enough: 90, timeout: 600, obstacle: String::new() });
+    let (state, _) = step(State::default(), &observed, NOW);
+    observed.verdict = None;
+    let health = |is_out_of_service: bool| NodeHealth { is_out_of_service, ..NodeHealth::default() };
+    observed.planned = vec![("n0".into(), health(false)), ("n1".into(), health(false))];
+    assert_eq!(step(state.clone(), &observed, NOW + 60).0, state);
+    observed.planned[1].1 = health(true);
+    let (state, _) = step(state, &observed, NOW + 60);
+    assert_eq!((state.phase, state.restarts, state.not_before), (Phase::Queued, Restarts::default(), None));
+    assert_eq!(state.why, "the node n1, on which its data was being fetched, is lost");
+}
+
 #[test]
 fn a_restart_scope_of_job_starts_all_again_for_one_crash() {
     let (state, mut observed) = running(Terms { scope: Scope::Job, ..elastic(3) });
@@ -139,6 +171,41 @@ fn an_elastic_job_without_room_shrinks_and_grows_back_after_a_minute() {
     observed.plan = None;
     observed.pods.push(pod(2, 3, PodStage::Ready));
     assert_eq!(step(state, &observed, NOW + 95).0.phase, Phase::Running);
+}
+
+// SEMANTICS: J14
+#[test]
+fn growth_that_fails_is_tried_again_ever_less_often() {
+    let (mut state, mut observed) = running(Terms { active_deadline: None, ..elastic(2) });
+    let mut now = NOW;
+    let mut grow = |state: State, observed: &mut Shown| {
+        (observed.verdict, observed.plan) = (run(3, 4), None);
+        let offered = now;
+        let (mut state, mut actions) = step(state, observed, now);
+        while state.phase != Phase::Growing {
+            now = again(&actions).expect("a time to grow");
+            (state, actions) = step(state, observed, now);
+        }
+        observed.verdict = None;
+        (state, now - offered)
+    };
+    let mut waits = Vec::new();
+    for _ in 0..8 {
+        let (growing, waited) = grow(state, &mut observed);
+        waits.push(waited);
+        observed.plan = Some(Plan::None("the scheduler refuses".into()));
+        state = step(growing, &observed, NOW + 100_000).0;
+        assert_eq!((state.phase, state.granted()), (Phase::Running, vec![3]));
+    }
+    assert_eq!(waits, [60, 120, 240, 480, 960, 1_920, 3_840, 3_840]);
+    // Once it has grown, the next growth waits a minute.
+    let (growing, _) = grow(state, &mut observed);
+    observed.plan = planned(&[3]);
+    let (growing, _) = step(growing, &observed, NOW + 100_000);
+    observed.plan = None;
+    observed.pods.push(pod(3, growing.attempts, PodStage::Ready));
+    let (grown, _) = step(growing, &observed, NOW + 100_000);
+    assert_eq!((grown.phase, grown.failed_growths), (Phase::Running, 0));
 }
 
 #[test]
@@ -223,6 +290,50 @@ fn a_gang_is_late_once_no_pod_of_it_was_bound_for_the_timeout() {
     let (state, actions) = step(state, &observed, NOW + 49);
     assert_eq!((changes(&actions).1, again(&actions)), (vec![], Some(NOW + 50)));
     assert_eq!(changes(&step(state, &observed, NOW + 50).1).1, [(2, 1)]);
+}
+
+// SEMANTICS: J14
+#[test]
+fn a_node_that_refuses_a_pod_is_remembered_for_its_role_for_an_hour() {
+    let mut observed = Shown { verdict: start(2), ..Shown::of(Terms { active_deadline: None, ..elastic(2) }) };
+    let (state, _) = step(State::default(), &observed, NOW);
+    observed.verdict = None;
+    observed.pods = vec![pod(0, 1, PodStage::Bound), pod(1, 1, PodStage::Pending)];
+    // The scheduler has not answered.
+    let (again, _) = step(state.clone(), &observed, NOW + 60);
+    assert!(again.planned_again && again.refused_by.is_empty(), "{again:?}");
+    observed.pods[1].is_refused = true;
+    let (state, _) = step(state, &observed, NOW + 1);
+    assert!(state.refused_by.is_empty(), "it may still be bound");
+    let (state, _) = step(state, &observed, NOW + 60);
+    let refused_by = |at: i64| [RefusedBy { role: 0, node: "n1".into(), at: NOW + at }];
+    assert!(state.planned_again);
+    assert_eq!(state.refused_by, refused_by(60));
+    // A suspended job does not forget it either.
+    let mut suspended = observed.clone();
+    suspended.terms.suspend = true;
+    assert_eq!(step(state.clone(), &suspended, NOW + 61).0.refused_by, refused_by(60));
+    assert_eq!(step(state.clone(), &observed, NOW + 3_659).0.refused_by, refused_by(60));
+    assert!(step(state.clone(), &observed, NOW + 3_660).0.refused_by.is_empty(), "the reason may be gone");
+    // It refuses again.
+    let mut state = State { binding_since: Some(NOW + 60), ..state };
+    state.roles[0][1] = Slot { attempt: 2, node: Some("n1".into()), stage: Stage::Placed };
+    observed.pods[1] = Pod { is_refused: true, ..pod(1, 2, PodStage::Pending) };
+    let (state, _) = step(state, &observed, NOW + 400);
+    assert_eq!((state.phase, &state.refused_by[..]), (Phase::Queued, &refused_by(400)[..]));
+}
+
+// SEMANTICS: J14
+#[test]
+fn planned_nodes_become_preferences_once_the_scheduler_has_refused_them() {
+    let refused_by = vec![RefusedBy { role: 0, node: "n1".into(), at: NOW }];
+    let (fresh, refused) = (State::default(), State { refused_by, ..State::default() });
+    let unbound = |unbound: u32| State { unbound, ..refused.clone() };
+    let has = |state: &State, leeway: Leeway| state.has_leeway(&Terms { leeway, ..elastic(2) });
+    assert_eq!([&fresh, &refused].map(|state| has(state, Leeway::Single)), [false, true]);
+    assert!(has(&fresh, Leeway::Unplanned));
+    // A gang has its data on the nodes of its plan, so it gives the plan up last.
+    assert_eq!([0, 2, 3].map(|times| has(&unbound(times), Leeway::Gang)), [false, false, true]);
 }
 
 // SEMANTICS: J2
@@ -346,6 +457,35 @@ fn a_gang_that_the_scheduler_never_binds_gives_its_room_back_and_says_why() {
     assert_eq!(changes(&actions), (vec![], vec![(0, 1), (1, 1), (2, 1)]));
     let why = "3 pods were not bound in time: 3 pods start together or not at all: no claim";
     assert_eq!(waits_for(&state, &observed, NOW + 300).as_deref(), Some(why));
+}
+
+// SEMANTICS: J17
+#[test]
+fn pods_without_a_plan_wait_for_new_nodes_as_long_as_the_administrator_says() {
+    let terms = Terms { nodes_timeout: Some(900), active_deadline: None, ..elastic(2) };
+    let unplanned = Some(Verdict::Start { granted: vec![2], nodes: Vec::new() });
+    let mut observed = Shown { verdict: unplanned, ..Shown::of(terms) };
+    let (state, actions) = step(State::default(), &observed, NOW);
+    assert_eq!((state.phase, state.awaits_nodes, changes(&actions).0.len()), (Phase::Starting, true, 2));
+    assert!(actions.iter().all(|action| !matches!(action, Action::Create { node: Some(_), .. })), "{actions:?}");
+    observed.verdict = None;
+    observed.pods = vec![pod(0, 1, PodStage::Pending), pod(1, 1, PodStage::Pending)];
+    let (state, actions) = step(state, &observed, NOW + 899);
+    assert_eq!((state.phase, again(&actions)), (Phase::Starting, Some(NOW + 900)));
+    let (given_up, actions) = step(state.clone(), &observed, NOW + 900);
+    assert_eq!((given_up.phase, given_up.awaits_nodes), (Phase::Queued, false));
+    assert_eq!(changes(&actions).1, [(0, 1), (1, 1)]);
+    assert_eq!(given_up.why, "2 pods were not bound in time");
+    observed.pods.iter_mut().for_each(|pod| pod.stage = PodStage::Ready);
+    let (runs, _) = step(state, &observed, NOW + 899);
+    assert_eq!((runs.phase, runs.awaits_nodes), (Phase::Running, false));
+    // A start with a plan does not wait for nodes.
+    let mut planned = Shown { verdict: start(2), ..Shown::of(observed.terms.clone()) };
+    let (state, _) = step(State::default(), &planned, NOW);
+    assert!(!state.awaits_nodes);
+    planned.verdict = None;
+    planned.pods = vec![pod(0, 1, PodStage::Pending), pod(1, 1, PodStage::Pending)];
+    assert!(step(state, &planned, NOW + 60).0.planned_again);
 }
 
 #[test]

@@ -10,19 +10,34 @@ use super::super::victims::Cut;
 use super::Pass;
 use larder_kube::pod::amounts::Amounts;
 
+/// The result of an attempt to make room for a job.
+pub(super) enum Clearing {
+    /// Other jobs are preempted, and the job has a verdict.
+    Begun,
+    /// Other jobs will be preempted once the job's data is on these nodes.
+    Cold(Vec<String>),
+    /// Preempting other jobs would not give the job room.
+    InVain,
+}
+
 impl Pass<'_> {
-    /// Preempts other jobs for a job. Returns false, and changes nothing, if that would not give it room.
-    pub(super) fn make_room(&mut self, at: usize) -> bool {
+    /// Preempts other jobs for a job, if that gives it room and its data is there.
+    pub(super) fn make_room(&mut self, at: usize) -> Clearing {
         let job = &self.jobs[at];
         let floor = job.floor();
         let cuts = self.cuts_for(at, &floor);
         let Some(kept) = self.fewest(&cuts, |pass, kept| pass.without(kept, |room| room.find_floor(job).is_ok()))
         else {
-            return false;
+            return Clearing::InVain;
         };
+        if job.is_cold {
+            let nodes = self.without(&kept, |room| room.find_floor(job).map(|fit| room.names(&fit.placement)));
+            return nodes.map_or(Clearing::InVain, Clearing::Cold);
+        }
         self.cut(kept, |victim, pods| messages::is_preempted_for(victim, job, pods));
-        let Ok(fit) = self.soon.find_floor(job) else { return false };
+        let Ok(fit) = self.soon.find_floor(job) else { return Clearing::InVain };
         self.reserve(at, &fit.placement);
+        let nodes = self.soon.names(&fit.placement);
         let ends = |(before, verdict): (&Job, &Option<Verdict>)| -> usize {
             let kept = |role| match verdict {
                 Some(Verdict::Run(running)) => running.granted[role],
@@ -34,9 +49,16 @@ impl Pass<'_> {
         let ending = self.leaving + self.jobs.iter().zip(&self.verdicts).map(ends).sum::<usize>();
         self.wait(
             at,
-            Waiting { lacks: Lack::Nodes, why: messages::clearing(ending), claims: true, warm: true, is_head: false },
+            Waiting {
+                lacks: Lack::Nodes,
+                why: messages::clearing(ending),
+                claims: true,
+                warm: true,
+                nodes,
+                ..Waiting::default()
+            },
         );
-        true
+        Clearing::Begun
     }
 
     /// The parts of other jobs that may be taken for a job, in order.

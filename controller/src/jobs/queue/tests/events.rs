@@ -14,6 +14,8 @@ enum Event {
     PodsEnd(usize),
     /// A job accepts the room that it is offered.
     Grow(usize),
+    /// Pods of others wait for room, and take it as soon as pods end.
+    Others(usize),
     /// A job ends.
     End(usize),
     Wait(i64),
@@ -27,6 +29,7 @@ fn any_events() -> impl Strategy<Value = Vec<Event>> {
         3 => (0..8_usize).prop_map(Event::PodsEnd),
         2 => (0..8_usize).prop_map(Event::Grow),
         2 => (0..8_usize).prop_map(Event::End),
+        1 => (1..4_usize).prop_map(Event::Others),
         1 => (0..4_000_i64).prop_map(Event::Wait),
     ];
     prop::collection::vec(event, 1..60)
@@ -65,6 +68,7 @@ impl World {
             Event::PodsEnd(at) => {
                 if let Some(job) = at.checked_rem(self.jobs.len()) {
                     self.jobs[job].pods.retain(|pod| !pod.leaving);
+                    self.others_take_room();
                 }
             }
             Event::Grow(at) => {
@@ -78,6 +82,7 @@ impl World {
                     self.end(&name);
                 }
             }
+            Event::Others(pods) => self.foreign += pods,
             Event::Wait(seconds) => self.now += *seconds,
         }
         self.now += 1;
@@ -112,7 +117,8 @@ impl World {
         }
     }
 
-    /// Jobs with a reservation have room once the terminating pods are gone.
+    /// Jobs in queues that have a reservation have room once the terminating pods are gone, if pods of others do not
+    /// take it. Jobs without a queue may lose it to those in queues.
     fn check_claims(&self) {
         let mut after = Self {
             jobs: self.jobs.clone(),
@@ -120,11 +126,13 @@ impl World {
             queues: self.queues.clone(),
             nodes: self.nodes.clone(),
             last: BTreeMap::new(),
+            in_vain: BTreeMap::new(),
+            foreign: 0,
             ..*self
         };
         after.pods_end();
         after.step();
-        for job in self.jobs.iter().filter(|job| job.claims) {
+        for job in self.jobs.iter().filter(|job| job.claims && job.is_queued()) {
             assert!(matches!(after.last[&job.key], Verdict::Start { .. }), "{}: {:?}", job.key, after.last[&job.key]);
         }
     }

@@ -98,7 +98,7 @@ fn every_mistake_is_named_by_its_field() {
     for (field, job) in [
         ("metadata.name", named("a.b")),
         ("metadata.name", named("1a")),
-        ("metadata.name", named(&"n".repeat(41))),
+        ("metadata.name", named(&"n".repeat(64))),
         ("spec.type", with(json!({"type": "Single"}))),
         ("spec.roles", with(json!({"roles": []}))),
         (
