@@ -62,8 +62,16 @@ impl Base {
         self.folder.iter().chain(&self.more)
     }
 
-    /// The disk use of a dataset.
+    /// The folders on disks that answer.
+    pub(crate) fn answering_folders(&self) -> impl Iterator<Item = &Folder> {
+        self.folders().zip(&self.disks).filter(|(_, disk)| !disk.is_silent()).map(|(folder, _)| folder)
+    }
+
+    /// The disk use of a dataset; while a disk does not answer, as it was measured last.
     pub(crate) fn used(&self, id: &CacheId) -> DiskUse {
+        if self.disks.iter().any(|disk| disk.is_silent()) {
+            return self.measured.last(id);
+        }
         self.measured.of(id, || self.folders().map(|folder| folder.dataset(id)).collect())
     }
 
@@ -104,13 +112,15 @@ impl Base {
         self.disks.iter().for_each(|disk| disk.health.end_pause(now));
     }
 
-    /// Removes a dataset's folders. False if it has none. Returns before their disk space is free. Errors: that in the
-    /// first folder cannot be removed.
+    /// Removes a dataset's folders. False if it has none. Returns before their disk space is free. Leaves one on a disk
+    /// that does not answer: its blocks are found again, or released, like those of a disk that was away. Errors: that
+    /// in the first folder cannot be removed.
     pub(crate) fn remove(&self, id: &CacheId) -> io::Result<bool> {
         let shared = self.used(id).shared;
         let mut had_some = false;
-        for folder in &self.more {
-            match folder.remove(id) {
+        for (folder, disk) in self.folders().zip(&self.disks).skip(1) {
+            let removed = if disk.is_silent() { Err(io::ErrorKind::TimedOut.into()) } else { folder.remove(id) };
+            match removed {
                 Ok(()) => had_some = true,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {

@@ -328,6 +328,35 @@ fn a_release_removes_the_blocks_on_all_disks_and_several_folders_on_one_disk_hav
 
 // SEMANTICS: C20
 #[test]
+fn a_release_and_a_list_of_all_datasets_touch_no_disk_that_does_not_answer() {
+    let mut bed = bed(PolicyKind::Nr, 2);
+    bed.put_all(0..100);
+    let (id, silent) = (bed.config.key.id(), disk(&bed, 1));
+    let there = bed.more[0].join("datasets").join(id.to_string());
+    let listed = || bed.store().datasets().iter().map(|info| info.disk_bytes).sum::<u64>();
+    // The disk does answer, at most once a second.
+    let is_not_measured = |nth: usize| {
+        let before = listed();
+        fs::write(there.join(nth.to_string()), vec![1; 8192]).unwrap();
+        bed.cache().shared.stale.mark();
+        silent.silence();
+        listed() == before
+    };
+    assert!((0..1000).any(is_not_measured));
+    let store = bed.open.take().unwrap().0;
+    bed.user = None;
+    let leaves_it = || {
+        fs::create_dir_all(&there).unwrap();
+        silent.silence();
+        store.release(&id).unwrap();
+        there.exists()
+    };
+    assert!((0..1000).any(|_| leaves_it()));
+    assert!(!bed.dataset_dir().exists());
+}
+
+// SEMANTICS: C20
+#[test]
 fn blocks_are_admitted_before_a_disk_has_freed_what_the_last_run_left() {
     let mut bed = bed(PolicyKind::Nr, 2);
     bed.put_all(BLOCKS);
