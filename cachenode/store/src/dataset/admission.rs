@@ -150,7 +150,7 @@ impl Shared {
         loop {
             let number = self.lock().allocator.take_number()?;
             // If this fails, a start without this disk may give the number again. Its records verify themselves.
-            let _ = self.slots.set_highest_segment(number);
+            let _ = self.slots.raise_highest_segment(number);
             match self.space.create(disk, number, &create) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 created => return created.map(Arc::new),

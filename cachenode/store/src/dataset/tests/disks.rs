@@ -126,6 +126,27 @@ fn numbers_of_segments_that_are_away_are_not_given_again() {
     assert!(numbers(&bed).iter().all(|number| before.contains(number) || *number > highest));
 }
 
+// SEMANTICS: C4
+#[test]
+fn a_folder_that_cannot_be_listed_for_want_of_descriptors_is_not_taken_for_a_disk_that_is_away() {
+    let mut bed = bed(PolicyKind::Nr, 2);
+    bed.put_all(BLOCKS);
+    let more = bed.more.clone();
+    bed.drop_all();
+    let segments = more[0].join("datasets").join(bed.config.key.id().to_string()).join("segments");
+    let aside = segments.with_file_name("aside");
+    fs::rename(&segments, &aside).unwrap();
+    // Listing a link to itself fails with ELOOP, which says nothing about the disk either.
+    std::os::unix::fs::symlink(&segments, &segments).unwrap();
+    bed.open();
+    assert_eq!(bed.cache().usage().degraded, Some("no cache: disk error"));
+    bed.drop_all();
+    fs::remove_file(&segments).unwrap();
+    fs::rename(&aside, &segments).unwrap();
+    restart(&mut bed, &more);
+    assert_all_are_hits(&bed);
+}
+
 // SEMANTICS: C20
 #[test]
 fn a_folder_that_returns_empty_is_filled_again() {
