@@ -84,10 +84,10 @@ impl Base {
         self.folders().zip(&self.disks).map(folder).collect()
     }
 
-    /// True if a block may be written now: a disk works, or the pause of one that failed has ended.
+    /// True if a block may be written now: a disk works, or the pause of one that failed has ended and it answers.
     pub(crate) fn may_write(&self, now: Instant) -> bool {
-        self.tables.may_write(now)
-            && (self.has_sound_disk() || self.disks.iter().any(|disk| disk.health.may_write(now)))
+        let is_due = |disk: &Arc<Disk>| !disk.is_silent() && disk.health.may_write(now);
+        self.tables.may_write(now) && (self.has_sound_disk() || self.disks.iter().any(is_due))
     }
 
     /// True if a disk takes blocks, as far as is known.

@@ -349,6 +349,21 @@ fn a_release_removes_the_blocks_on_all_disks_and_several_folders_on_one_disk_hav
 
 // SEMANTICS: C20
 #[test]
+fn nothing_is_admitted_while_one_disk_fails_and_the_other_one_does_not_answer() {
+    let bed = bed(PolicyKind::Nr, 2);
+    let (failing, silent) = (disk(&bed, 0), disk(&bed, 1));
+    let refuses = |block: u32| {
+        let now = Instant::now();
+        failing.health.failed("test", now);
+        silent.silence();
+        bed.cache().shared.admit(BlockIndex(block), len_of(BlockIndex(block)), true, now).is_none()
+    };
+    // The disk does answer, at most once a second.
+    assert!((0..1000).any(refuses));
+}
+
+// SEMANTICS: C20
+#[test]
 fn a_release_and_a_list_of_all_datasets_touch_no_disk_that_does_not_answer() {
     let mut bed = bed(PolicyKind::Nr, 2);
     bed.put_all(0..100);
