@@ -219,6 +219,7 @@ fn a_thread_that_has_served_many_requests_leaves_after_the_next_one() {
     assert_eq!(answers(&busy, 3 * BURST as usize).len(), 3 * BURST as usize);
 }
 
+// SEMANTICS: P8
 #[test]
 fn a_mount_that_wants_more_threads_than_there_are_leaves_some_to_others() {
     let pool = Pool::start(4).unwrap();
