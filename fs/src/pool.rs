@@ -8,9 +8,9 @@
 //! A mount without requests takes no thread. The housekeeper, one thread for all mounts, interrupts threads that have
 //! waited in one read since it last looked, and the last of them arms the connection. It looks once a second, and more
 //! often while a connection has an event and the pool has no free thread. Threads that never wait then look for such an
-//! event themselves, once they have served [`BURST`] requests. The slots of a connection limit its threads, and the pool
-//! has more than that ([`Pool::most_of_one`]). A mount whose reads wait for a slow disk therefore does not keep all of
-//! them.
+//! event themselves, once they have served [`BURST`] requests. The slots of a connection limit its threads, and the
+//! pool has more than that ([`Pool::most_of_one`]). A mount whose reads wait for a slow disk therefore does not keep all
+//! of them.
 //!
 //! All threads start before the first connection is served. A further mount takes no further thread, so none is refused
 //! for the lack of one.
@@ -215,8 +215,8 @@ impl Pool {
         Ok(Arc::new(Self { shared, threads }))
     }
 
-    /// The most threads that a mount may use if it wants so many: three quarters of all. Its requests may take long, for
-    /// example if its disk hangs, and the pool may be smaller than planned.
+    /// The most threads that a mount may use if it wants so many: three quarters of all. Its requests may take long,
+    /// for example if its disk hangs, and the pool may be smaller than planned.
     pub(crate) fn most_of_one(&self, wanted: usize) -> usize {
         wanted.min(self.threads * 3 / 4).max(1)
     }

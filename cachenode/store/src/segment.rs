@@ -304,9 +304,9 @@ pub(crate) fn after(number: u32) -> Option<u32> {
 pub(crate) struct SegmentTable(Vec<Arc<Segment>>);
 
 impl SegmentTable {
-    /// Opens all segments in the folders. Ignores other files. Errors: the first folder cannot be listed, or another one
-    /// or a segment cannot be opened for a reason that says nothing about it, such as a lack of descriptors. If a disk
-    /// fails to list another folder, it counts as away.
+    /// Opens all segments in the folders. Ignores other files. Errors: the first folder cannot be listed, or another
+    /// one or a segment cannot be opened for a reason that says nothing about it, such as a lack of descriptors. If a
+    /// disk fails to list another folder, it counts as away.
     pub(crate) fn open(folders: &[SegmentFolder]) -> io::Result<Opened> {
         let (mut segments, mut lost) = (Vec::new(), Vec::new());
         for (nth, folder) in folders.iter().enumerate() {

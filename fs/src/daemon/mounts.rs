@@ -292,8 +292,8 @@ impl Owner {
         self.publish();
     }
 
-    /// The first waiting job that may run now. A connection does not wait behind mounts that wait for another one, whose
-    /// mount point may hang.
+    /// The first waiting job that may run now. A connection does not wait behind mounts that wait for another one,
+    /// whose mount point may hang.
     fn startable(&self) -> Option<usize> {
         let is_making = self.running.iter().any(|running| running.makes_mount);
         let may_run = |job: &Job| !is_making || !job.target.makes_mount();
