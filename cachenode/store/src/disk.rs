@@ -182,7 +182,8 @@ impl Drop for Waiting<'_> {
 
 /// The disk for a block, of those that a dataset may use: by the number of the block, in proportion to their free room,
 /// so that all of them become full at the same time. A disk that failed gets the next block once its pause has ended.
-/// One that does not answer gets none while another one does, even one that failed: that returns the writer's thread.
+/// If all have failed, the block is for one that its admission may try. One that does not answer gets none while another
+/// one does, even one that failed: that returns the writer's thread.
 pub(crate) fn choose<'a>(disks: impl Iterator<Item = &'a Arc<Disk>> + Clone, block: u32) -> Option<&'a Arc<Disk>> {
     let now = Instant::now();
     let mut due = disks.clone().filter(|disk| disk.health.is_failing() && !disk.is_silent());
@@ -194,8 +195,10 @@ pub(crate) fn choose<'a>(disks: impl Iterator<Item = &'a Arc<Disk>> + Clone, blo
     let answers = |disk: &&Arc<Disk>| !disk.is_silent();
     let is_well = |disk: &&Arc<Disk>| !disk.health.is_failing() && answers(disk);
     let is_idle = |disk: &&Arc<Disk>| is_well(disk) && disk.takes_writers();
+    let is_being_tried = |disk: &&Arc<Disk>| disk.health.is_being_tried() && answers(disk);
     by_room(disks.clone().filter(is_idle), block, now)
         .or_else(|| by_room(disks.clone().filter(is_well), block, now))
+        .or_else(|| by_room(disks.clone().filter(is_being_tried), block, now))
         .or_else(|| by_room(disks.clone().filter(answers), block, now))
         .or_else(|| by_room(disks, block, now))
 }
@@ -281,6 +284,10 @@ mod tests {
             disk.health.failed("test", Instant::now());
         }
         assert!(chooses(&[0, 1, 2]));
+        disks[1].health.end_pause(Instant::now());
+        assert!(disks[1].health.may_write(Instant::now()), "an admission asks");
+        assert!(chooses(&[1]));
+        disks[1].health.failed("test", Instant::now());
         // Nothing watches these disks, so they stay silent.
         disks[0].silence();
         assert!(chooses(&[1, 2]));
