@@ -102,8 +102,8 @@ impl Base {
 
     /// Why no block is written. None if one may be.
     pub(crate) fn degraded(&self) -> Option<&'static str> {
-        let of_disks = || self.disks.iter().find_map(|disk| disk.health.reason()).filter(|_| !self.has_sound_disk());
-        self.tables.reason().or_else(of_disks)
+        let of_disks = || self.disks.iter().find_map(|disk| disk.health.reason()).unwrap_or("disk does not answer");
+        self.tables.reason().or_else(|| (!self.has_sound_disk()).then(of_disks))
     }
 
     /// Ends the pauses after failures: the next block is an attempt.

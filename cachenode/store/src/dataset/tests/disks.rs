@@ -360,6 +360,18 @@ fn nothing_is_admitted_while_one_disk_fails_and_the_other_one_does_not_answer() 
     };
     // The disk does answer, at most once a second.
     assert!((0..1000).any(refuses));
+    assert!((0..1000).any(|_| {
+        silent.silence();
+        bed.cache().usage().degraded == Some("test")
+    }));
+    failing.health.end_pause(Instant::now());
+    assert!(failing.health.may_write(Instant::now()) && failing.health.worked());
+    assert_eq!(bed.cache().usage().degraded, None);
+    assert!((0..1000).any(|_| {
+        failing.silence();
+        silent.silence();
+        bed.cache().usage().degraded == Some("disk does not answer")
+    }));
 }
 
 // SEMANTICS: C20
