@@ -86,13 +86,13 @@ impl Base {
 
     /// True if a block may be written now: a disk works, or the pause of one that failed has ended and it answers.
     pub(crate) fn may_write(&self, now: Instant) -> bool {
-        let is_due = |disk: &Arc<Disk>| !disk.is_silent() && disk.health.may_write(now);
+        let is_due = |disk: &Arc<Disk>| !disk.holds_writers() && disk.health.may_write(now);
         self.tables.may_write(now) && (self.has_sound_disk() || self.disks.iter().any(is_due))
     }
 
     /// True if a disk takes blocks, as far as is known.
     pub(crate) fn has_sound_disk(&self) -> bool {
-        self.disks.iter().any(|disk| !disk.health.is_failing() && !disk.is_silent())
+        self.disks.iter().any(|disk| !disk.health.is_failing() && !disk.holds_writers())
     }
 
     /// The number of a disk, if it answers.
@@ -119,7 +119,7 @@ impl Base {
         let shared = self.used(id).shared;
         let mut had_some = false;
         for (folder, disk) in self.folders().zip(&self.disks).skip(1) {
-            let removed = if disk.is_silent() { Err(io::ErrorKind::TimedOut.into()) } else { folder.remove(id) };
+            let removed = if disk.holds_writers() { Err(io::ErrorKind::TimedOut.into()) } else { folder.remove(id) };
             match removed {
                 Ok(()) => had_some = true,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
