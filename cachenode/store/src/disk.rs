@@ -4,8 +4,8 @@
 //! that is not a block; all of them have segments.
 //!
 //! Invariant: with several disks, one that does not answer holds at most [`readers_most`] threads that answer the
-//! kernel, whatever the number of datasets. It holds [`WRITERS_MOST`] that write blocks, and none beside those that came
-//! while all disks had as many and it was not known to hold them.
+//! kernel, whatever the number of datasets. It holds [`WRITERS_MOST`] that write blocks, and those that came while all
+//! disks had as many and it was not known to hold them.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
