@@ -9,8 +9,8 @@
 //! waited in one read since it last looked, and the last of them arms the connection. It looks once a second, and more
 //! often while a connection has an event and the pool has no free thread. Threads that never wait then look for such an
 //! event themselves, once they have served [`BURST`] requests. The slots of a connection limit its threads, and the
-//! pool has more than that ([`Pool::most_of_one`]). A mount whose reads wait for a slow disk therefore does not keep all
-//! of them.
+//! pool has more than that ([`Pool::most_of_one`]). A mount whose reads wait for a slow disk therefore does not keep
+//! all of them.
 //!
 //! All threads start before the first connection is served. A further mount takes no further thread, so none is refused
 //! for the lack of one.
