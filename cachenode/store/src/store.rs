@@ -395,7 +395,8 @@ impl Store {
             }),
             None => Vec::new(),
         };
-        ids.extend(self.base.more.iter().flat_map(|folder| folder.caches().unwrap_or_default()));
+        // The first one again, if it could be listed.
+        ids.extend(self.base.answering_folders().flat_map(|folder| folder.caches().unwrap_or_default()));
         ids.extend(open.iter().filter(|(_, cache)| cache.strong_count() > 0).map(|(id, _)| *id));
         ids.sort();
         ids.dedup();
@@ -437,9 +438,9 @@ impl Store {
         sum.ok_or_else(|| failed.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
     }
 
-    /// Disk bytes of released files that are still being deleted.
+    /// Disk bytes of released files that are still being deleted, on disks that answer.
     pub fn dropped_bytes(&self) -> u64 {
-        self.base.folders().map(Folder::dropped_bytes).sum()
+        self.base.answering_folders().map(Folder::dropped_bytes).sum()
     }
 
     /// Records the connections of a dataset whose own list of connections was lost. Blocks on the disk.
