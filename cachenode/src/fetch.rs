@@ -450,7 +450,7 @@ impl Fetcher {
     async fn run(
         self: Arc<Self>,
         started: StartedFetch,
-        purpose: Purpose,
+        mut purpose: Purpose,
         end: End,
         route: Route,
         turn: Option<OwnedSemaphorePermit>,
@@ -463,8 +463,13 @@ impl Fetcher {
             entries.release(blocks, &Outcome::Fetched(bytes, Tier::Window));
             return entries.release(neighbours, &Outcome::Skipped);
         }
-        let admission = if route.keep { self.keeper.admit(first, purpose).await } else { Admission::Refused };
+        let admission = if route.keep { self.admit(first, purpose, &end).await } else { Some(Admission::Refused) };
         drop(turn);
+        // The fetch that only fills the store comes after this one.
+        let admission = admission.unwrap_or_else(|| {
+            purpose = Purpose::Read;
+            Admission::Refused
+        });
         if matches!(admission, Admission::Refused) && purpose.is_warm() {
             let neighbours = blocks.split_off(1);
             entries.release(blocks, &Outcome::NotAdmitted);
@@ -526,6 +531,16 @@ impl Fetcher {
                 drop((entries, running, turn));
             };
             self.tasks.spawn_blocking_on(keep, &self.runtime);
+        }
+    }
+
+    /// Whether the store keeps the block of a fetch. None: that is not known yet, because the store looks for disowned
+    /// blocks, and a reader that has joined the fetch of a warm-up must not wait for that.
+    async fn admit(&self, part: BlockPart, purpose: Purpose, end: &End) -> Option<Admission> {
+        // For a reader this is known at once.
+        match select(pin!(self.keeper.admit(part, purpose)), pin!(end.urgency().high())).await {
+            Either::Left((admission, _)) => Some(admission),
+            Either::Right(_) => None,
         }
     }
 
