@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use larder_origin::{Env, Origin, OriginConfig, RateCaps, SharedLimits, Urgency, open};
 use larder_s3_server::{S3Server, S3ServerConfig};
-use larder_testkit::seeded_bytes;
+use larder_testkit::{FakeSts, StsAnswer, seeded_bytes};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
@@ -96,6 +96,37 @@ async fn datasets_tenants_and_renewals_of_one_bucket_share_its_requests_and_anot
     // More than a limit's would be here soon.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!((server.of("one"), server.of("two")), (32, 32));
+}
+
+// SEMANTICS: O7
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_that_wait_for_keys_of_an_sts_that_hangs_take_no_place_of_their_bucket() {
+    let sts = FakeSts::start(|_| StsAnswer::Never).await.expect("an STS");
+    let server = S3Server::start(S3ServerConfig::default()).await.expect("a server");
+    server.put("bucket", "k", "bytes");
+    let config = OriginConfig {
+        endpoint: Some(server.endpoint()),
+        region: Some("eu-west-1".to_owned()),
+        deadline: HANG * 4,
+        limits: SharedLimits::new(1, RateCaps::default()),
+        env: server.env().into_iter().collect(),
+        ..OriginConfig::default()
+    };
+    let mut pod: Env =
+        [("AWS_ROLE_ARN", "arn:aws:iam::1:role/r"), ("LARDER_IDENTITY_TOKEN", "token")].into_iter().collect();
+    pod.set("AWS_ENDPOINT_URL_STS", sts.endpoint());
+    let waiting = origin("s3://bucket", &OriginConfig { env: pod, ..config.clone() });
+    let mut reads = tokio::task::JoinSet::new();
+    reads.spawn(async move { waiting.read(b"k", 0..5, None).await });
+    let asked = async {
+        while sts.requests().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(HANG, asked).await.expect("the STS is asked");
+    let other = origin("s3://bucket", &config);
+    let read = tokio::time::timeout(HANG, other.read(b"k", 0..5, None)).await.expect("it has a place");
+    assert_eq!(read.expect("a read"), "bytes");
 }
 
 // SEMANTICS: O10
