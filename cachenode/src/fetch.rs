@@ -294,21 +294,27 @@ impl Fetcher {
         self.context.window.unread(part.block).map(|block| BlockBytes::whole(slice(&block, part)))
     }
 
-    /// A part's bytes for a peer: from the window, or from a fetch as they arrive. None: the block is in flight from
-    /// another peer. To wait for it could be to wait for the requesting peer.
+    /// A part's bytes for a peer: from the window, from an earlier snapshot's cache if the disk answers within
+    /// `patience`, or from a fetch as they arrive. None: the block is in flight from another peer. To wait for it could
+    /// be to wait for the requesting peer.
     pub(crate) async fn fetch_for_peer(
         self: &Arc<Self>,
         file: FileIndex,
         part: BlockPart,
         forwarded: bool,
+        patience: Duration,
     ) -> Result<Option<BlockBytes>, FetchError> {
         let deadline = self.deadline();
+        // Half of this time is the disk's.
+        let until = Instant::now() + 2 * patience;
+        if !self.context.window.contains(part.block)
+            && let Some(PartBytes { memory, range, crc }) = self.keeper.read_earlier(part, until).await
+        {
+            return Ok(Some(BlockBytes::Whole { bytes: Bytes::from(memory).slice(range), crc }));
+        }
         loop {
             if let Some(held) = self.held_for_peer(&part) {
                 return Ok(Some(held));
-            }
-            if let Some(PartBytes { memory, range, crc }) = self.keeper.read_earlier(part, deadline).await {
-                return Ok(Some(BlockBytes::Whole { bytes: Bytes::from(memory).slice(range), crc }));
             }
             if self.context.window.is_in_pieces(part.block) {
                 let piece = self.fetch_piece(file, part, Asker::Peer { forwarded }, deadline);
