@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 /// Far longer than any wait of a test that passes.
 const HANG: Duration = Duration::from_secs(30);
 
-/// A server that answers nothing, and counts the requests by bucket.
+/// A server that answers nothing, and counts the requests by bucket and first folder.
 struct Silent {
     endpoint: String,
     requests: Arc<Mutex<HashMap<String, usize>>>,
@@ -34,8 +34,8 @@ impl Silent {
                         head.extend_from_slice(&buffer[..read]);
                         if head.ends_with(b"\r\n\r\n") {
                             let text = String::from_utf8_lossy(&head).into_owned();
-                            let bucket = text.split('/').nth(1).unwrap_or_default().to_owned();
-                            *counted.lock().expect("the lock").entry(bucket).or_default() += 1;
+                            let place = text.split('/').skip(1).take(2).collect::<Vec<_>>().join("/");
+                            *counted.lock().expect("the lock").entry(place).or_default() += 1;
                             head.clear();
                         }
                     }
@@ -45,8 +45,9 @@ impl Silent {
         Self { endpoint, requests }
     }
 
-    fn of(&self, bucket: &str) -> usize {
-        self.requests.lock().expect("the lock").get(bucket).copied().unwrap_or_default()
+    fn of(&self, place: &str) -> usize {
+        let requests = self.requests.lock().expect("the lock");
+        requests.iter().filter(|(asked, _)| asked.starts_with(place)).map(|(_, count)| count).sum()
     }
 }
 
@@ -96,6 +97,7 @@ async fn datasets_tenants_and_renewals_of_one_bucket_share_its_requests_and_anot
     // More than a limit's would be here soon.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!((server.of("one"), server.of("two")), (32, 32));
+    assert!(server.of("two/a") <= 5, "{}", server.of("two/a"));
 }
 
 // SEMANTICS: O7
