@@ -21,8 +21,8 @@
 //!
 //! Invariants: at most one fetch of a block is in flight; each ends within the read deadline, counted from when somebody
 //! waits for it, and so does each read, whenever the fetches began that it joins; no lock is held across an await.
-//! Readers take turns at the memory, so none waits for the backlog of another; a fetch counts for the reader that
-//! started it.
+//! Readers take turns at the memory, so none waits for the backlog of another. A fetch counts for the one of its readers
+//! whose turn came first.
 //! A block that the store holds is never fetched again.
 
 mod config;
@@ -48,6 +48,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::{Either, select};
+use futures::stream::FuturesUnordered;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
 use larder_origin::{Caller, Origin};
 use larder_peers::{BlockBytes, ReadError};
@@ -64,7 +65,7 @@ use crate::ahead::{AHEAD_BLOCKS, AHEAD_BYTES, Begins, ReadAhead, Stream};
 use crate::counters::StatsCounters;
 use crate::extent::EXTENT_BYTES;
 use crate::manifest_file::MappedManifest;
-use crate::memory::Account;
+use crate::memory::{Account, Permit};
 use crate::sharing::{Asker, Route, Sharing};
 
 use context::FetchContext;
@@ -249,6 +250,30 @@ impl Fetcher {
     /// The deadline of a fetch, or that of one that begins now, if nobody waits for it yet.
     fn deadline_of(&self, end: &End) -> Instant {
         end.deadline().unwrap_or_else(|| self.deadline())
+    }
+
+    /// Memory for a fetch from the origin. It comes in the turn of whichever is the first of the readers that wait for
+    /// the fetch, so that none of them waits for the backlog of the one that started it. Cancel-safe.
+    async fn memory_for(&self, kib: u32, end: &End) -> Permit {
+        match self.memory.try_acquire(kib) {
+            Some(memory) => memory,
+            // On the heap, so that the thousands of others that may wait for the origin are small.
+            None => Box::pin(self.wait_for_memory(kib, end)).await,
+        }
+    }
+
+    async fn wait_for_memory(&self, kib: u32, end: &End) -> Permit {
+        let (mut waits, mut waiting) = (FuturesUnordered::new(), 0);
+        loop {
+            for caller in end.callers().into_iter().skip(waiting) {
+                waits.push(caller.run(self.memory.acquire(kib)));
+                waiting += 1;
+            }
+            tokio::select! {
+                Some(memory) = waits.next() => return memory,
+                () = end.joined() => {}
+            }
+        }
     }
 
     /// A piece of a block that is read in pieces, from a peer or from the origin. Only the caller holds it.
@@ -508,7 +533,7 @@ impl Fetcher {
                     Some(block) => receiver.receive_from_peer(block),
                     None => {
                         // A fetch that fills the store has other memory.
-                        let _memory = if purpose.is_warm() { None } else { Some(self.memory.acquire(kib).await) };
+                        let _memory = if purpose.is_warm() { None } else { Some(self.memory_for(kib, &end).await) };
                         self.origin.fetch(first.block, &mut receiver, end.urgency()).await?;
                     }
                 }
