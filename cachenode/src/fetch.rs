@@ -21,8 +21,8 @@
 //!
 //! Invariants: at most one fetch of a block is in flight; each ends within the read deadline, counted from when somebody
 //! waits for it, and so does each read, whenever the fetches began that it joins; no lock is held across an await.
-//! Readers take turns at the memory, so none waits for the backlog of another. A fetch counts for the one of its readers
-//! whose turn came first.
+//! Readers take turns at the memory, so none waits for the backlog of another. A fetch counts for that one of its
+//! readers whose turn came first.
 //! A block that the store holds is never fetched again.
 
 mod config;
