@@ -23,8 +23,8 @@
 //!
 //! Invariants: at most one fetch of a block is in flight; each ends within the read deadline, counted from when somebody
 //! waits for it, and so does each read, whenever the fetches began that it joins; no lock is held across an await.
-//! Readers take turns at the memory, so none waits for the backlog of another; a fetch counts for the reader that
-//! started it.
+//! Readers take turns at the memory, so none waits for the backlog of another. A fetch counts for that one of its
+//! readers whose turn came first.
 //! A block that the store holds is never fetched again.
 
 mod config;
@@ -51,6 +51,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::{Either, select};
+use futures::stream::FuturesUnordered;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
 use larder_origin::{Caller, Origin};
 use larder_peers::{BlockBytes, ReadError};
@@ -67,7 +68,7 @@ use crate::ahead::{AHEAD_BLOCKS, Begins, NO_LIMIT, Next, ReadAhead};
 use crate::counters::StatsCounters;
 use crate::extent::EXTENT_BYTES;
 use crate::manifest_file::MappedManifest;
-use crate::memory::Account;
+use crate::memory::{Account, Permit};
 use crate::sharing::{Asker, Route, Sharing};
 
 use context::FetchContext;
@@ -267,6 +268,30 @@ impl Fetcher {
         end.deadline().unwrap_or_else(|| self.deadline())
     }
 
+    /// Memory for a fetch from the origin. It comes in the turn of whichever is the first of the readers that wait for
+    /// the fetch, so that none of them waits for the backlog of the one that started it. Cancel-safe.
+    async fn memory_for(&self, kib: u32, end: &End) -> Permit {
+        match self.memory.try_acquire(kib) {
+            Some(memory) => memory,
+            // On the heap, so that the thousands of others that may wait for the origin are small.
+            None => Box::pin(self.wait_for_memory(kib, end)).await,
+        }
+    }
+
+    async fn wait_for_memory(&self, kib: u32, end: &End) -> Permit {
+        let (mut waits, mut waiting) = (FuturesUnordered::new(), 0);
+        loop {
+            for caller in end.callers().into_iter().skip(waiting) {
+                waits.push(caller.run(self.memory.acquire(kib)));
+                waiting += 1;
+            }
+            tokio::select! {
+                Some(memory) = waits.next() => return memory,
+                () = end.joined() => {}
+            }
+        }
+    }
+
     /// A piece of a block that is read in pieces, from a peer or from the origin. Only the caller holds it.
     async fn fetch_piece(
         &self,
@@ -333,21 +358,27 @@ impl Fetcher {
         self.context.window.get_for_peer(part).map(BlockBytes::whole)
     }
 
-    /// A part's bytes for a peer: from the window, or from a fetch as they arrive. None: the block is in flight from
-    /// another peer. To wait for it could be to wait for the requesting peer.
+    /// A part's bytes for a peer: from the window, from an earlier snapshot's cache if the disk answers within
+    /// `patience`, or from a fetch as they arrive. None: the block is in flight from another peer. To wait for it could
+    /// be to wait for the requesting peer.
     pub(crate) async fn fetch_for_peer(
         self: &Arc<Self>,
         file: FileIndex,
         part: BlockPart,
         forwarded: bool,
+        patience: Duration,
     ) -> Result<Option<BlockBytes>, FetchError> {
         let deadline = self.deadline();
+        // Half of this time is the disk's.
+        let until = Instant::now() + 2 * patience;
+        if !self.context.window.contains(part.block)
+            && let Some(PartBytes { memory, range, crc }) = self.keeper.read_earlier(part, until).await
+        {
+            return Ok(Some(BlockBytes::Whole { bytes: Bytes::from(memory).slice(range), crc }));
+        }
         loop {
             if let Some(held) = self.held_for_peer(&part) {
                 return Ok(Some(held));
-            }
-            if let Some(PartBytes { memory, range, crc }) = self.keeper.read_earlier(part, deadline).await {
-                return Ok(Some(BlockBytes::Whole { bytes: Bytes::from(memory).slice(range), crc }));
             }
             let asker = Asker::Peer { forwarded };
             if self.context.window.is_in_pieces(part.block) {
@@ -517,7 +548,7 @@ impl Fetcher {
     async fn run(
         self: Arc<Self>,
         started: StartedFetch,
-        purpose: Purpose,
+        mut purpose: Purpose,
         end: End,
         route: Route,
         turn: Option<OwnedSemaphorePermit>,
@@ -530,8 +561,13 @@ impl Fetcher {
             entries.release(blocks, &Outcome::Fetched(bytes, Tier::Window));
             return entries.release(neighbours, &Outcome::Skipped);
         }
-        let admission = if route.keep { self.keeper.admit(first, purpose).await } else { Admission::Refused };
+        let admission = if route.keep { self.admit(first, purpose, &end).await } else { Some(Admission::Refused) };
         drop(turn);
+        // The fetch that only fills the store comes after this one.
+        let admission = admission.unwrap_or_else(|| {
+            purpose = Purpose::Read;
+            Admission::Refused
+        });
         if matches!(admission, Admission::Refused) && purpose.is_warm() {
             let neighbours = blocks.split_off(1);
             entries.release(blocks, &Outcome::NotAdmitted);
@@ -564,7 +600,7 @@ impl Fetcher {
                     Some(block) => receiver.receive_from_peer(block),
                     None => {
                         // A fetch that fills the store has other memory.
-                        let _memory = if purpose.is_warm() { None } else { Some(self.memory.acquire(kib).await) };
+                        let _memory = if purpose.is_warm() { None } else { Some(self.memory_for(kib, &end).await) };
                         self.origin.fetch(first.block, &mut receiver, end.urgency()).await?;
                     }
                 }
@@ -593,6 +629,16 @@ impl Fetcher {
                 drop((entries, running, turn));
             };
             self.tasks.spawn_blocking_on(keep, &self.runtime);
+        }
+    }
+
+    /// Whether the store keeps the block of a fetch. None: that is not known yet, because the store looks for disowned
+    /// blocks, and a reader that has joined the fetch of a warm-up must not wait for that.
+    async fn admit(&self, part: BlockPart, purpose: Purpose, end: &End) -> Option<Admission> {
+        // For a reader this is known at once.
+        match select(pin!(self.keeper.admit(part, purpose)), pin!(end.urgency().high())).await {
+            Either::Left((admission, _)) => Some(admission),
+            Either::Right(_) => None,
         }
     }
 

@@ -35,6 +35,12 @@ pub trait Origin: Send + Sync + fmt::Debug + 'static {
         usize::MAX
     }
 
+    /// Waits until there are the keys that a call for `key` needs, if they come from another server. What limits calls
+    /// waits for this first, so that calls without keys leave the origin to others. Errors: `Denied`, as of the call.
+    async fn has_keys(&self, _key: &[u8]) -> Result<(), OriginError> {
+        Ok(())
+    }
+
     /// Returns one page of the keys under `prefix` (relative; empty or ending with `/`), in key order, after the key
     /// `after`.
     ///

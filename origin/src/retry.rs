@@ -75,11 +75,17 @@ impl Retry {
             .map_err(|_| AttemptError::Retryable(OriginError::TimedOut { key: self.key.clone(), after: wait }))
     }
 
-    /// Like `progress`, for the head of an answer. Also reports its duration, which shows how busy the origin is.
-    pub(crate) async fn answer<T>(&self, step: impl Future<Output = T>) -> Result<T, AttemptError> {
+    /// Like `progress`, for the head of an answer. Also reports its duration, which shows how busy the origin is. An
+    /// error shows nothing: beside a connection that is refused at once, every answer would seem slow.
+    pub(crate) async fn answer<T, E>(
+        &self,
+        step: impl Future<Output = Result<T, E>>,
+    ) -> Result<Result<T, E>, AttemptError> {
         let sent = Instant::now();
         let answer = self.progress(step).await?;
-        self.policy.limit.answered(sent.elapsed());
+        if answer.is_ok() {
+            self.policy.limit.answered(sent.elapsed());
+        }
         Ok(answer)
     }
 
@@ -127,8 +133,10 @@ fn is_answer(failure: &OriginError) -> bool {
 #[cfg(test)]
 mod tests {
     use std::future::pending;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use super::*;
+    use crate::urgency::Urgency;
 
     fn policy() -> RetryPolicy {
         RetryPolicy::new(&OriginConfig::default(), &OriginLimit::adaptive(64, None))
@@ -169,6 +177,47 @@ mod tests {
         assert!(start.elapsed() <= Duration::from_secs(60));
         assert!(start.elapsed() >= Duration::from_secs(50), "gave up after {:?}", start.elapsed());
         assert!(retry.attempts > 8, "{} attempts", retry.attempts);
+    }
+
+    // SEMANTICS: O7
+    #[tokio::test(start_paused = true)]
+    async fn after_an_outage_with_refused_connections_an_origin_gets_as_many_requests_as_before() {
+        let policy = policy();
+        let (is_up, succeeded) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+        let mut callers = tokio::task::JoinSet::new();
+        for _ in 0..100 {
+            let (policy, is_up, succeeded) = (policy.clone(), Arc::clone(&is_up), Arc::clone(&succeeded));
+            callers.spawn(async move {
+                loop {
+                    let permit = policy.limit.acquire(1, &Urgency::HIGH).await;
+                    let retry = Retry::new(&policy, b"k");
+                    let head = async {
+                        if !is_up.load(Ordering::Relaxed) {
+                            return Err("connection refused");
+                        }
+                        tokio::time::sleep(Duration::from_millis(60)).await;
+                        Ok(())
+                    };
+                    match retry.answer(head).await.expect("no timeout") {
+                        Ok(()) => {
+                            succeeded.fetch_add(1, Ordering::Relaxed);
+                            permit.succeeded(100_000);
+                        }
+                        Err(_) => tokio::time::sleep(FIRST_PAUSE).await,
+                    }
+                }
+            });
+        }
+        for (seconds, up) in [(10, false), (60, true)] {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            is_up.store(up, Ordering::Relaxed);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let before = succeeded.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let calls = succeeded.load(Ordering::Relaxed) - before;
+        // 64 at a time are about 2,100, and 32 half of that.
+        assert!(calls >= 1_900, "{calls}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,8 +4,8 @@
 //! that is not a block; all of them have segments.
 //!
 //! Invariant: with several disks, one that does not answer holds at most [`readers_most`] threads that answer the
-//! kernel, whatever the number of datasets. It holds [`WRITERS_MOST`] that write blocks, and those that came while all
-//! disks had as many and it was not known to hold them.
+//! kernel, whatever the number of datasets. Of those that write blocks it holds at most [`WRITERS_MOST`], or as many as
+//! another disk has at once, and none that came after it was known to hold them.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -33,7 +33,7 @@ fn readers_most(threads: usize) -> usize {
     (threads * 3 / 4).max(1)
 }
 
-/// The most threads that write blocks to one of several disks while another disk has fewer. A dataset has 8.
+/// As long as a disk has fewer threads that write blocks, it may get another. A dataset has 8.
 const WRITERS_MOST: usize = 4;
 
 /// One disk of a store.
@@ -163,9 +163,9 @@ impl Disk {
         Writing(writing)
     }
 
-    /// True if few threads write to the disk.
-    pub(crate) fn takes_writers(&self) -> bool {
-        self.shared_load.as_ref().is_none_or(|load| load.writing.writes() < WRITERS_MOST)
+    /// How many threads more than a few would write to the disk with another one.
+    fn excess_writers(&self) -> usize {
+        self.shared_load.as_ref().map_or(0, |load| (load.writing.writes() + 1).saturating_sub(WRITERS_MOST))
     }
 
     /// Lets the disk appear silent until it answers, which takes less than a second if it is watched.
@@ -203,7 +203,8 @@ impl Drop for Writing<'_> {
 }
 
 /// The disk for a block, of those that a dataset may use: by the number of the block, in proportion to their free room,
-/// so that all of them become full at the same time. A disk that failed gets the next block once its pause has ended.
+/// so that all of them become full at the same time. If all have some writers, the one with the fewest gets it: writes
+/// that hang stay, so their disk soon has the most. A disk that failed gets the next block once its pause has ended.
 /// If all have failed, the block is for one that its admission may try. One that would hold the writer gets none while
 /// another one would not, even one that failed: that returns the writer's thread.
 pub(crate) fn choose<'a>(disks: impl Iterator<Item = &'a Arc<Disk>> + Clone, block: u32) -> Option<&'a Arc<Disk>> {
@@ -216,10 +217,11 @@ pub(crate) fn choose<'a>(disks: impl Iterator<Item = &'a Arc<Disk>> + Clone, blo
     }
     let answers = |disk: &&Arc<Disk>| !disk.holds_writers();
     let is_well = |disk: &&Arc<Disk>| !disk.health.is_failing() && answers(disk);
-    let is_idle = |disk: &&Arc<Disk>| is_well(disk) && disk.takes_writers();
     let is_being_tried = |disk: &&Arc<Disk>| disk.health.is_being_tried() && answers(disk);
-    by_room(disks.clone().filter(is_idle), block, now)
-        .or_else(|| by_room(disks.clone().filter(is_well), block, now))
+    let well: Vec<_> = disks.clone().filter(is_well).map(|disk| (disk, disk.excess_writers())).collect();
+    let least = well.iter().map(|(_, excess)| *excess).min();
+    let idlest = well.iter().filter(|(_, excess)| Some(*excess) == least).map(|(disk, _)| *disk);
+    by_room(idlest, block, now)
         .or_else(|| by_room(disks.clone().filter(is_being_tried), block, now))
         .or_else(|| by_room(disks.clone().filter(answers), block, now))
         .or_else(|| by_room(disks, block, now))
@@ -329,6 +331,16 @@ mod tests {
         assert!(chooses(&[1]));
         disks[1].silence();
         assert!(chooses(&[0, 1, 2]));
+    }
+
+    // SEMANTICS: C20
+    #[test]
+    fn a_disk_on_which_writes_hang_gets_none_of_the_writers_of_a_busy_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let disks = disks(dir.path(), &[0, 0]);
+        let write = |disk: usize, count: usize| (0..count).map(|_| disks[disk].write()).collect::<Vec<Writing<'_>>>();
+        let (_hung, _busy) = (write(0, WRITERS_MOST + 1), write(1, WRITERS_MOST));
+        assert!((0..200).all(|block| chosen(&disks, block) == 1));
     }
 
     #[test]
