@@ -157,7 +157,8 @@ async fn a_reader_of_little_at_the_beginning_of_a_file_fetches_one_block_and_one
         read_part(&world, offset, 100 * KIB).await;
     }
     world.fetcher.wait_idle().await;
-    assert_eq!(far.ranges(), [0..BLOCK_BYTES]);
+    let block = 0..BLOCK_BYTES;
+    assert_eq!(far.ranges(), [block]);
     // As the kernel requests for a reader with a buffer of 128 KiB.
     let (world, far) = far_world(240 * MIB, Duration::ZERO);
     read_part(&world, 0, 256 * KIB).await;
@@ -255,16 +256,18 @@ async fn a_peer_that_reads_here_and_there_gets_a_piece_and_the_next_peer_what_is
     let world = world(&[400 * MIB], 64 * MIB);
     for offset in [MIB + 4 * KIB, MIB + 8 * KIB] {
         let part = world.part(0, offset, 4 * KIB);
-        let got = world.fetcher.fetch_for_peer(FileIndex(0), part, true).await.unwrap();
+        let got = world.fetcher.fetch_for_peer(FileIndex(0), part, true, Duration::from_secs(3)).await.unwrap();
         let Some(BlockBytes::Whole { bytes, .. }) = got else { panic!("{got:?}") };
         assert_eq!(bytes, (offset..offset + 4 * KIB).map(|at| at as u8).collect::<Vec<u8>>());
     }
-    assert_eq!(world.origin.take(), [MIB..MIB + 16 * KIB]);
+    let piece = MIB..MIB + 16 * KIB;
+    assert_eq!(world.origin.take(), [piece]);
 }
 
 #[tokio::test]
 async fn a_file_of_one_block_is_fetched_whole_however_it_is_read() {
     let world = world(&[BLOCK_BYTES; 3], 64 * MIB);
     world.read(1, 2 * MIB, 4 * KIB).await;
-    assert_eq!(world.origin.take(), [0..BLOCK_BYTES]);
+    let block = 0..BLOCK_BYTES;
+    assert_eq!(world.origin.take(), [block]);
 }
