@@ -1,0 +1,253 @@
+//! Blocks of large files: how they enter the cache in parts, are found, mended and freed.
+//!
+//! The policy counts such a block as a whole from when its first page is admitted: its room is taken then, and the rest
+//! of it needs none. NR therefore keeps whole blocks, and no page is refused for which the file has room. A permit for
+//! the rest of a block is [`Pending::Growing`]: the block keeps its slot, and its place in the policy, if the permit is
+//! not used.
+//!
+//! Invariant: only the thread to which a block is pending or leaving writes, clears or frees its pages.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use larder_dataset::BlockIndex;
+use tracing::{info, warn};
+
+use super::admission::NotKept;
+use super::shared::{Pending, Shared};
+use super::space::Trouble;
+use crate::config::FileSpan;
+use crate::disk::Disk;
+use crate::large_file::{LargeFile, PageTrouble};
+use crate::record::Flaw;
+use crate::slots::Place;
+
+/// A block whose slot was found again.
+pub(super) type Salvaged = (Place, BlockIndex, u32);
+
+impl Shared {
+    /// The file of a block, if new blocks of it are kept in a large file.
+    pub(super) fn kept_in(&self, block: BlockIndex) -> Option<FileSpan> {
+        let evicts = self.config.policy.evicts();
+        self.span_of(block).filter(|span| self.large.keeps(span, evicts))
+    }
+
+    pub(super) fn span_of(&self, block: BlockIndex) -> Option<FileSpan> {
+        self.config.block_lens.file_of(block).filter(|span| span.contains(block))
+    }
+
+    /// The large file of a block whose slot says that it is there. If the file is gone, the block is dropped.
+    pub(super) fn large_file(&self, block: BlockIndex, place: Place) -> Option<Arc<LargeFile>> {
+        match self.large.find(&self.span_of(block)?) {
+            Ok(Some(file)) => return Some(file),
+            Ok(None) => self.found_trouble(block, place, Trouble::Flaw(Flaw::Torn)),
+            Err(error) => self.found_trouble(block, place, Trouble::Unreadable(error)),
+        }
+        None
+    }
+
+    /// Handles pages of a block that could not be read.
+    pub(super) fn found_page_trouble(&self, block: BlockIndex, place: Place, trouble: PageTrouble) {
+        match trouble {
+            PageTrouble::NotHeld if place.is_part() => {}
+            PageTrouble::NotHeld | PageTrouble::Wrong => self.mend(block, place),
+            PageTrouble::Unreadable(error) => self.found_trouble(block, place, Trouble::Unreadable(error)),
+        }
+    }
+
+    /// Reads all pages of a block again, now that no other thread changes it, and drops those that are wrong: they are
+    /// fetched again, and the rest of the block stays. Does nothing if the block is being changed or the blocks of an
+    /// earlier run are being counted; a later read then finds the same. Blocks on the disk.
+    fn mend(&self, block: BlockIndex, place: Place) {
+        let file = self.span_of(block).and_then(|span| self.large.find(&span).ok().flatten());
+        let Some(file) = file else { return };
+        let mut state = self.lock();
+        let is_busy = state.pending.contains_key(&block) || state.leaving.contains(&block);
+        if state.policy.is_none() || is_busy || self.slots.get(block) != Some(place) {
+            return;
+        }
+        state.pending.insert(block, Pending::Growing);
+        drop(state);
+        match file.clear_wrong(block) {
+            Ok(wrong) => {
+                (0..wrong).for_each(|_| self.count_flaw(block, Flaw::RottenData));
+                if !place.is_part() && !file.holds_all(block) {
+                    if wrong == 0 {
+                        self.count_flaw(block, Flaw::Torn);
+                    }
+                    self.show_in_file(block, false);
+                }
+            }
+            Err(error) => self.found_trouble(block, place, Trouble::Unreadable(error)),
+        }
+        self.end_permit(block, file.span.len_of(block), Vec::new());
+    }
+
+    /// Sets the slot of a block that is cached already.
+    fn show_in_file(&self, block: BlockIndex, is_whole: bool) {
+        let place = Place::in_file(is_whole);
+        match self.slots.set(block, Some(place)) {
+            Ok(()) => self.base.index.put(self.number, block, place),
+            Err(error) => self.table_failed("set a slot", &error, Instant::now()),
+        }
+    }
+
+    /// Writes pages of a block from `start` on to its large file, then sets its slot. `bytes` are aligned for direct I/O
+    /// and padded with zeros to 4 KiB; the first `len` of them are the block's. Returns the disk; None if the policy has
+    /// evicted the block since its admission.
+    pub(super) fn keep_pages(
+        &self,
+        block: BlockIndex,
+        start: u32,
+        len: usize,
+        bytes: &[u8],
+    ) -> Result<Option<Arc<Disk>>, NotKept> {
+        let gone = || NotKept { disk: None, source: std::io::ErrorKind::NotFound.into() };
+        let span = self.span_of(block).ok_or_else(gone)?;
+        if !matches!(self.lock().pending.get(&block), Some(Pending::Valid | Pending::Growing)) {
+            return Ok(None);
+        }
+        let file = match self.link_earlier(&span) {
+            Some(file) => file,
+            None => self.large.find_or_make(&span).map_err(|(disk, source)| NotKept { disk, source })?,
+        };
+        let disk = &file.disk;
+        let failed = |source| NotKept { disk: Some(Arc::clone(disk)), source };
+        let _writing = disk.write();
+        if disk.is_silent() {
+            return Err(failed(std::io::ErrorKind::TimedOut.into()));
+        }
+        disk.free_share.take(bytes.len() as u64, Instant::now()).map_err(failed)?;
+        file.write(block, start, len, bytes).map_err(failed)?;
+        // No other thread sets or clears the slot of a pending block.
+        let (before, place) = (self.slots.get(block), Place::in_file(file.holds_all(block)));
+        if before != Some(place) {
+            self.slots.set(block, Some(place)).map_err(|source| NotKept { disk: None, source })?;
+            self.base.index.put(self.number, block, place);
+        }
+        self.stale.mark();
+        self.written(block, len as u64, before.is_none());
+        Ok(Some(Arc::clone(disk)))
+    }
+
+    /// While blocks of other snapshots are adopted: a link to the file that one of them has. Otherwise it would get a
+    /// file of its own here, and the blocks of the other one could not be adopted.
+    fn link_earlier(&self, span: &FileSpan) -> Option<Arc<LargeFile>> {
+        let ancestors = self.ancestors.load_full()?;
+        ancestors.iter().find_map(|ancestor| {
+            let earlier = ancestor.span_of(span)?;
+            self.large.link(span, &ancestor.large, &earlier).ok().flatten()
+        })
+    }
+
+    /// Frees the pages of a block that is leaving and has no slot. Blocks on the disk.
+    pub(super) fn free_pages(&self, block: BlockIndex) {
+        let file = self.span_of(block).and_then(|span| self.large.find(&span).ok().flatten());
+        let Some(file) = file else { return };
+        if let Err(error) = file.free(block) {
+            self.not_freed(&file.disk, &error);
+        }
+    }
+
+    /// True if other datasets share the large file of a block.
+    pub(super) fn shares_pages(&self, block: BlockIndex) -> bool {
+        self.span_of(block).and_then(|span| self.is_shared(&span)).unwrap_or(false)
+    }
+
+    /// True if other datasets share a large file. None if it is not there.
+    pub(super) fn is_shared(&self, span: &FileSpan) -> Option<bool> {
+        match self.large.find(span) {
+            Ok(file) => Some(file?.is_shared().unwrap_or(false)),
+            // It may be there.
+            Err(_) => Some(false),
+        }
+    }
+
+    /// Frees the pages of a block that has no slot, unless it is being changed. Blocks on the disk.
+    fn free_unused_block(&self, block: BlockIndex, file: &LargeFile) {
+        let mut state = self.lock();
+        let is_used = self.slots.get(block).is_some() || state.pending.contains_key(&block);
+        if is_used || !state.leaving.insert(block) {
+            return;
+        }
+        drop(state);
+        if let Err(error) = file.free(block) {
+            self.not_freed(&file.disk, &error);
+        }
+        self.lock().leaving.remove(&block);
+    }
+
+    /// Frees what no block uses of files that no other dataset links. Blocks on the disk.
+    pub(super) fn free_unused_pages(&self) {
+        for (first, _, disk) in self.large.all() {
+            let span = self.span_of(first).filter(|span| span.first == first);
+            let Some(Ok(Some(file))) = span.map(|span| self.large.find(&span)) else { continue };
+            if !Arc::ptr_eq(&file.disk, &disk) || file.is_shared().unwrap_or(true) {
+                continue;
+            }
+            for block in file.span.blocks() {
+                if self.is_stopped() {
+                    return;
+                }
+                if self.slots.get(block).is_none() && file.takes_space(block) {
+                    self.free_unused_block(block, &file);
+                }
+            }
+        }
+    }
+
+    /// Goes over the files on the disks, once the blocks with slots are known. Blocks without a slot are found again if
+    /// slots were lost, and are freed if not; files without blocks are deleted. Returns the blocks that were found.
+    /// Blocks on the disk.
+    pub(super) fn sweep_files(&self, is_table_new: bool) -> Vec<Salvaged> {
+        let mut found = Vec::new();
+        for (first, is_beside_tables, disk) in self.large.all() {
+            if self.is_stopped() {
+                break;
+            }
+            let file = match self.span_of(first).filter(|span| span.first == first) {
+                Some(span) => self.large.find(&span),
+                // Without the manifest, nothing is known about the file.
+                None if self.config.block_lens.len_of(first).is_none() => continue,
+                None => Ok(None),
+            };
+            let is_kept = match &file {
+                Ok(Some(file)) if Arc::ptr_eq(&file.disk, &disk) => {
+                    self.sweep_file(file, is_table_new || !is_beside_tables, &mut found)
+                }
+                // Not a file of the dataset, without a table, or a second one: a disk was away when that was made.
+                Ok(_) => false,
+                Err(_) => true,
+            };
+            if !is_kept && let Err(error) = self.large.delete(first, &disk) {
+                warn!(dataset = self.config.name, dir = ?disk.dir(), %error, "cannot delete an unused file of the cache");
+            }
+        }
+        if !found.is_empty() {
+            info!(dataset = self.config.name, blocks = found.len(), "blocks of large files found again");
+        }
+        found
+    }
+
+    /// Goes over the blocks of one file. False if none of them is cached.
+    fn sweep_file(&self, file: &LargeFile, may_salvage: bool, found: &mut Vec<Salvaged>) -> bool {
+        let mut is_used = false;
+        for block in file.span.blocks().take_while(|block| block.0 < self.slots.blocks()) {
+            let slot = self.slots.get(block);
+            if slot.is_some_and(Place::is_in_file) {
+                is_used = true;
+                continue;
+            }
+            let place = Place::in_file(file.holds_all(block));
+            let is_lost = may_salvage && slot.is_none() && file.pages.holds_any(block);
+            if is_lost && self.slots.set(block, Some(place)).is_ok() {
+                self.base.index.put_waiting(self.number, block, place);
+                found.push((place, block, file.span.len_of(block)));
+                is_used = true;
+            } else if file.takes_space(block) {
+                let _ = file.free(block);
+            }
+        }
+        is_used || self.is_stopped()
+    }
+}
