@@ -389,6 +389,7 @@ impl DatasetCache {
             let (part, zeros) = padded.split_at_mut(bytes.len());
             part.copy_from_slice(bytes);
             zeros.fill(0);
+            let padded = &*padded;
             self.keep(permit, false, || self.shared.keep_pages(block, start, bytes.len(), padded))
         })
     }

@@ -146,7 +146,7 @@ impl LargeFile {
     /// the first `len` of them are the block's, and as many zeros follow as fill 4 KiB.
     pub(crate) fn write(&self, block: BlockIndex, start: u32, len: usize, bytes: &[u8]) -> io::Result<()> {
         let offset = self.span.offset_of(block) + u64::from(start);
-        if len as u64 > PAGE_BYTES.into() {
+        if len > PAGE_BYTES as usize {
             // Writers that do not fill a file's holes need not wait for each other. If this fails, so does the write.
             let _ = rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, bytes.len() as u64);
         }

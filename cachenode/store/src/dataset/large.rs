@@ -22,9 +22,6 @@ use crate::large_file::{LargeFile, PageTrouble};
 use crate::record::Flaw;
 use crate::slots::Place;
 
-/// A block whose slot was found again.
-pub(super) type Salvaged = (Place, BlockIndex, u32);
-
 impl Shared {
     /// The file of a block, if new blocks of it are kept in a large file.
     pub(super) fn kept_in(&self, block: BlockIndex) -> Option<FileSpan> {
@@ -196,14 +193,13 @@ impl Shared {
         }
     }
 
-    /// Goes over the files on the disks, once the blocks with slots are known. Blocks without a slot are found again if
-    /// slots were lost, and are freed if not; files without blocks are deleted. Returns the blocks that were found.
-    /// Blocks on the disk.
-    pub(super) fn sweep_files(&self, is_table_new: bool) -> Vec<Salvaged> {
-        let mut found = Vec::new();
+    /// Goes over the files on the disks. Blocks without a slot are found again if slots were lost, and are freed if not;
+    /// files without blocks are deleted. Runs before the blocks of an earlier run are counted. Blocks on the disk.
+    pub(super) fn sweep_files(&self, is_table_new: bool) {
+        let mut blocks = 0;
         for (first, is_beside_tables, disk) in self.large.all() {
             if self.is_stopped() {
-                break;
+                return;
             }
             let file = match self.span_of(first).filter(|span| span.first == first) {
                 Some(span) => self.large.find(&span),
@@ -213,41 +209,56 @@ impl Shared {
             };
             let is_kept = match &file {
                 Ok(Some(file)) if Arc::ptr_eq(&file.disk, &disk) => {
-                    self.sweep_file(file, is_table_new || !is_beside_tables, &mut found)
+                    self.sweep_file(file, is_table_new || !is_beside_tables, &mut blocks)
                 }
-                // Not a file of the dataset, without a table, or a second one: a disk was away when that was made.
-                Ok(_) => false,
+                Ok(Some(other)) => {
+                    self.prefer(other);
+                    false
+                }
+                // No file of the dataset, or one whose table was lost.
+                Ok(None) => false,
                 Err(_) => true,
             };
             if !is_kept && let Err(error) = self.large.delete(first, &disk) {
-                warn!(dataset = self.config.name, dir = ?disk.dir(), %error, "cannot delete an unused file of the cache");
+                let (dataset, dir) = (&self.config.name, disk.dir());
+                warn!(dataset, ?dir, %error, "cannot delete an unused file of the cache");
             }
         }
-        if !found.is_empty() {
-            info!(dataset = self.config.name, blocks = found.len(), "blocks of large files found again");
+        if blocks > 0 {
+            info!(dataset = self.config.name, blocks, "blocks of large files found again");
         }
-        found
     }
 
-    /// Goes over the blocks of one file. False if none of them is cached.
-    fn sweep_file(&self, file: &LargeFile, may_salvage: bool, found: &mut Vec<Salvaged>) -> bool {
+    /// Goes over the blocks of one file. False if none of them is cached. Counts those that are found again.
+    fn sweep_file(&self, file: &LargeFile, may_salvage: bool, found: &mut u64) -> bool {
         let mut is_used = false;
         for block in file.span.blocks().take_while(|block| block.0 < self.slots.blocks()) {
             let slot = self.slots.get(block);
             if slot.is_some_and(Place::is_in_file) {
                 is_used = true;
-                continue;
-            }
-            let place = Place::in_file(file.holds_all(block));
-            let is_lost = may_salvage && slot.is_none() && file.pages.holds_any(block);
-            if is_lost && self.slots.set(block, Some(place)).is_ok() {
-                self.base.index.put_waiting(self.number, block, place);
-                found.push((place, block, file.span.len_of(block)));
-                is_used = true;
             } else if file.takes_space(block) {
-                let _ = file.free(block);
+                let place = Place::in_file(file.holds_all(block));
+                let is_lost = may_salvage && slot.is_none() && file.pages.holds_any(block);
+                if is_lost && self.slots.set(block, Some(place)).is_ok() {
+                    self.base.index.put_waiting(self.number, block, place);
+                    *found += 1;
+                    is_used = true;
+                } else {
+                    let _ = file.free(block);
+                }
             }
         }
-        is_used || self.is_stopped()
+        is_used
+    }
+
+    /// A disk that was away when this file was made has another one with the same blocks. Those that only the other one
+    /// has are fetched again.
+    fn prefer(&self, file: &LargeFile) {
+        for block in file.span.blocks() {
+            if self.slots.get(block).is_some_and(Place::is_in_file) && !file.pages.holds_any(block) {
+                // If this fails, a read finds that the pages are missing.
+                let _ = self.slots.set(block, None);
+            }
+        }
     }
 }

@@ -165,6 +165,7 @@ impl Shared {
 
     /// Gives the policy every block that has a slot, oldest first. Returns false if it was stopped before the end.
     fn count(&self, policy: &mut dyn Policy, is_table_new: bool) -> bool {
+        self.sweep_files(is_table_new);
         let segments = self.space.segments();
         // NR ignores the order and frees nothing, so no list of blocks is needed.
         let sorted = self.config.policy.evicts();
@@ -249,13 +250,6 @@ impl Shared {
                     true => found.push(cached),
                     false => policy.restore(block, len),
                 }
-            }
-        }
-        for (place, block, len) in self.sweep_files(is_table_new) {
-            self.blocks_cached.fetch_add(1, Ordering::Relaxed);
-            match sorted {
-                true => found.push(Cached { place, block, len }),
-                false => policy.restore(block, len),
             }
         }
         if self.is_stopped() {
