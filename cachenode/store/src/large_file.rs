@@ -452,3 +452,32 @@ impl LargeFiles {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use larder_dataset::BLOCK_BYTES;
+
+    use super::*;
+
+    /// The disk space of a whole file, and of the pages of the table that have its words.
+    fn taken(span: &FileSpan) -> u64 {
+        let words_of = |block: u64| block * BLOCK_BYTES / u64::from(PAGE_BYTES) * 8;
+        let first = u64::from(span.first.0);
+        let (from, to) = (words_of(first) / 4096 * 4096, words_of(first + span.count()).next_multiple_of(4096));
+        span.bytes.next_multiple_of(4096) + to - from
+    }
+
+    #[test]
+    fn a_large_file_takes_no_more_of_the_disk_than_is_counted_for_its_blocks() {
+        for first in [0, 1].map(BlockIndex) {
+            for bytes in (BLOCKS_LEAST..40).flat_map(|count| [(count - 1) * BLOCK_BYTES + 1, count * BLOCK_BYTES]) {
+                let span = FileSpan { first, bytes };
+                let counted = crate::disk_bytes(bytes, span.count());
+                assert!(taken(&span) <= counted, "{span:?}: {} of {counted}", taken(&span));
+            }
+        }
+        // This is why smaller files are records.
+        let span = FileSpan { first: BlockIndex(1), bytes: (BLOCKS_LEAST - 2) * BLOCK_BYTES + 1 };
+        assert!(taken(&span) > crate::disk_bytes(span.bytes, span.count()));
+    }
+}
