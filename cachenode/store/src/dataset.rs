@@ -2,14 +2,14 @@
 //!
 //! Its parts: [`DatasetCache`] is what callers hold; `files` opens its files; `shared` is the state behind the one lock
 //! that admissions share; `admission` is how blocks enter and leave the cache; `permit` is the space granted to a block
-//! between the decision to keep it and the write of its bytes; `flaws` drops blocks that cannot be read; `large` is about
-//! blocks of large files, which may be cached in part; `disowned` holds the blocks that other nodes own now, and `search`
-//! finds them; `owners` tracks the users of the cache, each of which is a [`CacheUser`]; `space` is the space in the
-//! segments; `rebuild` counts the blocks of an earlier run, `salvage` finds those that have lost their slots, and
+//! between the decision to keep it and the write of its bytes; `flaws` drops blocks that cannot be read; `large` is
+//! about blocks of large files, which may be cached in part; `disowned` holds the blocks that other nodes own now, and
+//! `search` finds them; `owners` tracks the users of the cache, each of which is a [`CacheUser`]; `space` is the space in
+//! the segments; `rebuild` counts the blocks of an earlier run, `salvage` finds those that have lost their slots, and
 //! `rebuilt` waits for that count; `touches` carries hits to policies that need them.
 //!
-//! Invariant: a read takes no lock that is held across I/O. It allocates nothing once its thread's buffer has grown and,
-//! of a large file, once the file is open. A slot is set after its record is written and cleared before its record is
+//! Invariant: a read takes no lock that is held across I/O. It allocates nothing once its thread's buffer has grown
+//! and, of a large file, once the file is open. A slot is set after its record is written and cleared before its record is
 //! freed. A reader that finds a flaw in a record and sees the slot unchanged has therefore found a real flaw, not an
 //! eviction in progress. Pages of a large file may be freed and written again: a flaw in them is looked at once more by
 //! the thread to which the block is pending.
@@ -316,8 +316,8 @@ impl DatasetCache {
     /// Decides, before the fetch, whether the block will be kept, and takes space for it. Does not wait for the disk.
     ///
     /// A block of a large file may be cached in part: the permit is then for the rest of it, which takes no more space.
-    /// Returns None if the whole block is cached, the block has a permit already, the policy refuses the block, the disk
-    /// fails, the store is closed, or the store is still counting the blocks of an earlier run (see
+    /// Returns None if the whole block is cached, the block has a permit already, the policy refuses the block, the
+    /// disk fails, the store is closed, or the store is still counting the blocks of an earlier run (see
     /// [`DatasetCache::wait_rebuilt`]).
     ///
     /// Blocks evicted for this admission stay hits until the block is written, or, if it never is, until another one

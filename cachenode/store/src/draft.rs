@@ -1,5 +1,5 @@
-//! Records in memory. A [`Draft`] collects the bytes of a block as they arrive; a [`Record`] is complete. One for a block
-//! of a large file is bare: it has the block's bytes alone.
+//! Records in memory. A [`Draft`] collects the bytes of a block as they arrive; a [`Record`] is complete. One for a
+//! block of a large file is bare: it has the block's bytes alone.
 //!
 //! Invariant: the bytes are aligned for direct I/O and never move. They go from this memory to the disk and to every
 //! waiter without another copy.

@@ -18,7 +18,8 @@
 //!  datasets/<cache>/files/, pages   see `large_file`; absent if no large file was cached
 //! ```
 //! Of several folders, the first has all of this. The others have a marker, a lock, `dropped`, and of each dataset
-//! `key`, `segments/`, `files/` and `pages`; whatever else is in them is left from a time when they were the first, and not used.
+//! `key`, `segments/`, `files/` and `pages`; whatever else is in them is left from a time when they were the first, and
+//! not used.
 //!
 //! A cache of another version is emptied, and its blocks are fetched again. A marker that is damaged or lost is
 //! rewritten: slot tables, records and rows each carry their own checks, so their content remains usable.

@@ -13,8 +13,8 @@
 //!
 //! Its parts: [`LargeFile`] is an open one; [`LargeFiles`] are those of a dataset, of which some are open.
 //!
-//! Invariant: bytes are verified against the page table whenever they are read. A page is written before its word, and a
-//! word is cleared before the page is freed. Callers see to it that only one thread changes a block.
+//! Invariant: bytes are verified against the page table whenever they are read. A page is written before its word, and
+//! a word is cleared before the page is freed. Callers see to it that only one thread changes a block.
 //!
 //! [`disk_bytes`]: crate::disk_bytes
 
@@ -166,8 +166,8 @@ impl LargeFile {
         self.pages.holds(block, 0..page_count(self.span.len_of(block)))
     }
 
-    /// Reads each page of a block that is held, and shows those that are wrong as not held. Returns their number. Blocks
-    /// on the disk.
+    /// Reads each page of a block that is held, and shows those that are wrong as not held. Returns their number.
+    /// Blocks on the disk.
     pub(crate) fn clear_wrong(&self, block: BlockIndex) -> io::Result<u32> {
         let len = self.span.len_of(block);
         let mut wrong = 0;
@@ -271,7 +271,7 @@ impl LargeFiles {
             let pages = match Pages::open_existing(&table, id, blocks) {
                 Err(error) if nth == 0 && !is_damaged(&error) => return Err(error),
                 Err(error) => {
-                    warn!(?table, %error, "large files on a disk of the cache are fetched again: their table is damaged");
+                    warn!(?table, %error, "large files on a disk of the cache are fetched again: no table of their pages");
                     if !is_damaged(&error) {
                         continue;
                     }
@@ -364,8 +364,8 @@ impl LargeFiles {
         self.place(folder, span, make).map_err(|error| (Some(Arc::clone(disk)), error))
     }
 
-    /// Finds a file that is a link to one of another snapshot's cache, or makes it such a link. None if the other one is
-    /// not there, or if this dataset has a file of its own. Blocks on the disk.
+    /// Finds a file that is a link to one of another snapshot's cache, or makes it such a link. None if the other one
+    /// is not there, or if this dataset has a file of its own. Blocks on the disk.
     pub(crate) fn link(
         &self,
         span: &FileSpan,
@@ -400,7 +400,10 @@ impl LargeFiles {
                 from = BlockIndex(block.0.saturating_add(1));
             }
         }
-        std::fs::create_dir_all(&folder.files)?;
+        match std::fs::create_dir(&folder.files) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
         let path = folder.path(span.first);
         // Whatever is there is no regular file, or is of a table that was lost.
         match std::fs::symlink_metadata(&path) {

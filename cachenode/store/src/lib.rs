@@ -3,8 +3,8 @@
 //! Its parts: [`Store`] is a cache, in one folder or in several on different disks, owned by one process; `disk` is one
 //! of these disks, and `pulse` says whether it answers; [`DatasetCache`] is the part of it that holds a snapshot's
 //! blocks for one place and owner ([`larder_dataset::CacheKey`]). Blocks are in append-only `segment`s, as [`record`]s
-//! that carry their own checksums; those of a `large_file` are in one file, each at its own offset, and the table of its
-//! `pages` has their checksums. `slots` is the mapped table of each block's place; `index` is the RocksDB that
+//! that carry their own checksums; those of a `large_file` are in one file, each at its own offset, and the table of
+//! its `pages` has their checksums. `slots` is the mapped table of each block's place; `index` is the RocksDB that
 //! restores slots when they are lost. `reservations` stores each dataset's promise, `promises` the space that is kept
 //! for datasets, open or not, and `quotas` the limits of namespaces; a list of either kind is `standing` until it is
 //! replaced. `aliases` name the blocks that were adopted from another snapshot. [`policy`] decides which blocks are

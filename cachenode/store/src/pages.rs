@@ -7,8 +7,8 @@
 //! A page has 16 KiB; the last one of a file has the rest. Blocks of other files have no words, and the file is sparse:
 //! only its parts that hold words take disk space, 2 KiB for a block of 4 MiB.
 //!
-//! Invariant: a word is set after its page was written, and cleared before the space of the page is freed. After a kill,
-//! a page without its word is fetched again. After a power loss, a word may outlive its page, which then fails
+//! Invariant: a word is set after its page was written, and cleared before the space of the page is freed. After a
+//! kill, a page without its word is fetched again. After a power loss, a word may outlive its page, which then fails
 //! verification.
 
 use std::io;

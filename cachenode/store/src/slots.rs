@@ -3,8 +3,9 @@
 //! ```text
 //!  slot: 0 = absent, else  bit 63 = 1 | bits 32..63 = segment number | bits 0..32 = offset in 4 KiB
 //! ```
-//! The highest segment number is none: such a slot is of a block that is in its large file (see `large_file`), the whole
-//! of it if the offset is 1, and a part if it is 0. A version that predates them finds no such segment, which is a miss.
+//! The highest segment number is none: such a slot is of a block that is in its large file (see `large_file`), the
+//! whole of it if the offset is 1, and a part if it is 0. A version that predates large files finds no such segment,
+//! which is a miss.
 //!
 //! If the disk cannot read a page of the table, its blocks appear absent. Setting a slot rewrites the whole page, which
 //! repairs it if the disk accepts the write. The page's other slots are then lost until the rebuild after a later start

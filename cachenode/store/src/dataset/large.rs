@@ -89,9 +89,9 @@ impl Shared {
         }
     }
 
-    /// Writes pages of a block from `start` on to its large file, then sets its slot. `bytes` are aligned for direct I/O
-    /// and padded with zeros to 4 KiB; the first `len` of them are the block's. Returns the disk; None if the policy has
-    /// evicted the block since its admission.
+    /// Writes pages of a block from `start` on to its large file, then sets its slot. `bytes` are aligned for direct
+    /// I/O and padded with zeros to 4 KiB; the first `len` of them are the block's. Returns the disk; None if the policy
+    /// has evicted the block since its admission.
     pub(super) fn keep_pages(
         &self,
         block: BlockIndex,
@@ -193,8 +193,8 @@ impl Shared {
         }
     }
 
-    /// Goes over the files on the disks. Blocks without a slot are found again if slots were lost, and are freed if not;
-    /// files without blocks are deleted. Runs before the blocks of an earlier run are counted. Blocks on the disk.
+    /// Goes over the files on the disks. Blocks without a slot are found again if slots were lost, and are freed if
+    /// not; files without blocks are deleted. Runs before the blocks of an earlier run are counted. Blocks on the disk.
     pub(super) fn sweep_files(&self, is_table_new: bool) {
         let mut blocks = 0;
         for (first, is_beside_tables, disk) in self.large.all() {

@@ -1,5 +1,5 @@
-//! Blocks of a large file: in parts and whole, restarts, damage, eviction, several disks, adoption. `model` has these in
-//! any order, with kills and the loss of power.
+//! Blocks of a large file: in parts and whole, restarts, damage, eviction, several disks, adoption. `model` has these
+//! in any order, with kills and the loss of power.
 
 mod model;
 
