@@ -271,7 +271,7 @@ impl LargeFiles {
             let pages = match Pages::open_existing(&table, id, blocks) {
                 Err(error) if nth == 0 && !is_damaged(&error) => return Err(error),
                 Err(error) => {
-                    warn!(?table, %error, "large files on a disk of the cache are fetched again: no table of their pages");
+                    warn!(?table, %error, "no table of pages: large files on a disk are fetched again");
                     if !is_damaged(&error) {
                         continue;
                     }

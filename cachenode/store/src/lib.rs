@@ -20,8 +20,8 @@
 //! [`DatasetCache::write`] and all methods of [`Store`] block; the other calls are quick.
 //!
 //! Invariant: a record is verified (snapshot, block, length, CRC32C of each 64 KiB) each time it is read from disk, and
-//! so is a page of a large file (CRC-32). A record or page that fails verification is a counted miss. An adopted record is verified against the snapshot that wrote it
-//! and the block's number in that snapshot.
+//! so is a page of a large file (CRC-32). A record or page that fails verification is a counted miss. An adopted record
+//! is verified against the snapshot that wrote it and the block's number in that snapshot.
 
 #![warn(missing_docs)]
 

@@ -6,8 +6,8 @@
 //!  | magic | 1 | 0s  | snapshot[32]  | blocks | zeros | crc32c | lost | highest | zeros | word of block 0 | 1 | ... | zeros |
 //!            version                   u32             of 0..60 u64    u64               u64
 //! ```
-//! Little-endian; the file is a multiple of 4 KiB long, at most 4 KiB + 8 bytes for each word of 2^32 blocks. The drawing
-//! is of a table with one word for each block.
+//! Little-endian; the file is a multiple of 4 KiB long, at most 4 KiB + 8 bytes for each word of 2^32 blocks. The
+//! drawing is of a table with one word for each block.
 //!
 //! The table is read through a read-only mapping and changed by `pwrite`. Both use the page cache, so a change is
 //! visible immediately and outlives the process. On a disk that has become read-only or full, a store through the

@@ -90,8 +90,8 @@ impl Shared {
     }
 
     /// Writes pages of a block from `start` on to its large file, then sets its slot. `bytes` are aligned for direct
-    /// I/O and padded with zeros to 4 KiB; the first `len` of them are the block's. Returns the disk; None if the policy
-    /// has evicted the block since its admission.
+    /// I/O and padded with zeros to 4 KiB; the first `len` of them are the block's. Returns the disk; None if the
+    /// policy has evicted the block since its admission.
     pub(super) fn keep_pages(
         &self,
         block: BlockIndex,
