@@ -85,13 +85,13 @@ fn try_serve(
     memory: BorrowedFd<'_>,
     config: ServeConfig,
 ) -> io::Result<Serving> {
-    let kernel = KernelLimits { max_background: config.max_background.max(16), idmapped: true };
+    let kernel = KernelLimits { max_background: config.max_background.max(16), idmapped: true, passthrough: false };
     let (requests, mut unanswered) = Requests::open(memory)?;
     let slots = Slots::open(Some(&requests), config.threads)?;
     let runtime = dataset.runtime().clone();
     let reader = Reader::new(Arc::new(Filesystem::new(dataset)), Some(Arc::clone(&requests)));
     // The keeper mounts as root, and the files of a mount belong to the user that mounted it.
-    let front = Front::new(reader.clone(), Shown::new(config.ownership, (0, 0)));
+    let front = Front::new(reader.clone(), Shown::new(config.ownership, (0, 0)), None);
 
     // An earlier process may have answered INIT already; a second answer has no effect.
     wire::send(fuse.as_fd(), &[IoSlice::new(&handshake::answer(init, kernel)?)])?;

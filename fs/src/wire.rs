@@ -45,6 +45,7 @@ pub(crate) mod operation {
     pub(crate) const RMDIR: u32 = 11;
     pub(crate) const RENAME: u32 = 12;
     pub(crate) const LINK: u32 = 13;
+    pub(crate) const OPEN: u32 = 14;
     pub(crate) const READ: u32 = 15;
     pub(crate) const WRITE: u32 = 16;
     pub(crate) const STATFS: u32 = 17;
@@ -294,6 +295,15 @@ impl Reply {
     /// Answers an IOCTL that succeeded and returns no data: `struct fuse_ioctl_out`.
     pub(crate) fn ioctl(self) {
         self.data(&[0; 16]);
+    }
+
+    /// Answers an OPEN: `struct fuse_open_out`. The kernel keeps the file's pages from one open to the next. With a
+    /// `number`, it reads the file that is registered under it.
+    pub(crate) fn open(self, number: Option<u32>) {
+        const KEEP_CACHE: u32 = 1 << 1;
+        const PASSTHROUGH: u32 = 1 << 7;
+        let flags = KEEP_CACHE | number.map_or(0, |_| PASSTHROUGH);
+        self.data(&Fields::<16>::new().u64(0).u32(flags).u32(number.unwrap_or_default()).bytes);
     }
 
     /// Answers an LSEEK.

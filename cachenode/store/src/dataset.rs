@@ -43,6 +43,7 @@ mod user;
 mod waiting;
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -85,7 +86,7 @@ pub struct DatasetCache {
     shared: Arc<Shared>,
     /// Why the cache has no files; None if it has them.
     fault: Option<&'static str>,
-    /// The threads that run the rebuild and the adoption.
+    /// The threads that run the rebuild, the adoption and the check of a file.
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Declared last, so that it is dropped after all work of this cache has ended.
     _in_use: InUse,
@@ -398,6 +399,32 @@ impl DatasetCache {
 
     /// The unit of the parts of a block: see [`write_part`](Self::write_part).
     pub const PART_BYTES: u32 = PAGE_BYTES;
+
+    /// A file with exactly the bytes of the file that a block is of, for the kernel to read by itself: all of it is
+    /// cached, and all of it was found right since the cache was opened. If it was not checked yet, returns None, and
+    /// begins to check it unless another file is being checked. None also if the policy evicts, or if the file's blocks
+    /// are records. Whatever leaves the cache later, the bytes of a returned file stay until the machine boots again or
+    /// nobody has it open. Opens a file.
+    pub fn lend(&self, block: BlockIndex) -> Option<File> {
+        let shared = &self.shared;
+        let span = shared.kept_in(block).filter(|span| shared.may_lend(span))?;
+        if shared.large.is_checked(&span) {
+            return shared.lend(&span);
+        }
+        if shared.large.begin_check() {
+            let checked = Arc::clone(shared);
+            let check = std::thread::Builder::new().name("larder-check".into()).spawn(move || checked.check(&span));
+            match check {
+                Ok(thread) => {
+                    let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+                    threads.retain(|thread| !thread.is_finished());
+                    threads.push(thread);
+                }
+                Err(_) => shared.large.end_check(&span, false),
+            }
+        }
+        None
+    }
 
     /// Calls `keep`, which writes to a disk, and once more after a failure: if the disk is full, once dead records were
     /// freed, and if what is written may go to `another` disk, until no disk is sound.

@@ -11,6 +11,10 @@
 //! Files of one or two blocks are records in segments: a file, an inode and a page of the table of their own would take
 //! more of the disk than a record's header does, and more than is counted for a block ([`disk_bytes`]).
 //!
+//! The kernel may read a file by itself once all of it is there ([`LargeFile::lend`]). The file then has an attribute
+//! with the id of the machine's boot, and no part of it is freed before the next one: readers may have the file open for
+//! longer than any process of Larder runs.
+//!
 //! Its parts: [`LargeFile`] is an open one; [`LargeFiles`] are those of a dataset, of which some are open.
 //!
 //! Invariant: bytes are verified against the page table whenever they are read. A page is written before its word, and
@@ -18,7 +22,7 @@
 //!
 //! [`disk_bytes`]: crate::disk_bytes
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
@@ -28,7 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use larder_dataset::{BlockIndex, CacheId};
-use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, SeekFrom, XattrFlags};
 use tracing::warn;
 
 use crate::buffer;
@@ -45,6 +49,15 @@ const BLOCKS_LEAST: u64 = 3;
 
 /// The most files of a dataset that are open between two uses.
 const OPEN_MOST: usize = 256;
+
+/// The attribute of a file that the kernel reads by itself. Its value is the boot during which it does.
+const LENT: &str = "user.larder.lent";
+
+/// The size of a boot's id, in hexadecimal digits and hyphens.
+const BOOT_ID_BYTES: usize = 36;
+
+/// The most bytes that a check reads at once.
+const CHECKED_BYTES: u32 = 1 << 20;
 
 /// Why pages cannot be read.
 #[derive(Debug)]
@@ -170,27 +183,60 @@ impl LargeFile {
     /// Blocks on the disk.
     pub(crate) fn clear_wrong(&self, block: BlockIndex) -> io::Result<u32> {
         let len = self.span.len_of(block);
+        let check = |start: u32, bytes: u32| {
+            let part = PagePart::new(len, start, bytes.min(len - start)).ok_or(PageTrouble::NotHeld)?;
+            buffer::with(part.buffer_bytes(), |buffer| self.read(block, &part, buffer).map(|_| ()))
+        };
         let mut wrong = 0;
-        for page in (0..page_count(len)).filter(|&page| self.pages.crc(block, page).is_some()) {
-            let start = page * PAGE_BYTES;
-            let Some(part) = PagePart::new(len, start, PAGE_BYTES.min(len - start)) else { break };
-            match buffer::with(part.buffer_bytes(), |buffer| self.read(block, &part, buffer).map(|_| ())) {
-                Ok(()) | Err(PageTrouble::NotHeld) => {}
-                Err(PageTrouble::Wrong) => {
-                    self.pages.clear(block, page..page + 1)?;
-                    wrong += 1;
-                }
+        for start in (0..len).step_by(CHECKED_BYTES as usize) {
+            match check(start, CHECKED_BYTES) {
+                Ok(()) => continue,
+                Err(PageTrouble::NotHeld | PageTrouble::Wrong) => {}
                 Err(PageTrouble::Unreadable(error)) => return Err(error),
+            }
+            for at in (start..len.min(start.saturating_add(CHECKED_BYTES))).step_by(PAGE_BYTES as usize) {
+                match check(at, PAGE_BYTES) {
+                    Ok(()) | Err(PageTrouble::NotHeld) => {}
+                    Err(PageTrouble::Wrong) => {
+                        let page = at / PAGE_BYTES;
+                        self.pages.clear(block, page..page + 1)?;
+                        wrong += 1;
+                    }
+                    Err(PageTrouble::Unreadable(error)) => return Err(error),
+                }
             }
         }
         Ok(wrong)
     }
 
-    /// Shows no page of a block as held, and frees its disk space unless another dataset links the file. Blocks on the
-    /// disk.
-    pub(crate) fn free(&self, block: BlockIndex) -> io::Result<()> {
+    /// A descriptor by which the kernel may read the file, through its page cache. No part of the file is freed from
+    /// now on until the machine has booted again. Errors: also if the file is not what it should be, or its file system
+    /// has no attributes.
+    pub(crate) fn lend(&self, boot_id: &str) -> io::Result<File> {
+        if boot_id.len() != BOOT_ID_BYTES {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        rustix::fs::fsetxattr(&self.file, LENT, boot_id.as_bytes(), XattrFlags::empty())?;
+        let file = File::open(&self.path)?;
+        let about = file.metadata()?;
+        if FileId::of(&about) != self.id()? || about.len() != self.span.bytes {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(file)
+    }
+
+    /// True if the kernel may read the file by itself.
+    fn is_lent(&self, boot_id: &str) -> bool {
+        let mut lent = [0; BOOT_ID_BYTES];
+        let read = rustix::fs::fgetxattr(&self.file, LENT, &mut lent[..]);
+        read.is_ok_and(|len| &lent[..len.min(BOOT_ID_BYTES)] == boot_id.as_bytes())
+    }
+
+    /// Shows no page of a block as held, and frees its disk space unless another dataset links the file or the kernel
+    /// may read it. Blocks on the disk.
+    pub(crate) fn free(&self, block: BlockIndex, boot_id: &str) -> io::Result<()> {
         self.pages.clear_all(block)?;
-        if !self.disk.abilities.free || self.is_shared()? {
+        if !self.disk.abilities.free || self.is_shared()? || self.is_lent(boot_id) {
             return Ok(());
         }
         let len = u64::from(self.span.len_of(block)).next_multiple_of(ALIGN_BYTES as u64);
@@ -259,6 +305,10 @@ pub(crate) struct LargeFiles {
     open: RwLock<HashMap<BlockIndex, Arc<LargeFile>>>,
     /// Held while a file is made.
     making: Mutex<()>,
+    /// The files, by their first blocks, of which all pages were found right since the start.
+    checked: Mutex<HashSet<BlockIndex>>,
+    /// True while a file is checked.
+    checking: AtomicBool,
 }
 
 impl LargeFiles {
@@ -282,13 +332,33 @@ impl LargeFiles {
             let pages = pages.map(|pages| OnceLock::from(Arc::new(pages))).unwrap_or_default();
             found.push(Folder { files: path.with_file_name("files"), table, disk: Arc::clone(disk), pages });
         }
-        Ok(Self { id: *id, blocks, folders: found, open: RwLock::default(), making: Mutex::default() })
+        let (open, making) = (RwLock::default(), Mutex::default());
+        let (checked, checking) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Self { id: *id, blocks, folders: found, open, making, checked, checking })
     }
 
     /// True if a new block of this file is kept in a file. A cache that `evicts` must be able to free parts of it.
     pub(crate) fn keeps(&self, span: &FileSpan, evicts: bool) -> bool {
         let can_free = |folder: &Folder| folder.disk.abilities.free;
         span.count() >= BLOCKS_LEAST && !self.folders.is_empty() && (!evicts || self.folders.iter().all(can_free))
+    }
+
+    /// True if all pages of a file were found right since the start.
+    pub(crate) fn is_checked(&self, span: &FileSpan) -> bool {
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner).contains(&span.first)
+    }
+
+    /// Begins to check a file. False if another one is being checked.
+    pub(crate) fn begin_check(&self) -> bool {
+        !self.checking.swap(true, Ordering::Acquire)
+    }
+
+    /// Ends the check of a file.
+    pub(crate) fn end_check(&self, span: &FileSpan, is_right: bool) {
+        if is_right {
+            self.checked.lock().unwrap_or_else(PoisonError::into_inner).insert(span.first);
+        }
+        self.checking.store(false, Ordering::Release);
     }
 
     /// True if there may be large files.

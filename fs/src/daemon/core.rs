@@ -164,6 +164,7 @@ impl Daemon {
         let mut config = MountConfig::new(PathBuf::from(&request.dir));
         config.allow_other |= request.allow_other;
         config.ownership = wanted.spec.ownership;
+        config.verify_always = request.verify_always;
         config.threads = if request.threads == 0 { self.threads } else { request.threads.min(256) as usize };
         if request.read_ahead_bytes != 0 {
             config.read_ahead_bytes = request.read_ahead_bytes;

@@ -7,11 +7,12 @@
 //!
 //! Invariant: only the thread to which a block is pending or leaving writes, clears or frees its pages.
 
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Instant;
 
 use larder_dataset::BlockIndex;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::admission::NotKept;
 use super::shared::{Pending, Shared};
@@ -47,25 +48,30 @@ impl Shared {
     pub(super) fn found_page_trouble(&self, block: BlockIndex, place: Place, trouble: PageTrouble) {
         match trouble {
             PageTrouble::NotHeld if place.is_part() => {}
-            PageTrouble::NotHeld | PageTrouble::Wrong => self.mend(block, place),
+            PageTrouble::NotHeld | PageTrouble::Wrong => {
+                self.mend(block, place);
+            }
             PageTrouble::Unreadable(error) => self.found_trouble(block, place, Trouble::Unreadable(error)),
         }
     }
 
     /// Reads all pages of a block again, now that no other thread changes it, and drops those that are wrong: they are
     /// fetched again, and the rest of the block stays. Does nothing if the block is being changed or the blocks of an
-    /// earlier run are being counted; a later read then finds the same. Blocks on the disk.
-    fn mend(&self, block: BlockIndex, place: Place) {
+    /// earlier run are being counted; a later read then finds the same. True if the block was read and is whole. Blocks
+    /// on the disk.
+    fn mend(&self, block: BlockIndex, place: Place) -> bool {
         let file = self.span_of(block).and_then(|span| self.large.find(&span).ok().flatten());
-        let Some(file) = file else { return };
+        let Some(file) = file else { return false };
         let mut state = self.lock();
         let is_busy = state.pending.contains_key(&block) || state.leaving.contains(&block);
         if state.policy.is_none() || is_busy || self.slots.get(block) != Some(place) {
-            return;
+            return false;
         }
         state.pending.insert(block, Pending::Growing);
         drop(state);
-        match file.clear_wrong(block) {
+        let checked = file.clear_wrong(block);
+        let is_right = checked.is_ok() && file.holds_all(block);
+        match checked {
             Ok(wrong) => {
                 (0..wrong).for_each(|_| self.count_flaw(block, Flaw::RottenData));
                 if !place.is_part() && !file.holds_all(block) {
@@ -78,6 +84,35 @@ impl Shared {
             Err(error) => self.found_trouble(block, place, Trouble::Unreadable(error)),
         }
         self.end_permit(block, file.span.len_of(block), Vec::new());
+        is_right
+    }
+
+    /// True if all blocks of a file are in its large file, each as a whole.
+    fn is_whole(&self, span: &FileSpan) -> bool {
+        span.blocks().all(|block| self.slots.get(block) == Some(Place::in_file(true)))
+    }
+
+    /// Reads all pages of a file, and drops those that are wrong. Blocks on the disk, for as long as it takes to read
+    /// the file.
+    pub(super) fn check(&self, span: &FileSpan) {
+        let is_right = span.blocks().all(|block| !self.is_stopped() && self.mend(block, Place::in_file(true)));
+        self.large.end_check(span, is_right);
+    }
+
+    /// A descriptor of a file that is wholly cached and was checked. `None` if it is not, or cannot be lent.
+    pub(super) fn lend(&self, span: &FileSpan) -> Option<File> {
+        let file = self.large.find(span).ok()??;
+        let lent = file.lend(&self.base.boot_id).inspect_err(|error| {
+            debug!(dataset = self.config.name, %error, "the kernel cannot read a cached file by itself");
+        });
+        // A block that has left before the file was marked may have freed its pages.
+        lent.ok().filter(|_| self.is_whole(span))
+    }
+
+    /// True if the kernel may be lent a file of this cache: nothing is evicted from it, so that it is not kept from
+    /// freeing what it evicts, and all of the file is there.
+    pub(super) fn may_lend(&self, span: &FileSpan) -> bool {
+        !self.config.policy.evicts() && !self.is_rebuilding() && self.is_whole(span)
     }
 
     /// Sets the slot of a block that is cached already.
@@ -141,7 +176,7 @@ impl Shared {
     pub(super) fn free_pages(&self, block: BlockIndex) {
         let file = self.span_of(block).and_then(|span| self.large.find(&span).ok().flatten());
         let Some(file) = file else { return };
-        if let Err(error) = file.free(block) {
+        if let Err(error) = file.free(block, &self.base.boot_id) {
             self.not_freed(&file.disk, &error);
         }
     }
@@ -168,7 +203,7 @@ impl Shared {
             return;
         }
         drop(state);
-        if let Err(error) = file.free(block) {
+        if let Err(error) = file.free(block, &self.base.boot_id) {
             self.not_freed(&file.disk, &error);
         }
         self.lock().leaving.remove(&block);
@@ -244,7 +279,7 @@ impl Shared {
                     *found += 1;
                     is_used = true;
                 } else {
-                    let _ = file.free(block);
+                    let _ = file.free(block, &self.base.boot_id);
                 }
             }
         }

@@ -162,6 +162,9 @@ pub struct MountRequest {
     /// Bytes that the kernel reads ahead in a file; 0: the default.
     #[prost(uint64, tag = "5")]
     pub read_ahead_bytes: u64,
+    /// Compare cached bytes with their checksums at each read: the kernel reads no cached file by itself.
+    #[prost(bool, tag = "6")]
+    pub verify_always: bool,
 }
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
