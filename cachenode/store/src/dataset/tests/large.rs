@@ -375,6 +375,77 @@ fn blocks_that_an_earlier_version_stored_as_records_stay_and_new_ones_go_to_the_
     assert_eq!((bed.cache().usage().used_bytes, bed.counters.corrupt()), (FILE.bytes, 0));
 }
 
+/// Waits until the file may be lent.
+fn lent(bed: &Bed) -> fs::File {
+    let begun = Instant::now();
+    loop {
+        if let Some(file) = bed.cache().lend(FILE.first) {
+            return file;
+        }
+        assert!(begun.elapsed() < TIMEOUT, "the file is not lent");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The id of a boot, as long as Linux has them.
+fn boot(nth: u8) -> String {
+    format!("{nth:036}")
+}
+
+// SEMANTICS: C22
+#[test]
+fn a_file_is_lent_once_all_of_it_is_cached_and_was_found_right() {
+    let mut bed = bed(PolicyKind::Nr, 1 << 30);
+    bed.drop_all();
+    bed.boot_id = boot(1);
+    bed.open();
+    assert!(put_whole(&bed, 0) && put_whole(&bed, 1) && put_pages(&bed, 2, 0..1));
+    assert!(bed.cache().lend(FILE.first).is_none() && bed.cache().lend(BlockIndex(7)).is_none());
+    assert!(put_pages(&bed, 2, 1..2));
+    spoil(&bed, 1, 200, |page| page[0] ^= 1);
+    // The check finds the page that is wrong.
+    let begun = Instant::now();
+    while bed.counters.corrupt() == 0 {
+        assert!(bed.cache().lend(FILE.first).is_none() && begun.elapsed() < TIMEOUT);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(bed.cache().lend(FILE.first).is_none());
+    assert!(put_pages(&bed, 1, 200..201));
+    let mut found = Vec::new();
+    std::io::Read::read_to_end(&mut lent(&bed), &mut found).unwrap();
+    assert!(found == [content(0), content(1), content(2)].concat());
+    assert_eq!(bed.counters.corrupt(), 1);
+    // It is checked again after a start.
+    bed.close();
+    bed.open();
+    assert!(bed.cache().lend(FILE.first).is_none());
+    let _ = lent(&bed);
+}
+
+// SEMANTICS: C22
+#[test]
+fn no_part_of_a_lent_file_is_freed_until_the_machine_boots_again() {
+    let mut bed = bed(PolicyKind::Nr, FILE.bytes);
+    bed.drop_all();
+    bed.boot_id = boot(1);
+    bed.open();
+    assert!((0..3).all(|block| put_whole(&bed, block)));
+    let file = lent(&bed);
+    bed.close();
+    // A policy that evicts lends nothing, and evicts down to its new size.
+    (bed.config.policy, bed.config.reservation_bytes) = (PolicyKind::Fifo, BLOCK_BYTES);
+    bed.open();
+    assert!(bed.cache().lend(FILE.first).is_none() && bed.cache().usage().used_bytes <= BLOCK_BYTES);
+    let mut found = vec![0; FILE.bytes as usize];
+    file.read_exact_at(&mut found, 0).unwrap();
+    assert!(found == [content(0), content(1), content(2)].concat());
+    bed.close();
+    bed.boot_id = boot(2);
+    bed.open();
+    assert!(file_disk_bytes(&bed) <= BLOCK_BYTES + (256 << 10), "{}", file_disk_bytes(&bed));
+    assert_eq!(bed.counters.corrupt(), 0);
+}
+
 /// The file is one block later than in the other snapshot.
 #[derive(Debug)]
 struct Shifted;

@@ -1,0 +1,94 @@
+//! Large files that are wholly cached and that the kernel reads by itself.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use larder_e2e::{Lab, Mount};
+use larder_testkit::seeded_bytes;
+
+const MIB: u64 = 1 << 20;
+
+/// A file whose last page is not full.
+const SIZE: u64 = 40 * MIB + 5000;
+
+/// True if this machine lets Larder's mounts do it.
+fn kernel_reads() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse::<u32>().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(6), Some(9)) && rustix::process::geteuid().is_root()
+}
+
+fn lab() -> (Lab, Vec<u8>) {
+    let lab = Lab::new();
+    let bytes = seeded_bytes(1, SIZE);
+    lab.put("model", bytes.clone());
+    (lab, bytes)
+}
+
+/// Fills the cache.
+fn warm(mount: &Mount) {
+    assert_eq!(std::fs::read(mount.path("model")).unwrap().len() as u64, SIZE);
+    mount.settle();
+    mount.wait_until("all of the file is cached", |mount| mount.metric("store_used_bytes") == SIZE);
+}
+
+/// True if the process that serves the mount answers the reads of those who open the file now.
+fn is_served(mount: &Mount) -> bool {
+    let before = mount.metric("fs_read_bytes_store_total");
+    let file = File::open(mount.path("model")).unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    file.read_exact_at(&mut [0; 4096], 20 * MIB).unwrap();
+    drop(file);
+    mount.metric("fs_read_bytes_store_total") > before
+}
+
+fn assert_right(file: &File, bytes: &[u8]) {
+    let mut found = vec![0; bytes.len() + 1];
+    let mut len = 0;
+    while let read @ 1.. = file.read_at(&mut found[len..], len as u64).unwrap() {
+        len += read;
+    }
+    assert!(found[..len] == *bytes, "{len} bytes");
+}
+
+// SEMANTICS: C22
+#[test]
+fn a_cached_file_is_read_by_the_kernel_also_once_larder_is_gone() {
+    if !kernel_reads() {
+        eprintln!("skipped: the kernel cannot read cached files by itself");
+        return;
+    }
+    let (lab, bytes) = lab();
+    let mount = lab.mount("m", &lab.url(), &[]);
+    // While somebody has it open who opened it before it was cached, all read it through Larder.
+    let early = File::open(mount.path("model")).unwrap();
+    warm(&mount);
+    for _ in 0..3 {
+        assert!(is_served(&mount));
+    }
+    assert_right(&early, &bytes);
+    drop(early);
+    mount.wait_until("the kernel reads the file", |mount| !is_served(mount));
+    let (one, other) = (File::open(mount.path("model")).unwrap(), File::open(mount.path("model")).unwrap());
+    let served = mount.metric("fs_read_bytes_store_total");
+    assert_right(&one, &bytes);
+    assert_right(&other, &bytes);
+    assert_eq!((mount.metric("fs_read_bytes_store_total"), mount.metric("fs_errors_total")), (served, 0));
+    // Its other files are served as ever.
+    assert_eq!(mount.stats()["cache"]["used_bytes"], SIZE);
+    mount.kill();
+    assert_right(&one, &bytes);
+    assert_right(&other, &bytes);
+}
+
+// SEMANTICS: C22
+#[test]
+fn verify_always_keeps_all_reads_with_larder() {
+    let (lab, bytes) = lab();
+    let mount = lab.mount("m", &lab.url(), &["--verify", "always"]);
+    warm(&mount);
+    for _ in 0..3 {
+        assert!(is_served(&mount));
+    }
+    assert_right(&File::open(mount.path("model")).unwrap(), &bytes);
+}
