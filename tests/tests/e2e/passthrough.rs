@@ -1,7 +1,7 @@
 //! Large files that are wholly cached and that the kernel reads by itself.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use larder_e2e::{Lab, Mount};
 use larder_testkit::seeded_bytes;
@@ -35,9 +35,12 @@ fn warm(mount: &Mount) {
 /// True if the process that serves the mount answers the reads of those who open the file now.
 fn is_served(mount: &Mount) -> bool {
     let before = mount.metric("fs_read_bytes_store_total");
-    let file = File::open(mount.path("model")).unwrap();
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
-    file.read_exact_at(&mut [0; 4096], 20 * MIB).unwrap();
+    // Past the kernel's page cache.
+    let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(direct).open(mount.path("model")).unwrap();
+    let mut memory = vec![0_u8; 8192];
+    let start = memory.as_ptr().align_offset(4096);
+    file.read_exact_at(&mut memory[start..start + 4096], 20 * MIB).unwrap();
     drop(file);
     mount.metric("fs_read_bytes_store_total") > before
 }
