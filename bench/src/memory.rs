@@ -13,6 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use crate::node::{Node, Origin, OriginOptions};
@@ -83,6 +84,7 @@ impl Lab<'_> {
         drop_kernel_caches()?;
         let larderd = node.larderd()?;
         let before = node.usage()?;
+        let target_bytes = memory_target(&node.volumes().join(&self.origin.names()[0]))?;
         let sampler = Sampler::start(larderd)?;
         let seed = config.seed.wrapping_add(u64::from(round));
         let read = || reader.read(&node.volumes(), config.readers, datasets * config.files, seed);
@@ -97,7 +99,16 @@ impl Lab<'_> {
             idle_rss_bytes: before.rss_bytes,
             sampled_rss_bytes,
             peak_rss_bytes: usage.peak_rss_bytes,
+            target_bytes,
             cpu_seconds: usage.cpu_seconds - before.cpu_seconds,
         })
     }
+}
+
+/// The memory target of the larderd that serves `mount`.
+fn memory_target(mount: &Path) -> anyhow::Result<u64> {
+    let path = mount.join(".larder/stats.json");
+    let text = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+    let stats: Value = serde_json::from_slice(&text).context("parse the stats of the mount")?;
+    stats["metrics"]["fs_memory_target_bytes"].as_u64().context("the stats do not give larderd's memory target")
 }

@@ -1,7 +1,7 @@
 //! A dataset being served: its manifest, its part of the store, and the fetcher of what the store lacks.
 //!
 //! [`Dataset::read_now`] is the hot path: it answers from the store or the window and never waits. Reads that it cannot
-//! answer go to [`Dataset::read_later`], off the FUSE threads.
+//! answer go to [`Dataset::read_later`], off the FUSE threads. Nothing else reads the store on the caller's thread.
 
 mod adopting;
 mod description;
@@ -13,6 +13,7 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use larder_dataset::{
@@ -39,6 +40,13 @@ use crate::warm::{ListRefused, Warmer};
 
 use description::Description;
 use lens::ManifestLens;
+
+/// How long the disk may take to answer a peer. The peer itself waits for 5 s or more, and must not take a node whose
+/// disk hangs for one that is down.
+const PEER_PATIENCE: Duration = Duration::from_secs(3);
+
+/// The same for what only the cache may answer, for which a peer waits for 1 s or more.
+const HEDGE_PATIENCE: Duration = Duration::from_millis(750);
 
 /// A dataset's part of the store.
 #[derive(Clone, Debug)]
@@ -332,8 +340,9 @@ impl Dataset {
                 // Without memory yet: thousands of reads may wait for their first part.
                 let mut joined = Vec::new();
                 for &part in &parts {
-                    if !self.in_store(&part, |bytes| joined.extend_from_slice(bytes)) {
-                        joined.extend_from_slice(&self.fetch_part(file.file, part, deadline).await?);
+                    match self.in_store_later(part, deadline).await {
+                        Some(bytes) => joined.extend_from_slice(&bytes),
+                        None => joined.extend_from_slice(&self.fetch_part(file.file, part, deadline).await?),
                     }
                 }
                 joined.into()
@@ -342,6 +351,14 @@ impl Dataset {
         // A read that fails is repeated, and needs all of its parts again.
         parts.iter().for_each(|part| self.fetcher.mark_read(part));
         Ok(bytes)
+    }
+
+    /// A part's bytes out of the store, for a read that may wait. None also if the disk does not answer in time.
+    async fn in_store_later(&self, part: BlockPart, deadline: Instant) -> Option<Bytes> {
+        self.fetcher.touched(part.block);
+        let bytes = self.fetcher.stored(part, deadline).await?;
+        add(&self.counters.read_bytes_store, u64::from(part.len));
+        Some(bytes)
     }
 
     async fn fetch_part(&self, index: FileIndex, part: BlockPart, deadline: Instant) -> Result<Bytes, FetchError> {
@@ -379,7 +396,7 @@ impl Dataset {
             return Err(ReadError::NoSuchRange);
         }
         let mut found = None;
-        if self.cache.disk_of(block).is_some() {
+        if let Some(disk) = self.cache.disk_of(block) {
             let (cache, buffers) = (Arc::clone(&self.cache), Arc::clone(buffers));
             let read = move || match cache.read_into(block, block_len, start, len, |len| buffers.take_filled(len)) {
                 Lookup::Hit(PartBytes { memory, range, crc }) => {
@@ -387,7 +404,9 @@ impl Dataset {
                 }
                 Lookup::Miss => None,
             };
-            found = self.runtime().spawn_blocking(read).await.unwrap_or_default();
+            let patience = if request.cached_only { HEDGE_PATIENCE } else { PEER_PATIENCE };
+            let late = |_| ReadError::unavailable("the disk of the node's cache does not answer in time");
+            found = self.fetcher.read_disk_for_peer(disk, patience, read).await.map_err(late)?;
         }
         if found.is_none() {
             let part = BlockPart { block, block_len, start, len, file_offset };

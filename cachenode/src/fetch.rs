@@ -5,15 +5,18 @@
 //! (`receive`), then writes it to the store if the policy admits it (`keep`), which may take the store a while after a
 //! restart. The block stays in flight until its bytes are in the store or in the window. A later reader therefore finds
 //! it in one of the three, and never causes a second GET. A block for which neither the store nor the window has room
-//! is read in pieces, each fetched for its reader alone. The fetch of a packed file includes its neighbours as long as
-//! the store has room for them. Readers in order are read ahead of (`ahead`). Blocks in an earlier snapshot's
-//! cache, while they are adopted, are read there part by part and are not in flight.
+//! is read in pieces, each fetched for its reader alone. So are blocks of large files that are read here and there,
+//! until the readers show that they want more of them (`window`). The fetch of a packed file includes its neighbours as
+//! long as the store has room for them. Readers in order are read ahead of (`ahead`). A block of a large file is
+//! fetched by several GETs where one connection is slow (`ranges`). Blocks in an earlier snapshot's cache, while they
+//! are adopted, are read there part by part and are not in flight.
 //!
 //! What waits for one thing does not hold the memory of what waits for another. There are at most `fetch_bytes` in
 //! flight from the origin; fetches from peers, fetches that fill the store, and blocks that wait for the store after
 //! their readers have them have memory of their own. So an origin that hangs delays no read of a peer or of the disk,
 //! and a disk that stalls delays no fetch: blocks that it does not take in time are not kept. All of it is taken of the
-//! memory of the process (`memory`).
+//! memory of the process (`memory`). Nor does a disk hold the threads of anything else: no task of the runtime blocks
+//! on it, and few of the threads that may block do (`disk_threads`).
 //!
 //! A fetch that only fills the store lets those go first at the origin for which somebody waits, and has no deadline
 //! until a reader joins it ([`End`]).
@@ -26,6 +29,7 @@
 
 mod config;
 mod context;
+mod disk_threads;
 mod end;
 mod error;
 mod in_flight;
@@ -35,6 +39,7 @@ mod origin;
 mod outcome;
 mod peers;
 mod purpose;
+mod ranges;
 mod receive;
 mod subscribers;
 mod table;
@@ -52,12 +57,13 @@ use larder_peers::{BlockBytes, ReadError};
 use larder_store::{DatasetCache, PartBytes};
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::error::Elapsed;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::task::TaskTracker;
 
-use crate::ahead::{AHEAD_BLOCKS, AHEAD_BYTES, Begins, ReadAhead, Stream};
+use crate::ahead::{AHEAD_BLOCKS, Begins, NO_LIMIT, Next, ReadAhead};
 use crate::counters::StatsCounters;
 use crate::extent::EXTENT_BYTES;
 use crate::manifest_file::MappedManifest;
@@ -76,11 +82,15 @@ use receive::{Admission, BlockReceiver};
 use table::{InFlightTable, StartedFetch};
 
 pub use config::FetchConfig;
+pub use disk_threads::DiskThreads;
 pub use error::FetchError;
 pub(crate) use outcome::{Tier, Warmed};
 
 /// Interval between two checks of whether all fetches have ended.
 const SETTLE_POLL: Duration = Duration::from_millis(2);
+
+/// A request for so much at the beginning of a large file begins a stream: the most that the kernel requests.
+const READS_ON_BYTES: u32 = 1 << 20;
 
 /// A reader that joins a fetch within this time of its start fails with it. The pieces of one read come at about the
 /// same time, and another fetch would end too late for them.
@@ -175,7 +185,7 @@ impl Fetcher {
 
     /// A part's bytes, if its block is in the window.
     pub(crate) fn in_window(&self, part: &BlockPart) -> Option<Bytes> {
-        Some(slice(&self.context.window.get(part)?, part))
+        self.context.window.get(part)
     }
 
     /// Marks a part as read: its reader has the bytes, and those of all other parts of its read.
@@ -209,8 +219,17 @@ impl Fetcher {
             if self.context.window.is_piece(&part) {
                 return Box::pin(self.fetch_piece(file, part, Asker::Here, deadline)).await;
             }
-            self.missed(file, &part);
+            if !self.in_flight.contains(part.block)
+                && let Some(piece) = self.next_piece(file, &part)
+            {
+                return Box::pin(self.fetch_larger_piece(file, part, piece, Asker::Here, deadline)).await;
+            }
+            let next = self.missed(file, &part);
             let (in_flight, _) = self.join_or_start(file, part, Purpose::Read, End::by(fetch_deadline));
+            // Behind the block that the reader waits for.
+            if let Some(next) = next {
+                self.read_ahead(next);
+            }
             let was_late = in_flight.end.deadline().is_some_and(|end| end + JOINED_LATE < deadline);
             let outcome = in_flight.outcome_until(deadline).await;
             match outcome.unwrap_or_else(|| Outcome::Failed(self.context.timed_out(part.block))) {
@@ -269,9 +288,48 @@ impl Fetcher {
         fetched.inspect_err(|error| self.context.fetch_failed(part.block, error))
     }
 
+    /// The piece to fetch for a part of a block that is not in flight. None: the whole block, as always for a file of
+    /// one block, and if the block has come meanwhile.
+    fn next_piece(&self, file: FileIndex, part: &BlockPart) -> Option<BlockPart> {
+        let FetchContext { manifest, cache, window, .. } = &*self.context;
+        let is_large = manifest.file(file).is_ok_and(|file| file.size > BLOCK_BYTES);
+        if is_large && !cache.contains(part.block) { window.next_piece(part) } else { None }
+    }
+
+    /// A part's bytes out of a piece that is fetched, and held for the reads that come near it.
+    async fn fetch_larger_piece(
+        &self,
+        file: FileIndex,
+        part: BlockPart,
+        piece: BlockPart,
+        asker: Asker,
+        deadline: Instant,
+    ) -> Result<Fetched, FetchError> {
+        let Fetched { bytes, tier } = self.fetch_piece(file, piece, asker, deadline).await?;
+        self.context.window.hold_piece(piece, bytes.clone());
+        let start = (part.start - piece.start) as usize;
+        Ok(Fetched { bytes: bytes.slice(start..start + part.len as usize), tier })
+    }
+
+    /// A part's bytes, if the store has its block and the disk answers in time: half of the time until `deadline`.
+    pub(crate) async fn stored(&self, part: BlockPart, deadline: Instant) -> Option<Bytes> {
+        let PartBytes { memory, range, .. } = self.keeper.read_stored(part, deadline).await?;
+        Some(Bytes::from(memory).slice(range))
+    }
+
+    /// The result of `read`, which blocks on this disk, for a peer. Err: it is not there after `patience`. Cancel-safe.
+    pub(crate) async fn read_disk_for_peer<T: Send + 'static>(
+        &self,
+        disk: usize,
+        patience: Duration,
+        read: impl FnOnce() -> Option<T> + Send + 'static,
+    ) -> Result<Option<T>, Elapsed> {
+        timeout(patience, self.keeper.threads.read(&self.runtime, disk, read)).await
+    }
+
     /// A part's bytes for a peer, if the window has them.
     pub(crate) fn held_for_peer(&self, part: &BlockPart) -> Option<BlockBytes> {
-        self.context.window.unread(part.block).map(|block| BlockBytes::whole(slice(&block, part)))
+        self.context.window.get_for_peer(part).map(BlockBytes::whole)
     }
 
     /// A part's bytes for a peer: from the window, or from a fetch as they arrive. None: the block is in flight from
@@ -290,11 +348,17 @@ impl Fetcher {
             if let Some(PartBytes { memory, range, crc }) = self.keeper.read_earlier(part, deadline).await {
                 return Ok(Some(BlockBytes::Whole { bytes: Bytes::from(memory).slice(range), crc }));
             }
+            let asker = Asker::Peer { forwarded };
             if self.context.window.is_in_pieces(part.block) {
-                let piece = self.fetch_piece(file, part, Asker::Peer { forwarded }, deadline);
-                let Fetched { bytes, .. } = Box::pin(piece).await?;
+                let Fetched { bytes, .. } = Box::pin(self.fetch_piece(file, part, asker, deadline)).await?;
                 self.mark_read(&part);
                 return Ok(Some(BlockBytes::whole(bytes)));
+            }
+            if !self.in_flight.contains(part.block)
+                && let Some(piece) = self.next_piece(file, &part)
+            {
+                let fetched = Box::pin(self.fetch_larger_piece(file, part, piece, asker, deadline)).await?;
+                return Ok(Some(BlockBytes::whole(fetched.bytes)));
             }
             let (in_flight, route) = self.join_or_start(file, part, Purpose::Peer { forwarded }, End::by(deadline));
             if in_flight.asks_peers && route.peers.is_empty() {
@@ -314,63 +378,85 @@ impl Fetcher {
         }
     }
 
-    /// Records that a reader missed a block. If a stream begins there, fetches ahead of it.
-    fn missed(self: &Arc<Self>, file: FileIndex, part: &BlockPart) {
+    /// Records that a reader waits for a block. Returns what is to be fetched ahead of the reader now.
+    fn missed(&self, file: FileIndex, part: &BlockPart) -> Option<Next> {
+        if let Some(next) = self.ahead.waited(part.block) {
+            return Some(next);
+        }
         let manifest = &self.context.manifest;
         let first_of_file = BlockIndex(part.block.0 - (part.file_offset / BLOCK_BYTES) as u32);
         let first_of_previous = |first: BlockIndex| {
             let last = BlockIndex(first.0.checked_sub(1)?);
             Some(manifest.file(manifest.file_of_block(last).ok()?).ok()?.first_block)
         };
-        let limit = match self.ahead.missed(part.block, first_of_file, first_of_previous) {
-            None => return,
-            Some(Begins::AcrossFiles) => BlockIndex(u32::MAX),
-            Some(Begins::InFile) => match manifest.file(file) {
+        let begins = self.ahead.missed(part.block, first_of_file, first_of_previous);
+        // A reader that requests so much at the beginning of a file reads on.
+        let reads_on = part.file_offset == 0 && part.start == 0 && part.len >= READS_ON_BYTES;
+        let limit = match begins.or(reads_on.then_some(Begins::InFile))? {
+            Begins::AcrossFiles => NO_LIMIT,
+            Begins::InFile => {
+                let row = manifest.file(file).ok()?;
                 // A file of a missed block has blocks.
-                Ok(row) => BlockIndex(row.first_block.0 + (row.size.div_ceil(BLOCK_BYTES) - 1) as u32),
-                Err(_) => return,
-            },
+                BlockIndex(row.first_block.0 + (row.size.div_ceil(BLOCK_BYTES) - 1) as u32)
+            }
         };
-        self.read_ahead(part.block, Stream { first: part.block, last: part.block, limit, read: 0 });
+        if part.block < limit { self.ahead.begin(part.block, limit) } else { None }
     }
 
-    /// Records a read of this block, and continues to read ahead if it is the block at which to do so.
+    /// Records a read of this block, and fetches ahead of its reader if it is the block at which to do so.
     pub(crate) fn touched(self: &Arc<Self>, block: BlockIndex) {
-        if let Some(stream) = self.ahead.touched(block) {
+        if let Some(next) = self.ahead.read(block) {
             let fetcher = Arc::clone(self);
-            let ahead = async move { fetcher.read_ahead(block, stream) };
+            let ahead = async move { fetcher.read_ahead(next) };
             self.tasks.spawn_on(Caller::current().run(ahead), &self.runtime);
         }
     }
 
-    /// Starts to fetch the blocks after `block`, the next ones of a stream. Those up to its last were started before,
-    /// may have been read and dropped again, and are not fetched again.
-    fn read_ahead(self: &Arc<Self>, block: BlockIndex, stream: Stream) {
-        let (mut bytes, mut blocks, mut last, mut has_started) = (0, 0, block, false);
+    /// Starts to fetch blocks of a stream, until it does not move any more.
+    fn read_ahead(self: &Arc<Self>, mut next: Next) {
+        loop {
+            let (last, fetched) = self.fetch_ahead(&next);
+            match self.ahead.extended(next.stream, last, fetched) {
+                Some(more) => next = more,
+                None => return,
+            }
+        }
+    }
+
+    /// Starts to fetch blocks of a stream: as many as its depth says, and no more than the origin bears, than there is
+    /// memory for beside what others wait for, and than the cache's disk takes. Returns the last block that is here or
+    /// in flight, and the last of them that was not here.
+    fn fetch_ahead(self: &Arc<Self>, next: &Next) -> (BlockIndex, Option<BlockIndex>) {
+        let &Next { block, limit, depth, .. } = next;
         let FetchContext { manifest, cache, window, .. } = &*self.context;
-        let Ok(first) = manifest.file_of_block(block) else { return };
-        'files: for file_index in (first.0..).map(FileIndex).take(neighbours::WALK_FILES) {
+        let blocks_most = AHEAD_BLOCKS.min(self.origin.places());
+        let (mut bytes, mut blocks, mut kib_started) = (0, 0, 0);
+        let (mut last, mut fetched) = (block, None);
+        let Ok(first) = manifest.file_of_block(block) else { return (last, fetched) };
+        for file_index in (first.0..).map(FileIndex).take(neighbours::WALK_FILES) {
             let Ok(file) = manifest.file(file_index) else { break };
-            for part in file.parts(0, file.size).filter(|part| part.block > block) {
-                if bytes >= AHEAD_BYTES || blocks >= AHEAD_BLOCKS || part.block > stream.limit {
-                    break 'files;
+            let blocks_before = (block.0 + 1).saturating_sub(file.first_block.0);
+            for part in file.parts(u64::from(blocks_before) * BLOCK_BYTES, file.size) {
+                if bytes >= depth.bytes() || blocks >= blocks_most || part.block > limit {
+                    return (last, fetched);
+                }
+                let is_here = |block| cache.contains(block) || window.contains(block) || cache.has_earlier(block);
+                if part.block > next.last && !is_here(part.block) {
+                    kib_started += u64::from(part.block_len >> 10) + 1;
+                    // A stream without a block ahead would not go on.
+                    let is_too_much = !self.memory.leaves_half(kib_started) || !self.context.disk_keeps_up();
+                    if blocks > 0 && is_too_much {
+                        return (last, fetched);
+                    }
+                    let _ = self.join_or_start(file_index, part, Purpose::Ahead, End::by(self.deadline()));
+                    fetched = Some(part.block);
                 }
                 bytes += u64::from(part.block_len);
                 blocks += 1;
                 last = part.block;
-                let is_here = |block| cache.contains(block) || window.contains(block) || cache.has_earlier(block);
-                if part.block > stream.last && !is_here(part.block) {
-                    let _ = self.join_or_start(file_index, part, Purpose::Ahead, End::by(self.deadline()));
-                    has_started = true;
-                }
             }
         }
-        // If every block is here already, the stream has caught up with an earlier reader, and ends.
-        if has_started {
-            let first = BlockIndex(block.0 + 1);
-            let read = stream.read.checked_shr(first.0 - stream.first.0).unwrap_or_default();
-            self.ahead.follow(Stream { first, last: last.max(stream.last), limit: stream.limit, read });
-        }
+        (last, fetched)
     }
 
     /// Advice about replaced objects, if one was met.
@@ -456,6 +542,11 @@ impl Fetcher {
             Err(outcome) => return entries.release(blocks, &outcome),
         };
         let (expected, skipped) = self.keeper.admit_neighbours(blocks, admission);
+        if let Some(rate) = self.context.config.warm_rate.as_ref().filter(|_| purpose == Purpose::Warm) {
+            // The block itself was paid for before its fetch began.
+            let beside = expected.iter().map(|block| &block.pending.part).filter(|part| part.block != first.block);
+            rate.charge(beside.map(|part| u64::from(part.block_len)).sum());
+        }
         entries.release(skipped, &Outcome::Skipped);
         let running = self.context.running();
         let kib = expected.iter().map(|block| block.pending.part.block_len >> 10).sum::<u32>() + 1;
@@ -508,6 +599,8 @@ impl Fetcher {
     /// fetched now.
     fn hold_in_window(&self, admission: Admission, purpose: Purpose, part: &BlockPart) -> Result<Admission, Outcome> {
         let window = &self.context.window;
+        // They were fetched too far ahead of their readers.
+        window.take_dropped().into_iter().for_each(|block| self.ahead.dropped(block));
         let is_piece = part.len < part.block_len && !self.context.manifest.is_packed();
         match (admission, purpose) {
             (Admission::Refused, Purpose::Ahead) if window.is_full_of_ahead(part.block_len) => Err(Outcome::Skipped),

@@ -22,6 +22,11 @@ impl FolderRefused {
     pub(crate) fn new(source: io::Error, folder: &Path, flag: &'static str) -> Self {
         Self { folder: folder.to_owned(), flag, source }
     }
+
+    /// True if the disk has not answered in time.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        self.source.kind() == io::ErrorKind::TimedOut
+    }
 }
 
 /// Creates a folder if it is missing, and writes a file in it. Blocks on the disk.
@@ -44,6 +49,7 @@ fn remedy(error: &io::Error) -> String {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "its disk is full: make room, or name a folder on another disk".to_owned()
         }
+        io::ErrorKind::TimedOut => "its disk does not answer: repair it, or name a folder on another disk".to_owned(),
         _ => "repair its disk, or name another folder".to_owned(),
     }
 }
@@ -61,6 +67,7 @@ mod tests {
             (Errno::ROFS, "read-only"),
             (Errno::ACCESS, "must belong to user"),
             (Errno::NOSPC, "full"),
+            (Errno::TIMEDOUT, "does not answer"),
             (Errno::IO, "repair its disk"),
         ] {
             let message = Chain(&FolderRefused::new(errno.into(), Path::new("/f"), "--home")).to_string();

@@ -181,6 +181,15 @@ impl Account {
         })
     }
 
+    /// True if the account, with this much more, would still leave half of what it may hold to others that wait.
+    pub(crate) fn leaves_half(&self, kib: u64) -> bool {
+        let mut state = self.budget.lock();
+        let left_kib = state.kib.saturating_sub(state.used_kib + kib);
+        let Books { least_kib, most_kib, used_kib, ref queue, .. } = *state.books(self.number);
+        let doubled = 2 * (used_kib + kib);
+        queue.is_empty() && doubled <= most_kib && (doubled <= least_kib || doubled <= left_kib)
+    }
+
     /// Takes memory whether or not there is some.
     pub(crate) fn take(&self, kib: u32) -> Permit {
         self.budget.lock().take(self.number, kib);

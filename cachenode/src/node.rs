@@ -40,6 +40,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::counters::store_values;
+use crate::fetch::DiskThreads;
 use crate::home::Home;
 use crate::importing::Importer;
 use crate::memory::MemoryBudget;
@@ -102,6 +103,7 @@ pub struct Node {
     config: NodeConfig,
     runtime: Handle,
     store: Store,
+    disk_threads: DiskThreads,
     open: Arc<OpenDatasets>,
     /// Held while reservations change and while a dataset is opened; not while one is opened that keeps the reservation
     /// that it had, so that a restart opens several at a time. Never while a manifest is walked through.
@@ -142,6 +144,7 @@ impl Node {
             open: OpenDatasets::new(runtime.clone()),
             opening: Arc::default(),
             opening_each: OneEach::default(),
+            disk_threads: DiskThreads::new(store.disks()),
             store,
             runtime,
             config,

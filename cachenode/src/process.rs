@@ -6,16 +6,18 @@ use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use futures::future::join_all;
 use larder_dataset::Chain;
 use larder_dataset::size::{parse_bytes, parse_duration, parse_rate, show_bytes};
 use larder_origin::{CONCURRENCY, Env, OriginConfig, RateCaps, SharedLimits};
 use larder_peers::membership::Watcher;
 use larder_peers::{MemberSource, NodeList, Security, Tls, TlsFiles};
 use larder_store::probe::try_to_write;
+use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use crate::folder::{FolderRefused, HOME_FLAG};
@@ -24,7 +26,7 @@ use crate::importing::{Importer, PROCESSES_BYTES};
 use crate::memory::{MemoryBudget, default_target, memory_limit};
 use crate::node::{NodeConfig, PeerConfig};
 
-/// How long a start waits for folders that another process creates.
+/// How long a start waits for folders that another process creates, and for their disks.
 const FOLDER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Interval between two looks at such a folder.
@@ -176,7 +178,7 @@ impl NodeFlags {
     /// them. Errors name the flag.
     pub async fn open(self) -> anyhow::Result<(NodeConfig, Option<Watcher>)> {
         let (peers, watcher) = self.peers.open().await?.unzip();
-        let mut cache_dirs = self.cache_dirs;
+        let cache_dirs = self.cache_dirs;
         if let Some(at) = (1..cache_dirs.len()).find(|&at| cache_dirs[..at].contains(&cache_dirs[at])) {
             anyhow::bail!("--cache-dir {} is given twice: name each folder once", cache_dirs[at].display());
         }
@@ -185,17 +187,9 @@ impl NodeFlags {
             HomeLimits { keep_free_percent: self.keep_free, listing_bytes: self.listing_size, ..HomeLimits::default() };
         let home = Home::limited(self.home.unwrap_or(beside), limits);
         let home_dir = home.dir().to_owned();
-        let try_caches = async {
-            // Each is waited for: without it, a start would forget its blocks.
-            for dir in &cache_dirs {
-                if let Err(error) = wait_for_folders(std::slice::from_ref(dir), "--cache-dir").await {
-                    let error = Chain(&error);
-                    warn!(%error, "starting without a writable cache folder: hits may be lost, reads are not");
-                }
-            }
-        };
         let home_dirs = std::slice::from_ref(&home_dir);
-        let ((), home_tried) = tokio::join!(try_caches, wait_for_folders(home_dirs, HOME_FLAG));
+        let (mut cache_dirs, home_tried) =
+            tokio::join!(wait_for_caches(cache_dirs), wait_for_folders(home_dirs, HOME_FLAG));
         drop_same_disks(&mut cache_dirs);
         if let Err(error) = home_tried {
             warn!(
@@ -323,13 +317,46 @@ pub fn raise_file_limit() {
     }
 }
 
+/// Waits for all cache folders at once, and for each in any case: without it, a start would forget its blocks. Leaves
+/// out those whose disks do not answer, unless none does: whatever uses them would wait for them.
+async fn wait_for_caches(dirs: Vec<PathBuf>) -> Vec<PathBuf> {
+    let waits = dirs.iter().map(|dir| wait_for_folders(std::slice::from_ref(dir), "--cache-dir"));
+    let mut answering = Vec::new();
+    for (dir, tried) in dirs.iter().zip(join_all(waits).await) {
+        match tried {
+            Ok(_) => answering.push(dir.clone()),
+            Err(error) if error.is_unanswered() => {
+                warn!(error = %Chain(&error), "the disk of a cache folder does not answer");
+            }
+            Err(error) => {
+                let error = Chain(&error);
+                warn!(%error, "starting without a writable cache folder: hits may be lost, reads are not");
+                answering.push(dir.clone());
+            }
+        }
+    }
+    if answering.is_empty() { dirs } else { answering }
+}
+
+/// Creates a folder and tries to write to it, on a thread of its own. A disk that does not answer in time fails with
+/// `TimedOut`.
+async fn try_folder(folder: &Path) -> std::io::Result<()> {
+    let folder = folder.to_owned();
+    let trying = tokio::task::spawn_blocking(move || try_to_write(&folder));
+    match timeout(FOLDER_TIMEOUT, trying).await {
+        Ok(tried) => tried.map_err(std::io::Error::other)?,
+        Err(_) => Err(ErrorKind::TimedOut.into()),
+    }
+}
+
 /// Creates these folders and tries to write to them, and waits until one can be used: another process may have to
 /// create it for this user. Returns those that can, and after them those for which [`wait_for_folder`] can wait. Errors
 /// concern the first, and name the flag and what to do.
 pub async fn wait_for_folders(folders: &[PathBuf], flag: &'static str) -> Result<Vec<PathBuf>, FolderRefused> {
     let started = Instant::now();
     loop {
-        let tried: Vec<_> = folders.iter().map(|folder| (folder, try_to_write(folder))).collect();
+        let tries = folders.iter().map(|folder| async move { (folder, try_folder(folder).await) });
+        let tried: Vec<_> = join_all(tries).await;
         let mut usable: Vec<PathBuf> =
             tried.iter().filter(|(_, tried)| tried.is_ok()).map(|(folder, _)| (*folder).clone()).collect();
         let can_wait = |(_, tried): &(_, std::io::Result<()>)| {
@@ -407,24 +434,47 @@ mod tests {
         assert!(error.contains("/proc/larder (--run-dir)"), "{error}");
     }
 
+    fn set(path: &Path, mode: u32) {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// If this thread is root's, it becomes another user's, and so do the threads that it starts.
+    fn become_user(uid: u32) {
+        let own = rustix::process::getuid();
+        if own.is_root() {
+            rustix::thread::set_thread_res_uid(own, rustix::process::Uid::from_raw(uid), own).unwrap();
+        }
+    }
+
+    // SEMANTICS: C20
+    #[tokio::test(start_paused = true)]
+    async fn cache_folders_that_another_process_has_yet_to_give_are_waited_for_all_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        set(folder.path(), 0o755);
+        let dirs: Vec<PathBuf> = (0..8).map(|n| folder.path().join(n.to_string())).collect();
+        for dir in &dirs {
+            std::fs::create_dir(dir).unwrap();
+            set(dir, 0o555);
+        }
+        become_user(65534);
+        let begun = Instant::now();
+        assert_eq!(wait_for_caches(dirs.clone()).await, dirs);
+        let took = begun.elapsed();
+        assert!((FOLDER_TIMEOUT..FOLDER_TIMEOUT * 2).contains(&took), "{took:?}");
+        become_user(0);
+    }
+
     /// As root this thread becomes another user, to whom the folder is forbidden.
     #[tokio::test]
     async fn a_folder_that_another_process_has_yet_to_give_is_used_later_and_one_that_fails_is_not() {
-        use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let [forbidden, good] = ["forbidden", "good"].map(|name| folder.path().join(name));
-        let set = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
         std::fs::create_dir(&forbidden).unwrap();
         std::fs::create_dir(&good).unwrap();
         set(folder.path(), 0o755);
         set(&forbidden, 0o555);
         set(&good, 0o777);
-        let become_user = |uid| {
-            let own = rustix::process::getuid();
-            if own.is_root() {
-                rustix::thread::set_thread_res_uid(own, rustix::process::Uid::from_raw(uid), own).unwrap();
-            }
-        };
         become_user(65534);
         let found = wait_for_folders(&[forbidden.clone(), "/proc/larder".into(), good.clone()], "--run-dir").await;
         assert_eq!(found.unwrap(), [good.clone(), forbidden.clone()]);

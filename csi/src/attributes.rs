@@ -4,25 +4,31 @@
 //! checked, and each error names the key.
 
 mod error;
+mod identity;
 #[cfg(test)]
 mod tests;
 mod values;
 
 use std::collections::HashMap;
 
-use larder_dataset::written::{Rules, WrittenSpec, cache_size, namespace, ownership, sts_endpoint};
+use larder_dataset::written::{Rules, WrittenSpec, cache_size, namespace, ownership};
 use larder_dataset::{DatasetSpec, Ownership};
 
 pub use error::AttributeError;
 pub(crate) use error::printable;
-use values::{checked_audience, checked_owner, checked_role, dataset_namespace, entry_name};
+pub use identity::{Identity, PodIdentity, Principal};
+use values::{checked_owner, dataset_namespace, entry_name};
 
 /// The attributes that an administrator may set in a PersistentVolume or StorageClass.
-const KNOWN: [&str; 21] = [
+const KNOWN: [&str; 25] = [
     "source",
     "dataset",
     "identity",
     "roleArn",
+    "workloadIdentityProvider",
+    "serviceAccount",
+    "clientID",
+    "tenantID",
     "stsEndpoint",
     "audience",
     "owner",
@@ -44,8 +50,21 @@ const KNOWN: [&str; 21] = [
 
 /// The attributes that a pod author may set in an inline volume. Placement is not one of them, since it must be the
 /// same on all nodes. Nor is the STS: no pod author chooses a server.
-const KNOWN_INLINE: [&str; 9] =
-    ["dataset", "identity", "roleArn", "audience", "cacheSize", "uid", "gid", "fileMode", "dirMode"];
+const KNOWN_INLINE: [&str; 13] = [
+    "dataset",
+    "identity",
+    "roleArn",
+    "workloadIdentityProvider",
+    "serviceAccount",
+    "clientID",
+    "tenantID",
+    "audience",
+    "cacheSize",
+    "uid",
+    "gid",
+    "fileMode",
+    "dirMode",
+];
 
 /// The attributes that describe an origin, and so cannot accompany `dataset`.
 const WITH_SOURCE: [&str; 7] = ["endpoint", "region", "anonymous", "snapshot", "policy", "placement", "refresh"];
@@ -95,27 +114,6 @@ pub struct Attributes {
     pub inline: bool,
 }
 
-/// The identity that reads a volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Identity {
-    /// That of the volume's Secret, or larderd's own if there is none.
-    Any,
-    /// That of the volume's Secret, and never larderd's own.
-    Secret,
-    /// The pod's own, which may have this role.
-    Pod(Role),
-}
-
-/// A role that the token of a pod is exchanged for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Role {
-    pub arn: String,
-    /// The server that exchanges tokens; `None` for that of the origin.
-    pub sts_endpoint: Option<String>,
-    /// The audience of the token.
-    pub audience: Option<String>,
-}
-
 /// The pod. Fields that the kubelet did not report are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
@@ -144,7 +142,7 @@ impl Attributes {
             }
         }
         let get = |name: &str| context.get(name).map(String::as_str);
-        let identity = identity(context, inline)?;
+        let identity = Identity::parse(context, inline)?;
         let owner = get("owner").map(checked_owner).transpose()?;
         let namespaces = get("namespaces").map(|list| list.split(',').map(|name| namespace(name.trim())).collect());
         Ok(Self {
@@ -176,27 +174,6 @@ impl Attributes {
             }
             (None, Selection::Spec(_)) => &self.pod.namespace,
         }
-    }
-}
-
-/// The attributes of a pod's identity, and the checks that no other volume has them.
-fn identity(context: &HashMap<String, String>, inline: bool) -> Result<Identity, AttributeError> {
-    let get = |name: &str| context.get(name).cloned();
-    let identity = match context.get("identity").map(String::as_str) {
-        None => Identity::Any,
-        Some("secret") if !inline => Identity::Secret,
-        Some("pod") => {
-            let arn = get("roleArn").ok_or_else(|| AttributeError::value("roleArn", "is missing: name the role"))?;
-            let sts_endpoint = get("stsEndpoint").map(|url| sts_endpoint(&url).map(|()| url)).transpose()?;
-            let audience = get("audience").map(|audience| checked_audience(&audience)).transpose()?;
-            return Ok(Identity::Pod(Role { arn: checked_role(&arn)?, sts_endpoint, audience }));
-        }
-        Some(_) if inline => return Err(AttributeError::value("identity", "must be `pod` if it is set")),
-        Some(_) => return Err(AttributeError::value("identity", "must be `secret` or `pod` if it is set")),
-    };
-    match ["roleArn", "stsEndpoint", "audience"].into_iter().find(|name| context.contains_key(*name)) {
-        Some(name) => Err(AttributeError::value(name, "belongs to `identity: pod`")),
-        None => Ok(identity),
     }
 }
 

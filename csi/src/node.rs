@@ -150,7 +150,7 @@ impl Node {
         }
         // Decided after the step above, since that may have ended the mount.
         let right = match (inline, dataset.credentials.is_some()) {
-            // The mount belongs to the role, which this pod's token has proved.
+            // The mount belongs to the identity, which this pod's token has proved.
             _ if matches!(identity, Identity::Pod(_)) => match self.may_renew(&identity, &prepared.mount, &dataset) {
                 true => Right::Renew,
                 false => Right::Make,
@@ -188,9 +188,9 @@ impl Node {
         .await?;
         let Attributes { pod, identity, owner, ownership, .. } = &attributes;
         let credentials = match identity {
-            Identity::Pod(role) => {
-                check_pod_identity(&spec, secret.is_some())?;
-                Some(pod_identity::credentials(pod_identity::tokens(request), role, owner.as_deref(), pod)?)
+            Identity::Pod(identity) => {
+                identity.check(&spec, secret.is_some())?;
+                Some(pod_identity::credentials(pod_identity::tokens(request), identity, owner.as_deref(), pod)?)
             }
             Identity::Any | Identity::Secret => {
                 check_keys(secret.as_ref(), &spec, *identity == Identity::Secret)?;
@@ -333,19 +333,5 @@ impl Node {
             usage: vec![usage(record.bytes, Unit::Bytes), usage(record.files, Unit::Inodes)],
             volume_condition: None,
         })
-    }
-}
-
-/// Checks that a dataset can be read with the identity of a pod.
-fn check_pod_identity(spec: &DatasetSpec, has_secret: bool) -> Result<(), AttributeError> {
-    let refuse = |what: &str| Err(AttributeError::value("identity", format!("is `pod`, {what}")));
-    if !spec.source.starts_with("s3://") {
-        refuse("which only s3:// origins know")
-    } else if spec.anonymous {
-        refuse("and `anonymous` sends no identity: remove one of them")
-    } else if has_secret {
-        refuse("and the volume has a Secret: remove nodePublishSecretRef")
-    } else {
-        Ok(())
     }
 }

@@ -1,5 +1,5 @@
 //! The identity of a pod: its ServiceAccount token, as the kubelet passes it with each publish, in the form of
-//! credentials. larderd exchanges it for the keys of the volume's role.
+//! credentials. larderd exchanges it for the keys of the principal that the volume names.
 //!
 //! Invariants: no error contains a token, and a token is held in memory only.
 
@@ -10,7 +10,7 @@ use larder_daemon_api::v1::Credentials;
 use larder_dataset::environment::{IDENTITY_EXPIRES, IDENTITY_TOKEN, OWNER};
 use serde::Deserialize;
 
-use crate::attributes::{AttributeError, Pod, Role};
+use crate::attributes::{AttributeError, Pod, PodIdentity, Principal};
 use crate::json_dir::hex_hash;
 
 /// The key of the tokens, in the volume context or, if the CSIDriver says so, in the secrets.
@@ -18,6 +18,9 @@ pub(crate) const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
 /// The audience of AWS, which is used where the kubelet passes tokens for several.
 const AUDIENCE: &str = "sts.amazonaws.com";
+
+/// The audience of Azure.
+const AZURE_AUDIENCE: &str = "api://AzureADTokenExchange";
 
 /// The longest token. Those of the kubelet have one or two KiB.
 const TOKEN_BYTES: usize = 16 << 10;
@@ -39,10 +42,10 @@ pub(crate) fn tokens(request: &csi::NodePublishVolumeRequest) -> &str {
     request.secrets.get(TOKENS).or_else(|| request.volume_context.get(TOKENS)).map(String::as_str).unwrap_or_default()
 }
 
-/// The credentials of a pod for a role. `owner` is the owner of its volume.
+/// The credentials of a pod. `owner` is the owner of its volume.
 pub(crate) fn credentials(
     tokens: &str,
-    role: &Role,
+    identity: &PodIdentity,
     owner: Option<&str>,
     pod: &Pod,
 ) -> Result<Credentials, AttributeError> {
@@ -55,38 +58,88 @@ pub(crate) fn credentials(
             Err(_) => return refuse("the kubelet passed tokens in a form that is not known".to_owned()),
         },
     };
-    let audience = role.audience.as_deref().unwrap_or(AUDIENCE);
-    let only = role.audience.is_none() && all.len() == 1;
-    let token = if only { all.drain().next().map(|(_, token)| token) } else { all.remove(audience) };
+    let PodIdentity { principal, audience, .. } = identity;
+    let expected = audience.clone().unwrap_or_else(|| audience_of(principal));
+    // The S3 servers of others than AWS have no usual audience.
+    let only = audience.is_none() && all.len() == 1 && matches!(principal, Principal::Role(_));
+    let token = if only { all.drain().next().map(|(_, token)| token) } else { all.remove(&expected) };
     let Some(Token { token, expiration_timestamp }) = token else {
         return refuse(format!(
-            "the kubelet passed no token for the audience {audience}: list it in spec.tokenRequests of the CSIDriver"
+            "the kubelet passed no token for the audience {expected}: list it in spec.tokenRequests of the CSIDriver"
         ));
     };
     if token.is_empty() || token.len() > TOKEN_BYTES || expiration_timestamp.len() > 64 {
         return refuse("the kubelet passed a token that is empty or too long".to_owned());
     }
-    let variables = [
-        ("AWS_ROLE_ARN", Some(role.arn.clone())),
-        ("AWS_ENDPOINT_URL_STS", role.sts_endpoint.clone()),
-        ("AWS_ROLE_SESSION_NAME", Some(session_name(pod))),
-        (IDENTITY_TOKEN, Some(token)),
-        (IDENTITY_EXPIRES, Some(expiration_timestamp)),
-        (OWNER, Some(role_owner(role, owner))),
-        // To other stores, which a manifest may name, requests are sent without credentials.
-        ("GOOGLE_SKIP_SIGNATURE", Some("true".to_owned())),
-        ("AZURE_SKIP_SIGNATURE", Some("true".to_owned())),
-    ];
-    let given = variables.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    let Some(owner) = owner_of(identity, owner, pod) else {
+        return refuse(
+            "the kubelet did not name the pod's ServiceAccount: set podInfoOnMount in the CSIDriver".to_owned(),
+        );
+    };
+    let common = [(IDENTITY_TOKEN, Some(token)), (IDENTITY_EXPIRES, Some(expiration_timestamp)), (OWNER, Some(owner))];
+    let variables = principal_variables(identity, pod).into_iter().chain(common);
+    let given = variables.filter_map(|(name, value)| Some((name.to_owned(), value?)));
     Ok(Credentials { variables: given.collect() })
 }
 
-/// The owner of what is read with the keys of a role. Another STS may give keys for the same role name to anybody, so
-/// it is part of the owner.
-fn role_owner(role: &Role, owner: Option<&str>) -> String {
-    let sts = role.sts_endpoint.as_deref().unwrap_or_default();
-    let hash = hex_hash([owner.unwrap_or_default(), sts, &role.arn].join("\n").as_bytes());
-    format!("role-{}", &hash[..32])
+/// The audience of tokens that a cloud expects.
+fn audience_of(principal: &Principal) -> String {
+    match principal {
+        Principal::Role(_) => AUDIENCE.to_owned(),
+        Principal::Azure { .. } => AZURE_AUDIENCE.to_owned(),
+        Principal::Google { provider, .. } => {
+            let of_gke = provider.strip_prefix("identitynamespace:").and_then(|rest| rest.split_once(':'));
+            of_gke.map_or_else(|| format!("https:{provider}"), |(pool, _)| pool.to_owned())
+        }
+    }
+}
+
+/// The variables that name a principal and the server that exchanges its tokens. To stores of other kinds, which a
+/// manifest may name, requests are sent without credentials.
+fn principal_variables(identity: &PodIdentity, pod: &Pod) -> [(&'static str, Option<String>); 5] {
+    let sts = identity.sts_endpoint.clone();
+    let unsigned = |name| (name, Some("true".to_owned()));
+    match identity.principal.clone() {
+        Principal::Role(arn) => [
+            ("AWS_ROLE_ARN", Some(arn)),
+            ("AWS_ENDPOINT_URL_STS", sts),
+            ("AWS_ROLE_SESSION_NAME", Some(session_name(pod))),
+            unsigned("GOOGLE_SKIP_SIGNATURE"),
+            unsigned("AZURE_SKIP_SIGNATURE"),
+        ],
+        Principal::Google { provider, service_account } => [
+            ("GOOGLE_WORKLOAD_IDENTITY_PROVIDER", Some(provider)),
+            ("GOOGLE_IMPERSONATE_SERVICE_ACCOUNT", service_account),
+            ("GOOGLE_STS_ENDPOINT", sts),
+            unsigned("AWS_SKIP_SIGNATURE"),
+            unsigned("AZURE_SKIP_SIGNATURE"),
+        ],
+        Principal::Azure { client, tenant } => [
+            ("AZURE_CLIENT_ID", Some(client)),
+            ("AZURE_TENANT_ID", Some(tenant)),
+            ("AZURE_AUTHORITY_HOST", sts),
+            unsigned("AWS_SKIP_SIGNATURE"),
+            unsigned("GOOGLE_SKIP_SIGNATURE"),
+        ],
+    }
+}
+
+/// The owner of what is read with the keys of a principal. Another server may give keys of the same name to anybody, so
+/// it is part of the owner. So is the pod's ServiceAccount where its token alone names the principal; `None` if the
+/// kubelet did not name it.
+fn owner_of(identity: &PodIdentity, owner: Option<&str>, pod: &Pod) -> Option<String> {
+    let principal = match &identity.principal {
+        Principal::Role(arn) => arn.clone(),
+        Principal::Azure { client, tenant } => [&**tenant, client].join("\n"),
+        Principal::Google { provider, service_account: Some(email) } => [&**provider, email].join("\n"),
+        Principal::Google { .. } if pod.namespace.is_empty() || pod.service_account.is_empty() => return None,
+        Principal::Google { provider, service_account: None } => {
+            [&**provider, &pod.namespace, &pod.service_account].join("\n")
+        }
+    };
+    let sts = identity.sts_endpoint.as_deref().unwrap_or_default();
+    let hash = hex_hash([owner.unwrap_or_default(), sts, &principal].join("\n").as_bytes());
+    Some(format!("role-{}", &hash[..32]))
 }
 
 /// Names the pod's ServiceAccount in the logs of the STS.
@@ -107,85 +160,4 @@ pub(crate) fn is_later(new: &Credentials, held: Option<&Credentials>) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ROLE: &str = "arn:aws:iam::111122223333:role/reader";
-
-    fn role() -> Role {
-        Role { arn: ROLE.to_owned(), sts_endpoint: None, audience: None }
-    }
-
-    fn pod() -> Pod {
-        let (namespace, service_account) = ("team-a".to_owned(), "train".to_owned());
-        Pod { namespace, service_account, ..Pod::default() }
-    }
-
-    fn passed(audiences: &[&str]) -> String {
-        let token = |audience: &&str| {
-            format!(r#""{audience}": {{"token": "hunter2-{audience}", "expirationTimestamp": "2026-01-01T10:20:30Z"}}"#)
-        };
-        format!("{{{}}}", audiences.iter().map(token).collect::<Vec<_>>().join(", "))
-    }
-
-    #[test]
-    fn the_token_of_the_volumes_audience_is_used() {
-        let token = |audiences: &[&str], audience: Option<&str>| {
-            let role = Role { audience: audience.map(str::to_owned), ..role() };
-            credentials(&passed(audiences), &role, None, &pod()).map(|given| given.variables[IDENTITY_TOKEN].clone())
-        };
-        assert_eq!(token(&["minio"], None).unwrap(), "hunter2-minio");
-        assert_eq!(token(&["minio", AUDIENCE], None).unwrap(), "hunter2-sts.amazonaws.com");
-        assert_eq!(token(&["minio", AUDIENCE], Some("minio")).unwrap(), "hunter2-minio");
-        for (audiences, audience) in [(&[][..], None), (&["minio"], Some("ceph")), (&["a", "b"], None)] {
-            let error = token(audiences, audience).unwrap_err().to_string();
-            assert!(error.contains("tokenRequests") && !error.contains("hunter2"), "{error}");
-        }
-        for text in ["hunter2", "[]", r#"{"a": "hunter2"}"#, r#"{"a": {"token": ""}}"#] {
-            let error = credentials(text, &role(), None, &pod()).unwrap_err().to_string();
-            assert!(error.contains("`identity` is `pod`, but the kubelet") && !error.contains("hunter2"), "{error}");
-        }
-    }
-
-    #[test]
-    fn credentials_name_the_role_the_pod_and_never_the_machines_identity() {
-        let given = credentials(&passed(&[AUDIENCE]), &role(), None, &pod()).unwrap().variables;
-        assert_eq!((given["AWS_ROLE_ARN"].as_str(), given["AWS_ROLE_SESSION_NAME"].as_str()), (ROLE, "team-a.train"));
-        assert_eq!((given["GOOGLE_SKIP_SIGNATURE"].as_str(), given["AZURE_SKIP_SIGNATURE"].as_str()), ("true", "true"));
-        assert!(!given.contains_key("AWS_ENDPOINT_URL_STS"));
-        let long = Pod { namespace: "n".repeat(63), service_account: "s".repeat(63), ..Pod::default() };
-        assert_eq!(session_name(&long).len(), SESSION_NAME_BYTES);
-        assert_eq!(session_name(&Pod::default()), "larder");
-    }
-
-    // SEMANTICS: K23
-    #[test]
-    fn role_sts_and_owner_each_make_another_owner_and_the_pod_does_not() {
-        let owner = |role: &Role, owner: Option<&str>| role_owner(role, owner);
-        let elsewhere = Role { sts_endpoint: Some("https://sts.example".to_owned()), ..role() };
-        let other = Role { arn: format!("{ROLE}s"), ..role() };
-        let all = [owner(&role(), None), owner(&elsewhere, None), owner(&other, None), owner(&role(), Some("uid"))];
-        assert_eq!(all.iter().collect::<std::collections::BTreeSet<_>>().len(), all.len());
-        let another = Role { audience: Some("minio".to_owned()), ..role() };
-        assert_eq!(owner(&another, None), all[0], "who is asked and for what decides, and not with which token");
-    }
-
-    #[test]
-    fn a_token_replaces_one_that_expires_in_an_earlier_minute() {
-        let until = |end: &str| Credentials { variables: [(IDENTITY_EXPIRES.to_owned(), end.to_owned())].into() };
-        let held = until("2026-01-01T10:20:30Z");
-        assert!(is_later(&held, None) && is_later(&held, Some(&Credentials::default())));
-        assert!(is_later(&until("2026-01-01T10:21:00Z"), Some(&held)));
-        for earlier in ["2026-01-01T10:20:59Z", "2026-01-01T10:20:30Z", "2025-12-31T23:59:59Z", ""] {
-            assert!(!is_later(&until(earlier), Some(&held)), "{earlier}");
-        }
-    }
-
-    // SEMANTICS: K25
-    #[test]
-    fn the_kubelet_passes_tokens_of_the_default_audience_and_repeats_publishes() {
-        let manifest = include_str!("../../deploy/csidriver.yaml");
-        assert!(manifest.contains(&format!("  tokenRequests:\n    - audience: {AUDIENCE}\n")), "{manifest}");
-        assert!(manifest.contains("  requiresRepublish: true\n"), "{manifest}");
-    }
-}
+mod tests;

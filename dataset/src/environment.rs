@@ -8,10 +8,11 @@ pub const PEER_TOKEN: &str = "LARDER_PEER_TOKEN";
 pub const OWNER: &str = "LARDER_OWNER";
 
 /// The owner of whatever is read without credentials, which no tenant's is: those are uids of Datasets and hashes of
-/// roles.
+/// principals.
 pub const ANONYMOUS: &str = "anonymous";
 
-/// The token of a pod, which is exchanged for the keys of the role `AWS_ROLE_ARN`. It is passed along with the
+/// The token of a pod, which is exchanged for the keys of the principal that variables name: `AWS_ROLE_ARN`,
+/// `GOOGLE_WORKLOAD_IDENTITY_PROVIDER`, or `AZURE_CLIENT_ID` with `AZURE_TENANT_ID`. It is passed along with the
 /// credentials.
 pub const IDENTITY_TOKEN: &str = "LARDER_IDENTITY_TOKEN";
 

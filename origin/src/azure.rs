@@ -1,7 +1,13 @@
 //! Opening Azure Blob Storage.
 
-use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+mod exchange;
 
+use std::sync::Arc;
+
+use object_store::StaticCredentialProvider;
+use object_store::azure::{AzureConfigKey, AzureCredential, MicrosoftAzureBuilder};
+
+use crate::bearer::BearerConnector;
 use crate::config::OriginConfig;
 use crate::error::OriginError;
 use crate::object::ObjectOrigin;
@@ -9,12 +15,32 @@ use crate::object::settings::{client_options, single_retry};
 use crate::retry::RetryPolicy;
 use crate::url::OriginUrl;
 
-/// Opens a container of Azure Blob Storage configured by the usual `AZURE_*` variables.
+/// Opens a container of Azure Blob Storage configured by the usual `AZURE_*` variables, or with the identity of a pod.
 pub(crate) fn open(url: &OriginUrl, config: &OriginConfig, policy: RetryPolicy) -> Result<ObjectOrigin, OriginError> {
-    let store = builder(url, config)?.build().map_err(|error| OriginError::Invalid {
+    let mut builder = builder(url, config)?;
+    if let Some(token) = config.env.pod_token("AZURE_SKIP_SIGNATURE").filter(|_| !config.anonymous) {
+        // Never sent: the connector puts a token of the session in its place.
+        let none = StaticCredentialProvider::new(AzureCredential::BearerToken(String::new()));
+        let connector = BearerConnector(exchange::session(config, token)?);
+        builder =
+            builder.with_account(account(config)?).with_credentials(Arc::new(none)).with_http_connector(connector);
+    }
+    let store = builder.build().map_err(|error| OriginError::Invalid {
         what: format!("invalid settings for {url}: {error} (AZURE_STORAGE_ACCOUNT_NAME sets the account)"),
     })?;
     ObjectOrigin::new(url, store, policy)
+}
+
+/// The name of the account that a pod reads from. Its requests go to the endpoint, whose host begins with that name,
+/// and do not contain it.
+fn account(config: &OriginConfig) -> Result<String, OriginError> {
+    let host = config.endpoint.as_deref().and_then(|endpoint| url::Url::parse(endpoint).ok());
+    let host = host.and_then(|url| url.host_str().map(str::to_owned)).ok_or_else(|| OriginError::Invalid {
+        what: "a pod's identity names no storage account: set the attribute `endpoint` of the volume, such as \
+               https://ACCOUNT.blob.core.windows.net"
+            .to_owned(),
+    })?;
+    Ok(host.split('.').next().unwrap_or_default().to_owned())
 }
 
 fn builder(url: &OriginUrl, config: &OriginConfig) -> Result<MicrosoftAzureBuilder, OriginError> {

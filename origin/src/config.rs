@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use larder_dataset::environment::{ANONYMOUS, OWNER, is_of_origins};
+use larder_dataset::environment::{ANONYMOUS, IDENTITY_TOKEN, OWNER, is_of_origins};
 use larder_dataset::larder_command;
 use tracing::warn;
 
@@ -90,6 +90,12 @@ impl Env {
     pub fn get(&self, name: &str) -> Option<&str> {
         let file = self.files.as_ref().and_then(|files| files.variables.get(name));
         file.or_else(|| self.variables.get(name)).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// The token of a pod, which is exchanged for keys, unless `unsigned` is set: the pod's identity is then one of
+    /// another cloud.
+    pub(crate) fn pod_token(&self, unsigned: &str) -> Option<&str> {
+        self.get(IDENTITY_TOKEN).filter(|_| self.get(unsigned).is_none())
     }
 
     /// Sets a variable.

@@ -1,7 +1,13 @@
 //! Opening Google Cloud Storage.
 
-use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+mod exchange;
 
+use std::sync::Arc;
+
+use object_store::StaticCredentialProvider;
+use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder, GoogleConfigKey};
+
+use crate::bearer::BearerConnector;
 use crate::config::OriginConfig;
 use crate::error::OriginError;
 use crate::object::ObjectOrigin;
@@ -9,9 +15,16 @@ use crate::object::settings::{client_options, single_retry};
 use crate::retry::RetryPolicy;
 use crate::url::OriginUrl;
 
-/// Opens a bucket of Google Cloud Storage configured by the usual `GOOGLE_*` variables.
+/// Opens a bucket of Google Cloud Storage configured by the usual `GOOGLE_*` variables, or with the identity of a pod.
 pub(crate) fn open(url: &OriginUrl, config: &OriginConfig, policy: RetryPolicy) -> Result<ObjectOrigin, OriginError> {
-    let store = builder(url, config)
+    let mut builder = builder(url, config);
+    if let Some(token) = config.env.pod_token("GOOGLE_SKIP_SIGNATURE").filter(|_| !config.anonymous) {
+        // Never sent: the connector puts a token of the session in its place.
+        let none = StaticCredentialProvider::new(GcpCredential { bearer: String::new() });
+        let connector = BearerConnector(exchange::session(config, token)?);
+        builder = builder.with_credentials(Arc::new(none)).with_http_connector(connector);
+    }
+    let store = builder
         .build()
         .map_err(|error| OriginError::Invalid { what: format!("invalid settings for {url}: {error}") })?;
     ObjectOrigin::new(url, store, policy)

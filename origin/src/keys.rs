@@ -38,15 +38,15 @@ impl SessionError {
 }
 
 /// Keys that were obtained just now.
-pub(crate) struct Fresh {
-    credential: AwsCredential,
+pub(crate) struct Fresh<C = AwsCredential> {
+    credential: C,
     lifetime: Duration,
 }
 
-impl Fresh {
+impl<C> Fresh<C> {
     /// Keys with the time that is left until they expire; `None` if that is unknown. The error continues a sentence
     /// that begins with the name of their giver.
-    pub(crate) fn new(credential: AwsCredential, left: Option<TimeDelta>) -> Result<Self, String> {
+    pub(crate) fn new(credential: C, left: Option<TimeDelta>) -> Result<Self, String> {
         let lifetime = left.map_or(LIFETIME_MOST, |left| left.to_std().unwrap_or_default()).min(LIFETIME_MOST);
         if lifetime < LIFETIME_LEAST {
             return Err(format!("gave keys that expire within {LIFETIME_LEAST:?}: is a clock wrong (NTP)?"));
@@ -55,16 +55,16 @@ impl Fresh {
     }
 
     /// The keys, and how long they are valid.
-    pub(crate) fn into_parts(self) -> (AwsCredential, Duration) {
+    pub(crate) fn into_parts(self) -> (C, Duration) {
         (self.credential, self.lifetime)
     }
 }
 
-/// A way to keys that expire. `Debug` shows no secret.
+/// A way to keys that expire: AWS's, unless others are named. `Debug` shows no secret.
 #[async_trait]
-pub(crate) trait Exchange: fmt::Debug + Send + Sync + 'static {
+pub(crate) trait Exchange<C: 'static = AwsCredential>: fmt::Debug + Send + Sync + 'static {
     /// Obtains new keys. Ends within a bounded time.
-    async fn obtain(&self) -> Result<Fresh, SessionError>;
+    async fn obtain(&self) -> Result<Fresh<C>, SessionError>;
 }
 
 #[cfg(test)]

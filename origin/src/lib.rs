@@ -15,6 +15,7 @@
 #![warn(missing_docs)]
 
 mod azure;
+mod bearer;
 mod caller;
 mod config;
 mod conformance;
@@ -22,6 +23,7 @@ mod error;
 mod folder;
 mod gcs;
 mod key;
+mod key_server;
 mod keys;
 mod limit;
 mod listing;

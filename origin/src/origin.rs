@@ -30,6 +30,11 @@ pub trait Origin: Send + Sync + fmt::Debug + 'static {
         None
     }
 
+    /// How many calls it bears at the same time, as far as it is known now. More would only wait.
+    fn places(&self) -> usize {
+        usize::MAX
+    }
+
     /// Returns one page of the keys under `prefix` (relative; empty or ending with `/`), in key order, after the key
     /// `after`.
     ///

@@ -44,34 +44,39 @@ impl Rate {
 
     /// Waits until the rate allows a call, and charges its bytes. Cancel-safe.
     pub async fn wait(&self, bytes: u64, urgency: &Urgency) {
+        self.wait_for(|| bytes, urgency).await;
+    }
+
+    /// The same for a call whose bytes are known when it is its turn. Cancel-safe.
+    pub async fn wait_for(&self, bytes: impl Fn() -> u64, urgency: &Urgency) {
         if !urgency.is_high() {
             tokio::select! {
                 biased;
-                () = self.wait_for_others(bytes) => return,
+                () = self.wait_for_others(&bytes) => return,
                 () = urgency.high() => {}
             }
         }
         let _turn = self.turn.lock().await;
         let paid = *self.paid();
         tokio::time::sleep_until(paid).await;
-        self.charge(bytes);
+        self.charge(bytes());
     }
 
-    /// As [`Self::wait`], for a call for which nobody waits.
-    async fn wait_for_others(&self, bytes: u64) {
+    /// As [`Self::wait_for`], for a call for which nobody waits.
+    async fn wait_for_others(&self, bytes: &impl Fn() -> u64) {
         let _turn = self.low_turn.lock().await;
         loop {
             let (now, paid) = (Instant::now(), *self.paid());
             // Somebody has the turn while anybody who is waited for is here.
             if paid <= now && self.turn.try_lock().is_ok() {
-                return self.charge(bytes);
+                return self.charge(bytes());
             }
             tokio::time::sleep_until(paid.max(now + LOOK)).await;
         }
     }
 
     /// Charges bytes without a wait: those after them wait.
-    pub(crate) fn charge(&self, bytes: u64) {
+    pub fn charge(&self, bytes: u64) {
         let now = Instant::now();
         let cost = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
         let mut paid = self.paid();

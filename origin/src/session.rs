@@ -7,6 +7,7 @@
 //!
 //! Invariant: no error and no `Debug` shows a key or a token.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -30,24 +31,24 @@ const MARGIN: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// The keys of one identity. Clones of the `Arc` share them.
-pub(crate) struct Session {
-    state: Mutex<State>,
+/// The keys of one identity: AWS's, unless others are named. Clones of the `Arc` share them.
+pub(crate) struct Session<C: 'static = AwsCredential> {
+    state: Mutex<State<C>>,
 }
 
-struct State {
+struct State<C: 'static> {
     /// The way to new keys.
-    exchange: Arc<dyn Exchange>,
+    exchange: Arc<dyn Exchange<C>>,
     /// The way by which the last keys came.
-    worked: Option<Arc<dyn Exchange>>,
-    keys: Option<Keys>,
+    worked: Option<Arc<dyn Exchange<C>>>,
+    keys: Option<Keys<C>>,
     failure: Option<Failure>,
     /// Its sender is dropped at the end of the attempt that is under way.
     attempt: Option<watch::Receiver<()>>,
 }
 
-struct Keys {
-    credential: Arc<AwsCredential>,
+struct Keys<C> {
+    credential: Arc<C>,
     renew: Instant,
     expire: Instant,
     /// The origin has answered a request that was signed with them.
@@ -61,31 +62,31 @@ struct Failure {
     again: Instant,
 }
 
-impl fmt::Debug for Session {
+impl<C: Send + Sync + 'static> fmt::Debug for Session<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session").field("exchange", &self.lock().exchange).finish_non_exhaustive()
     }
 }
 
-impl Session {
-    pub(crate) fn new(exchange: Arc<dyn Exchange>) -> Arc<Self> {
+impl<C: Send + Sync + 'static> Session<C> {
+    pub(crate) fn new(exchange: Arc<dyn Exchange<C>>) -> Arc<Self> {
         let state = State { exchange, worked: None, keys: None, failure: None, attempt: None };
         Arc::new(Self { state: Mutex::new(state) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State<C>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Obtains the next keys in another way. Those that are there stay in use until then.
-    fn exchange_by(&self, exchange: Arc<dyn Exchange>) {
+    fn exchange_by(&self, exchange: Arc<dyn Exchange<C>>) {
         let mut state = self.lock();
         state.exchange = exchange;
         state.failure = None;
     }
 
     /// The attempt that is under way, or a new one.
-    fn attempt(self: &Arc<Self>, state: &mut State) -> watch::Receiver<()> {
+    fn attempt(self: &Arc<Self>, state: &mut State<C>) -> watch::Receiver<()> {
         if let Some(attempt) = state.attempt.as_ref().filter(|attempt| attempt.has_changed().is_ok()) {
             return attempt.clone();
         }
@@ -114,7 +115,7 @@ impl Session {
         matches!(&self.lock().failure, Some(Failure { error: SessionError::Refused(_), .. }))
     }
 
-    fn ended(&self, exchange: Arc<dyn Exchange>, outcome: Result<Fresh, SessionError>) {
+    fn ended(&self, exchange: Arc<dyn Exchange<C>>, outcome: Result<Fresh<C>, SessionError>) {
         let mut state = self.lock();
         match outcome {
             Ok(fresh) => {
@@ -144,7 +145,7 @@ impl Session {
     }
 
     /// Notes that the origin has answered a request with these keys.
-    pub(crate) fn trust(&self, used: &Arc<AwsCredential>) {
+    pub(crate) fn trust(&self, used: &Arc<C>) {
         let mut state = self.lock();
         if let Some(keys) = state.keys.as_mut().filter(|keys| Arc::ptr_eq(&keys.credential, used)) {
             keys.work = true;
@@ -153,7 +154,7 @@ impl Session {
 
     /// Gives up keys that the origin has refused before they expired, such as those of a revoked session. True if
     /// another attempt would be made with others. Keys that never worked are kept: the next would be refused, too.
-    pub(crate) fn distrust(&self, used: &Arc<AwsCredential>) -> bool {
+    pub(crate) fn distrust(&self, used: &Arc<C>) -> bool {
         let mut state = self.lock();
         let is_kept = state.keys.as_ref().is_some_and(|keys| Arc::ptr_eq(&keys.credential, used) && !keys.work);
         state.keys.take_if(|keys| Arc::ptr_eq(&keys.credential, used) && keys.work);
@@ -173,7 +174,8 @@ impl Session {
         Some(trouble)
     }
 
-    async fn credential(self: &Arc<Self>) -> Result<Arc<AwsCredential>, SessionError> {
+    /// Keys that are valid. Waits for them only if there are none.
+    pub(crate) async fn credential(self: &Arc<Self>) -> Result<Arc<C>, SessionError> {
         loop {
             let mut attempt = {
                 let mut state = self.lock();
@@ -198,7 +200,7 @@ impl Session {
     }
 }
 
-/// A session as object_store's clients use it.
+/// A session as object_store's client of S3 uses it.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionProvider(pub(crate) Arc<Session>);
 
@@ -214,13 +216,32 @@ impl CredentialProvider for SessionProvider {
 
 /// The sessions of a process, by identity. A session lives as long as an origin uses it. Clones share them.
 #[derive(Clone, Default)]
-pub struct Sessions(Arc<Mutex<HashMap<Identity, Weak<Session>>>>);
+pub struct Sessions(Arc<Mutex<HashMap<Identity, Weak<dyn AnySession>>>>);
+
+/// A session with keys of any kind.
+trait AnySession: Send + Sync {
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+
+    /// See [`Session::trouble`].
+    fn why_no_keys(self: Arc<Self>) -> Option<String>;
+}
+
+impl<C: Send + Sync + 'static> AnySession for Session<C> {
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+
+    fn why_no_keys(self: Arc<Self>) -> Option<String> {
+        self.trouble()
+    }
+}
 
 /// The identity that a session belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
     /// The URL of the server that gives the keys.
     pub(crate) sts: String,
+    /// The name of whose keys they are.
     pub(crate) role: String,
     /// The owner of what is read with the keys.
     pub(crate) owner: String,
@@ -228,15 +249,21 @@ pub(crate) struct Identity {
 
 impl Sessions {
     /// The session of an identity, which obtains its next keys by `exchange`.
-    pub(crate) fn of(&self, identity: Identity, exchange: Arc<dyn Exchange>) -> Arc<Session> {
+    pub(crate) fn of<C: Send + Sync + 'static>(
+        &self,
+        identity: Identity,
+        exchange: Arc<dyn Exchange<C>>,
+    ) -> Arc<Session<C>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(session) = all.get(&identity).and_then(Weak::upgrade) {
+        let found = all.get(&identity).and_then(Weak::upgrade).map(AnySession::into_any);
+        if let Some(Ok(session)) = found.map(|found| found.downcast::<Session<C>>()) {
             session.exchange_by(exchange);
             return session;
         }
         all.retain(|_, session| session.strong_count() > 0);
         let session = Session::new(exchange);
-        all.insert(identity, Arc::downgrade(&session));
+        let any: Arc<dyn AnySession> = Arc::<Session<C>>::clone(&session);
+        all.insert(identity, Arc::downgrade(&any));
         session
     }
 
@@ -247,7 +274,7 @@ impl Sessions {
         let of_owner = all.iter().filter(|(identity, _)| identity.owner == owner);
         let sessions: Vec<_> = of_owner.filter_map(|(_, session)| session.upgrade()).collect();
         drop(all);
-        sessions.iter().find_map(Session::trouble)
+        sessions.into_iter().find_map(AnySession::why_no_keys)
     }
 }
 

@@ -208,3 +208,37 @@ async fn minio_exchanges_the_token_of_a_pod_for_keys_of_a_role() {
         assert!(!said.contains(&signature), "{said}");
     }
 }
+
+// SEMANTICS: K23
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bucket_of_google_is_read_with_the_access_token_of_a_pod() {
+    let Some(server) = RealServer::start(ServerKind::Gcs) else { return };
+    server.fill([("k", b"bytes".as_slice())]);
+    let sts = FakeSts::start(|request| {
+        let access = if request.form["subject_token"] == "good" { RealServer::SECRET_KEY } else { "hunter2" };
+        StsAnswer::Raw { status: 200, body: json!({"access_token": access, "expires_in": 3600}).to_string() }
+    });
+    let sts = sts.await.expect("a server");
+    let pod = |token: &str| {
+        let env = [
+            ("GOOGLE_WORKLOAD_IDENTITY_PROVIDER", "//iam.googleapis.com/p".to_owned()),
+            ("GOOGLE_STS_ENDPOINT", sts.endpoint()),
+            ("LARDER_IDENTITY_TOKEN", token.to_owned()),
+        ];
+        origin(&server, &server.url(""), env.to_vec())
+    };
+    let good = pod("good");
+    assert_eq!(&good.read(b"k", 0..5, None).await.expect("read")[..], b"bytes");
+    let page = good.list(b"", None, Depth::All).await.expect("listed");
+    assert_eq!(page.files.iter().map(|file| file.key.as_slice()).collect::<Vec<_>>(), [b"k".as_slice()]);
+    let other = pod("other");
+    let errors = [
+        other.list(b"", None, Depth::All).await.map(drop),
+        other.head(b"k").await.map(drop),
+        other.read(b"k", 0..5, None).await.map(drop),
+    ];
+    for error in errors {
+        let error = error.expect_err("another's token");
+        assert!(matches!(error, OriginError::Denied { .. }) && !format!("{error:?}").contains("hunter2"), "{error:?}");
+    }
+}

@@ -37,6 +37,22 @@ pub struct MemoryConfig {
     pub programs: NodePrograms,
 }
 
+/// Memory of larderd without data in flight, and the buffers of one of its threads. Together with half as much again as
+/// its memory target, they are what docs/kubernetes/operations.md says that it needs.
+const BASE_BYTES: u64 = 512 << 20;
+const THREAD_BYTES: u64 = (22 << 20) / 10;
+
+/// The most threads that serve mounts.
+const THREADS_MOST: u64 = 512;
+
+impl MemoryConfig {
+    /// The most resident memory that a larderd with this target should have.
+    fn most_bytes(&self, target_bytes: u64) -> u64 {
+        let threads = (4 * u64::from(self.threads)).min(THREADS_MOST);
+        BASE_BYTES + threads * THREAD_BYTES + target_bytes * 3 / 2
+    }
+}
+
 /// One cold epoch over all files of some datasets.
 #[derive(Clone, Debug, Serialize)]
 pub struct MemoryRow {
@@ -50,6 +66,8 @@ pub struct MemoryRow {
     pub sampled_rss_bytes: u64,
     /// Its peak since the start of larderd, as the kernel reports it.
     pub peak_rss_bytes: u64,
+    /// The `--memory-target` of larderd, or its default.
+    pub target_bytes: u64,
     /// Seconds of CPU of larderd during the epoch.
     pub cpu_seconds: f64,
 }
@@ -73,8 +91,18 @@ impl MemoryOutcome {
     /// The table that the benchmark prints: the median of the rounds, with minimum and maximum.
     pub fn table(&self) -> String {
         let MemoryConfig { datasets, files, file_bytes, readers, threads, origin_delay_ms, rounds, .. } = self.config;
-        let heads =
-            ["datasets", "RSS MB before", "RSS MB, sampled", "x one", "RSS MB, peak", "read MB/s", "files/s", "CPU s"];
+        let heads = [
+            "datasets",
+            "RSS MB before",
+            "RSS MB, sampled",
+            "x one",
+            "RSS MB, peak",
+            "target MB",
+            "most MB",
+            "read MB/s",
+            "files/s",
+            "CPU s",
+        ];
         let mut table = vec![heads.map(str::to_owned).to_vec()];
         let mut numbers: Vec<u32> = self.rows.iter().map(|row| row.datasets).collect();
         numbers.sort_unstable();
@@ -84,6 +112,7 @@ impl MemoryOutcome {
                 self.spread(number, figure).map_or_else(|| "-".to_owned(), |spread| spread.shown(digits))
             };
             let median = |number| self.spread(number, |row| row.sampled_rss_bytes as f64).map(|spread| spread.median);
+            let target = self.rows.iter().find(|row| row.datasets == number).map_or(0, |row| row.target_bytes);
             let ratio = median(number).zip(median(1)).map(|(this, one)| format!("{:.2}", this / one));
             table.push(vec![
                 number.to_string(),
@@ -91,6 +120,8 @@ impl MemoryOutcome {
                 show(0, |row| row.sampled_rss_bytes as f64 / 1e6),
                 ratio.unwrap_or_else(|| "-".to_owned()),
                 show(0, |row| row.peak_rss_bytes as f64 / 1e6),
+                format!("{:.0}", target as f64 / 1e6),
+                format!("{:.0}", self.config.most_bytes(target) as f64 / 1e6),
                 show(0, |row| row.epoch.mb_per_second),
                 show(0, |row| row.epoch.files_per_second),
                 show(2, |row| row.cpu_seconds),
@@ -100,7 +131,9 @@ impl MemoryOutcome {
             "{datasets} datasets of {files} files of {file_bytes} bytes, read cold at once by {readers} readers, and \
              one of them alone, at an S3 server with {origin_delay_ms} ms to each answer; larderd --threads {threads}; \
              {rounds} rounds: median (least..greatest)\n\
-             RSS of larderd: before the epoch, the largest sample during it, and the peak since its start\n\n{}",
+             RSS of larderd: before the epoch, the largest sample during it, and the peak since its start; target: \
+             its --memory-target; most: what it may need with that, by its threads and its size without data in \
+             flight\n\n{}",
             figures_table(&table)
         )
     }
@@ -137,12 +170,13 @@ mod tests {
             idle_rss_bytes: 30_000_000,
             sampled_rss_bytes,
             peak_rss_bytes: sampled_rss_bytes + 1_000_000,
+            target_bytes: 256 << 20,
             cpu_seconds: 0.5,
         };
         let rows = vec![row(1, 100_000_000), row(24, 300_000_000)];
         let table = MemoryOutcome { config, rows }.table();
         let line = table.lines().find(|line| line.starts_with("24  ")).unwrap();
-        for words in ["300 (300..300)", " 3.00 ", "301 (301..301)", "4 (4..4)"] {
+        for words in ["300 (300..300)", " 3.00 ", "301 (301..301)", " 268 ", " 1530 ", "4 (4..4)"] {
             assert!(line.contains(words), "{words}: {table}");
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use larder_origin::Rate;
 
+use super::disk_threads::DiskThreads;
 use crate::memory::{Account, MemoryBudget};
 
 /// Memory for the largest possible fetch: an extent, and a block that begins at its end.
@@ -33,6 +34,8 @@ pub struct FetchConfig {
     pub warm_rate: Option<Arc<Rate>>,
     /// The memory of the process, of which all of the above is taken. None: it has no limit.
     pub memory: Option<Arc<MemoryBudget>>,
+    /// The threads of the process that wait for the cache's disks. None: this dataset has its own.
+    pub disk_threads: Option<DiskThreads>,
 }
 
 impl FetchConfig {
@@ -44,6 +47,7 @@ impl FetchConfig {
         window_bytes: 64 << 20,
         warm_rate: None,
         memory: None,
+        disk_threads: None,
     };
 
     /// Memory for fetches from the origin.

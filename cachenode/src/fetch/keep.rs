@@ -8,8 +8,8 @@
 //!
 //! Readers never wait for the disk's writes. A block that readers have waits for its write in memory of its own
 //! (`FetchContext::memory_until_written`); if there is none, because the disk is slow or stalled, the block is not
-//! kept. Only warming waits, before there is a fetch that a reader could join. Reads of the disk, too, have memory of
-//! their own, and half of a reader's time: then the block is fetched.
+//! kept. Only warming waits, before there is a fetch that a reader could join. Reads of the disk, too, have memory and
+//! threads of their own, and half of a reader's time: then the block is fetched.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +26,7 @@ use tokio_util::task::TaskTracker;
 use tracing::debug;
 
 use super::context::{FetchContext, halfway};
+use super::disk_threads::DiskThreads;
 use super::in_flight::PendingBlock;
 use super::purpose::Purpose;
 use super::receive::{Admission, BlockToKeep, ExpectedBlock};
@@ -55,6 +56,8 @@ pub(super) struct Keeper {
     /// Memory for blocks that are read from each disk. Reads of one that hangs keep theirs, and must not delay those of
     /// the others.
     pub(super) reading: Vec<Account>,
+    /// The threads that wait for the disks.
+    pub(super) threads: DiskThreads,
     /// Memory for fetches that fill the store.
     warming: Account,
     /// Permits to write blocks.
@@ -67,11 +70,13 @@ impl Keeper {
     /// Background work that it starts is among `tasks`.
     pub(super) fn new(context: Arc<FetchContext>, runtime: Handle, tasks: TaskTracker) -> Self {
         let config = &context.config;
-        let reading = (0..context.cache.disks()).map(|_| config.other_account(READING_BYTES)).collect();
+        let disks = context.cache.disks();
+        let reading = (0..disks).map(|_| config.other_account(READING_BYTES)).collect();
+        let threads = config.disk_threads.clone().unwrap_or_else(|| DiskThreads::new(disks));
         let warming = config.other_fetches_account();
         let writing = Arc::new(Semaphore::new(WRITERS));
         let (searching, leaving) = (Arc::default(), CancellationToken::new());
-        Self { context, runtime, tasks, searching, reading, warming, writing, leaving }
+        Self { context, runtime, tasks, searching, reading, threads, warming, writing, leaving }
     }
 
     /// The whole block, if it is in the window or has come into the store just now. In the window it is of no use to a
@@ -80,14 +85,18 @@ impl Keeper {
         if let Some(block) = self.context.window.unread(part.block).filter(|_| !purpose.is_warm()) {
             return Some(block);
         }
+        let whole = BlockPart { start: 0, len: part.block_len, ..part };
+        let PartBytes { memory, range, .. } = self.read_stored(whole, deadline).await?;
+        Some(Bytes::from(memory).slice(range))
+    }
+
+    /// A part of a block that the store has. None also if the disk does not answer in time.
+    pub(super) async fn read_stored(&self, part: BlockPart, deadline: Instant) -> Option<PartBytes> {
         let cache = Arc::clone(&self.context.cache);
         let disk = cache.disk_of(part.block)?;
-        let read = move || {
-            let BlockPart { block, block_len, .. } = part;
-            let found = cache.read_into(block, block_len, 0, block_len, Vec::with_capacity).hit();
-            found.map(|PartBytes { memory, range, .. }| Bytes::from(memory).slice(range))
-        };
-        Box::pin(self.read_disk(disk, (part.block_len >> 10) + 1, deadline, read)).await
+        let BlockPart { block, block_len, start, len, .. } = part;
+        let read = move || cache.read_into(block, block_len, start, len, Vec::with_capacity).hit();
+        Box::pin(self.read_disk(disk, (len >> 10) + ROUNDED_KIB, deadline, read)).await
     }
 
     /// A part of a block out of the cache of an earlier snapshot, while the blocks of that are adopted. None also if
@@ -115,7 +124,7 @@ impl Keeper {
                 drop(memory);
                 found
             };
-            self.runtime.spawn_blocking(read).await.ok().flatten()
+            self.threads.read(&self.runtime, disk, read).await
         };
         timeout_at(halfway(deadline), found).await.ok().flatten()
     }
@@ -196,8 +205,9 @@ impl Keeper {
     }
 
     /// Waits for a turn to [`write`](Self::write). Cancel-safe.
-    pub(super) async fn turn_to_write(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.writing).acquire_owned().await.ok()
+    pub(super) async fn turn_to_write(&self) -> Option<[OwnedSemaphorePermit; 2]> {
+        let of_dataset = Arc::clone(&self.writing).acquire_owned().await.ok()?;
+        Some([of_dataset, self.threads.turn_to_write().await?])
     }
 
     /// Waits until the dataset is being closed. Cancel-safe.

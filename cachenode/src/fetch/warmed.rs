@@ -47,12 +47,12 @@ impl Fetcher {
         // Before there is a fetch that a reader could join.
         self.keeper.store_is_counted().await;
         self.keeper.blocks_are_adopted().await;
-        // Before anything is held, and not while a read may be counted down: this may take long.
-        if let Some(rate) = &self.context.config.warm_rate
-            && !matches!(self.warmed(file, &whole), Warmed::Kept | Warmed::NotOurs)
-        {
-            rate.wait(u64::from(whole.block_len), &Urgency::low()).await;
-        }
+        // Another fetch may have brought the block, or be about to, when it is its turn to be paid for.
+        let unpaid_bytes = || {
+            let is_here = matches!(self.warmed(file, &whole), Warmed::Kept | Warmed::NotOurs);
+            let is_coming = is_here || self.in_flight.get(whole.block).is_some();
+            if is_coming { 0 } else { u64::from(whole.block_len) }
+        };
         let neighbours = if alone || !self.context.manifest.is_packed() { 0 } else { EXTENT_BYTES as u32 };
         let kib_most = ((whole.block_len + neighbours) >> 10) + 1;
         let (mut fetches, mut memory) = (0, None);
@@ -70,7 +70,11 @@ impl Fetcher {
                     in_flight
                 }
                 None if memory.is_none() => {
-                    // Before there is a fetch that a reader could join, since this waits for the disk.
+                    // Before there is a fetch that a reader could join, since this waits for the disk. The rate comes
+                    // first: that may take long, and nothing is held meanwhile.
+                    if let Some(rate) = &self.context.config.warm_rate {
+                        rate.wait_for(unpaid_bytes, &Urgency::low()).await;
+                    }
                     memory = Some(self.keeper.memory_to_warm(kib_most).await);
                     continue;
                 }

@@ -132,6 +132,7 @@ impl Node {
                     read_deadline: deadline,
                     warm_rate: node.config.origin.limits.warming(),
                     memory: Some(Arc::clone(&node.config.memory)),
+                    disk_threads: Some(node.disk_threads.clone()),
                     ..FetchConfig::DEFAULT
                 },
             )?;

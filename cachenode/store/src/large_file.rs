@@ -96,9 +96,10 @@ impl LargeFile {
             Err(error) if is_read_only(&error) => open(false)?,
             opened => {
                 let file = opened?;
-                // A file that was cut off, or that a killed process extended by less than a page: pages that are wrong
-                // then fail verification.
-                if about.len() != span.bytes {
+                // A file that was cut off, whose pages then fail verification, or one whose last block a killed process
+                // wrote with the zeros behind it.
+                let padded = span.bytes.next_multiple_of(ALIGN_BYTES as u64);
+                if about.len() < span.bytes || about.len() == padded && padded > span.bytes {
                     file.set_len(span.bytes)?;
                 }
                 file
@@ -502,10 +503,26 @@ impl LargeFiles {
         found
     }
 
-    /// Deletes a file on a disk. No block may be in it. Blocks on the disk.
-    pub(crate) fn delete(&self, first: BlockIndex, disk: &Arc<Disk>) -> io::Result<()> {
-        self.close(first);
-        self.folder_on(disk).map_or(Ok(()), |folder| std::fs::remove_file(folder.path(first)))
+    /// Deletes the file with this first block on a disk unless it `is_used`. Always deletes one that is none of the
+    /// dataset's, that another disk has, too, or whose table was lost. A thread that has just found the file makes it
+    /// again. Blocks on the disk.
+    pub(crate) fn delete_unless(
+        &self,
+        first: BlockIndex,
+        span: Option<&FileSpan>,
+        disk: &Arc<Disk>,
+        is_used: impl FnOnce() -> bool,
+    ) -> io::Result<()> {
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(folder) = self.folder_on(disk) else { return Ok(()) };
+        let found = span.map(|span| self.find(span)).transpose()?.flatten();
+        if found.is_some_and(|file| Arc::ptr_eq(&file.disk, disk)) {
+            if is_used() {
+                return Ok(());
+            }
+            self.close(first);
+        }
+        std::fs::remove_file(folder.path(first))
     }
 
     /// Makes the pages survive a power loss. Errors: the disk with the tables fails. Another disk that fails loses its

@@ -178,6 +178,11 @@ impl Store {
         self.base.folder.is_some()
     }
 
+    /// How many disks it has.
+    pub fn disks(&self) -> usize {
+        self.base.disks.len()
+    }
+
     /// Opens a dataset's cache with the blocks of earlier runs. Hits are served once this returns. If the dataset is
     /// already open with the same policy, returns the existing cache, which keeps its reservation. If the cache is
     /// being opened or closed, waits for that to end, because two caches would write to the same files. Opening it
@@ -292,7 +297,8 @@ impl Store {
 
     /// The result of [`datasets`](Self::datasets) if these were the promises, and if the store had the cache `opening`.
     pub fn datasets_under(&self, promises: &[Promise], opening: Option<&CacheKey>) -> Vec<DatasetInfo> {
-        let open = self.lock();
+        // Not under the lock, for which openings wait: the disk may be slow.
+        let open = self.lock().clone();
         let cache_of = |id: &CacheId| open.get(id).and_then(Weak::upgrade);
         let mut caches = self.keyed_caches(&open, opening);
         // A promise is for one cache. An owner that has several of a snapshot, because the place of its dataset was

@@ -181,19 +181,102 @@ fn the_namespace_of_the_dataset_pays_or_else_that_of_the_pod_and_no_pod_author_s
 fn the_identity_of_a_pod_is_a_role_and_perhaps_a_server_and_an_audience() {
     let source = [("source", "s3://b"), ("identity", "pod"), ("roleArn", ROLE)];
     let identity = |pairs: &[(&str, &str)]| parse(pairs).expect("good").identity;
-    let role = Role { arn: ROLE.to_owned(), sts_endpoint: None, audience: None };
+    let role = PodIdentity { principal: Principal::Role(ROLE.to_owned()), sts_endpoint: None, audience: None };
     assert_eq!(identity(&source), Identity::Pod(role.clone()));
     let more = [("stsEndpoint", "https://minio.example:9000"), ("audience", "minio")];
     let (sts_endpoint, audience) = (Some(more[0].1.to_owned()), Some(more[1].1.to_owned()));
-    let full = Role { sts_endpoint, audience, ..role.clone() };
+    let full = PodIdentity { sts_endpoint, audience, ..role.clone() };
     assert_eq!(identity(&[&source[..], &more].concat()), Identity::Pod(full));
     let inline = [INLINE, ("dataset", "d"), ("identity", "pod"), ("roleArn", ROLE)];
     assert_eq!(identity(&inline), Identity::Pod(role));
     // The roles of MinIO and of Ceph.
     for arn in ["arn:minio:iam:::role/dUoyXHxy-1lp", "arn:aws:iam::RGW11111111111111111:role/application/reader"] {
         let identity = identity(&[("source", "s3://b"), ("identity", "pod"), ("roleArn", arn)]);
-        assert!(matches!(identity, Identity::Pod(role) if role.arn == arn));
+        assert!(matches!(identity, Identity::Pod(PodIdentity { principal: Principal::Role(role), .. }) if role == arn));
     }
     let error = parse(&[INLINE, ("dataset", "d"), ("identity", "secret")]).expect_err("a pod author's").to_string();
     assert!(error.contains("`identity` must be `pod`"), "{error}");
+}
+
+const PROVIDER: &str = "projects/1/locations/global/workloadIdentityPools/p/providers/q";
+const UUID: &str = "01234567-89ab-cdef-0123-456789abcdef";
+
+#[test]
+fn the_identity_of_a_pod_is_one_of_google_or_of_azure() {
+    let principal = |pairs: &[(&str, &str)]| {
+        let parsed = parse(&[pairs, &[("source", "gs://b"), ("identity", "pod")]].concat());
+        parsed.map(|got| match got.identity {
+            Identity::Pod(identity) => identity.principal,
+            identity => panic!("{identity:?}"),
+        })
+    };
+    let google = |provider: &str, service_account: Option<&str>| Principal::Google {
+        provider: provider.to_owned(),
+        service_account: service_account.map(str::to_owned),
+    };
+    let full = format!("//iam.googleapis.com/{PROVIDER}");
+    for written in [PROVIDER, &full, &format!("https:{full}")] {
+        assert_eq!(principal(&[("workloadIdentityProvider", written)]), Ok(google(&full, None)));
+    }
+    let account = "reader@p.iam.gserviceaccount.com";
+    let both = [("workloadIdentityProvider", PROVIDER), ("serviceAccount", account)];
+    assert_eq!(principal(&both), Ok(google(&full, Some(account))));
+    let of_gke =
+        "identitynamespace:p.svc.id.goog:https://container.googleapis.com/v1/projects/p/locations/l/clusters/c";
+    assert_eq!(principal(&[("workloadIdentityProvider", of_gke)]), Ok(google(of_gke, None)));
+    let (client, tenant) = (UUID.to_owned(), UUID.to_owned());
+    let azure = principal(&[("clientID", &UUID.to_uppercase()), ("tenantID", UUID)]);
+    assert_eq!(azure, Ok(Principal::Azure { client, tenant }));
+    for (name, pairs) in [
+        ("workloadIdentityProvider", &[("workloadIdentityProvider", "projects/1")][..]),
+        ("workloadIdentityProvider", &[("workloadIdentityProvider", "identitynamespace:p")]),
+        ("workloadIdentityProvider", &[("serviceAccount", account)]),
+        ("serviceAccount", &[("workloadIdentityProvider", PROVIDER), ("serviceAccount", "a/../b@p")]),
+        ("serviceAccount", &[("workloadIdentityProvider", PROVIDER), ("serviceAccount", "reader")]),
+        ("tenantID", &[("clientID", UUID)]),
+        ("clientID", &[("tenantID", UUID)]),
+        ("tenantID", &[("clientID", UUID), ("tenantID", "../common")]),
+        ("clientID", &[("roleArn", ROLE), ("clientID", UUID), ("tenantID", UUID)]),
+        ("workloadIdentityProvider", &[("roleArn", ROLE), ("workloadIdentityProvider", PROVIDER)]),
+        ("identity", &[]),
+    ] {
+        let error = principal(pairs).expect_err(name).to_string();
+        assert!(error.contains(&format!("attribute `{name}`")), "{pairs:?}: {error}");
+    }
+    for name in ["workloadIdentityProvider", "serviceAccount", "clientID", "tenantID"] {
+        let error = parse(&[("source", "gs://b"), (name, "x")]).expect_err(name).to_string();
+        assert!(error.contains(&format!("`{name}` belongs to `identity: pod`")), "{error}");
+    }
+}
+
+#[test]
+fn an_identity_reads_stores_of_its_own_cloud() {
+    let role = ("roleArn", ROLE);
+    let provider = ("workloadIdentityProvider", PROVIDER);
+    let azure = [("clientID", UUID), ("tenantID", UUID)];
+    let endpoint = ("endpoint", "https://account.blob.core.windows.net");
+    let checked = |pairs: &[(&str, &str)], has_secret| {
+        let got = parse(&[pairs, &[("identity", "pod")]].concat()).expect("good");
+        let (Identity::Pod(identity), Selection::Spec(spec)) = (got.identity, got.selection) else {
+            panic!("{pairs:?}");
+        };
+        identity.check(&spec, has_secret).map_err(|error| error.to_string())
+    };
+    assert_eq!(checked(&[("source", "s3://b"), role], false), Ok(()));
+    assert_eq!(checked(&[("source", "gs://b"), provider], false), Ok(()));
+    assert_eq!(checked(&[("source", "az://c"), azure[0], azure[1], endpoint], false), Ok(()));
+    for (pairs, has_secret, words) in [
+        (&[("source", "az://c"), role][..], false, "`roleArn` names no identity of az:// origins"),
+        (&[("source", "az://c"), role], false, "set `clientID` and `tenantID` instead"),
+        (&[("source", "gs://b"), role], false, "set `workloadIdentityProvider` instead"),
+        (&[("source", "s3://b"), provider], false, "`workloadIdentityProvider` names no identity of s3://"),
+        (&[("source", "s3://b"), azure[0], azure[1]], false, "`clientID` names no identity of s3://"),
+        (&[("source", "file:///data/set"), role], false, "only s3://, gs:// and az:// origins"),
+        (&[("source", "gs://b"), provider, ("anonymous", "true")], false, "remove one of them"),
+        (&[("source", "gs://b"), provider], true, "nodePublishSecretRef"),
+        (&[("source", "az://c"), azure[0], azure[1]], false, "no `endpoint`"),
+    ] {
+        let error = checked(pairs, has_secret).expect_err(words);
+        assert!(error.contains(words), "{pairs:?}: {error}");
+    }
 }

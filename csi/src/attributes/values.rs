@@ -51,6 +51,60 @@ pub(super) fn checked_role(arn: &str) -> Result<String, AttributeError> {
     Ok(arn.to_owned())
 }
 
+/// The value of `workloadIdentityProvider`, as an audience of Google's Security Token Service: the full name of a
+/// provider, or for a cluster of GKE `identitynamespace:POOL:CLUSTER`.
+pub(super) fn checked_provider(provider: &str) -> Result<String, AttributeError> {
+    let refuse = || {
+        let what = "must be a provider, such as \
+                    projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/PROVIDER";
+        Err(AttributeError::value("workloadIdentityProvider", what))
+    };
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b":/.-_".contains(&byte);
+    if provider.len() > VALUE_BYTES || !provider.bytes().all(known) {
+        return refuse();
+    }
+    if provider.strip_prefix("identitynamespace:").and_then(|rest| rest.split_once(':')).is_some() {
+        return Ok(provider.to_owned());
+    }
+    let starts = ["https://iam.googleapis.com/", "//iam.googleapis.com/"];
+    let name = starts.iter().find_map(|start| provider.strip_prefix(start)).unwrap_or(provider);
+    match name.split('/').collect::<Vec<_>>()[..] {
+        ["projects", project, "locations", location, "workloadIdentityPools", pool, "providers", provider]
+            if [project, location, pool, provider].iter().all(|part| !part.is_empty()) =>
+        {
+            Ok(format!("//iam.googleapis.com/{name}"))
+        }
+        _ => refuse(),
+    }
+}
+
+/// The value of `serviceAccount`, which becomes a part of a URL.
+pub(super) fn checked_service_account(email: &str) -> Result<String, AttributeError> {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+    match email.split_once('@') {
+        Some((name, domain))
+            if email.len() <= VALUE_BYTES
+                && [name, domain].iter().all(|part| !part.is_empty() && part.bytes().all(known)) =>
+        {
+            Ok(email.to_owned())
+        }
+        Some(_) | None => {
+            let what = "must be the address of a Google service account, such as \
+                        NAME@PROJECT.iam.gserviceaccount.com";
+            Err(AttributeError::value("serviceAccount", what))
+        }
+    }
+}
+
+/// The value of `clientID` or `tenantID`, which become parts of a request.
+pub(super) fn uuid(name: &'static str, value: &str) -> Result<String, AttributeError> {
+    let known = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
+    if value.len() != 36 || !value.bytes().all(known) {
+        return Err(AttributeError::value(name, "must be a UUID, such as 00000000-0000-0000-0000-000000000000"));
+    }
+    Ok(value.to_ascii_lowercase())
+}
+
 /// The value of `audience`.
 pub(super) fn checked_audience(audience: &str) -> Result<String, AttributeError> {
     if audience.is_empty() || audience.len() > VALUE_BYTES || audience.chars().any(char::is_control) {

@@ -3,6 +3,7 @@
 //! These tests need root and /dev/fuse, and fail without them.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod clouds;
 mod credentials;
 mod fake;
 mod publish;

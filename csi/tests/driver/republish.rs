@@ -258,7 +258,7 @@ async fn a_pod_author_may_choose_the_pods_role_and_no_server() {
     with_secret.secrets = map(&[("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "hunter2")]);
     for (bad, words) in [
         (inline(&[("dataset", "set"), ("stsEndpoint", "http://169.254.169.254")]), "unknown attribute `stsEndpoint`"),
-        (inline(&[("dataset", "gcs")]), "only s3://"),
+        (inline(&[("dataset", "gcs")]), "`roleArn` names no identity of gs://"),
         (inline(&[("dataset", "set"), ("audience", "vault")]), "tokenRequests"),
         (with_secret, "nodePublishSecretRef"),
     ] {

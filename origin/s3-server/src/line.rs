@@ -1,4 +1,5 @@
-//! The line to a server that seems to be far away: its delay and its bytes per second.
+//! The line to a server that seems to be far away: its delay and its bytes per second. `paced` has those of each
+//! connection.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -22,7 +23,12 @@ impl Line {
         (distance != Distance::default()).then(|| Self { distance, free: Mutex::new(Instant::now()) })
     }
 
-    /// When the body of an answer that is sent now has arrived.
+    /// How many bytes per second each connection has.
+    pub(crate) fn connection_bytes_per_second(&self) -> Option<u64> {
+        self.distance.connection_bytes_per_second
+    }
+
+    /// When the body of an answer that is sent now has arrived, if its connection has any number of bytes per second.
     pub(crate) fn arrival_of<B>(&self, answer: &Response<B>) -> Instant {
         let length = answer.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         self.arrival(length.unwrap_or(0))
@@ -45,7 +51,8 @@ mod tests {
     #[tokio::test]
     async fn answers_share_the_bytes_per_second_and_each_takes_the_delay() {
         let delay = Duration::from_millis(40);
-        let line = Line::new(Distance { delay, bytes_per_second: Some(1_000_000) }).expect("it is far");
+        let line =
+            Line::new(Distance { delay, bytes_per_second: Some(1_000_000), ..Distance::default() }).expect("it is far");
         let sent = Instant::now();
         let arrivals = [line.arrival(500_000), line.arrival(500_000), line.arrival(0)];
         let second = Duration::from_secs(1);

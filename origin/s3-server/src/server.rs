@@ -19,6 +19,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::config::S3ServerConfig;
 use crate::counters::Counters;
 use crate::line::Line;
+use crate::paced::Paced;
 use crate::plain_gets;
 use crate::service::Service;
 use crate::store::Store;
@@ -220,7 +221,7 @@ async fn serve(stream: TcpStream, answering: Answering, line: Option<Arc<Line>>)
                     let answer = answer.await?;
                     let arrival = line.arrival_of(&answer);
                     tokio::time::sleep_until(arrival).await;
-                    Ok::<_, HttpError>(answer)
+                    Ok::<_, HttpError>(answer.map(|body| Paced::new(body, line.connection_bytes_per_second())))
                 }
             });
             http.serve_connection(TokioIo::new(stream), far).await

@@ -5,6 +5,7 @@ use object_store::client::{HttpError, HttpErrorKind};
 
 use crate::error::OriginError;
 use crate::key::Key;
+use crate::keys::SessionError;
 use crate::retry::{AttemptError, RetryPolicy};
 use crate::version::Version;
 
@@ -15,6 +16,9 @@ pub(crate) fn attempt_error(
     expected: Option<&Version>,
     policy: &RetryPolicy,
 ) -> AttemptError {
+    if let Some(denied) = without_keys(&error, key) {
+        return denied;
+    }
     let shown = Key::from(key);
     match (error, expected) {
         (Error::NotFound { .. }, _) => AttemptError::Final(OriginError::NotFound { key: shown }),
@@ -51,13 +55,23 @@ pub(crate) fn attempt_error(
     }
 }
 
+/// The denial of a request that was not sent because its session has no keys. They may come with a later attempt,
+/// unless they were refused.
+pub(crate) fn without_keys(error: &Error, key: &[u8]) -> Option<AttemptError> {
+    let error = causes(error).find_map(|cause| cause.downcast_ref::<SessionError>())?;
+    let denied = OriginError::Denied { key: Key::from(key), source: Box::new(error.clone()) };
+    Some(match error {
+        SessionError::Failed(..) => AttemptError::Retryable(denied),
+        SessionError::Refused(_) => AttemptError::Final(denied),
+    })
+}
+
 fn timed_out(error: &Error) -> bool {
-    let mut source = std::error::Error::source(error);
-    while let Some(error) = source {
-        if error.downcast_ref::<HttpError>().is_some_and(|error| error.kind() == HttpErrorKind::Timeout) {
-            return true;
-        }
-        source = error.source();
-    }
-    false
+    let timeout = |error: &HttpError| error.kind() == HttpErrorKind::Timeout;
+    causes(error).any(|cause| cause.downcast_ref::<HttpError>().is_some_and(timeout))
+}
+
+/// The causes of an error, from the nearest on.
+fn causes(error: &Error) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
+    std::iter::successors(std::error::Error::source(error), |cause| (**cause).source())
 }

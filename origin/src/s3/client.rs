@@ -15,7 +15,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::error::OriginError;
 use crate::key::Key;
-use crate::keys::SessionError;
+use crate::object::error::without_keys;
 use crate::retry::{AttemptError, Retry};
 use crate::s3::body;
 use crate::s3::clock::{self, ServerClock};
@@ -57,16 +57,10 @@ struct WrongClock {
     server: String,
 }
 
-/// Keys that could not be obtained may come with a later attempt.
 fn without_credentials(key: &[u8], error: object_store::Error) -> AttemptError {
-    let denied = |source| OriginError::Denied { key: Key::from(key), source };
-    match error {
-        object_store::Error::Generic { source, .. } if source.is::<SessionError>() => match source.downcast_ref() {
-            Some(SessionError::Failed(..)) => AttemptError::Retryable(denied(source)),
-            Some(SessionError::Refused(_)) | None => AttemptError::Final(denied(source)),
-        },
-        error => AttemptError::Final(denied(Box::new(NoCredentials(error)))),
-    }
+    without_keys(&error, key).unwrap_or_else(|| {
+        AttemptError::Final(OriginError::Denied { key: Key::from(key), source: Box::new(NoCredentials(error)) })
+    })
 }
 
 /// Sends requests to one bucket.

@@ -1,15 +1,15 @@
 //! Builds a client and a store from flags, environment and profile.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use larder_dataset::environment::{IDENTITY_TOKEN, OWNER};
+use larder_dataset::environment::OWNER;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, AwsCredential, AwsCredentialProvider};
-use object_store::client::{HttpClient, HttpConnector, ReqwestConnector};
+use object_store::client::{HttpConnector, ReqwestConnector};
 use object_store::{Certificate, ClientOptions, StaticCredentialProvider};
 
 use crate::config::OriginConfig;
 use crate::error::OriginError;
+use crate::key_server::KeyServer;
 use crate::keys::Exchange;
 use crate::object::settings as shared;
 use crate::s3::client::S3Client;
@@ -50,7 +50,7 @@ pub(super) fn connect(url: &OriginUrl, config: &OriginConfig) -> Result<(S3Clien
         }
     }
     let mut session = None;
-    if let Some(token) = env.get(IDENTITY_TOKEN) {
+    if let Some(token) = env.pod_token("AWS_SKIP_SIGNATURE") {
         let of_pod = session.insert(pod_session(config, endpoint.as_deref(), &region, token)?);
         builder = builder.with_credentials(Arc::new(SessionProvider(Arc::clone(of_pod))));
     } else if !has_keys && let Some(way) = profile.way.take() {
@@ -124,9 +124,9 @@ fn pod_session(
     let role =
         Role { arn: arn.to_owned(), session_name: env.get("AWS_ROLE_SESSION_NAME").unwrap_or("larder").to_owned() };
     let owner = env.get(OWNER).unwrap_or_default().to_owned();
-    let identity = Identity { sts: sts.url.clone(), role: arn.to_owned(), owner };
-    let exchange = WebIdentity { sts, role, token: Token::Given(token.to_owned()) };
-    Ok(config.sessions.of(identity, Arc::new(exchange)))
+    let identity = Identity { sts: sts.server.url.clone(), role: arn.to_owned(), owner };
+    let exchange: Arc<dyn Exchange> = Arc::new(WebIdentity { sts, role, token: Token::Given(token.to_owned()) });
+    Ok(config.sessions.of(identity, exchange))
 }
 
 /// True for a server of AWS itself, such as a VPC endpoint of S3.
@@ -142,20 +142,7 @@ fn regional(region: &str) -> String {
 }
 
 fn sts(config: &OriginConfig, region: &str, url: String) -> Result<Sts, OriginError> {
-    let http = http(config, &url)?;
-    Ok(Sts { http, url, region: region.to_owned(), limit: key_limit(config) })
-}
-
-/// A client for a server that gives out keys.
-fn http(config: &OriginConfig, url: &str) -> Result<HttpClient, OriginError> {
-    let options = client_options(config)?.with_allow_http(url.starts_with("http://")).with_timeout_disabled();
-    let client = ReqwestConnector {}.connect(&options);
-    client.map_err(|error| OriginError::Invalid { what: format!("invalid settings for {url}: {error}") })
-}
-
-/// How long a server may take to give keys: less than an attempt, which would otherwise end without a reason.
-fn key_limit(config: &OriginConfig) -> Duration {
-    config.attempt_timeout * 3 / 4
+    Ok(Sts { server: KeyServer::new(config, client_options(config)?, &url)?, region: region.to_owned() })
 }
 
 /// The keys of a profile.
@@ -180,8 +167,8 @@ fn provider(config: &OriginConfig, region: &str, way: Way) -> Result<AwsCredenti
         Way::Process { profile, words } => Arc::new(CredentialProcess { profile, words: words.0 }),
         Way::SingleSignOn { profile, account, role, region, token } => {
             let portal = set("AWS_ENDPOINT_URL_SSO", format!("https://portal.sso.{region}.amazonaws.com"))?;
-            let http = http(config, &portal)?;
-            Arc::new(SingleSignOn { http, portal, profile, account, role, token, limit: key_limit(config) })
+            let portal = KeyServer::new(config, client_options(config)?, &portal)?;
+            Arc::new(SingleSignOn { portal, profile, account, role, token })
         }
     };
     Ok(Arc::new(SessionProvider(Session::new(exchange))))

@@ -2,35 +2,28 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use aws_lc_rs::digest;
 use chrono::{DateTime, Utc};
-use futures::StreamExt;
 use http::HeaderValue;
 use object_store::aws::AwsCredential;
-use object_store::client::{HttpClient, HttpRequestBody};
 use serde_json::Value;
 use url::form_urlencoded;
 
+use crate::key_server::KeyServer;
 use crate::keys::{Exchange, Fresh, SessionError};
-
-/// The longest file and the longest answer that are read.
-const TEXT_BYTES: usize = 64 << 10;
 
 /// A role of an account that a user may have after single sign-on.
 pub(crate) struct SingleSignOn {
-    pub(crate) http: HttpClient,
     /// The server, `https://portal.sso.REGION.amazonaws.com`.
-    pub(crate) portal: String,
+    pub(crate) portal: KeyServer,
     pub(crate) profile: String,
     pub(crate) account: String,
     pub(crate) role: String,
     /// The file with the token.
     pub(crate) token: PathBuf,
-    /// How long an answer may take.
-    pub(crate) limit: Duration,
 }
 
 impl fmt::Debug for SingleSignOn {
@@ -72,35 +65,20 @@ impl SingleSignOn {
 #[async_trait]
 impl Exchange for SingleSignOn {
     async fn obtain(&self) -> Result<Fresh, SessionError> {
-        let failed = |what: &str| SessionError::failed(format!("{} {what}", self.portal));
+        let failed = |what: &str| self.portal.failed(what);
         let query = form_urlencoded::Serializer::new(String::new())
             .extend_pairs([("role_name", &self.role), ("account_id", &self.account)])
             .finish();
-        let mut request = http::Request::new(HttpRequestBody::empty());
-        let uri = format!("{}/federation/credentials?{query}", self.portal.trim_end_matches('/'));
-        *request.uri_mut() = uri.parse().map_err(|_| failed("is not a URL"))?;
+        let mut request = self.portal.request(&format!("/federation/credentials?{query}"))?;
         request.headers_mut().insert("x-amz-sso_bearer_token", self.token().await?);
-        let answered = tokio::time::timeout(self.limit, async {
-            let (parts, body) = self.http.execute(request).await?.into_parts();
-            let (mut stream, mut text) = (body.bytes_stream(), Vec::new());
-            while let Some(chunk) = stream.next().await {
-                text.extend_from_slice(&chunk?);
-                if text.len() > TEXT_BYTES {
-                    return Ok(None);
-                }
-            }
-            Ok::<_, object_store::client::HttpError>(Some((parts.status, text)))
-        });
-        let answered = answered.await.map_err(|_| failed(&format!("did not answer within {:?}", self.limit)))?;
-        let answer =
-            answered.map_err(|error| SessionError::failed_by(format!("{} cannot be reached", self.portal), error))?;
-        let (status, text) = answer.ok_or_else(|| failed(&format!("answered with more than {TEXT_BYTES} bytes")))?;
-        if status.is_client_error() {
+        let (parts, text) = self.portal.ask(request).await?;
+        if parts.status.is_client_error() {
             return Err(SessionError::Refused(format!(
-                "{} refuses the role {} of the account {} ({status}): {}",
-                self.portal,
+                "{} refuses the role {} of the account {} ({}): {}",
+                self.portal.url,
                 self.role,
                 self.account,
+                parts.status,
                 self.log_in()
             )));
         }

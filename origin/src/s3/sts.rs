@@ -4,38 +4,25 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
-use chrono::{DateTime, TimeDelta, Utc};
-use futures::StreamExt;
-use http::header::{CONTENT_TYPE, DATE};
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use http::StatusCode;
 use object_store::aws::{AwsAuthorizer, AwsCredential, AwsCredentialProvider};
-use object_store::client::{HttpClient, HttpRequestBody};
 use quick_xml::Reader;
 use quick_xml::escape::resolve_predefined_entity;
 use quick_xml::events::Event;
-use url::form_urlencoded;
 
-use crate::key::Key;
+use crate::key_server::{KeyServer, is_busy, remaining, shown};
 use crate::keys::{Exchange, Fresh, SessionError};
-
-/// The longest answer that is read. Session tokens have a few KiB.
-const ANSWER_BYTES: usize = 64 << 10;
 
 /// The longest token that is read from a file.
 const TOKEN_BYTES: u64 = 64 << 10;
 
 /// A server that gives out the keys of roles.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Sts {
-    pub(crate) http: HttpClient,
-    /// Its URL, without credentials.
-    pub(crate) url: String,
+    pub(crate) server: KeyServer,
     pub(crate) region: String,
-    /// How long an answer may take.
-    pub(crate) limit: Duration,
 }
 
 /// The role whose keys are requested.
@@ -78,12 +65,6 @@ pub(crate) struct AssumedRole {
     pub(crate) external_id: Option<String>,
     /// The keys that may assume the role.
     pub(crate) source: AwsCredentialProvider,
-}
-
-impl fmt::Debug for Sts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sts").field("url", &self.url).field("region", &self.region).finish_non_exhaustive()
-    }
 }
 
 #[async_trait]
@@ -142,43 +123,14 @@ impl Sts {
         keys: Option<&Arc<AwsCredential>>,
         secret: &str,
     ) -> Result<Fresh, SessionError> {
-        let failed = |what: String| SessionError::failed(format!("{} {what}", self.url));
-        let body = form_urlencoded::Serializer::new(String::new())
-            .append_pair("Version", "2011-06-15")
-            .extend_pairs(form)
-            .finish();
-        let mut request = http::Request::new(HttpRequestBody::from(body));
-        *request.method_mut() = Method::POST;
-        let url = format!("{}/", self.url.trim_end_matches('/'));
-        *request.uri_mut() = url.parse().map_err(|_| failed("is not the URL of an STS".to_owned()))?;
-        let kind = HeaderValue::from_static("application/x-www-form-urlencoded");
-        request.headers_mut().insert(CONTENT_TYPE, kind);
+        let failed = |what: String| self.server.failed(what);
+        let mut request = self.server.form("/", &[&[("Version", "2011-06-15")][..], form].concat())?;
         if let Some(keys) = keys {
             let signed = AwsAuthorizer::new(keys, "sts", &self.region).try_authorize(&mut request, None);
             signed
                 .map_err(|_| failed("cannot be asked: the keys contain characters that no header can have".into()))?;
         }
-        let answered = tokio::time::timeout(self.limit, async {
-            let (parts, body) = self.http.execute(request).await?.into_parts();
-            let (mut stream, mut text) = (body.bytes_stream(), Vec::new());
-            while let Some(chunk) = stream.next().await {
-                text.extend_from_slice(&chunk?);
-                if text.len() > ANSWER_BYTES {
-                    return Ok((parts, None));
-                }
-            }
-            Ok::<_, object_store::client::HttpError>((parts, Some(text)))
-        });
-        let (parts, text) = match answered.await {
-            Err(_) => return Err(failed(format!("did not answer within {:?}", self.limit))),
-            Ok(Err(error)) => {
-                return Err(SessionError::failed_by(format!("{} cannot be reached", self.url), error));
-            }
-            Ok(Ok(answer)) => answer,
-        };
-        let Some(text) = text else {
-            return Err(failed(format!("answered with more than {ANSWER_BYTES} bytes: it is not an STS")));
-        };
+        let (parts, text) = self.server.ask(request).await?;
         let answer = Answer::parse(&String::from_utf8_lossy(&text));
         if !parts.status.is_success() {
             return Err(self.refusal(role, parts.status, &answer, secret));
@@ -193,10 +145,7 @@ impl Sts {
     }
 
     fn refusal(&self, role: &Role, status: StatusCode, answer: &Answer, secret: &str) -> SessionError {
-        let shown = |text: &Option<String>| {
-            let text = text.as_deref().unwrap_or_default().replace(secret, "[secret]");
-            Key::from(text.chars().take(300).collect::<String>().as_bytes()).to_string()
-        };
+        let shown = |text: &Option<String>| shown(text.as_deref().unwrap_or_default(), secret);
         let (code, message) = (shown(&answer.code), shown(&answer.message));
         let colon = if message.is_empty() { "" } else { ": " };
         let hint = match code.trim_end_matches("Exception") {
@@ -211,24 +160,14 @@ impl Sts {
             "ExpiredToken" => "; a new token is used as soon as there is one; are the clocks right?",
             _ => "",
         };
-        let said = format!("{} did not give the keys of {}: {status} {code}{colon}{message}{hint}", self.url, role.arn);
+        let said =
+            format!("{} did not give the keys of {}: {status} {code}{colon}{message}{hint}", self.server.url, role.arn);
         let busy = ["Throttling", "RequestLimitExceeded", "IDPCommunicationError", "ServiceUnavailable", "SlowDown"];
-        let is_busy = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
-        match is_busy || busy.iter().any(|busy| code.starts_with(busy)) {
+        match is_busy(status) || busy.iter().any(|busy| code.starts_with(busy)) {
             true => SessionError::failed(said),
             false => SessionError::Refused(said),
         }
     }
-}
-
-/// The time until keys expire. Counted by the server's clock where the answer has its time, so that a wrong clock of
-/// this machine does not matter.
-fn remaining(expiration: &str, headers: &HeaderMap) -> Result<TimeDelta, String> {
-    let end = DateTime::parse_from_rfc3339(expiration).map_err(|_| "answered with an expiration that is not a time")?;
-    let date = headers.get(DATE).and_then(|date| date.to_str().ok());
-    let now = date.and_then(|date| DateTime::parse_from_rfc2822(date).ok()).map(|now| now.with_timezone(&Utc));
-    let now = now.unwrap_or_else(|| std::time::SystemTime::now().into());
-    Ok(end.with_timezone(&Utc).signed_duration_since(now))
 }
 
 /// The parts of an answer that matter, whatever elements they are in.
@@ -300,16 +239,6 @@ mod tests {
         for junk in ["", "<", "{}", "<a><AccessKeyId>", "<html><b>no</html>", "\0\u{ffff}"] {
             assert!(Answer::parse(junk).key_id.is_none(), "{junk}");
         }
-    }
-
-    #[test]
-    fn the_life_of_keys_is_counted_by_the_servers_clock() {
-        let at = |date: &'static str| HeaderMap::from_iter([(DATE, HeaderValue::from_static(date))]);
-        let left = remaining("2001-01-01T01:00:00Z", &at("Mon, 01 Jan 2001 00:00:00 GMT"));
-        assert_eq!(left, Ok(TimeDelta::hours(1)), "whatever this machine's clock says");
-        let left = remaining("2001-01-01T01:00:00Z", &HeaderMap::new());
-        assert!(left.is_ok_and(|left| left < TimeDelta::zero()), "the machine's clock");
-        assert!(remaining("soon", &HeaderMap::new()).unwrap_err().contains("not a time"));
     }
 
     #[test]

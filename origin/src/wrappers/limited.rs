@@ -83,6 +83,10 @@ impl Origin for Limited {
         Some(Arc::new(Self { inner, limit, wait: self.wait, urgency }))
     }
 
+    fn places(&self) -> usize {
+        self.limit.places().min(self.inner.places())
+    }
+
     async fn list(&self, prefix: &[u8], after: Option<&[u8]>, depth: Depth) -> Result<Page, OriginError> {
         self.call(0, self.inner.list(prefix, after, depth), |_| 0).await
     }

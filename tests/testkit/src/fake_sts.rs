@@ -1,4 +1,5 @@
-//! A server that answers as AWS STS, MinIO and Ceph do when tokens are exchanged for keys, or as a test scripts it.
+//! A server that answers as AWS STS, MinIO and Ceph do when tokens are exchanged for keys, or as a test scripts it. It
+//! can also be the object store that is read with the keys.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,8 +24,10 @@ pub struct StsRequest {
     pub target: String,
     /// The headers by lower-case name.
     pub headers: BTreeMap<String, String>,
-    /// The fields of the body.
+    /// The fields of the body, if it is a form.
     pub form: BTreeMap<String, String>,
+    /// The body, if it is text.
+    pub body: String,
 }
 
 /// An answer.
@@ -36,6 +39,8 @@ pub enum StsAnswer {
     Refusal { status: u16, code: &'static str, message: String },
     /// Any status and body.
     Raw { status: u16, body: String },
+    /// An object of an object store, or the part of it that is requested.
+    Object { bytes: &'static str },
     /// No answer, while the client waits.
     Never,
 }
@@ -124,10 +129,15 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 /// Serves the one request of a connection.
 async fn serve(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
     let Some(request) = read(&mut stream).await? else { return Ok(()) };
+    let range = request.headers.get("range").and_then(|range| {
+        let (start, last) = range.strip_prefix("bytes=")?.split_once('-')?;
+        Some((start.parse::<usize>().ok()?, last.parse::<usize>().ok()? + 1))
+    });
     let answer = shared.hook.lock().unwrap_or_else(PoisonError::into_inner)(&request);
     shared.requests.lock().unwrap_or_else(PoisonError::into_inner).push(request);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(io::Error::other)?.as_secs() as i64 + shared.ahead;
     let at = |seconds| DateTime::from_timestamp_secs(seconds).ok_or_else(|| io::Error::other("a time out of range"));
+    let mut more = String::new();
     let (status, body) = match answer {
         StsAnswer::Never => {
             // Until the client closes the connection.
@@ -135,6 +145,17 @@ async fn serve(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
             return Ok(());
         }
         StsAnswer::Raw { status, body } => (status, body),
+        StsAnswer::Object { bytes } => {
+            more = "ETag: \"1\"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n".to_owned();
+            match range {
+                None => (200, bytes.to_owned()),
+                Some((start, end)) => {
+                    let end = end.min(bytes.len());
+                    more += &format!("Content-Range: bytes {start}-{}/{}\r\n", end - 1, bytes.len());
+                    (206, bytes[start..end].to_owned())
+                }
+            }
+        }
         StsAnswer::Refusal { status, code, message } => {
             let error = format!("<Type>Sender</Type><Code>{code}</Code><Message>{message}</Message>");
             (status, format!("<ErrorResponse><Error>{error}</Error><RequestId>1</RequestId></ErrorResponse>"))
@@ -152,7 +173,8 @@ async fn serve(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
         }
     };
     let (date, length) = (at(now)?.to_rfc2822(), body.len());
-    let head = format!("HTTP/1.1 {status} S\r\nDate: {date}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+    let head =
+        format!("HTTP/1.1 {status} S\r\nDate: {date}\r\nContent-Length: {length}\r\n{more}Connection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).await?;
     stream.write_all(body.as_bytes()).await?;
     stream.shutdown().await
@@ -174,6 +196,7 @@ async fn read(stream: &mut TcpStream) -> io::Result<Option<StsRequest>> {
             && bytes.len() >= *length
         {
             request.form = form_urlencoded::parse(&bytes[..*length]).into_owned().collect();
+            request.body = String::from_utf8_lossy(&bytes[..*length]).into_owned();
             return Ok(Some(std::mem::take(request)));
         }
         let got = stream.read(&mut more).await?;
@@ -194,5 +217,5 @@ fn head(text: &str) -> (StsRequest, usize) {
     };
     let headers: BTreeMap<_, _> = lines.filter_map(header).collect();
     let length = headers.get("content-length").and_then(|length| length.parse().ok()).unwrap_or_default();
-    (StsRequest { target, headers, form: BTreeMap::new() }, length)
+    (StsRequest { target, headers, ..StsRequest::default() }, length)
 }

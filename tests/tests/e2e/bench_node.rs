@@ -73,7 +73,7 @@ fn cached_reads_are_timed_alone_and_while_others_hang() {
 fn the_memory_of_many_cold_datasets_is_sampled_beside_one() {
     let args = ["--datasets=3", "--files=4", "--file-size=1MiB", "--readers=6", "--threads=4", "--rounds=1"];
     let (table, outcome) = run("memory", &args);
-    for words in ["3 datasets of 4 files", "RSS MB, sampled", "x one"] {
+    for words in ["3 datasets of 4 files", "RSS MB, sampled", "x one", "target MB", "most MB"] {
         assert!(table.contains(words), "{words}: {table}");
     }
     let rows = outcome["rows"].as_array().unwrap();
@@ -82,8 +82,8 @@ fn the_memory_of_many_cold_datasets_is_sampled_beside_one() {
     for row in rows {
         assert_eq!(row["epoch"]["bytes"], (number(&row["datasets"]) as u64) * (4 << 20), "{row:#}");
         let (idle, peak) = (number(&row["idle_rss_bytes"]), number(&row["peak_rss_bytes"]));
-        let sampled = number(&row["sampled_rss_bytes"]);
-        assert!(idle > 0.0 && sampled > 0.0 && peak >= idle, "{row:#}");
+        let (sampled, target) = (number(&row["sampled_rss_bytes"]), number(&row["target_bytes"]));
+        assert!(idle > 0.0 && sampled > 0.0 && peak >= idle && target >= f64::from(64 << 20), "{row:#}");
     }
 }
 

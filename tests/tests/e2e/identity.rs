@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use larder_csi_api::csi::NodePublishVolumeRequest;
 use larder_csi_api::csi::node_client::NodeClient;
 use larder_e2e::{Lab, Larderd, Plugin, SECRET};
-use larder_testkit::{FakeSts, StsAnswer};
+use larder_testkit::{FakeSts, RealServer, ServerKind, StsAnswer};
 use tonic::{Code, Status};
 
 use crate::csi::{publish, wait_until};
@@ -112,6 +112,60 @@ fn pods_of_one_role_share_bytes_and_each_proves_its_right() {
     assert_eq!(read(own.join("f")).unwrap(), b"bytes");
     assert!(lab.gets_of("f") > fetched);
     assert!(!larderd.log().contains(SECRET) && !plugin.log().contains(SECRET));
+}
+
+// SEMANTICS: K23
+#[test]
+fn pods_read_a_bucket_of_google_each_with_its_own_token() {
+    const PROVIDER: &str = "projects/1/locations/global/workloadIdentityPools/p/providers/q";
+    let Some(server) = RealServer::start(ServerKind::Gcs) else { return };
+    server.fill([("data/f", b"bytes".as_slice())]);
+    let lab = Lab::new();
+    let larderd = Larderd::start(&lab, "google", &[]);
+    let plugin = Plugin::start(&lab, &larderd, &[]);
+    wait_until("the driver listens", || plugin.log().contains("in session with larderd"));
+    let sts = FakeSts::start(|request| match request.form.get("subject_token") {
+        Some(token) if token.starts_with("good") => StsAnswer::Raw {
+            status: 200,
+            body: format!(r#"{{"access_token": "{}", "expires_in": 3600}}"#, RealServer::SECRET_KEY),
+        },
+        token => StsAnswer::Raw {
+            status: 400,
+            body: format!(
+                r#"{{"error": "invalid_grant", "error_description": "not {}"}}"#,
+                token.map(String::as_str).unwrap_or_default()
+            ),
+        },
+    });
+    let sts = lab.runtime().block_on(sts).unwrap();
+    let publish_with = |pod: &str, token: &str| {
+        let target = target(&plugin, pod);
+        let mut request = publish(&lab, &target);
+        request.secrets.clear();
+        let tokens = format!(r#"{{"https://iam.googleapis.com/{PROVIDER}": {{"token": "{token}-{SECRET}"}}}}"#);
+        let context = [
+            ("source", server.url("data")),
+            ("endpoint", server.endpoint().to_owned()),
+            ("identity", "pod".to_owned()),
+            ("workloadIdentityProvider", PROVIDER.to_owned()),
+            ("stsEndpoint", sts.endpoint()),
+            ("csi.storage.k8s.io/pod.namespace", "team-a".to_owned()),
+            ("csi.storage.k8s.io/serviceAccount.name", pod.to_owned()),
+            (TOKENS, tokens),
+        ];
+        request.volume_context = context.map(|(name, value)| (name.to_owned(), value)).into();
+        ask(&lab, &plugin, request).map(|()| target)
+    };
+    let one = publish_with("one", "good").unwrap();
+    assert_eq!(read(one.join("f")).unwrap(), b"bytes");
+    let two = publish_with("two", "good").unwrap();
+    assert_eq!(read(two.join("f")).unwrap(), b"bytes");
+    let refused = publish_with("three", "bad").unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+    let said = refused.message();
+    assert!(said.contains("did not exchange the token for") && said.contains("tokenRequests"), "{said}");
+    let shown = [said.to_owned(), larderd.log(), plugin.log()].concat();
+    assert!(!shown.contains(SECRET));
 }
 
 // SEMANTICS: K24

@@ -4,11 +4,11 @@ use larder_dataset::manifest::{PackObject, PackedFile};
 
 use super::*;
 
-const FILE_BYTES: u64 = 1_000;
-const FILES: u64 = 6;
+pub(super) const FILE_BYTES: u64 = 1_000;
+pub(super) const FILES: u64 = 6;
 
 /// Files in a pack whose bytes are those of [`Noted`].
-fn packed(folder: &std::path::Path) -> Arc<MappedManifest> {
+pub(super) fn packed(folder: &std::path::Path) -> Arc<MappedManifest> {
     let mut builder = ManifestBuilder::new();
     for n in 0..FILES {
         let (path, offset) = (format!("{n}"), n * FILE_BYTES);

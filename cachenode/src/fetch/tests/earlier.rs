@@ -77,8 +77,8 @@ fn read_bytes(world: &World) -> u64 {
 #[tokio::test]
 async fn a_block_that_is_being_taken_over_is_read_in_the_parts_that_are_asked_for() {
     let world = adopting();
-    let stream = Stream { first: BlockIndex(0), last: BlockIndex(0), limit: BlockIndex(u32::MAX), read: 0 };
-    world.fetcher.read_ahead(BlockIndex(0), stream);
+    let next = world.fetcher.ahead.begin(BlockIndex(0), NO_LIMIT).unwrap();
+    world.fetcher.read_ahead(next);
     world.fetcher.wait_idle().await;
     assert_eq!(read_bytes(&world), 0, "nobody waits for it");
     // The second file is read ahead.

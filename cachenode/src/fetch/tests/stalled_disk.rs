@@ -105,3 +105,22 @@ async fn cached_blocks_do_not_wait_for_reads_of_another_disk() {
         assert_eq!((found.is_some(), begun.elapsed() >= half), (disk == 0, disk == 1));
     }
 }
+
+// SEMANTICS: C4
+#[tokio::test(start_paused = true)]
+async fn all_datasets_together_have_few_threads_that_wait_for_a_stalled_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = manifest(folder.path(), &[MIB]);
+    let threads = DiskThreads::new(1);
+    let config = FetchConfig { disk_threads: Some(threads.clone()), ..FetchConfig::DEFAULT };
+    let world = world_that_keeps(2 * MIB, folder, manifest, None, config);
+    // Those of other datasets.
+    let stalled = threads.hang_writes();
+    world.read(0, 0, MIB).await;
+    let a_minute = Duration::from_secs(60);
+    assert!(tokio::time::timeout(a_minute, world.fetcher.wait_idle()).await.is_err());
+    assert_eq!(blocks_cached(&world), 0);
+    drop(stalled);
+    world.fetcher.wait_idle().await;
+    assert_eq!(blocks_cached(&world), 1);
+}

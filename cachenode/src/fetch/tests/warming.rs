@@ -3,6 +3,7 @@
 use larder_origin::{Limited, Rate, Urgency};
 use tokio::sync::watch;
 
+use super::checksums::{FILE_BYTES, FILES, packed};
 use super::*;
 use crate::warm::Warmer;
 
@@ -255,4 +256,27 @@ async fn warm_ups_share_a_rate_that_readers_and_cached_blocks_do_not_pay() {
     // Another dataset waits for what these have taken.
     rate.wait(1, &Urgency::low()).await;
     assert!(started.elapsed() > took);
+}
+
+// SEMANTICS: O10
+#[tokio::test(start_paused = true)]
+async fn files_that_a_warm_up_fetches_beside_another_are_paid_for_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = packed(folder.path());
+    let rate = Arc::new(Rate::new(FILE_BYTES));
+    let config = FetchConfig { warm_rate: Some(Arc::clone(&rate)), ..FetchConfig::DEFAULT };
+    let world = Arc::new(world_that_keeps(1 << 20, folder, manifest, None, config));
+    let started = Instant::now();
+    let warm = |file| {
+        let world = Arc::clone(&world);
+        async move { world.fetcher.warm(FileIndex(file), world.part(file, 0, FILE_BYTES), false, None).await }
+    };
+    let warming: tokio::task::JoinSet<Warmed> = (0..FILES as u32).map(warm).collect();
+    assert!(warming.join_all().await.into_iter().all(|warmed| warmed == Warmed::Kept));
+    let all = 0..FILES * FILE_BYTES;
+    assert_eq!(world.origin.take(), [all], "one GET for all of them");
+    // Until all of it is paid for.
+    rate.wait(0, &Urgency::low()).await;
+    let (took, expected) = (started.elapsed(), Duration::from_secs(FILES));
+    assert!(took.abs_diff(expected) < Duration::from_millis(500), "{took:?}");
 }

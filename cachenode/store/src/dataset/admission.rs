@@ -230,11 +230,16 @@ impl Shared {
         Ok(Some(Arc::clone(disk)))
     }
 
+    /// Clears the slots of evicted blocks that no permit has. Blocks on the disk with the tables.
+    pub(super) fn clear_unclaimed(&self) {
+        let unclaimed = std::mem::take(&mut self.lock().unclaimed);
+        self.clear(unclaimed);
+    }
+
     /// Frees unused space: whole segments immediately, single records in batches unless `all`. Clears the slots of
     /// evicted blocks first. Blocks on the disk.
     pub(super) fn free_room(&self, all: bool) {
-        let unclaimed = std::mem::take(&mut self.lock().unclaimed);
-        self.clear(unclaimed);
+        self.clear_unclaimed();
         let (whole, is_due) = self.lock().allocator.take_whole(&self.space);
         self.free_each(whole.iter());
         drop(whole);

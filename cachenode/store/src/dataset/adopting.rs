@@ -115,6 +115,7 @@ impl DatasetCache {
             && let Ok(_adopted_room) = self.shared.adopted_room.try_lock()
         {
             self.shared.free_unused();
+            self.shared.free_unused_pages();
         }
     }
 

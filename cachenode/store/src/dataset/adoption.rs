@@ -115,7 +115,6 @@ impl Shared {
     /// Frees the space in adopted segments that no block of this dataset uses and no other dataset shares. The caller
     /// holds `adopted_room`.
     pub(super) fn free_unused(&self) {
-        self.free_unused_pages();
         let all = Arc::clone(&self.space.segments());
         let is_ours = |segment: &&Arc<Segment>| segment.key.is_some() && !segment.is_shared().unwrap_or(true);
         let ours: Vec<&Arc<Segment>> = all.iter().filter(is_ours).collect();

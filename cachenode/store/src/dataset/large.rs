@@ -139,18 +139,22 @@ impl Shared {
         if !matches!(self.lock().pending.get(&block), Some(Pending::Valid | Pending::Growing)) {
             return Ok(None);
         }
-        let file = match self.link_earlier(&span) {
-            Some(file) => file,
-            None => self.large.find_or_make(&span).map_err(|(disk, source)| NotKept { disk, source })?,
-        };
-        let disk = &file.disk;
-        let failed = |source| NotKept { disk: Some(Arc::clone(disk)), source };
-        let _writing = disk.write();
+        let find = || self.large.find_or_make(&span).map_err(|(disk, source)| NotKept { disk, source });
+        let mut file = self.link_earlier(&span).map_or_else(find, Ok)?;
+        let disk = Arc::clone(&file.disk);
+        let failed = |source| NotKept { disk: Some(Arc::clone(&disk)), source };
+        let writing = disk.write();
         if disk.is_silent() {
             return Err(failed(std::io::ErrorKind::TimedOut.into()));
         }
         disk.free_share.take(bytes.len() as u64, Instant::now()).map_err(failed)?;
-        file.write(block, start, len, bytes).map_err(failed)?;
+        let mut written = file.write(block, start, len, bytes);
+        if written.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+            // The file was deleted after it was found, because it had no block.
+            file = find()?;
+            written = file.write(block, start, len, bytes);
+        }
+        written.map_err(failed)?;
         // No other thread sets or clears the slot of a pending block.
         let (before, place) = (self.slots.get(block), Place::in_file(file.holds_all(block)));
         if before != Some(place) {
@@ -159,7 +163,8 @@ impl Shared {
         }
         self.stale.mark();
         self.written(block, len as u64, before.is_none());
-        Ok(Some(Arc::clone(disk)))
+        drop(writing);
+        Ok(Some(disk))
     }
 
     /// While blocks of other snapshots are adopted: a link to the file that one of them has. Otherwise it would get a
@@ -172,10 +177,11 @@ impl Shared {
         })
     }
 
-    /// Frees the pages of a block that is leaving and has no slot. Blocks on the disk.
+    /// Frees the pages of a block that is leaving and has no slot. If its disk does not answer, they are freed after
+    /// the next start. Blocks on the disk.
     pub(super) fn free_pages(&self, block: BlockIndex) {
         let file = self.span_of(block).and_then(|span| self.large.find(&span).ok().flatten());
-        let Some(file) = file else { return };
+        let Some(file) = file.filter(|file| !file.disk.is_silent()) else { return };
         if let Err(error) = file.free(block, &self.base.boot_id) {
             self.not_freed(&file.disk, &error);
         }
@@ -195,6 +201,91 @@ impl Shared {
         }
     }
 
+    /// Sets the slots of the blocks in large files if slots were lost: on all disks if the slot table is new, and always
+    /// on those that do not have it, which may have been away. Runs before the blocks of an earlier run are counted.
+    /// Blocks on the disk.
+    pub(super) fn find_pages(&self, is_table_new: bool) {
+        let mut blocks = 0;
+        for (first, is_beside_tables, disk) in self.large.all() {
+            if self.is_stopped() {
+                return;
+            }
+            let span = self.span_of(first).filter(|span| span.first == first);
+            let Some(Ok(Some(file))) = span.map(|span| self.large.find(&span)) else { continue };
+            if !Arc::ptr_eq(&file.disk, &disk) {
+                self.prefer(&file);
+            } else if is_table_new || !is_beside_tables {
+                blocks += self.find_blocks(&file);
+            }
+        }
+        if blocks > 0 {
+            info!(dataset = self.config.name, blocks, "blocks of large files found again");
+        }
+    }
+
+    /// Sets the slots of the blocks of which a file has pages, and that have none. Returns their number.
+    fn find_blocks(&self, file: &LargeFile) -> u64 {
+        let mut found = 0;
+        for block in file.span.blocks().filter(|block| block.0 < self.slots.blocks()) {
+            if self.slots.get(block).is_none() && file.pages.holds_any(block) {
+                let place = Place::in_file(file.holds_all(block));
+                if self.slots.set(block, Some(place)).is_ok() {
+                    self.base.index.put_waiting(self.number, block, place);
+                    found += 1;
+                }
+            }
+        }
+        found
+    }
+
+    /// A disk that was away when this file was made has another one with the same blocks. Those that only the other one
+    /// has are fetched again.
+    fn prefer(&self, file: &LargeFile) {
+        for block in file.span.blocks() {
+            if self.slots.get(block).is_some_and(Place::is_in_file) && !file.pages.holds_any(block) {
+                // If this fails, a read finds that the pages are missing.
+                let _ = self.slots.set(block, None);
+            }
+        }
+    }
+
+    /// Frees what no block uses of files that no other dataset links, and deletes files that have no block. The caller
+    /// holds `adopted_room`. Blocks on the disk.
+    pub(super) fn free_unused_pages(&self) {
+        for (first, _, disk) in self.large.all() {
+            if self.is_stopped() {
+                return;
+            }
+            let span = self.span_of(first).filter(|span| span.first == first);
+            if span.is_none() && self.config.block_lens.len_of(first).is_none() {
+                // Without the manifest, nothing is known about the file.
+                continue;
+            }
+            let is_used = || span.is_some_and(|span| self.is_used(&span));
+            if let Err(error) = self.large.delete_unless(first, span.as_ref(), &disk, is_used) {
+                let (dataset, dir) = (&self.config.name, disk.dir());
+                warn!(dataset, ?dir, %error, "cannot delete an unused file of the cache");
+            }
+            let Some(Ok(Some(file))) = span.map(|span| self.large.find(&span)) else { continue };
+            if Arc::ptr_eq(&file.disk, &disk) {
+                for block in file.span.blocks().take_while(|_| !self.is_stopped()) {
+                    if self.slots.get(block).is_none() && file.takes_space(block) {
+                        self.free_unused_block(block, &file);
+                    }
+                }
+            }
+        }
+    }
+
+    /// True if a block of a file is cached or is being changed.
+    fn is_used(&self, span: &FileSpan) -> bool {
+        let state = self.lock();
+        span.blocks().any(|block| {
+            let is_busy = state.pending.contains_key(&block) || state.leaving.contains(&block);
+            is_busy || self.slots.get(block).is_some_and(Place::is_in_file)
+        })
+    }
+
     /// Frees the pages of a block that has no slot, unless it is being changed. Blocks on the disk.
     fn free_unused_block(&self, block: BlockIndex, file: &LargeFile) {
         let mut state = self.lock();
@@ -207,93 +298,5 @@ impl Shared {
             self.not_freed(&file.disk, &error);
         }
         self.lock().leaving.remove(&block);
-    }
-
-    /// Frees what no block uses of files that no other dataset links. Blocks on the disk.
-    pub(super) fn free_unused_pages(&self) {
-        for (first, _, disk) in self.large.all() {
-            let span = self.span_of(first).filter(|span| span.first == first);
-            let Some(Ok(Some(file))) = span.map(|span| self.large.find(&span)) else { continue };
-            if !Arc::ptr_eq(&file.disk, &disk) || file.is_shared().unwrap_or(true) {
-                continue;
-            }
-            for block in file.span.blocks() {
-                if self.is_stopped() {
-                    return;
-                }
-                if self.slots.get(block).is_none() && file.takes_space(block) {
-                    self.free_unused_block(block, &file);
-                }
-            }
-        }
-    }
-
-    /// Goes over the files on the disks. Blocks without a slot are found again if slots were lost, and are freed if
-    /// not; files without blocks are deleted. Runs before the blocks of an earlier run are counted. Blocks on the disk.
-    pub(super) fn sweep_files(&self, is_table_new: bool) {
-        let mut blocks = 0;
-        for (first, is_beside_tables, disk) in self.large.all() {
-            if self.is_stopped() {
-                return;
-            }
-            let file = match self.span_of(first).filter(|span| span.first == first) {
-                Some(span) => self.large.find(&span),
-                // Without the manifest, nothing is known about the file.
-                None if self.config.block_lens.len_of(first).is_none() => continue,
-                None => Ok(None),
-            };
-            let is_kept = match &file {
-                Ok(Some(file)) if Arc::ptr_eq(&file.disk, &disk) => {
-                    self.sweep_file(file, is_table_new || !is_beside_tables, &mut blocks)
-                }
-                Ok(Some(other)) => {
-                    self.prefer(other);
-                    false
-                }
-                // No file of the dataset, or one whose table was lost.
-                Ok(None) => false,
-                Err(_) => true,
-            };
-            if !is_kept && let Err(error) = self.large.delete(first, &disk) {
-                let (dataset, dir) = (&self.config.name, disk.dir());
-                warn!(dataset, ?dir, %error, "cannot delete an unused file of the cache");
-            }
-        }
-        if blocks > 0 {
-            info!(dataset = self.config.name, blocks, "blocks of large files found again");
-        }
-    }
-
-    /// Goes over the blocks of one file. False if none of them is cached. Counts those that are found again.
-    fn sweep_file(&self, file: &LargeFile, may_salvage: bool, found: &mut u64) -> bool {
-        let mut is_used = false;
-        for block in file.span.blocks().take_while(|block| block.0 < self.slots.blocks()) {
-            let slot = self.slots.get(block);
-            if slot.is_some_and(Place::is_in_file) {
-                is_used = true;
-            } else if file.takes_space(block) {
-                let place = Place::in_file(file.holds_all(block));
-                let is_lost = may_salvage && slot.is_none() && file.pages.holds_any(block);
-                if is_lost && self.slots.set(block, Some(place)).is_ok() {
-                    self.base.index.put_waiting(self.number, block, place);
-                    *found += 1;
-                    is_used = true;
-                } else {
-                    let _ = file.free(block, &self.base.boot_id);
-                }
-            }
-        }
-        is_used
-    }
-
-    /// A disk that was away when this file was made has another one with the same blocks. Those that only the other one
-    /// has are fetched again.
-    fn prefer(&self, file: &LargeFile) {
-        for block in file.span.blocks() {
-            if self.slots.get(block).is_some_and(Place::is_in_file) && !file.pages.holds_any(block) {
-                // If this fails, a read finds that the pages are missing.
-                let _ = self.slots.set(block, None);
-            }
-        }
     }
 }

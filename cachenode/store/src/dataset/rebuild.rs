@@ -5,6 +5,9 @@
 //!
 //! Invariant: until the count ends there is no policy, so nothing is admitted or evicted, and only this thread changes
 //! slots. Flaws that reads find during the count are kept and handled at its end.
+//!
+//! Space that the last run left is freed when admissions are open: a disk that hangs keeps blocks from no other disk.
+//! Nothing uses that space meanwhile. New records go to new segments, and no block is adopted.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -18,11 +21,8 @@ use super::shared::{Cause, Shared, Victim};
 use crate::config::FileSpan;
 use crate::policy::{Policy, build_policy};
 use crate::record;
-use crate::segment::SegmentTable;
+use crate::segment::Segment;
 use crate::slots::Place;
-
-/// The most blocks that are evicted before their disk space is freed.
-const EVICTED_AT_ONCE: usize = 256;
 
 /// The work of a rebuild besides counting.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +49,15 @@ impl Cached {
     }
 }
 
+/// What the last run may have left in the segments that no other dataset shares.
+#[derive(Debug, Default)]
+struct Left {
+    /// These segments, and where the last record of each ends.
+    segments: Vec<(Arc<Segment>, u64)>,
+    /// The blocks in the order of their places. None if the space between them is not known to be unused.
+    blocks: Option<Vec<Cached>>,
+}
+
 /// Totals for one segment, computed from the slots.
 #[derive(Clone, Copy, Debug, Default)]
 struct SegmentCount {
@@ -67,9 +76,7 @@ impl Shared {
         let (refilled, is_refilled) = if work.refill || is_damaged { self.refill() } else { (0, false) };
         let config = &self.config;
         let mut policy = build_policy(config.policy, config.reservation_bytes, config.blocks, config.seed);
-        if !self.count(&mut *policy, work.is_table_new) {
-            return;
-        }
+        let Some(left) = self.count(&mut *policy, work.is_table_new) else { return };
         // Not before the segments without slots were read: a start after a kill meanwhile would delete them.
         if is_refilled && self.slots.has_lost_slots() {
             // If this fails, the next start looks the lost slots up again.
@@ -77,10 +84,7 @@ impl Shared {
         }
         let mut victims = Vec::new();
         policy.trim(&mut victims);
-        for victims in victims.chunks(EVICTED_AT_ONCE) {
-            self.clear(victims.iter().map(|&block| Victim { block, cause: Cause::Evicted }));
-            self.free_room(true);
-        }
+        self.clear(victims.into_iter().map(|block| Victim { block, cause: Cause::Evicted }));
         let segments = Arc::clone(&self.space.segments());
         let mut state = self.lock();
         for segment in segments.iter().filter(|segment| segment.live() == 0) {
@@ -93,6 +97,8 @@ impl Shared {
         if work.reindex && !self.reindex() {
             return;
         }
+        // An adoption that waits for the rebuild must not find records in space that is about to be freed.
+        let adopted_room = self.adopted_room.lock().unwrap_or_else(PoisonError::into_inner);
         self.finish_rebuild(policy);
         let took_ms = started.elapsed().as_millis() as u64;
         info!(
@@ -103,10 +109,11 @@ impl Shared {
             "cached blocks counted"
         );
         self.free_room(true);
+        self.free_left(&left);
         if !config.policy.evicts() {
-            let _adopted_room = self.adopted_room.lock().unwrap_or_else(PoisonError::into_inner);
             self.free_unused();
         }
+        drop(adopted_room);
         for lost in self.space.lost() {
             // No slot points to this file. If it cannot be removed now, the next start tries again.
             let _ = std::fs::remove_file(&lost.path);
@@ -163,9 +170,10 @@ impl Shared {
         (refilled, are_all)
     }
 
-    /// Gives the policy every block that has a slot, oldest first. Returns false if it was stopped before the end.
-    fn count(&self, policy: &mut dyn Policy, is_table_new: bool) -> bool {
-        self.sweep_files(is_table_new);
+    /// Gives the policy every block that has a slot, oldest first, and sets each segment's count of live blocks.
+    /// Returns what may be freed. None if it was stopped before the end.
+    fn count(&self, policy: &mut dyn Policy, is_table_new: bool) -> Option<Left> {
+        self.find_pages(is_table_new);
         let segments = self.space.segments();
         // NR ignores the order and frees nothing, so no list of blocks is needed.
         let sorted = self.config.policy.evicts();
@@ -228,7 +236,7 @@ impl Shared {
             }
         }
         if self.is_stopped() {
-            return false;
+            return None;
         }
         if unknown > 0 {
             warn!(
@@ -253,36 +261,49 @@ impl Shared {
             }
         }
         if self.is_stopped() {
-            return false;
+            return None;
         }
-        self.trust(&segments, &counts);
+        let mut left = Left::default();
+        for (segment, count) in segments.iter().zip(counts) {
+            segment.add_live(count.live);
+            // Not asked later: a dataset that adopts blocks meanwhile uses none of the space that is freed.
+            if !segment.is_shared().unwrap_or(true) {
+                left.segments.push((Arc::clone(segment), count.end));
+            }
+        }
         // Blocks were admitted in the order of their places. That is FIFO's order, and LRU's until blocks are used.
         found.sort_unstable();
-        if sorted && unknown == 0 {
-            self.free_gaps(&segments, &found);
-        }
-        for cached in found {
+        for cached in &found {
             policy.restore(cached.block, cached.len);
         }
         self.used_bytes.store(policy.used_bytes(), Ordering::Relaxed);
-        true
+        left.blocks = (sorted && unknown == 0).then_some(found);
+        Some(left)
     }
 
-    /// Sets each segment's count of live blocks. Cuts off space that the last run preallocated, and records whose slots
-    /// it did not set before it ended. Space that cannot be cut off now is freed with its segment, as in `free_gaps`.
-    fn trust(&self, segments: &SegmentTable, counts: &[SegmentCount]) {
-        for (segment, count) in segments.iter().zip(counts) {
-            segment.add_live(count.live);
-            let is_shared = segment.is_shared().unwrap_or(true);
-            if !is_shared && segment.bytes().is_ok_and(|bytes| bytes > count.end) {
-                let _ = segment.cut(count.end);
+    /// Frees what the last run left. Space that cannot be freed now is freed with its segment. The caller holds
+    /// `adopted_room`.
+    fn free_left(&self, left: &Left) {
+        self.cut_ends(&left.segments);
+        if let Some(blocks) = &left.blocks {
+            self.free_gaps(&left.segments, blocks);
+        }
+        self.free_unused_pages();
+        self.stale.mark();
+    }
+
+    /// Cuts off space that the last run preallocated, and records whose slots it did not set before it ended.
+    fn cut_ends(&self, segments: &[(Arc<Segment>, u64)]) {
+        for (segment, end) in segments {
+            if !self.is_stopped() && segment.bytes().is_ok_and(|bytes| bytes > *end) {
+                let _ = segment.cut(*end);
             }
         }
     }
 
     /// Frees the gaps between live records: records of evicted blocks that the last run did not free before it ended.
-    fn free_gaps(&self, segments: &SegmentTable, sorted: &[Cached]) {
-        for segment in segments.iter().filter(|segment| segment.can_free()) {
+    fn free_gaps(&self, segments: &[(Arc<Segment>, u64)], sorted: &[Cached]) {
+        for (segment, _) in segments.iter().filter(|(segment, _)| segment.can_free()) {
             let from = sorted.partition_point(|cached| cached.place.segment < segment.number);
             let to = sorted.partition_point(|cached| cached.place.segment <= segment.number);
             let mut end = 0;

@@ -1,6 +1,7 @@
 //! The search for disowned blocks. It runs concurrently with admissions.
 //!
-//! Invariant: the search never holds the lock while it asks which node owns a block.
+//! Invariant: the search never holds the lock while it asks which node owns a block. It frees no room, so that a disk
+//! that hangs keeps it from no block on the others.
 
 use super::shared::Shared;
 
@@ -8,10 +9,10 @@ use super::shared::Shared;
 const PAGES_AT_ONCE: usize = 2048;
 
 impl Shared {
-    /// Runs one step of the search for disowned blocks, if one is wanted. Reads the slot table. Removes first the
-    /// blocks that earlier admissions evicted.
+    /// Runs one step of the search for disowned blocks, if one is wanted. Reads the slot table. Clears first the slots
+    /// of the blocks that earlier admissions evicted.
     pub(super) fn search_disowned(&self) {
-        self.free_room(false);
+        self.clear_unclaimed();
         let mut state = self.lock();
         let list = state.owners.version();
         let step = state.disowned.begin(list);

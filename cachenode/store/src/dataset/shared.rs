@@ -52,8 +52,8 @@ pub(crate) struct Shared {
     pub(super) adopted_disk_bytes: AtomicU64,
     /// The caches of other snapshots, while their blocks are adopted.
     pub(super) ancestors: ArcSwapOption<Vec<Ancestor>>,
-    /// Held by an adoption, and while unused space in adopted segments is freed: a record that no block uses now may be
-    /// adopted a moment later.
+    /// Held by an adoption, and while unused space of earlier runs or in adopted segments is freed: a record that no
+    /// block uses now may be adopted a moment later.
     pub(super) adopted_room: Mutex<()>,
     pub(super) disowned: Shown,
     pub(super) granted: Granted,

@@ -132,11 +132,17 @@ impl Bed {
         Store::open_at_boot(config, Arc::clone(&self.counters), &self.boot_id)
     }
 
-    /// Opens the dataset, and waits until admissions are open.
+    /// Opens the dataset, and waits until admissions are open and what the last run left is freed.
     fn open(&mut self) {
         self.open = Some(self.try_open().unwrap());
         self.user = Some(self.cache().join(self.ownership.clone()));
         assert!(self.cache().wait_rebuilt(TIMEOUT));
+        self.wait_freed();
+    }
+
+    /// Waits until the rebuild has freed what the last run left.
+    fn wait_freed(&self) {
+        drop(self.cache().shared.adopted_room.lock().unwrap());
     }
 
     /// Ends like a killed process, without closing the store.

@@ -13,6 +13,7 @@ use tonic::transport::Channel;
 
 use super::disk::Disk;
 use super::origin::Tenant;
+use super::plan::{Plan, THREADS};
 use super::pod::{Pod, READ_DEADLINE};
 use super::tally::Tally;
 use crate::csi::{larder_mounts, publish};
@@ -32,11 +33,13 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) fn start(lab: Lab) -> Self {
+    pub(super) fn start(lab: Lab, plan: &Plan) -> Self {
         // The folders of a larderd of this name.
         let disk = Disk::new(lab.folder().join("node-day"), &lab.folder().join("disk"));
         let deadline = format!("--read-deadline={}s", READ_DEADLINE.as_secs());
-        let mut larderd = Larderd::start(&lab, "day", &[&deadline]);
+        let (target, threads) =
+            (format!("--memory-target={}MiB", plan.memory_target_mib), format!("--threads={THREADS}"));
+        let mut larderd = Larderd::start(&lab, "day", &[&deadline, &target, &threads]);
         // The programs meet in memory, whatever becomes of the disk.
         larderd.kill();
         let run_dir = lab.folder().join("run");

@@ -28,8 +28,17 @@ pub(super) struct Plan {
     /// New snapshots, each of another tenant.
     pub(super) publications: usize,
     revocations: usize,
-    /// The resident memory of larderd stays below this.
-    pub(super) memory_mib: u64,
+    /// larderd's `--memory-target`.
+    pub(super) memory_target_mib: u64,
+}
+
+/// larderd's `--threads`.
+pub(super) const THREADS: u64 = 16;
+
+/// The resident memory of larderd stays below this, in MiB, as docs/kubernetes/operations.md says: 512 MiB, 2.2 MiB for
+/// each of its threads, which are four times `--threads`, and 1.5 times `--memory-target`.
+pub(super) fn memory_mib_most(target_mib: u64) -> u64 {
+    512 + 22 * 4 * THREADS / 10 + 3 * target_mib / 2
 }
 
 /// The short form.
@@ -44,10 +53,10 @@ pub(super) const HOUR: Plan = Plan {
     stall: Duration::from_secs(10),
     publications: 1,
     revocations: 1,
-    memory_mib: 512,
+    memory_target_mib: 128,
 };
 
-/// The long form. The memory is a third of what the deployment leaves to larderd.
+/// The long form. The memory target is a fifth of what the deployment leaves to larderd.
 pub(super) const DAY: Plan = Plan {
     datasets: 8,
     readers: 200,
@@ -59,7 +68,7 @@ pub(super) const DAY: Plan = Plan {
     stall: Duration::from_secs(30),
     publications: 3,
     revocations: 3,
-    memory_mib: 1024,
+    memory_target_mib: 256,
 };
 
 /// One thing that happens.

@@ -1,8 +1,8 @@
 //! A store over several folders. In these tests they are on one file system, and so have the same free room.
 
 use std::collections::BTreeSet;
-use std::sync::Barrier;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Barrier, mpsc};
 
 use super::*;
 use crate::disk::Disk;
@@ -324,4 +324,58 @@ fn a_release_removes_the_blocks_on_all_disks_and_several_folders_on_one_disk_hav
     bed.user = None;
     assert!(store.release(&id).unwrap());
     assert!(store.base.folders().all(|folder| !folder.dataset(&id).exists()));
+}
+
+// SEMANTICS: C20
+#[test]
+fn blocks_are_admitted_before_a_disk_has_freed_what_the_last_run_left() {
+    let mut bed = bed(PolicyKind::Nr, 2);
+    bed.put_all(BLOCKS);
+    let path = bed.segment_file(bed.place(0));
+    bed.drop_all();
+    // As after a kill: a part of the file was allocated for further records.
+    let bytes = || fs::metadata(&path).unwrap().len();
+    let (used, left) = (bytes(), 1 << 20);
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(used + left).unwrap();
+    let gate = Arc::new(Barrier::new(2));
+    let (at_first, is_first) = (Arc::clone(&gate), AtomicBool::new(true));
+    bed.config.block_lens = Arc::new(move |block: BlockIndex| {
+        if is_first.swap(false, Ordering::Relaxed) {
+            at_first.wait();
+        }
+        len_of(block)
+    });
+    bed.open = Some(bed.try_open().unwrap());
+    let (send, seen) = mpsc::channel();
+    let at = path.clone();
+    bed.cache().when_rebuilt(move || send.send(fs::metadata(at).unwrap().len()).unwrap());
+    gate.wait();
+    assert_eq!(seen.recv_timeout(TIMEOUT).unwrap(), used + left, "it is freed later");
+    bed.wait_freed();
+    assert_eq!(bytes(), used);
+    assert_all_are_hits(&bed);
+}
+
+// SEMANTICS: C20
+#[test]
+fn a_search_for_blocks_of_other_nodes_does_not_wait_for_a_disk_that_frees_room() {
+    let bed = Bed::new(PolicyKind::Fifo, bytes_in(0..96));
+    bed.put_all(0..96);
+    // Evicts the first block, which is large, and is not written.
+    let large = BlockIndex(112);
+    drop(bed.cache().admit(large, len_of(large)).unwrap());
+    let disk = disk(&bed, 0);
+    let hanging = bed.cache().shared.space.turn_to_free(&disk).unwrap();
+    let (done, ended) = mpsc::channel();
+    let has_ended = std::thread::scope(|scope| {
+        let cache = bed.cache();
+        scope.spawn(move || {
+            cache.search_disowned();
+            done.send(()).unwrap();
+        });
+        let has_ended = ended.recv_timeout(TIMEOUT).is_ok();
+        drop(hanging);
+        has_ended
+    });
+    assert!(has_ended && !bed.cache().contains(BlockIndex(0)));
 }
