@@ -270,8 +270,8 @@ impl Dataset {
         totals.bytes > 4 * BLOCK_BYTES * u64::from(totals.files)
     }
 
-    /// A file for the kernel to read by itself in place of one of the dataset, as [`DatasetCache::lend`] has it. Opens a
-    /// file.
+    /// A file for the kernel to read by itself in place of one of the dataset, as [`DatasetCache::lend`] has it. Opens
+    /// a file.
     pub fn lend(&self, file: FileBlocks) -> Option<std::fs::File> {
         self.cache.lend(file.parts(0, 1).next()?.block)
     }

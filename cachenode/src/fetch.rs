@@ -296,8 +296,8 @@ impl Fetcher {
         if is_large && !cache.contains(part.block) { window.next_piece(part) } else { None }
     }
 
-    /// A part's bytes out of a piece that is fetched, and held for the reads that come near it. The store keeps it, too,
-    /// if it takes parts of the block.
+    /// A part's bytes out of a piece that is fetched, and held for the reads that come near it. The store keeps it,
+    /// too, if it takes parts of the block.
     async fn fetch_larger_piece(
         self: &Arc<Self>,
         file: FileIndex,

@@ -5,9 +5,9 @@
 //! Only a process with CAP_SYS_ADMIN may register such a file. A mount for which this does not work answers OPEN with
 //! ENOSYS, like all others.
 //!
-//! The kernel allows one mode for all who have a file open at the same time, and fails an OPEN that is answered with the
-//! other one. A file that was not wholly cached when it was opened is therefore read through this process until the last
-//! of those who have it open by then has closed it.
+//! The kernel allows one mode for all who have a file open at the same time, and fails an OPEN that is answered with
+//! the other one. A file that was not wholly cached when it was opened is therefore read through this process until the
+//! last of those who have it open by then has closed it.
 //!
 //! Invariant: a file has one registration for as long as the mount exists, and none while it is open without one.
 

@@ -5,8 +5,8 @@
 //! between the decision to keep it and the write of its bytes; `flaws` drops blocks that cannot be read; `large` is
 //! about blocks of large files, which may be cached in part; `disowned` holds the blocks that other nodes own now, and
 //! `search` finds them; `owners` tracks the users of the cache, each of which is a [`CacheUser`]; `space` is the space
-//! in the segments; `rebuild` counts the blocks of an earlier run, `salvage` finds those that have lost their slots, and
-//! `rebuilt` waits for that count; `touches` carries hits to policies that need them.
+//! in the segments; `rebuild` counts the blocks of an earlier run, `salvage` finds those that have lost their slots,
+//! and `rebuilt` waits for that count; `touches` carries hits to policies that need them.
 //!
 //! Invariant: a read takes no lock that is held across I/O. It allocates nothing once its thread's buffer has grown
 //! and, of a large file, once the file is open. A slot is set after its record is written and cleared before its record

@@ -12,8 +12,8 @@
 //! more of the disk than a record's header does, and more than is counted for a block ([`disk_bytes`]).
 //!
 //! The kernel may read a file by itself once all of it is there ([`LargeFile::lend`]). The file then has an attribute
-//! with the id of the machine's boot, and no part of it is freed before the next one: readers may have the file open for
-//! longer than any process of Larder runs.
+//! with the id of the machine's boot, and no part of it is freed before the next one: readers may have the file open
+//! for longer than any process of Larder runs.
 //!
 //! Its parts: [`LargeFile`] is an open one; [`LargeFiles`] are those of a dataset, of which some are open.
 //!

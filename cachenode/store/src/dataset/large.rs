@@ -201,9 +201,9 @@ impl Shared {
         }
     }
 
-    /// Sets the slots of the blocks in large files if slots were lost: on all disks if the slot table is new, and always
-    /// on those that do not have it, which may have been away. Runs before the blocks of an earlier run are counted.
-    /// Blocks on the disk.
+    /// Sets the slots of the blocks in large files if slots were lost: on all disks if the slot table is new, and
+    /// always on those that do not have it, which may have been away. Runs before the blocks of an earlier run are
+    /// counted. Blocks on the disk.
     pub(super) fn find_pages(&self, is_table_new: bool) {
         let mut blocks = 0;
         for (first, is_beside_tables, disk) in self.large.all() {
