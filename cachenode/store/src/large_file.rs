@@ -367,6 +367,19 @@ impl LargeFiles {
         self.folders.iter().any(|folder| folder.pages.get().is_some())
     }
 
+    /// True if other datasets may use a file. None if it is not there. Does not open it.
+    pub(crate) fn is_shared(&self, span: &FileSpan) -> Option<bool> {
+        self.folders.iter().find_map(|folder| {
+            folder.pages.get()?;
+            match std::fs::symlink_metadata(folder.path(span.first)) {
+                Ok(about) => about.is_file().then(|| about.nlink() > 1),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                // It may be there.
+                Err(_) => Some(false),
+            }
+        })
+    }
+
     /// Finds a file. None if it is not there. A file that is open costs a look-up; another one blocks on the disk.
     pub(crate) fn find(&self, span: &FileSpan) -> io::Result<Option<Arc<LargeFile>>> {
         self.look(span).map_err(|(_, error)| error)

@@ -189,16 +189,7 @@ impl Shared {
 
     /// True if other datasets share the large file of a block.
     pub(super) fn shares_pages(&self, block: BlockIndex) -> bool {
-        self.span_of(block).and_then(|span| self.is_shared(&span)).unwrap_or(false)
-    }
-
-    /// True if other datasets share a large file. None if it is not there.
-    pub(super) fn is_shared(&self, span: &FileSpan) -> Option<bool> {
-        match self.large.find(span) {
-            Ok(file) => Some(file?.is_shared().unwrap_or(false)),
-            // It may be there.
-            Err(_) => Some(false),
-        }
+        self.span_of(block).and_then(|span| self.large.is_shared(&span)).unwrap_or(false)
     }
 
     /// Sets the slots of the blocks in large files if slots were lost: on all disks if the slot table is new, and
@@ -210,12 +201,15 @@ impl Shared {
             if self.is_stopped() {
                 return;
             }
+            if is_beside_tables && !is_table_new {
+                continue;
+            }
             let span = self.span_of(first).filter(|span| span.first == first);
             let Some(Ok(Some(file))) = span.map(|span| self.large.find(&span)) else { continue };
-            if !Arc::ptr_eq(&file.disk, &disk) {
-                self.prefer(&file);
-            } else if is_table_new || !is_beside_tables {
+            if Arc::ptr_eq(&file.disk, &disk) {
                 blocks += self.find_blocks(&file);
+            } else {
+                self.prefer(&file);
             }
         }
         if blocks > 0 {

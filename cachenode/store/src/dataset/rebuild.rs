@@ -186,7 +186,7 @@ impl Shared {
         for (block, place) in self.cached() {
             if place.is_in_file() {
                 if last.is_none_or(|(span, _)| !span.contains(block)) {
-                    last = self.span_of(block).map(|span| (span, self.is_shared(&span)));
+                    last = self.span_of(block).map(|span| (span, self.large.is_shared(&span)));
                 }
                 match last {
                     // The manifest is unreadable for this block, which is therefore not counted.
