@@ -366,7 +366,7 @@ impl DatasetCache {
             let (permitted, permitted_bytes) = (permit.block, permit.len);
             return Err(WriteError::WrongBlock { permitted, permitted_bytes, got: block, got_bytes: len });
         }
-        self.keep(permit, !record.is_bare(), || self.shared.keep(record))
+        self.keep(permit, true, || self.shared.keep(record))
     }
 
     /// True if parts of the block can be written one by one: it is of a large file.

@@ -189,13 +189,21 @@ impl Shared {
         }
     }
 
-    /// Writes a block to one of the disks, then sets its slot. Returns the disk; None if the policy has evicted the
-    /// block since its admission.
+    /// Writes a block to its large file, or else to one of the disks, then sets its slot. Returns the disk; None if the
+    /// policy has evicted the block since its admission.
     pub(super) fn keep(&self, record: &Record) -> Result<Option<Arc<Disk>>, NotKept> {
-        let Header { block, len, .. } = *record.header();
-        if record.is_bare() {
-            return self.keep_pages(block, 0, len as usize, record.as_bytes());
+        let Header { key, block, len } = *record.header();
+        if !record.is_bare() {
+            self.keep_record(record)
+        } else if self.is_file_stuck(block) {
+            self.keep_record(&Record::new(key, block, &record.data()))
+        } else {
+            self.keep_pages(block, 0, len as usize, record.as_bytes())
         }
+    }
+
+    fn keep_record(&self, record: &Record) -> Result<Option<Arc<Disk>>, NotKept> {
+        let Header { block, len, .. } = *record.header();
         let extent = record.as_bytes().len();
         let disk = disk::choose(self.space.disks(), block.0);
         let disk = disk.ok_or_else(|| NotKept { disk: None, source: io::ErrorKind::NotFound.into() })?;

@@ -167,6 +167,15 @@ impl Shared {
         Ok(Some(disk))
     }
 
+    /// True if the file of a block is on a disk that fails or does not answer, and another disk takes blocks.
+    pub(super) fn is_file_stuck(&self, block: BlockIndex) -> bool {
+        let is_stuck = |span: FileSpan| match self.large.find(&span) {
+            Ok(file) => file.is_some_and(|file| file.disk.health.is_failing() || file.disk.is_silent()),
+            Err(_) => true,
+        };
+        self.base.has_sound_disk() && self.span_of(block).is_some_and(is_stuck)
+    }
+
     /// While blocks of other snapshots are adopted: a link to the file that one of them has. Otherwise it would get a
     /// file of its own here, and the blocks of the other one could not be adopted.
     fn link_earlier(&self, span: &FileSpan) -> Option<Arc<LargeFile>> {

@@ -356,6 +356,26 @@ fn a_file_is_on_one_disk_and_a_disk_that_was_away_gives_it_back() {
     }
 }
 
+// SEMANTICS: C20, C21
+#[test]
+fn new_blocks_of_a_file_whose_disk_fails_go_to_another_disk() {
+    let mut bed = bed_over(PolicyKind::Nr, 1 << 30, 2);
+    assert!(put_whole(&bed, 0));
+    let path = file(&bed);
+    let disks = &bed.store().base.disks;
+    disks.iter().find(|disk| path.starts_with(disk.dir())).unwrap().health.failed("test", Instant::now());
+    assert!(put_whole(&bed, 1) && put_whole(&bed, 2));
+    let segments = bed.cache().shared.space.segments();
+    let place = bed.cache().shared.slots.get(BlockIndex(901)).unwrap();
+    assert!(segments.get(place.segment).is_some(), "it is a record");
+    drop(segments);
+    assert!((0..3).all(|block| get_pages(&bed, block, all(block))));
+    bed.drop_all();
+    bed.open();
+    assert!((0..3).all(|block| get_pages(&bed, block, all(block))));
+    assert_eq!((bed.cache().usage().used_bytes, bed.counters.corrupt()), (FILE.bytes, 0));
+}
+
 // SEMANTICS: C21
 #[test]
 fn blocks_that_an_earlier_version_stored_as_records_stay_and_new_ones_go_to_the_file() {
