@@ -105,7 +105,7 @@ pub fn mount(pool: &Arc<Pool>, dataset: Arc<Dataset>, config: &MountConfig) -> R
         max_background: config.max_background.max(16),
         idmapped: config.allow_other,
         // A mount that answers OPEN costs a request for each open, which is little for a large file.
-        passthrough: !config.verify_always && dataset.is_of_large_files(),
+        passthrough: rustix::process::geteuid().is_root() && !config.verify_always && dataset.is_of_large_files(),
     };
     let shown = Shown::new(config.ownership, owner);
     let refused = |source| MountError::Refused { path: path.clone(), source: limits::named(source) };

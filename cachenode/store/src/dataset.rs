@@ -401,7 +401,7 @@ impl DatasetCache {
     pub const PART_BYTES: u32 = PAGE_BYTES;
 
     /// A file with exactly the bytes of the file that a block is of, for the kernel to read by itself: all of it is
-    /// cached, and all of it was found right since the cache was opened. If it was not checked yet, returns None, and
+    /// cached, and was written or found right since the cache was opened. If it was not checked yet, returns None, and
     /// begins to check it unless another file is being checked. None also if the policy evicts, or if the file's blocks
     /// are records. Whatever leaves the cache later, the bytes of a returned file stay until the machine boots again or
     /// nobody has it open. Opens a file.

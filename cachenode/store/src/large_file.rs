@@ -306,7 +306,7 @@ pub(crate) struct LargeFiles {
     open: RwLock<HashMap<BlockIndex, Arc<LargeFile>>>,
     /// Held while a file is made.
     making: Mutex<()>,
-    /// The files, by their first blocks, of which all pages were found right since the start.
+    /// The files, by their first blocks, of which all pages were written or found right since the start.
     checked: Mutex<HashSet<BlockIndex>>,
     /// True while a file is checked.
     checking: AtomicBool,
@@ -344,7 +344,7 @@ impl LargeFiles {
         span.count() >= BLOCKS_LEAST && !self.folders.is_empty() && (!evicts || self.folders.iter().all(can_free))
     }
 
-    /// True if all pages of a file were found right since the start.
+    /// True if all pages of a file were written or found right since the start.
     pub(crate) fn is_checked(&self, span: &FileSpan) -> bool {
         self.checked.lock().unwrap_or_else(PoisonError::into_inner).contains(&span.first)
     }
@@ -445,7 +445,10 @@ impl LargeFiles {
             let file = OpenOptions::new().write(true).create_new(true).mode(PRIVATE_FILE).open(path)?;
             file.set_len(span.bytes)
         };
-        self.place(folder, span, make).map_err(|error| (Some(Arc::clone(disk)), error))
+        let file = self.place(folder, span, make).map_err(|error| (Some(Arc::clone(disk)), error))?;
+        // All of it will be written by this process.
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner).insert(span.first);
+        Ok(file)
     }
 
     /// Finds a file that is a link to one of another snapshot's cache, or makes it such a link. None if the other one

@@ -422,8 +422,11 @@ fn a_file_is_lent_once_all_of_it_is_cached_and_was_found_right() {
     assert!(put_whole(&bed, 0) && put_whole(&bed, 1) && put_pages(&bed, 2, 0..1));
     assert!(bed.cache().lend(FILE.first).is_none() && bed.cache().lend(BlockIndex(7)).is_none());
     assert!(put_pages(&bed, 2, 1..2));
+    assert!(bed.cache().lend(FILE.first).is_some(), "all of it was written just now");
+    bed.close();
     spoil(&bed, 1, 200, |page| page[0] ^= 1);
-    // The check finds the page that is wrong.
+    bed.open();
+    // The check of what an earlier process wrote finds the page that is wrong.
     let begun = Instant::now();
     while bed.counters.corrupt() == 0 {
         assert!(bed.cache().lend(FILE.first).is_none() && begun.elapsed() < TIMEOUT);
