@@ -21,7 +21,7 @@ pub(crate) use example::{ExampleArgs, ExampleName};
 pub(crate) use explain::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainPodArgs, Explained, ExtenderUrl};
 pub(crate) use inspect::{DevicesArgs, DoctorArgs, StatsArgs, VerifyArgs};
 pub(crate) use job::JobArgs;
-pub(crate) use mount::{MountArgs, RefreshFlag, UmountArgs, Verify, WarmArgs};
+pub(crate) use mount::{MountArgs, RefreshFlag, UmountArgs, WarmArgs};
 pub(crate) use origin::OriginArgs;
 pub(crate) use publish::{ImportArgs, PackArgs};
 pub(crate) use queue::QueueArgs;

@@ -3,24 +3,16 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use larder_cachenode::process::parse_memory_target;
 use larder_dataset::Placement;
 use larder_dataset::PolicyKind;
 use larder_dataset::ownership::{parse_id, parse_mode};
 use larder_dataset::size::{parse_bytes, parse_rate};
 use larder_dataset::{InvalidRefresh, Refresh};
+use larder_fs::process::Verify;
 
 use super::origin::OriginArgs;
-
-/// The value of `--verify`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Verify {
-    /// Once after each start of the serving process, before the kernel reads the file.
-    Once,
-    /// At each read.
-    Always,
-}
 
 /// The value of `--refresh`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

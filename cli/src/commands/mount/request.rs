@@ -10,8 +10,9 @@ use larder_cachenode::Home;
 use larder_daemon_api::v1;
 use larder_dataset::environment::is_of_origins;
 use larder_dataset::{DatasetSpec, Ownership};
+use larder_fs::process::Verify;
 
-use crate::args::{MountArgs, OriginArgs, Verify};
+use crate::args::{MountArgs, OriginArgs};
 
 /// The folder of the cache, as an absolute path.
 pub(super) fn cache_dir(args: &MountArgs) -> anyhow::Result<PathBuf> {
