@@ -89,8 +89,9 @@ pub(crate) use outcome::{Tier, Warmed};
 /// Interval between two checks of whether all fetches have ended.
 const SETTLE_POLL: Duration = Duration::from_millis(2);
 
-/// A request for so much at the beginning of a large file begins a stream: the most that the kernel requests.
-const READS_ON_BYTES: u32 = 1 << 20;
+/// A request for so much at the beginning of a large file begins a stream. The kernel requests so much for a reader with
+/// a buffer of 128 KiB.
+const READS_ON_BYTES: u32 = 256 << 10;
 
 /// A reader that joins a fetch within this time of its start fails with it. The pieces of one read come at about the
 /// same time, and another fetch would end too late for them.

@@ -9,7 +9,7 @@
 //!
 //! A stream in a file moves with each block that is read. One across files moves when its reader comes to the middle of
 //! what it brought, if half of those before the middle were read: a shuffled reader, who meets such a block by chance,
-//! seldom has (see [`ahead`](super)).
+//! seldom has (see `ahead`).
 //!
 //! Invariants: there are at most [`STREAMS`] streams, and a new one replaces the oldest. A stream has at most
 //! [`AHEAD_BLOCKS`] blocks ahead of the block at which it moved last, and none beyond its limit. At most one caller

@@ -151,13 +151,18 @@ async fn a_reader_that_stops_has_fetched_12_mib_ahead_and_twice_what_it_read_at_
 
 // SEMANTICS: C9
 #[tokio::test(start_paused = true)]
-async fn a_reader_of_little_at_the_beginning_of_a_file_fetches_one_block() {
+async fn a_reader_of_little_at_the_beginning_of_a_file_fetches_one_block_and_one_of_more_is_read_ahead_of() {
     let (world, far) = far_world(240 * MIB, Duration::ZERO);
     for offset in [0, 8, 100 * KIB] {
         read_part(&world, offset, 100 * KIB).await;
     }
     world.fetcher.wait_idle().await;
     assert_eq!(far.ranges(), [0..BLOCK_BYTES]);
+    // As the kernel requests for a reader with a buffer of 128 KiB.
+    let (world, far) = far_world(240 * MIB, Duration::ZERO);
+    read_part(&world, 0, 256 * KIB).await;
+    world.fetcher.wait_idle().await;
+    assert_eq!(far.ranges().len(), 4, "the block, and 12 MiB");
 }
 
 // SEMANTICS: C9
