@@ -236,10 +236,12 @@ impl Shared {
     /// restart. Blocks on the disk.
     pub(super) fn take_out(&self, block: BlockIndex, len: Option<u32>) -> bool {
         let place = self.slots.get(block);
-        let is_shared = place.is_some_and(|place| match place.is_in_file() {
-            true => self.shares_pages(block),
-            false => self.space.is_adopted(place),
-        });
+        let is_shared =
+            place.is_some_and(
+                |place| {
+                    if place.is_in_file() { self.shares_pages(block) } else { self.space.is_adopted(place) }
+                },
+            );
         let cleared = place.map_or(Ok(()), |_| self.slots.set(block, None));
         if cleared.is_ok() && place.is_some_and(Place::is_in_file) {
             // At once, and not in a batch: until it has left, the block cannot be written to the same place again.
