@@ -16,8 +16,8 @@
 //! reads that wait at the same time.
 //!
 //! Invariants: at every instant, a request that was taken and not answered is in a buffer or in the table. Entries of
-//! an earlier process are validated, and torn ones are skipped. At most one session at a time uses the file. A file that
-//! the kernel reads by itself stays in the first page.
+//! an earlier process are validated, and torn ones are skipped. At most one session at a time uses the file. What
+//! is in the first page stays.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};

@@ -36,8 +36,8 @@ unsafe impl Ioctl for BackingMap {
     }
 }
 
-/// Registers a file on a FUSE connection. Returns its number, under which the kernel holds the file until the connection
-/// ends. Errors: this process lacks CAP_SYS_ADMIN, or the kernel or the connection does not allow it.
+/// Registers a file on a FUSE connection. Returns its number, under which the kernel holds the file until the
+/// connection ends. Errors: this process lacks CAP_SYS_ADMIN, or the kernel or the connection does not allow it.
 pub(super) fn register(fuse: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<u32> {
     let map = BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
     // SAFETY: as above; another kind of descriptor returns ENOTTY.

@@ -1,5 +1,5 @@
-//! Lends files of larderd's cache to the kernel: larderd asks for it over a socket of the keeper, `lender.sock` beside the
-//! handover socket, because it has no right to register them itself.
+//! Lends files of larderd's cache to the kernel: larderd asks for it over a socket of the keeper, `lender.sock` beside
+//! the handover socket, because it has no right to register them itself.
 //!
 //! Each connection to the socket is one request. Requests are answered one after the other, and each takes a few system
 //! calls: a process that hangs is waited for as long as [`PATIENCE`] says.
