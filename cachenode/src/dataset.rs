@@ -263,6 +263,19 @@ impl Dataset {
         self.warmer.take(part)
     }
 
+    /// True if most bytes of the dataset are in files that the store keeps as one file each.
+    pub fn is_of_large_files(&self) -> bool {
+        let totals = self.manifest.totals();
+        // All other files, of up to two blocks, then have less than half of the bytes.
+        totals.bytes > 4 * BLOCK_BYTES * u64::from(totals.files)
+    }
+
+    /// A file for the kernel to read by itself in place of one of the dataset, as [`DatasetCache::lend`] has it. Opens
+    /// a file.
+    pub fn lend(&self, file: FileBlocks) -> Option<std::fs::File> {
+        self.cache.lend(file.parts(0, 1).next()?.block)
+    }
+
     /// Answers a read from the store or the window: calls `reply` once with the bytes and returns true, or returns
     /// false without calling it. Never waits for the network, takes no lock that readers share, allocates nothing.
     pub fn read_now(&self, file: FileBlocks, offset: u64, len: u32, mut reply: impl FnMut(&[u8])) -> bool {

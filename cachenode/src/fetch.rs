@@ -322,9 +322,10 @@ impl Fetcher {
         if is_large && !cache.contains(part.block) { window.next_piece(part) } else { None }
     }
 
-    /// A part's bytes out of a piece that is fetched, and held for the reads that come near it.
+    /// A part's bytes out of a piece that is fetched, and held for the reads that come near it. The store keeps it,
+    /// too, if it takes parts of the block.
     async fn fetch_larger_piece(
-        &self,
+        self: &Arc<Self>,
         file: FileIndex,
         part: BlockPart,
         piece: BlockPart,
@@ -333,8 +334,27 @@ impl Fetcher {
     ) -> Result<Fetched, FetchError> {
         let Fetched { bytes, tier } = self.fetch_piece(file, piece, asker, deadline).await?;
         self.context.window.hold_piece(piece, bytes.clone());
+        if self.context.cache.takes_parts(piece.block) && self.peers.route(file, piece.block, asker).keep {
+            self.keep_piece(piece, bytes.clone());
+        }
         let start = (part.start - piece.start) as usize;
         Ok(Fetched { bytes: bytes.slice(start..start + part.len as usize), tier })
+    }
+
+    /// Has the store keep a piece, if there is memory for it until it is written.
+    fn keep_piece(self: &Arc<Self>, piece: BlockPart, bytes: Bytes) {
+        let Some(memory) = self.context.memory_until_written((piece.len >> 10) + 1) else { return };
+        let (fetcher, running) = (Arc::clone(self), self.context.running());
+        let keep = async move {
+            let turn = fetcher.keeper.turn_to_write().await;
+            let (tasks, runtime) = (fetcher.tasks.clone(), fetcher.runtime.clone());
+            let write = move || {
+                fetcher.keeper.write_piece(&piece, &bytes);
+                drop((memory, running, turn));
+            };
+            tasks.spawn_blocking_on(write, &runtime);
+        };
+        self.tasks.spawn_on(keep, &self.runtime);
     }
 
     /// A part's bytes, if the store has its block and the disk answers in time: half of the time until `deadline`.

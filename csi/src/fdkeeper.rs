@@ -2,14 +2,16 @@
 //! reads pause and continue. A mount ends only if both processes are dead at the same time.
 //!
 //! The parts: the [`FdKeeper`] passes requests to a `thread`, which keeps a `session` with larderd. Both share the
-//! `connections` that the keeper holds.
+//! `connections` that the keeper holds. `lender` registers files of larderd's cache on them, as `backing` does it.
 //!
 //! Invariants: a connection is added to the map when larderd has accepted it, or when larderd has handed it over.
 //! Credentials are kept in memory only, and the map has the newest ones.
 
+mod backing;
 mod connection;
 mod connections;
 mod error;
+mod lender;
 mod session;
 mod thread;
 
@@ -50,6 +52,7 @@ impl FdKeeper {
     /// `daemon_uid` or root.
     pub fn start(sockets: Vec<PathBuf>, daemon_uid: u32, counters: Arc<KeeperCounters>) -> io::Result<Self> {
         let connections = Arc::new(Connections::new(sockets, daemon_uid, counters)?);
+        lender::start(&connections)?;
         let (requests, queue) = sync_channel(QUEUE);
         let running = Arc::clone(&connections);
         let thread = std::thread::Builder::new().name("fdkeeper".to_owned()).spawn(move || running.run(&queue))?;

@@ -21,6 +21,7 @@ use crate::filesystem::Filesystem;
 use crate::fuse::{Front, Shown};
 use crate::handshake::{self, KernelLimits};
 use crate::limits;
+use crate::passthrough::{Lender, Passthrough};
 use crate::pool::{Pool, Session};
 use crate::reading::Reader;
 use crate::requests::Requests;
@@ -74,7 +75,20 @@ pub fn serve(
     memory: BorrowedFd<'_>,
     config: ServeConfig,
 ) -> io::Result<Serving> {
-    try_serve(pool, dataset, fuse, init, memory, config).map_err(limits::named)
+    serve_lending(pool, dataset, fuse, init, memory, config, None)
+}
+
+/// The same, where `lender` may let the kernel read cached files by itself.
+pub(crate) fn serve_lending(
+    pool: &Arc<Pool>,
+    dataset: Arc<Dataset>,
+    fuse: OwnedFd,
+    init: &[u8],
+    memory: BorrowedFd<'_>,
+    config: ServeConfig,
+    lender: Option<Lender>,
+) -> io::Result<Serving> {
+    try_serve(pool, dataset, fuse, init, memory, config, lender).map_err(limits::named)
 }
 
 fn try_serve(
@@ -84,14 +98,21 @@ fn try_serve(
     init: &[u8],
     memory: BorrowedFd<'_>,
     config: ServeConfig,
+    lender: Option<Lender>,
 ) -> io::Result<Serving> {
-    let kernel = KernelLimits { max_background: config.max_background.max(16), idmapped: true };
     let (requests, mut unanswered) = Requests::open(memory)?;
+    let lender = lender.filter(|_| dataset.is_of_large_files());
+    let passthrough = passthrough(&requests, fuse.as_fd(), init, lender)?;
+    let kernel = KernelLimits {
+        max_background: config.max_background.max(16),
+        idmapped: true,
+        passthrough: passthrough.is_some(),
+    };
     let slots = Slots::open(Some(&requests), pool.most_of_one(config.threads))?;
     let runtime = dataset.runtime().clone();
     let reader = Reader::new(Arc::new(Filesystem::new(dataset)), Some(Arc::clone(&requests)));
     // The keeper mounts as root, and the files of a mount belong to the user that mounted it.
-    let front = Front::new(reader.clone(), Shown::new(config.ownership, (0, 0)));
+    let front = Front::new(reader.clone(), Shown::new(config.ownership, (0, 0)), passthrough);
 
     // An earlier process may have answered INIT already; a second answer has no effect.
     wire::send(fuse.as_fd(), &[IoSlice::new(&handshake::answer(init, kernel)?)])?;
@@ -117,4 +138,20 @@ fn try_serve(
     runtime.spawn_blocking(move || replay::reads(&reader, unanswered, &kept, &fuse));
     info!("FUSE connection served");
     Ok(Serving { session, requests })
+}
+
+/// How OPENs are answered. None if they are not: it cannot change once INIT is answered.
+fn passthrough(
+    requests: &Arc<Requests>,
+    fuse: BorrowedFd<'_>,
+    init: &[u8],
+    lender: Option<Lender>,
+) -> io::Result<Option<Passthrough>> {
+    if let Some(lent) = requests.lent()? {
+        return Ok(Some(Passthrough::resumed(lent)));
+    }
+    let is_first = || wire::offers_passthrough(init).is_some_and(|unique| wire::waits(fuse, unique));
+    let Some(lender) = lender.filter(|_| is_first()) else { return Ok(None) };
+    requests.answers_opens()?;
+    Ok(Some(Passthrough::with_keeper(lender, requests)))
 }

@@ -3,7 +3,8 @@
 //! Invariant: no answer waits for the network (see `reading`).
 //!
 //! OPEN, OPENDIR and FLUSH are answered with ENOSYS. The kernel then stops sending them, and RELEASE too. It keeps
-//! pages and listings from one open to the next, which is correct because a snapshot never changes.
+//! pages and listings from one open to the next, which is correct because a snapshot never changes. OPEN is answered
+//! only in mounts whose large files the kernel may read by itself (`passthrough`).
 
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use larder_dataset::name::PATH_MAX;
 
 use crate::errno::Errno;
 use crate::filesystem::{Attr, Filesystem, FsError, NodeKind};
+use crate::passthrough::Passthrough;
 use crate::pool::Serve;
 use crate::reading::Reader;
 use crate::wire::{FileAttr, Listing, Reply, Request, operation};
@@ -58,11 +60,13 @@ impl Shown {
 pub(crate) struct Front {
     reader: Reader,
     shown: Shown,
+    /// None if the kernel sends all reads.
+    passthrough: Option<Passthrough>,
 }
 
 impl Front {
-    pub(crate) fn new(reader: Reader, shown: Shown) -> Self {
-        Self { reader, shown }
+    pub(crate) fn new(reader: Reader, shown: Shown, passthrough: Option<Passthrough>) -> Self {
+        Self { reader, shown, passthrough }
     }
 
     fn filesystem(&self) -> &Arc<Filesystem> {
@@ -116,6 +120,16 @@ impl Front {
                 }
                 None => unknown(reply),
             },
+            operation::OPEN => match &self.passthrough {
+                Some(passthrough) => reply.open(passthrough.open(node, || self.filesystem().lend(node))),
+                None => unknown(reply),
+            },
+            operation::RELEASE => {
+                if let Some(passthrough) = &self.passthrough {
+                    passthrough.release(node);
+                }
+                reply.data(&[]);
+            }
             operation::READDIR => self.list(request, false, reply),
             operation::READDIRPLUS => self.list(request, true, reply),
             operation::STATFS => {
@@ -150,7 +164,7 @@ impl Front {
                 Some(_) => reply.error(Errno(libc::EROFS)),
                 None => unknown(reply),
             },
-            operation::RELEASE | operation::RELEASEDIR => reply.data(&[]),
+            operation::RELEASEDIR => reply.data(&[]),
             // These would modify the file system. The kernel rejects them itself while the mount is read-only. If root
             // has remounted it writable, they are rejected here.
             operation::SETATTR

@@ -21,6 +21,8 @@ pub(crate) struct KernelLimits {
     /// Whether the mount may be mapped into user namespaces. The kernel then sends no user with its requests, so that
     /// no request can be refused for its user.
     pub(crate) idmapped: bool,
+    /// Whether the kernel may read cached files by itself (see `passthrough`).
+    pub(crate) passthrough: bool,
 }
 
 /// Returns the answer to the INIT that the kernel sent. Errors: the INIT is invalid.
@@ -50,7 +52,9 @@ impl fuser::Filesystem for KernelLimits {
             (InitFlags::FUSE_CACHE_SYMLINKS, "the kernel keeps the text of symbolic links"),
             (InitFlags::FUSE_ASYNC_DIO, "direct reads of one file run in parallel"),
         ];
-        for (capability, effect) in capabilities.into_iter().chain(self.idmapped.then_some(idmapped)) {
+        let passthrough = (InitFlags::FUSE_PASSTHROUGH, "the kernel reads cached files by itself (Linux 6.9)");
+        let wanted = [self.idmapped.then_some(idmapped), self.passthrough.then_some(passthrough)];
+        for (capability, effect) in capabilities.into_iter().chain(wanted.into_iter().flatten()) {
             match config.add_capabilities(capability) {
                 Ok(()) => debug!(effect, "kernel capability in use"),
                 Err(_) => info!(effect, "the kernel lacks a capability"),
@@ -58,6 +62,10 @@ impl fuser::Filesystem for KernelLimits {
         }
         // The kernel offers its current read-ahead as the limit. `mount` raises the read-ahead once the mount exists.
         let readahead = config.set_max_readahead(u32::MAX).or_else(|most| config.set_max_readahead(most));
+        if self.passthrough {
+            // The cache may be on a file system that is on no other. An overlay may then be on the mount.
+            let _ = config.set_max_stack_depth(1);
+        }
         let max_background = self.max_background;
         let background = config.set_max_background(max_background);
         if let Err(error) = readahead.and(background.map(u32::from).map_err(u32::from)) {

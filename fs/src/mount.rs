@@ -15,6 +15,7 @@ use crate::filesystem::Filesystem;
 use crate::fuse::{BACKGROUND_MOST, Front, Shown};
 use crate::handshake::KernelLimits;
 use crate::limits;
+use crate::passthrough::Passthrough;
 use crate::pool::{Pool, Session, default_threads};
 use crate::reading::Reader;
 use crate::slots::Slots;
@@ -35,6 +36,9 @@ pub struct MountConfig {
     pub max_background: u16,
     /// The owner and the modes of its files, which belong to this process's user by default.
     pub ownership: Ownership,
+    /// Compares cached bytes with their checksums at each read. Otherwise the kernel reads large files that are wholly
+    /// cached by itself, if it can.
+    pub verify_always: bool,
 }
 
 impl MountConfig {
@@ -47,6 +51,7 @@ impl MountConfig {
             read_ahead_bytes: 1 << 20,
             max_background: BACKGROUND_MOST,
             ownership: Ownership::default(),
+            verify_always: false,
         }
     }
 }
@@ -96,14 +101,20 @@ pub fn mount(pool: &Arc<Pool>, dataset: Arc<Dataset>, config: &MountConfig) -> R
     options.acl = if config.allow_other { SessionACL::All } else { SessionACL::Owner };
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     // The kernel looks at the user of each request to a mount of one user.
-    let kernel = KernelLimits { max_background: config.max_background.max(16), idmapped: config.allow_other };
+    let kernel = KernelLimits {
+        max_background: config.max_background.max(16),
+        idmapped: config.allow_other,
+        // A mount that answers OPEN costs a request for each open, which is little for a large file.
+        passthrough: rustix::process::geteuid().is_root() && !config.verify_always && dataset.is_of_large_files(),
+    };
     let shown = Shown::new(config.ownership, owner);
-    let front = Front::new(Reader::new(Arc::new(Filesystem::new(dataset)), None), shown);
     let refused = |source| MountError::Refused { path: path.clone(), source: limits::named(source) };
     let slots = Slots::open(None, pool.most_of_one(config.threads)).map_err(refused)?;
     // If a later step fails, dropping this unmounts.
     let mount = fuser::Session::new(kernel, &path, &options).map_err(refused)?;
     let fuse = Arc::new(mount.as_fd().try_clone_to_owned().map_err(refused)?);
+    let passthrough = kernel.passthrough.then(|| Passthrough::new(&fuse)).flatten();
+    let front = Front::new(Reader::new(Arc::new(Filesystem::new(dataset)), None), shown, passthrough);
     let session = pool.serve(fuse, slots, Box::new(front)).map_err(refused)?;
     raise_read_ahead(&path, config.read_ahead_bytes);
     info!(path = %path.display(), "mounted");

@@ -4,13 +4,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use larder_cachenode::process::{NodeFlags, raise_file_limit, wait_for_folders};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::daemon::{Daemon, DaemonConfig};
 use crate::pool::{Pool, default_threads};
+
+/// The value of `--verify`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Verify {
+    /// Once after each start of the serving process, before the kernel reads the file.
+    Once,
+    /// At each read.
+    Always,
+}
 
 /// The flags of `larderd`.
 #[derive(Debug, Args)]
@@ -26,6 +35,11 @@ pub struct DaemonFlags {
     /// threads that the system allows if that is less. Default: half of the cores, at least 16 and at most 64.
     #[arg(long, value_name = "THREADS", value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: Option<u32>,
+    /// When cached files of more than 8 MiB are compared with their checksums. The kernel can read those that are
+    /// wholly cached by itself, at the speed of the disk, but compares nothing (from Linux 6.9 on, beside a larder-csi
+    /// of this version). A mount keeps what it was made with.
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = Verify::Once)]
+    verify: Verify,
     /// Name of this node's NodeCache: the name of the node. larder-controller and this larderd communicate through this
     /// Kubernetes object. larderd keeps the room that its spec promises to datasets, and reports the cached bytes in
     /// its status. Set it where larder-controller runs; the component `datasets` of the deployment does so. Without it,
@@ -48,7 +62,8 @@ pub async fn serve(flags: DaemonFlags, stop: CancellationToken) -> anyhow::Resul
         let (node, watcher) = flags.node.open().await?;
         let run_dirs = wait_for_folders(&run_dirs, run_dirs_flag).await?;
         let threads = flags.threads.map_or_else(default_threads, |threads| threads as usize);
-        let config = DaemonConfig { node, run_dirs, admin, threads, stop_when_idle: false };
+        let verify_always = flags.verify == Verify::Always;
+        let config = DaemonConfig { node, run_dirs, admin, threads, verify_always, stop_when_idle: false };
         info!(?config, "settings");
         raise_file_limit();
         let pool = Pool::for_many_mounts(threads).context("start the threads that serve mounts (--threads)")?;

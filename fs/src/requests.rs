@@ -7,6 +7,8 @@
 //!
 //! ```text
 //! 0            format, 8 bytes
+//! 8            8 bytes, which say that OPENs on the connection are answered (`passthrough`)
+//! 16           the files that the kernel reads by itself, 16 bytes each: inode (u64), number, CRC32C (u32)
 //! 4 KiB        256 buffers of 32 KiB, one for each thread that serves the connection at the same time
 //! 8,196 KiB    table of reads, 32 bytes each: unique, inode, offset (u64), size, CRC32C (u32)
 //! ```
@@ -14,7 +16,8 @@
 //! reads that wait at the same time.
 //!
 //! Invariants: at every instant, a request that was taken and not answered is in a buffer or in the table. Entries of
-//! an earlier process are validated, and torn ones are skipped. At most one session at a time uses the file.
+//! an earlier process are validated, and torn ones are skipped. At most one session at a time uses the file. What
+//! is in the first page stays.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -36,8 +39,18 @@ mod tests;
 /// The name of the layout. A file with another name is emptied and used with this layout.
 const FORMAT: [u8; 8] = *b"LARDREQ\x01";
 
+/// What says that OPENs are answered.
+const ANSWERS_OPENS: [u8; 8] = *b"OPENS\0\0\x01";
+
+/// The offset of the files that the kernel reads by itself, and the size of one.
+const LENT_AT: usize = 16;
+const LENT_BYTES: usize = 16;
+
 /// The offset of the buffers.
 const BUFFERS_AT: u64 = 4 << 10;
+
+/// The most files that the kernel reads by itself.
+pub(crate) const LENT_MOST: usize = (BUFFERS_AT as usize - LENT_AT) / LENT_BYTES;
 
 /// The size of a buffer. The largest request to a read-only mount is an ioctl with 16 KiB.
 pub(crate) const BUFFER_BYTES: usize = 32 << 10;
@@ -179,6 +192,38 @@ impl Requests {
     pub(crate) fn clear_buffers(&self) -> io::Result<()> {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         Ok(rustix::fs::fallocate(&self.file, hole, BUFFERS_AT, TABLE_AT - BUFFERS_AT)?)
+    }
+
+    /// Records that this process and the next ones answer OPENs.
+    pub(crate) fn answers_opens(&self) -> io::Result<()> {
+        self.file.write_all_at(&ANSWERS_OPENS, FORMAT.len() as u64)
+    }
+
+    /// Records the `nth` file that the kernel reads by itself. Errors: there are too many, or it cannot be written.
+    pub(crate) fn keep_lent(&self, nth: usize, node: u64, number: u32) -> io::Result<()> {
+        if nth >= LENT_MOST {
+            return Err(io::Error::other("the connection's memory has no room for more files"));
+        }
+        let mut entry = [0; LENT_BYTES];
+        entry[..8].copy_from_slice(&node.to_ne_bytes());
+        entry[8..12].copy_from_slice(&number.to_ne_bytes());
+        let crc = crc32c(&entry[..12]);
+        entry[12..].copy_from_slice(&crc.to_ne_bytes());
+        self.file.write_all_at(&entry, (LENT_AT + nth * LENT_BYTES) as u64)
+    }
+
+    /// The inodes and numbers of the files that the kernel reads by itself. None if OPENs are not answered.
+    pub(crate) fn lent(&self) -> io::Result<Option<Vec<(u64, u32)>>> {
+        let mut page = [0; BUFFERS_AT as usize];
+        self.file.read_exact_at(&mut page, 0)?;
+        let lent = |entry: &[u8; LENT_BYTES]| {
+            let [node, rest] = *entry.as_chunks::<8>().0 else { return None };
+            let [number, crc] = *rest.as_chunks::<4>().0 else { return None };
+            let is_whole = number != [0; 4] && u32::from_ne_bytes(crc) == crc32c(&entry[..12]);
+            is_whole.then(|| (u64::from_ne_bytes(node), u32::from_ne_bytes(number)))
+        };
+        let (head, entries) = page.split_at(LENT_AT);
+        Ok((head[FORMAT.len()..] == ANSWERS_OPENS).then(|| entries.as_chunks().0.iter().filter_map(lent).collect()))
     }
 
     /// The offset of a buffer in the file.

@@ -45,6 +45,7 @@ pub(crate) mod operation {
     pub(crate) const RMDIR: u32 = 11;
     pub(crate) const RENAME: u32 = 12;
     pub(crate) const LINK: u32 = 13;
+    pub(crate) const OPEN: u32 = 14;
     pub(crate) const READ: u32 = 15;
     pub(crate) const WRITE: u32 = 16;
     pub(crate) const STATFS: u32 = 17;
@@ -296,6 +297,15 @@ impl Reply {
         self.data(&[0; 16]);
     }
 
+    /// Answers an OPEN: `struct fuse_open_out`. The kernel keeps the file's pages from one open to the next. With a
+    /// `number`, it reads the file that is registered under it.
+    pub(crate) fn open(self, number: Option<u32>) {
+        const KEEP_CACHE: u32 = 1 << 1;
+        const PASSTHROUGH: u32 = 1 << 7;
+        let flags = KEEP_CACHE | number.map_or(0, |_| PASSTHROUGH);
+        self.data(&Fields::<16>::new().u64(0).u32(flags).u32(number.unwrap_or_default()).bytes);
+    }
+
     /// Answers an LSEEK.
     pub(crate) fn offset(self, offset: i64) {
         self.data(&offset.to_ne_bytes());
@@ -370,6 +380,16 @@ fn answer(fuse: BorrowedFd<'_>, unique: u64, outcome: Result<&[u8], Errno>) -> i
     header[4..8].copy_from_slice(&error.to_ne_bytes());
     header[8..].copy_from_slice(&unique.to_ne_bytes());
     send(fuse, &[IoSlice::new(&header), IoSlice::new(bytes)])
+}
+
+/// The number of an INIT in which the kernel offers to read files by itself.
+pub(crate) fn offers_passthrough(init: &[u8]) -> Option<u64> {
+    // `struct fuse_init_in`: two versions, read-ahead, flags, more flags (u32).
+    const INIT_EXT: u32 = 1 << 30;
+    const PASSTHROUGH: u32 = 1 << (37 - 32);
+    let request = Request::parse(init)?;
+    let (flags, more) = (u32_at(request.body, 12)?, u32_at(request.body, 16)?);
+    (flags & INIT_EXT != 0 && more & PASSTHROUGH != 0).then_some(request.unique)
 }
 
 /// False if the kernel already has the answer to a request. Probes with an answer of an invalid length: the kernel
@@ -462,6 +482,18 @@ mod tests {
         let seek = kernel::request(operation::LSEEK, 2, 7, &seek);
         assert_eq!(Request::parse(&seek).unwrap().seek(), Some((-1, 4)));
         assert!(Request::parse(&seek[..39]).is_none(), "a part of a header");
+    }
+
+    #[test]
+    fn an_init_offers_passthrough_with_a_bit_of_the_later_flags() {
+        let init = |flags: u32, more: u32| {
+            let body = kernel::words(&[7, 40, 1 << 17, flags, more]);
+            offers_passthrough(&kernel::request(operation::INIT, 2, 0, &body))
+        };
+        assert_eq!(init(1 << 30, 1 << 5), Some(2));
+        assert_eq!(init(!(1 << 30), !0), None, "the later flags have no meaning");
+        assert_eq!(init(!0, !(1 << 5)), None);
+        assert_eq!(offers_passthrough(&kernel::request(operation::INIT, 2, 0, &kernel::words(&[7, 40, 0, !0]))), None);
     }
 
     #[test]

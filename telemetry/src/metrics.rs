@@ -229,7 +229,11 @@ pub const METRICS: &[Metric] = &[
         "blocks",
         "cached blocks taken over from another snapshot of their origin without a fetch",
     ),
-    counter("store_corrupt_total", "blocks", "torn, foreign or corrupt blocks found in the store and dropped"),
+    counter(
+        "store_corrupt_total",
+        "blocks",
+        "torn, foreign or corrupt blocks, or pages of large files, found in the store and dropped",
+    ),
     counter(
         "store_disowned_total",
         "blocks",

@@ -1,9 +1,9 @@
-//! The lengths of a dataset's blocks, for the store.
+//! The lengths of a dataset's blocks and their files, for the store.
 
 use std::sync::Arc;
 
 use larder_dataset::BlockIndex;
-use larder_store::BlockLens;
+use larder_store::{BlockLens, FileSpan};
 
 use crate::manifest_file::MappedManifest;
 
@@ -18,5 +18,10 @@ impl BlockLens for ManifestLens {
     fn in_order(&self) -> Box<dyn FnMut(BlockIndex) -> Option<u32> + '_> {
         let mut lens = self.0.block_lens();
         Box::new(move |block| lens.len_of(block).ok())
+    }
+
+    fn file_of(&self, block: BlockIndex) -> Option<FileSpan> {
+        let file = self.0.file(self.0.file_of_block(block).ok()?).ok()?;
+        Some(FileSpan { first: file.first_block, bytes: file.size })
     }
 }

@@ -249,6 +249,16 @@ impl Keeper {
         (expected, skipped)
     }
 
+    /// Writes a piece of a block to the store, if the store admits the block. Blocks on the disk.
+    pub(super) fn write_piece(&self, piece: &BlockPart, bytes: &[u8]) {
+        let cache = &self.context.cache;
+        if let Some(permit) = cache.admit(piece.block, piece.block_len)
+            && let Err(error) = cache.write_part(permit, piece.start, bytes)
+        {
+            debug!(block = piece.block.0, %error, "piece not kept");
+        }
+    }
+
     /// Writes blocks to the store. A block that the store does not admit, or whose write fails, is put into the window.
     /// Blocks on the disk.
     pub(super) fn write(&self, blocks: Vec<BlockToKeep>) {

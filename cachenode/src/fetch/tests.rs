@@ -18,6 +18,7 @@ use crate::manifest_file::open_manifest;
 mod beside;
 mod checksums;
 mod earlier;
+mod kept_pieces;
 mod late;
 mod owners;
 mod shared_memory;

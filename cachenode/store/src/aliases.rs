@@ -18,7 +18,7 @@ use larder_dataset::{BlockIndex, CacheId};
 use crate::record::KEY_BYTES;
 use crate::table::{Kind, Table};
 
-const KIND: Kind = Kind { magic: *b"LRDRALIA", allocate: false };
+const KIND: Kind = Kind { magic: *b"LRDRALIA", words: 1, allocate: false };
 
 /// The aliases of a snapshot's blocks. Any number of threads may look up.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Aliases {
 
     /// Returns the block with the same bytes in the snapshot whose key is `key`.
     pub(crate) fn get(&self, block: BlockIndex, key: &[u8; KEY_BYTES]) -> Option<BlockIndex> {
-        let word = self.0.get(block.0);
+        let word = self.0.get(block.0.into());
         // The cast keeps the lower 32 bits: the other block's index plus 1, or 0 for no alias.
         let other = (word as u32).checked_sub(1)?;
         (word >> 32 == tag(key)).then_some(BlockIndex(other))
@@ -49,7 +49,7 @@ impl Aliases {
     pub(crate) fn set(&self, block: BlockIndex, key: &[u8; KEY_BYTES], other: BlockIndex) -> io::Result<()> {
         // `None` here means block u32::MAX, which cannot exist: a snapshot has at most u32::MAX blocks.
         let other = other.0.checked_add(1).ok_or(io::ErrorKind::InvalidInput)?;
-        self.0.set(block.0, tag(key) << 32 | u64::from(other))
+        self.0.set(block.0.into(), &[tag(key) << 32 | u64::from(other)])
     }
 
     /// Makes all aliases set so far survive a power loss.

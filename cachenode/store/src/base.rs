@@ -38,6 +38,8 @@ pub(crate) struct Base {
     pub(crate) measured: Measured,
     pub(crate) last_run: LastRun,
     pub(crate) segment_bytes: u64,
+    /// The id of the machine's boot; empty if it is unknown.
+    pub(crate) boot_id: String,
     pub(crate) closed: AtomicBool,
     pub(crate) logged: LoggedFlaws,
     /// The first folder that can be used, which has the tables. None if there is none; datasets then have no cache.

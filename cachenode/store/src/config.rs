@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use larder_dataset::{BlockIndex, CacheKey, PolicyKind};
+use larder_dataset::{BLOCK_BYTES, BlockIndex, CacheKey, PolicyKind};
 
 use crate::reservations::Reservation;
 
-/// The lengths of a snapshot's blocks.
+/// The lengths of a snapshot's blocks, and the files that they are of.
 pub trait BlockLens: Send + Sync {
     /// The length of a block in bytes. None if it is not known now, for example because the manifest cannot be read.
     fn len_of(&self, block: BlockIndex) -> Option<u32>;
@@ -15,6 +15,50 @@ pub trait BlockLens: Send + Sync {
     /// A variant of [`len_of`](Self::len_of) for callers that request many blocks in ascending order.
     fn in_order(&self) -> Box<dyn FnMut(BlockIndex) -> Option<u32> + '_> {
         Box::new(|block| self.len_of(block))
+    }
+
+    /// The file that a block is of. None if it is not known now, or if files are none of the store's business: each
+    /// block is then stored alone.
+    fn file_of(&self, block: BlockIndex) -> Option<FileSpan> {
+        let _ = block;
+        None
+    }
+}
+
+/// The blocks of a file, which are consecutive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileSpan {
+    /// The first block.
+    pub first: BlockIndex,
+    /// The size of the file.
+    pub bytes: u64,
+}
+
+impl FileSpan {
+    /// The blocks of the file.
+    pub fn blocks(&self) -> impl Iterator<Item = BlockIndex> + use<> {
+        (self.first.0..).map(BlockIndex).take(self.count() as usize)
+    }
+
+    /// The number of blocks.
+    pub fn count(&self) -> u64 {
+        self.bytes.div_ceil(BLOCK_BYTES)
+    }
+
+    /// True if a block is of this file.
+    pub fn contains(&self, block: BlockIndex) -> bool {
+        block.0.checked_sub(self.first.0).is_some_and(|nth| u64::from(nth) < self.count())
+    }
+
+    /// Where a block of the file begins in it.
+    pub(crate) fn offset_of(&self, block: BlockIndex) -> u64 {
+        u64::from(block.0.saturating_sub(self.first.0)) * BLOCK_BYTES
+    }
+
+    /// The length of a block of the file.
+    pub(crate) fn len_of(&self, block: BlockIndex) -> u32 {
+        // At most BLOCK_BYTES, which a u32 holds.
+        self.bytes.saturating_sub(self.offset_of(block)).min(BLOCK_BYTES) as u32
     }
 }
 
@@ -45,7 +89,8 @@ pub struct CacheConfig {
     pub policy: PolicyKind,
     /// Seeds the random policy's draws; other policies ignore it.
     pub seed: u64,
-    /// The length of each block. Used to count the blocks of an earlier run and to evict a block.
+    /// The length of each block, and its file. Used to count the blocks of an earlier run, to evict a block, and to
+    /// store the blocks of a large file together.
     pub block_lens: Arc<dyn BlockLens>,
 }
 

@@ -2,15 +2,17 @@
 //!
 //! Its parts: [`DatasetCache`] is what callers hold; `files` opens its files; `shared` is the state behind the one lock
 //! that admissions share; `admission` is how blocks enter and leave the cache; `permit` is the space granted to a block
-//! between the decision to keep it and the write of its bytes; `flaws` drops blocks that cannot be read; `disowned`
-//! holds the blocks that other nodes own now, and `search` finds them; `owners` tracks the users of the cache, each of
-//! which is a [`CacheUser`]; `space` is the space in the segments; `rebuild` counts the blocks of an earlier run,
-//! `salvage` finds those that have lost their slots, and `rebuilt` waits for that count; `touches` carries hits to
-//! policies that need them.
+//! between the decision to keep it and the write of its bytes; `flaws` drops blocks that cannot be read; `large` is
+//! about blocks of large files, which may be cached in part; `disowned` holds the blocks that other nodes own now, and
+//! `search` finds them; `owners` tracks the users of the cache, each of which is a [`CacheUser`]; `space` is the space
+//! in the segments; `rebuild` counts the blocks of an earlier run, `salvage` finds those that have lost their slots,
+//! and `rebuilt` waits for that count; `touches` carries hits to policies that need them.
 //!
-//! Invariant: a read takes no lock that is held across I/O. It allocates nothing once its thread's buffer has grown. A
-//! slot is set after its record is written and cleared before its record is freed. A reader that finds a flaw in a
-//! record and sees the slot unchanged has therefore found a real flaw, not an eviction in progress.
+//! Invariant: a read takes no lock that is held across I/O. It allocates nothing once its thread's buffer has grown
+//! and, of a large file, once the file is open. A slot is set after its record is written and cleared before its record
+//! is freed. A reader that finds a flaw in a record and sees the slot unchanged has therefore found a real flaw, not an
+//! eviction in progress. Pages of a large file may be freed and written again: a flaw in them is looked at once more by
+//! the thread to which the block is pending.
 //!
 //! Invariant: the admission lock is never held while the disk is written to or a file is created. Calls that do not
 //! block on the disk take no lock that is held meanwhile.
@@ -25,6 +27,7 @@ mod disowned;
 mod files;
 mod flaws;
 mod granted;
+mod large;
 mod owners;
 mod permit;
 mod rebuild;
@@ -40,6 +43,7 @@ mod user;
 mod waiting;
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,13 +56,16 @@ use tracing::{debug, info, warn};
 use crate::base::Base;
 use crate::buffer;
 use crate::config::CacheConfig;
+use crate::disk::Disk;
 use crate::draft::{Draft, Record};
 use crate::error::StoreError;
 use crate::folder::Folder;
 use crate::key_file;
+use crate::large_file::{LargeFile, PageTrouble};
 use crate::lookup::{Lookup, PartBytes};
 use crate::ownership::Ownership;
-use crate::record::{Header, Part};
+use crate::pages::{PAGE_BYTES, PagePart};
+use crate::record::{ALIGN_BYTES, Header, Part};
 use crate::reservations::{Known, Reservation};
 use crate::slots::{Found, Place};
 use crate::usage::Usage;
@@ -79,7 +86,7 @@ pub struct DatasetCache {
     shared: Arc<Shared>,
     /// Why the cache has no files; None if it has them.
     fault: Option<&'static str>,
-    /// The threads that run the rebuild and the adoption.
+    /// The threads that run the rebuild, the adoption and the check of a file.
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Declared last, so that it is dropped after all work of this cache has ended.
     _in_use: InUse,
@@ -114,7 +121,7 @@ impl DatasetCache {
             }
             None => (Files::none(&base, &config)?, Some("no cache: folder not usable")),
         };
-        let Files { slots, found, space } = files;
+        let Files { slots, found, space, large } = files;
         let id = config.key.id();
         // Opening a dataset again, as a restart does for each, writes nothing unless its promise has changed.
         let known = base.change_news(&config.key.id(), used_now(&config, config.promised, |_| ()));
@@ -125,13 +132,13 @@ impl DatasetCache {
             reindex: found == Found::Kept && base.last_run.index_is_new,
             is_table_new: slots.has_lost_slots(),
         };
-        let has_segments = space.0.segments().len() > 0 || !space.0.lost().is_empty();
-        let is_new = found != Found::Kept && !has_segments;
+        let has_blocks = space.0.segments().len() > 0 || !space.0.lost().is_empty() || large.has_some();
+        let is_new = found != Found::Kept && !has_blocks;
         if is_new && slots.has_lost_slots() {
             // If this fails, the next start looks for slots that never were.
             let _ = slots.found_lost_slots();
         }
-        let shared = Arc::new(Shared::new(base, config, number, slots, space, is_new));
+        let shared = Arc::new(Shared::new(base, config, number, slots, space, large, is_new));
         shared.stale.mark();
         shared.change_owners(|owners| owners.wait_for(known.connections.unwrap_or_default()));
         let mut threads = Vec::new();
@@ -171,8 +178,18 @@ impl DatasetCache {
         len: u32,
         use_bytes: impl FnOnce(&[u8]) -> R,
     ) -> Lookup<R> {
-        let Some((place, part)) = self.find(block, block_len, start, len) else { return Lookup::Miss };
+        let Some(found) = self.find(block, block_len, start, len) else { return Lookup::Miss };
         let shared = &*self.shared;
+        let (place, part) = match found {
+            Cached::Record(place, part) => (place, part),
+            Cached::Pages(place, file, part) => {
+                let Some(_reading) = file.disk.read() else { return Lookup::Miss };
+                let result = buffer::with(part.buffer_bytes(), |buffer| {
+                    file.read(block, &part, buffer).map(|range| use_bytes(&buffer[range]))
+                });
+                return self.looked_up_pages(block, place, len, result);
+            }
+        };
         let segments = shared.space.segments();
         let segment = segments.get(place.segment);
         // Of several disks, one that is slow must not have all threads that answer the kernel.
@@ -196,13 +213,26 @@ impl DatasetCache {
         len: u32,
         memory: impl FnOnce(usize) -> Vec<u8>,
     ) -> Lookup<PartBytes> {
-        let Some((place, part)) = self.find(block, block_len, start, len) else { return Lookup::Miss };
+        let Some(found) = self.find(block, block_len, start, len) else { return Lookup::Miss };
         let shared = &*self.shared;
-        let bytes = buffer::bytes_for(part.buffer_bytes());
+        let buffer_bytes = match &found {
+            Cached::Record(_, part) => part.buffer_bytes(),
+            Cached::Pages(_, _, part) => part.buffer_bytes(),
+        };
+        let bytes = buffer::bytes_for(buffer_bytes);
         let mut memory = memory(bytes);
         memory.resize(bytes.max(memory.len()), 0);
-        let aligned = buffer::aligned(&memory, part.buffer_bytes());
+        let aligned = buffer::aligned(&memory, buffer_bytes);
         let begin = aligned.start;
+        let (place, part) = match found {
+            Cached::Record(place, part) => (place, part),
+            Cached::Pages(place, file, part) => {
+                let result = file
+                    .read(block, &part, &mut memory[aligned])
+                    .map(|found| PartBytes::new(memory, begin + found.start..begin + found.end));
+                return self.looked_up_pages(block, place, len, result);
+            }
+        };
         let segments = shared.space.segments();
         let result = shared
             .space
@@ -211,36 +241,59 @@ impl DatasetCache {
         self.looked_up(block, place, len, result)
     }
 
-    /// Finds the place of a part of a block. Counts a miss if the block has none.
-    fn find(&self, block: BlockIndex, block_len: u32, start: u32, len: u32) -> Option<(Place, Part)> {
-        let found = self.shared.slots.get(block).zip(Part::new(block_len, start, len));
+    /// Finds where a part of a block is. Counts a miss if the block is not cached.
+    fn find(&self, block: BlockIndex, block_len: u32, start: u32, len: u32) -> Option<Cached> {
+        let shared = &*self.shared;
+        let find = || {
+            let place = shared.slots.get(block)?;
+            if place.is_in_file() {
+                let part = PagePart::new(block_len, start, len)?;
+                Some(Cached::Pages(place, shared.large_file(block, place)?, part))
+            } else {
+                Some(Cached::Record(place, Part::new(block_len, start, len)?))
+            }
+        };
+        let found = find();
         if found.is_none() {
-            self.shared.base.counters.misses.add(1);
+            shared.base.counters.misses.add(1);
         }
         found
     }
 
     /// Counts a finished read, and drops the block if its record is flawed.
     fn looked_up<R>(&self, block: BlockIndex, place: Place, len: u32, result: Result<R, Trouble>) -> Lookup<R> {
-        let (shared, counters) = (&*self.shared, &self.shared.base.counters);
-        match result {
-            Ok(used) => {
-                counters.hits.add(1);
-                counters.hit_bytes.add(u64::from(len));
-                shared.touch(block);
-                Lookup::Hit(used)
-            }
-            Err(trouble) => {
-                shared.found_trouble(block, place, trouble);
-                counters.misses.add(1);
-                Lookup::Miss
-            }
-        }
+        let found = result.map_err(|trouble| self.shared.found_trouble(block, place, trouble));
+        self.counted(block, len, found.ok())
     }
 
-    /// True if the slot table shows the block as cached. Costs one load and does not verify the record.
+    /// Counts a finished read, and drops pages that are wrong.
+    fn looked_up_pages<R>(
+        &self,
+        block: BlockIndex,
+        place: Place,
+        len: u32,
+        result: Result<R, PageTrouble>,
+    ) -> Lookup<R> {
+        let found = result.map_err(|trouble| self.shared.found_page_trouble(block, place, trouble));
+        self.counted(block, len, found.ok())
+    }
+
+    /// Counts a finished read.
+    fn counted<R>(&self, block: BlockIndex, len: u32, found: Option<R>) -> Lookup<R> {
+        let counters = &self.shared.base.counters;
+        let Some(used) = found else {
+            counters.misses.add(1);
+            return Lookup::Miss;
+        };
+        counters.hits.add(1);
+        counters.hit_bytes.add(u64::from(len));
+        self.shared.touch(block);
+        Lookup::Hit(used)
+    }
+
+    /// True if the slot table shows the whole block as cached. Costs one load and does not verify the block.
     pub fn contains(&self, block: BlockIndex) -> bool {
-        self.shared.slots.get(block).is_some()
+        self.shared.slots.get(block).is_some_and(|place| !place.is_part())
     }
 
     /// How many disks the store has.
@@ -248,10 +301,14 @@ impl DatasetCache {
         self.shared.base.disks.len()
     }
 
-    /// The number of the disk with a cached block, below [`disks`](Self::disks). None if the block is not cached, or
-    /// its disk does not answer. Costs a few loads and does not verify the record.
+    /// The number of the disk with a cached block, or a part of it, below [`disks`](Self::disks). None if the block is
+    /// not cached, or its disk does not answer. Costs a few loads, or the opening of a large file, and does not verify
+    /// the block.
     pub fn disk_of(&self, block: BlockIndex) -> Option<usize> {
         let place = self.shared.slots.get(block)?;
+        if place.is_in_file() {
+            return self.shared.base.answering(&self.shared.large_file(block, place)?.disk);
+        }
         let segments = self.shared.space.segments();
         // If the segment was deleted, a read finds that out.
         segments.get(place.segment).map_or(Some(0), |segment| self.shared.base.answering(&segment.disk))
@@ -259,8 +316,9 @@ impl DatasetCache {
 
     /// Decides, before the fetch, whether the block will be kept, and takes space for it. Does not wait for the disk.
     ///
-    /// Returns None if the block is cached or has a permit already, the policy refuses the block, the disk fails, the
-    /// store is closed, or the store is still counting the blocks of an earlier run (see
+    /// A block of a large file may be cached in part: the permit is then for the rest of it, which takes no more space.
+    /// Returns None if the whole block is cached, the block has a permit already, the policy refuses the block, the
+    /// disk fails, the store is closed, or the store is still counting the blocks of an earlier run (see
     /// [`DatasetCache::wait_rebuilt`]).
     ///
     /// Blocks evicted for this admission stay hits until the block is written, or, if it never is, until another one
@@ -283,35 +341,110 @@ impl DatasetCache {
     /// Memory for the record of a block of `len` bytes that is being fetched. Takes 4 KiB and a little more than the
     /// block's length.
     pub fn draft(&self, block: BlockIndex, len: u32) -> Draft {
-        Draft::new(Header { key: self.shared.key, block, len })
+        let header = Header { key: self.shared.key, block, len };
+        match self.shared.kept_in(block) {
+            Some(span) if span.len_of(block) == len => Draft::bare(header),
+            Some(_) | None => Draft::new(header),
+        }
     }
 
     /// Builds the record of a block whose bytes are all in memory.
     pub fn record(&self, block: BlockIndex, bytes: &[u8]) -> Record {
-        Record::new(self.shared.key, block, bytes)
+        Record::of(self.draft(block, bytes.len() as u32), bytes)
     }
 
     /// Writes a block. The block is a hit once this returns, unless the policy has evicted it before then. Blocks on
     /// the disk; call it off an async runtime.
     ///
     /// A disk failure is counted, logged once, and pauses admissions.
-    pub fn write(&self, mut permit: AdmissionPermit, record: &Record) -> Result<(), WriteError> {
-        let shared = &*self.shared;
+    pub fn write(&self, permit: AdmissionPermit, record: &Record) -> Result<(), WriteError> {
         let Header { key, block, len } = *record.header();
-        if !Arc::ptr_eq(&self.shared, &permit.shared) || key != shared.key {
+        if key != self.shared.key {
             return Err(WriteError::WrongDataset);
         }
         if (block, len) != (permit.block, permit.len) {
             let (permitted, permitted_bytes) = (permit.block, permit.len);
             return Err(WriteError::WrongBlock { permitted, permitted_bytes, got: block, got_bytes: len });
         }
+        self.keep(permit, true, || self.shared.keep(record))
+    }
+
+    /// True if parts of the block can be written one by one: it is of a large file.
+    pub fn takes_parts(&self, block: BlockIndex) -> bool {
+        self.shared.kept_in(block).is_some()
+    }
+
+    /// Writes a part of a block of which parts [can be written](Self::takes_parts). `start` is a multiple of
+    /// [`PART_BYTES`](Self::PART_BYTES), and so is the length, unless the part ends with the block. The part is a hit
+    /// once this returns, unless the policy has evicted the block before then; whatever else of the block is cached
+    /// stays. Blocks on the disk and fails as [`write`](Self::write) does.
+    pub fn write_part(&self, permit: AdmissionPermit, start: u32, bytes: &[u8]) -> Result<(), WriteError> {
+        let (block, len) = (permit.block, permit.len);
+        let end = u64::from(start) + bytes.len() as u64;
+        let is_aligned = start.is_multiple_of(PAGE_BYTES)
+            && (end == u64::from(len) || end < u64::from(len) && end.is_multiple_of(PAGE_BYTES.into()));
+        let is_of_block = self.shared.kept_in(block).is_some_and(|span| span.len_of(block) == len);
+        if !is_aligned || !is_of_block || bytes.is_empty() {
+            let got_bytes = bytes.len() as u32;
+            return Err(WriteError::WrongBlock { permitted: block, permitted_bytes: len, got: block, got_bytes });
+        }
+        buffer::with(bytes.len().next_multiple_of(ALIGN_BYTES), |padded| {
+            let (part, zeros) = padded.split_at_mut(bytes.len());
+            part.copy_from_slice(bytes);
+            zeros.fill(0);
+            let padded = &*padded;
+            self.keep(permit, false, || self.shared.keep_pages(block, start, bytes.len(), padded))
+        })
+    }
+
+    /// The unit of the parts of a block: see [`write_part`](Self::write_part).
+    pub const PART_BYTES: u32 = PAGE_BYTES;
+
+    /// A file with exactly the bytes of the file that a block is of, for the kernel to read by itself: all of it is
+    /// cached, and was written or found right since the cache was opened. If it was not checked yet, returns None, and
+    /// begins to check it unless another file is being checked. None also if the policy evicts, or if the file's blocks
+    /// are records. Whatever leaves the cache later, the bytes of a returned file stay until the machine boots again or
+    /// nobody has it open. Opens a file.
+    pub fn lend(&self, block: BlockIndex) -> Option<File> {
+        let shared = &self.shared;
+        let span = shared.kept_in(block).filter(|span| shared.may_lend(span))?;
+        if shared.large.is_checked(&span) {
+            return shared.lend(&span);
+        }
+        if shared.large.begin_check() {
+            let checked = Arc::clone(shared);
+            let check = std::thread::Builder::new().name("larder-check".into()).spawn(move || checked.check(&span));
+            match check {
+                Ok(thread) => {
+                    let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+                    threads.retain(|thread| !thread.is_finished());
+                    threads.push(thread);
+                }
+                Err(_) => shared.large.end_check(&span, false),
+            }
+        }
+        None
+    }
+
+    /// Calls `keep`, which writes to a disk, and once more after a failure: if the disk is full, once dead records were
+    /// freed, and if what is written may go to `another` disk, until no disk is sound.
+    fn keep(
+        &self,
+        mut permit: AdmissionPermit,
+        another: bool,
+        keep: impl Fn() -> Result<Option<Arc<Disk>>, NotKept>,
+    ) -> Result<(), WriteError> {
+        let shared = &*self.shared;
+        if !Arc::ptr_eq(&self.shared, &permit.shared) {
+            return Err(WriteError::WrongDataset);
+        }
         shared.clear(std::mem::take(&mut permit.victims));
         shared.free_room(false);
-        let mut kept = shared.keep(record);
+        let mut kept = keep();
         if kept.as_ref().is_err_and(|failed| is_full(&failed.source)) {
             // Freeing dead records is batched, but the disk is full now: free all of them.
             shared.free_room(true);
-            kept = shared.keep(record);
+            kept = keep();
         }
         loop {
             let NotKept { disk, source } = match kept {
@@ -332,11 +465,11 @@ impl DatasetCache {
                 warn!(dataset = shared.config.name, ?dir, %error, "admissions to the cache pause");
             }
             shared.free_room(true);
-            if disk.is_none() || !shared.base.has_sound_disk() {
+            if !another || disk.is_none() || !shared.base.has_sound_disk() {
                 return Err(error);
             }
             // Another disk takes the block. Each disk fails once before none is sound.
-            kept = shared.keep(record);
+            kept = keep();
         }
     }
 
@@ -463,6 +596,7 @@ impl DatasetCache {
         shared.free_room(true);
         let failed = |step| move |source| StoreError::Dataset { id: shared.config.key.id(), step, source };
         shared.space.sync().map_err(failed("sync the segments"))?;
+        shared.large.sync().map_err(failed("sync the large files"))?;
         shared.slots.sync().map_err(failed("sync the slot table"))
     }
 
@@ -495,6 +629,13 @@ impl Drop for DatasetCache {
         }
         shared.stale.mark();
     }
+}
+
+/// Where a part of a block is.
+#[derive(Debug)]
+enum Cached {
+    Record(Place, Part),
+    Pages(Place, Arc<LargeFile>, PagePart),
 }
 
 /// Makes the folder the one of the configured key. An earlier version stored no keys, so its blocks may be those of

@@ -1,4 +1,5 @@
-//! Records in memory. A [`Draft`] collects the bytes of a block as they arrive; a [`Record`] is complete.
+//! Records in memory. A [`Draft`] collects the bytes of a block as they arrive; a [`Record`] is complete. One for a
+//! block of a large file is bare: it has the block's bytes alone.
 //!
 //! Invariant: the bytes are aligned for direct I/O and never move. They go from this memory to the disk and to every
 //! waiter without another copy.
@@ -15,25 +16,37 @@ pub struct Draft {
     /// Padding up to `start`, then the record so far. Allocated with its full capacity and never reallocated.
     memory: Vec<u8>,
     start: usize,
+    /// Where the data begins in the record; 0 if it is bare.
+    data_at: usize,
 }
 
 impl Draft {
     /// Allocates a record without data.
     pub fn new(header: Header) -> Self {
-        let mut memory: Vec<u8> = Vec::with_capacity(record::extent_bytes(header.len) + ALIGN_BYTES);
+        Self::with_data_at(header, record::data_at(header.len))
+    }
+
+    /// Allocates a bare record without data.
+    pub(crate) fn bare(header: Header) -> Self {
+        Self::with_data_at(header, 0)
+    }
+
+    fn with_data_at(header: Header, data_at: usize) -> Self {
+        let extent = (data_at + header.len as usize).next_multiple_of(ALIGN_BYTES);
+        let mut memory: Vec<u8> = Vec::with_capacity(extent + ALIGN_BYTES);
         let start = memory.as_ptr().align_offset(ALIGN_BYTES);
-        memory.resize(start + record::data_at(header.len), 0);
-        Self { header, memory, start }
+        memory.resize(start + data_at, 0);
+        Self { header, memory, start, data_at }
     }
 
     /// Bytes of data that are still missing.
     pub fn missing(&self) -> usize {
-        self.start + record::data_at(self.header.len) + self.header.len as usize - self.memory.len()
+        self.start + self.data_at + self.header.len as usize - self.memory.len()
     }
 
     /// The data received so far.
     pub fn so_far(&self) -> &[u8] {
-        &self.memory[self.start + record::data_at(self.header.len)..]
+        &self.memory[self.start + self.data_at..]
     }
 
     /// Appends data. Returns the bytes beyond the block's length.
@@ -49,11 +62,13 @@ impl Draft {
     }
 
     fn finished(mut self) -> Record {
-        let Self { header, start, .. } = self;
-        self.memory.resize(start + record::extent_bytes(header.len), 0);
-        let (head, data) = self.memory[start..].split_at_mut(record::data_at(header.len));
-        record::encode_head(&header, head, &data[..header.len as usize]);
-        Record { header, bytes: Bytes::from(self.memory).slice(start..) }
+        let Self { header, start, data_at, .. } = self;
+        self.memory.resize(start + (data_at + header.len as usize).next_multiple_of(ALIGN_BYTES), 0);
+        if data_at > 0 {
+            let (head, data) = self.memory[start..].split_at_mut(data_at);
+            record::encode_head(&header, head, &data[..header.len as usize]);
+        }
+        Record { header, bytes: Bytes::from(self.memory).slice(start..), data_at }
     }
 }
 
@@ -62,14 +77,24 @@ impl Draft {
 pub struct Record {
     header: Header,
     bytes: Bytes,
+    data_at: usize,
 }
 
 impl Record {
     /// Builds the record of a block whose bytes are all in memory. Like every block, it has 1 byte to 4 MiB.
     pub fn new(key: [u8; KEY_BYTES], block: BlockIndex, data: &[u8]) -> Self {
-        let mut draft = Draft::new(Header { key, block, len: data.len() as u32 });
+        Self::of(Draft::new(Header { key, block, len: data.len() as u32 }), data)
+    }
+
+    /// Completes a draft at once.
+    pub(crate) fn of(mut draft: Draft, data: &[u8]) -> Self {
         draft.push(data);
         draft.finished()
+    }
+
+    /// True if the record is to be written to a large file.
+    pub(crate) const fn is_bare(&self) -> bool {
+        self.data_at == 0
     }
 
     /// The header: the block, its length, and its snapshot's key.
@@ -79,8 +104,7 @@ impl Record {
 
     /// The block's bytes, without a copy.
     pub fn data(&self) -> Bytes {
-        let at = record::data_at(self.header.len);
-        self.bytes.slice(at..at + self.header.len as usize)
+        self.bytes.slice(self.data_at..self.data_at + self.header.len as usize)
     }
 
     /// The whole record as it is written to the disk: header, checksums, data and padding.
@@ -114,6 +138,9 @@ mod tests {
             let at_once = Record::new(header.key, header.block, &data);
             assert!(whole.data() == data && whole.as_bytes() == at_once.as_bytes());
         }
+        let bare = Record::of(Draft::bare(header), &data);
+        assert_eq!((bare.as_bytes().as_ptr().addr() % ALIGN_BYTES, bare.as_bytes().len()), (0, 102_400));
+        assert!(bare.is_bare() && bare.data() == data && bare.as_bytes()[100_000..].iter().all(|&byte| byte == 0));
         let mut short = Draft::new(header);
         short.push(&data[1..]);
         assert!(short.seal().is_none());

@@ -5,7 +5,7 @@ use std::fmt;
 use larder_dataset::{BlockIndex, CacheId};
 
 /// Another snapshot of the same origin, compared with a dataset's snapshot. Two blocks count as the same only if their
-/// bytes are certainly equal.
+/// bytes are certainly equal. Of a file, all blocks are the same as those of one file of the other snapshot, or none.
 pub trait Earlier: fmt::Debug + Send + Sync {
     /// The id of the other snapshot's cache.
     fn cache(&self) -> CacheId;

@@ -15,9 +15,11 @@
 //!  datasets/<cache>/used            see `reservations`; absent while it is open
 //!  datasets/<cache>/aliases         see `aliases`; absent if no block was adopted from another snapshot
 //!  datasets/<cache>/segments/       00000001.seg and so on, see `segment` and `record`
+//!  datasets/<cache>/files/, pages   see `large_file`; absent if no large file was cached
 //! ```
 //! Of several folders, the first has all of this. The others have a marker, a lock, `dropped`, and of each dataset
-//! `key` and `segments/`; whatever else is in them is left from a time when they were the first, and not used.
+//! `key`, `segments/`, `files/` and `pages`; whatever else is in them is left from a time when they were the first, and
+//! not used.
 //!
 //! A cache of another version is emptied, and its blocks are fetched again. A marker that is damaged or lost is
 //! rewritten: slot tables, records and rows each carry their own checks, so their content remains usable.
@@ -139,7 +141,7 @@ impl Folder {
     /// Removes a dataset's folder. Returns before its disk space is free, since the folder may hold terabytes.
     pub(crate) fn remove(&self, id: &CacheId) -> io::Result<()> {
         let folder = self.dataset(id);
-        unlink_shared(&folder.join("segments"));
+        ["segments", "files"].into_iter().for_each(|files| unlink_shared(&folder.join(files)));
         match self.move_away(&folder) {
             Ok(()) => self.remove_dropped(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
@@ -256,11 +258,11 @@ fn caches_in(datasets: &Path) -> io::Result<Vec<CacheId>> {
 
 /// Removes the links to files that other datasets share. This happens before the rest is removed, so that the other
 /// datasets know immediately which space is theirs alone. It frees no space and takes little time.
-fn unlink_shared(segments: &Path) {
-    for segment in std::fs::read_dir(segments).into_iter().flatten().flatten() {
-        if segment.metadata().is_ok_and(|found| found.nlink() > 1) {
+fn unlink_shared(files: &Path) {
+    for file in std::fs::read_dir(files).into_iter().flatten().flatten() {
+        if file.metadata().is_ok_and(|found| found.nlink() > 1) {
             // A link that cannot be removed here is removed with the rest of the folder.
-            let _ = std::fs::remove_file(segment.path());
+            let _ = std::fs::remove_file(file.path());
         }
     }
 }

@@ -3,7 +3,8 @@
 //! Its parts: [`Store`] is a cache, in one folder or in several on different disks, owned by one process; `disk` is one
 //! of these disks, and `pulse` says whether it answers; [`DatasetCache`] is the part of it that holds a snapshot's
 //! blocks for one place and owner ([`larder_dataset::CacheKey`]). Blocks are in append-only `segment`s, as [`record`]s
-//! that carry their own checksums. `slots` is the mapped table of each block's place; `index` is the RocksDB that
+//! that carry their own checksums; those of a `large_file` are in one file, each at its own offset, and the table of
+//! its `pages` has their checksums. `slots` is the mapped table of each block's place; `index` is the RocksDB that
 //! restores slots when they are lost. `reservations` stores each dataset's promise, `promises` the space that is kept
 //! for datasets, open or not, and `quotas` the limits of namespaces; a list of either kind is `standing` until it is
 //! replaced. `aliases` name the blocks that were adopted from another snapshot. [`policy`] decides which blocks are
@@ -18,9 +19,9 @@
 //! The store does not depend on the source of the blocks or on their readers. Nothing in it is async:
 //! [`DatasetCache::write`] and all methods of [`Store`] block; the other calls are quick.
 //!
-//! Invariant: a record is verified (snapshot, block, length, CRC32C of each 64 KiB) each time it is read from disk. A
-//! record that fails verification is a counted miss. An adopted record is verified against the snapshot that wrote it
-//! and the block's number in that snapshot.
+//! Invariant: a record is verified (snapshot, block, length, CRC32C of each 64 KiB) each time it is read from disk, and
+//! so is a page of a large file (CRC-32). A record or page that fails verification is a counted miss. An adopted record
+//! is verified against the snapshot that wrote it and the block's number in that snapshot.
 
 #![warn(missing_docs)]
 
@@ -40,10 +41,12 @@ mod health;
 mod index;
 mod info;
 mod key_file;
+mod large_file;
 mod lookup;
 mod mapping;
 mod measured;
 mod ownership;
+mod pages;
 pub mod policy;
 pub mod probe;
 mod promises;
@@ -61,7 +64,7 @@ mod uses;
 mod whole_file;
 mod write_error;
 
-pub use config::{BlockLens, CacheConfig};
+pub use config::{BlockLens, CacheConfig, FileSpan};
 pub use counters::{Counter, StoreCounters};
 pub use dataset::{AdmissionPermit, CacheUser, DatasetCache};
 pub use draft::{Draft, Record};

@@ -3,6 +3,9 @@
 //! ```text
 //!  slot: 0 = absent, else  bit 63 = 1 | bits 32..63 = segment number | bits 0..32 = offset in 4 KiB
 //! ```
+//! The highest segment number is none: such a slot is of a block that is in its large file (see `large_file`), the
+//! whole of it if the offset is 1, and a part if it is 0. A version that predates large files finds no such segment,
+//! which is a miss.
 //!
 //! If the disk cannot read a page of the table, its blocks appear absent. Setting a slot rewrites the whole page, which
 //! repairs it if the disk accepts the write. The page's other slots are then lost until the rebuild after a later start
@@ -22,22 +25,38 @@ pub(crate) use crate::table::Found;
 
 /// The file is fully allocated when it is created. A full disk is an error then, and later an eviction can always be
 /// recorded.
-const KIND: Kind = Kind { magic: *b"LRDRSLOT", allocate: true };
+const KIND: Kind = Kind { magic: *b"LRDRSLOT", words: 1, allocate: true };
 /// The number of slots that are read ahead of a walk through the table: 1 MiB.
 const AHEAD_SLOTS: u32 = 128 << 10;
 const PRESENT: u64 = 1 << 63;
 
-/// The place of a record: where it starts.
+/// The place of a block: where its record starts, or that it is in its large file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
-    /// The segment's number, below 2^31.
+    /// The segment's number, below 2^31 - 1.
     pub(crate) segment: u32,
     /// The record's offset in the segment, in units of 4 KiB.
     pub(crate) page: u32,
 }
 
 impl Place {
-    pub(crate) const MAX_SEGMENT: u32 = (1 << 31) - 1;
+    /// The bits of a slot that have the segment's number.
+    const SEGMENT_BITS: u32 = (1 << 31) - 1;
+    pub(crate) const MAX_SEGMENT: u32 = Self::SEGMENT_BITS - 1;
+
+    /// The place of a block of which pages, or all of it, are in its large file.
+    pub(crate) const fn in_file(is_whole: bool) -> Self {
+        Self { segment: Self::SEGMENT_BITS, page: is_whole as u32 }
+    }
+
+    pub(crate) const fn is_in_file(self) -> bool {
+        self.segment == Self::SEGMENT_BITS
+    }
+
+    /// True if pages of the block may be missing.
+    pub(crate) const fn is_part(self) -> bool {
+        self.is_in_file() && self.page == 0
+    }
 
     pub(crate) const fn offset(self) -> u64 {
         self.page as u64 * 4096
@@ -52,7 +71,7 @@ impl Place {
         if slot & PRESENT == 0 {
             None
         } else {
-            Some(Self { segment: (slot >> 32) as u32 & Self::MAX_SEGMENT, page: slot as u32 })
+            Some(Self { segment: (slot >> 32) as u32 & Self::SEGMENT_BITS, page: slot as u32 })
         }
     }
 }
@@ -76,7 +95,7 @@ impl Slots {
 
     /// An empty table in memory: every look-up finds nothing.
     pub(crate) fn none() -> io::Result<Self> {
-        Table::none().map(Self)
+        Table::none(KIND).map(Self)
     }
 
     pub(crate) const fn blocks(&self) -> u32 {
@@ -85,12 +104,12 @@ impl Slots {
 
     /// The place of the block's record. None if the block is not cached.
     pub(crate) fn get(&self, block: BlockIndex) -> Option<Place> {
-        Place::from_slot(self.0.get(block.0))
+        Place::from_slot(self.0.get(block.0.into()))
     }
 
     /// Sets the slot of a block. Blocks on the disk.
     pub(crate) fn set(&self, block: BlockIndex, place: Option<Place>) -> io::Result<()> {
-        self.0.set(block.0, place.map_or(0, Place::to_slot))
+        self.0.set(block.0.into(), &[place.map_or(0, Place::to_slot)])
     }
 
     /// True if the disk failed to read a part of the table. The blocks in that part appear absent.
@@ -121,7 +140,7 @@ impl Slots {
     /// Overwrites a page with a single slot, which loses its other slots as an unreadable page does.
     #[cfg(test)]
     pub(crate) fn write_page(&self, page: u64, slot_at: usize, slot: [u8; 8]) -> io::Result<()> {
-        self.0.write_page(page, slot_at, slot)
+        self.0.write_page(page, slot_at, &slot)
     }
 
     /// The pages of slots from `from` on that may contain blocks, in order.
@@ -189,7 +208,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("slots");
         let (slots, _) = Slots::open(&path, &SNAPSHOT, 3).unwrap();
-        slots.set(BlockIndex(1), Some(place(Place::MAX_SEGMENT, 7))).unwrap();
+        slots.set(BlockIndex(1), Some(place(Place::SEGMENT_BITS, 7))).unwrap();
         slots.set(BlockIndex(2), Some(place(1, u32::MAX))).unwrap();
         assert!(slots.has_lost_slots(), "nobody has looked for them yet");
         slots.found_lost_slots().unwrap();
@@ -203,7 +222,7 @@ mod tests {
         let (slots, found) = Slots::open(&path, &SNAPSHOT, 3).unwrap();
         assert_eq!(found, Found::Kept);
         let all: Vec<_> = (0..4).map(|block| slots.get(BlockIndex(block))).collect();
-        assert_eq!(all, [None, Some(place(Place::MAX_SEGMENT, 7)), Some(place(1, u32::MAX)), None]);
+        assert_eq!(all, [None, Some(place(Place::SEGMENT_BITS, 7)), Some(place(1, u32::MAX)), None]);
     }
 
     #[test]

@@ -159,6 +159,7 @@ impl Store {
             index,
             last_run,
             segment_bytes: config.segment_bytes,
+            boot_id: boot_id.to_owned(),
             closed: AtomicBool::new(false),
             logged: LoggedFlaws::default(),
             folder,

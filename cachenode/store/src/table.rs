@@ -1,12 +1,13 @@
-//! A mapped file with one 64-bit word for each block of a snapshot, used for slot tables and aliases. A look-up is one
-//! load from the mapped file. A restart maps the file again.
+//! A mapped file with 64-bit words for each block of a snapshot: one in slot tables and aliases, many in page tables. A
+//! look-up is one load from the mapped file. A restart maps the file again.
 //!
 //! ```text
 //!  0       8         16             48       52      60       64     72        80       4096              4096 + 8 b
 //!  | magic | 1 | 0s  | snapshot[32]  | blocks | zeros | crc32c | lost | highest | zeros | word of block 0 | 1 | ... | zeros |
 //!            version                   u32             of 0..60 u64    u64               u64
 //! ```
-//! Little-endian; the file is a multiple of 4 KiB long, at most 4 KiB + 8 bytes for each of 2^32 blocks.
+//! Little-endian; the file is a multiple of 4 KiB long, at most 4 KiB + 8 bytes for each word of 2^32 blocks. The
+//! drawing is of a table with one word for each block.
 //!
 //! The table is read through a read-only mapping and changed by `pwrite`. Both use the page cache, so a change is
 //! visible immediately and outlives the process. On a disk that has become read-only or full, a store through the
@@ -55,6 +56,8 @@ pub(crate) const PAGE_WORDS: u32 = 4096 / 8;
 pub(crate) struct Kind {
     /// The first bytes of the table's file, which identify the kind.
     pub(crate) magic: [u8; 8],
+    /// The number of words for each block, a power of two of at most [`PAGE_WORDS`].
+    pub(crate) words: u32,
     /// If true, the whole file is allocated when it is created. A full disk is then an error at that point and not at a
     /// later change.
     pub(crate) allocate: bool,
@@ -69,11 +72,13 @@ pub(crate) enum Found {
     Made,
 }
 
-/// One word for each block of a snapshot, initially 0. Any number of threads may look up and change words.
+/// Words for the blocks of a snapshot, initially 0. Any number of threads may look up and change words.
 #[derive(Debug)]
 pub(crate) struct Table {
     map: Mapping,
     blocks: u32,
+    /// The number of words for each block.
+    words: u32,
     /// Held while a word or the highest number is written: repairing a page rewrites its other words. Only threads that
     /// may wait for the disk take it.
     pub(crate) changing: Mutex<()>,
@@ -87,36 +92,36 @@ impl Table {
         match Self::open_existing(path, kind, id, blocks) {
             Ok(Some(table)) => Ok((table, Found::Kept)),
             Err(error) if error.kind() != io::ErrorKind::NotFound && !is_damaged(&error) => Err(error),
-            Ok(None) | Err(_) => Ok((Self::map(make(path, kind, id, blocks)?, blocks)?, Found::Made)),
+            Ok(None) | Err(_) => Ok((Self::map(make(path, kind, id, blocks)?, kind, blocks)?, Found::Made)),
         }
     }
 
     /// Opens the table at `path`. None if it belongs to another snapshot.
     pub(crate) fn open_existing(path: &Path, kind: Kind, id: &CacheId, blocks: u32) -> io::Result<Option<Self>> {
         let file = open_file(path)?;
-        let is_whole = is_whole(&file, &encode_header(kind, id, blocks), blocks)?;
-        is_whole.then(|| Self::map(file, blocks)).transpose()
+        let is_whole = is_whole(&file, &encode_header(kind, id, blocks), file_bytes(kind, blocks))?;
+        is_whole.then(|| Self::map(file, kind, blocks)).transpose()
     }
 
     /// A table for 0 blocks, in memory.
-    pub(crate) fn none() -> io::Result<Self> {
+    pub(crate) fn none(kind: Kind) -> io::Result<Self> {
         let file = File::from(rustix::fs::memfd_create("larder-table", rustix::fs::MemfdFlags::CLOEXEC)?);
-        file.set_len(file_bytes(0))?;
-        Self::map(file, 0)
+        file.set_len(file_bytes(kind, 0))?;
+        Self::map(file, kind, 0)
     }
 
-    fn map(file: File, blocks: u32) -> io::Result<Self> {
-        let len = usize::try_from(file_bytes(blocks)).map_err(io::Error::other)?;
-        Ok(Self { map: Mapping::new(file, len)?, blocks, changing: Mutex::default() })
+    fn map(file: File, kind: Kind, blocks: u32) -> io::Result<Self> {
+        let len = usize::try_from(file_bytes(kind, blocks)).map_err(io::Error::other)?;
+        Ok(Self { map: Mapping::new(file, len)?, blocks, words: kind.words, changing: Mutex::default() })
     }
 
     pub(crate) const fn blocks(&self) -> u32 {
         self.blocks
     }
 
-    /// The word of a block; 0 if the block is out of range.
-    pub(crate) fn get(&self, block: u32) -> u64 {
-        let Some(word) = self.words().get(block as usize) else { return 0 };
+    /// The word with this number; 0 if there is none. Those of block `b` begin at `b` times the words of a block.
+    pub(crate) fn get(&self, word: u64) -> u64 {
+        let Some(word) = usize::try_from(word).ok().and_then(|at| self.words().get(at)) else { return 0 };
         let word = word.load(Ordering::Relaxed);
         // An Acquire load is undefined behaviour on read-only memory. A relaxed load followed by a fence is defined
         // there, and costs the same.
@@ -124,18 +129,21 @@ impl Table {
         u64::from_le(word)
     }
 
-    /// Sets the word of a block. Blocks on the disk.
-    pub(crate) fn set(&self, block: u32, word: u64) -> io::Result<()> {
-        if block >= self.blocks {
+    /// Sets consecutive words from `first` on, all of one block. Blocks on the disk.
+    pub(crate) fn set(&self, first: u64, words: &[u64]) -> io::Result<()> {
+        let at = TABLE_AT + 8 * first;
+        // The words of a block are in one page.
+        let page = at / 4096 * 4096;
+        let of_block = u64::from(self.words);
+        let end = first.saturating_add(words.len() as u64);
+        if end > self.len() || end > (first / of_block + 1) * of_block {
             return Err(io::ErrorKind::InvalidInput.into());
         }
+        let words: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let word = word.to_le_bytes();
-        let at = TABLE_AT + 8 * u64::from(block);
-        let page = at / 4096 * 4096;
-        match self.map.file().write_all_at(&word, at) {
+        match self.map.file().write_all_at(&words, at) {
             Err(error) if error.raw_os_error() == Some(libc::EIO) => {
-                self.write_page(page, (at - page) as usize, word)?
+                self.write_page(page, (at - page) as usize, &words)?
             }
             written => written?,
         }
@@ -147,12 +155,12 @@ impl Table {
         Ok(())
     }
 
-    /// Writes a whole page that contains only this word. A partial write would fail, because the kernel would first
+    /// Writes a whole page that contains only these words. A partial write would fail, because the kernel would first
     /// have to read the unreadable page.
-    pub(crate) fn write_page(&self, page: u64, word_at: usize, word: [u8; 8]) -> io::Result<()> {
+    pub(crate) fn write_page(&self, page: u64, words_at: usize, words: &[u8]) -> io::Result<()> {
         self.map.file().write_all_at(&1_u64.to_le_bytes(), LOST_AT)?;
         let mut bytes = self.map.bytes()[page as usize..][..4096].to_vec();
-        bytes[word_at..word_at + 8].copy_from_slice(&word);
+        bytes[words_at..words_at + words.len()].copy_from_slice(words);
         self.map.file().write_all_at(&bytes, page)
     }
 
@@ -188,21 +196,26 @@ impl Table {
         self.map.file().write_all_at(&number.to_le_bytes(), HIGHEST_AT)
     }
 
-    /// The next block from `from` on whose word may not be 0. Skips the parts of the file that were never written.
+    /// The next block from `from` on whose words may not all be 0. Skips the parts of the file that were never written.
     pub(crate) fn next_written(&self, from: u32) -> Option<u32> {
-        let at = TABLE_AT + 8 * u64::from(from);
+        let block_bytes = 8 * u64::from(self.words);
+        let at = TABLE_AT + block_bytes * u64::from(from);
         match rustix::fs::seek(self.map.file(), SeekFrom::Data(at)) {
-            Ok(data) => u32::try_from((data.max(at) - TABLE_AT) / 8).ok().filter(|&block| block < self.blocks),
+            Ok(data) => {
+                let block = (data.max(at) - TABLE_AT) / block_bytes;
+                u32::try_from(block).ok().filter(|&block| block < self.blocks)
+            }
             Err(rustix::io::Errno::NXIO) => None,
             // The file system cannot report holes, so nothing is skipped.
             Err(_) => (from < self.blocks).then_some(from),
         }
     }
 
-    /// Advises the kernel that this many words from `from` on will be read soon.
-    pub(crate) fn will_read(&self, from: u32, words: u32) {
-        let at = TABLE_AT as usize + 8 * from as usize;
-        self.map.will_read(at..at + 8 * words as usize);
+    /// Advises the kernel that the words of this many blocks from `from` on will be read soon.
+    pub(crate) fn will_read(&self, from: u32, blocks: u32) {
+        let block_bytes = 8 * self.words as usize;
+        let at = TABLE_AT as usize + block_bytes * from as usize;
+        self.map.will_read(at..at + block_bytes * blocks as usize);
     }
 
     /// Makes all words set so far survive a power loss.
@@ -210,12 +223,18 @@ impl Table {
         self.map.file().sync_data()
     }
 
+    /// The number of words.
+    fn len(&self) -> u64 {
+        u64::from(self.blocks) * u64::from(self.words)
+    }
+
     fn words(&self) -> &[AtomicU64] {
         let bytes = &self.map.bytes()[TABLE_AT as usize..];
         // SAFETY: the mapping starts at a page and the table 4096 bytes on, so it is aligned for u64; it is
-        // `8 * blocks` bytes at least, as `file_bytes` says; AtomicU64 has the layout of u64, any bits are valid, and
-        // the memory is only read, with relaxed loads, which are defined on read-only memory.
-        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), self.blocks as usize) }
+        // `8 * len()` bytes at least, as `file_bytes` says, which a usize holds, since it was mapped; AtomicU64 has the
+        // layout of u64, any bits are valid, and the memory is only read, with relaxed loads, which are defined on
+        // read-only memory.
+        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), self.len() as usize) }
     }
 }
 
@@ -228,8 +247,8 @@ fn open_file(path: &Path) -> io::Result<File> {
     }
 }
 
-fn file_bytes(blocks: u32) -> u64 {
-    (TABLE_AT + 8 * u64::from(blocks)).next_multiple_of(4096)
+fn file_bytes(kind: Kind, blocks: u32) -> u64 {
+    (TABLE_AT + 8 * u64::from(kind.words) * u64::from(blocks)).next_multiple_of(4096)
 }
 
 fn encode_header(kind: Kind, id: &CacheId, blocks: u32) -> [u8; HEADER_BYTES] {
@@ -244,8 +263,8 @@ fn encode_header(kind: Kind, id: &CacheId, blocks: u32) -> [u8; HEADER_BYTES] {
 }
 
 /// A table is valid if and only if its header equals the one that would be written now: no header field varies.
-fn is_whole(file: &File, header: &[u8; HEADER_BYTES], blocks: u32) -> io::Result<bool> {
-    if file.metadata()?.len() < file_bytes(blocks) {
+fn is_whole(file: &File, header: &[u8; HEADER_BYTES], bytes: u64) -> io::Result<bool> {
+    if file.metadata()?.len() < bytes {
         return Ok(false);
     }
     let mut found = [0; HEADER_BYTES];
@@ -257,9 +276,9 @@ fn make(path: &Path, kind: Kind, id: &CacheId, blocks: u32) -> io::Result<File> 
     let fresh = path.with_extension("new");
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create(true).truncate(true).mode(PRIVATE_FILE).open(&fresh)?;
-    file.set_len(file_bytes(blocks))?;
+    file.set_len(file_bytes(kind, blocks))?;
     if kind.allocate {
-        match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, file_bytes(blocks)) {
+        match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, file_bytes(kind, blocks)) {
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
             Err(error) => return Err(error.into()),
         }

@@ -10,6 +10,7 @@ use larder_dataset::PolicyKind;
 use larder_dataset::ownership::{parse_id, parse_mode};
 use larder_dataset::size::{parse_bytes, parse_rate};
 use larder_dataset::{InvalidRefresh, Refresh};
+use larder_fs::process::Verify;
 
 use super::origin::OriginArgs;
 
@@ -101,6 +102,10 @@ pub(crate) struct MountArgs {
     /// Bytes that the kernel reads ahead within a file (root only).
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = parse_bytes)]
     pub(crate) read_ahead: u64,
+    /// When cached files of more than 8 MiB are compared with their checksums. The kernel can read those that are
+    /// wholly cached by itself, at the speed of the disk, but compares nothing (root only, from Linux 6.9 on).
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = Verify::Once)]
+    pub(crate) verify: Verify,
     /// Maximum bytes per second that all warm-ups of the serving process fetch together, such as 200MiB/s. Default: no
     /// limit. A mount that joins a serving process gets that process's limit.
     #[arg(long, value_name = "SIZE/s", value_parser = parse_rate)]

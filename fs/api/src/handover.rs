@@ -1,5 +1,5 @@
 //! Hands FUSE connections from one process to another, in packets of a `SOCK_SEQPACKET` unix socket. Each packet is one
-//! [`Handover`]; two kinds of message carry file descriptors. The daemon listens and the keeper connects. The proto
+//! [`Handover`]; three kinds of message carry file descriptors. The daemon listens and the keeper connects. The proto
 //! documents the order of the messages.
 //!
 //! Invariants: a packet is whole or an error. A message that lacks a connection that it should carry is an error. Every
@@ -37,10 +37,10 @@ const PAGE_BYTES: usize = PACKET_BYTES - 64;
 /// The tag and the length of a name, which is shorter than 128 bytes.
 const NAME_OVERHEAD_BYTES: usize = 2;
 
-/// The descriptors of a connection that was received.
+/// The descriptors of a connection that was received, or of a file that is lent.
 #[derive(Debug)]
 pub struct Descriptors {
-    /// The FUSE device descriptor from which the connection's requests are read.
+    /// The FUSE device descriptor from which the connection's requests are read, or the file.
     pub fuse: OwnedFd,
     /// The memory of the connection's unanswered requests. `None` if the other side runs an earlier version.
     pub memory: Option<OwnedFd>,
@@ -107,6 +107,17 @@ impl Socket {
         let socket = unix_socket()?;
         rustix::net::connect(&socket, &SocketAddrUnix::new(dir.short_path())?)?;
         Ok(Self(socket))
+    }
+
+    /// The same, and waits for at most `timeout`, here and in each call after it.
+    pub fn connect_within(path: &Path, timeout: Duration) -> io::Result<Self> {
+        let dir = SocketDir::open(path)?;
+        let socket = Self(unix_socket()?);
+        // Also limits how long the other end may take to accept.
+        socket.set_send_timeout(Some(timeout))?;
+        socket.set_receive_timeout(Some(timeout))?;
+        rustix::net::connect(&socket.0, &SocketAddrUnix::new(dir.short_path())?)?;
+        Ok(socket)
     }
 
     /// Creates a pair of connected sockets, for tests.
@@ -181,7 +192,9 @@ impl Socket {
         let mut fds = fds.into_iter();
         let connection = fds.next().map(|fuse| Descriptors { fuse, memory: fds.next() });
         match (&message, &connection) {
-            (Message::Held(_) | Message::Offer(_), None) => Err(broken("a connection came without its descriptor")),
+            (Message::Held(_) | Message::Offer(_) | Message::Lend(_), None) => {
+                Err(broken("a connection came without its descriptor"))
+            }
             _ => Ok(Some((message, connection))),
         }
     }

@@ -14,6 +14,9 @@ pub const GRPC_SOCKET: &str = "larderd.sock";
 /// The name of the handover socket in the run folder.
 pub const HANDOVER_SOCKET: &str = "handover.sock";
 
+/// The name of the keeper's own socket in the run folder, over which the daemon lends files to the kernel.
+pub const LENDER_SOCKET: &str = "lender.sock";
+
 /// The open folder of a socket. A socket address holds at most 107 bytes of path; a path through the folder's
 /// descriptor is short enough.
 #[derive(Debug)]

@@ -25,6 +25,7 @@ use super::offers::{Offer, Offers};
 use crate::connection::ServeConfig;
 use crate::fuse::BACKGROUND_MOST;
 use crate::mount::{MountConfig, unmount};
+use crate::passthrough::Lender;
 use crate::pool::Pool;
 
 /// How long a stop waits for mounts that are being made, and for reads from handed-over connections.
@@ -55,6 +56,9 @@ pub struct DaemonConfig {
     pub admin: Option<SocketAddr>,
     /// The most threads that serve a mount at the same time, for each mount that sets no number.
     pub threads: usize,
+    /// Verify each read of a mount whose connection was handed over, instead of letting the kernel read by itself what
+    /// was verified once.
+    pub verify_always: bool,
     /// Stop after the last mount has ended.
     pub stop_when_idle: bool,
 }
@@ -68,6 +72,7 @@ pub struct Daemon {
     pub(super) run_dirs: Vec<PathBuf>,
     pub(super) admin: Option<SocketAddr>,
     threads: usize,
+    verify_always: bool,
     pub(super) stop_when_idle: bool,
     pub(super) started: Instant,
     /// The number of connected keepers. A newer keeper replaces an older one.
@@ -80,7 +85,7 @@ impl Daemon {
     /// Opens the cache for mounts that the threads of `pool` serve. Waits up to 5 s for another process that is closing
     /// the cache. Blocks; must be called within a runtime.
     pub fn open(config: DaemonConfig, pool: Arc<Pool>) -> Result<Arc<Self>, StoreError> {
-        let DaemonConfig { node, run_dirs, admin, threads, stop_when_idle } = config;
+        let DaemonConfig { node, run_dirs, admin, threads, verify_always, stop_when_idle } = config;
         let socket = run_dirs.first().map(|dir| dir.join(GRPC_SOCKET));
         let node = Node::open(NodeConfig { socket, ..node })?;
         node.set_threads(pool.most_of_one(threads));
@@ -93,6 +98,7 @@ impl Daemon {
             run_dirs,
             admin,
             threads,
+            verify_always,
             stop_when_idle,
             started: Instant::now(),
             keepers: watch::Sender::new(0),
@@ -164,6 +170,7 @@ impl Daemon {
         let mut config = MountConfig::new(PathBuf::from(&request.dir));
         config.allow_other |= request.allow_other;
         config.ownership = wanted.spec.ownership;
+        config.verify_always = request.verify_always;
         config.threads = if request.threads == 0 { self.threads } else { request.threads.min(256) as usize };
         if request.read_ahead_bytes != 0 {
             config.read_ahead_bytes = request.read_ahead_bytes;
@@ -292,7 +299,8 @@ impl Daemon {
         // A keeper of an earlier version sends no memory. Its successor takes over the one that is created here.
         let memory = descriptors.memory.map_or_else(request_memory, Ok);
         let memory = memory.map_err(|source| DaemonError::Connection { source })?;
-        let connection = Connection { fd: descriptors.fuse, memory, init: offered.init };
+        let lender = if self.verify_always { None } else { Lender::find(&self.run_dirs, &offered.mount) };
+        let connection = Connection { fd: descriptors.fuse, memory, init: offered.init, lender };
         Ok(self.offers.add(offered.mount, connection, request))
     }
 

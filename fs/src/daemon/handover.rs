@@ -167,7 +167,15 @@ fn talk(daemon: &Arc<Daemon>, socket: &Arc<Socket>) -> std::io::Result<()> {
                 daemon.forget(&mount);
                 answer(socket, request, Ok(()))?;
             }
-            (Message::Held(_) | Message::HeldEnd(_) | Message::Answer(_) | Message::Offer(_), _) => {
+            (
+                Message::Held(_)
+                | Message::HeldEnd(_)
+                | Message::Answer(_)
+                | Message::Offer(_)
+                | Message::Lend(_)
+                | Message::Lent(_),
+                _,
+            ) => {
                 return Err(std::io::Error::new(
                     std::io::ErrorKind::InvalidData,
                     "the keeper sent an unexpected \

@@ -27,9 +27,10 @@ use tokio::task::{self, JoinSet};
 use tracing::{info, warn};
 
 use super::error::DaemonError;
-use crate::connection::{ServeConfig, serve};
+use crate::connection::{ServeConfig, serve_lending};
 use crate::limits;
 use crate::mount::{MountConfig, mount};
+use crate::passthrough::Lender;
 use crate::pool::Pool;
 use crate::requests::Requests;
 
@@ -65,6 +66,8 @@ pub(super) struct Connection {
     /// The memory of the connection's unanswered requests.
     pub(super) memory: OwnedFd,
     pub(super) init: Vec<u8>,
+    /// Who lets the kernel read cached files by itself.
+    pub(super) lender: Option<Lender>,
 }
 
 /// The state that the handles can read.
@@ -419,8 +422,9 @@ async fn make(
         }
         Target::Connection(connection, config) => {
             let fd = connection.fd.try_clone().map_err(limits::named);
+            let (init, memory, lender) = (&connection.init, connection.memory.as_fd(), connection.lender.clone());
             let serving = fd
-                .and_then(|fd| serve(&pool, dataset, fd, &connection.init, connection.memory.as_fd(), config))
+                .and_then(|fd| serve_lending(&pool, dataset, fd, init, memory, config, lender))
                 .map_err(|source| DaemonError::Connection { source })?;
             let requests = Arc::clone(serving.requests());
             sessions.watch(&node, serving.ended());

@@ -150,3 +150,26 @@ async fn waiting_for_answers_waits_for_the_reads_of_that_moment_and_not_for_late
     drop(first);
     waiting.await;
 }
+
+// SEMANTICS: C22
+#[test]
+fn the_next_process_finds_the_files_that_the_kernel_reads() {
+    let (memory, file) = memory();
+    let (requests, _) = Requests::open(memory.as_fd()).unwrap();
+    assert_eq!(requests.lent().unwrap(), None);
+    requests.answers_opens().unwrap();
+    assert_eq!(requests.lent().unwrap(), Some(Vec::new()));
+    let all: Vec<(u64, u32)> = (1..=255).map(|n| (u64::from(n) << 40, n)).collect();
+    for (nth, &(node, number)) in all.iter().enumerate() {
+        requests.keep_lent(nth, node, number).unwrap();
+    }
+    assert_eq!(all.len(), LENT_MOST);
+    assert!(requests.keep_lent(LENT_MOST, 1, 1).is_err(), "it would overwrite a buffer");
+    let _kept = requests.keep(read(1)).unwrap();
+    requests.clear_buffers().unwrap();
+    assert_eq!(requests.lent().unwrap(), Some(all));
+    // One that was not written whole.
+    file.write_all_at(&[1], (LENT_AT + 2 * LENT_BYTES) as u64).unwrap();
+    let lent = requests.lent().unwrap().unwrap();
+    assert_eq!((lent.len(), lent[2]), (254, (4 << 40, 4)));
+}

@@ -41,6 +41,7 @@ mod old_cache;
 mod origin_faults;
 mod overlays;
 mod ownership;
+mod passthrough;
 mod peers;
 mod property;
 mod read_only;

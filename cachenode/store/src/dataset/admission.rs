@@ -40,12 +40,21 @@ impl Shared {
         }
         let mut guard = self.lock();
         let state = &mut *guard;
-        if self.slots.get(block).is_some() || state.pending.contains_key(&block) || state.leaving.contains(&block) {
+        let cached = self.slots.get(block);
+        if state.pending.contains_key(&block) || state.leaving.contains(&block) {
+            return None;
+        }
+        if cached.is_some_and(|place| !place.is_part()) {
             return None;
         }
         if self.base.closed.load(Ordering::Relaxed) || state.policy.is_none() || !self.base.may_write(now) {
             counters.refused.add(1);
             return None;
+        }
+        if cached.is_some() {
+            // The policy counts the block, with the pages that are missing.
+            state.pending.insert(block, Pending::Growing);
+            return Some(Vec::new());
         }
         self.drain_touches(state);
         let mut victims = self.make_room(state, len);
@@ -94,8 +103,30 @@ impl Shared {
     pub(super) fn end_permit(&self, block: BlockIndex, len: u32, mut victims: Vec<Victim>) {
         let mut state = self.lock();
         state.unclaimed.append(&mut victims);
-        if state.pending.remove(&block) == Some(Pending::Valid) {
-            self.forget(&mut state, block, len);
+        match state.pending.remove(&block) {
+            Some(Pending::Valid) => self.forget(&mut state, block, len),
+            Some(Pending::Outgrown) => {
+                let victim = state.evict(block);
+                state.unclaimed.extend(victim);
+            }
+            Some(Pending::Evicted | Pending::Written | Pending::Growing) | None => {}
+        }
+    }
+
+    /// Notes that bytes of a block were written and that the block has its slot. Blocks on the disk.
+    pub(super) fn written(&self, block: BlockIndex, bytes: u64, is_new: bool) {
+        let mut state = self.lock();
+        if is_new {
+            self.blocks_cached.fetch_add(1, Ordering::Relaxed);
+            self.base.counters.admitted.add(1);
+        }
+        self.base.counters.admitted_bytes.add(bytes);
+        let before = state.pending.insert(block, Pending::Written);
+        if matches!(before, Some(Pending::Evicted | Pending::Outgrown)) {
+            // The policy evicted the block while it was being written.
+            let victim = state.evict(block);
+            drop(state);
+            self.clear(victim);
         }
     }
 
@@ -158,9 +189,20 @@ impl Shared {
         }
     }
 
-    /// Writes a block to one of the disks, then sets its slot. Returns the disk; None if the policy has evicted the
-    /// block since its admission.
+    /// Writes a block to its large file, or else to one of the disks, then sets its slot. Returns the disk; None if the
+    /// policy has evicted the block since its admission.
     pub(super) fn keep(&self, record: &Record) -> Result<Option<Arc<Disk>>, NotKept> {
+        let Header { key, block, len } = *record.header();
+        if !record.is_bare() {
+            self.keep_record(record)
+        } else if self.is_file_stuck(block) {
+            self.keep_record(&Record::new(key, block, &record.data()))
+        } else {
+            self.keep_pages(block, 0, len as usize, record.as_bytes())
+        }
+    }
+
+    fn keep_record(&self, record: &Record) -> Result<Option<Arc<Disk>>, NotKept> {
         let Header { block, len, .. } = *record.header();
         let extent = record.as_bytes().len();
         let disk = disk::choose(self.space.disks(), block.0);
@@ -183,9 +225,8 @@ impl Shared {
         let set = || self.slots.set(block, Some(place)).map_err(|source| NotKept { disk: None, source });
         let shown = written.map_err(failed).and_then(|()| set());
         self.stale.mark();
-        let mut guard = self.lock();
-        let state = &mut *guard;
         if let Err(not_kept) = shown {
+            let mut state = self.lock();
             state.allocator.retire(&self.space, place, Some(len));
             if !is_full(&not_kept.source) {
                 // After a failed write, the next attempt starts a new segment file.
@@ -195,15 +236,7 @@ impl Shared {
             return Err(not_kept);
         }
         self.base.index.put(self.number, block, place);
-        self.blocks_cached.fetch_add(1, Ordering::Relaxed);
-        self.base.counters.admitted.add(1);
-        self.base.counters.admitted_bytes.add(u64::from(len));
-        if state.pending.insert(block, Pending::Written) == Some(Pending::Evicted) {
-            // The policy evicted the block while it was being written.
-            let victim = state.evict(block);
-            drop(guard);
-            self.clear(victim);
-        }
+        self.written(block, len.into(), true);
         Ok(Some(Arc::clone(disk)))
     }
 
@@ -231,15 +264,20 @@ impl Shared {
 
     fn free_each<'a>(&self, garbage: impl Iterator<Item = &'a Garbage>) {
         for garbage in garbage {
-            let Err(error) = garbage.free() else { continue };
-            self.base.counters.write_errors.add(1);
-            let disk = garbage.disk();
-            if disk.health.failed("disk error", Instant::now()) {
-                let (dataset, step) = (&self.config.name, "free room");
-                warn!(dataset, step, dir = ?disk.dir(), %error, "admissions to the cache pause");
+            if let Err(error) = garbage.free() {
+                self.not_freed(garbage.disk(), &error);
             }
         }
         self.stale.mark();
+    }
+
+    /// Records that a disk did not free space.
+    pub(super) fn not_freed(&self, disk: &Disk, error: &io::Error) {
+        self.base.counters.write_errors.add(1);
+        if disk.health.failed("disk error", Instant::now()) {
+            let (dataset, step) = (&self.config.name, "free room");
+            warn!(dataset, step, dir = ?disk.dir(), %error, "admissions to the cache pause");
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use super::ancestor::Ancestor;
 use super::shared::Shared;
 use crate::earlier::Earlier;
 use crate::lookup::PartBytes;
+use crate::pages::PagePart;
 use crate::record::Part;
 use crate::uses::InUse;
 use crate::whole_file::is_damaged;
@@ -86,8 +87,9 @@ impl DatasetCache {
     /// The number of the disk with a block that is to be adopted, as [`disk_of`](Self::disk_of) has it.
     pub fn earlier_disk_of(&self, block: BlockIndex) -> Option<usize> {
         let ancestors = self.shared.ancestors.load();
-        let disk = ancestors.as_ref()?.iter().find_map(|ancestor| ancestor.disk_of(block))?;
-        self.shared.base.answering(disk)
+        let span = self.shared.span_of(block);
+        let disk = ancestors.as_ref()?.iter().find_map(|ancestor| ancestor.disk_of(span.as_ref(), block))?;
+        self.shared.base.answering(&disk)
     }
 
     /// Reads exactly `len` bytes from `start` of a block that is to be adopted, checked against their CRCs, into newly
@@ -95,8 +97,11 @@ impl DatasetCache {
     /// bytes, or no adoption is in progress. Blocks on the disk.
     pub fn read_earlier(&self, block: BlockIndex, block_len: u32, start: u32, len: u32) -> Option<PartBytes> {
         let ancestors = self.shared.ancestors.load_full()?;
-        let part = Part::new(block_len, start, len)?;
-        let found = ancestors.iter().find_map(|ancestor| ancestor.read(block, &part))?;
+        let (part, pages) = (Part::new(block_len, start, len)?, PagePart::new(block_len, start, len)?);
+        let span = self.shared.span_of(block);
+        let found = ancestors.iter().find_map(|ancestor| {
+            ancestor.read(block, &part).or_else(|| ancestor.read_pages(span.as_ref()?, block, &pages))
+        })?;
         let counters = &self.shared.base.counters;
         counters.hits.add(1);
         counters.hit_bytes.add(len.into());
@@ -110,6 +115,7 @@ impl DatasetCache {
             && let Ok(_adopted_room) = self.shared.adopted_room.try_lock()
         {
             self.shared.free_unused();
+            self.shared.free_unused_pages();
         }
     }
 

@@ -45,6 +45,8 @@ struct Adoption<'a> {
     aliases: &'a Aliases,
     /// This dataset's segment for each file of the other's. None if the file could not be linked.
     links: HashMap<FileId, Option<Arc<Segment>>>,
+    /// The first block of the large file that was linked last.
+    linked: Option<BlockIndex>,
     /// True if the other snapshot has a reservation of its own.
     is_promised: bool,
     /// Marked once a file of the other snapshot is shared.
@@ -61,7 +63,8 @@ struct Adoption<'a> {
 struct Candidate {
     block: BlockIndex,
     len: u32,
-    segment: Arc<Segment>,
+    /// The segment with its record. None: it is in a large file.
+    segment: Option<Arc<Segment>>,
     place: Place,
 }
 
@@ -92,6 +95,7 @@ impl Shared {
             shared: self,
             aliases,
             links: links.collect(),
+            linked: None,
             is_promised: ancestor.earlier.is_promised(),
             from: self.base.measured.stale(&ancestor.earlier.cache()),
             written: None,
@@ -155,9 +159,13 @@ impl Adoption<'_> {
                 if block.0 >= shared.slots.blocks() || shared.slots.get(block).is_some() {
                     continue;
                 }
-                let located = ancestor.locate(BlockIndex(run.earlier.0.saturating_add(nth)));
-                let Some((located, len)) = located.zip(len_of(block)) else { continue };
-                batch.extend(self.prepare(block, len, &located));
+                let earlier = BlockIndex(run.earlier.0.saturating_add(nth));
+                if ancestor.is_in_file(earlier) {
+                    batch.extend(self.prepare_pages(block, ancestor, earlier));
+                } else {
+                    let Some((located, len)) = ancestor.locate(earlier).zip(len_of(block)) else { continue };
+                    batch.extend(self.prepare(block, len, &located));
+                }
                 // A file may have any number of blocks, so the batch is bounded here too.
                 if batch.len() >= ADOPTED_AT_ONCE {
                     self.show(&mut batch);
@@ -190,7 +198,24 @@ impl Adoption<'_> {
             _ => return None,
         }
         let place = Place { segment: segment.number, ..found.place };
-        Some(Candidate { block, len, segment, place })
+        Some(Candidate { block, len, segment: Some(segment), place })
+    }
+
+    /// Makes sure that the large file of a block is a link to the other snapshot's, and shows the pages that that one
+    /// has. None if the file cannot be linked, or has no page of the block.
+    fn prepare_pages(&mut self, block: BlockIndex, ancestor: &Ancestor, earlier: BlockIndex) -> Option<Candidate> {
+        let shared = self.shared;
+        let span = shared.span_of(block)?;
+        let earlier_span = ancestor.span_of(&span)?;
+        let file = shared.large.link(&span, &ancestor.large, &earlier_span).ok()??;
+        if self.linked.replace(span.first) != Some(span.first) {
+            [&shared.stale, &self.from].into_iter().for_each(Stale::mark);
+        }
+        let theirs = ancestor.large.find(&earlier_span).ok()??;
+        file.pages.copy(block, &theirs.pages, earlier).ok()?;
+        let place = Place::in_file(file.holds_all(block));
+        let candidate = Candidate { block, len: span.len_of(block), segment: None, place };
+        file.pages.holds_any(block).then_some(candidate)
     }
 
     fn link(&mut self, other: &Arc<Segment>, key: [u8; KEY_BYTES]) -> Option<Arc<Segment>> {
@@ -282,14 +307,17 @@ impl Adoption<'_> {
             let is_busy = state.pending.contains_key(&block) || state.leaving.contains(&block);
             let is_here = is_busy || shared.slots.get(block).is_some();
             // Since the segment was linked, all of its adopted blocks may have left, which deletes it.
-            if self.ended || is_here || segments.get(segment.number).is_none() {
+            let is_deleted = segment.as_ref().is_some_and(|segment| segments.get(segment.number).is_none());
+            if self.ended || is_here || is_deleted {
                 return false;
             }
             if policy.used_bytes().saturating_add(len.into()) > limit_bytes {
                 self.ended = true;
                 return false;
             }
-            segment.add_live(1);
+            if let Some(segment) = segment {
+                segment.add_live(1);
+            }
             policy.restore(block, len);
             state.pending.insert(block, Pending::Valid);
             bytes += u64::from(len);

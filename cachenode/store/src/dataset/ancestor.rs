@@ -9,9 +9,12 @@ use larder_dataset::BlockIndex;
 use crate::aliases::Aliases;
 use crate::base::Base;
 use crate::buffer;
+use crate::config::FileSpan;
 use crate::disk::Disk;
 use crate::earlier::Earlier;
+use crate::large_file::{LargeFile, LargeFiles};
 use crate::lookup::PartBytes;
+use crate::pages::PagePart;
 use crate::record::{Header, KEY_BYTES, Part};
 use crate::segment::{Segment, SegmentTable};
 use crate::slots::{Place, Slots};
@@ -23,6 +26,7 @@ pub(super) struct Ancestor {
     key: [u8; KEY_BYTES],
     slots: Slots,
     segments: SegmentTable,
+    pub(super) large: LargeFiles,
     aliases: Option<Aliases>,
 }
 
@@ -44,10 +48,28 @@ impl Ancestor {
             opened => opened?,
         };
         let Some(slots) = slots else { return Ok(None) };
-        let segments = SegmentTable::open(&base.segment_folders(&id))?.table;
+        let folders = base.segment_folders(&id);
+        let segments = SegmentTable::open(&folders)?.table;
+        let large = LargeFiles::open(&folders, &id, earlier.blocks())?;
         let aliases = Aliases::open_existing(&folder.join("aliases"), &id, earlier.blocks())?;
         let key = Header::new(&id, BlockIndex(0), 1).key;
-        Ok(Some(Self { earlier, key, slots, segments, aliases }))
+        Ok(Some(Self { earlier, key, slots, segments, large, aliases }))
+    }
+
+    /// The blocks of a file of the adopting dataset in the other snapshot.
+    pub(super) fn span_of(&self, span: &FileSpan) -> Option<FileSpan> {
+        Some(FileSpan { first: self.earlier.find(span.first)?, bytes: span.bytes })
+    }
+
+    /// True if a block of the other snapshot is in its large file.
+    pub(super) fn is_in_file(&self, block: BlockIndex) -> bool {
+        self.slots.get(block).is_some_and(Place::is_in_file)
+    }
+
+    /// The other cache's large file with a block of the adopting dataset, and its number there. `span` is the block's.
+    fn file_of(&self, span: &FileSpan, block: BlockIndex) -> Option<(Arc<LargeFile>, BlockIndex)> {
+        let block = self.earlier.find(block).filter(|&block| self.is_in_file(block))?;
+        Some((self.large.find(&self.span_of(span)?).ok()??, block))
     }
 
     /// Finds the record of a block of the other snapshot.
@@ -63,13 +85,28 @@ impl Ancestor {
 
     /// True if the other cache has a copy of this block of the adopting dataset.
     pub(super) fn has(&self, block: BlockIndex) -> bool {
-        self.earlier.find(block).and_then(|block| self.locate(block)).is_some()
+        let is_whole = |block| self.slots.get(block).is_some_and(|place| place.is_in_file() && !place.is_part());
+        self.earlier.find(block).is_some_and(|block| is_whole(block) || self.locate(block).is_some())
     }
 
-    /// The disk with the other cache's copy of this block of the adopting dataset.
-    pub(super) fn disk_of(&self, block: BlockIndex) -> Option<&Arc<Disk>> {
+    /// The disk with the other cache's copy of this block of the adopting dataset. `span` is that of its file.
+    pub(super) fn disk_of(&self, span: Option<&FileSpan>, block: BlockIndex) -> Option<Arc<Disk>> {
+        if let Some((file, _)) = span.and_then(|span| self.file_of(span, block)) {
+            return Some(Arc::clone(&file.disk));
+        }
         let Located { segment, .. } = self.locate(self.earlier.find(block)?)?;
-        Some(&segment.disk)
+        Some(Arc::clone(&segment.disk))
+    }
+
+    /// Reads pages of a block of the adopting dataset into newly allocated memory, if they are in the other cache's
+    /// large file. `span` is that of the block's file.
+    pub(super) fn read_pages(&self, span: &FileSpan, block: BlockIndex, part: &PagePart) -> Option<PartBytes> {
+        let (file, block) = self.file_of(span, block)?;
+        let mut memory = vec![0; buffer::bytes_for(part.buffer_bytes())];
+        let aligned = buffer::aligned(&memory, part.buffer_bytes());
+        let begin = aligned.start;
+        let found = file.read(block, part, &mut memory[aligned]).ok()?;
+        Some(PartBytes::new(memory, begin + found.start..begin + found.end))
     }
 
     /// Reads bytes of a block of the adopting dataset into newly allocated memory, if the other cache has the block.

@@ -1,4 +1,4 @@
-//! Opens the files of a dataset's cache: its slot table and its segments.
+//! Opens the files of a dataset's cache: its slot table, its segments and the pages of its large files.
 
 use std::path::Path;
 use std::{fs, io};
@@ -10,6 +10,7 @@ use crate::aliases::Aliases;
 use crate::base::Base;
 use crate::config::CacheConfig;
 use crate::error::StoreError;
+use crate::large_file::LargeFiles;
 use crate::segment::SegmentFolder;
 use crate::slots::{Found, Slots};
 use crate::whole_file::is_damaged;
@@ -19,6 +20,7 @@ pub(super) struct Files {
     pub(super) slots: Slots,
     pub(super) found: Found,
     pub(super) space: (Space, Allocator),
+    pub(super) large: LargeFiles,
 }
 
 impl Files {
@@ -39,6 +41,7 @@ impl Files {
             opened => opened.map_err(failed("open the aliases"))?,
         };
         let folders = base.segment_folders(&id);
+        let large = LargeFiles::open(&folders, &id, config.blocks).map_err(failed("open the pages of large files"))?;
         let space = Self::space(base, folders, aliases, slots.highest_segment(), config);
         let space = space.map_err(failed("open the segments"))?;
         let lost = space.0.lost();
@@ -49,7 +52,7 @@ impl Files {
                 "segments that cannot be opened are skipped: their blocks are fetched again"
             );
         }
-        Ok(Self { slots, found, space })
+        Ok(Self { slots, found, space, large })
     }
 
     /// A cache without files: every look-up is a miss, and nothing is admitted.
@@ -58,7 +61,8 @@ impl Files {
         let (slots, space) = Slots::none()
             .and_then(|slots| Ok((slots, Self::space(base, Vec::new(), None, 0, config)?)))
             .map_err(failed)?;
-        Ok(Self { slots, found: Found::Made, space })
+        let large = LargeFiles::open(&[], &config.key.id(), config.blocks).map_err(failed)?;
+        Ok(Self { slots, found: Found::Made, space, large })
     }
 
     fn space(

@@ -51,7 +51,7 @@ impl Shared {
         self.take_out(block, len.filter(|_| flaw == Flaw::RottenData));
     }
 
-    fn count_flaw(&self, block: BlockIndex, flaw: Flaw) {
+    pub(super) fn count_flaw(&self, block: BlockIndex, flaw: Flaw) {
         let (counters, logged) = (&self.base.counters, &self.base.logged);
         let (counter, logged, reason) = match flaw {
             Flaw::Torn => (&counters.corrupt_torn, &logged.torn, "torn"),

@@ -18,6 +18,7 @@ use larder_dataset::{BLOCK_BYTES, BlockIndex};
 use tracing::{info, warn};
 
 use super::shared::{Cause, Shared, Victim};
+use crate::config::FileSpan;
 use crate::policy::{Policy, build_policy};
 use crate::record;
 use crate::segment::Segment;
@@ -152,7 +153,8 @@ impl Shared {
         let (mut refilled, mut failed) = (0, 0);
         let is_complete = self.base.index.each_block(self.number, |block, place| {
             let is_lost = block.0 < self.slots.blocks() && self.slots.get(block).is_none();
-            if is_lost && segments.get(place.segment).is_some() {
+            // Whether a large file is there is found out when its blocks are counted.
+            if is_lost && (place.is_in_file() || segments.get(place.segment).is_some()) {
                 match self.slots.set(block, Some(place)) {
                     Ok(()) => refilled += 1,
                     // The block is a miss and will be fetched.
@@ -171,6 +173,7 @@ impl Shared {
     /// Gives the policy every block that has a slot, oldest first, and sets each segment's count of live blocks.
     /// Returns what may be freed. None if it was stopped before the end.
     fn count(&self, policy: &mut dyn Policy, is_table_new: bool) -> Option<Left> {
+        self.find_pages(is_table_new);
         let segments = self.space.segments();
         // NR ignores the order and frees nothing, so no list of blocks is needed.
         let sorted = self.config.policy.evicts();
@@ -178,7 +181,32 @@ impl Shared {
         let mut counts = vec![SegmentCount::default(); segments.len()];
         let mut len_of = self.config.block_lens.in_order();
         let mut unknown = 0_u64;
+        // The large file of the last block, whether it is there, and whether other datasets share it.
+        let mut last: Option<(FileSpan, Option<bool>)> = None;
         for (block, place) in self.cached() {
+            if place.is_in_file() {
+                if last.is_none_or(|(span, _)| !span.contains(block)) {
+                    last = self.span_of(block).map(|span| (span, self.large.is_shared(&span)));
+                }
+                match last {
+                    // The manifest is unreadable for this block, which is therefore not counted.
+                    None => unknown += 1,
+                    // Its file was deleted, or is on a disk that is away.
+                    Some((_, None)) => drop(self.slots.set(block, None)),
+                    Some((span, Some(is_shared))) => {
+                        let len = span.len_of(block);
+                        self.blocks_cached.fetch_add(1, Ordering::Relaxed);
+                        if is_shared {
+                            self.adopted_disk_bytes.fetch_add(record::extent_bytes(len) as u64, Ordering::Relaxed);
+                        }
+                        match sorted {
+                            true => found.push(Cached { place, block, len }),
+                            false => policy.restore(block, len),
+                        }
+                    }
+                }
+                continue;
+            }
             let Some(at) = segments.position(place.segment) else {
                 // The block's segment was deleted, or is on a disk that is away. If the slot cannot be cleared, a later
                 // read finds the flaw.
@@ -260,6 +288,7 @@ impl Shared {
         if let Some(blocks) = &left.blocks {
             self.free_gaps(&left.segments, blocks);
         }
+        self.free_unused_pages();
         self.stale.mark();
     }
 

@@ -28,6 +28,7 @@ use super::touches::Touches;
 use super::waiting::Waiting;
 use crate::base::Base;
 use crate::config::CacheConfig;
+use crate::large_file::LargeFiles;
 use crate::measured::Stale;
 use crate::policy::{Policy, build_policy};
 use crate::record::{self, Flaw, Header, KEY_BYTES};
@@ -44,6 +45,7 @@ pub(crate) struct Shared {
     pub(super) number: u32,
     pub(super) slots: Slots,
     pub(super) space: Space,
+    pub(super) large: LargeFiles,
     pub(super) used_bytes: AtomicU64,
     pub(super) blocks_cached: AtomicU64,
     /// Disk bytes of adopted blocks. Other datasets may share them.
@@ -93,6 +95,10 @@ pub(super) enum Pending {
     Evicted,
     /// It has its slot.
     Written,
+    /// Some pages of it are cached, and more are to be written.
+    Growing,
+    /// The policy evicted it before they were.
+    Outgrown,
 }
 
 /// A block that must leave the cache to make room for another.
@@ -125,6 +131,10 @@ impl State {
                 *pending = Pending::Evicted;
                 None
             }
+            Some(pending @ Pending::Growing) => {
+                *pending = Pending::Outgrown;
+                None
+            }
             _ => self.leaving.insert(block).then_some(Victim { block, cause: Cause::Evicted }),
         }
     }
@@ -138,6 +148,7 @@ impl Shared {
         number: u32,
         slots: Slots,
         (space, allocator): (Space, Allocator),
+        large: LargeFiles,
         is_new: bool,
     ) -> Self {
         let policy = build_policy(config.policy, config.reservation_bytes, config.blocks, config.seed);
@@ -158,6 +169,7 @@ impl Shared {
             number,
             slots,
             space,
+            large,
             used_bytes: AtomicU64::new(0),
             blocks_cached: AtomicU64::new(0),
             adopted_disk_bytes: AtomicU64::new(0),
@@ -224,7 +236,17 @@ impl Shared {
     /// restart. Blocks on the disk.
     pub(super) fn take_out(&self, block: BlockIndex, len: Option<u32>) -> bool {
         let place = self.slots.get(block);
+        let is_shared =
+            place.is_some_and(
+                |place| {
+                    if place.is_in_file() { self.shares_pages(block) } else { self.space.is_adopted(place) }
+                },
+            );
         let cleared = place.map_or(Ok(()), |_| self.slots.set(block, None));
+        if cleared.is_ok() && place.is_some_and(Place::is_in_file) {
+            // At once, and not in a batch: until it has left, the block cannot be written to the same place again.
+            self.free_pages(block);
+        }
         let mut state = self.lock();
         state.leaving.remove(&block);
         if let Err(error) = cleared {
@@ -236,7 +258,7 @@ impl Shared {
         let Some(place) = place else { return false };
         self.base.index.delete(self.number, block);
         self.blocks_cached.fetch_sub(1, Ordering::Relaxed);
-        if let Some(len) = len.filter(|_| self.space.is_adopted(place)) {
+        if let Some(len) = len.filter(|_| is_shared) {
             let less = |bytes: u64| Some(bytes.saturating_sub(record::extent_bytes(len) as u64));
             let _ = self.adopted_disk_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         }

@@ -2,9 +2,9 @@
 //!
 //! Its parts: this file sets up a cache to test; `admission` is normal operation; `adoption`, blocks of another
 //! snapshot; `restart`, the state that a restart finds; `store`, the store around the dataset; `faults`, failing disks
-//! and broken bytes; `disks`, several folders on different disks; `crash`, kills and races; `disowned`, blocks that
-//! other nodes own now; `space`, the space in the segments; `model`, all of these operations in any order, compared
-//! with a map.
+//! and broken bytes; `large`, blocks of large files; `disks`, several folders on different disks; `crash`, kills and
+//! races; `disowned`, blocks that other nodes own now; `space`, the space in the segments; `model`, all of these
+//! operations in any order, compared with a map.
 
 mod admission;
 mod adoption;
@@ -12,6 +12,7 @@ mod crash;
 mod disks;
 mod disowned;
 mod faults;
+mod large;
 mod model;
 mod restart;
 mod space;

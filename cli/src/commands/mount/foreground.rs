@@ -12,6 +12,7 @@ use larder_cachenode::process::{memory_budget, raise_file_limit};
 use larder_cachenode::source::ResolvedSource;
 use larder_dataset::Chain;
 use larder_fs::daemon::{Daemon, DaemonConfig};
+use larder_fs::process::Verify;
 use larder_fs::{Pool, default_threads};
 use larder_origin::OriginConfig;
 use larder_store::StoreError;
@@ -102,6 +103,7 @@ fn start(args: &MountArgs, runtime: &Runtime) -> anyhow::Result<(Arc<Daemon>, Re
         },
         admin: None,
         threads,
+        verify_always: args.verify == Verify::Always,
         stop_when_idle: true,
     };
     let pool = Pool::for_many_mounts(threads).context("start the threads that serve mounts (--threads)")?;

@@ -10,6 +10,7 @@ use larder_cachenode::Home;
 use larder_daemon_api::v1;
 use larder_dataset::environment::is_of_origins;
 use larder_dataset::{DatasetSpec, Ownership};
+use larder_fs::process::Verify;
 
 use crate::args::{MountArgs, OriginArgs};
 
@@ -81,6 +82,7 @@ pub(super) fn request(
         allow_other: args.allow_other,
         threads: args.threads.unwrap_or(0),
         read_ahead_bytes: args.read_ahead,
+        verify_always: args.verify == Verify::Always,
     })
 }
 
@@ -143,7 +145,13 @@ pub(super) fn serving_args(args: &MountArgs, manifest: &Path) -> Vec<OsString> {
             flag(name, value);
         }
     }
-    for (name, given) in [("--anonymous", args.origin.anonymous), ("--allow-other", args.allow_other)] {
+    let verify_always = args.verify == Verify::Always;
+    let switches = [
+        ("--anonymous", args.origin.anonymous),
+        ("--allow-other", args.allow_other),
+        ("--verify=always", verify_always),
+    ];
+    for (name, given) in switches {
         if given {
             flags.push(name.into());
         }
@@ -195,6 +203,8 @@ mod tests {
             "3",
             "--read-ahead",
             "2MiB",
+            "--verify",
+            "always",
             "--endpoint",
             "http://h:1",
             "--region",

@@ -162,6 +162,9 @@ pub struct MountRequest {
     /// Bytes that the kernel reads ahead in a file; 0: the default.
     #[prost(uint64, tag = "5")]
     pub read_ahead_bytes: u64,
+    /// Compare cached bytes with their checksums at each read: the kernel reads no cached file by itself.
+    #[prost(bool, tag = "6")]
+    pub verify_always: bool,
 }
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -265,7 +268,7 @@ pub struct CachedDataset {
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Handover {
-    #[prost(oneof = "handover::Message", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "handover::Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
     pub message: ::core::option::Option<handover::Message>,
 }
 /// Nested message and enum types in `Handover`.
@@ -287,6 +290,10 @@ pub mod handover {
         Holds(super::Holds),
         #[prost(message, tag = "7")]
         Renew(super::Renew),
+        #[prost(message, tag = "8")]
+        Lend(super::Lend),
+        #[prost(message, tag = "9")]
+        Lent(super::Lent),
     }
 }
 /// A FUSE connection, with everything that is needed to serve it again.
@@ -355,6 +362,24 @@ pub struct Answer {
     /// The number of the request that is answered.
     #[prost(uint64, tag = "2")]
     pub request: u64,
+}
+/// Sent to the keeper over its own socket, lender.sock, by a daemon that has no right to do it: register this file of the
+/// cache on the mount's connection, so that the kernel reads it by itself. It carries the file's descriptor.
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Lend {
+    #[prost(string, tag = "1")]
+    pub mount: ::prost::alloc::string::String,
+}
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Lent {
+    /// The number under which the kernel has the file until the mount ends.
+    #[prost(uint32, tag = "1")]
+    pub number: u32,
+    /// Why the file could not be registered; empty if it was.
+    #[prost(string, tag = "2")]
+    pub error: ::prost::alloc::string::String,
 }
 /// Generated client implementations.
 pub mod daemon_client {

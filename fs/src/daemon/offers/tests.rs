@@ -6,7 +6,8 @@ use super::*;
 /// An offer that was taken. A pipe replaces its connection.
 fn taken(offers: &Offers, mount: &str) -> Arc<Offer> {
     let (reader, _writer) = std::io::pipe().unwrap();
-    let connection = Connection { fd: reader.into(), memory: request_memory().unwrap(), init: Vec::new() };
+    let connection =
+        Connection { fd: reader.into(), memory: request_memory().unwrap(), init: Vec::new(), lender: None };
     offers.add(mount.to_owned(), connection, DatasetSpec::new("s3://b").into())
 }
 

@@ -59,9 +59,9 @@ pub(super) enum Event {
     Remount(Pick),
     /// The origin misbehaves during this step.
     Faults(Trouble),
-    /// A byte of a segment changes.
+    /// A byte of a file with blocks changes.
     Rot(Pick, Pick),
-    /// A segment ends earlier.
+    /// A file with blocks ends earlier.
     Tear(Pick, Pick),
     /// A byte of a slot table changes.
     RotSlots(Pick, Pick),
@@ -191,8 +191,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => cache().prop_map(Event::Restart),
         1 => pick().prop_map(Event::Remount),
         4 => prop::sample::select(troubles).prop_map(Event::Faults),
-        2 => (pick(), pick()).prop_map(|(segment, at)| Event::Rot(segment, at)),
-        1 => (pick(), pick()).prop_map(|(segment, at)| Event::Tear(segment, at)),
+        2 => (pick(), pick()).prop_map(|(file, at)| Event::Rot(file, at)),
+        1 => (pick(), pick()).prop_map(|(file, at)| Event::Tear(file, at)),
         1 => (pick(), pick()).prop_map(|(table, at)| Event::RotSlots(table, at)),
         1 => (pick(), pick()).prop_map(|(table, at)| Event::CutSlots(table, at)),
         1 => Just(Event::FullDisk),

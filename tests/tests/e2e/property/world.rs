@@ -17,6 +17,9 @@ use super::model::Allowed;
 /// The cache's disk.
 const DISK_BYTES: u64 = 96 << 20;
 
+/// What the paths of files with blocks contain: segments, large files, and the tables of their pages.
+const BLOCKS: [&str; 3] = [".seg", "/files/", "/pages"];
+
 /// The node, its disk and its datasets. They are dropped in this order.
 pub(super) struct World {
     datasets: Vec<Dataset>,
@@ -113,19 +116,19 @@ impl World {
                 allowed.errnos = trouble.errnos();
                 self.set_trouble(*trouble);
             }
-            Event::Rot(segment, at) => self.spoil(".seg", *segment, |file, len| {
+            Event::Rot(file, at) => self.spoil(&BLOCKS, *file, |file, len| {
                 let at = at.of(len);
                 let mut byte = [0];
                 if file.read_exact_at(&mut byte, at).is_ok() {
                     file.write_all_at(&[!byte[0]], at).unwrap();
                 }
             }),
-            Event::Tear(segment, at) => self.spoil(".seg", *segment, |file, len| file.set_len(at.of(len)).unwrap()),
-            Event::RotSlots(table, at) => self.spoil("/slots", *table, |file, len| {
+            Event::Tear(file, at) => self.spoil(&BLOCKS, *file, |file, len| file.set_len(at.of(len)).unwrap()),
+            Event::RotSlots(table, at) => self.spoil(&["/slots"], *table, |file, len| {
                 file.write_all_at(&[at.0 as u8], 4096 + at.of(len.saturating_sub(4096)).min(8 * 40)).unwrap();
             }),
             Event::CutSlots(table, at) => {
-                self.spoil("/slots", *table, |file, len| file.set_len(at.of(len)).unwrap());
+                self.spoil(&["/slots"], *table, |file, len| file.set_len(at.of(len)).unwrap());
             }
             Event::FullDisk => self.disk.fill(),
             Event::Wipe => {
@@ -193,7 +196,7 @@ impl World {
     }
 
     /// Changes a file of the cache, if there is one.
-    fn spoil(&self, ending: &str, which: Pick, change: impl FnOnce(&File, u64)) {
+    fn spoil(&self, kinds: &[&str], which: Pick, change: impl FnOnce(&File, u64)) {
         let mut folders = vec![self.disk.0.join("datasets")];
         let mut found = Vec::new();
         while let Some(folder) = folders.pop() {
@@ -202,7 +205,7 @@ impl World {
                 let path = entry.unwrap().path();
                 if path.is_dir() {
                     folders.push(path);
-                } else if path.to_str().unwrap().ends_with(ending) {
+                } else if kinds.iter().any(|kind| path.to_str().unwrap().contains(kind)) {
                     found.push(path);
                 }
             }

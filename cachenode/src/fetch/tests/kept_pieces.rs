@@ -1,0 +1,89 @@
+//! Pieces of large files that are read here and there, and that the store keeps.
+
+use larder_store::{BlockLens, FileSpan};
+
+use super::*;
+
+const SIZE: u64 = 40 << 20;
+
+const PAGE: u64 = 16 << 10;
+
+/// All blocks are of one file.
+struct OneFile;
+
+impl BlockLens for OneFile {
+    fn len_of(&self, block: BlockIndex) -> Option<u32> {
+        Some(SIZE.saturating_sub(u64::from(block.0) * BLOCK_BYTES).min(BLOCK_BYTES) as u32)
+    }
+
+    fn file_of(&self, _: BlockIndex) -> Option<FileSpan> {
+        Some(FileSpan { first: BlockIndex(0), bytes: SIZE })
+    }
+}
+
+/// A world whose store keeps this many bytes of the file.
+fn one_file(bytes: u64) -> World {
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = manifest(folder.path(), &[SIZE]);
+    let store = Store::open(StoreConfig::new(folder.path().join("store")), Arc::default()).unwrap();
+    let config = CacheConfig {
+        key: manifest.snapshot().into(),
+        is_known_as_ours: false,
+        name: "data".into(),
+        blocks: manifest.totals().blocks,
+        reservation_bytes: bytes,
+        promised: Reservation::exactly(bytes),
+        policy: PolicyKind::Nr,
+        seed: 1,
+        block_lens: Arc::new(OneFile),
+    };
+    let cache = store.dataset(config).unwrap();
+    let origin = Noted::new();
+    let own: Arc<dyn Origin> = Arc::<Noted>::clone(&origin);
+    let (by_manifest, counters, runtime) = (Arc::clone(&manifest), Arc::default(), Handle::current());
+    let fetcher = Arc::new(Fetcher::new(by_manifest, cache, own, None, counters, runtime, FetchConfig::DEFAULT));
+    World { origin, fetcher, manifest, _store: store, _folder: folder }
+}
+
+impl World {
+    /// True if the store has these bytes, which lie in one block.
+    fn has(&self, offset: u64, len: u64) -> bool {
+        let part = self.part(0, offset, len);
+        let right = |bytes: &[u8]| assert!(bytes.iter().zip(offset..).all(|(&byte, at)| byte == at as u8));
+        self.fetcher.context.cache.read(part.block, part.block_len, part.start, part.len, right).hit().is_some()
+    }
+}
+
+// SEMANTICS: C21
+#[tokio::test]
+async fn the_store_keeps_what_readers_here_and_there_fetch_and_the_rest_once_they_fetch_it() {
+    let world = one_file(SIZE);
+    let cache = &world.fetcher.context.cache;
+    let at = 5 * BLOCK_BYTES + 20 * PAGE;
+    world.read(0, at + 100, 4096).await;
+    world.fetcher.wait_idle().await;
+    assert_eq!(world.origin.take(), [at..at + PAGE]);
+    assert!(world.has(at, PAGE) && !world.has(at - PAGE, PAGE) && !world.has(at + PAGE, PAGE));
+    assert!(!cache.contains(BlockIndex(5)));
+    // A reader of a large part fetches the whole block, which needs no more room.
+    assert_eq!(cache.usage().used_bytes, BLOCK_BYTES);
+    world.read(0, 5 * BLOCK_BYTES + (2 << 20), 1 << 20).await;
+    world.fetcher.wait_idle().await;
+    assert!(world.has(5 * BLOCK_BYTES, BLOCK_BYTES) && cache.contains(BlockIndex(5)));
+    assert_eq!(cache.usage().used_bytes, BLOCK_BYTES);
+}
+
+// SEMANTICS: C1, C21
+#[tokio::test]
+async fn a_full_store_keeps_no_piece_of_another_block() {
+    let world = one_file(BLOCK_BYTES);
+    for block in [3, 5] {
+        world.read(0, block * BLOCK_BYTES + PAGE, 4096).await;
+        world.fetcher.wait_idle().await;
+    }
+    assert!(world.has(3 * BLOCK_BYTES + PAGE, PAGE) && !world.has(5 * BLOCK_BYTES + PAGE, PAGE));
+    assert_eq!(world.fetcher.context.cache.usage().used_bytes, BLOCK_BYTES);
+    world.read(0, 3 * BLOCK_BYTES + 9 * PAGE, 4096).await;
+    world.fetcher.wait_idle().await;
+    assert!(world.has(3 * BLOCK_BYTES + 9 * PAGE, 4096), "the room of its block is taken already");
+}

@@ -1,0 +1,589 @@
+//! Large files: those of three blocks or more. The cache has one file for each, with its bytes at their own offsets.
+//!
+//! ```text
+//!  datasets/<cache>/files/000002a8      the file whose first block has this number, in hex; sparse while it fills
+//!  datasets/<cache>/pages               see `pages`: which pages of these files are there
+//! ```
+//! A file is on one disk. Its pages are in the table on that disk, and the slots of its blocks say that they are in it.
+//! A snapshot that adopts blocks of another one links the file and copies the words of its pages. Each of the two may
+//! then add pages, since both write the same bytes to the same place; neither frees any.
+//!
+//! Files of one or two blocks are records in segments: a file, an inode and a page of the table of their own would take
+//! more of the disk than a record's header does, and more than is counted for a block ([`disk_bytes`]).
+//!
+//! The kernel may read a file by itself once all of it is there ([`LargeFile::lend`]). The file then has an attribute
+//! with the id of the machine's boot, and no part of it is freed before the next one: readers may have the file open
+//! for longer than any process of Larder runs.
+//!
+//! Its parts: [`LargeFile`] is an open one; [`LargeFiles`] are those of a dataset, of which some are open.
+//!
+//! Invariant: bytes are verified against the page table whenever they are read. A page is written before its word, and
+//! a word is cleared before the page is freed. Callers see to it that only one thread changes a block.
+//!
+//! [`disk_bytes`]: crate::disk_bytes
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use larder_dataset::{BlockIndex, CacheId};
+use rustix::fs::{FallocateFlags, SeekFrom, XattrFlags};
+use tracing::warn;
+
+use crate::buffer;
+use crate::config::FileSpan;
+use crate::disk::{self, Disk};
+use crate::folder::{FileId, is_read_only};
+use crate::pages::{PAGE_BYTES, PagePart, Pages, page_count};
+use crate::record::ALIGN_BYTES;
+use crate::segment::SegmentFolder;
+use crate::whole_file::{PRIVATE_FILE, is_damaged};
+
+/// The fewest blocks of a large file.
+const BLOCKS_LEAST: u64 = 3;
+
+/// The most files of a dataset that are open between two uses.
+const OPEN_MOST: usize = 256;
+
+/// The attribute of a file that the kernel reads by itself. Its value is the boot during which it does.
+const LENT: &str = "user.larder.lent";
+
+/// The size of a boot's id, in hexadecimal digits and hyphens.
+const BOOT_ID_BYTES: usize = 36;
+
+/// The most bytes that a check reads at once.
+const CHECKED_BYTES: u32 = 1 << 20;
+
+/// Why pages cannot be read.
+#[derive(Debug)]
+pub(crate) enum PageTrouble {
+    /// A page is not held.
+    NotHeld,
+    /// The bytes of a page have changed, or the file is cut off.
+    Wrong,
+    /// The disk failed to read.
+    Unreadable(io::Error),
+}
+
+/// An open large file. Any number of threads may read it.
+#[derive(Debug)]
+pub(crate) struct LargeFile {
+    pub(crate) span: FileSpan,
+    pub(crate) disk: Arc<Disk>,
+    pub(crate) pages: Arc<Pages>,
+    file: File,
+    path: PathBuf,
+    /// Set by each use; a file that was not used for a while is closed first.
+    was_used: AtomicBool,
+}
+
+impl LargeFile {
+    /// Opens a file, read-only if the disk does not allow writing. Errors: `NotFound` also if it is not a regular file.
+    fn open(path: PathBuf, span: FileSpan, disk: &Arc<Disk>, pages: &Arc<Pages>) -> io::Result<Self> {
+        // Checked before the open, because opening a device or a pipe can have side effects.
+        let about = std::fs::symlink_metadata(&path)?;
+        if !about.is_file() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let flags = if disk.abilities.direct { libc::O_DIRECT } else { 0 };
+        let open = |is_writable: bool| OpenOptions::new().read(true).write(is_writable).custom_flags(flags).open(&path);
+        let file = match open(true) {
+            Err(error) if is_read_only(&error) => open(false)?,
+            opened => {
+                let file = opened?;
+                // A file that was cut off, whose pages then fail verification, or one whose last block a killed process
+                // wrote with the zeros behind it.
+                let padded = span.bytes.next_multiple_of(ALIGN_BYTES as u64);
+                if about.len() < span.bytes || about.len() == padded && padded > span.bytes {
+                    file.set_len(span.bytes)?;
+                }
+                file
+            }
+        };
+        let (disk, pages) = (Arc::clone(disk), Arc::clone(pages));
+        Ok(Self { span, disk, pages, file, path, was_used: AtomicBool::new(true) })
+    }
+
+    /// Fills `buffer` with the pages of a part of a block and verifies them. Returns the range of the part's bytes.
+    pub(crate) fn read(
+        &self,
+        block: BlockIndex,
+        part: &PagePart,
+        buffer: &mut [u8],
+    ) -> Result<Range<usize>, PageTrouble> {
+        if !self.span.contains(block) || self.span.len_of(block) != part.block_len() {
+            return Err(PageTrouble::NotHeld);
+        }
+        if !self.pages.holds(block, part.pages.clone()) {
+            return Err(PageTrouble::NotHeld);
+        }
+        if self.disk.is_silent() {
+            return Err(PageTrouble::Unreadable(io::ErrorKind::TimedOut.into()));
+        }
+        let offset = self.span.offset_of(block) + u64::from(part.begin());
+        let filled = self.read_at(&mut buffer[..part.buffer_bytes()], offset).map_err(PageTrouble::Unreadable)?;
+        if filled < part.filled_bytes() {
+            return Err(PageTrouble::Wrong);
+        }
+        for page in part.pages.clone() {
+            match self.pages.crc(block, page) {
+                Some(crc) if crc32fast::hash(&buffer[part.in_buffer(page)]) == crc => {}
+                Some(_) => return Err(PageTrouble::Wrong),
+                None => return Err(PageTrouble::NotHeld),
+            }
+        }
+        Ok(part.range())
+    }
+
+    /// Reads until the buffer is full or the file ends.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.file.read_at(&mut buffer[filled..], offset + filled as u64) {
+                // A direct read returns part of a page only at the end of the file, and the kernel rejects a read that
+                // continues there.
+                Ok(read) if read == 0 || read % ALIGN_BYTES != 0 => return Ok(filled + read),
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+
+    /// Writes pages of a block from `start` on and shows them as held. `bytes` begin at a multiple of 4 KiB of memory;
+    /// the first `len` of them are the block's, and as many zeros follow as fill 4 KiB.
+    pub(crate) fn write(&self, block: BlockIndex, start: u32, len: usize, bytes: &[u8]) -> io::Result<()> {
+        let offset = self.span.offset_of(block) + u64::from(start);
+        if len > PAGE_BYTES as usize {
+            // Writers that do not fill a file's holes need not wait for each other. If this fails, so does the write.
+            let _ = rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, bytes.len() as u64);
+        }
+        self.file.write_all_at(bytes, offset)?;
+        if offset + bytes.len() as u64 > self.span.bytes {
+            // The zeros are not the file's.
+            self.file.set_len(self.span.bytes)?;
+        }
+        if self.file.metadata()?.nlink() == 0 {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "the file was deleted"));
+        }
+        self.pages.set(block, start / PAGE_BYTES, &bytes[..len])
+    }
+
+    /// True if all pages of a block are held.
+    pub(crate) fn holds_all(&self, block: BlockIndex) -> bool {
+        self.pages.holds(block, 0..page_count(self.span.len_of(block)))
+    }
+
+    /// Reads each page of a block that is held, and shows those that are wrong as not held. Returns their number.
+    /// Blocks on the disk.
+    pub(crate) fn clear_wrong(&self, block: BlockIndex) -> io::Result<u32> {
+        let len = self.span.len_of(block);
+        let check = |start: u32, bytes: u32| {
+            let part = PagePart::new(len, start, bytes.min(len - start)).ok_or(PageTrouble::NotHeld)?;
+            buffer::with(part.buffer_bytes(), |buffer| self.read(block, &part, buffer).map(|_| ()))
+        };
+        let mut wrong = 0;
+        for start in (0..len).step_by(CHECKED_BYTES as usize) {
+            match check(start, CHECKED_BYTES) {
+                Ok(()) => continue,
+                Err(PageTrouble::NotHeld | PageTrouble::Wrong) => {}
+                Err(PageTrouble::Unreadable(error)) => return Err(error),
+            }
+            for at in (start..len.min(start.saturating_add(CHECKED_BYTES))).step_by(PAGE_BYTES as usize) {
+                match check(at, PAGE_BYTES) {
+                    Ok(()) | Err(PageTrouble::NotHeld) => {}
+                    Err(PageTrouble::Wrong) => {
+                        let page = at / PAGE_BYTES;
+                        self.pages.clear(block, page..page + 1)?;
+                        wrong += 1;
+                    }
+                    Err(PageTrouble::Unreadable(error)) => return Err(error),
+                }
+            }
+        }
+        Ok(wrong)
+    }
+
+    /// A descriptor by which the kernel may read the file, through its page cache. No part of the file is freed from
+    /// now on until the machine has booted again. Errors: also if the file is not what it should be, or its file system
+    /// has no attributes.
+    pub(crate) fn lend(&self, boot_id: &str) -> io::Result<File> {
+        if boot_id.len() != BOOT_ID_BYTES {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        rustix::fs::fsetxattr(&self.file, LENT, boot_id.as_bytes(), XattrFlags::empty())?;
+        let file = File::open(&self.path)?;
+        let about = file.metadata()?;
+        if FileId::of(&about) != self.id()? || about.len() != self.span.bytes {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(file)
+    }
+
+    /// True if the kernel may read the file by itself.
+    fn is_lent(&self, boot_id: &str) -> bool {
+        let mut lent = [0; BOOT_ID_BYTES];
+        let read = rustix::fs::fgetxattr(&self.file, LENT, &mut lent[..]);
+        read.is_ok_and(|len| &lent[..len.min(BOOT_ID_BYTES)] == boot_id.as_bytes())
+    }
+
+    /// Shows no page of a block as held, and frees its disk space unless another dataset links the file or the kernel
+    /// may read it. Blocks on the disk.
+    pub(crate) fn free(&self, block: BlockIndex, boot_id: &str) -> io::Result<()> {
+        self.pages.clear_all(block)?;
+        if !self.disk.abilities.free || self.is_shared()? || self.is_lent(boot_id) {
+            return Ok(());
+        }
+        let len = u64::from(self.span.len_of(block)).next_multiple_of(ALIGN_BYTES as u64);
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(&self.file, flags, self.span.offset_of(block), len)?)
+    }
+
+    /// True if bytes of a block take disk space.
+    pub(crate) fn takes_space(&self, block: BlockIndex) -> bool {
+        let offset = self.span.offset_of(block);
+        match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(data) => data < offset + u64::from(self.span.len_of(block)),
+            Err(rustix::io::Errno::NXIO) => false,
+            // The file system cannot report holes.
+            Err(_) => true,
+        }
+    }
+
+    /// True if other datasets may use the file.
+    pub(crate) fn is_shared(&self) -> io::Result<bool> {
+        Ok(self.file.metadata()?.nlink() > 1)
+    }
+
+    /// Identifies the file across the links of several datasets.
+    fn id(&self) -> io::Result<FileId> {
+        Ok(FileId::of(&self.file.metadata()?))
+    }
+}
+
+/// The large files of a dataset on one disk.
+#[derive(Debug)]
+struct Folder {
+    files: PathBuf,
+    table: PathBuf,
+    disk: Arc<Disk>,
+    /// None until a file is made.
+    pages: OnceLock<Arc<Pages>>,
+}
+
+impl Folder {
+    fn path(&self, first: BlockIndex) -> PathBuf {
+        self.files.join(format!("{:08x}", first.0))
+    }
+
+    /// Opens a file if it is here.
+    fn open(&self, span: FileSpan) -> io::Result<Option<LargeFile>> {
+        // Without a table, no page of it is known.
+        let Some(pages) = self.pages.get() else { return Ok(None) };
+        if self.disk.is_silent() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match LargeFile::open(self.path(span.first), span, &self.disk, pages) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => opened.map(Some),
+        }
+    }
+}
+
+/// The large files of a dataset. Any number of threads may use them.
+#[derive(Debug)]
+pub(crate) struct LargeFiles {
+    id: CacheId,
+    blocks: u32,
+    /// Those of the disks that can be used, in their order.
+    folders: Vec<Folder>,
+    open: RwLock<HashMap<BlockIndex, Arc<LargeFile>>>,
+    /// Held while a file is made.
+    making: Mutex<()>,
+    /// The files, by their first blocks, of which all pages were written or found right since the start.
+    checked: Mutex<HashSet<BlockIndex>>,
+    /// True while a file is checked.
+    checking: AtomicBool,
+}
+
+impl LargeFiles {
+    /// The large files beside the segments in `folders`. Errors: the table of the first folder cannot be opened now. If
+    /// that of another one cannot be opened, its disk counts as away.
+    pub(crate) fn open(folders: &[SegmentFolder], id: &CacheId, blocks: u32) -> io::Result<Self> {
+        let mut found = Vec::new();
+        for (nth, SegmentFolder { path, disk }) in folders.iter().enumerate() {
+            let table = path.with_file_name("pages");
+            let pages = match Pages::open_existing(&table, id, blocks) {
+                Err(error) if nth == 0 && !is_damaged(&error) => return Err(error),
+                Err(error) => {
+                    warn!(?table, %error, "no table of pages: large files on a disk are fetched again");
+                    if !is_damaged(&error) {
+                        continue;
+                    }
+                    None
+                }
+                Ok(pages) => pages,
+            };
+            let pages = pages.map(|pages| OnceLock::from(Arc::new(pages))).unwrap_or_default();
+            found.push(Folder { files: path.with_file_name("files"), table, disk: Arc::clone(disk), pages });
+        }
+        let (open, making) = (RwLock::default(), Mutex::default());
+        let (checked, checking) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Self { id: *id, blocks, folders: found, open, making, checked, checking })
+    }
+
+    /// True if a new block of this file is kept in a file. A cache that `evicts` must be able to free parts of it.
+    pub(crate) fn keeps(&self, span: &FileSpan, evicts: bool) -> bool {
+        let can_free = |folder: &Folder| folder.disk.abilities.free;
+        span.count() >= BLOCKS_LEAST && !self.folders.is_empty() && (!evicts || self.folders.iter().all(can_free))
+    }
+
+    /// True if all pages of a file were written or found right since the start.
+    pub(crate) fn is_checked(&self, span: &FileSpan) -> bool {
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner).contains(&span.first)
+    }
+
+    /// Begins to check a file. False if another one is being checked.
+    pub(crate) fn begin_check(&self) -> bool {
+        !self.checking.swap(true, Ordering::Acquire)
+    }
+
+    /// Ends the check of a file.
+    pub(crate) fn end_check(&self, span: &FileSpan, is_right: bool) {
+        if is_right {
+            self.checked.lock().unwrap_or_else(PoisonError::into_inner).insert(span.first);
+        }
+        self.checking.store(false, Ordering::Release);
+    }
+
+    /// True if there may be large files.
+    pub(crate) fn has_some(&self) -> bool {
+        self.folders.iter().any(|folder| folder.pages.get().is_some())
+    }
+
+    /// True if other datasets may use a file. None if it is not there. Does not open it.
+    pub(crate) fn is_shared(&self, span: &FileSpan) -> Option<bool> {
+        self.folders.iter().find_map(|folder| {
+            folder.pages.get()?;
+            match std::fs::symlink_metadata(folder.path(span.first)) {
+                Ok(about) => about.is_file().then(|| about.nlink() > 1),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                // It may be there.
+                Err(_) => Some(false),
+            }
+        })
+    }
+
+    /// Finds a file. None if it is not there. A file that is open costs a look-up; another one blocks on the disk.
+    pub(crate) fn find(&self, span: &FileSpan) -> io::Result<Option<Arc<LargeFile>>> {
+        self.look(span).map_err(|(_, error)| error)
+    }
+
+    /// The same. Errors: with the disk that failed and may have the file.
+    fn look(&self, span: &FileSpan) -> Result<Option<Arc<LargeFile>>, (Arc<Disk>, io::Error)> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = open.get(&span.first).filter(|file| file.span == *span) {
+            file.was_used.store(true, Ordering::Relaxed);
+            return Ok(Some(Arc::clone(file)));
+        }
+        drop(open);
+        let mut failed = None;
+        for folder in &self.folders {
+            match folder.open(*span) {
+                Ok(Some(file)) => return Ok(Some(self.keep_open(file))),
+                Ok(None) => {}
+                Err(error) => failed = Some((Arc::clone(&folder.disk), error)),
+            }
+        }
+        failed.map_or(Ok(None), Err)
+    }
+
+    fn keep_open(&self, file: LargeFile) -> Arc<LargeFile> {
+        let file = Arc::new(file);
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        if open.len() >= OPEN_MOST && !open.contains_key(&file.span.first) {
+            let unused = open.iter().find(|(_, file)| !file.was_used.swap(false, Ordering::Relaxed));
+            // If all were used, each was now marked as not used, and any goes.
+            let closed = unused.or_else(|| open.iter().next()).map(|(first, _)| *first);
+            if let Some(first) = closed {
+                open.remove(&first);
+            }
+        }
+        open.insert(file.span.first, Arc::clone(&file));
+        file
+    }
+
+    /// Forgets an open file: its path is another file's, or none's.
+    fn close(&self, first: BlockIndex) {
+        self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&first);
+    }
+
+    /// Finds a file, or makes an empty one on the disk that its first block falls to. Blocks on the disk. Errors: with
+    /// the disk that failed, if it was that.
+    pub(crate) fn find_or_make(&self, span: &FileSpan) -> Result<Arc<LargeFile>, (Option<Arc<Disk>>, io::Error)> {
+        if let Ok(Some(file)) = self.find(span) {
+            if file.file.metadata().is_ok_and(|about| about.nlink() > 0) {
+                return Ok(file);
+            }
+            self.close(span.first);
+        }
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = self.look(span).map_err(|(disk, error)| (Some(disk), error))? {
+            return Ok(file);
+        }
+        let disk = disk::choose(self.folders.iter().map(|folder| &folder.disk), span.first.0).cloned();
+        let Some((folder, disk)) = disk.as_ref().and_then(|disk| Some((self.folder_on(disk)?, disk))) else {
+            return Err((None, io::ErrorKind::NotFound.into()));
+        };
+        let make = |path: &Path| {
+            let file = OpenOptions::new().write(true).create_new(true).mode(PRIVATE_FILE).open(path)?;
+            file.set_len(span.bytes)
+        };
+        let file = self.place(folder, span, make).map_err(|error| (Some(Arc::clone(disk)), error))?;
+        // All of it will be written by this process.
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner).insert(span.first);
+        Ok(file)
+    }
+
+    /// Finds a file that is a link to one of another snapshot's cache, or makes it such a link. None if the other one
+    /// is not there, or if this dataset has a file of its own. Blocks on the disk.
+    pub(crate) fn link(
+        &self,
+        span: &FileSpan,
+        other: &Self,
+        other_span: &FileSpan,
+    ) -> io::Result<Option<Arc<LargeFile>>> {
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(theirs) = other.find(other_span)? else { return Ok(None) };
+        if let Some(ours) = self.find(span)? {
+            return Ok((ours.id()? == theirs.id()?).then_some(ours));
+        }
+        let Some(folder) = self.folder_on(&theirs.disk) else { return Ok(None) };
+        self.place(folder, span, |path| std::fs::hard_link(&theirs.path, path)).map(Some)
+    }
+
+    /// Calls `make` to make the file in a folder that does not have it, and opens the file. The caller holds `making`.
+    fn place(
+        &self,
+        folder: &Folder,
+        span: &FileSpan,
+        make: impl FnOnce(&Path) -> io::Result<()>,
+    ) -> io::Result<Arc<LargeFile>> {
+        if folder.pages.get().is_none() {
+            // Only the holder of `making` sets it, so it cannot be set already.
+            let _ = folder.pages.set(Arc::new(Pages::open(&folder.table, &self.id, self.blocks)?));
+        }
+        if let Some(pages) = folder.pages.get() {
+            // Words of a file that was deleted.
+            let mut from = span.first;
+            while let Some(block) = pages.next_held(from).filter(|&block| span.contains(block)) {
+                pages.clear_all(block)?;
+                from = BlockIndex(block.0.saturating_add(1));
+            }
+        }
+        match std::fs::create_dir(&folder.files) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let path = folder.path(span.first);
+        // Whatever is there is no regular file, or is of a table that was lost.
+        match std::fs::symlink_metadata(&path) {
+            Ok(about) if about.is_dir() => std::fs::remove_dir_all(&path)?,
+            Ok(_) => std::fs::remove_file(&path)?,
+            Err(_) => {}
+        }
+        make(&path)?;
+        let file = folder.open(*span)?.ok_or(io::ErrorKind::NotFound)?;
+        Ok(self.keep_open(file))
+    }
+
+    fn folder_on(&self, disk: &Arc<Disk>) -> Option<&Folder> {
+        self.folders.iter().find(|folder| Arc::ptr_eq(&folder.disk, disk))
+    }
+
+    /// The files on the disks, each with whether its disk is the one with the tables.
+    pub(crate) fn all(&self) -> Vec<(BlockIndex, bool, Arc<Disk>)> {
+        let mut found = Vec::new();
+        for (nth, folder) in self.folders.iter().enumerate() {
+            for entry in std::fs::read_dir(&folder.files).into_iter().flatten().flatten() {
+                let first = entry.file_name().to_str().and_then(|name| u32::from_str_radix(name, 16).ok());
+                found.extend(first.map(|first| (BlockIndex(first), nth == 0, Arc::clone(&folder.disk))));
+            }
+        }
+        found
+    }
+
+    /// Deletes the file with this first block on a disk unless it `is_used`. Always deletes one that is none of the
+    /// dataset's, that another disk has, too, or whose table was lost. A thread that has just found the file makes it
+    /// again. Blocks on the disk.
+    pub(crate) fn delete_unless(
+        &self,
+        first: BlockIndex,
+        span: Option<&FileSpan>,
+        disk: &Arc<Disk>,
+        is_used: impl FnOnce() -> bool,
+    ) -> io::Result<()> {
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(folder) = self.folder_on(disk) else { return Ok(()) };
+        let found = span.map(|span| self.find(span)).transpose()?.flatten();
+        if found.is_some_and(|file| Arc::ptr_eq(&file.disk, disk)) {
+            if is_used() {
+                return Ok(());
+            }
+            self.close(first);
+        }
+        std::fs::remove_file(folder.path(first))
+    }
+
+    /// Makes the pages survive a power loss. Errors: the disk with the tables fails. Another disk that fails loses its
+    /// own pages only.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        for (nth, folder) in self.folders.iter().enumerate().filter(|(_, folder)| !folder.disk.is_silent()) {
+            let Some(pages) = folder.pages.get() else { continue };
+            let entries = std::fs::read_dir(&folder.files).into_iter().flatten().flatten();
+            let synced = entries.map(|entry| File::open(entry.path())?.sync_data()).collect::<io::Result<()>>();
+            match synced.and_then(|()| pages.sync()) {
+                Err(error) if nth > 0 => {
+                    warn!(dir = ?folder.files, %error, "cannot sync the large files on a disk of the cache");
+                }
+                synced => synced?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_dataset::BLOCK_BYTES;
+
+    use super::*;
+
+    /// The disk space of a whole file, and of the pages of the table that have its words.
+    fn taken(span: &FileSpan) -> u64 {
+        let words_of = |block: u64| block * BLOCK_BYTES / u64::from(PAGE_BYTES) * 8;
+        let first = u64::from(span.first.0);
+        let (from, to) = (words_of(first) / 4096 * 4096, words_of(first + span.count()).next_multiple_of(4096));
+        span.bytes.next_multiple_of(4096) + to - from
+    }
+
+    #[test]
+    fn a_large_file_takes_no_more_of_the_disk_than_is_counted_for_its_blocks() {
+        for first in [0, 1].map(BlockIndex) {
+            for bytes in (BLOCKS_LEAST..40).flat_map(|count| [(count - 1) * BLOCK_BYTES + 1, count * BLOCK_BYTES]) {
+                let span = FileSpan { first, bytes };
+                let counted = crate::disk_bytes(bytes, span.count());
+                assert!(taken(&span) <= counted, "{span:?}: {} of {counted}", taken(&span));
+            }
+        }
+        // This is why smaller files are records.
+        let span = FileSpan { first: BlockIndex(1), bytes: (BLOCKS_LEAST - 2) * BLOCK_BYTES + 1 };
+        assert!(taken(&span) > crate::disk_bytes(span.bytes, span.count()));
+    }
+}
