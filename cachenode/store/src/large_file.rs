@@ -546,8 +546,8 @@ impl LargeFiles {
     pub(crate) fn sync(&self) -> io::Result<()> {
         for (nth, folder) in self.folders.iter().enumerate().filter(|(_, folder)| !folder.disk.is_silent()) {
             let Some(pages) = folder.pages.get() else { continue };
-            let entries = std::fs::read_dir(&folder.files).into_iter().flatten().flatten();
-            let synced = entries.map(|entry| File::open(entry.path())?.sync_data()).collect::<io::Result<()>>();
+            let mut entries = std::fs::read_dir(&folder.files).into_iter().flatten().flatten();
+            let synced = entries.try_for_each(|entry| File::open(entry.path())?.sync_data());
             match synced.and_then(|()| pages.sync()) {
                 Err(error) if nth > 0 => {
                     warn!(dir = ?folder.files, %error, "cannot sync the large files on a disk of the cache");

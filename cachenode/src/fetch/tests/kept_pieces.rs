@@ -62,7 +62,8 @@ async fn the_store_keeps_what_readers_here_and_there_fetch_and_the_rest_once_the
     let at = 5 * BLOCK_BYTES + 20 * PAGE;
     world.read(0, at + 100, 4096).await;
     world.fetcher.wait_idle().await;
-    assert_eq!(world.origin.take(), [at..at + PAGE]);
+    let page = at..at + PAGE;
+    assert_eq!(world.origin.take(), [page]);
     assert!(world.has(at, PAGE) && !world.has(at - PAGE, PAGE) && !world.has(at + PAGE, PAGE));
     assert!(!cache.contains(BlockIndex(5)));
     // A reader of a large part fetches the whole block, which needs no more room.

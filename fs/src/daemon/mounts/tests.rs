@@ -83,7 +83,7 @@ async fn a_few_jobs_run_at_a_time_and_one_of_those_that_make_mounts() {
     assert_eq!(owner.startable(), None, "its mount point may hang");
     let found = node.find(&request).await.unwrap();
     let fd = std::fs::File::open("/dev/null").unwrap().into();
-    let connection = Arc::new(Connection { fd, memory: request_memory().unwrap(), init: Vec::new() });
+    let connection = Arc::new(Connection { fd, memory: request_memory().unwrap(), init: Vec::new(), lender: None });
     let config = ServeConfig { threads: 1, max_background: 16, ownership: Ownership::default() };
     let target = Target::Connection(connection, config);
     owner.apply(Event::Serve(Job { found, request: request.clone(), target, reply: oneshot::channel().0 }));
