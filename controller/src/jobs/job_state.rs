@@ -184,10 +184,10 @@ const RETRY_MAX_SECONDS: i64 = 60;
 
 impl JobState {
     /// The state of a job that this process has not seen before.
-    pub fn new(object: &JobObject) -> Self {
+    pub fn new(object: &JobObject, now: Seconds) -> Self {
         let mut record = Record::of(&object.status);
-        // A new job waits since its creation.
-        record.state.since = record.state.since.max(Seconds(object.meta.created));
+        // A new job waits since its creation. The API server's clock may be ahead of this process's.
+        record.state.since = record.state.since.max(Seconds(object.meta.created).min(now));
         let written = object.status.record.is_some().then(|| record.gist());
         Self { uid: object.meta.uid.clone(), record, written, status: object.status.clone(), ..Self::default() }
     }

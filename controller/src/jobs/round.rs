@@ -102,7 +102,7 @@ fn remember(view: &ClusterView<'_>, job_states: &mut BTreeMap<Key, JobState>) {
     for object in view.jobs.jobs.iter().filter(|object| object.is_ours()) {
         let key = &object.meta.key;
         if !job_states.contains_key(key) {
-            job_states.insert(key.clone(), JobState::new(object));
+            job_states.insert(key.clone(), JobState::new(object, view.now));
         }
     }
 }

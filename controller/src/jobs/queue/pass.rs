@@ -15,12 +15,11 @@ use super::messages;
 use super::order::{PASSING_SECONDS, WaitingLines, is_overdue, is_small, order};
 use super::quota::Ledger;
 use super::room::{Fit, Refusal, Room, requests_of};
-use super::verdict::{Lack, Running, Verdict, Waiting};
+use super::verdict::{Clearing, Lack, Running, Verdict, Waiting};
 use super::victims::{Cut, Kept, fewest, surplus};
 use crate::jobs::plan::{Cluster, Mark, Placement, Shortage};
 use crate::time::Seconds;
 use larder_kube::key::Key;
-use preempt::Clearing;
 
 /// How many waiting jobs of each queue get their data warmed ahead.
 const WARMED_AHEAD: usize = 2;

@@ -81,3 +81,13 @@ pub struct Waiting {
     /// attempt to the next decision ([`super::pause_after`]).
     pub in_vain: bool,
 }
+
+/// The result of an attempt to make room for a job.
+pub(super) enum Clearing {
+    /// Other jobs are preempted, and the job has a verdict.
+    Begun,
+    /// Other jobs will be preempted once the job's data is on these nodes.
+    Cold(Vec<String>),
+    /// Preempting other jobs would not give the job room.
+    InVain,
+}

@@ -52,6 +52,19 @@ async fn a_job_of_a_queue_takes_the_room_of_one_without_a_queue_whatever_their_p
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_job_says_why_it_waits_although_the_controllers_clock_is_behind() {
+    let mut world = World::with_jobs(1);
+    world.api.put("queues", queue("red", 1));
+    // Only the API server's clock counts the simulated time before the controller's start.
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    world.start();
+    world.api.put("trainingjobs", queued("train", "red", 2));
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let waits = waiting_for(&world.api, "train");
+    assert!(waits.contains("queue red can never use more than 1"), "{waits}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn two_queues_lend_each_other_quota_and_say_what_is_used() {
     let mut world = World::with_jobs(2);
     world.api.put("queues", queue("red", 4));

@@ -5,20 +5,10 @@ use std::collections::BTreeMap;
 
 use super::super::facts::Job;
 use super::super::messages;
-use super::super::verdict::{Lack, Verdict, Waiting};
+use super::super::verdict::{Clearing, Lack, Verdict, Waiting};
 use super::super::victims::Cut;
 use super::Pass;
 use larder_kube::pod::amounts::Amounts;
-
-/// The result of an attempt to make room for a job.
-pub(super) enum Clearing {
-    /// Other jobs are preempted, and the job has a verdict.
-    Begun,
-    /// Other jobs will be preempted once the job's data is on these nodes.
-    Cold(Vec<String>),
-    /// Preempting other jobs would not give the job room.
-    InVain,
-}
 
 impl Pass<'_> {
     /// Preempts other jobs for a job, if that gives it room and its data is there.

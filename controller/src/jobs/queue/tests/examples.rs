@@ -335,12 +335,13 @@ fn a_job_whose_pods_may_share_nodes_does_not_wait_for_one_whose_pods_must_not() 
 fn the_first_job_of_a_queue_that_lacks_nodes_and_no_quota_starts_for_an_autoscaler() {
     let scales =
         |name: &str, queue: &str, pods: u32| Job { may_await_nodes: true, ..job(name, queue, 0, (pods, pods, pods)) };
-    // A pool of no nodes, and one whose nodes are full.
+    // A pool of no nodes, and one that is full of pods that no other job may preempt.
     for (nodes, full) in [(0, false), (2, true)] {
-        let queues = vec![queue("vision", "", quota(12, None, None)), queue("speech", "", quota(2, None, None))];
+        let quotas = [("batch", 8), ("speech", 2), ("vision", 12)];
+        let queues = quotas.map(|(name, nominal)| queue(name, "", quota(nominal, None, None))).to_vec();
         let mut world = World::new(queues, nodes, 4);
         if full {
-            world.submit(job("full", "", 0, (8, 8, 8)));
+            world.submit(job("full", "batch", 0, (8, 8, 8)));
             world.step();
         }
         world.submit(scales("first", "vision", 8));
