@@ -46,6 +46,7 @@ mod read_only;
 mod reservations;
 mod restart;
 mod secrets;
+mod smallest;
 mod snapshots;
 mod starts;
 mod streams;

@@ -26,7 +26,7 @@ pub(super) struct Smallest {
     cached: Sizes,
     /// The class at the limit, and the bytes of it that are wanted. None if all blocks are wanted.
     limit: Option<(usize, u64)>,
-    /// A bit for each block that was missed and too large. Empty until there is one.
+    /// A bit for each block that was missed and too large since the limit moved. Empty until there is one.
     missed: Vec<u64>,
     blocks: u32,
 }
@@ -44,6 +44,16 @@ impl Smallest {
             Ordering::Less => true,
             Ordering::Equal => self.cached.in_class(class).saturating_add(u64::from(len)) <= bytes,
             Ordering::Greater => false,
+        }
+    }
+
+    /// Sets the limit for the sizes and the capacity. The room that a new one gives is for small blocks first, so the
+    /// misses so far are forgotten.
+    fn move_limit(&mut self) {
+        let limit = self.all.limit(self.kept.capacity_bytes());
+        if self.limit != limit {
+            self.limit = limit;
+            self.missed = Vec::new();
         }
     }
 
@@ -72,7 +82,7 @@ impl Policy for Smallest {
 
     fn set_sizes(&mut self, sizes: &Sizes) {
         self.all.clone_from(sizes);
-        self.limit = self.all.limit(self.kept.capacity_bytes());
+        self.move_limit();
     }
 
     fn admit(&mut self, block: BlockIndex, len: u32, evict: &mut Vec<BlockIndex>) -> bool {
@@ -109,7 +119,7 @@ impl Policy for Smallest {
 
     fn set_capacity(&mut self, capacity_bytes: u64) {
         self.kept.set_capacity(capacity_bytes);
-        self.limit = self.all.limit(capacity_bytes);
+        self.move_limit();
     }
 
     fn capacity_bytes(&self) -> u64 {
