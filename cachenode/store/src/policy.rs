@@ -11,9 +11,9 @@
 //! Capacity counts the blocks' own bytes, so that NR's hit ratio is exactly cache / dataset. On disk, a block takes up
 //! to 4 KiB more, plus 64 bytes, plus 4 bytes for each 64 KiB.
 //!
-//! Invariants: `nr` and `smallest` evict no block that the node should have. Where nodes share a dataset, a block that another node
-//! owns now is dropped only when a block of this node needs its space; this happens before any policy decides (ADR 12,
-//! ADR 17). The bytes in the store never exceed the reservation.
+//! Invariants: `nr` and `smallest` evict no block that the node should have. Where nodes share a dataset, a block that
+//! another node owns now is dropped only when a block of this node needs its space; this happens before any policy
+//! decides (ADR 12, ADR 17). The bytes in the store never exceed the reservation.
 
 mod contract;
 mod fifo;
