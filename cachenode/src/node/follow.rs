@@ -107,7 +107,7 @@ impl Node {
     }
 
     /// Has the caches that keep the smallest blocks keep those of what this node owns now.
-    async fn follow_sizes(&self) {
+    pub(super) async fn follow_sizes(&self) {
         let sized = |dataset: &Arc<Dataset>| Some((Arc::clone(dataset.sized()?), Arc::downgrade(dataset)));
         // None of the datasets is held open meanwhile.
         let each: Vec<_> = self.open.all().iter().filter_map(sized).collect();
