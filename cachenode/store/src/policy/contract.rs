@@ -7,7 +7,7 @@ use super::sizes::Sizes;
 /// Why a block is to be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// A reader missed it.
+    /// A reader missed it, or is about to.
     Missed,
     /// To fill the cache. No block is evicted for it.
     Fill,
