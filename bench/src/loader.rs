@@ -1,5 +1,5 @@
-//! PyTorch's DataLoader over Larder, its peers and the disk itself: JPEGs that are read in a shuffled order, decoded and
-//! collected into batches by worker processes.
+//! PyTorch's DataLoader over Larder, its peers and the disk itself: JPEGs that are read in a shuffled order, decoded
+//! and collected into batches by worker processes.
 //!
 //! The cast: [`run`] takes all [`systems`](crate::systems) in turns, in every round; `script` runs
 //! `bench/python/loader.py`; `outcome` has all figures and their table.

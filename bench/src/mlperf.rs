@@ -1,5 +1,5 @@
-//! MLPerf Storage's training workloads over Larder, its peers and the disk itself, scaled to the machine. DLIO, the engine
-//! of MLPerf Storage, makes their data and trains on a simulated accelerator.
+//! MLPerf Storage's training workloads over Larder, its peers and the disk itself, scaled to the machine. DLIO, the
+//! engine of MLPerf Storage, makes their data and trains on a simulated accelerator.
 //!
 //! The cast: [`run`] takes all [`systems`](crate::systems) in turns, in every round; [`Workload`] has the options of a
 //! workload; `dlio` runs DLIO; `summary` parses its figures; `outcome` has all figures and their table.

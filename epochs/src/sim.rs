@@ -10,7 +10,8 @@
 //! concurrent readers hit the same shares, though not the same files.
 //!
 //! With one node and 6.25 / 31.25 / 62.5 % of the data cached, NR hits exactly that share; so does Bélády, for the
-//! reason that `belady` gives, and so does `smallest`, in more files. LRU hits `c + (1 - c) ln(1 - c)` with a cache of share c: 0.2 / 5.5 / 25.7 %.
+//! reason that `belady` gives, and so does `smallest`, in more files. LRU hits `c + (1 - c) ln(1 - c)` with a cache of
+//! share c: 0.2 / 5.5 / 25.7 %.
 
 mod belady;
 mod bits;

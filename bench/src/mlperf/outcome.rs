@@ -108,8 +108,8 @@ impl MlperfOutcome {
         let MlperfConfig { scale: Scale { bytes, speed, threads }, rounds, .. } = self.config;
         format!(
             "DLIO 2.0.0 with the training workloads of MLPerf Storage, each of about {:.0} MB, {threads} readers, an \
-             accelerator of {speed} H100; medians of {rounds} rounds; busy: utilisation of the accelerator; x: ratio to \
-             {BASE}. This is no submission to MLPerf Storage.\n\n{}\n{}",
+             accelerator of {speed} H100; medians of {rounds} rounds; busy: utilisation of the accelerator; x: ratio \
+             to {BASE}. This is no submission to MLPerf Storage.\n\n{}\n{}",
             bytes as f64 / 1e6,
             figures_table(&table),
             footer(&self.systems, &self.left_out)
