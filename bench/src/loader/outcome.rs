@@ -105,7 +105,8 @@ impl LoaderOutcome {
         let LoaderConfig { files, loader: Loader { workers, batch, .. }, rounds, .. } = self.config;
         format!(
             "DataLoader with {workers} workers over {files} JPEGs ({:.0} MB) in batches of {batch}; medians of \
-             {rounds} rounds; x: ratio to {BASE}; empty: seconds in which the loop waited for a batch after the first\n\n{}\n{}",
+             {rounds} rounds; x: ratio to {BASE}; empty: seconds in which the loop waited for a batch after the \
+             first\n\n{}\n{}",
             self.bytes as f64 / 1e6,
             figures_table(&table),
             footer(&self.systems, &self.left_out)
