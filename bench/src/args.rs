@@ -7,8 +7,10 @@ mod far_origin;
 mod fio;
 mod import;
 mod jobs;
+mod loader;
 mod memory;
 mod meta;
+mod mlperf;
 mod outage;
 mod peers;
 mod peers_net;
@@ -25,8 +27,10 @@ pub(crate) use far_origin::FarOriginArgs;
 pub(crate) use fio::FioArgs;
 pub(crate) use import::ImportsArgs;
 pub(crate) use jobs::JobsArgs;
+pub(crate) use loader::LoaderArgs;
 pub(crate) use memory::MemoryArgs;
 pub(crate) use meta::MetaArgs;
+pub(crate) use mlperf::MlperfArgs;
 pub(crate) use outage::OutageArgs;
 pub(crate) use peers::PeersArgs;
 pub(crate) use peers_net::PeersNetArgs;
@@ -50,6 +54,10 @@ pub(crate) enum Command {
     Meta(MetaArgs),
     /// Run fio over Larder and every installed peer (needs root).
     Fio(FioArgs),
+    /// Run PyTorch's DataLoader over Larder and every installed peer (needs root).
+    Loader(LoaderArgs),
+    /// Run MLPerf Storage's training workloads over Larder and every installed peer (needs root).
+    Mlperf(MlperfArgs),
     /// Import generated objects and a directory: keys/s, memory, disk, and mounting the manifest (needs root).
     Import(ImportsArgs),
     /// Compare reads from another node's cache with raw TCP and with the origin, over loopback.

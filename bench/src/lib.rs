@@ -1,12 +1,12 @@
 //! Benchmarks of every part of Larder. No other program links them.
 //!
-//! The cast: [`systems`] are Larder and its peers; [`peers`], [`meta`] and [`fio`] measure them
+//! The cast: [`systems`] are Larder and its peers; [`peers`], [`meta`], [`fio`], [`loader`] and [`mlperf`] measure them
 //! [side by side](side_by_side). [`peers_net`] measures reads from another node, [`spread`] a large file that several
-//! nodes read at once, [`imports`] imports of generated
-//! objects and of folders, [`far_origin`] a cold epoch and a warm-up with an origin that is far away. [`outage`],
-//! [`restart`] and [`memory`] measure a whole [`node`]. [`controller`] measures larder-controller at scale, [`jobs`]
-//! its training jobs, [`extender`] the scheduler extender, and [`devices`] the device plugin. `reader` is the process
-//! that reads, and `ceiling` reads the objects without any filesystem.
+//! nodes read at once, [`imports`] imports of generated objects and of folders, [`far_origin`] a cold epoch and a
+//! warm-up with an origin that is far away. [`outage`], [`restart`] and [`memory`] measure a whole [`node`].
+//! [`controller`] measures larder-controller at scale, [`jobs`] its training jobs, [`extender`] the scheduler extender,
+//! and [`devices`] the device plugin. `reader` is the process that reads, and `ceiling` reads the objects without any
+//! filesystem.
 //!
 //! Invariant: every figure is counted or timed, never derived from an expected value.
 
@@ -19,8 +19,10 @@ pub mod fio;
 pub mod imports;
 pub mod jobs;
 mod kubernetes;
+pub mod loader;
 pub mod memory;
 pub mod meta;
+pub mod mlperf;
 pub mod node;
 pub mod outage;
 pub mod peers;

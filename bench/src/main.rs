@@ -26,6 +26,8 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Peers(args) => commands::peers::run(&args),
         Command::Meta(args) => commands::meta::run(&args),
         Command::Fio(args) => commands::fio::run(&args),
+        Command::Loader(args) => commands::loader::run(&args),
+        Command::Mlperf(args) => commands::mlperf::run(&args),
         Command::Import(args) => commands::import::run(&args),
         Command::PeersNet(args) => commands::peers_net::run(&args),
         Command::Spread(args) => commands::spread::run(&args),

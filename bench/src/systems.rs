@@ -26,6 +26,7 @@ mod system;
 
 use std::path::{Path, PathBuf};
 
+pub(crate) use corpus::TREE;
 pub use corpus::{Corpus, CorpusOptions};
 pub use programs::find_program;
 pub use stop::Stop;

@@ -22,8 +22,8 @@ use larder_dataset::{
 use larder_origin::{Caller, Origin};
 use larder_peers::{BlockBytes, Buffers, ReadError, ReadRequest};
 use larder_store::{
-    CacheConfig, CacheUser, DatasetCache, Lookup, Ownership, PartBytes, Reservation, Store, StoreCounters, StoreError,
-    Usage,
+    CacheConfig, CacheUser, DatasetCache, Lookup, Ownership, PartBytes, Reservation, Sizes, Store, StoreCounters,
+    StoreError, Usage,
 };
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -31,7 +31,7 @@ use tokio::time::Instant;
 use crate::counters::{StatsCounters, add, store_values};
 use crate::fetch::{FetchConfig, FetchError, Fetched, Fetcher, Tier};
 use crate::manifest_file::MappedManifest;
-use crate::ownership::OwnedBlocks;
+use crate::ownership::{OwnedBlocks, all_sizes};
 use crate::renewal::Renewal;
 use crate::sharing::Sharing;
 use crate::stats::{CacheStats, DatasetSummary, Stats};
@@ -141,6 +141,10 @@ impl Dataset {
             seed: spec.seed,
             block_lens: Arc::new(ManifestLens(Arc::clone(&manifest))),
         })?;
+        if spec.policy == PolicyKind::Smallest {
+            // Before the first read: what is admitted stays.
+            cache.set_sizes(owned.as_ref().map_or_else(|| all_sizes(&manifest), |owned| owned.sizes()));
+        }
         let user = cache.join(owned.clone().map(|owned| owned as Arc<dyn Ownership>));
         let store_counters = Arc::clone(store.counters());
         let counters = Arc::new(StatsCounters::default());
@@ -201,6 +205,16 @@ impl Dataset {
     /// The blocks that the reservation follows, if it does.
     pub(crate) fn followed(&self) -> Option<&Arc<OwnedBlocks>> {
         self.owned.as_ref().filter(|_| self.follows_owned.load(Ordering::Relaxed))
+    }
+
+    /// The blocks of which the store keeps the smallest, if it does and other nodes own some.
+    pub(crate) fn sized(&self) -> Option<&Arc<OwnedBlocks>> {
+        self.owned.as_ref().filter(|_| self.cache_usage().policy == PolicyKind::Smallest)
+    }
+
+    /// Sets the sizes of the blocks of which the store keeps the smallest.
+    pub(crate) fn set_sizes(&self, sizes: Sizes) {
+        self.cache.set_sizes(sizes);
     }
 
     /// Changes its part of the store. Blocks on the disk.

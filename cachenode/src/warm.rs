@@ -2,7 +2,8 @@
 //!
 //! A plain warming follows the manifest: first the files of its own order, if it has one, then the others by row. A
 //! warming by a list follows the list, whose files `listed` finds. Either starts the fetches in its order, so that this
-//! order decides what is kept where not all blocks are.
+//! order decides what is kept where not all blocks are. Of files without an order, the policy may leave out the larger
+//! ones.
 //!
 //! An ioctl on a mount's `.larder/stats.json` starts a plain warming, another one hands over a part of a list
 //! ([`list_part`]), and the same file reports the progress. It needs no socket.
@@ -324,14 +325,16 @@ impl<'a> Filling<'a> {
 
     /// Records the outcome of one block.
     fn note(&mut self, warmed: Warmed) {
-        self.is_over |= matches!(warmed, Warmed::NoRoom | Warmed::Unkept(_));
+        // Smaller blocks than one that is left out may follow, but the order of a list comes before the size.
+        let is_full = warmed == Warmed::NoRoom || (warmed == Warmed::LeftOut && self.alone);
+        self.is_over |= is_full || matches!(warmed, Warmed::Unkept(_));
         self.finish.update(|state| {
             state.blocks_done += 1;
             match warmed {
                 Warmed::Kept => state.blocks_kept += 1,
                 Warmed::NotOurs => state.blocks_elsewhere += 1,
                 Warmed::Failed => state.blocks_failed += 1,
-                Warmed::NoRoom => {
+                Warmed::NoRoom | Warmed::LeftOut => {
                     state.blocks_unkept += 1;
                     state.full = true;
                 }

@@ -12,6 +12,8 @@ pub enum PolicyKind {
     /// No replacement: the first blocks admitted stay.
     #[default]
     Nr,
+    /// No replacement: the smallest blocks are admitted, and stay.
+    Smallest,
     /// The least recently used block is evicted.
     Lru,
     /// The block admitted first is evicted.
@@ -22,12 +24,13 @@ pub enum PolicyKind {
 
 impl PolicyKind {
     /// All policies, in the order in which they are displayed.
-    pub const ALL: [Self; 4] = [Self::Nr, Self::Lru, Self::Fifo, Self::Random];
+    pub const ALL: [Self; 5] = [Self::Nr, Self::Smallest, Self::Lru, Self::Fifo, Self::Random];
 
     /// The name, as [`FromStr`] parses it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Nr => "nr",
+            Self::Smallest => "smallest",
             Self::Lru => "lru",
             Self::Fifo => "fifo",
             Self::Random => "random",
@@ -36,7 +39,7 @@ impl PolicyKind {
 
     /// True if the policy evicts blocks to make room for new ones.
     pub const fn evicts(self) -> bool {
-        !matches!(self, Self::Nr)
+        !matches!(self, Self::Nr | Self::Smallest)
     }
 }
 
@@ -48,7 +51,7 @@ impl fmt::Display for PolicyKind {
 
 /// A name that belongs to no policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no such policy: {name:?} (one of nr, lru, fifo, random)")]
+#[error("no such policy: {name:?} (one of nr, smallest, lru, fifo, random)")]
 pub struct UnknownPolicy {
     /// The unknown name.
     pub name: String,

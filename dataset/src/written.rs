@@ -89,7 +89,8 @@ impl WrittenSpec<'_> {
             anonymous: self.anonymous,
             snapshot: optional(self.snapshot).map_err(|()| invalid("snapshot", SNAPSHOT))?,
             cache_bytes: self.cache_size.map(cache_size).transpose()?,
-            policy: optional(self.policy).map_err(|()| invalid("policy", "must be nr, lru, fifo or random"))?,
+            policy: optional(self.policy)
+                .map_err(|()| invalid("policy", "must be nr, smallest, lru, fifo or random"))?,
             placement: optional(self.placement).map_err(|()| {
                 invalid("placement", "must be local, partitioned or replicated:N (N copies, 1 to 255)")
             })?,

@@ -10,7 +10,8 @@
 //! concurrent readers hit the same shares, though not the same files.
 //!
 //! With one node and 6.25 / 31.25 / 62.5 % of the data cached, NR hits exactly that share; so does Bélády, for the
-//! reason that `belady` gives. LRU hits `c + (1 - c) ln(1 - c)` with a cache of share c: 0.2 / 5.5 / 25.7 %.
+//! reason that `belady` gives, and so does `smallest`, in more files. LRU hits `c + (1 - c) ln(1 - c)` with a cache of
+//! share c: 0.2 / 5.5 / 25.7 %.
 
 mod belady;
 mod bits;
@@ -142,6 +143,32 @@ mod tests {
     fn unequal_sizes_change_the_hit_ratio_of_nr_by_less_than_a_file() {
         let outcome = simulate(1, SimPlacement::Local, &SHARES, Sizes::Mean(111_000));
         close(&steady(&outcome, "nr"), &SHARES, 5e6 / outcome.bytes as f64);
+    }
+
+    // SEMANTICS: C1
+    #[test]
+    fn the_smallest_files_hit_the_same_bytes_in_more_files() {
+        for (nodes, placement) in [(1_u32, SimPlacement::Local), (4, SimPlacement::Partitioned)] {
+            let shares = SHARES.map(|share| share / f64::from(nodes));
+            let outcome = simulate(nodes, placement, &shares, Sizes::Mean(111_000));
+            close(&steady(&outcome, "smallest"), &steady(&outcome, "nr"), 0.003);
+            close(&steady(&outcome, "smallest"), &SHARES, 0.003);
+            let missed = |policy: &str| -> Vec<f64> {
+                let cells = outcome.cells.iter().filter(|cell| cell.policy == policy);
+                cells.map(|cell| 1.0 - cell.steady_files).collect()
+            };
+            let (smallest, nr) = (missed("smallest"), missed("nr"));
+            close(&nr, &SHARES.map(|share| 1.0 - share), 0.02);
+            // GETs an epoch for each file.
+            assert!((0.35..=0.42).contains(&smallest[1]), "{smallest:?}");
+            assert!(smallest.iter().zip(&nr).all(|(smallest, nr)| smallest < nr), "{smallest:?} {nr:?}");
+        }
+    }
+
+    #[test]
+    fn files_of_one_size_hit_alike_whichever_are_kept() {
+        let outcome = simulate(1, SimPlacement::Local, &SHARES, Sizes::Equal(111_000));
+        assert_eq!(steady(&outcome, "smallest"), steady(&outcome, "nr"));
     }
 
     #[test]

@@ -239,7 +239,7 @@ pub const METRICS: &[Metric] = &[
         "blocks",
         "blocks evicted to make room because another node owns them since the membership changed",
     ),
-    counter("store_evicted_total", "blocks", "blocks evicted by the policy; always 0 with nr"),
+    counter("store_evicted_total", "blocks", "blocks evicted by the policy; always 0 with nr and smallest"),
     counter(
         "store_index_dropped_total",
         "changes",

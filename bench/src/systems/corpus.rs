@@ -12,6 +12,9 @@ use larder_epochs::tree::{self, MadeFile};
 
 const BUCKET: &str = "bench";
 const PREFIX: &str = "train";
+
+/// The folder with the files, in the folder of the data.
+pub(crate) const TREE: &str = "tree";
 const ACCESS_KEY: &str = "larder-bench";
 
 /// The objects are kept in memory if they take at most one part in this many. Larder's packs and JuiceFS's blocks each
@@ -67,24 +70,49 @@ impl Corpus {
         stop: &Stop,
         mut made: impl FnMut(&Path, &MadeFile),
     ) -> anyhow::Result<(Self, S3Server)> {
-        let (tree, work) = (options.folder.join("tree"), options.folder.join("work"));
-        for folder in [&tree, &work] {
-            std::fs::create_dir_all(folder).with_context(|| format!("create the directory {}", folder.display()))?;
-        }
-        let bytes: u64 = options.sizes.iter().sum();
+        let tree = options.folder.join(TREE);
+        std::fs::create_dir_all(&tree).with_context(|| format!("create the directory {}", tree.display()))?;
+        let files = tree::make(&tree, &options.sizes, options.seed, |file| made(&tree.join(&file.path), file))?;
+        Self::serve(&options.folder, files, options.seed, options.distance, runtime, stop)
+    }
+
+    /// Serves the files that are below `tree` in `folder` already.
+    pub fn of_tree(
+        folder: &Path,
+        seed: u64,
+        distance: Distance,
+        runtime: &Handle,
+        stop: &Stop,
+    ) -> anyhow::Result<(Self, S3Server)> {
+        let tree = folder.join(TREE);
+        let files = files_below(&tree).with_context(|| format!("list the directory {}", tree.display()))?;
+        Self::serve(folder, files, seed, distance, runtime, stop)
+    }
+
+    /// Starts an S3 server on `runtime` and fills it with the files below `tree` in `folder`.
+    fn serve(
+        folder: &Path,
+        files: Vec<MadeFile>,
+        seed: u64,
+        distance: Distance,
+        runtime: &Handle,
+        stop: &Stop,
+    ) -> anyhow::Result<(Self, S3Server)> {
+        let (tree, work) = (folder.join(TREE), folder.join("work"));
+        std::fs::create_dir_all(&work).with_context(|| format!("create the directory {}", work.display()))?;
+        let bytes: u64 = files.iter().map(|file| file.size).sum();
         let in_memory = bytes <= total_memory()? / PART_OF_MEMORY;
-        let secret_key = format!("{:016x}", options.seed ^ u64::from(std::process::id()).rotate_left(32));
+        let secret_key = format!("{:016x}", seed ^ u64::from(std::process::id()).rotate_left(32));
         let server = runtime
             .block_on(S3Server::start(S3ServerConfig {
                 access_key: ACCESS_KEY.to_owned(),
                 secret_key: secret_key.clone(),
                 buckets: vec![BUCKET.to_owned()],
                 unchecked_gets: true,
-                distance: options.distance,
+                distance,
                 ..S3ServerConfig::default()
             }))
             .context("start the S3 server")?;
-        let files = tree::make(&tree, &options.sizes, options.seed, |file| made(&tree.join(&file.path), file))?;
         for file in &files {
             stop.check()?;
             let (path, key) = (tree.join(&file.path), format!("{PREFIX}/{}", file.path.display()));
@@ -137,6 +165,26 @@ impl Corpus {
     }
 }
 
+/// The files below a folder, sorted by path.
+fn files_below(root: &Path) -> std::io::Result<Vec<MadeFile>> {
+    let (mut files, mut folders) = (Vec::new(), vec![root.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let bytes = std::fs::read(&path)?;
+            let relative = path.strip_prefix(root).map_err(std::io::Error::other)?.to_owned();
+            let (size, crc32c) = (bytes.len() as u64, larder_dataset::crc32c(&bytes));
+            files.push(MadeFile { path: relative, size, crc32c });
+        }
+    }
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(files)
+}
+
 /// Writes a file that only its owner may read.
 pub(super) fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
     use std::io::Write;
@@ -145,4 +193,20 @@ pub(super) fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
     options.write(true).create(true).truncate(true).mode(0o600);
     let write = || options.open(path)?.write_all(text.as_bytes());
     write().with_context(|| format!("write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_of_a_tree_are_those_that_were_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = tree::make(folder.path(), &[20_000, 30_000, 16_000], 3, |_| {}).unwrap();
+        let found = files_below(folder.path()).unwrap();
+        let each = |files: &[MadeFile]| -> Vec<_> {
+            files.iter().map(|file| (file.path.clone(), file.size, file.crc32c)).collect()
+        };
+        assert_eq!(each(&found), each(&made));
+    }
 }

@@ -145,21 +145,25 @@ impl Keeper {
                 }
                 permit
             }
-            Purpose::Warm | Purpose::WarmAlone => self.admit_warmed(part).await,
+            Purpose::Warm | Purpose::WarmAlone => self.admit_warmed(part, purpose).await,
         };
         permit.map_or(Admission::Refused, Admission::Granted)
     }
 
-    async fn admit_warmed(&self, part: BlockPart) -> Option<AdmissionPermit> {
+    async fn admit_warmed(&self, part: BlockPart, purpose: Purpose) -> Option<AdmissionPermit> {
         let cache = &self.context.cache;
+        let admit = || match purpose {
+            Purpose::WarmAlone => cache.admit_listed(part.block, part.block_len),
+            _ => cache.admit_without_evicting(part.block, part.block_len),
+        };
         loop {
-            let permit = cache.admit_without_evicting(part.block, part.block_len);
+            let permit = admit();
             if permit.is_some() {
                 return permit;
             }
             // Another search may have found some meanwhile.
             let one = Arc::clone(&self.searching).lock_owned().await;
-            let permit = cache.admit_without_evicting(part.block, part.block_len);
+            let permit = admit();
             if permit.is_some() || !cache.wants_search() {
                 return permit;
             }

@@ -37,6 +37,8 @@ pub(crate) enum Warmed {
     Kept,
     /// The reservation is full.
     NoRoom,
+    /// The policy keeps smaller blocks in its place.
+    LeftOut,
     /// The store cannot keep it, for this reason.
     Unkept(&'static str),
     /// Another node keeps it.

@@ -58,7 +58,8 @@ impl Fetcher {
         let (mut fetches, mut memory) = (0, None);
         loop {
             let state = self.warmed(file, &whole);
-            if matches!(state, Warmed::Kept | Warmed::NotOurs) || fetches == FETCHES_MOST {
+            let is_left_out = state == Warmed::LeftOut && purpose == Purpose::Warm;
+            if matches!(state, Warmed::Kept | Warmed::NotOurs) || is_left_out || fetches == FETCHES_MOST {
                 return state;
             }
             let joined = self.in_flight.get(whole.block);
@@ -105,6 +106,10 @@ impl Fetcher {
         if !self.peers.route(file, whole.block, Asker::Here).keep {
             return Warmed::NotOurs;
         }
-        cache.usage().degraded.map_or(Warmed::NoRoom, Warmed::Unkept)
+        match cache.usage().degraded {
+            Some(why) => Warmed::Unkept(why),
+            None if cache.leaves_out(whole.block, whole.block_len) => Warmed::LeftOut,
+            None => Warmed::NoRoom,
+        }
     }
 }

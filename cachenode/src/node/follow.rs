@@ -91,6 +91,7 @@ impl Node {
                 }
                 members.mark_unchanged();
                 self.follow_owned().await;
+                self.follow_sizes().await;
             }
             // The watcher has stopped. The last list stays.
             self.stopping.cancelled().await;
@@ -102,6 +103,24 @@ impl Node {
     pub(super) async fn follow_owned(self: &Arc<Self>) {
         if let Err(error) = self.count_and_reserve().await {
             warn!(%error, "cannot adjust reservations to the list of nodes");
+        }
+    }
+
+    /// Has the caches that keep the smallest blocks keep those of what this node owns now.
+    pub(super) async fn follow_sizes(&self) {
+        let sized = |dataset: &Arc<Dataset>| Some((Arc::clone(dataset.sized()?), Arc::downgrade(dataset)));
+        // None of the datasets is held open meanwhile.
+        let each: Vec<_> = self.open.all().iter().filter_map(sized).collect();
+        let count = move || {
+            for (owned, dataset) in each {
+                let sizes = owned.sizes();
+                if let Some(dataset) = dataset.upgrade() {
+                    dataset.set_sizes(sizes);
+                }
+            }
+        };
+        if let Err(error) = tokio::task::spawn_blocking(count).await {
+            warn!(%error, "cannot adjust the sizes of cached blocks to the list of nodes");
         }
     }
 

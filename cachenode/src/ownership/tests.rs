@@ -111,6 +111,34 @@ async fn every_block_is_owned_by_as_many_nodes_as_the_placement_says_and_disowne
     }
 }
 
+// SEMANTICS: C1, S2
+#[tokio::test]
+async fn the_sizes_of_owned_blocks_are_counted_and_those_of_all_while_no_node_is_known() {
+    let (sender, membership) = watch::channel(list(&FOUR));
+    for manifest in [plain(some_sizes()), packed(200)] {
+        let sizes_of = |blocks: &[BlockIndex]| {
+            let mut sizes = Sizes::default();
+            blocks.iter().for_each(|&block| sizes.add(len_of(&manifest, block) as u32));
+            sizes
+        };
+        let owned = owned_by("b", &manifest, Placement::Partitioned, membership.clone());
+        let (mut disowned, mut its) = (blocks(&manifest), blocks(&manifest));
+        assert!(owned.retain_disowned(owned.version().unwrap(), &mut disowned));
+        its.retain(|block| disowned.binary_search(block).is_err());
+        assert_eq!(owned.sizes(), sizes_of(&its));
+        sender.send_replace(list(&[]));
+        assert_eq!(owned.sizes(), sizes_of(&blocks(&manifest)));
+        assert_eq!(owned.sizes(), all_sizes(&manifest));
+        sender.send_replace(list(&FOUR));
+    }
+}
+
+#[test]
+fn sampled_sizes_stand_for_all() {
+    let manifest = plain([1000; 4 * RUN_FILES as usize]);
+    assert_eq!(sizes_of(&manifest, 2 * RUN_FILES, |_, _| true), all_sizes(&manifest));
+}
+
 // SEMANTICS: S2
 #[tokio::test]
 async fn a_share_follows_weights_zones_and_the_list() {

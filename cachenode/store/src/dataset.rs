@@ -65,6 +65,7 @@ use crate::large_file::{LargeFile, PageTrouble};
 use crate::lookup::{Lookup, PartBytes};
 use crate::ownership::Ownership;
 use crate::pages::{PAGE_BYTES, PagePart};
+use crate::policy::{Sizes, Wish};
 use crate::record::{ALIGN_BYTES, Header, Part};
 use crate::reservations::{Known, Reservation};
 use crate::slots::{Found, Place};
@@ -325,16 +326,38 @@ impl DatasetCache {
     /// is; later writes free their disk space. [`Usage`] states how far disk use may exceed the capacity, not counting
     /// blocks whose permits are in flight.
     pub fn admit(&self, block: BlockIndex, len: u32) -> Option<AdmissionPermit> {
-        self.permit(block, len, true)
+        self.permit(block, len, Wish::Missed)
     }
 
     /// Like [`DatasetCache::admit`], but returns None where that would evict a block that this node owns.
     pub fn admit_without_evicting(&self, block: BlockIndex, len: u32) -> Option<AdmissionPermit> {
-        self.permit(block, len, false)
+        self.permit(block, len, Wish::Fill)
     }
 
-    fn permit(&self, block: BlockIndex, len: u32, may_evict: bool) -> Option<AdmissionPermit> {
-        let victims = self.shared.admit(block, len, may_evict, Instant::now())?;
+    /// The same for a block that a list names: the policy keeps it whatever its size.
+    pub fn admit_listed(&self, block: BlockIndex, len: u32) -> Option<AdmissionPermit> {
+        self.permit(block, len, Wish::Listed)
+    }
+
+    /// True if the policy leaves a block out although there may be room for it, because it keeps smaller blocks. Of one
+    /// that is cached in part, it counts the rest already.
+    pub fn leaves_out(&self, block: BlockIndex, len: u32) -> bool {
+        self.shared.slots.get(block).is_none()
+            && self.shared.lock().policy.as_mut().is_some_and(|policy| !policy.wants(block, len, Wish::Fill))
+    }
+
+    /// Sets how many bytes the blocks of each size that this node may cache have together. The policy `smallest`, which
+    /// must know them, admits any block until then; others ignore them.
+    pub fn set_sizes(&self, sizes: Sizes) {
+        let mut state = self.shared.lock();
+        if let Some(policy) = &mut state.policy {
+            policy.set_sizes(&sizes);
+        }
+        state.sizes = Some(sizes);
+    }
+
+    fn permit(&self, block: BlockIndex, len: u32, wish: Wish) -> Option<AdmissionPermit> {
+        let victims = self.shared.admit(block, len, wish, Instant::now())?;
         Some(AdmissionPermit { shared: Arc::clone(&self.shared), block, len, victims })
     }
 

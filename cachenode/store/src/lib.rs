@@ -76,7 +76,7 @@ pub use info::DatasetInfo;
 pub use lookup::{Lookup, PartBytes};
 pub use mapping::Mapping;
 pub use ownership::Ownership;
-pub use policy::{Policy, build_policy};
+pub use policy::{Policy, Sizes, Wish, build_policy};
 pub use promises::Promise;
 pub use quotas::Quota;
 pub use reservations::{Reservation, disk_bytes};

@@ -89,16 +89,19 @@ fn plan(stats: &Stats, from: Option<&Path>) -> Option<String> {
         return Some(format!("nothing can be cached: {why}"));
     }
     // A file of average size is the least that a full cache has no room for.
-    if cache.policy == "nr" && free < stats.dataset.bytes / files {
-        return Some(format!("the cache is full with {room} of the dataset's {all}, and nr replaces nothing"));
+    let (policy, keeps_smallest) = (&cache.policy, cache.policy == "smallest");
+    if (policy == "nr" || keeps_smallest) && free < stats.dataset.bytes / files {
+        return Some(format!("the cache is full with {room} of the dataset's {all}, and {policy} replaces nothing"));
     }
     let about = u128::from(free) * u128::from(files) / u128::from(stats.dataset.bytes.max(1));
+    let least = if keeps_smallest && from.is_none() { "at least" } else { "about" };
     let order = match from {
         Some(from) => format!("in the order of {}", from.display()),
+        None if keeps_smallest => "those of the order that was imported with it, then the smallest".to_owned(),
         None => "in the order that was imported with it, else by path (--from FILE sets another)".to_owned(),
     };
     Some(format!(
-        "the cache has room for {room} of the dataset's {all}: about {about} more of its {files} files will be kept, \
+        "the cache has room for {room} of the dataset's {all}: {least} {about} more of its {files} files will be kept, \
          {order}"
     ))
 }

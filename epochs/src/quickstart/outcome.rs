@@ -16,7 +16,7 @@ use crate::plot::{Line, Plot};
 pub const SHARES: [f64; 4] = [0.0625, 0.3125, 0.625, 1.0];
 
 /// The policies, in the table's order.
-pub const POLICIES: [PolicyKind; 4] = [PolicyKind::Nr, PolicyKind::Lru, PolicyKind::Fifo, PolicyKind::Random];
+pub const POLICIES: [PolicyKind; 5] = PolicyKind::ALL;
 
 /// The timeout of settling: until every block that an epoch fetched is in the store.
 pub(super) const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
@@ -90,6 +90,7 @@ fn talk(policy: PolicyKind, share: f64) -> String {
     let percent = share * 100.0;
     match policy {
         PolicyKind::Nr => format!("{percent}"),
+        PolicyKind::Smallest => "-".to_owned(),
         _ if share == 1.0 => "100".to_owned(),
         PolicyKind::Lru | PolicyKind::Fifo | PolicyKind::Random => format!("0-{percent}"),
     }
@@ -111,14 +112,14 @@ impl QuickstartOutcome {
             self.files,
             show_bytes(self.bytes)
         );
-        let _ = write!(text, "{:<8}{:<12}", "policy", "");
+        let _ = write!(text, "{:<10}{:<12}", "policy", "");
         for (share, talk_gb) in SHARES.iter().zip([10, 50, 100, 160]) {
             let _ = write!(text, "{:>18}", format!("{:.2}% ({talk_gb}/160)", share * 100.0));
         }
         let _ = writeln!(text);
         for policy in POLICIES {
             for (row, label) in ["the talk", "by bytes", "by files"].into_iter().enumerate() {
-                let _ = write!(text, "{:<8}{label:<12}", if row == 0 { policy.to_string() } else { String::new() });
+                let _ = write!(text, "{:<10}{label:<12}", if row == 0 { policy.to_string() } else { String::new() });
                 for share in SHARES {
                     let value = match (row, self.cell(policy, share)) {
                         (0, _) => talk(policy, share),

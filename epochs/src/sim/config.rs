@@ -38,7 +38,7 @@ impl FromStr for SimPolicy {
     fn from_str(name: &str) -> Result<Self, String> {
         Self::all()
             .find(|policy| policy.to_string() == name)
-            .ok_or_else(|| format!("unknown policy {name:?}: use nr, lru, fifo, random or belady"))
+            .ok_or_else(|| format!("unknown policy {name:?}: use nr, smallest, lru, fifo, random or belady"))
     }
 }
 

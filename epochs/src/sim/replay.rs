@@ -8,7 +8,7 @@
 use anyhow::ensure;
 use larder_dataset::BlockIndex;
 use larder_dataset::PolicyKind;
-use larder_store::{Policy, build_policy};
+use larder_store::{Policy, Sizes, Wish, build_policy};
 use serde::Serialize;
 
 use super::belady::{Belady, Plan};
@@ -61,7 +61,9 @@ impl Cell {
         match self.policy {
             SimPolicy::Store(kind) => {
                 let each = if kind.evicts() { 12 } else { 0 };
-                4 * file + nodes * block * each + nodes * block / 8
+                // The smallest blocks are found with another bit for each.
+                let bits = if kind == PolicyKind::Smallest { 2 } else { 1 };
+                4 * file + nodes * block * each + nodes * block * bits / 8
             }
             SimPolicy::Belady => 12 * file + nodes * file * 25 / 64,
         }
@@ -74,6 +76,17 @@ impl Cell {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((z ^ (z >> 31)) % u64::from(self.nodes)) as usize
+    }
+
+    /// The sizes of the blocks that a node may cache.
+    fn sizes_on(&self, files: &Files, node: usize) -> Sizes {
+        let mut sizes = Sizes::default();
+        for (block, len) in (0..files.count).flat_map(|file| files.blocks_of(file)) {
+            if self.placement == SimPlacement::Local || self.owner(block.0) == node {
+                sizes.add(len);
+            }
+        }
+        sizes
     }
 
     /// The node that reads the file at a position of the shuffle: each epoch deals the positions out like cards.
@@ -92,8 +105,7 @@ pub(super) fn replay(cell: &Cell, files: &Files, progress: &dyn Fn(u64)) -> anyh
 }
 
 fn replay_policy(cell: &Cell, kind: PolicyKind, files: &Files, progress: &dyn Fn(u64)) -> Vec<EpochHits> {
-    let mut nodes: Vec<PolicyNode> =
-        (0..cell.nodes).map(|node| PolicyNode::new(kind, cell, files, u64::from(node))).collect();
+    let mut nodes: Vec<PolicyNode> = (0..cell.nodes).map(|node| PolicyNode::new(kind, cell, files, node)).collect();
     let mut order = Vec::new();
     let epochs = 0..cell.epochs;
     epochs
@@ -182,8 +194,12 @@ struct PolicyNode {
 }
 
 impl PolicyNode {
-    fn new(kind: PolicyKind, cell: &Cell, files: &Files, node: u64) -> Self {
-        let policy = build_policy(kind, cell.capacity_bytes, files.blocks, cell.seed.wrapping_add(node));
+    fn new(kind: PolicyKind, cell: &Cell, files: &Files, node: u32) -> Self {
+        let seed = cell.seed.wrapping_add(node.into());
+        let mut policy = build_policy(kind, cell.capacity_bytes, files.blocks, seed);
+        if kind == PolicyKind::Smallest {
+            policy.set_sizes(&cell.sizes_on(files, node as usize));
+        }
         let wants_touch = policy.wants_touch();
         Self { policy, wants_touch, cached: Bits::new(files.blocks), evicted: Vec::new() }
     }
@@ -196,7 +212,7 @@ impl PolicyNode {
             }
             return true;
         }
-        if self.policy.admit(block, len, &mut self.evicted) {
+        if self.policy.wants(block, len, Wish::Missed) && self.policy.admit(block, len, &mut self.evicted) {
             self.cached.insert(block.0);
             for victim in self.evicted.drain(..) {
                 self.cached.remove(victim.0);

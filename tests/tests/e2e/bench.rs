@@ -1,5 +1,8 @@
 //! `larder-bench peers` as a user runs it: real mounts, real processes, counts that must be exact.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
 use larder_e2e::Lab;
 use serde_json::Value;
 
@@ -59,6 +62,70 @@ fn peers_are_measured_with_every_byte_checked_and_every_request_counted() {
     assert!((1..60).contains(&packed), "{packed}");
     let lookups = one(&outcome, "larder", "warm")["fuse"]["kinds"]["lookup"].as_u64().unwrap();
     assert!(lookups >= 60, "the counters count: {lookups}");
+}
+
+/// A program in the lab's folder.
+fn program(lab: &Lab, name: &str, script: &str) -> PathBuf {
+    let path = lab.folder().join(name);
+    std::fs::write(&path, format!("#!/bin/sh\n{script}")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// Stands for a Python with torch: makes and reads files as `bench/python/loader.py` does, in the order of their names.
+const LOADER: &str = r#"
+if [ "$1" = -c ]; then
+    exit 0
+fi
+if [ "$2" = make ]; then
+    mkdir -p "$3/class-0000"
+    n=0
+    while [ $n -lt "$4" ]; do
+        echo "image $n" >"$3/class-0000/image-$n.jpg"
+        n=$((n + 1))
+    done
+    exit 0
+fi
+sum=$(cd "$3" && xargs cat <"$4" | cksum | cut -d' ' -f1)
+samples=$(grep -c . "$4")
+echo "{\"samples\": $samples, \"seconds\": 2, \"first_seconds\": 1, \"empty_seconds\": 0.5, \"checksum\": $sum}"
+"#;
+
+/// Stands for DLIO.
+const DLIO: &str = r#"
+for option in "$@"; do
+    case "$option" in
+    ++workload.dataset.data_folder=*) data=${option#*=} ;;
+    ++workload.workflow.generate_data=True) generate=1 ;;
+    esac
+done
+if [ -n "$generate" ]; then
+    mkdir -p "$data/train" "$data/valid"
+    echo 1 >"$data/train/a.npz"
+    echo 2 >"$data/valid/b.npz"
+    exit 0
+fi
+cat "$data/train/a.npz" "$data/valid/b.npz" >/dev/null || exit 1
+echo '{"metric": {"train_au_percentage": [50.0], "train_throughput_samples_per_second": [7.0]}}' >summary.json
+"#;
+
+#[test]
+fn loaders_and_training_workloads_are_run_over_each_system_cold_and_warm() {
+    let lab = Lab::new();
+    let (python, dlio) = (program(&lab, "python", LOADER), program(&lab, "dlio", DLIO));
+    let (json, folder) = (lab.folder().join("result.json"), lab.folder().join("disk"));
+    let [python, dlio, json_path, folder_path] = [&python, &dlio, &json, &folder].map(|path| path.to_str().unwrap());
+    let shared = ["--rounds=1", "--only=ext4,larder", "--json", json_path, "--folder", folder_path];
+    for (benchmark, row) in [
+        (["loader", "--python", python, "--files=30"], "warm  larder"),
+        (["mlperf", "--dlio", dlio, "--workloads=unet3d"], "epoch 2  larder"),
+    ] {
+        let shown = lab.larder_bench(&[&benchmark[..], &shared].concat());
+        assert!(shown.contains(row) && !shown.contains("left out:"), "{shown}");
+        let outcome: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+        assert_eq!(outcome["rows"].as_array().unwrap().len(), 4, "{outcome:#}");
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "nothing is left behind");
+    }
 }
 
 #[test]

@@ -49,6 +49,7 @@ mod reservations;
 mod restart;
 mod secrets;
 mod serving;
+mod smallest;
 mod snapshots;
 mod starts;
 mod streams;

@@ -5,6 +5,7 @@ use tokio::sync::watch;
 
 use super::checksums::{FILE_BYTES, FILES, packed};
 use super::*;
+use crate::ownership::all_sizes;
 use crate::warm::Warmer;
 
 /// Far longer than any wait of a test that passes.
@@ -78,6 +79,11 @@ struct WarmWorld {
 impl WarmWorld {
     /// Files that the store keeps. At most `places` of their requests are in flight.
     fn new(sizes: &[u64], places: usize, config: FetchConfig) -> Self {
+        Self::of(sizes, places, config, PolicyKind::Nr, 1 << 30)
+    }
+
+    /// Files of which the store keeps some.
+    fn of(sizes: &[u64], places: usize, config: FetchConfig, policy: PolicyKind, reservation_bytes: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let manifest = manifest(folder.path(), sizes);
         let store = Store::open(StoreConfig::new(folder.path().join("store")), Arc::default()).unwrap();
@@ -87,13 +93,14 @@ impl WarmWorld {
                 is_known_as_ours: false,
                 name: "data".into(),
                 blocks: manifest.totals().blocks,
-                reservation_bytes: 1 << 30,
-                promised: Reservation::exactly(1 << 30),
-                policy: PolicyKind::Nr,
+                reservation_bytes,
+                promised: Reservation::exactly(reservation_bytes),
+                policy,
                 seed: 1,
                 block_lens: Arc::new(|_: BlockIndex| 0),
             })
             .unwrap();
+        cache.set_sizes(all_sizes(&manifest));
         let held = Held::new();
         let limited = Limited::new(Arc::<Held>::clone(&held), places, PATIENCE);
         let (by_manifest, counters) = (Arc::clone(&manifest), Arc::default());
@@ -160,6 +167,32 @@ async fn a_warm_up_has_as_many_requests_in_flight_as_the_origin_allows() {
     };
     tokio::time::timeout(PATIENCE, ended).await.expect("the warming ends");
     assert_eq!(warmer.state().unwrap().blocks_kept, 600);
+}
+
+// SEMANTICS: C7
+#[tokio::test]
+async fn a_warm_up_keeps_the_smallest_files_wherever_they_come_if_the_policy_does() {
+    let sizes: Vec<u64> = (0..100).map(|file| if file % 2 == 0 { 5_000 } else { 1_000 }).collect();
+    // Room for the small files and two of the others.
+    let world = WarmWorld::of(&sizes, 400, FetchConfig::DEFAULT, PolicyKind::Smallest, 60_000);
+    world.held.release();
+    let warmer = Warmer::new(Arc::clone(&world.manifest), Arc::clone(&world.fetcher));
+    for _ in 0..2 {
+        warmer.start();
+        let ended = async {
+            while warmer.state().unwrap().running {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, ended).await.expect("the warming ends");
+        let state = warmer.state().unwrap();
+        assert_eq!((state.blocks_kept, state.blocks_unkept, state.full), (52, 48, true));
+        assert_eq!(world.held.asked().len(), 52, "none is fetched in vain, or again");
+    }
+    // One that a list names comes before smaller ones, but it replaces none.
+    let is_left_out = |file: &u32| world.fetcher.warmed(FileIndex(*file), &world.part(*file)) == Warmed::LeftOut;
+    let file = (0..100).find(is_left_out).unwrap();
+    assert_eq!(world.fetcher.warm(FileIndex(file), world.part(file), true, None).await, Warmed::LeftOut);
 }
 
 // SEMANTICS: O11

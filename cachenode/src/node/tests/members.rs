@@ -418,3 +418,31 @@ async fn the_wanted_size_stays_when_a_user_that_owns_less_is_offered_first() {
     drop(local);
     until(async || Some(shared.cache_usage().wanted_bytes) == owned).await;
 }
+
+// SEMANTICS: C1, S2
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_cache_of_the_smallest_files_keeps_larger_ones_once_other_nodes_own_some_of_the_small_ones() {
+    const CACHE_BYTES: u64 = 20_000;
+    let world = World::knowing(&["n"]);
+    // The small files fill the cache of a node that owns all.
+    let len = |file: u32| if file % 2 == 0 { 3_000 } else { 1_000 };
+    let files: Vec<_> = (0..FILES).map(|file| (format!("{file:02}"), vec![file as u8; len(file) as usize])).collect();
+    let files: Vec<_> = files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+    let spec = DatasetSpec {
+        placement: Some(Placement::Partitioned),
+        cache_bytes: Some(CACHE_BYTES),
+        policy: Some(PolicyKind::Smallest),
+        ..DatasetSpec::new(world.make("data", &files))
+    };
+    let request = DatasetRequest::from(spec);
+    let found = world.node.find(&request).await.unwrap();
+    let shared = world.node.open_dataset(found, &request, User::Connection).await.unwrap();
+    world.members.send_replace(list(&["n", "m"]));
+    world.node.follow_sizes().await;
+    for file in 0..FILES {
+        shared.read_file(file, 0, len(file)).await.unwrap();
+    }
+    shared.settle().await;
+    let used = shared.cache_usage().used_bytes;
+    assert!((CACHE_BYTES - 2_999..=CACHE_BYTES).contains(&used), "{used}");
+}

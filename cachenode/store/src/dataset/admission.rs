@@ -16,6 +16,7 @@ use super::shared::{Cause, Pending, Shared, State, Victim};
 use super::space::{Allotment, Garbage};
 use crate::disk::{self, Disk};
 use crate::draft::Record;
+use crate::policy::Wish;
 use crate::record::Header;
 use crate::segment::{Segment, SegmentFolder};
 
@@ -31,9 +32,10 @@ pub(super) struct NotKept {
 }
 
 impl Shared {
-    /// Takes space for a block: free space, then the space of disowned blocks, then, if it `may_evict`, that of blocks
-    /// the policy evicts. Returns the blocks to clear before the block is written. Never waits for the disk.
-    pub(super) fn admit(&self, block: BlockIndex, len: u32, may_evict: bool, now: Instant) -> Option<Vec<Victim>> {
+    /// Takes space for a block that the policy wants: free space, then the space of disowned blocks, then, if a reader
+    /// missed the block, that of blocks the policy evicts. Returns the blocks to clear before the block is written.
+    /// Never waits for the disk.
+    pub(super) fn admit(&self, block: BlockIndex, len: u32, wish: Wish, now: Instant) -> Option<Vec<Victim>> {
         let counters = &self.base.counters;
         if block.0 >= self.slots.blocks() || len == 0 || u64::from(len) > BLOCK_BYTES {
             return None;
@@ -57,7 +59,12 @@ impl Shared {
             return Some(Vec::new());
         }
         self.drain_touches(state);
+        if !state.policy.as_mut()?.wants(block, len, wish) {
+            counters.refused.add(1);
+            return None;
+        }
         let mut victims = self.make_room(state, len);
+        let may_evict = wish == Wish::Missed;
         let is_free = state.has_room(len);
         let mut evicted = Vec::new();
         let policy = state.policy.as_mut()?;

@@ -46,6 +46,9 @@ impl Shared {
     pub(super) fn finish_rebuild(&self, mut policy: Box<dyn Policy>) {
         let mut state = self.lock();
         policy.set_capacity(self.granted.capacity_bytes());
+        if let Some(sizes) = &state.sizes {
+            policy.set_sizes(sizes);
+        }
         self.used_bytes.store(policy.used_bytes(), Ordering::Relaxed);
         state.policy = Some(policy);
         let flawed = std::mem::take(&mut state.flawed);

@@ -30,7 +30,7 @@ use crate::base::Base;
 use crate::config::CacheConfig;
 use crate::large_file::LargeFiles;
 use crate::measured::Stale;
-use crate::policy::{Policy, build_policy};
+use crate::policy::{Policy, Sizes, build_policy};
 use crate::record::{self, Flaw, Header, KEY_BYTES};
 use crate::reservations::Known;
 use crate::slots::{Place, Slots};
@@ -70,6 +70,8 @@ pub(crate) struct Shared {
 pub(super) struct State {
     /// None until the blocks of an earlier run are counted.
     pub(super) policy: Option<Box<dyn Policy>>,
+    /// The sizes of the blocks that may be cached, once they are known.
+    pub(super) sizes: Option<Sizes>,
     /// Blocks that have a permit.
     pub(super) pending: HashMap<BlockIndex, Pending>,
     /// Blocks that the policy no longer counts and whose slots are being cleared, or will be.
@@ -153,6 +155,7 @@ impl Shared {
     ) -> Self {
         let policy = build_policy(config.policy, config.reservation_bytes, config.blocks, config.seed);
         let state = State {
+            sizes: None,
             pending: HashMap::new(),
             leaving: HashSet::new(),
             unclaimed: Vec::new(),

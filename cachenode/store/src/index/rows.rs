@@ -86,6 +86,7 @@ pub(crate) const fn policy_byte(policy: PolicyKind) -> u8 {
         PolicyKind::Lru => 1,
         PolicyKind::Fifo => 2,
         PolicyKind::Random => 3,
+        PolicyKind::Smallest => 4,
     }
 }
 
@@ -95,6 +96,7 @@ pub(crate) const fn policy_of(byte: u8) -> Option<PolicyKind> {
         1 => Some(PolicyKind::Lru),
         2 => Some(PolicyKind::Fifo),
         3 => Some(PolicyKind::Random),
+        4 => Some(PolicyKind::Smallest),
         _ => None,
     }
 }

@@ -2,8 +2,30 @@
 
 use larder_dataset::BlockIndex;
 
+use super::sizes::Sizes;
+
+/// Why a block is to be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// A reader missed it, or is about to.
+    Missed,
+    /// To fill the cache. No block is evicted for it.
+    Fill,
+    /// The same, and a list names it: the order of the list decides which blocks are kept.
+    Listed,
+}
+
 /// Decides which blocks a cache of limited size keeps. Not thread-safe: the caller holds it behind its own lock.
 pub trait Policy: Send + std::fmt::Debug {
+    /// True if the policy keeps a block of `len` bytes that is not cached now, provided that there is room. Call it
+    /// once before each [`Policy::admit`].
+    fn wants(&mut self, _block: BlockIndex, _len: u32, _wish: Wish) -> bool {
+        true
+    }
+
+    /// Sets how many bytes the blocks of each size that this cache may hold have together.
+    fn set_sizes(&mut self, _sizes: &Sizes) {}
+
     /// Decides whether to keep a block that is not cached now. Pushes the blocks that must be evicted for it to
     /// `evict`; they are no longer cached. A result of false changes nothing. Refuses an empty block and one larger
     /// than the capacity.

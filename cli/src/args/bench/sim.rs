@@ -61,8 +61,8 @@ pub(crate) struct SimArgs {
     /// How the dataset is distributed over the nodes' caches.
     #[arg(long, value_enum, default_value_t = PlacementFlag::Local)]
     pub(crate) placement: PlacementFlag,
-    /// Policies: nr, lru, fifo, random, belady.
-    #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "nr,lru,fifo,random,belady")]
+    /// Policies: nr, smallest, lru, fifo, random, belady.
+    #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "nr,smallest,lru,fifo,random,belady")]
     pub(crate) policies: Vec<SimPolicy>,
     /// Seed of the file sizes, the shuffles and the random policy.
     #[arg(long, default_value_t = 42)]

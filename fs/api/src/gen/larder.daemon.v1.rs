@@ -36,7 +36,7 @@ pub struct Dataset {
     /// Bytes to keep in the cache; unset for the whole dataset, if there is space.
     #[prost(uint64, optional, tag = "6")]
     pub cache_bytes: ::core::option::Option<u64>,
-    /// nr, lru, fifo or random; empty: nr.
+    /// nr, smallest, lru, fifo or random; empty: nr.
     #[prost(string, tag = "7")]
     pub policy: ::prost::alloc::string::String,
     /// Unset: the daemon's own credentials.

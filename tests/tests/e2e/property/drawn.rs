@@ -10,7 +10,7 @@ const BLOCK: u64 = 4 << 20;
 /// Bytes for all datasets together: nothing fits, some small files, some blocks, everything.
 const CACHE_SIZES: [u64; 4] = [1, 100_000, 6 << 20, 1 << 30];
 
-const POLICIES: [&str; 4] = ["nr", "lru", "fifo", "random"];
+const POLICIES: [&str; 5] = ["nr", "smallest", "lru", "fifo", "random"];
 
 /// The datasets, and the cache at first.
 #[derive(Clone, Debug)]

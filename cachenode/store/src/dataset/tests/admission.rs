@@ -107,6 +107,79 @@ fn nr_keeps_what_came_first_and_hits_it_in_every_epoch() {
     assert_eq!((bed.counters.evicted.get(), bed.counters.refused.get()), (0, 3 * 150));
 }
 
+/// The sizes of the blocks of a test's dataset.
+fn sizes_in(blocks: impl IntoIterator<Item = u32>) -> Sizes {
+    let mut sizes = Sizes::default();
+    blocks.into_iter().for_each(|block| sizes.add(len_of(BlockIndex(block))));
+    sizes
+}
+
+/// Reads blocks and admits those that are missed. Returns how many hit.
+fn epoch(bed: &Bed, blocks: impl IntoIterator<Item = u32>) -> usize {
+    let hit_or_put = |&block: &u32| {
+        let is_hit = bed.get(block);
+        if !is_hit {
+            bed.put(block);
+        }
+        is_hit
+    };
+    blocks.into_iter().filter(hit_or_put).count()
+}
+
+// SEMANTICS: C1, C5
+#[test]
+fn smallest_hits_the_same_bytes_as_nr_in_more_blocks_in_every_epoch_and_after_a_restart() {
+    let capacity = bytes_in(0..200) * 5 / 16;
+    let run = |policy| {
+        let mut bed = Bed::new(policy, capacity);
+        bed.cache().set_sizes(sizes_in(0..200));
+        assert_eq!(epoch(&bed, (0..200).rev()), 0);
+        let hits = epoch(&bed, 0..200);
+        assert_eq!((epoch(&bed, 0..200), bed.counters.evicted.get()), (hits, 0));
+        let used = bed.cache().usage().used_bytes;
+        bed.drop_all();
+        bed.open();
+        bed.cache().set_sizes(sizes_in(0..200));
+        assert_eq!((epoch(&bed, 0..200), bed.cache().usage().used_bytes), (hits, used));
+        (hits, used)
+    };
+    let ((smallest, used), (nr, _)) = (run(PolicyKind::Smallest), run(PolicyKind::Nr));
+    // The limit is among the blocks of 65,536 bytes.
+    assert!((capacity - 65_536..=capacity).contains(&used), "{used} of {capacity}");
+    assert!(smallest > nr + nr / 2, "{smallest} and {nr} blocks hit");
+}
+
+#[test]
+fn a_larger_reservation_moves_the_limit_of_smallest_and_a_smaller_one_drops_nothing() {
+    let bed = Bed::new(PolicyKind::Smallest, 0);
+    bed.cache().set_sizes(sizes_in(0..48));
+    let large = |block: &u32| block % 16 == 0 || block % 16 == 3;
+    let small = (0..48).filter(|block| !large(block)).count();
+    assert_eq!((epoch(&bed, 0..48), bed.cache().usage().blocks_cached), (0, 0));
+    let room = bytes_in((0..48).filter(|block| !large(block)));
+    bed.cache().resize(room, Reservation::exactly(room));
+    epoch(&bed, 0..48);
+    assert_eq!(bed.cache().usage().blocks_cached, small as u64);
+    assert!(bed.cache().leaves_out(BlockIndex(0), len_of(BlockIndex(0))));
+    bed.cache().resize(room / 2, Reservation::exactly(room / 2));
+    assert_eq!(epoch(&bed, 0..48), small);
+    bed.cache().resize(1 << 30, Reservation::exactly(1 << 30));
+    assert_eq!((epoch(&bed, 0..48), epoch(&bed, 0..48)), (small, 48));
+}
+
+#[test]
+fn smallest_refuses_a_large_block_unless_a_list_names_it_or_it_is_missed_again() {
+    let bed = Bed::new(PolicyKind::Smallest, 250_000);
+    bed.cache().set_sizes(sizes_in(0..48));
+    let large = len_of(BlockIndex(16));
+    assert!(bed.cache().admit_without_evicting(BlockIndex(16), large).is_none());
+    assert_eq!(bed.counters.refused.get(), 1);
+    drop(bed.cache().admit_listed(BlockIndex(16), large).expect("the list decides"));
+    assert!(bed.cache().admit_without_evicting(BlockIndex(16), large).is_none(), "that was no miss");
+    assert!(bed.cache().admit(BlockIndex(16), large).is_none());
+    drop(bed.cache().admit(BlockIndex(16), large).expect("missed again, and there is room"));
+}
+
 #[test]
 fn lru_knows_of_reads_and_fifo_does_not() {
     for (policy, survivor) in [(PolicyKind::Lru, 4), (PolicyKind::Fifo, 5)] {

@@ -356,7 +356,7 @@ fn nothing_is_admitted_while_one_disk_fails_and_the_other_one_does_not_answer() 
         let now = Instant::now();
         failing.health.failed("test", now);
         silent.silence();
-        bed.cache().shared.admit(BlockIndex(block), len_of(BlockIndex(block)), true, now).is_none()
+        bed.cache().shared.admit(BlockIndex(block), len_of(BlockIndex(block)), Wish::Missed, now).is_none()
     };
     // The disk does answer, at most once a second.
     assert!((0..1000).any(refuses));

@@ -122,6 +122,22 @@ fn spoil(bed: &Bed, nth: u32, page: u32, change: impl FnOnce(&mut [u8])) {
     file.sync_all().unwrap();
 }
 
+// SEMANTICS: C7, C21
+#[test]
+fn a_policy_that_keeps_the_smallest_blocks_does_not_leave_out_the_rest_of_one() {
+    // Room for one of the two large blocks.
+    let bed = bed(PolicyKind::Smallest, BLOCK_BYTES + 20_000);
+    let mut sizes = Sizes::default();
+    FILE.blocks().for_each(|block| sizes.add(FILE.len_of(block)));
+    bed.cache().set_sizes(sizes);
+    assert!(put_pages(&bed, 0, 3..5));
+    let [first, second] = [FILE.first, BlockIndex(FILE.first.0 + 1)];
+    let leaves_out = |block| bed.cache().leaves_out(block, BLOCK_BYTES as u32);
+    assert!(!leaves_out(first) && leaves_out(second));
+    drop(bed.cache().admit_without_evicting(first, BLOCK_BYTES as u32).expect("the rest of the block"));
+    assert!(bed.cache().admit_without_evicting(second, BLOCK_BYTES as u32).is_none());
+}
+
 // SEMANTICS: C1, C21
 #[test]
 fn parts_of_a_block_are_hits_and_the_first_of_them_takes_the_room_of_all() {

@@ -33,7 +33,7 @@ fn a_restart_writes_to_a_segment_of_its_own_and_only_when_it_has_to() {
 }
 
 #[test]
-fn a_smaller_reservation_evicts_down_but_for_nr_which_admits_nothing() {
+fn a_smaller_reservation_evicts_down_unless_the_policy_replaces_nothing_which_then_admits_nothing() {
     for policy in PolicyKind::ALL {
         let mut bed = Bed::new(policy, 1 << 30);
         bed.put_all(0..200);
@@ -43,7 +43,7 @@ fn a_smaller_reservation_evicts_down_but_for_nr_which_admits_nothing() {
         let usage = bed.cache().usage();
         let cached: Vec<_> = (0..200).filter(|&block| bed.cache().contains(BlockIndex(block))).collect();
         assert_eq!(usage.used_bytes, bytes_in(cached.iter().copied()));
-        if policy == PolicyKind::Nr {
+        if !policy.evicts() {
             assert_eq!(bed.hits(0..200), 200);
             assert!(!bed.put(201));
         } else {
@@ -83,7 +83,7 @@ fn a_reservation_that_changes_while_the_dataset_is_open_counts_at_once_and_after
 fn another_policy_takes_over_what_is_there() {
     let mut bed = Bed::new(PolicyKind::Nr, bytes_in(0..50));
     bed.put_all(0..50);
-    for policy in [PolicyKind::Lru, PolicyKind::Random, PolicyKind::Fifo, PolicyKind::Nr] {
+    for policy in [PolicyKind::Lru, PolicyKind::Smallest, PolicyKind::Random, PolicyKind::Fifo, PolicyKind::Nr] {
         bed.drop_all();
         bed.config.policy = policy;
         bed.open();
