@@ -36,6 +36,7 @@ mod neighbours;
 mod origin;
 mod outcome;
 mod peers;
+mod plans;
 mod purpose;
 mod receive;
 mod subscribers;
@@ -182,8 +183,16 @@ impl Fetcher {
         Some(slice(&self.context.window.get(part)?, part))
     }
 
+    /// A part's bytes, if a plan holds its block.
+    pub(crate) fn in_plan(&self, part: &BlockPart) -> Option<Bytes> {
+        self.context.planned.get(part)
+    }
+
     /// Marks a part as read: its reader has the bytes, and those of all other parts of its read.
-    pub(crate) fn mark_read(&self, part: &BlockPart) {
+    pub(crate) fn mark_read(self: &Arc<Self>, part: &BlockPart) {
+        if let Some(read) = self.context.planned.mark_read(part) {
+            self.leave_planned(read);
+        }
         self.context.window.mark_read(part);
     }
 
@@ -204,7 +213,7 @@ impl Fetcher {
         // Of the fetch that this reader starts, if it does.
         let mut fetch_deadline = deadline;
         loop {
-            if let Some(bytes) = self.in_window(&part) {
+            if let Some(bytes) = self.in_plan(&part).or_else(|| self.in_window(&part)) {
                 return Ok(Fetched { bytes, tier: Tier::Window });
             }
             if let Some(PartBytes { memory, range, .. }) = self.keeper.read_earlier(part, deadline).await {
@@ -215,6 +224,7 @@ impl Fetcher {
             }
             self.missed(file, &part);
             let (in_flight, _) = self.join_or_start(file, part, Purpose::Read, End::by(fetch_deadline));
+            let _stalled = self.context.planned.stalls(part.block);
             let was_late = in_flight.end.deadline().is_some_and(|end| end + JOINED_LATE < deadline);
             let outcome = in_flight.outcome_until(deadline).await;
             match outcome.unwrap_or_else(|| Outcome::Failed(self.context.timed_out(part.block))) {
@@ -496,8 +506,8 @@ impl Fetcher {
                 match from_peer {
                     Some(block) => receiver.receive_from_peer(block),
                     None => {
-                        // A fetch that fills the store has other memory.
-                        let _memory = if purpose.is_warm() { None } else { Some(self.memory.acquire(kib).await) };
+                        // A fetch that fills the store, or that is planned, has other memory.
+                        let _memory = if purpose.has_memory() { None } else { Some(self.memory.acquire(kib).await) };
                         self.origin.fetch(first.block, &mut receiver, end.urgency()).await?;
                     }
                 }

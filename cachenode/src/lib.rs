@@ -2,7 +2,8 @@
 //!
 //! The cast, from the reader outwards: [`Dataset`] answers reads; [`fetch`] fetches what the store lacks, once per
 //! block however many readers wait for it; `window` holds blocks that the store does not keep while they are being
-//! read; `ahead` detects sequential readers; [`warm`] fills the store ahead of all readers; [`sharing`] knows which
+//! read; `ahead` detects sequential readers; [`plan`] fetches what programs say that they will read, which `planned`
+//! holds until then; [`warm`] fills the store ahead of all readers; [`sharing`] knows which
 //! node owns a block, and `ownership` which blocks of a dataset are this node's; `earlier` compares the dataset with an
 //! earlier snapshot. Around them: [`node`] has the store, all open datasets and the peers; [`process`] is the common
 //! part of the programs `larderd` and `cachenode`, and `folder` says what to do about a folder that is not writable.
@@ -36,6 +37,8 @@ pub mod manifest_file;
 mod memory;
 pub mod node;
 mod ownership;
+pub mod plan;
+mod planned;
 pub mod process;
 mod renewal;
 pub mod request;
@@ -53,6 +56,7 @@ pub use home::{Home, HomeLimits};
 pub use larder_origin::Caller;
 pub use manifest_file::{ManifestFile, ManifestFileError, MappedManifest, open_manifest, order_of, put_order};
 pub use memory::MemoryBudget;
+pub use plan::{PageCache, Plan, PlanRefused};
 pub use node::{Node, NodeConfig, NodeError, OpenDataset, PeerConfig};
 pub use request::{Credentials, DatasetRequest, OriginLimits, PodVolume};
 pub use sharing::Sharing;

@@ -129,15 +129,18 @@ impl Keeper {
         timeout_at(halfway(deadline), found).await.ok().flatten()
     }
 
-    /// Whether the store keeps a block. Warming evicts no other block.
+    /// Whether the store keeps a block. Warming and plans evict no other block.
     pub(super) async fn admit(&self, part: BlockPart, purpose: Purpose) -> Admission {
         let cache = &self.context.cache;
         if cache.is_rebuilding() {
             return Admission::Later;
         }
         let permit = match purpose {
-            Purpose::Read | Purpose::Ahead | Purpose::Peer { .. } => {
-                let permit = cache.admit(part.block, part.block_len);
+            Purpose::Read | Purpose::Ahead | Purpose::Planned | Purpose::Peer { .. } => {
+                let permit = match purpose {
+                    Purpose::Planned => cache.admit_without_evicting(part.block, part.block_len),
+                    _ => cache.admit(part.block, part.block_len),
+                };
                 if cache.wants_search()
                     && let Ok(one) = Arc::clone(&self.searching).try_lock_owned()
                 {
@@ -247,6 +250,15 @@ impl Keeper {
         }
         expected.sort_by_key(|block| block.pending.file);
         (expected, skipped)
+    }
+
+    /// Writes a block that was read to the store, if the store admits it. Blocks on the disk.
+    pub(super) fn write_if_admitted(&self, part: &BlockPart, bytes: &[u8]) {
+        let cache = &self.context.cache;
+        if let Some(permit) = cache.admit(part.block, part.block_len) {
+            // The cache counts and logs a failed write.
+            let _ = cache.write(permit, &cache.record(part.block, bytes));
+        }
     }
 
     /// Writes blocks to the store. A block that the store does not admit, or whose write fails, is put into the window.

@@ -1,0 +1,74 @@
+//! Fetches blocks for plans, ahead of their readers.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_dataset::{BlockIndex, BlockPart, FileIndex, PolicyKind};
+
+use super::Fetcher;
+use super::config::FetchConfig;
+use super::end::End;
+use super::purpose::Purpose;
+use crate::memory::Permit;
+use crate::planned::{PlannedBlocks, PlannedRead};
+
+impl Fetcher {
+    /// The blocks of all plans of the dataset.
+    pub(crate) fn planned(&self) -> &Arc<PlannedBlocks> {
+        &self.context.planned
+    }
+
+    /// The limits of the dataset's fetches.
+    pub(crate) fn config(&self) -> &FetchConfig {
+        &self.context.config
+    }
+
+    /// True if a reader would find a block here, or a fetch in flight.
+    pub(crate) fn is_here(&self, block: BlockIndex) -> bool {
+        let cache = &self.context.cache;
+        cache.contains(block)
+            || self.context.window.contains(block)
+            || cache.has_earlier(block)
+            || self.in_flight.get(block).is_some()
+    }
+
+    /// Fetches a block that is among the planned ones. Readers that wait for the origin go first, until one of them
+    /// waits for this block. Returns when the fetch has ended. Cancel-safe: it continues.
+    pub(crate) async fn fetch_planned(self: &Arc<Self>, file: FileIndex, part: BlockPart) {
+        let whole = BlockPart { start: 0, len: part.block_len, ..part };
+        let (in_flight, _) = self.join_or_start(file, whole, Purpose::Planned, End::open());
+        let written = in_flight.written();
+        // It would count as a reader that waits.
+        drop(in_flight);
+        written.await;
+    }
+
+    /// Lets go of a planned block that was read.
+    pub(super) fn leave_planned(self: &Arc<Self>, read: PlannedRead) {
+        let PlannedRead { block, bytes, is_kept, memory } = read;
+        let cache = &self.context.cache;
+        if is_kept || cache.contains(block) {
+            return;
+        }
+        // A policy that evicts was not asked for the block before it was read.
+        if cache.usage().policy != PolicyKind::Nr {
+            let part = BlockPart { block, file_offset: 0, block_len: bytes.len() as u32, start: 0, len: bytes.len() as u32 };
+            if let Some(memory) = self.context.memory_until_written((part.block_len >> 10) + 1) {
+                let (fetcher, bytes) = (Arc::clone(self), bytes.clone());
+                self.tasks.spawn_on(async move { fetcher.keep_read(part, bytes, memory).await }, &self.runtime);
+            }
+        }
+        self.context.window.insert_read(block, bytes, memory);
+    }
+
+    /// Offers a block that was read to the store.
+    async fn keep_read(self: Arc<Self>, part: BlockPart, bytes: Bytes, memory: Permit) {
+        let turn = self.keeper.turn_to_write().await;
+        let fetcher = Arc::clone(&self);
+        let keep = move || {
+            fetcher.keeper.write_if_admitted(&part, &bytes);
+            drop((memory, turn));
+        };
+        self.tasks.spawn_blocking_on(keep, &self.runtime);
+    }
+}
