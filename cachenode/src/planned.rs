@@ -57,6 +57,7 @@ pub(crate) struct PlannedRead {
 /// What a plan has here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
+    pub(crate) blocks: usize,
     /// Of all of its blocks.
     pub(crate) bytes: u64,
     /// Of those that are coming.
@@ -368,6 +369,7 @@ impl PlannedBlocks {
 impl Inner {
     fn insert(&mut self, block: BlockIndex, planned: Planned) {
         let usage = self.plans.entry(planned.plan).or_default();
+        usage.blocks += 1;
         usage.bytes += u64::from(planned.len);
         if planned.bytes.is_none() {
             usage.coming_bytes += u64::from(planned.len);
@@ -383,6 +385,7 @@ impl Inner {
         let coming_bytes = if planned.bytes.is_none() { u64::from(planned.len) } else { 0 };
         self.coming -= usize::from(planned.bytes.is_none());
         if let Some(usage) = self.plans.get_mut(&planned.plan) {
+            usage.blocks -= 1;
             usage.bytes -= u64::from(planned.len);
             usage.coming_bytes -= coming_bytes;
         }

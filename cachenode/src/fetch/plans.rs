@@ -9,6 +9,7 @@ use super::Fetcher;
 use super::config::FetchConfig;
 use super::end::End;
 use super::purpose::Purpose;
+use crate::counters::StatsCounters;
 use crate::memory::Permit;
 use crate::planned::{PlannedBlocks, PlannedRead};
 
@@ -23,13 +24,18 @@ impl Fetcher {
         &self.context.config
     }
 
+    /// The dataset's counters.
+    pub(crate) fn counters(&self) -> &StatsCounters {
+        &self.context.counters
+    }
+
     /// True if a reader would find a block here, or a fetch in flight.
     pub(crate) fn is_here(&self, block: BlockIndex) -> bool {
         let cache = &self.context.cache;
         cache.contains(block)
             || self.context.window.contains(block)
             || cache.has_earlier(block)
-            || self.in_flight.get(block).is_some()
+            || self.in_flight.contains(block)
     }
 
     /// Fetches a block that is among the planned ones. Readers that wait for the origin go first, until one of them
