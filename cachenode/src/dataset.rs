@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_dataset::{
-    BLOCK_BYTES, BlockIndex, BlockPart, BlockRange, CacheId, CacheKey, File, FileBlocks, FileIndex, ManifestError, PolicyKind,
+    BLOCK_BYTES, BlockIndex, BlockPart, BlockRange, CacheId, CacheKey, File, FileBlocks, FileIndex, ManifestError,
+    PolicyKind,
 };
 use larder_origin::{Caller, Origin};
 use larder_peers::{BlockBytes, Buffers, ReadError, ReadRequest};

@@ -1,13 +1,13 @@
 //! Plans: programs say what they are going to read, and the node fetches it ahead of them.
 //!
 //! The cast: [`command`] are the ioctls; `schedule` has the plans and decides which block is next; `planned` holds the
-//! blocks until they are read; `pages` knows what need not be fetched, because the kernel has it. A [`Planner`] brings
-//! them together: one task, which runs while there is a plan.
+//! blocks until they are read; `pages` knows what need not be fetched, because the kernel has it. A `Planner` brings them
+//! together: one task, which runs while there is a plan.
 //!
 //! A plan is a hint. A wrong or late one, or one that nobody follows, costs at most the memory of all plans and the
 //! bytes that it has fetched, never an error, another byte, or a block of the cache: planned blocks evict none. Readers
 //! that wait for the origin go before all plans. Plans take no memory that others wait for: they may hold as much as is
-//! left to all others, as every account of the process does ([`memory`](crate::memory)).
+//! left to all others, as every account of the process does (`memory`).
 //!
 //! Invariant: readers wait for no lock that is held while the manifest is read.
 
@@ -166,7 +166,8 @@ impl Shared {
             Items::Ranges(ranges) => ranges.iter().map(|&range| item(range)).collect(),
             Items::Paths(paths) => {
                 let mut path = Vec::new();
-                self.manifest.dir_path(folder.ok_or(PlanRefused::NotAFolder)?, &mut path).ok();
+                let folder = folder.ok_or(PlanRefused::NotAFolder)?;
+                self.manifest.dir_path(folder, &mut path).map_err(|_| PlanRefused::Invalid)?;
                 if !path.is_empty() {
                     path.push(b'/');
                 }

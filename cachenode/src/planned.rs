@@ -66,6 +66,17 @@ pub(crate) struct Usage {
     pub(crate) read_to: u64,
 }
 
+/// What is here of a block that a plan comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Nothing.
+    Nothing,
+    /// It is here.
+    Here,
+    /// It is coming, and would be of the plan if that had room.
+    NoRoom,
+}
+
 /// The blocks of all plans of a dataset.
 #[derive(Debug)]
 pub(crate) struct PlannedBlocks {
@@ -259,17 +270,21 @@ impl PlannedBlocks {
         Some(Coming { planned: Arc::clone(self), block, ticket })
     }
 
-    /// True if a block is here. If it is of this plan, it is wanted at `place`, too, and this part of it.
-    pub(crate) fn wants(&self, plan: u64, place: Place, part: &BlockPart) -> bool {
+    /// Looks a block up. If it is of this plan, or of none and the plan has room for it, it is wanted at `place`, too,
+    /// and this part of it.
+    pub(crate) fn look_up(&self, plan: u64, place: Place, part: &BlockPart, has_room: bool) -> Found {
         let mut inner = self.lock();
-        let Some(planned) = inner.by_index.get_mut(&part.block) else { return false };
+        let Some(planned) = inner.by_index.get_mut(&part.block) else { return Found::Nothing };
+        if planned.plan == NO_PLAN && !has_room {
+            return Found::NoRoom;
+        }
         if planned.plan == plan || planned.plan == NO_PLAN {
             planned.wanted = planned.wanted.start.min(part.start)..planned.wanted.end.max(part.start + part.len);
             if planned.place == NOWHERE {
                 inner.move_to(part.block, plan, place);
             }
         }
-        true
+        Found::Here
     }
 
     /// What a plan has here.

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use larder_cachenode::dataset::Dataset;
-use larder_cachenode::{ListRefused, WarmListPart};
+use larder_cachenode::plan::command::Command;
+use larder_cachenode::{ListRefused, PageCache, PlanRefused, PlanSource, WarmListPart};
 use larder_dataset::{DirIndex, Entry, FileBlocks, FileIndex, LinkIndex, ManifestError, VersionTag};
 
 use crate::about::AboutFiles;
@@ -94,6 +95,11 @@ impl Filesystem {
     /// The dataset that this file system shows.
     pub(crate) fn dataset(&self) -> &Arc<Dataset> {
         &self.dataset
+    }
+
+    /// The numbers of its nodes.
+    pub(crate) fn inodes(&self) -> Inodes {
+        self.inodes
     }
 
     fn node(&self, ino: u64) -> Result<Node, FsError> {
@@ -264,7 +270,23 @@ impl Filesystem {
         taken
     }
 
-    /// True for `.larder/stats.json`, the file that accepts the ioctls of a mount.
+    /// Carries out a command about a plan, which the node `ino` took from a user. Returns how many more items the plan
+    /// wants.
+    pub(crate) fn plan(
+        &self,
+        ino: u64,
+        user: u32,
+        command: &Command<'_>,
+        pages: &Arc<dyn PageCache>,
+    ) -> Result<u32, PlanRefused> {
+        let folder = match self.inodes.node(ino) {
+            Some(Node::Row(Entry::Dir(dir))) => Some(dir),
+            _ => None,
+        };
+        self.dataset.plan(command, &PlanSource { user, folder, pages })
+    }
+
+    /// True for `.larder/stats.json`, the file that accepts the ioctls for warming.
     pub(crate) fn is_stats(&self, ino: u64) -> bool {
         self.inodes.node(ino) == Some(Node::About(About::Stats))
     }

@@ -5,15 +5,18 @@
 //! OPEN, OPENDIR and FLUSH are answered with ENOSYS. The kernel then stops sending them, and RELEASE too. It keeps
 //! pages and listings from one open to the next, which is correct because a snapshot never changes.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use larder_cachenode::counters::{StatsCounters, add};
-use larder_cachenode::{WARM_IOCTL, WARM_LIST_IOCTL, WarmListPart};
+use larder_cachenode::plan::command::{Command, Malformed};
+use larder_cachenode::{PageCache, WARM_IOCTL, WARM_LIST_IOCTL, WarmListPart};
 use larder_dataset::Ownership;
 use larder_dataset::name::PATH_MAX;
 
 use crate::errno::Errno;
 use crate::filesystem::{Attr, Filesystem, FsError, NodeKind};
+use crate::pages::Pages;
 use crate::pool::Serve;
 use crate::reading::Reader;
 use crate::wire::{FileAttr, Listing, Reply, Request, operation};
@@ -58,11 +61,14 @@ impl Shown {
 pub(crate) struct Front {
     reader: Reader,
     shown: Shown,
+    pages: Arc<Pages>,
 }
 
 impl Front {
-    pub(crate) fn new(reader: Reader, shown: Shown) -> Self {
-        Self { reader, shown }
+    /// Answers over the connection `fuse`.
+    pub(crate) fn new(reader: Reader, shown: Shown, fuse: &Arc<OwnedFd>) -> Self {
+        let pages = Arc::new(Pages::new(Arc::clone(fuse), reader.filesystem().inodes()));
+        Self { reader, shown, pages }
     }
 
     fn filesystem(&self) -> &Arc<Filesystem> {
@@ -134,8 +140,8 @@ impl Front {
             },
             operation::IOCTL => match request.ioctl() {
                 Some((flags, command, data)) if flags & IOCTL_UNRESTRICTED == 0 => {
-                    match self.ioctl(node, command, data) {
-                        Ok(()) => reply.ioctl(),
+                    match self.ioctl(request, command, data) {
+                        Ok(result) => reply.ioctl(result),
                         Err(errno) => reply.error(errno),
                     }
                 }
@@ -200,17 +206,22 @@ impl Front {
         }
     }
 
-    fn ioctl(&self, node: u64, command: u32, data: &[u8]) -> Result<(), Errno> {
-        if !self.filesystem().is_stats(node) {
+    fn ioctl(&self, request: &Request<'_>, command: u32, data: &[u8]) -> Result<u32, Errno> {
+        if let Some(plan) = Command::decode(command, data) {
+            let plan = plan.map_err(|Malformed| Errno(libc::EINVAL))?;
+            let pages: Arc<dyn PageCache> = Arc::<Pages>::clone(&self.pages);
+            return self.filesystem().plan(request.node, request.user, &plan, &pages).map_err(Errno::from);
+        }
+        if !self.filesystem().is_stats(request.node) {
             return Err(Errno(libc::ENOTTY));
         }
         match command {
             WARM_IOCTL => {
                 self.filesystem().start_warming();
-                Ok(())
+                Ok(0)
             }
             WARM_LIST_IOCTL => match WarmListPart::decode(data) {
-                Some(part) => self.filesystem().warm_listed(part).map_err(Errno::from),
+                Some(part) => self.filesystem().warm_listed(part).map(|()| 0).map_err(Errno::from),
                 None => Err(Errno(libc::EINVAL)),
             },
             _ => Err(Errno(libc::ENOTTY)),
@@ -234,6 +245,10 @@ impl Front {
 impl Serve for Front {
     fn answer(&self, request: &Request<'_>, reply: Reply) {
         self.reader.guard(|| self.dispatch(request, reply));
+    }
+
+    fn retrieved(&self, request: &Request<'_>) {
+        self.pages.retrieved(request);
     }
 }
 

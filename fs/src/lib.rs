@@ -23,6 +23,7 @@ mod inode;
 mod interrupt;
 mod limits;
 pub mod mount;
+mod pages;
 mod pool;
 pub mod process;
 mod reading;

@@ -98,12 +98,13 @@ pub fn mount(pool: &Arc<Pool>, dataset: Arc<Dataset>, config: &MountConfig) -> R
     // The kernel looks at the user of each request to a mount of one user.
     let kernel = KernelLimits { max_background: config.max_background.max(16), idmapped: config.allow_other };
     let shown = Shown::new(config.ownership, owner);
-    let front = Front::new(Reader::new(Arc::new(Filesystem::new(dataset)), None), shown);
+    let reader = Reader::new(Arc::new(Filesystem::new(dataset)), None);
     let refused = |source| MountError::Refused { path: path.clone(), source: limits::named(source) };
     let slots = Slots::open(None, config.threads).map_err(refused)?;
     // If a later step fails, dropping this unmounts.
     let mount = fuser::Session::new(kernel, &path, &options).map_err(refused)?;
     let fuse = Arc::new(mount.as_fd().try_clone_to_owned().map_err(refused)?);
+    let front = Front::new(reader, shown, &fuse);
     let session = pool.serve(fuse, slots, Box::new(front)).map_err(refused)?;
     raise_read_ahead(&path, config.read_ahead_bytes);
     info!(path = %path.display(), "mounted");

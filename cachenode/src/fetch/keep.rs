@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_dataset::BlockPart;
+use larder_dataset::{BlockPart, PolicyKind};
 use larder_store::{AdmissionPermit, PartBytes};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, oneshot};
@@ -133,7 +133,9 @@ impl Keeper {
     pub(super) async fn admit(&self, part: BlockPart, purpose: Purpose) -> Admission {
         let cache = &self.context.cache;
         if cache.is_rebuilding() {
-            return Admission::Later;
+            // Later, it might evict.
+            let is_refused = purpose == Purpose::Planned && cache.usage().policy != PolicyKind::Nr;
+            return if is_refused { Admission::Refused } else { Admission::Later };
         }
         let permit = match purpose {
             Purpose::Read | Purpose::Ahead | Purpose::Planned | Purpose::Peer { .. } => {

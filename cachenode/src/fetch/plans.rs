@@ -58,7 +58,8 @@ impl Fetcher {
         }
         // A policy that evicts was not asked for the block before it was read.
         if cache.usage().policy != PolicyKind::Nr {
-            let part = BlockPart { block, file_offset: 0, block_len: bytes.len() as u32, start: 0, len: bytes.len() as u32 };
+            let part =
+                BlockPart { block, file_offset: 0, block_len: bytes.len() as u32, start: 0, len: bytes.len() as u32 };
             if let Some(memory) = self.context.memory_until_written((part.block_len >> 10) + 1) {
                 let (fetcher, bytes) = (Arc::clone(self), bytes.clone());
                 self.tasks.spawn_on(async move { fetcher.keep_read(part, bytes, memory).await }, &self.runtime);

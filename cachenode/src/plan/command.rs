@@ -137,11 +137,11 @@ impl<'a> Command<'a> {
     pub fn decode(ioctl: u32, data: &'a [u8]) -> Option<Result<Self, Malformed>> {
         let decoded = match ioctl {
             OPEN_IOCTL => Open::decode(data).map(Self::Open),
-            ROWS_IOCTL | PATHS_IOCTL | RANGES_IOCTL => {
-                Put::decode(data).and_then(|(put, n)| Some(Self::Put(put, Items::decode(ioctl, n, &data[HEAD_BYTES..])?)))
+            ROWS_IOCTL | PATHS_IOCTL | RANGES_IOCTL => Put::decode(data)
+                .and_then(|(put, n)| Some(Self::Put(put, Items::decode(ioctl, n, &data[HEAD_BYTES..])?))),
+            AT_IOCTL => {
+                sized(data, SHORT_BYTES).and_then(|data| Some(Self::At { id: id_at(data)?, passed: u64_at(data, 16)? }))
             }
-            AT_IOCTL => sized(data, SHORT_BYTES)
-                .and_then(|data| Some(Self::At { id: id_at(data)?, passed: u64_at(data, 16)? })),
             CLOSE_IOCTL => sized(data, SHORT_BYTES).and_then(|data| Some(Self::Close { id: id_at(data)? })),
             _ => return None,
         };
@@ -151,7 +151,9 @@ impl<'a> Command<'a> {
     /// The plan.
     pub fn id(&self) -> PlanId {
         match self {
-            Self::Open(Open { id, .. }) | Self::Put(Put { id, .. }, _) | Self::At { id, .. } | Self::Close { id } => *id,
+            Self::Open(Open { id, .. }) | Self::Put(Put { id, .. }, _) | Self::At { id, .. } | Self::Close { id } => {
+                *id
+            }
         }
     }
 }
@@ -213,7 +215,8 @@ impl<'a> Items<'a> {
             }
             RANGES_IOCTL => {
                 let ranges = data.get(..n.checked_mul(RANGE_BYTES)?)?.chunks_exact(RANGE_BYTES);
-                let range = |at: &[u8]| Some(FileRange { offset: u64_at(at, 0)?, row: u32_at(at, 8)?, len: u32_at(at, 12)? });
+                let range =
+                    |at: &[u8]| Some(FileRange { offset: u64_at(at, 0)?, row: u32_at(at, 8)?, len: u32_at(at, 12)? });
                 Self::Ranges(ranges.map(range).collect::<Option<_>>()?)
             }
             _ => {
@@ -302,7 +305,7 @@ mod tests {
             assert_eq!(Command::decode(OPEN_IOCTL, &open.encode()), Some(Ok(Command::Open(open))));
         }
         let paths = put(true).encode_paths(b"a/b\0\0c\0");
-        let items = Items::Paths(vec![b"a/b", b"", b"c"]);
+        let items = Items::Paths(vec![&b"a/b"[..], b"", b"c"]);
         assert_eq!(Command::decode(PATHS_IOCTL, &paths[..]), Some(Ok(Command::Put(put(true), items))));
         assert_eq!(Command::decode(AT_IOCTL, &encode_at(ID, 5)), Some(Ok(Command::At { id: ID, passed: 5 })));
         assert_eq!(Command::decode(CLOSE_IOCTL, &encode_at(ID, 5)), Some(Ok(Command::Close { id: ID })));

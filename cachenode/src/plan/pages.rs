@@ -63,7 +63,9 @@ mod tests {
     #[test]
     fn each_block_has_its_own_bit() {
         let seen = SeenBlocks::new(130);
-        [0, 63, 64, 129].map(|block| seen.mark(BlockIndex(block)));
+        for block in [0, 63, 64, 129] {
+            seen.mark(BlockIndex(block));
+        }
         let found: Vec<u32> = (0..200).filter(|&block| seen.contains(BlockIndex(block))).collect();
         assert_eq!(found, [0, 63, 64, 129]);
         seen.mark(BlockIndex(u32::MAX));

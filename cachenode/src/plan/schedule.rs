@@ -17,10 +17,10 @@ use tokio::time::Instant;
 
 use super::command::{PlanId, Put};
 use super::pages::PageCache;
-use crate::planned::{Place, PlannedBlocks, Usage};
+use crate::planned::{Found, Place, PlannedBlocks, Usage};
 
 /// The most items that a plan has before it.
-pub(crate) const ITEMS_MOST: usize = 1 << 16;
+const ITEMS_MOST: usize = 1 << 16;
 
 /// How long a plan lives without a sign of its program.
 const LEASE: Duration = Duration::from_secs(60);
@@ -356,16 +356,20 @@ impl Schedule {
                 plan.next = start_of(place.position + 1);
                 continue;
             };
-            if planned.wants(number, place, &part) || look.is_here(part.block) {
-                plan.next.nth += 1;
-                continue;
-            }
             let used = planned.usage(number).bytes;
+            let has_room = used == 0 || used + u64::from(part.block_len) <= share;
+            let found = match planned.look_up(number, place, &part, has_room) {
+                Found::Nothing if look.is_here(part.block) => Found::Here,
+                found => found,
+            };
             let is_too_far = place.position - plan.first >= ITEMS_MOST as u64;
-            if is_too_far || (used > 0 && used + u64::from(part.block_len) > share) {
+            if is_too_far || (found != Found::Here && !has_room) {
                 return Next::Wait;
             }
             plan.next.nth += 1;
+            if found == Found::Here {
+                continue;
+            }
             return Next::Fetch(Order { plan: number, place, file, part });
         }
         Next::Look
