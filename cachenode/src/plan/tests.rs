@@ -103,7 +103,7 @@ fn size_of(file: u32) -> u64 {
     1_000 + u64::from(file)
 }
 
-// SEMANTICS: C21
+// SEMANTICS: C27
 #[tokio::test]
 async fn planned_files_are_read_out_of_memory_and_each_costs_one_get() {
     let world = World::new(0, PolicyKind::Nr);
@@ -119,7 +119,7 @@ async fn planned_files_are_read_out_of_memory_and_each_costs_one_get() {
     assert_eq!((counters.plan_blocks_in_time.load(Relaxed), late), (3, 0));
 }
 
-// SEMANTICS: C22
+// SEMANTICS: C28
 #[tokio::test]
 async fn what_the_page_cache_has_is_not_fetched_and_only_what_was_read_is_asked_for() {
     let world = World::new(0, PolicyKind::Nr);
@@ -142,7 +142,7 @@ async fn what_the_page_cache_has_is_not_fetched_and_only_what_was_read_is_asked_
     assert_eq!(*world.cached.asked.lock().unwrap(), [1, 2, 1, 5]);
 }
 
-// SEMANTICS: C21
+// SEMANTICS: C27
 #[tokio::test]
 async fn a_plan_fills_the_cache_and_evicts_nothing() {
     let world = World::new(1_500, PolicyKind::Nr);
@@ -167,7 +167,7 @@ async fn a_plan_fills_the_cache_and_evicts_nothing() {
     assert_eq!(world.fetched(), [1, 2]);
 }
 
-// SEMANTICS: C21
+// SEMANTICS: C27
 #[tokio::test]
 async fn a_plan_that_is_closed_or_whose_dataset_ends_holds_nothing() {
     let world = World::new(0, PolicyKind::Nr);
@@ -185,7 +185,7 @@ async fn a_plan_that_is_closed_or_whose_dataset_ends_holds_nothing() {
     world.holds(0).await;
 }
 
-// SEMANTICS: C21
+// SEMANTICS: C27
 #[tokio::test]
 async fn files_are_found_by_their_paths_and_values_that_are_impossible_are_refused() {
     let world = World::new(0, PolicyKind::Nr);
@@ -204,7 +204,7 @@ async fn files_are_found_by_their_paths_and_values_that_are_impossible_are_refus
     world.holds(2_003 + 1_006).await;
 }
 
-// SEMANTICS: C21
+// SEMANTICS: C27
 #[tokio::test]
 async fn a_file_that_cannot_be_fetched_is_left_to_its_reader() {
     let world = World::new(0, PolicyKind::Nr);

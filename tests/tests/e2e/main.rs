@@ -41,6 +41,7 @@ mod origin_faults;
 mod overlays;
 mod ownership;
 mod peers;
+mod plans;
 mod property;
 mod read_only;
 mod reservations;
