@@ -45,7 +45,8 @@ def _planned(root: str, names: Iterable[str], in_flight: int) -> Iterator[str]:
     first = 0
 
     def items(start: int, stop: int) -> Sequence[Item]:
-        return taken[max(start - first, 0) : stop - first]
+        # Those before `first` were yielded. An empty path is no file.
+        return [""] * min(first - start, stop - start) + taken[max(start - first, 0) : max(stop - first, 0)]
 
     plan = Plan(root, items)
     is_over = False
