@@ -195,3 +195,18 @@ fn junk_in_the_ioctls_is_an_errno() {
     assert_eq!(mount.read_fresh("d/000").unwrap(), seeded_bytes(0, FILE_BYTES));
     assert_eq!(lab.server.counters().gets, 1, "nothing was planned");
 }
+
+/// The Python package at a real mount. `make python` runs its own tests.
+// SEMANTICS: C27
+#[test]
+fn a_python_program_plans_what_it_reads_and_its_threads_go_on_while_the_mount_does_not_answer() {
+    let lab = Lab::new();
+    let mount = mounted(&lab, 0);
+    let package = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../python");
+    let mut live = std::process::Command::new("python3");
+    live.arg(package.join("tests/live.py")).arg(mount.dir()).arg(mount.pid().to_string());
+    live.env("PYTHONPATH", package.join("src")).env("PYTHONDONTWRITEBYTECODE", "1");
+    let output = live.output().expect("python3 runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(mount.metric("fs_errors_total"), 0);
+}
