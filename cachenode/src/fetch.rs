@@ -299,8 +299,11 @@ impl Fetcher {
         timeout(patience, self.keeper.threads.read(&self.runtime, disk, read)).await
     }
 
-    /// A part's bytes for a peer, if the window has them.
+    /// A part's bytes for a peer, if a plan or the window has them.
     pub(crate) fn held_for_peer(&self, part: &BlockPart) -> Option<BlockBytes> {
+        if let Some(bytes) = self.in_plan(part) {
+            return Some(BlockBytes::whole(bytes));
+        }
         self.context.window.unread(part.block).map(|block| BlockBytes::whole(slice(&block, part)))
     }
 

@@ -79,13 +79,14 @@ impl Keeper {
         Self { context, runtime, tasks, searching, reading, threads, warming, writing, leaving }
     }
 
-    /// The whole block, if it is in the window or has come into the store just now. In the window it is of no use to a
+    /// The whole block, if a plan or the window holds it or it has come into the store just now. In memory it is of no use to a
     /// fetch that fills the store. None also if the disk does not answer in time.
     pub(super) async fn find(&self, part: BlockPart, purpose: Purpose, deadline: Instant) -> Option<Bytes> {
-        if let Some(block) = self.context.window.unread(part.block).filter(|_| !purpose.is_warm()) {
+        let whole = BlockPart { start: 0, len: part.block_len, ..part };
+        let held = || self.context.planned.get(&whole).or_else(|| self.context.window.unread(part.block));
+        if let Some(block) = (!purpose.is_warm()).then(held).flatten() {
             return Some(block);
         }
-        let whole = BlockPart { start: 0, len: part.block_len, ..part };
         let PartBytes { memory, range, .. } = self.read_stored(whole, deadline).await?;
         Some(Bytes::from(memory).slice(range))
     }
