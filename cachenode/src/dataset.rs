@@ -11,8 +11,8 @@ mod tests;
 
 use std::cell::RefCell;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -34,7 +34,7 @@ use crate::fetch::{FetchConfig, FetchError, Fetched, Fetcher, Tier};
 use crate::manifest_file::MappedManifest;
 use crate::ownership::OwnedBlocks;
 use crate::plan::command::Command;
-use crate::plan::{PlanRefused, PlanSource, Planner};
+use crate::plan::{PageCache, PlanRefused, PlanSource, Planner};
 use crate::renewal::Renewal;
 use crate::sharing::Sharing;
 use crate::stats::{CacheStats, DatasetSummary, Stats};
@@ -273,6 +273,11 @@ impl Dataset {
         self.planner.command(command, source)
     }
 
+    /// Has the page cache of a mount asked before an epoch of a program that says nothing is followed.
+    pub fn watch_pages(&self, pages: Weak<dyn PageCache>) {
+        self.planner.watch(pages);
+    }
+
     /// Notes that an earlier process has served a mount of the dataset: the kernel may have any block of it.
     pub fn assume_read(&self) {
         self.planner.assume_seen();
@@ -332,6 +337,7 @@ impl Dataset {
     fn in_plan(&self, part: &BlockPart) -> Option<Bytes> {
         let bytes = self.fetcher.in_plan(part)?;
         self.touched(part.block);
+        self.planner.read(part.block);
         add(&self.counters.read_bytes_window, u64::from(part.len));
         Some(bytes)
     }
@@ -389,6 +395,7 @@ impl Dataset {
     }
 
     async fn fetch_part(&self, index: FileIndex, part: BlockPart, deadline: Instant) -> Result<Bytes, FetchError> {
+        self.planner.read(part.block);
         let Fetched { bytes, tier } = self.fetcher.fetch(index, part, deadline).await?;
         let counter = match tier {
             Tier::Window => &self.counters.read_bytes_window,

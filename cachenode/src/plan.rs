@@ -9,15 +9,19 @@
 //! that wait for the origin go before all plans. Plans take no memory that others wait for: they may hold as much as is
 //! left to all others, as every account of the process does (`memory`).
 //!
-//! Invariant: readers wait for no lock that is held while the manifest is read.
+//! A dataset whose programs say nothing is followed if its readers repeat an epoch (`follow`): that is a plan, too.
+//!
+//! Invariant: readers wait for no lock that is held while the manifest is read, unless an epoch begins or ceases to be
+//! followed.
 
 pub mod command;
+mod follow;
 mod pages;
 mod schedule;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, DirIndex, Entry, FileIndex};
@@ -30,7 +34,8 @@ use crate::fetch::Fetcher;
 use crate::manifest_file::MappedManifest;
 use crate::memory::Account;
 use crate::planned::Coming;
-use command::{Command, FileRange, Items};
+use command::{Command, FileRange, Items, PlanId, Put};
+use follow::{Epoch, Follower};
 use pages::SeenBlocks;
 use schedule::{Item, Look, NO_FILE, Next, Order, Owner, Schedule};
 
@@ -45,6 +50,12 @@ const FETCHES_AT_ONCE: usize = 64;
 
 /// How long the kernel may take to say what it has cached.
 const PAGES_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The owner of the plan by which an epoch is followed. A program that claims to be this one misleads only this plan.
+const FOLLOWED: Owner = Owner { user: u32::MAX - 1, id: PlanId([0; 16]) };
+
+/// Blocks that are put into that plan in one step.
+const FED_AT_ONCE: usize = 1024;
 
 /// Where a command comes from.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +77,9 @@ struct Shared {
     manifest: Arc<MappedManifest>,
     fetcher: Arc<Fetcher>,
     seen: SeenBlocks,
+    follower: Mutex<Follower>,
+    /// The page cache of the dataset's newest mount.
+    watched: Mutex<Option<Weak<dyn PageCache>>>,
     /// Memory for the blocks of all plans.
     memory: Account,
     state: Mutex<State>,
@@ -78,6 +92,16 @@ struct State {
     /// When it was last tidied.
     tidied: Instant,
     is_running: bool,
+    followed: Option<Followed>,
+}
+
+/// An epoch that is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Followed {
+    /// The position of the next block to put.
+    next: usize,
+    /// How many reads there were when blocks were last put. Without any more, the plan ends by its lease.
+    reads: u64,
 }
 
 /// What the task does after a step.
@@ -93,14 +117,35 @@ impl Planner {
         let seen = SeenBlocks::new(manifest.totals().blocks);
         let config = fetcher.config();
         let memory = config.other_account(config.plan_bytes);
-        let state = State { schedule: Schedule::default(), tidied: Instant::now(), is_running: false };
+        let state = State { schedule: Schedule::default(), tidied: Instant::now(), is_running: false, followed: None };
         let (state, stop) = (Mutex::new(state), CancellationToken::new());
-        Self(Arc::new(Shared { manifest, fetcher, seen, memory, state, stop }))
+        let (follower, watched) = (Mutex::default(), Mutex::default());
+        Self(Arc::new(Shared { manifest, fetcher, seen, follower, watched, memory, state, stop }))
     }
 
     /// Notes that a block is read: the page cache may have it from now on.
     pub(crate) fn seen(&self, block: BlockIndex) {
         self.0.seen.mark(block);
+    }
+
+    /// Notes that a reader had to wait for a block, or had it out of a plan. Follows the epoch while it is like the last
+    /// one.
+    pub(crate) fn read(&self, block: BlockIndex) {
+        let shared = &self.0;
+        let mut follower = shared.follower();
+        let epoch = follower.read(block.0, shared.manifest.totals().blocks);
+        let (at, count) = (follower.at(), follower.len());
+        drop(follower);
+        match epoch {
+            Epoch::GoesOn => {}
+            Epoch::Matches => shared.follow(at, count),
+            Epoch::Differs => shared.leave(),
+        }
+    }
+
+    /// Has the page cache of a mount asked before an epoch is followed. Without one, none is.
+    pub(crate) fn watch(&self, pages: Weak<dyn PageCache>) {
+        *self.0.watched.lock().unwrap_or_else(PoisonError::into_inner) = Some(pages);
     }
 
     /// Notes that an earlier process has served the mount.
@@ -155,6 +200,68 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn follower(&self) -> MutexGuard<'_, Follower> {
+        self.follower.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Follows the last epoch, which has `count` blocks, from a position on.
+    fn follow(self: &Arc<Self>, at: usize, count: usize) {
+        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Weak::upgrade);
+        let Some(pages) = watched else { return };
+        let mut state = self.state();
+        // Programs that say what they read know better.
+        if state.schedule.len() == 0
+            && state.schedule.open(FOLLOWED, Some(count as u64), Some(pages), Instant::now()).is_ok()
+        {
+            state.followed = Some(Followed { next: at, reads: 0 });
+            self.start(&mut state);
+        }
+    }
+
+    /// Ends the plan by which an epoch is followed.
+    fn leave(&self) {
+        let mut state = self.state();
+        if state.followed.take().is_some() {
+            // It may have ended by itself.
+            let _ = state.schedule.close(FOLLOWED, self.fetcher.planned());
+        }
+    }
+
+    /// Puts the next blocks into the plan by which an epoch is followed, if it wants them.
+    fn feed(&self) {
+        let planned = self.fetcher.planned();
+        let follower = self.follower();
+        let (passed, reads) = (follower.passed() as u64, follower.reads());
+        drop(follower);
+        let mut state = self.state();
+        let Some(followed) = state.followed.filter(|followed| followed.reads < reads) else { return };
+        let from = followed.next;
+        let wanted = state.schedule.at(FOLLOWED, passed, Instant::now(), planned).map(|wanted| wanted as usize);
+        drop(state);
+        let blocks = match wanted {
+            Ok(wanted) if wanted > 0 => self.follower().ahead(from, wanted.min(FED_AT_ONCE)).to_vec(),
+            Ok(_) => return,
+            Err(_) => return self.leave(),
+        };
+        // Without a lock, since this reads the manifest.
+        let items: Vec<Item> = blocks.into_iter().map(|block| self.item_of(BlockIndex(block))).collect();
+        let mut state = self.state();
+        let put = Put { id: FOLLOWED.id, position: from as u64, passed, replaces: false };
+        if state.followed == Some(followed)
+            && state.schedule.put(FOLLOWED, put, &items, Instant::now(), planned).is_ok()
+        {
+            state.followed = Some(Followed { next: from + items.len(), reads });
+        }
+    }
+
+    /// A block as an item.
+    fn item_of(&self, block: BlockIndex) -> Item {
+        let file = self.manifest.file_of_block(block);
+        let found = file.and_then(|index| Ok((index, self.manifest.file(index)?.first_block)));
+        let Ok((FileIndex(row), first)) = found else { return Item { offset: 0, row: NO_FILE, len: 0 } };
+        Item { offset: u64::from(block.0 - first.0) * BLOCK_BYTES, row, len: BLOCK_BYTES as u32 }
+    }
+
     /// The files of items.
     fn items(&self, items: &Items<'_>, folder: Option<DirIndex>) -> Result<Vec<Item>, PlanRefused> {
         let files = self.manifest.totals().files;
@@ -195,6 +302,7 @@ impl Shared {
 
     async fn run(self: Arc<Self>) {
         loop {
+            self.feed();
             match self.step() {
                 Step::Over => return,
                 Step::Again => tokio::task::yield_now().await,

@@ -6,7 +6,7 @@
 //! pages and listings from one open to the next, which is correct because a snapshot never changes.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use larder_cachenode::counters::{StatsCounters, add};
 use larder_cachenode::plan::command::{Command, Malformed};
@@ -68,6 +68,8 @@ impl Front {
     /// Answers over the connection `fuse`.
     pub(crate) fn new(reader: Reader, shown: Shown, fuse: &Arc<OwnedFd>) -> Self {
         let pages = Arc::new(Pages::new(Arc::clone(fuse), reader.filesystem().inodes()));
+        let watched: Weak<dyn PageCache> = Arc::<Pages>::downgrade(&pages);
+        reader.filesystem().dataset().watch_pages(watched);
         Self { reader, shown, pages }
     }
 

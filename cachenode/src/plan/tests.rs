@@ -6,6 +6,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use larder_dataset::PolicyKind;
 use larder_origin::Origin;
 use larder_store::{Store, StoreConfig};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -18,7 +21,7 @@ use crate::fetch::tests::{Noted, manifest};
 /// No wait is longer than this in a test that passes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-const FILES: u32 = 20;
+const FILES: u32 = 1_000;
 
 const ID: PlanId = PlanId([1; 16]);
 
@@ -91,6 +94,22 @@ impl World {
         let blocks = self.dataset.manifest().file_blocks(FileIndex(file)).unwrap();
         let expected: Vec<u8> = (0..size_of(file)).map(|at| at as u8).collect();
         self.dataset.read_now(blocks, 0, 1 << 20, |bytes| assert!(bytes == expected, "wrong bytes of {file}"))
+    }
+
+    /// Reads files as a mount does, whose page cache has none of them before. Returns how many had to be fetched.
+    async fn read_all(&self, files: &[u32]) -> usize {
+        self.cached.files.lock().unwrap().clear();
+        let mut missing = 0;
+        for &file in files {
+            if !self.read(file) {
+                self.dataset.read_file(file, 0, 1 << 20).await.unwrap();
+                missing += 1;
+            }
+            self.cached.files.lock().unwrap().insert(file);
+            // The plan goes on meanwhile.
+            tokio::task::yield_now().await;
+        }
+        missing
     }
 
     /// The files that were fetched since the last call, in order.
@@ -222,4 +241,33 @@ async fn a_file_that_cannot_be_fetched_is_left_to_its_reader() {
     for file in [1, 2] {
         assert!(world.dataset.read_file(file, 0, 1 << 20).await.is_ok());
     }
+}
+
+// SEMANTICS: C30
+#[tokio::test]
+async fn an_epoch_in_the_order_of_the_last_one_is_followed_and_a_shuffled_one_is_not() {
+    let world = World::new(0, PolicyKind::Nr);
+    let order = |seed| -> Vec<u32> {
+        let mut order: Vec<u32> = (0..FILES).collect();
+        order.shuffle(&mut StdRng::seed_from_u64(seed));
+        order
+    };
+    let pages: Arc<dyn PageCache> = Arc::<Cached>::clone(&world.cached);
+    // Without a page cache to ask, no epoch is followed.
+    for _ in 0..2 {
+        assert_eq!(world.read_all(&order(0)).await, FILES as usize);
+    }
+    world.dataset.watch_pages(Arc::downgrade(&pages));
+    world.origin.take();
+    let missing = world.read_all(&order(0)).await;
+    assert!(missing < FILES as usize / 2, "{missing} had to be waited for");
+    let mut fetched = world.fetched();
+    fetched.sort_unstable();
+    assert!(fetched.into_iter().eq(0..FILES), "each once");
+    assert_eq!(world.dataset.counters().plan_blocks_wasted.load(Relaxed), 0);
+    let before = world.dataset.counters().plan_blocks_in_time.load(Relaxed);
+    for seed in 1..4 {
+        assert_eq!(world.read_all(&order(seed)).await, FILES as usize, "shuffled by {seed}");
+    }
+    assert_eq!(world.dataset.counters().plan_blocks_in_time.load(Relaxed), before);
 }
