@@ -113,7 +113,7 @@ fn a_plan_is_fetched_in_its_order_as_far_as_its_bytes_reach_and_on_as_it_is_read
     assert_eq!(world.put(plan, put(0), [7, 5, NO_FILE, 20, 3, 1]), Ok(65_530));
     world.files.here.get_mut().insert(BlockIndex(5));
     assert_eq!(world.fetch(399), [7, 20, 1_000_020], "what is here needs no room");
-    assert_eq!(world.fetch(399), [], "no room for the next");
+    assert!(world.fetch(399).is_empty(), "no room for the next");
     world.arrive();
     assert!(world.read(20));
     assert_eq!(world.fetch(399), [3]);
@@ -150,7 +150,7 @@ fn a_block_larger_than_a_share_is_fetched_alone() {
     world.put(plan, put(0), [1, 2]).unwrap();
     assert_eq!(world.fetch(50), [1]);
     world.arrive();
-    assert_eq!(world.fetch(50), []);
+    assert!(world.fetch(50).is_empty());
     assert!(world.read(1));
     assert_eq!(world.fetch(50), [2]);
 }
@@ -178,7 +178,7 @@ fn every_command_can_be_repeated() {
     assert_eq!(world.put(plan, put(2), [3, 4]), Ok(4), "one of them is new");
     assert_eq!(world.fetch(1_000), [1, 2, 3, 4]);
     assert_eq!(world.put(plan, put(0), [1, 2, 3]), Ok(4));
-    assert_eq!(world.fetch(1_000), []);
+    assert!(world.fetch(1_000).is_empty());
     for _ in 0..2 {
         let replaced = Put { replaces: true, ..put(3) };
         assert_eq!(world.put(plan, replaced, [5, 4]), Ok(3));
