@@ -253,7 +253,7 @@ class _StatefulSampler(_WatchedSampler):
         self.inner.load_state_dict(state)
 
 
-class ImageFolder(Dataset):  # type: ignore[type-arg]
+class ImageFolder(Dataset):  # type: ignore[misc, type-arg, unused-ignore]
     """Pictures in folders named by their classes, as torchvision's ImageFolder: the same samples in the same order.
 
     Lists the folders and looks at no file: a listing of a Larder mount comes from its manifest.
@@ -343,7 +343,7 @@ def _load_image(path: str) -> Any:
         return Image.open(file).convert("RGB")
 
 
-class Sampler(_TorchSampler):  # type: ignore[type-arg]
+class Sampler(_TorchSampler):  # type: ignore[misc, type-arg, unused-ignore]
     """A sampler for one or several ranks, whose order follows from `seed` and the epoch.
 
     With `deal="none"`, each rank gets what DistributedSampler gives it. `deal` may also be a function from an index to
