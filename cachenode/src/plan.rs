@@ -170,7 +170,7 @@ impl Planner {
                     return Err(PlanRefused::OtherSnapshot);
                 }
                 let mut state = shared.state();
-                let wanted = state.schedule.open(owner, open.count, Some(Arc::clone(source.pages)), now)?;
+                let wanted = state.schedule.open(owner, open.count, Some(Arc::downgrade(source.pages)), now)?;
                 shared.start(&mut state);
                 wanted
             }
@@ -206,8 +206,7 @@ impl Shared {
 
     /// Follows the last epoch, which has `count` blocks, from a position on.
     fn follow(self: &Arc<Self>, at: usize, count: usize) {
-        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Weak::upgrade);
-        let Some(pages) = watched else { return };
+        let Some(pages) = self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone() else { return };
         let mut state = self.state();
         // Programs that say what they read know better.
         if state.schedule.len() == 0

@@ -9,7 +9,7 @@
 //! [`ITEMS_MOST`] items to come, and twice as many in all; a plan without a sign of its program ends after [`LEASE`].
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use larder_dataset::{BlockIndex, BlockPart, FileIndex};
@@ -123,8 +123,8 @@ pub(super) struct Schedule {
 #[derive(Debug)]
 struct Plan {
     owner: Owner,
-    /// The page cache of the mount that took it.
-    pages: Option<Arc<dyn PageCache>>,
+    /// The page cache of the mount that took it, which may end before the plan.
+    pages: Option<Weak<dyn PageCache>>,
     /// The number of its items, if it is known.
     count: Option<u64>,
     /// The items from the position `first` on.
@@ -189,7 +189,7 @@ impl Schedule {
         &mut self,
         owner: Owner,
         count: Option<u64>,
-        pages: Option<Arc<dyn PageCache>>,
+        pages: Option<Weak<dyn PageCache>>,
         now: Instant,
     ) -> Result<u32, PlanRefused> {
         if let Some(plan) = self.numbers.get(&owner).and_then(|number| self.plans.get_mut(number)) {
@@ -323,7 +323,7 @@ impl Schedule {
 
     /// The page cache of the mount that took a plan.
     pub(super) fn pages(&self, plan: u64) -> Option<Arc<dyn PageCache>> {
-        self.plans.get(&plan)?.pages.clone()
+        self.plans.get(&plan)?.pages.as_ref()?.upgrade()
     }
 
     /// Comes to a block again that could not be fetched yet.
