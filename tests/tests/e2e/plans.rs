@@ -114,6 +114,8 @@ fn planned_files_are_here_when_they_are_read_and_cost_one_get_each_and_the_plan_
         assert_eq!((mount.metric("fs_plans"), mount.metric("fs_plan_bytes")), (0, 0));
         mount.settle();
     }
+    let shown = lab.larder_ok(&["stats", mount.dir().to_str().unwrap()]);
+    assert!(shown.contains("plans     0 open; of planned blocks"), "{shown}");
     let kept = mount.stats()["cache"]["blocks"].as_u64().unwrap();
     assert!((90..=100).contains(&kept), "{kept} of 100");
 }
