@@ -10,6 +10,7 @@ mod lens;
 mod tests;
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -271,6 +272,19 @@ impl Dataset {
     /// Carries out a command about a plan. Returns how many more items the plan wants.
     pub fn plan(&self, command: &Command<'_>, source: &PlanSource<'_>) -> Result<u32, PlanRefused> {
         self.planner.command(command, source)
+    }
+
+    /// Which of these files this node is to keep, by their first blocks: a bit for each, the lowest first.
+    pub fn owned(&self, files: Range<u32>) -> Vec<u8> {
+        let mut bits = vec![0; files.len().div_ceil(8)];
+        for (at, file) in files.enumerate() {
+            let file = FileIndex(file);
+            // A row that is not there, or cannot be read, is nobody's.
+            if self.manifest.file(file).is_ok_and(|row| self.fetcher.is_ours(file, row.first_block)) {
+                bits[at / 8] |= 1 << (at % 8);
+            }
+        }
+        bits
     }
 
     /// Has the page cache of a mount asked before an epoch of a program that says nothing is followed.

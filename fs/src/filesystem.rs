@@ -4,6 +4,7 @@
 //! Invariant: stateless. Every answer follows from the manifest and the request. Any number of threads may call, and a
 //! new daemon gives the same answers as the old one.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use larder_cachenode::dataset::Dataset;
@@ -268,6 +269,11 @@ impl Filesystem {
         let taken = self.dataset.warm_listed(part);
         self.about.forget_stats();
         taken
+    }
+
+    /// Which of these files the node is to keep: a bit for each.
+    pub(crate) fn owned(&self, files: Range<u32>) -> Vec<u8> {
+        self.dataset.owned(files)
     }
 
     /// Carries out a command about a plan, which the node `ino` took from a user. Returns how many more items the plan

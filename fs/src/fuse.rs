@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use larder_cachenode::counters::{StatsCounters, add};
-use larder_cachenode::plan::command::{Command, Malformed};
+use larder_cachenode::plan::command::{Command, Malformed, OWNED_IOCTL, decode_owned};
 use larder_cachenode::{PageCache, WARM_IOCTL, WARM_LIST_IOCTL, WarmListPart};
 use larder_dataset::Ownership;
 use larder_dataset::name::PATH_MAX;
@@ -143,7 +143,7 @@ impl Front {
             operation::IOCTL => match request.ioctl() {
                 Some((flags, command, data)) if flags & IOCTL_UNRESTRICTED == 0 => {
                     match self.ioctl(request, command, data) {
-                        Ok(result) => reply.ioctl(result),
+                        Ok((result, data)) => reply.ioctl(result, &data),
                         Err(errno) => reply.error(errno),
                     }
                 }
@@ -208,11 +208,17 @@ impl Front {
         }
     }
 
-    fn ioctl(&self, request: &Request<'_>, command: u32, data: &[u8]) -> Result<u32, Errno> {
+    /// The result of an ioctl, and its data.
+    fn ioctl(&self, request: &Request<'_>, command: u32, data: &[u8]) -> Result<(u32, Vec<u8>), Errno> {
         if let Some(plan) = Command::decode(command, data) {
             let plan = plan.map_err(|Malformed| Errno(libc::EINVAL))?;
             let pages: Arc<dyn PageCache> = Arc::<Pages>::clone(&self.pages);
-            return self.filesystem().plan(request.node, request.user, &plan, &pages).map_err(Errno::from);
+            let wanted = self.filesystem().plan(request.node, request.user, &plan, &pages)?;
+            return Ok((wanted, Vec::new()));
+        }
+        if command == OWNED_IOCTL {
+            let files = decode_owned(data).ok_or(Errno(libc::EINVAL))?;
+            return Ok((0, self.filesystem().owned(files)));
         }
         if !self.filesystem().is_stats(request.node) {
             return Err(Errno(libc::ENOTTY));
@@ -220,10 +226,10 @@ impl Front {
         match command {
             WARM_IOCTL => {
                 self.filesystem().start_warming();
-                Ok(0)
+                Ok((0, Vec::new()))
             }
             WARM_LIST_IOCTL => match WarmListPart::decode(data) {
-                Some(part) => self.filesystem().warm_listed(part).map(|()| 0).map_err(Errno::from),
+                Some(part) => self.filesystem().warm_listed(part).map(|()| (0, Vec::new())).map_err(Errno::from),
                 None => Err(Errno(libc::EINVAL)),
             },
             _ => Err(Errno(libc::ENOTTY)),

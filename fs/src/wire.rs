@@ -308,9 +308,9 @@ impl Reply {
         self.data(&Fields::<8>::new().u32(size).bytes);
     }
 
-    /// Answers an IOCTL that succeeded, with its result and no data: `struct fuse_ioctl_out`. The result is below 2³¹.
-    pub(crate) fn ioctl(self, result: u32) {
-        self.data(&Fields::<16>::new().u32(result).bytes);
+    /// Answers an IOCTL that succeeded, with its result and its data: `struct fuse_ioctl_out`. The result is below 2³¹.
+    pub(crate) fn ioctl(self, result: u32, data: &[u8]) {
+        self.data(&[&Fields::<16>::new().u32(result).bytes[..], data].concat());
     }
 
     /// Answers an LSEEK.

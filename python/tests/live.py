@@ -35,6 +35,9 @@ def main(root: str, pid: int) -> None:
     rows.advance(0, len(names))
     assert rows.is_active and rows.row_of(os.stat(os.path.join(root, names[0])).st_ino) in range(len(names))
     rows.close()
+    # It has no peers.
+    owned = int.from_bytes(info.owned(len(names) + 1), "little")
+    assert owned == (1 << len(names)) - 1, bin(owned)
 
     threads_go_on_while_the_mount_does_not_answer(root, names, pid)
 

@@ -18,6 +18,7 @@ from larder._mount import find_mount
 class IoctlTest(unittest.TestCase):
     def test_the_numbers_and_layouts_are_those_of_the_mount(self) -> None:
         numbers = [_ioctl.OPEN, _ioctl.ROWS, _ioctl.PATHS, _ioctl.RANGES, _ioctl.AT, _ioctl.CLOSE]
+        self.assertEqual(_ioctl.OWNED, 0xC7D04C16)
         self.assertEqual(numbers, [0x40404C10, 0x7E804C11, 0x7E804C12, 0x7E804C13, 0x40404C14, 0x40404C15])
         plan = bytes(range(16))
         opened = _ioctl.encode_open(plan, b"\x03" * 32, 9)
@@ -40,6 +41,19 @@ class IoctlTest(unittest.TestCase):
             finally:
                 os.close(fd)
         self.assertEqual(caught.exception.errno, errno.ENOTTY)
+
+    def test_owners_are_asked_for_in_parts(self) -> None:
+        asked = []
+
+        def owned(_: int, first: int, count: int) -> bytes:
+            asked.append((first, count))
+            return bytes((count + 7) // 8)
+
+        with mock.patch("larder._ioctl.owned", owned):
+            self.assertEqual(len(larder.MountInfo("/", True).owned(40_001)), 5_001)
+        self.assertEqual(asked, [(0, 16_000), (16_000, 16_000), (32_000, 8_001)])
+        with self.assertRaises(OSError):
+            larder.MountInfo("/proc", True).owned(1)
 
 
 class MountTest(unittest.TestCase):

@@ -11,7 +11,7 @@ import random
 import tempfile
 import unittest
 import warnings
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator
 from unittest import mock
 
 from fake import FakeMount
@@ -306,14 +306,14 @@ class SamplerTest(unittest.TestCase):
         self.assertEqual(list(other), whole[7:])
 
     def test_dealing_keeps_each_global_batch_and_gives_ranks_what_is_theirs(self) -> None:
-        def owner(index: int) -> Optional[int]:
-            return None if index % 11 == 0 else index * 7 % 4
+        def owner(index: int) -> list[int]:
+            return [] if index % 11 == 0 else [index * 7 % 4]
 
         plain = [list(lt.Sampler(range(N), seed=2, num_replicas=4, rank=rank)) for rank in range(4)]
         dealt = [
             list(lt.Sampler(range(N), seed=2, num_replicas=4, rank=rank, deal=owner, batch_size=8)) for rank in range(4)
         ]
-        own = lambda hands: sum(owner(index) == rank for rank, hand in enumerate(hands) for index in hand)
+        own = lambda hands: sum(rank in owner(index) for rank, hand in enumerate(hands) for index in hand)
         for at in range(0, 26, 8):
             batch = lambda hands: sorted(index for hand in hands for index in hand[at : at + 8])
             self.assertEqual(batch(dealt), batch(plain))
@@ -321,11 +321,33 @@ class SamplerTest(unittest.TestCase):
         self.assertGreater(own(dealt), 0.75 * N)
         self.assertLess(own(plain), 0.5 * N)
 
+    def test_owners_are_those_whose_nodes_say_so(self) -> None:
+        # Two nodes with two ranks each, of which the first is to keep the even rows.
+        even, odd = bytes([0b01010101] * 13), bytes([0b10101010] * 13)
+        folder = mock.Mock(_rows=list(range(N)), root="/data")
+        owned = mock.patch("larder._mount.MountInfo.owned", lambda _, files: odd if files == N else b"")
+        gathered = mock.patch("larder.torch.torch.distributed.is_initialized", lambda: True)
+
+        def gather(every: Any, mine: Any) -> None:
+            self.assertEqual(mine, odd)
+            every[:] = [even, even, odd, b""]
+
+        found = mock.patch("larder.torch.find_mount", mounted_at("/data"))
+        exchange = mock.patch("larder.torch.torch.distributed.all_gather_object", gather)
+        with owned, gathered, found, exchange:
+            owners = lt._owners(folder, 4)
+        self.assertEqual([owners(index) for index in (0, 1, 102)], [[0, 1], [2], [0, 1]])
+        with mock.patch("larder.torch.find_mount", lambda _: None):
+            self.assertEqual(lt._owners(folder, 1)(3), [])
+            folder._rows = None
+            sampler = lt.Sampler(range(N), seed=2, deal="owner", batch_size=8)
+            self.assertEqual(sorted(sampler), list(range(N)), "it is in no mount")
+
     def test_mistakes_are_named(self) -> None:
         with self.assertRaisesRegex(ValueError, "deal='some'"):
             lt.Sampler(range(N), deal="some")
         with self.assertRaisesRegex(ValueError, "batch_size="):
-            lt.Sampler(range(N), deal=lambda index: 0)
+            lt.Sampler(range(N), deal=lambda index: [0])
         with self.assertRaisesRegex(ValueError, "rank 2"):
             lt.Sampler(range(N), num_replicas=2, rank=2)
 

@@ -12,6 +12,7 @@ use super::purpose::Purpose;
 use crate::counters::StatsCounters;
 use crate::memory::Permit;
 use crate::planned::{PlannedBlocks, PlannedRead};
+use crate::sharing::Asker;
 
 impl Fetcher {
     /// The blocks of all plans of the dataset.
@@ -36,6 +37,11 @@ impl Fetcher {
             || self.context.window.contains(block)
             || cache.has_earlier(block)
             || self.in_flight.contains(block)
+    }
+
+    /// True if this node is to keep a block, as far as its cache has room.
+    pub(crate) fn is_ours(&self, file: FileIndex, block: BlockIndex) -> bool {
+        self.peers.route(file, block, Asker::Here).keep
     }
 
     /// Fetches a block that is among the planned ones. Readers that wait for the origin go first, until one of them

@@ -13,6 +13,10 @@
 //!  32  u32   number of items
 //!  36  u32   1: they replace all from `position` on
 //!  40        u32 rows                     40  paths, each with a NUL         40  (u64 offset, u32 row, u32 length)s
+//!
+//! OWNED   _IOWR('L', 22, [u8; 2000])
+//!   0  u32   first row            answer: a bit for each row, the lowest first: this node is to keep its file
+//!   4  u32   number of rows, at most 16,000
 //! ```
 //! Numbers are little-endian. `count` is the number of items of the whole plan. All items before the position `passed`
 //! were read, or never will be. Paths are below the folder that takes the ioctl. A length of 0 reaches to the end of
@@ -24,6 +28,8 @@
 //! of this plan, than are accepted), ENOTDIR (paths below a file).
 //!
 //! This module depends on nothing else, so that it can be fuzzed alone.
+
+use std::ops::Range;
 
 /// Bytes of an ioctl with items. The kernel passes at most 16,383.
 pub const PART_BYTES: usize = 16_000;
@@ -41,8 +47,13 @@ pub const PATHS_IOCTL: u32 = write_ioctl(18, PART_BYTES);
 pub const RANGES_IOCTL: u32 = write_ioctl(19, PART_BYTES);
 /// Says how far a reader is.
 pub const AT_IOCTL: u32 = write_ioctl(20, SHORT_BYTES);
+/// Asks which files the node is to keep.
+pub const OWNED_IOCTL: u32 = 1 << 31 | write_ioctl(22, OWNED_BYTES);
 /// Ends a plan.
 pub const CLOSE_IOCTL: u32 = write_ioctl(21, SHORT_BYTES);
+
+/// Bytes of [`OWNED_IOCTL`].
+const OWNED_BYTES: usize = 2000;
 
 const HEAD_BYTES: usize = 40;
 const ROW_BYTES: usize = 4;
@@ -245,6 +256,14 @@ impl<'a> Items<'a> {
     }
 }
 
+/// The rows of [`OWNED_IOCTL`].
+pub fn decode_owned(data: &[u8]) -> Option<Range<u32>> {
+    let data = sized(data, OWNED_BYTES)?;
+    let (first, count) = (u32_at(data, 0)?, u32_at(data, 4)?);
+    let end = first.checked_add(count)?;
+    (count as usize <= 8 * OWNED_BYTES).then_some(first..end)
+}
+
 /// The bytes of [`Command::At`].
 pub fn encode_at(id: PlanId, passed: u64) -> [u8; SHORT_BYTES] {
     let mut data = [0; SHORT_BYTES];
@@ -333,6 +352,19 @@ mod tests {
         let full = [b'a'; ITEMS_BYTES];
         assert!(!paths(1, &full), "a path without its end");
         assert!(!paths(u32::MAX, b"a\0"));
+    }
+
+    #[test]
+    fn rows_that_are_asked_for_fit_into_the_answer() {
+        let asked = |first: u32, count: u32| {
+            let mut data = vec![0; OWNED_BYTES];
+            data[..4].copy_from_slice(&first.to_le_bytes());
+            data[4..8].copy_from_slice(&count.to_le_bytes());
+            decode_owned(&data)
+        };
+        assert_eq!((asked(5, 16_000), asked(5, 16_001), asked(u32::MAX, 1)), (Some(5..16_005), None, None));
+        assert_eq!(decode_owned(&[0; 8]), None);
+        assert_eq!(OWNED_IOCTL, 0xc7d0_4c16);
     }
 
     #[test]

@@ -33,6 +33,8 @@ PATHS = _write_ioctl(18, PART_BYTES)
 RANGES = _write_ioctl(19, PART_BYTES)
 AT = _write_ioctl(20, SHORT_BYTES)
 CLOSE = _write_ioctl(21, SHORT_BYTES)
+OWNED_BYTES = 2000
+OWNED = 1 << 31 | _write_ioctl(22, OWNED_BYTES)
 
 # Takes a descriptor, a number and the bytes, and returns a number. Raises OSError.
 Ioctl = Callable[[int, int, bytes], int]
@@ -48,6 +50,15 @@ def ioctl(fd: int, number: int, data: bytes) -> int:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
     return result
+
+
+def owned(fd: int, first: int, count: int) -> bytes:
+    """A bit for each of `count` rows, at most 16,000: the node is to keep its file."""
+    data = ctypes.create_string_buffer(struct.pack("<II", first, count), OWNED_BYTES)
+    if _libc.ioctl(fd, OWNED, data) < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return data.raw[: (count + 7) // 8]
 
 
 def encode_open(plan: bytes, snapshot: bytes | None, count: int) -> bytes:

@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass
 from typing import Any, Union
 
+from . import _ioctl
+
 PathLike = Union[str, "os.PathLike[str]"]
 
 MOUNTINFO = "/proc/self/mountinfo"
@@ -28,6 +30,18 @@ class MountInfo:
     def manifest(self) -> dict[str, Any]:
         """`.larder/manifest.json`: the snapshot that is mounted, and its size."""
         return self._read("manifest.json")
+
+    def owned(self, files: int) -> bytes:
+        """Which of the first `files` rows of the manifest this node is to keep: a bit for each, the lowest first.
+
+        Raises OSError if the mount is of an earlier version.
+        """
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            step = 8 * _ioctl.OWNED_BYTES
+            return b"".join(_ioctl.owned(fd, at, min(step, files - at)) for at in range(0, files, step))
+        finally:
+            os.close(fd)
 
     def _read(self, name: str) -> dict[str, Any]:
         with open(os.path.join(self.path, ".larder", name), "rb") as file:

@@ -346,10 +346,12 @@ def _load_image(path: str) -> Any:
 class Sampler(_TorchSampler):  # type: ignore[misc, type-arg, unused-ignore]
     """A sampler for one or several ranks, whose order follows from `seed` and the epoch.
 
-    With `deal="none"`, each rank gets what DistributedSampler gives it. `deal` may also be a function from an index to
-    the rank that should get it, or to None. Then each global batch of `num_replicas * batch_size` samples has the same
-    samples as without, so the summed gradient is the same, and each rank gets the samples of its own first. What a rank
-    computes of its own batch alone, such as the statistics of BatchNorm, is computed of other samples.
+    With `deal="none"`, each rank gets what DistributedSampler gives it. With `deal="owner"`, each global batch of
+    `num_replicas * batch_size` samples has the same samples as without, so the summed gradient is the same, and each
+    rank gets first what its node is to keep: less is read from other nodes. That needs a `larder.torch.ImageFolder`, a
+    placement other than `local`, and torch.distributed, over which the ranks tell each other once what is theirs. What a
+    rank computes of its own batch alone, such as the statistics of BatchNorm, is computed of other samples. `deal` may
+    also be a function from an index to the ranks that should get it.
 
     An epoch can begin in its middle: `set_epoch(epoch, start)`, where `start` is the number of samples that this rank
     has had.
@@ -364,12 +366,12 @@ class Sampler(_TorchSampler):  # type: ignore[misc, type-arg, unused-ignore]
         num_replicas: Optional[int] = None,
         rank: Optional[int] = None,
         drop_last: bool = False,
-        deal: Union[str, Callable[[int], Optional[int]]] = "none",
+        deal: Union[str, Callable[[int], Sequence[int]]] = "none",
         batch_size: int = 0,
     ) -> None:
-        if isinstance(deal, str) and deal != "none":
-            raise ValueError(f'Sampler: deal={deal!r} is not "none" or a function from an index to a rank')
-        if callable(deal) and batch_size < 1:
+        if isinstance(deal, str) and deal not in ("none", "owner"):
+            raise ValueError(f'Sampler: deal={deal!r} is not "none", "owner" or a function from an index to ranks')
+        if deal != "none" and batch_size < 1:
             raise ValueError("Sampler: deal= needs batch_size=, the samples of a rank in each batch")
         is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         self.num_replicas = num_replicas or (torch.distributed.get_world_size() if is_distributed else 1)
@@ -377,7 +379,8 @@ class Sampler(_TorchSampler):  # type: ignore[misc, type-arg, unused-ignore]
         if not 0 <= self.rank < self.num_replicas:
             raise ValueError(f"Sampler: rank {self.rank} is not one of {self.num_replicas}")
         self.size, self.seed, self.shuffle, self.drop_last = len(dataset), seed, shuffle, drop_last
-        self.deal, self.batch = deal, batch_size
+        self.deal = _owners(dataset, self.num_replicas) if deal == "owner" else deal
+        self.batch = batch_size
         self.epoch = self.start = 0
         # How many indices of this epoch were yielded.
         self._at = 0
@@ -428,11 +431,34 @@ class Sampler(_TorchSampler):  # type: ignore[misc, type-arg, unused-ignore]
             hands: list[list[int]] = [[] for _ in range(self.num_replicas)]
             rest: list[int] = []
             for index in batch.tolist():
-                rank = self.deal(index)
-                is_theirs = rank is not None and 0 <= rank < self.num_replicas and len(hands[rank]) < room
-                (hands[rank] if is_theirs else rest).append(index)  # type: ignore[index]
+                free = [rank for rank in self.deal(index) if len(hands[rank]) < room]
+                # Of several ranks, as on one node, the one with the fewest.
+                (hands[min(free, key=lambda rank: len(hands[rank]))] if free else rest).append(index)
             for hand in hands:
                 while len(hand) < room:
                     hand.append(rest.pop())
             mine += hands[self.rank]
         return torch.as_tensor(mine, dtype=torch.int64)
+
+
+def _owners(dataset: Any, num_replicas: int) -> Callable[[int], Sequence[int]]:
+    """The ranks whose node is to keep a sample. All ranks call this, and get the same."""
+    rows = getattr(dataset, "_rows", None)
+    mine = b""
+    if rows is not None and len(rows) > 0:
+        mount = find_mount(dataset.root)
+        try:
+            mine = b"" if mount is None else mount.owned(max(rows) + 1)
+        except OSError:
+            # An earlier version of Larder: this rank gets what the others leave.
+            mine = b""
+    every: list[Any] = [mine]
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        every = [None] * num_replicas
+        torch.distributed.all_gather_object(every, mine)
+
+    def owners(index: int) -> Sequence[int]:
+        row = -1 if rows is None else rows[index]
+        return [rank for rank, bits in enumerate(every) if 0 <= row < 8 * len(bits) and bits[row // 8] >> row % 8 & 1]
+
+    return owners

@@ -179,6 +179,8 @@ fn junk_in_the_ioctls_is_an_errno() {
             assert_eq!(errno(node, (number, size), &ID), libc::ENOTTY, "no ioctl of ours: {number}");
         }
     }
+    // An ioctl that asks, on a mount that does not: its number has another direction.
+    assert_eq!(errno(&folder, (22, 2_000), &ID), libc::ENOTTY);
     assert_eq!(errno(&folder, OPEN, &ID), 0);
     assert_eq!(errno(&folder, ROWS, &[head(0, 1, 0), (FILES as u32).to_le_bytes().to_vec()].concat()), libc::EINVAL);
     assert_eq!(errno(&folder, ROWS, &head(0, 3_991, 0)), libc::EINVAL, "a count that lies");
