@@ -160,7 +160,7 @@ pub(crate) struct WarmArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  larder plan /data/train --from order.txt & ./train --order order.txt
+  larder plan /data/train --from order.txt            while a program reads them in this order
   ./print-order | larder plan /data/train --from -
 
 The files are fetched as the program reads, up to 256 MiB ahead of it. The command ends when they were read. Programs in
