@@ -163,8 +163,8 @@ Examples:
   larder plan /data/train --from order.txt            while a program reads them in this order
   ./print-order | larder plan /data/train --from -
 
-The files are fetched as the program reads, up to 256 MiB ahead of it. The command ends when they were read. Programs in
-Python need it not: they use the package larder.")]
+The files are fetched as the program reads, up to 256 MiB ahead of it. The command ends when they
+were read. Python programs use the package larder instead.")]
 pub(crate) struct PlanArgs {
     /// A directory of the mount.
     pub(crate) dir: PathBuf,
