@@ -100,7 +100,7 @@ struct State {
 struct Followed {
     /// The position of the next block to put.
     next: usize,
-    /// How many reads there were when blocks were last put. Without any more, the plan ends by its lease.
+    /// How many reads there were when this was last looked at. Without any more, the plan ends by its lease.
     reads: u64,
 }
 
@@ -233,7 +233,8 @@ impl Shared {
         let (passed, reads) = (follower.passed() as u64, follower.reads());
         drop(follower);
         let mut state = self.state();
-        let Some(followed) = state.followed.filter(|followed| followed.reads < reads) else { return };
+        let Some(followed) = state.followed.as_mut().filter(|followed| followed.reads < reads) else { return };
+        followed.reads = reads;
         let from = followed.next;
         let wanted = state.schedule.at(FOLLOWED, passed, Instant::now(), planned).map(|wanted| wanted as usize);
         drop(state);
@@ -244,12 +245,13 @@ impl Shared {
         };
         // Without a lock, since this reads the manifest.
         let items: Vec<Item> = blocks.into_iter().map(|block| self.item_of(BlockIndex(block))).collect();
-        let mut state = self.state();
+        let State { schedule, followed, .. } = &mut *self.state();
         let put = Put { id: FOLLOWED.id, position: from as u64, passed, replaces: false };
-        if state.followed == Some(followed)
-            && state.schedule.put(FOLLOWED, put, &items, Instant::now(), planned).is_ok()
+        // Another epoch may have begun meanwhile.
+        if let Some(followed) = followed.as_mut().filter(|followed| followed.next == from)
+            && schedule.put(FOLLOWED, put, &items, Instant::now(), planned).is_ok()
         {
-            state.followed = Some(Followed { next: from + items.len(), reads });
+            followed.next += items.len();
         }
     }
 
@@ -300,7 +302,7 @@ impl Shared {
     }
 
     async fn run(self: Arc<Self>) {
-        loop {
+        while !self.stop.is_cancelled() {
             self.feed();
             match self.step() {
                 Step::Over => return,
@@ -308,15 +310,13 @@ impl Shared {
                 Step::Wait => tokio::select! {
                     () = self.fetcher.planned().changed() => {}
                     () = sleep(TICK) => {}
-                    () = self.stop.cancelled() => {
-                        let mut state = self.state();
-                        state.schedule.close_all(self.fetcher.planned());
-                        state.is_running = false;
-                        return;
-                    }
+                    () = self.stop.cancelled() => {}
                 },
             }
         }
+        let mut state = self.state();
+        state.schedule.close_all(self.fetcher.planned());
+        state.is_running = false;
     }
 
     /// Begins some fetches.
@@ -344,11 +344,14 @@ impl Shared {
 
     /// Begins to fetch a block. False: there is no memory for it now.
     fn begin(self: &Arc<Self>, state: &mut State, order: Order) -> bool {
-        let Some(memory) = self.memory.try_acquire((order.part.block_len >> 10) + 1) else {
+        let planned = self.fetcher.planned();
+        let acquire = || self.memory.try_acquire((order.part.block_len >> 10) + 1);
+        let memory = acquire().or_else(|| state.schedule.make_way(order.plan, planned).then(acquire).flatten());
+        let Some(memory) = memory else {
             state.schedule.go_back(&order);
             return false;
         };
-        if let Some(coming) = self.fetcher.planned().add(order.plan, order.place, &order.part, memory) {
+        if let Some(coming) = planned.add(order.plan, order.place, &order.part, memory) {
             let may_be_cached = self.seen.contains(order.part.block);
             let pages = if may_be_cached { state.schedule.pages(order.plan) } else { None };
             // A plan takes turns with the readers, and with other plans, as a reader does.

@@ -301,9 +301,7 @@ impl Schedule {
 
     /// The next block to fetch, if all plans together may have `bytes_most`.
     pub(super) fn next(&mut self, look: &impl Look, planned: &PlannedBlocks, bytes_most: u64) -> Next {
-        let is_active = |number: u64, plan: &Plan| plan.item().is_some() || planned.usage(number).bytes > 0;
-        let plans = self.plans.iter().filter(|&(&number, plan)| is_active(number, plan)).count() as u64;
-        let share = bytes_most / plans.max(1);
+        let share = self.share(bytes_most, planned);
         self.shrink(share, planned);
         if planned.totals().1 >= COMING_MOST {
             return Next::Wait;
@@ -331,6 +329,24 @@ impl Schedule {
         if let Some(plan) = self.plans.get_mut(&order.plan).filter(|plan| order.place < plan.next) {
             plan.go_to(order.place);
         }
+    }
+
+    /// Has the others give way to a plan for which there is no memory, if it has less than half of its share of what all
+    /// plans have. False: it waits until something was read.
+    pub(super) fn make_way(&mut self, plan: u64, planned: &PlannedBlocks) -> bool {
+        let share = self.share(planned.totals().0, planned);
+        let gives_way = 2 * planned.usage(plan).bytes <= share;
+        if gives_way {
+            self.shrink(share, planned);
+        }
+        gives_way
+    }
+
+    /// The part of these bytes for each plan that has something or wants something.
+    fn share(&self, bytes: u64, planned: &PlannedBlocks) -> u64 {
+        let is_active = |number: u64, plan: &Plan| plan.item().is_some() || planned.usage(number).bytes > 0;
+        let plans = self.plans.iter().filter(|&(&number, plan)| is_active(number, plan)).count() as u64;
+        bytes / plans.max(1)
     }
 
     /// Has plans that have more than their share, because others have begun, drop their farthest blocks.

@@ -144,6 +144,23 @@ fn two_plans_have_half_each_and_the_one_with_fewer_bytes_on_their_way_is_next() 
 }
 
 #[test]
+fn a_plan_without_memory_gets_that_of_others_up_to_half_of_its_share() {
+    let mut world = World::new();
+    let (first, second) = (world.open(1), world.open(2));
+    world.put(first, put(0), 1_001..1_010).unwrap();
+    assert_eq!(world.fetch(1_800).len(), 9);
+    world.arrive();
+    // As if these 900 bytes were all that the process leaves to plans.
+    world.put(second, put(0), [1, 2, 3, 4]).unwrap();
+    assert!(!world.schedule.make_way(1, &world.planned), "it has more");
+    assert!(world.schedule.make_way(2, &world.planned));
+    assert_eq!((world.planned.usage(1).blocks, world.planned.usage(2).blocks), (4, 0));
+    assert_eq!(world.fetch(600), [1, 2, 3]);
+    world.arrive();
+    assert!(!world.schedule.make_way(2, &world.planned), "it has more than half");
+}
+
+#[test]
 fn a_block_larger_than_a_share_is_fetched_alone() {
     let mut world = World::new();
     let plan = world.open(1);
