@@ -79,8 +79,8 @@ impl Keeper {
         Self { context, runtime, tasks, searching, reading, threads, warming, writing, leaving }
     }
 
-    /// The whole block, if a plan or the window holds it or it has come into the store just now. In memory it is of no use to a
-    /// fetch that fills the store. None also if the disk does not answer in time.
+    /// The whole block, if a plan or the window holds it or it has come into the store just now. In memory it is of no
+    /// use to a fetch that fills the store. None also if the disk does not answer in time.
     pub(super) async fn find(&self, part: BlockPart, purpose: Purpose, deadline: Instant) -> Option<Bytes> {
         let whole = BlockPart { start: 0, len: part.block_len, ..part };
         let held = || self.context.planned.get(&whole).or_else(|| self.context.window.unread(part.block));
