@@ -543,8 +543,8 @@ impl Dataset {
         self.fetcher.wait_idle().await;
     }
 
-    /// Stops warming, ends all plans, and waits until the store has written every block in flight, so that it can be closed cleanly.
-    /// Called when the dataset has no readers left.
+    /// Stops warming, ends all plans, and waits until the store has written every block in flight, so that it can be
+    /// closed cleanly. Called when the dataset has no readers left.
     pub async fn drain(&self) {
         self.warmer.stop();
         self.planner.stop();

@@ -1,8 +1,8 @@
 //! Plans: programs say what they are going to read, and the node fetches it ahead of them.
 //!
 //! The cast: [`command`] are the ioctls; `schedule` has the plans and decides which block is next; `planned` holds the
-//! blocks until they are read; `pages` knows what need not be fetched, because the kernel has it. A `Planner` brings them
-//! together: one task, which runs while there is a plan.
+//! blocks until they are read; `pages` knows what need not be fetched, because the kernel has it. A `Planner` brings
+//! them together: one task, which runs while there is a plan.
 //!
 //! A plan is a hint. A wrong or late one, or one that nobody follows, costs at most the memory of all plans and the
 //! bytes that it has fetched, never an error, another byte, or a block of the cache: planned blocks evict none. Readers

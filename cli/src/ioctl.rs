@@ -15,7 +15,7 @@ struct Pass<'a> {
     bytes: &'a [u8],
 }
 
-// SAFETY: the ioctls for which `plan` makes this read as many bytes as their numbers say, which it checks, and write none.
+// SAFETY: `plan` makes this for ioctls that read as many bytes as their numbers say, which it checks, and write none.
 unsafe impl Ioctl for Pass<'_> {
     type Output = u32;
 

@@ -4,10 +4,9 @@
 //! the threads that take requests, for all mounts together; `slots` is the memory that they read them into; `wire`
 //! decodes requests and encodes replies; `fuse` answers them, and decides nothing; `reading` answers reads, immediately
 //! or later; `filesystem` answers names, attributes and folders from the manifest, and passes reads to
-//! [`larder_cachenode::Dataset`]; `about` generates the files below `.larder`; `pages` asks the kernel
-//! what its page cache has; [`errno`] is the only place where an error
-//! becomes an errno. Around them: [`connection`] serves a mount that another process made; `requests` stores its
-//! unanswered requests where they outlive the process; `replay` answers the requests that an earlier process left there;
+//! [`larder_cachenode::Dataset`]; `about` generates the files below `.larder`; `pages` asks the kernel what its page cache has; [`errno`]
+//! is the only place where an error becomes an errno. Around them: [`connection`] serves a mount that another process
+//! made; `requests` stores its unanswered requests where they outlive the process; `replay` answers the requests that an earlier process left there;
 //! `limits` names the limits of the system; [`daemon`] combines everything for many mounts at once, and both `larderd`
 //! and `larder mount` run it.
 //!

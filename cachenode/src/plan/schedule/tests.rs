@@ -294,9 +294,14 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let (plan, position) = (1..4_u8, 0..60_u64);
+    let rows = prop::collection::vec(0..40_u32, 0..20);
+    let put = (plan.clone(), position.clone(), rows, position.clone(), prop::bool::weighted(0.2));
+    let put = put.prop_map(|(plan, position, rows, passed, replaces)| {
+        let passed = passed / 4;
+        Step::Put { plan, position, rows, passed, replaces }
+    });
     prop_oneof![
-        4 => (plan.clone(), position.clone(), prop::collection::vec(0..40_u32, 0..20), position.clone(), prop::bool::weighted(0.2))
-            .prop_map(|(plan, position, rows, passed, replaces)| Step::Put { plan, position, rows, passed: passed / 4, replaces }),
+        4 => put,
         1 => (plan.clone(), position).prop_map(|(plan, passed)| Step::At { plan, passed: passed / 2 }),
         1 => plan.clone().prop_map(|plan| Step::Open { plan }),
         1 => plan.prop_map(|plan| Step::Close { plan }),
