@@ -6,9 +6,9 @@
 //! or later; `filesystem` answers names, attributes and folders from the manifest, and passes reads to
 //! [`larder_cachenode::Dataset`]; `about` generates the files below `.larder`; `pages` asks the kernel what its page cache has; [`errno`]
 //! is the only place where an error becomes an errno. Around them: [`connection`] serves a mount that another process
-//! made; `requests` stores its unanswered requests where they outlive the process; `replay` answers the requests that an earlier process left there;
-//! `limits` names the limits of the system; [`daemon`] combines everything for many mounts at once, and both `larderd`
-//! and `larder mount` run it.
+//! made; `requests` stores its unanswered requests where they outlive the process; `replay` answers the requests that
+//! an earlier process left there; `limits` names the limits of the system; [`daemon`] combines everything for many
+//! mounts at once, and both `larderd` and `larder mount` run it.
 //!
 //! Invariant: a FUSE thread never waits for the network.
 
