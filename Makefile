@@ -13,14 +13,15 @@ PROFILE ?= dev
 # One more than there are cores: those of the tests on Kubernetes, one at a time, wait most of their time.
 TEST_THREADS ?= $(shell expr $$(nproc) + 1)
 
-.PHONY: help quickstart install check test soak build lint fmt unit e2e doc docs deny fuzz tools packages cluster cluster-down peers platform-peers bench
+.PHONY: help quickstart install check test soak build lint fmt unit e2e doc docs deny fuzz python wheel tools packages cluster cluster-down peers platform-peers bench
 
 help:
 	@echo "make quickstart   see it all work: embedded S3, real mount, epochs under every policy"
 	@echo "make install      the command larder into /usr/local/bin (PREFIX=...)"
 	@echo "make test         everything that CI checks"
 	@echo "make check        after an edit: format, clippy, unit tests"
-	@echo "make lint unit e2e doc docs deny fuzz   parts of make test"
+	@echo "make lint unit e2e doc docs deny fuzz python   parts of make test"
+	@echo "make wheel        the Python package larder, in $(CARGO_TARGET_DIR)/wheel"
 	@echo "make docs         the documents as a site with search, in $(CARGO_TARGET_DIR)/book"
 	@echo "make soak         the tests that kill and restart, ten times as long; a day of a node (SCALE=100: for hours)"
 	@echo "make peers        measure Larder beside every peer on this machine (as root; ARGS=--help tells more)"
@@ -46,7 +47,7 @@ install: packages
 	$(SUDO) install -D -m 644 $(SPLIT)/larder.debug $(PREFIX)/bin/.debug/larder.debug
 
 # The command of CI. `tools` is first because it takes longest on a new machine.
-test: tools lint build doc docs fuzz deny
+test: tools lint build doc docs fuzz deny python
 	cargo nextest run --cargo-profile $(PROFILE) --workspace --test-threads $(TEST_THREADS)
 
 # The edit loop. It leaves out the few unit tests that take longer than two seconds.
@@ -98,6 +99,15 @@ deny: tools
 # Bounded: the same targets run for hours with SECONDS_EACH=3600.
 fuzz: tools
 	tests/fuzz/run.sh $(or $(SECONDS_EACH),10)
+
+# The Python package's own tests. That it works with a mount is a test of larder-e2e (`make e2e ARGS=plans`).
+python: tools
+	.ci/python
+
+# A wheel for every Python 3 and every machine. pip fetches setuptools to build it.
+wheel:
+	python3 -m pip wheel --quiet --no-deps --wheel-dir $(CARGO_TARGET_DIR)/wheel ./python
+	@ls $(CARGO_TARGET_DIR)/wheel
 
 # Requirements for compiling: Debian packages and RocksDB.
 packages:

@@ -27,6 +27,12 @@ pub struct StatsCounters {
     pub origin_bytes: AtomicU64,
     pub origin_errors: AtomicU64,
     pub fetches_running: AtomicU64,
+    pub plan_blocks_in_time: AtomicU64,
+    pub plan_blocks_late: AtomicU64,
+    pub plan_blocks_wasted: AtomicU64,
+    pub plan_blocks_in_page_cache: AtomicU64,
+    pub plan_wasted_bytes: AtomicU64,
+    pub plan_stalled_microseconds: AtomicU64,
 }
 
 /// Adds `n`. Counters order nothing, so relaxed is enough.
@@ -61,6 +67,12 @@ impl StatsCounters {
             ("fs_origin_bytes_total", &self.origin_bytes),
             ("fs_origin_errors_total", &self.origin_errors),
             ("fs_fetches_running", &self.fetches_running),
+            ("fs_plan_blocks_in_time_total", &self.plan_blocks_in_time),
+            ("fs_plan_blocks_late_total", &self.plan_blocks_late),
+            ("fs_plan_blocks_wasted_total", &self.plan_blocks_wasted),
+            ("fs_plan_blocks_in_page_cache_total", &self.plan_blocks_in_page_cache),
+            ("fs_plan_wasted_bytes_total", &self.plan_wasted_bytes),
+            ("fs_plan_stalled_microseconds_total", &self.plan_stalled_microseconds),
         ]
         .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
         .into_iter()

@@ -10,14 +10,16 @@ mod lens;
 mod tests;
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use larder_dataset::{
-    BLOCK_BYTES, BlockPart, BlockRange, CacheId, CacheKey, File, FileBlocks, FileIndex, ManifestError, PolicyKind,
+    BLOCK_BYTES, BlockIndex, BlockPart, BlockRange, CacheId, CacheKey, File, FileBlocks, FileIndex, ManifestError,
+    PolicyKind,
 };
 use larder_origin::{Caller, Origin};
 use larder_peers::{BlockBytes, Buffers, ReadError, ReadRequest};
@@ -32,6 +34,8 @@ use crate::counters::{StatsCounters, add, store_values};
 use crate::fetch::{FetchConfig, FetchError, Fetched, Fetcher, Tier};
 use crate::manifest_file::MappedManifest;
 use crate::ownership::{OwnedBlocks, all_sizes};
+use crate::plan::command::Command;
+use crate::plan::{PageCache, PlanRefused, PlanSource, Planner};
 use crate::renewal::Renewal;
 use crate::sharing::Sharing;
 use crate::stats::{CacheStats, DatasetSummary, Stats};
@@ -112,6 +116,7 @@ pub struct Dataset {
     /// The reservation is what this node owns.
     follows_owned: AtomicBool,
     warmer: Warmer,
+    planner: Planner,
     counters: Arc<StatsCounters>,
     description: Description,
 }
@@ -159,6 +164,7 @@ impl Dataset {
         ));
         Ok(Arc::new(Self {
             warmer: Warmer::new(Arc::clone(&manifest), Arc::clone(&fetcher)),
+            planner: Planner::new(Arc::clone(&manifest), Arc::clone(&fetcher)),
             manifest,
             cache,
             _user: user,
@@ -287,11 +293,42 @@ impl Dataset {
     /// A file for the kernel to read by itself in place of one of the dataset, as [`DatasetCache::lend`] has it. Opens
     /// a file.
     pub fn lend(&self, file: FileBlocks) -> Option<std::fs::File> {
-        self.cache.lend(file.parts(0, 1).next()?.block)
+        let lent = self.cache.lend(file.parts(0, 1).next()?.block)?;
+        self.fetcher.leave_lent(file.file);
+        Some(lent)
+    }
+
+    /// Carries out a command about a plan. Returns how many more items the plan wants.
+    pub fn plan(&self, command: &Command<'_>, source: &PlanSource<'_>) -> Result<u32, PlanRefused> {
+        self.planner.command(command, source)
+    }
+
+    /// Which of these files this node is to keep, by their first blocks: a bit for each, the lowest first.
+    pub fn owned(&self, files: Range<u32>) -> Vec<u8> {
+        let mut bits = vec![0; files.len().div_ceil(8)];
+        for (at, file) in files.enumerate() {
+            let file = FileIndex(file);
+            // A row that is not there, or cannot be read, is nobody's.
+            if self.manifest.file(file).is_ok_and(|row| self.fetcher.is_ours(file, row.first_block)) {
+                bits[at / 8] |= 1 << (at % 8);
+            }
+        }
+        bits
+    }
+
+    /// Has the page cache of a mount asked before an epoch of a program that says nothing is followed.
+    pub fn watch_pages(&self, pages: Weak<dyn PageCache>) {
+        self.planner.watch(pages);
+    }
+
+    /// Notes that an earlier process has served a mount of the dataset: the kernel may have any block of it.
+    pub fn assume_read(&self) {
+        self.planner.assume_seen();
     }
 
     /// Answers a read from the store or the window: calls `reply` once with the bytes and returns true, or returns
-    /// false without calling it. Never waits for the network, takes no lock that readers share, allocates nothing.
+    /// false without calling it. Never waits for the network, takes no lock that readers share unless there are plans,
+    /// allocates nothing.
     pub fn read_now(&self, file: FileBlocks, offset: u64, len: u32, mut reply: impl FnMut(&[u8])) -> bool {
         let mut parts = file.parts(offset, u64::from(len));
         let Some(first) = parts.next() else {
@@ -299,6 +336,11 @@ impl Dataset {
             return true;
         };
         let Some(second) = parts.next() else {
+            if let Some(bytes) = self.in_plan(&first) {
+                self.fetcher.mark_read(&first);
+                reply(&bytes);
+                return true;
+            }
             return self.in_store(&first, &mut reply) || {
                 let found = self.in_window(&first);
                 if let Some(bytes) = &found {
@@ -312,6 +354,11 @@ impl Dataset {
             joined.clear();
             let mut from_window = false;
             let complete = [first, second].into_iter().chain(parts).all(|part| {
+                if let Some(bytes) = self.in_plan(&part) {
+                    from_window = true;
+                    joined.extend_from_slice(&bytes);
+                    return true;
+                }
                 self.in_store(&part, |bytes| joined.extend_from_slice(bytes)) || {
                     let found = self.in_window(&part);
                     from_window |= found.is_some();
@@ -329,9 +376,24 @@ impl Dataset {
         })
     }
 
+    /// A part's bytes, if a plan holds its block. A reader does not wait for the disk then, if the store has it, too.
+    fn in_plan(&self, part: &BlockPart) -> Option<Bytes> {
+        let bytes = self.fetcher.in_plan(part)?;
+        self.touched(part.block);
+        self.planner.read(part.block);
+        add(&self.counters.read_bytes_window, u64::from(part.len));
+        Some(bytes)
+    }
+
+    /// Notes that a block is read.
+    fn touched(&self, block: BlockIndex) {
+        self.fetcher.touched(block);
+        self.planner.seen(block);
+    }
+
     /// Answers from the store; false if the store does not have the block.
     fn in_store(&self, part: &BlockPart, reply: impl FnMut(&[u8])) -> bool {
-        self.fetcher.touched(part.block);
+        self.touched(part.block);
         let found = self.cache.read(part.block, part.block_len, part.start, part.len, reply);
         if matches!(found, Lookup::Hit(())) {
             add(&self.counters.read_bytes_store, u64::from(part.len));
@@ -369,13 +431,16 @@ impl Dataset {
 
     /// A part's bytes out of the store, for a read that may wait. None also if the disk does not answer in time.
     async fn in_store_later(&self, part: BlockPart, deadline: Instant) -> Option<Bytes> {
-        self.fetcher.touched(part.block);
+        self.touched(part.block);
         let bytes = self.fetcher.stored(part, deadline).await?;
         add(&self.counters.read_bytes_store, u64::from(part.len));
         Some(bytes)
     }
 
     async fn fetch_part(&self, index: FileIndex, part: BlockPart, deadline: Instant) -> Result<Bytes, FetchError> {
+        if !self.fetcher.is_read_here_and_there(index, &part) {
+            self.planner.read(part.block);
+        }
         let Fetched { bytes, tier } = self.fetcher.fetch(index, part, deadline).await?;
         let counter = match tier {
             Tier::Window => &self.counters.read_bytes_window,
@@ -489,8 +554,9 @@ impl Dataset {
     }
 
     /// How full its part of the store and its window are, by name.
-    pub(crate) fn gauges(&self) -> [(&'static str, u64); 6] {
+    pub(crate) fn gauges(&self) -> [(&'static str, u64); 8] {
         let usage = self.cache.usage();
+        let [plans, plan_bytes] = self.planner.gauges();
         [
             ("store_blocks", usage.blocks_cached),
             ("store_capacity_bytes", usage.capacity_bytes),
@@ -498,6 +564,8 @@ impl Dataset {
             ("store_used_bytes", usage.used_bytes),
             ("store_wanted_bytes", usage.wanted_bytes),
             ("fs_window_bytes", self.fetcher.window_bytes()),
+            plans,
+            plan_bytes,
         ]
     }
 
@@ -506,10 +574,11 @@ impl Dataset {
         self.fetcher.wait_idle().await;
     }
 
-    /// Stops warming, and waits until the store has written every block in flight, so that it can be closed cleanly.
-    /// Called when the dataset has no readers left.
+    /// Stops warming, ends all plans, and waits until the store has written every block in flight, so that it can be
+    /// closed cleanly. Called when the dataset has no readers left.
     pub async fn drain(&self) {
         self.warmer.stop();
+        self.planner.stop();
         self.fetcher.drain().await;
     }
 }

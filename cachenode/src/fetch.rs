@@ -38,6 +38,7 @@ mod neighbours;
 mod origin;
 mod outcome;
 mod peers;
+mod plans;
 mod purpose;
 mod ranges;
 mod receive;
@@ -190,8 +191,16 @@ impl Fetcher {
         self.context.window.get(part)
     }
 
+    /// A part's bytes, if a plan holds its block.
+    pub(crate) fn in_plan(&self, part: &BlockPart) -> Option<Bytes> {
+        self.context.planned.get(part)
+    }
+
     /// Marks a part as read: its reader has the bytes, and those of all other parts of its read.
-    pub(crate) fn mark_read(&self, part: &BlockPart) {
+    pub(crate) fn mark_read(self: &Arc<Self>, part: &BlockPart) {
+        if let Some(read) = self.context.planned.mark_read(part) {
+            self.leave_planned(read);
+        }
         self.context.window.mark_read(part);
     }
 
@@ -212,7 +221,7 @@ impl Fetcher {
         // Of the fetch that this reader starts, if it does.
         let mut fetch_deadline = deadline;
         loop {
-            if let Some(bytes) = self.in_window(&part) {
+            if let Some(bytes) = self.in_plan(&part).or_else(|| self.in_window(&part)) {
                 return Ok(Fetched { bytes, tier: Tier::Window });
             }
             if let Some(PartBytes { memory, range, .. }) = self.keeper.read_earlier(part, deadline).await {
@@ -221,9 +230,7 @@ impl Fetcher {
             if self.context.window.is_piece(&part) {
                 return Box::pin(self.fetch_piece(file, part, Asker::Here, deadline)).await;
             }
-            if !self.in_flight.contains(part.block)
-                && let Some(piece) = self.next_piece(file, &part)
-            {
+            if let Some(piece) = self.next_piece(file, &part) {
                 return Box::pin(self.fetch_larger_piece(file, part, piece, Asker::Here, deadline)).await;
             }
             let next = self.missed(file, &part);
@@ -232,6 +239,7 @@ impl Fetcher {
             if let Some(next) = next {
                 self.read_ahead(next);
             }
+            let _stalled = self.context.planned.stalls(part.block);
             let was_late = in_flight.end.deadline().is_some_and(|end| end + JOINED_LATE < deadline);
             let outcome = in_flight.outcome_until(deadline).await;
             match outcome.unwrap_or_else(|| Outcome::Failed(self.context.timed_out(part.block))) {
@@ -314,12 +322,16 @@ impl Fetcher {
         fetched.inspect_err(|error| self.context.fetch_failed(part.block, error))
     }
 
-    /// The piece to fetch for a part of a block that is not in flight. None: the whole block, as always for a file of
-    /// one block, and if the block has come meanwhile.
+    /// The piece to fetch for a part of a block. None: the whole block.
     fn next_piece(&self, file: FileIndex, part: &BlockPart) -> Option<BlockPart> {
-        let FetchContext { manifest, cache, window, .. } = &*self.context;
+        if self.takes_pieces(file, part.block) { self.context.window.next_piece(part) } else { None }
+    }
+
+    /// True if pieces of a block may be fetched: its file has several, and nothing fetches all of it, or has.
+    fn takes_pieces(&self, file: FileIndex, block: BlockIndex) -> bool {
+        let FetchContext { manifest, cache, planned, .. } = &*self.context;
         let is_large = manifest.file(file).is_ok_and(|file| file.size > BLOCK_BYTES);
-        if is_large && !cache.contains(part.block) { window.next_piece(part) } else { None }
+        is_large && !self.in_flight.contains(block) && !planned.contains(block) && !cache.contains(block)
     }
 
     /// A part's bytes out of a piece that is fetched, and held for the reads that come near it. The store keeps it,
@@ -373,9 +385,10 @@ impl Fetcher {
         timeout(patience, self.keeper.threads.read(&self.runtime, disk, read)).await
     }
 
-    /// A part's bytes for a peer, if the window has them.
+    /// A part's bytes for a peer, if a plan or the window has them.
     pub(crate) fn held_for_peer(&self, part: &BlockPart) -> Option<BlockBytes> {
-        self.context.window.get_for_peer(part).map(BlockBytes::whole)
+        let held = self.in_plan(part).or_else(|| self.context.window.get_for_peer(part));
+        held.map(BlockBytes::whole)
     }
 
     /// A part's bytes for a peer: from the window, from an earlier snapshot's cache if the disk answers within
@@ -406,9 +419,7 @@ impl Fetcher {
                 self.mark_read(&part);
                 return Ok(Some(BlockBytes::whole(bytes)));
             }
-            if !self.in_flight.contains(part.block)
-                && let Some(piece) = self.next_piece(file, &part)
-            {
+            if let Some(piece) = self.next_piece(file, &part) {
                 let fetched = Box::pin(self.fetch_larger_piece(file, part, piece, asker, deadline)).await?;
                 return Ok(Some(BlockBytes::whole(fetched.bytes)));
             }
@@ -619,8 +630,8 @@ impl Fetcher {
                 match from_peer {
                     Some(block) => receiver.receive_from_peer(block),
                     None => {
-                        // A fetch that fills the store has other memory.
-                        let _memory = if purpose.is_warm() { None } else { Some(self.memory_for(kib, &end).await) };
+                        // A fetch that fills the store, or that is planned, has other memory.
+                        let _memory = if purpose.has_memory() { None } else { Some(self.memory_for(kib, &end).await) };
                         self.origin.fetch(first.block, &mut receiver, end.urgency()).await?;
                     }
                 }

@@ -2,15 +2,16 @@
 //!
 //! The cast, from the reader outwards: [`Dataset`] answers reads; [`fetch`] fetches what the store lacks, once per
 //! block however many readers wait for it; `window` holds blocks that the store does not keep while they are being
-//! read; `ahead` detects sequential readers; [`warm`] fills the store ahead of all readers; [`sharing`] knows which
-//! node owns a block, and `ownership` which blocks of a dataset are this node's; `earlier` compares the dataset with an
-//! earlier snapshot. Around them: [`node`] has the store, all open datasets and the peers; [`process`] is the common
-//! part of the programs `larderd` and `cachenode`, and `folder` says what to do about a folder that is not writable.
-//! [`source`] resolves a URL or a path to a mapped manifest and its origin, [`kept_listing`] is what this machine has
-//! listed, which `renewal` explains how to renew, and `kept_manifests` what it keeps of it for mounts and later
-//! snapshots; `memory` divides the memory of the process among all datasets, and [`allocator`] limits what the C
-//! library keeps; [`importing`] has an origin listed by a process of its own, which is [`importer_process`];
-//! [`counters`] counts; [`stats`] is the document in which a mount describes itself.
+//! read; `ahead` detects sequential readers; [`plan`] fetches what programs say that they will read, which `planned`
+//! holds until then; [`warm`] fills the store ahead of all readers; [`sharing`] knows which node owns a block, and
+//! `ownership` which blocks of a dataset are this node's; `earlier` compares the dataset with an earlier snapshot.
+//! Around them: [`node`] has the store, all open datasets and the peers; [`process`] is the common part of the programs
+//! `larderd` and `cachenode`, and `folder` says what to do about a folder that is not writable. [`source`] resolves a
+//! URL or a path to a mapped manifest and its origin, [`kept_listing`] is what this machine has listed, which `renewal`
+//! explains how to renew, and `kept_manifests` what it keeps of it for mounts and later snapshots; `memory` divides the
+//! memory of the process among all datasets, and [`allocator`] limits what the C library keeps; [`importing`] has an
+//! origin listed by a process of its own, which is [`importer_process`]; [`counters`] counts; [`stats`] is the document
+//! in which a mount describes itself.
 //!
 //! Invariants: [`Dataset::read_now`] never waits for the network. Bytes are those of the pinned snapshot, or the reader
 //! gets an error. Nothing here knows of FUSE or mounts.
@@ -36,6 +37,8 @@ pub mod manifest_file;
 mod memory;
 pub mod node;
 mod ownership;
+pub mod plan;
+mod planned;
 pub mod process;
 mod renewal;
 pub mod request;
@@ -54,6 +57,7 @@ pub use larder_origin::Caller;
 pub use manifest_file::{ManifestFile, ManifestFileError, MappedManifest, open_manifest, order_of, put_order};
 pub use memory::MemoryBudget;
 pub use node::{Node, NodeConfig, NodeError, OpenDataset, PeerConfig};
+pub use plan::{PageCache, PlanRefused, PlanSource};
 pub use request::{Credentials, DatasetRequest, OriginLimits, PodVolume};
 pub use sharing::Sharing;
 pub use stats::{CacheStats, DatasetSummary, ListingStats, ProcessStats, Stats, WarmState};

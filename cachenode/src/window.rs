@@ -116,7 +116,7 @@ impl Held {
 
 /// The ranges of a block that were read, sorted; no two of them touch.
 #[derive(Debug, Default)]
-struct ReadRanges(Vec<Range<u32>>);
+pub(crate) struct ReadRanges(Vec<Range<u32>>);
 
 /// Room for a block in flight. It goes back when this is dropped.
 #[derive(Debug)]
@@ -200,6 +200,11 @@ impl Window {
         if self.allows_pieces { self.lock().pieces.next(part) } else { None }
     }
 
+    /// True if that is a piece now. Notes nothing.
+    pub(crate) fn fetches_piece(&self, part: &BlockPart) -> bool {
+        self.allows_pieces && self.lock().pieces.has_next(part)
+    }
+
     /// Holds a piece for a while, if there is memory.
     pub(crate) fn hold_piece(&self, piece: BlockPart, bytes: Bytes) {
         if let Some(memory) = self.memory.try_acquire(kib(u64::from(piece.len))) {
@@ -265,6 +270,19 @@ impl Window {
         inner.hold(block, bytes, Some(memory));
     }
 
+    /// Takes a block all of which was read elsewhere. It stays for late requests of its parts.
+    pub(crate) fn insert_read(&self, block: BlockIndex, bytes: Bytes, memory: Permit) {
+        let mut inner = self.lock();
+        if inner.unread.by_index.contains_key(&block) {
+            return;
+        }
+        inner.read.remove(block);
+        let held = Held { bytes, read: ReadRanges::default(), used: Instant::now(), _memory: Some(memory) };
+        inner.read.push(block, held);
+        inner.note_read(block);
+        inner.limit_read(self.capacity_bytes / SHARE_READ);
+    }
+
     /// Bytes held now.
     pub(crate) fn bytes(&self) -> u64 {
         let mut inner = self.lock();
@@ -327,6 +345,11 @@ impl Inner {
             self.read.push(block, Held { used: Instant::now(), ..held });
             self.note_read(block);
         }
+        self.limit_read(most_bytes);
+    }
+
+    /// Drops the oldest of the blocks that were read while they have more bytes.
+    fn limit_read(&mut self, most_bytes: u64) {
         while self.read.bytes > most_bytes
             && let Some(&oldest) = self.read.order.front()
         {
@@ -392,8 +415,13 @@ impl Blocks {
 }
 
 impl ReadRanges {
+    /// True if all of a range was read.
+    pub(crate) fn covers(&self, range: &Range<u32>) -> bool {
+        self.0.iter().any(|read| read.start <= range.start && range.end <= read.end)
+    }
+
     /// Adds a range; true if the whole block is now read.
-    fn add(&mut self, mut range: Range<u32>, block_len: u32) -> bool {
+    pub(crate) fn add(&mut self, mut range: Range<u32>, block_len: u32) -> bool {
         self.0.retain(|other| {
             let apart = other.end < range.start || range.end < other.start;
             if !apart {

@@ -21,7 +21,7 @@ pub(crate) use example::{ExampleArgs, ExampleName};
 pub(crate) use explain::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainPodArgs, Explained, ExtenderUrl};
 pub(crate) use inspect::{DevicesArgs, DoctorArgs, StatsArgs, VerifyArgs};
 pub(crate) use job::JobArgs;
-pub(crate) use mount::{MountArgs, RefreshFlag, UmountArgs, WarmArgs};
+pub(crate) use mount::{MountArgs, PlanArgs, RefreshFlag, UmountArgs, WarmArgs};
 pub(crate) use origin::OriginArgs;
 pub(crate) use publish::{ImportArgs, PackArgs};
 pub(crate) use queue::QueueArgs;
@@ -92,6 +92,8 @@ pub(crate) enum Command {
     Umount(UmountArgs),
     /// Fill the cache of a mount before it is read.
     Warm(WarmArgs),
+    /// Say which files a program is going to read, so that they are fetched ahead of it.
+    Plan(PlanArgs),
     /// Compare a mount, or a dataset at its origin, with its manifest.
     Verify(VerifyArgs),
     /// Show the state and the hit ratio of mounts.

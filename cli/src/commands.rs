@@ -10,6 +10,7 @@ pub(crate) mod job;
 pub(crate) mod mount;
 pub(crate) mod mounted_check;
 pub(crate) mod pack;
+pub(crate) mod plan;
 pub(crate) mod queue;
 pub(crate) mod quickstart;
 pub(crate) mod stats;

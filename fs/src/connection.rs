@@ -111,10 +111,15 @@ fn try_serve(
     let slots = Slots::open(Some(&requests), pool.most_of_one(config.threads))?;
     let runtime = dataset.runtime().clone();
     let reader = Reader::new(Arc::new(Filesystem::new(dataset)), Some(Arc::clone(&requests)));
+    let fuse = Arc::new(fuse);
     // The keeper mounts as root, and the files of a mount belong to the user that mounted it.
-    let front = Front::new(reader.clone(), Shown::new(config.ownership, (0, 0)), passthrough);
+    let front = Front::new(reader.clone(), Shown::new(config.ownership, (0, 0)), passthrough, &fuse);
 
-    // An earlier process may have answered INIT already; a second answer has no effect.
+    // An earlier process may have answered INIT already; a second answer has no effect. That process has answered reads,
+    // too, and the kernel has their bytes.
+    if !wire::Request::parse(init).is_some_and(|init| wire::waits(fuse.as_fd(), init.unique)) {
+        reader.filesystem().dataset().assume_read();
+    }
     wire::send(fuse.as_fd(), &[IoSlice::new(&handshake::answer(init, kernel)?)])?;
     // The send succeeds even if the connection has ended, so check.
     if !is_alive(&fuse) {
@@ -129,7 +134,6 @@ fn try_serve(
             "answering requests that an earlier larderd had taken"
         );
     }
-    let fuse = Arc::new(fuse);
     replay::others(&front, &unanswered.others, &fuse);
     // Every request that was in a buffer is now answered or in the table.
     requests.clear_buffers()?;

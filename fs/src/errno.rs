@@ -3,8 +3,8 @@
 use larder_dataset::ManifestError;
 
 use crate::filesystem::FsError;
-use larder_cachenode::ListRefused;
 use larder_cachenode::fetch::FetchError;
+use larder_cachenode::{ListRefused, PlanRefused};
 
 /// An errno as a positive number, as the kernel expects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,18 @@ impl From<ListRefused> for Errno {
             ListRefused::Later => libc::EAGAIN,
             ListRefused::Full => libc::ENOSPC,
             ListRefused::Unknown => libc::ENOENT,
+        })
+    }
+}
+
+impl From<PlanRefused> for Errno {
+    fn from(refused: PlanRefused) -> Self {
+        Self(match refused {
+            PlanRefused::Unknown => libc::ENOENT,
+            PlanRefused::OtherSnapshot => libc::ESTALE,
+            PlanRefused::Invalid => libc::EINVAL,
+            PlanRefused::TooMany => libc::ENOSPC,
+            PlanRefused::NotAFolder => libc::ENOTDIR,
         })
     }
 }

@@ -5,10 +5,12 @@
 //! new daemon gives the same answers as the old one.
 
 use std::fs::File;
+use std::ops::Range;
 use std::sync::Arc;
 
 use larder_cachenode::dataset::Dataset;
-use larder_cachenode::{ListRefused, WarmListPart};
+use larder_cachenode::plan::command::Command;
+use larder_cachenode::{ListRefused, PageCache, PlanRefused, PlanSource, WarmListPart};
 use larder_dataset::{DirIndex, Entry, FileBlocks, FileIndex, LinkIndex, ManifestError, VersionTag};
 
 use crate::about::AboutFiles;
@@ -95,6 +97,11 @@ impl Filesystem {
     /// The dataset that this file system shows.
     pub(crate) fn dataset(&self) -> &Arc<Dataset> {
         &self.dataset
+    }
+
+    /// The numbers of its nodes.
+    pub(crate) fn inodes(&self) -> Inodes {
+        self.inodes
     }
 
     fn node(&self, ino: u64) -> Result<Node, FsError> {
@@ -273,7 +280,28 @@ impl Filesystem {
         taken
     }
 
-    /// True for `.larder/stats.json`, the file that accepts the ioctls of a mount.
+    /// Which of these files the node is to keep: a bit for each.
+    pub(crate) fn owned(&self, files: Range<u32>) -> Vec<u8> {
+        self.dataset.owned(files)
+    }
+
+    /// Carries out a command about a plan, which the node `ino` took from a user. Returns how many more items the plan
+    /// wants.
+    pub(crate) fn plan(
+        &self,
+        ino: u64,
+        user: u32,
+        command: &Command<'_>,
+        pages: &Arc<dyn PageCache>,
+    ) -> Result<u32, PlanRefused> {
+        let folder = match self.inodes.node(ino) {
+            Some(Node::Row(Entry::Dir(dir))) => Some(dir),
+            _ => None,
+        };
+        self.dataset.plan(command, &PlanSource { user, folder, pages })
+    }
+
+    /// True for `.larder/stats.json`, the file that accepts the ioctls for warming.
     pub(crate) fn is_stats(&self, ino: u64) -> bool {
         self.inodes.node(ino) == Some(Node::About(About::Stats))
     }

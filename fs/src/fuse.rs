@@ -6,15 +6,18 @@
 //! pages and listings from one open to the next, which is correct because a snapshot never changes. OPEN is answered
 //! only in mounts whose large files the kernel may read by itself (`passthrough`).
 
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
 
 use larder_cachenode::counters::{StatsCounters, add};
-use larder_cachenode::{WARM_IOCTL, WARM_LIST_IOCTL, WarmListPart};
+use larder_cachenode::plan::command::{Command, Malformed, OWNED_IOCTL, decode_owned};
+use larder_cachenode::{PageCache, WARM_IOCTL, WARM_LIST_IOCTL, WarmListPart};
 use larder_dataset::Ownership;
 use larder_dataset::name::PATH_MAX;
 
 use crate::errno::Errno;
 use crate::filesystem::{Attr, Filesystem, FsError, NodeKind};
+use crate::pages::Pages;
 use crate::passthrough::Passthrough;
 use crate::pool::Serve;
 use crate::reading::Reader;
@@ -62,11 +65,16 @@ pub(crate) struct Front {
     shown: Shown,
     /// None if the kernel sends all reads.
     passthrough: Option<Passthrough>,
+    pages: Arc<Pages>,
 }
 
 impl Front {
-    pub(crate) fn new(reader: Reader, shown: Shown, passthrough: Option<Passthrough>) -> Self {
-        Self { reader, shown, passthrough }
+    /// Answers over the connection `fuse`.
+    pub(crate) fn new(reader: Reader, shown: Shown, passthrough: Option<Passthrough>, fuse: &Arc<OwnedFd>) -> Self {
+        let pages = Arc::new(Pages::new(Arc::clone(fuse), reader.filesystem().inodes()));
+        let watched: Weak<dyn PageCache> = Arc::<Pages>::downgrade(&pages);
+        reader.filesystem().dataset().watch_pages(watched);
+        Self { reader, shown, passthrough, pages }
     }
 
     fn filesystem(&self) -> &Arc<Filesystem> {
@@ -148,8 +156,8 @@ impl Front {
             },
             operation::IOCTL => match request.ioctl() {
                 Some((flags, command, data)) if flags & IOCTL_UNRESTRICTED == 0 => {
-                    match self.ioctl(node, command, data) {
-                        Ok(()) => reply.ioctl(),
+                    match self.ioctl(request, command, data) {
+                        Ok((result, data)) => reply.ioctl(result, &data),
                         Err(errno) => reply.error(errno),
                     }
                 }
@@ -214,17 +222,28 @@ impl Front {
         }
     }
 
-    fn ioctl(&self, node: u64, command: u32, data: &[u8]) -> Result<(), Errno> {
-        if !self.filesystem().is_stats(node) {
+    /// The result of an ioctl, and its data.
+    fn ioctl(&self, request: &Request<'_>, command: u32, data: &[u8]) -> Result<(u32, Vec<u8>), Errno> {
+        if let Some(plan) = Command::decode(command, data) {
+            let plan = plan.map_err(|Malformed| Errno(libc::EINVAL))?;
+            let pages: Arc<dyn PageCache> = Arc::<Pages>::clone(&self.pages);
+            let wanted = self.filesystem().plan(request.node, request.user, &plan, &pages)?;
+            return Ok((wanted, Vec::new()));
+        }
+        if command == OWNED_IOCTL {
+            let files = decode_owned(data).ok_or(Errno(libc::EINVAL))?;
+            return Ok((0, self.filesystem().owned(files)));
+        }
+        if !self.filesystem().is_stats(request.node) {
             return Err(Errno(libc::ENOTTY));
         }
         match command {
             WARM_IOCTL => {
                 self.filesystem().start_warming();
-                Ok(())
+                Ok((0, Vec::new()))
             }
             WARM_LIST_IOCTL => match WarmListPart::decode(data) {
-                Some(part) => self.filesystem().warm_listed(part).map_err(Errno::from),
+                Some(part) => self.filesystem().warm_listed(part).map(|()| (0, Vec::new())).map_err(Errno::from),
                 None => Err(Errno(libc::EINVAL)),
             },
             _ => Err(Errno(libc::ENOTTY)),
@@ -248,6 +267,10 @@ impl Front {
 impl Serve for Front {
     fn answer(&self, request: &Request<'_>, reply: Reply) {
         self.reader.guard(|| self.dispatch(request, reply));
+    }
+
+    fn retrieved(&self, request: &Request<'_>) {
+        self.pages.retrieved(request);
     }
 }
 

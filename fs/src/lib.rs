@@ -4,11 +4,11 @@
 //! has the threads that take requests, for all mounts together; `slots` is the memory that they read them into; `wire`
 //! decodes requests and encodes replies; `fuse` answers them, and decides nothing; `reading` answers reads, immediately
 //! or later; `passthrough` lets the kernel answer them; `filesystem` answers names, attributes and folders from the
-//! manifest, and passes reads to [`larder_cachenode::Dataset`]; `about` generates the files below `.larder`; [`errno`]
-//! is the only place where an error becomes an errno. Around them: [`connection`] serves a mount that another process
-//! made; `requests` stores its unanswered requests where they outlive the process; `replay` answers the requests that
-//! an earlier process left there; `limits` names the limits of the system; [`daemon`] combines everything for many
-//! mounts at once, and both `larderd` and `larder mount` run it.
+//! manifest, and passes reads to [`larder_cachenode::Dataset`]; `about` generates the files below `.larder`; `pages`
+//! asks the kernel what its page cache has; [`errno`] is the only place where an error becomes an errno. Around them:
+//! [`connection`] serves a mount that another process made; `requests` stores its unanswered requests where they
+//! outlive the process; `replay` answers the requests that an earlier process left there; `limits` names the limits of
+//! the system; [`daemon`] combines everything for many mounts at once, and both `larderd` and `larder mount` run it.
 //!
 //! Invariant: a FUSE thread never waits for the network.
 
@@ -23,6 +23,7 @@ mod inode;
 mod interrupt;
 mod limits;
 pub mod mount;
+mod pages;
 mod passthrough;
 mod pool;
 pub mod process;

@@ -67,6 +67,9 @@ const STOP: u64 = u64::MAX;
 pub(crate) trait Serve: Debug + Send + Sync + 'static {
     /// Answers a request, now or later. A panic is counted there and fails one request.
     fn answer(&self, request: &Request<'_>, reply: Reply);
+
+    /// Takes pages that were asked for. The kernel expects no answer.
+    fn retrieved(&self, _: &Request<'_>) {}
 }
 
 /// The threads, and the connections that they serve. They end after the last reference was dropped.
@@ -425,7 +428,11 @@ impl Connection {
         };
         match request.operation {
             // Inodes have no state, and the kernel expects no answer.
-            operation::FORGET | operation::BATCH_FORGET | operation::NOTIFY_REPLY => None,
+            operation::FORGET | operation::BATCH_FORGET => None,
+            operation::NOTIFY_REPLY => {
+                self.front.retrieved(&request);
+                None
+            }
             operation::DESTROY => {
                 Reply::new(&self.fuse, request.unique).data(&[]);
                 Some(Ok(()))

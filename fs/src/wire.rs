@@ -28,6 +28,15 @@ const ENTRY_BYTES: usize = 40 + ATTR_BYTES;
 /// `struct fuse_dirent`: inode, offset (u64), length of the name, type (u32). The name follows, padded to 8 bytes.
 const DIRENT_BYTES: usize = 24;
 
+/// `struct fuse_notify_retrieve_in`: offset (u64), size (u32), and fields that are not used.
+const RETRIEVED_BYTES: usize = 40;
+
+/// The two structures of a notification that asks for cached pages.
+const RETRIEVE_BYTES: usize = 16 + 32;
+
+/// FUSE_NOTIFY_RETRIEVE, of `enum fuse_notify_code`.
+const NOTIFY_RETRIEVE: u32 = 5;
+
 /// `struct fuse_ioctl_in`: handle (u64), flags, command (u32), argument (u64), sizes (u32).
 const IOCTL_BYTES: usize = 32;
 
@@ -87,6 +96,8 @@ pub(crate) struct Request<'a> {
     pub(crate) operation: u32,
     pub(crate) unique: u64,
     pub(crate) node: u64,
+    /// The user that asks; `u32::MAX` if the kernel does not say it.
+    pub(crate) user: u32,
     /// The kernel's number of the thread that asks; 0 if it has none in the PID namespace of the process that mounted.
     pub(crate) thread: u32,
     body: &'a [u8],
@@ -101,6 +112,7 @@ impl<'a> Request<'a> {
             operation: u32_at(buffer, 4)?,
             unique: u64_at(buffer, 8)?,
             node: u64_at(buffer, 16)?,
+            user: u32_at(buffer, 24)?,
             thread: u32_at(buffer, 32)?,
             body: buffer.get(HEADER_BYTES..len.min(buffer.len()))?,
         })
@@ -130,6 +142,11 @@ impl<'a> Request<'a> {
     /// The flags, the command and its data in an IOCTL.
     pub(crate) fn ioctl(&self) -> Option<(u32, u32, &'a [u8])> {
         Some((u32_at(self.body, 8)?, u32_at(self.body, 12)?, self.body.get(IOCTL_BYTES..)?))
+    }
+
+    /// The bytes that a NOTIFY_REPLY has of a file.
+    pub(crate) fn retrieved(&self) -> Option<&'a [u8]> {
+        self.body.get(RETRIEVED_BYTES..)
     }
 
     /// The offset and the kind of an LSEEK.
@@ -292,9 +309,9 @@ impl Reply {
         self.data(&Fields::<8>::new().u32(size).bytes);
     }
 
-    /// Answers an IOCTL that succeeded and returns no data: `struct fuse_ioctl_out`.
-    pub(crate) fn ioctl(self) {
-        self.data(&[0; 16]);
+    /// Answers an IOCTL that succeeded, with its result and its data: `struct fuse_ioctl_out`. The result is below 2³¹.
+    pub(crate) fn ioctl(self, result: u32, data: &[u8]) {
+        self.data(&[&Fields::<16>::new().u32(result).bytes[..], data].concat());
     }
 
     /// Answers an OPEN: `struct fuse_open_out`. The kernel keeps the file's pages from one open to the next. With a
@@ -403,6 +420,17 @@ pub(crate) fn waits(fuse: BorrowedFd<'_>, unique: u64) -> bool {
     rustix::io::write(fuse, &odd) != Err(SystemErrno::NOENT)
 }
 
+/// Asks the kernel for the page of a file at `offset` as far as its page cache has it. A NOTIFY_REPLY with this number,
+/// which is not 0, brings it. Errors: ENOENT if the kernel does not know the node.
+pub(crate) fn retrieve(fuse: BorrowedFd<'_>, number: u64, node: u64, offset: u64) -> Result<(), SystemErrno> {
+    const PAGE_BYTES: u32 = 4096;
+    // `struct fuse_out_header`, with the kind of the notification in place of the error and without a request's number,
+    // and `struct fuse_notify_retrieve_out`: number, node, offset (u64), size (u32), padding.
+    let fields = Fields::<RETRIEVE_BYTES>::new().u32(RETRIEVE_BYTES as u32).u32(NOTIFY_RETRIEVE).u64(0);
+    let fields = fields.u64(number).u64(node).u64(offset).u32(PAGE_BYTES).u32(0);
+    rustix::io::retry_on_intr(|| rustix::io::write(fuse, &fields.bytes)).map(drop)
+}
+
 /// Sends an answer to the kernel. An answer to a request that was answered before has no effect.
 pub(crate) fn send(fuse: BorrowedFd<'_>, answer: &[IoSlice<'_>]) -> io::Result<()> {
     match rustix::io::retry_on_intr(|| rustix::io::writev(fuse, answer)) {
@@ -478,6 +506,9 @@ mod tests {
         let ioctl = kernel::request(operation::IOCTL, 2, 7, &[&ioctl[..], b"x"].concat());
         assert_eq!(Request::parse(&ioctl).unwrap().ioctl(), Some((2, 3, &b"x"[..])));
         assert_eq!(Request::parse(&ioctl[..70]).unwrap().ioctl(), None);
+        let retrieved = kernel::request(operation::NOTIFY_REPLY, 2, 7, &[&[0; 40][..], b"page"].concat());
+        assert_eq!(Request::parse(&retrieved).unwrap().retrieved(), Some(&b"page"[..]));
+        assert_eq!(Request::parse(&retrieved[..79]).unwrap().retrieved(), None);
         let seek = [kernel::longs(&[1, u64::MAX]), kernel::words(&[4, 0])].concat();
         let seek = kernel::request(operation::LSEEK, 2, 7, &seek);
         assert_eq!(Request::parse(&seek).unwrap().seek(), Some((-1, 4)));

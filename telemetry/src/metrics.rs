@@ -166,6 +166,24 @@ pub const METRICS: &[Metric] = &[
     counter("fs_peer_hedges_won_total", "reads", "hedged reads that the second peer answered first"),
     counter("fs_peer_served_bytes_total", "bytes", "bytes served to peers"),
     counter("fs_peer_served_total", "reads", "ranges of blocks served to peers"),
+    counter(
+        "fs_plan_blocks_in_page_cache_total",
+        "blocks",
+        "planned blocks that were not fetched because the kernel's page cache had them",
+    ),
+    counter("fs_plan_blocks_in_time_total", "blocks", "planned blocks that were here when they were read"),
+    counter("fs_plan_blocks_late_total", "blocks", "planned blocks that a reader had to wait for"),
+    counter(
+        "fs_plan_blocks_wasted_total",
+        "blocks",
+        "planned blocks that were fetched, not kept and not read: their plan ended, changed, or was not followed",
+    ),
+    counter(
+        "fs_plan_stalled_microseconds_total",
+        "microseconds",
+        "time that reads waited for planned blocks, summed over the reads",
+    ),
+    counter("fs_plan_wasted_bytes_total", "bytes", "bytes of `fs_plan_blocks_wasted_total`"),
     counter("fs_read_bytes_origin_total", "bytes", "bytes answered from a fetch in flight from the origin"),
     counter("fs_read_bytes_peer_total", "bytes", "bytes answered from a read in flight from a peer"),
     counter(
@@ -173,7 +191,11 @@ pub const METRICS: &[Metric] = &[
         "bytes",
         "bytes answered from the store; includes kernel read-ahead, as for the other sources",
     ),
-    counter("fs_read_bytes_window_total", "bytes", "bytes answered from memory: blocks that the store did not keep"),
+    counter(
+        "fs_read_bytes_window_total",
+        "bytes",
+        "bytes answered from memory: blocks that the store did not keep, or that a plan fetched ahead",
+    ),
     counter("fs_reads_total", "requests", "READ requests"),
     counter("fs_stale_total", "replies", "reads answered with ESTALE because the object changed after the import"),
     gauge(
@@ -183,6 +205,8 @@ pub const METRICS: &[Metric] = &[
     ),
     gauge("fs_memory_target_bytes", "bytes", "memory for the data in flight of all datasets (`--memory-target`)"),
     gauge("fs_memory_used_bytes", "bytes", "memory that data in flight holds, of `fs_memory_target_bytes`"),
+    gauge("fs_plan_bytes", "bytes", "bytes in memory, or on their way, of blocks that plans fetched ahead of readers"),
+    gauge("fs_plans", "plans", "plans that programs have open"),
     gauge("fs_window_bytes", "bytes", "bytes in memory of blocks that the store did not keep"),
     counter(
         "scheduler_connections_refused_total",

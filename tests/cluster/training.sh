@@ -3,6 +3,7 @@
 #
 #   training.sh install     unpacks the Debian packages into a folder, unless it is there
 #   training.sh check       fails unless it is there
+#   training.sh folder      prints the folder, whether or not it is there
 #   training.sh load DIR    gives the image larder.dev/training:1 to all nodes of the cluster in DIR
 #
 # The machine gets no package installed: apt names and fetches what an empty machine would need, and the archives are
@@ -98,6 +99,7 @@ readonly ROOTFS
 case "${1-}:$#" in
     install:1) install ;;
     check:1) check ;;
+    folder:1) echo "$ROOTFS" ;;
     load:2) load "$(realpath "$2")" ;;
     *) sed -n '/^#  /s/^# *//p' "$0" >&2; exit 2 ;;
 esac

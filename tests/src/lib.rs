@@ -7,6 +7,7 @@
 
 pub mod certificates;
 pub mod devices;
+mod ioctl;
 mod keeper;
 mod lab;
 mod larderd;
@@ -18,6 +19,7 @@ mod plugin;
 mod process;
 mod waiting;
 
+pub use ioctl::ioctl;
 pub use keeper::Keeper;
 pub use lab::{BUCKET, Lab, OTHER_KEYS, SECRET};
 pub use larderd::{Larderd, TOKEN};

@@ -15,6 +15,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::home::Home;
+use crate::planned::PlannedBlocks;
 use crate::source::{Here, resolve};
 
 /// Files of each dataset, one block each.
@@ -28,6 +29,16 @@ impl Dataset {
     /// Reads a file by its number, and fetches what is missing.
     pub(crate) async fn read_file(&self, file: u32, offset: u64, len: u32) -> Result<Bytes, FetchError> {
         self.read_later(self.manifest().file_blocks(FileIndex(file))?, offset, len).await
+    }
+
+    /// What plans have fetched.
+    pub(crate) fn planned(&self) -> &PlannedBlocks {
+        self.fetcher.planned()
+    }
+
+    /// True if the store keeps a block.
+    pub(crate) fn keeps(&self, block: BlockIndex) -> bool {
+        self.cache.contains(block)
     }
 }
 

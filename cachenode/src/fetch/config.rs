@@ -30,6 +30,8 @@ pub struct FetchConfig {
     pub unwritten_bytes: u64,
     /// Memory for blocks that the store does not keep, while they are being read.
     pub window_bytes: u64,
+    /// Memory for blocks that plans fetch ahead of their readers.
+    pub plan_bytes: u64,
     /// The cap on the bytes of all warm-ups of the process, if there is one.
     pub warm_rate: Option<Arc<Rate>>,
     /// The memory of the process, of which all of the above is taken. None: it has no limit.
@@ -45,6 +47,7 @@ impl FetchConfig {
         fetch_bytes: 256 << 20,
         unwritten_bytes: 64 << 20,
         window_bytes: 64 << 20,
+        plan_bytes: 256 << 20,
         warm_rate: None,
         memory: None,
         disk_threads: None,
@@ -61,7 +64,7 @@ impl FetchConfig {
     }
 
     /// At most `bytes_most` of memory for another purpose.
-    pub(super) fn other_account(&self, bytes_most: u64) -> Account {
+    pub(crate) fn other_account(&self, bytes_most: u64) -> Account {
         self.account(OTHER_BYTES_LEAST, bytes_most)
     }
 

@@ -13,6 +13,7 @@ use crate::counters::{StatsCounters, add};
 use crate::log_pace::LogPace;
 use crate::manifest_file::MappedManifest;
 use crate::memory::{Account, Permit};
+use crate::planned::PlannedBlocks;
 use crate::window::Window;
 
 /// The middle of the time from now to `deadline`.
@@ -27,6 +28,8 @@ pub(super) struct FetchContext {
     pub(super) manifest: Arc<MappedManifest>,
     pub(super) cache: Arc<DatasetCache>,
     pub(super) window: Arc<Window>,
+    /// What plans have fetched ahead of their readers.
+    pub(super) planned: Arc<PlannedBlocks>,
     pub(super) counters: Arc<StatsCounters>,
     pub(super) config: FetchConfig,
     /// Memory for blocks that readers have and that are not in the store yet.
@@ -50,10 +53,23 @@ impl FetchContext {
         // The window counts its bytes itself, and what it counts in KiB may be more.
         let memory = config.other_account(u64::MAX);
         let window = Arc::new(Window::new(config.window_bytes, !manifest.is_packed(), memory));
+        let planned = Arc::new(PlannedBlocks::new(Arc::clone(&counters)));
         let unwritten = config.other_account(config.unwritten_bytes);
         let (failures_log, unwritten_log) = (LogPace::new(), LogPace::new());
         let (is_stale, renewal) = (AtomicBool::new(false), Mutex::default());
-        Self { manifest, cache, window, counters, config, unwritten, failures_log, unwritten_log, is_stale, renewal }
+        Self {
+            manifest,
+            cache,
+            window,
+            planned,
+            counters,
+            config,
+            unwritten,
+            failures_log,
+            unwritten_log,
+            is_stale,
+            renewal,
+        }
     }
 
     /// When a read or a fetch that begins now ends at the latest.

@@ -79,13 +79,14 @@ impl Keeper {
         Self { context, runtime, tasks, searching, reading, threads, warming, writing, leaving }
     }
 
-    /// The whole block, if it is in the window or has come into the store just now. In the window it is of no use to a
-    /// fetch that fills the store. None also if the disk does not answer in time.
+    /// The whole block, if a plan or the window holds it or it has come into the store just now. In memory it is of no
+    /// use to a fetch that fills the store. None also if the disk does not answer in time.
     pub(super) async fn find(&self, part: BlockPart, purpose: Purpose, deadline: Instant) -> Option<Bytes> {
-        if let Some(block) = self.context.window.unread(part.block).filter(|_| !purpose.is_warm()) {
+        let whole = BlockPart { start: 0, len: part.block_len, ..part };
+        let held = || self.context.planned.get(&whole).or_else(|| self.context.window.unread(part.block));
+        if let Some(block) = (!purpose.is_warm()).then(held).flatten() {
             return Some(block);
         }
-        let whole = BlockPart { start: 0, len: part.block_len, ..part };
         let PartBytes { memory, range, .. } = self.read_stored(whole, deadline).await?;
         Some(Bytes::from(memory).slice(range))
     }
@@ -129,15 +130,20 @@ impl Keeper {
         timeout_at(halfway(deadline), found).await.ok().flatten()
     }
 
-    /// Whether the store keeps a block. Warming evicts no other block, and waits for a search. Cancel-safe.
+    /// Whether the store keeps a block. Warming and plans evict no other block; warming waits for a search. Cancel-safe.
     pub(super) async fn admit(&self, part: BlockPart, purpose: Purpose) -> Admission {
         let cache = &self.context.cache;
         if cache.is_rebuilding() {
-            return Admission::Later;
+            // Later, it might evict.
+            let is_refused = purpose == Purpose::Planned && cache.usage().policy.evicts();
+            return if is_refused { Admission::Refused } else { Admission::Later };
         }
         let permit = match purpose {
-            Purpose::Read | Purpose::Ahead | Purpose::Peer { .. } => {
-                let permit = cache.admit(part.block, part.block_len);
+            Purpose::Read | Purpose::Ahead | Purpose::Planned | Purpose::Peer { .. } => {
+                let permit = match purpose {
+                    Purpose::Planned => cache.admit_without_evicting(part.block, part.block_len),
+                    _ => cache.admit(part.block, part.block_len),
+                };
                 if cache.wants_search()
                     && let Ok(one) = Arc::clone(&self.searching).try_lock_owned()
                 {
@@ -260,6 +266,15 @@ impl Keeper {
             && let Err(error) = cache.write_part(permit, piece.start, bytes)
         {
             debug!(block = piece.block.0, %error, "piece not kept");
+        }
+    }
+
+    /// Writes a block that was read to the store, if the store admits it. Blocks on the disk.
+    pub(super) fn write_if_admitted(&self, part: &BlockPart, bytes: &[u8]) {
+        let cache = &self.context.cache;
+        if let Some(permit) = cache.admit(part.block, part.block_len) {
+            // The cache counts and logs a failed write.
+            let _ = cache.write(permit, &cache.record(part.block, bytes));
         }
     }
 

@@ -59,9 +59,9 @@ impl FromPeers {
         };
         // On the heap, so that the thousands of fetches that may wait for the origin are small.
         let asking = Box::pin(async {
-            // A fetch that fills the store has other memory.
+            // A fetch that fills the store, or that is planned, has other memory.
             let kib = (range.len >> 10) + 1;
-            let _memory = if purpose.is_warm() { None } else { Some(self.memory.acquire(kib).await) };
+            let _memory = if purpose.has_memory() { None } else { Some(self.memory.acquire(kib).await) };
             sharing.read(route, range, is_right, counts).await
         });
         // The other half is left for the origin.

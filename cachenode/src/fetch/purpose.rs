@@ -9,6 +9,8 @@ pub(super) enum Purpose {
     Read,
     /// A reader is expected to want the bytes. Pointless if neither the store nor the window has room.
     Ahead,
+    /// A plan wants the bytes ahead of its reader, and holds them. It has memory for them.
+    Planned,
     /// To fill the store. Pointless if the store does not admit the block.
     Warm,
     /// The same, and nothing else: what follows in the order of the warming needs the room.
@@ -23,10 +25,15 @@ impl Purpose {
         matches!(self, Self::Warm | Self::WarmAlone)
     }
 
+    /// True if whoever started the fetch holds memory for its bytes.
+    pub(super) fn has_memory(self) -> bool {
+        self.is_warm() || self == Self::Planned
+    }
+
     /// The node that wants the block.
     pub(super) fn asker(self) -> Asker {
         match self {
-            Self::Read | Self::Ahead | Self::Warm | Self::WarmAlone => Asker::Here,
+            Self::Read | Self::Ahead | Self::Planned | Self::Warm | Self::WarmAlone => Asker::Here,
             Self::Peer { forwarded } => Asker::Peer { forwarded },
         }
     }

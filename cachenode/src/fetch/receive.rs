@@ -18,7 +18,6 @@ use super::in_flight::PendingBlock;
 use super::outcome::{Outcome, Tier};
 use super::purpose::Purpose;
 use crate::memory::Permit;
-use crate::sharing::Asker;
 use crate::window::WindowRoom;
 
 /// Whether the store keeps a block.
@@ -136,27 +135,36 @@ impl<'a> BlockReceiver<'a> {
         let ExpectedBlock { pending, admission } = block;
         let part = pending.part;
         // The block has its place before its waiters get it, so that their next read finds it there.
-        // `None`: it is not kept. `Some(None)`: the store decides when the block is written.
-        let permit = match admission {
-            Admission::Granted(permit) => Some(Some(permit)),
-            Admission::Later => Some(None),
-            Admission::Refused => None,
-            Admission::Window(room) => {
-                room.fill(bytes.clone());
-                return pending.complete(Outcome::Fetched(bytes, tier));
-            }
+        // The permit: `None`, it is not kept; `Some(None)`, the store decides when the block is written.
+        let (permit, room) = match admission {
+            Admission::Granted(permit) => (Some(Some(permit)), None),
+            Admission::Later => (Some(None), None),
+            Admission::Refused => (None, None),
+            Admission::Window(room) => (None, Some(room)),
         };
-        match permit.and_then(|permit| Some((permit, self.memory_until_written(&part)?))) {
-            Some((permit, memory)) => {
+        let kept = permit.and_then(|permit| Some((permit, self.memory_until_written(&part)?)));
+        let is_planned = self.context.planned.fill(part.block, &bytes, kept.is_some());
+        match (kept, room) {
+            (Some((permit, memory)), _) => {
                 self.to_keep.push(BlockToKeep { part, permit, bytes: bytes.clone(), record, memory });
             }
-            // A block that only a peer waits for is cached at the peer.
-            None if self.purpose.asker() == Asker::Here || pending.waiters() > 1 => {
-                self.context.window.insert(part.block, bytes.clone());
-            }
-            None => {}
+            (None, _) if is_planned => {}
+            (None, Some(room)) => room.fill(bytes.clone()),
+            (None, None) if self.is_awaited(&pending) => self.context.window.insert(part.block, bytes.clone()),
+            (None, None) => {}
         }
         pending.complete(Outcome::Fetched(bytes, tier));
+    }
+
+    /// Whether a block that the store does not keep is going to be read here.
+    fn is_awaited(&self, pending: &PendingBlock) -> bool {
+        match self.purpose {
+            // The plan that wanted it has ended.
+            Purpose::Planned => pending.waiters() > 0,
+            // A block that only a peer waits for is cached at the peer.
+            Purpose::Peer { .. } => pending.waiters() > 1,
+            Purpose::Read | Purpose::Ahead | Purpose::Warm | Purpose::WarmAlone => true,
+        }
     }
 
     /// Memory for a complete block that the store is to keep. `None`: there is none, so the block is not kept.

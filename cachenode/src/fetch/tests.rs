@@ -33,6 +33,8 @@ pub(crate) struct Noted {
     pub(crate) ranges: Mutex<Vec<Range<u64>>>,
     /// So many of the next reads get a wrong byte.
     wrong: AtomicU32,
+    /// So many of the next reads fail.
+    failing: AtomicU32,
     /// Reads that begin now are answered then.
     held_until: Mutex<Option<Instant>>,
 }
@@ -43,6 +45,7 @@ impl Noted {
             url: "s3://bucket/data".parse().unwrap(),
             ranges: Mutex::default(),
             wrong: AtomicU32::new(0),
+            failing: AtomicU32::new(0),
             held_until: Mutex::default(),
         })
     }
@@ -50,6 +53,11 @@ impl Noted {
     /// Reads that begin from now on are not answered before `until`.
     pub(crate) fn hold_until(&self, until: Instant) {
         *self.held_until.lock().unwrap() = Some(until);
+    }
+
+    /// So many of the next reads fail.
+    pub(crate) fn fail_next(&self, reads: u32) {
+        self.failing.store(reads, SeqCst);
     }
 
     /// The ranges that were asked for since the last call.
@@ -74,6 +82,9 @@ impl Origin for Noted {
         match held_until {
             Some(until) => tokio::time::sleep_until(until).await,
             None => tokio::task::yield_now().await,
+        }
+        if self.failing.fetch_update(SeqCst, SeqCst, |failing| failing.checked_sub(1)).is_ok() {
+            return Err(OriginError::Invalid { what: "it fails on purpose".into() });
         }
         let is_wrong = self.wrong.fetch_update(SeqCst, SeqCst, |wrong| wrong.checked_sub(1)).is_ok();
         Ok(range.map(|at| at as u8 ^ u8::from(is_wrong)).collect())

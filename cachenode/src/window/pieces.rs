@@ -109,6 +109,12 @@ impl Pieces {
         Some(piece)
     }
 
+    /// True if a miss of this part would fetch a piece.
+    pub(super) fn has_next(&self, part: &BlockPart) -> bool {
+        let mut misses = self.misses.get(&part.block).copied().unwrap_or_default();
+        misses.piece(part).is_some()
+    }
+
     /// The bytes of a part, if a piece has them.
     pub(super) fn get(&self, part: &BlockPart) -> Option<Bytes> {
         let end = part.start + part.len;

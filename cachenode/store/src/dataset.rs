@@ -297,6 +297,17 @@ impl DatasetCache {
         self.shared.slots.get(block).is_some_and(|place| !place.is_part())
     }
 
+    /// True if a part of a block is cached, as far as the tables show. Costs a few loads, or the opening of a large file,
+    /// and verifies nothing.
+    pub fn contains_part(&self, block: BlockIndex, block_len: u32, start: u32, len: u32) -> bool {
+        let Some(place) = self.shared.slots.get(block) else { return false };
+        if !place.is_part() {
+            return true;
+        }
+        let found = PagePart::new(block_len, start, len).zip(self.shared.large_file(block, place));
+        found.is_some_and(|(part, file)| file.pages.holds(block, part.pages))
+    }
+
     /// How many disks the store has.
     pub fn disks(&self) -> usize {
         self.shared.base.disks.len()

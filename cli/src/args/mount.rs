@@ -1,4 +1,4 @@
-//! The flags of `larder mount`, `umount` and `warm`.
+//! The flags of `larder mount`, `umount`, `warm` and `plan`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -161,4 +161,21 @@ pub(crate) struct WarmArgs {
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  larder plan /data/train --from order.txt            while a program reads them in this order
+  ./print-order | larder plan /data/train --from -
+
+The files are fetched as the program reads, up to 256 MiB ahead of it. The command ends when they
+were read. Python programs use the package larder instead.")]
+pub(crate) struct PlanArgs {
+    /// A directory of the mount.
+    pub(crate) dir: PathBuf,
+    /// The files, in the order in which they will be read. Each line is a path below DIR. Lines that begin with # are
+    /// comments. - reads standard input, from which each line counts as soon as it comes.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from: PathBuf,
 }

@@ -43,6 +43,7 @@ mod overlays;
 mod ownership;
 mod passthrough;
 mod peers;
+mod plans;
 mod property;
 mod read_only;
 mod reservations;

@@ -130,6 +130,20 @@ pub(super) fn table(dir: &Path, stats: &Stats, before: Option<&Stats>) -> String
             ),
         );
     }
+    let blocks = ["in_time", "late", "wasted", "in_page_cache"];
+    let blocks = blocks.map(|kind| metric(stats, &format!("fs_plan_blocks_{kind}_total")));
+    if blocks.iter().sum::<u64>() + metric(stats, "fs_plans") > 0 {
+        let [in_time, late, wasted, in_page_cache] = blocks;
+        let stalled = Duration::from_micros(metric(stats, "fs_plan_stalled_microseconds_total")).as_secs_f64();
+        row(
+            "plans",
+            format_args!(
+                "{} open; of planned blocks {in_time} were here in time, {late} were late (readers waited {stalled:.1} \
+                 s), {wasted} were wasted, {in_page_cache} were in the page cache",
+                metric(stats, "fs_plans")
+            ),
+        );
+    }
     if let Some(warm) = &stats.warm {
         let state = if warm.running {
             "running"

@@ -122,6 +122,18 @@ fn spoil(bed: &Bed, nth: u32, page: u32, change: impl FnOnce(&mut [u8])) {
     file.sync_all().unwrap();
 }
 
+// SEMANTICS: C21, C28
+#[test]
+fn a_part_of_a_block_is_known_to_be_cached_once_all_of_its_pages_are() {
+    let bed = bed(PolicyKind::Nr, 1 << 30);
+    let has = |start, len| bed.cache().contains_part(FILE.first, BLOCK_BYTES as u32, start, len);
+    assert!(!has(0, 1));
+    assert!(put_pages(&bed, 0, 3..5));
+    assert!(has(3 * PAGE_BYTES, 2 * PAGE_BYTES) && has(5 * PAGE_BYTES - 1, 1));
+    assert!(!has(3 * PAGE_BYTES, 2 * PAGE_BYTES + 1) && !has(3 * PAGE_BYTES - 1, 2));
+    assert!(put_whole(&bed, 0) && has(0, BLOCK_BYTES as u32));
+}
+
 // SEMANTICS: C7, C21
 #[test]
 fn a_policy_that_keeps_the_smallest_blocks_does_not_leave_out_the_rest_of_one() {

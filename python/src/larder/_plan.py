@@ -1,0 +1,172 @@
+"""A plan: the files that are read next, in their order, kept ahead of the reader."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import Callable, Optional, Union
+
+from . import _ioctl
+from ._mount import PathLike, find_mount, is_below
+
+# Asked of a mount in one step, so that no step takes long: about half a millisecond.
+CALLS_AT_ONCE = 8
+
+# A file, a row of the manifest, or a range: the file, the offset and the length.
+Item = Union[str, "os.PathLike[str]", int, "tuple[PathLike, int, int]"]
+
+# The items from one position up to another. It may return fewer: then no more is known now.
+Items = Callable[[int, int], Sequence[Item]]
+
+
+class Plan:
+    """The files that are read next.
+
+    `items(start, stop)` returns what is read at these positions, as far as it is known. `advance` passes as many of
+    them to the mount as it wants. A plan on a folder that is in no mount does nothing. Not for several threads.
+    """
+
+    def __init__(
+        self, folder: PathLike, items: Items, count: int = 0, *, ioctl: Optional[_ioctl.Ioctl] = None
+    ) -> None:
+        """`folder`: any folder of the mount. `count`: the number of all items; 0 if it is not known."""
+        self.items = items
+        self.count = count
+        self._ioctl = ioctl or _ioctl.ioctl
+        self._id = os.urandom(16)
+        self._fd = -1
+        # The position of the next item to be put.
+        self._position = 0
+        self._wanted = 0
+        self._replaces = False
+        self._dirs: Optional[int] = None
+        self._real_folders: dict[str, str] = {}
+        self._rows: dict[str, int] = {}
+        mount = find_mount(folder)
+        if mount is None:
+            return
+        self._root = mount.path
+        if mount.is_whole:
+            try:
+                manifest = mount.manifest()
+                self._snapshot: Optional[bytes] = bytes.fromhex(manifest["snapshot"])
+                self._dirs = int(manifest["dirs"])
+            except (OSError, ValueError, KeyError, TypeError):
+                self._snapshot = None
+        else:
+            self._snapshot = None
+        try:
+            self._fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return
+        self._open()
+
+    def __del__(self) -> None:
+        # Without a call to the mount: whoever drops a plan must not wait. It ends by its lease.
+        fd, self._fd = getattr(self, "_fd", -1), -1
+        if fd >= 0:
+            os.close(fd)
+
+    @property
+    def is_active(self) -> bool:
+        """False: there is no mount, or it takes no plans."""
+        return self._fd >= 0
+
+    def advance(self, passed: int, known: int) -> None:
+        """All items before `passed` were read; those before `known` can be put."""
+        for _ in range(CALLS_AT_ONCE):
+            if not self.is_active:
+                return
+            if self._position < passed:
+                # It was put, or need not be.
+                self._position = passed
+            wanted = min(known - self._position, self._wanted)
+            items = self.items(self._position, self._position + wanted) if wanted > 0 else ()
+            if not items:
+                self._call(_ioctl.AT, _ioctl.encode_at(self._id, passed), passed)
+                return
+            number, data, put = self._encode(items, passed)
+            if self._call(number, data, passed):
+                self._position += put
+                self._replaces = False
+
+    def replace_from(self, position: int) -> None:
+        """What was put from `position` on is wrong, or the reader goes on there. It is put again."""
+        self._position, self._replaces = position, True
+
+    def finish(self, count: int) -> None:
+        """There are `count` items in all. The plan ends when they were read."""
+        self.count = count
+        if self.is_active:
+            self._open()
+
+    def close(self) -> None:
+        """Ends the plan at once."""
+        if self.is_active:
+            self._call(_ioctl.CLOSE, _ioctl.encode_at(self._id, 0), 0)
+            self.__del__()
+
+    def row_of(self, inode: int) -> Optional[int]:
+        """The row of the file with this inode number. None: not known here."""
+        return None if self._dirs is None or self._snapshot is None else inode - 1 - self._dirs
+
+    def _open(self) -> bool:
+        try:
+            self._wanted = self._ioctl(self._fd, _ioctl.OPEN, _ioctl.encode_open(self._id, self._snapshot, self.count))
+        except OSError:
+            # No Larder that takes plans, or too many of them. Reads go on without.
+            self.__del__()
+            return False
+        return True
+
+    def _call(self, number: int, data: bytes, passed: int) -> bool:
+        try:
+            self._wanted = self._ioctl(self._fd, number, data)
+        except OSError as error:
+            # ENOENT: its lease was over, or the process that serves the mount was restarted.
+            if error.errno == errno.ENOENT and number != _ioctl.CLOSE and self._open():
+                self._position = passed
+            else:
+                self.__del__()
+            return False
+        return True
+
+    def _encode(self, items: Sequence[Item], passed: int) -> tuple[int, bytes, int]:
+        """The call that puts the first of the items, and how many it puts: all must be of the same kind."""
+        first = items[0]
+        head = (self._id, self._position, passed, self._replaces)
+        if isinstance(first, int):
+            rows = items[: _ioctl.ROWS_MOST]
+            return _ioctl.ROWS, _ioctl.encode_rows(*head, rows), len(rows)  # type: ignore[arg-type]
+        if isinstance(first, tuple):
+            ranges = [self._range(item) for item in items[: _ioctl.RANGES_MOST]]  # type: ignore[arg-type]
+            return _ioctl.RANGES, _ioctl.encode_ranges(*head, ranges), len(ranges)
+        paths = [self._relative(os.fspath(item)) for item in items[: _ioctl.ROWS_MOST]]  # type: ignore[arg-type]
+        fit = _ioctl.paths_that_fit(paths)
+        return _ioctl.PATHS, _ioctl.encode_paths(*head, paths[:fit]), fit
+
+    def _range(self, item: tuple[PathLike, int, int]) -> tuple[int, int, int]:
+        path, offset, length = item
+        name = os.fspath(path)
+        row = self._rows.get(name)
+        if row is None:
+            try:
+                row = self.row_of(os.stat(name).st_ino)
+            except OSError:
+                row = None
+            row = self._rows[name] = row if row is not None and 0 <= row < 1 << 32 else -1
+        # A length of 0 would reach to the end of the file. Row 0 at an offset beyond any file is nothing.
+        return (row, offset, max(length, 1)) if row >= 0 else (0, (1 << 64) - 1, 1)
+
+    def _relative(self, path: str) -> bytes:
+        """The path below the mount. Empty: it is not there, or too long."""
+        folder, name = os.path.split(path)
+        real = self._real_folders.get(folder)
+        if real is None:
+            # Each folder once. The file itself is not looked at.
+            real = self._real_folders[folder] = os.path.realpath(folder)
+        if not is_below(real, self._root):
+            return b""
+        relative = os.fsencode(os.path.relpath(os.path.join(real, name), self._root))
+        return relative if len(relative) <= 4096 and b"\0" not in relative else b""
