@@ -416,7 +416,8 @@ impl Fetcher {
             let asker = Asker::Peer { forwarded };
             if self.context.window.is_in_pieces(part.block) {
                 let Fetched { bytes, .. } = Box::pin(self.fetch_piece(file, part, asker, deadline)).await?;
-                self.mark_read(&part);
+                // A plan waits for the readers of this node.
+                self.context.window.mark_read(&part);
                 return Ok(Some(BlockBytes::whole(bytes)));
             }
             if let Some(piece) = self.next_piece(file, &part) {

@@ -191,6 +191,26 @@ async fn a_plan_fills_the_cache_and_evicts_nothing() {
     assert_eq!(world.fetched(), [1, 2]);
 }
 
+// SEMANTICS: C1, C27
+#[tokio::test]
+async fn where_the_smallest_stay_a_planned_block_counts_as_missed_each_time_that_it_was_read() {
+    let world = World::new(3_000, PolicyKind::Smallest);
+    let planned = async || {
+        world.open();
+        world.put(Items::Rows(vec![900])).unwrap();
+        world.holds(1_900).await;
+        world.dataset.settle().await;
+    };
+    planned().await;
+    world.command(&Command::Close { id: ID }, None).unwrap();
+    for is_kept in [false, true] {
+        planned().await;
+        assert!(!world.dataset.keeps(BlockIndex(900)) && world.read(900));
+        world.dataset.settle().await;
+        assert_eq!(world.dataset.keeps(BlockIndex(900)), is_kept);
+    }
+}
+
 // SEMANTICS: C27
 #[tokio::test]
 async fn a_plan_that_is_closed_or_whose_dataset_ends_holds_nothing() {
