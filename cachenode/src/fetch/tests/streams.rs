@@ -9,6 +9,7 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
+use crate::planned::Place;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -262,6 +263,19 @@ async fn a_peer_that_reads_here_and_there_gets_a_piece_and_the_next_peer_what_is
     }
     let piece = MIB..MIB + 16 * KIB;
     assert_eq!(world.origin.take(), [piece]);
+}
+
+// SEMANTICS: C27, S1
+#[tokio::test]
+async fn a_peer_that_reads_what_a_plan_is_about_to_fetch_is_not_the_reader_of_the_plan() {
+    let world = world(&[2 * BLOCK_BYTES], 64 * MIB);
+    let (block, planned) = (world.part(0, 0, BLOCK_BYTES), world.fetcher.planned());
+    let memory = FetchConfig::DEFAULT.other_account(u64::MAX).take(1);
+    let _coming = planned.add(1, Place { position: 0, nth: 0 }, &block, memory).unwrap();
+    world.fetcher.context.window.read_in_pieces(block.block);
+    let got = world.fetcher.fetch_for_peer(FileIndex(0), block, true, Duration::from_secs(3)).await.unwrap();
+    assert!(matches!(got, Some(BlockBytes::Whole { .. })));
+    assert!(planned.fill(block.block, &Bytes::from(vec![0; BLOCK_BYTES as usize]), false));
 }
 
 #[tokio::test]
