@@ -294,6 +294,7 @@ impl Dataset {
     /// a file.
     pub fn lend(&self, file: FileBlocks) -> Option<std::fs::File> {
         let lent = self.cache.lend(file.parts(0, 1).next()?.block)?;
+        // Its readers send no read that would show what a plan still has to hold.
         self.fetcher.leave_lent(file.file);
         Some(lent)
     }

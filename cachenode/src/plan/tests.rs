@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
-use larder_dataset::{BLOCK_BYTES, PolicyKind};
+use larder_dataset::PolicyKind;
 use larder_origin::Origin;
 use larder_store::{Store, StoreConfig};
 use rand::SeedableRng;

@@ -1,8 +1,10 @@
 //! Large files that are wholly cached and that the kernel reads by itself.
 
 use std::fs::{File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use larder_csi_api::csi::node_client::NodeClient;
@@ -96,6 +98,28 @@ fn a_cached_file_is_read_by_the_kernel_also_once_larder_is_gone() {
     mount.kill();
     assert_right(&one, &bytes);
     assert_right(&other, &bytes);
+}
+
+// SEMANTICS: C22, C27
+#[test]
+fn a_plan_ends_with_a_file_that_the_kernel_reads_by_itself() {
+    if !kernel_reads() {
+        eprintln!("skipped: the kernel cannot read cached files by itself");
+        return;
+    }
+    let (lab, bytes) = lab();
+    let mount = lab.mount("m", &lab.url(), &[]);
+    let mut plan = lab.command(&["plan", mount.dir().to_str().unwrap(), "--from", "-"]);
+    let mut plan = plan.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    plan.stdin.take().unwrap().write_all(b"model\n").unwrap();
+    mount.wait_until("all of the file is here", |mount| {
+        mount.metric("fs_plan_bytes") == SIZE && mount.metric("fs_fetches_running") == 0
+    });
+    mount.settle();
+    assert_right(&File::open(mount.path("model")).unwrap(), &bytes);
+    assert_eq!(mount.metric("fs_read_bytes_window_total") + mount.metric("fs_read_bytes_store_total"), 0);
+    assert!(plan.wait().unwrap().success());
+    assert_eq!((mount.metric("fs_plans"), mount.metric("fs_plan_bytes")), (0, 0));
 }
 
 // SEMANTICS: C22
