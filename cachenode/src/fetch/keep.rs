@@ -130,7 +130,8 @@ impl Keeper {
         timeout_at(halfway(deadline), found).await.ok().flatten()
     }
 
-    /// Whether the store keeps a block. Warming and plans evict no other block; warming waits for a search. Cancel-safe.
+    /// Whether the store keeps a block. Warming and plans evict no other block, and warming waits for a search.
+    /// Cancel-safe.
     pub(super) async fn admit(&self, part: BlockPart, purpose: Purpose) -> Admission {
         let cache = &self.context.cache;
         if cache.is_rebuilding() {

@@ -40,8 +40,8 @@ impl Fetcher {
             || self.in_flight.contains(block)
     }
 
-    /// True if a reader of a part that is nowhere here would fetch a piece of its block. What comes after it in the file
-    /// is not what it wants, so a plan of whole blocks would fetch far more than it reads.
+    /// True if a reader of a part that is nowhere here would fetch a piece of its block. A plan of whole blocks would
+    /// fetch far more than such readers read.
     pub(crate) fn is_read_here_and_there(&self, file: FileIndex, part: &BlockPart) -> bool {
         self.takes_pieces(file, part.block) && self.context.window.fetches_piece(part)
     }

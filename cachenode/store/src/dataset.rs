@@ -297,8 +297,8 @@ impl DatasetCache {
         self.shared.slots.get(block).is_some_and(|place| !place.is_part())
     }
 
-    /// True if a part of a block is cached, as far as the tables show. Costs a few loads, or the opening of a large file,
-    /// and verifies nothing.
+    /// True if a part of a block is cached, as far as the tables show. Costs a few loads, or the opening of a large
+    /// file, and verifies nothing.
     pub fn contains_part(&self, block: BlockIndex, block_len: u32, start: u32, len: u32) -> bool {
         let Some(place) = self.shared.slots.get(block) else { return false };
         if !place.is_part() {
