@@ -104,7 +104,7 @@ fn segment_bytes(dir: &Path) -> u64 {
 // SEMANTICS: C20
 #[test]
 fn two_disks_hold_what_neither_could_and_the_larger_one_holds_more() {
-    let mut world = World::new(950_000, &[]);
+    let mut world = World::new(880_000, &[]);
     let mount = world.mount();
     world.fill(&mount);
     let (first, second) = (segment_bytes(world.larderd.run_dir()), segment_bytes(&world.second_dir));
