@@ -19,7 +19,7 @@
 //! on it, and few of the threads that may block do (`disk_threads`).
 //!
 //! A fetch that only fills the store lets those go first at the origin for which somebody waits, and has no deadline
-//! until a reader joins it ([`End`]).
+//! until a reader joins it (`End`).
 //!
 //! Invariants: at most one fetch of a block is in flight; each ends within the read deadline, counted from when somebody
 //! waits for it, and so does each read, whenever the fetches began that it joins; no lock is held across an await.
