@@ -79,7 +79,7 @@ soak: tools
 	.ci/static release
 	cargo nextest run --profile soak --release -p larder-e2e -p larder-fs -p larder-store -p larder-controller \
 		-E 'test(/kill|churn|come_and_go|in_turn|every_read_is_the_reference|rotated|many_mounts/)'
-	cargo nextest run --profile soak --release -p larder-e2e --run-ignored only -E 'test(/^day::/)'
+	cargo nextest run --profile soak --release -p larder-e2e --run-ignored only -E 'test(/^(day|serving)::/)'
 
 doc: packages
 	cargo test --workspace --doc

@@ -14,6 +14,7 @@ mod peers;
 mod peers_net;
 mod restart;
 mod shared;
+mod spread;
 
 use clap::{Parser, Subcommand};
 
@@ -31,6 +32,7 @@ pub(crate) use peers::PeersArgs;
 pub(crate) use peers_net::PeersNetArgs;
 pub(crate) use restart::RestartArgs;
 pub(crate) use shared::{NodeArgs, OutputArgs};
+pub(crate) use spread::SpreadArgs;
 
 /// Benchmarks of Larder's components and of comparable filesystems.
 #[derive(Debug, Parser)]
@@ -52,6 +54,8 @@ pub(crate) enum Command {
     Import(ImportsArgs),
     /// Compare reads from another node's cache with raw TCP and with the origin, over loopback.
     PeersNet(PeersNetArgs),
+    /// Read one large file on several nodes at once: bytes from the origin, and the time beside one node (needs root).
+    Spread(SpreadArgs),
     /// Compare a cold epoch and a warm-up behind a distant S3 server with object_store (needs root).
     FarOrigin(FarOriginArgs),
     /// Measure cached reads while the origin does not answer and many other reads hang (needs root).

@@ -1,11 +1,13 @@
 //! The ceiling of S3: the same objects, read without any filesystem by the `object_store` crate, which most Rust
 //! programs use for S3.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
+use futures::{StreamExt, TryStreamExt};
 use object_store::ObjectStoreExt;
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::path::Path;
@@ -26,6 +28,28 @@ fn client(corpus: &Corpus) -> anyhow::Result<Arc<AmazonS3>> {
     }
     let builder = builder.with_endpoint(&corpus.endpoint).with_bucket_name(&corpus.bucket).with_allow_http(true);
     Ok(Arc::new(builder.build()?))
+}
+
+/// GETs the first object in ranges of this size, `gets` at a time, in order. Each range counts as a file.
+pub(crate) async fn read_ranges(corpus: &Corpus, range_bytes: u64, gets: u32) -> anyhow::Result<Epoch> {
+    let store = client(corpus).context("set up object_store")?;
+    let file = corpus.files.first().context("a dataset without files")?;
+    let key = Path::parse(format!("{}/{}", corpus.prefix, file.path.display()))?;
+    let ranges: Vec<Range<u64>> =
+        (0..file.size).step_by(range_bytes as usize).map(|at| at..file.size.min(at + range_bytes)).collect();
+    let (started, cpu_before) = (Instant::now(), own_cpu_seconds());
+    let reads = futures::stream::iter(ranges).map(|range| {
+        let (store, key) = (&store, &key);
+        async move {
+            let began = Instant::now();
+            let body = store.get_range(key, range.clone()).await?;
+            ensure!(body.len() as u64 == range.end - range.start, "WRONG LENGTH: {key} {range:?}");
+            anyhow::Ok(began.elapsed())
+        }
+    });
+    let times: Vec<Duration> = reads.buffer_unordered(gets as usize).try_collect().await?;
+    let (seconds, cpu_seconds) = (started.elapsed().as_secs_f64(), own_cpu_seconds() - cpu_before);
+    Ok(Epoch::new(times, file.size, seconds, cpu_seconds))
 }
 
 /// GETs the first `files` objects in the order of this seed, `readers` at a time, and checks them.

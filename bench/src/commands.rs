@@ -15,4 +15,5 @@ pub(crate) mod peers;
 pub(crate) mod peers_net;
 mod program;
 pub(crate) mod restart;
+pub(crate) mod spread;
 mod steps;

@@ -1,7 +1,8 @@
 //! Benchmarks of every part of Larder. No other program links them.
 //!
 //! The cast: [`systems`] are Larder and its peers; [`peers`], [`meta`] and [`fio`] measure them
-//! [side by side](side_by_side). [`peers_net`] measures reads from another node, [`imports`] imports of generated
+//! [side by side](side_by_side). [`peers_net`] measures reads from another node, [`spread`] a large file that several
+//! nodes read at once, [`imports`] imports of generated
 //! objects and of folders, [`far_origin`] a cold epoch and a warm-up with an origin that is far away. [`outage`],
 //! [`restart`] and [`memory`] measure a whole [`node`]. [`controller`] measures larder-controller at scale, [`jobs`]
 //! its training jobs, [`extender`] the scheduler extender, and [`devices`] the device plugin. `reader` is the process
@@ -27,4 +28,5 @@ pub mod peers_net;
 mod reader;
 pub mod restart;
 pub mod side_by_side;
+pub mod spread;
 pub mod systems;

@@ -28,6 +28,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Fio(args) => commands::fio::run(&args),
         Command::Import(args) => commands::import::run(&args),
         Command::PeersNet(args) => commands::peers_net::run(&args),
+        Command::Spread(args) => commands::spread::run(&args),
         Command::FarOrigin(args) => commands::far_origin::run(&args),
         Command::Outage(args) => commands::outage::run(&args),
         Command::Restart(args) => commands::restart::run(&args),

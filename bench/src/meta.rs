@@ -51,7 +51,7 @@ pub fn run(config: &MetaConfig, progress: &dyn Progress) -> anyhow::Result<MetaO
             folder: folder.join("small"),
             distance: Distance::default(),
         };
-        let (corpus, server) = Corpus::make(&options, runtime.handle(), &stop, |_| {})?;
+        let (corpus, server) = Corpus::make(&options, runtime.handle(), &stop, |_, _| {})?;
         outcome.systems = systems.iter().map(|system| SystemInfo::of(&**system)).collect();
         measure_all(&mut outcome, systems, &corpus, progress)?;
         runtime.block_on(server.shutdown());

@@ -47,9 +47,10 @@ pub fn run(config: &PeersConfig, progress: &dyn Progress) -> anyhow::Result<Peer
         distance: Distance {
             delay: Duration::from_millis(config.origin_delay_ms),
             bytes_per_second: config.origin_bytes_per_second,
+            ..Distance::default()
         },
     };
-    let (corpus, server) = Corpus::make(&options, runtime.handle(), &stop, |_| {})?;
+    let (corpus, server) = Corpus::make(&options, runtime.handle(), &stop, |_, _| {})?;
     let expected = corpus.work.join("expected");
     write_expected(&expected, &corpus.files)?;
     let reader_folder = corpus.folder_of("reader")?;

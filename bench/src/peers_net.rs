@@ -4,16 +4,19 @@
 //! Each server is a separate process, so that its CPU time is separate. Server and reader are on this machine and talk
 //! over loopback. The raw server receives a record's number in four bytes and sends that record, from the same kind of
 //! memory as a peer. In one row neither end inspects the bytes. In another row both ends compute the checksum of every
-//! byte, as peers do; this row bounds every protocol with checksums.
+//! byte, as peers do; this row bounds every protocol with checksums. Raw TLS is the same server over the library, the
+//! version and the ciphers that peers use; it bounds the encrypted rows.
 //!
 //! The cast: `kind` names the servers; `serving` is the process that serves `records`; `reading` is the loop that reads
-//! them; `certificates` are for TLS; `outcome` has the figures and their table.
+//! them; `raw` has the connections of the raw rows; `certificates` are for TLS; `outcome` has the figures and their
+//! table.
 //!
 //! Invariant: the same loop reads from every server, with the same number of concurrent reads.
 
 mod certificates;
 mod kind;
 mod outcome;
+mod raw;
 mod reading;
 mod records;
 mod serving;
@@ -26,7 +29,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::side_by_side::Progress;
-use certificates::write_certificates;
+pub(crate) use certificates::write_certificates;
 pub use kind::ServerKind;
 use larder_epochs::process::Usage;
 pub use outcome::{PeersNetOutcome, PeersNetRow};
@@ -42,6 +45,8 @@ pub struct PeersNetConfig {
     pub record_bytes: Vec<u32>,
     /// Numbers of concurrent reads.
     pub readers: Vec<u32>,
+    /// The number of connections to a peer; `None`: as in larderd.
+    pub lanes: Option<usize>,
     /// The duration of each measurement.
     pub time: Duration,
     /// Number of rounds. Each round measures every kind once.
@@ -69,7 +74,7 @@ pub fn run(config: &PeersNetConfig, progress: &dyn Progress) -> anyhow::Result<P
                 for &readers in &config.readers {
                     let cpu = || Usage::of(&[server.child.id()]).cpu_seconds;
                     let before = cpu();
-                    let epoch = read_for(&runtime, &serve, server.address, readers, config.time)?;
+                    let epoch = read_for(&runtime, &serve, server.address, readers, config.lanes, config.time)?;
                     let gb = epoch.bytes as f64 / 1e9;
                     let row = PeersNetRow {
                         kind,

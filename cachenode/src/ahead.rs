@@ -2,8 +2,8 @@
 //!
 //! A *stream* begins with a missing block of which those before it were missed recently. Within a large file these are
 //! the two blocks before it (or one, if the file begins there), and the stream ends with the file. Across files they
-//! are the `k` files before it, where a run of files that one GET fetched counts as one. A stream continues when the
-//! middle of the blocks that it brought is read and half of those before the middle were read, too; otherwise it ends.
+//! are the `k` files before it, where a run of files that one GET fetched counts as one. `streams` has the streams, and
+//! says how far ahead of each is fetched and when it ends.
 //!
 //! A shuffled epoch must not look like a stream across files. Of `n` files in random order, the `k` before a given one
 //! are all among the `m` that were read last before it with the probability
@@ -21,21 +21,17 @@
 //!
 //! Fewer than 26 files have no streams across files.
 //!
-//! Invariants: `touched` takes no lock. There are at most [`STREAMS`] streams; a new one replaces the oldest.
+//! Invariant: a read of a block that is not ahead of a stream takes no lock.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+mod streams;
+
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use larder_dataset::BlockIndex;
 
-/// The most streams at a time.
-pub(crate) const STREAMS: usize = 4;
-
-/// Bytes fetched ahead of a stream. Of all streams together, half of the window holds what the store does not.
-pub(crate) const AHEAD_BYTES: u64 = 12 << 20;
-
-/// The most blocks fetched ahead of a stream. At most 64, the bits of [`Stream::read`].
-pub(crate) const AHEAD_BLOCKS: usize = 32;
+pub(crate) use streams::{AHEAD_BLOCKS, NO_LIMIT, Next};
+use streams::{STREAMS, Streams};
 
 /// The most misses remembered: those of a few dozen concurrent readers.
 const REMEMBERED: u32 = 64;
@@ -56,8 +52,8 @@ const FALSE_GETS_MOST: f64 = 1e-3;
 /// No block: there are fewer than `u32::MAX` of them.
 const NONE: u32 = u32::MAX;
 
-/// A slot without a stream.
-const NO_STREAM: u64 = u64::MAX;
+/// The range of a stream without blocks ahead: it begins after its end.
+const NOTHING_AHEAD: u64 = (NONE as u64) << 32;
 
 /// How many misses are remembered, and how many files in a row begin a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,25 +80,6 @@ fn false_streams(files: u32, m: u32, k: u32) -> f64 {
     (0..k).map(|i| (f64::from(m - i) / (n - 1.0 - f64::from(i))).min(1.0)).product::<f64>() * n
 }
 
-/// A stream: the blocks that were fetched ahead, and where it ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stream {
-    /// The first and the last block that were fetched ahead.
-    pub(crate) first: BlockIndex,
-    pub(crate) last: BlockIndex,
-    /// No block after this one is fetched.
-    pub(crate) limit: BlockIndex,
-    /// One bit for each of the blocks that was read, the first in the lowest.
-    pub(crate) read: u64,
-}
-
-impl Stream {
-    /// The position of the block at which to continue.
-    fn middle(self) -> u32 {
-        (self.last.0 - self.first.0).div_ceil(2)
-    }
-}
-
 /// Where a stream that begins may fetch ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begins {
@@ -117,17 +94,10 @@ pub(crate) enum Begins {
 pub(crate) struct ReadAhead {
     missed: Mutex<Missed>,
     evidence: Evidence,
-    slots: [Slot; STREAMS],
-    next_slot: AtomicUsize,
-}
-
-/// A stream, for readers that take no lock. Those that see it half replaced end it too early or too late.
-#[derive(Debug)]
-struct Slot {
-    /// The first block in the upper half, the last one in the lower half.
-    blocks: AtomicU64,
-    limit: AtomicU32,
-    read: AtomicU64,
+    streams: Mutex<Streams>,
+    /// The blocks ahead of each stream, for readers that take no lock: the first in the upper half, the last in the
+    /// lower half.
+    ahead: [AtomicU64; STREAMS],
 }
 
 /// Runs of blocks that were missed.
@@ -158,12 +128,11 @@ impl ReadAhead {
     }
 
     fn with_evidence(evidence: Evidence) -> Self {
-        let slot = || Slot { blocks: AtomicU64::new(NO_STREAM), limit: AtomicU32::new(0), read: AtomicU64::new(0) };
         Self {
             missed: Mutex::new(Missed { runs: [(NONE, NONE); REMEMBERED as usize], next: 0 }),
             evidence,
-            slots: std::array::from_fn(|_| slot()),
-            next_slot: AtomicUsize::new(0),
+            streams: Mutex::default(),
+            ahead: std::array::from_fn(|_| AtomicU64::new(NOTHING_AHEAD)),
         }
     }
 
@@ -213,45 +182,52 @@ impl ReadAhead {
         }
     }
 
-    /// Starts or continues a stream.
-    pub(crate) fn follow(&self, stream: Stream) {
-        let slot = &self.slots[self.next_slot.fetch_add(1, Ordering::Relaxed) % STREAMS];
-        // First, so that a reader of a half replaced slot finds no stream in most cases.
-        slot.blocks.store(NO_STREAM, Ordering::Relaxed);
-        slot.limit.store(stream.limit.0, Ordering::Relaxed);
-        slot.read.store(stream.read, Ordering::Relaxed);
-        // Pairs with the Acquire of `touched`: a reader that sees the blocks sees their limit.
-        slot.blocks.store((u64::from(stream.first.0) << 32) | u64::from(stream.last.0), Ordering::Release);
+    /// Begins a stream at a block that is being read. Nothing after `limit` is fetched. Returns what is to be fetched
+    /// ahead of it now.
+    pub(crate) fn begin(&self, block: BlockIndex, limit: BlockIndex) -> Option<Next> {
+        self.change(|streams| streams.begin(block, limit))
     }
 
-    /// Records the read of a block. If it is the middle of what a stream brought, the stream ends, and is returned if
-    /// it is to continue. One caller gets it.
-    pub(crate) fn touched(&self, block: BlockIndex) -> Option<Stream> {
-        self.slots.iter().find_map(|slot| slot.touched(block))
+    /// Records that the blocks of a stream up to `last` are here or in flight, and the last of them that was not here.
+    /// Returns what is to be fetched next.
+    pub(crate) fn extended(&self, stream: u64, last: BlockIndex, fetched: Option<BlockIndex>) -> Option<Next> {
+        self.change(|streams| streams.extended(stream, last, fetched))
     }
-}
 
-impl Slot {
-    fn touched(&self, block: BlockIndex) -> Option<Stream> {
-        let blocks = self.blocks.load(Ordering::Acquire);
-        let (first, last) = ((blocks >> 32) as u32, blocks as u32);
-        if block.0 < first || block.0 > last || blocks == NO_STREAM {
+    /// Records the read of a block. Returns what is to be fetched ahead of it now.
+    pub(crate) fn read(&self, block: BlockIndex) -> Option<Next> {
+        let has_it = |ahead: &AtomicU64| {
+            let ahead = ahead.load(Ordering::Relaxed);
+            (ahead >> 32) as u32 <= block.0 && block.0 <= ahead as u32
+        };
+        if !self.ahead.iter().any(has_it) {
             return None;
         }
-        let at = block.0 - first;
-        // A stream has at most 64 blocks; the modulo keeps a half replaced slot from overflowing the shift.
-        let read = self.read.fetch_or(1 << (at % u64::BITS), Ordering::Relaxed);
-        let limit = BlockIndex(self.limit.load(Ordering::Relaxed));
-        let stream = Stream { first: BlockIndex(first), last: BlockIndex(last), limit, read };
-        let middle = stream.middle();
-        // The exchange: of several readers of the middle block, one continues the stream.
-        if at != middle
-            || self.blocks.compare_exchange(blocks, NO_STREAM, Ordering::Relaxed, Ordering::Relaxed).is_err()
-        {
-            return None;
+        self.change(|streams| streams.read(block))
+    }
+
+    /// Records that a read waits for a block. Returns what is to be fetched ahead of it now.
+    pub(crate) fn waited(&self, block: BlockIndex) -> Option<Next> {
+        self.change(|streams| streams.waited(block))
+    }
+
+    /// Records that a block was dropped before it was read.
+    pub(crate) fn dropped(&self, block: BlockIndex) {
+        self.change(|streams| streams.dropped(block));
+    }
+
+    /// Changes the streams, and shows what is ahead of them.
+    fn change<T>(&self, change: impl FnOnce(&mut Streams) -> T) -> T {
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = change(&mut streams);
+        for (shown, range) in self.ahead.iter().zip(streams.ahead()) {
+            let range = range.map_or(NOTHING_AHEAD, |(first, last)| (u64::from(first) << 32) | u64::from(last));
+            // Most are the same, and other threads read them.
+            if shown.load(Ordering::Relaxed) != range {
+                shown.store(range, Ordering::Relaxed);
+            }
         }
-        let read_before = (read & ((1 << middle) - 1)).count_ones();
-        (2 * read_before >= middle).then_some(stream)
+        changed
     }
 }
 

@@ -401,7 +401,7 @@ impl Dataset {
                 let held = self.fetcher.held_for_peer(&part);
                 Some(held.ok_or_else(|| ReadError::unavailable("the node does not have the block"))?)
             } else {
-                Caller::PEERS.run(self.fetcher.fetch_for_peer(index, part, request.forwarded)).await?
+                Caller::PEERS.run(self.fetcher.fetch_for_peer(index, part, request.forwarded, PEER_PATIENCE)).await?
             };
         }
         let bytes = found.ok_or_else(|| ReadError::unavailable("another node is sending the block to this node"))?;

@@ -5,9 +5,11 @@
 //! (`receive`), then writes it to the store if the policy admits it (`keep`), which may take the store a while after a
 //! restart. The block stays in flight until its bytes are in the store or in the window. A later reader therefore finds
 //! it in one of the three, and never causes a second GET. A block for which neither the store nor the window has room
-//! is read in pieces, each fetched for its reader alone. The fetch of a packed file includes its neighbours as long as
-//! the store has room for them. Readers in order are read ahead of (`ahead`). Blocks in an earlier snapshot's
-//! cache, while they are adopted, are read there part by part and are not in flight.
+//! is read in pieces, each fetched for its reader alone. So are blocks of large files that are read here and there,
+//! until the readers show that they want more of them (`window`). The fetch of a packed file includes its neighbours as
+//! long as the store has room for them. Readers in order are read ahead of (`ahead`). A block of a large file is
+//! fetched by several GETs where one connection is slow (`ranges`). Blocks in an earlier snapshot's cache, while they
+//! are adopted, are read there part by part and are not in flight.
 //!
 //! What waits for one thing does not hold the memory of what waits for another. There are at most `fetch_bytes` in
 //! flight from the origin; fetches from peers, fetches that fill the store, and blocks that wait for the store after
@@ -17,12 +19,12 @@
 //! on it, and few of the threads that may block do (`disk_threads`).
 //!
 //! A fetch that only fills the store lets those go first at the origin for which somebody waits, and has no deadline
-//! until a reader joins it ([`End`]).
+//! until a reader joins it (`End`).
 //!
 //! Invariants: at most one fetch of a block is in flight; each ends within the read deadline, counted from when somebody
 //! waits for it, and so does each read, whenever the fetches began that it joins; no lock is held across an await.
-//! Readers take turns at the memory, so none waits for the backlog of another; a fetch counts for the reader that
-//! started it.
+//! Readers take turns at the memory, so none waits for the backlog of another. A fetch counts for that one of its
+//! readers whose turn came first.
 //! A block that the store holds is never fetched again.
 
 mod config;
@@ -37,6 +39,7 @@ mod origin;
 mod outcome;
 mod peers;
 mod purpose;
+mod ranges;
 mod receive;
 mod subscribers;
 mod table;
@@ -48,6 +51,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::{Either, select};
+use futures::stream::FuturesUnordered;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
 use larder_origin::{Caller, Origin};
 use larder_peers::{BlockBytes, ReadError};
@@ -60,11 +64,11 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::task::TaskTracker;
 
-use crate::ahead::{AHEAD_BLOCKS, AHEAD_BYTES, Begins, ReadAhead, Stream};
+use crate::ahead::{AHEAD_BLOCKS, Begins, NO_LIMIT, Next, ReadAhead};
 use crate::counters::StatsCounters;
 use crate::extent::EXTENT_BYTES;
 use crate::manifest_file::MappedManifest;
-use crate::memory::Account;
+use crate::memory::{Account, Permit};
 use crate::sharing::{Asker, Route, Sharing};
 
 use context::FetchContext;
@@ -85,6 +89,10 @@ pub(crate) use outcome::{Tier, Warmed};
 
 /// Interval between two checks of whether all fetches have ended.
 const SETTLE_POLL: Duration = Duration::from_millis(2);
+
+/// A request for so much at the beginning of a large file begins a stream. The kernel requests so much for a reader with
+/// a buffer of 128 KiB.
+const READS_ON_BYTES: u32 = 256 << 10;
 
 /// A reader that joins a fetch within this time of its start fails with it. The pieces of one read come at about the
 /// same time, and another fetch would end too late for them.
@@ -179,7 +187,7 @@ impl Fetcher {
 
     /// A part's bytes, if its block is in the window.
     pub(crate) fn in_window(&self, part: &BlockPart) -> Option<Bytes> {
-        Some(slice(&self.context.window.get(part)?, part))
+        self.context.window.get(part)
     }
 
     /// Marks a part as read: its reader has the bytes, and those of all other parts of its read.
@@ -213,8 +221,17 @@ impl Fetcher {
             if self.context.window.is_piece(&part) {
                 return Box::pin(self.fetch_piece(file, part, Asker::Here, deadline)).await;
             }
-            self.missed(file, &part);
+            if !self.in_flight.contains(part.block)
+                && let Some(piece) = self.next_piece(file, &part)
+            {
+                return Box::pin(self.fetch_larger_piece(file, part, piece, Asker::Here, deadline)).await;
+            }
+            let next = self.missed(file, &part);
             let (in_flight, _) = self.join_or_start(file, part, Purpose::Read, End::by(fetch_deadline));
+            // Behind the block that the reader waits for.
+            if let Some(next) = next {
+                self.read_ahead(next);
+            }
             let was_late = in_flight.end.deadline().is_some_and(|end| end + JOINED_LATE < deadline);
             let outcome = in_flight.outcome_until(deadline).await;
             match outcome.unwrap_or_else(|| Outcome::Failed(self.context.timed_out(part.block))) {
@@ -251,6 +268,30 @@ impl Fetcher {
         end.deadline().unwrap_or_else(|| self.deadline())
     }
 
+    /// Memory for a fetch from the origin. It comes in the turn of whichever is the first of the readers that wait for
+    /// the fetch, so that none of them waits for the backlog of the one that started it. Cancel-safe.
+    async fn memory_for(&self, kib: u32, end: &End) -> Permit {
+        match self.memory.try_acquire(kib) {
+            Some(memory) => memory,
+            // On the heap, so that the thousands of others that may wait for the origin are small.
+            None => Box::pin(self.wait_for_memory(kib, end)).await,
+        }
+    }
+
+    async fn wait_for_memory(&self, kib: u32, end: &End) -> Permit {
+        let (mut waits, mut waiting) = (FuturesUnordered::new(), 0);
+        loop {
+            for caller in end.callers().into_iter().skip(waiting) {
+                waits.push(caller.run(self.memory.acquire(kib)));
+                waiting += 1;
+            }
+            tokio::select! {
+                Some(memory) = waits.next() => return memory,
+                () = end.joined() => {}
+            }
+        }
+    }
+
     /// A piece of a block that is read in pieces, from a peer or from the origin. Only the caller holds it.
     async fn fetch_piece(
         &self,
@@ -273,6 +314,29 @@ impl Fetcher {
         fetched.inspect_err(|error| self.context.fetch_failed(part.block, error))
     }
 
+    /// The piece to fetch for a part of a block that is not in flight. None: the whole block, as always for a file of
+    /// one block, and if the block has come meanwhile.
+    fn next_piece(&self, file: FileIndex, part: &BlockPart) -> Option<BlockPart> {
+        let FetchContext { manifest, cache, window, .. } = &*self.context;
+        let is_large = manifest.file(file).is_ok_and(|file| file.size > BLOCK_BYTES);
+        if is_large && !cache.contains(part.block) { window.next_piece(part) } else { None }
+    }
+
+    /// A part's bytes out of a piece that is fetched, and held for the reads that come near it.
+    async fn fetch_larger_piece(
+        &self,
+        file: FileIndex,
+        part: BlockPart,
+        piece: BlockPart,
+        asker: Asker,
+        deadline: Instant,
+    ) -> Result<Fetched, FetchError> {
+        let Fetched { bytes, tier } = self.fetch_piece(file, piece, asker, deadline).await?;
+        self.context.window.hold_piece(piece, bytes.clone());
+        let start = (part.start - piece.start) as usize;
+        Ok(Fetched { bytes: bytes.slice(start..start + part.len as usize), tier })
+    }
+
     /// A part's bytes, if the store has its block and the disk answers in time: half of the time until `deadline`.
     pub(crate) async fn stored(&self, part: BlockPart, deadline: Instant) -> Option<Bytes> {
         let PartBytes { memory, range, .. } = self.keeper.read_stored(part, deadline).await?;
@@ -291,30 +355,42 @@ impl Fetcher {
 
     /// A part's bytes for a peer, if the window has them.
     pub(crate) fn held_for_peer(&self, part: &BlockPart) -> Option<BlockBytes> {
-        self.context.window.unread(part.block).map(|block| BlockBytes::whole(slice(&block, part)))
+        self.context.window.get_for_peer(part).map(BlockBytes::whole)
     }
 
-    /// A part's bytes for a peer: from the window, or from a fetch as they arrive. None: the block is in flight from
-    /// another peer. To wait for it could be to wait for the requesting peer.
+    /// A part's bytes for a peer: from the window, from an earlier snapshot's cache if the disk answers within
+    /// `patience`, or from a fetch as they arrive. None: the block is in flight from another peer. To wait for it could
+    /// be to wait for the requesting peer.
     pub(crate) async fn fetch_for_peer(
         self: &Arc<Self>,
         file: FileIndex,
         part: BlockPart,
         forwarded: bool,
+        patience: Duration,
     ) -> Result<Option<BlockBytes>, FetchError> {
         let deadline = self.deadline();
+        // Half of this time is the disk's.
+        let until = Instant::now() + 2 * patience;
+        if !self.context.window.contains(part.block)
+            && let Some(PartBytes { memory, range, crc }) = self.keeper.read_earlier(part, until).await
+        {
+            return Ok(Some(BlockBytes::Whole { bytes: Bytes::from(memory).slice(range), crc }));
+        }
         loop {
             if let Some(held) = self.held_for_peer(&part) {
                 return Ok(Some(held));
             }
-            if let Some(PartBytes { memory, range, crc }) = self.keeper.read_earlier(part, deadline).await {
-                return Ok(Some(BlockBytes::Whole { bytes: Bytes::from(memory).slice(range), crc }));
-            }
+            let asker = Asker::Peer { forwarded };
             if self.context.window.is_in_pieces(part.block) {
-                let piece = self.fetch_piece(file, part, Asker::Peer { forwarded }, deadline);
-                let Fetched { bytes, .. } = Box::pin(piece).await?;
+                let Fetched { bytes, .. } = Box::pin(self.fetch_piece(file, part, asker, deadline)).await?;
                 self.mark_read(&part);
                 return Ok(Some(BlockBytes::whole(bytes)));
+            }
+            if !self.in_flight.contains(part.block)
+                && let Some(piece) = self.next_piece(file, &part)
+            {
+                let fetched = Box::pin(self.fetch_larger_piece(file, part, piece, asker, deadline)).await?;
+                return Ok(Some(BlockBytes::whole(fetched.bytes)));
             }
             let (in_flight, route) = self.join_or_start(file, part, Purpose::Peer { forwarded }, End::by(deadline));
             if in_flight.asks_peers && route.peers.is_empty() {
@@ -334,63 +410,85 @@ impl Fetcher {
         }
     }
 
-    /// Records that a reader missed a block. If a stream begins there, fetches ahead of it.
-    fn missed(self: &Arc<Self>, file: FileIndex, part: &BlockPart) {
+    /// Records that a reader waits for a block. Returns what is to be fetched ahead of the reader now.
+    fn missed(&self, file: FileIndex, part: &BlockPart) -> Option<Next> {
+        if let Some(next) = self.ahead.waited(part.block) {
+            return Some(next);
+        }
         let manifest = &self.context.manifest;
         let first_of_file = BlockIndex(part.block.0 - (part.file_offset / BLOCK_BYTES) as u32);
         let first_of_previous = |first: BlockIndex| {
             let last = BlockIndex(first.0.checked_sub(1)?);
             Some(manifest.file(manifest.file_of_block(last).ok()?).ok()?.first_block)
         };
-        let limit = match self.ahead.missed(part.block, first_of_file, first_of_previous) {
-            None => return,
-            Some(Begins::AcrossFiles) => BlockIndex(u32::MAX),
-            Some(Begins::InFile) => match manifest.file(file) {
+        let begins = self.ahead.missed(part.block, first_of_file, first_of_previous);
+        // A reader that requests so much at the beginning of a file reads on.
+        let reads_on = part.file_offset == 0 && part.start == 0 && part.len >= READS_ON_BYTES;
+        let limit = match begins.or(reads_on.then_some(Begins::InFile))? {
+            Begins::AcrossFiles => NO_LIMIT,
+            Begins::InFile => {
+                let row = manifest.file(file).ok()?;
                 // A file of a missed block has blocks.
-                Ok(row) => BlockIndex(row.first_block.0 + (row.size.div_ceil(BLOCK_BYTES) - 1) as u32),
-                Err(_) => return,
-            },
+                BlockIndex(row.first_block.0 + (row.size.div_ceil(BLOCK_BYTES) - 1) as u32)
+            }
         };
-        self.read_ahead(part.block, Stream { first: part.block, last: part.block, limit, read: 0 });
+        if part.block < limit { self.ahead.begin(part.block, limit) } else { None }
     }
 
-    /// Records a read of this block, and continues to read ahead if it is the block at which to do so.
+    /// Records a read of this block, and fetches ahead of its reader if it is the block at which to do so.
     pub(crate) fn touched(self: &Arc<Self>, block: BlockIndex) {
-        if let Some(stream) = self.ahead.touched(block) {
+        if let Some(next) = self.ahead.read(block) {
             let fetcher = Arc::clone(self);
-            let ahead = async move { fetcher.read_ahead(block, stream) };
+            let ahead = async move { fetcher.read_ahead(next) };
             self.tasks.spawn_on(Caller::current().run(ahead), &self.runtime);
         }
     }
 
-    /// Starts to fetch the blocks after `block`, the next ones of a stream. Those up to its last were started before,
-    /// may have been read and dropped again, and are not fetched again.
-    fn read_ahead(self: &Arc<Self>, block: BlockIndex, stream: Stream) {
-        let (mut bytes, mut blocks, mut last, mut has_started) = (0, 0, block, false);
+    /// Starts to fetch blocks of a stream, until it does not move any more.
+    fn read_ahead(self: &Arc<Self>, mut next: Next) {
+        loop {
+            let (last, fetched) = self.fetch_ahead(&next);
+            match self.ahead.extended(next.stream, last, fetched) {
+                Some(more) => next = more,
+                None => return,
+            }
+        }
+    }
+
+    /// Starts to fetch blocks of a stream: as many as its depth says, and no more than the origin bears, than there is
+    /// memory for beside what others wait for, and than the cache's disk takes. Returns the last block that is here or
+    /// in flight, and the last of them that was not here.
+    fn fetch_ahead(self: &Arc<Self>, next: &Next) -> (BlockIndex, Option<BlockIndex>) {
+        let &Next { block, limit, depth, .. } = next;
         let FetchContext { manifest, cache, window, .. } = &*self.context;
-        let Ok(first) = manifest.file_of_block(block) else { return };
-        'files: for file_index in (first.0..).map(FileIndex).take(neighbours::WALK_FILES) {
+        let blocks_most = AHEAD_BLOCKS.min(self.origin.places());
+        let (mut bytes, mut blocks, mut kib_started) = (0, 0, 0);
+        let (mut last, mut fetched) = (block, None);
+        let Ok(first) = manifest.file_of_block(block) else { return (last, fetched) };
+        for file_index in (first.0..).map(FileIndex).take(neighbours::WALK_FILES) {
             let Ok(file) = manifest.file(file_index) else { break };
-            for part in file.parts(0, file.size).filter(|part| part.block > block) {
-                if bytes >= AHEAD_BYTES || blocks >= AHEAD_BLOCKS || part.block > stream.limit {
-                    break 'files;
+            let blocks_before = (block.0 + 1).saturating_sub(file.first_block.0);
+            for part in file.parts(u64::from(blocks_before) * BLOCK_BYTES, file.size) {
+                if bytes >= depth.bytes() || blocks >= blocks_most || part.block > limit {
+                    return (last, fetched);
+                }
+                let is_here = |block| cache.contains(block) || window.contains(block) || cache.has_earlier(block);
+                if part.block > next.last && !is_here(part.block) {
+                    kib_started += u64::from(part.block_len >> 10) + 1;
+                    // A stream without a block ahead would not go on.
+                    let is_too_much = !self.memory.leaves_half(kib_started) || !self.context.disk_keeps_up();
+                    if blocks > 0 && is_too_much {
+                        return (last, fetched);
+                    }
+                    let _ = self.join_or_start(file_index, part, Purpose::Ahead, End::by(self.deadline()));
+                    fetched = Some(part.block);
                 }
                 bytes += u64::from(part.block_len);
                 blocks += 1;
                 last = part.block;
-                let is_here = |block| cache.contains(block) || window.contains(block) || cache.has_earlier(block);
-                if part.block > stream.last && !is_here(part.block) {
-                    let _ = self.join_or_start(file_index, part, Purpose::Ahead, End::by(self.deadline()));
-                    has_started = true;
-                }
             }
         }
-        // If every block is here already, the stream has caught up with an earlier reader, and ends.
-        if has_started {
-            let first = BlockIndex(block.0 + 1);
-            let read = stream.read.checked_shr(first.0 - stream.first.0).unwrap_or_default();
-            self.ahead.follow(Stream { first, last: last.max(stream.last), limit: stream.limit, read });
-        }
+        (last, fetched)
     }
 
     /// Advice about replaced objects, if one was met.
@@ -450,7 +548,7 @@ impl Fetcher {
     async fn run(
         self: Arc<Self>,
         started: StartedFetch,
-        purpose: Purpose,
+        mut purpose: Purpose,
         end: End,
         route: Route,
         turn: Option<OwnedSemaphorePermit>,
@@ -463,8 +561,13 @@ impl Fetcher {
             entries.release(blocks, &Outcome::Fetched(bytes, Tier::Window));
             return entries.release(neighbours, &Outcome::Skipped);
         }
-        let admission = if route.keep { self.keeper.admit(first, purpose).await } else { Admission::Refused };
+        let admission = if route.keep { self.admit(first, purpose, &end).await } else { Some(Admission::Refused) };
         drop(turn);
+        // The fetch that only fills the store comes after this one.
+        let admission = admission.unwrap_or_else(|| {
+            purpose = Purpose::Read;
+            Admission::Refused
+        });
         if matches!(admission, Admission::Refused) && purpose.is_warm() {
             let neighbours = blocks.split_off(1);
             entries.release(blocks, &Outcome::NotAdmitted);
@@ -497,7 +600,7 @@ impl Fetcher {
                     Some(block) => receiver.receive_from_peer(block),
                     None => {
                         // A fetch that fills the store has other memory.
-                        let _memory = if purpose.is_warm() { None } else { Some(self.memory.acquire(kib).await) };
+                        let _memory = if purpose.is_warm() { None } else { Some(self.memory_for(kib, &end).await) };
                         self.origin.fetch(first.block, &mut receiver, end.urgency()).await?;
                     }
                 }
@@ -529,10 +632,22 @@ impl Fetcher {
         }
     }
 
+    /// Whether the store keeps the block of a fetch. None: that is not known yet, because the store looks for disowned
+    /// blocks, and a reader that has joined the fetch of a warm-up must not wait for that.
+    async fn admit(&self, part: BlockPart, purpose: Purpose, end: &End) -> Option<Admission> {
+        // For a reader this is known at once.
+        match select(pin!(self.keeper.admit(part, purpose)), pin!(end.urgency().high())).await {
+            Either::Left((admission, _)) => Some(admission),
+            Either::Right(_) => None,
+        }
+    }
+
     /// Reserves room in the window for a block that the store does not keep. Err: it has none, and the block is not
     /// fetched now.
     fn hold_in_window(&self, admission: Admission, purpose: Purpose, part: &BlockPart) -> Result<Admission, Outcome> {
         let window = &self.context.window;
+        // They were fetched too far ahead of their readers.
+        window.take_dropped().into_iter().for_each(|block| self.ahead.dropped(block));
         let is_piece = part.len < part.block_len && !self.context.manifest.is_packed();
         match (admission, purpose) {
             (Admission::Refused, Purpose::Ahead) if window.is_full_of_ahead(part.block_len) => Err(Outcome::Skipped),

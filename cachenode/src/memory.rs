@@ -10,9 +10,10 @@
 //! The callers of an account take turns ([`Turns`]), so that one with a few requests does not wait for the backlog of
 //! another. Of the accounts, the one that holds the least is next.
 //!
-//! Invariants: all accounts together hold at most the budget and what they hold within their least. An account that
-//! holds nothing is granted any request within its limit at once, so every dataset makes progress. A request whose
-//! turn it is waits for no later one of its account. No code waits for anything under the lock.
+//! Invariants: all accounts together hold at most the budget, what they hold within their least, and one request each
+//! that was granted to an empty account. An account that holds nothing is granted any request within its limit at once,
+//! so every dataset makes progress. A request whose turn it is waits for no later one of its account. No code waits for
+//! anything under the lock.
 
 mod target;
 #[cfg(test)]
@@ -163,7 +164,7 @@ impl Account {
         &self.budget
     }
 
-    /// What is not held of its limit.
+    /// The part of its limit that it does not hold.
     #[cfg(test)]
     pub(crate) fn available(&self) -> u64 {
         let mut state = self.budget.lock();
@@ -179,6 +180,15 @@ impl Account {
             state.take(self.number, kib);
             self.budget.permit(self.number, kib)
         })
+    }
+
+    /// True if the account, with this much more, would still leave half of what it may hold to others that wait.
+    pub(crate) fn leaves_half(&self, kib: u64) -> bool {
+        let mut state = self.budget.lock();
+        let left_kib = state.kib.saturating_sub(state.used_kib + kib);
+        let Books { least_kib, most_kib, used_kib, ref queue, .. } = *state.books(self.number);
+        let doubled = 2 * (used_kib + kib);
+        queue.is_empty() && doubled <= most_kib && (doubled <= least_kib || doubled <= left_kib)
     }
 
     /// Takes memory whether or not there is some.

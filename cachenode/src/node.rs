@@ -29,6 +29,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::future::join_all;
 use larder_dataset::Placement;
 use larder_dataset::environment::PEER_TOKEN;
 use larder_origin::OriginConfig;
@@ -341,14 +342,16 @@ impl Node {
     /// Waits a bounded time for the blocks in flight, and closes the cache.
     pub async fn close(&self) -> Result<(), StoreError> {
         self.stopping.cancel();
-        for dataset in self.open.all() {
+        // All at once: each may wait for an origin or a disk that hangs.
+        let drains = self.open.all().into_iter().map(|dataset| async move {
             if tokio::time::timeout(DRAIN_TIMEOUT, dataset.drain()).await.is_err() {
                 warn!(
                     dataset = dataset.name(),
                     "the cache closes before all blocks in flight are written: they will be fetched again"
                 );
             }
-        }
+        });
+        join_all(drains).await;
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, self.drained()).await;
         self.store.close()?;
         info!("cache closed");

@@ -54,11 +54,12 @@ impl ResolvedSource {
     }
 }
 
-/// How long before a request to list always an unfinished listing may have begun that is continued for it: that of the
-/// same request, made again after a restart.
+/// A request to list always continues an unfinished listing that began at most this long before it: then it is the
+/// same request, repeated after a restart.
 const JUST_BEGUN: Duration = Duration::from_secs(60);
 
-/// How long somebody else may be listing an origin until those that wait for it serve the old listing.
+/// How long somebody else may be listing an origin until those that wait for it serve the old listing; and how long
+/// before a request a listing may have begun that somebody else ends meanwhile, and that the request uses.
 const LISTED_BY_OTHERS_MOST: Duration = Duration::from_secs(3600);
 
 /// The folder of unfinished imports in a home.
@@ -176,7 +177,8 @@ pub async fn resolve(
         }
         return open_source(path.to_owned(), config);
     }
-    let since_ns = continued_since(refresh, now_ns());
+    let requested_ns = now_ns();
+    let since_ns = continued_since(refresh, requested_ns);
     let kept = KeptListing::at(local_manifest(text, config, home)?);
     let there_at_first = kept.stamp();
     let published = kept.path().with_extension(PUBLISHED);
@@ -227,8 +229,12 @@ pub async fn resolve(
         let locked = tokio::time::timeout(wait_most, lock).await;
         let _one_lists = locked.unwrap_or_else(|_| Err(still_listed(wait_most)))?;
         if kept.stamp() != there_at_first {
-            // Somebody else has listed it meanwhile.
-            return open();
+            // Somebody else has listed it meanwhile. They may have continued a listing that is much older.
+            let listed = open()?;
+            let begun_ns = listed.manifest.created_ns();
+            if since_ns.is_none_or(|since_ns| begun_ns >= since_ns.min(before(requested_ns, LISTED_BY_OTHERS_MOST))) {
+                return Ok(listed);
+            }
         }
         let import = Import { url: &url, origin, kept: &kept, config, home, link_objects, since_ns, progress };
         let skipped = importing.import(import).await?;
@@ -245,14 +251,18 @@ pub async fn resolve(
     }
 }
 
-/// When an unfinished listing must have begun to be continued for a request of this time; `None`: ever.
+/// The earliest start of an unfinished listing that a request of this time continues; `None`: any.
 fn continued_since(refresh: Refresh, requested_ns: i64) -> Option<i64> {
-    let before = match refresh {
-        Refresh::Never => return None,
-        Refresh::Always => JUST_BEGUN,
-        Refresh::After(most) => most,
-    };
-    Some(requested_ns.saturating_sub(i64::try_from(before.as_nanos()).unwrap_or(i64::MAX)))
+    match refresh {
+        Refresh::Never => None,
+        Refresh::Always => Some(before(requested_ns, JUST_BEGUN)),
+        Refresh::After(most) => Some(before(requested_ns, most)),
+    }
+}
+
+/// So long before a time in nanoseconds.
+fn before(time_ns: i64, duration: Duration) -> i64 {
+    time_ns.saturating_sub(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
 }
 
 fn still_listed(after: Duration) -> io::Error {

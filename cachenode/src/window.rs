@@ -8,12 +8,17 @@
 //! held. So many readers cost more GETs, but no more bytes and no more memory. To make room, blocks are dropped that
 //! were read, and then those that nobody has read for [`STALE`]; what is left of these is read in pieces, too.
 //!
+//! A block of a large file that is read here and there is fetched in pieces, too, of which each is larger than the one
+//! before. They are held for a while (`pieces`).
+//!
 //! A block that was read stays for [`READ_STAYS`]: the kernel may have lost a page of it before the reader had it, and
 //! requests that page again. A request for the whole block is a new reading, and is not answered from it. For
 //! [`LOST_AFTER`] a page of it that is requested again is fetched without the rest.
 //!
 //! Invariants: the window never exceeds its capacity, nor its part of the memory of the process, except for a single
 //! block that is larger; a block is not held and read in pieces at the same time.
+
+mod pieces;
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -25,6 +30,8 @@ use larder_dataset::{BlockIndex, BlockPart};
 
 use crate::memory::{Account, Permit};
 
+use pieces::Pieces;
+
 /// A partly read block gives way to others when it was not read for this long.
 const STALE: Duration = Duration::from_secs(10);
 
@@ -35,8 +42,10 @@ const READ_STAYS: Duration = Duration::from_millis(250);
 const LOST_AFTER: Duration = Duration::from_secs(10);
 const LOST_BYTES_MOST: u32 = 64 << 10;
 
-/// The part of the capacity that blocks may fill which were read, and of which blocks may be fetched ahead of readers.
+/// The part of the capacity that blocks may fill which were read, that pieces may fill, and that blocks may fill which
+/// are fetched ahead of readers.
 const SHARE_READ: u64 = 8;
+const SHARE_PIECES: u64 = 8;
 const SHARE_AHEAD: u64 = 2;
 
 /// The most blocks that are known to have been read.
@@ -44,6 +53,9 @@ const WERE_READ_MOST: usize = 256;
 
 /// How many of the oldest blocks are looked at for a stale one.
 const LOOKED_AT: usize = 64;
+
+/// The most blocks that are known to have been dropped unread.
+const DROPPED_MOST: usize = 64;
 
 /// The most blocks that are known to be read in pieces. The oldest is forgotten, and fetched whole if it is read again.
 const IN_PIECES_MOST: usize = 4096;
@@ -73,6 +85,10 @@ struct Inner {
     in_pieces_order: VecDeque<BlockIndex>,
     /// When blocks were read, the oldest first.
     were_read: VecDeque<(BlockIndex, Instant)>,
+    /// Pieces of blocks that are read here and there.
+    pieces: Pieces,
+    /// Blocks of which nothing was read before they were dropped, since somebody asked last.
+    dropped: Vec<BlockIndex>,
 }
 
 /// Blocks in memory, the oldest first.
@@ -90,6 +106,12 @@ struct Held {
     /// When it was last read, or came.
     used: Instant,
     _memory: Option<Permit>,
+}
+
+impl Held {
+    fn part(&self, part: &BlockPart) -> Bytes {
+        self.bytes.slice(part.start as usize..(part.start + part.len) as usize)
+    }
 }
 
 /// The ranges of a block that were read, sorted; no two of them touch.
@@ -129,18 +151,24 @@ impl Window {
         Self { capacity_bytes, allows_pieces, stale: STALE, memory, inner: Mutex::default() }
     }
 
-    /// The block of this part, if it is here. Marks nothing as read.
+    /// The bytes of this part, if they are here. Marks nothing as read.
     pub(crate) fn get(&self, part: &BlockPart) -> Option<Bytes> {
         let mut inner = self.lock();
         if let Some(held) = inner.unread.by_index.get_mut(&part.block) {
             held.used = Instant::now();
-            return Some(held.bytes.clone());
+            return Some(held.part(part));
         }
         if part.len == part.block_len {
             return None;
         }
         inner.forget_read();
-        Some(inner.read.by_index.get(&part.block)?.bytes.clone())
+        inner.read.by_index.get(&part.block).map(|held| held.part(part)).or_else(|| inner.pieces.get(part))
+    }
+
+    /// The bytes of this part for a peer, if bytes of its block are to be read, or a piece has them.
+    pub(crate) fn get_for_peer(&self, part: &BlockPart) -> Option<Bytes> {
+        let inner = self.lock();
+        inner.unread.by_index.get(&part.block).map(|held| held.part(part)).or_else(|| inner.pieces.get(part))
     }
 
     /// The block, if bytes of it are to be read.
@@ -165,6 +193,23 @@ impl Window {
         let is_recent = |&&(block, when): &&(BlockIndex, Instant)| block == part.block && when.elapsed() < LOST_AFTER;
         inner.in_pieces.contains_key(&part.block)
             || (may_be_lost && inner.were_read.iter().any(|read| is_recent(&read)))
+    }
+
+    /// The piece to fetch for a part of a block of a large file that is nowhere here. None: the whole block.
+    pub(crate) fn next_piece(&self, part: &BlockPart) -> Option<BlockPart> {
+        if self.allows_pieces { self.lock().pieces.next(part) } else { None }
+    }
+
+    /// Holds a piece for a while, if there is memory.
+    pub(crate) fn hold_piece(&self, piece: BlockPart, bytes: Bytes) {
+        if let Some(memory) = self.memory.try_acquire(kib(u64::from(piece.len))) {
+            self.lock().pieces.hold(piece, bytes, memory, self.capacity_bytes / SHARE_PIECES);
+        }
+    }
+
+    /// The blocks of which nothing was read before they were dropped, since the last call.
+    pub(crate) fn take_dropped(&self) -> Vec<BlockIndex> {
+        std::mem::take(&mut self.lock().dropped)
     }
 
     /// True if there is room for no more of the blocks that are fetched ahead of readers.
@@ -224,7 +269,7 @@ impl Window {
     pub(crate) fn bytes(&self) -> u64 {
         let mut inner = self.lock();
         inner.forget_read();
-        inner.unread.bytes + inner.read.bytes
+        inner.unread.bytes + inner.read.bytes + inner.pieces.bytes()
     }
 
     /// Drops blocks that were read or are stale until this many bytes fit. Returns the memory for them; `None` if they
@@ -236,7 +281,10 @@ impl Window {
             if let Some(memory) = fits.then(|| self.memory.try_acquire(kib(bytes))).flatten() {
                 return Some(memory);
             }
-            // Blocks that were read stay only for late requests of their parts, so they go first.
+            // Pieces, and blocks that were read, stay only for late requests of their parts, so they go first.
+            if inner.pieces.drop_oldest() {
+                continue;
+            }
             if let Some(&oldest) = inner.read.order.front() {
                 inner.read.remove(oldest);
                 continue;
@@ -262,7 +310,7 @@ fn kib(bytes: u64) -> u32 {
 
 impl Inner {
     fn bytes(&self) -> u64 {
-        self.unread.bytes + self.read.bytes + self.reserved_bytes
+        self.unread.bytes + self.read.bytes + self.pieces.bytes() + self.reserved_bytes
     }
 
     fn hold(&mut self, block: BlockIndex, bytes: Bytes, memory: Option<Permit>) {
@@ -293,8 +341,9 @@ impl Inner {
         }
     }
 
-    /// Forgets the blocks that were read a while ago.
+    /// Forgets the blocks that were read a while ago, and old pieces.
     fn forget_read(&mut self) {
+        self.pieces.drop_old();
         while let Some(&oldest) = self.read.order.front()
             && self.read.by_index.get(&oldest).is_none_or(|held| held.used.elapsed() >= READ_STAYS)
         {
@@ -302,11 +351,13 @@ impl Inner {
         }
     }
 
-    /// Drops a block that is partly read.
+    /// Drops a block of which bytes are to be read.
     fn leave(&mut self, block: BlockIndex, allows_pieces: bool) {
-        if let Some(held) = self.unread.remove(block)
-            && allows_pieces
-        {
+        let Some(held) = self.unread.remove(block) else { return };
+        if held.read.0.is_empty() && self.dropped.len() < DROPPED_MOST {
+            self.dropped.push(block);
+        }
+        if allows_pieces {
             self.read_in_pieces(block, held.read);
         }
     }

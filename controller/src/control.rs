@@ -30,13 +30,15 @@ use crate::state::State;
 use crate::state::watched::Object;
 use crate::time::{Millis, Seconds};
 use crate::watch::{News, follow};
-use crate::work_queue::{Queue, Work};
+use crate::work_queue::{Queue, RETRY_MILLIS, Work};
 use crate::write::{Change, Write};
 use larder_kube::kinds::Kind;
 use larder_kube::lease::Election;
 use larder_kube::watch::Turns;
+use writers::Writers;
 
 mod jobs;
+mod writers;
 
 /// The limit of work items whose writes are in flight at the same time.
 const WRITERS: usize = 32;
@@ -49,6 +51,12 @@ const ROUND_MILLIS: u64 = 50;
 
 /// A round is followed by a pause of this many times its own duration.
 const REST: u64 = 4;
+
+/// A wall clock that moves forwards by so many seconds is followed.
+const FORWARDS_SECONDS: i64 = 5;
+
+/// With a wall clock that moves back by so many seconds, the process ends.
+const BACKWARDS_SECONDS: i64 = 60;
 
 /// When the round after this one may begin. The pause keeps most of the loop's time for other work.
 fn after_round(began: Millis, ended: Millis) -> Millis {
@@ -66,8 +74,12 @@ pub struct Config {
     pub identity: String,
     /// The limit of pods that warm at the same time.
     pub max_warming: u32,
+    /// How long pods of training jobs wait for nodes that an autoscaler adds; `None`: there is no autoscaler.
+    pub wait_for_nodes: Option<Duration>,
     /// How long ended training jobs are kept; `None`: until somebody deletes them.
     pub keep_ended_jobs: Option<Duration>,
+    /// How long a node may be not ready before its pods of training jobs are lost.
+    pub node_lost_after: Duration,
     /// The address of the metrics server; `None` for none.
     pub admin_address: Option<SocketAddr>,
 }
@@ -129,15 +141,21 @@ pub async fn act(
         counters,
         started: Instant::now(),
         started_at: unix_seconds(),
+        machine_started: std::time::Instant::now(),
+        ahead: 0,
+        writers: Writers::new(WRITERS),
         next_round: Millis::default(),
         next_slots: Millis::default(),
     };
     control.state.settings.image.clone_from(&control.config.image);
     let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    control.state.settings.wait_for_nodes = control.config.wait_for_nodes.map(seconds);
     control.state.settings.keep_ended_jobs = control.config.keep_ended_jobs.map(seconds);
+    control.state.settings.node_lost_after = seconds(control.config.node_lost_after);
     let mut writers: JoinSet<Written> = JoinSet::new();
     loop {
         control.counters.heartbeat.beat();
+        control.follow_clock()?;
         let due = control.queue.next().filter(|_| control.state.is_complete() && writers.len() < WRITERS);
         let wait = due.map_or(Duration::MAX, |due| Duration::from_millis(due - control.millis()));
         tokio::select! {
@@ -172,6 +190,11 @@ struct Control {
     started: Instant,
     /// The wall-clock time at which `Millis` was 0.
     started_at: Seconds,
+    /// The same on the machine's monotonic clock.
+    machine_started: std::time::Instant,
+    /// By how many seconds the wall clock was set forwards since.
+    ahead: i64,
+    writers: Writers,
     /// The next round over all training jobs starts no earlier.
     next_round: Millis,
     /// The slots for warming are shared out no earlier.
@@ -185,7 +208,7 @@ impl Control {
 
     /// The wall-clock time, derived from the monotonic clock, so that time never runs backwards between two decisions.
     fn seconds(&self) -> Seconds {
-        self.started_at + i64::try_from(self.started.elapsed().as_secs()).unwrap_or(0)
+        self.started_at + i64::try_from(self.started.elapsed().as_secs()).unwrap_or(0) + self.ahead
     }
 
     fn take_in(&mut self, news: News) {
@@ -222,9 +245,12 @@ impl Control {
             self.counters.heartbeat.beat();
             let now = self.millis();
             let work = self.queue.take(now)?;
+            let namespace = self.namespace(&work);
+            let Some(work) = self.writers.admit(work, namespace.as_deref()) else { continue };
             let writes = self.plan(&work, now);
             if !writes.is_empty() {
                 self.queue.begin(&work);
+                self.writers.begin(&work, namespace);
                 return Some((work, writes));
             }
             self.queue.rest(&work);
@@ -249,7 +275,8 @@ impl Control {
             }
             Work::CacheQuota(name) => self.state.quota_status(name, self.seconds()).into_iter().collect(),
             Work::Workload(key) => self.plan_workload(key, now),
-            Work::Abandoned(key) => self.state.abandoned(key).into_iter().collect(),
+            Work::Abandoned(key) => self.state.abandoned(key, self.seconds()).into_iter().collect(),
+            Work::OrphanedPod(key) => self.state.orphaned_pod(key).into_iter().collect(),
             Work::AdmissionCheck(name) => {
                 let version = self.state.kueue.version;
                 let check = self.state.kueue.checks.get(&Key::cluster(name));
@@ -439,13 +466,74 @@ impl Control {
         if !written.succeeded {
             self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
         }
+        for work in self.writers.end(&written.work) {
+            self.add(work, now);
+        }
         // A round decides when a job's writes are retried.
         let succeeded = written.succeeded || matches!(written.work, Work::Job(_));
-        self.queue.end(written.work, succeeded, now);
+        let longest = match &written.work {
+            Work::DryRun(_) => self.state.longest_dry_run_pause().max(RETRY_MILLIS),
+            _ => RETRY_MILLIS,
+        };
+        self.queue.end(written.work, succeeded, now, longest);
+    }
+
+    /// The namespace whose pods or webhooks may delay the writes of this work; `None` if there is none.
+    fn namespace(&self, work: &Work) -> Option<String> {
+        match work {
+            Work::Job(key)
+            | Work::Dataset(key)
+            | Work::Workload(key)
+            | Work::Abandoned(key)
+            | Work::OrphanedPod(key) => Some(key.namespace.clone()),
+            Work::DryRun(spec_hash) => Some(self.state.jobs.dry_runs.get(spec_hash)?.asker()?.namespace.clone()),
+            _ => None,
+        }
+    }
+
+    /// Follows corrections of the machine's clock. Time never runs backwards.
+    ///
+    /// # Errors
+    /// The clock was set back by more than [`BACKWARDS_SECONDS`]. The next process starts with the right time.
+    fn follow_clock(&mut self) -> anyhow::Result<()> {
+        let elapsed = i64::try_from(self.machine_started.elapsed().as_secs()).unwrap_or(i64::MAX);
+        let ahead = (unix_seconds() - self.started_at) - elapsed;
+        self.ahead = corrected(self.ahead, ahead).context("the clock was set back by more than a minute")?;
+        Ok(())
+    }
+}
+
+/// How many seconds the wall clock is ahead of the time since the start. Small differences are those of rounding.
+/// `None`: the clock was set back.
+fn corrected(before: i64, now: i64) -> Option<i64> {
+    match now.saturating_sub(before) {
+        moved if moved >= FORWARDS_SECONDS => Some(now),
+        moved if moved <= -BACKWARDS_SECONDS => None,
+        _ => Some(before),
     }
 }
 
 fn unix_seconds() -> Seconds {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Seconds(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_set_is_followed_forwards_and_ends_the_process_if_it_goes_back() {
+        for (before, now, expected) in [
+            (0, 4, Some(0)),
+            (0, 5, Some(5)),
+            (0, 3_600, Some(3_600)),
+            (3_600, 3_541, Some(3_600)),
+            (3_600, 3_540, None),
+            (0, -60, None),
+            (0, i64::MIN, None),
+        ] {
+            assert_eq!(corrected(before, now), expected, "{before} {now}");
+        }
+    }
 }

@@ -12,13 +12,14 @@
 //! [`validate`] and [`dry_run`] determine whether a job may start ([`eligibility`]). [`machine`] is the life of one
 //! job. [`queue`] decides which jobs get quota and room and which are preempted. [`plan`] finds a node for every
 //! required pod of a job, or for none. [`kueue`] replaces [`queue`] for jobs in queues of Kueue, and [`pod_group`]
-//! replaces [`plan`] where kube-scheduler has gang scheduling. [`render`] renders a job's pods from its JobType,
-//! [`report`] computes its status, and the last phase of the `turn` collects all of its writes.
+//! replaces [`plan`] where kube-scheduler has gang scheduling. [`constraints`] are those of pods that kube-scheduler
+//! decides about. [`render`] renders a job's pods from its JobType, [`report`] computes its status, and the last phase
+//! of the `turn` collects all of its writes.
 //!
 //! Between rounds, [`job_state`] keeps the state of one job, and [`index`] keeps everything known about jobs.
-//! [`leftover_pods`] are pods that outlive their jobs. [`counts`] are counters for operators. [`objects`] and
-//! [`mod@read`] reduce API objects to the fields that decisions need. [`discovery`] detects whether the cluster
-//! supports training jobs.
+//! [`outages`] tells outages of a zone from lost nodes. [`leftover_pods`] are pods that outlive their jobs. [`counts`]
+//! are counters for operators. [`objects`] and [`mod@read`] reduce API objects to the fields that decisions need.
+//! [`discovery`] detects whether the cluster supports training jobs.
 //!
 //! Only [`discovery`] calls the API, and only [`mod@read`] and its counterpart for Kueue see unreduced objects. All
 //! other modules are pure: they read neither a clock nor the API, and keep no state outside their arguments and
@@ -29,6 +30,7 @@
 
 pub mod cluster_view;
 mod condition;
+pub mod constraints;
 pub mod counts;
 pub mod data_locality;
 pub mod discovery;
@@ -41,6 +43,7 @@ pub mod kueue;
 pub mod leftover_pods;
 pub mod machine;
 pub mod objects;
+pub mod outages;
 pub mod plan;
 pub mod planned;
 pub mod pod_group;

@@ -56,10 +56,27 @@ struct Args {
     )]
     max_warming: u32,
 
+    /// An autoscaler adds nodes for pending pods: if the first TrainingJob of a queue has quota and lacks nodes, create
+    /// its pods all the same, and give them up once none of them has got a node for this time, such as 15m. Default: no
+    /// autoscaler
+    #[arg(long, value_name = "TIME", env = "LARDER_WAIT_FOR_NODES", value_parser = parse_duration)]
+    wait_for_nodes: Option<Duration>,
+
     /// How long ended TrainingJobs are kept, such as 30d. One with a shorter spec.ttlAfterFinished is deleted earlier.
     /// Default: until somebody deletes them
     #[arg(long, value_name = "TIME", env = "LARDER_KEEP_ENDED_JOBS", value_parser = parse_duration)]
     keep_ended_jobs: Option<Duration>,
+
+    /// How long a node may be not ready before the pods of TrainingJobs on it are replaced, such as 5m. A job may set
+    /// spec.restart.nodeLostAfter. While more than a third of a zone is not ready, none of its nodes counts as lost
+    #[arg(
+        long,
+        value_name = "TIME",
+        env = "LARDER_NODE_LOST_AFTER",
+        default_value = "60s",
+        value_parser = parse_duration
+    )]
+    node_lost_after: Duration,
 
     /// The address on which to serve /metrics, /healthz and /readyz over HTTP, such as 0.0.0.0:9467
     #[arg(long, env = "LARDER_ADMIN_ADDRESS")]
@@ -80,7 +97,9 @@ impl Args {
             namespace: self.namespace,
             identity,
             max_warming: self.max_warming,
+            wait_for_nodes: self.wait_for_nodes,
             keep_ended_jobs: self.keep_ended_jobs,
+            node_lost_after: self.node_lost_after,
             admin_address: self.admin_address,
         }
     }
@@ -135,6 +154,7 @@ mod tests {
         Args::command().debug_assert();
         let config = Args::parse_from(["larder-controller"]).into_config("i".to_owned());
         assert_eq!((config.namespace.as_str(), config.max_warming), ("larder-system", 64));
+        assert_eq!(config.node_lost_after, Duration::from_secs(60));
         assert!(!config.identity.is_empty());
     }
 }

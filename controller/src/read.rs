@@ -267,4 +267,25 @@ mod tests {
             assert_eq!(read(strange).of_job, None, "{field}");
         }
     }
+
+    #[test]
+    fn a_pod_belongs_to_the_job_in_its_labels_whoever_owns_it() {
+        let job_of = |uid: Option<&str>, owner: Option<&str>| {
+            let mut pod = bound();
+            if let Some(uid) = uid {
+                pod["metadata"]["labels"]["larder.dev/job-uid"] = uid.into();
+            }
+            match owner {
+                Some(owner) => pod["metadata"]["ownerReferences"][0]["uid"] = owner.into(),
+                None => pod["metadata"]["ownerReferences"] = json!([]),
+            }
+            read(pod).of_job.map(|of_job| (of_job.uid, of_job.is_orphan))
+        };
+        assert_eq!(job_of(Some("u"), Some("u")), Some(("u".to_owned(), false)));
+        assert_eq!(job_of(Some("u"), None), Some(("u".to_owned(), true)));
+        assert_eq!(job_of(Some("u"), Some("other")), Some(("u".to_owned(), true)));
+        // A pod of an earlier version has its job as owner alone.
+        assert_eq!(job_of(None, Some("u")), Some(("u".to_owned(), false)));
+        assert_eq!(job_of(None, None), None);
+    }
 }

@@ -25,6 +25,8 @@ pub enum Work {
     Workload(Key),
     /// A Workload of Kueue whose TrainingJob was deleted.
     Abandoned(Key),
+    /// A pod that was left behind when its TrainingJob was deleted.
+    OrphanedPod(Key),
     AdmissionCheck(String),
     Job(Key),
     /// The dry run for this pod-spec hash.
@@ -45,6 +47,7 @@ impl Work {
             | Self::Orphans(_)
             | Self::Workload(_)
             | Self::Abandoned(_)
+            | Self::OrphanedPod(_)
             | Self::Job(_)
             | Self::DryRun(_) => false,
             Self::Promises(_)
@@ -74,6 +77,9 @@ pub struct Queue {
 
 /// The minimum interval between two writes of rate-limited work.
 const REST_MILLIS: u64 = 10_000;
+
+/// The longest pause before work that has failed is done again.
+pub const RETRY_MILLIS: u64 = 60_000;
 
 impl Queue {
     /// Schedules work at `at`, unless it is already due earlier.
@@ -115,8 +121,9 @@ impl Queue {
         self.busy.insert(work.clone());
     }
 
-    /// Records that the work's writes have completed.
-    pub fn end(&mut self, work: Work, succeeded: bool, now: Millis) {
+    /// Records that the work's writes have completed. If they failed, the work is done again, after at most `longest`
+    /// milliseconds.
+    pub fn end(&mut self, work: Work, succeeded: bool, now: Millis, longest: u64) {
         self.busy.remove(&work);
         if succeeded {
             self.failures.remove(&work);
@@ -132,7 +139,7 @@ impl Queue {
         }
         let failures = self.failures.entry(work.clone()).or_default();
         *failures = failures.saturating_add(1);
-        let pause = 1000u64.saturating_mul(1 << (*failures - 1).min(6)).min(60_000);
+        let pause = 1000u64.saturating_mul(1 << (*failures - 1).min(20)).min(longest);
         if let Some(at) = self.at.remove(&work) {
             self.due.remove(&(at, work.clone()));
         }
@@ -167,7 +174,7 @@ mod tests {
             queue.begin(&work);
             queue.add(work.clone(), Millis(6));
             assert_eq!(queue.take(Millis(100)), None, "it is under way");
-            queue.end(work, true, Millis(7));
+            queue.end(work, true, Millis(7), RETRY_MILLIS);
         }
         assert_eq!(queue.take(Millis(8)), Some(dataset));
         assert_eq!(queue.take(Millis(7) + (REST_MILLIS - 1)), None);
@@ -185,7 +192,7 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..9 {
             queue.begin(&node());
-            queue.end(node(), false, Millis::default());
+            queue.end(node(), false, Millis::default(), RETRY_MILLIS);
             pauses.extend(queue.next().map(|at| at.0));
             queue.take(Millis(u64::MAX));
         }
@@ -193,5 +200,19 @@ mod tests {
         // Work about a deleted object makes no writes and is forgotten.
         queue.rest(&node());
         assert!(queue.failures.is_empty());
+    }
+
+    // SEMANTICS: J16
+    #[test]
+    fn the_caller_sets_the_longest_pause() {
+        let mut queue = Queue::default();
+        let mut pause = None;
+        for _ in 0..30 {
+            queue.begin(&node());
+            queue.end(node(), false, Millis::default(), 1_000_000);
+            pause = queue.next();
+            queue.take(Millis(u64::MAX));
+        }
+        assert_eq!(pause, Some(Millis(1_000_000)));
     }
 }

@@ -87,7 +87,7 @@ fn try_serve(
 ) -> io::Result<Serving> {
     let kernel = KernelLimits { max_background: config.max_background.max(16), idmapped: true };
     let (requests, mut unanswered) = Requests::open(memory)?;
-    let slots = Slots::open(Some(&requests), config.threads)?;
+    let slots = Slots::open(Some(&requests), pool.most_of_one(config.threads))?;
     let runtime = dataset.runtime().clone();
     let reader = Reader::new(Arc::new(Filesystem::new(dataset)), Some(Arc::clone(&requests)));
     // The keeper mounts as root, and the files of a mount belong to the user that mounted it.

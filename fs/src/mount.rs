@@ -100,7 +100,7 @@ pub fn mount(pool: &Arc<Pool>, dataset: Arc<Dataset>, config: &MountConfig) -> R
     let shown = Shown::new(config.ownership, owner);
     let front = Front::new(Reader::new(Arc::new(Filesystem::new(dataset)), None), shown);
     let refused = |source| MountError::Refused { path: path.clone(), source: limits::named(source) };
-    let slots = Slots::open(None, config.threads).map_err(refused)?;
+    let slots = Slots::open(None, pool.most_of_one(config.threads)).map_err(refused)?;
     // If a later step fails, dropping this unmounts.
     let mount = fuser::Session::new(kernel, &path, &options).map_err(refused)?;
     let fuse = Arc::new(mount.as_fd().try_clone_to_owned().map_err(refused)?);

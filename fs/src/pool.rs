@@ -8,8 +8,9 @@
 //! A mount without requests takes no thread. The housekeeper, one thread for all mounts, interrupts threads that have
 //! waited in one read since it last looked, and the last of them arms the connection. It looks once a second, and more
 //! often while a connection has an event and the pool has no free thread. Threads that never wait then look for such an
-//! event themselves, after every [`BURST`] requests. The slots of a connection limit its threads, and the pool has more
-//! than that. A mount whose reads wait for a slow disk therefore does not keep all of them.
+//! event themselves, once they have served [`BURST`] requests. The slots of a connection limit its threads, and the
+//! pool has more than that ([`Pool::most_of_one`]). A mount whose reads wait for a slow disk therefore does not keep
+//! all of them.
 //!
 //! All threads start before the first connection is served. A further mount takes no further thread, so none is refused
 //! for the lack of one.
@@ -72,6 +73,7 @@ pub(crate) trait Serve: Debug + Send + Sync + 'static {
 #[derive(Debug)]
 pub struct Pool {
     shared: Arc<Shared>,
+    threads: usize,
 }
 
 /// A connection that is being served, until its mount ends.
@@ -208,8 +210,15 @@ impl Pool {
         for begin in begins {
             let _ = begin.send(());
         }
+        let threads = attendants.len();
         let _ = begin_housekeeping.send((Arc::clone(&shared), attendants));
-        Ok(Arc::new(Self { shared }))
+        Ok(Arc::new(Self { shared, threads }))
+    }
+
+    /// The most threads that a mount may use if it wants so many: three quarters of all. Its requests may take long,
+    /// for example if its disk hangs, and the pool may be smaller than planned.
+    pub(crate) fn most_of_one(&self, wanted: usize) -> usize {
+        wanted.min(self.threads * 3 / 4).max(1)
     }
 
     /// Serves a connection: `front` answers the requests that threads receive in `slots`. Errors: the descriptor cannot
@@ -339,7 +348,7 @@ impl Shared {
                 self.end(connection, outcome);
             }
             requests += 1;
-            if requests.is_multiple_of(BURST) && self.is_short.load(Ordering::Relaxed) {
+            if requests >= BURST && self.is_short.load(Ordering::Relaxed) {
                 next = self.event(Some(&NO_TIME));
                 self.is_short.store(next.is_some(), Ordering::Relaxed);
             }

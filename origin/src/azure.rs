@@ -17,18 +17,18 @@ use crate::url::OriginUrl;
 
 /// Opens a container of Azure Blob Storage configured by the usual `AZURE_*` variables, or with the identity of a pod.
 pub(crate) fn open(url: &OriginUrl, config: &OriginConfig, policy: RetryPolicy) -> Result<ObjectOrigin, OriginError> {
-    let mut builder = builder(url, config)?;
+    let (mut builder, mut session) = (builder(url, config)?, None);
     if let Some(token) = config.env.pod_token("AZURE_SKIP_SIGNATURE").filter(|_| !config.anonymous) {
         // Never sent: the connector puts a token of the session in its place.
         let none = StaticCredentialProvider::new(AzureCredential::BearerToken(String::new()));
-        let connector = BearerConnector(exchange::session(config, token)?);
+        let connector = BearerConnector(Arc::clone(session.insert(exchange::session(config, token)?)));
         builder =
             builder.with_account(account(config)?).with_credentials(Arc::new(none)).with_http_connector(connector);
     }
     let store = builder.build().map_err(|error| OriginError::Invalid {
         what: format!("invalid settings for {url}: {error} (AZURE_STORAGE_ACCOUNT_NAME sets the account)"),
     })?;
-    ObjectOrigin::new(url, store, policy)
+    Ok(ObjectOrigin::new(url, store, policy)?.with_session(session))
 }
 
 /// The name of the account that a pod reads from. Its requests go to the endpoint, whose host begins with that name,

@@ -1,5 +1,5 @@
 //! The reader for whom a task works. Where requests must wait, readers take turns (`turns`), so the queue must know
-//! whose each request is, however many functions and crates are between the reader and the queue.
+//! whose each request is. The reader is a task-local, because many functions of several crates are between the two.
 
 tokio::task_local! {
     static CALLER: Caller;

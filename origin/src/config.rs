@@ -195,7 +195,8 @@ pub struct OriginConfig {
     pub attempt_timeout: Duration,
     /// How long a connection may take to open.
     pub connect_timeout: Duration,
-    /// The limit for one call, including all of its attempts. Its wait for a permit is limited to the same time again.
+    /// The limit for one call, including all of its attempts. Its waits for keys and for a permit are each limited to
+    /// the same time again.
     pub deadline: Duration,
     /// The most calls in flight of this opened origin; other calls wait. Those of all that share `limits` are limited
     /// beside that.

@@ -73,7 +73,7 @@ impl KeyServer {
         Ok(request)
     }
 
-    /// The answer to a request, whatever its status is.
+    /// The response to a request, with any status.
     pub(crate) async fn ask(&self, request: HttpRequest) -> Result<(Parts, Vec<u8>), SessionError> {
         let answered = tokio::time::timeout(self.limit, async {
             let (parts, body) = self.http.execute(request).await?.into_parts();

@@ -180,6 +180,11 @@ impl OriginLimit {
         granted.await.expect("a call leaves the queue with a permit")
     }
 
+    /// How many places there are now.
+    pub(crate) fn places(&self) -> usize {
+        self.state().rule.limit()
+    }
+
     /// Reports that the head of an answer arrived `after` its request was sent.
     pub(crate) fn answered(self: &Arc<Self>, after: Duration) {
         self.apply(|rule| rule.answered(after));

@@ -23,6 +23,7 @@ use object_store::list::PaginatedListStore;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt};
 
+use crate::bearer::BearerSession;
 use crate::error::OriginError;
 use crate::key::Key;
 use crate::listing::{Depth, ObjectInfo, Page};
@@ -30,7 +31,7 @@ use crate::origin::Origin;
 use crate::retry::{AttemptError, Retry, RetryPolicy};
 use crate::url::OriginUrl;
 use crate::version::Version;
-use error::attempt_error;
+use error::{attempt_error, denied, keys_are_late};
 use listing::{Lister, Tokens, info};
 use writer::Writer;
 
@@ -41,6 +42,8 @@ pub(crate) struct ObjectOrigin {
     store: Arc<dyn ObjectStore>,
     lister: Lister,
     policy: RetryPolicy,
+    /// Of the pod whose token is sent, if it is one.
+    session: Option<Arc<BearerSession>>,
 }
 
 impl fmt::Debug for ObjectOrigin {
@@ -63,7 +66,12 @@ impl ObjectOrigin {
             policy: policy.clone(),
             tokens: Tokens::default(),
         };
-        Ok(Self { url: url.clone(), key_prefix, store, lister, policy })
+        Ok(Self { url: url.clone(), key_prefix, store, lister, policy, session: None })
+    }
+
+    /// The same, with the session from which `store` has the token that it sends.
+    pub(crate) fn with_session(self, session: Option<Arc<BearerSession>>) -> Self {
+        Self { session, ..self }
     }
 
     fn full_key(&self, key: &[u8]) -> Result<String, OriginError> {
@@ -151,6 +159,19 @@ impl ObjectOrigin {
 impl Origin for ObjectOrigin {
     fn url(&self) -> &OriginUrl {
         &self.url
+    }
+
+    async fn has_keys(&self, key: &[u8]) -> Result<(), OriginError> {
+        let Some(session) = &self.session else { return Ok(()) };
+        let mut retry = Retry::new(&self.policy, key);
+        loop {
+            let error = match retry.progress(session.credential()).await {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(error)) => denied(&error, key),
+                Err(late) => keys_are_late(late, key),
+            };
+            retry.pause(error).await?;
+        }
     }
 
     async fn list(&self, prefix: &[u8], after: Option<&[u8]>, depth: Depth) -> Result<Page, OriginError> {

@@ -30,6 +30,17 @@ pub trait Origin: Send + Sync + fmt::Debug + 'static {
         None
     }
 
+    /// How many calls it bears at the same time, as far as it is known now. More would only wait.
+    fn places(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Waits until there are the keys that a call for `key` needs, if they come from another server. What limits calls
+    /// waits for this first, so that calls without keys leave the origin to others. Errors: `Denied`, as of the call.
+    async fn has_keys(&self, _key: &[u8]) -> Result<(), OriginError> {
+        Ok(())
+    }
+
     /// Returns one page of the keys under `prefix` (relative; empty or ending with `/`), in key order, after the key
     /// `after`.
     ///

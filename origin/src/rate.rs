@@ -16,8 +16,8 @@ use crate::urgency::Urgency;
 /// How much of a pause may be made up for.
 const BURST: Duration = Duration::from_millis(100);
 
-/// How often a call that lets others go first looks whether they have gone.
-const LOOK: Duration = Duration::from_millis(10);
+/// How often a call that lets others go first checks whether it may go.
+const POLL_EVERY: Duration = Duration::from_millis(10);
 
 /// A cap on the bytes per second of all calls that share it.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl Rate {
             if paid <= now && self.turn.try_lock().is_ok() {
                 return self.charge(bytes());
             }
-            tokio::time::sleep_until(paid.max(now + LOOK)).await;
+            tokio::time::sleep_until(paid.max(now + POLL_EVERY)).await;
         }
     }
 

@@ -75,11 +75,17 @@ impl Retry {
             .map_err(|_| AttemptError::Retryable(OriginError::TimedOut { key: self.key.clone(), after: wait }))
     }
 
-    /// Like `progress`, for the head of an answer. Also reports its duration, which shows how busy the origin is.
-    pub(crate) async fn answer<T>(&self, step: impl Future<Output = T>) -> Result<T, AttemptError> {
+    /// Like `progress`, for the head of an answer. Also reports its duration, which shows how busy the origin is. An
+    /// error shows nothing: beside a connection that is refused at once, every answer would seem slow.
+    pub(crate) async fn answer<T, E>(
+        &self,
+        step: impl Future<Output = Result<T, E>>,
+    ) -> Result<Result<T, E>, AttemptError> {
         let sent = Instant::now();
         let answer = self.progress(step).await?;
-        self.policy.limit.answered(sent.elapsed());
+        if answer.is_ok() {
+            self.policy.limit.answered(sent.elapsed());
+        }
         Ok(answer)
     }
 
@@ -97,13 +103,10 @@ impl Retry {
         let ceiling = FIRST_PAUSE.saturating_mul(1 << self.attempts.min(10)).min(LONGEST_PAUSE);
         let pause = ceiling.mul_f64(rand::random_range(0.5..=1.0));
         if Instant::now() + pause >= self.end {
+            let cut = cut_after(&error).is_some_and(|after| after < self.policy.attempt_timeout);
             return Err(match (error, self.failure.take()) {
                 // The deadline cut the last attempt short. An answer to the one before says more about the origin.
-                (OriginError::TimedOut { after, .. }, Some(failure))
-                    if after < self.policy.attempt_timeout && is_answer(&failure) =>
-                {
-                    failure
-                }
+                (_, Some(failure)) if cut && is_answer(&failure) => failure,
                 (OriginError::TimedOut { key, .. }, _) => OriginError::TimedOut { key, after: self.policy.deadline },
                 (error, _) => error,
             });
@@ -119,6 +122,15 @@ impl Retry {
     }
 }
 
+/// How long the origin, or the server that gives the keys, was waited for in vain. `None` if it answered.
+fn cut_after(error: &OriginError) -> Option<Duration> {
+    match error {
+        OriginError::TimedOut { after, .. } => Some(*after),
+        OriginError::Denied { source, .. } => cut_after(source.downcast_ref()?),
+        _ => None,
+    }
+}
+
 /// True if the origin answered, if only with a part or a refusal, or if there are no keys to ask it with.
 fn is_answer(failure: &OriginError) -> bool {
     matches!(failure, OriginError::Busy { .. } | OriginError::Truncated { .. } | OriginError::Denied { .. })
@@ -127,8 +139,10 @@ fn is_answer(failure: &OriginError) -> bool {
 #[cfg(test)]
 mod tests {
     use std::future::pending;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use super::*;
+    use crate::urgency::Urgency;
 
     fn policy() -> RetryPolicy {
         RetryPolicy::new(&OriginConfig::default(), &OriginLimit::adaptive(64, None))
@@ -169,6 +183,47 @@ mod tests {
         assert!(start.elapsed() <= Duration::from_secs(60));
         assert!(start.elapsed() >= Duration::from_secs(50), "gave up after {:?}", start.elapsed());
         assert!(retry.attempts > 8, "{} attempts", retry.attempts);
+    }
+
+    // SEMANTICS: O7
+    #[tokio::test(start_paused = true)]
+    async fn after_an_outage_with_refused_connections_an_origin_gets_as_many_requests_as_before() {
+        let policy = policy();
+        let (is_up, succeeded) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+        let mut callers = tokio::task::JoinSet::new();
+        for _ in 0..100 {
+            let (policy, is_up, succeeded) = (policy.clone(), Arc::clone(&is_up), Arc::clone(&succeeded));
+            callers.spawn(async move {
+                loop {
+                    let permit = policy.limit.acquire(1, &Urgency::HIGH).await;
+                    let retry = Retry::new(&policy, b"k");
+                    let head = async {
+                        if !is_up.load(Ordering::Relaxed) {
+                            return Err("connection refused");
+                        }
+                        tokio::time::sleep(Duration::from_millis(60)).await;
+                        Ok(())
+                    };
+                    match retry.answer(head).await.expect("no timeout") {
+                        Ok(()) => {
+                            succeeded.fetch_add(1, Ordering::Relaxed);
+                            permit.succeeded(100_000);
+                        }
+                        Err(_) => tokio::time::sleep(FIRST_PAUSE).await,
+                    }
+                }
+            });
+        }
+        for (seconds, up) in [(10, false), (60, true)] {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            is_up.store(up, Ordering::Relaxed);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let before = succeeded.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let calls = succeeded.load(Ordering::Relaxed) - before;
+        // 64 at a time are about 2,100, and 32 half of that.
+        assert!(calls >= 1_900, "{calls}");
     }
 
     #[tokio::test(start_paused = true)]

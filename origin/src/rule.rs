@@ -39,7 +39,7 @@ const GAIN: f64 = 0.25;
 /// Windows between a trial that brought nothing and the next.
 const PATIENCE: u32 = 16;
 
-/// What a call counts beside its bytes, so that calls without a body count too.
+/// Counted for each call in addition to its bytes, so that calls without a body count too.
 const CALL_BYTES: u64 = 16 << 10;
 
 /// The rule.
@@ -71,7 +71,7 @@ struct Trial {
     rate: f64,
 }
 
-/// What came since some time.
+/// The calls and bytes since some time.
 #[derive(Debug)]
 struct Window {
     since: Instant,
@@ -154,7 +154,7 @@ impl Rule {
         let before = self.limit;
         let Window { wanted, settles, bytes, .. } = *window;
         if self.is_slow() {
-            // What was tried is to blame, if anything was.
+            // If a trial is under way, its requests are the likely cause.
             let less = self.trial.take().map_or(before - before / 4, |trial| trial.from);
             self.limit = less.max(self.least.max(START)).min(before);
             self.doubling = false;
@@ -210,7 +210,7 @@ impl Rule {
     }
 
     fn cut(&mut self, least: usize, now: Instant) {
-        // What comes beside refusals shows nothing.
+        // The bytes that come while requests are refused show nothing.
         self.window = Window::starting(now, true);
         if self.forgiven > 0 {
             self.forgiven -= 1;

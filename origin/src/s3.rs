@@ -140,6 +140,14 @@ impl Origin for S3Origin {
         &self.url
     }
 
+    async fn has_keys(&self, key: &[u8]) -> Result<(), OriginError> {
+        let mut retry = self.retry(key);
+        while let Err(error) = self.client.keys(&retry, key).await {
+            retry.pause(error).await?;
+        }
+        Ok(())
+    }
+
     async fn list(&self, prefix: &[u8], after: Option<&[u8]>, depth: Depth) -> Result<Page, OriginError> {
         let full = |key: &[u8]| keys::full(&self.key_prefix, key);
         let shown = prefix;

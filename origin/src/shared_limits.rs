@@ -20,12 +20,12 @@ const FOLDER_CONCURRENCY: usize = 64;
 pub struct RateCaps {
     /// Of everything that is read from one origin.
     pub origin: Option<u64>,
-    /// Of everything that warm-ups fetch, from whatever origin.
+    /// Of everything that warm-ups fetch, from all origins together.
     pub warming: Option<u64>,
 }
 
-/// The limits of a process: of the requests to each origin, however many datasets, tenants and renewals of credentials
-/// use it, and of the bytes per second. Clones are the same limits.
+/// The limits of a process: of the requests to each origin, which all of its datasets, tenants and renewed credentials
+/// share, and of the bytes per second. Clones share the limits.
 #[derive(Clone)]
 pub struct SharedLimits(Arc<Inner>);
 
@@ -33,7 +33,7 @@ struct Inner {
     most: usize,
     caps: RateCaps,
     warming: Option<Arc<Rate>>,
-    /// By scheme, and server with bucket or account. An entry lasts as long as an open origin uses it.
+    /// By scheme, and server with bucket or account. The last open origin that uses an entry drops its limit.
     origins: Mutex<HashMap<(Scheme, String), Weak<OriginLimit>>>,
 }
 

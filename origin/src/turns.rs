@@ -104,7 +104,7 @@ mod tests {
         (0..10).for_each(|_| queue.join(2, 1));
         let next = queue.serve(21);
         assert_eq!(next.iter().filter(|&&process| process == 2).count(), 10, "{next:?}");
-        // What a caller did not use while it had no requests is not saved for it.
+        // A caller saves no turns while it has no requests.
         assert_eq!(queue.serve(400), [1; 400]);
         (0..100).for_each(|_| queue.join(2, 1));
         let next = queue.serve(100);

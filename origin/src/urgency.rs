@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-/// Whether somebody waits for a call to an origin. Copies are of the same call: to raise one raises all.
+/// Whether somebody waits for a call to an origin. Clones share their state: raising one raises all.
 #[derive(Clone, Debug)]
 pub struct Urgency(Option<watch::Sender<bool>>);
 
@@ -30,7 +30,7 @@ impl Urgency {
     /// Waits until somebody waits. Cancel-safe.
     pub async fn high(&self) {
         if let Some(raised) = &self.0 {
-            // The sender lives as long as this.
+            // The sender is `self`'s.
             let _ = raised.subscribe().wait_for(|raised| *raised).await;
         }
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use larder_dataset::Chain;
-use larder_origin::{Env, Origin, OriginConfig, OriginError, Sessions, open};
+use larder_origin::{Env, Origin, OriginConfig, OriginError, RateCaps, Sessions, SharedLimits, open};
 use larder_testkit::{FakeSts, StsAnswer, StsRequest};
 
 /// The token of a pod. No message may contain it, or its signature.
@@ -186,6 +186,37 @@ async fn the_access_token_outlives_the_pods_and_others_have_their_own() {
         assert!(last.headers["authorization"].starts_with("Bearer for-second"), "{cloud:?}");
         read(&cloud.origin(&OriginConfig { sessions: Sessions::default(), ..later })).await.expect("read");
         assert_eq!(exchanges(), 3, "{cloud:?}");
+    }
+}
+
+// SEMANTICS: O7
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_whose_token_is_not_exchanged_takes_no_place_of_its_bucket() {
+    const HANG: Duration = Duration::from_secs(30);
+    for cloud in ALL {
+        let server = FakeSts::start(move |request| {
+            match request.form.get(cloud.token_field()).is_some_and(|token| token == TOKEN) {
+                true => StsAnswer::Never,
+                false => answer(request, "access", 3600, |_| true),
+            }
+        });
+        let server = server.await.expect("a server");
+        let limits = SharedLimits::new(1, RateCaps::default());
+        let pod = |token| {
+            let limits = limits.clone();
+            cloud.origin(&OriginConfig { limits, deadline: HANG * 4, ..cloud.pod(&server, token) })
+        };
+        let waiting = pod(TOKEN);
+        let mut reads = tokio::task::JoinSet::new();
+        reads.spawn(async move { read(&waiting).await });
+        let asked = async {
+            while server.requests().is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(HANG, asked).await.expect("the exchange is asked");
+        let other = tokio::time::timeout(HANG, read(&pod("another"))).await.expect("it has a place");
+        assert_eq!(other.expect("a read"), b"bytes", "{cloud:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the origins of a process share.
+//! The limits that the origins of a process share.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use larder_origin::{Env, Origin, OriginConfig, RateCaps, SharedLimits, Urgency, open};
 use larder_s3_server::{S3Server, S3ServerConfig};
-use larder_testkit::seeded_bytes;
+use larder_testkit::{FakeSts, StsAnswer, seeded_bytes};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
 /// Far longer than any wait of a test that passes.
 const HANG: Duration = Duration::from_secs(30);
 
-/// A server that answers nothing, and counts the requests by bucket.
+/// A server that answers nothing, and counts the requests by bucket and first folder.
 struct Silent {
     endpoint: String,
     requests: Arc<Mutex<HashMap<String, usize>>>,
@@ -34,8 +34,8 @@ impl Silent {
                         head.extend_from_slice(&buffer[..read]);
                         if head.ends_with(b"\r\n\r\n") {
                             let text = String::from_utf8_lossy(&head).into_owned();
-                            let bucket = text.split('/').nth(1).unwrap_or_default().to_owned();
-                            *counted.lock().expect("the lock").entry(bucket).or_default() += 1;
+                            let place = text.split('/').skip(1).take(2).collect::<Vec<_>>().join("/");
+                            *counted.lock().expect("the lock").entry(place).or_default() += 1;
                             head.clear();
                         }
                     }
@@ -45,8 +45,9 @@ impl Silent {
         Self { endpoint, requests }
     }
 
-    fn of(&self, bucket: &str) -> usize {
-        self.requests.lock().expect("the lock").get(bucket).copied().unwrap_or_default()
+    fn of(&self, place: &str) -> usize {
+        let requests = self.requests.lock().expect("the lock");
+        requests.iter().filter(|(asked, _)| asked.starts_with(place)).map(|(_, count)| count).sum()
     }
 }
 
@@ -96,6 +97,38 @@ async fn datasets_tenants_and_renewals_of_one_bucket_share_its_requests_and_anot
     // More than a limit's would be here soon.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!((server.of("one"), server.of("two")), (32, 32));
+    assert!(server.of("two/a") <= 5, "{}", server.of("two/a"));
+}
+
+// SEMANTICS: O7
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_that_wait_for_keys_of_an_sts_that_hangs_take_no_place_of_their_bucket() {
+    let sts = FakeSts::start(|_| StsAnswer::Never).await.expect("an STS");
+    let server = S3Server::start(S3ServerConfig::default()).await.expect("a server");
+    server.put("bucket", "k", "bytes");
+    let config = OriginConfig {
+        endpoint: Some(server.endpoint()),
+        region: Some("eu-west-1".to_owned()),
+        deadline: HANG * 4,
+        limits: SharedLimits::new(1, RateCaps::default()),
+        env: server.env().into_iter().collect(),
+        ..OriginConfig::default()
+    };
+    let mut pod: Env =
+        [("AWS_ROLE_ARN", "arn:aws:iam::1:role/r"), ("LARDER_IDENTITY_TOKEN", "token")].into_iter().collect();
+    pod.set("AWS_ENDPOINT_URL_STS", sts.endpoint());
+    let waiting = origin("s3://bucket", &OriginConfig { env: pod, ..config.clone() });
+    let mut reads = tokio::task::JoinSet::new();
+    reads.spawn(async move { waiting.read(b"k", 0..5, None).await });
+    let asked = async {
+        while sts.requests().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(HANG, asked).await.expect("the STS is asked");
+    let other = origin("s3://bucket", &config);
+    let read = tokio::time::timeout(HANG, other.read(b"k", 0..5, None)).await.expect("it has a place");
+    assert_eq!(read.expect("a read"), "bytes");
 }
 
 // SEMANTICS: O10

@@ -247,8 +247,9 @@ pub const METRICS: &[Metric] = &[
     counter(
         "store_unwritten_total",
         "blocks",
-        "blocks fetched and not stored, because 64 MiB of the dataset's blocks waited for the store already: the \
-         cache's disk is slow or stalled, or blocks of an earlier run are being counted",
+        "blocks fetched and not stored, because 64 MiB of the dataset's blocks waited for the store already, \
+         or all that --memory-target allows: the cache's disk is slow or stalled, or blocks of an earlier run are being \
+         counted",
     ),
     counter(
         "store_write_errors_total",

@@ -136,7 +136,9 @@ YAML
         ${GANGS_FLAGS:+--runtime-config=scheduling.k8s.io/v1beta1=true}
     # The controller manager reads the certificate that the API server makes.
     await "the API server" kube-apiserver test -s "$dir/certs/apiserver.crt"
+    # Its controllers have accounts of their own, as in most clusters: policies tell the garbage collector from users.
     supervise kube-controller-manager kube-controller-manager --kubeconfig="$KUBECONFIG" --leader-elect=false \
+        --use-service-account-credentials \
         --service-account-private-key-file="$key" --root-ca-file="$dir/certs/apiserver.crt" \
         --flex-volume-plugin-dir="$dir/volume-plugins" ${CONTROLLER_MANAGER_FLAGS-} ${GANGS_FLAGS-}
     supervise kube-scheduler kube-scheduler --kubeconfig="$KUBECONFIG" --leader-elect=false ${SCHEDULER_FLAGS-} ${GANGS_FLAGS-}

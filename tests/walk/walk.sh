@@ -26,7 +26,7 @@ pages() {
         researcher) printf '%s\n' "README.md:Install and first use" docs/START.md docs/MOUNT.md \
             "docs/TROUBLESHOOTING.md:On one machine" ;;
         engineer)
-            printf '%s\n' "README.md:On Kubernetes" docs/kubernetes/{install,datasets,jobs,queues,scheduling}.md \
+            printf '%s\n' "README.md:On Kubernetes" docs/kubernetes/{install,datasets,serving,jobs,queues,scheduling}.md \
                 "docs/TROUBLESHOOTING.md:On Kubernetes" docs/DEVICES.md docs/kubernetes/operations.md
             ;;
     esac
@@ -49,6 +49,16 @@ README.md :: make build :: builds for minutes; the walk has the programs
 docs/kubernetes/install.md :: make build :: as in README.md
 docs/kubernetes/install.md :: deploy/images/build :: README's command has built the image
 docs/kubernetes/install.md :: kind: Certificate :: needs cert-manager
+docs/kubernetes/serving.md :: larder example model-server :: needs GPUs and vLLM; a test of its own has another server
+docs/kubernetes/serving.md :: kubectl logs deployment/model-server :: as above
+docs/kubernetes/serving.md :: kind: LeaderWorkerSet :: needs LeaderWorkerSet
+docs/kubernetes/serving.md :: snapshot=$(kubectl :: as above
+docs/kubernetes/serving.md :: kubectl patch leaderworkerset :: as above
+docs/kubernetes/serving.md :: tiny_model.py make :: needs transformers; `make soak` runs it
+docs/kubernetes/serving.md :: aws s3 cp :: as above
+docs/kubernetes/serving.md :: kubectl create configmap tiny-model :: as above
+docs/kubernetes/serving.md :: kind: Pod :: as above
+docs/kubernetes/serving.md :: kubectl logs -f tiny-model :: as above
 docs/kubernetes/jobs.md :: kubectl get pytorchjobs :: needs Kubeflow
 docs/kubernetes/queues.md :: kind: AdmissionCheck :: needs Kueue; a test of its own has it
 docs/kubernetes/operations.md :: configmap larder-endpoints :: needs an installation of 0.2

@@ -12,10 +12,12 @@ Examples:
   larder-bench peers-net
   larder-bench peers-net --record-size 111KB --readers 1,16,64 --seconds 10 --json net.json
   larder-bench peers-net --only raw-tcp,peer --record-size 4MiB
+  larder-bench peers-net --only raw-tls,peer-tls --record-size 4MiB --lanes 4
 
 Every server is a separate process on this machine. Raw TCP uses a connection and a thread per
 reader. With raw-tcp neither end inspects the data; with raw-summed both ends compute its checksum,
-as peers do. Without raw-tcp the table has no ratios.")]
+as peers do. raw-tls uses the TLS library of peers, with their version, ciphers and certificates.
+Without raw-tcp or raw-tls the table lacks the ratios to it.")]
 pub(crate) struct PeersNetArgs {
     /// Sizes of a single read, up to 4MiB.
     #[arg(
@@ -35,6 +37,9 @@ pub(crate) struct PeersNetArgs {
         value_parser = clap::value_parser!(u32).range(1..=10_000)
     )]
     pub(crate) readers: Vec<u32>,
+    /// Number of connections to a peer. Default: that of larderd.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) lanes: Option<u32>,
     /// Duration of each measurement, in seconds.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) seconds: u32,

@@ -19,6 +19,7 @@ pub(crate) fn run(args: &PeersNetArgs) -> anyhow::Result<()> {
         kinds: args.only.chosen(),
         record_bytes: args.record_size.clone(),
         readers: args.readers.clone(),
+        lanes: args.lanes.map(|lanes| lanes as usize),
         time: Duration::from_secs(args.seconds.into()),
         rounds: args.rounds.rounds,
         folder: scratch_folder(args.folder.folder.as_deref(), "peers-net")?,

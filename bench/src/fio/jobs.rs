@@ -14,7 +14,7 @@ pub(super) struct Jobs {
 pub(super) const LARGE: Jobs = Jobs {
     name: "large-file.fio",
     text: include_str!("../../fio/large-file.fio"),
-    patterns: &["read-1m", "randread-4k", "randread-128k", "randread-128k-4-jobs"],
+    patterns: &["read-1m", "stream", "mmap", "sparse", "randread-4k", "randread-128k", "randread-128k-4-jobs"],
 };
 
 /// Many small files.

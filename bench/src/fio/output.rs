@@ -1,6 +1,7 @@
 //! The JSON that fio prints.
 
 use anyhow::{Context, bail, ensure};
+use larder_epochs::epochs::Epoch;
 use serde::{Deserialize, Serialize};
 
 /// The figures of one run, all of its jobs together.
@@ -16,6 +17,19 @@ pub struct FioResult {
     pub p50_us: f64,
     /// 99 of 100 reads took at most this many microseconds.
     pub p99_us: f64,
+}
+
+/// What was read one by one, such as tensors, counts as reads.
+impl From<Epoch> for FioResult {
+    fn from(epoch: Epoch) -> Self {
+        Self {
+            bytes: epoch.bytes,
+            mb_per_second: epoch.mb_per_second,
+            iops: epoch.files_per_second,
+            p50_us: epoch.p50_ms * 1e3,
+            p99_us: epoch.p99_ms * 1e3,
+        }
+    }
 }
 
 #[derive(Deserialize)]

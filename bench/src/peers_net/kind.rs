@@ -10,6 +10,8 @@ pub enum ServerKind {
     RawTcp,
     /// Raw TCP with a CRC32C per record, computed by one end and verified by the other.
     RawSummed,
+    /// Mutual TLS by the library that peers use, with a connection and a thread per reader.
+    RawTls,
     /// A peer that serves from memory, without TLS.
     Peer,
     /// A peer that serves from memory, with mutual TLS.
@@ -24,13 +26,27 @@ pub enum ServerKind {
 
 impl ServerKind {
     /// All of them, in the order of the table.
-    pub const ALL: [Self; 7] =
-        [Self::RawTcp, Self::RawSummed, Self::Peer, Self::PeerTls, Self::PeerStore, Self::PeerStoreTls, Self::Origin];
+    pub const ALL: [Self; 8] = [
+        Self::RawTcp,
+        Self::RawSummed,
+        Self::RawTls,
+        Self::Peer,
+        Self::PeerTls,
+        Self::PeerStore,
+        Self::PeerStoreTls,
+        Self::Origin,
+    ];
+
+    /// True if the connections are encrypted, which raw TLS bounds.
+    pub(super) fn is_encrypted(self) -> bool {
+        matches!(self, Self::RawTls | Self::PeerTls | Self::PeerStoreTls)
+    }
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::RawTcp => "raw TCP",
             Self::RawSummed => "raw TCP, summed",
+            Self::RawTls => "raw TLS",
             Self::Peer => "peer, memory",
             Self::PeerTls => "peer, memory, mTLS",
             Self::PeerStore => "peer, store",

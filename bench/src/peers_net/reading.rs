@@ -1,7 +1,7 @@
 //! The readers: the same loop for every server.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,25 +12,26 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::certificates::security;
+use super::certificates::{raw_tls, security};
 use super::kind::ServerKind;
+use super::raw::connect;
 use super::records::{BUCKET, CACHE, RECORDS, SECRET};
 use super::serving::ServeConfig;
 use larder_epochs::epochs::Epoch;
 use larder_epochs::process::own_cpu_seconds;
 
-/// Reads records for the duration `time`, with `readers` concurrent reads.
+/// Reads records for the duration `time`, with `readers` concurrent reads. `lanes` is the number of connections to a
+/// peer.
 pub(super) fn read_for(
     runtime: &Runtime,
     server: &ServeConfig,
     address: SocketAddr,
     readers: u32,
+    lanes: Option<usize>,
     time: Duration,
 ) -> anyhow::Result<Epoch> {
     match server.kind {
-        ServerKind::RawTcp | ServerKind::RawSummed => {
-            read_raw(server.record_bytes, server.kind == ServerKind::RawSummed, address, readers, time)
-        }
+        ServerKind::RawTcp | ServerKind::RawSummed | ServerKind::RawTls => read_raw(server, address, readers, time),
         ServerKind::Origin => {
             let env = [("AWS_ACCESS_KEY_ID", "larder"), ("AWS_SECRET_ACCESS_KEY", SECRET)];
             let config = OriginConfig {
@@ -49,8 +50,9 @@ pub(super) fn read_for(
             let node = Node { name: "server".to_owned(), address, weight: 1, zone: String::new() };
             let (_members, membership) = watch::channel(Arc::new(vec![node]));
             let security = security(server.kind, &server.folder)?;
-            let peers =
-                Peers::new(PeersConfig::default(), "reader", security, membership, Arc::new(PeerCounters::default()));
+            let default = PeersConfig::default();
+            let config = PeersConfig { lanes: lanes.unwrap_or(default.lanes), ..default };
+            let peers = Peers::new(config, "reader", security, membership, Arc::new(PeerCounters::default()));
             let len = server.record_bytes;
             let stop = CancellationToken::new();
             let running = runtime.spawn(Arc::clone(&peers).run(stop.clone()));
@@ -106,19 +108,15 @@ async fn in_tasks<F: Future<Output = anyhow::Result<usize>> + Send + 'static>(
     Ok(Epoch::new(all.0, all.1, seconds, cpu))
 }
 
-fn read_raw(
-    record_bytes: u32,
-    summed: bool,
-    address: SocketAddr,
-    readers: u32,
-    time: Duration,
-) -> anyhow::Result<Epoch> {
+fn read_raw(server: &ServeConfig, address: SocketAddr, readers: u32, time: Duration) -> anyhow::Result<Epoch> {
+    let (record_bytes, summed) = (server.record_bytes, server.kind == ServerKind::RawSummed);
+    let tls = server.kind.is_encrypted().then(|| raw_tls(&server.folder)).transpose()?.map(|(_, client)| client);
     let (started, cpu_before) = (Instant::now(), own_cpu_seconds());
     let threads: Vec<_> = (0..readers)
         .map(|reader| {
+            let tls = tls.clone();
             std::thread::spawn(move || {
-                let mut stream = TcpStream::connect(address)?;
-                stream.set_nodelay(true)?;
+                let mut stream = connect(address, tls.as_ref())?;
                 let (mut bytes, mut times) = (vec![0; record_bytes as usize + if summed { 4 } else { 0 }], Vec::new());
                 for record in (reader..).map(|number| number % RECORDS) {
                     let began = Instant::now();

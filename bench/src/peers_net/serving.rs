@@ -1,7 +1,7 @@
 //! The processes that serve records: over a bare socket, as a peer, or as an origin.
 
 use std::io::{IoSlice, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,9 @@ use larder_store::{CacheConfig, DatasetCache, Lookup, PartBytes, Reservation, St
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::certificates::security;
+use super::certificates::{raw_tls, security};
 use super::kind::ServerKind;
+use super::raw::{RawStream, accept};
 use super::records::{BUCKET, CACHE, RECORDS, SECRET, content};
 
 /// The settings of a serving process; JSON on its command line.
@@ -33,9 +34,7 @@ pub fn serve(config: &str) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
     let _in_runtime = runtime.enter();
     let (address, _served): (SocketAddr, Box<dyn std::any::Any>) = match config.kind {
-        ServerKind::RawTcp | ServerKind::RawSummed => {
-            (serve_raw(config.record_bytes, config.kind == ServerKind::RawSummed)?, Box::new(()))
-        }
+        ServerKind::RawTcp | ServerKind::RawSummed | ServerKind::RawTls => (serve_raw(&config)?, Box::new(())),
         ServerKind::Origin => {
             let server = runtime.block_on(S3Server::start(S3ServerConfig {
                 secret_key: SECRET.to_owned(),
@@ -72,23 +71,24 @@ pub fn serve(config: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn serve_raw(record_bytes: u32, summed: bool) -> anyhow::Result<SocketAddr> {
+fn serve_raw(config: &ServeConfig) -> anyhow::Result<SocketAddr> {
+    let (record_bytes, summed) = (config.record_bytes, config.kind == ServerKind::RawSummed);
+    let tls = config.kind.is_encrypted().then(|| raw_tls(&config.folder)).transpose()?.map(|(server, _)| server);
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let records: Arc<Vec<Bytes>> = Arc::new((0..RECORDS).map(|record| content(record, record_bytes)).collect());
     std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let records = Arc::clone(&records);
+        for socket in listener.incoming().flatten() {
+            let (records, tls) = (Arc::clone(&records), tls.clone());
             std::thread::spawn(move || {
-                let mut stream: TcpStream = stream;
-                let _ = stream.set_nodelay(true);
+                let Ok(mut stream) = accept(socket, tls.as_ref()) else { return };
                 let mut request = [0; 4];
                 while stream.read_exact(&mut request).is_ok() {
                     let record = &records[u32::from_le_bytes(request) as usize];
                     let sum = if summed { crc32c(record).to_le_bytes() } else { [0; 4] };
                     let slices = [IoSlice::new(record), IoSlice::new(&sum)];
                     let mut slices = if summed { &slices[..] } else { &slices[..1] }.to_vec();
-                    if write_all(&mut stream, &mut slices).is_err() {
+                    if write_all(&mut *stream, &mut slices).is_err() {
                         break;
                     }
                 }
@@ -98,7 +98,7 @@ fn serve_raw(record_bytes: u32, summed: bool) -> anyhow::Result<SocketAddr> {
     Ok(address)
 }
 
-fn write_all(stream: &mut TcpStream, mut slices: &mut [IoSlice<'_>]) -> std::io::Result<()> {
+fn write_all(stream: &mut dyn RawStream, mut slices: &mut [IoSlice<'_>]) -> std::io::Result<()> {
     while !slices.is_empty() {
         let written = stream.write_vectored(slices)?;
         IoSlice::advance_slices(&mut slices, written);

@@ -59,12 +59,13 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// Makes the files, starts an S3 server on `runtime` and fills it. Calls `made` for each file.
+    /// Makes the files, starts an S3 server on `runtime` and fills it. Calls `made` with each file and its path before
+    /// the server has it.
     pub fn make(
         options: &CorpusOptions,
         runtime: &Handle,
         stop: &Stop,
-        mut made: impl FnMut(&MadeFile),
+        mut made: impl FnMut(&Path, &MadeFile),
     ) -> anyhow::Result<(Self, S3Server)> {
         let (tree, work) = (options.folder.join("tree"), options.folder.join("work"));
         for folder in [&tree, &work] {
@@ -83,7 +84,7 @@ impl Corpus {
                 ..S3ServerConfig::default()
             }))
             .context("start the S3 server")?;
-        let files = tree::make(&tree, &options.sizes, options.seed, |file| made(file))?;
+        let files = tree::make(&tree, &options.sizes, options.seed, |file| made(&tree.join(&file.path), file))?;
         for file in &files {
             stop.check()?;
             let (path, key) = (tree.join(&file.path), format!("{PREFIX}/{}", file.path.display()));

@@ -20,10 +20,6 @@ fn missed_in(ahead: &ReadAhead, block: u32, first_of_file: u32) -> Option<Begins
     ahead.missed(BlockIndex(block), BlockIndex(first_of_file), small)
 }
 
-fn stream(first: u32, last: u32) -> Stream {
-    Stream { first: BlockIndex(first), last: BlockIndex(last), limit: BlockIndex(u32::MAX), read: 0 }
-}
-
 fn shuffled(files: u32, seed: u64) -> Vec<u32> {
     let mut order: Vec<u32> = (0..files).collect();
     order.shuffle(&mut StdRng::seed_from_u64(seed));
@@ -136,21 +132,17 @@ fn shuffled_epochs_of_any_size_have_no_stream() {
     }
 }
 
-/// Reads the blocks after those that a stream brought at the start, and returns how many GETs it made in all.
+/// Reads blocks in order while a stream of small files is 32 blocks ahead, and returns how many GETs it made in all.
 fn gets_of_a_stream(order: impl Iterator<Item = u32>) -> u32 {
     let ahead = ReadAhead::new(MANY);
-    let ahead_blocks = AHEAD_BLOCKS as u32;
-    ahead.follow(stream(0, ahead_blocks - 1));
-    let mut gets = ahead_blocks;
-    for block in order {
-        if let Some(old) = ahead.touched(BlockIndex(block)) {
-            let last = block + ahead_blocks;
-            gets += last - old.last.0;
-            let read = old.read >> (block + 1 - old.first.0);
-            ahead.follow(Stream { read, ..stream(block + 1, last) });
-        }
-    }
-    gets
+    let extend = |next: Next| {
+        let last = next.block.0 + AHEAD_BLOCKS as u32;
+        assert_eq!(ahead.extended(next.stream, BlockIndex(last), Some(BlockIndex(last))), None);
+        last - next.last.0
+    };
+    // The stream begins before the first of these blocks.
+    let gets = extend(ahead.begin(BlockIndex(0), NO_LIMIT).unwrap());
+    gets + order.filter_map(|block| ahead.read(BlockIndex(block + 1))).map(extend).sum::<u32>()
 }
 
 // SEMANTICS: C9
@@ -173,15 +165,16 @@ fn a_stream_continues_while_its_blocks_are_read_and_ends_otherwise() {
 }
 
 #[test]
-fn a_stream_is_found_once_and_the_oldest_makes_room() {
+fn a_read_that_is_not_ahead_of_a_stream_takes_no_lock() {
     let ahead = ReadAhead::new(MANY);
-    ahead.follow(stream(7, 7));
-    assert_eq!(ahead.touched(BlockIndex(8)), None);
-    assert_eq!(ahead.touched(BlockIndex(7)), Some(stream(7, 7)));
-    assert_eq!(ahead.touched(BlockIndex(7)), None);
-    assert_eq!(ahead.touched(BlockIndex(u32::MAX)), None);
-    for number in 0..=STREAMS as u32 {
-        ahead.follow(stream(10 * number, 10 * number));
+    let next = ahead.begin(BlockIndex(10), NO_LIMIT).unwrap();
+    ahead.extended(next.stream, BlockIndex(13), Some(BlockIndex(13)));
+    let locked = ahead.streams.lock().unwrap();
+    for block in [0, 10, 14, u32::MAX] {
+        assert_eq!(ahead.read(BlockIndex(block)), None, "{block}");
     }
-    assert_eq!((ahead.touched(BlockIndex(0)), ahead.touched(BlockIndex(10))), (None, Some(stream(10, 10))));
+    drop(locked);
+    assert_eq!(ahead.read(BlockIndex(12)), None, "none before the middle was read, so the stream has ended");
+    let _locked = ahead.streams.lock().unwrap();
+    assert_eq!(ahead.read(BlockIndex(12)), None);
 }

@@ -82,6 +82,11 @@ impl FetchContext {
         memory
     }
 
+    /// True if the cache's disk takes blocks about as fast as they arrive.
+    pub(super) fn disk_keeps_up(&self) -> bool {
+        self.unwritten.leaves_half(0)
+    }
+
     /// Counts a failed fetch. Logs at most one in ten seconds, however many fail, and once what to do about replaced
     /// objects.
     pub(super) fn fetch_failed(&self, block: BlockIndex, error: &FetchError) {

@@ -52,7 +52,7 @@ pub(super) struct Keeper {
     runtime: Handle,
     tasks: TaskTracker,
     /// Held by the search for disowned blocks.
-    searching: Arc<Mutex<()>>,
+    pub(super) searching: Arc<Mutex<()>>,
     /// Memory for blocks that are read from each disk. Reads of one that hangs keep theirs, and must not delay those of
     /// the others.
     pub(super) reading: Vec<Account>,
@@ -129,7 +129,7 @@ impl Keeper {
         timeout_at(halfway(deadline), found).await.ok().flatten()
     }
 
-    /// Whether the store keeps a block. Warming evicts no other block.
+    /// Whether the store keeps a block. Warming evicts no other block, and waits for a search. Cancel-safe.
     pub(super) async fn admit(&self, part: BlockPart, purpose: Purpose) -> Admission {
         let cache = &self.context.cache;
         if cache.is_rebuilding() {

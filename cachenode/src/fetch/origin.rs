@@ -4,13 +4,16 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
-use larder_dataset::{BlockIndex, BlockPart, FileIndex};
+use futures::StreamExt;
+use futures::stream::FuturesOrdered;
+use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
 use larder_import::{ObjectRange, object_range};
-use larder_origin::{Origin, OriginError, Urgency};
+use larder_origin::{Origin, OriginError, Sink, Urgency};
 
 use super::context::FetchContext;
 use super::error::{CHECKSUM_ATTEMPTS, FetchError};
 use super::in_flight::PendingBlock;
+use super::ranges::{Body, Ranges};
 use super::receive::BlockReceiver;
 use crate::counters::add;
 
@@ -20,11 +23,12 @@ pub(super) struct FromOrigin {
     context: Arc<FetchContext>,
     /// Replaced when newer credentials arrive. Cloned for each GET; the lock is never held across an await.
     origin: RwLock<Arc<dyn Origin>>,
+    ranges: Ranges,
 }
 
 impl FromOrigin {
     pub(super) fn new(context: Arc<FetchContext>, origin: Arc<dyn Origin>) -> Self {
-        Self { context, origin: RwLock::new(origin) }
+        Self { context, origin: RwLock::new(origin), ranges: Ranges::default() }
     }
 
     /// GETs that start from now on use `origin`.
@@ -32,8 +36,13 @@ impl FromOrigin {
         *self.origin.write().unwrap_or_else(PoisonError::into_inner) = origin;
     }
 
-    /// Fetches the expected blocks by one GET. Blocks whose checksum is not the manifest's are fetched again, one GET
-    /// each. Errors name the block `requested`.
+    /// How many GETs the origin bears at the same time, as far as it is known now.
+    pub(super) fn places(&self) -> usize {
+        self.origin(&Urgency::HIGH).places()
+    }
+
+    /// Fetches the expected blocks by one GET, or a block of a large file by several ([`Ranges`]). Blocks whose
+    /// checksum is not the manifest's are fetched again, one GET each. Errors name the block `requested`.
     pub(super) async fn fetch(
         &self,
         requested: BlockIndex,
@@ -91,12 +100,62 @@ impl FromOrigin {
         let Some((first, last)) = receiver.ends() else { return Ok(()) };
         let ObjectRange { key, mut range, version } = object(first)?;
         range.end = object(last)?.range.end;
+        let is_large = self.context.manifest.file(first.file).is_ok_and(|file| file.size > BLOCK_BYTES);
         let bytes = range.end - range.start;
         let origin = self.origin(urgency);
-        let read = origin.read_to(&key, range, version.as_ref(), &mut |bytes| receiver.receive(bytes)).await;
-        read.map_err(|error| self.fetch_error(requested, error))?;
-        self.count(bytes);
+        let read = if is_large {
+            // On the heap, so that the thousands of others that may wait for the origin are small.
+            Box::pin(self.read_large(&*origin, ObjectRange { key, range, version }, receiver)).await
+        } else {
+            let read = origin.read_to(&key, range, version.as_ref(), &mut |bytes| receiver.receive(bytes)).await;
+            read.map(|()| self.count(bytes))
+        };
+        read.map_err(|error| self.fetch_error(requested, error))
+    }
+
+    /// Reads the range of a block of a large file, by one GET or by several at once. The receiver gets the bytes in
+    /// order.
+    async fn read_large(
+        &self,
+        origin: &dyn Origin,
+        object: ObjectRange,
+        receiver: &mut BlockReceiver<'_>,
+    ) -> Result<(), OriginError> {
+        let Range { start, end } = object.range;
+        let ranges = self.ranges.of(end - start);
+        if ranges == 1 {
+            return self.read_to(origin, &object, &mut |bytes: &[u8]| receiver.receive(bytes)).await;
+        }
+        let len = (end - start).div_ceil(ranges);
+        let mut arriving = FuturesOrdered::new();
+        for start in (start..end).step_by(len as usize) {
+            let range = start..end.min(start + len);
+            arriving.push_back(self.read_range(origin, ObjectRange { range, ..object.clone() }));
+        }
+        while let Some(bytes) = arriving.next().await {
+            receiver.receive(&bytes?);
+        }
         Ok(())
+    }
+
+    /// Reads a range of an object by one GET, which is measured.
+    async fn read_to(&self, origin: &dyn Origin, object: &ObjectRange, sink: &mut Sink<'_>) -> Result<(), OriginError> {
+        let ObjectRange { key, range, version } = object;
+        let mut body = Body::default();
+        let mut receive = |bytes: &[u8]| {
+            self.ranges.arrived(&mut body, bytes.len());
+            sink(bytes);
+        };
+        origin.read_to(key, range.clone(), version.as_ref(), &mut receive).await?;
+        self.ranges.ended(&body);
+        self.count(range.end - range.start);
+        Ok(())
+    }
+
+    async fn read_range(&self, origin: &dyn Origin, object: ObjectRange) -> Result<Vec<u8>, OriginError> {
+        let mut bytes = Vec::with_capacity((object.range.end - object.range.start) as usize);
+        self.read_to(origin, &object, &mut |arrived: &[u8]| bytes.extend_from_slice(arrived)).await?;
+        Ok(bytes)
     }
 
     fn fetch_error(&self, block: BlockIndex, error: OriginError) -> FetchError {

@@ -136,6 +136,7 @@ impl<'a> BlockReceiver<'a> {
         let ExpectedBlock { pending, admission } = block;
         let part = pending.part;
         // The block has its place before its waiters get it, so that their next read finds it there.
+        // `None`: it is not kept. `Some(None)`: the store decides when the block is written.
         let permit = match admission {
             Admission::Granted(permit) => Some(Some(permit)),
             Admission::Later => Some(None),
@@ -158,8 +159,8 @@ impl<'a> BlockReceiver<'a> {
         pending.complete(Outcome::Fetched(bytes, tier));
     }
 
-    /// Memory for a complete block that the store is to keep, if there is some. A fetch that fills the store has had it
-    /// from its start and needs none.
+    /// Memory for a complete block that the store is to keep. `None`: there is none, so the block is not kept.
+    /// `Some(None)`: a fetch that fills the store has had it from its start.
     fn memory_until_written(&self, part: &BlockPart) -> Option<Option<Permit>> {
         if self.purpose.is_warm() {
             return Some(None);

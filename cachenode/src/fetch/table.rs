@@ -39,6 +39,11 @@ impl InFlightTable {
         self.lock().get(&block).cloned()
     }
 
+    /// True if a fetch of the block is in flight.
+    pub(super) fn contains(&self, block: BlockIndex) -> bool {
+        self.lock().contains_key(&block)
+    }
+
     /// Joins the block's fetch in flight, or starts one with this `end` that includes the block's `neighbours`. To find
     /// these, `neighbours` gets a test of whether a block is in flight. The table is locked meanwhile.
     pub(super) fn join_or_start(

@@ -22,6 +22,7 @@ mod late;
 mod owners;
 mod shared_memory;
 mod stalled_disk;
+mod streams;
 mod warming;
 
 /// An origin whose objects have any bytes that are asked for, and which notes the ranges.

@@ -233,3 +233,18 @@ async fn memory_that_comes_back_goes_to_the_account_that_holds_the_least() {
     drop((permit, few));
     drop(first.await);
 }
+
+// SEMANTICS: C9
+#[test]
+fn what_nobody_waits_for_leaves_half_of_what_an_account_may_hold() {
+    let budget = budget(120);
+    let (account, other) = (budget.account(10, 100), budget.account(0, 100));
+    assert!(account.leaves_half(40) && !account.leaves_half(41), "it may hold as much as it leaves: twice 40 of 120");
+    let _held = account.take(30);
+    assert!(account.leaves_half(10) && !account.leaves_half(11));
+    let _others = other.take(90);
+    assert!(!account.leaves_half(0), "nothing is left");
+    let least = budget.account(10, 100);
+    assert!(least.leaves_half(5) && !least.leaves_half(6), "half of what it can always hold");
+    assert!(alone(64).leaves_half(32) && !alone(64).leaves_half(33), "its own limit");
+}

@@ -164,6 +164,25 @@ async fn the_token_of_a_volume_goes_with_its_credentials() {
     }
 }
 
+/// They wait for the threads that all datasets have for their writes.
+#[tokio::test]
+async fn a_close_waits_for_all_datasets_at_once() {
+    let world = World::new();
+    let stalled = world.node.disk_threads.hang_writes();
+    let mut open = Vec::new();
+    for name in ["a", "b", "c"] {
+        let dataset = world.open(name, Placement::Local, None).await;
+        dataset.read_file(0, 0, 1).await.unwrap();
+        open.push(dataset);
+    }
+    tokio::time::pause();
+    let begun = tokio::time::Instant::now();
+    world.node.close().await.unwrap();
+    let took = begun.elapsed();
+    assert!((DRAIN_TIMEOUT..2 * DRAIN_TIMEOUT).contains(&took), "{took:?}");
+    drop((stalled, open));
+}
+
 // SEMANTICS: V5
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_with_another_snapshot_learns_only_what_is_shared_under_its_token() {

@@ -74,6 +74,27 @@ async fn a_listing_that_another_process_renews_for_hours_is_served_as_it_is_and_
 }
 
 // SEMANTICS: V4
+#[tokio::test(start_paused = true)]
+async fn a_refresh_uses_what_others_list_meanwhile_unless_they_continue_what_began_hours_before() {
+    const HOUR_NS: i64 = 3600 * 1_000_000_000;
+    let (folder, url, listing) = listed().await;
+    for (hours, files) in [(0, 0), (20, 1)] {
+        let held = KeptListing::at(listing.clone()).lock().await.unwrap();
+        let others = async {
+            // By then the request waits for the lock.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let empty = larder_dataset::ManifestBuilder::new().finish("data", &url, now_ns() - hours * HOUR_NS);
+            let new = folder.path().join("new");
+            std::fs::write(&new, empty.unwrap().to_bytes()).unwrap();
+            std::fs::rename(new, &listing).unwrap();
+            drop(held);
+        };
+        let (source, ()) = tokio::join!(renewed(folder.path(), &url, Refresh::Always), others);
+        assert_eq!(source.unwrap().manifest.totals().files, files, "{hours}");
+    }
+}
+
+// SEMANTICS: V4
 #[tokio::test]
 async fn a_refresh_continues_no_listing_that_is_older_than_it_accepts() {
     const SECOND_NS: i64 = 1_000_000_000;

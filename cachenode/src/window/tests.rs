@@ -109,3 +109,31 @@ fn half_of_the_window_is_for_blocks_that_readers_wait_for() {
     let _room = window.reserve(&part(0, 0..1)).unwrap();
     assert!(!window.is_full_of_ahead(20) && window.is_full_of_ahead(21));
 }
+
+#[test]
+fn blocks_of_which_nothing_was_read_before_they_were_dropped_are_known_once() {
+    let window = window(100, Duration::ZERO);
+    for block in 0..3 {
+        window.insert(BlockIndex(block), zeros(30));
+    }
+    window.mark_read(&part(1, 0..10));
+    let _rooms = [window.reserve(&part(7, 0..10)).unwrap(), window.reserve(&part(8, 0..10)).unwrap()];
+    assert_eq!(window.take_dropped(), [BlockIndex(0)]);
+    assert!(window.take_dropped().is_empty() && !window.contains(BlockIndex(1)));
+}
+
+#[test]
+fn pieces_leave_before_any_block_does() {
+    let window = window(100, STALE);
+    let piece = BlockPart { block_len: 80, ..part(1, 10..20) };
+    window.hold_piece(piece, zeros(10));
+    assert_eq!(window.get(&part(1, 12..14)), Some(zeros(2)));
+    assert_eq!(window.get_for_peer(&part(1, 12..14)), Some(zeros(2)));
+    assert!(window.get(&part(1, 5..11)).is_none() && window.get(&part(2, 12..14)).is_none());
+    window.hold_piece(piece, zeros(10));
+    assert_eq!(window.bytes(), 10, "at most an eighth");
+    let _rooms: Vec<_> = (4..7).map(|block| window.reserve(&part(block, 0..10)).unwrap()).collect();
+    assert_eq!(window.bytes(), 10, "they fit beside it");
+    window.insert(BlockIndex(9), zeros(10));
+    assert_eq!(window.bytes(), 10, "the block, and no piece");
+}

@@ -62,8 +62,16 @@ impl Base {
         self.folder.iter().chain(&self.more)
     }
 
-    /// The disk use of a dataset.
+    /// The folders on disks that answer.
+    pub(crate) fn answering_folders(&self) -> impl Iterator<Item = &Folder> {
+        self.folders().zip(&self.disks).filter(|(_, disk)| !disk.is_silent()).map(|(folder, _)| folder)
+    }
+
+    /// The disk use of a dataset; while a disk does not answer, as it was measured last.
     pub(crate) fn used(&self, id: &CacheId) -> DiskUse {
+        if self.disks.iter().any(|disk| disk.is_silent()) {
+            return self.measured.last(id);
+        }
         self.measured.of(id, || self.folders().map(|folder| folder.dataset(id)).collect())
     }
 
@@ -76,15 +84,15 @@ impl Base {
         self.folders().zip(&self.disks).map(folder).collect()
     }
 
-    /// True if a block may be written now: a disk works, or the pause of one that failed has ended.
+    /// True if a block may be written now: a disk works, or the pause of one that failed has ended and it answers.
     pub(crate) fn may_write(&self, now: Instant) -> bool {
-        self.tables.may_write(now)
-            && (self.has_sound_disk() || self.disks.iter().any(|disk| disk.health.may_write(now)))
+        let is_due = |disk: &Arc<Disk>| !disk.holds_writers() && disk.health.may_write(now);
+        self.tables.may_write(now) && (self.has_sound_disk() || self.disks.iter().any(is_due))
     }
 
     /// True if a disk takes blocks, as far as is known.
     pub(crate) fn has_sound_disk(&self) -> bool {
-        self.disks.iter().any(|disk| !disk.health.is_failing() && !disk.is_silent())
+        self.disks.iter().any(|disk| !disk.health.is_failing() && !disk.holds_writers())
     }
 
     /// The number of a disk, if it answers.
@@ -94,8 +102,8 @@ impl Base {
 
     /// Why no block is written. None if one may be.
     pub(crate) fn degraded(&self) -> Option<&'static str> {
-        let of_disks = || self.disks.iter().find_map(|disk| disk.health.reason()).filter(|_| !self.has_sound_disk());
-        self.tables.reason().or_else(of_disks)
+        let of_disks = || self.disks.iter().find_map(|disk| disk.health.reason()).unwrap_or("disk does not answer");
+        self.tables.reason().or_else(|| (!self.has_sound_disk()).then(of_disks))
     }
 
     /// Ends the pauses after failures: the next block is an attempt.
@@ -104,13 +112,15 @@ impl Base {
         self.disks.iter().for_each(|disk| disk.health.end_pause(now));
     }
 
-    /// Removes a dataset's folders. False if it has none. Returns before their disk space is free. Errors: that in the
-    /// first folder cannot be removed.
+    /// Removes a dataset's folders. False if it has none. Returns before their disk space is free. Leaves one on a disk
+    /// that does not answer: its blocks are found again, or released, like those of a disk that was away. Errors: that
+    /// in the first folder cannot be removed.
     pub(crate) fn remove(&self, id: &CacheId) -> io::Result<bool> {
         let shared = self.used(id).shared;
         let mut had_some = false;
-        for folder in &self.more {
-            match folder.remove(id) {
+        for (folder, disk) in self.folders().zip(&self.disks).skip(1) {
+            let removed = if disk.holds_writers() { Err(io::ErrorKind::TimedOut.into()) } else { folder.remove(id) };
+            match removed {
                 Ok(()) => had_some = true,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {

@@ -95,11 +95,11 @@ impl DatasetCache {
                 Files::open(&base, &folder.dataset(&config.key.id()), &config)
             };
             open().or_else(|error| {
-                if base.folders().all(|folder| folder.dropped_bytes() == 0) {
+                if base.answering_folders().all(|folder| folder.dropped_bytes() == 0) {
                     return Err(error);
                 }
                 // This dataset may need the space of a dataset that was released to make room for it.
-                base.folders().for_each(Folder::finish_removing);
+                base.answering_folders().for_each(Folder::finish_removing);
                 open()
             })
         });

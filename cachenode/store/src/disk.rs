@@ -4,7 +4,8 @@
 //! that is not a block; all of them have segments.
 //!
 //! Invariant: with several disks, one that does not answer holds at most [`readers_most`] threads that answer the
-//! kernel and [`WRITERS_MOST`] that write blocks, whatever the number of datasets.
+//! kernel, whatever the number of datasets. Of those that write blocks it holds at most [`WRITERS_MOST`], or as many as
+//! another disk has at once, and none that came after it was known to hold them.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -19,13 +20,11 @@ use crate::buffer;
 use crate::folder::Abilities;
 use crate::free_share::FreeShare;
 use crate::health::Health;
-use crate::pulse::{self, Pulse};
+use crate::pulse::{self, Progress, Pulse};
 use crate::record::ALIGN_BYTES;
 
-/// The number of threads that answer the kernel for one mount, unless [`Disk::set_threads`] says another.
-fn default_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2).clamp(16, 64)
-}
+/// The number of threads that answer the kernel for one mount, until [`Disk::set_threads`] sets another.
+const THREADS: usize = 16;
 
 /// The most threads that answer the kernel and wait for one of several disks: three quarters of the `threads` that a
 /// mount has, so that a disk that hangs leaves some to the others, and that one that works is busy. Other threads,
@@ -34,7 +33,7 @@ fn readers_most(threads: usize) -> usize {
     (threads * 3 / 4).max(1)
 }
 
-/// The most threads that write blocks to one of several disks while another disk has fewer. A dataset has 8.
+/// As long as a disk has fewer threads that write blocks, it may get another. A dataset has 8.
 const WRITERS_MOST: usize = 4;
 
 /// One disk of a store.
@@ -46,7 +45,7 @@ pub(crate) struct Disk {
     pub(crate) abilities: Abilities,
     pub(crate) health: Health,
     pub(crate) free_share: FreeShare,
-    /// None if the store has no other disk: whatever is read or written must wait for this one.
+    /// None if the store has no other disk: then every read and write must wait for this one.
     shared_load: Option<Load>,
 }
 
@@ -55,13 +54,17 @@ pub(crate) struct Disk {
 struct Load {
     readers: AtomicUsize,
     readers_most: AtomicUsize,
-    writers: AtomicUsize,
+    writing: Progress,
     pulse: Pulse,
 }
 
-/// A thread that waits for a disk; it no longer does when this is dropped.
+/// A thread that reads from a disk; it no longer does when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Waiting<'a>(Option<&'a AtomicUsize>);
+pub(crate) struct Reading<'a>(Option<&'a AtomicUsize>);
+
+/// The same of a thread that writes.
+#[derive(Debug)]
+pub(crate) struct Writing<'a>(Option<&'a Progress>);
 
 impl Disk {
     /// The disk of the folder `dir`. `is_only`: the store has no other.
@@ -74,8 +77,8 @@ impl Disk {
     ) -> Arc<Self> {
         let load = || Load {
             readers: AtomicUsize::new(0),
-            readers_most: AtomicUsize::new(readers_most(default_threads())),
-            writers: AtomicUsize::new(0),
+            readers_most: AtomicUsize::new(readers_most(THREADS)),
+            writing: Progress::new(),
             pulse: Pulse::new(),
         };
         let disk = Arc::new(Self {
@@ -96,7 +99,7 @@ impl Disk {
             return;
         }
         let flags = if self.abilities.direct { libc::O_DIRECT } else { 0 };
-        // A file that is there as long as the folder is the store's.
+        // A file that every folder of the store has.
         let file = OpenOptions::new().read(true).custom_flags(flags).open(self.dir.join("format"));
         let disk = Arc::downgrade(self);
         let ask = move |file: File| {
@@ -130,6 +133,11 @@ impl Disk {
         self.shared_load.as_ref().is_some_and(|load| load.pulse.is_silent())
     }
 
+    /// True if whoever writes to the disk would wait: it does not answer, or ends no write, and there are others.
+    pub(crate) fn holds_writers(&self) -> bool {
+        self.shared_load.as_ref().is_some_and(|load| load.pulse.is_silent() || load.writing.is_stalled())
+    }
+
     /// Sets the number of threads that answer the kernel for one mount.
     pub(crate) fn set_threads(&self, threads: usize) {
         if let Some(load) = &self.shared_load {
@@ -138,26 +146,26 @@ impl Disk {
     }
 
     /// Registers a thread that answers the kernel and reads from the disk. None if the thread would wait too long.
-    pub(crate) fn read(&self) -> Option<Waiting<'_>> {
-        let Some(load) = &self.shared_load else { return Some(Waiting(None)) };
+    pub(crate) fn read(&self) -> Option<Reading<'_>> {
+        let Some(load) = &self.shared_load else { return Some(Reading(None)) };
         let before = load.readers.fetch_add(1, Ordering::Relaxed);
-        let waiting = Waiting(Some(&load.readers));
+        let reading = Reading(Some(&load.readers));
         let readers_most = load.readers_most.load(Ordering::Relaxed);
-        (before < readers_most && !load.pulse.is_silent()).then_some(waiting)
+        (before < readers_most && !load.pulse.is_silent()).then_some(reading)
     }
 
     /// Registers a thread that writes to the disk.
-    pub(crate) fn write(&self) -> Waiting<'_> {
-        let writers = self.shared_load.as_ref().map(|load| &load.writers);
-        if let Some(writers) = writers {
-            writers.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn write(&self) -> Writing<'_> {
+        let writing = self.shared_load.as_ref().map(|load| &load.writing);
+        if let Some(writing) = writing {
+            writing.begin();
         }
-        Waiting(writers)
+        Writing(writing)
     }
 
-    /// True if few threads write to the disk.
-    pub(crate) fn takes_writers(&self) -> bool {
-        self.shared_load.as_ref().is_none_or(|load| load.writers.load(Ordering::Relaxed) < WRITERS_MOST)
+    /// How many threads more than a few would write to the disk with another one.
+    fn excess_writers(&self) -> usize {
+        self.shared_load.as_ref().map_or(0, |load| (load.writing.writes() + 1).saturating_sub(WRITERS_MOST))
     }
 
     /// Lets the disk appear silent until it answers, which takes less than a second if it is watched.
@@ -170,9 +178,15 @@ impl Disk {
     pub(crate) fn answer(&self) {
         self.shared_load.as_ref().unwrap().pulse.ask(|| ());
     }
+
+    /// Lets the writes in flight appear stalled until one ends.
+    #[cfg(test)]
+    pub(crate) fn stall(&self) {
+        self.shared_load.as_ref().unwrap().writing.stall();
+    }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Reading<'_> {
     fn drop(&mut self) {
         if let Some(threads) = self.0 {
             threads.fetch_sub(1, Ordering::Relaxed);
@@ -180,20 +194,36 @@ impl Drop for Waiting<'_> {
     }
 }
 
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if let Some(progress) = self.0 {
+            progress.end();
+        }
+    }
+}
+
 /// The disk for a block, of those that a dataset may use: by the number of the block, in proportion to their free room,
-/// so that all of them become full at the same time. A disk that failed gets the next block once its pause has ended.
+/// so that all of them become full at the same time. If all have some writers, the one with the fewest gets it: writes
+/// that hang stay, so their disk soon has the most. A disk that failed gets the next block once its pause has ended.
+/// If all have failed, the block is for one that its admission may try. One that would hold the writer gets none while
+/// another one would not, even one that failed: that returns the writer's thread.
 pub(crate) fn choose<'a>(disks: impl Iterator<Item = &'a Arc<Disk>> + Clone, block: u32) -> Option<&'a Arc<Disk>> {
     let now = Instant::now();
-    let mut due = disks.clone().filter(|disk| disk.health.is_failing() && !disk.is_silent());
+    let mut due = disks.clone().filter(|disk| disk.health.is_failing() && !disk.holds_writers());
     if disks.clone().nth(1).is_some()
         && let Some(disk) = due.find(|disk| disk.health.may_write(now))
     {
         return Some(disk);
     }
-    let is_well = |disk: &&Arc<Disk>| !disk.health.is_failing() && !disk.is_silent();
-    let is_idle = |disk: &&Arc<Disk>| is_well(disk) && disk.takes_writers();
-    by_room(disks.clone().filter(is_idle), block, now)
-        .or_else(|| by_room(disks.clone().filter(is_well), block, now))
+    let answers = |disk: &&Arc<Disk>| !disk.holds_writers();
+    let is_well = |disk: &&Arc<Disk>| !disk.health.is_failing() && answers(disk);
+    let is_being_tried = |disk: &&Arc<Disk>| disk.health.is_being_tried() && answers(disk);
+    let well: Vec<_> = disks.clone().filter(is_well).map(|disk| (disk, disk.excess_writers())).collect();
+    let least = well.iter().map(|(_, excess)| *excess).min();
+    let idlest = well.iter().filter(|(_, excess)| Some(*excess) == least).map(|(disk, _)| *disk);
+    by_room(idlest, block, now)
+        .or_else(|| by_room(disks.clone().filter(is_being_tried), block, now))
+        .or_else(|| by_room(disks.clone().filter(answers), block, now))
         .or_else(|| by_room(disks, block, now))
 }
 
@@ -266,9 +296,21 @@ mod tests {
         let disks = disks(dir.path(), &[0, 100, 0]);
         let chooses = |allowed: &[usize]| (0..200).all(|block| allowed.contains(&chosen(&disks, block)));
         assert!(chooses(&[0, 2]));
-        let writing: Vec<Waiting<'_>> = (0..WRITERS_MOST).map(|_| disks[0].write()).collect();
+        let writing: Vec<Writing<'_>> = (0..WRITERS_MOST).map(|_| disks[0].write()).collect();
+        assert!(chooses(&[1, 2]));
+        // The others have as many.
+        let others: Vec<Writing<'_>> = (0..2 * WRITERS_MOST).map(|nth| disks[1 + nth % 2].write()).collect();
+        assert!(chooses(&[0, 2]) && (0..200).any(|block| chosen(&disks, block) == 0));
+        disks[0].stall();
+        assert!((0..200).all(|block| {
+            // Writes to these two do end.
+            drop((disks[1].write(), disks[2].write()));
+            chosen(&disks, block) == 2
+        }));
+        drop(others);
         assert!(chooses(&[1, 2]));
         drop(writing);
+        assert!(chooses(&[0, 2]));
         disks[2].health.failed("test", Instant::now());
         assert!(chooses(&[0, 1]));
         disks[2].health.end_pause(Instant::now());
@@ -278,6 +320,27 @@ mod tests {
             disk.health.failed("test", Instant::now());
         }
         assert!(chooses(&[0, 1, 2]));
+        disks[1].health.end_pause(Instant::now());
+        assert!(disks[1].health.may_write(Instant::now()), "an admission asks");
+        assert!(chooses(&[1]));
+        disks[1].health.failed("test", Instant::now());
+        // Nothing watches these disks, so they stay silent.
+        disks[0].silence();
+        assert!(chooses(&[1, 2]));
+        disks[2].silence();
+        assert!(chooses(&[1]));
+        disks[1].silence();
+        assert!(chooses(&[0, 1, 2]));
+    }
+
+    // SEMANTICS: C20
+    #[test]
+    fn a_disk_on_which_writes_hang_gets_none_of_the_writers_of_a_busy_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let disks = disks(dir.path(), &[0, 0]);
+        let write = |disk: usize, count: usize| (0..count).map(|_| disks[disk].write()).collect::<Vec<Writing<'_>>>();
+        let (_hung, _busy) = (write(0, WRITERS_MOST + 1), write(1, WRITERS_MOST));
+        assert!((0..200).all(|block| chosen(&disks, block) == 1));
     }
 
     #[test]
@@ -285,8 +348,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let disks = disks(dir.path(), &[0]);
         let disk = &disks[0];
-        let read = |count: usize| (0..count).map(|_| disk.read().unwrap()).collect::<Vec<Waiting<'_>>>();
-        let reading = read(readers_most(default_threads()));
+        let read = |count: usize| (0..count).map(|_| disk.read().unwrap()).collect::<Vec<Reading<'_>>>();
+        let reading = read(readers_most(THREADS));
         assert!(disk.read().is_none());
         drop(reading);
         for (threads, most) in [(8, 6), (1, 1)] {

@@ -89,6 +89,11 @@ impl Health {
         self.failing.load(Ordering::Relaxed)
     }
 
+    /// True if an admission may try the disk, and has not failed yet.
+    pub(crate) fn is_being_tried(&self) -> bool {
+        self.is_failing() && self.lock().as_ref().is_some_and(|failure| failure.tried)
+    }
+
     /// Ends the pause but not the failure: the next admission is an attempt.
     pub(crate) fn end_pause(&self, now: Instant) {
         if let Some(failure) = &mut *self.lock() {

@@ -70,6 +70,11 @@ impl Measured {
         used
     }
 
+    /// The disk use of a dataset when it was measured last. Does not wait for the disk.
+    pub(crate) fn last(&self, id: &CacheId) -> DiskUse {
+        self.lock().get(id).map(|measurement| measurement.used.clone()).unwrap_or_default()
+    }
+
     /// The mark of a dataset, for those that change its files.
     pub(crate) fn stale(&self, id: &CacheId) -> Stale {
         self.lock().entry(*id).or_default().stale.clone()

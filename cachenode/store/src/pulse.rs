@@ -1,9 +1,10 @@
 //! Whether a disk answers. A thread reads a page from it once a second, past the page cache; a disk that leaves such a
 //! read unanswered for [`SILENT_AFTER`] is silent, and nobody else waits for it until it answers again.
 //!
-//! A disk that answers with errors is not silent: reads of it fail at once.
+//! A disk that answers with errors is not silent: reads of it fail at once. Nor is a frozen file system, which answers
+//! reads and takes no writes. [`Progress`] therefore says whether writes end.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// The pause between two reads.
@@ -53,6 +54,59 @@ impl Pulse {
     }
 }
 
+/// The writes in flight, and when the last of them made progress.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    start: Instant,
+    writes: AtomicUsize,
+    /// When a write ended, or began while there was none, in milliseconds since the start.
+    at_ms: AtomicU64,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Self {
+        Self { start: Instant::now(), writes: AtomicUsize::new(0), at_ms: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn begin(&self) {
+        if self.writes.load(Ordering::Relaxed) == 0 {
+            self.note();
+        }
+        self.writes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn end(&self) {
+        self.note();
+        self.writes.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The number of writes in flight.
+    pub(crate) fn writes(&self) -> usize {
+        self.writes.load(Ordering::Relaxed)
+    }
+
+    /// True if writes wait and none has ended for as long as makes a disk silent.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.writes() > 0 && is_silent(self.at_ms.load(Ordering::Relaxed), self.now())
+    }
+
+    fn note(&self) {
+        self.at_ms.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// Late enough that a write can be overdue at once.
+    fn now(&self) -> u64 {
+        // The cast truncates after 500 million years.
+        (SILENT_AFTER + self.start.elapsed()).as_millis() as u64
+    }
+
+    /// Lets the writes in flight appear stalled.
+    #[cfg(test)]
+    pub(crate) fn stall(&self) {
+        self.at_ms.store(0, Ordering::Relaxed);
+    }
+}
+
 fn is_silent(asked_ms: u64, now_ms: u64) -> bool {
     Duration::from_millis(now_ms.saturating_sub(asked_ms)) >= SILENT_AFTER
 }
@@ -73,5 +127,20 @@ mod tests {
             assert!(pulse.is_silent());
         });
         assert!(!pulse.is_silent());
+    }
+
+    #[test]
+    fn writes_are_stalled_while_there_are_some_of_which_none_ends() {
+        let progress = Progress::new();
+        progress.stall();
+        assert!(!progress.is_stalled(), "there are none");
+        progress.begin();
+        progress.begin();
+        assert!(!progress.is_stalled(), "they have just begun");
+        progress.stall();
+        progress.begin();
+        assert!(progress.is_stalled());
+        progress.end();
+        assert_eq!((progress.is_stalled(), progress.writes()), (false, 2), "one has ended");
     }
 }

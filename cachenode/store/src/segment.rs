@@ -29,7 +29,7 @@ use crate::disk::Disk;
 use crate::folder::{FileId, is_read_only};
 use crate::record::{ALIGN_BYTES, KEY_BYTES, Part};
 use crate::slots::Place;
-use crate::whole_file::{PRIVATE_FILE, is_damaged};
+use crate::whole_file::{PRIVATE_FILE, is_damaged, is_refused};
 
 /// The folder of a dataset's segments on one disk.
 #[derive(Clone, Debug)]
@@ -304,16 +304,16 @@ pub(crate) fn after(number: u32) -> Option<u32> {
 pub(crate) struct SegmentTable(Vec<Arc<Segment>>);
 
 impl SegmentTable {
-    /// Opens all segments in the folders. Ignores other files. Errors: the first folder cannot be listed, or a segment
-    /// cannot be opened for a reason that says nothing about it, such as a lack of descriptors. If another folder
-    /// cannot be listed, its disk counts as away.
+    /// Opens all segments in the folders. Ignores other files. Errors: the first folder cannot be listed, or another
+    /// one or a segment cannot be opened for a reason that says nothing about it, such as a lack of descriptors. If a
+    /// disk fails to list another folder, it counts as away.
     pub(crate) fn open(folders: &[SegmentFolder]) -> io::Result<Opened> {
         let (mut segments, mut lost) = (Vec::new(), Vec::new());
         for (nth, folder) in folders.iter().enumerate() {
             let entries = match std::fs::read_dir(&folder.path).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
                 // The dataset was not opened since the disk was added.
                 Err(error) if nth > 0 && error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) if nth > 0 => {
+                Err(error) if nth > 0 && !is_refused(&error) => {
                     warn!(dir = ?folder.path, %error, "cannot list blocks on a disk of the cache: they are fetched again");
                     continue;
                 }

@@ -114,8 +114,8 @@ impl Slots {
     }
 
     /// Records the number of a new segment. Blocks on the disk.
-    pub(crate) fn set_highest_segment(&self, number: u32) -> io::Result<()> {
-        self.0.set_highest(number.into())
+    pub(crate) fn raise_highest_segment(&self, number: u32) -> io::Result<()> {
+        self.0.raise_highest(number.into())
     }
 
     /// Overwrites a page with a single slot, which loses its other slots as an unreadable page does.
@@ -222,6 +222,18 @@ mod tests {
         assert_eq!(present, [(BlockIndex(9_999), place(1, 2))]);
         slots.set(BlockIndex(9_999), None).unwrap();
         assert_eq!(slots.get(BlockIndex(9_999)), None);
+    }
+
+    #[test]
+    fn the_highest_segment_is_the_highest_one_in_whatever_order_they_are_recorded() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("slots");
+        let (slots, _) = Slots::open(&path, &SNAPSHOT, 1000).unwrap();
+        for (number, highest) in [(1, 1), (3, 3), (2, 3), (4, 4)] {
+            slots.raise_highest_segment(number).unwrap();
+            assert_eq!(slots.highest_segment(), highest);
+        }
+        assert_eq!(Slots::open(&path, &SNAPSHOT, 1000).unwrap().0.highest_segment(), 4);
     }
 
     #[test]

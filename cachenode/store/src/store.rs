@@ -395,7 +395,8 @@ impl Store {
             }),
             None => Vec::new(),
         };
-        ids.extend(self.base.more.iter().flat_map(|folder| folder.caches().unwrap_or_default()));
+        // The first one again, if it could be listed.
+        ids.extend(self.base.answering_folders().flat_map(|folder| folder.caches().unwrap_or_default()));
         ids.extend(open.iter().filter(|(_, cache)| cache.strong_count() > 0).map(|(id, _)| *id));
         ids.sort();
         ids.dedup();
@@ -407,8 +408,8 @@ impl Store {
         ids.iter().map(key_of).chain(opening).collect()
     }
 
-    /// Sets the number of threads that answer the kernel for one mount, by default half of the cores and 16 to 64. Of
-    /// several disks, one that hangs holds three quarters as many.
+    /// Sets the number of threads that answer the kernel for one mount; it is 16 before. Of several disks, one that
+    /// hangs holds three quarters as many.
     pub fn set_threads(&self, threads: usize) {
         self.base.disks.iter().for_each(|disk| disk.set_threads(threads));
     }
@@ -437,9 +438,9 @@ impl Store {
         sum.ok_or_else(|| failed.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
     }
 
-    /// Disk bytes of released files that are still being deleted.
+    /// Disk bytes of released files that are still being deleted, on disks that answer.
     pub fn dropped_bytes(&self) -> u64 {
-        self.base.folders().map(Folder::dropped_bytes).sum()
+        self.base.answering_folders().map(Folder::dropped_bytes).sum()
     }
 
     /// Records the connections of a dataset whose own list of connections was lost. Blocks on the disk.

@@ -74,8 +74,8 @@ pub(crate) enum Found {
 pub(crate) struct Table {
     map: Mapping,
     blocks: u32,
-    /// Held while a word is written: repairing a page rewrites its other words. Only threads that may wait for the disk
-    /// take it.
+    /// Held while a word or the highest number is written: repairing a page rewrites its other words. Only threads that
+    /// may wait for the disk take it.
     pub(crate) changing: Mutex<()>,
 }
 
@@ -171,15 +171,20 @@ impl Table {
         self.map.file().write_all_at(&0_u64.to_le_bytes(), LOST_AT)
     }
 
-    /// The number that [`set_highest`](Self::set_highest) stored last.
+    /// The highest number that [`raise_highest`](Self::raise_highest) has stored.
     pub(crate) fn highest(&self) -> u64 {
         let mut number = [0; 8];
         number.copy_from_slice(&self.map.bytes()[HIGHEST_AT as usize..][..8]);
         u64::from_le_bytes(number)
     }
 
-    /// Stores a number for the owner of the table. Blocks on the disk.
-    pub(crate) fn set_highest(&self, number: u64) -> io::Result<()> {
+    /// Stores a number for the owner of the table, if it is higher than the one that is stored: threads take numbers in
+    /// one order and may store them in another. Blocks on the disk.
+    pub(crate) fn raise_highest(&self, number: u64) -> io::Result<()> {
+        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        if number <= self.highest() {
+            return Ok(());
+        }
         self.map.file().write_all_at(&number.to_le_bytes(), HIGHEST_AT)
     }
 

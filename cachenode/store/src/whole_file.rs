@@ -27,6 +27,12 @@ pub(crate) fn is_damaged(error: &io::Error) -> bool {
         || error.kind() == io::ErrorKind::UnexpectedEof
 }
 
+/// True if an error says nothing about the disk: the process lacks memory, descriptors or permission.
+pub(crate) fn is_refused(error: &io::Error) -> bool {
+    use libc::{EACCES, EAGAIN, EINTR, ELOOP, EMFILE, ENFILE, ENOMEM, EPERM};
+    matches!(error.raw_os_error(), Some(EACCES | EAGAIN | EINTR | ELOOP | EMFILE | ENFILE | ENOMEM | EPERM))
+}
+
 /// Makes a rename in the folder of `path` survive a power loss.
 pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())

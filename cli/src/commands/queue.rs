@@ -41,7 +41,7 @@ async fn show(args: &QueueArgs) -> anyhow::Result<ExitCode> {
     } else if args.name.is_some() {
         views.iter().try_for_each(|view| output::text(&view::one(view)))?;
     } else if views.is_empty() {
-        output::note(format_args!("there are no Queues: jobs without a queue start when they fit"));
+        output::note(format_args!("there are no Queues: an administrator creates them (kubectl explain queue.spec)"));
     } else {
         output::text(&view::all(&views))?;
     }

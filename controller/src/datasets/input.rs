@@ -14,14 +14,30 @@ use crate::write::Write;
 use larder_kube::kinds::Kind;
 
 /// The administrator's settings.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// The image of the pods that import and warm.
     pub image: String,
     /// The servers that any Dataset may name.
     pub endpoints: Endpoints,
+    /// How long pods of training jobs wait for nodes that an autoscaler adds, in seconds; `None`: there is none.
+    pub wait_for_nodes: Option<i64>,
     /// How long ended training jobs are kept, in seconds; `None`: until somebody deletes them.
     pub keep_ended_jobs: Option<i64>,
+    /// After how many seconds a node that is not ready is lost to training jobs.
+    pub node_lost_after: i64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            image: String::new(),
+            endpoints: Endpoints::default(),
+            wait_for_nodes: None,
+            keep_ended_jobs: None,
+            node_lost_after: 60,
+        }
+    }
 }
 
 /// A node and its cache.

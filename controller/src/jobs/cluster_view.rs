@@ -4,6 +4,7 @@ use larder_api::names::{DatasetKey, OUT_OF_SERVICE_TAINT};
 use larder_api::training_job::checked::CheckedJob;
 
 use crate::jobs::index::Jobs;
+use crate::jobs::machine::loss::is_lost;
 use crate::jobs::machine::{NodeHealth, Pod, PodId};
 use crate::jobs::objects::JobObject;
 use crate::jobs::plan::NodeRoom;
@@ -14,14 +15,21 @@ use crate::time::Seconds;
 use larder_kube::key::Key;
 use larder_kube::store::Store;
 
+/// An unknown node is lost this long after a pod was bound to it.
+const UNKNOWN_NODE_SECONDS: i64 = 60;
+
 /// The inputs of a round.
 #[derive(Clone, Copy)]
 pub struct ClusterView<'a> {
     pub now: Seconds,
     /// The image that contains larder-agent, for jobs with a launcher.
     pub image: &'a str,
+    /// How long pods wait for nodes that an autoscaler adds, in seconds; `None`: there is no autoscaler.
+    pub wait_for_nodes: Option<i64>,
     /// How long ended jobs are kept, in seconds; `None`: until somebody deletes them.
     pub keep_ended_jobs: Option<i64>,
+    /// After how many seconds a node that is not ready is lost, unless the job sets another time.
+    pub node_lost_after: i64,
     pub nodes: &'a Store<Node>,
     /// The caches of the nodes.
     pub caches: &'a Store<CacheObject>,
@@ -50,15 +58,18 @@ impl<'a> ClusterView<'a> {
             // The controller has deleted the pod, and the watch has not reported that yet. Until it does, the deadline
             // is unknown, and the current time is used instead.
             let leaving = of_job.leaving.or_else(|| pod.meta.deleting.then_some(self.now));
+            let leaving = if job.at_most_once { leaving.map(|_| Seconds::NEVER) } else { leaving };
             let seen = Pod {
                 id,
                 stage: of_job.stage,
                 leaving,
+                is_refused: of_job.is_refused,
                 reason: of_job.reason.clone(),
                 never_ran: of_job.never_ran,
                 disruption: of_job.disruption.clone(),
                 devices: of_job.devices,
-                node: (!pod.node.is_empty()).then(|| self.health(&pod.node, of_job.bound_at)),
+                node: (!pod.node.is_empty()).then(|| self.health(&pod.node, of_job.bound_at, Some(job))),
+                since: of_job.bound_at,
             };
             Some(Seen { pod: seen, object: pod, of_job })
         });
@@ -78,22 +89,39 @@ impl<'a> ClusterView<'a> {
         self.jobs.gangs.is_there() && !self.jobs.drops_groups
     }
 
+    /// True if pods of the job with this uid may still run.
+    pub fn has_live_pods(&self, job: &Key, uid: &str) -> bool {
+        let pods = self.jobs.pods.get(job).into_iter().flatten().filter_map(|key| self.pods.get(key));
+        pods.filter_map(|pod| Some((pod, pod.of_job.as_ref()?))).any(|(pod, of_job)| {
+            let has_lost_node =
+                || !pod.node.is_empty() && is_lost(self.health(&pod.node, of_job.bound_at, None), self.now);
+            of_job.uid == uid && !of_job.stage.has_ended() && !has_lost_node()
+        })
+    }
+
     /// True if this controller runs the job with this name and uid.
     pub fn has(&self, job: &Key, uid: &str) -> bool {
         self.jobs.jobs.get(job).is_some_and(|object| object.is_ours() && object.meta.uid == uid)
     }
 
-    /// The health of a pod's node. The watch of pods may be ahead of the watch of nodes, so an unknown node counts as
-    /// not ready since the pod was bound.
-    pub fn health(&self, node: &str, bound_at: Seconds) -> NodeHealth {
+    /// The health of a node for a pod of this job; without a job, by the administrator's settings. The watch of pods
+    /// may be ahead of the watch of nodes, so an unknown node is lost some time after the pod was bound.
+    pub fn health(&self, node: &str, bound_at: Seconds, job: Option<&CheckedJob>) -> NodeHealth {
         let Some(node) = self.nodes.get(&Key::cluster(node)) else {
-            return NodeHealth { unready_since: Some(bound_at), ..NodeHealth::default() };
+            return NodeHealth { lost_at: Some(bound_at + UNKNOWN_NODE_SECONDS), ..NodeHealth::default() };
         };
         NodeHealth {
-            unready_since: node.unready_since.map(Seconds),
+            lost_at: self.node_lost_after(job).and_then(|after| self.jobs.outages.lost_at(node, after)),
             is_out_of_service: node.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE_TAINT),
             device_fault: node.device_fault,
         }
+    }
+
+    /// After how many seconds a node that is not ready is lost to a job; `None`: only if it is gone or out of service.
+    fn node_lost_after(&self, job: Option<&CheckedJob>) -> Option<i64> {
+        let Some(job) = job else { return Some(self.node_lost_after) };
+        let own = job.node_lost_after.map(|time| i64::try_from(time.as_secs()).unwrap_or(i64::MAX));
+        (!job.at_most_once).then_some(own.unwrap_or(self.node_lost_after))
     }
 
     /// The nodes with the resources that are used on them. `datasets` are the datasets whose cached bytes matter.

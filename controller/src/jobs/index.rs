@@ -7,6 +7,7 @@ use larder_api::queue::line::Priorities;
 use crate::jobs::dry_run::DryRuns;
 use crate::jobs::job_state::JobState;
 use crate::jobs::objects::{ClassObject, JobObject, QueueObject, TypeObject};
+use crate::jobs::outages::Outages;
 use crate::jobs::pod_group::known::KnownGroup;
 use crate::jobs::usage::Usage;
 use crate::objects::JobPod;
@@ -50,6 +51,8 @@ pub struct Jobs {
     pub live: BTreeSet<Key>,
     /// The room on each node that pods use.
     pub usage: Usage,
+    /// The zones of which so many nodes are not ready that none is lost.
+    pub outages: Outages,
 }
 
 impl Jobs {

@@ -8,13 +8,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::jobs::counts::Counts;
 use crate::jobs::dry_run;
-use crate::jobs::machine::{Stage, State};
+use crate::jobs::machine::{REFUSALS_MAX, Stage, State};
 use crate::jobs::objects::{JobObject, TypeObject};
 use crate::jobs::profile::{Generations, Profile, Rules, generations};
 use crate::jobs::queue::Waiting;
 use crate::jobs::refusal::Refusal;
 use crate::jobs::render::{Facts, Rendered};
 use crate::time::Seconds;
+
+/// The version of the form of records. Raise it with a phase or a stage that earlier versions cannot read.
+const VERSION: u32 = 0;
+
+/// True if a newer version of the controller has written a record. This version cannot know what the job's pods did.
+pub fn is_newer(record: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Versioned {
+        #[serde(default)]
+        version: u32,
+    }
+    serde_json::from_str::<Versioned>(record).is_ok_and(|record| record.version > VERSION)
+}
 
 /// The part of a job's state that is written to its status and survives the controller.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -28,9 +41,19 @@ pub struct Record {
     /// Other jobs are being preempted for it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub claims: bool,
+    /// How many times in a row pods of others took the room that was freed for it.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub in_vain: u32,
+    /// No other job is preempted for it before this time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preempts_after: Option<Seconds>,
     /// The rules of its JobType.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<Rules>,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl Record {
@@ -56,7 +79,8 @@ impl Record {
             &mut state.binding_since,
             &mut state.not_before,
         ];
-        for time in times.into_iter().chain([&mut self.head_since]).flatten() {
+        state.refused_by.truncate(REFUSALS_MAX);
+        for time in times.into_iter().chain([&mut self.head_since, &mut self.preempts_after]).flatten() {
             *time = (*time).clamp(Seconds(0), TIME_MAX);
         }
         self
@@ -67,11 +91,12 @@ impl Record {
         serde_json::to_string(self).expect("numbers and texts")
     }
 
-    /// The record without changes that may be written later: that a pod was observed, that a type has changed, and
-    /// timers that restart if they are lost.
+    /// The record without changes that may be written later: that a pod was observed or refused, that a type has
+    /// changed, and timers that restart if they are lost.
     pub fn gist(&self) -> Self {
         let mut gist = Self { head_since: None, rules: None, ..self.clone() };
         (gist.state.room_since, gist.state.binding_since) = (None, None);
+        gist.state.refused_by.clear();
         for slot in gist.state.roles.iter_mut().flatten().filter(|slot| slot.stage == Stage::Seen) {
             slot.stage = Stage::Placed;
         }
@@ -159,10 +184,10 @@ const RETRY_MAX_SECONDS: i64 = 60;
 
 impl JobState {
     /// The state of a job that this process has not seen before.
-    pub fn new(object: &JobObject) -> Self {
+    pub fn new(object: &JobObject, now: Seconds) -> Self {
         let mut record = Record::of(&object.status);
-        // A new job waits since its creation.
-        record.state.since = record.state.since.max(Seconds(object.meta.created));
+        // A new job waits since its creation. The API server's clock may be ahead of this process's.
+        record.state.since = record.state.since.max(Seconds(object.meta.created).min(now));
         let written = object.status.record.is_some().then(|| record.gist());
         Self { uid: object.meta.uid.clone(), record, written, status: object.status.clone(), ..Self::default() }
     }

@@ -7,7 +7,7 @@ use larder_api::training_job::KeepPods;
 
 use crate::jobs::cluster_view::{ClusterView, pod_id};
 use crate::jobs::job_state::JobState;
-use crate::jobs::machine::loss::{NODE_LOST_SECONDS, is_lost};
+use crate::jobs::machine::loss::is_lost;
 use crate::jobs::objects::JobObject;
 use crate::jobs::queue::{LeftoverPod, Role};
 use crate::objects::JobPod;
@@ -48,11 +48,12 @@ pub fn pods(view: &ClusterView<'_>, jobs: &BTreeMap<&str, Accounting<'_>>, again
             }
         }
         if !pod.node.is_empty() {
-            let node = view.health(&pod.node, of_job.bound_at);
+            let job = object.and_then(|object| object.job.as_ref().ok());
+            let node = view.health(&pod.node, of_job.bound_at, job);
             if is_lost(node, view.now) {
                 continue;
             }
-            again.extend(node.unready_since.map(|since| since + NODE_LOST_SECONDS));
+            again.extend(node.lost_at);
         }
         leftover.push(LeftoverPod {
             queue: queue(view, object, &pod.meta.key, of_job),
@@ -83,6 +84,7 @@ fn stays(object: &JobObject, phase: Option<Phase>) -> bool {
     let is_kept = || object.job.as_ref().is_ok_and(|job| job.keep_pods == KeepPods::All);
     match phase {
         _ if object.meta.deleting => false,
+        _ if object.is_of_newer => true,
         Some(phase) if !phase.is_terminal() => phase.has_pods(),
         _ => is_kept(),
     }

@@ -13,6 +13,8 @@
 //! - A job that has ended does not change.
 //! - Each loss is counted once. The slot of a lost pod gets another attempt, and pods of other attempts are orphaned.
 //! - Counters never decrease.
+//! - Nodes that refused pods are remembered for an hour ([`State::refused_by`]), so that a plan is not repeated that
+//!   the scheduler has refused.
 //! - Each index has one live pod. If the type allows two, a second one that is terminating may exist beside it.
 //! - An index that is done stays done, unless the user suspends the job or all its pods are recreated.
 //! - A pod on a lost node is not live, and neither is a pod that should have terminated a minute ago: no other pod
@@ -35,11 +37,12 @@ mod words;
 pub use crate::objects::{Devices, PodStage};
 use crate::time::Seconds;
 pub use actions::Action;
-pub use events::unplaced;
+pub use events::{is_warm, unplaced};
 pub use larder_api::Phase;
 pub use loss::Cause;
-pub use observed::{Data, Decides, Decisions, Observed, RoleTerms, Scope, Terms};
+pub use observed::{Data, Decides, Decisions, Leeway, Observed, RoleTerms, Scope, Terms};
 pub use pod::{NodeHealth, Pod, PodId};
+pub(crate) use state::REFUSALS_MAX;
 pub use state::{Restarts, Slot, Stage, State};
 pub use table::EventKind;
 pub use words::waits_for;
@@ -56,6 +59,7 @@ pub fn step(mut state: State, observed: &Observed, decisions: &Decisions, now: S
             break;
         }
         for event in events {
+            news.remember_refusals(&event, &mut state);
             event.apply(&mut state, &observed.terms, now);
         }
     }

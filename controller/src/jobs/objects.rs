@@ -20,6 +20,8 @@ pub struct JobObject {
     pub job: Result<CheckedJob, InvalidField>,
     /// `managedBy` names another controller.
     pub is_of_others: bool,
+    /// A newer version of the controller has run the job. It and its pods are left alone.
+    pub is_of_newer: bool,
     /// The labels that Kueue reads.
     pub labels: BTreeMap<String, String>,
     /// The annotations that Kueue reads.
@@ -30,7 +32,7 @@ pub struct JobObject {
 impl JobObject {
     /// True if this controller runs the job.
     pub fn is_ours(&self) -> bool {
-        !self.is_of_others && !self.meta.deleting
+        !self.is_of_others && !self.is_of_newer && !self.meta.deleting
     }
 }
 

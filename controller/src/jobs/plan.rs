@@ -19,7 +19,10 @@
 //! orders: larger pods first, then the roles with the fewest eligible nodes. A plan that neither order reaches is not
 //! found.
 //!
-//! The plan ignores topology spread, pod affinity and host ports: kube-scheduler makes the final decision.
+//! Of the constraints that kube-scheduler knows, the plan sees only those between identical pods on one node
+//! ([`Want::apart`], [`Want::spread`]). It ignores volumes, device claims, other topology spread and affinity between
+//! pods, and instead avoids nodes that have refused a role's pods ([`Want::refused_by`]): kube-scheduler makes the
+//! final decision.
 
 mod cluster;
 mod gang;
@@ -40,8 +43,19 @@ use cluster::Domains;
 use pack::{Packer, Run, Shape, Short};
 
 /// Finds a node for every required pod of `gang`, and for as many optional pods as fit. Reserves nothing in `cluster`.
+///
+/// Nodes that refused the pods of a role are left out, and pods to be spread are planned apart. If there is no such
+/// plan, neither counts: the reason for a refusal may have gone.
 pub fn place(cluster: &mut Cluster<'_>, gang: &Gang) -> Result<Placement, Shortage> {
-    let shapes: Vec<Shape> = gang.roles.iter().map(|want| shape(cluster, want)).collect();
+    let found = search(cluster, gang, true);
+    if found.is_err() && gang.roles.iter().any(|want| want.spread || !want.refused_by.is_empty()) {
+        return search(cluster, gang, false);
+    }
+    found
+}
+
+fn search(cluster: &mut Cluster<'_>, gang: &Gang, avoids: bool) -> Result<Placement, Shortage> {
+    let shapes: Vec<Shape> = gang.roles.iter().map(|want| shape(cluster, want, avoids)).collect();
     let domains = cluster.domains_of(&gang.topology_key);
     let mut planner = Planner {
         gain: cluster.tenths_held(&gang.datasets),
@@ -57,15 +71,36 @@ pub fn place(cluster: &mut Cluster<'_>, gang: &Gang) -> Result<Placement, Shorta
     }
 }
 
-/// Converts a role's pods into the cluster's columns.
-fn shape(cluster: &mut Cluster<'_>, want: &Want) -> Shape {
+/// Converts a role's pods into the cluster's columns. `avoids`: nodes that refused them are left out, and pods to be
+/// spread are planned apart.
+fn shape(cluster: &mut Cluster<'_>, want: &Want, avoids: bool) -> Shape {
+    let apart = want.apart || avoids && want.spread;
     match cluster.row(&want.requests) {
         Some(requests) => {
             let size = cluster.share(&requests);
-            Shape { device: cluster.device(&requests), requests, size, allowed: cluster.allowed(&want.places) }
+            let allowed = allowed(cluster, want, avoids);
+            Shape { device: cluster.device(&requests), requests, size, allowed, apart }
         }
-        None => Shape { requests: cluster.nothing(), size: u128::MAX, device: None, allowed: cluster.none_allowed() },
+        None => {
+            let (requests, allowed) = (cluster.nothing(), cluster.none_allowed());
+            Shape { requests, size: u128::MAX, device: None, allowed, apart }
+        }
     }
+}
+
+/// Per node, whether a role's pods may be placed on it.
+fn allowed(cluster: &mut Cluster<'_>, want: &Want, avoids: bool) -> Rc<[bool]> {
+    let allowed = cluster.allowed(&want.places);
+    let refused_by = want.refused_by.iter().filter(|_| avoids);
+    let mut left_out = refused_by.chain(&want.occupied).peekable();
+    if left_out.peek().is_none() {
+        return allowed;
+    }
+    let mut allowed = allowed.to_vec();
+    for node in left_out {
+        allowed[node.row()] = false;
+    }
+    allowed.into()
 }
 
 /// Counts the job's existing pods in each domain.
@@ -88,7 +123,7 @@ fn shortage(cluster: &Cluster<'_>, gang: &Gang, shape: &Shape, short: &Short) ->
         nodes: cluster.len(),
         allowed: shape.allowed.iter().filter(|allowed| **allowed).count(),
         with_room: short.with_room,
-        when_empty: cluster.room_when_empty(&shape.requests, &shape.allowed),
+        when_empty: cluster.room_when_empty(&shape.requests, &shape.allowed, shape.most()),
     }
 }
 

@@ -1,4 +1,8 @@
-//! New nodes for pods: the result of a plan, and an input of the state machine.
+//! New nodes for pods: the result of a plan, and an input of the state machine. And the nodes that the next plan
+//! avoids.
+
+use crate::time::Seconds;
+use serde::{Deserialize, Serialize};
 
 /// The answer of the planner.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,4 +22,13 @@ pub struct PlannedPod {
     pub index: u32,
     /// The planned node; `None` if the scheduler chooses.
     pub node: Option<String>,
+}
+
+/// A node that refused pods of a role: kube-scheduler could not bind them there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedBy {
+    /// The position of the role in the job's list of roles.
+    pub role: usize,
+    pub node: String,
+    pub at: Seconds,
 }

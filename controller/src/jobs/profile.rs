@@ -7,7 +7,8 @@ use larder_api::training_job::checked::{CheckedJob, CheckedRole, Queueing};
 use larder_api::training_job::conditions::JobReason;
 use serde::{Deserialize, Serialize};
 
-use crate::jobs::machine::{Decides, RoleTerms, Scope, Terms};
+use crate::jobs::constraints::{are_apart, are_spread, are_unplanned};
+use crate::jobs::machine::{Decides, Leeway, RoleTerms, Scope, Terms};
 use crate::jobs::objects::{JobObject, TypeObject};
 use crate::jobs::pod_group::choice::{Obstacle, obstacle};
 use crate::jobs::queue::Role;
@@ -37,6 +38,8 @@ pub struct Profile {
     pub refusal: Option<Refusal>,
     /// Why the scheduler cannot schedule the pods as one gang.
     pub obstacle: Option<Obstacle>,
+    /// The pods have constraints that a plan does not consider.
+    pub is_unplanned: bool,
     /// The PriorityClass of the first pod.
     pub priority_class: Option<String>,
     /// The pod-spec hash. Jobs with the same hash share a dry run.
@@ -61,7 +64,7 @@ impl Profile {
         let mut refusal = fits(rendered).err().map(unfit);
         let facts = Facts::default();
         let renderer = Renderer::new(*rendered, &facts);
-        let (mut roles, mut pods) = (Vec::new(), Vec::new());
+        let (mut roles, mut pods, mut is_unplanned) = (Vec::new(), Vec::new(), false);
         for role in &rendered.job.roles {
             let pod = renderer.pod(&role.name, 0, 0, &Place::default()).map_err(unfit)?;
             let spec = pod.spec.clone().unwrap_or_default();
@@ -70,6 +73,8 @@ impl Profile {
             {
                 refusal = Some(uncounted(&role.name, queue));
             }
+            let (apart, spread) = (are_apart(&pod), are_spread(&pod));
+            is_unplanned |= are_unplanned(&spec);
             pods.push(pod);
             roles.push(Role {
                 name: role.name.clone(),
@@ -79,6 +84,8 @@ impl Profile {
                 wanted: role.replicas,
                 max: role.max,
                 is_fixed: !rendered.kind.role(&role.name).is_some_and(|of_type| of_type.elastic),
+                apart,
+                spread,
             });
         }
         let templates = rendered.job.roles.iter().map(|role| {
@@ -95,7 +102,7 @@ impl Profile {
         if !keeps_pods(rendered.job) {
             pods.clear();
         }
-        Ok(Self { of, roles, pods, refusal, obstacle, priority_class, spec_hash })
+        Ok(Self { of, roles, pods, refusal, obstacle, is_unplanned, priority_class, spec_hash })
     }
 }
 
@@ -151,7 +158,7 @@ pub fn terms(job: &CheckedJob, rules: Option<&Rules>) -> Terms {
             Some((name, Indexes::All)) if *name == role.name => Decides::All,
             _ => Decides::Nothing,
         },
-        two_pods: rules.is_some_and(|rules| rules.overlap.contains(&role.name)),
+        two_pods: !job.at_most_once && rules.is_some_and(|rules| rules.overlap.contains(&role.name)),
     };
     let seconds = |time: std::time::Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     Terms {
@@ -162,7 +169,10 @@ pub fn terms(job: &CheckedJob, rules: Option<&Rules>) -> Terms {
         },
         max_crashes: job.max_crashes.or(rules.map(|rules| rules.max_crashes)).unwrap_or(u32::MAX),
         gang_timeout: Some(seconds(job.gang_timeout)),
+        unreserved: job.queueing == Queueing::None,
         by_scheduler: false,
+        leeway: Leeway::Gang,
+        nodes_timeout: None,
         active_deadline: job.active_deadline.map(seconds),
         ttl: job.ttl_after_finished.map(seconds),
         suspend: job.suspend,

@@ -8,29 +8,46 @@ use larder_api::{JobType, Queue, TrainingJob, TrainingJobStatus};
 use larder_kube::api::DynamicObject;
 use serde::de::IgnoredAny;
 use serde_json::{Error, Value};
+use tracing::warn;
 
+use crate::jobs::job_state::is_newer;
 use crate::jobs::kueue::names::for_kueue;
 use crate::jobs::objects::{ClassObject, JobObject, QueueObject, TypeObject};
 use crate::jobs::pod_group::known::{self, KnownGroup};
 use crate::jobs::render::validate_as;
 use larder_kube::fields::{Parts, meta, whole};
 
-pub(crate) fn training_job(object: DynamicObject) -> Result<Option<JobObject>, Error> {
+pub(crate) fn training_job(mut object: DynamicObject) -> Result<Option<JobObject>, Error> {
     let meta = meta(&object);
+    let is_of_newer = object.data.pointer("/status/record").and_then(Value::as_str).is_some_and(is_newer);
+    if is_of_newer && let Some(status) = object.data.get_mut("status") {
+        warn!(job = %meta.key, "leave alone a job that a newer version of larder-controller has run");
+        // The rest of its status may have an unknown form, too.
+        status.take();
+    }
     let spec = object.data.get("spec").unwrap_or(&Value::Null);
     if let Some(error) = too_large(bytes(spec)) {
         let is_of_others = is_others(spec.get("managedBy").and_then(Value::as_str));
         let generation = object.metadata.generation.unwrap_or_default();
         let (labels, annotations) = for_kueue(object.metadata.labels, object.metadata.annotations);
         let status = Parts::<IgnoredAny, TrainingJobStatus>::read(object.data)?.status.unwrap_or_default();
-        return Ok(Some(JobObject { meta, generation, job: Err(error), is_of_others, labels, annotations, status }));
+        return Ok(Some(JobObject {
+            meta,
+            generation,
+            job: Err(error),
+            is_of_others,
+            is_of_newer,
+            labels,
+            annotations,
+            status,
+        }));
     }
     let job: TrainingJob = whole(object)?;
     let (checked, is_of_others) = (job.check(), job.is_of_others());
     let generation = job.metadata.generation.unwrap_or_default();
     let (labels, annotations) = for_kueue(job.metadata.labels, job.metadata.annotations);
     let status = job.status.unwrap_or_default();
-    Ok(Some(JobObject { meta, generation, job: checked, is_of_others, labels, annotations, status }))
+    Ok(Some(JobObject { meta, generation, job: checked, is_of_others, is_of_newer, labels, annotations, status }))
 }
 
 /// The length of a value in JSON.

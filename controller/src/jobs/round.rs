@@ -1,9 +1,9 @@
 //! One round: decides about all jobs what has happened to each, which start, which are preempted, and what is written.
 //!
 //! The phases of a job in a round are the types of `turn`. The queues decide once for all jobs, from what the jobs took
-//! of earlier decisions, written or not. Room that is reserved for a job is not given to pods that have lost their
-//! nodes. Kueue's verdicts come afterwards: nodes for its jobs are found in the remaining room. A job with writes in
-//! flight counts with everything it has, and makes no step until they complete.
+//! of earlier decisions, written or not. Room that is reserved for a job in a queue is not given to pods that have lost
+//! their nodes. Kueue's verdicts come afterwards: nodes for its jobs are found in the remaining room. A job with writes
+//! in flight counts with everything it has, and makes no step until they complete.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -102,7 +102,7 @@ fn remember(view: &ClusterView<'_>, job_states: &mut BTreeMap<Key, JobState>) {
     for object in view.jobs.jobs.iter().filter(|object| object.is_ours()) {
         let key = &object.meta.key;
         if !job_states.contains_key(key) {
-            job_states.insert(key.clone(), JobState::new(object));
+            job_states.insert(key.clone(), JobState::new(object, view.now));
         }
     }
 }

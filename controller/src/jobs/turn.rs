@@ -18,7 +18,7 @@ pub(super) mod room;
 mod write;
 mod writes;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use larder_api::Phase;
 use larder_api::job_type::checked::CheckedType;
@@ -29,7 +29,7 @@ use crate::jobs::eligibility::Eligibility;
 use crate::jobs::job_state::JobState;
 use crate::jobs::kueue::places::confine;
 use crate::jobs::machine::loss::uses_quota;
-use crate::jobs::machine::{Observed, State, unplaced};
+use crate::jobs::machine::{Observed, PodId, Slot, State, unplaced};
 use crate::jobs::objects::JobObject;
 use crate::jobs::plan::{Cluster, Gang, Want};
 use crate::jobs::pod_group::choice::Planner;
@@ -153,10 +153,22 @@ impl<'a> JobInRound<'a> {
             let mut places = role.places.clone();
             confine(&mut places, place);
             let (name, requests) = (role.name.clone(), role.requests.clone());
-            Want { name, requests, places, required: pods.len() as u32, optional: 0 }
+            let (apart, spread, required) = (role.apart, role.spread, pods.len() as u32);
+            Want { name, requests, places, apart, spread, required, ..Want::default() }
         };
+        let mut roles: Vec<Want> = profile.roles.iter().zip(places).zip(pods).map(want).collect();
+        for refused in &self.state().refused_by {
+            if let (Some(want), Some(node)) = (roles.get_mut(refused.role), cluster.find(&refused.node)) {
+                want.refused_by.push(node);
+            }
+        }
+        for held in self.held(view).into_iter().filter(|held| !held.leaving) {
+            if let (Some(want), Some(node)) = (roles.get_mut(held.role), cluster.find(&held.node)) {
+                want.occupied.extend(want.apart.then_some(node));
+            }
+        }
         Some(Gang {
-            roles: profile.roles.iter().zip(places).zip(pods).map(want).collect(),
+            roles,
             datasets: self.datasets().into_iter().map(|key| (key.clone(), view.bytes(&key))).collect(),
             topology_key: job.topology_key.clone().unwrap_or_default(),
             near: self.nodes().iter().filter_map(|node| cluster.find(node)).collect(),
@@ -184,9 +196,11 @@ fn kueue_queue(job: &CheckedJob) -> Option<&str> {
 
 /// The nodes where a job's pods are or will be.
 fn nodes(state: &State, pods: &[Seen<'_>]) -> BTreeSet<String> {
-    let planned = state.slots().filter_map(|(_, slot)| slot.node.clone());
-    let current = pods.iter().filter(|seen| state.slot(seen.pod.id).is_some());
-    planned.chain(current.map(|seen| seen.object.node.clone()).filter(|node| !node.is_empty())).collect()
+    // The scheduler may have bound a pod to another node than the planned one.
+    let bound = pods.iter().filter(|seen| !seen.object.node.is_empty());
+    let bound: BTreeMap<PodId, &String> = bound.map(|seen| (seen.pod.id, &seen.object.node)).collect();
+    let node = |(pod, slot): (PodId, &Slot)| bound.get(&pod).copied().or(slot.node.as_ref()).cloned();
+    state.slots().filter_map(node).collect()
 }
 
 /// True if one of these pods may still be running.

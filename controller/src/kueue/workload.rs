@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{PodTemplateSpec, Toleration};
 use larder_api::TrainingJob;
 use larder_api::names::{
-    DATASETS_ANNOTATION, DatasetKey, MIN_WARM_ANNOTATION, SYSTEM_NAMESPACE, WARM_DEADLINE_ANNOTATION,
+    DATASETS_ANNOTATION, DatasetKey, FIELD_MANAGER, JOB_LABEL, MIN_WARM_ANNOTATION, SYSTEM_NAMESPACE,
+    WARM_DEADLINE_ANNOTATION,
 };
 use larder_kube::api::DynamicObject;
 use serde::Deserialize;
@@ -13,7 +14,7 @@ use serde_json::{Error, Value};
 
 use crate::kueue::objects::Patience;
 use crate::time::Seconds;
-use larder_kube::fields::{ConditionFields, annotation, controller, fields, meta, readable, seconds};
+use larder_kube::fields::{ConditionFields, annotation, controller, fields, label, meta, readable, seconds};
 use larder_kube::key::{Key, Meta};
 use larder_kube::pod::node_affinity::Places;
 use larder_kube::pod::requests::requests;
@@ -23,6 +24,8 @@ use larder_kube::store::Stored;
 /// Annotation of a TrainingJob's Workload: a digest of the spec that Larder wrote. The spec is written again only if
 /// the digest changes.
 pub(crate) const DIGEST_ANNOTATION: &str = "larder.dev/spec-digest";
+/// Label of a Workload: the uid of its job.
+pub(crate) const JOB_UID_LABEL: &str = "kueue.x-k8s.io/job-uid";
 /// The names of TrainingJobs' Workloads begin with this.
 pub(crate) const JOB_PREFIX: &str = "trainingjob-";
 
@@ -95,7 +98,7 @@ pub struct PodSet {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobWorkload {
     pub meta: Meta,
-    /// The TrainingJob that owns the Workload; `None` if another object owns it.
+    /// The TrainingJob that the Workload belongs to; `None` if it belongs to something else.
     pub owner: Option<Owner>,
     pub finalizers: Vec<String>,
     pub generation: i64,
@@ -121,7 +124,7 @@ pub struct JobWorkload {
     pub past_seconds: i64,
 }
 
-/// The TrainingJob that owns a Workload.
+/// The TrainingJob that a Workload belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     pub name: String,
@@ -254,11 +257,23 @@ struct Requeue {
     requeue_at: Option<String>,
 }
 
+/// The TrainingJob that owns a Workload. If nothing owns it any more, the job that its labels name: the Workload holds
+/// quota although its job may be gone (`kubectl delete --cascade=orphan`).
+fn owner(object: &DynamicObject) -> Option<Owner> {
+    if let Some(owner) = controller::<TrainingJob>(object) {
+        return Some(Owner { name: owner.name.clone(), uid: owner.uid.clone() });
+    }
+    let is_owned = object.metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true));
+    if is_owned || label(object, "app.kubernetes.io/managed-by") != Some(FIELD_MANAGER) {
+        return None;
+    }
+    Some(Owner { name: label(object, JOB_LABEL)?.to_owned(), uid: label(object, JOB_UID_LABEL)?.to_owned() })
+}
+
 /// Reads a Workload. Skips Workloads without checks and finished Workloads, unless they belong to TrainingJobs.
 pub(crate) fn workload(object: DynamicObject) -> Result<Option<Workload>, Error> {
     let meta = meta(&object);
-    let owner = controller::<TrainingJob>(&object);
-    let owner = owner.map(|owner| Owner { name: owner.name.clone(), uid: owner.uid.clone() });
+    let owner = owner(&object);
     let is_of_job = owner.is_some() || meta.key.name.starts_with(JOB_PREFIX);
     let digest = annotation(&object, DIGEST_ANNOTATION).unwrap_or_default().to_owned();
     let Fields { spec, status } = fields(object.data)?;

@@ -8,6 +8,8 @@ use larder_kube::key::Key;
 pub struct JobPod {
     pub job: Key,
     pub uid: String,
+    /// The job is not its owner any more, so it is not deleted with the job.
+    pub is_orphan: bool,
     /// The queue that admitted the pod, from its label; empty for none.
     pub queue: String,
     pub stage: PodStage,
@@ -19,6 +21,8 @@ pub struct JobPod {
     pub reason: String,
     /// No container of the pod has started, according to its status.
     pub never_ran: bool,
+    /// The scheduler has found that it cannot bind the pod.
+    pub is_refused: bool,
     /// Why the pod has no node, in the scheduler's words.
     pub unscheduled: String,
     /// The reason of its condition `DisruptionTarget`, if that condition is true.

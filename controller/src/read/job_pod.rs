@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, ResourceStatus};
 use larder_api::TrainingJob;
-use larder_api::names::{JOB_LABEL, JOB_QUEUE_LABEL, JOB_SERVING_LABEL};
+use larder_api::names::{JOB_LABEL, JOB_QUEUE_LABEL, JOB_SERVING_LABEL, JOB_UID_LABEL};
 
 use crate::objects::{Devices, JobPod, Key, PodStage};
 use crate::time::Seconds;
@@ -16,7 +16,9 @@ const LARDERS: &str = "larder.dev/";
 /// Reads the fields of a pod that its TrainingJob needs; `None` if it belongs to no TrainingJob.
 pub(super) fn job_pod(pod: &Pod) -> Option<JobPod> {
     let job = label(pod, JOB_LABEL)?;
-    let owner = controller::<TrainingJob>(pod).filter(|owner| owner.name == job)?;
+    let owner = controller::<TrainingJob>(pod).filter(|owner| owner.name == job).map(|owner| owner.uid.as_str());
+    // Pods of earlier versions have no such label.
+    let uid = label(pod, JOB_UID_LABEL).or(owner)?;
     let stage = match phase(pod) {
         "Succeeded" => PodStage::Succeeded,
         "Failed" => PodStage::Failed,
@@ -31,11 +33,13 @@ pub(super) fn job_pod(pod: &Pod) -> Option<JobPod> {
     let reason = |there: &PodCondition| there.reason.clone().unwrap_or_default();
     Some(JobPod {
         job: Key::new(pod.metadata.namespace.as_deref().unwrap_or_default(), job),
-        uid: owner.uid.clone(),
+        uid: uid.to_owned(),
+        is_orphan: owner != Some(uid),
         queue: label(pod, JOB_QUEUE_LABEL).unwrap_or_default().to_owned(),
         stage,
         bound_at: Seconds(second_of(bound_at)),
         leaving: pod.metadata.deletion_timestamp.as_ref().map(|time| Seconds(time.0.as_second())),
+        is_refused: condition(pod, "PodScheduled", "False").map(reason).as_deref() == Some("Unschedulable"),
         unscheduled: condition(pod, "PodScheduled", "False").map(message).unwrap_or_default(),
         disruption: condition(pod, "DisruptionTarget", "True").map(reason).unwrap_or_default(),
         devices: devices(pod, containers.clone()),

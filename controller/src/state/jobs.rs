@@ -17,12 +17,13 @@ use crate::jobs::round::{Round, round};
 use crate::time::Seconds;
 use crate::warm_request::WarmRequest;
 use crate::work_queue::Work;
-use crate::write::Write;
+use crate::write::{Change, Write};
 use larder_kube::api::DynamicObject;
 use larder_kube::key::Key;
 use larder_kube::kinds::{Kind, Part};
 use larder_kube::store::{Put, Store};
 use serde_json::Error;
+use tracing::{info, warn};
 
 impl Watched for JobObject {
     kept!(jobs.jobs, read::training_job);
@@ -150,21 +151,17 @@ impl State {
             return None;
         }
         self.jobs.usage.refresh(&self.pods);
+        for (zone, has_begun) in self.jobs.outages.refresh(&self.nodes, now) {
+            if has_begun {
+                warn!(%zone, "so many nodes of the zone are not ready that none of them counts as lost");
+            } else {
+                info!(%zone, "nodes of the zone that are not ready may count as lost again");
+            }
+        }
         let mut job_states = std::mem::take(&mut self.jobs.job_states);
         let mut dry_runs = std::mem::take(&mut self.jobs.dry_runs);
-        let view = ClusterView {
-            now,
-            image: &self.settings.image,
-            keep_ended_jobs: self.settings.keep_ended_jobs,
-            nodes: &self.nodes,
-            caches: &self.caches,
-            datasets: &self.datasets,
-            pods: &self.pods,
-            jobs: &self.jobs,
-            kueue: &self.kueue,
-        };
         let Round { writes, dry_runs: asked, warm_requests, queues, again_at } =
-            round(&view, &mut job_states, &mut dry_runs, draw);
+            round(&self.cluster_view(now), &mut job_states, &mut dry_runs, draw);
         (self.jobs.job_states, self.jobs.dry_runs) = (job_states, dry_runs);
         work.extend(asked.into_iter().map(Work::DryRun));
         for (key, writes) in writes {
@@ -173,16 +170,36 @@ impl State {
         }
         self.request_data(warm_requests, work);
         self.report_queues(queues, work);
-        let abandoned = self.kueue.of_jobs.values().flatten().filter(|key| self.abandoned(key).is_some());
+        let abandoned = self.kueue.of_jobs.values().flatten().filter(|key| self.abandoned(key, now).is_some());
         work.extend(abandoned.cloned().map(Work::Abandoned));
+        let orphans = self.jobs.live.iter().filter(|key| self.orphaned_pod(key).is_some());
+        work.extend(orphans.cloned().map(Work::OrphanedPod));
         again_at
     }
 
-    /// The next write for a Workload whose job was deleted or has left Kueue's queues.
-    pub fn abandoned(&self, key: &Key) -> Option<Write> {
+    fn cluster_view(&self, now: Seconds) -> ClusterView<'_> {
+        ClusterView {
+            now,
+            image: &self.settings.image,
+            wait_for_nodes: self.settings.wait_for_nodes,
+            keep_ended_jobs: self.settings.keep_ended_jobs,
+            node_lost_after: self.settings.node_lost_after,
+            nodes: &self.nodes,
+            caches: &self.caches,
+            datasets: &self.datasets,
+            pods: &self.pods,
+            jobs: &self.jobs,
+            kueue: &self.kueue,
+        }
+    }
+
+    /// The next write for a Workload whose job was deleted or has left Kueue's queues. The quota of a deleted job is
+    /// free once its pods have ended.
+    pub fn abandoned(&self, key: &Key, now: Seconds) -> Option<Write> {
         let workload = self.kueue.of_job(key)?;
         let owner = workload.owner.as_ref()?;
-        let job = self.jobs.jobs.get(&Key::new(&key.namespace, &owner.name)).filter(|job| job.meta.uid == owner.uid);
+        let job_key = Key::new(&key.namespace, &owner.name);
+        let job = self.jobs.jobs.get(&job_key).filter(|job| job.meta.uid == owner.uid);
         let is_kept = |job: &JobObject| {
             let is_queued = |job: &CheckedJob| matches!(job.queueing, Queueing::Kueue(_));
             job.is_of_others || !job.meta.deleting && job.job.as_ref().map_or(true, is_queued)
@@ -190,7 +207,21 @@ impl State {
         if job.is_some_and(is_kept) {
             return None;
         }
+        // A job that has left the queue otherwise goes on, and its pods count elsewhere.
+        let ends = |job: &JobObject| job.meta.deleting || job.job.as_ref().is_ok_and(|job| job.suspend);
+        if job.is_none_or(ends) && self.cluster_view(now).has_live_pods(&job_key, &owner.uid) {
+            return None;
+        }
         abandon(workload, self.kueue.version)
+    }
+
+    /// The deletion of a pod that its job left behind (`kubectl delete --cascade=orphan`). The garbage collector
+    /// deletes pods that still have their job as owner.
+    pub fn orphaned_pod(&self, key: &Key) -> Option<Write> {
+        let pod = self.pods.get(key).filter(|pod| !pod.meta.deleting)?;
+        let of_job = pod.of_job.as_ref().filter(|of_job| of_job.is_orphan)?;
+        let has_job = self.jobs.jobs.get(&of_job.job).is_some_and(|job| job.meta.uid == of_job.uid);
+        (!has_job).then(|| Write::new(Kind::Pod, &key.namespace, &key.name, Change::Delete(pod.meta.uid.clone())))
     }
 
     /// Replaces the warm requests of jobs, and schedules each dataset whose requests have changed.
@@ -251,6 +282,13 @@ impl State {
         if let Some(asker) = dry_run.asker() {
             *dry_run = DryRun::answered(&asker.clone(), refusal);
         }
+    }
+
+    /// The longest pause before a refused dry run is repeated, in milliseconds. With many of them, the pause is so long
+    /// that the API server gets ten a second.
+    pub fn longest_dry_run_pause(&self) -> u64 {
+        let refused = self.jobs.dry_runs.values().filter(|dry_run| matches!(dry_run, DryRun::Refused(..))).count();
+        100 * refused as u64
     }
 
     /// Records that the API server did not create a job's pod because a ResourceQuota is used up. Returns the job's

@@ -10,6 +10,7 @@ mod losses;
 mod metrics;
 mod native;
 mod queues;
+mod refusals;
 mod shortages;
 
 use std::time::Duration;
@@ -91,6 +92,18 @@ fn pods(api: &Api) -> Vec<String> {
         .filter(|pod| is_of_job(pod))
         .map(|pod| pod["metadata"]["name"].as_str().unwrap().into())
         .collect()
+}
+
+/// Removes the owners of the objects in `team-a`, as the garbage collector does before an orphaning deletion.
+fn disown(api: &Api, plurals: &[&str]) {
+    for plural in plurals {
+        for object in api.list(plural).iter().filter(|object| object["metadata"]["namespace"] == "team-a") {
+            let name = object["metadata"]["name"].as_str().unwrap();
+            api.change(plural, "team-a", name, |object| {
+                object["metadata"].as_object_mut().unwrap().remove("ownerReferences");
+            });
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use super::api::Api;
 
 /// The ConfigMap in which a test sets the fate of pods, by the prefix of their names: `pending`, `running`, `failed`,
-/// or `refused` by the kubelet. All other pods succeed.
+/// `refused` by the kubelet, or `only NODE` for pods that the scheduler binds nowhere else and that then run. All other
+/// pods succeed.
 fn fate(api: &Api, pod: &str) -> String {
     let map = api.get("configmaps", "test", "fates").unwrap_or_default();
     let fates = map["data"].as_object().cloned().unwrap_or_default();
@@ -25,6 +26,13 @@ pub(crate) fn set_fates(api: &Api, fates: &[(&str, &str)]) {
 pub(crate) fn failed() -> Value {
     let state = json!({"terminated": {"exitCode": 1, "reason": "Error"}});
     json!({"phase": "Failed", "containerStatuses": [{"name": "main", "state": state}]})
+}
+
+/// The status of a pod that the scheduler cannot bind.
+fn unschedulable() -> Value {
+    let message = "0/2 nodes are available: 1 node(s) had volume node affinity conflict";
+    let scheduled = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message});
+    json!({"phase": "Pending", "conditions": [scheduled]})
 }
 
 fn planned(pod: &Value) -> Option<&str> {
@@ -48,7 +56,12 @@ pub(super) fn react(api: &Api) {
         if group.is_some_and(|group| api.get("podgroups", &namespace, group).is_none()) {
             continue;
         }
-        let node = planned(&pod).unwrap_or("n1").to_owned();
+        let only = fate.strip_prefix("only ");
+        let node = planned(&pod).or(only).unwrap_or("n1").to_owned();
+        if only.is_some_and(|only| only != node) {
+            api.change("pods", &namespace, &name, |pod| pod["status"] = unschedulable());
+            continue;
+        }
         api.change("pods", &namespace, &name, |pod| {
             pod["spec"]["nodeName"] = node.into();
             pod["status"] = match (phase.as_str(), fate.as_str()) {

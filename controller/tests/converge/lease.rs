@@ -86,7 +86,9 @@ async fn the_loop_that_acts_beats_while_the_api_is_silent_and_not_once_it_hangs(
         namespace: "larder-system".to_owned(),
         identity: "first".to_owned(),
         max_warming: 1,
+        wait_for_nodes: None,
         keep_ended_jobs: None,
+        node_lost_after: Duration::from_secs(60),
         admin_address: None,
     };
     let counters = Arc::new(Counters::default());

@@ -46,7 +46,8 @@ struct World {
     controller: Option<JoinHandle<anyhow::Result<()>>>,
     /// The counters of the last controller.
     counters: Arc<Counters>,
-    /// The setting of the next controller.
+    /// The settings of the next controller.
+    wait_for_nodes: Option<Duration>,
     keep_ended_jobs: Option<Duration>,
 }
 
@@ -64,7 +65,7 @@ impl World {
             api.put("nodes", node(&format!("n{index}")));
         }
         let rest = tokio::spawn(cluster::play(api.clone()));
-        Self { api, rest, controller: None, counters: Arc::default(), keep_ended_jobs: None }
+        Self { api, rest, controller: None, counters: Arc::default(), wait_for_nodes: None, keep_ended_jobs: None }
     }
 
     fn start(&mut self) {
@@ -73,7 +74,9 @@ impl World {
             namespace: "larder-system".into(),
             identity: "test".into(),
             max_warming: 8,
+            wait_for_nodes: self.wait_for_nodes,
             keep_ended_jobs: self.keep_ended_jobs,
+            node_lost_after: Duration::from_secs(60),
             admin_address: None,
         };
         self.counters = Arc::default();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, ServiceAccount};
-use larder_api::names::{CONTROLLER_ACCOUNT, LEASE, SYSTEM_NAMESPACE};
+use larder_api::names::{CONTROLLER_ACCOUNT, LEASE, SETTINGS, SYSTEM_NAMESPACE};
 use larder_api::{Phase, TrainingJob, TrainingJobStatus};
 use larder_kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use larder_kube::config::{KubeConfigOptions, Kubeconfig};
@@ -32,9 +32,11 @@ pub(crate) const PRODUCTION: &str = "production";
 const TIMEOUT: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(100);
 
+const SETTINGS_FILE: &str = "datasets/base/settings";
+
 /// The rights of the controller's account, and the policies that hold it to its work.
 const RIGHTS: [&str; 9] = [
-    "datasets/base/settings",
+    SETTINGS_FILE,
     "datasets/base/rbac",
     "datasets/base/policies",
     "datasets/base/controller-policies",
@@ -85,6 +87,11 @@ fn run(cluster: &Cluster, gpus_of_nodes: &[u32], test: impl AsyncFn(&Bed) + Sync
     cluster.kubectl_ok(&["create", "serviceaccount", CONTROLLER_ACCOUNT, "-n", SYSTEM_NAMESPACE]);
     for file in RIGHTS {
         cluster.kubectl_ok(&["apply", "-n", SYSTEM_NAMESPACE, "-f", &folder(&format!("components/{file}.yaml"))]);
+        if file == SETTINGS_FILE {
+            // Before the policy reads it: many tests are about jobs that no quota limits.
+            let without = r#"{"spec":{"jobsWithoutQueue":true}}"#;
+            cluster.kubectl_ok(&["patch", "lardersettings", SETTINGS, "--type=merge", "-p", without]);
+        }
     }
     let kubeconfig = cluster.kubeconfig();
     let folder = tempfile::tempdir().expect("a folder");

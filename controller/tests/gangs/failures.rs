@@ -1,6 +1,7 @@
 //! Nodes that fail under a job.
 
-use std::time::Instant;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use larder_api::Phase;
 use larder_kube::api::ListParams;
@@ -14,6 +15,33 @@ use crate::pods::Pod;
 fn at(bed: &Bed, job: &str, role: &str, index: u32) -> Pod {
     let pod = bed.pods.live(job).into_iter().find(|pod| pod.role == role && pod.index == index);
     pod.unwrap_or_else(|| panic!("{job} has no {role} {index}"))
+}
+
+// SEMANTICS: J5
+#[test]
+fn an_outage_of_most_nodes_costs_no_pod_and_a_node_that_stays_away_is_lost_afterwards() {
+    in_cluster(&[1; 6], async |bed| {
+        let _controller = bed.start("a");
+        let mut spec = Role { name: "worker", replicas: 4, gpus: 1, ..Role::default() }.job("single");
+        spec["restart"] = json!({"nodeLostAfter": "10s"});
+        bed.job("train", spec).await;
+        bed.wait_for_phase("train", Phase::Running).await;
+        let before = bed.pods.live("train");
+        let uids = |pods: &[Pod]| pods.iter().map(|pod| pod.uid.clone()).collect::<BTreeSet<String>>();
+        for pod in &before {
+            bed.lose(&pod.node).await;
+        }
+        // Longer than one node may be away, and longer than a new controller waits.
+        tokio::time::sleep(Duration::from_secs(90)).await;
+        assert_eq!(uids(&bed.pods.live("train")), uids(&before));
+        for pod in &before[1..] {
+            bed.find(&pod.node).await;
+        }
+        let is_replaced =
+            async || bed.pods.are_ready("train", 4) && !uids(&bed.pods.live("train")).contains(&before[0].uid);
+        bed.wait_for("the pod of the node that stays away runs elsewhere", is_replaced).await;
+        assert!(uids(&bed.pods.live("train")).is_superset(&uids(&before[1..])), "the others go on");
+    });
 }
 
 // SEMANTICS: J5

@@ -14,13 +14,17 @@ use serde_json::json;
 use crate::bed::{Bed, Role, in_cluster, in_cluster_with_gangs, runs_for};
 use crate::rules::bound_together;
 
-/// The `spec.gang.timeout` of the gangs here, and what the requirement adds to it.
+/// The `spec.gang.timeout` of the gangs here, and the most that they may be bound in part: it passes twice, and the
+/// requirement adds 5 s.
 const GANG_TIMEOUT: &str = "10s";
-const PARTLY_BOUND_MOST: Duration = Duration::from_secs(15);
+const PARTLY_BOUND_MOST: Duration = Duration::from_secs(25);
 
 /// The number of gangs that must complete in an ordinary run, and the number of concurrent gangs.
 const GANGS: u32 = 20;
 const AT_A_TIME: usize = 20;
+
+/// The pods of a gang that are not all created and bound within 5 s.
+const LARGE: u32 = 700;
 
 const SEED: u64 = 16;
 
@@ -82,14 +86,17 @@ fn seed_000_two_jobs_of_which_each_needs_most_of_the_cluster_run_one_after_the_o
 fn a_gang_that_the_scheduler_cannot_place_is_released_in_time_and_keeps_no_other_waiting() {
     in_cluster(&[8], async |bed| {
         let _controller = bed.start("a");
-        bed.pods.require(bound_together(2, Duration::from_secs(10)));
+        bed.pods.require(bound_together(2, Duration::from_secs(15)));
         let pair = Role { name: "worker", replicas: 2, gpus: 4, annotations: runs_for("0s"), ..Role::default() };
-        // The plan ignores host ports, so it keeps planning the second of these pods onto a node where the port is
-        // taken.
-        let mut clash = Role { annotations: json!({}), ..pair.clone() }.job("single");
-        clash["gang"] = json!({"timeout": "5s"});
-        let container = &mut clash["roles"][0]["template"]["spec"]["containers"][0];
-        container["ports"] = json!([{"containerPort": 80, "hostPort": 80}]);
+        // The plan considers host ports only within a role, so it keeps planning the second of these pods onto the node
+        // where the first has taken the port.
+        let role = |name| {
+            let mut role = Role { name, replicas: 1, gpus: 4, annotations: json!({}), ..Role::default() }.json();
+            role["template"]["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": 80}]);
+            role
+        };
+        let roles = [role("server"), role("worker")];
+        let clash = json!({"type": "parameter-server", "roles": roles, "gang": {"timeout": "5s"}});
         bed.job("clash", clash).await;
         let is_in_part = async || bed.pods.live("clash").iter().filter(|pod| pod.is_bound()).count() == 1;
         bed.wait_for("one of two is bound", is_in_part).await;
@@ -99,6 +106,20 @@ fn a_gang_that_the_scheduler_cannot_place_is_released_in_time_and_keeps_no_other
         let placed = JobConditionKind::Placed.find(&status.conditions).expect("a condition");
         assert_eq!((status.phase, placed.status.as_str()), (Some(Phase::Queued), "False"), "{status:#?}");
         assert!(bed.pods.live("clash").is_empty());
+    });
+}
+
+// SEMANTICS: J1
+#[test]
+fn a_gang_starts_although_the_scheduler_needs_longer_for_all_of_it_than_its_timeout() {
+    in_cluster(&[100; 8], async |bed| {
+        let _controller = bed.start("a");
+        let workers = Role { name: "worker", replicas: LARGE, gpus: 1, ..Role::default() };
+        let mut spec = workers.job("single");
+        spec["gang"] = json!({"backend": "builtin", "timeout": "5s"});
+        bed.job("large", spec).await;
+        bed.wait_for("all of it is ready", async || bed.pods.are_ready("large", LARGE as usize)).await;
+        bed.wait_for_phase("large", Phase::Running).await;
     });
 }
 

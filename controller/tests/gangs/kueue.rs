@@ -1,7 +1,7 @@
 //! Jobs in a queue of a real Kueue.
 
 use larder_api::Phase;
-use larder_kube::api::ListParams;
+use larder_kube::api::{DeleteParams, ListParams, PropagationPolicy};
 use larder_kube::kinds::{Kind, KueueKind, KueueVersion};
 use serde_json::{Value, json};
 
@@ -58,9 +58,12 @@ fn jobs_in_a_queue_of_kueues_run_when_it_says_so_and_leave_nothing() {
         put(bed, "last", "", gang(3)).await;
         bed.wait_for_phase("last", Phase::Running).await;
 
-        for job in ["second", "elastic", "last"] {
+        for job in ["elastic", "last"] {
             bed.delete(Kind::TrainingJob, job).await;
         }
+        // Its pods and its Workload lose their owner.
+        let orphans = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
+        bed.jobs().delete("second", &orphans).await.expect("a job can be deleted");
         let gone = async || bed.pods.ever().iter().all(|pod| pod.is_gone || pod.has_ended());
         bed.wait_for("the pods are gone", gone).await;
         for job in ["first", "urgent"] {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use larder_api::Phase;
-use larder_kube::api::ListParams;
+use larder_kube::api::{DeleteParams, ListParams, PropagationPolicy};
 use larder_kube::kinds::Kind;
 use larder_testkit::scaled;
 use rand::rngs::StdRng;
@@ -40,6 +40,15 @@ fn excess(pods: &BTreeMap<String, Pod>, most: u64) -> Option<String> {
 #[test]
 fn pods_of_a_deleted_job_use_quota_until_they_are_gone() {
     leaving_pods_count(async |bed| bed.delete(Kind::TrainingJob, "first").await);
+}
+
+// SEMANTICS: J3
+#[test]
+fn pods_of_a_job_that_is_deleted_without_them_use_quota_until_they_are_gone() {
+    leaving_pods_count(async |bed| {
+        let orphans = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
+        bed.jobs().delete("first", &orphans).await.expect("a job can be deleted");
+    });
 }
 
 // SEMANTICS: J3

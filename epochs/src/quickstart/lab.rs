@@ -130,7 +130,7 @@ impl Lab {
         let mountpoint = self.folder.join("mnt");
         std::fs::create_dir_all(&mountpoint).context("make the mount point")?;
         let config = MountConfig::new(mountpoint);
-        let pool = Pool::start(config.threads).context("start the threads that serve the mount")?;
+        let pool = Pool::for_many_mounts(config.threads).context("start the threads that serve the mount")?;
         Ok(larder_fs::mount::mount(&pool, Arc::clone(dataset), &config)?)
     }
 

@@ -83,7 +83,7 @@ impl Daemon {
         let DaemonConfig { node, run_dirs, admin, threads, stop_when_idle } = config;
         let socket = run_dirs.first().map(|dir| dir.join(GRPC_SOCKET));
         let node = Node::open(NodeConfig { socket, ..node })?;
-        node.set_threads(threads);
+        node.set_threads(pool.most_of_one(threads));
         let (mounts, owner) = Mounts::new(Arc::clone(&node), pool, stop_when_idle);
         node.runtime().spawn(owner.run());
         Ok(Arc::new(Self {

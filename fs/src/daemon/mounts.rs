@@ -254,8 +254,8 @@ impl Owner {
         let mut draining = self.node.watch_draining();
         loop {
             self.heartbeat.beat();
-            while self.may_start_next() {
-                self.start_next();
+            while let Some(at) = self.startable() {
+                self.start(at);
             }
             tokio::select! {
                 event = self.received.recv() => match event {
@@ -292,14 +292,16 @@ impl Owner {
         self.publish();
     }
 
-    fn may_start_next(&self) -> bool {
-        let Some(job) = self.waiting.front() else { return false };
-        let is_alone = || !self.running.iter().any(|running| running.makes_mount);
-        self.running.len() < JOBS_AT_ONCE && (!job.target.makes_mount() || is_alone())
+    /// The first waiting job that may run now. A connection does not wait behind mounts that wait for another one,
+    /// whose mount point may hang.
+    fn startable(&self) -> Option<usize> {
+        let is_making = self.running.iter().any(|running| running.makes_mount);
+        let may_run = |job: &Job| !is_making || !job.target.makes_mount();
+        self.waiting.iter().position(may_run).filter(|_| self.running.len() < JOBS_AT_ONCE)
     }
 
-    fn start_next(&mut self) {
-        let Some(Job { found, request, target, reply }) = self.waiting.pop_front() else { return };
+    fn start(&mut self, at: usize) {
+        let Some(Job { found, request, target, reply }) = self.waiting.remove(at) else { return };
         // A handle exists, because its caller waits for this job. If it was dropped just now, the daemon is ending.
         let Some(events) = self.ended.upgrade() else { return };
         let number = self.next;

@@ -198,6 +198,47 @@ fn a_thread_that_never_waits_leaves_for_a_connection_that_has_a_request() {
 }
 
 #[test]
+fn a_thread_that_has_served_many_requests_leaves_after_the_next_one() {
+    let pool = Pool::start(1).unwrap();
+    let (begun, taken) = channel();
+    let (go, go_on) = channel();
+    let (busy, _busy) = serve(&pool, 1, Held { begun, go_on: Mutex::new(go_on) });
+    ask(&busy, GETATTR, (1..=3 * BURST).map(|number| 2 * number));
+    // It has just begun its second burst.
+    for _ in 0..=BURST {
+        taken.recv().unwrap();
+        go.send(()).unwrap();
+    }
+    taken.recv().unwrap();
+    let (quick, _quick) = serve(&pool, 1, Together(Arc::new(Barrier::new(1))));
+    ask(&quick, LOOKUP, [2]);
+    until(|| pool.shared.is_short.load(Ordering::Relaxed));
+    go.send(()).unwrap();
+    assert_eq!(answers(&quick, 1), [2]);
+    (0..2 * BURST).for_each(|_| go.send(()).unwrap());
+    assert_eq!(answers(&busy, 3 * BURST as usize).len(), 3 * BURST as usize);
+}
+
+// SEMANTICS: P8
+#[test]
+fn a_mount_that_wants_more_threads_than_there_are_leaves_some_to_others() {
+    let pool = Pool::start(4).unwrap();
+    let (begun, taken) = channel();
+    let (go, go_on) = channel();
+    let (slow, _slow) = serve(&pool, pool.most_of_one(256), Held { begun, go_on: Mutex::new(go_on) });
+    ask(&slow, GETATTR, [2, 4, 6, 8]);
+    for _ in 0..3 {
+        taken.recv().unwrap();
+    }
+    let (quick, _quick) = serve(&pool, 1, Together(Arc::new(Barrier::new(1))));
+    ask(&quick, LOOKUP, [2]);
+    assert_eq!(answers(&quick, 1), [2]);
+    (0..4).for_each(|_| go.send(()).unwrap());
+    assert_eq!(answers(&slow, 4), [2, 4, 6, 8]);
+    assert_eq!([pool.most_of_one(2), Pool::start(1).unwrap().most_of_one(16)], [2, 1]);
+}
+
+#[test]
 fn a_connection_whose_reads_do_not_wait_is_served_as_well() {
     let pool = Pool::start(2).unwrap();
     let (kernel, fuse) = Kernel::connect();

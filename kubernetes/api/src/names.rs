@@ -67,6 +67,8 @@ pub const MANAGED_BY: &str = "larder.dev/larder-controller";
 pub const KUEUE_QUEUE_LABEL: &str = "kueue.x-k8s.io/queue-name";
 /// On every object of a TrainingJob: the job's name.
 pub const JOB_LABEL: &str = "larder.dev/job";
+/// On pods of a TrainingJob: the job's uid. With it they count as the job's pods even if they have lost their owner.
+pub const JOB_UID_LABEL: &str = "larder.dev/job-uid";
 /// On pods of a TrainingJob: their role.
 pub const JOB_ROLE_LABEL: &str = "larder.dev/job-role";
 /// On pods of a TrainingJob: their index in the role.

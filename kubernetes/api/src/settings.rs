@@ -34,6 +34,10 @@ pub struct LarderSettingsSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub containers: Vec<ImportContainer>,
+    /// True if TrainingJobs may have no queue, so that no quota of Larder's limits them. They come after all queues,
+    /// and jobs of queues preempt them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub jobs_without_queue: bool,
 }
 
 /// A container that imports and warms.

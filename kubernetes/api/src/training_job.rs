@@ -59,10 +59,10 @@ pub use status::{Phase, Restarts, RoleStatus, ShownJob, TrainingJobStatus};
         description = "Why the job waits, or how it ended"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    // NAME-ROLE-INDEX is the host name of a pod, which has at most 63 characters.
-    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$')").message(
-        "metadata.name must begin with a letter, consist of lower-case letters, digits and hyphens, and have at most 40 \
-         characters: host names of pods and the job's service are made of it"
+    // The job's Service has this name.
+    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$')").message(
+        "metadata.name must begin with a letter, consist of lower-case letters, digits and hyphens, and have at most 63 \
+         characters: the job's service and the host names of its pods are made of it"
     )
 )]
 #[x_kube(
@@ -111,7 +111,9 @@ pub struct TrainingJobSpec {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub datasets: Vec<MountedDataset>,
-    /// The Queue in which the job waits. Without one, the job starts when it fits.
+    /// The Queue in which the job waits; by default the Queue that the annotation `larder.dev/default-queue` of its
+    /// namespace names. A job without one comes after all queues and may be preempted by their jobs. The administrator
+    /// decides whether there may be such jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
@@ -207,7 +209,8 @@ pub struct MountedDataset {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub min_warm: Option<u32>,
-    /// The longest that the job waits for the dataset once it has its quota, such as 30m; 10m by default.
+    /// The longest that the job waits for the dataset once it has its quota, such as 30m; 10m by default, and at most
+    /// 30d, or 1h without a queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$') && self.matches('[1-9]')")
@@ -225,8 +228,8 @@ pub struct Gang {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::gang_backend")]
     pub backend: Option<GangBackend>,
-    /// How long pods may take to be bound, before they are planned again; 30s by default, and 5m at least where the
-    /// scheduler chooses their nodes.
+    /// How long the job waits for the next pod to be bound, before the rest is planned again; 30s by default, and 5m at
+    /// least where the scheduler chooses the nodes. At most 30d, or 1h without a queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$') && self.matches('[1-9]')")
@@ -261,6 +264,8 @@ pub enum GangBackend {
 
 /// Recovery from the loss of a pod.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[x_kube(validation = Rule::new("!has(self.nodeLostAfter) || !has(self.atMostOnce) || !self.atMostOnce")
+    .message("spec.restart.nodeLostAfter cannot be combined with spec.restart.atMostOnce, which waits for the node"))]
 #[serde(rename_all = "camelCase")]
 pub struct Restart {
     /// The part that restarts: the `worker` that was lost, or the whole `job`; as the JobType says by default.
@@ -272,6 +277,18 @@ pub struct Restart {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000000))]
     pub max_crashes: Option<u32>,
+    /// How long a node may be not ready before its pods are replaced, such as 5m; 60s by default, or as the
+    /// administrator has set it. While more than a third of a zone is not ready, none of its nodes counts as lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$') && self.matches('[1-9]')")
+        .message("spec.restart.nodeLostAfter must be a time in s, m, h or d, such as 5m"))]
+    pub node_lost_after: Option<String>,
+    /// True if two pods of an index must never run at once, not even where the API server cannot reach one of them. A
+    /// pod is then replaced only once it has ended, is gone, or its node is gone or has the taint
+    /// node.kubernetes.io/out-of-service.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_most_once: bool,
 }
 
 impl Restart {

@@ -98,7 +98,7 @@ fn what_cannot_be_converted_is_refused_by_its_field() {
 #[test]
 fn a_job_that_would_be_refused_says_so() {
     let manifest = json!({
-        "apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": {"name": "n".repeat(50)},
+        "apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": {"name": "n".repeat(70)},
         "spec": {"tfReplicaSpecs": {"Worker": {"template": {"spec": {"containers": [{"name": "tensorflow"}]}}}}}
     });
     let warnings = convert(&manifest).expect("converted").warnings;

@@ -83,8 +83,9 @@ fn the_examples_of_datasets_are_accepted_and_fit_together() {
         followed.extend(follows.map(|follows| (namespace.clone(), follows)));
         let template = deployment.spec.template;
         let steered = template.metadata.unwrap_or_default().annotations.unwrap_or_default();
-        for volume in template.spec.expect("a pod").volumes.unwrap_or_default() {
-            let claim = volume.persistent_volume_claim.expect("a claim").claim_name;
+        let volumes = template.spec.expect("a pod").volumes.unwrap_or_default();
+        for claim in volumes.into_iter().filter_map(|volume| volume.persistent_volume_claim) {
+            let claim = claim.claim_name;
             assert_eq!(steered.get(DATASETS_ANNOTATION), Some(&claim), "{name} is steered to its data");
             mounted.insert((namespace.clone(), claim));
         }

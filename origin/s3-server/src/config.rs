@@ -11,6 +11,8 @@ pub struct Distance {
     pub delay: Duration,
     /// How many bytes per second all answers have together; `None`: any number.
     pub bytes_per_second: Option<u64>,
+    /// How many bytes per second each connection has; `None`: any number.
+    pub connection_bytes_per_second: Option<u64>,
 }
 
 /// The settings of a server.

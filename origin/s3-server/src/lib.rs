@@ -5,7 +5,7 @@
 //! - `store` contains the buckets and objects. A body is either bytes in memory or a file that is read on demand.
 //! - `service` implements S3's operations over the store. s3s supplies the protocol, the signatures and the XML.
 //! - [`ListingServer`] is a separate server that lists any number of simulated objects.
-//! - `line` has a server answer as if it were far away.
+//! - `line` has a server answer as if it were far away; `pacing` limits each of its connections.
 //! - `plain_gets` answers plain GETs and HEADs without s3s, for benchmarks with a server that does not check
 //!   signatures.
 //!
@@ -18,6 +18,7 @@ mod config;
 mod counters;
 mod line;
 mod listing_server;
+mod pacing;
 mod plain_gets;
 mod server;
 mod service;

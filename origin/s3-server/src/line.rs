@@ -1,12 +1,15 @@
-//! The line to a server that seems to be far away: its delay and its bytes per second.
+//! The line to a server that seems to be far away: its delay, and its bytes per second, of all connections and of each.
 
+use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper::{Response, header};
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::config::Distance;
+use crate::pacing::pace;
 
 /// The line that all connections of a server share.
 #[derive(Debug)]
@@ -20,6 +23,11 @@ impl Line {
     /// `None` if the server is here.
     pub(crate) fn new(distance: Distance) -> Option<Self> {
         (distance != Distance::default()).then(|| Self { distance, free: Mutex::new(Instant::now()) })
+    }
+
+    /// Limits a new connection.
+    pub(crate) fn limit(&self, connection: &TcpStream) -> io::Result<()> {
+        self.distance.connection_bytes_per_second.map_or(Ok(()), |rate| pace(connection, rate))
     }
 
     /// When the body of an answer that is sent now has arrived.
@@ -45,7 +53,8 @@ mod tests {
     #[tokio::test]
     async fn answers_share_the_bytes_per_second_and_each_takes_the_delay() {
         let delay = Duration::from_millis(40);
-        let line = Line::new(Distance { delay, bytes_per_second: Some(1_000_000) }).expect("it is far");
+        let line =
+            Line::new(Distance { delay, bytes_per_second: Some(1_000_000), ..Distance::default() }).expect("it is far");
         let sent = Instant::now();
         let arrivals = [line.arrival(500_000), line.arrival(500_000), line.arrival(0)];
         let second = Duration::from_secs(1);

@@ -214,6 +214,9 @@ async fn serve(stream: TcpStream, answering: Answering, line: Option<Arc<Line>>)
             http.serve_connection(TokioIo::new(stream), here).await
         }
         Some(line) => {
+            if let Err(error) = line.limit(&stream) {
+                tracing::warn!(%error, "cannot limit a connection");
+            }
             let far = hyper::service::service_fn(move |request| {
                 let (answer, line) = (answering.answer(request), Arc::clone(&line));
                 async move {

@@ -58,12 +58,26 @@ pub(crate) fn attempt_error(
 /// The denial of a request that was not sent because its session has no keys. They may come with a later attempt,
 /// unless they were refused.
 pub(crate) fn without_keys(error: &Error, key: &[u8]) -> Option<AttemptError> {
-    let error = causes(error).find_map(|cause| cause.downcast_ref::<SessionError>())?;
+    Some(denied(causes(error).find_map(|cause| cause.downcast_ref::<SessionError>())?, key))
+}
+
+/// The same, for the error of the session itself.
+pub(crate) fn denied(error: &SessionError, key: &[u8]) -> AttemptError {
     let denied = OriginError::Denied { key: Key::from(key), source: Box::new(error.clone()) };
-    Some(match error {
+    match error {
         SessionError::Failed(..) => AttemptError::Retryable(denied),
         SessionError::Refused(_) => AttemptError::Final(denied),
-    })
+    }
+}
+
+/// The denial of a request whose keys did not come within an attempt, which says nothing about the origin.
+pub(crate) fn keys_are_late(late: AttemptError, key: &[u8]) -> AttemptError {
+    match late {
+        AttemptError::Retryable(late) => {
+            AttemptError::Retryable(OriginError::Denied { key: Key::from(key), source: Box::new(late) })
+        }
+        AttemptError::Final(error) => AttemptError::Final(error),
+    }
 }
 
 fn timed_out(error: &Error) -> bool {

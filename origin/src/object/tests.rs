@@ -88,7 +88,7 @@ fn origin(url: &str, pages: Pages) -> ObjectOrigin {
         policy: policy(),
         tokens: Tokens::default(),
     };
-    ObjectOrigin { url, key_prefix, store, lister, policy: policy() }
+    ObjectOrigin { url, key_prefix, store, lister, policy: policy(), session: None }
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::error::OriginError;
 use crate::key::Key;
-use crate::object::error::without_keys;
+use crate::object::error::{keys_are_late, without_keys};
 use crate::retry::{AttemptError, Retry};
 use crate::s3::body;
 use crate::s3::clock::{self, ServerClock};
@@ -174,6 +174,17 @@ impl S3Client {
         Ok(request)
     }
 
+    /// The keys that sign requests; `None` if requests are anonymous.
+    pub(super) async fn keys(
+        &self,
+        retry: &Retry,
+        key: &[u8],
+    ) -> Result<Option<(&Signer, Arc<AwsCredential>)>, AttemptError> {
+        let Some(signer) = &self.signer else { return Ok(None) };
+        let keys = retry.progress(self.credentials.get_credential()).await.map_err(|late| keys_are_late(late, key))?;
+        Ok(Some((signer, keys.map_err(|error| without_credentials(key, error))?)))
+    }
+
     /// Signs a request, unless requests are anonymous. Returns the keys if they are those of a session.
     async fn sign(
         &self,
@@ -182,9 +193,7 @@ impl S3Client {
         request: &mut http::Request<HttpRequestBody>,
         time: SystemTime,
     ) -> Result<Option<(&Session, Arc<AwsCredential>)>, AttemptError> {
-        let Some(signer) = &self.signer else { return Ok(None) };
-        let keys = retry.progress(self.credentials.get_credential()).await?;
-        let keys = keys.map_err(|error| without_credentials(key, error))?;
+        let Some((signer, keys)) = self.keys(retry, key).await? else { return Ok(None) };
         signer.sign(request, &keys, time).map_err(|error| {
             AttemptError::Final(OriginError::Denied { key: Key::from(key), source: Box::new(error) })
         })?;

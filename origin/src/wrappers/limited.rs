@@ -57,13 +57,15 @@ impl Limited {
         }
     }
 
-    /// Makes a call, of which `bytes_of` says how many bytes it has read.
+    /// Makes a call for `key`, of which `bytes_of` says how many bytes it has read.
     async fn call<T>(
         &self,
+        key: &[u8],
         bytes: u64,
         call: impl Future<Output = Result<T, OriginError>> + Send,
         bytes_of: impl FnOnce(&T) -> u64 + Send,
     ) -> Result<T, OriginError> {
+        self.inner.has_keys(key).await?;
         let permit = self.permit(bytes).await?;
         let got = call.await?;
         permit.succeeded(bytes_of(&got));
@@ -83,13 +85,21 @@ impl Origin for Limited {
         Some(Arc::new(Self { inner, limit, wait: self.wait, urgency }))
     }
 
+    fn places(&self) -> usize {
+        self.limit.places().min(self.inner.places())
+    }
+
+    async fn has_keys(&self, key: &[u8]) -> Result<(), OriginError> {
+        self.inner.has_keys(key).await
+    }
+
     async fn list(&self, prefix: &[u8], after: Option<&[u8]>, depth: Depth) -> Result<Page, OriginError> {
-        self.call(0, self.inner.list(prefix, after, depth), |_| 0).await
+        self.call(prefix, 0, self.inner.list(prefix, after, depth), |_| 0).await
     }
 
     async fn read(&self, key: &[u8], range: Range<u64>, version: Option<&Version>) -> Result<Bytes, OriginError> {
         let bytes = range.end.saturating_sub(range.start);
-        self.call(bytes, self.inner.read(key, range, version), |_| bytes).await
+        self.call(key, bytes, self.inner.read(key, range, version), |_| bytes).await
     }
 
     async fn read_to(
@@ -100,15 +110,15 @@ impl Origin for Limited {
         sink: &mut Sink<'_>,
     ) -> Result<(), OriginError> {
         let bytes = range.end.saturating_sub(range.start);
-        self.call(bytes, self.inner.read_to(key, range, version, sink), |()| bytes).await
+        self.call(key, bytes, self.inner.read_to(key, range, version, sink), |()| bytes).await
     }
 
     async fn head(&self, key: &[u8]) -> Result<ObjectInfo, OriginError> {
-        self.call(0, self.inner.head(key), |_| 0).await
+        self.call(key, 0, self.inner.head(key), |_| 0).await
     }
 
     async fn read_all(&self, key: &[u8], limit: u64) -> Result<(Bytes, Version), OriginError> {
-        let whole = self.call(0, self.inner.read_all(key, limit), |(bytes, _)| bytes.len() as u64).await?;
+        let whole = self.call(key, 0, self.inner.read_all(key, limit), |(bytes, _)| bytes.len() as u64).await?;
         // Its size was not known before.
         if let Some(rate) = &self.limit.rate {
             rate.charge(whole.0.len() as u64);
@@ -117,7 +127,7 @@ impl Origin for Limited {
     }
 
     async fn put(&self, key: &[u8], bytes: Bytes) -> Result<Version, OriginError> {
-        self.call(0, self.inner.put(key, bytes), |_| 0).await
+        self.call(key, 0, self.inner.put(key, bytes), |_| 0).await
     }
 
     async fn put_stream(

@@ -53,6 +53,9 @@ impl Deployment {
                 cluster.kubectl_ok(&["apply", "--server-side", "-k", deploy().join("crds").to_str().unwrap()]);
                 cluster.kubectl_ok(&["wait", "--for=condition=Established", "crd", "--all"]);
                 apply(cluster, components);
+                // No test of programs is about quota.
+                let without = r#"{"spec":{"jobsWithoutQueue":true}}"#;
+                cluster.kubectl_ok(&["patch", "lardersettings", "larder", "--type=merge", "-p", without]);
             }
         }
         std::fs::write(note, name).unwrap();

@@ -52,6 +52,24 @@ pub struct FrozenDisk {
     keeper: Child,
 }
 
+impl FrozenDisk {
+    /// Freezes the file system that is mounted at `dir`, as for a snapshot of its disk: whatever would change it waits.
+    pub fn freeze(dir: &Path) -> io::Result<Self> {
+        // A process of its own, and not of this process's group: a killed test must leave no file system frozen, since
+        // a process that waits for it cannot be killed.
+        let script = "fsfreeze --freeze \"$0\" && echo frozen && read -r _; fsfreeze --unfreeze \"$0\"";
+        let mut keeper = Command::new("sh");
+        keeper.args(["-c", script]).arg(dir).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        let mut frozen = Self { keeper: keeper.spawn()? };
+        let mut said = String::new();
+        BufReader::new(frozen.keeper.stdout.take().expect("stdout is a pipe")).read_line(&mut said)?;
+        if said.is_empty() {
+            return Err(io::Error::other(format!("{} cannot be frozen: fsfreeze needs root", dir.display())));
+        }
+        Ok(frozen)
+    }
+}
+
 impl Drop for FrozenDisk {
     fn drop(&mut self) {
         drop(self.keeper.stdin.take());
@@ -156,20 +174,9 @@ impl FailingDisk {
         self.faults().write_rate = Some(bytes_per_second);
     }
 
-    /// Freezes the file system, as for a snapshot of its disk: whatever would change it waits.
+    /// Freezes the file system.
     pub fn freeze(&self) -> io::Result<FrozenDisk> {
-        // A process of its own, and not of this process's group: a killed test must leave no file system frozen, since
-        // a process that waits for it cannot be killed.
-        let script = "fsfreeze --freeze \"$0\" && echo frozen && read -r _; fsfreeze --unfreeze \"$0\"";
-        let mut keeper = Command::new("sh");
-        keeper.args(["-c", script]).arg(&self.dir).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
-        let mut frozen = FrozenDisk { keeper: keeper.spawn()? };
-        let mut said = String::new();
-        BufReader::new(frozen.keeper.stdout.take().expect("stdout is a pipe")).read_line(&mut said)?;
-        if said.is_empty() {
-            return Err(io::Error::other(format!("{} cannot be frozen", self.dir.display())));
-        }
-        Ok(frozen)
+        FrozenDisk::freeze(&self.dir)
     }
 
     /// Repairs the disk: every block can be read and written again, at full speed.
@@ -422,6 +429,7 @@ mod tests {
         std::fs::write(folder.path().join("disk/other"), b"x").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), found);
     }
+
     #[test]
     fn a_frozen_disk_takes_no_write_until_it_is_thawed() {
         let folder = tempfile::tempdir().unwrap();

@@ -105,6 +105,23 @@ fn a_far_origin_is_read_and_warmed_beside_as_many_gets_of_another_client() {
 }
 
 #[test]
+fn a_file_that_nodes_read_at_once_is_counted_at_the_origin_and_timed_beside_one_node() {
+    const SIZE: u64 = 9 << 20;
+    let args = ["--nodes=2", "--size=9MiB", "--origin-delay=1ms", "--origin-rate=100MiB/s", "--rounds=1"];
+    let (table, outcome) = run("spread", &args);
+    for words in ["x one node", "origin bytes / file", "1 ms to each answer"] {
+        assert!(table.contains(words), "{words}: {table}");
+    }
+    let rows = outcome["rows"].as_array().unwrap();
+    let nodes: Vec<_> = rows.iter().map(|row| row["nodes"].as_u64().unwrap()).collect();
+    assert_eq!(nodes, [1, 2]);
+    assert_eq!(rows[0]["origin_bytes"], SIZE);
+    // On a machine that is too busy for a peer to answer in time, a node fetches a block itself.
+    assert!((SIZE..=2 * SIZE).contains(&rows[1]["origin_bytes"].as_u64().unwrap()), "{outcome:#}");
+    assert!(rows.iter().all(|row| number(&row["seconds"]) > 0.0), "{outcome:#}");
+}
+
+#[test]
 fn a_benchmark_that_is_interrupted_leaves_nothing_behind() {
     let lab = Lab::new();
     let folder = lab.folder().join("disk");

@@ -155,7 +155,7 @@ impl Day {
         self.node.kill_plugin();
         std::thread::sleep(self.plan.stall);
         self.readers_of_cached_files_go_on();
-        stall.end();
+        drop(stall);
     }
 
     /// A tenant changes its data and publishes that. A new pod has the new snapshot, and the one that runs keeps its

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -189,4 +190,52 @@ fn a_loader_that_advises_gets_files_fetched_before_it_reads_them() {
     // But for those of the stats, a request for each file at most.
     let requests = mount.metric("fs_reads_total") - requests;
     assert!(requests <= FILES + 4, "{requests}");
+}
+
+// SEMANTICS: C15
+#[test]
+fn one_advice_brings_the_beginning_of_a_large_file_and_advice_in_steps_all_of_it() {
+    const SIZE: u64 = 40 * MIB;
+    let lab = Lab::new();
+    lab.put("large", seeded_bytes(1, SIZE));
+    let mount = lab.mount("m", &lab.url(), &[]);
+    lab.server.reset_counters();
+    let file = File::open(mount.path("large")).unwrap();
+    let advise = |offset, len| rustix::fs::fadvise(&file, offset, len, rustix::fs::Advice::WillNeed).unwrap();
+    let blocks = |mount: &Mount| mount.stats()["cache"]["blocks"].as_u64().unwrap();
+    advise(0, None);
+    mount.wait_until("the first block is in the store", |mount| blocks(mount) > 0);
+    mount.settle();
+    assert!(blocks(&mount) <= 4, "the block that the kernel's 1 MiB touches, and 12 MiB: {}", blocks(&mount));
+    for offset in (0..SIZE).step_by(MIB as usize) {
+        advise(offset, NonZeroU64::new(MIB));
+    }
+    mount.wait_until("all of it is in the store", |mount| blocks(mount) == SIZE / (4 * MIB));
+    assert_eq!(std::fs::read(mount.path("large")).unwrap(), seeded_bytes(1, SIZE));
+    // Steps that the kernel cuts below 1 MiB, since nobody could raise the read-ahead, may be small reads.
+    let got = lab.server.counters().get_bytes;
+    assert!((SIZE..=SIZE + SIZE / 16).contains(&got), "{got}");
+}
+
+// SEMANTICS: C14
+#[test]
+fn a_few_reads_here_and_there_in_a_large_file_fetch_little() {
+    const SIZE: u64 = 256 * MIB;
+    let lab = Lab::new();
+    let expected = seeded_bytes(1, SIZE);
+    lab.put("large", expected.clone());
+    let mount = lab.mount("m", &lab.url(), &[]);
+    lab.server.reset_counters();
+    let file = File::open(mount.path("large")).unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
+    let mut piece = vec![0; 4096];
+    for read in 0..60 {
+        // One in each block, in no order.
+        let at = read * 37 % 64 * 4 * MIB + MIB + read * 4096;
+        file.read_exact_at(&mut piece, at).unwrap();
+        assert!(piece == expected[at as usize..][..4096], "at {at}");
+    }
+    mount.settle();
+    let got = lab.server.counters().get_bytes;
+    assert!(got <= 60 * (64 << 10), "{got}");
 }

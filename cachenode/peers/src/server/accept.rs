@@ -26,6 +26,11 @@ use crate::wire::Wire;
 /// A pause after the kernel failed to accept a connection: an immediate retry would fail again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// The most bytes that are encrypted before the kernel takes them. With the 64 KiB that rustls allows, a block takes
+/// four times as many system calls, and each of them wakes its reader. These bytes belong to answers in flight, whose
+/// sum has a limit of its own.
+const ENCRYPTED_BYTES_MOST: usize = 256 << 10;
+
 /// Accepts connections until the server stops. Serves lanes, and sends gRPC connections to `grpc`. `cancel_all` closes
 /// every connection.
 pub(super) async fn accept(
@@ -84,7 +89,11 @@ async fn handshake(
     let opening = async {
         let mut wire = match &state.security {
             Security::Plaintext => Wire::plain(io, cancel.clone()),
-            Security::Tls(tls) => Wire::tls(tls.acceptor().accept(io).await?, tls, cancel.clone())?,
+            Security::Tls(tls) => {
+                let accepting =
+                    tls.acceptor().accept_with(io, |session| session.set_buffer_limit(Some(ENCRYPTED_BYTES_MOST)));
+                Wire::tls(accepting.await?, tls, cancel.clone())?
+            }
         };
         let protocol = match wire.protocol() {
             Some(protocol) => protocol,

@@ -42,6 +42,9 @@ async fn a_flood_of_one_reader_makes_another_wait_for_no_more_than_three_times_i
     tokio::time::sleep(Duration::from_millis(5)).await;
     let beside = read_at_once(&world, 2, (0..10).map(|n| 2_101 + 10 * n)).await;
     assert!(beside <= 3 * alone, "{beside:?}, and {alone:?} alone");
+    // Those that are the last of the flood's.
+    let joined = read_at_once(&world, 3, (0..10).map(|n| 980 + 2 * n)).await;
+    assert!(joined <= 3 * alone, "{joined:?}, and {alone:?} alone");
     let flooded = flood.await.unwrap();
     assert!(flooded > 4 * alone, "it was a flood: {flooded:?}");
 }

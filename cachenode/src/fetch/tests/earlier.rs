@@ -77,8 +77,8 @@ fn read_bytes(world: &World) -> u64 {
 #[tokio::test]
 async fn a_block_that_is_being_taken_over_is_read_in_the_parts_that_are_asked_for() {
     let world = adopting();
-    let stream = Stream { first: BlockIndex(0), last: BlockIndex(0), limit: BlockIndex(u32::MAX), read: 0 };
-    world.fetcher.read_ahead(BlockIndex(0), stream);
+    let next = world.fetcher.ahead.begin(BlockIndex(0), NO_LIMIT).unwrap();
+    world.fetcher.read_ahead(next);
     world.fetcher.wait_idle().await;
     assert_eq!(read_bytes(&world), 0, "nobody waits for it");
     // The second file is read ahead.
@@ -99,6 +99,24 @@ async fn reads_of_blocks_that_are_being_taken_over_do_not_wait_for_a_hung_origin
     let _hung = world.fetcher.memory.acquire(all).await;
     world.read(0, 0, PIECE_BYTES).await;
     assert_eq!(world.origin.take(), []);
+}
+
+/// A peer that waits much longer takes this node for one that is down.
+// SEMANTICS: S4
+#[tokio::test(start_paused = true)]
+async fn a_block_that_is_being_taken_over_is_fetched_for_a_peer_if_the_disk_does_not_answer_it_in_time() {
+    let world = adopting();
+    let reading = &world.fetcher.keeper.reading[0];
+    let stalled = reading.acquire(reading.available() as u32).await;
+    let (part, patience, begun) = (world.part(0, 0, PIECE_BYTES), Duration::from_secs(3), Instant::now());
+    let read = || world.fetcher.fetch_for_peer(FileIndex(0), part, false, patience);
+    assert!(matches!(read().await, Ok(Some(BlockBytes::Whole { .. }))));
+    let took = begun.elapsed();
+    assert!((patience..patience + Duration::from_secs(1)).contains(&took), "{took:?}");
+    assert_eq!(world.origin.take().len(), 1);
+    drop(stalled);
+    assert!(matches!(read().await, Ok(Some(BlockBytes::Whole { .. }))));
+    assert_eq!(world.origin.take().len(), 0, "the disk has it");
 }
 
 // SEMANTICS: C4

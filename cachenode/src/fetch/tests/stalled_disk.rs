@@ -81,6 +81,27 @@ async fn warming_waits_for_a_stalled_disk_and_readers_of_its_files_do_not() {
     assert_eq!(world._store.counters().unwritten.get(), 0);
 }
 
+/// The search reads and clears slots, which are on the disk.
+// SEMANTICS: C4
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_joins_a_warm_up_does_not_wait_for_its_search_for_disowned_blocks() {
+    let world = Arc::new(world(&[1_000], 64 << 20));
+    let searching = Arc::clone(&world.fetcher.keeper.searching).lock_owned().await;
+    let warming = {
+        let world = Arc::clone(&world);
+        tokio::spawn(async move { world.fetcher.warm(FileIndex(0), world.part(0, 0, 1_000), true, None).await })
+    };
+    while world.fetcher.in_flight.get(BlockIndex(0)).is_none() {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::timeout(FetchConfig::DEFAULT.read_deadline / 2, world.read(0, 0, 1_000))
+        .await
+        .expect("it waits for the search");
+    drop(searching);
+    assert_eq!(warming.await.unwrap(), Warmed::NoRoom);
+    assert_eq!(world.origin.take().len(), 1);
+}
+
 // SEMANTICS: C20
 #[tokio::test(start_paused = true)]
 async fn cached_blocks_do_not_wait_for_reads_of_another_disk() {

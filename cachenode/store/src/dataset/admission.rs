@@ -150,7 +150,7 @@ impl Shared {
         loop {
             let number = self.lock().allocator.take_number()?;
             // If this fails, a start without this disk may give the number again. Its records verify themselves.
-            let _ = self.slots.set_highest_segment(number);
+            let _ = self.slots.raise_highest_segment(number);
             match self.space.create(disk, number, &create) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 created => return created.map(Arc::new),
@@ -166,7 +166,7 @@ impl Shared {
         let disk = disk::choose(self.space.disks(), block.0);
         let disk = disk.ok_or_else(|| NotKept { disk: None, source: io::ErrorKind::NotFound.into() })?;
         let failed = |source| NotKept { disk: Some(Arc::clone(disk)), source };
-        let _writing = disk.write();
+        let writing = disk.write();
         disk.free_share.take(extent as u64, Instant::now()).map_err(failed)?;
         let Some(allotment) = self.allocate(disk, block, extent).map_err(failed)? else { return Ok(None) };
         let Allotment { segment, place, prepare } = allotment;
@@ -177,6 +177,8 @@ impl Shared {
             false => Ok(()),
             true => Err(io::Error::new(io::ErrorKind::NotFound, "segment was deleted")),
         });
+        // The slot is on the disk with the tables, which may be another one.
+        drop(writing);
         // No other thread sets or clears the slot of a pending block.
         let set = || self.slots.set(block, Some(place)).map_err(|source| NotKept { disk: None, source });
         let shown = written.map_err(failed).and_then(|()| set());

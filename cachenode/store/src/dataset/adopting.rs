@@ -40,7 +40,7 @@ impl DatasetCache {
                     dataset = shared.config.name, %error,
                     "the cache of another snapshot cannot be read: its blocks are fetched again"
                 );
-                // What cannot be opened now may be adopted later.
+                // A cache that cannot be opened now may be adopted later.
                 all_opened &= is_damaged(&error);
                 None
             });

@@ -48,7 +48,7 @@ impl Cached {
     }
 }
 
-/// What the last run may have left in the segments that no other dataset shares.
+/// The blocks that the last run may have left in the segments that no other dataset shares.
 #[derive(Debug, Default)]
 struct Left {
     /// These segments, and where the last record of each ends.

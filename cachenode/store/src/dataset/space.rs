@@ -162,11 +162,11 @@ impl Space {
     }
 
     /// Waits until no other thread frees dead records on a disk, which bounds the dead space. None if there are other
-    /// disks, and this one does not answer or is busy with that: a writer for another must not wait for it.
+    /// disks, and this one holds writers or is busy with that: a writer for another must not wait for it.
     pub(super) fn turn_to_free(&self, disk: &Arc<Disk>) -> Option<MutexGuard<'_, ()>> {
         let freeing = self.freeing.get(self.position(disk)?)?;
         match freeing.try_lock() {
-            _ if disk.is_silent() => None,
+            _ if disk.holds_writers() => None,
             Ok(turn) => Some(turn),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) if self.folders.len() > 1 => None,
@@ -353,11 +353,11 @@ impl Allocator {
         self.garbage.push(Garbage::Segment(segment));
     }
 
-    /// Takes the tails and whole segments to free, except for those on disks that do not answer; freeing these blocks no
+    /// Takes the tails and whole segments to free, except for those on disks that hold writers; freeing these blocks no
     /// writer. Also returns whether a batch of dead records is due.
     pub(super) fn take_whole(&mut self, space: &Space) -> (Vec<Garbage>, bool) {
         let (waiting, whole): (Vec<Garbage>, Vec<Garbage>) =
-            std::mem::take(&mut self.garbage).into_iter().partition(|garbage| garbage.disk().is_silent());
+            std::mem::take(&mut self.garbage).into_iter().partition(|garbage| garbage.disk().holds_writers());
         self.garbage = waiting;
         (whole, self.dead.bytes >= space.batch_bytes)
     }

@@ -148,7 +148,7 @@ impl Tree {
     }
 }
 
-/// True if this cgroup has those of pods: it is the kubelet's, or below it.
+/// True if this is the kubelet's cgroup, which contains the pods', or one below it.
 fn is_of_pods(group: Option<&Path>) -> bool {
     group.is_some_and(|group| group.to_string_lossy().contains("kubepods"))
 }

@@ -141,8 +141,8 @@ fn threads(limits: &[(&str, String)]) -> Finding {
         Some((limit, name)) => (Verdict::Ok, format!("up to {limit} ({name})")),
         None => (Verdict::Ok, "no limit".to_owned()),
     };
-    let remedy = "allow pods 1024 threads (podPidsLimit of the kubelet): larderd has up to 256 for its mounts, and others for its \
-         disk and network";
+    let remedy = "allow pods 1024 threads (podPidsLimit of the kubelet): larderd has up to 256 for its mounts, and \
+                  others for its disk and network";
     Finding { what: "threads", verdict, found, remedy }
 }
 

@@ -8,8 +8,6 @@ use crate::kueue::workload::JOB_PREFIX;
 
 /// Kueue's finalizer of Workloads. The creator of a Workload removes it once the quota is free.
 pub(super) const FINALIZER: &str = "kueue.x-k8s.io/resource-in-use";
-/// Label of a Workload: the uid of its job.
-pub(super) const JOB_UID_LABEL: &str = "kueue.x-k8s.io/job-uid";
 /// Label of a job: its WorkloadPriorityClass.
 pub(super) const PRIORITY_LABEL: &str = "kueue.x-k8s.io/priority-class";
 /// Label of a job: how long it may stay admitted.

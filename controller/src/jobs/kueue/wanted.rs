@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::names::{
-    FINALIZER, JOB_UID_LABEL, MAX_SECONDS_LABEL, POD_SETS_MAX, PROVISIONING_PREFIX, TOPOLOGY_REQUESTS, hex,
-    topology_annotation, workload,
+    FINALIZER, MAX_SECONDS_LABEL, POD_SETS_MAX, PROVISIONING_PREFIX, TOPOLOGY_REQUESTS, hex, topology_annotation,
+    workload,
 };
 use super::priority::{Classes, NoClass, priority};
 use crate::jobs::render::{Rendered, metadata};
-use crate::kueue::workload::{DIGEST_ANNOTATION, JobWorkload};
+use crate::kueue::workload::{DIGEST_ANNOTATION, JOB_UID_LABEL, JobWorkload};
 use crate::write::{Change, Write};
 use larder_kube::kinds::{Kind, KueueKind, KueueVersion};
 

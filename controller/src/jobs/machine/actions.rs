@@ -5,7 +5,7 @@ use larder_api::Phase;
 use larder_api::training_job::KeepPods;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::events::{ROOM_SECONDS, bound_until};
+use super::events::{bound_until, room_seconds};
 use super::loss::{changes_at, is_live};
 use super::observed::Observed;
 use super::pod::{Pod, PodId};
@@ -99,11 +99,14 @@ fn times(state: &State, observed: &Observed) -> impl Iterator<Item = Seconds> {
     let ends = state.ends(terms).filter(|_| state.phase.has_pods());
     let data = observed.data.iter().filter(|_| state.phase == Phase::DataWarming);
     let data = data.filter(|data| data.percent < data.enough).map(|data| state.since + data.timeout);
+    let planned = observed.planned.iter().map(|(_, health)| Pod { node: Some(*health), ..Pod::default() });
+    let planned = planned.flat_map(|pod| changes_at(&pod).collect::<Vec<_>>());
     let pods = observed.pods.iter().filter(move |pod| !(is_over && pod.stage.has_ended())).flat_map(changes_at);
     ends.into_iter()
-        .chain(bound_until(state, terms))
-        .chain(state.room_since.map(|since| since + ROOM_SECONDS))
+        .chain(bound_until(state, observed))
+        .chain(state.room_since.map(|since| since + room_seconds(state)))
         .chain(state.not_before)
         .chain(data)
+        .chain(planned)
         .chain(pods)
 }

@@ -66,7 +66,10 @@ impl Event {
             Self::Deadline => {
                 state.why = format!("it has run for {} s (spec.activeDeadline)", terms.active_deadline.unwrap_or(0));
             }
-            Self::Granted { granted, nodes } => grant(state, &granted, &nodes),
+            Self::Granted { granted, nodes } => {
+                state.awaits_nodes = nodes.is_empty() && !terms.by_scheduler && terms.nodes_timeout.is_some();
+                grant(state, &granted, &nodes);
+            }
             Self::Revoked { why } => {
                 if state.phase.has_pods() {
                     state.restarts.count(Cause::Preempted);
@@ -99,7 +102,7 @@ impl Event {
                 if has_ended {
                     hold_back(state, now);
                 }
-                if terms.scope == Scope::Worker && (terms.two_pods(pod.role) || has_ended) {
+                if replaces_one(terms, pod, has_ended) {
                     replace(state, &[pod]);
                 } else {
                     let all: Vec<PodId> = state.slots().map(|(pod, _)| pod).collect();
@@ -138,8 +141,16 @@ impl Event {
                 give_up_last(state, terms);
                 (state.binding_since, state.planned_again) = (None, false);
                 state.why = why;
+                if state.phase == Phase::Growing {
+                    state.failed_growths = state.failed_growths.saturating_add(1);
+                }
             }
             Self::Up => {
+                state.awaits_nodes = false;
+                // Only pods without a node set the reason.
+                if state.phase == Phase::Growing && state.why.is_empty() {
+                    state.failed_growths = 0;
+                }
                 state.unbound = 0;
                 (state.binding_since, state.planned_again) = (None, false);
                 state.why.clear();
@@ -153,6 +164,11 @@ impl Event {
             }
         }
     }
+}
+
+/// True if a loss is answered with a new pod for the lost one alone, and not with a restart of all pods.
+pub(super) fn replaces_one(terms: &Terms, lost: PodId, has_ended: bool) -> bool {
+    terms.scope == Scope::Worker && (terms.two_pods(lost.role) || has_ended)
 }
 
 /// The delay before a job starts again after its pods were not bound: 30 s, doubled each time, up to 8 minutes.
@@ -195,6 +211,7 @@ fn release(state: &mut State, terms: &Terms, why: String) {
 fn clear(state: &mut State, why: String) {
     state.roles.clear();
     state.done.clear();
+    (state.failed_growths, state.awaits_nodes) = (0, false);
     if std::mem::take(&mut state.failed_soon) > 0 {
         state.not_before = None;
     }

@@ -3,31 +3,44 @@
 use larder_api::Phase;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::apply::Event;
-use super::loss::{Cause, cause, is_live};
+use super::apply::{Event, replaces_one};
+use super::loss::{Cause, cause, is_live, is_lost};
 use super::observed::{Decides, Decisions, Observed, Terms};
 use super::pod::{Pod, PodId};
-use super::state::{Stage, State};
-use crate::jobs::planned::Plan;
+use super::state::{REFUSALS_MAX, Stage, State};
+use crate::jobs::planned::{Plan, RefusedBy};
 use crate::jobs::queue::{Running, Verdict};
 use crate::objects::PodStage;
 use crate::time::Seconds;
 
-/// How long room must stay free before a job grows into it.
-pub(super) const ROOM_SECONDS: i64 = 60;
+/// How long room must stay free before a job grows into it: a minute, doubled after each growth that failed, up to
+/// about an hour.
+pub(super) fn room_seconds(state: &State) -> i64 {
+    60 << state.failed_growths.min(6)
+}
 
-/// The bind timeout of pods that were planned a second time. It is short because the other pods of the gang hold nodes
-/// while they wait.
-const RETRY_SECONDS: i64 = 3;
+/// How long a node is avoided after it refused a pod. The reason may be gone by then.
+const REFUSED_SECONDS: i64 = 60 * 60;
 
 /// After this many pods in quick succession that kubelets rejected, a gang gives its room back.
 const REJECTIONS: u32 = 4;
 
-/// The deadline for binding pods; `None` if none are unbound, or there is no timeout.
-pub(super) fn bound_until(state: &State, terms: &Terms) -> Option<Seconds> {
-    let timeout = terms.gang_timeout?;
-    let is_second = state.planned_again && !terms.by_scheduler;
-    Some(state.binding_since? + if is_second { RETRY_SECONDS } else { timeout })
+/// The deadline for binding pods; `None` if none are unbound, or there is no timeout. Each pod that is created or bound
+/// moves it: a scheduler binds the pods of a large gang one after the other.
+pub(super) fn bound_until(state: &State, observed: &Observed) -> Option<Seconds> {
+    let (since, timeout) = (state.binding_since?, timeout(state, &observed.terms)?);
+    let progress = observed.pods.iter().filter(|pod| state.slot(pod.id).is_some()).map(|pod| pod.since);
+    Some(progress.max().unwrap_or(since).max(since) + timeout)
+}
+
+/// True if the job has waited for its data for long enough, or has enough of it.
+pub fn is_warm(state: &State, observed: &Observed, now: Seconds) -> bool {
+    observed.data.iter().all(|data| data.percent >= data.enough || now >= state.since + data.timeout)
+}
+
+/// How long pods may take to be bound; `None`: no limit.
+fn timeout(state: &State, terms: &Terms) -> Option<i64> {
+    if state.awaits_nodes { terms.nodes_timeout } else { terms.gang_timeout }
 }
 
 /// The observed facts, and the decisions that earlier events of this step have not used up.
@@ -35,6 +48,8 @@ pub(super) struct News<'a> {
     observed: &'a Observed,
     pods: BTreeMap<PodId, &'a Pod>,
     verdict: Option<&'a Verdict>,
+    /// The decisions say that the job has its room.
+    has_room: bool,
     plan: Option<&'a Plan>,
     now: Seconds,
 }
@@ -67,7 +82,9 @@ pub fn unplaced(state: &State, observed: &Observed, now: Seconds) -> Vec<Vec<u32
 impl<'a> News<'a> {
     pub(super) fn new(observed: &'a Observed, decisions: &'a Decisions, now: Seconds) -> Self {
         let pods = observed.pods.iter().map(|pod| (pod.id, pod)).collect();
-        Self { observed, pods, verdict: decisions.verdict.as_ref(), plan: decisions.plan.as_ref(), now }
+        let (verdict, plan) = (decisions.verdict.as_ref(), decisions.plan.as_ref());
+        let has_room = matches!(verdict, Some(Verdict::Start { .. } | Verdict::Run(_)));
+        Self { observed, pods, verdict, has_room, plan, now }
     }
 
     /// Updates timestamps that no event covers.
@@ -76,12 +93,39 @@ impl<'a> News<'a> {
         if state.phase.has_pods() && all_bound {
             (state.binding_since, state.planned_again) = (None, false);
         }
+        if !state.phase.is_terminal() {
+            state.refused_by.retain(|refused| self.now - refused.at < REFUSED_SECONDS);
+        }
         if state.phase != Phase::Running {
             state.room_since = None;
         } else if let Some(Verdict::Run(running)) = self.verdict {
             let has_room = state.granted().iter().zip(&running.may_grow_to).any(|(now, most)| most > now);
             state.room_since = if has_room { Some(state.room_since.unwrap_or(self.now)) } else { None };
         }
+    }
+
+    /// Remembers the nodes of pods that an event gives up because the scheduler did not bind them there.
+    pub(super) fn remember_refusals(&self, event: &Event, state: &mut State) {
+        let given_up: Option<BTreeSet<PodId>> = match event {
+            Event::Unbound { pods } | Event::NoRoom { pods, .. } => Some(pods.iter().copied().collect()),
+            Event::Released { .. } => None,
+            _ => return,
+        };
+        if state.has_leeway(&self.observed.terms) {
+            return;
+        }
+        let is_refused = |pod: PodId| {
+            let is_given_up = given_up.as_ref().is_none_or(|given_up| given_up.contains(&pod));
+            is_given_up && self.pods.get(&pod).is_some_and(|pod| pod.is_refused && pod.stage == PodStage::Pending)
+        };
+        let refused = state.slots().filter(|(pod, _)| is_refused(*pod));
+        let refused: BTreeSet<(usize, String)> =
+            refused.filter_map(|(pod, slot)| Some((pod.role, slot.node.clone()?))).collect();
+        state.refused_by.retain(|before| !refused.contains(&(before.role, before.node.clone())));
+        let now = |(role, node): (usize, String)| RefusedBy { role, node, at: self.now };
+        state.refused_by.extend(refused.into_iter().map(now));
+        let excess = state.refused_by.len().saturating_sub(REFUSALS_MAX);
+        state.refused_by.drain(..excess);
     }
 
     /// The earliest of the events that the state does not contain yet.
@@ -99,14 +143,15 @@ impl<'a> News<'a> {
             if !seen.is_empty() {
                 return seen;
             }
-            let ended = self.finished(state).or_else(|| self.deadline(state)).or_else(|| self.lost(state));
-            if let Some(ended) = ended {
-                let released = self.rejected(state, &ended);
-                return [Some(ended), released].into_iter().flatten().collect();
+            let ended = one(self.finished(state).or_else(|| self.deadline(state)));
+            let ended = if ended.is_empty() { self.lost(state) } else { ended };
+            if !ended.is_empty() {
+                return ended;
             }
         }
         let ruled = self.verdict.take().and_then(|verdict| self.ruled(state, verdict));
         one(ruled
+            .or_else(|| self.doomed(state))
             .or_else(|| self.warm(state))
             .or_else(|| self.planned(state))
             .or_else(|| self.unmade(state))
@@ -156,17 +201,35 @@ impl<'a> News<'a> {
         (self.now >= ends).then_some(Event::Deadline)
     }
 
-    /// The first lost pod. A pod that was observed earlier and no longer exists was deleted by another client.
-    fn lost(&self, state: &State) -> Option<Event> {
-        state.slots().find_map(|(id, slot)| {
-            let (cause, has_ended) = match (slot.stage, self.pods.get(&id)) {
-                (Stage::Placed | Stage::Seen, Some(pod)) => (cause(pod, self.now)?, pod.stage.has_ended()),
-                (Stage::Seen, None) => (Cause::Evicted, true),
-                _ => return None,
+    /// The lost pods. A pod that was observed earlier and no longer exists was deleted by another client. The list ends
+    /// with the first loss that restarts all pods or fails the job, because further losses belong to it.
+    fn lost(&self, state: &State) -> Vec<Event> {
+        let terms = &self.observed.terms;
+        let mut crashes_left = terms.max_crashes.saturating_sub(state.restarts.crashed);
+        let mut events = Vec::new();
+        for (pod, slot) in state.slots() {
+            let lost = match (slot.stage, self.pods.get(&pod)) {
+                (Stage::Placed | Stage::Seen, Some(there)) => {
+                    cause(there, self.now).map(|cause| (cause, there.stage.has_ended()))
+                }
+                (Stage::Seen, None) => Some((Cause::Evicted, true)),
+                _ => None,
             };
-            let is_spent = cause == Cause::Crashed && state.restarts.crashed >= self.observed.terms.max_crashes;
-            Some(if is_spent { Event::Spent { pod: id } } else { Event::Lost { pod: id, cause, has_ended } })
-        })
+            let Some((cause, has_ended)) = lost else { continue };
+            if cause == Cause::Crashed && crashes_left == 0 {
+                events.push(Event::Spent { pod });
+                break;
+            }
+            crashes_left -= u32::from(cause == Cause::Crashed);
+            let lost = Event::Lost { pod, cause, has_ended };
+            let released = self.rejected(state, &lost);
+            let is_last = released.is_some() || !replaces_one(terms, pod, has_ended);
+            events.extend([Some(lost), released].into_iter().flatten());
+            if is_last {
+                break;
+            }
+        }
+        events
     }
 
     /// Gives the gang's room back after repeated rejections by kubelets, so that its other pods do not wait forever.
@@ -210,14 +273,22 @@ impl<'a> News<'a> {
             return Some(Event::Shrunk { granted: fewer });
         }
         let more = of(&running.may_grow_to, u32::max);
-        let stayed_free = state.room_since.is_some_and(|since| self.now - since >= ROOM_SECONDS);
+        let stayed_free = state.room_since.is_some_and(|since| self.now - since >= room_seconds(state));
         (state.phase == Phase::Running && stayed_free && more != before).then_some(Event::Grown { granted: more })
     }
 
     fn warm(&self, state: &State) -> Option<Event> {
-        let is_ready =
-            self.observed.data.iter().all(|data| data.percent >= data.enough || self.now >= state.since + data.timeout);
-        (state.phase == Phase::DataWarming && is_ready).then_some(Event::Warm)
+        let may_start = self.has_room || !self.observed.terms.unreserved;
+        let is_warm = || is_warm(state, self.observed, self.now);
+        (state.phase == Phase::DataWarming && may_start && is_warm()).then_some(Event::Warm)
+    }
+
+    /// A node of the plan was lost while the job waits for its data there: it gets another plan.
+    fn doomed(&self, state: &State) -> Option<Event> {
+        let is_planned = |node: &str| state.slots().any(|(_, slot)| slot.node.as_deref() == Some(node));
+        let mut planned = self.observed.planned.iter().filter(|_| state.phase == Phase::DataWarming);
+        let (node, _) = planned.find(|(node, health)| is_lost(*health, self.now) && is_planned(node))?;
+        Some(Event::Revoked { why: format!("the node {node}, on which its data was being fetched, is lost") })
     }
 
     /// The answer to [`unplaced`]. A negative answer is ignored while superseded pods of the job are terminating,
@@ -255,18 +326,19 @@ impl<'a> News<'a> {
     /// that the job continues without them, or gives its room back if it cannot.
     fn unbound(&self, state: &State) -> Option<Event> {
         let terms = &self.observed.terms;
-        if !state.phase.is_making() || self.now < bound_until(state, terms)? {
+        if !state.phase.is_making() || self.now < bound_until(state, self.observed)? {
             return None;
         }
+        let is_planned = !terms.by_scheduler && !state.awaits_nodes;
         let is_late = |stage: Stage| matches!(stage, Stage::Placed | Stage::Seen);
         let late = state.slots().filter(|(pod, slot)| is_late(slot.stage) && !self.is_bound(*pod));
         let pods: Vec<PodId> = late.map(|(pod, _)| pod).collect();
         match pods.len() {
             0 => None,
-            _ if !state.planned_again && !terms.by_scheduler => Some(Event::Unbound { pods }),
+            _ if !state.planned_again && is_planned => Some(Event::Unbound { pods }),
             late => {
                 let s = if late == 1 { " was" } else { "s were" };
-                let planned = if terms.by_scheduler { "" } else { " planned twice and" };
+                let planned = if is_planned { " planned twice and" } else { "" };
                 let said = self.observed.scheduler_message.as_ref().map(|said| format!(": {said}")).unwrap_or_default();
                 Some(self.without(state, pods, &format!("{late} pod{s}{planned} not bound in time{said}")))
             }

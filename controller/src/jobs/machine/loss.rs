@@ -4,9 +4,6 @@ use super::pod::{NodeHealth, Pod};
 use crate::objects::{Devices, PodStage};
 use crate::time::Seconds;
 
-/// A node is lost after it has not been ready for this long.
-pub const NODE_LOST_SECONDS: i64 = 60;
-
 /// A pod that is this long past its deletion deadline is stuck, and no pod waits for it.
 pub const STUCK_SECONDS: i64 = 60;
 
@@ -19,7 +16,7 @@ pub enum Cause {
     Preempted,
     /// Its node was drained or short of a resource, or another client deleted the pod.
     Evicted,
-    /// Its node was deleted, is out of service, or has not been ready for 60 s.
+    /// Its node was deleted, is out of service, or has not been ready for too long.
     NodeLost,
     /// A device that it holds failed.
     DeviceFault,
@@ -102,7 +99,7 @@ pub fn is_on_lost_node(pod: &Pod, now: Seconds) -> bool {
 
 /// True if a node is lost.
 pub fn is_lost(node: NodeHealth, now: Seconds) -> bool {
-    node.is_out_of_service || node.unready_since.is_some_and(|since| now - since >= NODE_LOST_SECONDS)
+    node.is_out_of_service || node.lost_at.is_some_and(|at| now >= at)
 }
 
 /// True if the pod uses room and quota or will use them: until it has ended or its node is lost.
@@ -119,7 +116,7 @@ pub fn is_live(pod: &Pod, now: Seconds) -> bool {
 
 /// The times at which [`cause`] or [`is_live`] may change without any other event.
 pub fn changes_at(pod: &Pod) -> impl Iterator<Item = Seconds> {
-    let lost = pod.node.and_then(|node| node.unready_since).map(|since| since + NODE_LOST_SECONDS);
+    let lost = pod.node.and_then(|node| node.lost_at);
     let stuck = pod.leaving.map(|until| until + STUCK_SECONDS);
     lost.into_iter().chain(stuck)
 }

@@ -2,7 +2,7 @@
 
 use larder_api::training_job::KeepPods;
 
-use super::pod::Pod;
+use super::pod::{NodeHealth, Pod};
 use crate::jobs::planned::Plan;
 use crate::jobs::queue::Verdict;
 
@@ -26,6 +26,8 @@ pub struct Observed {
     pub shortage: Option<String>,
     /// The datasets that the job waits for.
     pub data: Vec<Data>,
+    /// While the job waits for its data: the nodes of its plan.
+    pub planned: Vec<(String, NodeHealth)>,
     /// All existing pods of the job, including pods of earlier attempts.
     pub pods: Vec<Pod>,
 }
@@ -40,8 +42,14 @@ pub struct Terms {
     pub max_crashes: u32,
     /// How long pods may take to be bound, in seconds; `None`: no limit.
     pub gang_timeout: Option<i64>,
+    /// While the job waits for its data, its room is not reserved: it starts once a decision confirms the room.
+    pub unreserved: bool,
+    /// How long pods wait for nodes that an autoscaler adds, in seconds; `None`: there is no autoscaler.
+    pub nodes_timeout: Option<i64>,
     /// The scheduler chooses the nodes, so pods that are not bound in time are not planned a second time.
     pub by_scheduler: bool,
+    /// Whether the scheduler may bind pods to other nodes than those of the plan.
+    pub leeway: Leeway,
     /// How long the job may run, in seconds.
     pub active_deadline: Option<i64>,
     /// How long the job is kept after its end, in seconds; `None`: permanently.
@@ -57,6 +65,18 @@ impl Terms {
     pub(super) fn two_pods(&self, role: usize) -> bool {
         self.roles.get(role).is_some_and(|role| role.two_pods)
     }
+}
+
+/// When the nodes of a plan become mere preferences, so that the scheduler may choose others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Leeway {
+    /// After some starts in a row of which pods were not bound. Until then, the nodes of a gang are required.
+    #[default]
+    Gang,
+    /// Once a node has refused the job's only pod.
+    Single,
+    /// Always: the job has one pod, with constraints that a plan does not consider.
+    Unplanned,
 }
 
 /// A role of a job.

@@ -17,8 +17,11 @@ pub struct PodId {
 pub struct Pod {
     pub id: PodId,
     pub stage: PodStage,
-    /// The deadline for its termination (`deletionTimestamp`), if it was deleted.
+    /// The deadline for its termination (`deletionTimestamp`), if it was deleted. It is never reached if the job waits
+    /// for the pod however long that takes.
     pub leaving: Option<Seconds>,
+    /// The scheduler has found that it cannot bind the pod.
+    pub is_refused: bool,
     /// `status.reason`.
     pub reason: String,
     /// No container of the pod has started, according to its status.
@@ -29,13 +32,15 @@ pub struct Pod {
     pub devices: Devices,
     /// Its node, once the pod is bound.
     pub node: Option<NodeHealth>,
+    /// When the pod was bound. Until then, when it was created.
+    pub since: Seconds,
 }
 
 /// The node of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeHealth {
-    /// Since when the node is not ready. A deleted node counts as not ready since the pod was bound.
-    pub unready_since: Option<Seconds>,
+    /// When the node is lost if it does not become ready before; `None` while it is ready or will not be lost.
+    pub lost_at: Option<Seconds>,
     /// The node has the taint `node.kubernetes.io/out-of-service`.
     pub is_out_of_service: bool,
     /// The status of its condition `larder.dev/DeviceFault`, if it has one.
@@ -45,6 +50,6 @@ pub struct NodeHealth {
 impl Default for NodeHealth {
     /// A healthy node.
     fn default() -> Self {
-        Self { unready_since: None, is_out_of_service: false, device_fault: None }
+        Self { lost_at: None, is_out_of_service: false, device_fault: None }
     }
 }

@@ -6,8 +6,9 @@ use larder_api::Phase;
 use serde::{Deserialize, Serialize};
 
 use super::loss::Cause;
-use super::observed::Terms;
+use super::observed::{Leeway, Terms};
 use super::pod::PodId;
+use crate::jobs::planned::RefusedBy;
 
 /// The state of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,9 +37,16 @@ pub struct State {
     /// Since when there has been room to grow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub room_since: Option<Seconds>,
-    /// Since when pods have been waiting to be bound.
+    /// How many times in a row it could not grow into room that seemed free.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub failed_growths: u32,
+    /// Since when pods have been waiting to be bound. The timeout counts from the last pod that was created or bound,
+    /// if that is later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding_since: Option<Seconds>,
+    /// Its pods have no planned nodes and wait for nodes that an autoscaler adds.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub awaits_nodes: bool,
     /// Pods that were not bound in time have been planned a second time.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub planned_again: bool,
@@ -52,10 +60,19 @@ pub struct State {
     /// failed early.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Seconds>,
+    /// The nodes that refused its pods lately, oldest first. Plans avoid them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused_by: Vec<RefusedBy>,
     /// Why the job is in this phase, where no other field tells.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub why: String,
 }
+
+/// After so many starts in a row of which pods were not bound, the nodes of a gang's plan are preferences.
+const UNBOUND_STARTS: u32 = 3;
+
+/// The number of refusals that are remembered.
+pub(crate) const REFUSALS_MAX: usize = 1000;
 
 fn is_zero(count: &u32) -> bool {
     *count == 0
@@ -135,6 +152,15 @@ impl State {
     /// The deadline of the job, if it has one.
     pub fn ends(&self, terms: &Terms) -> Option<Seconds> {
         Some(self.started? + terms.active_deadline?)
+    }
+
+    /// True if its next pods prefer their planned nodes and do not require them.
+    pub fn has_leeway(&self, terms: &Terms) -> bool {
+        match terms.leeway {
+            Leeway::Gang => self.unbound >= UNBOUND_STARTS,
+            Leeway::Single => !self.refused_by.is_empty(),
+            Leeway::Unplanned => true,
+        }
     }
 
     /// The number of pods that each role may have; empty while the job waits.

@@ -1,7 +1,7 @@
 use std::ops::{Deref, DerefMut};
 
 use super::{step as machine_step, *};
-use crate::jobs::planned::{Plan, PlannedPod};
+use crate::jobs::planned::{Plan, PlannedPod, RefusedBy};
 use crate::jobs::queue::{Running, Verdict};
 use crate::time::Seconds;
 use larder_api::training_job::KeepPods;

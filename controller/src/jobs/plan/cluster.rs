@@ -105,6 +105,18 @@ impl<'a> Cluster<'a> {
         self.change(node, requests, -i64::from(pods));
     }
 
+    /// Takes the requests of a pod, if the node has room and may be used.
+    pub fn take_if_free(&mut self, node: NodeIndex, requests: &Amounts, places: &Places) -> bool {
+        let Some(row) = self.row(requests) else { return false };
+        let start = node.row() * self.columns();
+        let has_room = fitting(&self.free[start..start + self.columns()], &row) > 0;
+        let is_free = has_room && self.allowed(places)[node.row()];
+        if is_free {
+            self.take(node, requests, 1);
+        }
+        is_free
+    }
+
     /// Returns the requests of `pods` pods to a node's free resources.
     pub fn give(&mut self, node: NodeIndex, requests: &Amounts, pods: u32) {
         self.change(node, requests, i64::from(pods));
@@ -204,12 +216,12 @@ impl<'a> Cluster<'a> {
         main.map_or_else(String::new, |(resource, amount)| show(resource, amount))
     }
 
-    /// The number of such pods that would fit if the nodes were empty.
-    pub(super) fn room_when_empty(&self, requests: &[i64], allowed: &[bool]) -> u64 {
+    /// The number of such pods that would fit if the nodes were empty. `most` limits it for each node.
+    pub(super) fn room_when_empty(&self, requests: &[i64], allowed: &[bool], most: u32) -> u64 {
         let rows = self.allocatable.chunks_exact(self.columns().max(1));
         rows.zip(allowed)
             .filter(|(_, allowed)| **allowed)
-            .fold(0, |sum: u64, (row, _)| sum.saturating_add(u64::from(fitting(row, requests))))
+            .fold(0, |sum: u64, (row, _)| sum.saturating_add(u64::from(fitting(row, requests).min(most))))
     }
 
     /// Per node, whether new pods may be placed on it: the node is schedulable and healthy, and `places` allows it.

@@ -26,6 +26,14 @@ pub struct Want {
     /// The requests of each pod. The pod's own slot (the `pods` resource) is added automatically.
     pub requests: Amounts,
     pub places: Places,
+    /// Nodes that refused such pods. The plan uses them only if there is no plan without them.
+    pub refused_by: Vec<NodeIndex>,
+    /// No two of the pods can be on one node.
+    pub apart: bool,
+    /// The pods are to be spread over nodes: the plan puts two on one node only if there is no plan without that.
+    pub spread: bool,
+    /// If they are apart, the nodes of such pods that the job already has.
+    pub occupied: Vec<NodeIndex>,
     /// If any of these pods has no node, none of the gang's pods gets one.
     pub required: u32,
     /// The number of further pods that get a node if there is room.

@@ -1,5 +1,6 @@
 //! Fills nodes with pods. Identical pods are placed in runs, one run per node, without allocating per pod or per node.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use larder_dataset::score::{self, Devices, NodeFacts};
@@ -16,6 +17,15 @@ pub(super) struct Shape {
     pub(super) device: Option<usize>,
     /// Per node, whether the pods may run there.
     pub(super) allowed: Rc<[bool]>,
+    /// No two of the pods can be on one node.
+    pub(super) apart: bool,
+}
+
+impl Shape {
+    /// The most pods that a node can have.
+    pub(super) fn most(&self) -> u32 {
+        if self.apart { 1 } else { u32::MAX }
+    }
 }
 
 /// A number of pods of one role on one node.
@@ -116,7 +126,7 @@ impl Packer {
         let mut room = vec![0_u64; self.domains.count()];
         let Some(shape) = self.shapes.get(role) else { return room };
         for (row, _) in shape.allowed.iter().enumerate().filter(|(_, allowed)| **allowed) {
-            room[self.domains.of(row)] += u64::from(fitting(self.free_on(row), &shape.requests));
+            room[self.domains.of(row)] += u64::from(fitting(self.free_on(row), &shape.requests).min(shape.most()));
         }
         room
     }
@@ -170,12 +180,16 @@ impl Packer {
             return 0;
         }
         let shape = &self.shapes[role];
+        let filled: BTreeSet<u32> = match shape.apart {
+            true => self.runs.iter().filter(|run| run.role == role).map(|run| run.node).collect(),
+            false => BTreeSet::new(),
+        };
         for &node in nodes {
             let row = node as usize;
-            if !shape.allowed[row] {
+            if !shape.allowed[row] || filled.contains(&node) {
                 continue;
             }
-            let fits = fitting(self.free_on(row), &shape.requests);
+            let fits = fitting(self.free_on(row), &shape.requests).min(shape.most());
             if fits > 0 {
                 let domain = self.domain_ranks[self.domains.of(row)];
                 let broken = self.broken(shape, row);

@@ -46,6 +46,45 @@ fn one_role(rooms: &[NodeRoom<'_>], gang: &Gang) -> Vec<String> {
     names(rooms, gang).unwrap().remove(0)
 }
 
+// SEMANTICS: J14
+#[test]
+fn nodes_that_refused_the_pods_of_a_role_are_used_only_if_nothing_else_fits() {
+    let nodes: Vec<Node> = ["a", "b", "c"].map(|name| node(name, &[])).into();
+    let rooms: Vec<NodeRoom<'_>> = nodes.iter().map(|node| room(node, 0)).collect();
+    let refused_by = |refused: &[usize]| refused.iter().map(|row| NodeIndex::of(*row)).collect();
+    let on = |refused: &[usize], required: u32| {
+        let worker = Want { refused_by: refused_by(refused), ..want("worker", 8, 1, required) };
+        names(&rooms, &gang(vec![worker, want("other", 0, 1, 1)])).unwrap()
+    };
+    assert_eq!(on(&[], 1)[0], ["a"]);
+    assert_eq!(on(&[0], 1)[0], ["b"]);
+    assert_eq!(on(&[0, 1], 1)[0], ["c"]);
+    assert_eq!(on(&[0], 1)[1], ["b"], "the refusal is of one role, and the other goes to the fullest node");
+    assert_eq!(on(&[0], 3)[0], ["a", "b", "c"], "there is no plan without it");
+    // Pods that the job can do without are not planned there at all.
+    let more = Want { refused_by: refused_by(&[0, 1]), required: 0, optional: 3, ..want("worker", 8, 1, 0) };
+    assert_eq!(one_role(&rooms, &gang(vec![more])), ["c"]);
+}
+
+// SEMANTICS: J14
+#[test]
+fn pods_that_cannot_be_together_get_a_node_each() {
+    let nodes: Vec<Node> = ["a", "b", "c"].map(|name| node(name, &[])).into();
+    let rooms: Vec<NodeRoom<'_>> = nodes.iter().map(|node| room(node, 0)).collect();
+    let apart = |required: u32, optional: u32| Want { apart: true, optional, ..want("worker", 1, 1, required) };
+    assert_eq!(one_role(&rooms, &gang(vec![apart(3, 0)])), ["a", "b", "c"]);
+    assert_eq!(one_role(&rooms, &gang(vec![apart(2, 9)])), ["a", "b", "c"]);
+    let refused = names(&rooms, &gang(vec![apart(4, 0)])).unwrap_err();
+    assert!(refused.ends_with("3 of 3 nodes match, and would have room for 3 if they were empty"), "{refused}");
+    // Pods that are to be spread share nodes if there are too few.
+    let spread = |required: u32| Want { spread: true, ..want("worker", 1, 1, required) };
+    assert_eq!(one_role(&rooms, &gang(vec![spread(3)])), ["a", "b", "c"]);
+    assert_eq!(one_role(&rooms, &gang(vec![spread(4)])), ["a", "a", "a", "a"]);
+    // The job has one on a node already.
+    let occupied = vec![NodeIndex::of(1)];
+    assert_eq!(one_role(&rooms, &gang(vec![Want { occupied, ..apart(0, 9) }])), ["a", "c"]);
+}
+
 /// The scheduler extender ranks nodes for the same reasons for pods that belong to no job.
 #[test]
 fn nodes_whose_devices_stay_together_come_before_fuller_ones() {

@@ -1,5 +1,6 @@
 //! The inputs of queue decisions: quotas, and jobs as queues see them.
 
+use crate::jobs::planned::RefusedBy;
 use crate::time::Seconds;
 use std::collections::BTreeMap;
 
@@ -65,18 +66,44 @@ pub struct Job {
     pub pods: Vec<HeldPod>,
     /// Per role, the indexes of the pods that need another node; empty for none.
     pub unplaced: Vec<Vec<u32>>,
+    /// The nodes that refused its pods.
+    pub refused_by: Vec<RefusedBy>,
     /// The pods that those indexes replace still run.
     pub replaces_live: bool,
     /// Since when it has been the head of its queue, according to the decisions ([`super::Waiting::is_head`]).
     pub head_since: Option<Seconds>,
     /// Other jobs are preempted to make room for it ([`super::Waiting::claims`]).
     pub claims: bool,
+    /// Its data is not on the nodes where it would run ([`super::Waiting::nodes`]), and it has not waited for it for as
+    /// long as its spec allows. Until then no other job is preempted for it.
+    pub is_cold: bool,
+    /// If its nodes lack room, an autoscaler may add nodes for its pods.
+    pub may_await_nodes: bool,
+    /// It has started without nodes, and some of its pods still have none.
+    pub awaits_nodes: bool,
+    /// The last decision had no time to look for its room ([`super::Waiting::is_passed_over`]).
+    pub is_passed_over: bool,
+    /// No other job is preempted for it before this time, because pods of others took the room that was freed for it.
+    pub preempts_after: Option<Seconds>,
     /// It does not start before this time.
     pub not_before: Option<Seconds>,
     /// Why its pods could not be created now even if there were room.
     pub shortage: Option<String>,
     /// Its deadline, if it has one.
     pub ends: Option<Seconds>,
+    pub reservation: Reservation,
+}
+
+/// Whether the planned nodes of a job's pods are reserved for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reservation {
+    /// They are.
+    #[default]
+    Held,
+    /// The job has no queue and waits for its data. Other jobs may take the nodes.
+    Released,
+    /// As [`Self::Released`], and the data is there: the job takes the nodes if they are still free.
+    Due,
 }
 
 /// Identical pods of a job.
@@ -95,6 +122,10 @@ pub struct Role {
     pub max: u32,
     /// Pods cannot join or leave while the job runs, even if its spec changes.
     pub is_fixed: bool,
+    /// No two of the pods can be on one node.
+    pub apart: bool,
+    /// The pods are to be spread over nodes.
+    pub spread: bool,
 }
 
 impl Role {
@@ -135,6 +166,11 @@ pub struct LeftoverPod {
 impl Job {
     pub fn is_admitted(&self) -> bool {
         self.granted.iter().any(|pods| *pods > 0)
+    }
+
+    /// True if it is in a queue.
+    pub fn is_queued(&self) -> bool {
+        !self.queue.is_empty()
     }
 
     /// The line in which it waits: its queue's. Jobs without a queue have one line per namespace, in which no job waits

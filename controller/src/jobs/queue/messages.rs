@@ -98,6 +98,16 @@ fn name_for(reader: &Job, job: &Job) -> String {
     }
 }
 
+/// No room was looked for yet.
+pub(super) fn untried() -> String {
+    "other jobs come first: room is looked for in turn".to_owned()
+}
+
+/// Other jobs would be preempted for the job if its data were on its nodes.
+pub(super) fn is_cold(why: &str) -> String {
+    format!("{why}; its data is fetched to the nodes where it would run before other jobs are preempted for it")
+}
+
 /// Other jobs are being preempted for the job.
 pub(super) fn clearing(ending: usize) -> String {
     match ending {
@@ -112,6 +122,10 @@ pub(super) fn is_preempted_for(job: &Job, to: &Job, pods: u32) -> String {
     let (needs, s) = (name_for(job, to), if pods == 1 { "" } else { "s" });
     format!("{needs} of queue {} with priority {} needs the room of {pods} pod{s}", to.queue, to.priority)
 }
+
+/// The job has no queue and its nodes were not reserved.
+pub(super) const ROOM_TAKEN: &str =
+    "other jobs took the room of its nodes while it waited for its data: a job without a queue reserves none";
 
 /// The job loses pods because a quota was lowered.
 pub(super) fn over(queue: &str, pods: u32) -> String {

@@ -96,6 +96,12 @@ pub(super) fn order(job: &Job) -> (Reverse<i32>, Seconds, &Key) {
     (Reverse(job.priority), job.created, &job.key)
 }
 
+/// The order among jobs of several queues: jobs without a queue come last.
+pub(super) fn order_of_all(job: &Job) -> (bool, Reverse<i32>, Seconds, &Key) {
+    let (priority, created, key) = order(job);
+    (job.queue.is_empty(), priority, created, key)
+}
+
 /// True if a job requests less than the head of every resource that the head requests.
 pub(super) fn is_small(asks: &Amounts, head: &Amounts) -> bool {
     head.iter().all(|(resource, amount)| asks.get(resource) < amount)

@@ -8,14 +8,14 @@ mod preempt;
 mod replace;
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::facts::{Job, LeftoverPod, Queue, Role, Stop};
+use super::facts::{Job, LeftoverPod, Queue, Reservation, Role, Stop};
 use super::messages;
 use super::order::{PASSING_SECONDS, WaitingLines, is_overdue, is_small, order};
 use super::quota::Ledger;
 use super::room::{Fit, Refusal, Room, requests_of};
-use super::verdict::{Lack, Running, Verdict, Waiting};
+use super::verdict::{Clearing, Lack, Running, Verdict, Waiting};
 use super::victims::{Cut, Kept, fewest, surplus};
 use crate::jobs::plan::{Cluster, Mark, Placement, Shortage};
 use crate::time::Seconds;
@@ -30,6 +30,15 @@ const SHORT_PAUSE_SECONDS: i64 = 60;
 /// The limit of cached gangs that found no place.
 const REMEMBERED: usize = 64;
 
+/// How often a pass looks for room in vain: for the jobs of one line, for all jobs, and then for those of each further
+/// line.
+const VAIN_OF_LINE: usize = 32;
+const VAIN_OF_ALL: usize = 256;
+const VAIN_AFTER_ALL: usize = 4;
+
+/// The line of a job: see [`Job::line`].
+type Line<'a> = (&'a str, &'a str);
+
 pub(super) struct Pass<'a> {
     queues: BTreeMap<&'a str, &'a Queue>,
     jobs: &'a [Job],
@@ -41,12 +50,18 @@ pub(super) struct Pass<'a> {
     ending: Vec<&'a Job>,
     /// The number of terminating pods.
     leaving: usize,
-    /// Per job. `None`: the job waits and is not decided yet.
+    /// Per job. `None`: the job waits, or no room is reserved for it, and it is not decided yet.
     verdicts: Vec<Option<Verdict>>,
     /// Jobs that found no place on the nodes. A job that requests at least as much finds none either.
     refused: Vec<(usize, Shortage)>,
     /// The lines whose head has found no room.
-    with_head: Vec<(&'a str, &'a str)>,
+    with_head: Vec<Line<'a>>,
+    /// The lines in which jobs were passed over by the last decision. Only these have their turn.
+    passed_over: BTreeSet<Line<'a>>,
+    /// The lines in which a job waits for nodes that an autoscaler adds.
+    awaiting: BTreeSet<Line<'a>>,
+    /// How many searches for room were in vain, by line.
+    vain_searches: BTreeMap<Line<'a>, usize>,
 }
 
 impl<'a> Pass<'a> {
@@ -60,7 +75,8 @@ impl<'a> Pass<'a> {
         let mut now = Room { ledger: Ledger::new(queues), cluster: cluster.clone() };
         for job in jobs {
             now.ledger.add(&job.queue, &job.requests(|at, _| job.granted(at)));
-            for pod in job.pods.iter().filter(|pod| !pod.bound && !pod.leaving) {
+            let is_held = job.reservation == Reservation::Held;
+            for pod in job.pods.iter().filter(|pod| is_held && !pod.bound && !pod.leaving) {
                 if let Some(node) = now.cluster.find(&pod.node) {
                     now.cluster.take(node, &job.roles[pod.role].requests, 1);
                 }
@@ -83,12 +99,7 @@ impl<'a> Pass<'a> {
                 }
             }
         }
-        let verdict = |job: &Job| {
-            job.is_admitted().then(|| {
-                let granted: Vec<u32> = (0..job.roles.len()).map(|role| job.granted(role)).collect();
-                Verdict::Run(Running { may_grow_to: granted.clone(), granted, ..Running::default() })
-            })
-        };
+        let verdict = |job: &Job| (job.is_admitted() && job.reservation == Reservation::Held).then(|| goes_on(job));
         let mut ending: Vec<&Job> = jobs.iter().filter(|job| job.is_admitted() && job.ends.is_some()).collect();
         ending.sort_by_key(|job| (job.ends, &job.key));
         let leaving = jobs.iter().flat_map(|job| &job.pods).filter(|pod| pod.leaving).count();
@@ -104,6 +115,9 @@ impl<'a> Pass<'a> {
             verdicts: jobs.iter().map(verdict).collect(),
             refused: Vec::new(),
             with_head: Vec::new(),
+            passed_over: jobs.iter().filter(|job| job.is_passed_over).map(Job::line).collect(),
+            awaiting: jobs.iter().filter(|job| job.awaits_nodes).map(Job::line).collect(),
+            vain_searches: BTreeMap::new(),
         }
     }
 
@@ -222,11 +236,11 @@ impl<'a> Pass<'a> {
         answer
     }
 
-    /// Handles jobs with a reservation.
-    pub(super) fn claims(&mut self) {
+    /// Handles jobs with a reservation: those in queues, or those without a queue.
+    pub(super) fn claims(&mut self, are_queued: bool) {
         let jobs = self.jobs;
         let may = |job: &usize| {
-            let asks = jobs[*job].claims && jobs[*job].shortage.is_none();
+            let asks = jobs[*job].claims && jobs[*job].shortage.is_none() && jobs[*job].is_queued() == are_queued;
             self.verdicts[*job].is_none() && asks && self.is_open(*job)
         };
         let mut claiming: Vec<usize> = (0..jobs.len()).filter(may).collect();
@@ -254,6 +268,20 @@ impl<'a> Pass<'a> {
         self.verdicts[job] = Some(Verdict::Start { granted, nodes });
     }
 
+    fn may_await_nodes(&self, job: usize) -> bool {
+        self.jobs[job].may_await_nodes && !self.awaiting.contains(&self.jobs[job].line())
+    }
+
+    /// Starts the minimum of a job without nodes, so that an autoscaler adds some.
+    fn await_nodes(&mut self, job: usize) {
+        let of_job = &self.jobs[job];
+        self.awaiting.insert(of_job.line());
+        self.now.ledger.add(&of_job.queue, &of_job.floor());
+        self.soon.ledger.add(&of_job.queue, &of_job.floor());
+        let granted = of_job.roles.iter().map(|role| role.min).collect();
+        self.verdicts[job] = Some(Verdict::Start { granted, nodes: Vec::new() });
+    }
+
     /// Reserves room that will be free soon.
     fn hold(&mut self, job: usize, placement: &Placement) {
         self.reserve(job, placement);
@@ -264,6 +292,7 @@ impl<'a> Pass<'a> {
                 why: messages::clearing(self.leaving),
                 claims: true,
                 warm: true,
+                nodes: self.soon.names(placement),
                 ..Waiting::default()
             },
         );
@@ -280,15 +309,48 @@ impl<'a> Pass<'a> {
         self.verdicts[job] = Some(Verdict::Wait(waiting));
     }
 
+    /// Decides about the jobs that wait, and about those whose nodes are not reserved. Jobs without a queue come last.
     pub(super) fn admit(&mut self) {
-        let undecided = (0..self.jobs.len()).filter(|job| self.verdicts[*job].is_none());
-        let mut lines = WaitingLines::new(self.jobs, undecided, self.time);
+        self.serve(true);
+        self.claims(false);
+        self.confirm(Reservation::Due);
+        self.serve(false);
+        self.confirm(Reservation::Released);
+    }
+
+    /// Decides about the waiting jobs in queues, or about those without a queue.
+    fn serve(&mut self, are_queued: bool) {
+        let jobs = self.jobs;
+        let waits = |job: &usize| {
+            let is_held = jobs[*job].reservation == Reservation::Held;
+            self.verdicts[*job].is_none() && is_held && jobs[*job].is_queued() == are_queued
+        };
+        let mut lines = WaitingLines::new(jobs, (0..jobs.len()).filter(waits), self.time);
         lines.rank_all(&self.now.ledger);
         while let Some((line, job)) = lines.next() {
             self.consider(job, &mut lines.line(line).head);
             lines.rank(line, &self.now.ledger);
         }
-        self.with_head = lines.with_head();
+        self.with_head.extend(lines.with_head());
+    }
+
+    /// Decides about the jobs of this reservation. Each goes on if its nodes are still free; only one that is due takes
+    /// them.
+    fn confirm(&mut self, reservation: Reservation) {
+        let jobs = self.jobs;
+        let mut unreserved: Vec<usize> = (0..jobs.len()).filter(|job| jobs[*job].reservation == reservation).collect();
+        unreserved.sort_by_key(|job| order(&jobs[*job]));
+        for at in unreserved {
+            let (job, free) = (&jobs[at], self.now.cluster.mark());
+            let fits = self.now.take_planned(job);
+            if fits && reservation == Reservation::Due {
+                self.soon.take_planned(job);
+            } else {
+                self.now.cluster.restore(&free);
+            }
+            self.verdicts[at] =
+                Some(if fits { goes_on(job) } else { Verdict::Stop { why: messages::ROOM_TAKEN.to_owned() } });
+        }
     }
 
     /// Decides about one job, which waits behind `head` or becomes the head itself.
@@ -321,9 +383,18 @@ impl<'a> Pass<'a> {
                 return self.wait(at, Waiting { warm: true, ..waits(Lack::Turn, why) });
             }
         }
+        if head.is_some()
+            && let Some(is_passed_over) = self.leaves_out(at)
+        {
+            let waiting = waits(Lack::Nodes, messages::untried());
+            return self.wait(at, Waiting { warm: true, is_untried: true, is_passed_over, ..waiting });
+        }
         match self.find(at) {
             Ok(fit) => self.start(at, fit),
             Err(Refusal::Nodes(shortage)) if shortage.is_for_ever() => {
+                if head.is_none() && self.may_await_nodes(at) {
+                    return self.await_nodes(at);
+                }
                 self.wait(at, waits(Lack::Cluster, shortage.to_string()))
             }
             Err(refusal) => {
@@ -333,12 +404,21 @@ impl<'a> Pass<'a> {
                     Refusal::Nodes(_) => Lack::Nodes,
                 };
                 let is_head = head.is_none();
-                // Other jobs were preempted for it before, and its pods were not bound. Preempting again immediately
-                // would be pointless.
-                let is_due = job.not_before.is_none_or(|until| self.time - until >= PASSING_SECONDS);
-                if is_head && is_due && self.make_room(at) {
-                    return;
-                }
+                // Other jobs were preempted for it before, and its pods were not bound, or pods of others took the
+                // room. Preempting again immediately would be pointless.
+                let in_vain = job.claims;
+                let is_due = !in_vain
+                    && job.not_before.is_none_or(|until| self.time - until >= PASSING_SECONDS)
+                    && job.preempts_after.is_none_or(|until| self.time >= until);
+                let clearing = if is_head && is_due { self.make_room(at) } else { Clearing::InVain };
+                let (why, nodes) = match clearing {
+                    Clearing::Begun => return,
+                    Clearing::Cold(nodes) => (messages::is_cold(&why), nodes),
+                    Clearing::InVain if is_head && lacks == Lack::Nodes && self.may_await_nodes(at) => {
+                        return self.await_nodes(at);
+                    }
+                    Clearing::InVain => (why, Vec::new()),
+                };
                 if is_head {
                     *head = Some(at);
                     let holds = !job.queue.is_empty() && is_overdue(job, self.time);
@@ -348,24 +428,45 @@ impl<'a> Pass<'a> {
                     }
                 }
                 let is_head = is_head && !job.queue.is_empty();
-                self.wait(at, Waiting { lacks, why, is_head, warm: true, claims: false });
+                self.wait(at, Waiting { lacks, why, is_head, warm: true, nodes, in_vain, ..Waiting::default() });
             }
         }
     }
 
+    /// Whether no room is looked for now, because that takes time and other jobs of the line have their turn. The value
+    /// is true if the job has its turn in one of the next decisions.
+    fn leaves_out(&self, at: usize) -> Option<bool> {
+        let job = &self.jobs[at];
+        let has_quota = self.now.ledger.lack(&job.queue, &job.floor()).is_none();
+        if !has_quota || self.known(at).is_some() {
+            return None;
+        }
+        let all: usize = self.vain_searches.values().sum();
+        let limit = if all < VAIN_OF_ALL { VAIN_OF_LINE } else { VAIN_AFTER_ALL };
+        let has_had_turn = self.passed_over.contains(&job.line()) && !job.is_passed_over;
+        let is_spent = self.vain_searches.get(&job.line()).is_some_and(|searches| *searches >= limit);
+        (has_had_turn || is_spent).then_some(!has_had_turn)
+    }
+
+    /// Why a job finds no place on the nodes, if a job that requests no more has found none.
+    fn known(&self, job: usize) -> Option<&Shortage> {
+        let known = self.refused.iter().find(|(other, _)| asks_as_much(&self.jobs[job], &self.jobs[*other]));
+        known.map(|(_, shortage)| shortage)
+    }
+
     /// Finds room for a job. Skips the search if a job that requests no more has found none.
     fn find(&mut self, job: usize) -> Result<Fit, Refusal> {
-        let known = self.refused.iter().find(|(other, _)| asks_as_much(&self.jobs[job], &self.jobs[*other]));
-        if let Some((_, shortage)) = known
+        if let Some(shortage) = self.known(job)
             && self.now.ledger.lack(&self.jobs[job].queue, &self.jobs[job].floor()).is_none()
         {
             return Err(Refusal::Nodes(shortage.clone()));
         }
         let found = self.now.find(&self.jobs[job]);
-        if let Err(Refusal::Nodes(shortage)) = &found
-            && self.refused.len() < REMEMBERED
-        {
-            self.refused.push((job, shortage.clone()));
+        if let Err(Refusal::Nodes(shortage)) = &found {
+            *self.vain_searches.entry(self.jobs[job].line()).or_default() += 1;
+            if self.refused.len() < REMEMBERED {
+                self.refused.push((job, shortage.clone()));
+            }
         }
         found
     }
@@ -374,7 +475,8 @@ impl<'a> Pass<'a> {
     pub(super) fn grow(&mut self) {
         let mut elastic: Vec<usize> = self.running().filter(|job| self.may_grow(*job)).collect();
         let ledger = &self.now.ledger;
-        elastic.sort_by_key(|job| (ledger.share(&self.jobs[*job].queue), order(&self.jobs[*job])));
+        let key = |job: &Job| (job.queue.is_empty(), ledger.share(&job.queue));
+        elastic.sort_by_key(|job| (key(&self.jobs[*job]), order(&self.jobs[*job])));
         for at in elastic {
             let job = &self.jobs[at];
             let granted = self.granted(at);
@@ -394,7 +496,8 @@ impl<'a> Pass<'a> {
         let may_grow = |role: &Role, granted: u32| !role.is_fixed && granted > 0 && granted < role.max;
         let is_elastic = job.roles.iter().zip(&granted).any(|(role, granted)| may_grow(role, *granted));
         let is_cut = (0..granted.len()).any(|role| granted[role] < job.granted(role));
-        is_elastic && !is_cut && self.is_open(at) && !self.with_head.contains(&job.line())
+        let is_held = job.reservation == Reservation::Held;
+        is_elastic && is_held && !is_cut && self.is_open(at) && !self.with_head.contains(&job.line())
     }
 
     /// The room that is free now and not reserved.
@@ -422,11 +525,17 @@ impl<'a> Pass<'a> {
     }
 }
 
+/// The verdict that a job keeps all that it was granted.
+fn goes_on(job: &Job) -> Verdict {
+    let granted: Vec<u32> = (0..job.roles.len()).map(|role| job.granted(role)).collect();
+    Verdict::Run(Running { may_grow_to: granted.clone(), granted, ..Running::default() })
+}
+
 /// True if a job cannot be placed wherever `other` cannot.
 fn asks_as_much(job: &Job, other: &Job) -> bool {
-    let as_much =
-        job.roles.iter().zip(&other.roles).all(|(role, other)| {
-            role.min >= other.min && role.requests == other.requests && role.places == other.places
-        });
+    let as_much = job.roles.iter().zip(&other.roles).all(|(role, other)| {
+        let is_alike = role.requests == other.requests && role.places == other.places;
+        is_alike && role.min >= other.min && (role.apart || !other.apart)
+    });
     as_much && job.roles.len() == other.roles.len()
 }

@@ -1,6 +1,8 @@
 //! Quota and nodes together: a job needs room in both.
 
-use super::facts::{Job, Role};
+use std::collections::BTreeSet;
+
+use super::facts::{HeldPod, Job, Role};
 use super::quota::{Lack, Ledger};
 use crate::jobs::plan::{self, Cluster, Gang, NodeIndex, Placement, Shortage, Want};
 use larder_kube::pod::amounts::Amounts;
@@ -38,7 +40,7 @@ impl Room<'_> {
         self.ledger.add(&job.queue, &floor);
         let more = self.more(job, |_, role| role.wanted.saturating_sub(role.min));
         self.ledger.remove(&job.queue, &floor);
-        let gang = gang(job, |_, role| role.min, |at, _| more[at], Vec::new());
+        let gang = gang(&self.cluster, job, |_, role| role.min, |at, _| more[at], Vec::new());
         let placement = plan::place(&mut self.cluster, &gang).map_err(Refusal::Nodes)?;
         let granted = placement.roles.iter().map(|nodes| nodes.len() as u32).collect();
         Ok(Fit { granted, placement })
@@ -49,14 +51,14 @@ impl Room<'_> {
         if let Some(lack) = self.ledger.lack(&job.queue, &job.floor()) {
             return Err(Refusal::Quota(lack));
         }
-        let gang = gang(job, |_, role| role.min, |_, _| 0, Vec::new());
+        let gang = gang(&self.cluster, job, |_, role| role.min, |_, _| 0, Vec::new());
         let placement = plan::place(&mut self.cluster, &gang).map_err(Refusal::Nodes)?;
         Ok(Fit { granted: job.roles.iter().map(|role| role.min).collect(), placement })
     }
 
     /// Finds nodes for as many pods of the job's minimum as fit.
     pub(super) fn find_part(&mut self, job: &Job) -> Placement {
-        let gang = gang(job, |_, _| 0, |_, role| role.min, Vec::new());
+        let gang = gang(&self.cluster, job, |_, _| 0, |_, role| role.min, Vec::new());
         plan::place(&mut self.cluster, &gang).unwrap_or_default()
     }
 
@@ -71,7 +73,7 @@ impl Room<'_> {
             return Placement::default();
         }
         let near: Vec<NodeIndex> = job.pods.iter().filter_map(|pod| self.cluster.find(&pod.node)).collect();
-        let gang = gang(job, |_, _| 0, |at, _| more[at], near);
+        let gang = gang(&self.cluster, job, |_, _| 0, |at, _| more[at], near);
         plan::place(&mut self.cluster, &gang).unwrap_or_default()
     }
 
@@ -93,8 +95,15 @@ impl Room<'_> {
     /// Finds new nodes for pods of a running job, which already has the quota for them.
     pub(super) fn find_again(&mut self, job: &Job, pods: &[Vec<u32>]) -> Result<Placement, Shortage> {
         let near = job.pods.iter().filter(|pod| !pod.leaving).filter_map(|pod| self.cluster.find(&pod.node)).collect();
-        let gang = gang(job, |at, _| pods.get(at).map_or(0, |pods| pods.len() as u32), |_, _| 0, near);
+        let required = |at: usize, _: &Role| pods.get(at).map_or(0, |pods| pods.len() as u32);
+        let gang = gang(&self.cluster, job, required, |_, _| 0, near);
         plan::place(&mut self.cluster, &gang)
+    }
+
+    /// The names of the nodes of a placement.
+    pub(super) fn names(&self, placement: &Placement) -> Vec<String> {
+        let nodes: BTreeSet<NodeIndex> = placement.roles.iter().flatten().copied().collect();
+        nodes.into_iter().map(|node| self.cluster.name(node).to_owned()).collect()
     }
 
     /// Takes the nodes and the quota of a placement.
@@ -110,6 +119,17 @@ impl Room<'_> {
                 self.cluster.take(run[0], &role.requests, run.len() as u32);
             }
         }
+    }
+
+    /// Takes the planned nodes of a job's pods. Returns false if one of them has no room or must not be used any more;
+    /// then some of the others are taken.
+    pub(super) fn take_planned(&mut self, job: &Job) -> bool {
+        let planned = |pod: &&HeldPod| !pod.bound && !pod.leaving && !pod.node.is_empty();
+        job.pods.iter().filter(planned).all(|pod| {
+            let role = &job.roles[pod.role];
+            let node = self.cluster.find(&pod.node);
+            node.is_some_and(|node| self.cluster.take_if_free(node, &role.requests, &role.places))
+        })
     }
 
     /// Returns the room of the pods that a job has with `granted` but not with `kept`.
@@ -131,15 +151,22 @@ pub(super) fn requests_of(job: &Job, placement: &Placement) -> Amounts {
 }
 
 fn gang(
+    cluster: &Cluster<'_>,
     job: &Job,
     required: impl Fn(usize, &Role) -> u32,
     optional: impl Fn(usize, &Role) -> u32,
     near: Vec<NodeIndex>,
 ) -> Gang {
+    let refused_by = |at: usize| job.refused_by.iter().filter(move |refused| refused.role == at);
+    let occupied = |at: usize| job.pods.iter().filter(move |pod| pod.role == at && !pod.leaving);
     let want = |(at, role): (usize, &Role)| Want {
         name: role.name.clone(),
         requests: role.requests.clone(),
         places: role.places.clone(),
+        refused_by: refused_by(at).filter_map(|refused| cluster.find(&refused.node)).collect(),
+        apart: role.apart,
+        spread: role.spread,
+        occupied: occupied(at).filter(|_| role.apart).filter_map(|pod| cluster.find(&pod.node)).collect(),
         required: required(at, role),
         optional: optional(at, role),
     };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::jobs::plan::NodeRoom;
-use crate::jobs::planned::Plan;
+use crate::jobs::planned::{Plan, RefusedBy};
 use crate::objects::Node;
 use crate::time::Seconds;
 use larder_kube::pod::amounts::Amounts;
@@ -22,6 +22,10 @@ pub(super) struct World {
     pub(super) leftover: Vec<LeftoverPod>,
     nodes: Vec<Node>,
     gpus: u64,
+    /// Pods of others with one GPU each that wait for room. They take it as soon as pods end.
+    pub(super) foreign: usize,
+    /// How often in a row jobs were preempted for a job in vain.
+    in_vain: BTreeMap<Key, u32>,
     pub(super) now: Seconds,
     pub(super) last: BTreeMap<Key, Verdict>,
 }
@@ -61,6 +65,8 @@ impl World {
             leftover: Vec::new(),
             nodes,
             gpus,
+            foreign: 0,
+            in_vain: BTreeMap::new(),
             now: Seconds(1_000_000),
             last: BTreeMap::new(),
         }
@@ -99,7 +105,9 @@ impl World {
             match &self.last[&job.key] {
                 Verdict::Start { granted, nodes } => {
                     job.granted.clone_from(granted);
-                    (job.claims, job.head_since) = (false, None);
+                    (job.claims, job.head_since, job.preempts_after) = (false, None, None);
+                    self.in_vain.remove(&job.key);
+                    job.awaits_nodes = nodes.is_empty();
                     for (role, nodes) in nodes.iter().enumerate() {
                         job.pods.extend((0..).zip(nodes).map(|(index, node)| HeldPod {
                             role,
@@ -116,7 +124,13 @@ impl World {
                     job.granted.clear();
                 }
                 Verdict::Wait(waiting) => {
+                    if waiting.in_vain {
+                        let in_vain = self.in_vain.entry(job.key.clone()).or_default();
+                        *in_vain += 1;
+                        job.preempts_after = Some(self.now + pause_after(*in_vain));
+                    }
                     job.claims = waiting.claims;
+                    job.is_passed_over = waiting.is_passed_over;
                     job.head_since = waiting.is_head.then(|| job.head_since.unwrap_or(self.now));
                 }
             }
@@ -140,9 +154,24 @@ impl World {
         for job in &mut self.jobs {
             job.pods.retain(|pod| !pod.leaving);
         }
+        self.others_take_room();
     }
 
-    /// A job accepts the room that the last decision offers.
+    /// The scheduler gives the free room to the pods of others that wait.
+    pub(super) fn others_take_room(&mut self) {
+        let free = |room: &NodeRoom<'_>| self.gpus.saturating_sub(room.used.get(GPU)) as usize;
+        let rooms: Vec<(String, usize)> =
+            self.rooms().iter().map(|room| (room.node.meta.key.name.clone(), free(room))).collect();
+        for (node, free) in rooms {
+            let taken = free.min(self.foreign);
+            self.foreign -= taken;
+            let requests: Amounts = [(GPU, 1)].into_iter().collect();
+            let pod = LeftoverPod { queue: String::new(), requests, node, stays: true };
+            self.leftover.extend(std::iter::repeat_n(pod, taken));
+        }
+    }
+
+    /// A job accepts the room that the last decision offers, as far as pods of others have not taken it.
     pub(super) fn grow(&mut self, name: &str) {
         let at = self.jobs.iter().position(|job| job.key.name == name).unwrap();
         let Some(Verdict::Run(running)) = self.last.get(&self.jobs[at].key).cloned() else { return };
@@ -150,7 +179,8 @@ impl World {
             for index in self.jobs[at].granted(role)..*most {
                 let rooms = self.rooms();
                 let free = |room: &&NodeRoom<'_>| room.used.get(GPU) < self.gpus;
-                let node = rooms.iter().find(free).unwrap().node.meta.key.name.clone();
+                let Some(room) = rooms.iter().find(free) else { return };
+                let node = room.node.meta.key.name.clone();
                 self.jobs[at].pods.push(HeldPod { role, index, node, bound: true, leaving: false });
                 self.jobs[at].granted[role] = index + 1;
             }

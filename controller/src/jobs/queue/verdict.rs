@@ -9,7 +9,7 @@ pub enum Verdict {
     Start {
         /// How many pods of each role it may have.
         granted: Vec<u32>,
-        /// The nodes of the pods, by role and index.
+        /// The nodes of the pods, by role and index. Empty if the pods are to wait for nodes that an autoscaler adds.
         nodes: Vec<Vec<String>>,
     },
     /// The job keeps running.
@@ -68,4 +68,26 @@ pub struct Waiting {
     pub is_head: bool,
     /// Its data should be warmed now.
     pub warm: bool,
+    /// The nodes on which its data should be: room on them is reserved for it, or other jobs are preempted for it once
+    /// the data is there. Empty if they are not known yet.
+    pub nodes: Vec<String>,
+    /// No room was looked for, because that takes time and other jobs of the queue or namespace had their turn. The
+    /// caller keeps what it knows about the job.
+    pub is_untried: bool,
+    /// The job is untried, and has its turn in one of the next decisions. The caller passes this to the next decision,
+    /// which should follow soon.
+    pub is_passed_over: bool,
+    /// Other jobs were preempted for it, and pods of others took the room. The caller passes the time of the next
+    /// attempt to the next decision ([`super::pause_after`]).
+    pub in_vain: bool,
+}
+
+/// The result of an attempt to make room for a job.
+pub(super) enum Clearing {
+    /// Other jobs are preempted, and the job has a verdict.
+    Begun,
+    /// Other jobs will be preempted once the job's data is on these nodes.
+    Cold(Vec<String>),
+    /// Preempting other jobs would not give the job room.
+    InVain,
 }

@@ -1,8 +1,8 @@
 //! The names of a job's objects.
 //!
-//! A pod is named `JOB-ROLE-INDEX-ATTEMPT`, and its host name is `JOB-ROLE-INDEX`. The next attempt of an index
-//! therefore never needs the name of a pod that still exists on a dead node, and other pods reach it under the same
-//! host name.
+//! A pod is named `JOB-ROLE-INDEX-ATTEMPT`, and its host name is `JOB-ROLE-INDEX`, with a long name of the job cut. The
+//! next attempt of an index therefore never needs the name of a pod that still exists on a dead node, and other pods
+//! reach it under the same host name.
 
 use larder_api::names::DatasetKey;
 
@@ -10,8 +10,14 @@ pub fn pod(job: &str, role: &str, index: u32, attempt: u32) -> String {
     format!("{job}-{role}-{index}-{attempt}")
 }
 
+/// A label of DNS has at most so many characters.
+const LABEL_MAX: usize = 63;
+
+/// The host name of a pod. It is unique within the job, whose service is a part of the DNS name.
 pub fn hostname(job: &str, role: &str, index: u32) -> String {
-    format!("{job}-{role}-{index}")
+    let end = format!("-{role}-{index}");
+    let job: String = job.chars().take(LABEL_MAX.saturating_sub(end.len())).collect();
+    format!("{job}{end}")
 }
 
 /// The DNS name by which other pods reach it, from any namespace and with any cluster domain.

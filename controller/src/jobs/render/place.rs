@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
     Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSchedulingGate,
-    PodSchedulingGroup, PodSpec, Toleration,
+    PodSchedulingGroup, PodSpec, PreferredSchedulingTerm, Toleration,
 };
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Place {
     /// The node of the plan.
     pub node: Option<String>,
+    /// The node of the plan, if the scheduler may choose another one.
+    pub preferred: Option<String>,
     /// The PodGroup that the pod is scheduled with.
     pub group: Option<String>,
     /// Required node labels, such as the labels of Kueue's flavors.
@@ -43,6 +45,9 @@ impl Place {
         if let Some(node) = &self.node {
             require_node(spec.affinity.get_or_insert_default(), node);
         }
+        if let Some(node) = &self.preferred {
+            prefer_node(spec.affinity.get_or_insert_default(), node);
+        }
     }
 }
 
@@ -57,10 +62,22 @@ fn require_node(affinity: &mut Affinity, node: &str) {
         required.node_selector_terms.push(NodeSelectorTerm::default());
     }
     for term in &mut required.node_selector_terms {
-        term.match_fields.get_or_insert_default().push(NodeSelectorRequirement {
-            key: "metadata.name".to_owned(),
-            operator: "In".to_owned(),
-            values: Some(vec![node.to_owned()]),
-        });
+        term.match_fields.get_or_insert_default().push(named(node));
+    }
+}
+
+/// Prefers a node more than all else: 100 is the highest weight.
+fn prefer_node(affinity: &mut Affinity, node: &str) {
+    let preference = NodeSelectorTerm { match_fields: Some(vec![named(node)]), ..NodeSelectorTerm::default() };
+    let of_pod: &mut NodeAffinity = affinity.node_affinity.get_or_insert_default();
+    let preferred = of_pod.preferred_during_scheduling_ignored_during_execution.get_or_insert_default();
+    preferred.push(PreferredSchedulingTerm { preference, weight: 100 });
+}
+
+fn named(node: &str) -> NodeSelectorRequirement {
+    NodeSelectorRequirement {
+        key: "metadata.name".to_owned(),
+        operator: "In".to_owned(),
+        values: Some(vec![node.to_owned()]),
     }
 }

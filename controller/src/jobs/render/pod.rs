@@ -12,15 +12,16 @@ use larder_api::InvalidField;
 use larder_api::job_type::RoleType;
 use larder_api::names::{
     DATASETS_ANNOTATION, JOB_ATTEMPT_LABEL, JOB_INDEX_LABEL, JOB_QUEUE_LABEL, JOB_ROLE_LABEL, JOB_SERVING_LABEL,
-    KUEUE_QUEUE_LABEL,
+    JOB_UID_LABEL, KUEUE_QUEUE_LABEL,
 };
-use larder_api::training_job::checked::CheckedRole;
+use larder_api::training_job::checked::{CheckedRole, GRACE_SECONDS_MAX};
 use minijinja::Value;
 
 use super::context::{Contexts, Facts, Rendered, ports};
 use super::place::Place;
 use super::template::Templates;
 use super::{files, launcher, names, performance, shared};
+use crate::jobs::constraints::DATA_VOLUME;
 
 /// Renders the pods and the files of a job for one set of facts.
 pub struct Renderer<'a> {
@@ -126,7 +127,7 @@ impl<'a> Renderer<'a> {
 
     fn add_datasets(&self, spec: &mut PodSpec) {
         for (at, mount) in self.rendered.job.datasets.iter().enumerate() {
-            let name = format!("larder-data-{at}");
+            let name = format!("{DATA_VOLUME}{at}");
             spec.volumes.get_or_insert_default().push(Volume {
                 name: name.clone(),
                 persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
@@ -154,6 +155,9 @@ impl<'a> Renderer<'a> {
         // In a namespace with hundreds of services, the variables of service links alone would exceed the argument
         // limit of some programs.
         spec.enable_service_links.get_or_insert(false);
+        // A pod that is to end uses its quota and its node until it has ended.
+        spec.termination_grace_period_seconds =
+            spec.termination_grace_period_seconds.map(|seconds| seconds.min(GRACE_SECONDS_MAX));
         let profile = || SeccompProfile { type_: "RuntimeDefault".to_owned(), ..SeccompProfile::default() };
         spec.security_context.get_or_insert_default().seccomp_profile.get_or_insert_with(profile);
     }
@@ -169,14 +173,15 @@ impl<'a> Renderer<'a> {
         let ours = shared::metadata(&self.rendered, names::pod(self.rendered.name, role, index, attempt));
         let template = template.unwrap_or_default();
         let mut labels = template.labels.unwrap_or_default();
+        labels.extend(place.labels.clone());
         // Kueue would treat a pod with this label as a workload of its own.
         labels.remove(KUEUE_QUEUE_LABEL);
         // Only a pod of a job that a queue has admitted may carry this label.
         labels.remove(JOB_QUEUE_LABEL);
         labels.extend(self.rendered.job.queue().map(|queue| (JOB_QUEUE_LABEL.to_owned(), queue.to_owned())));
-        labels.extend(place.labels.clone());
         labels.extend(ours.labels.unwrap_or_default());
         let of_pod = [
+            (JOB_UID_LABEL, self.rendered.uid.to_owned()),
             (JOB_ROLE_LABEL, role.to_owned()),
             (JOB_INDEX_LABEL, index.to_string()),
             (JOB_ATTEMPT_LABEL, attempt.to_string()),

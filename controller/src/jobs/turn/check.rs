@@ -1,5 +1,7 @@
 //! The check of a job: its spec, its type, its pods, and whether it may start.
 
+use std::collections::BTreeSet;
+
 use larder_api::Phase;
 use larder_api::job_type::checked::CheckedType;
 use larder_api::training_job::checked::CheckedJob;
@@ -11,7 +13,7 @@ use crate::jobs::data_locality;
 use crate::jobs::dry_run::{DryRun, DryRuns, used_up};
 use crate::jobs::eligibility::Eligibility;
 use crate::jobs::job_state::JobState;
-use crate::jobs::machine::{Observed, PodStage, Terms};
+use crate::jobs::machine::{Leeway, Observed, PodStage, Terms};
 use crate::jobs::objects::JobObject;
 use crate::jobs::pod_group::choice::{BOUND_SECONDS, Planner, choose};
 use crate::jobs::pod_group::known::KnownGroup;
@@ -78,8 +80,15 @@ impl<'a> ObservedJob<'a> {
         let Self { object, job, job_state, pods } = self;
         let eligibility = eligibility.unwrap_or_else(|refusal| refuse(job_state, refusal));
         let mode = if job_state.is_idle() { Mode::Steps(job) } else { Mode::InFlight(job) };
+        let planned = match job_state.record.state.phase {
+            Phase::DataWarming => nodes(&job_state.record.state, &pods),
+            _ => BTreeSet::new(),
+        };
+        // No pod runs there yet, so it does not matter how long the job's pods wait for a node.
+        let since = job_state.record.state.since;
         let observed = Observed {
-            terms: terms_of(job, job_state, typed.as_ref(), view.keep_ended_jobs),
+            planned: planned.into_iter().map(|node| (node.clone(), view.health(&node, since, None))).collect(),
+            terms: terms_of(view, job, job_state, typed.as_ref()),
             pods: pods.iter().map(|seen| seen.pod.clone()).collect(),
             scheduler_message: scheduler_message(view, &object.meta.key, &pods),
             shortage: job_state.shortage(),
@@ -201,9 +210,14 @@ fn refuse(job_state: &mut JobState, refusal: Refusal) -> Eligibility {
 }
 
 /// The settings of the user, of the type and of the administrator, for the state machine.
-fn terms_of(job: &CheckedJob, job_state: &JobState, typed: Option<&Typed<'_>>, keep_ended: Option<i64>) -> Terms {
+fn terms_of(view: &ClusterView<'_>, job: &CheckedJob, job_state: &JobState, typed: Option<&Typed<'_>>) -> Terms {
     let mut terms = terms(job, job_state.record.rules.as_ref());
-    terms.ttl = terms.ttl.into_iter().chain(keep_ended).min();
+    terms.ttl = terms.ttl.into_iter().chain(view.keep_ended_jobs).min();
+    terms.nodes_timeout = view.wait_for_nodes;
+    let is_unplanned = job_state.profile.as_ref().is_some_and(|profile| profile.is_unplanned);
+    if job.roles.iter().map(|role| u64::from(role.max)).sum::<u64>() == 1 {
+        terms.leeway = if is_unplanned { Leeway::Unplanned } else { Leeway::Single };
+    }
     match typed {
         // Without a type, no pods are created, so none can be late.
         None => terms.gang_timeout = None,

@@ -12,7 +12,7 @@ use crate::jobs::data_locality;
 use crate::jobs::machine::{Action, Data, Decisions, step};
 use crate::jobs::plan::{self, Cluster};
 use crate::jobs::planned::{Plan, PlannedPod};
-use crate::jobs::queue::{Lack, Verdict};
+use crate::jobs::queue::{Lack, Verdict, Waiting, pause_after};
 use crate::time::Seconds;
 use crate::write::Write;
 
@@ -97,19 +97,35 @@ impl JobInRound<'_> {
             nodes.clear();
         }
         let steps = matches!(self.mode, Mode::Steps(_));
+        // It waited for its data before other jobs were preempted, and by now room without pods would be lost to
+        // others. Or its nodes do not exist yet.
+        let is_late = match &verdict {
+            Verdict::Start { nodes, .. } => self.job_state.record.claims || self.is_planned() && nodes.is_empty(),
+            _ => false,
+        };
         let record = &mut self.job_state.record;
         match &verdict {
             Verdict::Wait(waiting) => {
+                if waiting.in_vain {
+                    record.in_vain = record.in_vain.saturating_add(1);
+                    record.preempts_after = Some(view.now + pause_after(record.in_vain));
+                }
                 record.claims = waiting.claims;
                 record.head_since = waiting.is_head.then(|| record.head_since.unwrap_or(view.now));
                 let mut waiting = waiting.clone();
-                if waiting.lacks == Lack::Pause && !record.state.why.is_empty() {
+                if waiting.is_untried
+                    && let Some(before) = self.job_state.waiting.take()
+                {
+                    let Waiting { lacks, why, .. } = before;
+                    waiting = Waiting { lacks, why, ..waiting };
+                } else if waiting.lacks == Lack::Pause && !record.state.why.is_empty() {
                     waiting.why = format!("{}; {}", record.state.why, waiting.why);
                 }
                 self.job_state.waiting = Some(waiting);
             }
             Verdict::Start { .. } | Verdict::Run(_) | Verdict::Stop { .. } if steps => {
                 (record.claims, record.head_since) = (false, None);
+                (record.in_vain, record.preempts_after) = (0, None);
                 self.job_state.waiting = None;
             }
             // The job applies it once its writes have completed.
@@ -128,7 +144,11 @@ impl JobInRound<'_> {
         }
         let takes_room = takes_room(&verdict, self.state(), self.roles());
         let decisions = Decisions { verdict: Some(verdict.clone()), plan };
-        let actions = self.advance_with(view, &decisions);
+        self.observed.data = self.data(view, decisions.verdict.as_ref());
+        if is_late {
+            self.observed.data.iter_mut().for_each(|data| data.timeout = 0);
+        }
+        let actions = self.advance(view, &decisions);
         // The step may have found that the job has ended. Then no room was taken from it.
         let state = self.state();
         let goes_on = state.phase == Phase::Queued || state.holds_room();

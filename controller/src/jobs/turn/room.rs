@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use larder_api::Phase;
 
-use super::JobInRound;
 use super::decide::{Decided, Stepped};
+use super::{JobInRound, Mode};
 use crate::jobs::cluster_view::{ClusterView, Seen};
+use crate::jobs::data_locality;
 use crate::jobs::leftover_pods::Accounting;
 use crate::jobs::machine::loss::{is_live, uses_quota};
-use crate::jobs::machine::{Pod, PodStage, Stage};
+use crate::jobs::machine::{Pod, PodStage, Stage, is_warm};
 use crate::jobs::plan::Cluster;
-use crate::jobs::queue::{HeldPod, Job};
+use crate::jobs::queue::{HeldPod, Job, Reservation};
 use crate::time::Seconds;
 
 /// The room that a job counts for in the queues.
@@ -55,7 +56,7 @@ impl JobInRound<'_> {
     }
 
     /// The pods that hold room or will hold it.
-    fn held(&self, view: &ClusterView<'_>) -> Vec<HeldPod> {
+    pub(super) fn held(&self, view: &ClusterView<'_>) -> Vec<HeldPod> {
         let state = self.state();
         let there: BTreeMap<_, _> = self.pods.iter().map(|seen| (seen.pod.id, seen)).collect();
         let mut held = Vec::new();
@@ -86,6 +87,22 @@ impl JobInRound<'_> {
         held
     }
 
+    /// Until when no other job is preempted for the job, because its data is not on the nodes where it would run.
+    /// `None` once the data is there, or the job has headed its queue for as long as it waits for data.
+    pub(super) fn cold_until(&self, view: &ClusterView<'_>) -> Option<Seconds> {
+        let job = self.spec().filter(|job| !job.datasets.is_empty() && self.phase() == Phase::Queued)?;
+        let nodes = self.job_state.waiting.iter().flat_map(|waiting| waiting.nodes.iter().cloned()).collect();
+        // A job without a queue heads none.
+        let since = match self.job_state.record.head_since {
+            Some(since) => since,
+            None if self.job_state.queue.is_empty() => self.state().since,
+            None => view.now,
+        };
+        let data = data_locality::on_nodes(view, self.key(), job, &nodes);
+        let cold = data.iter().filter(|data| data.percent < data.enough).map(|data| since + data.timeout);
+        cold.max().filter(|until| *until > view.now)
+    }
+
     /// The job as queues see it; `None` if it neither waits for room nor has it, or Kueue decides about it.
     fn queue_job(&self, view: &ClusterView<'_>) -> Option<Job> {
         let state = self.state();
@@ -109,13 +126,35 @@ impl JobInRound<'_> {
             granted: state.granted(),
             pods: self.held(view),
             unplaced: if self.is_planned() { self.unplaced(view) } else { Vec::new() },
+            refused_by: state.refused_by.clone(),
             replaces_live: self.observed.pods.iter().any(is_stray),
             head_since: self.job_state.record.head_since,
             claims: self.job_state.record.claims,
+            is_cold: self.cold_until(view).is_some(),
+            // No quota limits the nodes that an autoscaler would add for a job without a queue, and its pods would
+            // compete for room with jobs of queues.
+            may_await_nodes: view.wait_for_nodes.is_some() && self.is_planned() && !self.job_state.queue.is_empty(),
+            awaits_nodes: state.awaits_nodes,
+            is_passed_over: self.job_state.waiting.as_ref().is_some_and(|waiting| waiting.is_passed_over),
+            preempts_after: self.job_state.record.preempts_after,
             // A job whose namespace has exhausted its ResourceQuota waits for that quota instead.
             not_before: state.not_before.filter(|_| self.eligibility.shortage().is_none()),
             shortage: self.eligibility.shortage().cloned(),
             ends: state.ends(&self.observed.terms),
+            reservation: self.reservation(view),
         })
+    }
+
+    /// Whether the job's planned nodes are reserved for it.
+    fn reservation(&self, view: &ClusterView<'_>) -> Reservation {
+        let state = self.state();
+        if state.phase != Phase::DataWarming || !self.observed.terms.unreserved {
+            return Reservation::Held;
+        }
+        match self.mode {
+            Mode::Steps(_) if is_warm(state, &self.observed, view.now) => Reservation::Due,
+            // A job with writes in flight does not start in this round.
+            Mode::Steps(_) | Mode::InFlight(_) | Mode::Invalid => Reservation::Released,
+        }
     }
 }

@@ -38,10 +38,15 @@ impl Decided<'_> {
         }
         let by = || Requester::Job(job.key().clone());
         let gpus = job.roles().iter().any(|role| role.requests.has_gpus());
-        let comes_next = job.job_state.waiting.as_ref().is_some_and(|waiting| waiting.warm);
+        let waiting = job.job_state.waiting.as_ref().filter(|_| state.phase == Phase::Queued);
+        let comes_next = waiting.is_some_and(|waiting| waiting.warm);
         let mut found = Vec::new();
-        if state.holds_room() {
-            let nodes: Vec<String> = job.nodes().into_iter().collect();
+        let nodes: Vec<String> = match waiting {
+            Some(waiting) => waiting.nodes.clone(),
+            None if state.holds_room() => job.nodes().into_iter().collect(),
+            None => Vec::new(),
+        };
+        if !nodes.is_empty() {
             let pods = nodes.len();
             let named = NodeSelectorRequirement {
                 key: "metadata.name".to_owned(),
@@ -52,7 +57,7 @@ impl Decided<'_> {
             let any = Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() };
             let places = Places { terms: vec![term], tolerations: vec![any], ..Places::default() };
             found.push(WarmRequest { by: by(), since: state.since, pods, places, gpus });
-        } else if state.phase == Phase::Queued && comes_next && job.eligibility.refusal().is_none() {
+        } else if comes_next && job.eligibility.refusal().is_none() {
             found.extend(job.roles().iter().map(|role| WarmRequest {
                 by: by(),
                 since: Seconds(job.object.meta.created),
@@ -86,6 +91,7 @@ impl Decided<'_> {
         again: &mut Earliest,
     ) -> Vec<Write> {
         again.extend(self.again());
+        again.extend(self.reconsidered_at(view));
         let held_until = self.await_dry_run(view).or_else(|| self.job.job_state.held_until(view.now));
         if let Some(until) = held_until {
             again.note(until);
@@ -95,6 +101,21 @@ impl Decided<'_> {
         again.extend(later.at());
         self.job.job_state.apply(changes);
         writes
+    }
+
+    /// When the queues decide about the job again, although nothing has changed: room is looked for if it was passed
+    /// over, or other jobs may be preempted for it.
+    fn reconsidered_at(&self, view: &ClusterView<'_>) -> Option<Seconds> {
+        let job = &self.job;
+        let waiting =
+            job.job_state.waiting.as_ref().filter(|waiting| job.phase() == Phase::Queued && !waiting.claims)?;
+        if waiting.is_passed_over {
+            return Some(view.now + 1);
+        }
+        if waiting.nodes.is_empty() {
+            return job.job_state.record.preempts_after.filter(|at| *at > view.now);
+        }
+        Some(job.cold_until(view).unwrap_or(view.now + 1))
     }
 
     /// If the dry run of the job's pods has had no answer for a while, the job waits for it. Until then, returns when

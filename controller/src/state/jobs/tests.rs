@@ -8,7 +8,6 @@ use super::*;
 use crate::state::watched::Object;
 use crate::time::Seconds;
 use crate::watch::News;
-use crate::write::Change;
 use larder_kube::kinds::Part;
 
 const SINGLE: &str = include_str!("../../../../deploy/components/jobs/types/single.yaml");
@@ -254,4 +253,16 @@ fn a_round_of_a_thousand_jobs() {
     for at in 1..4 {
         println!("nothing new: {:?}", look(&mut state, NOW + at).1);
     }
+}
+
+// SEMANTICS: J16
+#[test]
+fn many_refused_dry_runs_together_are_repeated_ten_times_a_second() {
+    let mut state = State::default();
+    assert_eq!(state.longest_dry_run_pause(), 0);
+    for at in 0..10_000 {
+        let refused = DryRun::Refused(Key::new("team-a", &format!("j{at}")), "no".to_owned());
+        state.jobs.dry_runs.insert(format!("spec-{at}"), refused);
+    }
+    assert_eq!(state.longest_dry_run_pause(), 1_000_000);
 }

@@ -7,6 +7,8 @@ use super::super::api::Api;
 use super::super::cluster::{SNAPSHOT, dataset};
 use super::super::is_ready;
 use super::super::kubelet::set_fates;
+use super::losses::set_ready;
+use super::queues::{classes, priority, queue, queued};
 use super::{condition, job, nodes_of, phase, waiting_for};
 
 fn reader(name: &str, workers: u32, patience: &str) -> Value {
@@ -85,6 +87,54 @@ async fn a_job_waits_for_cold_data_no_longer_than_it_says() {
 
 // SEMANTICS: J6
 #[tokio::test(start_paused = true)]
+async fn a_job_does_not_wait_for_data_on_a_lost_node_however_long_its_pods_would_wait_for_the_node() {
+    for restart in [json!({"atMostOnce": true}), json!({"nodeLostAfter": "30h"})] {
+        let mut world = World::with_jobs(2);
+        hold_warming(&world.api, true);
+        world.api.put("queues", queue("red", 4));
+        world.api.put("datasets", dataset("team-a", "pets", 0));
+        world.start();
+        world.until("the dataset is ready", |api| is_ready(api, "pets")).await;
+        let mut train = reader("train", 1, "30h");
+        (train["spec"]["queue"], train["spec"]["restart"]) = ("red".into(), restart);
+        world.api.put("trainingjobs", train);
+        world.until("it waits", |api| phase(api, "train") == "DataWarming" && !holders(api).is_empty()).await;
+        let node = holders(&world.api).remove(0);
+        set_ready(&world.api, &[node.as_str()], "Unknown");
+        world.until("it waits elsewhere", |api| holders(api).iter().any(|holder| *holder != node)).await;
+        assert_eq!(phase(&world.api, "train"), "DataWarming");
+    }
+}
+
+// SEMANTICS: J15
+#[tokio::test(start_paused = true)]
+async fn no_job_ends_for_another_before_the_data_of_that_is_on_its_nodes() {
+    let mut world = World::with_jobs(2);
+    classes(&world.api);
+    hold_warming(&world.api, true);
+    world.api.put("queues", queue("all", 8));
+    set_fates(&world.api, &[("", "running")]);
+    world.api.put("datasets", dataset("team-a", "pets", 0));
+    world.start();
+    world.until("the dataset is ready", |api| is_ready(api, "pets")).await;
+    world.api.put("trainingjobs", priority(queued("experiment", "all", 8), "experiment"));
+    world.until("it runs", |api| phase(api, "experiment") == "Running").await;
+    let mut production = priority(queued("production", "all", 4), "production");
+    production["spec"]["datasets"] = json!([{"name": "pets", "mountPath": "/data", "warmTimeout": "30h"}]);
+    world.api.put("trainingjobs", production);
+    world.until("its nodes have room for the data", |api| !holders(api).is_empty()).await;
+    world.rest().await;
+    assert_eq!(phase(&world.api, "experiment"), "Running");
+    let waits = waiting_for(&world.api, "production");
+    assert!(waits.ends_with("before other jobs are preempted for it"), "{waits}");
+    hold_warming(&world.api, false);
+    world.until("it runs", |api| phase(api, "production") == "Running").await;
+    assert_eq!(condition(&world.api, "production", "DataWarm"), ("True".into(), "Cached".into()));
+    assert_eq!(phase(&world.api, "experiment"), "Queued");
+}
+
+// SEMANTICS: J6
+#[tokio::test(start_paused = true)]
 async fn the_data_of_the_next_two_jobs_is_warmed_ahead_and_survives_a_restart() {
     let mut world = World::with_jobs(2);
     set_fates(&world.api, &[("first", "running")]);
@@ -154,4 +204,27 @@ async fn a_job_with_gpus_does_not_wait_for_a_fill_that_has_all_other_slots() {
     world.api.put("trainingjobs", reader("train", 1, "30h"));
     world.until("its data is fetched", |api| jobs(api, "larder-warm-pets") == 1).await;
     assert_eq!(jobs(&world.api, "larder-warm-bulk"), 7);
+}
+
+// SEMANTICS: J13
+#[tokio::test(start_paused = true)]
+async fn a_job_without_a_queue_that_waits_for_cold_data_keeps_no_other_from_its_nodes() {
+    let mut world = World::with_jobs(1);
+    hold_warming(&world.api, true);
+    set_fates(&world.api, &[("", "running")]);
+    world.api.put("datasets", dataset("team-a", "pets", 0));
+    world.api.put("queues", queue("red", 4));
+    world.start();
+    world.until("the dataset is ready", |api| is_ready(api, "pets")).await;
+    world.api.put("trainingjobs", reader("hog", 4, "1h"));
+    world.until("it waits for its data", |api| phase(api, "hog") == "DataWarming").await;
+    world.api.put("trainingjobs", queued("train", "red", 4));
+    world.until("another job has the nodes", |api| phase(api, "train") == "Running").await;
+    world.rest().await;
+    assert_eq!((phase(&world.api, "hog"), phase(&world.api, "train")), ("Queued".into(), "Running".into()));
+    assert!(waiting_for(&world.api, "hog").contains("need room"), "{}", waiting_for(&world.api, "hog"));
+    set_fates(&world.api, &[("train", "succeeded"), ("", "running")]);
+    world.until("it waits again", |api| phase(api, "hog") == "DataWarming").await;
+    hold_warming(&world.api, false);
+    world.until("it runs", |api| phase(api, "hog") == "Running").await;
 }

@@ -105,7 +105,10 @@ async fn a_gang_of_which_a_pod_is_refused_is_as_long_partly_bound_as_any_other_a
     world.until("the others are bound", |api| pods(api).len() == 2).await;
     tokio::time::sleep(Duration::from_secs(110)).await;
     assert_eq!(pods(&world.api), ["stuck-worker-0-1", "stuck-worker-2-1"], "it is not late yet");
-    tokio::time::sleep(Duration::from_secs(15)).await;
+    // The refused pod is planned a second time, and gets as much time again.
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(pods(&world.api), ["stuck-worker-0-1", "stuck-worker-2-1"], "it is not late a second time yet");
+    tokio::time::sleep(Duration::from_secs(20)).await;
     assert!(pods(&world.api).is_empty(), "{:?}", pods(&world.api));
     assert_eq!(phase(&world.api, "stuck"), "Queued");
 

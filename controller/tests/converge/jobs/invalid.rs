@@ -191,6 +191,31 @@ async fn a_record_that_somebody_has_changed_stops_no_other_job() {
 
 // SEMANTICS: J2
 #[tokio::test(start_paused = true)]
+async fn a_job_that_a_newer_version_has_run_is_left_alone_with_its_pods() {
+    let mut world = World::with_jobs(2);
+    world.api.put("queues", queue("red", 2));
+    set_fates(&world.api, &[("", "running")]);
+    world.start();
+    world.api.put("trainingjobs", queued("train", "red", 2));
+    world.until("it runs", |api| phase(api, "train") == "Running").await;
+    world.rest().await;
+    world.kill();
+    world.api.change("trainingjobs", "team-a", "train", |job| {
+        let mut record: Value = serde_json::from_str(job["status"]["record"].as_str().unwrap()).unwrap();
+        (record["version"], record["phase"]) = (99.into(), "Dreaming".into());
+        (job["status"]["record"], job["status"]["phase"]) = (record.to_string().into(), "Dreaming".into());
+    });
+    let (before, running) = (world.api.get("trainingjobs", "team-a", "train"), pods(&world.api));
+    world.start();
+    world.api.put("trainingjobs", queued("next", "red", 1));
+    world.rest().await;
+    assert_eq!((world.api.get("trainingjobs", "team-a", "train"), pods(&world.api)), (before, running));
+    let waits = waiting_for(&world.api, "next");
+    assert!(waits.contains("queue red uses 2 of 2 GPUs"), "{waits}");
+}
+
+// SEMANTICS: J2
+#[tokio::test(start_paused = true)]
 async fn a_record_makes_no_pods_that_nobody_has_asked_for_and_keeps_those_that_run() {
     let mut world = World::with_jobs(2);
     set_fates(&world.api, &[("", "running")]);

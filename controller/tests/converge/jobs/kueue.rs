@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use super::super::api::{Api, Dies, serve_kueue};
 use super::super::kubelet::set_fates;
 use super::super::{World, assert_same, end_state};
-use super::{condition, job, nodes_of, phase, pods, waiting_for};
+use super::{condition, disown, job, nodes_of, phase, pods, waiting_for};
 
 const FINALIZER: &str = "kueue.x-k8s.io/resource-in-use";
 
@@ -268,7 +268,7 @@ async fn a_job_with_quota_and_without_nodes_waits_and_takes_the_room_of_no_other
 // SEMANTICS: J9
 #[tokio::test(start_paused = true)]
 async fn a_job_that_goes_leaves_no_workload_with_a_finalizer() {
-    for remove in ["delete", "label", "suspend"] {
+    for remove in ["delete", "orphan", "label", "suspend"] {
         let mut world = World::with_kueue_and_jobs();
         set_fates(&world.api, &[("train", "running")]);
         world.start();
@@ -276,8 +276,23 @@ async fn a_job_that_goes_leaves_no_workload_with_a_finalizer() {
         world.until("it asks", |api| !api.list("workloads").is_empty()).await;
         admit(&world.api, &name_of(&workload(&world.api)), 2);
         world.until("it runs", |api| phase(api, "train") == "Running").await;
+        let stuck = |finalizers: &[&str]| {
+            for name in pods(&world.api) {
+                world.api.change("pods", "team-a", &name, |pod| pod["metadata"]["finalizers"] = json!(finalizers));
+            }
+        };
         match remove {
-            "delete" => world.api.delete("trainingjobs", "team-a", "train"),
+            "delete" | "orphan" => {
+                stuck(&["test/kubelet"]);
+                if remove == "orphan" {
+                    disown(&world.api, &["pods", "workloads"]);
+                }
+                world.api.delete("trainingjobs", "team-a", "train");
+                world.rest().await;
+                let has_quota = workload(&world.api).to_string().contains(FINALIZER);
+                assert!(has_quota && pods(&world.api).len() == 2, "{remove}: its pods have not ended");
+                stuck(&[]);
+            }
             "label" => world.api.change("trainingjobs", "team-a", "train", |job| {
                 job["metadata"]["labels"] = json!({});
             }),

@@ -37,6 +37,113 @@ async fn the_pod_of_a_lost_node_is_replaced_elsewhere_while_it_is_still_there() 
     assert_eq!((&status["restarts"]["nodeLost"], &status["restarts"]["crashed"]), (&2.into(), &0.into()));
 }
 
+/// Sets the condition Ready of nodes.
+pub(super) fn set_ready(api: &super::Api, nodes: &[&str], status: &str) {
+    let now = api.now();
+    for name in nodes {
+        api.change("nodes", "", name, |node| {
+            node["status"]["conditions"][0] = json!({"type": "Ready", "status": status, "lastTransitionTime": now});
+        });
+    }
+}
+
+// SEMANTICS: J5
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_the_api_for_all_nodes_costs_no_pod() {
+    let mut world = World::with_jobs(6);
+    set_fates(&world.api, &[("", "running")]);
+    world.start();
+    let names: Vec<String> = (0..6).map(|nth| format!("train-{nth}")).collect();
+    for name in &names {
+        let mut train = job(name, "pytorch", &[("worker", 4)]);
+        if name == "train-0" {
+            train["spec"]["restart"] = json!({"nodeLostAfter": "1s"});
+        }
+        world.api.put("trainingjobs", train);
+    }
+    world.until("all run", |api| names.iter().all(|name| phase(api, name) == "Running")).await;
+    let before = pods(&world.api);
+    let all = ["n1", "n2", "n3", "n4", "n5", "n6"];
+    // They become unknown, and later ready, one after the other. The controller is replaced meanwhile.
+    for nodes in all.chunks(2) {
+        set_ready(&world.api, nodes, "Unknown");
+    }
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    world.kill();
+    world.start();
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    for nodes in all.chunks(1) {
+        set_ready(&world.api, nodes, "True");
+        tokio::time::sleep(Duration::from_secs(9)).await;
+    }
+    world.rest().await;
+    assert_eq!(pods(&world.api), before);
+    assert!(names.iter().all(|name| phase(&world.api, name) == "Running"));
+    // Afterwards a node that is lost is lost.
+    set_ready(&world.api, &["n1"], "Unknown");
+    let is_lost = |api: &super::Api| {
+        let jobs = api.list("trainingjobs");
+        jobs.iter().any(|job| job["status"]["restarts"]["nodeLost"].as_u64().unwrap_or(0) > 0)
+    };
+    world.until("its pods are lost", is_lost).await;
+}
+
+// SEMANTICS: J5
+#[tokio::test(start_paused = true)]
+async fn a_job_that_must_run_once_waits_for_a_node_until_it_is_gone_or_out_of_service() {
+    for certain in ["deleted", "out of service"] {
+        let mut world = World::with_jobs(3);
+        set_fates(&world.api, &[("", "running")]);
+        world.start();
+        let mut once = job("once", "pytorch-elastic", &[("worker", 2)]);
+        once["spec"]["restart"] = json!({"atMostOnce": true});
+        let mut late = job("late", "pytorch-elastic", &[("worker", 2)]);
+        late["spec"]["restart"] = json!({"nodeLostAfter": "1h"});
+        world.api.put("trainingjobs", once);
+        world.api.put("trainingjobs", late);
+        world.until("both run", |api| ["once", "late"].iter().all(|name| phase(api, name) == "Running")).await;
+        let node = nodes_of(&world.api, "once").remove(0);
+        assert_eq!(nodes_of(&world.api, "late"), vec![node.clone(); 2], "{certain}: they share a node");
+        let before = pods(&world.api);
+        set_ready(&world.api, &[node.as_str()], "Unknown");
+        tokio::time::sleep(Duration::from_secs(3_500)).await;
+        assert_eq!(pods(&world.api), before, "{certain}");
+        tokio::time::sleep(Duration::from_secs(200)).await;
+        assert!(nodes_of(&world.api, "late").iter().any(|elsewhere| *elsewhere != node), "{certain}");
+        tokio::time::sleep(Duration::from_secs(6 * 3_600)).await;
+        assert_eq!(nodes_of(&world.api, "once"), vec![node.clone(); 2], "{certain}: it may still run");
+        match certain {
+            "deleted" => world.api.delete("nodes", "", &node),
+            _ => world.api.change("nodes", "", &node, |node| {
+                node["spec"]["taints"] = json!([{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]);
+            }),
+        }
+        let is_elsewhere = |api: &super::Api| nodes_of(api, "once").iter().any(|elsewhere| *elsewhere != node);
+        world.until("it runs elsewhere", is_elsewhere).await;
+    }
+}
+
+// SEMANTICS: J5
+#[tokio::test(start_paused = true)]
+async fn a_job_that_must_run_once_replaces_no_pod_that_is_stuck() {
+    let mut world = World::with_jobs(2);
+    set_fates(&world.api, &[("", "running")]);
+    world.start();
+    let mut once = job("once", "pytorch-elastic", &[("worker", 2)]);
+    once["spec"]["restart"] = json!({"atMostOnce": true});
+    world.api.put("trainingjobs", once);
+    world.until("it runs", |api| phase(api, "once") == "Running").await;
+    let stuck = |finalizers: &[&str]| {
+        world.api.change("pods", "team-a", "once-worker-1-1", |pod| pod["metadata"]["finalizers"] = json!(finalizers));
+    };
+    stuck(&["test/kubelet"]);
+    world.api.delete("pods", "team-a", "once-worker-1-1");
+    tokio::time::sleep(Duration::from_secs(6 * 3_600)).await;
+    assert!(!pods(&world.api).iter().any(|pod| pod.starts_with("once-worker-1-2")), "{:?}", pods(&world.api));
+    stuck(&[]);
+    world.until("it runs again", |api| phase(api, "once") == "Running" && pods(api).len() == 2).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_heard_of_after_its_pod_is_not_lost() {
     let mut world = World::with_jobs(1);

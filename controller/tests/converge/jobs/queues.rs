@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::World;
 use super::super::api::Api;
 use super::super::kubelet::set_fates;
-use super::{condition, job, phase, pods, waiting_for};
+use super::{condition, disown, job, phase, pods, waiting_for};
 
 pub(super) fn queue(name: &str, gpus: u32) -> Value {
     json!({
@@ -33,6 +33,35 @@ pub(super) fn classes(api: &Api) {
     let class = |name: &str, value: u32| json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value});
     api.put("priorityclasses", class("production", 1000));
     api.put("priorityclasses", class("experiment", 10));
+}
+
+// SEMANTICS: J13
+#[tokio::test(start_paused = true)]
+async fn a_job_of_a_queue_takes_the_room_of_one_without_a_queue_whatever_their_priorities() {
+    let mut world = World::with_jobs(1);
+    classes(&world.api);
+    world.api.put("queues", queue("red", 4));
+    set_fates(&world.api, &[("", "running")]);
+    world.start();
+    world.api.put("trainingjobs", priority(job("free", "single", &[("worker", 4)]), "production"));
+    world.until("it runs", |api| phase(api, "free") == "Running").await;
+    world.api.put("trainingjobs", priority(queued("train", "red", 4), "experiment"));
+    world.until("the job of the queue runs", |api| phase(api, "train") == "Running").await;
+    world.rest().await;
+    assert_eq!((phase(&world.api, "free"), pods(&world.api).len()), ("Queued".into(), 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_says_why_it_waits_although_the_controllers_clock_is_behind() {
+    let mut world = World::with_jobs(1);
+    world.api.put("queues", queue("red", 1));
+    // Only the API server's clock counts the simulated time before the controller's start.
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    world.start();
+    world.api.put("trainingjobs", queued("train", "red", 2));
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let waits = waiting_for(&world.api, "train");
+    assert!(waits.contains("queue red can never use more than 1"), "{waits}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,6 +140,39 @@ async fn a_job_that_is_preempted_as_a_whole_waits_and_starts_again() {
     assert!(pods(&world.api).contains(&"experiment-worker-0-2".to_owned()));
 }
 
+// SEMANTICS: J15
+#[tokio::test(start_paused = true)]
+async fn room_that_a_stranger_takes_costs_the_next_job_only_after_a_pause() {
+    let mut world = World::with_jobs(2);
+    classes(&world.api);
+    world.api.put("queues", queue("all", 64));
+    set_fates(&world.api, &[("", "running")]);
+    world.start();
+    for name in ["first", "second"] {
+        world.api.put("trainingjobs", priority(queued(name, "all", 4), "experiment"));
+        world.until("it runs", |api| phase(api, name) == "Running").await;
+    }
+    let keep = |finalizers: &[&str]| {
+        for name in pods(&world.api).iter().filter(|name| name.starts_with("second")) {
+            world.api.change("pods", "team-a", name, |pod| pod["metadata"]["finalizers"] = json!(finalizers));
+        }
+    };
+    keep(&["test/kubelet"]);
+    world.api.put("trainingjobs", priority(queued("production", "all", 4), "production"));
+    world.until("room is being made", |api| waiting_for(api, "production").contains("still terminating")).await;
+    let container = json!({"name": "main", "resources": {"limits": {"nvidia.com/gpu": "4"}}});
+    world.api.put(
+        "pods",
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "b", "name": "stranger"},
+            "spec": {"nodeName": "n2", "containers": [container]}, "status": {"phase": "Running"}}),
+    );
+    keep(&[]);
+    let began = tokio::time::Instant::now();
+    world.until("the other one ends, too", |api| phase(api, "first") == "Queued").await;
+    assert!((58..=65).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    world.until("it was not in vain", |api| phase(api, "production") == "Running").await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn pods_that_a_deleted_job_leaves_behind_use_quota_until_they_are_deleted() {
     leaves_pods_behind(|api| api.delete("trainingjobs", "team-a", "first")).await;
@@ -128,6 +190,39 @@ async fn pods_that_a_suspended_job_leaves_behind_use_quota_until_they_are_delete
 #[tokio::test(start_paused = true)]
 async fn pods_that_a_finished_job_leaves_behind_use_quota_until_they_are_deleted() {
     leaves_pods_behind(|api| set_fates(api, &[("first-master", "succeeded"), ("", "running")])).await;
+}
+
+// SEMANTICS: J3
+#[tokio::test(start_paused = true)]
+async fn pods_that_a_job_deleted_without_them_leaves_behind_use_quota_and_are_deleted() {
+    leaves_pods_behind(|api| {
+        disown(api, &["pods"]);
+        api.delete("trainingjobs", "team-a", "first");
+    })
+    .await;
+}
+
+// SEMANTICS: J2
+#[tokio::test(start_paused = true)]
+async fn pods_that_lose_their_owner_stay_the_jobs_and_use_its_quota() {
+    let mut world = World::with_jobs(2);
+    world.api.put("queues", queue("red", 2));
+    set_fates(&world.api, &[("", "running")]);
+    world.start();
+    world.api.put("trainingjobs", queued("first", "red", 2));
+    world.until("it runs", |api| phase(api, "first") == "Running").await;
+    disown(&world.api, &["pods"]);
+    world.api.put("trainingjobs", queued("second", "red", 1));
+    for controller in 1..3 {
+        world.rest().await;
+        assert_eq!(pods(&world.api), ["first-worker-0-1", "first-worker-1-1"], "controller {controller}");
+        let phases = ["first", "second"].map(|name| phase(&world.api, name));
+        assert_eq!(phases, ["Running", "Queued"], "controller {controller}");
+        world.kill();
+        world.start();
+    }
+    world.api.delete("trainingjobs", "team-a", "first");
+    world.until("the next one runs", |api| phase(api, "second") == "Running").await;
 }
 
 // SEMANTICS: J3

@@ -4,7 +4,8 @@ use std::time::Duration;
 use larder_cachenode::home::Home;
 use larder_cachenode::importing::Importer;
 use larder_cachenode::node::NodeConfig;
-use larder_dataset::DatasetSpec;
+use larder_daemon_api::handover::request_memory;
+use larder_dataset::{DatasetSpec, Ownership};
 use larder_origin::OriginConfig;
 
 use super::*;
@@ -68,18 +69,25 @@ async fn a_few_jobs_run_at_a_time_and_one_of_those_that_make_mounts() {
     let node = node(folder.path());
     let request = DatasetRequest::from(DatasetSpec::new(format!("file://{}", path("data").display())));
     let (mounts, mut owner) = Mounts::new(Arc::clone(&node), Pool::start(1).unwrap(), false);
-    assert!(!owner.may_start_next(), "none waits");
+    assert_eq!(owner.startable(), None, "none waits");
     let found = node.find(&request).await.unwrap();
     let target = Target::Folder(MountConfig::new(path("mnt")));
     owner.apply(Event::Serve(Job { found, request: request.clone(), target, reply: oneshot::channel().0 }));
     for number in 0..JOBS_AT_ONCE as u64 {
-        assert!(owner.may_start_next(), "{number}");
+        assert_eq!(owner.startable(), Some(0), "{number}");
         run_job(&mut owner, number, &request, false);
     }
-    assert!(!owner.may_start_next(), "as many run as may");
+    assert_eq!(owner.startable(), None, "as many run as may");
     owner.running.clear();
     let first = run_job(&mut owner, 20, &request, true);
-    assert!(!owner.may_start_next(), "its mount point may hang");
+    assert_eq!(owner.startable(), None, "its mount point may hang");
+    let found = node.find(&request).await.unwrap();
+    let fd = std::fs::File::open("/dev/null").unwrap().into();
+    let connection = Arc::new(Connection { fd, memory: request_memory().unwrap(), init: Vec::new() });
+    let config = ServeConfig { threads: 1, max_background: 16, ownership: Ownership::default() };
+    let target = Target::Connection(connection, config);
+    owner.apply(Event::Serve(Job { found, request: request.clone(), target, reply: oneshot::channel().0 }));
+    assert_eq!(owner.startable(), Some(1), "a connection does not wait for the mount point");
     let second = run_job(&mut owner, 21, &request, false);
     // The later one is finished first.
     for task in [second, first] {
@@ -88,7 +96,7 @@ async fn a_few_jobs_run_at_a_time_and_one_of_those_that_make_mounts() {
     }
     let numbers: Vec<u64> = mounts.now().mounts.iter().map(|mount| mount.number).collect();
     assert_eq!(numbers, [20, 21]);
-    assert!(owner.may_start_next());
+    assert_eq!(owner.startable(), Some(0));
 }
 
 // SEMANTICS: P7

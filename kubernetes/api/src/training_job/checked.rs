@@ -28,6 +28,9 @@ pub const REPLICAS_MAX: u32 = 10_000;
 /// be larger.
 pub const SPEC_BYTES_MAX: usize = 256 << 10;
 
+/// The most seconds that a pod of a job may take to end. The policy `larder-jobs` refuses jobs with more.
+pub const GRACE_SECONDS_MAX: i64 = 3600;
+
 /// The most roles of a job.
 pub const ROLES_MAX: usize = 16;
 /// The default percentage of a dataset that must be cached before a job starts.
@@ -36,6 +39,11 @@ pub const MIN_WARM: u32 = 90;
 pub const WARM_TIMEOUT: Duration = Duration::from_secs(600);
 /// The default for how long the pods of a gang may take to be bound.
 pub const GANG_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The longest timeouts of a job without a queue. The policy `larder-jobs` refuses longer ones.
+pub const UNQUEUED_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
+/// The longest timeouts of any other job.
+pub const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// A TrainingJob, validated and parsed.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,6 +66,10 @@ pub struct CheckedJob {
     pub scope: Option<RestartScope>,
     /// The number of crashes that the job tolerates; `None` for the JobType's setting.
     pub max_crashes: Option<u32>,
+    /// How long a node may be not ready before it is lost to the job; `None` for the administrator's setting.
+    pub node_lost_after: Option<Duration>,
+    /// True if no pod is replaced that may still run.
+    pub at_most_once: bool,
     /// True if the job should have no pods.
     pub suspend: bool,
     /// The job fails when it has run for this long; `None` for no limit.
@@ -103,7 +115,7 @@ pub struct CheckedMount {
 /// Where a job waits for quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Queueing {
-    /// Without a queue: the job starts when it fits.
+    /// Without a queue: the job starts when it fits, after the jobs of queues.
     None,
     /// In a Queue.
     Queue(String),
@@ -120,8 +132,8 @@ impl TrainingJob {
     /// Checks every value. Errors: the first invalid field.
     pub fn check(&self) -> Result<CheckedJob, InvalidField> {
         let name = self.metadata.name.as_deref().unwrap_or_default();
-        if !is_name(name, 40) {
-            let form = "must begin with a letter, consist of lower-case letters, digits and hyphens, and have at most 40 \
+        if !is_name(name, 63) {
+            let form = "must begin with a letter, consist of lower-case letters, digits and hyphens, and have at most 63 \
                         characters";
             return Err(InvalidField::new("metadata.name", form));
         }
@@ -131,16 +143,20 @@ impl TrainingJob {
         }
         let time =
             |field: &'static str, text: &Option<String>| text.as_deref().map(|text| duration(field, text)).transpose();
+        let queueing = self.queueing()?;
+        let longest = if queueing == Queueing::None { UNQUEUED_TIMEOUT_MAX } else { TIMEOUT_MAX };
         Ok(CheckedJob {
             kind: spec.type_.clone(),
             roles: check_roles(&spec.roles)?,
-            datasets: self.check_datasets()?,
-            queueing: self.queueing()?,
+            datasets: self.check_datasets(longest)?,
+            queueing,
             backend: spec.gang.backend.unwrap_or_default(),
-            gang_timeout: time("spec.gang.timeout", &spec.gang.timeout)?.unwrap_or(GANG_TIMEOUT),
+            gang_timeout: time("spec.gang.timeout", &spec.gang.timeout)?.unwrap_or(GANG_TIMEOUT).min(longest),
             topology_key: spec.gang.topology_key.clone(),
             scope: spec.restart.scope,
             max_crashes: spec.restart.max_crashes,
+            node_lost_after: time("spec.restart.nodeLostAfter", &spec.restart.node_lost_after)?,
+            at_most_once: spec.restart.at_most_once,
             suspend: spec.suspend,
             active_deadline: time("spec.activeDeadline", &spec.active_deadline)?,
             ttl_after_finished: match spec.ttl_after_finished.as_deref() {
@@ -171,12 +187,13 @@ impl TrainingJob {
         }
     }
 
-    fn check_datasets(&self) -> Result<Vec<CheckedMount>, InvalidField> {
+    /// Checks the datasets. `longest` is the most that the job may wait for one of them.
+    fn check_datasets(&self, longest: Duration) -> Result<Vec<CheckedMount>, InvalidField> {
         let own = self.metadata.namespace.as_deref().unwrap_or_default();
         let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
         let mut checked = Vec::new();
         for mount in &self.spec.datasets {
-            let mount = check_mount(own, mount)?;
+            let mount = check_mount(own, mount, longest)?;
             if !names.insert(mount.dataset.clone()) {
                 return Err(InvalidField::new("spec.datasets", format!("has {} twice", mount.dataset)));
             }
@@ -190,7 +207,7 @@ impl TrainingJob {
     }
 }
 
-fn check_mount(own: &str, mount: &MountedDataset) -> Result<CheckedMount, InvalidField> {
+fn check_mount(own: &str, mount: &MountedDataset, longest: Duration) -> Result<CheckedMount, InvalidField> {
     let field = |rest: &str| format!("spec.datasets[{}].{rest}", mount.name);
     let dataset = DatasetKey::within(own, &mount.name)
         .map_err(|_| InvalidField::new("spec.datasets[].name", "must be the name of a Dataset, or NAMESPACE/NAME"))?;
@@ -202,7 +219,7 @@ fn check_mount(own: &str, mount: &MountedDataset) -> Result<CheckedMount, Invali
         return Err(InvalidField::new(field("minWarm"), "must be a percentage, 0 to 100"));
     }
     let timeout = mount.warm_timeout.as_deref().map(|text| duration(&field("warmTimeout"), text)).transpose()?;
-    let warm_timeout = timeout.unwrap_or(WARM_TIMEOUT);
+    let warm_timeout = timeout.unwrap_or(WARM_TIMEOUT).min(longest);
     Ok(CheckedMount { dataset, path: mount.mount_path.clone(), min_warm, warm_timeout })
 }
 

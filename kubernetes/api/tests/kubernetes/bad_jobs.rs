@@ -47,6 +47,14 @@ fn job_type(fields: Value) -> Value {
     json!({"apiVersion": "larder.dev/v1alpha1", "kind": "JobType", "metadata": {"name": "t"}, "spec": spec})
 }
 
+impl Server {
+    /// Sets whether jobs need a queue.
+    fn allow_jobs_without_queue(&self, may: bool) {
+        let spec = json!({"spec": {"jobsWithoutQueue": may}}).to_string();
+        self.cluster.kubectl_ok(&["patch", "lardersettings", SETTINGS, "--type=merge", "-p", &spec]);
+    }
+}
+
 /// A server with Larder's JobTypes, on which the policies for jobs are in effect.
 pub(super) fn start(namespace: &str) -> Server {
     let server = Server::start(namespace);
@@ -56,6 +64,7 @@ pub(super) fn start(namespace: &str) -> Server {
     wait.extend(kinds.iter().map(String::as_str));
     server.cluster.kubectl_ok(&wait);
     server.cluster.kubectl_ok(&["apply", "-k", &folder.join("types").display().to_string()]);
+    server.allow_jobs_without_queue(true);
     server.cluster.kubectl_ok(&["apply", "-f", &folder.join("base/policies.yaml").display().to_string()]);
     // As the controller does.
     let types = json!({"status": {"jobTypes": ["single", "pytorch", "mpi"]}}).to_string();
@@ -98,8 +107,15 @@ fn a_bad_job_is_refused_at_apply_by_its_field() {
     let dataset = |fields: Value| json!({"datasets": [object(json!({"name": "d", "mountPath": "/d"}), fields)]});
     let many: Vec<_> = (0..17).map(|at| role(json!({"name": format!("r{at}")}))).collect();
     let script = json!([role(json!({"template": template(json!({"args": ["x".repeat(65_536)]}))}))]);
+    let mut long = template(json!({}));
+    long["spec"]["terminationGracePeriodSeconds"] = 3601.into();
     let bad: &[(&str, &str, Value)] = &[
         ("spec.roles[].template", "at most 65536 characters together, and these have 65", roles(script)),
+        (
+            "spec.roles[].template.spec.terminationGracePeriodSeconds",
+            "must be at most 3600",
+            roles(json!([role(json!({"template": long}))])),
+        ),
         ("spec.type", "must be the name", json!({"type": "No Body"})),
         ("spec.type", "Required value", json!({"type": null})),
         ("spec.roles", "at least 1", roles(json!([]))),
@@ -130,6 +146,13 @@ fn a_bad_job_is_refused_at_apply_by_its_field() {
         ("spec.datasets[0].minWarm", "less than or equal to 100", dataset(json!({"minWarm": 101}))),
         ("spec.datasets[].warmTimeout", "must be a time", dataset(json!({"warmTimeout": "0s"}))),
         (
+            "spec.datasets[].warmTimeout",
+            "must be at most 1h without spec.queue",
+            dataset(json!({"warmTimeout": "61m"})),
+        ),
+        ("spec.gang.timeout", "must be at most 1h without spec.queue", json!({"gang": {"timeout": "1d"}})),
+        ("spec.gang.timeout", "must be at most 30d", json!({"gang": {"timeout": "31d"}, "queue": "vision"})),
+        (
             "spec.datasets[].mountPath",
             "different for each",
             json!({"datasets": [{"name": "a", "mountPath": "/d"}, {"name": "b", "mountPath": "/d"}]}),
@@ -139,6 +162,12 @@ fn a_bad_job_is_refused_at_apply_by_its_field() {
         ("spec.gang.timeout", "must be a time", json!({"gang": {"timeout": "soon"}})),
         ("spec.gang.topologyKey", "key of a label", json!({"gang": {"topologyKey": "a b"}})),
         ("spec.restart.scope", "supported values", json!({"restart": {"scope": "pod"}})),
+        ("spec.restart.nodeLostAfter", "must be a time", json!({"restart": {"nodeLostAfter": "0s"}})),
+        (
+            "spec.restart.nodeLostAfter",
+            "cannot be combined",
+            json!({"restart": {"nodeLostAfter": "5m", "atMostOnce": true}}),
+        ),
         ("spec.activeDeadline", "must be a time", json!({"activeDeadline": "0h"})),
         ("spec.ttlAfterFinished", "must be a time", json!({"ttlAfterFinished": "1w"})),
         ("spec.keepPods", "supported values", json!({"keepPods": "some"})),
@@ -159,11 +188,62 @@ fn a_bad_job_is_refused_at_apply_by_its_field() {
     two_queues["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "main"});
     let output = server.try_apply(&two_queues);
     assert!(!output.status.success() && said(&output).contains("spec.queue cannot be combined"), "{}", said(&output));
-    for name in ["1a", "a.b", &"n".repeat(41)] {
+    for name in ["1a", "a.b", &"n".repeat(64)] {
         let named = object(job(NAMESPACE, json!({})), json!({"metadata": {"namespace": NAMESPACE, "name": name}}));
         let output = server.try_apply(&named);
         assert!(!output.status.success() && said(&output).contains("metadata.name"), "{name}: {}", said(&output));
     }
+}
+
+// SEMANTICS: J13
+#[test]
+fn a_job_needs_a_queue_which_its_namespace_or_the_administrator_may_spare_it() {
+    const NAMESPACE: &str = "unqueued-jobs";
+    let server = start(NAMESPACE);
+    let file = repository().join("deploy/components/jobs/base/default-queue.yaml").display().to_string();
+    server.cluster.kubectl_ok(&["apply", "-f", &file]);
+    server.allow_jobs_without_queue(false);
+    let refused = "spec.queue: name a Queue of the namespace unqueued-jobs";
+    let applies = |job: &Value| {
+        server.with_file(job, |file| server.cluster.kubectl(&["apply", "--dry-run=server", "-o", "json", "-f", file]))
+    };
+    server.cluster.wait_for("the policy counts", TIMEOUT, || {
+        let output = applies(&job(NAMESPACE, json!({})));
+        !output.status.success() && said(&output).contains(refused)
+    });
+    let mut of_kueue = job(NAMESPACE, json!({}));
+    of_kueue["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "main"});
+    let of_others = job(NAMESPACE, json!({"managedBy": "example.org/other"}));
+    for job in [&job(NAMESPACE, json!({"queue": "vision"})), &of_kueue, &of_others] {
+        let output = applies(job);
+        assert!(output.status.success(), "{job}: {}", said(&output));
+    }
+    // A job does not leave Kueue's queue either.
+    server.apply(&of_kueue);
+    let unlabel = ["label", "tj", "j", "-n", NAMESPACE, "kueue.x-k8s.io/queue-name-"];
+    let output = server.cluster.kubectl(&unlabel);
+    assert!(!output.status.success() && said(&output).contains(refused), "{}", said(&output));
+    server.cluster.kubectl_ok(&["delete", "tj", "j", "-n", NAMESPACE]);
+    // The namespace names a queue for its jobs.
+    server.cluster.kubectl_ok(&["annotate", "namespace", NAMESPACE, "larder.dev/default-queue=vision"]);
+    let queue_of = |job: &Value| {
+        let output = applies(job);
+        let applied: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        applied["spec"]["queue"].as_str().map(str::to_owned)
+    };
+    server.cluster.wait_for("the job gets its queue", TIMEOUT, || {
+        queue_of(&job(NAMESPACE, json!({}))).as_deref() == Some("vision")
+    });
+    assert_eq!(queue_of(&job(NAMESPACE, json!({"queue": "speech"}))).as_deref(), Some("speech"));
+    assert_eq!(queue_of(&of_kueue), None);
+    // The administrator allows jobs without a queue.
+    server.cluster.kubectl_ok(&["annotate", "namespace", NAMESPACE, "larder.dev/default-queue-"]);
+    server.allow_jobs_without_queue(true);
+    server.cluster.wait_for("a job needs no queue", TIMEOUT, || {
+        let output = applies(&job(NAMESPACE, json!({})));
+        let applied: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        output.status.success() && applied["spec"]["queue"].is_null()
+    });
 }
 
 #[test]
@@ -177,7 +257,8 @@ fn a_good_job_is_accepted_and_what_its_pods_have_cannot_be_changed() {
         }}))}))],
         "datasets": [{"name": "pets", "mountPath": "/data", "minWarm": 0, "warmTimeout": "30m"}],
         "queue": "vision", "gang": {"backend": "builtin", "timeout": "1m", "topologyKey": "topology.kubernetes.io/zone"},
-        "restart": {"scope": "worker", "maxCrashes": 0}, "activeDeadline": "7d", "ttlAfterFinished": "0s",
+        "restart": {"scope": "worker", "maxCrashes": 0, "nodeLostAfter": "5m", "atMostOnce": false},
+        "activeDeadline": "7d", "ttlAfterFinished": "0s",
         "keepPods": "all", "managedBy": "kueue.x-k8s.io/multikueue",
     });
     let applied = server.try_apply(&job(NAMESPACE, full.clone()));

@@ -68,7 +68,7 @@ fn of_dataset(namespace: &str, role: &str) -> Value {
 fn of_job(namespace: &str) -> Value {
     json!({
         "name": "theft", "namespace": namespace,
-        "labels": {"app.kubernetes.io/managed-by": "larder-controller", "larder.dev/job": "j"},
+        "labels": {"app.kubernetes.io/managed-by": "larder-controller", "larder.dev/job": "j", "larder.dev/job-uid": "u"},
         "ownerReferences": [{
             "apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob", "name": "j", "uid": "u", "controller": true,
         }],
@@ -524,6 +524,7 @@ fn pods_belong_to_training_jobs() {
             (|pod| pod["metadata"]["ownerReferences"] = json!([]), others),
             (|pod| pod["metadata"]["labels"] = json!({}), others),
             (|pod| pod["metadata"]["ownerReferences"][0]["kind"] = "Job".into(), others),
+            (|pod| pod["metadata"]["labels"]["larder.dev/job-uid"] = "other".into(), others),
             (|pod| pod["metadata"]["namespace"] = "kube-system".into(), "writes no pods of the namespace kube-system"),
             (|pod| pod["metadata"]["namespace"] = SYSTEM_NAMESPACE.into(), "no pods of the namespace larder-system"),
         ],
@@ -538,6 +539,7 @@ fn pods_belong_to_training_jobs() {
     // A pod of a job.
     let owner = managed_job(&server, NAMESPACE);
     let mut of_job = pod(of_job(NAMESPACE));
+    of_job["metadata"]["labels"]["larder.dev/job-uid"] = owner.clone().into();
     of_job["metadata"]["ownerReferences"][0]["uid"] = owner.into();
     of_job["metadata"]["labels"]["larder.dev/job-serving"] = "true".into();
     server.with_file(&of_job, |file| server.expect(&token, &["create", "-f", file], None));

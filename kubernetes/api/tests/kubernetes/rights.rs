@@ -5,7 +5,7 @@ use larder_api::names::{CONTROLLER_ACCOUNT, LARDERD_ACCOUNT, SYSTEM_NAMESPACE};
 use larder_testkit::Cluster;
 use serde_json::{Value, json};
 
-use crate::{Server, bad_jobs, said};
+use crate::{Server, TIMEOUT, bad_jobs, said};
 
 impl Server {
     /// Grants an account every verb on a resource for this test, so that only the policies can reject a request.
@@ -179,6 +179,8 @@ fn pods_of_jobs_are_made_by_the_controller_alone() {
     let job = server.cluster.get_json(&["trainingjob", "j", "-n", NAMESPACE]);
     let mut own = of_job;
     own["metadata"]["labels"]["app.kubernetes.io/managed-by"] = "larder-controller".into();
+    own["metadata"]["labels"]["larder.dev/job-uid"] = job["metadata"]["uid"].clone();
+    own["metadata"]["labels"]["larder.dev/job-queue"] = "q".into();
     own["metadata"]["ownerReferences"] = json!([{
         "apiVersion": "larder.dev/v1alpha1",
         "kind": "TrainingJob",
@@ -195,6 +197,34 @@ fn pods_of_jobs_are_made_by_the_controller_alone() {
         let output = admin(args);
         assert!(!output.status.success() && said(&output).contains(refused), "{args:?}: {}", said(&output));
     }
+    // Every label by which the pod counts, and its owner.
+    for (label, value) in [
+        ("larder.dev/job-uid", "larder.dev/job-uid-"),
+        ("larder.dev/job-uid", "larder.dev/job-uid=u"),
+        ("larder.dev/job-queue", "larder.dev/job-queue-"),
+        ("larder.dev/job-queue", "larder.dev/job-queue=other"),
+        ("larder.dev/job-role", "larder.dev/job-role=ps"),
+        ("larder.dev/job-index", "larder.dev/job-index=7"),
+        ("larder.dev/job-attempt", "larder.dev/job-attempt=7"),
+        ("larder.dev/job-serving", "larder.dev/job-serving=true"),
+    ] {
+        let output = admin(&["label", "pod", "p", value, "--overwrite"]);
+        let refused = format!("{label} is set by larder-controller alone");
+        assert!(!output.status.success() && said(&output).contains(&refused), "{value}: {}", said(&output));
+    }
+    let disown = ["patch", "pod", "p", "--type=merge", "-p", r#"{"metadata":{"ownerReferences":null}}"#];
+    let output = admin(&disown);
+    let of_owner = "larder-controller sets the owner of the pods of a TrainingJob";
+    assert!(!output.status.success() && said(&output).contains(of_owner), "{}", said(&output));
+    let collector = "--as=system:serviceaccount:kube-system:generic-garbage-collector";
+    let as_collector = [&disown[..], &[collector, "--as-group=system:masters", "--dry-run=server"]].concat();
+    let output = admin(&as_collector);
+    assert!(output.status.success(), "the garbage collector: {}", said(&output));
+    // No pod keeps its quota for ever.
+    server.cluster.wait_for("the policy about deletions counts", TIMEOUT, || {
+        let output = admin(&["delete", "pod", "p", "--grace-period=3601", "--wait=false", "--dry-run=server"]);
+        !output.status.success() && said(&output).contains("at most 3600 seconds to end")
+    });
     for args in [&["label", "pod", "p", "mine=1"][..], &["delete", "pod", "p", "--force", "--grace-period=0"]] {
         let output = admin(args);
         assert!(output.status.success(), "{args:?}: {}", said(&output));

@@ -1,4 +1,4 @@
-//! What happens in a day, and in which order.
+//! The events of a day and their order.
 
 use std::fmt;
 use std::time::Duration;

@@ -126,6 +126,27 @@ fn numbers_of_segments_that_are_away_are_not_given_again() {
     assert!(numbers(&bed).iter().all(|number| before.contains(number) || *number > highest));
 }
 
+// SEMANTICS: C4
+#[test]
+fn a_folder_that_cannot_be_listed_for_want_of_descriptors_is_not_taken_for_a_disk_that_is_away() {
+    let mut bed = bed(PolicyKind::Nr, 2);
+    bed.put_all(BLOCKS);
+    let more = bed.more.clone();
+    bed.drop_all();
+    let segments = more[0].join("datasets").join(bed.config.key.id().to_string()).join("segments");
+    let aside = segments.with_file_name("aside");
+    fs::rename(&segments, &aside).unwrap();
+    // Listing a link to itself fails with ELOOP, which says nothing about the disk either.
+    std::os::unix::fs::symlink(&segments, &segments).unwrap();
+    bed.open();
+    assert_eq!(bed.cache().usage().degraded, Some("no cache: disk error"));
+    bed.drop_all();
+    fs::remove_file(&segments).unwrap();
+    fs::rename(&aside, &segments).unwrap();
+    restart(&mut bed, &more);
+    assert_all_are_hits(&bed);
+}
+
 // SEMANTICS: C20
 #[test]
 fn a_folder_that_returns_empty_is_filled_again() {
@@ -324,6 +345,62 @@ fn a_release_removes_the_blocks_on_all_disks_and_several_folders_on_one_disk_hav
     bed.user = None;
     assert!(store.release(&id).unwrap());
     assert!(store.base.folders().all(|folder| !folder.dataset(&id).exists()));
+}
+
+// SEMANTICS: C20
+#[test]
+fn nothing_is_admitted_while_one_disk_fails_and_the_other_one_does_not_answer() {
+    let bed = bed(PolicyKind::Nr, 2);
+    let (failing, silent) = (disk(&bed, 0), disk(&bed, 1));
+    let refuses = |block: u32| {
+        let now = Instant::now();
+        failing.health.failed("test", now);
+        silent.silence();
+        bed.cache().shared.admit(BlockIndex(block), len_of(BlockIndex(block)), true, now).is_none()
+    };
+    // The disk does answer, at most once a second.
+    assert!((0..1000).any(refuses));
+    assert!((0..1000).any(|_| {
+        silent.silence();
+        bed.cache().usage().degraded == Some("test")
+    }));
+    failing.health.end_pause(Instant::now());
+    assert!(failing.health.may_write(Instant::now()) && failing.health.worked());
+    assert_eq!(bed.cache().usage().degraded, None);
+    assert!((0..1000).any(|_| {
+        failing.silence();
+        silent.silence();
+        bed.cache().usage().degraded == Some("disk does not answer")
+    }));
+}
+
+// SEMANTICS: C20
+#[test]
+fn a_release_and_a_list_of_all_datasets_touch_no_disk_that_does_not_answer() {
+    let mut bed = bed(PolicyKind::Nr, 2);
+    bed.put_all(0..100);
+    let (id, silent) = (bed.config.key.id(), disk(&bed, 1));
+    let there = bed.more[0].join("datasets").join(id.to_string());
+    let listed = || bed.store().datasets().iter().map(|info| info.disk_bytes).sum::<u64>();
+    // The disk does answer, at most once a second.
+    let is_not_measured = |nth: usize| {
+        let before = listed();
+        fs::write(there.join(nth.to_string()), vec![1; 8192]).unwrap();
+        bed.cache().shared.stale.mark();
+        silent.silence();
+        listed() == before
+    };
+    assert!((0..1000).any(is_not_measured));
+    let store = bed.open.take().unwrap().0;
+    bed.user = None;
+    let leaves_it = || {
+        fs::create_dir_all(&there).unwrap();
+        silent.silence();
+        store.release(&id).unwrap();
+        there.exists()
+    };
+    assert!((0..1000).any(|_| leaves_it()));
+    assert!(!bed.dataset_dir().exists());
 }
 
 // SEMANTICS: C20

@@ -138,8 +138,8 @@ fn write_until(cache: &Arc<DatasetCache>, block: u32, state: char) -> JoinHandle
     writer
 }
 
-/// What threads do that must not wait for the disk: admissions, some of which evict, permits that are given up, and
-/// hits of all blocks that were cached before.
+/// The calls that must not wait for the disk: admissions, some of which evict, permits that are given up, and hits of
+/// all blocks that were cached before.
 fn use_cache(cache: &DatasetCache, hits: &[u32]) {
     for block in 400..500 {
         let permit = cache.admit(BlockIndex(block), len_of(BlockIndex(block)));

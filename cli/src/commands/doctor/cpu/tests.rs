@@ -3,7 +3,7 @@ use super::*;
 const LARDERD: &str = "0e5c43a7-1b2f-4f0c-9d3e-6a7b8c9d0e1f";
 const TRAINING: &str = "71aa02b4-77de-4a52-8a11-000000000001";
 
-/// A made-up node.
+/// A fake node.
 struct Node {
     folder: tempfile::TempDir,
     unified: bool,

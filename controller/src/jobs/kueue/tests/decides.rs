@@ -15,7 +15,7 @@ fn a_job_without_a_workload_gets_one_and_waits() {
     assert_eq!((why.as_str(), writes.len()), ("its earlier pods are still terminating", 0));
     // Pods on a lost node do not delay it.
     for pod in &mut case.observed.pods {
-        pod.node = Some(NodeHealth { unready_since: Some(Seconds(0)), ..NodeHealth::default() });
+        pod.node = Some(NodeHealth { lost_at: Some(Seconds(0)), ..NodeHealth::default() });
     }
     assert_eq!(case.held_up().2.len(), 1);
 }
@@ -147,7 +147,7 @@ fn a_job_whose_workload_is_not_active_waits_for_whoever_did_that() {
 #[test]
 fn a_workload_that_is_somebody_elses_starts_nothing() {
     let mut object = served(&sample(), admission(8));
-    object["metadata"].as_object_mut().unwrap().remove("ownerReferences");
+    object["metadata"].as_object_mut().unwrap().retain(|field, _| field != "ownerReferences" && field != "labels");
     let expected = format!("the Workload {NAME} belongs to something else: delete it");
     assert_eq!(Case::queued(Some(read(object.clone()))).held_up(), (false, expected.clone(), Vec::new()));
     assert_eq!(Case::running(Some(read(object)), 8).held_up(), (true, expected.clone(), Vec::new()));

@@ -192,7 +192,7 @@ fn the_pods_that_an_ended_job_leaves_keep_their_quota_until_they_have_ended() {
     for gone in [
         Pod { stage: PodStage::Failed, ..case.observed.pods[0].clone() },
         Pod {
-            node: Some(NodeHealth { unready_since: Some(Seconds(0)), ..NodeHealth::default() }),
+            node: Some(NodeHealth { lost_at: Some(Seconds(0)), ..NodeHealth::default() }),
             ..case.observed.pods[0].clone()
         },
     ] {

@@ -36,6 +36,20 @@ fn a_workload_without_any_field_is_one_that_kueue_has_not_seen() {
 }
 
 #[test]
+fn a_workload_without_an_owner_belongs_to_the_job_in_its_labels() {
+    let mut object = served(&sample(), admission(8));
+    let of_job = |object: &Value| find(object.clone()).expect("kept").owner.map(|owner| (owner.name, owner.uid));
+    object["metadata"]["ownerReferences"] = json!([]);
+    assert_eq!(of_job(&object), Some(("train".to_owned(), "11ce-d00d".to_owned())));
+    let batch = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u", "controller": true}]);
+    let mut owned = object.clone();
+    owned["metadata"]["ownerReferences"] = batch;
+    assert_eq!(of_job(&owned), None);
+    object["metadata"]["labels"]["app.kubernetes.io/managed-by"] = "somebody".into();
+    assert_eq!(of_job(&object), None);
+}
+
+#[test]
 fn conditions_and_checks_of_a_newer_version_stop_nothing() {
     let mut status = admission(8);
     status["conditions"].as_array_mut().unwrap().insert(0, json!({"type": "New", "status": {"is": "odd"}}));

@@ -17,6 +17,8 @@ enum Op {
     Suspend(bool),
     Warm,
     Bind(usize),
+    /// The scheduler cannot bind a pod.
+    Refuse(usize),
     Ready(usize),
     Succeed(usize),
     Crash(usize),
@@ -39,6 +41,7 @@ fn any_op() -> impl Strategy<Value = Op> {
         1 => prop::bool::weighted(0.2).prop_map(Op::Suspend),
         2 => Just(Op::Warm),
         5 => pod().prop_map(Op::Bind),
+        2 => pod().prop_map(Op::Refuse),
         5 => pod().prop_map(Op::Ready),
         1 => pod().prop_map(Op::Succeed),
         2 => pod().prop_map(Op::Crash),
@@ -49,13 +52,14 @@ fn any_op() -> impl Strategy<Value = Op> {
 }
 
 fn any_terms() -> impl Strategy<Value = Terms> {
-    (any::<bool>(), any::<bool>(), 0..4_u32, 0..3_usize, any::<bool>()).prop_map(
-        |(two_pods, whole, max_crashes, keep_pods, native)| Terms {
+    (any::<bool>(), any::<bool>(), 0..4_u32, 0..3_usize, any::<bool>(), any::<bool>()).prop_map(
+        |(two_pods, whole, max_crashes, keep_pods, native, unreserved)| Terms {
             roles: elastic(2).roles.into_iter().map(|role| RoleTerms { two_pods, ..role }).collect(),
             scope: if whole { Scope::Job } else { Scope::Worker },
             max_crashes,
             keep_pods: [KeepPods::None, KeepPods::Ended, KeepPods::All][keep_pods],
             by_scheduler: native,
+            unreserved,
             ..elastic(2)
         },
     )
@@ -97,8 +101,10 @@ impl World {
             Op::Bind(at) => self.change(*at, |pod| {
                 if pod.stage == PodStage::Pending {
                     (pod.stage, pod.node) = (PodStage::Bound, Some(NodeHealth::default()));
+                    pod.is_refused = false;
                 }
             }),
+            Op::Refuse(at) => self.change(*at, |pod| pod.is_refused = pod.stage == PodStage::Pending),
             Op::Ready(at) => self.change(*at, |pod| {
                 if pod.stage == PodStage::Bound {
                     pod.stage = PodStage::Ready;
@@ -158,7 +164,7 @@ impl World {
             Cause::Crashed => pod.stage = PodStage::Failed,
             Cause::Preempted => pod.disruption = "PreemptionByScheduler".into(),
             Cause::Evicted => pod.leaving = Some(pod.leaving.unwrap_or(now + 30)),
-            Cause::NodeLost => pod.node = Some(NodeHealth { unready_since: Some(Seconds(0)), ..NodeHealth::default() }),
+            Cause::NodeLost => pod.node = Some(NodeHealth { lost_at: Some(Seconds(0)), ..NodeHealth::default() }),
             Cause::DeviceFault => pod.devices = Devices::Unhealthy,
         }
         counts.then_some(cause)
@@ -256,7 +262,8 @@ proptest! {
         world.observed.terms.suspend = false;
         for round in 0..60 {
             // A healthy cluster over time: pods terminate, are bound, run, and complete.
-            let verdict = if world.state.phase == Phase::Queued { start(3) } else { None };
+            let waits = matches!(world.state.phase, Phase::Queued | Phase::DataWarming);
+            let verdict = if waits { start(3) } else { None };
             world.observed.pods.retain(|pod| pod.leaving.is_none());
             for pod in &mut world.observed.pods {
                 match pod.stage {

@@ -14,8 +14,8 @@ fn on_node(node: NodeHealth) -> Option<Cause> {
 fn each_loss_has_its_cause() {
     let well = NodeHealth::default();
     assert_eq!(on_node(well), None);
-    assert_eq!(on_node(NodeHealth { unready_since: Some(NOW - 59), ..well }), None);
-    for lost in [NodeHealth { unready_since: Some(NOW - 60), ..well }, NodeHealth { is_out_of_service: true, ..well }] {
+    assert_eq!(on_node(NodeHealth { lost_at: Some(NOW + 1), ..well }), None);
+    for lost in [NodeHealth { lost_at: Some(NOW), ..well }, NodeHealth { is_out_of_service: true, ..well }] {
         assert_eq!(on_node(lost), Some(Cause::NodeLost), "{lost:?}");
     }
     let faulty = NodeHealth { device_fault: Some(true), ..well };
@@ -91,7 +91,8 @@ fn a_pod_that_is_stuck_or_on_a_lost_node_is_not_live() {
     assert!(live(&|pod| pod.leaving = Some(NOW - 59)));
     assert!(!live(&|pod| pod.leaving = Some(NOW - 60)));
     assert!(!live(&|pod| pod.stage = PodStage::Failed));
-    assert!(!live(&|pod| pod.node = Some(NodeHealth { unready_since: Some(Seconds(0)), ..NodeHealth::default() })));
+    assert!(live(&|pod| pod.leaving = Some(Seconds::NEVER)), "the job waits for it");
+    assert!(!live(&|pod| pod.node = Some(NodeHealth { lost_at: Some(Seconds(0)), ..NodeHealth::default() })));
 }
 
 #[test]
@@ -165,7 +166,7 @@ fn a_gang_of_which_a_pod_is_rejected_again_and_again_gives_its_room_back() {
 fn pods_that_are_lost_with_their_nodes_are_replaced_at_once() {
     let (mut state, mut observed) = running(elastic(3));
     (state.phase, state.since) = (Phase::Starting, NOW - 5);
-    observed.pods[2].node = Some(NodeHealth { unready_since: Some(Seconds(0)), ..NodeHealth::default() });
+    observed.pods[2].node = Some(NodeHealth { lost_at: Some(Seconds(0)), ..NodeHealth::default() });
     let (state, _) = step(state, &observed, NOW);
     assert_eq!(unplaced(&state, &observed, NOW), [vec![2]]);
 }

@@ -44,7 +44,7 @@ fn a_job_goes_from_its_first_wait_to_its_end() {
 #[test]
 fn a_lost_worker_is_replaced_before_its_pod_is_gone_if_the_type_allows_two() {
     let (state, mut observed) = running(elastic(2));
-    observed.pods[1].node = Some(NodeHealth { unready_since: Some(NOW - 40), ..NodeHealth::default() });
+    observed.pods[1].node = Some(NodeHealth { lost_at: Some(NOW + 20), ..NodeHealth::default() });
     let (state, actions) = step(state, &observed, NOW);
     assert_eq!((state.phase, again(&actions)), (Phase::Running, Some(NOW + 20)));
     let (state, actions) = step(state, &observed, NOW + 20);
@@ -99,6 +99,38 @@ fn a_crashed_pod_is_replaced_alone_and_only_crashes_are_limited() {
     assert_eq!(changes(&actions).1, [(0, 1), (1, 1), (2, 2)]);
 }
 
+// SEMANTICS: J5
+#[test]
+fn pods_that_are_lost_together_count_one_by_one_up_to_the_limit() {
+    let crash = |max_crashes: u32| {
+        let (state, mut observed) = running(Terms { max_crashes, ..elastic(2) });
+        observed.pods.iter_mut().for_each(|pod| pod.stage = PodStage::Failed);
+        (step(state, &observed, NOW).0, observed)
+    };
+    let (state, observed) = crash(3);
+    assert_eq!((state.phase, state.restarts.crashed, state.attempts), (Phase::Recovering, 3, 4));
+    assert_eq!(unplaced(&state, &observed, NOW), [vec![0, 1, 2]]);
+    let (state, _) = crash(1);
+    assert_eq!((state.phase, state.restarts.crashed), (Phase::Failed, 2));
+    assert_eq!(state.why, "its pods have crashed 2 times, most recently worker 1; spec.restart.maxCrashes is 1");
+}
+
+// SEMANTICS: J6
+#[test]
+fn a_job_does_not_wait_for_data_on_a_node_that_is_lost() {
+    let mut observed = Shown { verdict: start(2), ..Shown::of(elastic(2)) };
+    observed.data.push(Data { name: "pets".into(), percent: 62, enough: 90, timeout: 600, obstacle: String::new() });
+    let (state, _) = step(State::default(), &observed, NOW);
+    observed.verdict = None;
+    let health = |is_out_of_service: bool| NodeHealth { is_out_of_service, ..NodeHealth::default() };
+    observed.planned = vec![("n0".into(), health(false)), ("n1".into(), health(false))];
+    assert_eq!(step(state.clone(), &observed, NOW + 60).0, state);
+    observed.planned[1].1 = health(true);
+    let (state, _) = step(state, &observed, NOW + 60);
+    assert_eq!((state.phase, state.restarts, state.not_before), (Phase::Queued, Restarts::default(), None));
+    assert_eq!(state.why, "the node n1, on which its data was being fetched, is lost");
+}
+
 #[test]
 fn a_restart_scope_of_job_starts_all_again_for_one_crash() {
     let (state, mut observed) = running(Terms { scope: Scope::Job, ..elastic(3) });
@@ -141,6 +173,41 @@ fn an_elastic_job_without_room_shrinks_and_grows_back_after_a_minute() {
     assert_eq!(step(state, &observed, NOW + 95).0.phase, Phase::Running);
 }
 
+// SEMANTICS: J14
+#[test]
+fn growth_that_fails_is_tried_again_ever_less_often() {
+    let (mut state, mut observed) = running(Terms { active_deadline: None, ..elastic(2) });
+    let mut now = NOW;
+    let mut grow = |state: State, observed: &mut Shown| {
+        (observed.verdict, observed.plan) = (run(3, 4), None);
+        let offered = now;
+        let (mut state, mut actions) = step(state, observed, now);
+        while state.phase != Phase::Growing {
+            now = again(&actions).expect("a time to grow");
+            (state, actions) = step(state, observed, now);
+        }
+        observed.verdict = None;
+        (state, now - offered)
+    };
+    let mut waits = Vec::new();
+    for _ in 0..8 {
+        let (growing, waited) = grow(state, &mut observed);
+        waits.push(waited);
+        observed.plan = Some(Plan::None("the scheduler refuses".into()));
+        state = step(growing, &observed, NOW + 100_000).0;
+        assert_eq!((state.phase, state.granted()), (Phase::Running, vec![3]));
+    }
+    assert_eq!(waits, [60, 120, 240, 480, 960, 1_920, 3_840, 3_840]);
+    // Once it has grown, the next growth waits a minute.
+    let (growing, _) = grow(state, &mut observed);
+    observed.plan = planned(&[3]);
+    let (growing, _) = step(growing, &observed, NOW + 100_000);
+    observed.plan = None;
+    observed.pods.push(pod(3, growing.attempts, PodStage::Ready));
+    let (grown, _) = step(growing, &observed, NOW + 100_000);
+    assert_eq!((grown.phase, grown.failed_growths), (Phase::Running, 0));
+}
+
 #[test]
 fn the_highest_indexes_end_when_the_queue_takes_room_back() {
     let (state, mut observed) = running(elastic(1));
@@ -173,13 +240,100 @@ fn pods_that_are_not_bound_in_time_are_planned_again_and_then_the_gang_is_releas
     observed.plan = None;
     observed.pods[1].leaving = Some(NOW + 61);
     let (state, actions) = step(state, &observed, NOW + 31);
-    assert_eq!((changes(&actions), again(&actions)), ((vec![(1, 2)], vec![]), Some(NOW + 34)));
+    assert_eq!((changes(&actions), again(&actions)), ((vec![(1, 2)], vec![]), Some(NOW + 61)));
     observed.pods[1] = pod(1, 2, PodStage::Pending);
-    let (state, actions) = step(state, &observed, NOW + 34);
+    let (state, actions) = step(state, &observed, NOW + 61);
     assert_eq!((state.phase, changes(&actions).1), (Phase::Queued, vec![(0, 1), (1, 2)]));
     assert_eq!(state.why, "1 pod was planned twice and not bound in time");
     // A constraint that the plan does not see would block it again, so the job lets other jobs go first.
-    assert_eq!((state.not_before, again(&actions)), (Some(NOW + 64), Some(NOW + 64)));
+    assert_eq!((state.not_before, again(&actions)), (Some(NOW + 91), Some(NOW + 91)));
+}
+
+// SEMANTICS: J1
+#[test]
+fn a_gang_of_any_size_starts_while_its_pods_are_created_and_bound_one_after_the_other() {
+    const PODS: u32 = 5_000;
+    /// The pods that are created in a turn, and those that kube-scheduler binds in a second.
+    const CREATED: usize = 256;
+    const BOUND: usize = 50;
+    let mut observed = Shown { verdict: start(PODS), ..Shown::of(elastic(PODS)) };
+    let (mut state, mut actions) = step(State::default(), &observed, NOW);
+    observed.verdict = None;
+    let (mut now, mut bound) = (NOW, 0);
+    while state.phase == Phase::Starting {
+        now += 1;
+        let created = actions.iter().filter_map(|action| match action {
+            Action::Create { pod, .. } => Some(Pod { id: *pod, since: now, ..Pod::default() }),
+            _ => None,
+        });
+        observed.pods.extend(created.take(CREATED).collect::<Vec<_>>());
+        let next = (bound + BOUND).min(observed.pods.len());
+        for pod in &mut observed.pods[bound..next] {
+            (pod.stage, pod.node, pod.since) = (PodStage::Ready, Some(NodeHealth::default()), now);
+        }
+        bound = next;
+        (state, actions) = step(state, &observed, now);
+        assert_eq!(changes(&actions).1, vec![], "{bound} of {PODS} are bound after {} s", now - NOW);
+    }
+    assert_eq!((state.phase, state.attempts), (Phase::Running, 1));
+}
+
+#[test]
+fn a_gang_is_late_once_no_pod_of_it_was_bound_for_the_timeout() {
+    let mut observed = Shown { verdict: start(3), ..Shown::of(elastic(3)) };
+    let (state, _) = step(State::default(), &observed, NOW);
+    observed.verdict = None;
+    observed.pods = vec![pod(0, 1, PodStage::Bound), pod(1, 1, PodStage::Bound), pod(2, 1, PodStage::Pending)];
+    (observed.pods[0].since, observed.pods[1].since) = (NOW + 5, NOW + 20);
+    // A pod that another one has replaced is no progress of the gang.
+    observed.pods.push(Pod { leaving: Some(NOW + 100), since: NOW + 40, ..pod(2, 0, PodStage::Bound) });
+    let (state, actions) = step(state, &observed, NOW + 49);
+    assert_eq!((changes(&actions).1, again(&actions)), (vec![], Some(NOW + 50)));
+    assert_eq!(changes(&step(state, &observed, NOW + 50).1).1, [(2, 1)]);
+}
+
+// SEMANTICS: J14
+#[test]
+fn a_node_that_refuses_a_pod_is_remembered_for_its_role_for_an_hour() {
+    let mut observed = Shown { verdict: start(2), ..Shown::of(Terms { active_deadline: None, ..elastic(2) }) };
+    let (state, _) = step(State::default(), &observed, NOW);
+    observed.verdict = None;
+    observed.pods = vec![pod(0, 1, PodStage::Bound), pod(1, 1, PodStage::Pending)];
+    // The scheduler has not answered.
+    let (again, _) = step(state.clone(), &observed, NOW + 60);
+    assert!(again.planned_again && again.refused_by.is_empty(), "{again:?}");
+    observed.pods[1].is_refused = true;
+    let (state, _) = step(state, &observed, NOW + 1);
+    assert!(state.refused_by.is_empty(), "it may still be bound");
+    let (state, _) = step(state, &observed, NOW + 60);
+    let refused_by = |at: i64| [RefusedBy { role: 0, node: "n1".into(), at: NOW + at }];
+    assert!(state.planned_again);
+    assert_eq!(state.refused_by, refused_by(60));
+    // A suspended job does not forget it either.
+    let mut suspended = observed.clone();
+    suspended.terms.suspend = true;
+    assert_eq!(step(state.clone(), &suspended, NOW + 61).0.refused_by, refused_by(60));
+    assert_eq!(step(state.clone(), &observed, NOW + 3_659).0.refused_by, refused_by(60));
+    assert!(step(state.clone(), &observed, NOW + 3_660).0.refused_by.is_empty(), "the reason may be gone");
+    // It refuses again.
+    let mut state = State { binding_since: Some(NOW + 60), ..state };
+    state.roles[0][1] = Slot { attempt: 2, node: Some("n1".into()), stage: Stage::Placed };
+    observed.pods[1] = Pod { is_refused: true, ..pod(1, 2, PodStage::Pending) };
+    let (state, _) = step(state, &observed, NOW + 400);
+    assert_eq!((state.phase, &state.refused_by[..]), (Phase::Queued, &refused_by(400)[..]));
+}
+
+// SEMANTICS: J14
+#[test]
+fn planned_nodes_become_preferences_once_the_scheduler_has_refused_them() {
+    let refused_by = vec![RefusedBy { role: 0, node: "n1".into(), at: NOW }];
+    let (fresh, refused) = (State::default(), State { refused_by, ..State::default() });
+    let unbound = |unbound: u32| State { unbound, ..refused.clone() };
+    let has = |state: &State, leeway: Leeway| state.has_leeway(&Terms { leeway, ..elastic(2) });
+    assert_eq!([&fresh, &refused].map(|state| has(state, Leeway::Single)), [false, true]);
+    assert!(has(&fresh, Leeway::Unplanned));
+    // A gang has its data on the nodes of its plan, so it gives the plan up last.
+    assert_eq!([0, 2, 3].map(|times| has(&unbound(times), Leeway::Gang)), [false, false, true]);
 }
 
 // SEMANTICS: J2
@@ -268,7 +422,7 @@ fn a_lost_worker_is_replaced_at_once_and_a_lost_server_of_the_same_job_restarts_
     let server = Pod { id: PodId { role: 1, index: 0, attempt: 1 }, ..pod(0, 1, PodStage::Ready) };
     observed.pods.push(server);
     let lose = |observed: &mut Shown, at: usize| {
-        observed.pods[at].node = Some(NodeHealth { unready_since: Some(Seconds(0)), ..NodeHealth::default() });
+        observed.pods[at].node = Some(NodeHealth { lost_at: Some(Seconds(0)), ..NodeHealth::default() });
     };
     let mut with_worker = observed.clone();
     lose(&mut with_worker, 2);
@@ -305,6 +459,35 @@ fn a_gang_that_the_scheduler_never_binds_gives_its_room_back_and_says_why() {
     assert_eq!(waits_for(&state, &observed, NOW + 300).as_deref(), Some(why));
 }
 
+// SEMANTICS: J17
+#[test]
+fn pods_without_a_plan_wait_for_new_nodes_as_long_as_the_administrator_says() {
+    let terms = Terms { nodes_timeout: Some(900), active_deadline: None, ..elastic(2) };
+    let unplanned = Some(Verdict::Start { granted: vec![2], nodes: Vec::new() });
+    let mut observed = Shown { verdict: unplanned, ..Shown::of(terms) };
+    let (state, actions) = step(State::default(), &observed, NOW);
+    assert_eq!((state.phase, state.awaits_nodes, changes(&actions).0.len()), (Phase::Starting, true, 2));
+    assert!(actions.iter().all(|action| !matches!(action, Action::Create { node: Some(_), .. })), "{actions:?}");
+    observed.verdict = None;
+    observed.pods = vec![pod(0, 1, PodStage::Pending), pod(1, 1, PodStage::Pending)];
+    let (state, actions) = step(state, &observed, NOW + 899);
+    assert_eq!((state.phase, again(&actions)), (Phase::Starting, Some(NOW + 900)));
+    let (given_up, actions) = step(state.clone(), &observed, NOW + 900);
+    assert_eq!((given_up.phase, given_up.awaits_nodes), (Phase::Queued, false));
+    assert_eq!(changes(&actions).1, [(0, 1), (1, 1)]);
+    assert_eq!(given_up.why, "2 pods were not bound in time");
+    observed.pods.iter_mut().for_each(|pod| pod.stage = PodStage::Ready);
+    let (runs, _) = step(state, &observed, NOW + 899);
+    assert_eq!((runs.phase, runs.awaits_nodes), (Phase::Running, false));
+    // A start with a plan does not wait for nodes.
+    let mut planned = Shown { verdict: start(2), ..Shown::of(observed.terms.clone()) };
+    let (state, _) = step(State::default(), &planned, NOW);
+    assert!(!state.awaits_nodes);
+    planned.verdict = None;
+    planned.pods = vec![pod(0, 1, PodStage::Pending), pod(1, 1, PodStage::Pending)];
+    assert!(step(state, &planned, NOW + 60).0.planned_again);
+}
+
 #[test]
 fn a_job_that_runs_goes_on_without_pods_that_the_scheduler_never_binds() {
     let (mut state, mut observed) = running(Terms { by_scheduler: true, gang_timeout: Some(300), ..elastic(2) });
@@ -313,4 +496,26 @@ fn a_job_that_runs_goes_on_without_pods_that_the_scheduler_never_binds() {
     let (state, actions) = step(state, &observed, NOW);
     assert_eq!((state.phase, state.roles[0].len()), (Phase::Growing, 2));
     assert_eq!(changes(&actions).1, [(2, 1)]);
+}
+
+// SEMANTICS: J6
+#[test]
+fn a_job_whose_room_is_not_reserved_starts_once_a_decision_confirms_the_room() {
+    let terms = Terms { unreserved: true, ..elastic(2) };
+    let mut observed = Shown { verdict: start(2), ..Shown::of(terms.clone()) };
+    observed.data.push(Data { name: "pets".into(), percent: 62, enough: 90, timeout: 600, obstacle: String::new() });
+    let (state, _) = step(State::default(), &observed, NOW);
+    assert_eq!(state.phase, Phase::DataWarming);
+    observed.verdict = None;
+    observed.data[0].percent = 100;
+    let (state, _) = step(state, &observed, NOW + 1);
+    assert_eq!(state.phase, Phase::DataWarming, "another job may have the room");
+    observed.verdict = Some(Verdict::Stop { why: "others".into() });
+    assert_eq!(step(state.clone(), &observed, NOW + 1).0.phase, Phase::Queued);
+    observed.verdict = run(2, 2);
+    let (state, actions) = step(state, &observed, NOW + 1);
+    assert_eq!((state.phase, changes(&actions).0), (Phase::Starting, vec![(0, 1), (1, 1)]));
+    // A start confirms the room, too.
+    let observed = Shown { verdict: start(2), ..Shown::of(terms) };
+    assert_eq!(step(State::default(), &observed, NOW).0.phase, Phase::Starting);
 }

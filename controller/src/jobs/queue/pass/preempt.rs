@@ -5,24 +5,29 @@ use std::collections::BTreeMap;
 
 use super::super::facts::Job;
 use super::super::messages;
-use super::super::verdict::{Lack, Verdict, Waiting};
+use super::super::verdict::{Clearing, Lack, Verdict, Waiting};
 use super::super::victims::Cut;
 use super::Pass;
 use larder_kube::pod::amounts::Amounts;
 
 impl Pass<'_> {
-    /// Preempts other jobs for a job. Returns false, and changes nothing, if that would not give it room.
-    pub(super) fn make_room(&mut self, at: usize) -> bool {
+    /// Preempts other jobs for a job, if that gives it room and its data is there.
+    pub(super) fn make_room(&mut self, at: usize) -> Clearing {
         let job = &self.jobs[at];
         let floor = job.floor();
         let cuts = self.cuts_for(at, &floor);
         let Some(kept) = self.fewest(&cuts, |pass, kept| pass.without(kept, |room| room.find_floor(job).is_ok()))
         else {
-            return false;
+            return Clearing::InVain;
         };
+        if job.is_cold {
+            let nodes = self.without(&kept, |room| room.find_floor(job).map(|fit| room.names(&fit.placement)));
+            return nodes.map_or(Clearing::InVain, Clearing::Cold);
+        }
         self.cut(kept, |victim, pods| messages::is_preempted_for(victim, job, pods));
-        let Ok(fit) = self.soon.find_floor(job) else { return false };
+        let Ok(fit) = self.soon.find_floor(job) else { return Clearing::InVain };
         self.reserve(at, &fit.placement);
+        let nodes = self.soon.names(&fit.placement);
         let ends = |(before, verdict): (&Job, &Option<Verdict>)| -> usize {
             let kept = |role| match verdict {
                 Some(Verdict::Run(running)) => running.granted[role],
@@ -34,9 +39,16 @@ impl Pass<'_> {
         let ending = self.leaving + self.jobs.iter().zip(&self.verdicts).map(ends).sum::<usize>();
         self.wait(
             at,
-            Waiting { lacks: Lack::Nodes, why: messages::clearing(ending), claims: true, warm: true, is_head: false },
+            Waiting {
+                lacks: Lack::Nodes,
+                why: messages::clearing(ending),
+                claims: true,
+                warm: true,
+                nodes,
+                ..Waiting::default()
+            },
         );
-        true
+        Clearing::Begun
     }
 
     /// The parts of other jobs that may be taken for a job, in order.
@@ -50,11 +62,12 @@ impl Pass<'_> {
         for at in self.running() {
             let other = &self.jobs[at];
             let is_lower = other.priority < job.priority;
+            let is_outside = other.queue.is_empty() && !job.queue.is_empty();
             let is_same = other.queue == job.queue;
             let is_near = !is_same
                 && !cohort.is_empty()
                 && self.queues.get(other.queue.as_str()).is_some_and(|queue| queue.cohort == cohort);
-            if is_lower && (is_same || is_near && is_nominal) {
+            if is_outside && is_nominal || is_lower && (is_same || is_near && is_nominal) {
                 victims.push((at, false));
             } else if is_near && (is_nominal || is_lower) {
                 excess.entry(&other.queue).or_insert_with(|| ledger.borrowed(&other.queue, floor));
@@ -63,7 +76,7 @@ impl Pass<'_> {
         }
         victims.sort_by_key(|(at, borrows)| {
             let victim = &self.jobs[*at];
-            (victim.priority, !borrows, Reverse((victim.created, &victim.key)))
+            (!victim.queue.is_empty(), victim.priority, !borrows, Reverse((victim.created, &victim.key)))
         });
         let mut cuts = Vec::new();
         for &(at, borrows) in &victims {

@@ -1,6 +1,6 @@
 //! New nodes for pods of running jobs.
 
-use super::super::order::order;
+use super::super::order::order_of_all;
 use super::super::verdict::Verdict;
 use super::Pass;
 use crate::jobs::planned::{Plan, PlannedPod};
@@ -11,7 +11,7 @@ impl Pass<'_> {
     pub(in super::super) fn replace(&mut self) {
         let mut losers: Vec<usize> =
             self.running().filter(|job| self.jobs[*job].unplaced.iter().any(|pods| !pods.is_empty())).collect();
-        losers.sort_by_key(|job| order(&self.jobs[*job]));
+        losers.sort_by_key(|job| order_of_all(&self.jobs[*job]));
         for at in losers {
             let job = &self.jobs[at];
             if job.replaces_live && self.now.ledger.is_beyond(&job.queue) {

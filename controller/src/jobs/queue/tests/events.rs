@@ -6,13 +6,16 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// A job in a queue, with its priority, its minimum of workers, and how many more it requests and may have.
+    /// A job in a queue, or in none if there is no queue of this number, with its priority, its minimum of workers, and
+    /// how many more it requests and may have.
     Submit(usize, i32, u32, u32, u32),
     Decide,
     /// The terminating pods of a job are deleted.
     PodsEnd(usize),
     /// A job accepts the room that it is offered.
     Grow(usize),
+    /// Pods of others wait for room, and take it as soon as pods end.
+    Others(usize),
     /// A job ends.
     End(usize),
     Wait(i64),
@@ -20,12 +23,13 @@ enum Event {
 
 fn any_events() -> impl Strategy<Value = Vec<Event>> {
     let event = prop_oneof![
-        4 => (0..3_usize, 0..3_i32, 1..7_u32, 0..4_u32, 0..4_u32)
+        4 => (0..4_usize, 0..3_i32, 1..7_u32, 0..4_u32, 0..4_u32)
             .prop_map(|(queue, priority, min, more, most)| Event::Submit(queue, priority, min, more, most)),
         6 => Just(Event::Decide),
         3 => (0..8_usize).prop_map(Event::PodsEnd),
         2 => (0..8_usize).prop_map(Event::Grow),
         2 => (0..8_usize).prop_map(Event::End),
+        1 => (1..4_usize).prop_map(Event::Others),
         1 => (0..4_000_i64).prop_map(Event::Wait),
     ];
     prop::collection::vec(event, 1..60)
@@ -56,13 +60,15 @@ impl World {
         match event {
             Event::Submit(queue, priority, min, more, most) => {
                 let name = format!("j{}", self.now.0);
-                self.submit(job(&name, &format!("q{queue}"), *priority, (*min, min + more, min + more + most)));
+                let queue = self.queues.get(*queue).map_or(String::new(), |queue| queue.name.clone());
+                self.submit(job(&name, &queue, *priority, (*min, min + more, min + more + most)));
                 self.last.clear();
             }
             Event::Decide => self.step(),
             Event::PodsEnd(at) => {
                 if let Some(job) = at.checked_rem(self.jobs.len()) {
                     self.jobs[job].pods.retain(|pod| !pod.leaving);
+                    self.others_take_room();
                 }
             }
             Event::Grow(at) => {
@@ -76,6 +82,7 @@ impl World {
                     self.end(&name);
                 }
             }
+            Event::Others(pods) => self.foreign += pods,
             Event::Wait(seconds) => self.now += *seconds,
         }
         self.now += 1;
@@ -110,7 +117,8 @@ impl World {
         }
     }
 
-    /// Jobs with a reservation have room once the terminating pods are gone.
+    /// Jobs in queues that have a reservation have room once the terminating pods are gone, if pods of others do not
+    /// take it. Jobs without a queue may lose it to those in queues.
     fn check_claims(&self) {
         let mut after = Self {
             jobs: self.jobs.clone(),
@@ -118,11 +126,13 @@ impl World {
             queues: self.queues.clone(),
             nodes: self.nodes.clone(),
             last: BTreeMap::new(),
+            in_vain: BTreeMap::new(),
+            foreign: 0,
             ..*self
         };
         after.pods_end();
         after.step();
-        for job in self.jobs.iter().filter(|job| job.claims) {
+        for job in self.jobs.iter().filter(|job| job.claims && job.is_queued()) {
             assert!(matches!(after.last[&job.key], Verdict::Start { .. }), "{}: {:?}", job.key, after.last[&job.key]);
         }
     }

@@ -1,3 +1,5 @@
+use k8s_openapi::api::core::v1::Toleration;
+
 use super::*;
 
 fn alone(nominal: u64) -> World {
@@ -229,6 +231,150 @@ fn a_job_whose_pods_were_not_bound_lets_others_go_first() {
     assert!(world.waiting("bad").claims);
 }
 
+// SEMANTICS: J15
+#[test]
+fn room_that_pods_of_others_take_costs_one_job_each_time_and_ever_less_often() {
+    let mut world = World::new(vec![queue("vision", "", quota(64, None, None))], 4, 4);
+    for at in 0..8 {
+        world.submit(job(&format!("low-{at}"), "vision", 0, (2, 2, 2)));
+    }
+    world.step();
+    world.submit(job("high", "vision", 5, (2, 2, 2)));
+    world.foreign = 100;
+    let (began, mut preempted) = (world.now, Vec::new());
+    for _ in 0..3_600 {
+        world.step();
+        let stops = world.last.values().filter(|verdict| matches!(verdict, Verdict::Stop { .. })).count();
+        preempted.extend(std::iter::repeat_n(world.now - began, stops));
+        world.pods_end();
+        world.now += 1;
+    }
+    assert_eq!(preempted, [0, 61, 182, 423, 904, 1_865]);
+    // It takes the first room that is left to it.
+    world.foreign = 0;
+    world.leftover.truncate(10);
+    world.step();
+    assert!(matches!(world.verdict("high"), Verdict::Start { .. }), "{:?}", world.verdict("high"));
+}
+
+// SEMANTICS: J15
+#[test]
+fn nothing_ends_for_a_job_before_its_data_is_where_it_would_run() {
+    let mut world = alone(8);
+    world.submit(job("low", "vision", 0, (8, 8, 8)));
+    world.step();
+    world.submit(Job { is_cold: true, ..job("high", "vision", 5, (4, 4, 4)) });
+    world.step();
+    let waiting = world.waiting("high");
+    assert!(waiting.is_head && !waiting.claims && waiting.nodes.len() == 1, "{waiting:?}");
+    assert!(waiting.why.ends_with("before other jobs are preempted for it"), "{}", waiting.why);
+    assert_eq!(world.workers("low").len(), 8);
+    let nodes = waiting.nodes.clone();
+    world.jobs[1].is_cold = false;
+    world.step();
+    assert!(world.waiting("high").claims && world.workers("low").is_empty());
+    assert_eq!(world.waiting("high").nodes, nodes, "its data stays on them meanwhile");
+}
+
+// SEMANTICS: J16
+#[test]
+fn many_jobs_that_find_no_room_have_their_turns_and_none_is_left_out() {
+    // Jobs of one pod that differ in the taints that they tolerate, as somebody may make them by the thousand.
+    let mut world = World::new(Vec::new(), 2, 4);
+    world.submit(job("full", "", 0, (8, 8, 8)));
+    world.step();
+    let odd = |name: &str, at: usize| {
+        let mut odd = job(name, "", 0, (1, 1, 1));
+        let key = Some(format!("taint-{at}"));
+        odd.roles[0].places.tolerations.push(Toleration { key, ..Toleration::default() });
+        odd
+    };
+    for at in 0..200 {
+        world.submit(odd(&format!("j{at:03}"), at));
+    }
+    // Those of another namespace have turns of their own.
+    let mut other = odd("other", 1_000);
+    other.key.namespace = "other".to_owned();
+    world.submit(other);
+    let mut tried = BTreeMap::new();
+    for round in 0..8 {
+        world.step();
+        let now =
+            world.last.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Wait(waiting) if !waiting.is_untried));
+        let now: Vec<Key> = now.map(|(key, _)| key.clone()).collect();
+        assert!(now.len() <= 34, "round {round}: {}", now.len());
+        for key in now {
+            *tried.entry(key).or_insert(0) += 1;
+        }
+    }
+    assert_eq!(tried.len(), 201, "each has had its turn");
+    assert_eq!(tried[&Key::new("other", "other")], 8);
+    // Room that becomes free is found by the next that have their turn.
+    world.end("full");
+    for _ in 0..8 {
+        world.step();
+    }
+    assert_eq!(world.jobs.iter().filter(|job| job.is_admitted()).count(), 8);
+}
+
+// SEMANTICS: J16
+#[test]
+fn a_job_whose_pods_may_share_nodes_does_not_wait_for_one_whose_pods_must_not() {
+    let mut world = World::new(Vec::new(), 2, 4);
+    let mut apart = job("apart", "", 9, (3, 3, 3));
+    apart.roles[0].apart = true;
+    world.submit(apart);
+    world.submit(job("together", "", 0, (3, 3, 3)));
+    world.step();
+    assert_eq!(world.waiting("apart").lacks, Lack::Cluster);
+    assert!(matches!(world.verdict("together"), Verdict::Start { .. }), "{:?}", world.verdict("together"));
+}
+
+// SEMANTICS: J17
+#[test]
+fn the_first_job_of_a_queue_that_lacks_nodes_and_no_quota_starts_for_an_autoscaler() {
+    let scales =
+        |name: &str, queue: &str, pods: u32| Job { may_await_nodes: true, ..job(name, queue, 0, (pods, pods, pods)) };
+    // A pool of no nodes, and one that is full of pods that no other job may preempt.
+    for (nodes, full) in [(0, false), (2, true)] {
+        let quotas = [("batch", 8), ("speech", 2), ("vision", 12)];
+        let queues = quotas.map(|(name, nominal)| queue(name, "", quota(nominal, None, None))).to_vec();
+        let mut world = World::new(queues, nodes, 4);
+        if full {
+            world.submit(job("full", "batch", 0, (8, 8, 8)));
+            world.step();
+        }
+        world.submit(scales("first", "vision", 8));
+        world.submit(scales("second", "vision", 2));
+        world.submit(scales("beyond", "vision", 99));
+        world.submit(scales("other", "speech", 2));
+        world.submit(job("native", "speech", 9, (1, 1, 1)));
+        world.step();
+        let starts = |name: &str| matches!(world.verdict(name), Verdict::Start { nodes, .. } if nodes.is_empty());
+        assert_eq!(["first", "second", "beyond", "native"].map(starts), [true, false, false, false]);
+        // One job of a queue waits for nodes at a time.
+        world.step();
+        assert!(matches!(world.verdict("second"), Verdict::Wait(_)), "{:?}", world.verdict("second"));
+        // Once the first has its nodes, the next one has its turn.
+        world.jobs.iter_mut().for_each(|job| job.awaits_nodes = false);
+        world.step();
+        assert!(matches!(world.verdict("second"), Verdict::Start { .. }));
+    }
+}
+
+// SEMANTICS: J14
+#[test]
+fn a_job_starts_on_nodes_that_have_not_refused_its_pods() {
+    let mut world = alone(16);
+    let refused_by = |node: &str| RefusedBy { role: 0, node: node.into(), at: Seconds(1_000_000) };
+    world.submit(Job {
+        refused_by: vec![refused_by("n000"), refused_by("n001")],
+        ..job("train", "vision", 0, (4, 4, 4))
+    });
+    world.step();
+    assert!(world.job("train").pods.iter().all(|pod| pod.node == "n002"), "{:?}", world.job("train").pods);
+}
+
 // SEMANTICS: J6
 #[test]
 fn the_next_two_of_each_queue_are_warmed_ahead() {
@@ -394,4 +540,123 @@ fn a_job_without_a_queue_waits_for_no_other() {
     world.submit(job("late", "", 0, (2, 2, 2)));
     world.step();
     assert!(matches!(world.verdict("late"), Verdict::Start { .. }), "{:?}", world.verdict("late"));
+}
+
+#[test]
+fn a_job_without_a_queue_comes_after_the_jobs_of_all_queues() {
+    let mut world = World::new(vec![queue("vision", "", quota(8, None, None))], 2, 4);
+    world.submit(job("free", "", 9, (8, 8, 8)));
+    world.now += 1;
+    world.submit(job("train", "vision", 0, (8, 8, 8)));
+    world.step();
+    assert!(matches!(world.verdict("train"), Verdict::Start { .. }), "{:?}", world.verdict("train"));
+    // It preempts no job of a queue, whatever its priority.
+    world.step();
+    assert!(matches!(world.verdict("train"), Verdict::Run(_)) && !world.waiting("free").claims);
+}
+
+// SEMANTICS: J4
+#[test]
+fn any_job_within_its_nominal_quota_preempts_jobs_without_a_queue() {
+    let mut world = World::new(vec![queue("vision", "", quota(8, None, None))], 2, 4);
+    world.submit(job("elastic", "", 9, (2, 4, 4)));
+    world.submit(job("whole", "", 9, (4, 4, 4)));
+    world.step();
+    world.now += 1;
+    world.submit(job("first", "vision", 0, (2, 2, 2)));
+    world.step();
+    assert_eq!(world.workers("elastic"), [0, 1], "the surplus goes first");
+    assert!(world.waiting("first").claims && matches!(world.verdict("whole"), Verdict::Run(_)));
+    world.pods_end();
+    world.step();
+    assert!(matches!(world.verdict("first"), Verdict::Start { .. }));
+    // A job of the queue that has a lower priority lasts longer than one without a queue.
+    world.now += 1;
+    world.submit(job("second", "vision", 5, (4, 4, 4)));
+    world.step();
+    assert!(matches!(world.verdict("whole"), Verdict::Stop { .. }), "{:?}", world.verdict("whole"));
+    assert!(matches!(world.verdict("first"), Verdict::Run(_)));
+}
+
+// SEMANTICS: J13
+#[test]
+fn room_that_is_freed_for_a_job_without_a_queue_goes_to_a_job_of_a_queue() {
+    let mut world = World::new(vec![queue("vision", "", quota(8, None, None))], 2, 4);
+    world.submit(job("low", "", 0, (8, 8, 8)));
+    world.step();
+    world.submit(job("high", "", 5, (8, 8, 8)));
+    world.step();
+    assert!(world.waiting("high").claims);
+    world.submit(job("train", "vision", 0, (8, 8, 8)));
+    world.step();
+    assert!(world.waiting("train").claims && world.waiting("high").in_vain);
+    world.pods_end();
+    world.step();
+    assert!(matches!(world.verdict("train"), Verdict::Start { .. }), "{:?}", world.verdict("train"));
+}
+
+#[test]
+fn a_job_that_borrows_preempts_no_job_without_a_queue() {
+    let queues = vec![queue("vision", "all", quota(2, None, None)), queue("speech", "all", quota(8, None, None))];
+    let mut world = World::new(queues, 2, 4);
+    world.submit(job("free", "", 0, (8, 8, 8)));
+    world.step();
+    world.submit(job("borrows", "vision", 9, (4, 4, 4)));
+    world.step();
+    assert!(!world.waiting("borrows").claims && matches!(world.verdict("free"), Verdict::Run(_)));
+    world.submit(job("own", "vision", 0, (2, 2, 2)));
+    world.end("borrows");
+    world.step();
+    assert!(world.waiting("own").claims);
+}
+
+/// A job without a queue whose four pods are planned on a node and not created.
+fn planned(name: &str, reservation: Reservation) -> Job {
+    let pod = |index| HeldPod { role: 0, index, node: "n000".into(), bound: false, leaving: false };
+    Job { granted: vec![4], pods: (0..4).map(pod).collect(), reservation, ..job(name, "", 0, (4, 4, 4)) }
+}
+
+// SEMANTICS: J6
+#[test]
+fn a_job_without_a_queue_holds_no_room_while_it_waits_for_its_data() {
+    let alone = || World::new(vec![queue("vision", "", quota(8, None, None))], 1, 4);
+    let is_on = |world: &World, name: &str| matches!(world.verdict(name), Verdict::Run(_));
+    for (other, queue) in [("queued", "vision"), ("free", "")] {
+        let mut world = alone();
+        world.submit(planned("cold", Reservation::Released));
+        world.step();
+        assert!(is_on(&world, "cold"), "nobody else needs the room");
+        world.submit(job(other, queue, 0, (4, 4, 4)));
+        world.step();
+        assert!(matches!(world.verdict(other), Verdict::Start { .. }), "{other}: {:?}", world.verdict(other));
+        let Verdict::Stop { why } = world.verdict("cold") else { panic!("{other}: {:?}", world.verdict("cold")) };
+        assert!(why.contains("a job without a queue reserves none"), "{why}");
+    }
+    // Several may wait for data on the same nodes. The first that is warm takes them.
+    let mut world = alone();
+    for name in ["one", "two"] {
+        world.submit(planned(name, Reservation::Released));
+    }
+    world.step();
+    assert!(is_on(&world, "one") && is_on(&world, "two"));
+    world.jobs[1].reservation = Reservation::Due;
+    world.submit(job("free", "", 0, (4, 4, 4)));
+    world.step();
+    assert!(is_on(&world, "two") && matches!(world.verdict("one"), Verdict::Stop { .. }));
+    assert!(matches!(world.verdict("free"), Verdict::Wait(_)));
+    // A job of a queue comes before one that is warm.
+    world.jobs[0].reservation = Reservation::Held;
+    world.submit(job("queued", "vision", 0, (4, 4, 4)));
+    world.step();
+    assert!(matches!(world.verdict("queued"), Verdict::Start { .. }));
+    assert!(matches!(world.verdict("two"), Verdict::Stop { .. }));
+}
+
+#[test]
+fn a_job_without_a_queue_does_not_wait_for_data_on_a_node_that_has_failed() {
+    let mut world = World::new(Vec::new(), 1, 4);
+    world.submit(planned("cold", Reservation::Released));
+    world.nodes[0].ready = false;
+    world.step();
+    assert!(matches!(world.verdict("cold"), Verdict::Stop { .. }), "{:?}", world.verdict("cold"));
 }

@@ -145,12 +145,30 @@ fn names_labels_and_owner_are_those_that_others_rely_on() {
     }
     assert_eq!((labels[JOB_LABEL].as_str(), labels[JOB_SERVING_LABEL].as_str()), ("train", "true"));
     assert_eq!(labels["larder.dev/job-role"], "worker");
+    assert_eq!(labels["larder.dev/job-uid"], "11ce-d00d");
     assert_eq!((labels["larder.dev/job-index"].as_str(), labels["larder.dev/job-attempt"].as_str()), ("11", "3"));
     let owner = &pod.metadata.owner_references.expect("an owner")[0];
     assert_eq!((owner.kind.as_str(), owner.uid.as_str(), owner.controller), ("TrainingJob", "11ce-d00d", Some(true)));
     assert_eq!(owner.api_version, "larder.dev/v1alpha1");
     // The longest valid names.
-    assert!(names::hostname(&"j".repeat(40), &"r".repeat(15), 9_999).len() <= 63);
+    let (long, role) = ("j".repeat(63), "r".repeat(15));
+    assert_eq!(names::hostname(&long, &role, 9_999), format!("{}-{role}-9999", "j".repeat(42)));
+    assert_eq!(names::hostname(&long, "w", 7), format!("{}-w-7", "j".repeat(59)));
+    assert_eq!(names::hostname(&"j".repeat(40), &role, 9_999), format!("{}-{role}-9999", "j".repeat(40)));
+}
+
+#[test]
+fn no_template_claims_another_queue_or_a_long_time_to_end() {
+    let mut long = template(json!({}));
+    long["spec"]["terminationGracePeriodSeconds"] = 1_000_000.into();
+    long["metadata"]["labels"] = json!({"larder.dev/job-queue": "red", "larder.dev/job-uid": "another", "mine": "1"});
+    let pod = single(long);
+    assert_eq!(pod.spec.expect("a spec").termination_grace_period_seconds, Some(3600));
+    let labels = pod.metadata.labels.expect("labels");
+    assert_eq!(labels.get("larder.dev/job-queue"), None);
+    assert_eq!((labels["larder.dev/job-uid"].as_str(), labels["mine"].as_str()), ("11ce-d00d", "1"));
+    let short = single(template(json!({})));
+    assert_eq!(short.spec.expect("a spec").termination_grace_period_seconds, None);
 }
 
 #[test]
@@ -184,6 +202,19 @@ fn a_place_is_added_to_what_the_pod_says_itself() {
     assert_eq!(spec["nodeSelector"], json!({"disk": "ssd", "gpu": "a100"}));
     assert_eq!(spec["tolerations"].as_array().map(Vec::len), Some(2));
     assert_eq!(spec["schedulingGroup"], json!({"podGroupName": "train"}));
+}
+
+// SEMANTICS: J14
+#[test]
+fn a_preferred_node_excludes_no_other() {
+    let sample = Sample::of("single", json!({"roles": [{"name": "worker", "template": template(json!({}))}]}));
+    let facts = facts();
+    let place = Place { preferred: Some("n7".into()), ..Place::default() };
+    let pod = Renderer::new(sample.rendered(), &facts).pod("worker", 0, 0, &place).expect("a pod");
+    let spec = serde_json::to_value(pod.spec.expect("a spec")).expect("JSON");
+    let named = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n7"]}]});
+    let preferred = json!({"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": named}]});
+    assert_eq!(spec["affinity"]["nodeAffinity"], preferred);
 }
 
 #[test]

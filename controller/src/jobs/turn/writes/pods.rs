@@ -69,13 +69,15 @@ impl Writer<'_> {
         let Some(first) = creates.next().filter(|_| self.output.changes.unrendered.is_none()) else { return };
         let facts = self.facts();
         let renderer = Renderer::new(rendered, &facts);
+        let has_leeway = self.job.state().has_leeway(&self.job.observed.terms);
         let (mut pods, mut bytes) = (Vec::new(), 0);
         for (id, node) in std::iter::once(first).chain(creates).take(PODS_AT_ONCE) {
             let (Some(role), Some(place)) = (rendered.job.roles.get(id.role), places.get(id.role)) else { continue };
             let terms = &self.job.observed.terms;
             let group = of_attempt(rendered.name, id.attempt, self.job.state(), terms, groups);
             let group = group.filter(|_| self.job.planner() == Planner::Native);
-            let place = Place { node, group, ..place.clone() };
+            let (node, preferred) = if has_leeway { (None, node) } else { (node, None) };
+            let place = Place { node, preferred, group, ..place.clone() };
             // If one pod cannot be rendered, none is created: the others would wait for it in vain.
             let Some(pod) = self.made(renderer.pod(&role.name, id.index, id.attempt, &place)) else { return };
             let name = pod.metadata.name.clone().unwrap_or_default();

@@ -59,7 +59,7 @@ impl Writer<'_> {
         let job_state = &*self.job.job_state;
         let Some(written) = &job_state.written else {
             let is_news = gist.state.phase != Phase::Queued || self.job.eligibility.refusal().is_some();
-            return if is_news { now } else { Seconds(self.job.object.meta.created) + FIRST_NEWS_SECONDS };
+            return if is_news { now } else { gist.state.since + FIRST_NEWS_SECONDS };
         };
         if written != gist || news(status) != news(&job_state.status) {
             return now;

@@ -43,6 +43,7 @@ fn what_is_left_out_has_its_default() {
     assert_eq!((got.backend, got.gang_timeout), (GangBackend::Auto, GANG_TIMEOUT));
     assert_eq!((got.queueing, got.keep_pods), (Queueing::None, KeepPods::Ended));
     assert_eq!((got.scope, got.max_crashes, got.suspend, got.active_deadline), (None, None, false, None));
+    assert_eq!((got.node_lost_after, got.at_most_once), (None, false));
 }
 
 #[test]
@@ -61,7 +62,7 @@ fn a_full_spec_is_understood() {
         ],
         "queue": "vision",
         "gang": {"backend": "native", "timeout": "2m", "topologyKey": "topology.kubernetes.io/zone"},
-        "restart": {"scope": "worker", "maxCrashes": 0},
+        "restart": {"scope": "worker", "maxCrashes": 0, "nodeLostAfter": "5m", "atMostOnce": true},
         "suspend": true, "activeDeadline": "7d", "ttlAfterFinished": "0s", "keepPods": "none",
     })))
     .expect("valid");
@@ -75,6 +76,7 @@ fn a_full_spec_is_understood() {
     assert_eq!(got.queueing, Queueing::Queue("vision".into()));
     assert_eq!((got.backend, got.gang_timeout), (GangBackend::Native, Duration::from_secs(120)));
     assert_eq!((got.scope, got.max_crashes), (Some(RestartScope::Worker), Some(0)));
+    assert_eq!((got.node_lost_after, got.at_most_once), (Some(Duration::from_secs(300)), true));
     assert_eq!((got.ttl_after_finished, got.keep_pods), (Some(Duration::ZERO), KeepPods::None));
     let mut labelled = with(json!({}));
     labelled["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "main"});
@@ -96,7 +98,7 @@ fn every_mistake_is_named_by_its_field() {
     for (field, job) in [
         ("metadata.name", named("a.b")),
         ("metadata.name", named("1a")),
-        ("metadata.name", named(&"n".repeat(41))),
+        ("metadata.name", named(&"n".repeat(64))),
         ("spec.type", with(json!({"type": "Single"}))),
         ("spec.roles", with(json!({"roles": []}))),
         (
@@ -197,4 +199,16 @@ fn roles_must_be_those_of_the_type() {
         let error = fits(roles.clone()).expect_err(field);
         assert_eq!(error.field, field, "{roles}: {error}");
     }
+}
+
+#[test]
+fn the_timeouts_of_a_job_are_bounded_most_of_all_without_a_queue() {
+    let waits = |fields: Value| {
+        let datasets = json!([{"name": "pets", "mountPath": "/data", "warmTimeout": "999999d"}]);
+        let spec = object(json!({"datasets": datasets, "gang": {"timeout": "999999d"}}), fields);
+        let got = checked(with(spec)).expect("valid");
+        (got.datasets[0].warm_timeout, got.gang_timeout)
+    };
+    assert_eq!(waits(json!({})), (UNQUEUED_TIMEOUT_MAX, UNQUEUED_TIMEOUT_MAX));
+    assert_eq!(waits(json!({"queue": "vision"})), (TIMEOUT_MAX, TIMEOUT_MAX));
 }
