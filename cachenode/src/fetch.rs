@@ -11,15 +11,15 @@
 //! fetched by several GETs where one connection is slow (`ranges`). Blocks in an earlier snapshot's cache, while they
 //! are adopted, are read there part by part and are not in flight.
 //!
-//! What waits for one thing does not hold the memory of what waits for another. There are at most `fetch_bytes` in
-//! flight from the origin; fetches from peers, fetches that fill the store, and blocks that wait for the store after
+//! Bytes that wait for one thing do not hold the memory of those that wait for another. There are at most `fetch_bytes`
+//! in flight from the origin; fetches from peers, fetches that fill the store, and blocks that wait for the store after
 //! their readers have them have memory of their own. So an origin that hangs delays no read of a peer or of the disk,
 //! and a disk that stalls delays no fetch: blocks that it does not take in time are not kept. All of it is taken of the
 //! memory of the process (`memory`). Nor does a disk hold the threads of anything else: no task of the runtime blocks
 //! on it, and few of the threads that may block do (`disk_threads`).
 //!
 //! A fetch that only fills the store lets those go first at the origin for which somebody waits, and has no deadline
-//! until a reader joins it ([`End`]).
+//! until a reader joins it (`End`).
 //!
 //! Invariants: at most one fetch of a block is in flight; each ends within the read deadline, counted from when somebody
 //! waits for it, and so does each read, whenever the fetches began that it joins; no lock is held across an await.
@@ -32,6 +32,7 @@ mod context;
 mod disk_threads;
 mod end;
 mod error;
+mod for_peers;
 mod in_flight;
 mod keep;
 mod neighbours;
@@ -55,14 +56,11 @@ use futures::future::{Either, select};
 use futures::stream::FuturesUnordered;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
 use larder_origin::{Caller, Origin};
-use larder_peers::{BlockBytes, ReadError};
 use larder_store::{DatasetCache, PartBytes};
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::error::Elapsed;
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_stream::StreamExt;
-use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::task::TaskTracker;
 
 use crate::ahead::{AHEAD_BLOCKS, Begins, NO_LIMIT, Next, ReadAhead};
@@ -373,73 +371,6 @@ impl Fetcher {
     pub(crate) async fn stored(&self, part: BlockPart, deadline: Instant) -> Option<Bytes> {
         let PartBytes { memory, range, .. } = self.keeper.read_stored(part, deadline).await?;
         Some(Bytes::from(memory).slice(range))
-    }
-
-    /// The result of `read`, which blocks on this disk, for a peer. Err: it is not there after `patience`. Cancel-safe.
-    pub(crate) async fn read_disk_for_peer<T: Send + 'static>(
-        &self,
-        disk: usize,
-        patience: Duration,
-        read: impl FnOnce() -> Option<T> + Send + 'static,
-    ) -> Result<Option<T>, Elapsed> {
-        timeout(patience, self.keeper.threads.read(&self.runtime, disk, read)).await
-    }
-
-    /// A part's bytes for a peer, if a plan or the window has them.
-    pub(crate) fn held_for_peer(&self, part: &BlockPart) -> Option<BlockBytes> {
-        let held = self.in_plan(part).or_else(|| self.context.window.get_for_peer(part));
-        held.map(BlockBytes::whole)
-    }
-
-    /// A part's bytes for a peer: from the window, from an earlier snapshot's cache if the disk answers within
-    /// `patience`, or from a fetch as they arrive. None: the block is in flight from another peer. To wait for it could
-    /// be to wait for the requesting peer.
-    pub(crate) async fn fetch_for_peer(
-        self: &Arc<Self>,
-        file: FileIndex,
-        part: BlockPart,
-        forwarded: bool,
-        patience: Duration,
-    ) -> Result<Option<BlockBytes>, FetchError> {
-        let deadline = self.deadline();
-        // Half of this time is the disk's.
-        let until = Instant::now() + 2 * patience;
-        if !self.context.window.contains(part.block)
-            && let Some(PartBytes { memory, range, crc }) = self.keeper.read_earlier(part, until).await
-        {
-            return Ok(Some(BlockBytes::Whole { bytes: Bytes::from(memory).slice(range), crc }));
-        }
-        loop {
-            if let Some(held) = self.held_for_peer(&part) {
-                return Ok(Some(held));
-            }
-            let asker = Asker::Peer { forwarded };
-            if self.context.window.is_in_pieces(part.block) {
-                let Fetched { bytes, .. } = Box::pin(self.fetch_piece(file, part, asker, deadline)).await?;
-                // A plan waits for the readers of this node.
-                self.context.window.mark_read(&part);
-                return Ok(Some(BlockBytes::whole(bytes)));
-            }
-            if let Some(piece) = self.next_piece(file, &part) {
-                let fetched = Box::pin(self.fetch_larger_piece(file, part, piece, asker, deadline)).await?;
-                return Ok(Some(BlockBytes::whole(fetched.bytes)));
-            }
-            let (in_flight, route) = self.join_or_start(file, part, Purpose::Peer { forwarded }, End::by(deadline));
-            if in_flight.asks_peers && route.peers.is_empty() {
-                return Ok(None);
-            }
-            let mut pieces = in_flight.subscribe(part.start as usize..(part.start + part.len) as usize);
-            // A waiter would count as a reader of this node.
-            drop(in_flight);
-            if let Some(first) = pieces.recv().await {
-                let first = first?;
-                if first.len() == part.len as usize {
-                    return Ok(Some(BlockBytes::whole(first)));
-                }
-                let rest = ReceiverStream::new(pieces).map(|piece| piece.map_err(ReadError::from));
-                return Ok(Some(BlockBytes::Arriving(Box::pin(tokio_stream::once(Ok(first)).chain(rest)))));
-            }
-        }
     }
 
     /// Records that a reader waits for a block. Returns what is to be fetched ahead of the reader now.

@@ -103,13 +103,10 @@ impl Retry {
         let ceiling = FIRST_PAUSE.saturating_mul(1 << self.attempts.min(10)).min(LONGEST_PAUSE);
         let pause = ceiling.mul_f64(rand::random_range(0.5..=1.0));
         if Instant::now() + pause >= self.end {
+            let cut = cut_after(&error).is_some_and(|after| after < self.policy.attempt_timeout);
             return Err(match (error, self.failure.take()) {
                 // The deadline cut the last attempt short. An answer to the one before says more about the origin.
-                (OriginError::TimedOut { after, .. }, Some(failure))
-                    if after < self.policy.attempt_timeout && is_answer(&failure) =>
-                {
-                    failure
-                }
+                (_, Some(failure)) if cut && is_answer(&failure) => failure,
                 (OriginError::TimedOut { key, .. }, _) => OriginError::TimedOut { key, after: self.policy.deadline },
                 (error, _) => error,
             });
@@ -122,6 +119,15 @@ impl Retry {
         self.failure = Some(error);
         tokio::time::sleep(pause).await;
         Ok(())
+    }
+}
+
+/// How long the origin, or the server that gives the keys, was waited for in vain. `None` if it answered.
+fn cut_after(error: &OriginError) -> Option<Duration> {
+    match error {
+        OriginError::TimedOut { after, .. } => Some(*after),
+        OriginError::Denied { source, .. } => cut_after(source.downcast_ref()?),
+        _ => None,
     }
 }
 

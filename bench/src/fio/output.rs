@@ -19,7 +19,7 @@ pub struct FioResult {
     pub p99_us: f64,
 }
 
-/// What was read one by one, such as tensors, counts as reads.
+/// Each thing that was read, such as a tensor, counts as one read.
 impl From<Epoch> for FioResult {
     fn from(epoch: Epoch) -> Self {
         Self {

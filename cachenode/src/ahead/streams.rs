@@ -51,13 +51,13 @@ impl Depth {
         Self(2 * self.0).min(Self::MOST).min(earned).max(self)
     }
 
-    /// What it brought was not read. None: the depth was the least.
+    /// Half the depth, because blocks that it brought were not read. None: it was the least.
     fn unread(self) -> Option<Self> {
         (self > Self::LEAST).then(|| Self(self.0 / 2).max(Self::LEAST))
     }
 }
 
-/// What to fetch ahead of a stream now: the blocks after `block`, up to its depth and its limit. Those up to `last`
+/// The blocks to fetch ahead of a stream now: those after `block`, up to its depth and its limit. Those up to `last`
 /// were fetched before; they may have been read and dropped again, and are not fetched again. To be reported to
 /// [`Streams::extended`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +131,7 @@ impl Stream {
         self.first <= block + 1 && block <= self.last.saturating_add(1) && block <= self.limit.0
     }
 
-    /// What to fetch now that the reader is at this block. None: whoever extends the stream does it.
+    /// The blocks to fetch now that the reader is at this one. None: whoever extends the stream does it.
     fn extend(&mut self, block: BlockIndex) -> Option<Next> {
         if self.is_extended {
             self.moved = Some(block);

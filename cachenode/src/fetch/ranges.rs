@@ -55,7 +55,7 @@ struct Begun {
     all: u64,
 }
 
-/// What is known of the rates of GETs.
+/// The rates of GETs, as far as they are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Rates {
     /// Of one beside the fewest others. 0: none has ended yet.

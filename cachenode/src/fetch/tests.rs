@@ -10,6 +10,7 @@ use futures::stream::BoxStream;
 use larder_dataset::manifest::PlainFile;
 use larder_dataset::{ManifestBuilder, NameRules, PolicyKind, VersionTag};
 use larder_origin::{Depth, ObjectInfo, OriginError, OriginUrl, Page, Version};
+use larder_peers::BlockBytes;
 use larder_store::{CacheConfig, Reservation, Store, StoreConfig};
 
 use super::*;

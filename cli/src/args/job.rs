@@ -44,9 +44,9 @@ Examples:
   larder job submit train.yaml           TrainingJobs, or Kubeflow's TFJobs, PyTorchJobs and MPIJobs
   larder job submit train.yaml --wait && echo done
   kustomize build . | larder job submit -
-  larder job submit --name a --type pytorch --image i --replicas 4 --gpus 8 -- torchrun train.py
+  larder job submit --name a --type pytorch --image i --gpus 8 --queue vision -- torchrun train.py
   larder job submit --name b --image i --dataset imagenet:/data --queue vision -- python train.py
-  larder job submit --name hello --image busybox --dry-run -- echo hello
+  larder job submit --name hello --image busybox --queue vision --dry-run -- echo hello
 
 Resubmitting updates the mutable fields of an existing job; an unchanged job is left alone. A job \
 that has ended does not start again: cancel it first, or use another name. With --wait, the command \

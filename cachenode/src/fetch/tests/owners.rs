@@ -4,7 +4,8 @@ use std::net::TcpListener;
 
 use larder_dataset::{BlockRange, CacheId, Placement};
 use larder_peers::{
-    AskedDataset, Blocks, DatasetStats, Node, Peers, PeersConfig, ReadRequest, Security, Server, ServerConfig,
+    AskedDataset, Blocks, DatasetStats, Node, Peers, PeersConfig, ReadError, ReadRequest, Security, Server,
+    ServerConfig,
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
