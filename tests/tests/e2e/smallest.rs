@@ -13,7 +13,7 @@ const CACHE_BYTES: u64 = 40 * SMALL + 10 * LARGE;
 
 /// 40 files of each size, one after the other.
 fn put_files(lab: &Lab) -> BTreeMap<String, Vec<u8>> {
-    let file = |n: u64| (format!("{n:03}"), seeded_bytes(n, if n % 2 == 0 { LARGE } else { SMALL }));
+    let file = |n: u64| (format!("{n:03}"), seeded_bytes(n, if n.is_multiple_of(2) { LARGE } else { SMALL }));
     let files: BTreeMap<_, _> = (0..80).map(file).collect();
     files.iter().for_each(|(key, bytes)| lab.put(key, bytes.clone()));
     files
