@@ -51,7 +51,7 @@ struct World {
 impl World {
     /// A dataset of which the cache keeps so many bytes.
     fn new(cache_bytes: u64, policy: PolicyKind) -> Self {
-        let sizes: Vec<u64> = (0..FILES).map(|file| size_of(file)).collect();
+        let sizes: Vec<u64> = (0..FILES).map(size_of).collect();
         Self::of(&sizes, cache_bytes, policy)
     }
 

@@ -425,7 +425,7 @@ async fn a_cache_of_the_smallest_files_keeps_larger_ones_once_other_nodes_own_so
     const CACHE_BYTES: u64 = 20_000;
     let world = World::knowing(&["n"]);
     // The small files fill the cache of a node that owns all.
-    let len = |file: u32| if file % 2 == 0 { 3_000 } else { 1_000 };
+    let len = |file: u32| if file.is_multiple_of(2) { 3_000 } else { 1_000 };
     let files: Vec<_> = (0..FILES).map(|file| (format!("{file:02}"), vec![file as u8; len(file) as usize])).collect();
     let files: Vec<_> = files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
     let spec = DatasetSpec {

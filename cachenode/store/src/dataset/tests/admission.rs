@@ -153,7 +153,7 @@ fn smallest_hits_the_same_bytes_as_nr_in_more_blocks_in_every_epoch_and_after_a_
 fn a_larger_reservation_moves_the_limit_of_smallest_and_a_smaller_one_drops_nothing() {
     let bed = Bed::new(PolicyKind::Smallest, 0);
     bed.cache().set_sizes(sizes_in(0..48));
-    let large = |block: &u32| block % 16 == 0 || block % 16 == 3;
+    let large = |block: &u32| block.is_multiple_of(16) || block % 16 == 3;
     let small = (0..48).filter(|block| !large(block)).count();
     assert_eq!((epoch(&bed, 0..48), bed.cache().usage().blocks_cached), (0, 0));
     let room = bytes_in((0..48).filter(|block| !large(block)));
