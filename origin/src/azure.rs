@@ -21,7 +21,7 @@ pub(crate) fn open(url: &OriginUrl, config: &OriginConfig, policy: RetryPolicy) 
     if let Some(token) = config.env.pod_token("AZURE_SKIP_SIGNATURE").filter(|_| !config.anonymous) {
         // Never sent: the connector puts a token of the session in its place.
         let none = StaticCredentialProvider::new(AzureCredential::BearerToken(String::new()));
-        let connector = BearerConnector(Arc::clone(session.insert(exchange::session(config, token)?)));
+        let connector = BearerConnector::new(config, session.insert(exchange::session(config, token)?));
         builder =
             builder.with_account(account(config)?).with_credentials(Arc::new(none)).with_http_connector(connector);
     }
@@ -44,7 +44,7 @@ fn account(config: &OriginConfig) -> Result<String, OriginError> {
 }
 
 fn builder(url: &OriginUrl, config: &OriginConfig) -> Result<MicrosoftAzureBuilder, OriginError> {
-    let mut options = client_options(config);
+    let (mut options, connector) = client_options(config);
     let mut builder = MicrosoftAzureBuilder::new();
     for (name, value) in config.env.iter().filter(|(name, _)| name.starts_with("AZURE_")) {
         match name.to_ascii_lowercase().parse() {
@@ -69,7 +69,11 @@ fn builder(url: &OriginUrl, config: &OriginConfig) -> Result<MicrosoftAzureBuild
     if config.anonymous {
         builder = builder.with_skip_signature(true);
     }
-    Ok(builder.with_client_options(options).with_container_name(url.bucket()).with_retry(single_retry(config)))
+    Ok(builder
+        .with_client_options(options)
+        .with_http_connector(connector)
+        .with_container_name(url.bucket())
+        .with_retry(single_retry(config)))
 }
 
 #[cfg(test)]

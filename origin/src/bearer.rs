@@ -9,9 +9,11 @@ use http::header::AUTHORIZATION;
 use http::{HeaderValue, StatusCode};
 use object_store::ClientOptions;
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
 };
 
+use crate::clients::SharedConnector;
+use crate::config::OriginConfig;
 use crate::session::Session;
 
 /// Tokens as the header that sends them.
@@ -27,12 +29,21 @@ pub(crate) fn header(token: &str) -> Option<HeaderValue> {
 
 /// Connects a client of object_store. Its own credentials are replaced.
 #[derive(Debug)]
-pub(crate) struct BearerConnector(pub(crate) Arc<BearerSession>);
+pub(crate) struct BearerConnector {
+    connector: SharedConnector,
+    session: Arc<BearerSession>,
+}
+
+impl BearerConnector {
+    pub(crate) fn new(config: &OriginConfig, session: &Arc<BearerSession>) -> Self {
+        Self { connector: config.clients.connector(Vec::new()), session: Arc::clone(session) }
+    }
+}
 
 impl HttpConnector for BearerConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let http = ReqwestConnector {}.connect(options)?;
-        Ok(HttpClient::new(Bearer { http, session: Arc::clone(&self.0) }))
+        let http = self.connector.connect(options)?;
+        Ok(HttpClient::new(Bearer { http, session: Arc::clone(&self.session) }))
     }
 }
 

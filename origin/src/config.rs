@@ -14,6 +14,7 @@ use larder_dataset::environment::{ANONYMOUS, IDENTITY_TOKEN, OWNER, is_of_origin
 use larder_dataset::larder_command;
 use tracing::warn;
 
+use crate::clients::SharedClients;
 use crate::session::Sessions;
 use crate::shared_limits::{CONCURRENCY, SharedLimits};
 
@@ -207,6 +208,8 @@ pub struct OriginConfig {
     pub env: Env,
     /// The keys of the identities of pods. Origins with the same sessions share them.
     pub sessions: Sessions,
+    /// The HTTP clients. Origins with the same settings share one.
+    pub clients: SharedClients,
 }
 
 impl OriginConfig {
@@ -273,6 +276,7 @@ impl Default for OriginConfig {
             limits: SharedLimits::default(),
             env: Env::default(),
             sessions: Sessions::default(),
+            clients: SharedClients::default(),
         }
     }
 }

@@ -21,7 +21,7 @@ pub(crate) fn open(url: &OriginUrl, config: &OriginConfig, policy: RetryPolicy) 
     if let Some(token) = config.env.pod_token("GOOGLE_SKIP_SIGNATURE").filter(|_| !config.anonymous) {
         // Never sent: the connector puts a token of the session in its place.
         let none = StaticCredentialProvider::new(GcpCredential { bearer: String::new() });
-        let connector = BearerConnector(Arc::clone(session.insert(exchange::session(config, token)?)));
+        let connector = BearerConnector::new(config, session.insert(exchange::session(config, token)?));
         builder = builder.with_credentials(Arc::new(none)).with_http_connector(connector);
     }
     let store = builder
@@ -31,7 +31,7 @@ pub(crate) fn open(url: &OriginUrl, config: &OriginConfig, policy: RetryPolicy) 
 }
 
 fn builder(url: &OriginUrl, config: &OriginConfig) -> GoogleCloudStorageBuilder {
-    let mut options = client_options(config);
+    let (mut options, connector) = client_options(config);
     let mut builder = GoogleCloudStorageBuilder::new();
     for (name, value) in config.env.iter().filter(|(name, _)| name.starts_with("GOOGLE_") || *name == "SERVICE_ACCOUNT")
     {
@@ -50,7 +50,11 @@ fn builder(url: &OriginUrl, config: &OriginConfig) -> GoogleCloudStorageBuilder 
     if config.anonymous {
         builder = builder.with_skip_signature(true);
     }
-    builder.with_client_options(options).with_bucket_name(url.bucket()).with_retry(single_retry(config))
+    builder
+        .with_client_options(options)
+        .with_http_connector(connector)
+        .with_bucket_name(url.bucket())
+        .with_retry(single_retry(config))
 }
 
 #[cfg(test)]

@@ -10,9 +10,10 @@ use http::header::{CONTENT_TYPE, DATE};
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use object_store::ClientOptions;
-use object_store::client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpRequestBody, ReqwestConnector};
+use object_store::client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpRequestBody};
 use url::form_urlencoded;
 
+use crate::clients::SharedConnector;
 use crate::config::OriginConfig;
 use crate::error::OriginError;
 use crate::key::Key;
@@ -38,9 +39,13 @@ impl fmt::Debug for KeyServer {
 }
 
 impl KeyServer {
-    pub(crate) fn new(config: &OriginConfig, options: ClientOptions, url: &str) -> Result<Self, OriginError> {
+    pub(crate) fn new(
+        config: &OriginConfig,
+        (options, connector): (ClientOptions, SharedConnector),
+        url: &str,
+    ) -> Result<Self, OriginError> {
         let options = options.with_allow_http(url.starts_with("http://")).with_timeout_disabled();
-        let http = ReqwestConnector {}
+        let http = connector
             .connect(&options)
             .map_err(|error| OriginError::Invalid { what: format!("invalid settings for {url}: {error}") })?;
         Ok(Self { http, url: url.trim_end_matches('/').to_owned(), limit: config.attempt_timeout * 3 / 4 })

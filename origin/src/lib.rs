@@ -17,6 +17,7 @@
 mod azure;
 mod bearer;
 mod caller;
+mod clients;
 mod config;
 mod conformance;
 mod error;
@@ -43,6 +44,7 @@ mod version;
 mod wrappers;
 
 pub use crate::caller::Caller;
+pub use crate::clients::SharedClients;
 pub use crate::config::{Env, OriginConfig};
 pub use crate::conformance::conformance;
 pub use crate::error::{BoxError, OriginError};

@@ -4,6 +4,7 @@
 //! are the same. The name under which a manifest was kept for its mount is a hash of these, so a manifest under that
 //! name is the proof.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use larder_dataset::CacheId;
@@ -31,9 +32,11 @@ impl Node {
         let has_some = |info: &DatasetInfo| info.disk_bytes > 0 || info.open.is_some();
         let is_earlier = |info: &&DatasetInfo| info.cache() != key.id() && has_some(info) && is_ours(info);
         let earlier = |info: &DatasetInfo| {
-            let manifest = self.finder.earlier(found, info.key.snapshot())?;
+            let manifest = self.finder.earlier(found, info.cache(), info.key.snapshot())?;
             Some(EarlierCache { cache: info.cache(), manifest })
         };
+        let known: HashSet<CacheId> = datasets.iter().map(DatasetInfo::cache).collect();
+        self.finder.forget_urls(|cache| known.contains(cache));
         let mut earlier: Vec<_> = datasets.iter().filter(is_earlier).filter_map(earlier).collect();
         earlier.sort_by_key(|earlier| std::cmp::Reverse(earlier.manifest.created_ns()));
         earlier.truncate(EARLIER_MOST);

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use larder_dataset::environment::ANONYMOUS;
-use larder_dataset::{CacheKey, Chain, DatasetSpec, Refresh, SnapshotId};
+use larder_dataset::{CacheId, CacheKey, Chain, DatasetSpec, Refresh, SnapshotId};
 use larder_import::{Progress, PublishError};
 use larder_origin::{Env, Origin, OriginConfig, OriginUrl, Sessions};
 use tokio::runtime::Handle;
@@ -93,6 +93,8 @@ pub(super) struct Finder {
     kept: KeptManifests,
     /// Those that earlier processes had kept of what they cached without keys: the mounts and their snapshots.
     kept_before: Vec<(String, SnapshotId)>,
+    /// The URLs of the datasets that were found, so that only manifests of the same URL are opened as earlier ones.
+    urls: Mutex<HashMap<CacheId, String>>,
     /// The settings for origins, where a request has none of its own.
     origin: RwLock<OriginConfig>,
     importer: Importer,
@@ -199,7 +201,7 @@ impl Finder {
     ) -> Self {
         let kept = KeptManifests::new(home.clone(), cache_dirs);
         let (kept_before, origin) = (Vec::new(), RwLock::new(origin));
-        Self { home, kept, kept_before, origin, importer, runtime, look_ups: Arc::default() }
+        Self { home, kept, kept_before, urls: Mutex::default(), origin, importer, runtime, look_ups: Arc::default() }
     }
 
     /// These are the manifests that earlier processes had kept.
@@ -469,12 +471,20 @@ impl Finder {
         let (mounts, config) = (self.home.dir().join(MOUNTS), self.origin_config(request));
         let renewal = renewal(&path, &mounts, &manifest, &config, &self.home);
         let apart = request.apart();
+        if let Ok((_, url)) = manifest.name_and_origin() {
+            self.found_at(key.id(), url);
+        }
         Found { id, key, apart, manifest, origin, refresh_failed, order: order_of(&path), renewal }
     }
 
-    /// The manifest of another snapshot that was found for the same URL, server, account and owner. Blocks on the disk.
-    pub(super) fn earlier(&self, found: &Found, snapshot: SnapshotId) -> Option<Arc<MappedManifest>> {
+    /// The manifest of another snapshot that was found for the same URL, server, account and owner, and is cached as
+    /// `cache`. Blocks on the disk.
+    pub(super) fn earlier(&self, found: &Found, cache: CacheId, snapshot: SnapshotId) -> Option<Arc<MappedManifest>> {
         let (_, url) = found.manifest.name_and_origin().ok()?;
+        // A node opens each of a thousand datasets beside the others.
+        if self.urls().get(&cache).is_some_and(|other| other != url) {
+            return None;
+        }
         let kept = found.ids_of(snapshot).into_iter().filter_map(|id| self.kept.path(&id).ok());
         let earlier = open_manifest(&kept.into_iter().find(|path| path.exists())?).inspect_err(|error| {
             warn!(
@@ -483,7 +493,23 @@ impl Finder {
             );
         });
         let earlier = earlier.ok().filter(|earlier| earlier.snapshot() == snapshot)?;
-        earlier.name_and_origin().is_ok_and(|(_, other)| other == url).then(|| Arc::new(earlier))
+        let (_, other) = earlier.name_and_origin().ok()?;
+        self.found_at(cache, other);
+        (other == url).then(|| Arc::new(earlier))
+    }
+
+    /// Notes the URL of a dataset.
+    fn found_at(&self, cache: CacheId, url: &str) {
+        self.urls().insert(cache, url.to_owned());
+    }
+
+    /// Forgets the URLs of datasets that the store does not know.
+    pub(super) fn forget_urls(&self, is_known: impl Fn(&CacheId) -> bool) {
+        self.urls().retain(|cache, _| is_known(cache));
+    }
+
+    fn urls(&self) -> MutexGuard<'_, HashMap<CacheId, String>> {
+        self.urls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// True if nobody but the readers of this dataset, with another snapshot perhaps, had found this snapshot here before

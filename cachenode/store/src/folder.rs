@@ -27,7 +27,7 @@
 //! Invariant: a folder without a marker that holds anything else is rejected and left unchanged. The store deletes
 //! files that it has no use for, and those must be its own.
 
-use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::fs::{DirBuilder, DirEntry, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -378,8 +378,8 @@ fn read_marker(dir: &Path) -> Result<Marker, StoreError> {
     let found = match std::fs::read(dir.join("format")) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let mut names = names_in(dir).map_err(failed("list"))?;
-            if names.all(|name| name.is_ok_and(|name| is_left_over(&name))) {
+            let mut entries = std::fs::read_dir(dir).map_err(failed("list"))?;
+            if entries.all(|entry| entry.and_then(|entry| is_ignored(&entry)).unwrap_or(false)) {
                 return Ok(Marker::Empty);
             }
             Vec::new()
@@ -399,14 +399,19 @@ fn is_left_over(name: &str) -> bool {
     LEFT_OVER.contains(&name) || name.starts_with(probe::PREFIX)
 }
 
+/// True for an entry that an empty cache folder may have. Sockets are allowed: the process that has the folder open, and
+/// the keeper of its mounts, may have theirs in it.
+fn is_ignored(entry: &DirEntry) -> io::Result<bool> {
+    Ok(is_left_over(&entry.file_name().to_string_lossy()) || entry.file_type()?.is_socket())
+}
+
 /// True if the folder holds datasets of a cache and no foreign entry.
 fn is_cache(dir: &Path) -> io::Result<bool> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
         let name = entry.file_name();
-        let known = name.to_str().is_some_and(|name| is_left_over(name) || CONTENT.contains(&name));
-        // Sockets are allowed: the process that has the folder open may keep its sockets in it.
-        if !known && !entry.file_type()?.is_socket() {
+        let known = name.to_str().is_some_and(|name| CONTENT.contains(&name));
+        if !known && !is_ignored(&entry)? {
             return Ok(false);
         }
     }

@@ -4,16 +4,18 @@ use std::time::Duration;
 
 use object_store::{BackoffConfig, ClientOptions, HeaderValue, RetryConfig};
 
+use crate::clients::SharedConnector;
 use crate::config::OriginConfig;
 
-/// The settings of the HTTP client that object_store uses.
-pub(crate) fn client_options(config: &OriginConfig) -> ClientOptions {
-    ClientOptions::new()
+/// The settings of the HTTP client that object_store uses, and how to connect it.
+pub(crate) fn client_options(config: &OriginConfig) -> (ClientOptions, SharedConnector) {
+    let options = ClientOptions::new()
         .with_user_agent(HeaderValue::from_static(concat!("larder/", env!("CARGO_PKG_VERSION"))))
         .with_connect_timeout(config.connect_timeout)
         // This limits the whole transfer of a part, which may take longer than an attempt may go without progress.
         .with_timeout(config.attempt_timeout.max(config.deadline / 3))
-        .with_pool_max_idle_per_host(config.concurrency)
+        .with_pool_max_idle_per_host(config.concurrency);
+    (options, config.clients.connector(Vec::new()))
 }
 
 /// The settings for object_store's own retries.

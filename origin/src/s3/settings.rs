@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use larder_dataset::environment::OWNER;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, AwsCredential, AwsCredentialProvider};
-use object_store::client::{HttpConnector, ReqwestConnector};
+use object_store::client::HttpConnector;
 use object_store::{Certificate, ClientOptions, StaticCredentialProvider};
 
+use crate::clients::SharedConnector;
 use crate::config::OriginConfig;
 use crate::error::OriginError;
 use crate::key_server::KeyServer;
@@ -28,7 +29,7 @@ pub(super) fn connect(url: &OriginUrl, config: &OriginConfig) -> Result<(S3Clien
     let mut profile = profile::read(env)?;
     let endpoint = endpoint(config, &profile)?;
     let region = region(config, &profile)?;
-    let mut options = client_options(config)?;
+    let (mut options, connector) = client_options(config)?;
     if endpoint.as_deref().is_some_and(|endpoint| endpoint.starts_with("http://")) {
         options = options.with_allow_http(true);
     }
@@ -79,10 +80,11 @@ pub(super) fn connect(url: &OriginUrl, config: &OriginConfig) -> Result<(S3Clien
     let invalid =
         |error: object_store::Error| OriginError::Invalid { what: format!("invalid settings for {url}: {error}") };
     // Our own timeouts cancel our attempts: they measure progress, not the whole transfer.
-    let http = ReqwestConnector {}.connect(&options.clone().with_timeout_disabled()).map_err(invalid)?;
+    let http = connector.connect(&options.clone().with_timeout_disabled()).map_err(invalid)?;
     // Endpoint and style are set explicitly, so the environment cannot change them.
     let store = builder
         .with_client_options(options)
+        .with_http_connector(connector)
         .with_bucket_name(bucket)
         .with_region(&region)
         .with_config(AmazonS3ConfigKey::S3Endpoint, &bucket_endpoint)
@@ -222,15 +224,16 @@ fn region(config: &OriginConfig, profile: &Profile) -> Result<String, OriginErro
     Ok(region.to_string())
 }
 
-/// The settings of the HTTP client, which reads and writes share.
-fn client_options(config: &OriginConfig) -> Result<ClientOptions, OriginError> {
-    let options = shared::client_options(config);
+/// The settings of the HTTP client, which reads and writes share, and how to connect it.
+fn client_options(config: &OriginConfig) -> Result<(ClientOptions, SharedConnector), OriginError> {
+    let (options, connector) = shared::client_options(config);
     let Some(path) = config.env.get("AWS_CA_BUNDLE") else {
-        return Ok(options);
+        return Ok((options, connector));
     };
-    let certificates = std::fs::read(path)
-        .map_err(|error| error.to_string())
-        .and_then(|pem| Certificate::from_pem_bundle(&pem).map_err(|error| error.to_string()))
-        .map_err(|error| OriginError::Invalid { what: format!("AWS_CA_BUNDLE: read {path}: {error}") })?;
-    Ok(certificates.into_iter().fold(options, ClientOptions::with_root_certificate))
+    let invalid =
+        |error: &dyn std::fmt::Display| OriginError::Invalid { what: format!("AWS_CA_BUNDLE: read {path}: {error}") };
+    let pem = std::fs::read(path).map_err(|error| invalid(&error))?;
+    let certificates = Certificate::from_pem_bundle(&pem).map_err(|error| invalid(&error))?;
+    let options = certificates.into_iter().fold(options, ClientOptions::with_root_certificate);
+    Ok((options, config.clients.connector(pem)))
 }

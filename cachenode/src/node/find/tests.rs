@@ -455,9 +455,14 @@ async fn tenants_with_the_same_data_have_mounts_of_their_own_whatever_becomes_of
     let earlier = |owner: &str| {
         let key = CacheKey::new(SnapshotId([1; 32]), "", owner);
         let found = Found { key, apart: owner.to_owned(), ..found.clone() };
-        bucket.finder.earlier(&found, snapshot).is_some()
+        bucket.finder.earlier(&found, CacheKey::new(snapshot, "", owner).id(), snapshot).is_some()
     };
     assert_eq!([earlier("a"), earlier("c")], [true, false]);
+    // A snapshot that was found at another URL is none, until it is found here.
+    bucket.finder.found_at(CacheKey::new(snapshot, "", "a").id(), "s3://other");
+    assert!(!earlier("a"));
+    bucket.finder.forget_urls(|_| false);
+    assert!(earlier("a"));
     // Of a snapshot that several had found, nobody knows who cached it, and one that finds it now proves nothing.
     let is_only = |kept: Vec<(String, SnapshotId)>| {
         let mut next = finder_in(bucket.folder.path(), OriginConfig::default());

@@ -159,6 +159,14 @@ fn a_folder_of_something_else_is_refused_and_left_alone() {
     assert!(temp.path().join("datasets/imagenet").exists() && temp.path().join("index/a").exists());
 }
 
+#[test]
+fn a_folder_that_has_only_sockets_yet_becomes_a_cache() {
+    let temp = tempfile::tempdir().unwrap();
+    // The keeper of mounts may start before the daemon.
+    let _socket = std::os::unix::net::UnixListener::bind(temp.path().join("lender.sock")).unwrap();
+    Store::open(StoreConfig::new(temp.path()), Arc::default()).unwrap();
+}
+
 // SEMANTICS: C4
 #[test]
 fn a_cache_of_another_version_is_emptied_and_used() {
