@@ -14,11 +14,19 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tonic::transport::Channel;
 
 use crate::lab::{Lab, SECRET};
+use crate::memory_cgroup::MemoryCgroup;
 use crate::network::Namespace;
 use crate::process::{connections_of, is_zombie, memory_kib};
 
 /// The token that a node shows its peers, unless a mount gets another one.
 pub const TOKEN: &str = "correct-horse-battery-staple";
+
+/// The most resident memory of a larderd with this `--threads` and this `--memory-target`, in MiB, as
+/// docs/kubernetes/operations.md says: 512 MiB, 2.2 MiB for each of its threads, which are four times `--threads`, and
+/// 1.5 times the target.
+pub fn memory_mib_most(threads: u64, target_mib: u64) -> u64 {
+    512 + 22 * 4 * threads / 10 + 3 * target_mib / 2
+}
 
 /// A `larderd` with folders below a lab's, or a `cachenode`, which mounts nothing.
 pub struct Larderd {
@@ -28,6 +36,8 @@ pub struct Larderd {
     flags: [Vec<String>; 2],
     environment: Vec<(String, String)>,
     run_dir: PathBuf,
+    /// A process that writes its number into this file is in the cgroup in which it runs.
+    cgroup: Option<PathBuf>,
     /// How often it was started.
     starts: usize,
     log: PathBuf,
@@ -69,6 +79,7 @@ impl Larderd {
                 ("TMPDIR".to_owned(), lab.folder().display().to_string()),
             ],
             run_dir,
+            cgroup: None,
             starts: 0,
             log: folder.with_extension("log"),
             child: None,
@@ -84,9 +95,16 @@ impl Larderd {
     /// Starts it again; it must have ended.
     pub fn restart(&mut self) {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log).unwrap();
-        let child = self
-            .namespace
-            .command(built(self.program))
+        let mut command = match &self.cgroup {
+            None => self.namespace.command(built(self.program)),
+            // It is in the cgroup before it takes any memory.
+            Some(cgroup) => {
+                let mut command = self.namespace.command("/bin/sh");
+                command.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(cgroup).arg(built(self.program));
+                command
+            }
+        };
+        let child = command
             .args(self.flags.iter().flatten())
             .env_clear()
             // A test may run on a disk that is almost full. A flag precedes the variable.
@@ -127,6 +145,11 @@ impl Larderd {
     pub fn set_credentials_dir(&mut self, dir: &Path) {
         self.environment.retain(|(name, _)| !name.starts_with("AWS_"));
         self.flags[0].push(format!("--origin-credentials-dir={}", dir.display()));
+    }
+
+    /// Runs in this cgroup from the next start on.
+    pub fn set_cgroup(&mut self, cgroup: &MemoryCgroup) {
+        self.cgroup = Some(cgroup.processes());
     }
 
     /// Logs everything from the next start on.

@@ -19,7 +19,7 @@ mod tally;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use larder_e2e::{Lab, wait_until};
+use larder_e2e::{Lab, memory_mib_most, wait_until};
 use larder_testkit::{repository, scaled};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -28,7 +28,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use node::Node;
 use origin::{Dataset, Tenant};
-use plan::{DAY, Event, HOUR, Plan, TENANTS, memory_mib_most};
+use plan::{DAY, Event, HOUR, Plan, TENANTS, THREADS};
 use pod::{Caching, Pod};
 use readers::{Reader, Readers};
 use tally::Tally;
@@ -61,7 +61,7 @@ fn the_memory_that_larderd_may_have_is_that_of_the_documents() {
     let said = "512 MiB for `larderd` without data in flight, 2.2 MiB for each of its threads (four times `--threads`, \
                 at most 512), and 1.5 times `--memory-target`";
     assert!(words.join(" ").contains(said), "{said}");
-    assert_eq!(memory_mib_most(128), 512 + 140 + 192);
+    assert_eq!(memory_mib_most(16, 128), 512 + 140 + 192);
 }
 
 /// Lives through a plan. Returns what there is to say about it.
@@ -196,7 +196,7 @@ impl Day {
         tally.assert_kept();
         let refetched: Vec<String> = pods.iter().flat_map(|pod| pod.refetched(&tenants)).collect();
         assert!(refetched.is_empty(), "files that were cached were fetched again: {refetched:?}; {said}");
-        let most_mib = memory_mib_most(plan.memory_target_mib);
+        let most_mib = memory_mib_most(THREADS, plan.memory_target_mib);
         assert!(peak_mib < most_mib, "larderd had {peak_mib} MiB of {most_mib}; {said}");
         node.end_pods(&pods);
         said

@@ -55,7 +55,7 @@ impl Drop for Program {
     }
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
@@ -75,7 +75,7 @@ fn devices(folder: &Path, machine: &FakeMachine, admin: u16) -> Program {
 }
 
 /// A GET on a connection of its own: the answer, or why there is none.
-async fn get(server: SocketAddr, path: &str) -> String {
+pub(crate) async fn get(server: SocketAddr, path: &str) -> String {
     let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
     let mut answer = Vec::new();
     let got = async {

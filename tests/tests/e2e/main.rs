@@ -36,6 +36,7 @@ mod kubernetes_warming;
 mod links;
 mod lists;
 mod main_job;
+mod memory;
 mod nodes;
 mod old_cache;
 mod origin_faults;

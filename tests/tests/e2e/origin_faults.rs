@@ -37,7 +37,7 @@ fn bytes_of(name: &str) -> Vec<u8> {
 }
 
 /// Opens a file for reads without the page cache, so that each call is one READ.
-fn open_direct(path: &Path) -> File {
+pub(crate) fn open_direct(path: &Path) -> File {
     File::from(rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECT, Mode::empty()).unwrap())
 }
 

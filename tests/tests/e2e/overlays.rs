@@ -149,6 +149,24 @@ fn larderd_is_in_a_later_wave_than_all_that_it_may_not_restart_with() {
     }
 }
 
+/// A request is larderd's weight beside busy pods, and a limit of CPUs makes readers wait. `larder doctor --node` asks
+/// for as much.
+#[test]
+fn larderd_requests_the_cpus_and_the_memory_of_the_documents_and_has_no_limit_of_cpus() {
+    let rendered = kustomize(&repository().join("deploy"));
+    assert!(rendered.status.success(), "{}", String::from_utf8_lossy(&rendered.stderr));
+    let objects: BTreeMap<String, Value> = serde_yaml_ng::Deserializer::from_slice(&rendered.stdout)
+        .map(|object| named(Value::deserialize(object).unwrap()))
+        .collect();
+    let resources = &pods(&objects)["larderd"]["spec"]["containers"][0]["resources"];
+    let expected = json!({"requests": {"cpu": "2", "memory": "512Mi"}, "limits": {"memory": "4Gi"}});
+    assert_eq!(*resources, expected);
+    let page = std::fs::read_to_string(repository().join("docs/kubernetes/operations.md")).unwrap();
+    for said in ["| `larderd`: request, limit | 512 MiB, 4 GiB |", "`larderd` requests 2 CPUs and has no limit."] {
+        assert!(page.contains(said), "{said}");
+    }
+}
+
 #[test]
 fn components_change_none_of_the_objects_that_an_overlay_brings() {
     let root = tempfile::tempdir().unwrap();

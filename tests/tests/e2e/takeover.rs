@@ -38,7 +38,7 @@ fn dataset(lab: &Lab) -> v1::Dataset {
     v1::Dataset { source: lab.url(), ..v1::Dataset::default() }
 }
 
-fn prepare(lab: &Lab, larderd: &Larderd, dataset: &v1::Dataset) -> v1::Prepared {
+pub(crate) fn prepare(lab: &Lab, larderd: &Larderd, dataset: &v1::Dataset) -> v1::Prepared {
     let _in_runtime = lab.runtime().enter();
     let mut client = larderd.client();
     let request = v1::PrepareRequest { dataset: Some(dataset.clone()), wait_ms: 30_000, ..Default::default() };
@@ -130,7 +130,7 @@ impl Readers {
 }
 
 /// How many requests each larderd of a log found that its predecessor had left: reads, and others.
-fn inherited(larderd: &Larderd) -> (u64, u64) {
+pub(crate) fn inherited(larderd: &Larderd) -> (u64, u64) {
     let log = larderd.log();
     let number = |line: &str, name: &str| {
         let text = line.split(&format!("{name}=")).nth(1).unwrap().split_whitespace().next().unwrap();

@@ -35,12 +35,6 @@ pub(super) struct Plan {
 /// larderd's `--threads`.
 pub(super) const THREADS: u64 = 16;
 
-/// The resident memory of larderd stays below this, in MiB, as docs/kubernetes/operations.md says: 512 MiB, 2.2 MiB for
-/// each of its threads, which are four times `--threads`, and 1.5 times `--memory-target`.
-pub(super) fn memory_mib_most(target_mib: u64) -> u64 {
-    512 + 22 * 4 * THREADS / 10 + 3 * target_mib / 2
-}
-
 /// The short form.
 pub(super) const HOUR: Plan = Plan {
     datasets: 2,

@@ -286,6 +286,49 @@ fn adopted_blocks_are_hits_after_a_restart_and_a_second_adoption_finds_nothing_t
     assert_eq!(versions.bed.counters.corrupt(), 0);
 }
 
+/// True if a thread of this name waits for another thread.
+fn is_asleep(name: &str) -> bool {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let mut stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    stats.any(|stat| stat.contains(&format!("({name}) S ")))
+}
+
+/// The lock of the slot table is held for as long as a write of the table takes.
+// SEMANTICS: C4, C16
+#[test]
+fn while_an_adoption_waits_for_the_disk_admissions_and_hits_do_not() {
+    let versions = Versions::new();
+    let one = versions.filled(ONE);
+    let two = versions.all(TWO);
+    let adopted = same(ONE, TWO);
+    let own: Vec<u32> = (0..BLOCKS).filter(|block| !adopted.contains(block)).collect();
+    let (cached, others) = own.split_at(10);
+    put_each(&two, TWO, cached.iter().copied());
+
+    let stalled = two.shared.slots.0.changing.lock().unwrap();
+    let (sender, ended) = mpsc::channel();
+    two.adopt(vec![Same::of(ONE, TWO) as Arc<dyn Earlier>], move |complete| sender.send(complete).unwrap());
+    let begun = Instant::now();
+    while !is_asleep("larder-adopt") {
+        assert!(begun.elapsed() < TIMEOUT, "the adoption does not wait");
+        std::thread::yield_now();
+    }
+    let (done, used) = mpsc::channel();
+    let (using, others) = (Arc::clone(&two), others.to_vec());
+    std::thread::spawn(move || {
+        for block in others {
+            drop(using.admit(BlockIndex(block), TWO.len(block)).expect("there is room"));
+        }
+        done.send((hits(&one, ONE).len(), hits(&using, TWO))).unwrap();
+    });
+    let used = used.recv_timeout(TIMEOUT).expect("admissions or hits wait for the disk");
+    assert_eq!(used, (BLOCKS as usize, cached.to_vec()));
+    assert!(two.is_adopting());
+    drop(stalled);
+    assert!(ended.recv_timeout(TIMEOUT).unwrap());
+    assert_eq!(hits(&two, TWO).len(), adopted.len() + cached.len());
+}
+
 // SEMANTICS: C16
 #[test]
 fn a_chain_of_snapshots_needs_none_of_those_before_and_frees_what_nobody_uses() {
