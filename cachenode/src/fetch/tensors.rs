@@ -1,0 +1,177 @@
+//! Fetches ahead of the readers of files of tensors (`tensors`): reads their headers, and fetches what the readers are
+//! about to read.
+//!
+//! The header of a file of at least three blocks is read when a reader has missed and got its first block, or misses any
+//! part of it while the store has its beginning or its name says that it has a header. So no file of another kind costs
+//! a GET more.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
+use larder_origin::Caller;
+
+use super::Fetcher;
+use super::context::FetchContext;
+use super::end::End;
+use super::purpose::Purpose;
+use crate::ahead::AHEAD_BLOCKS;
+use crate::sharing::Asker;
+use crate::tensors::{Ahead, Demand, Follows, Header, decode, first_block, may_begin_header};
+
+/// The endings of the names of files of tensors. Others, such as those in the cache of a hub, are known by their bytes.
+const ENDINGS: [&[u8]; 2] = [b".safetensors", b".gguf"];
+
+/// The first bytes of a file that are looked at.
+const LOOK_BYTES: u64 = 16 << 10;
+
+/// The fewest bytes of a file whose readers are followed: more than two blocks.
+const FILE_BYTES_LEAST: u64 = 2 * BLOCK_BYTES + 1;
+
+impl Fetcher {
+    /// Follows the readers of the file of a part that was missed, if it is one of tensors. Returns what the miss says
+    /// about the rest of its block.
+    pub(super) fn follow_tensors(self: &Arc<Self>, file: FileIndex, part: &BlockPart) -> Demand {
+        if !self.may_have_tensors(file) {
+            return Demand::Unknown;
+        }
+        match self.tensors.missed(part) {
+            Follows::Same => {}
+            Follows::FromNow => self.read_tensors(part),
+            Follows::Unknown => self.look_for_tensors(file, part),
+        }
+        self.tensors.demand(part, self.keeps_parts(part.block))
+    }
+
+    /// Records a read of a part of a file, and fetches ahead of its reader if the file is one of tensors that is
+    /// followed, and the reader has come to another block.
+    pub(super) fn read_tensors(self: &Arc<Self>, part: &BlockPart) {
+        if let Some(file) = self.tensors.read(part) {
+            let (fetcher, part) = (Arc::clone(self), *part);
+            let ahead = async move { fetcher.fetch_tensors_ahead(file, &part) };
+            self.tasks.spawn_on(Caller::current().run(ahead), &self.runtime);
+        }
+    }
+
+    /// True if the store keeps parts of a block, as far as is known.
+    fn keeps_parts(&self, block: BlockIndex) -> bool {
+        let cache = &self.context.cache;
+        let usage = cache.usage();
+        let has_room = usage.room_bytes >= BLOCK_BYTES && usage.degraded.is_none() && !usage.rebuilding;
+        has_room && cache.takes_parts(block)
+    }
+
+    /// Starts to read the header of a file of which a part was missed, if its name says that it has one, or if the store
+    /// has its beginning.
+    fn look_for_tensors(self: &Arc<Self>, file: FileIndex, part: &BlockPart) {
+        let FetchContext { manifest, cache, .. } = &*self.context;
+        let first = first_block(part);
+        let has_name = manifest.file(file).is_ok_and(|row| ENDINGS.iter().any(|ending| row.name.ends_with(ending)));
+        let is_stored = || cache.contains_part(first, BLOCK_BYTES as u32, 0, LOOK_BYTES as u32);
+        if (has_name || is_stored()) && self.tensors.begin_look(first) {
+            self.look(file, first, Bytes::new(), has_name);
+        }
+    }
+
+    /// Looks for a header in the first block of a file, which a reader has missed and got.
+    pub(super) fn look_at_start(self: &Arc<Self>, file: FileIndex, part: &BlockPart, block: &Bytes) {
+        let is_start = part.file_offset == 0 && u64::from(part.block_len) == BLOCK_BYTES;
+        if is_start && may_begin_header(block) && self.may_have_tensors(file) && self.tensors.begin_look(part.block) {
+            self.look(file, part.block, block.clone(), true);
+        }
+    }
+
+    /// True if a file of tensors may be in this place: it is large enough to be worth it, and not packed.
+    fn may_have_tensors(&self, file: FileIndex) -> bool {
+        let manifest = &self.context.manifest;
+        // A checksum of a packed block covers all of it.
+        !manifest.is_packed() && manifest.file(file).is_ok_and(|row| row.size >= FILE_BYTES_LEAST)
+    }
+
+    /// Starts to read the header of a file that begins with these bytes.
+    fn look(self: &Arc<Self>, file: FileIndex, first: BlockIndex, start: Bytes, may_fetch: bool) {
+        let fetcher = Arc::clone(self);
+        let look = async move {
+            if fetcher.read_header(file, first, start, may_fetch).await.is_none() {
+                fetcher.tensors.failed(first);
+            }
+        };
+        self.tasks.spawn_on(Caller::current().run(look), &self.runtime);
+    }
+
+    /// Reads the header of a file that begins with the bytes of `here`, and the rest of it from the store, or from
+    /// elsewhere if it `may_fetch` or the beginning is that of a header. None: it could not be read, or there is no
+    /// memory for it.
+    async fn read_header(
+        self: &Arc<Self>,
+        file: FileIndex,
+        first: BlockIndex,
+        here: Bytes,
+        mut may_fetch: bool,
+    ) -> Option<()> {
+        let manifest = &self.context.manifest;
+        let blocks = manifest.file_blocks(file).ok()?;
+        let (size, folder) = manifest.file(file).map(|row| (row.size, row.dir.0)).ok()?;
+        let (mut start, mut wanted) = (Vec::new(), LOOK_BYTES);
+        loop {
+            let _memory = self.tensors.memory_for(wanted)?;
+            for part in blocks.parts(start.len() as u64, wanted - start.len() as u64) {
+                let end = start.len() + part.len as usize;
+                if let Some(bytes) = here.get(start.len()..end) {
+                    start.extend_from_slice(bytes);
+                    continue;
+                }
+                let deadline = self.deadline();
+                let bytes = match self.stored(part, deadline).await {
+                    Some(bytes) => bytes,
+                    None if may_fetch => self.fetch(file, part, deadline).await.ok()?.bytes,
+                    None => return None,
+                };
+                start.extend_from_slice(&bytes);
+            }
+            let decoded = move || {
+                let header = decode(&start, size, folder);
+                (start, header)
+            };
+            let (read, header) = self.tasks.spawn_blocking_on(decoded, &self.runtime).await.ok()?;
+            match header {
+                Header::Needs(bytes) => (start, wanted, may_fetch) = (read, bytes, true),
+                Header::Tensors(tensors) => {
+                    self.tensors.found(file, first, size, tensors);
+                    return Some(());
+                }
+                // Nobody looks at it again.
+                Header::Unknown => return Some(()),
+            }
+        }
+    }
+
+    /// Starts to fetch what a reader at this part is about to read: no more than the origin bears, than there is memory
+    /// for beside what others wait for, and than the cache's disk takes.
+    fn fetch_tensors_ahead(self: &Arc<Self>, file: FileIndex, part: &BlockPart) {
+        let Some(Ahead { parts, bytes_most }) = self.tensors.ahead(part, self.keeps_parts(part.block)) else { return };
+        let (mut started_bytes, mut kib_started) = (0, 0);
+        for part in parts.into_iter().take(AHEAD_BLOCKS.min(self.origin.places())) {
+            if self.is_here(&part) || self.coming.find(&part).is_some() {
+                continue;
+            }
+            kib_started += u64::from(part.len >> 10) + 1;
+            let has_memory = self.memory.leaves_half(kib_started) && self.context.disk_keeps_up();
+            if started_bytes + u64::from(part.len) > bytes_most || (started_bytes > 0 && !has_memory) {
+                break;
+            }
+            started_bytes += u64::from(part.len);
+            if part.len == part.block_len {
+                let _ = self.join_or_start(file, part, Purpose::Ahead, End::by(self.deadline()));
+            } else {
+                let (fetcher, landing) = (Arc::clone(self), self.coming.begin(part));
+                let fetch = async move {
+                    // Its reader, if one comes, sees the error of its own fetch.
+                    let _ = fetcher.land_piece(file, part, Asker::Here, fetcher.deadline(), landing).await;
+                };
+                self.tasks.spawn_on(Caller::current().run(fetch), &self.runtime);
+            }
+        }
+        self.tensors.fetched(part, started_bytes);
+    }
+}
