@@ -298,6 +298,11 @@ impl Dataset {
         Some(lent)
     }
 
+    /// Has the files that [`lend`](Self::lend) may return checked in the background.
+    pub fn scrub(&self) {
+        self.cache.scrub();
+    }
+
     /// Carries out a command about a plan. Returns how many more items the plan wants.
     pub fn plan(&self, command: &Command<'_>, source: &PlanSource<'_>) -> Result<u32, PlanRefused> {
         self.planner.command(command, source)

@@ -11,10 +11,11 @@ use bytes::Bytes;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
 use larder_origin::Caller;
 
-use super::Fetcher;
 use super::context::FetchContext;
 use super::end::End;
+use super::outcome::Outcome;
 use super::purpose::Purpose;
+use super::{Fetcher, slice};
 use crate::ahead::AHEAD_BLOCKS;
 use crate::sharing::Asker;
 use crate::tensors::{Ahead, Demand, Follows, Header, decode, first_block, may_begin_header};
@@ -121,12 +122,7 @@ impl Fetcher {
                     start.extend_from_slice(bytes);
                     continue;
                 }
-                let deadline = self.deadline();
-                let bytes = match self.stored(part, deadline).await {
-                    Some(bytes) => bytes,
-                    None if may_fetch => self.fetch(file, part, deadline).await.ok()?.bytes,
-                    None => return None,
-                };
+                let bytes = self.header_part(file, part, may_fetch).await?;
                 start.extend_from_slice(&bytes);
             }
             let decoded = move || {
@@ -135,7 +131,10 @@ impl Fetcher {
             };
             let (read, header) = self.tasks.spawn_blocking_on(decoded, &self.runtime).await.ok()?;
             match header {
-                Header::Needs(bytes) => (start, wanted, may_fetch) = (read, bytes, true),
+                Header::Needs(bytes) => {
+                    (start, may_fetch) = (read, true);
+                    wanted = bytes.next_multiple_of(LOOK_BYTES).min(size);
+                }
                 Header::Tensors(tensors) => {
                     self.tensors.found(file, first, size, tensors);
                     return Some(());
@@ -144,6 +143,26 @@ impl Fetcher {
                 Header::Unknown => return Some(()),
             }
         }
+    }
+
+    /// A part of a header, fetched if it is nowhere here and `may_fetch`. It is no read that a stream could begin with.
+    async fn header_part(self: &Arc<Self>, file: FileIndex, part: BlockPart, may_fetch: bool) -> Option<Bytes> {
+        let deadline = self.deadline();
+        if let Some(bytes) = self.in_window(&part) {
+            return Some(bytes);
+        }
+        if let Some(bytes) = self.stored(part, deadline).await {
+            return Some(bytes);
+        }
+        if !may_fetch {
+            return None;
+        }
+        if let Some(in_flight) = self.in_flight.get(part.block)
+            && let Some(Outcome::Fetched(block, _)) = in_flight.outcome_until(deadline).await
+        {
+            return Some(slice(&block, &part));
+        }
+        Some(self.fetch_larger_piece(file, part, part, Asker::Here, deadline).await.ok()?.bytes)
     }
 
     /// Starts to fetch what a reader at this part is about to read: no more than the origin bears, than there is memory
