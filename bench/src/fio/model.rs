@@ -35,8 +35,8 @@ pub(super) fn tensor_bytes(size: u64) -> u64 {
     size - 8 - header_bytes(size)
 }
 
-/// The tensors of a model of this size, in the order of the file: the number of the layer, the name in it, and where the
-/// tensor begins and ends among all.
+/// The tensors of a model of this size, in the order of the file: the number of the layer, the name in it, and where
+/// the tensor begins and ends among all.
 fn tensors(size: u64) -> impl Iterator<Item = (u64, &'static str, u64, u64)> {
     let (layers, all) = (layers(size), tensor_bytes(size));
     (0..layers).flat_map(move |layer| {
