@@ -63,10 +63,13 @@ impl Fetcher {
     }
 
     /// Starts to read the header of a file of which a part was missed, if its name says that it has one, or if the store
-    /// has its beginning.
+    /// has its beginning. If the beginning was missed, [`look_at_start`](Self::look_at_start) does that once it is here.
     fn look_for_tensors(self: &Arc<Self>, file: FileIndex, part: &BlockPart) {
         let FetchContext { manifest, cache, .. } = &*self.context;
         let first = first_block(part);
+        if part.block == first && part.start == 0 {
+            return;
+        }
         let has_name = manifest.file(file).is_ok_and(|row| ENDINGS.iter().any(|ending| row.name.ends_with(ending)));
         let is_stored = || cache.contains_part(first, BLOCK_BYTES as u32, 0, LOOK_BYTES as u32);
         if (has_name || is_stored()) && self.tensors.begin_look(first) {
