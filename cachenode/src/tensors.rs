@@ -242,9 +242,8 @@ impl Tensors {
         file.map_or(Demand::Unknown, |file| file.demand(part, keeps, &state.roles))
     }
 
-    /// What to fetch ahead of a reader that is at this part. `keeps`: the store keeps ranges of blocks, without which
-    /// only whole ones are fetched, and no more than a stream begins with. Each is fetched unless it is here, up to
-    /// `bytes_most`, and reported to [`fetched`](Self::fetched).
+    /// What to fetch ahead of a reader that is at this part: no more than a stream begins with, unless the store `keeps`
+    /// it. Each is fetched unless it is here, up to `bytes_most`, and reported to [`fetched`](Self::fetched).
     pub(crate) fn ahead(&self, part: &BlockPart, keeps: bool) -> Option<Ahead> {
         let state = self.lock();
         let file = state.files.iter().flatten().find(|file| file.first == first_block(part))?;
@@ -393,12 +392,8 @@ impl TensorFile {
             // Several parts of tensors may be of one block.
             if last != Some(block.block) {
                 last = Some(block.block);
-                for part in self.taken_of(&block, roles).into_iter().filter(|part| range_of(part).end > from) {
-                    bytes += u64::from(part.len);
-                    if keeps || part.len == part.block_len {
-                        found.push(part);
-                    }
-                }
+                let taken = self.taken_of(&block, roles).into_iter().filter(|part| range_of(part).end > from);
+                found.extend(taken.inspect(|part| bytes += u64::from(part.len)));
             }
         }
         let bytes_most = (AHEAD_BYTES_LEAST + 2 * self.read_bytes).saturating_sub(self.ahead_bytes);

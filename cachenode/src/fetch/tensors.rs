@@ -26,6 +26,10 @@ const ENDINGS: [&[u8]; 2] = [b".safetensors", b".gguf"];
 /// The first bytes of a file that are looked at.
 const LOOK_BYTES: u64 = 16 << 10;
 
+/// The part of the window that ranges of blocks may fill which are fetched ahead and that the store does not keep: half
+/// of what it holds of them.
+const SHARE_HELD: u64 = 16;
+
 /// The fewest bytes of a file whose readers are followed: more than two blocks.
 const FILE_BYTES_LEAST: u64 = 2 * BLOCK_BYTES + 1;
 
@@ -41,7 +45,7 @@ impl Fetcher {
             Follows::FromNow => self.read_tensors(part),
             Follows::Unknown => self.look_for_tensors(file, part),
         }
-        self.tensors.demand(part, self.keeps_parts(part.block))
+        self.tensors.demand(part, self.keeps_parts(file, part.block))
     }
 
     /// Records a read of a part of a file, and fetches ahead of its reader if the file is one of tensors that is
@@ -55,11 +59,11 @@ impl Fetcher {
     }
 
     /// True if the store keeps parts of a block, as far as is known.
-    fn keeps_parts(&self, block: BlockIndex) -> bool {
+    fn keeps_parts(&self, file: FileIndex, block: BlockIndex) -> bool {
         let cache = &self.context.cache;
         let usage = cache.usage();
         let has_room = usage.room_bytes >= BLOCK_BYTES && usage.degraded.is_none() && !usage.rebuilding;
-        has_room && cache.takes_parts(block)
+        has_room && cache.takes_parts(block) && self.is_ours(file, block)
     }
 
     /// Starts to read the header of a file of which a part was missed, if its name says that it has one, or if the store
@@ -171,9 +175,17 @@ impl Fetcher {
     /// Starts to fetch what a reader at this part is about to read: no more than the origin bears, than there is memory
     /// for beside what others wait for, and than the cache's disk takes.
     fn fetch_tensors_ahead(self: &Arc<Self>, file: FileIndex, part: &BlockPart) {
-        let Some(Ahead { parts, bytes_most }) = self.tensors.ahead(part, self.keeps_parts(part.block)) else { return };
-        let (mut started_bytes, mut kib_started) = (0, 0);
+        let keeps = self.keeps_parts(file, part.block);
+        let Some(Ahead { parts, bytes_most }) = self.tensors.ahead(part, keeps) else { return };
+        let (mut started_bytes, mut kib_started, mut held_bytes) = (0, 0, 0);
         for part in parts.into_iter().take(AHEAD_BLOCKS.min(self.origin.places())) {
+            let is_whole = part.len == part.block_len;
+            if !is_whole && !self.keeps_parts(file, part.block) {
+                held_bytes += u64::from(part.len);
+                if held_bytes > self.config().window_bytes / SHARE_HELD {
+                    continue;
+                }
+            }
             if self.is_here(&part) || self.coming.find(&part).is_some() {
                 continue;
             }
@@ -183,7 +195,7 @@ impl Fetcher {
                 break;
             }
             started_bytes += u64::from(part.len);
-            if part.len == part.block_len {
+            if is_whole {
                 let _ = self.join_or_start(file, part, Purpose::Ahead, End::by(self.deadline()));
             } else {
                 let (fetcher, landing) = (Arc::clone(self), self.coming.begin(part));
