@@ -12,8 +12,8 @@
 //! Its parts: `header` decodes headers; `tensor` is one tensor; this file has the files whose readers are followed. Pure:
 //! what is read drives it.
 //!
-//! Invariants: of a file, at most [`AHEAD_BYTES_LEAST`] and twice what was read of it are fetched ahead. A read of a
-//! file whose readers are not followed takes no lock. At most [`FILES`] files are followed, and at most twice
+//! Invariants: of a file, at most [`AHEAD_BYTES_LEAST`] and twice what was read of it are fetched because of this. A read
+//! of a file whose readers are not followed takes no lock. At most [`FILES`] files are followed, and at most twice
 //! [`ROLES_MOST`] roles are known.
 
 mod header;
@@ -232,7 +232,8 @@ impl Tensors {
         is_elsewhere.then_some(file.file)
     }
 
-    /// What a read that missed this part says about the rest of its block. `keeps`: the store keeps ranges of it.
+    /// What a read that missed this part says about the rest of its block. `keeps`: the store keeps ranges of it. What is
+    /// fetched beyond the part is to be reported to [`fetched`](Self::fetched).
     pub(crate) fn demand(&self, part: &BlockPart, keeps: bool) -> Demand {
         if !self.follows(part.block) {
             return Demand::Unknown;
@@ -250,7 +251,8 @@ impl Tensors {
         Some(file.ahead(part, keeps, &state.roles))
     }
 
-    /// Records how many bytes were fetched ahead of a reader at this part, for example none because all was here.
+    /// Records how many bytes were fetched beside what a reader at this part asked for, for example none because all was
+    /// here.
     pub(crate) fn fetched(&self, part: &BlockPart, bytes: u64) {
         self.change(|state| {
             let Some(file) = state.file_mut(first_block(part)) else { return };
@@ -368,15 +370,22 @@ impl TensorFile {
         if touched.peek().is_none() || !touched.all(|(_, tensor)| is_taken(tensor)) {
             return Demand::Unknown;
         }
+        let is_allowed = |len: u32| u64::from(len - part.len) <= self.bytes_most();
         let taken = self.taken_of(part, roles);
         if taken.first().is_some_and(|taken| taken.len == part.block_len) {
-            return Demand::Block;
+            return if is_allowed(part.block_len) { Demand::Block } else { Demand::Unknown };
         }
         let end = part.start + part.len;
         let with_it = taken.iter().find(|taken| taken.start <= part.start && end <= taken.start + taken.len);
         let end = with_it.filter(|_| keeps).map_or(end, |taken| taken.start + taken.len);
         let asked = part.file_offset + u64::from(part.start)..part.file_offset + u64::from(end);
-        Demand::Part(part_in(part, &asked))
+        let piece = part_in(part, &asked);
+        if is_allowed(piece.len) { Demand::Part(piece) } else { Demand::Unknown }
+    }
+
+    /// How many more bytes may be fetched that nobody has asked for.
+    fn bytes_most(&self) -> u64 {
+        (AHEAD_BYTES_LEAST + 2 * self.read_bytes).saturating_sub(self.ahead_bytes)
     }
 
     fn ahead(&self, part: &BlockPart, keeps: bool, roles: &Roles) -> Ahead {
@@ -396,8 +405,7 @@ impl TensorFile {
                 found.extend(taken.inspect(|part| bytes += u64::from(part.len)));
             }
         }
-        let bytes_most = (AHEAD_BYTES_LEAST + 2 * self.read_bytes).saturating_sub(self.ahead_bytes);
-        Ahead { parts: found, bytes_most }
+        Ahead { parts: found, bytes_most: self.bytes_most() }
     }
 }
 

@@ -45,7 +45,16 @@ impl Fetcher {
             Follows::FromNow => self.read_tensors(part),
             Follows::Unknown => self.look_for_tensors(file, part),
         }
-        self.tensors.demand(part, self.keeps_parts(file, part.block))
+        let demand = self.tensors.demand(part, self.keeps_parts(file, part.block));
+        let more = match demand {
+            Demand::Unknown => 0,
+            Demand::Block => part.block_len - part.len,
+            Demand::Part(piece) => piece.len - part.len,
+        };
+        if more > 0 && !self.in_flight.contains(part.block) {
+            self.tensors.fetched(part, more.into());
+        }
+        demand
     }
 
     /// Records a read of a part of a file, and fetches ahead of its reader if the file is one of tensors that is
