@@ -11,19 +11,36 @@ import sys
 import time
 
 
+def mapped_tensors(path):
+    """The mapped file, and where each tensor begins and ends in it, in the order of their names."""
+    with open(path, "rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    (header_len,) = struct.unpack("<Q", mapped[:8])
+    data = 8 + header_len
+    header = json.loads(mapped[8:data])
+    for name in sorted(header.keys() - {"__metadata__"}):
+        begin, end = header[name]["data_offsets"]
+        yield mapped, data + begin, data + end
+
+
 def safetensors():
-    """As the library does it on a CPU: maps the file and copies each tensor, in the order of their names. Needs only
-    Python, so that every machine can run it."""
+    """As the library does it on a CPU: maps the file and copies each tensor. Needs only Python, so that every machine
+    can run it."""
 
     def load(path):
-        with open(path, "rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-        (header_len,) = struct.unpack("<Q", mapped[:8])
-        data = 8 + header_len
-        header = json.loads(mapped[8:data])
-        for name in sorted(header.keys() - {"__metadata__"}):
-            begin, end = header[name]["data_offsets"]
-            yield len(mapped[data + begin : data + end])
+        for mapped, begin, end in mapped_tensors(path):
+            yield len(mapped[begin:end])
+
+    return load
+
+
+def safetensors_eighth():
+    """The same, as one of eight ranks does it: copies the fourth eighth of each tensor."""
+
+    def load(path):
+        for mapped, begin, end in mapped_tensors(path):
+            size = end - begin
+            yield len(mapped[begin + size * 3 // 8 : begin + size * 4 // 8])
 
     return load
 
@@ -55,7 +72,7 @@ def fastsafetensors():
 
 
 def main():
-    load = {one.__name__: one for one in (safetensors, runai, fastsafetensors)}[sys.argv[1]]()
+    load = {one.__name__: one for one in (safetensors, safetensors_eighth, runai, fastsafetensors)}[sys.argv[1]]()
     if len(sys.argv) < 3:
         return
     sizes, times = [], []

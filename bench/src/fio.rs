@@ -237,7 +237,7 @@ impl Set<'_> {
         ];
         let run = || format!("{} {pattern}", state.name());
         let said = if self.loaders.names.contains(&pattern) {
-            match self.loaders.run(pattern, &file, model::tensor_bytes(first.size)) {
+            match self.loaders.run(pattern, &file, first.size) {
                 Ok(said) => said,
                 // A loader that cannot read a system is no reason to leave out the system's other rows.
                 Err(error) => {

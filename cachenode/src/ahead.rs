@@ -30,7 +30,7 @@ use std::sync::{Mutex, PoisonError};
 
 use larder_dataset::BlockIndex;
 
-pub(crate) use streams::{AHEAD_BLOCKS, NO_LIMIT, Next};
+pub(crate) use streams::{AHEAD_BLOCKS, AHEAD_BYTES_LEAST, AHEAD_BYTES_MOST, NO_LIMIT, Next};
 use streams::{STREAMS, Streams};
 
 /// The most misses remembered: those of a few dozen concurrent readers.

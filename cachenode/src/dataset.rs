@@ -18,8 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_dataset::{
-    BLOCK_BYTES, BlockIndex, BlockPart, BlockRange, CacheId, CacheKey, File, FileBlocks, FileIndex, ManifestError,
-    PolicyKind,
+    BLOCK_BYTES, BlockPart, BlockRange, CacheId, CacheKey, File, FileBlocks, FileIndex, ManifestError, PolicyKind,
 };
 use larder_origin::{Caller, Origin};
 use larder_peers::{BlockBytes, Buffers, ReadError, ReadRequest};
@@ -299,6 +298,11 @@ impl Dataset {
         Some(lent)
     }
 
+    /// Has the files that [`lend`](Self::lend) may return checked in the background.
+    pub fn scrub(&self) {
+        self.cache.scrub();
+    }
+
     /// Carries out a command about a plan. Returns how many more items the plan wants.
     pub fn plan(&self, command: &Command<'_>, source: &PlanSource<'_>) -> Result<u32, PlanRefused> {
         self.planner.command(command, source)
@@ -380,21 +384,21 @@ impl Dataset {
     /// A part's bytes, if a plan holds its block. A reader does not wait for the disk then, if the store has it, too.
     fn in_plan(&self, part: &BlockPart) -> Option<Bytes> {
         let bytes = self.fetcher.in_plan(part)?;
-        self.touched(part.block);
+        self.touched(part);
         self.planner.read(part.block);
         add(&self.counters.read_bytes_window, u64::from(part.len));
         Some(bytes)
     }
 
-    /// Notes that a block is read.
-    fn touched(&self, block: BlockIndex) {
-        self.fetcher.touched(block);
-        self.planner.seen(block);
+    /// Notes that a part of a block is read.
+    fn touched(&self, part: &BlockPart) {
+        self.fetcher.touched(part);
+        self.planner.seen(part.block);
     }
 
     /// Answers from the store; false if the store does not have the block.
     fn in_store(&self, part: &BlockPart, reply: impl FnMut(&[u8])) -> bool {
-        self.touched(part.block);
+        self.touched(part);
         let found = self.cache.read(part.block, part.block_len, part.start, part.len, reply);
         if matches!(found, Lookup::Hit(())) {
             add(&self.counters.read_bytes_store, u64::from(part.len));
@@ -432,7 +436,7 @@ impl Dataset {
 
     /// A part's bytes out of the store, for a read that may wait. None also if the disk does not answer in time.
     async fn in_store_later(&self, part: BlockPart, deadline: Instant) -> Option<Bytes> {
-        self.touched(part.block);
+        self.touched(&part);
         let bytes = self.fetcher.stored(part, deadline).await?;
         add(&self.counters.read_bytes_store, u64::from(part.len));
         Some(bytes)

@@ -8,8 +8,9 @@
 //! is read in pieces, each fetched for its reader alone. So are blocks of large files that are read here and there,
 //! until the readers show that they want more of them (`window`). The fetch of a packed file includes its neighbours as
 //! long as the store has room for them. Readers in order are read ahead of (`ahead`). A block of a large file is
-//! fetched by several GETs where one connection is slow (`ranges`). Blocks in an earlier snapshot's cache, while they
-//! are adopted, are read there part by part and are not in flight.
+//! fetched by several GETs where one connection is slow (`ranges`). Of files of tensors, what their readers are about to
+//! read is fetched (`tensors`). Blocks in an earlier snapshot's cache, while they are adopted, are read there part by
+//! part and are not in flight; neither are pieces, which are known while they come (`coming`).
 //!
 //! Bytes that wait for one thing do not hold the memory of those that wait for another. There are at most `fetch_bytes`
 //! in flight from the origin; fetches from peers, fetches that fill the store, and blocks that wait for the store after
@@ -27,6 +28,7 @@
 //! readers whose turn came first.
 //! A block that the store holds is never fetched again.
 
+mod coming;
 mod config;
 mod context;
 mod disk_threads;
@@ -45,6 +47,7 @@ mod ranges;
 mod receive;
 mod subscribers;
 mod table;
+mod tensors;
 mod warmed;
 
 use std::pin::pin;
@@ -69,7 +72,9 @@ use crate::extent::EXTENT_BYTES;
 use crate::manifest_file::MappedManifest;
 use crate::memory::{Account, Permit};
 use crate::sharing::{Asker, Route, Sharing};
+use crate::tensors::{Demand, Tensors};
 
+use coming::{ComingPieces, Landing};
 use context::FetchContext;
 use end::End;
 use in_flight::InFlight;
@@ -93,6 +98,9 @@ const SETTLE_POLL: Duration = Duration::from_millis(2);
 /// a buffer of 128 KiB.
 const READS_ON_BYTES: u32 = 256 << 10;
 
+/// Memory for the headers of files of tensors that are read, and for the tensors of those whose readers are followed.
+const HEADERS_BYTES: u64 = 32 << 20;
+
 /// A reader that joins a fetch within this time of its start fails with it. The pieces of one read come at about the
 /// same time, and another fetch would end too late for them.
 const JOINED_LATE: Duration = Duration::from_secs(1);
@@ -115,6 +123,8 @@ pub(crate) struct Fetcher {
     origin: FromOrigin,
     keeper: Keeper,
     ahead: ReadAhead,
+    tensors: Tensors,
+    coming: Arc<ComingPieces>,
     /// Memory for blocks in flight from the origin. Readers take turns.
     memory: Account,
     tasks: TaskTracker,
@@ -134,7 +144,7 @@ impl Fetcher {
         let totals = manifest.totals();
         let extents = u32::try_from(totals.bytes / EXTENT_BYTES).unwrap_or(u32::MAX);
         let ahead = ReadAhead::new(if manifest.is_packed() { totals.files.min(extents) } else { totals.files });
-        let memory = config.origin_account();
+        let (memory, tensors) = (config.origin_account(), Tensors::new(config.other_account(HEADERS_BYTES)));
         let context = Arc::new(FetchContext::new(manifest, cache, counters, config));
         let tasks = TaskTracker::new();
         Self {
@@ -144,6 +154,8 @@ impl Fetcher {
             keeper: Keeper::new(Arc::clone(&context), runtime.clone(), tasks.clone()),
             context,
             ahead,
+            tensors,
+            coming: Arc::default(),
             memory,
             tasks,
             runtime,
@@ -225,13 +237,28 @@ impl Fetcher {
             if let Some(PartBytes { memory, range, .. }) = self.keeper.read_earlier(part, deadline).await {
                 return Ok(Fetched { bytes: Bytes::from(memory).slice(range), tier: Tier::Window });
             }
+            if let Some(coming) = self.coming.find(&part)
+                && let Some(bytes) = Box::pin(coming.bytes_of(part, deadline)).await
+            {
+                return Ok(Fetched { bytes, tier: Tier::Window });
+            }
             if self.context.window.is_piece(&part) {
                 return Box::pin(self.fetch_piece(file, part, Asker::Here, deadline)).await;
             }
-            if let Some(piece) = self.next_piece(file, &part) {
+            let demand = self.follow_tensors(file, &part);
+            let piece = match demand {
+                Demand::Unknown => self.next_piece(file, &part),
+                Demand::Part(piece) => self.takes_pieces(file, part.block).then_some(piece),
+                Demand::Block => None,
+            };
+            if let Some(piece) = piece {
                 return Box::pin(self.fetch_larger_piece(file, part, piece, Asker::Here, deadline)).await;
             }
-            let next = self.missed(file, &part);
+            let next = match demand {
+                Demand::Unknown => self.missed(file, &part),
+                // What follows is fetched ahead without a stream.
+                Demand::Block | Demand::Part(_) => self.ahead.waited(part.block),
+            };
             let (in_flight, _) = self.join_or_start(file, part, Purpose::Read, End::by(fetch_deadline));
             // Behind the block that the reader waits for.
             if let Some(next) = next {
@@ -241,7 +268,10 @@ impl Fetcher {
             let was_late = in_flight.end.deadline().is_some_and(|end| end + JOINED_LATE < deadline);
             let outcome = in_flight.outcome_until(deadline).await;
             match outcome.unwrap_or_else(|| Outcome::Failed(self.context.timed_out(part.block))) {
-                Outcome::Fetched(block, tier) => return Ok(Fetched { bytes: slice(&block, &part), tier }),
+                Outcome::Fetched(block, tier) => {
+                    self.look_at_start(file, &part, &block);
+                    return Ok(Fetched { bytes: slice(&block, &part), tier });
+                }
                 // The time of the fetch is over, and that of this reader is not. Its next fetch has the whole time, so
                 // that the other readers of the block join that one.
                 Outcome::Failed(FetchError::TimedOut { .. }) if was_late => fetch_deadline = self.deadline(),
@@ -342,13 +372,28 @@ impl Fetcher {
         asker: Asker,
         deadline: Instant,
     ) -> Result<Fetched, FetchError> {
-        let Fetched { bytes, tier } = self.fetch_piece(file, piece, asker, deadline).await?;
-        self.context.window.hold_piece(piece, bytes.clone());
-        if self.context.cache.takes_parts(piece.block) && self.peers.route(file, piece.block, asker).keep {
-            self.keep_piece(piece, bytes.clone());
-        }
+        let landing = self.coming.begin(piece);
+        let Fetched { bytes, tier } = self.land_piece(file, piece, asker, deadline, landing).await?;
         let start = (part.start - piece.start) as usize;
         Ok(Fetched { bytes: bytes.slice(start..start + part.len as usize), tier })
+    }
+
+    /// The bytes of a piece, which are also handed to those that have joined its fetch, and held.
+    async fn land_piece(
+        self: &Arc<Self>,
+        file: FileIndex,
+        piece: BlockPart,
+        asker: Asker,
+        deadline: Instant,
+        landing: Landing,
+    ) -> Result<Fetched, FetchError> {
+        let fetched = self.fetch_piece(file, piece, asker, deadline).await?;
+        self.context.window.hold_piece(piece, fetched.bytes.clone());
+        if self.context.cache.takes_parts(piece.block) && self.peers.route(file, piece.block, asker).keep {
+            self.keep_piece(piece, fetched.bytes.clone());
+        }
+        landing.land(fetched.bytes.clone());
+        Ok(fetched)
     }
 
     /// Has the store keep a piece, if there is memory for it until it is written.
@@ -398,13 +443,14 @@ impl Fetcher {
         if part.block < limit { self.ahead.begin(part.block, limit) } else { None }
     }
 
-    /// Records a read of this block, and fetches ahead of its reader if it is the block at which to do so.
-    pub(crate) fn touched(self: &Arc<Self>, block: BlockIndex) {
-        if let Some(next) = self.ahead.read(block) {
+    /// Records a read of this part, and fetches ahead of its reader if its block is one at which to do so.
+    pub(crate) fn touched(self: &Arc<Self>, part: &BlockPart) {
+        if let Some(next) = self.ahead.read(part.block) {
             let fetcher = Arc::clone(self);
             let ahead = async move { fetcher.read_ahead(next) };
             self.tasks.spawn_on(Caller::current().run(ahead), &self.runtime);
         }
+        self.read_tensors(part);
     }
 
     /// Starts to fetch blocks of a stream, until it does not move any more.

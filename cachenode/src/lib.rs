@@ -2,9 +2,10 @@
 //!
 //! The cast, from the reader outwards: [`Dataset`] answers reads; [`fetch`] fetches what the store lacks, once per
 //! block however many readers wait for it; `window` holds blocks that the store does not keep while they are being
-//! read; `ahead` detects sequential readers; [`plan`] fetches what programs say that they will read, which `planned`
-//! holds until then; [`warm`] fills the store ahead of all readers; [`sharing`] knows which node owns a block, and
-//! `ownership` which blocks of a dataset are this node's; `earlier` compares the dataset with an earlier snapshot.
+//! read; `ahead` detects sequential readers, and `tensors` readers of models; [`plan`] fetches what programs say that
+//! they will read, which `planned` holds until then; [`warm`] fills the store ahead of all readers; [`sharing`] knows
+//! which node owns a block, and `ownership` which blocks of a dataset are this node's; `earlier` compares the dataset
+//! with an earlier snapshot.
 //! Around them: [`node`] has the store, all open datasets and the peers; [`process`] is the common part of the programs
 //! `larderd` and `cachenode`, and `folder` says what to do about a folder that is not writable. [`source`] resolves a
 //! URL or a path to a mapped manifest and its origin, [`kept_listing`] is what this machine has listed, which `renewal`
@@ -45,6 +46,7 @@ pub mod request;
 pub mod sharing;
 pub mod source;
 pub mod stats;
+mod tensors;
 pub mod warm;
 mod window;
 

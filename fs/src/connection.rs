@@ -103,6 +103,9 @@ fn try_serve(
     let (requests, mut unanswered) = Requests::open(memory)?;
     let lender = lender.filter(|_| dataset.is_of_large_files());
     let passthrough = passthrough(&requests, fuse.as_fd(), init, lender)?;
+    if passthrough.is_some() {
+        dataset.scrub();
+    }
     let kernel = KernelLimits {
         max_background: config.max_background.max(16),
         idmapped: true,

@@ -108,13 +108,16 @@ pub fn mount(pool: &Arc<Pool>, dataset: Arc<Dataset>, config: &MountConfig) -> R
         passthrough: rustix::process::geteuid().is_root() && !config.verify_always && dataset.is_of_large_files(),
     };
     let shown = Shown::new(config.ownership, owner);
-    let reader = Reader::new(Arc::new(Filesystem::new(dataset)), None);
+    let reader = Reader::new(Arc::new(Filesystem::new(Arc::clone(&dataset))), None);
     let refused = |source| MountError::Refused { path: path.clone(), source: limits::named(source) };
     let slots = Slots::open(None, pool.most_of_one(config.threads)).map_err(refused)?;
     // If a later step fails, dropping this unmounts.
     let mount = fuser::Session::new(kernel, &path, &options).map_err(refused)?;
     let fuse = Arc::new(mount.as_fd().try_clone_to_owned().map_err(refused)?);
     let passthrough = kernel.passthrough.then(|| Passthrough::new(&fuse)).flatten();
+    if passthrough.is_some() {
+        dataset.scrub();
+    }
     let front = Front::new(reader, shown, passthrough, &fuse);
     let session = pool.serve(fuse, slots, Box::new(front)).map_err(refused)?;
     raise_read_ahead(&path, config.read_ahead_bytes);

@@ -17,10 +17,10 @@ Examples:
 
 The fio jobs are in bench/fio: one large file, read sequentially and at random; then many small
 files in random order. The large file is a model in the safetensors format, whose tensors are also
-loaded by three loaders. Those of PyPI need bench/install-peers --loaders; a missing one is listed
-below the table. Cold is a new mount with an empty cache; warm has all data in the cache. The
-kernel's caches are dropped before each run, and no offset is read twice. object_store GETs the
-large file without a filesystem, 16 ranges at a time.")]
+loaded by three loaders, and an eighth of each as by one of eight ranks. The loaders of PyPI need
+bench/install-peers --loaders; a missing one is listed below the table. Cold is a new mount with an
+empty cache; warm has all data in the cache. The kernel's caches are dropped before each run, and no
+offset is read twice. object_store GETs the large file without a filesystem, 16 ranges at a time.")]
 pub(crate) struct FioArgs {
     /// Size of the large file.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_large_size)]

@@ -9,13 +9,17 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 
+use super::model::{eighth_bytes, tensor_bytes};
 use super::output::FioResult;
 use crate::side_by_side::LeftOut;
 use crate::systems::find_program;
 use larder_epochs::epochs::Epoch;
 
-/// The loaders, by their names in `load.py`. Only the first needs no packages.
-pub(super) const LOADERS: [&str; 3] = ["safetensors", "runai", "fastsafetensors"];
+/// The loader that reads an eighth of each tensor.
+const EIGHTH: &str = "safetensors_eighth";
+
+/// The loaders, by their names in `load.py`. Only the first two need no packages.
+pub(super) const LOADERS: [&str; 4] = ["safetensors", EIGHTH, "runai", "fastsafetensors"];
 
 /// The Python of `bench/install-peers --loaders`, which has their packages; else that of the machine.
 const PYTHONS: [&str; 2] = ["python-with-loaders", "python3"];
@@ -56,14 +60,15 @@ impl Loaders {
         Ok((found, left_out))
     }
 
-    /// Loads all tensors of `file`, which has this many bytes of them.
-    pub(super) fn run(&self, name: &str, file: &Path, tensor_bytes: u64) -> anyhow::Result<FioResult> {
+    /// Loads the tensors of `file`, a model of `size` bytes.
+    pub(super) fn run(&self, name: &str, file: &Path, size: u64) -> anyhow::Result<FioResult> {
+        let expected = if name == EIGHTH { eighth_bytes(size) } else { tensor_bytes(size) };
         let output = self.load(name, Some(file))?;
         let text = String::from_utf8_lossy(&output.stdout);
         // A library may print lines of its own before.
         let last = text.lines().last().unwrap_or_default();
         let loaded: Loaded = serde_json::from_str(last).with_context(|| format!("parse the output {text:?}"))?;
-        ensure!(loaded.bytes == tensor_bytes, "{name} loaded {} bytes instead of {tensor_bytes}", loaded.bytes);
+        ensure!(loaded.bytes == expected, "{name} loaded {} bytes instead of {expected}", loaded.bytes);
         let times = loaded.tensor_seconds.into_iter().map(Duration::from_secs_f64).collect();
         Ok(Epoch::new(times, loaded.bytes, loaded.seconds, 0.0).into())
     }
@@ -84,14 +89,14 @@ impl Loaders {
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::{tensor_bytes, write_header};
+    use super::super::model::write_header;
     use super::*;
 
     #[test]
     fn all_tensors_of_a_model_are_loaded_and_what_is_missing_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let (loaders, left_out) = Loaders::find(folder.path()).unwrap();
-        assert_eq!(loaders.names.first(), Some(&"safetensors"), "it needs only Python: {left_out:?}");
+        assert_eq!(loaders.names[..2], LOADERS[..2], "they need only Python: {left_out:?}");
         assert_eq!(loaders.names.len() + left_out.len(), LOADERS.len());
         for one in &left_out {
             assert!(one.why.contains("install-peers --loaders"), "{one:?}");
@@ -99,8 +104,10 @@ mod tests {
         let (file, size) = (folder.path().join("model"), 5_000_001);
         std::fs::write(&file, vec![7; size as usize]).unwrap();
         write_header(&file, size).unwrap();
-        let loaded = loaders.run("safetensors", &file, tensor_bytes(size)).unwrap();
+        let loaded = loaders.run("safetensors", &file, size).unwrap();
         assert_eq!(loaded.bytes, tensor_bytes(size));
-        assert!(loaders.run("safetensors", &file, 1).unwrap_err().to_string().contains("instead of 1"));
+        let eighth = loaders.run(EIGHTH, &file, size).unwrap();
+        assert!(eighth.bytes.abs_diff(loaded.bytes / 8) < 100, "{}", eighth.bytes);
+        assert!(loaders.run("safetensors", &file, size + 1).unwrap_err().to_string().contains("instead of"));
     }
 }

@@ -35,22 +35,34 @@ pub(super) fn tensor_bytes(size: u64) -> u64 {
     size - 8 - header_bytes(size)
 }
 
-/// Overwrites the beginning of a file of `size` bytes, at least 4 MiB.
-pub(super) fn write_header(file: &Path, size: u64) -> anyhow::Result<()> {
-    let (layers, len, all) = (layers(size), header_bytes(size), tensor_bytes(size));
-    let mut header = String::from("{");
-    for layer in 0..layers {
+/// The tensors of a model of this size, in the order of the file: the number of the layer, the name in it, and where
+/// the tensor begins and ends among all.
+fn tensors(size: u64) -> impl Iterator<Item = (u64, &'static str, u64, u64)> {
+    let (layers, all) = (layers(size), tensor_bytes(size));
+    (0..layers).flat_map(move |layer| {
         let [begin, end] = [layer, layer + 1].map(|layer| all * layer / layers);
         let middle = begin + SMALL_TENSOR_BYTES;
-        for (name, begin, end) in [("norm", begin, middle), ("weight", middle, end)] {
-            let comma = if header.len() == 1 { "" } else { "," };
-            let (shape, offsets) = (end - begin, format!("[{begin},{end}]"));
-            // Writing to a String cannot fail.
-            let _ = write!(
-                header,
-                r#"{comma}"layers.{layer}.{name}":{{"dtype":"U8","shape":[{shape}],"data_offsets":{offsets}}}"#
-            );
-        }
+        [(layer, "norm", begin, middle), (layer, "weight", middle, end)]
+    })
+}
+
+/// The bytes of the fourth eighth of each tensor.
+pub(super) fn eighth_bytes(size: u64) -> u64 {
+    tensors(size).map(|(_, _, begin, end)| (end - begin) * 4 / 8 - (end - begin) * 3 / 8).sum()
+}
+
+/// Overwrites the beginning of a file of `size` bytes, at least 4 MiB.
+pub(super) fn write_header(file: &Path, size: u64) -> anyhow::Result<()> {
+    let len = header_bytes(size);
+    let mut header = String::from("{");
+    for (layer, name, begin, end) in tensors(size) {
+        let comma = if header.len() == 1 { "" } else { "," };
+        let (shape, offsets) = (end - begin, format!("[{begin},{end}]"));
+        // Writing to a String cannot fail.
+        let _ = write!(
+            header,
+            r#"{comma}"layers.{layer}.{name}":{{"dtype":"U8","shape":[{shape}],"data_offsets":{offsets}}}"#
+        );
     }
     header.push('}');
     let padded = format!("{header:len$}", len = len as usize);

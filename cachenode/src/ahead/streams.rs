@@ -30,16 +30,20 @@ pub(crate) const NO_LIMIT: BlockIndex = BlockIndex(u32::MAX);
 /// order.
 const LEFT_OUT_MOST: u32 = 2;
 
+/// The bytes that are fetched ahead of a reader at first, and at most: as much as may wait for the disk or for the reader
+/// of a dataset.
+pub(crate) const AHEAD_BYTES_LEAST: u64 = 12 << 20;
+pub(crate) const AHEAD_BYTES_MOST: u64 = 64 << 20;
+
 /// How many bytes ahead of its reader a stream fetches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Depth(u64);
 
 impl Depth {
     /// The depth of a stream that begins.
-    pub(crate) const LEAST: Self = Self(12 << 20);
+    pub(crate) const LEAST: Self = Self(AHEAD_BYTES_LEAST);
 
-    /// As much as may wait for the disk or for the reader of a dataset.
-    const MOST: Self = Self(64 << 20);
+    const MOST: Self = Self(AHEAD_BYTES_MOST);
 
     pub(crate) fn bytes(self) -> u64 {
         self.0

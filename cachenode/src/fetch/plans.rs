@@ -13,6 +13,7 @@ use crate::counters::StatsCounters;
 use crate::memory::Permit;
 use crate::planned::{PlannedBlocks, PlannedRead};
 use crate::sharing::Asker;
+use crate::tensors::Demand;
 
 impl Fetcher {
     /// The blocks of all plans of the dataset.
@@ -43,7 +44,9 @@ impl Fetcher {
     /// True if a reader of a part that is nowhere here would fetch a piece of its block. A plan of whole blocks would
     /// fetch far more than such readers read.
     pub(crate) fn is_read_here_and_there(&self, file: FileIndex, part: &BlockPart) -> bool {
-        self.takes_pieces(file, part.block) && self.context.window.fetches_piece(part)
+        let is_piece =
+            || self.context.window.fetches_piece(part) || matches!(self.tensors.demand(part, false), Demand::Part(_));
+        self.takes_pieces(file, part.block) && is_piece()
     }
 
     /// True if this node is to keep a block, as far as its cache has room.

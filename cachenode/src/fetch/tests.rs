@@ -25,12 +25,15 @@ mod owners;
 mod shared_memory;
 mod stalled_disk;
 mod streams;
+mod tensors;
 mod warming;
 
 /// An origin whose objects have any bytes that are asked for, and which notes the ranges.
 #[derive(Debug)]
 pub(crate) struct Noted {
     url: OriginUrl,
+    /// The first bytes of each object.
+    start: Mutex<Vec<u8>>,
     pub(crate) ranges: Mutex<Vec<Range<u64>>>,
     /// So many of the next reads get a wrong byte.
     wrong: AtomicU32,
@@ -44,6 +47,7 @@ impl Noted {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             url: "s3://bucket/data".parse().unwrap(),
+            start: Mutex::default(),
             ranges: Mutex::default(),
             wrong: AtomicU32::new(0),
             failing: AtomicU32::new(0),
@@ -54,6 +58,11 @@ impl Noted {
     /// Reads that begin from now on are not answered before `until`.
     pub(crate) fn hold_until(&self, until: Instant) {
         *self.held_until.lock().unwrap() = Some(until);
+    }
+
+    /// Objects begin with these bytes from now on.
+    fn start_with(&self, bytes: Vec<u8>) {
+        *self.start.lock().unwrap() = bytes;
     }
 
     /// So many of the next reads fail.
@@ -88,7 +97,9 @@ impl Origin for Noted {
             return Err(OriginError::Invalid { what: "it fails on purpose".into() });
         }
         let is_wrong = self.wrong.fetch_update(SeqCst, SeqCst, |wrong| wrong.checked_sub(1)).is_ok();
-        Ok(range.map(|at| at as u8 ^ u8::from(is_wrong)).collect())
+        let start = self.start.lock().unwrap();
+        let byte = |at: u64| start.get(at as usize).copied().unwrap_or(at as u8);
+        Ok(range.map(|at| byte(at) ^ u8::from(is_wrong)).collect())
     }
 
     async fn head(&self, _: &[u8]) -> Result<ObjectInfo, OriginError> {

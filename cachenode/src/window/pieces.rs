@@ -7,9 +7,9 @@
 //! beginning of a block, one that goes on where the last one ended, and one that asks for a quarter of the block are
 //! not those of a reader here and there: the whole block is fetched.
 //!
-//! The pieces answer reads near those that fetched them. The oldest leave first.
+//! The pieces answer reads near those that fetched them. The oldest leave first. Those of models are held here, too.
 //!
-//! Invariant: a piece is at least what was asked for, and at most a quarter of its block.
+//! Invariant: the piece of a miss is at least what was asked for, and at most a quarter of its block.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -2,8 +2,8 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use larder_dataset::CacheId;
@@ -41,6 +41,8 @@ pub(crate) struct Base {
     /// The id of the machine's boot; empty if it is unknown.
     pub(crate) boot_id: String,
     pub(crate) closed: AtomicBool,
+    /// Held by the dataset whose turn it is to check a block of a file that nobody waits for.
+    pub(crate) scrubbing: Mutex<()>,
     pub(crate) logged: LoggedFlaws,
     /// The first folder that can be used, which has the tables. None if there is none; datasets then have no cache.
     /// Declared last: fields drop in order, so RocksDB closes before the folder's lock is released.

@@ -3,7 +3,8 @@
 //! Its parts: [`DatasetCache`] is what callers hold; `files` opens its files; `shared` is the state behind the one lock
 //! that admissions share; `admission` is how blocks enter and leave the cache; `permit` is the space granted to a block
 //! between the decision to keep it and the write of its bytes; `flaws` drops blocks that cannot be read; `large` is
-//! about blocks of large files, which may be cached in part; `disowned` holds the blocks that other nodes own now, and
+//! about blocks of large files, which may be cached in part; `checks` and `scrub` find damage in them before the kernel
+//! reads them by itself; `disowned` holds the blocks that other nodes own now, and
 //! `search` finds them; `owners` tracks the users of the cache, each of which is a [`CacheUser`]; `space` is the space
 //! in the segments; `rebuild` counts the blocks of an earlier run, `salvage` finds those that have lost their slots,
 //! and `rebuilt` waits for that count; `touches` carries hits to policies that need them.
@@ -23,6 +24,7 @@ mod admission;
 mod adopting;
 mod adoption;
 mod ancestor;
+mod checks;
 mod disowned;
 mod files;
 mod flaws;
@@ -33,6 +35,7 @@ mod permit;
 mod rebuild;
 mod rebuilt;
 mod salvage;
+mod scrub;
 mod search;
 mod shared;
 mod space;
@@ -87,7 +90,7 @@ pub struct DatasetCache {
     shared: Arc<Shared>,
     /// Why the cache has no files; None if it has them.
     fault: Option<&'static str>,
-    /// The threads that run the rebuild, the adoption and the check of a file.
+    /// The threads that run the rebuild, the adoption and the checks of files.
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Declared last, so that it is dropped after all work of this cache has ended.
     _in_use: InUse,
@@ -436,28 +439,39 @@ impl DatasetCache {
 
     /// A file with exactly the bytes of the file that a block is of, for the kernel to read by itself: all of it is
     /// cached, and was written or found right since the cache was opened. If it was not checked yet, returns None, and
-    /// begins to check it unless another file is being checked. None also if the policy evicts, or if the file's blocks
-    /// are records. Whatever leaves the cache later, the bytes of a returned file stay until the machine boots again or
-    /// nobody has it open. Opens a file.
+    /// has it checked before all others. None also if the policy evicts, or if the file's blocks are records. Whatever
+    /// leaves the cache later, the bytes of a returned file stay until the machine boots again or nobody has it open.
+    /// Opens a file.
     pub fn lend(&self, block: BlockIndex) -> Option<File> {
         let shared = &self.shared;
         let span = shared.kept_in(block).filter(|span| shared.may_lend(span))?;
         if shared.large.is_checked(&span) {
             return shared.lend(&span);
         }
-        if shared.large.begin_check() {
-            let checked = Arc::clone(shared);
-            let check = std::thread::Builder::new().name("larder-check".into()).spawn(move || checked.check(&span));
-            match check {
-                Ok(thread) => {
-                    let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-                    threads.retain(|thread| !thread.is_finished());
-                    threads.push(thread);
-                }
-                Err(_) => shared.large.end_check(&span, false),
-            }
+        if shared.checks.ask(span) {
+            self.start_checks();
         }
         None
+    }
+
+    /// Has the files that may be lent checked in the background, slowly, so that they are when they are opened. Does
+    /// this once, whatever is cached later.
+    pub fn scrub(&self) {
+        if !self.shared.config.policy.evicts() && self.shared.checks.ask_scrub() {
+            self.start_checks();
+        }
+    }
+
+    fn start_checks(&self) {
+        let shared = Arc::clone(&self.shared);
+        match std::thread::Builder::new().name("larder-check".into()).spawn(move || shared.run_checks()) {
+            Ok(thread) => {
+                let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+                threads.retain(|thread| !thread.is_finished());
+                threads.push(thread);
+            }
+            Err(_) => self.shared.checks.not_started(),
+        }
     }
 
     /// Calls `keep`, which writes to a disk, and once more after a failure: if the disk is full, once dead records were

@@ -308,8 +308,6 @@ pub(crate) struct LargeFiles {
     making: Mutex<()>,
     /// The files, by their first blocks, of which all pages were written or found right since the start.
     checked: Mutex<HashSet<BlockIndex>>,
-    /// True while a file is checked.
-    checking: AtomicBool,
 }
 
 impl LargeFiles {
@@ -333,9 +331,8 @@ impl LargeFiles {
             let pages = pages.map(|pages| OnceLock::from(Arc::new(pages))).unwrap_or_default();
             found.push(Folder { files: path.with_file_name("files"), table, disk: Arc::clone(disk), pages });
         }
-        let (open, making) = (RwLock::default(), Mutex::default());
-        let (checked, checking) = (Mutex::default(), AtomicBool::new(false));
-        Ok(Self { id: *id, blocks, folders: found, open, making, checked, checking })
+        let (open, making, checked) = (RwLock::default(), Mutex::default(), Mutex::default());
+        Ok(Self { id: *id, blocks, folders: found, open, making, checked })
     }
 
     /// True if a new block of this file is kept in a file. A cache that `evicts` must be able to free parts of it.
@@ -349,17 +346,9 @@ impl LargeFiles {
         self.checked.lock().unwrap_or_else(PoisonError::into_inner).contains(&span.first)
     }
 
-    /// Begins to check a file. False if another one is being checked.
-    pub(crate) fn begin_check(&self) -> bool {
-        !self.checking.swap(true, Ordering::Acquire)
-    }
-
-    /// Ends the check of a file.
-    pub(crate) fn end_check(&self, span: &FileSpan, is_right: bool) {
-        if is_right {
-            self.checked.lock().unwrap_or_else(PoisonError::into_inner).insert(span.first);
-        }
-        self.checking.store(false, Ordering::Release);
+    /// All pages of a file were found right.
+    pub(crate) fn note_checked(&self, span: &FileSpan) {
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner).insert(span.first);
     }
 
     /// True if there may be large files.
@@ -447,7 +436,7 @@ impl LargeFiles {
         };
         let file = self.place(folder, span, make).map_err(|error| (Some(Arc::clone(disk)), error))?;
         // All of it will be written by this process.
-        self.checked.lock().unwrap_or_else(PoisonError::into_inner).insert(span.first);
+        self.note_checked(span);
         Ok(file)
     }
 

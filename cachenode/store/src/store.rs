@@ -161,6 +161,7 @@ impl Store {
             segment_bytes: config.segment_bytes,
             boot_id: boot_id.to_owned(),
             closed: AtomicBool::new(false),
+            scrubbing: Mutex::default(),
             logged: LoggedFlaws::default(),
             folder,
             more,

@@ -58,5 +58,6 @@ mod streams;
 mod symlinks;
 mod takeover;
 mod tenants;
+mod tensors;
 mod trees;
 mod walks;

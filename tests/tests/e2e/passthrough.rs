@@ -100,6 +100,25 @@ fn a_cached_file_is_read_by_the_kernel_also_once_larder_is_gone() {
     assert_right(&other, &bytes);
 }
 
+// SEMANTICS: C22
+#[test]
+fn a_file_that_an_earlier_process_has_cached_is_checked_before_anyone_opens_it() {
+    if !kernel_reads() {
+        eprintln!("skipped: the kernel cannot read cached files by itself");
+        return;
+    }
+    let (lab, bytes) = lab();
+    let mount = lab.mount("m", &lab.url(), &[]);
+    warm(&mount);
+    mount.kill();
+    drop(mount);
+    let mount = lab.mount("m", &lab.url(), &[]);
+    let is_checked = |_: &Mount| lab.logs().contains("large files of earlier processes checked");
+    mount.wait_until("the scrub has ended", is_checked);
+    assert!(!is_served(&mount.path("")), "at its first opening");
+    assert_right(&File::open(mount.path("model")).unwrap(), &bytes);
+}
+
 // SEMANTICS: C22, C27
 #[test]
 fn a_plan_ends_with_a_file_that_the_kernel_reads_by_itself() {

@@ -8,23 +8,23 @@ const SIZE: u64 = 40 << 20;
 
 const PAGE: u64 = 16 << 10;
 
-/// All blocks are of one file.
-struct OneFile;
+/// All blocks are of one file of this size.
+struct OneFile(u64);
 
 impl BlockLens for OneFile {
     fn len_of(&self, block: BlockIndex) -> Option<u32> {
-        Some(SIZE.saturating_sub(u64::from(block.0) * BLOCK_BYTES).min(BLOCK_BYTES) as u32)
+        Some(self.0.saturating_sub(u64::from(block.0) * BLOCK_BYTES).min(BLOCK_BYTES) as u32)
     }
 
     fn file_of(&self, _: BlockIndex) -> Option<FileSpan> {
-        Some(FileSpan { first: BlockIndex(0), bytes: SIZE })
+        Some(FileSpan { first: BlockIndex(0), bytes: self.0 })
     }
 }
 
-/// A world whose store keeps this many bytes of the file.
-fn one_file(bytes: u64) -> World {
+/// A world of one file of this size, of which the store keeps this many bytes.
+pub(super) fn one_file(size: u64, bytes: u64) -> World {
     let folder = tempfile::tempdir().unwrap();
-    let manifest = manifest(folder.path(), &[SIZE]);
+    let manifest = manifest(folder.path(), &[size]);
     let store = Store::open(StoreConfig::new(folder.path().join("store")), Arc::default()).unwrap();
     let config = CacheConfig {
         key: manifest.snapshot().into(),
@@ -35,7 +35,7 @@ fn one_file(bytes: u64) -> World {
         promised: Reservation::exactly(bytes),
         policy: PolicyKind::Nr,
         seed: 1,
-        block_lens: Arc::new(OneFile),
+        block_lens: Arc::new(OneFile(size)),
     };
     let cache = store.dataset(config).unwrap();
     let origin = Noted::new();
@@ -57,7 +57,7 @@ impl World {
 // SEMANTICS: C21
 #[tokio::test]
 async fn the_store_keeps_what_readers_here_and_there_fetch_and_the_rest_once_they_fetch_it() {
-    let world = one_file(SIZE);
+    let world = one_file(SIZE, SIZE);
     let cache = &world.fetcher.context.cache;
     let at = 5 * BLOCK_BYTES + 20 * PAGE;
     world.read(0, at + 100, 4096).await;
@@ -77,7 +77,7 @@ async fn the_store_keeps_what_readers_here_and_there_fetch_and_the_rest_once_the
 // SEMANTICS: C1, C21
 #[tokio::test]
 async fn a_full_store_keeps_no_piece_of_another_block() {
-    let world = one_file(BLOCK_BYTES);
+    let world = one_file(SIZE, BLOCK_BYTES);
     for block in [3, 5] {
         world.read(0, block * BLOCK_BYTES + PAGE, 4096).await;
         world.fetcher.wait_idle().await;

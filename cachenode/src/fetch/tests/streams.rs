@@ -111,7 +111,7 @@ fn far_world(size: u64, chunk_time: Duration) -> (World, Arc<Far>) {
 /// Reads a part of the first file as a mount does.
 async fn read_part(world: &World, offset: u64, len: u64) {
     let part = world.part(0, offset, len);
-    world.fetcher.touched(part.block);
+    world.fetcher.touched(&part);
     if world.fetcher.in_window(&part).is_none() {
         world.fetcher.fetch(FileIndex(0), part, world.fetcher.deadline()).await.unwrap();
     }

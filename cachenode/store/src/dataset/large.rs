@@ -59,7 +59,7 @@ impl Shared {
     /// fetched again, and the rest of the block stays. Does nothing if the block is being changed or the blocks of an
     /// earlier run are being counted; a later read then finds the same. True if the block was read and is whole. Blocks
     /// on the disk.
-    fn mend(&self, block: BlockIndex, place: Place) -> bool {
+    pub(super) fn mend(&self, block: BlockIndex, place: Place) -> bool {
         let file = self.span_of(block).and_then(|span| self.large.find(&span).ok().flatten());
         let Some(file) = file else { return false };
         let mut state = self.lock();
@@ -95,8 +95,9 @@ impl Shared {
     /// Reads all pages of a file, and drops those that are wrong. Blocks on the disk, for as long as it takes to read
     /// the file.
     pub(super) fn check(&self, span: &FileSpan) {
-        let is_right = span.blocks().all(|block| !self.is_stopped() && self.mend(block, Place::in_file(true)));
-        self.large.end_check(span, is_right);
+        if span.blocks().all(|block| !self.is_stopped() && self.mend(block, Place::in_file(true))) {
+            self.large.note_checked(span);
+        }
     }
 
     /// A descriptor of a file that is wholly cached and was checked. `None` if it is not, or cannot be lent.

@@ -20,6 +20,7 @@ use larder_dataset::BlockIndex;
 use tracing::warn;
 
 use super::ancestor::Ancestor;
+use super::checks::Checks;
 use super::disowned::{Disowned, Shown};
 use super::granted::Granted;
 use super::owners::Owners;
@@ -46,6 +47,7 @@ pub(crate) struct Shared {
     pub(super) slots: Slots,
     pub(super) space: Space,
     pub(super) large: LargeFiles,
+    pub(super) checks: Checks,
     pub(super) used_bytes: AtomicU64,
     pub(super) blocks_cached: AtomicU64,
     /// Disk bytes of adopted blocks. Other datasets may share them.
@@ -173,6 +175,7 @@ impl Shared {
             slots,
             space,
             large,
+            checks: Checks::default(),
             used_bytes: AtomicU64::new(0),
             blocks_cached: AtomicU64::new(0),
             adopted_disk_bytes: AtomicU64::new(0),
@@ -199,9 +202,10 @@ impl Shared {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Asks the rebuild to end early.
+    /// Asks the rebuild and the checks of files to end early.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
+        self.checks.wake();
     }
 
     /// Changes the users of the cache.

@@ -477,6 +477,64 @@ fn a_file_is_lent_once_all_of_it_is_cached_and_was_found_right() {
     let _ = lent(&bed);
 }
 
+/// A cache whose file was written by an earlier process.
+fn bed_of_earlier() -> Bed {
+    let mut bed = bed(PolicyKind::Nr, 1 << 30);
+    bed.drop_all();
+    bed.boot_id = boot(1);
+    bed.open();
+    assert!((0..3).all(|block| put_whole(&bed, block)));
+    bed.close();
+    bed.open();
+    bed
+}
+
+fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < TIMEOUT, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+// SEMANTICS: C22
+#[test]
+fn a_scrub_checks_files_before_anyone_opens_them() {
+    let mut bed = bed_of_earlier();
+    bed.cache().scrub();
+    wait_until("the file is checked", || bed.cache().shared.large.is_checked(&FILE));
+    assert!(bed.cache().lend(FILE.first).is_some(), "at the first opening");
+    // It finds what nobody reads, too.
+    bed.close();
+    spoil(&bed, 1, 200, |page| page[0] ^= 1);
+    bed.open();
+    bed.cache().scrub();
+    bed.cache().scrub();
+    wait_until("the page is found", || bed.counters.corrupt() == 1);
+    wait_until("the block is no longer whole", || !bed.cache().contains(BlockIndex(901)));
+    assert!(!bed.cache().shared.large.is_checked(&FILE));
+    bed.drop_all();
+    assert_eq!(bed.counters.corrupt(), 1);
+}
+
+// SEMANTICS: C22
+#[test]
+fn a_file_that_is_opened_is_checked_although_it_is_not_the_turn_of_the_scrub() {
+    let bed = bed_of_earlier();
+    let base = Arc::clone(&bed.cache().shared.base);
+    let turn = base.scrubbing.lock().unwrap();
+    bed.cache().scrub();
+    assert!(bed.cache().lend(FILE.first).is_none());
+    drop(lent(&bed));
+    // A cache that is closed meanwhile does not wait for its turn.
+    let mut other = bed_of_earlier();
+    let others = Arc::clone(&other.cache().shared.base);
+    let others_turn = others.scrubbing.lock().unwrap();
+    other.cache().scrub();
+    other.drop_all();
+    drop((turn, others_turn));
+}
+
 // SEMANTICS: C22
 #[test]
 fn no_part_of_a_lent_file_is_freed_until_the_machine_boots_again() {
