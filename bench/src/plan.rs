@@ -19,8 +19,8 @@ use larder_s3_server::Distance;
 
 use crate::side_by_side::{Progress, Scratch};
 use crate::systems::{Corpus, CorpusOptions, Stop, child, larder_with_flags};
-use outcome::{MANY, SILENT_BYTES_PER_SECOND, SLOW_BYTES_PER_SECOND};
 pub use outcome::{PlanConfig, PlanOutcome, PlanRow, Work};
+use outcome::{SILENT_BYTES_PER_SECOND, SLOW_BYTES_PER_SECOND};
 use site::{Reads, Site};
 
 /// Number of threads of the S3 servers.
@@ -94,8 +94,9 @@ fn measure(
     note: &mut dyn FnMut(PlanRow) -> PlanRow,
 ) -> anyhow::Result<()> {
     let files = config.files as usize;
-    // A seed of its own for each, and for the epoch that fills half of a cache.
+    // A seed of its own for each, and for those that fill a cache.
     let seed = |nth: u32| epoch_seed(config.seed, round * (Work::ALL.len() as u32 + 1) + nth);
+    let filling = seed(Work::ALL.len() as u32);
     let reads = |work: Work| {
         progress.doing(work.name());
         Reads { work, round, readers: work.readers(), files, seed: seed(work as u32), pace: None }
@@ -104,7 +105,7 @@ fn measure(
     let mut planned_and_warm = |planned, warm| {
         far.mounted(|mount| {
             let planned = note(mount.read(&reads(planned))?);
-            mount.settle()?;
+            mount.fill(filling)?;
             note(mount.read(&reads(warm))?);
             Ok(planned)
         })
@@ -124,7 +125,7 @@ fn measure(
 
     note(slow.mounted(|mount| {
         progress.doing("filling half of the cache");
-        mount.fill(MANY, seed(Work::ALL.len() as u32))?;
+        mount.fill(filling)?;
         mount.read(&reads(Work::HalfCached))
     })?);
     Ok(())

@@ -16,8 +16,8 @@ Examples:
 Reads all files through new mounts: by 1 and by 16 readers, with `larder plan` beside them and
 without, and with everything cached; by a reader that takes 0.8 x of what it could have; while the
 origin is silent; beside a plan that nobody reads; and with half of the dataset cached, at 200 MB/s.
---folder needs space for twice the dataset, and a quarter of the memory must hold it. The mounts are
-visible only to this program and its children, and nothing is left behind.")]
+--folder needs space for twice the dataset. The mounts are visible only to this program and its
+children, and nothing is left behind.")]
 pub(crate) struct PlanArgs {
     /// Number of files in the dataset.
     #[arg(long, default_value_t = 6000, value_parser = clap::value_parser!(u32).range(16..=1_000_000))]

@@ -206,7 +206,7 @@ impl PlanOutcome {
 
     /// A figure of one kind of work beside that of another, by round.
     fn ratio(&self, work: Work, base: Work, figure: impl Fn(&PlanRow) -> f64) -> Option<Spread> {
-        let in_round = |round| self.rows.iter().find(|row| row.work == base && row.round == round);
+        let in_round = |round: u32| self.rows.iter().find(|row| row.work == base && row.round == round);
         let rows = self.rows.iter().filter(|row| row.work == work);
         Spread::of(rows.filter_map(|row| Some(figure(row) / figure(in_round(row.round)?))))
     }
@@ -214,7 +214,7 @@ impl PlanOutcome {
     /// The seconds of an epoch of which half is cached, beside those of the reads or of the missing bytes alone,
     /// whichever is more.
     fn half_cached(&self) -> Option<Spread> {
-        let warm = |round| self.rows.iter().find(|row| row.work == Work::ManyWarm && row.round == round);
+        let warm = |round: u32| self.rows.iter().find(|row| row.work == Work::ManyWarm && row.round == round);
         let least = |row: &PlanRow| {
             let transfer = row.get_bytes as f64 / SLOW_BYTES_PER_SECOND as f64;
             Some(warm(row.round)?.seconds.max(transfer))

@@ -16,7 +16,7 @@ use larder_s3_server::S3Server;
 use serde_json::Value;
 use tokio::runtime::Handle;
 
-use super::outcome::{PlanRow, SILENCE, Work};
+use super::outcome::{MANY, PlanRow, SILENCE, Work};
 use crate::mount_stats;
 use crate::silence::Silence;
 use crate::systems::child::Child;
@@ -24,6 +24,9 @@ use crate::systems::{AnySystem, Corpus};
 
 /// How long the statistics of a mount keep their content, and a little more.
 const STATS_AGE: Duration = Duration::from_millis(60);
+
+/// The most epochs that fill a cache.
+const FILLING_EPOCHS: u32 = 2;
 
 /// How long the fetches of a mount may take to end.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
@@ -152,15 +155,18 @@ impl Mounted<'_> {
         measured().with_context(|| work.name())
     }
 
-    /// Fills the cache as far as it may be filled.
-    pub(super) fn fill(&self, readers: u32, seed: u64) -> anyhow::Result<()> {
-        let options = ReadOptions { readers: readers as usize, drop_pages: true, files_per_second: None, seed };
-        read_first(&self.targets, usize::MAX, &Mutex::default(), options, &ProgressBar::hidden())?;
-        self.settle()
-    }
-
-    /// Waits until nothing is on its way from the origin, or into the cache.
-    pub(super) fn settle(&self) -> anyhow::Result<()> {
+    /// Fills the cache as far as it may be filled. A block that arrives while the disk is busy may not be kept, so some
+    /// may need several reads.
+    pub(super) fn fill(&self, seed: u64) -> anyhow::Result<()> {
+        let options = ReadOptions { readers: MANY as usize, drop_pages: true, files_per_second: None, seed };
+        for _ in 0..FILLING_EPOCHS {
+            self.wait_until("its fetches end", |metrics| metrics["fs_fetches_running"] == 0)?;
+            self.server.reset_counters();
+            read_first(&self.targets, usize::MAX, &Mutex::default(), options, &ProgressBar::hidden())?;
+            if self.server.counters().gets == 0 {
+                break;
+            }
+        }
         self.wait_until("its fetches end", |metrics| metrics["fs_fetches_running"] == 0)
     }
 
