@@ -190,7 +190,7 @@ impl PlanOutcome {
         format!(
             "{files} files, {:.1} MB, at an S3 server with {origin_delay_ms} ms to each answer; {rounds} rounds: \
              median (least..greatest)\n\
-             late: GETs for which a reader waited; stalled: how long readers waited for planned files, over all readers\n\
+             late: GETs for which a reader waited; stalled: how long all readers together waited for planned files\n\
              The origin is silent for {} ms, from the first read on; with half cached, it sends {} MB/s\n\n{}\n{}",
             self.bytes as f64 / 1e6,
             SILENCE.as_millis(),

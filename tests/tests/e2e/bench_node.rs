@@ -128,9 +128,10 @@ fn reads_with_a_plan_are_counted_and_timed_beside_reads_without() {
     for (work, files, gets) in counted {
         let row = of(work);
         assert_eq!((&row["files"], &row["gets"]), (&Value::from(files), &Value::from(gets)), "{row:#}");
-        assert_eq!(row["wasted_bytes"], 0, "{row:#}");
     }
-    assert_eq!(of("silent")["in_time"], 48, "the plan was ahead of its readers");
+    // This plan was ahead of its readers.
+    let silent = of("silent");
+    assert_eq!((&silent["in_time"], &silent["wasted_bytes"]), (&Value::from(48), &Value::from(0)), "{silent:#}");
     let half = of("half_cached");
     assert!((1..48).contains(&half["gets"].as_u64().unwrap()), "{half:#}");
     assert_eq!(half["bytes"], outcome["bytes"]);
