@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import errno
 import hashlib
+import itertools
 import os
 import pickle
 import random
@@ -225,6 +226,60 @@ class PlannedTest(unittest.TestCase):
         with mount.mounted():
             list(adapter.base_dataloader)
         self.assertEqual(mount.items(), NAMES)
+
+
+def of_ranks(kind: str, world: int, workers: int, is_planned: bool) -> Any:
+    """For each rank of `world` the samples of three epochs, of which the second begins in its middle, and random states
+    after them."""
+    every = []
+    for rank in range(world):
+        torch.manual_seed(rank)
+        random.seed(rank)
+        if kind == "distributed":
+            sampler: Any = DistributedSampler(range(N), world, rank, seed=5)
+        else:
+            sampler = lt.Sampler(range(N), seed=5, num_replicas=world, rank=rank)
+        loader = data.DataLoader(Samples(), 4, sampler=sampler, num_workers=workers)
+        if is_planned:
+            lt.planned(loader, PATHS.__getitem__)
+        seen: list[list[int]] = []
+        digest = hashlib.sha256()
+        for epoch in range(3):
+            begins_in_the_middle = kind == "ours" and epoch == 1
+            sampler.set_epoch(epoch, *([12] if begins_in_the_middle else []))
+            seen.append([])
+            for indices, values in loader:
+                seen[-1] += indices.tolist()
+                digest.update(pickle.dumps((indices.tolist(), values.tolist())))
+        every.append((seen, digest.hexdigest(), torch.get_rng_state().tolist(), random.getstate()))
+    return every
+
+
+class RanksTest(unittest.TestCase):
+    def test_ranks_read_the_same_with_and_without_a_plan_also_from_the_middle_of_an_epoch(self) -> None:
+        for kind, world, workers in itertools.product(("distributed", "ours"), (1, 4), (0, 2)):
+            with self.subTest(kind, world=world, workers=workers):
+                expected = of_ranks(kind, world, workers, False)
+                mount = FakeMount()
+                with mount.mounted():
+                    self.assertEqual(of_ranks(kind, world, workers, True), expected)
+                read = [names for rank in expected for names in rank[0]]
+                self.assertEqual([mount.items(nth) for nth in range(3 * world)], [[NAMES[i] for i in e] for e in read])
+                for epoch in (0, 2):
+                    together = {index for rank in expected for index in rank[0][epoch]}
+                    self.assertEqual(together, set(range(N)))
+
+    def test_a_plan_changes_nothing_of_an_epoch_that_is_left_and_begun_again(self) -> None:
+        def read(is_planned: bool) -> Any:
+            torch.manual_seed(3)
+            loader = data.DataLoader(Samples(), 8, shuffle=True, num_workers=2)
+            if is_planned:
+                lt.planned(loader, PATHS.__getitem__)
+            part = [indices.tolist() for indices, _ in itertools.islice(loader, 5)]
+            return part, [(indices.tolist(), values.tolist()) for indices, values in loader], torch.get_rng_state().tolist()
+
+        with FakeMount().mounted():
+            self.assertEqual(read(True), read(False))
 
 
 def expected_of(kind: str, _known: dict[str, Any] = {}) -> Any:
