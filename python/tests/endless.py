@@ -1,4 +1,6 @@
-"""Reads a real mount in one endless plan, while the process that serves it is stopped and killed: endless.py MOUNT EXPECTED.
+"""Reads a real mount in an endless plan, while the process that serves it is stopped and killed.
+
+    endless.py MOUNT EXPECTED
 
 Compares each file with the one in the folder EXPECTED. For each line of its standard input, it prints one once it has
 read 100 files more. Ends some thousand files after its standard input.

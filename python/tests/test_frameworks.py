@@ -1,5 +1,7 @@
-"""`larder.torch.planned` in the loaders of other packages, with a fake mount. Without its package, a test fails in CI, and
-is skipped elsewhere."""
+"""`larder.torch.planned` in the loaders of other packages, with a fake mount.
+
+Without its package, a test fails in CI, and is skipped elsewhere. `.ci/python install` unpacks them for CI.
+"""
 
 from __future__ import annotations
 

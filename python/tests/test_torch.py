@@ -276,7 +276,8 @@ class RanksTest(unittest.TestCase):
             if is_planned:
                 lt.planned(loader, PATHS.__getitem__)
             part = [indices.tolist() for indices, _ in itertools.islice(loader, 5)]
-            return part, [(indices.tolist(), values.tolist()) for indices, values in loader], torch.get_rng_state().tolist()
+            whole = [(indices.tolist(), values.tolist()) for indices, values in loader]
+            return part, whole, torch.get_rng_state().tolist()
 
         with FakeMount().mounted():
             self.assertEqual(read(True), read(False))
