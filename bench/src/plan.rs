@@ -19,8 +19,8 @@ use larder_s3_server::Distance;
 
 use crate::side_by_side::{Progress, Scratch};
 use crate::systems::{Corpus, CorpusOptions, Stop, child, larder_with_flags};
-pub use outcome::{PlanConfig, PlanOutcome, PlanRow, Work};
-use outcome::{SILENT_BYTES_PER_SECOND, SLOW_BYTES_PER_SECOND};
+use outcome::{MANY, SHARES, SILENT_BYTES_PER_SECOND, SLOW_BYTES_PER_SECOND};
+pub use outcome::{PlanConfig, PlanOutcome, PlanRow, ShareRow, Work};
 use site::{Reads, Site};
 
 /// Number of threads of the S3 servers.
@@ -42,7 +42,8 @@ pub fn run(config: &PlanConfig, progress: &dyn Progress) -> anyhow::Result<PlanO
         .build()
         .context("start the runtime")?;
     let stop = Stop::on_signals(runtime.handle())?;
-    progress.steps(Work::ALL.len() as u64 * u64::from(config.rounds));
+    let shares = if config.with_shares { SHARES.len() } else { 0 };
+    progress.steps((Work::ALL.len() + shares) as u64 * u64::from(config.rounds));
     progress.doing("making the dataset");
     let distance = Distance { delay: Duration::from_millis(config.origin_delay_ms), ..Distance::default() };
     let options = CorpusOptions {
@@ -69,7 +70,7 @@ pub fn run(config: &PlanConfig, progress: &dyn Progress) -> anyhow::Result<PlanO
     progress.doing("importing");
     far.prepare()?;
     slow.prepare()?;
-    let mut outcome = PlanOutcome { config: config.clone(), bytes, rows: Vec::new() };
+    let mut outcome = PlanOutcome { config: config.clone(), bytes, rows: Vec::new(), shares: Vec::new() };
     for round in 0..config.rounds {
         stop.check()?;
         let mut note = |row: PlanRow| {
@@ -78,6 +79,9 @@ pub fn run(config: &PlanConfig, progress: &dyn Progress) -> anyhow::Result<PlanO
             row
         };
         measure(config, round, &mut far, &mut slow, progress, &mut note)?;
+        if config.with_shares {
+            outcome.shares.extend(measure_shares(config, round, &mut far, progress)?);
+        }
     }
     runtime.block_on(far.server.shutdown());
     runtime.block_on(slow.server.shutdown());
@@ -129,4 +133,36 @@ fn measure(
         mount.read(&reads(Work::HalfCached))
     })?);
     Ok(())
+}
+
+/// Reads an epoch without a plan and one with a plan, with each share of the dataset cached.
+fn measure_shares(
+    config: &PlanConfig,
+    round: u32,
+    far: &mut Site<'_>,
+    progress: &dyn Progress,
+) -> anyhow::Result<Vec<ShareRow>> {
+    let mut rows = Vec::new();
+    for cached_percent in SHARES {
+        progress.doing(&format!("{cached_percent} % cached"));
+        far.set_flags(vec![format!("--cache-size={}", far.corpus.bytes * cached_percent / 100)]);
+        // A seed of its own for each epoch.
+        let seed = |nth: u32| epoch_seed(config.seed ^ 1, round * SHARES.len() as u32 * 3 + nth);
+        let first = rows.len() as u32 * 3;
+        let row = far.mounted(|mount| {
+            mount.fill(seed(first))?;
+            let read = |work: Work, nth: u32| {
+                let (readers, files) = (MANY, config.files as usize);
+                mount.read(&Reads { work, round, readers, files, seed: seed(first + nth), pace: None })
+            };
+            let (unplanned, planned) = (read(Work::Many, 1)?, read(Work::ManyPlanned, 2)?);
+            Ok(ShareRow { cached_percent, unplanned, planned })
+        })?;
+        let [unplanned, planned] = [&row.unplanned, &row.planned].map(|row| row.seconds);
+        let round = round + 1;
+        progress.measured(&format!("round {round}: {cached_percent} % cached: {unplanned:.1} s, plan {planned:.1} s"));
+        rows.push(row);
+    }
+    far.set_flags(Vec::new());
+    Ok(rows)
 }

@@ -1,5 +1,6 @@
 //! The flags of `larder-bench plan`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -11,7 +12,7 @@ use super::shared::{FolderArgs, OutputArgs, RoundsArgs, SeedArgs};
 #[command(after_help = "\
 Examples:
   larder-bench plan
-  larder-bench plan --files 20000 --rounds 5 --json plan.json
+  larder-bench plan --files 20000 --rounds 5 --json plan.json --plot plan.svg
 
 Reads all files through new mounts: by 1 and by 16 readers, with `larder plan` beside them and
 without, and with everything cached; by a reader that takes 0.8 x of what it could have; while the
@@ -36,4 +37,7 @@ pub(crate) struct PlanArgs {
     pub(crate) seed: SeedArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+    /// Also read with 0 to 100 % of the dataset cached, and write a plot of the time lost to waiting to this file.
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
 }

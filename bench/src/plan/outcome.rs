@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use larder_epochs::figures::{Goal, Spread, goals_table};
+use larder_epochs::figures::{Goal, Spread, goals_table, median};
+use larder_epochs::plot::{Line, Plot};
 use larder_epochs::table::figures_table;
 use serde::Serialize;
 
@@ -20,6 +21,9 @@ pub(super) const SILENCE: Duration = Duration::from_millis(700);
 /// The bytes per second of the origin behind the cache that has half of the dataset.
 pub(super) const SLOW_BYTES_PER_SECOND: u64 = 200_000_000;
 
+/// The shares of the bytes that are cached for the plot, in percent.
+pub(super) const SHARES: [u64; 5] = [0, 25, 50, 75, 100];
+
 /// The settings of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanConfig {
@@ -31,6 +35,8 @@ pub struct PlanConfig {
     pub origin_delay_ms: u64,
     /// Number of rounds.
     pub rounds: u32,
+    /// Whether epochs with several shares of the dataset cached are measured, too.
+    pub with_shares: bool,
     /// Seed of files and orders.
     pub seed: u64,
     /// An existing folder. The benchmark removes its files from it at the end.
@@ -154,6 +160,17 @@ impl fmt::Display for PlanRow {
     }
 }
 
+/// Two epochs of many readers, with a part of the dataset cached.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ShareRow {
+    /// The cached part of the bytes, in percent.
+    pub cached_percent: u64,
+    /// The epoch without a plan.
+    pub unplanned: PlanRow,
+    /// The epoch with one.
+    pub planned: PlanRow,
+}
+
 /// The measurements of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanOutcome {
@@ -162,9 +179,31 @@ pub struct PlanOutcome {
     pub bytes: u64,
     /// One row per epoch.
     pub rows: Vec<PlanRow>,
+    /// The epochs with shares of the dataset cached; empty unless they are measured.
+    pub shares: Vec<ShareRow>,
 }
 
 impl PlanOutcome {
+    /// The time that epochs lose to waiting, over the share that is cached: beside an epoch of which all is cached.
+    pub fn plot(&self) -> Plot {
+        let warm = self.spread(Work::ManyWarm, |row| row.seconds).map_or(0.0, |spread| spread.median);
+        let line = |name: &str, epoch: fn(&ShareRow) -> &PlanRow| {
+            let point = |percent: u64| {
+                let rows = self.shares.iter().filter(|row| row.cached_percent == percent);
+                let seconds = median(rows.map(|row| epoch(row).seconds))?;
+                Some((percent as f64, (seconds - warm).max(0.0)))
+            };
+            let points = SHARES.into_iter().filter_map(point).collect();
+            Line { name: name.to_owned(), points, is_reference: false }
+        };
+        Plot {
+            title: format!("An epoch of {} files by {MANY} readers", self.config.files),
+            x: "cached, % of the bytes".to_owned(),
+            y: "seconds more than with everything cached".to_owned(),
+            lines: vec![line("without a plan", |row| &row.unplanned), line("with a plan", |row| &row.planned)],
+        }
+    }
+
     /// The tables that the benchmark prints: the goals, then the figures as the median of the rounds, with minimum and
     /// maximum.
     pub fn table(&self) -> String {
@@ -289,11 +328,12 @@ mod tests {
             mean_size: 100_000,
             origin_delay_ms: 15,
             rounds: 2,
+            with_shares: true,
             seed: 1,
             folder: PathBuf::new(),
             binary: PathBuf::new(),
         };
-        PlanOutcome { config, bytes: 100_000_000, rows }
+        PlanOutcome { config, bytes: 100_000_000, rows, shares: Vec::new() }
     }
 
     fn line<'a>(table: &'a str, start: &str) -> &'a str {
@@ -329,5 +369,18 @@ mod tests {
         ];
         let spread = outcome(rows).half_cached().unwrap();
         assert_eq!((spread.min, spread.max), (1.0, 2.0));
+    }
+
+    #[test]
+    fn the_plot_shows_the_seconds_that_are_lost_to_waiting() {
+        let mut outcome = outcome(vec![row(Work::ManyWarm, 0, 1.0)]);
+        let share = |cached_percent, unplanned, planned| ShareRow {
+            cached_percent,
+            unplanned: row(Work::Many, 0, unplanned),
+            planned: row(Work::ManyPlanned, 0, planned),
+        };
+        outcome.shares = vec![share(0, 5.0, 2.0), share(100, 1.5, 0.5)];
+        let points: Vec<_> = outcome.plot().lines.into_iter().map(|line| line.points).collect();
+        assert_eq!(points, [[(0.0, 4.0), (100.0, 0.5)], [(0.0, 1.0), (100.0, 0.0)]]);
     }
 }

@@ -20,7 +20,7 @@ use super::outcome::{MANY, PlanRow, SILENCE, Work};
 use crate::mount_stats;
 use crate::silence::Silence;
 use crate::systems::child::Child;
-use crate::systems::{AnySystem, Corpus};
+use crate::systems::{AnySystem, Corpus, larder_with_flags};
 
 /// How long the statistics of a mount keep their content, and a little more.
 const STATS_AGE: Duration = Duration::from_millis(60);
@@ -74,6 +74,11 @@ impl Site<'_> {
     /// Imports the objects.
     pub(super) fn prepare(&mut self) -> anyhow::Result<()> {
         self.larder.prepare(&self.corpus).context("import the dataset")
+    }
+
+    /// The flags of the next mounts.
+    pub(super) fn set_flags(&mut self, flags: Vec<String>) {
+        self.larder = larder_with_flags(self.binary, flags);
     }
 
     /// Has a new mount read.
