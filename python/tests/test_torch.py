@@ -9,6 +9,7 @@ import itertools
 import os
 import pickle
 import random
+import re
 import tempfile
 import unittest
 import warnings
@@ -433,6 +434,23 @@ class ImageFolderTest(unittest.TestCase):
             self.assertEqual(mount.items(), found)
             with self.assertRaisesRegex(FileNotFoundError, "no class"):
                 lt.ImageFolder(os.path.join(root, "a"))
+
+
+class PageTest(unittest.TestCase):
+    def test_the_examples_of_the_page_run(self) -> None:
+        page = os.path.join(os.path.dirname(__file__), "../../docs/PYTHON.md")
+        with open(page) as file, tempfile.TemporaryDirectory() as root:
+            os.mkdir(os.path.join(root, "class"))
+            open(os.path.join(root, "class", "1.jpg"), "w").close()
+            ds = lt.ImageFolder(root)
+            names: dict[str, Any] = {"ds": ds, "any_sampler": data.SequentialSampler(ds), "t": str, "epoch": 1}
+            names |= {"names": ["class/1.jpg"], "tf": mock.MagicMock(), "webdataset": mock.MagicMock()}
+            examples = re.findall("```python\n(.*?)```", file.read(), re.DOTALL)
+            for example in examples:
+                with self.subTest(example):
+                    exec(re.sub('"/data/[a-z]*"', repr(root), example), names)
+        self.assertEqual(len(examples), 4)
+        self.assertEqual(names["path"], os.path.join(root, "class/1.jpg"))
 
 
 def mounted_at(root: str) -> Callable[[Any], Any]:
