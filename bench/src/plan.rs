@@ -3,8 +3,8 @@
 //! The cast: [`run`] does each [`Work`] once in every round; `site` is an S3 server with a mount of its objects, and
 //! reads them, with `larder plan` beside the readers; `outcome` has the figures, their goals and their table.
 //!
-//! Invariants: every byte is checked. The kernel's caches are dropped before each measurement, and each has another
-//! order, so that no epoch repeats an earlier one. A plan begins together with its readers: the time in which it is
+//! Invariants: every byte is checked. The kernel's caches are dropped before each measurement, unless its subject is the
+//! page cache, and each has another order, so that no epoch repeats an earlier one. A plan begins together with its readers: the time in which it is
 //! handed over counts. Only where the origin falls silent is the plan ahead when the readers begin.
 
 mod outcome;
@@ -109,7 +109,7 @@ fn measure(
     let mut planned_and_warm = |planned, warm| {
         far.mounted(|mount| {
             let planned = note(mount.read(&reads(planned))?);
-            mount.fill(filling)?;
+            mount.fill(filling, true)?;
             note(mount.read(&reads(warm))?);
             Ok(planned)
         })
@@ -129,9 +129,17 @@ fn measure(
 
     note(slow.mounted(|mount| {
         progress.doing("filling half of the cache");
-        mount.fill(filling)?;
+        mount.fill(filling, true)?;
         mount.read(&reads(Work::HalfCached))
     })?);
+
+    far.set_flags(vec!["--cache-size=0".to_owned()]);
+    note(far.mounted(|mount| {
+        progress.doing("filling the page cache");
+        mount.fill(filling, false)?;
+        mount.read(&reads(Work::Hot))
+    })?);
+    far.set_flags(Vec::new());
     Ok(())
 }
 
@@ -150,7 +158,7 @@ fn measure_shares(
         let seed = |nth: u32| epoch_seed(config.seed ^ 1, round * SHARES.len() as u32 * 3 + nth);
         let first = rows.len() as u32 * 3;
         let row = far.mounted(|mount| {
-            mount.fill(seed(first))?;
+            mount.fill(seed(first), true)?;
             let read = |work: Work, nth: u32| {
                 let (readers, files) = (MANY, config.files as usize);
                 mount.read(&Reads { work, round, readers, files, seed: seed(first + nth), pace: None })

@@ -378,6 +378,18 @@ class SamplerTest(unittest.TestCase):
         self.assertGreater(own(dealt), 0.75 * N)
         self.assertLess(own(plain), 0.5 * N)
 
+    def test_of_large_batches_ranks_get_nearly_all_that_their_node_is_to_keep(self) -> None:
+        # 4 nodes, of which each is to keep files at random, and 256 samples of each in a batch.
+        chosen = random.Random(1)
+        owners = [[chosen.randrange(4)] for _ in range(20_000)]
+        sampler = [
+            lt.Sampler(owners, seed=2, num_replicas=4, rank=rank, deal=owners.__getitem__, batch_size=256)
+            for rank in range(4)
+        ]
+        hands = [list(one) for one in sampler]
+        of_others = sum(owners[index] != [rank] for rank, hand in enumerate(hands) for index in hand)
+        self.assertLess(of_others, 0.03 * len(owners))
+
     def test_owners_are_those_whose_nodes_say_so(self) -> None:
         # Two nodes with two ranks each, of which the first is to keep the even rows.
         even, odd = bytes([0b01010101] * 13), bytes([0b10101010] * 13)

@@ -71,10 +71,12 @@ pub enum Work {
     Beside,
     /// Many readers with a plan, with half of the dataset cached, and an origin that sends few bytes.
     HalfCached,
+    /// Many readers with a plan, with nothing in the cache and everything in the kernel's page cache.
+    Hot,
 }
 
 impl Work {
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::One,
         Self::OnePlanned,
         Self::OneWarm,
@@ -85,6 +87,7 @@ impl Work {
         Self::Silent,
         Self::Beside,
         Self::HalfCached,
+        Self::Hot,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -99,13 +102,14 @@ impl Work {
             Self::Silent => "16 readers, plan, origin silent",
             Self::Beside => "1 reader, plan, beside another plan",
             Self::HalfCached => "16 readers, plan, half cached",
+            Self::Hot => "16 readers, plan, in the page cache",
         }
     }
 
     pub(super) fn readers(self) -> u32 {
         match self {
             Self::One | Self::OnePlanned | Self::OneWarm | Self::Paced | Self::Beside => 1,
-            Self::Many | Self::ManyPlanned | Self::ManyWarm | Self::Silent | Self::HalfCached => MANY,
+            Self::Many | Self::ManyPlanned | Self::ManyWarm | Self::Silent | Self::HalfCached | Self::Hot => MANY,
         }
     }
 
@@ -290,6 +294,7 @@ impl PlanOutcome {
         add("half cached: x the least seconds", 2, self.half_cached(), "<= 1.1", &|ratio| ratio <= 1.1);
         let planned_gets = self.ratio(Work::ManyPlanned, Work::Many, gets);
         add("GETs, x without a plan", 4, planned_gets, "1 +- 0.001", &|ratio| (ratio - 1.0).abs() <= 0.001);
+        add("in the page cache: GETs per file", 4, self.spread(Work::Hot, gets), "<= 0.001", &|gets| gets <= 0.001);
         add("% of bytes wasted", 3, self.spread(Work::ManyPlanned, wasted), "<= 0.1", &|share| share <= 0.1);
         let cpu = self.ratio(Work::ManyPlanned, Work::Many, PlanRow::daemon_cpu_of_1000);
         add("daemon CPU, x without a plan", 2, cpu, "<= 1.05", &|ratio| ratio <= 1.05);

@@ -115,7 +115,9 @@ impl Mounted<'_> {
         let Reads { work, round, .. } = *reads;
         let measured = || -> anyhow::Result<PlanRow> {
             self.corpus.stop.check()?;
-            drop_kernel_caches()?;
+            if work != Work::Hot {
+                drop_kernel_caches()?;
+            }
             let order = shuffled(self.targets.len() as u32, reads.seed);
             let (read, rest) = order.split_at(reads.files);
             // A plan of files that nobody reads.
@@ -161,9 +163,9 @@ impl Mounted<'_> {
     }
 
     /// Fills the cache as far as it may be filled. A block that arrives while the disk is busy may not be kept, so some
-    /// may need several reads.
-    pub(super) fn fill(&self, seed: u64) -> anyhow::Result<()> {
-        let options = ReadOptions { readers: MANY as usize, drop_pages: true, files_per_second: None, seed };
+    /// may need several reads. The kernel's page cache is filled, too, unless each file's pages are dropped.
+    pub(super) fn fill(&self, seed: u64, drop_pages: bool) -> anyhow::Result<()> {
+        let options = ReadOptions { readers: MANY as usize, drop_pages, files_per_second: None, seed };
         for _ in 0..FILLING_EPOCHS {
             self.wait_until("its fetches end", |metrics| metrics["fs_fetches_running"] == 0)?;
             self.server.reset_counters();

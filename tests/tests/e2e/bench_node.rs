@@ -113,7 +113,7 @@ fn reads_with_a_plan_are_counted_and_timed_beside_reads_without() {
     }
     let rows = outcome["rows"].as_array().unwrap();
     let of = |work: &str| rows.iter().find(|row| row["work"] == work).unwrap_or_else(|| panic!("{work}: {outcome:#}"));
-    assert_eq!(rows.len(), 10);
+    assert_eq!(rows.len(), 11);
     let counted = [
         ("one", 3, 3),
         ("one_planned", 48, 48),
@@ -135,6 +135,8 @@ fn reads_with_a_plan_are_counted_and_timed_beside_reads_without() {
     let half = of("half_cached");
     assert!((1..48).contains(&half["gets"].as_u64().unwrap()), "{half:#}");
     assert_eq!(half["bytes"], outcome["bytes"]);
+    // The kernel may have dropped pages.
+    assert!(of("hot")["gets"].as_u64().unwrap() < 48, "{outcome:#}");
 }
 
 #[test]
