@@ -4,8 +4,9 @@
 //! reads them, with `larder plan` beside the readers; `outcome` has the figures, their goals and their table.
 //!
 //! Invariants: every byte is checked. The kernel's caches are dropped before each measurement, unless its subject is the
-//! page cache, and each has another order, so that no epoch repeats an earlier one. A plan begins together with its readers: the time in which it is
-//! handed over counts. Only where the origin falls silent is the plan ahead when the readers begin.
+//! page cache, and each has another order, so that no epoch repeats an earlier one. A plan begins together with its
+//! readers: the time in which it is handed over counts. Only where the origin falls silent is the plan ahead when the
+//! readers begin.
 
 mod outcome;
 mod site;
