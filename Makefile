@@ -114,7 +114,7 @@ packages:
 	.ci/install-packages build
 
 # Further requirements for testing: nextest, cargo-fuzz, cargo-deny, mdBook, MinIO, moto, rclone, Ceph, fake-gcs-server,
-# Azurite, Kubernetes, kwok, and an image of PyTorch and Open MPI.
+# Azurite, Kubernetes, kwok, an image of PyTorch and Open MPI, and packages with loaders for PyTorch.
 tools:
 	.ci/install-packages test
 

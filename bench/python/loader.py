@@ -1,10 +1,10 @@
 """Makes JPEGs, and reads them with torch's DataLoader. Started by `larder-bench loader`.
 
     loader.py make FOLDER FILES SEED
-    loader.py read FOLDER LIST WORKERS BATCH SEED RATE
+    loader.py read FOLDER LIST WORKERS BATCH SEED RATE [plan]
 
 `read` reads the files that LIST names, below FOLDER, once and in a shuffled order, and prints its figures as JSON. An
-accelerator takes RATE samples a second; 0 takes them as they come.
+accelerator takes RATE samples a second; 0 takes them as they come. `plan` has the mount fetch ahead.
 """
 
 import io
@@ -36,7 +36,7 @@ def make(folder, files, seed):
         image.save(os.path.join(path, f"image-{number:07}.jpg"), quality=90)
 
 
-def read(folder, names, workers, batch, seed, rate):
+def read(folder, names, workers, batch, seed, rate, is_planned):
     import torch
     from torch.utils.data import DataLoader, Dataset
 
@@ -55,6 +55,10 @@ def read(folder, names, workers, batch, seed, rate):
     order = torch.Generator()
     order.manual_seed(seed)
     loader = DataLoader(Images(), batch_size=batch, shuffle=True, generator=order, num_workers=workers)
+    if is_planned:
+        import larder.torch
+
+        larder.torch.planned(loader, path=lambda index: os.path.join(folder, names[index]))
     started = time.monotonic()
     first, waited, samples, checksum = None, 0.0, 0, 0
     batches = iter(loader)
@@ -88,9 +92,9 @@ def main(command, folder, *rest):
         files, seed = rest
         make(folder, int(files), int(seed))
     else:
-        names, workers, batch, seed, rate = rest
+        names, workers, batch, seed, rate, *plan = rest
         with open(names) as file:
-            read(folder, file.read().splitlines(), int(workers), int(batch), int(seed), float(rate))
+            read(folder, file.read().splitlines(), int(workers), int(batch), int(seed), float(rate), plan == ["plan"])
 
 
 if __name__ == "__main__":

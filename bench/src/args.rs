@@ -14,6 +14,7 @@ mod mlperf;
 mod outage;
 mod peers;
 mod peers_net;
+mod plan;
 mod restart;
 mod shared;
 mod spread;
@@ -34,6 +35,7 @@ pub(crate) use mlperf::MlperfArgs;
 pub(crate) use outage::OutageArgs;
 pub(crate) use peers::PeersArgs;
 pub(crate) use peers_net::PeersNetArgs;
+pub(crate) use plan::PlanArgs;
 pub(crate) use restart::RestartArgs;
 pub(crate) use shared::{NodeArgs, OutputArgs};
 pub(crate) use spread::SpreadArgs;
@@ -66,6 +68,8 @@ pub(crate) enum Command {
     Spread(SpreadArgs),
     /// Compare a cold epoch and a warm-up behind a distant S3 server with object_store (needs root).
     FarOrigin(FarOriginArgs),
+    /// Read with plans and without, behind a distant S3 server: speed, stalls, GETs, CPU (needs root).
+    Plan(PlanArgs),
     /// Measure cached reads while the origin does not answer and many other reads hang (needs root).
     Outage(OutageArgs),
     /// Restart larderd under many mounts: time to the first cached read and to the last mount (needs root).

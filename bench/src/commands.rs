@@ -15,6 +15,7 @@ pub(crate) mod mlperf;
 pub(crate) mod outage;
 pub(crate) mod peers;
 pub(crate) mod peers_net;
+pub(crate) mod plan;
 mod program;
 pub(crate) mod restart;
 pub(crate) mod spread;

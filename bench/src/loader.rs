@@ -1,5 +1,5 @@
 //! PyTorch's DataLoader over Larder, its peers and the disk itself: JPEGs that are read in a shuffled order, decoded
-//! and collected into batches by worker processes.
+//! and collected into batches by worker processes. Larder is read without a plan, and with the Python package's.
 //!
 //! The cast: [`run`] takes all [`systems`](crate::systems) in turns, in every round; `script` runs
 //! `bench/python/loader.py`; `outcome` has all figures and their table.
@@ -18,8 +18,8 @@ use larder_epochs::kernel_caches::drop_kernel_caches;
 use larder_epochs::process::Usage;
 use larder_s3_server::Distance;
 
-use crate::side_by_side::{Progress, Rounds, Scratch, SystemInfo, chosen};
-use crate::systems::{Corpus, Stop, System, TREE, child};
+use crate::side_by_side::{LeftOut, Progress, Rounds, Scratch, SystemInfo, chosen};
+use crate::systems::{Corpus, Kind, Stop, System, TREE, child};
 use outcome::STATES;
 pub use outcome::{LoaderConfig, LoaderOutcome, LoaderRow};
 use script::Script;
@@ -42,11 +42,14 @@ pub fn run(config: &LoaderConfig, progress: &dyn Progress) -> anyhow::Result<Loa
     let mut outcome = LoaderOutcome {
         config: config.clone(),
         bytes: corpus.bytes,
-        systems: systems.iter().map(|system| SystemInfo::of(&**system)).collect(),
+        systems: systems.iter().flat_map(|system| infos(&**system, &script)).collect(),
         left_out,
         rows: Vec::new(),
     };
-    progress.steps((systems.len() * STATES.len()) as u64 * u64::from(config.rounds));
+    if let Some(why) = script.without_plans() {
+        outcome.left_out.push(LeftOut { name: "plans".to_owned(), why: why.to_owned() });
+    }
+    progress.steps((outcome.systems.len() * STATES.len()) as u64 * u64::from(config.rounds));
     let mut rounds = Rounds::prepare(systems, &corpus, progress, "")?;
     for round in 0..config.rounds {
         rounds.round(round, |system| measure(&mut outcome, &script, system, &corpus, round, progress))?;
@@ -54,6 +57,29 @@ pub fn run(config: &LoaderConfig, progress: &dyn Progress) -> anyhow::Result<Loa
     outcome.left_out.extend(rounds.into_left_out());
     runtime.block_on(server.shutdown());
     Ok(outcome)
+}
+
+/// Whether a system is read without a plan, and whether also with one.
+fn ways(system: &dyn System, script: &Script) -> &'static [bool] {
+    let takes_plans = system.kind() == Kind::Larder && script.without_plans().is_none();
+    if takes_plans { &[false, true] } else { &[false] }
+}
+
+/// The name of a system in the table.
+fn name_of(system: &dyn System, is_planned: bool) -> String {
+    if is_planned { format!("{}, plan", system.name()) } else { system.name().to_owned() }
+}
+
+/// A system as the table shows it.
+fn infos(system: &dyn System, script: &Script) -> Vec<SystemInfo> {
+    let info = |&is_planned: &bool| {
+        let mut info = SystemInfo { name: name_of(system, is_planned), ..SystemInfo::of(system) };
+        if is_planned {
+            info.options = format!("{}, read with `larder.torch.planned`", info.options);
+        }
+        info
+    };
+    ways(system, script).iter().map(info).collect()
 }
 
 /// Measures one system in one round, and may leave it mounted.
@@ -65,31 +91,37 @@ fn measure(
     round: u32,
     progress: &dyn Progress,
 ) -> anyhow::Result<()> {
-    let folder = system.mount(corpus).context("mount")?;
-    for (epoch, state) in (0..).zip(STATES) {
-        corpus.stop.check()?;
-        drop_kernel_caches()?;
-        let processes = system.processes();
-        let before = Usage::of(&processes).cpu_seconds;
-        let seed = outcome.config.seed.wrapping_add(u64::from(round) * STATES.len() as u64 + epoch);
-        let said =
-            script.read(&folder, outcome.config.loader, seed).with_context(|| format!("{} epoch", state.name()))?;
-        let daemon_cpu_seconds = Usage::of(&processes).cpu_seconds - before;
-        ensure!(said.samples == u64::from(outcome.config.files), "{} of the files were read", said.samples);
-        if let Some(other) = outcome.rows.iter().find(|row| (row.state, row.round) == (state, round)) {
-            ensure!(other.said.checksum == said.checksum, "WRONG SAMPLES: they are not those of {}", other.system);
+    for &is_planned in ways(system, script) {
+        // Each begins with an empty cache.
+        system.unmount()?;
+        let folder = system.mount(corpus).context("mount")?;
+        let name = name_of(system, is_planned);
+        for (epoch, state) in (0..).zip(STATES) {
+            corpus.stop.check()?;
+            drop_kernel_caches()?;
+            let processes = system.processes();
+            let before = Usage::of(&processes).cpu_seconds;
+            let seed = outcome.config.seed.wrapping_add(u64::from(round) * STATES.len() as u64 + epoch);
+            let said = script
+                .read(&folder, outcome.config.loader, seed, is_planned)
+                .with_context(|| format!("{name}: {} epoch", state.name()))?;
+            let daemon_cpu_seconds = Usage::of(&processes).cpu_seconds - before;
+            ensure!(said.samples == u64::from(outcome.config.files), "{} of the files were read", said.samples);
+            if let Some(other) = outcome.rows.iter().find(|row| (row.state, row.round) == (state, round)) {
+                ensure!(other.said.checksum == said.checksum, "WRONG SAMPLES: they are not those of {}", other.system);
+            }
+            let row = LoaderRow { system: name.clone(), state, round, said, daemon_cpu_seconds };
+            progress.measured(&format!(
+                "round {}: {} {}: {:.0} samples/s, empty for {:.1} of {:.1} s",
+                round + 1,
+                row.system,
+                state.name(),
+                row.said.samples_per_second(),
+                row.said.empty_seconds,
+                row.said.seconds
+            ));
+            outcome.rows.push(row);
         }
-        let row = LoaderRow { system: system.name().to_owned(), state, round, said, daemon_cpu_seconds };
-        progress.measured(&format!(
-            "round {}: {} {}: {:.0} samples/s, empty for {:.1} of {:.1} s",
-            round + 1,
-            row.system,
-            state.name(),
-            row.said.samples_per_second(),
-            row.said.empty_seconds,
-            row.said.seconds
-        ));
-        outcome.rows.push(row);
     }
     Ok(())
 }

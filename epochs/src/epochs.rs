@@ -32,6 +32,8 @@ pub struct ReadOptions {
     /// Whether to drop each file's pages from the page cache after reading it, so that the next epoch requests them
     /// again.
     pub drop_pages: bool,
+    /// At most so many files are begun in a second, evenly; `None`: each reader goes on at once.
+    pub files_per_second: Option<f64>,
     /// Seed of this epoch's order.
     pub seed: u64,
 }
@@ -65,7 +67,13 @@ pub fn read_first(
     let reader = || -> anyhow::Result<(u64, Vec<Duration>)> {
         let mut buffer = vec![0; BUFFER_BYTES];
         let (mut bytes, mut times) = (0, Vec::new());
-        while let Some(target) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+        loop {
+            let nth = next.fetch_add(1, Ordering::Relaxed);
+            let Some(target) = order.get(nth) else { break };
+            if let Some(rate) = options.files_per_second {
+                let due = Duration::from_secs_f64(nth as f64 / rate);
+                std::thread::sleep(due.saturating_sub(started.elapsed()));
+            }
             if failed.load(Ordering::Relaxed) {
                 break;
             }
@@ -142,7 +150,7 @@ mod tests {
     use super::*;
 
     fn options() -> ReadOptions {
-        ReadOptions { readers: 4, drop_pages: true, seed: 1 }
+        ReadOptions { readers: 4, drop_pages: true, files_per_second: None, seed: 1 }
     }
 
     #[test]
@@ -158,6 +166,16 @@ mod tests {
         targets[5].crc32c = Some(0);
         let error = read_epoch(&targets, &sums, options(), &ProgressBar::hidden()).unwrap_err();
         assert!(error.to_string().contains("WRONG BYTES"), "{error}");
+    }
+
+    #[test]
+    fn a_file_is_not_begun_before_its_time() {
+        let folder = tempfile::tempdir().unwrap();
+        crate::tree::make(folder.path(), &[16_000; 30], 7, |_| {}).unwrap();
+        let targets = walk(folder.path()).unwrap();
+        let paced = ReadOptions { files_per_second: Some(100.0), ..options() };
+        let epoch = read_epoch(&targets, &Mutex::default(), paced, &ProgressBar::hidden()).unwrap();
+        assert!(epoch.files == 30 && epoch.seconds >= 0.29, "{epoch:?}");
     }
 
     #[test]

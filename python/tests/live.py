@@ -20,8 +20,10 @@ import larder
 def main(root: str, pid: int) -> None:
     info = larder.mount_info(root)
     assert info.is_whole and info.path == os.path.realpath(root), info
+    lookups = looked_up(info)
     names = [os.path.relpath(path, root) for path in larder.files(root)]
     random.Random(1).shuffle(names)
+    assert looked_up(info) - lookups < len(names) / 2, "listing looked at the files"
     before = counted(info)
     for path in larder.files(root, order=names):
         with open(path, "rb") as file:
@@ -40,6 +42,13 @@ def main(root: str, pid: int) -> None:
     assert owned == (1 << len(names)) - 1, bin(owned)
 
     threads_go_on_while_the_mount_does_not_answer(root, names, pid)
+
+
+def looked_up(info: larder.MountInfo) -> int:
+    # The file keeps its content for 50 ms.
+    time.sleep(0.1)
+    lookups: int = info.stats()["metrics"]["fs_lookups_total"]
+    return lookups
 
 
 def counted(info: larder.MountInfo) -> dict[str, int]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import errno
 import hashlib
+import itertools
 import os
 import pickle
 import random
+import re
 import tempfile
 import unittest
 import warnings
@@ -227,6 +229,61 @@ class PlannedTest(unittest.TestCase):
         self.assertEqual(mount.items(), NAMES)
 
 
+def of_ranks(kind: str, world: int, workers: int, is_planned: bool) -> Any:
+    """For each rank of `world` the samples of three epochs, of which the second begins in its middle, and random states
+    after them."""
+    every = []
+    for rank in range(world):
+        torch.manual_seed(rank)
+        random.seed(rank)
+        if kind == "distributed":
+            sampler: Any = DistributedSampler(range(N), world, rank, seed=5)
+        else:
+            sampler = lt.Sampler(range(N), seed=5, num_replicas=world, rank=rank)
+        loader = data.DataLoader(Samples(), 4, sampler=sampler, num_workers=workers)
+        if is_planned:
+            lt.planned(loader, PATHS.__getitem__)
+        seen: list[list[int]] = []
+        digest = hashlib.sha256()
+        for epoch in range(3):
+            begins_in_the_middle = kind == "ours" and epoch == 1
+            sampler.set_epoch(epoch, *([12] if begins_in_the_middle else []))
+            seen.append([])
+            for indices, values in loader:
+                seen[-1] += indices.tolist()
+                digest.update(pickle.dumps((indices.tolist(), values.tolist())))
+        every.append((seen, digest.hexdigest(), torch.get_rng_state().tolist(), random.getstate()))
+    return every
+
+
+class RanksTest(unittest.TestCase):
+    def test_ranks_read_the_same_with_and_without_a_plan_also_from_the_middle_of_an_epoch(self) -> None:
+        for kind, world, workers in itertools.product(("distributed", "ours"), (1, 4), (0, 2)):
+            with self.subTest(kind, world=world, workers=workers):
+                expected = of_ranks(kind, world, workers, False)
+                mount = FakeMount()
+                with mount.mounted():
+                    self.assertEqual(of_ranks(kind, world, workers, True), expected)
+                read = [names for rank in expected for names in rank[0]]
+                self.assertEqual([mount.items(nth) for nth in range(3 * world)], [[NAMES[i] for i in e] for e in read])
+                for epoch in (0, 2):
+                    together = {index for rank in expected for index in rank[0][epoch]}
+                    self.assertEqual(together, set(range(N)))
+
+    def test_a_plan_changes_nothing_of_an_epoch_that_is_left_and_begun_again(self) -> None:
+        def read(is_planned: bool) -> Any:
+            torch.manual_seed(3)
+            loader = data.DataLoader(Samples(), 8, shuffle=True, num_workers=2)
+            if is_planned:
+                lt.planned(loader, PATHS.__getitem__)
+            part = [indices.tolist() for indices, _ in itertools.islice(loader, 5)]
+            whole = [(indices.tolist(), values.tolist()) for indices, values in loader]
+            return part, whole, torch.get_rng_state().tolist()
+
+        with FakeMount().mounted():
+            self.assertEqual(read(True), read(False))
+
+
 def expected_of(kind: str, _known: dict[str, Any] = {}) -> Any:
     if kind not in _known:
         _known[kind] = epochs(kind, 0, False)
@@ -321,6 +378,18 @@ class SamplerTest(unittest.TestCase):
         self.assertGreater(own(dealt), 0.75 * N)
         self.assertLess(own(plain), 0.5 * N)
 
+    def test_of_large_batches_ranks_get_nearly_all_that_their_node_is_to_keep(self) -> None:
+        # 4 nodes, of which each is to keep files at random, and 256 samples of each in a batch.
+        chosen = random.Random(1)
+        owners = [[chosen.randrange(4)] for _ in range(20_000)]
+        sampler = [
+            lt.Sampler(owners, seed=2, num_replicas=4, rank=rank, deal=owners.__getitem__, batch_size=256)
+            for rank in range(4)
+        ]
+        hands = [list(one) for one in sampler]
+        of_others = sum(owners[index] != [rank] for rank, hand in enumerate(hands) for index in hand)
+        self.assertLess(of_others, 0.03 * len(owners))
+
     def test_owners_are_those_whose_nodes_say_so(self) -> None:
         # Two nodes with two ranks each, of which the first is to keep the even rows.
         even, odd = bytes([0b01010101] * 13), bytes([0b10101010] * 13)
@@ -377,6 +446,23 @@ class ImageFolderTest(unittest.TestCase):
             self.assertEqual(mount.items(), found)
             with self.assertRaisesRegex(FileNotFoundError, "no class"):
                 lt.ImageFolder(os.path.join(root, "a"))
+
+
+class PageTest(unittest.TestCase):
+    def test_the_examples_of_the_page_run(self) -> None:
+        page = os.path.join(os.path.dirname(__file__), "../../docs/PYTHON.md")
+        with open(page) as file, tempfile.TemporaryDirectory() as root:
+            os.mkdir(os.path.join(root, "class"))
+            open(os.path.join(root, "class", "1.jpg"), "w").close()
+            ds = lt.ImageFolder(root)
+            names: dict[str, Any] = {"ds": ds, "any_sampler": data.SequentialSampler(ds), "t": str, "epoch": 1}
+            names |= {"names": ["class/1.jpg"], "tf": mock.MagicMock(), "webdataset": mock.MagicMock()}
+            examples = re.findall("```python\n(.*?)```", file.read(), re.DOTALL)
+            for example in examples:
+                with self.subTest(example):
+                    exec(re.sub('"/data/[a-z]*"', repr(root), example), names)
+        self.assertEqual(len(examples), 4)
+        self.assertEqual(names["path"], os.path.join(root, "class/1.jpg"))
 
 
 def mounted_at(root: str) -> Callable[[Any], Any]:

@@ -17,7 +17,8 @@ Examples:
 
 Makes JPEGs and reads them with torch's DataLoader, which decodes them. Cold is a new mount with an
 empty cache; warm is the next epoch of the same mount. The kernel's caches are dropped before each.
-All systems must give the same samples in the same order.")]
+All systems must give the same samples in the same order. If that Python has the package larder too,
+Larder is also read with a plan.")]
 pub(crate) struct LoaderArgs {
     /// A Python that has torch and Pillow.
     #[arg(long, value_name = "PATH", default_value = "python3")]

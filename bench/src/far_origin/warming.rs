@@ -5,8 +5,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use serde_json::Value;
 
+use crate::mount_stats;
 use crate::systems::Stop;
 use crate::systems::child::Child;
 
@@ -39,7 +39,7 @@ pub(super) fn warm(binary: &Path, mount: &Path, work: &Path, files: u32, stop: &
     };
     ensure!(status.success(), "larder warm ended with {status}: {}", warm.last_words());
     loop {
-        let state = state(mount)?;
+        let state = mount_stats::read(mount)?["warm"].take();
         if !state["running"].as_bool().context("the stats do not say whether the mount is warming")? {
             let seconds = started.elapsed().as_secs_f64();
             ensure!(state["blocks_kept"] == state["blocks_total"], "the warm-up left files out: {state}");
@@ -47,11 +47,4 @@ pub(super) fn warm(binary: &Path, mount: &Path, work: &Path, files: u32, stop: &
         }
         wait()?;
     }
-}
-
-fn state(mount: &Path) -> anyhow::Result<Value> {
-    let path = mount.join(".larder/stats.json");
-    let text = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;
-    let mut stats: Value = serde_json::from_slice(&text).context("parse the stats of the mount")?;
-    Ok(stats["warm"].take())
 }

@@ -16,6 +16,8 @@ pub(super) struct Script {
     path: PathBuf,
     /// The names of all files.
     list: PathBuf,
+    /// Why there are no plans, if there are none.
+    without_plans: Option<String>,
 }
 
 /// How the files are read.
@@ -56,11 +58,18 @@ impl Script {
     pub(super) fn write(python: &Path, folder: &Path) -> anyhow::Result<Self> {
         let (path, list) = (folder.join("loader.py"), folder.join("list"));
         std::fs::write(&path, TEXT).with_context(|| format!("write {}", path.display()))?;
-        let script = Self { python: python.to_owned(), path, list };
+        let mut script = Self { python: python.to_owned(), path, list, without_plans: None };
         script.command().args(["-c", "import PIL, torch"]).output_of("find torch and Pillow").with_context(|| {
             format!("{} needs torch and Pillow: install them, or set --python to one that has them", python.display())
         })?;
+        let package = script.command().args(["-c", "import larder.torch"]).output_of("find the package larder");
+        script.without_plans = package.err().map(|error| format!("{error:#}: install the wheel of `make wheel`"));
         Ok(script)
+    }
+
+    /// Why there are no plans, if there are none.
+    pub(super) fn without_plans(&self) -> Option<&str> {
+        self.without_plans.as_deref()
     }
 
     fn command(&self) -> Command {
@@ -84,8 +93,8 @@ impl Script {
         std::fs::write(&self.list, names.join("\n")).with_context(|| format!("write {}", self.list.display()))
     }
 
-    /// Reads one epoch of the files below a folder.
-    pub(super) fn read(&self, folder: &Path, loader: Loader, seed: u64) -> anyhow::Result<Said> {
+    /// Reads one epoch of the files below a folder, with a plan or without.
+    pub(super) fn read(&self, folder: &Path, loader: Loader, seed: u64, is_planned: bool) -> anyhow::Result<Said> {
         let mut command = self.command();
         command.arg(&self.path).arg("read").arg(folder).arg(&self.list).args([
             loader.workers.to_string(),
@@ -93,6 +102,9 @@ impl Script {
             seed.to_string(),
             loader.accelerator.to_string(),
         ]);
+        if is_planned {
+            command.arg("plan");
+        }
         let text = command.output_of("read the JPEGs")?;
         serde_json::from_str(&text).with_context(|| format!("parse the figures of the loader: {text:?}"))
     }

@@ -1,6 +1,5 @@
 //! An S3 server with many datasets of equally large files, which can stop answering.
 
-use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -10,6 +9,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::runtime::Runtime;
 
+use crate::silence::Silence;
 use crate::systems::Stop;
 use larder_epochs::process::total_memory;
 use larder_epochs::tree::MadeFile;
@@ -47,7 +47,7 @@ pub(crate) struct Origin {
 pub(crate) struct Outage<'a> {
     // A server whose threads are occupied cannot be dropped.
     _origin: &'a Origin,
-    _ends_when_dropped: Vec<Sender<()>>,
+    _silence: Silence,
 }
 
 impl Origin {
@@ -121,22 +121,9 @@ impl Origin {
         Ok((done, self.server.counters().gets - before))
     }
 
-    /// Stops answering: occupies all threads of the server, and returns once it has.
+    /// Stops answering, and returns once it has.
     pub(crate) fn stop_answering(&self) -> Outage<'_> {
-        let (started, has_started) = channel();
-        let occupy = |_| {
-            let (held, until) = channel::<()>();
-            let started = started.clone();
-            self.runtime.spawn(async move {
-                let _ = started.send(());
-                // Returns once the other end is dropped.
-                let _ = until.recv();
-            });
-            held
-        };
-        let outage = Outage { _origin: self, _ends_when_dropped: (0..self.threads).map(occupy).collect() };
-        has_started.iter().take(self.threads).for_each(drop);
-        outage
+        Outage { _origin: self, _silence: Silence::of(self.runtime.handle(), self.threads) }
     }
 }
 

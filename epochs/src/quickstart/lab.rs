@@ -225,7 +225,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn read(&self, number: u32, drop_pages: bool) -> anyhow::Result<Epoch> {
         let seed = epoch_seed(self.config.seed, number);
-        let options = ReadOptions { readers: self.config.readers, drop_pages, seed };
+        let options = ReadOptions { readers: self.config.readers, drop_pages, files_per_second: None, seed };
         read_epoch(&self.targets, &Mutex::default(), options, self.bar)
     }
 }

@@ -116,14 +116,15 @@ fn loaders_and_training_workloads_are_run_over_each_system_cold_and_warm() {
     let (json, folder) = (lab.folder().join("result.json"), lab.folder().join("disk"));
     let [python, dlio, json_path, folder_path] = [&python, &dlio, &json, &folder].map(|path| path.to_str().unwrap());
     let shared = ["--rounds=1", "--only=ext4,larder", "--json", json_path, "--folder", folder_path];
-    for (benchmark, row) in [
-        (["loader", "--python", python, "--files=30"], "warm  larder"),
-        (["mlperf", "--dlio", dlio, "--workloads=unet3d"], "epoch 2  larder"),
+    for (benchmark, row, rows) in [
+        // Larder without a plan, and with one.
+        (["loader", "--python", python, "--files=30"], "warm  larder, plan", 6),
+        (["mlperf", "--dlio", dlio, "--workloads=unet3d"], "epoch 2  larder", 4),
     ] {
         let shown = lab.larder_bench(&[&benchmark[..], &shared].concat());
         assert!(shown.contains(row) && !shown.contains("left out:"), "{shown}");
         let outcome: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
-        assert_eq!(outcome["rows"].as_array().unwrap().len(), 4, "{outcome:#}");
+        assert_eq!(outcome["rows"].as_array().unwrap().len(), rows, "{outcome:#}");
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "nothing is left behind");
     }
 }

@@ -105,6 +105,41 @@ fn a_far_origin_is_read_and_warmed_beside_as_many_gets_of_another_client() {
 }
 
 #[test]
+fn reads_with_a_plan_are_counted_and_timed_beside_reads_without() {
+    let args = ["--files=48", "--mean-size=30KB", "--origin-delay=1ms", "--rounds=1"];
+    let (table, outcome) = run("plan", &args);
+    for words in ["1 ms to each answer", "GETs, x without a plan", "16 readers, plan, half cached", "stalled s"] {
+        assert!(table.contains(words), "{words}: {table}");
+    }
+    let rows = outcome["rows"].as_array().unwrap();
+    let of = |work: &str| rows.iter().find(|row| row["work"] == work).unwrap_or_else(|| panic!("{work}: {outcome:#}"));
+    assert_eq!(rows.len(), 11);
+    let counted = [
+        ("one", 3, 3),
+        ("one_planned", 48, 48),
+        ("one_warm", 48, 0),
+        ("many", 48, 48),
+        ("many_planned", 48, 48),
+        ("many_warm", 48, 0),
+        ("paced", 48, 48),
+        ("silent", 48, 48),
+        ("beside", 24, 24),
+    ];
+    for (work, files, gets) in counted {
+        let row = of(work);
+        assert_eq!((&row["files"], &row["gets"]), (&Value::from(files), &Value::from(gets)), "{row:#}");
+    }
+    // This plan was ahead of its readers.
+    let silent = of("silent");
+    assert_eq!((&silent["in_time"], &silent["wasted_bytes"]), (&Value::from(48), &Value::from(0)), "{silent:#}");
+    let half = of("half_cached");
+    assert!((1..48).contains(&half["gets"].as_u64().unwrap()), "{half:#}");
+    assert_eq!(half["bytes"], outcome["bytes"]);
+    // The kernel may have dropped pages.
+    assert!(of("hot")["gets"].as_u64().unwrap() < 48, "{outcome:#}");
+}
+
+#[test]
 fn a_file_that_nodes_read_at_once_is_counted_at_the_origin_and_timed_beside_one_node() {
     const SIZE: u64 = 9 << 20;
     let args = ["--nodes=2", "--size=9MiB", "--origin-delay=1ms", "--origin-rate=100MiB/s", "--rounds=1"];

@@ -164,6 +164,26 @@ fn a_plan_that_is_not_followed_or_left_costs_no_more_than_what_it_holds() {
     assert_eq!((lab.server.counters().gets, mount.metric("fs_errors_total")), (150, 0));
 }
 
+/// Two jobs with a plan each, of which one does not read.
+// SEMANTICS: C27
+#[test]
+fn a_plan_that_nobody_reads_takes_nothing_from_another() {
+    let lab = Lab::new();
+    let mount = mounted(&lab, 0);
+    let order = shuffled(4);
+    let (left, read) = order.split_at(FILES as usize / 2);
+    let other = plan(&lab, &mount, left);
+    wait_until_held(&mount, left.len() as u64);
+    let own = plan(&lab, &mount, read);
+    wait_until_held(&mount, FILES);
+    read_all(&mount, read);
+    assert_eq!(metrics(&mount, ["blocks_in_time", "blocks_late", "blocks_wasted"]), [read.len() as u64, 0, 0]);
+    assert_eq!(mount.metric("fs_plan_bytes"), left.len() as u64 * FILE_BYTES, "the other is as far ahead as before");
+    assert_eq!(lab.server.counters().gets, FILES);
+    end(own);
+    end(other);
+}
+
 // SEMANTICS: C29
 #[test]
 fn junk_in_the_ioctls_is_an_errno() {

@@ -1,16 +1,19 @@
 //! Mounts that outlive the daemon: a real `larderd`, real kernel mounts, and a keeper that holds the connections.
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use larder_daemon_api::socket::GRPC_SOCKET;
 use larder_daemon_api::v1;
-use larder_e2e::{BUCKET, Keeper, Lab, Larderd};
+use larder_e2e::{BUCKET, Keeper, Lab, Larderd, Mount};
 use larder_testkit::{Fault, scaled};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use rustix::process::{Pid, Signal, kill_process};
 
 const FILES: usize = 300;
 
@@ -211,6 +214,59 @@ fn misses_of_two_datasets_outlive_kills_of_daemon_and_keeper_in_any_order() {
     let files = readers.finish();
     println!("{files} files read, requests inherited (reads, others): {:?}", inherited(&larderd));
     assert!(inherited(&larderd).0 > 0, "no kill met a read that waited");
+}
+
+/// One plan of the Python package, whose program reads on whatever happens to the daemon.
+// SEMANTICS: C27
+#[test]
+fn a_python_program_reads_on_and_puts_its_plan_again_while_the_daemon_is_stopped_and_killed() {
+    let lab = lab();
+    let expected = lab.folder().join("expected");
+    for i in 0..FILES {
+        let path = path(&expected, i);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes(i)).unwrap();
+    }
+    let mut larderd = Larderd::start(&lab, "planned", &[]);
+    let mut keeper = Keeper::new(larderd.run_dir());
+    keeper.connect();
+    // Most files are read from the origin.
+    let dataset = v1::Dataset { cache_bytes: Some(500_000), ..dataset(&lab) };
+    let prepared = prepare(&lab, &larderd, &dataset);
+    let dir = lab.folder().join("kept");
+    keeper.mount(&prepared, dataset, &dir).unwrap();
+
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python");
+    let mut command = Command::new("python3");
+    command.arg(package.join("tests/endless.py")).args([&dir, &expected]);
+    command.env("PYTHONPATH", package.join("src")).env("PYTHONDONTWRITEBYTECODE", "1");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut program = command.spawn().unwrap();
+    let (mut asked, stdout) = (program.stdin.take().unwrap(), program.stdout.take().unwrap());
+    let mut answers = BufReader::new(stdout).lines();
+    let mut reads_on = |larderd: &Larderd| {
+        asked.write_all(b"\n").unwrap();
+        answers.next().unwrap_or_else(|| panic!("the program has ended: {}", larderd.log())).unwrap();
+    };
+    reads_on(&larderd);
+    for _ in 0..scaled(4) {
+        let pid = Pid::from_raw(larderd.pid().unwrap().cast_signed()).unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        kill_process(pid, Signal::CONT).unwrap();
+        reads_on(&larderd);
+        larderd.kill();
+        larderd.restart();
+        assert_eq!(keeper.connect(), [] as [String; 0]);
+        reads_on(&larderd);
+    }
+    let mount = Mount::standing(dir);
+    mount.wait_until("the plan is followed by the last daemon, too", |mount| {
+        mount.metric("fs_plan_blocks_in_time_total") + mount.metric("fs_plan_blocks_late_total") > 0
+    });
+    assert_eq!(mount.metric("fs_errors_total"), 0);
+    drop(asked);
+    assert!(program.wait().unwrap().success());
 }
 
 // SEMANTICS: K1

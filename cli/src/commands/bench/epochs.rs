@@ -37,6 +37,7 @@ pub(crate) fn run(args: &EpochsArgs) -> anyhow::Result<ExitCode> {
         let options = ReadOptions {
             readers: args.readers as usize,
             drop_pages: args.drop == Drop::Pages,
+            files_per_second: None,
             seed: args.seed.wrapping_add(u64::from(number)),
         };
         let epoch = read_first(&targets, files, &sums, options, &bar)?;
