@@ -22,7 +22,8 @@ pub fn bound_kept_memory() {
     };
 }
 
-#[cfg(all(test, target_env = "gnu"))]
+#[cfg(test)]
+#[cfg(target_env = "gnu")]
 mod tests {
     use std::ffi::CString;
     use std::hint::black_box;

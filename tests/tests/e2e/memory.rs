@@ -100,7 +100,7 @@ fn dataset(lab: &Lab, origins: &Origins, mount: usize) -> v1::Dataset {
     v1::Dataset {
         source: format!("s3://{BUCKET}/set-{mount}"),
         endpoint: origins.proxies.get(mount).unwrap_or(&lab.proxy).endpoint(),
-        cache_bytes: (mount % KEPT_EVERY != 0).then_some(SMALL_CACHE_BYTES),
+        cache_bytes: (!mount.is_multiple_of(KEPT_EVERY)).then_some(SMALL_CACHE_BYTES),
         credentials: Some(v1::Credentials { variables }),
         ..v1::Dataset::default()
     }

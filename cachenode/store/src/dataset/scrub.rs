@@ -44,7 +44,7 @@ impl Shared {
             let span = self.span_of(first).filter(|span| span.first == first && self.may_lend(span));
             let Some(span) = span.filter(|span| !self.large.is_checked(span)) else { continue };
             // All blocks, since a wrong one is found sooner here than by its reader.
-            let is_right = span.blocks().fold(true, |is_right, block| self.scrub_block(&span, block) && is_right);
+            let is_right = span.blocks().filter(|block| !self.scrub_block(&span, *block)).count() == 0;
             if self.is_stopped() {
                 return;
             }
