@@ -2,7 +2,8 @@
 //!
 //! Any client that reaches the address may be hostile, so the server limits the open connections, and the bytes and
 //! seconds of each. Beyond the limit, a new connection replaces the oldest one that waits for its client, or that is
-//! being answered if more than half are. A flood therefore neither exhausts the process nor keeps out a client that sends its request at once, such as a probe.
+//! being answered if more than half are. A flood therefore neither exhausts the process nor keeps out a client that
+//! sends its request at once, such as a probe.
 //!
 //! Invariant: at most [`Limits::connections`] connections are open, and each ends within [`Limits::age`] and
 //! [`Limits::answer`].
@@ -27,7 +28,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 use tracing::{debug, warn};
@@ -130,7 +131,11 @@ impl Server {
             let permit = match Arc::clone(&permits).try_acquire_owned() {
                 Ok(permit) => permit,
                 Err(_) => {
-                    places.close_oldest();
+                    if let Some(closed) = places.close_oldest() {
+                        // Without this wait, the place of a connection that ended by itself would be taken, and one
+                        // more than necessary would be closed.
+                        closed.cancelled().await;
+                    }
                     replaced();
                     if logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
                         warn!(%client, limit = limits.connections, "too many connections: new ones replace the oldest");
@@ -230,6 +235,7 @@ struct Open {
 #[derive(Debug)]
 struct Connection {
     lost: CancellationToken,
+    ended: CancellationToken,
     /// Its request is complete enough for its handler, which runs.
     is_answered: bool,
 }
@@ -242,23 +248,24 @@ impl Places {
     /// Takes a place for a new connection.
     fn enter(self: &Arc<Self>, permit: OwnedSemaphorePermit) -> Place {
         let mut open = self.lock();
-        let (number, lost) = (open.next, CancellationToken::new());
+        let (number, lost, ended) = (open.next, CancellationToken::new(), CancellationToken::new());
         open.next += 1;
-        open.connections.insert(number, Connection { lost: lost.clone(), is_answered: false });
-        Place { places: Arc::clone(self), number, lost, _permit: permit }
+        open.connections.insert(number, Connection { lost: lost.clone(), ended: ended.clone(), is_answered: false });
+        Place { places: Arc::clone(self), number, lost, _ended: ended.drop_guard(), _permit: permit }
     }
 
     /// Closes the oldest connection that waits for its client. If more than half of them are being answered, closes the
     /// oldest of these: a client that sends one request after the other must not leave the others too few places.
-    fn close_oldest(&self) {
+    /// Returns what is cancelled once it is closed.
+    fn close_oldest(&self) -> Option<CancellationToken> {
         let mut open = self.lock();
         let answered = open.connections.values().filter(|connection| connection.is_answered).count();
         let is_answered = 2 * answered > open.connections.len();
         let oldest = open.connections.iter().find(|(_, connection)| connection.is_answered == is_answered);
         let oldest = oldest.map(|(number, _)| *number);
-        if let Some(closed) = oldest.and_then(|number| open.connections.remove(&number)) {
-            closed.lost.cancel();
-        }
+        let closed = oldest.and_then(|number| open.connections.remove(&number))?;
+        closed.lost.cancel();
+        Some(closed.ended)
     }
 }
 
@@ -269,6 +276,7 @@ struct Place {
     number: u64,
     /// Cancelled when a newer connection takes the place.
     lost: CancellationToken,
+    _ended: DropGuard,
     _permit: OwnedSemaphorePermit,
 }
 
