@@ -13,10 +13,11 @@ use serde::Deserialize;
 use serde_json::{Error, Value};
 
 use crate::kueue::objects::Patience;
+use crate::kueue::topology;
 use crate::time::Seconds;
 use larder_kube::fields::{ConditionFields, annotation, controller, fields, label, meta, readable, seconds};
 use larder_kube::key::{Key, Meta};
-use larder_kube::pod::node_affinity::Places;
+use larder_kube::pod::node_affinity::{Domains, Places};
 use larder_kube::pod::requests::requests;
 use larder_kube::pod::{DataVolume, data_volumes};
 use larder_kube::store::Stored;
@@ -82,7 +83,7 @@ pub struct PodSet {
     pub datasets: Vec<DatasetKey>,
     /// Invalid dataset names.
     pub wrong: Vec<String>,
-    /// Why a part of their template cannot be read.
+    /// Why a part of their template, or the topology that Kueue assigned to them, cannot be read.
     pub unread: Option<String>,
     /// The annotations that set how long the pods wait for data.
     pub patience: Patience,
@@ -320,7 +321,14 @@ fn pod_set(namespace: &str, set: &PodSetFields, assigned: Option<&Assigned>) -> 
     let template = template.unwrap_or_default();
     let mut annotations = template.metadata.and_then(|metadata| metadata.annotations).unwrap_or_default();
     let spec = template.spec.unwrap_or_default();
-    let domains = assigned.and_then(|assigned| assigned.topology_assignment.as_ref()).map(domains);
+    // Without pods there are no domains.
+    let with_pods = assigned.filter(|assigned| assigned.count != Some(0));
+    let assignment = with_pods.and_then(|assigned| assigned.topology_assignment.as_ref());
+    // The nodes of a topology that cannot be read are unknown, so none is warmed.
+    let (domains, odd_topology) = match assignment.map(topology::domains).transpose() {
+        Ok(domains) => (domains, None),
+        Err(error) => (Some(Domains::default()), Some(error)),
+    };
     let mut found = PodSet {
         // With partial admission, fewer pods are admitted than requested.
         count: assigned.and_then(|assigned| assigned.count).unwrap_or(set.count) as usize,
@@ -328,10 +336,12 @@ fn pod_set(namespace: &str, set: &PodSetFields, assigned: Option<&Assigned>) -> 
             min_warm: annotations.remove(MIN_WARM_ANNOTATION),
             deadline: annotations.remove(WARM_DEADLINE_ANNOTATION),
         },
-        places: Places { domains: domains.unwrap_or_default(), ..Places::of(&spec) },
+        places: Places { domains, ..Places::of(&spec) },
         flavors: assigned.map(|assigned| assigned.flavors.values().cloned().collect()).unwrap_or_default(),
         gpus: requests(&spec).has_gpus(),
-        unread: error.map(|error| format!("the template of the pod set {:?}: {error}", set.name)),
+        unread: error.map(|error| format!("the template of the pod set {:?}: {error}", set.name)).or_else(|| {
+            Some(format!("the topology that Kueue assigned to the pod set {:?}: {}", set.name, odd_topology?))
+        }),
         ..PodSet::default()
     };
     found.flavors.sort();
@@ -354,21 +364,4 @@ fn add(set: &mut PodSet, namespace: &str, name: &str) {
         Ok(dataset) => set.datasets.push(dataset),
         Err(_) => set.wrong.push(name.chars().take(64).collect()),
     }
-}
-
-/// The labels of each domain that Kueue assigned.
-fn domains(assignment: &Value) -> Vec<BTreeMap<String, String>> {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Assignment {
-        levels: Vec<String>,
-        domains: Vec<Domain>,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Domain {
-        values: Vec<String>,
-    }
-    let Ok(Assignment { levels, domains }) = Assignment::deserialize(assignment) else { return Vec::new() };
-    domains.into_iter().map(|domain| levels.iter().cloned().zip(domain.values).collect()).collect()
 }
