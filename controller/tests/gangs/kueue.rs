@@ -10,7 +10,7 @@ use crate::bed::{Bed, GPU, Role, TEAM, in_cluster_with_kueue, runs_for};
 /// The GPUs of the queue. The cluster has more.
 const QUOTA: u64 = 8;
 
-const WORKLOAD: Kind = Kind::Kueue(KueueKind::Workload, KueueVersion::V1beta1);
+const WORKLOAD: Kind = Kind::Kueue(KueueKind::Workload, KueueVersion::V1beta2);
 
 #[test]
 #[ignore = "needs Kueue, which takes a quarter of an hour to build: tests/cluster/kueue.sh install"]
@@ -98,7 +98,7 @@ async fn put(bed: &Bed, name: &str, priority: &str, spec: Value) {
 fn queues() -> [Value; 4] {
     let object = |kind: &str, name: &str, spec: Value| {
         let metadata = json!({"name": name});
-        json!({"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": kind, "metadata": metadata, "spec": spec})
+        json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": metadata, "spec": spec})
     };
     let plenty = |resource: &str| json!({"name": resource, "nominalQuota": "1000Gi"});
     let gpus = json!({"name": GPU, "nominalQuota": QUOTA});

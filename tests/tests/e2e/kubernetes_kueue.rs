@@ -105,27 +105,27 @@ fn start_controller(cluster: &Cluster, log: &std::path::Path) -> Child {
 }
 
 const QUEUES: &str = "
-apiVersion: kueue.x-k8s.io/v1beta1
+apiVersion: kueue.x-k8s.io/v1beta2
 kind: ResourceFlavor
 metadata: {name: linux}
 spec: {nodeLabels: {kubernetes.io/os: linux}}
 ---
-apiVersion: kueue.x-k8s.io/v1beta1
+apiVersion: kueue.x-k8s.io/v1beta2
 kind: AdmissionCheck
 metadata: {name: data}
 spec: {controllerName: larder.dev/data}
 ---
-apiVersion: kueue.x-k8s.io/v1beta1
+apiVersion: kueue.x-k8s.io/v1beta2
 kind: ClusterQueue
 metadata: {name: jobs}
 spec:
   namespaceSelector: {}
-  admissionChecks: [data]
+  admissionChecksStrategy: {admissionChecks: [{name: data}]}
   resourceGroups:
   - coveredResources: [cpu, memory]
     flavors: [{name: linux, resources: [{name: cpu, nominalQuota: 10}, {name: memory, nominalQuota: 10Gi}]}]
 ---
-apiVersion: kueue.x-k8s.io/v1beta1
+apiVersion: kueue.x-k8s.io/v1beta2
 kind: LocalQueue
 metadata: {name: jobs, namespace: team-a}
 spec: {clusterQueue: jobs}

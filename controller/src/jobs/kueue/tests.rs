@@ -152,6 +152,7 @@ struct Case {
     workloads: Vec<JobWorkload>,
     flavors: Store<Flavor>,
     wanted: Result<Wanted, NoWorkload>,
+    version: KueueVersion,
 }
 
 impl Case {
@@ -163,7 +164,8 @@ impl Case {
         let wanted = Ok(wanted(&sample));
         let observed = Observed { terms, ..Observed::default() };
         let workloads = workload.into_iter().collect();
-        Self { sample, state: State::default(), observed, workloads, flavors: flavors(), wanted }
+        let version = KueueVersion::V1beta1;
+        Self { sample, state: State::default(), observed, workloads, flavors: flavors(), wanted, version }
     }
 
     /// A running job with its Workload.
@@ -176,7 +178,7 @@ impl Case {
     fn decide(&self) -> Decision {
         decide(&Situation {
             now: NOW,
-            version: KueueVersion::V1beta1,
+            version: self.version,
             name: "train",
             uid: &self.sample.uid,
             job: &self.sample.job,

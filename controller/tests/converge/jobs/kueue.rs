@@ -17,7 +17,7 @@ fn install(api: &Api) {
     serve_kueue(api, true);
     api.put(
         "resourceflavors",
-        json!({"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "ResourceFlavor", "metadata": {"name": "h100"},
+        json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "h100"},
             "spec": {"nodeLabels": {"gpu": "h100"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}}),
     );
     api.change("nodes", "", "n2", |node| {
@@ -329,7 +329,7 @@ async fn a_job_that_kueue_cannot_take_says_why() {
     let why = "there is no WorkloadPriorityClass urgent (kueue.x-k8s.io/priority-class)";
     world.until("it says so", |api| waiting_for(api, "train") == why).await;
     assert!(world.api.list("workloads").is_empty());
-    let class = json!({"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "WorkloadPriorityClass",
+    let class = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass",
         "metadata": {"name": "urgent"}, "value": 1000});
     world.api.put("workloadpriorityclasses", class);
     world.until("it asks", |api| !api.list("workloads").is_empty()).await;
