@@ -41,7 +41,10 @@ install() {
 }
 
 start() {
-    local dir=$1 mode=${2-} frameworks="batch/job, pod" rate=200
+    local dir=$1 mode=${2-} rate=200
+    # It waits for the definitions of those that the cluster does not have.
+    local frameworks="batch/job, pod, statefulset, jobset.x-k8s.io/jobset, trainer.kubeflow.org/trainjob, kubeflow.org/mpijob, \
+ray.io/rayjob, ray.io/raycluster, leaderworkerset.x-k8s.io/leaderworkerset"
     check
     [[ $mode != jobs ]] || frameworks=batch/job rate=5000
     mkdir -p "$dir"/kueue/{certs,etc/kueue/metrics/certs,work,manifests}

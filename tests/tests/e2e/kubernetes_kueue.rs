@@ -14,13 +14,14 @@ use serde_json::{Value, json};
 /// Long enough on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(180);
 
-const BYTES: u64 = 1_000_000;
+/// The size of each dataset.
+pub(crate) const BYTES: u64 = 1_000_000;
 
 /// A cluster with Kueue, a queue whose jobs wait for data, and the controller.
-struct Queue {
+pub(crate) struct Queue {
     controller: Child,
     log: PathBuf,
-    cluster: Cluster,
+    pub(crate) cluster: Cluster,
 }
 
 impl Drop for Queue {
@@ -37,7 +38,11 @@ impl Drop for Queue {
 
 impl Queue {
     fn start(datasets: &[&str]) -> Self {
-        let cluster = Cluster::start(2);
+        Self::start_in(Cluster::start(2), datasets)
+    }
+
+    /// Starts Kueue and the controller in a cluster, with these datasets in the namespace team-a.
+    pub(crate) fn start_in(cluster: Cluster, datasets: &[&str]) -> Self {
         cluster.start_kueue();
         let deploy = repository().join("deploy");
         let file = |name: &str| deploy.join(name).display().to_string();
@@ -63,12 +68,12 @@ impl Queue {
         queue
     }
 
-    fn wait_for(&self, what: &str, mut done: impl FnMut(&Cluster) -> bool) {
+    pub(crate) fn wait_for(&self, what: &str, mut done: impl FnMut(&Cluster) -> bool) {
         self.cluster.wait_for(what, TIMEOUT, || done(&self.cluster));
     }
 
     /// Waits while each node has so many bytes of every snapshot that it has promised room to.
-    fn wait_while_nodes_have(&self, bytes: u64, what: &str, mut done: impl FnMut(&Cluster) -> bool) {
+    pub(crate) fn wait_while_nodes_have(&self, bytes: u64, what: &str, mut done: impl FnMut(&Cluster) -> bool) {
         self.wait_for(what, |cluster| {
             report(cluster, bytes);
             done(cluster)
