@@ -50,6 +50,7 @@ pub mod messages;
 pub mod names;
 pub mod places;
 pub mod priority;
+mod slices;
 mod status;
 mod usage;
 pub mod wanted;

@@ -25,6 +25,8 @@ use larder_kube::store::Stored;
 /// Annotation of a TrainingJob's Workload: a digest of the spec that Larder wrote. The spec is written again only if
 /// the digest changes.
 pub(crate) const DIGEST_ANNOTATION: &str = "larder.dev/spec-digest";
+/// Annotation of a Workload: the Workload that it replaces, as `NAMESPACE/NAME`. Kueue reads it.
+pub(crate) const REPLACES_ANNOTATION: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
 /// Label of a Workload: the uid of its job.
 pub(crate) const JOB_UID_LABEL: &str = "kueue.x-k8s.io/job-uid";
 /// The names of TrainingJobs' Workloads begin with this.
@@ -105,6 +107,8 @@ pub struct JobWorkload {
     pub generation: i64,
     /// The digest of the spec that Larder wrote last.
     pub digest: String,
+    /// The Workload that it replaces, as `NAMESPACE/NAME`.
+    pub replaces: Option<String>,
     /// False if a user or Kueue has deactivated the Workload.
     pub active: bool,
     /// The requested pods, by role.
@@ -277,6 +281,7 @@ pub(crate) fn workload(object: DynamicObject) -> Result<Option<Workload>, Error>
     let owner = owner(&object);
     let is_of_job = owner.is_some() || meta.key.name.starts_with(JOB_PREFIX);
     let digest = annotation(&object, DIGEST_ANNOTATION).unwrap_or_default().to_owned();
+    let replaces = annotation(&object, REPLACES_ANNOTATION).map(str::to_owned);
     let Fields { spec, status } = fields(object.data)?;
     let is_finished = holding(&status.conditions, "Finished").is_some();
     if !is_of_job && (status.admission_checks.is_empty() || is_finished) {
@@ -295,6 +300,7 @@ pub(crate) fn workload(object: DynamicObject) -> Result<Option<Workload>, Error>
         finalizers: object.metadata.finalizers.unwrap_or_default(),
         generation: object.metadata.generation.unwrap_or_default(),
         digest,
+        replaces,
         active: spec.active != Some(false),
         asked: spec.pod_sets.iter().map(|set| (set.name.clone(), set.count)).collect(),
         conditions: status.conditions.clone(),

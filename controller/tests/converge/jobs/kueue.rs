@@ -237,6 +237,40 @@ async fn an_elastic_job_runs_with_the_pods_that_kueue_has_admitted() {
     assert_eq!(pods(&world.api).len(), 3, "it does not grow beyond its quota");
 }
 
+// SEMANTICS: J9
+#[tokio::test(start_paused = true)]
+async fn an_elastic_job_grows_by_a_second_workload_and_keeps_its_pods_meanwhile() {
+    let mut world = World::with_kueue_and_jobs();
+    set_fates(&world.api, &[("train", "running")]);
+    world.start();
+    let mut elastic = queued("train", "pytorch-elastic", &[("worker", 4)]);
+    elastic["metadata"]["annotations"] = json!({"kueue.x-k8s.io/elastic-job": "true"});
+    elastic["spec"]["roles"][0]["min"] = 2.into();
+    world.api.put("trainingjobs", elastic);
+    world.until("it asks", |api| !api.list("workloads").is_empty()).await;
+    let first = workload(&world.api);
+    assert_eq!(
+        (&first["spec"]["podSets"][0]["count"], &first["spec"]["podSets"][0]["minCount"]),
+        (&json!(2), &json!(null))
+    );
+    admit(&world.api, &name_of(&first), 9);
+    world.until("it runs", |api| phase(api, "train") == "Running").await;
+    world.until("it asks for the rest", |api| api.list("workloads").len() == 2).await;
+    let is_second = |workload: &Value| name_of(workload) != name_of(&first);
+    let second = world.api.list("workloads").into_iter().find(is_second).unwrap();
+    assert_eq!(second["spec"]["podSets"][0]["count"], 4);
+    let replaced = format!("team-a/{}", name_of(&first));
+    let annotations = &second["metadata"]["annotations"];
+    assert_eq!(annotations["kueue.x-k8s.io/workload-slice-replacement-for"], replaced.as_str());
+    world.rest().await;
+    assert_eq!(pods(&world.api), ["train-worker-0-1", "train-worker-1-1"], "they run on");
+    admit(&world.api, &name_of(&second), 9);
+    world.until("it has grown", |api| pods(api).len() == 4).await;
+    world.until("the first Workload is gone", |api| api.list("workloads").len() == 1).await;
+    world.api.delete("trainingjobs", "team-a", "train");
+    world.until("no Workload is left", |api| api.list("workloads").is_empty()).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_job_with_quota_and_without_nodes_waits_and_takes_the_room_of_no_other() {
     let mut world = World::with_kueue_and_jobs();
