@@ -134,6 +134,31 @@ apiVersion: kueue.x-k8s.io/v1beta2
 kind: LocalQueue
 metadata: {name: jobs, namespace: team-a}
 spec: {clusterQueue: jobs}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: Topology
+metadata: {name: hosts}
+spec: {levels: [{nodeLabel: kubernetes.io/hostname}]}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: hosts}
+spec: {nodeLabels: {kubernetes.io/os: linux}, topologyName: hosts}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: near}
+spec:
+  namespaceSelector: {}
+  admissionChecksStrategy: {admissionChecks: [{name: data}]}
+  resourceGroups:
+  - coveredResources: [cpu, memory]
+    flavors: [{name: hosts, resources: [{name: cpu, nominalQuota: 10}, {name: memory, nominalQuota: 10Gi}]}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: near, namespace: team-a}
+spec: {clusterQueue: near}
 ";
 
 /// The snapshot of a dataset: 64 hex digits.
@@ -197,8 +222,8 @@ fn condition(object: &Value, kind: &str) -> String {
 }
 
 /// A plain Job of two pods that read a dataset.
-fn put_job(cluster: &Cluster, name: &str, dataset: &str, deadline: &str) {
-    let job = json!({
+fn job(name: &str, dataset: &str, deadline: &str) -> Value {
+    json!({
         "apiVersion": "batch/v1", "kind": "Job",
         "metadata": {"namespace": "team-a", "name": name, "labels": {"kueue.x-k8s.io/queue-name": "jobs"}},
         "spec": {"parallelism": 2, "completions": 2, "suspend": true, "template": {
@@ -209,8 +234,11 @@ fn put_job(cluster: &Cluster, name: &str, dataset: &str, deadline: &str) {
                     "command": ["sleep", "3600"], "resources": {"requests": {"cpu": "100m", "memory": "16Mi"}}}],
             },
         }},
-    });
-    cluster.apply(&job.to_string());
+    })
+}
+
+fn put_job(cluster: &Cluster, name: &str, dataset: &str, deadline: &str) {
+    cluster.apply(&job(name, dataset, deadline).to_string());
 }
 
 /// The Workload that Kueue made for a job.
@@ -251,7 +279,7 @@ fn warming(cluster: &Cluster, dataset: &str) -> (usize, usize) {
 #[test]
 #[ignore = "needs Kueue, which takes a quarter of an hour to build: tests/cluster/kueue.sh install"]
 fn a_plain_job_starts_with_its_data_or_at_its_deadline_and_an_evicted_one_warms_nothing() {
-    let mut queue = Queue::start(&["imagenet", "coco", "laion"]);
+    let mut queue = Queue::start(&["imagenet", "coco", "laion", "places"]);
 
     // No pod before the data is warm.
     put_job(&queue.cluster, "warm", "imagenet", "1h");
@@ -308,6 +336,24 @@ fn a_plain_job_starts_with_its_data_or_at_its_deadline_and_an_evicted_one_warms_
     assert_eq!(condition(&workload(&queue.cluster, "evicted"), "Evicted"), "True");
     assert_eq!(pods(&queue.cluster, "evicted"), []);
     assert_eq!(warming(&queue.cluster, "imagenet").0, 2, "the others keep theirs");
+
+    // Kueue has chosen one node for both pods, so the data goes there, and nowhere else.
+    let mut near = job("near", "places", "1h");
+    near["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "near".into();
+    let annotations = &mut near["spec"]["template"]["metadata"]["annotations"];
+    annotations["kueue.x-k8s.io/podset-required-topology"] = "kubernetes.io/hostname".into();
+    queue.cluster.apply(&near.to_string());
+    queue.wait_while_nodes_have(0, "one node is warmed", |cluster| {
+        said(cluster, "near").starts_with("team-a/places 0 % on 1 of 1 nodes") && warming(cluster, "places").0 == 1
+    });
+    let chosen = workload(&queue.cluster, "near");
+    let chosen = &chosen["status"]["admission"]["podSetAssignments"][0]["topologyAssignment"]["slices"];
+    let chosen = chosen[0]["valuesPerLevel"][0]["universal"].as_str().unwrap().to_owned();
+    let cache = queue.cluster.get_json(&["nodecache", &chosen]);
+    assert!(cache["spec"].to_string().contains(&snapshot("places")), "{cache:#}");
+    queue.wait_while_nodes_have(BYTES, "it runs with its data", |cluster| runs(cluster, "near"));
+    let pods = queue.cluster.get_json(&["pods", "-n", "team-a", "-l", "job-name=near"]);
+    assert!(pods["items"].as_array().unwrap().iter().all(|pod| pod["spec"]["nodeName"] == chosen.as_str()), "{pods:#}");
 
     let log = std::fs::read_to_string(&queue.log).unwrap();
     // The client warns of each connection whose certificate is not verified.
