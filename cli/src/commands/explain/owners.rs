@@ -104,7 +104,7 @@ async fn get(
     namespace: &str,
     owner: &OwnerReference,
 ) -> Result<Option<DynamicObject>, larder_kube::Error> {
-    let (group, version) = owner.api_version.rsplit_once('/').unwrap_or(("", &owner.api_version));
+    let (group, version) = owner.api_version.rsplit_once('/').unwrap_or(("", owner.api_version.as_str()));
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &owner.kind));
     match cluster.objects(&resource, namespace).get_opt(&owner.name).await {
         // An object of the same name may have come after it.
@@ -148,7 +148,7 @@ struct Workload {
     created: i64,
     queue: String,
     conditions: Vec<ConditionFields>,
-    /// The checks that it waits for: name, state, message.
+    /// The checks that it waits for.
     checks: Vec<Check>,
 }
 

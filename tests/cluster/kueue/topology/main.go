@@ -41,10 +41,12 @@ func main() {
 	write(host, [][]string{{"a"}, {"aa"}, {"aaa"}})
 	write(racks, [][]string{{"block-1", "rack-1"}, {"block-1", "rack-2"}})
 	write(racks, [][]string{{"block-1", "rack-1"}})
-	for block := 1; block <= 8; block *= 2 {
+	// Names of which Kueue stores the starts of some apart, each in a slice of its own.
+	for pools := 1; pools <= 4; pools++ {
 		var domains [][]string
-		for node := 0; node < 40; node++ {
-			domains = append(domains, []string{fmt.Sprintf("block-%d-rack-%d-node-%d", 1+node%block, node/8, node)})
+		for node := range 40 {
+			name := fmt.Sprintf("gke-training-pool-%c-7f3b-rack-%d-node-%d", 'a'+node*pools/40, node/8, node)
+			domains = append(domains, []string{name})
 		}
 		write(host, domains)
 	}
