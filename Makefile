@@ -25,7 +25,7 @@ help:
 	@echo "make docs         the documents as a site with search, in $(CARGO_TARGET_DIR)/book"
 	@echo "make soak         the tests that kill and restart, ten times as long; a day of a node (SCALE=100: for hours)"
 	@echo "make peers        measure Larder beside every peer on this machine (as root; ARGS=--help tells more)"
-	@echo "make platform-peers   build Kueue, coscheduling and Kubernetes 1.37 (most of an hour)"
+	@echo "make platform-peers   build Kueue, controllers of other jobs, coscheduling and Kubernetes 1.37 (an hour)"
 	@echo "make bench        time the hot functions"
 	@echo "make cluster cluster-down   a two-node Kubernetes with S3, pictures and Larder, to try things in"
 

@@ -9,11 +9,12 @@ use k8s_openapi::api::core::v1::Pod;
 use larder_dataset::shell_word;
 use larder_kube::api::{DynamicObject, ListParams};
 use larder_kube::config::{KubeConfigOptions, Kubeconfig};
+use larder_kube::core::ApiResource;
 use larder_kube::{Api, Client, Config, Error};
 use serde::de::DeserializeOwned;
 
 use crate::args::cluster::{ClusterArgs, NamespaceArgs};
-pub(crate) use failure::{Asked, DATASET, JOB, Kind, LOG, POD, PORT, PRIORITY_CLASS, QUEUE};
+pub(crate) use failure::{Asked, DATASET, JOB, Kind, LOG, POD, PORT, PRIORITY_CLASS, QUEUE, WORKLOADS};
 
 /// The field manager of the fields that the commands set.
 pub(crate) const MANAGER: &str = "larder";
@@ -74,6 +75,11 @@ impl Cluster {
     /// As [`Self::api`], for requests with responses of unlimited duration.
     pub(crate) fn streams(&self, kind: Kind, namespace: Option<&str>) -> Api<DynamicObject> {
         Self::api_of(self.streams.clone(), kind, namespace)
+    }
+
+    /// The objects of a resource that is known only by its name, in a namespace.
+    pub(crate) fn objects(&self, resource: &ApiResource, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), namespace, resource)
     }
 
     fn api_of(client: Client, kind: Kind, namespace: Option<&str>) -> Api<DynamicObject> {

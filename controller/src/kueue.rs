@@ -13,4 +13,5 @@ pub mod discovery;
 pub mod known;
 pub mod objects;
 pub mod read;
+mod topology;
 pub mod workload;

@@ -29,8 +29,16 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        let group_labels =
-            [JOB_LABEL, "batch.kubernetes.io/job-name", "ray.io/cluster", "leaderworkerset.sigs.k8s.io/name"];
+        // Labels of whole jobs come before those of the parts that their controllers make of them.
+        let group_labels = [
+            JOB_LABEL,
+            "jobset.sigs.k8s.io/jobset-name",
+            "training.kubeflow.org/job-name",
+            "ray.io/cluster",
+            "leaderworkerset.sigs.k8s.io/name",
+            "kueue.x-k8s.io/pod-group-name",
+            "batch.kubernetes.io/job-name",
+        ];
         Self {
             profiles: Vec::new(),
             topology: Topology::default(),

@@ -12,7 +12,7 @@
 # cluster whose Kueue has died creates no Job and no pod any more, so it is for one test alone.
 set -euo pipefail
 
-readonly KUEUE=v0.14.0 HOST=10.89.0.1 SECONDS_TO_START=90
+readonly KUEUE=v0.19.0 HOST=10.89.0.1 SECONDS_TO_START=90
 readonly BIN=${LARDER_TEST_BIN:-${LARDER_CACHE:-$HOME/.cache/larder}/bin}
 readonly PROGRAM=$BIN/kueue-$KUEUE COMPONENTS=$BIN/kueue-$KUEUE-components
 here=$(dirname "$(realpath "$0")")
@@ -41,7 +41,10 @@ install() {
 }
 
 start() {
-    local dir=$1 mode=${2-} frameworks="batch/job, pod" rate=200
+    local dir=$1 mode=${2-} rate=200
+    # It waits for the definitions of those that the cluster does not have.
+    local frameworks="batch/job, pod, statefulset, jobset.x-k8s.io/jobset, trainer.kubeflow.org/trainjob, kubeflow.org/mpijob, \
+ray.io/rayjob, ray.io/raycluster, leaderworkerset.x-k8s.io/leaderworkerset"
     check
     [[ $mode != jobs ]] || frameworks=batch/job rate=5000
     mkdir -p "$dir"/kueue/{certs,etc/kueue/metrics/certs,work,manifests}
@@ -61,16 +64,17 @@ start() {
     done
 }
 
-# Kueue's CRDs and webhooks, these with the address and the certificate of the process.
+# Kueue's CRDs and webhooks, with the address and the certificate of the process. The CRDs have a webhook, too, which converts
+# between versions. Its lines are indented more than those of the others.
 manifests() {
     local dir=$1 mode=$2
     cp "$here/kueue/kustomization.yaml" "$dir/kueue/manifests"
     [[ $mode != jobs ]] || cat "$here/kueue/without-pods.yaml" >>"$dir/kueue/manifests/kustomization.yaml"
     cp -r "$COMPONENTS" "$dir/kueue/manifests/components"
-    "$dir/bin/kubectl" kustomize "$dir/kueue/manifests" | sed "
-        s#^  clientConfig:#&\n    caBundle: $(base64 -w0 "$dir/kueue/certs/tls.crt")#
-        /^    service:\$/d; /^      name: webhook-service\$/d; /^      namespace: system\$/d
-        s#^      path: #    url: https://$HOST:9443#"
+    "$dir/bin/kubectl" kustomize "$dir/kueue/manifests" | sed -E "
+        s#^(  |      )clientConfig:\$#&\n\1  caBundle: $(base64 -w0 "$dir/kueue/certs/tls.crt")#
+        /^(    |        )service:\$/d; /^(      |          )(name: webhook-service|namespace: system)\$/d
+        s#^(    |        )  path: /#\1url: https://$HOST:9443/#"
 }
 
 # Inside the cluster's namespaces. With its own certificate management off, Kueue wants another certificate at a fixed path in

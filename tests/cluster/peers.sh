@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# What Larder's jobs can be tried beside, and a newer Kubernetes: Kueue, the scheduler with coscheduling, Kubernetes 1.37 with
-# its own gangs. Each takes about a quarter of an hour to build on two cores, so CI goes without those that are not there.
+# What Larder's jobs can be tried beside, and a newer Kubernetes: Kueue, the controllers of other jobs, the scheduler with
+# coscheduling, Kubernetes 1.37 with its own gangs. Each takes about a quarter of an hour to build on two cores, so CI goes
+# without those that are not there.
 #
 #   peers.sh install      builds the pinned peers, unless they are there
 #   peers.sh check        fails, and names those that are missing
 #   peers.sh start DIR    runs coscheduling in the cluster in DIR; it ends with the cluster
 #
-# To use the others: kueue.sh; `LARDER_TEST_KUBERNETES=v1.37.0 cluster.sh start`. Coscheduling is a scheduler of Kubernetes
+# To use the others: kueue.sh; controllers.sh; `LARDER_TEST_KUBERNETES=v1.37.0 cluster.sh start`. Coscheduling is a scheduler of Kubernetes
 # 1.32, BIN/coscheduling-VERSION, for pods with `schedulerName: coscheduling`. The file beside it defines its PodGroups.
 set -euo pipefail
 
@@ -19,6 +20,7 @@ die() { echo "peers.sh: $*" >&2; exit 1; }
 
 missing() {
     "$here/kueue.sh" check 2>/dev/null || echo Kueue
+    "$here/controllers.sh" check 2>/dev/null || echo "the controllers of other jobs"
     LARDER_TEST_KUBERNETES=$KUBERNETES "$here/cluster.sh" check 2>/dev/null || echo "Kubernetes $KUBERNETES"
     [[ -x $SCHEDULER && -f $SCHEDULER.yaml ]] || echo coscheduling
 }
@@ -26,12 +28,13 @@ missing() {
 check() {
     local missing
     missing=$(missing)
-    [[ -z $missing ]] || die "WITHOUT ${missing//$'\n'/, }: only the tests of Kueue need one of them; \
+    [[ -z $missing ]] || die "WITHOUT ${missing//$'\n'/, }: only the tests of Kueue and of other jobs need some of them; \
 \`make platform-peers\` builds them"
 }
 
 install() {
     "$here/kueue.sh" install
+    "$here/controllers.sh" install
     LARDER_TEST_KUBERNETES=$KUBERNETES "$here/cluster.sh" install
     [[ -x $SCHEDULER && -f $SCHEDULER.yaml ]] || coscheduling
 }

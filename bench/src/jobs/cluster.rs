@@ -31,7 +31,7 @@ pub(crate) fn kind(group: &str, version: &str, kind: &str, plural: &str) -> ApiR
 }
 
 pub(crate) fn kueue(name: &str, plural: &str) -> ApiResource {
-    kind("kueue.x-k8s.io", "v1beta1", name, plural)
+    kind("kueue.x-k8s.io", "v1beta2", name, plural)
 }
 
 pub(crate) fn pod_groups() -> ApiResource {

@@ -183,13 +183,13 @@ impl<'a> Turn<'a> {
             }
             System::Kueue => {
                 let flavor = json!({
-                    "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "ResourceFlavor", "metadata": {"name": NAMESPACE},
+                    "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": NAMESPACE},
                 });
                 apply(Api::all_with(client(), &kueue("ResourceFlavor", "resourceflavors")), &flavor).await?;
                 for queue in queues {
                     apply(Api::all_with(client(), &kueue("ClusterQueue", "clusterqueues")), &for_kueue(queue)).await?;
                     let local = json!({
-                        "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "LocalQueue",
+                        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue",
                         "metadata": {"name": queue.name}, "spec": {"clusterQueue": queue.name},
                     });
                     let kind = kueue("LocalQueue", "localqueues");
@@ -290,10 +290,10 @@ fn for_kueue(queue: &Wish) -> serde_json::Value {
         "preemption": {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerPriority"},
     });
     if let Some(cohort) = &queue.cohort {
-        spec["cohort"] = cohort.clone().into();
+        spec["cohortName"] = cohort.clone().into();
     }
     json!({
-        "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "ClusterQueue", "metadata": {"name": queue.name}, "spec": spec,
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": {"name": queue.name}, "spec": spec,
     })
 }
 
@@ -312,6 +312,6 @@ mod tests {
         assert_eq!(group["coveredResources"], json!(["cpu", "memory"]));
         let cpu = json!({"name": "cpu", "nominalQuota": "20", "borrowingLimit": "100"});
         assert_eq!(group["flavors"][0]["resources"][0], cpu);
-        assert_eq!([&ours["spec"]["cohort"], &kueue["spec"]["cohort"]], ["c", "c"]);
+        assert_eq!([&ours["spec"]["cohort"], &kueue["spec"]["cohortName"]], ["c", "c"]);
     }
 }

@@ -86,8 +86,9 @@ training jobs that are waiting for them. The scheduler also weighs criteria of i
 
 The extender keeps its most recent decisions in memory. They are fetched from its pods in \
 larder-system. Required permissions: `list` on pods and `get` and `create` on pods/portforward in \
-larder-system, and `get` on the pod itself. `larder-scheduler-ext replay` accepts the output of \
---json.")]
+larder-system, and `get` on the pod itself. With `get` on the pod's owners and `list` on \
+workloads.kueue.x-k8s.io, the output also names the job that the pod belongs to, of any kind, and what \
+the job waits for in a queue of Kueue. `larder-scheduler-ext replay` accepts the output of --json.")]
 pub(crate) struct ExplainPodArgs {
     /// The pod, NAME or NAMESPACE/NAME.
     #[arg(value_name = "POD")]

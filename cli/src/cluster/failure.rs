@@ -8,6 +8,7 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 use larder_api::{Dataset, Queue, TrainingJob};
 use larder_kube::Error;
 use larder_kube::core::ApiResource;
+use larder_kube::kinds::{Kind as KubeKind, KueueKind, KueueVersion};
 
 /// A kind of object.
 #[derive(Clone, Copy)]
@@ -68,6 +69,18 @@ pub(crate) const PRIORITY_CLASS: Kind = Kind {
     rights: "priorityclasses.scheduling.k8s.io",
     lists: "kubectl get priorityclasses",
     components: "",
+};
+
+/// Kueue's Workloads, in its newest version first.
+pub(crate) const WORKLOADS: [Kind; 2] = {
+    let v1beta2 = Kind {
+        resource: || KubeKind::Kueue(KueueKind::Workload, KueueVersion::V1beta2).resource(),
+        one: "Workload",
+        rights: "workloads.kueue.x-k8s.io",
+        lists: "kubectl get workloads.kueue.x-k8s.io",
+        components: "",
+    };
+    [v1beta2, Kind { resource: || KubeKind::Kueue(KueueKind::Workload, KueueVersion::V1beta1).resource(), ..v1beta2 }]
 };
 
 /// A request to the cluster, for error messages.

@@ -2,6 +2,7 @@
 
 mod around;
 mod job_view;
+mod owners;
 mod pod;
 mod view;
 
@@ -68,7 +69,15 @@ async fn job(args: &ExplainJobArgs) -> anyhow::Result<ExitCode> {
 async fn pod(args: &ExplainPodArgs) -> anyhow::Result<ExitCode> {
     let cluster = Cluster::within(&args.cluster, &args.namespace).await?;
     let key = args.pod.within(&cluster.namespace);
-    let found = placed(&cluster, &key).await?;
+    let found = existing(&cluster, &key).await?;
+    let (belongs, unread) = match &found {
+        Some(pod) => owners::of(&cluster, &key.namespace, &pod.metadata).await,
+        None => Default::default(),
+    };
+    for note in unread {
+        output::note(format_args!("{note}"));
+    }
+    let found = found.map(Placed::from);
     let told = match &args.extender {
         Some(url) => extender::at(url, &key).await?,
         None => extender::of(&cluster, &key).await?,
@@ -93,19 +102,20 @@ async fn pod(args: &ExplainPodArgs) -> anyhow::Result<ExitCode> {
             "pod": key,
             "sentence": sentence,
             "node": story.chosen(),
+            "owners": belongs.owners,
+            "workload": belongs.workload,
             "decisions": told.decisions,
         }))?;
     } else {
-        output::text(&pod::view::view(&sentence, &story, args.all))?;
+        output::text(&(pod::view::view(&sentence, &story, args.all) + &belongs.lines()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// A pod; `None` if it does not exist. Errors: the user may not read it, or the cluster cannot be reached.
-async fn placed(cluster: &Cluster, key: &ObjectKey) -> anyhow::Result<Option<Placed>> {
+async fn existing(cluster: &Cluster, key: &ObjectKey) -> anyhow::Result<Option<Pod>> {
     let asked = Asked::one("get", POD, &key.namespace, &key.name);
     let got = cluster.api(POD, Some(&key.namespace)).get_opt(&key.name).await;
     let Some(object) = got.map_err(|error| cluster.in_words(error, &asked))? else { return Ok(None) };
-    let pod: Pod = typed(object).with_context(|| format!("{key} cannot be read"))?;
-    Ok(Some(pod.into()))
+    typed(object).map(Some).with_context(|| format!("{key} cannot be read"))
 }

@@ -209,3 +209,97 @@ fn an_extender_elsewhere_is_queried_directly() {
     let output = server.larder(&["explain", "pod", "notebook", "--extender", "https://x:1"]);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
 }
+
+/// The metadata of an object, with its controller.
+fn owned(name: &str, uid: &str, owner: Option<(&str, &str, &str, &str)>) -> Value {
+    let mut metadata = json!({"namespace": "team-a", "name": name, "uid": uid});
+    if let Some((version, kind, name, uid)) = owner {
+        let owner = json!({"apiVersion": version, "kind": kind, "name": name, "uid": uid, "controller": true});
+        metadata["ownerReferences"] = json!([owner]);
+    }
+    json!({"apiVersion": "v1", "kind": "Object", "metadata": metadata})
+}
+
+const WORKLOADS: &str = "GET /apis/kueue.x-k8s.io/v1beta2/namespaces/team-a/workloads";
+
+/// The cluster of [`one`], in which a Job of a JobSet of a TrainJob has made the pod.
+fn of_a_train_job() -> Server {
+    let job = ("batch/v1", "Job", "bert-node-0", "job");
+    let mut pod: Value = serde_json::from_str(&notebook()).unwrap();
+    pod["metadata"] = owned("notebook", "pod", Some(job))["metadata"].clone();
+    let set = Some(("jobset.x-k8s.io/v1alpha2", "JobSet", "bert", "set"));
+    let train = Some(("trainer.kubeflow.org/v1alpha1", "TrainJob", "bert", "train"));
+    Server::start()
+        .answers(NOTEBOOK, 200, &pod.to_string())
+        .answers("GET /apis/batch/v1/namespaces/team-a/jobs/bert-node-0", 200, &owned("x", "job", set).to_string())
+        .answers(
+            "GET /apis/jobset.x-k8s.io/v1alpha2/namespaces/team-a/jobsets/bert",
+            200,
+            &owned("x", "set", train).to_string(),
+        )
+        .answers(PODS, 200, &list("Pod", &[extender("a", "True")]))
+        .forwards(&forward("a"), answer(SERVED))
+}
+
+const TRAIN_JOB: &str = "GET /apis/trainer.kubeflow.org/v1alpha1/namespaces/team-a/trainjobs/bert";
+
+#[test]
+fn the_job_of_any_kind_that_a_pod_belongs_to_is_named_with_its_workload() {
+    let workload = |name: &str, created: &str, conditions: Value| {
+        let mut workload = owned(name, name, Some(("trainer.kubeflow.org/v1alpha1", "TrainJob", "bert", "train")));
+        workload["metadata"]["creationTimestamp"] = created.into();
+        workload["spec"] = json!({"queueName": "gpus"});
+        workload["status"] = json!({"conditions": conditions,
+            "admissionChecks": [{"name": "data", "state": "Pending", "message": "team-a/imagenet 45 % on 4 of 8 nodes"}]});
+        workload
+    };
+    let is = |kind: &str| json!([{"type": kind, "status": "True", "reason": "R", "message": "m"}]);
+    let workloads = [
+        workload("earlier", "2026-01-31T07:00:00Z", is("Finished")),
+        workload("now", "2026-01-31T08:00:00Z", is("QuotaReserved")),
+        owned("of-another", "w", Some(("batch/v1", "Job", "other", "other"))),
+    ];
+    let server = of_a_train_job().answers(TRAIN_JOB, 200, &owned("bert", "train", None).to_string()).answers(
+        WORKLOADS,
+        200,
+        &list("Workload", &workloads),
+    );
+    let output = server.larder(&EXPLAIN);
+    assert!(output.status.success() && said(&output).starts_with(SENTENCE), "{}", said(&output));
+    let lines = "  job       TrainJob bert > JobSet bert > Job bert-node-0\n  \
+                 queue     gpus of Kueue, as Workload now: it has quota and waits for the check data: \
+                 team-a/imagenet 45 % on 4 of 8 nodes\n";
+    assert!(out(&output).ends_with(lines), "{}", out(&output));
+    let output = server.larder(&["explain", "pod", "notebook", "--json"]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        json["owners"][0],
+        json!({"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "name": "bert"})
+    );
+    assert_eq!((json["owners"].as_array().unwrap().len(), &json["workload"]["name"]), (3, &json!("now")));
+}
+
+#[test]
+fn a_job_is_named_as_far_as_the_user_may_read_its_owners() {
+    let denied = status(403, "Forbidden", "no");
+    let older = "GET /apis/kueue.x-k8s.io/v1beta1/namespaces/team-a/workloads";
+    let server = of_a_train_job().answers(TRAIN_JOB, 403, &denied);
+    let server = server.answers(WORKLOADS, 403, &denied).answers(older, 403, &denied);
+    let output = server.larder(&EXPLAIN);
+    assert!(said(&output).starts_with(SENTENCE), "{}", said(&output));
+    assert!(
+        out(&output).ends_with("\n  job       TrainJob bert > JobSet bert > Job bert-node-0\n"),
+        "{}",
+        out(&output)
+    );
+    // Another object of the same name is not its owner, and a server that fails is reported.
+    let server = of_a_train_job()
+        .answers(TRAIN_JOB, 200, &owned("bert", "new", Some(("v1", "Other", "o", "o"))).to_string())
+        .answers(WORKLOADS, 500, &status(500, "InternalError", "no conversion"));
+    let output = server.larder(&EXPLAIN);
+    assert!(
+        output.status.success()
+            && out(&output).ends_with("\n  job       TrainJob bert > JobSet bert > Job bert-node-0\n")
+    );
+    assert!(said(&output).contains("Kueue's Workloads cannot be read: "), "{}", said(&output));
+}

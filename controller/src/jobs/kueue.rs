@@ -7,9 +7,10 @@
 //!   that decisions need.
 //! - [`decide`] turns the Workload into a [`Verdict`](crate::jobs::queue::Verdict), the type that
 //!   [`crate::jobs::queue`] also returns, and into the writes that Kueue waits for (`status`).
+//! - `slices` sorts the Workloads of a job that grows.
 //! - [`places`] determines where admitted pods may run, `usage` counts pods, `messages` builds the sentences.
 //!
-//! # The contract (`pkg/controller/jobframework` of Kueue 0.14)
+//! # The contract (`pkg/controller/jobframework` of Kueue 0.19)
 //! - A job has one Workload, which it controls, with a pod set per role and with Kueue's finalizer. Without quota, the
 //!   Workload's spec follows the job's. With quota, its pods and its queue are fixed.
 //! - Kueue accepts at most 8 pod sets, and `minCount` in only one of them: the role with the most pods above the
@@ -18,8 +19,8 @@
 //!   be admitted with fewer pods. Flavors, and then checks, add labels, annotations, node labels and tolerations. If
 //!   these contradict each other, the Workload is finished as `FailedToStart`.
 //! - After `Evicted`, the pods are terminated. Only when all are gone is the quota given back (`admission` null,
-//!   `QuotaReserved` and `Admitted` False, `Requeued` True after a preemption). Kueue counts the pods until then, and
-//!   queues the job again afterwards.
+//!   `QuotaReserved` and `Admitted` False, `Requeued` True after a preemption or a loss of nodes). Kueue counts the pods
+//!   until then, and queues the job again afterwards.
 //! - `PodsReady` starts and stops Kueue's timeouts, if any are configured. `reclaimablePods` may only grow while the
 //!   job has quota. A pod is therefore counted there only if it is never recreated: it was permanently given up, or it
 //!   ended in a job that replaces single pods.
@@ -27,9 +28,12 @@
 //!   Workload removes the finalizer: when the Workload is finished, when it is deleted and no pod runs, and when its
 //!   job was deleted.
 //!
+//! A Workload with the annotation `workload-slice-replacement-for` replaces another one of the same job: Kueue counts
+//! only the difference, and finishes the replaced one (`pkg/workloadslicing`).
+//!
 //! A Workload that no longer matches the job is deleted and recreated once no pod runs: a role was admitted with fewer
 //! pods than the current `min`. Lower `replicas` give quota back. Higher `replicas` take effect at the next admission,
-//! after an eviction or `spec.suspend`.
+//! after an eviction or `spec.suspend`, and in an elastic job at once, by a Workload that replaces the first.
 //!
 //! # In a round
 //! Until Workloads, flavors and classes are listed, nothing is decided about such a job, and none of its pods is
@@ -50,6 +54,7 @@ pub mod messages;
 pub mod names;
 pub mod places;
 pub mod priority;
+mod slices;
 mod status;
 mod usage;
 pub mod wanted;

@@ -50,5 +50,28 @@ async fn discover(client: &Client) -> Result<Option<KueueVersion>, Error> {
     let groups = client.list_api_groups().await?.groups;
     let served = groups.into_iter().filter(|group| group.name == KUEUE_GROUP).flat_map(|group| group.versions);
     let served: Vec<String> = served.map(|version| version.version).collect();
-    Ok(KueueVersion::ALL.into_iter().find(|version| served.iter().any(|served| served == version.as_str())))
+    Ok(preferred(&served))
+}
+
+/// The version to use of those that are served.
+fn preferred(served: &[String]) -> Option<KueueVersion> {
+    KueueVersion::ALL.into_iter().find(|version| served.iter().any(|served| served == version.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_known_version_is_used_in_whatever_order_they_are_served() {
+        let preferred = |served: &[&str]| {
+            let served: Vec<String> = served.iter().map(|version| (*version).to_owned()).collect();
+            super::preferred(&served).map(KueueVersion::as_str)
+        };
+        assert_eq!(preferred(&["v1beta1"]), Some("v1beta1"), "Kueue 0.14");
+        assert_eq!(preferred(&["v1beta1", "v1beta2"]), Some("v1beta2"), "Kueue 0.15 to 0.19");
+        assert_eq!(preferred(&["v1beta2"]), Some("v1beta2"), "Kueue 0.20");
+        assert_eq!(preferred(&["v1", "v1beta2"]), Some("v1beta2"));
+        assert_eq!(preferred(&["v1"]), None);
+    }
 }

@@ -13,10 +13,11 @@ use serde::Deserialize;
 use serde_json::{Error, Value};
 
 use crate::kueue::objects::Patience;
+use crate::kueue::topology;
 use crate::time::Seconds;
 use larder_kube::fields::{ConditionFields, annotation, controller, fields, label, meta, readable, seconds};
 use larder_kube::key::{Key, Meta};
-use larder_kube::pod::node_affinity::Places;
+use larder_kube::pod::node_affinity::{Domains, Places};
 use larder_kube::pod::requests::requests;
 use larder_kube::pod::{DataVolume, data_volumes};
 use larder_kube::store::Stored;
@@ -24,6 +25,8 @@ use larder_kube::store::Stored;
 /// Annotation of a TrainingJob's Workload: a digest of the spec that Larder wrote. The spec is written again only if
 /// the digest changes.
 pub(crate) const DIGEST_ANNOTATION: &str = "larder.dev/spec-digest";
+/// Annotation of a Workload: the Workload that it replaces, as `NAMESPACE/NAME`. Kueue reads it.
+pub(crate) const REPLACES_ANNOTATION: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
 /// Label of a Workload: the uid of its job.
 pub(crate) const JOB_UID_LABEL: &str = "kueue.x-k8s.io/job-uid";
 /// The names of TrainingJobs' Workloads begin with this.
@@ -82,7 +85,7 @@ pub struct PodSet {
     pub datasets: Vec<DatasetKey>,
     /// Invalid dataset names.
     pub wrong: Vec<String>,
-    /// Why a part of their template cannot be read.
+    /// Why a part of their template, or the topology that Kueue assigned to them, cannot be read.
     pub unread: Option<String>,
     /// The annotations that set how long the pods wait for data.
     pub patience: Patience,
@@ -104,6 +107,8 @@ pub struct JobWorkload {
     pub generation: i64,
     /// The digest of the spec that Larder wrote last.
     pub digest: String,
+    /// The Workload that it replaces, as `NAMESPACE/NAME`.
+    pub replaces: Option<String>,
     /// False if a user or Kueue has deactivated the Workload.
     pub active: bool,
     /// The requested pods, by role.
@@ -276,6 +281,7 @@ pub(crate) fn workload(object: DynamicObject) -> Result<Option<Workload>, Error>
     let owner = owner(&object);
     let is_of_job = owner.is_some() || meta.key.name.starts_with(JOB_PREFIX);
     let digest = annotation(&object, DIGEST_ANNOTATION).unwrap_or_default().to_owned();
+    let replaces = annotation(&object, REPLACES_ANNOTATION).map(str::to_owned);
     let Fields { spec, status } = fields(object.data)?;
     let is_finished = holding(&status.conditions, "Finished").is_some();
     if !is_of_job && (status.admission_checks.is_empty() || is_finished) {
@@ -294,6 +300,7 @@ pub(crate) fn workload(object: DynamicObject) -> Result<Option<Workload>, Error>
         finalizers: object.metadata.finalizers.unwrap_or_default(),
         generation: object.metadata.generation.unwrap_or_default(),
         digest,
+        replaces,
         active: spec.active != Some(false),
         asked: spec.pod_sets.iter().map(|set| (set.name.clone(), set.count)).collect(),
         conditions: status.conditions.clone(),
@@ -320,7 +327,14 @@ fn pod_set(namespace: &str, set: &PodSetFields, assigned: Option<&Assigned>) -> 
     let template = template.unwrap_or_default();
     let mut annotations = template.metadata.and_then(|metadata| metadata.annotations).unwrap_or_default();
     let spec = template.spec.unwrap_or_default();
-    let domains = assigned.and_then(|assigned| assigned.topology_assignment.as_ref()).map(domains);
+    // Without pods there are no domains.
+    let with_pods = assigned.filter(|assigned| assigned.count != Some(0));
+    let assignment = with_pods.and_then(|assigned| assigned.topology_assignment.as_ref());
+    // The nodes of a topology that cannot be read are unknown, so none is warmed.
+    let (domains, odd_topology) = match assignment.map(topology::domains).transpose() {
+        Ok(domains) => (domains, None),
+        Err(error) => (Some(Domains::default()), Some(error)),
+    };
     let mut found = PodSet {
         // With partial admission, fewer pods are admitted than requested.
         count: assigned.and_then(|assigned| assigned.count).unwrap_or(set.count) as usize,
@@ -328,10 +342,12 @@ fn pod_set(namespace: &str, set: &PodSetFields, assigned: Option<&Assigned>) -> 
             min_warm: annotations.remove(MIN_WARM_ANNOTATION),
             deadline: annotations.remove(WARM_DEADLINE_ANNOTATION),
         },
-        places: Places { domains: domains.unwrap_or_default(), ..Places::of(&spec) },
+        places: Places { domains, ..Places::of(&spec) },
         flavors: assigned.map(|assigned| assigned.flavors.values().cloned().collect()).unwrap_or_default(),
         gpus: requests(&spec).has_gpus(),
-        unread: error.map(|error| format!("the template of the pod set {:?}: {error}", set.name)),
+        unread: error.map(|error| format!("the template of the pod set {:?}: {error}", set.name)).or_else(|| {
+            Some(format!("the topology that Kueue assigned to the pod set {:?}: {}", set.name, odd_topology?))
+        }),
         ..PodSet::default()
     };
     found.flavors.sort();
@@ -354,21 +370,4 @@ fn add(set: &mut PodSet, namespace: &str, name: &str) {
         Ok(dataset) => set.datasets.push(dataset),
         Err(_) => set.wrong.push(name.chars().take(64).collect()),
     }
-}
-
-/// The labels of each domain that Kueue assigned.
-fn domains(assignment: &Value) -> Vec<BTreeMap<String, String>> {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Assignment {
-        levels: Vec<String>,
-        domains: Vec<Domain>,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Domain {
-        values: Vec<String>,
-    }
-    let Ok(Assignment { levels, domains }) = Assignment::deserialize(assignment) else { return Vec::new() };
-    domains.into_iter().map(|domain| levels.iter().cloned().zip(domain.values).collect()).collect()
 }

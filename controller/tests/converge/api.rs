@@ -23,8 +23,9 @@ pub(crate) fn client(api: &Api) -> Client {
 
 pub(crate) fn serve_kueue(api: &Api, serves: bool) {
     api.turn(&OF_KUEUE, if serves { Mode::Serves } else { Mode::Refuses(404) });
-    let groups: &[_] = if serves { &[("kueue.x-k8s.io", "v1beta1")] } else { &[] };
-    api.have_groups(groups);
+    // As Kueue 0.15 to 0.19 serve them.
+    let versions: &[_] = &[("kueue.x-k8s.io", "v1beta1"), ("kueue.x-k8s.io", "v1beta2")];
+    api.have_groups(if serves { versions } else { &[] });
 }
 
 /// Serves the kinds of training jobs, or denies the right to read them.

@@ -12,7 +12,7 @@ use super::{World, assert_same, condition, end_state, is_ready};
 const FLAVOR: &str = "gpus";
 
 fn kueue(kind: &str, metadata: Value, spec: Value, status: Value) -> Value {
-    json!({"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": kind, "metadata": metadata, "spec": spec, "status": status})
+    json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": metadata, "spec": spec, "status": status})
 }
 
 /// Installs Kueue with a queue that has a check of Larder and a check of another controller.
@@ -179,6 +179,43 @@ async fn a_dataset_that_does_not_exist_holds_a_job_until_its_deadline_and_no_lon
     assert!(!message.contains("pets"), "a claim of no dataset is none of Larder's: {message}");
     tokio::time::sleep(Duration::from_secs(301)).await;
     assert!(is_data_ready(&world.api, "train"));
+}
+
+/// A Workload to which Kueue has assigned these topology domains.
+fn with_topology(api: &Api, name: &str, slice: Value) -> Value {
+    let mut workload = workload(api, name, json!({}));
+    let topology = json!({"levels": ["kubernetes.io/hostname"], "slices": [slice]});
+    workload["status"]["admission"]["podSetAssignments"][0]["topologyAssignment"] = topology;
+    workload
+}
+
+#[tokio::test(start_paused = true)]
+async fn data_goes_to_the_topology_domains_that_kueue_has_assigned() {
+    let mut world = World::with_kueue();
+    world.api.put("datasets", dataset("team-a", "pets", 0));
+    world.start();
+    world.until("the dataset is ready", |api| is_ready(api, "pets")).await;
+    let host = json!({"domainCount": 1, "valuesPerLevel": [{"universal": "n3"}], "podCounts": {"universal": 2}});
+    world.api.put("workloads", with_topology(&world.api, "train", host));
+    world.until("its data is there", |api| is_data_ready(api, "train")).await;
+    assert_eq!(state(&world.api, "train", "data").1, "team-a/pets 100 % on 1 of 1 nodes");
+    let holds = |node: &str| world.api.get("nodecaches", "", node).unwrap()["spec"].to_string().contains(SNAPSHOT);
+    assert_eq!(["n1", "n2", "n3"].map(holds), [false, false, true]);
+    // Both of these are without nodes: the first until its deadline, the second because its domain has none.
+    let odd = json!({"domainCount": 2, "valuesPerLevel": [{"pattern": "n*"}], "podCounts": {"universal": 1}});
+    world.api.put("workloads", with_topology(&world.api, "odd", odd));
+    let gone = json!({"domainCount": 2, "valuesPerLevel": [{"individual": {"prefix": "n", "roots": ["8", "9"]}}],
+        "podCounts": {"universal": 1}});
+    world.api.put("workloads", with_topology(&world.api, "gone", gone));
+    let said = |api: &Api, name: &str, why: &str| state(api, name, "data").1.contains(why);
+    let unreadable = "the topology that Kueue assigned to the pod set \"main\": unknown variant `pattern`";
+    world.until("it says why", |api| said(api, "odd", unreadable)).await;
+    let none = "0 % on 0 of 0 nodes (no ready node with a cache matches the pods of the job)";
+    world.until("it says why, too", |api| said(api, "gone", none) && said(api, "odd", none)).await;
+    world.rest().await;
+    assert_eq!(promises(&world.api), 1);
+    tokio::time::sleep(Duration::from_secs(601)).await;
+    assert!(is_data_ready(&world.api, "odd") && is_data_ready(&world.api, "gone"));
 }
 
 #[tokio::test(start_paused = true)]

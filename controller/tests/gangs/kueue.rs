@@ -10,7 +10,7 @@ use crate::bed::{Bed, GPU, Role, TEAM, in_cluster_with_kueue, runs_for};
 /// The GPUs of the queue. The cluster has more.
 const QUOTA: u64 = 8;
 
-const WORKLOAD: Kind = Kind::Kueue(KueueKind::Workload, KueueVersion::V1beta1);
+const WORKLOAD: Kind = Kind::Kueue(KueueKind::Workload, KueueVersion::V1beta2);
 
 #[test]
 #[ignore = "needs Kueue, which takes a quarter of an hour to build: tests/cluster/kueue.sh install"]
@@ -61,6 +61,17 @@ fn jobs_in_a_queue_of_kueues_run_when_it_says_so_and_leave_nothing() {
         for job in ["elastic", "last"] {
             bed.delete(Kind::TrainingJob, job).await;
         }
+
+        // A job that grows by a second Workload. The queue has room for its pods once, not for both Workloads.
+        let spec = Role { min: 2, ..role(4) }.job("pytorch-elastic");
+        let annotations = json!({"kueue.x-k8s.io/elastic-job": "true"});
+        let metadata = json!({"name": "grows", "labels": labels(""), "annotations": annotations});
+        let grows = json!({"metadata": metadata, "spec": spec});
+        bed.create(Kind::TrainingJob, TEAM, grows).await.expect("a TrainingJob");
+        bed.wait_for("it has grown", async || bed.pods.are_ready("grows", 4)).await;
+        bed.wait_for("it has one Workload again", async || bed.list(WORKLOAD).await.len() == 4).await;
+        bed.delete(Kind::TrainingJob, "grows").await;
+
         // Its pods and its Workload lose their owner.
         let orphans = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
         bed.jobs().delete("second", &orphans).await.expect("a job can be deleted");
@@ -86,19 +97,24 @@ fn gang(replicas: u32) -> Value {
 
 /// Creates a job in the queue.
 async fn put(bed: &Bed, name: &str, priority: &str, spec: Value) {
+    let job = json!({"metadata": {"name": name, "labels": labels(priority)}, "spec": spec});
+    bed.create(Kind::TrainingJob, TEAM, job).await.expect("a TrainingJob");
+}
+
+/// The labels of a job in the queue.
+fn labels(priority: &str) -> Value {
     let mut labels = json!({"kueue.x-k8s.io/queue-name": "training"});
     if !priority.is_empty() {
         labels["kueue.x-k8s.io/priority-class"] = priority.into();
     }
-    let job = json!({"metadata": {"name": name, "labels": labels}, "spec": spec});
-    bed.create(Kind::TrainingJob, TEAM, job).await.expect("a TrainingJob");
+    labels
 }
 
 /// A queue of GPUs in which a higher priority comes first.
 fn queues() -> [Value; 4] {
     let object = |kind: &str, name: &str, spec: Value| {
         let metadata = json!({"name": name});
-        json!({"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": kind, "metadata": metadata, "spec": spec})
+        json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": metadata, "spec": spec})
     };
     let plenty = |resource: &str| json!({"name": resource, "nominalQuota": "1000Gi"});
     let gpus = json!({"name": GPU, "nominalQuota": QUOTA});

@@ -80,17 +80,16 @@ impl KueueKind {
 /// A version of Kueue's API that the controller supports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KueueVersion {
-    /// Served by Kueue 0.14, which the tests run.
-    #[default]
+    /// Served by Kueue up to 0.19.
     V1beta1,
-    /// The successor of v1beta1. The fields that the controller reads and writes are the same, except for topology
-    /// assignments, which it ignores there.
+    /// Served by Kueue from 0.15 on.
+    #[default]
     V1beta2,
 }
 
 impl KueueVersion {
     /// All versions, the preferred one first.
-    pub const ALL: [Self; 2] = [Self::V1beta1, Self::V1beta2];
+    pub const ALL: [Self; 2] = [Self::V1beta2, Self::V1beta1];
 
     /// The name of the version.
     pub const fn as_str(self) -> &'static str {

@@ -248,3 +248,29 @@ fn inline_volumes_name_datasets_of_the_administrator() {
     let error = reads("a", &PodSpec::default(), Some("Not A Name")).unwrap_err();
     assert!(error.contains("not the place of a Dataset"), "{error}");
 }
+
+// SEMANTICS: X1
+#[test]
+fn the_pods_of_a_job_are_one_group_whichever_controller_made_them() {
+    let groups = |pods: &[&[(&str, &str)]]| -> Vec<String> {
+        let group_of = |labels: &&[(&str, &str)]| {
+            let find = |key: &str| labels.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
+            group(&Settings::default(), "a", find).expect("a group").to_string()
+        };
+        pods.iter().map(group_of).collect()
+    };
+    let job = "batch.kubernetes.io/job-name";
+    for (label, other) in [
+        // The Jobs of a JobSet, and of a TrainJob's JobSet.
+        ("jobset.sigs.k8s.io/jobset-name", job),
+        // An MPIJob's launcher is a Job, and its workers are pods.
+        ("training.kubeflow.org/job-name", job),
+        ("ray.io/cluster", job),
+        ("leaderworkerset.sigs.k8s.io/name", "kueue.x-k8s.io/pod-group-name"),
+        ("kueue.x-k8s.io/pod-group-name", job),
+    ] {
+        let of_train = format!("a/{label}=train");
+        assert_eq!(groups(&[&[(label, "train"), (other, "train-0")], &[(label, "train")]]), [&*of_train, &*of_train]);
+    }
+    assert_eq!(groups(&[&[(job, "train")], &[(job, "other")]]), [format!("a/{job}=train"), format!("a/{job}=other")]);
+}

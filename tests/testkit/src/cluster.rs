@@ -77,6 +77,14 @@ impl Cluster {
         succeeded("kueue.sh start", &started);
     }
 
+    /// Starts the controllers of JobSets, TrainJobs, MPIJobs, RayJobs and LeaderWorkerSets in the cluster.
+    /// `tests/cluster/controllers.sh install` builds them. They end with the cluster.
+    pub fn start_controllers(&self) {
+        let mut command = Command::new(repository().join("tests/cluster/controllers.sh"));
+        let started = command.arg("start").arg(&self.folder).output().expect("the controllers' script runs");
+        succeeded("controllers.sh start", &started);
+    }
+
     fn of_fake_nodes_and(real: u32, environment: &[(&str, &str)]) -> Self {
         let folder = temporary();
         let (owner, real) = (std::process::id().to_string(), real.to_string());

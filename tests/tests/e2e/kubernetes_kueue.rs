@@ -14,13 +14,14 @@ use serde_json::{Value, json};
 /// Long enough on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(180);
 
-const BYTES: u64 = 1_000_000;
+/// The size of each dataset.
+pub(crate) const BYTES: u64 = 1_000_000;
 
 /// A cluster with Kueue, a queue whose jobs wait for data, and the controller.
-struct Queue {
+pub(crate) struct Queue {
     controller: Child,
     log: PathBuf,
-    cluster: Cluster,
+    pub(crate) cluster: Cluster,
 }
 
 impl Drop for Queue {
@@ -37,7 +38,11 @@ impl Drop for Queue {
 
 impl Queue {
     fn start(datasets: &[&str]) -> Self {
-        let cluster = Cluster::start(2);
+        Self::start_in(Cluster::start(2), datasets)
+    }
+
+    /// Starts Kueue and the controller in a cluster, with these datasets in the namespace team-a.
+    pub(crate) fn start_in(cluster: Cluster, datasets: &[&str]) -> Self {
         cluster.start_kueue();
         let deploy = repository().join("deploy");
         let file = |name: &str| deploy.join(name).display().to_string();
@@ -63,12 +68,12 @@ impl Queue {
         queue
     }
 
-    fn wait_for(&self, what: &str, mut done: impl FnMut(&Cluster) -> bool) {
+    pub(crate) fn wait_for(&self, what: &str, mut done: impl FnMut(&Cluster) -> bool) {
         self.cluster.wait_for(what, TIMEOUT, || done(&self.cluster));
     }
 
     /// Waits while each node has so many bytes of every snapshot that it has promised room to.
-    fn wait_while_nodes_have(&self, bytes: u64, what: &str, mut done: impl FnMut(&Cluster) -> bool) {
+    pub(crate) fn wait_while_nodes_have(&self, bytes: u64, what: &str, mut done: impl FnMut(&Cluster) -> bool) {
         self.wait_for(what, |cluster| {
             report(cluster, bytes);
             done(cluster)
@@ -105,30 +110,55 @@ fn start_controller(cluster: &Cluster, log: &std::path::Path) -> Child {
 }
 
 const QUEUES: &str = "
-apiVersion: kueue.x-k8s.io/v1beta1
+apiVersion: kueue.x-k8s.io/v1beta2
 kind: ResourceFlavor
 metadata: {name: linux}
 spec: {nodeLabels: {kubernetes.io/os: linux}}
 ---
-apiVersion: kueue.x-k8s.io/v1beta1
+apiVersion: kueue.x-k8s.io/v1beta2
 kind: AdmissionCheck
 metadata: {name: data}
 spec: {controllerName: larder.dev/data}
 ---
-apiVersion: kueue.x-k8s.io/v1beta1
+apiVersion: kueue.x-k8s.io/v1beta2
 kind: ClusterQueue
 metadata: {name: jobs}
 spec:
   namespaceSelector: {}
-  admissionChecks: [data]
+  admissionChecksStrategy: {admissionChecks: [{name: data}]}
   resourceGroups:
   - coveredResources: [cpu, memory]
     flavors: [{name: linux, resources: [{name: cpu, nominalQuota: 10}, {name: memory, nominalQuota: 10Gi}]}]
 ---
-apiVersion: kueue.x-k8s.io/v1beta1
+apiVersion: kueue.x-k8s.io/v1beta2
 kind: LocalQueue
 metadata: {name: jobs, namespace: team-a}
 spec: {clusterQueue: jobs}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: Topology
+metadata: {name: hosts}
+spec: {levels: [{nodeLabel: kubernetes.io/hostname}]}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: hosts}
+spec: {nodeLabels: {kubernetes.io/os: linux}, topologyName: hosts}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: near}
+spec:
+  namespaceSelector: {}
+  admissionChecksStrategy: {admissionChecks: [{name: data}]}
+  resourceGroups:
+  - coveredResources: [cpu, memory]
+    flavors: [{name: hosts, resources: [{name: cpu, nominalQuota: 10}, {name: memory, nominalQuota: 10Gi}]}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: near, namespace: team-a}
+spec: {clusterQueue: near}
 ";
 
 /// The snapshot of a dataset: 64 hex digits.
@@ -192,8 +222,8 @@ fn condition(object: &Value, kind: &str) -> String {
 }
 
 /// A plain Job of two pods that read a dataset.
-fn put_job(cluster: &Cluster, name: &str, dataset: &str, deadline: &str) {
-    let job = json!({
+fn job(name: &str, dataset: &str, deadline: &str) -> Value {
+    json!({
         "apiVersion": "batch/v1", "kind": "Job",
         "metadata": {"namespace": "team-a", "name": name, "labels": {"kueue.x-k8s.io/queue-name": "jobs"}},
         "spec": {"parallelism": 2, "completions": 2, "suspend": true, "template": {
@@ -204,8 +234,11 @@ fn put_job(cluster: &Cluster, name: &str, dataset: &str, deadline: &str) {
                     "command": ["sleep", "3600"], "resources": {"requests": {"cpu": "100m", "memory": "16Mi"}}}],
             },
         }},
-    });
-    cluster.apply(&job.to_string());
+    })
+}
+
+fn put_job(cluster: &Cluster, name: &str, dataset: &str, deadline: &str) {
+    cluster.apply(&job(name, dataset, deadline).to_string());
 }
 
 /// The Workload that Kueue made for a job.
@@ -246,7 +279,7 @@ fn warming(cluster: &Cluster, dataset: &str) -> (usize, usize) {
 #[test]
 #[ignore = "needs Kueue, which takes a quarter of an hour to build: tests/cluster/kueue.sh install"]
 fn a_plain_job_starts_with_its_data_or_at_its_deadline_and_an_evicted_one_warms_nothing() {
-    let mut queue = Queue::start(&["imagenet", "coco", "laion"]);
+    let mut queue = Queue::start(&["imagenet", "coco", "laion", "places"]);
 
     // No pod before the data is warm.
     put_job(&queue.cluster, "warm", "imagenet", "1h");
@@ -303,6 +336,24 @@ fn a_plain_job_starts_with_its_data_or_at_its_deadline_and_an_evicted_one_warms_
     assert_eq!(condition(&workload(&queue.cluster, "evicted"), "Evicted"), "True");
     assert_eq!(pods(&queue.cluster, "evicted"), []);
     assert_eq!(warming(&queue.cluster, "imagenet").0, 2, "the others keep theirs");
+
+    // Kueue has chosen one node for both pods, so the data goes there, and nowhere else.
+    let mut near = job("near", "places", "1h");
+    near["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "near".into();
+    let annotations = &mut near["spec"]["template"]["metadata"]["annotations"];
+    annotations["kueue.x-k8s.io/podset-required-topology"] = "kubernetes.io/hostname".into();
+    queue.cluster.apply(&near.to_string());
+    queue.wait_while_nodes_have(0, "one node is warmed", |cluster| {
+        said(cluster, "near").starts_with("team-a/places 0 % on 1 of 1 nodes") && warming(cluster, "places").0 == 1
+    });
+    let chosen = workload(&queue.cluster, "near");
+    let chosen = &chosen["status"]["admission"]["podSetAssignments"][0]["topologyAssignment"]["slices"];
+    let chosen = chosen[0]["valuesPerLevel"][0]["universal"].as_str().unwrap().to_owned();
+    let cache = queue.cluster.get_json(&["nodecache", &chosen]);
+    assert!(cache["spec"].to_string().contains(&snapshot("places")), "{cache:#}");
+    queue.wait_while_nodes_have(BYTES, "it runs with its data", |cluster| runs(cluster, "near"));
+    let pods = queue.cluster.get_json(&["pods", "-n", "team-a", "-l", "job-name=near"]);
+    assert!(pods["items"].as_array().unwrap().iter().all(|pod| pod["spec"]["nodeName"] == chosen.as_str()), "{pods:#}");
 
     let log = std::fs::read_to_string(&queue.log).unwrap();
     // The client warns of each connection whose certificate is not verified.

@@ -23,6 +23,7 @@ mod identity;
 mod imports;
 mod keys;
 mod kubernetes;
+mod kubernetes_controllers;
 mod kubernetes_datasets;
 mod kubernetes_devices;
 mod kubernetes_identity;

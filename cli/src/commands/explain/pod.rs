@@ -23,6 +23,8 @@ pub(super) struct Placed {
     /// The node on which other pods are being preempted for it.
     nominated: Option<String>,
     pub(super) scheduler: String,
+    /// The gates behind which it is kept from its scheduler. The controllers that have set them remove them.
+    pub(super) gates: Vec<String>,
     /// The scheduler's message about why the pod has no node.
     pub(super) unscheduled: Option<String>,
     /// The creation time in milliseconds since 1970.
@@ -46,6 +48,7 @@ impl From<Pod> for Placed {
         Self {
             node: set(spec.node_name),
             nominated: set(pod.status.and_then(|status| status.nominated_node_name)),
+            gates: spec.scheduling_gates.into_iter().flatten().map(|gate| gate.name).collect(),
             scheduler: spec.scheduler_name.unwrap_or_default(),
             unscheduled,
             created: u64::try_from(created).unwrap_or(0),

@@ -6,6 +6,7 @@ use larder_api::training_job::checked::CheckedJob;
 use super::messages;
 use super::names;
 use super::places::{NoPlace, place};
+use super::slices::{Slices, continues, slices};
 use super::status::{Status, let_go, remove};
 use super::usage::{is_ready, may_have, over, runs, used};
 use super::wanted::{NoWorkload, Wanted};
@@ -30,8 +31,11 @@ pub struct Situation<'a> {
     pub job: &'a CheckedJob,
     /// Its LocalQueue.
     pub queue: &'a str,
-    /// Builds the Workload that the job should have, or says why it can have none.
-    pub wanted: &'a dyn Fn() -> Result<Wanted, NoWorkload>,
+    /// Builds the Workload that the job should have, or the one that should replace this one; or says why it can have
+    /// none.
+    pub wanted: &'a dyn Fn(Option<&JobWorkload>) -> Result<Wanted, NoWorkload>,
+    /// The job grows by Workloads that replace each other.
+    pub elastic: bool,
     /// One pod per role, in the order of the roles, without a place.
     pub pods: &'a [Pod],
     pub state: &'a State,
@@ -57,14 +61,12 @@ pub struct Decision {
 pub fn decide(situation: &Situation<'_>) -> Decision {
     let Situation { version, workloads, .. } = situation;
     let name = names::workload(situation.name, situation.uid);
-    let is_own = |workload: &&&JobWorkload| workload.is_of(situation.uid);
-    let own = workloads.iter().filter(is_own).find(|workload| workload.meta.key.name == name).copied();
-    // A job has only one Workload. Another one would hold quota without using it.
-    let others = workloads.iter().filter(is_own).filter(|workload| workload.meta.key.name != name);
-    let mut writes: Vec<Write> = others.filter_map(|workload| remove(workload, *version)).collect();
-    let mut decision = match own {
+    let Slices { current, next, others } = slices(&name, situation.uid, workloads);
+    let mut writes: Vec<Write> = others.into_iter().filter_map(|workload| remove(workload, *version)).collect();
+    writes.extend(situation.growth(current, next));
+    let mut decision = match current {
         Some(workload) => with(situation, workload),
-        None if workloads.iter().any(|workload| workload.meta.key.name == name) => {
+        None if workloads.iter().any(|workload| workload.meta.key.name == name && !workload.is_of(situation.uid)) => {
             situation.stop(format!("the Workload {name} belongs to something else: delete it"))
         }
         None => without(situation),
@@ -90,7 +92,7 @@ fn without(situation: &Situation<'_>) -> Decision {
     if runs(observed, situation.now) {
         return situation.wait("its earlier pods are still terminating".to_owned());
     }
-    match (situation.wanted)() {
+    match (situation.wanted)(None) {
         Ok(wanted) => situation.wait(messages::asks(queue)).writing(Some(wanted.create())),
         Err(why) => situation.wait(why.to_string()),
     }
@@ -131,6 +133,12 @@ fn with(situation: &Situation<'_>, workload: &JobWorkload) -> Decision {
     }
     if workload.holding("Admitted").is_some() {
         return admitted(situation, workload, is_idle);
+    }
+    if state.holds_room() && continues(workload) {
+        let granted = state.granted();
+        let verdict = Verdict::Run(Running { may_grow_to: granted.clone(), granted, ..Running::default() });
+        let places = places(situation.job, workload, situation.pods, situation.flavors).ok();
+        return Decision { verdict, writes: Vec::new(), places };
     }
     if workload.holding("QuotaReserved").is_some() {
         return situation.stop(messages::checks(workload)).warming();
@@ -188,15 +196,17 @@ fn admitted(situation: &Situation<'_>, workload: &JobWorkload, is_idle: bool) ->
     Decision { verdict, writes: status.write().into_iter().collect(), places }
 }
 
-/// Where the pods of a job may run, by role, if its Workload is admitted.
+/// Where the pods of the job with this name and uid may run, by role, if one of its Workloads is admitted.
 pub fn admitted_places(
+    (name, uid): (&str, &str),
     job: &CheckedJob,
-    workload: &JobWorkload,
+    workloads: &[&JobWorkload],
     pods: &[Pod],
     flavors: &Store<Flavor>,
 ) -> Option<Vec<Place>> {
-    workload.holding("Admitted")?;
-    places(job, workload, pods, flavors).ok()
+    let current = slices(&names::workload(name, uid), uid, workloads).current?;
+    let may_run = current.holding("Admitted").is_some() || continues(current);
+    if may_run { places(job, current, pods, flavors).ok() } else { None }
 }
 
 fn places(
@@ -241,7 +251,32 @@ fn news(situation: &Situation<'_>, workload: &JobWorkload, granted: &[u32], stat
 impl Situation<'_> {
     /// Updates the Workload if the request has changed and Kueue has not answered yet.
     fn update(&self, workload: &JobWorkload) -> Option<Write> {
-        (self.wanted)().ok()?.update(workload)
+        (self.wanted)(None).ok()?.update(workload)
+    }
+
+    /// The write that requests more pods than the job's Workload allows, follows the job's spec, or gives the request up.
+    fn growth(&self, current: Option<&JobWorkload>, next: Option<&JobWorkload>) -> Option<Write> {
+        match (current.filter(|current| self.outgrows(current)), next) {
+            (Some(current), None) => Some((self.wanted)(Some(current)).ok()?.create()),
+            (Some(current), Some(next)) if !next.meta.deleting => (self.wanted)(Some(current)).ok()?.update(next),
+            (_, Some(next)) => remove(next, self.version),
+            (None, None) => None,
+        }
+    }
+
+    /// True if the job is elastic, runs with all pods that its Workload allows, and its spec has more.
+    fn outgrows(&self, current: &JobWorkload) -> bool {
+        let Self { state, observed, .. } = self;
+        let is_admitted = current.active
+            && !current.meta.deleting
+            && current.holding("Admitted").is_some()
+            && ["Evicted", "Finished"].iter().all(|condition| current.holding(condition).is_none());
+        if !self.elastic || !is_admitted || observed.terms.suspend || state.phase != Phase::Running {
+            return false;
+        }
+        let allows = |role: usize| may_have(current, state, &observed.terms, role).unwrap_or(u32::MAX);
+        let is_whole = state.granted().iter().enumerate().all(|(role, pods)| *pods >= allows(role));
+        is_whole && self.job.roles.iter().enumerate().any(|(at, role)| allows(at) < role.replicas)
     }
 
     /// The job has no quota and waits.

@@ -14,6 +14,10 @@ pub(super) const PRIORITY_LABEL: &str = "kueue.x-k8s.io/priority-class";
 pub(super) const MAX_SECONDS_LABEL: &str = "kueue.x-k8s.io/max-exec-time-seconds";
 /// The prefix of a job's annotations that become parameters of ProvisioningRequests.
 pub(super) const PROVISIONING_PREFIX: &str = "provreq.kueue.x-k8s.io/";
+/// Annotation of a job, and of its Workloads: the job grows by Workloads that replace each other.
+pub(super) const ELASTIC_ANNOTATION: &str = "kueue.x-k8s.io/elastic-job";
+/// Annotation of an elastic job's Workloads: the name of the first.
+pub(super) const SLICE_ANNOTATION: &str = "kueue.x-k8s.io/workload-slice-name";
 /// Label of a pod: its pod set.
 pub(super) const POD_SET_LABEL: &str = "kueue.x-k8s.io/podset";
 /// Annotation of a pod: its Workload.
@@ -39,11 +43,22 @@ pub fn workload(job: &str, uid: &str) -> String {
     format!("{JOB_PREFIX}{job}-{}", hex(&hash[..3]))
 }
 
+/// The name of the Workload that replaces another one. It depends on that alone, so a controller that is killed makes
+/// no second one.
+pub(super) fn replacement(root: &str, replaced_uid: &str) -> String {
+    format!("{root}-{}", hex(&Sha256::digest(replaced_uid)[..3]))
+}
+
+/// True if a job with these annotations grows by Workloads that replace each other.
+pub fn is_elastic(annotations: &Texts) -> bool {
+    annotations.get(ELASTIC_ANNOTATION).is_some_and(|value| value == "true")
+}
+
 /// The labels and annotations of a job that Kueue reads.
 pub fn for_kueue(labels: Option<Texts>, annotations: Option<Texts>) -> (Texts, Texts) {
     let mut all = (labels.unwrap_or_default(), annotations.unwrap_or_default());
     all.0.retain(|name, _| name.starts_with(KUEUE_PREFIX));
-    all.1.retain(|name, _| name.starts_with(PROVISIONING_PREFIX));
+    all.1.retain(|name, _| name.starts_with(PROVISIONING_PREFIX) || name == ELASTIC_ANNOTATION);
     all
 }
 

@@ -74,7 +74,8 @@ impl<'a> Status<'a> {
     pub(super) fn release(&mut self) {
         let Some(evicted) = self.workload.condition("Evicted") else { return };
         // A job that waits for another reason is requeued by Kueue itself.
-        self.set("Requeued", evicted.reason == "Preempted", &evicted.reason, &evicted.message);
+        let requeued = ["Preempted", "NodeFailures"].contains(&evicted.reason.as_str());
+        self.set("Requeued", requeued, &evicted.reason, &evicted.message);
         self.set("QuotaReserved", false, "Pending", &evicted.message);
         if let Some(admitted) = self.workload.holding("Admitted") {
             self.set("Admitted", false, "NoReservation", "The workload has no reservation");

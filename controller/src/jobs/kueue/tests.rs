@@ -3,6 +3,7 @@ mod decides;
 mod obeys;
 mod places;
 mod reads;
+mod slices;
 
 use std::collections::BTreeMap;
 
@@ -43,8 +44,25 @@ fn wanted_with(sample: &Sample, labels: &[(&str, &str)], classes: &Classes) -> R
         annotations: &annotations,
         pods: &sample.pods,
         classes,
+        replaces: None,
     };
     Wanted::of(&asking, KueueVersion::V1beta1)
+}
+
+/// The Workload of the sample job if it is elastic.
+fn elastic(sample: &Sample, replaces: Option<&JobWorkload>) -> Result<Wanted, NoWorkload> {
+    let annotations: BTreeMap<String, String> = [("kueue.x-k8s.io/elastic-job".to_owned(), "true".to_owned())].into();
+    let (labels, classes) = (BTreeMap::new(), Classes::default());
+    let asking = Asking {
+        rendered: sample.rendered(),
+        queue: "gpus",
+        labels: &labels,
+        annotations: &annotations,
+        pods: &sample.pods,
+        classes: &classes,
+        replaces,
+    };
+    Wanted::of(&asking, KueueVersion::V1beta2)
 }
 
 fn wanted(sample: &Sample) -> Wanted {
@@ -67,7 +85,11 @@ fn find(value: Value) -> Option<JobWorkload> {
 
 /// The Workload of the sample job with this status, as the API server returns it.
 fn served(sample: &Sample, status: Value) -> Value {
-    let write = wanted(sample).create();
+    made(wanted(sample).create(), status)
+}
+
+/// A Workload that was created by this write, as the API server returns it.
+fn made(write: Write, status: Value) -> Value {
     let Change::Create(mut made) = write.change else { panic!("{write:?}") };
     made["apiVersion"] = "kueue.x-k8s.io/v1beta1".into();
     made["kind"] = "Workload".into();
@@ -152,6 +174,8 @@ struct Case {
     workloads: Vec<JobWorkload>,
     flavors: Store<Flavor>,
     wanted: Result<Wanted, NoWorkload>,
+    version: KueueVersion,
+    elastic: bool,
 }
 
 impl Case {
@@ -163,7 +187,17 @@ impl Case {
         let wanted = Ok(wanted(&sample));
         let observed = Observed { terms, ..Observed::default() };
         let workloads = workload.into_iter().collect();
-        Self { sample, state: State::default(), observed, workloads, flavors: flavors(), wanted }
+        let version = KueueVersion::V1beta1;
+        Self {
+            sample,
+            state: State::default(),
+            observed,
+            workloads,
+            flavors: flavors(),
+            wanted,
+            version,
+            elastic: false,
+        }
     }
 
     /// A running job with its Workload.
@@ -176,12 +210,16 @@ impl Case {
     fn decide(&self) -> Decision {
         decide(&Situation {
             now: NOW,
-            version: KueueVersion::V1beta1,
+            version: self.version,
             name: "train",
             uid: &self.sample.uid,
             job: &self.sample.job,
             queue: "gpus",
-            wanted: &|| self.wanted.clone(),
+            wanted: &|replaces| match replaces {
+                None if !self.elastic => self.wanted.clone(),
+                replaces => elastic(&self.sample, replaces),
+            },
+            elastic: self.elastic,
             pods: &self.sample.pods,
             state: &self.state,
             observed: &self.observed,

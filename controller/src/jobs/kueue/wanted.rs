@@ -10,13 +10,14 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::names::{
-    FINALIZER, MAX_SECONDS_LABEL, POD_SETS_MAX, PROVISIONING_PREFIX, TOPOLOGY_REQUESTS, hex, topology_annotation,
-    workload,
+    ELASTIC_ANNOTATION, FINALIZER, MAX_SECONDS_LABEL, POD_SETS_MAX, PROVISIONING_PREFIX, SLICE_ANNOTATION,
+    TOPOLOGY_REQUESTS, hex, is_elastic, replacement, topology_annotation, workload,
 };
 use super::priority::{Classes, NoClass, priority};
 use crate::jobs::render::{Rendered, metadata};
-use crate::kueue::workload::{DIGEST_ANNOTATION, JOB_UID_LABEL, JobWorkload};
+use crate::kueue::workload::{DIGEST_ANNOTATION, JOB_UID_LABEL, JobWorkload, REPLACES_ANNOTATION};
 use crate::write::{Change, Write};
+use larder_kube::key::Key;
 use larder_kube::kinds::{Kind, KueueKind, KueueVersion};
 
 /// A job that should wait in a queue of Kueue.
@@ -30,6 +31,8 @@ pub struct Asking<'a> {
     pub pods: &'a [Pod],
     /// The priority classes of the cluster.
     pub classes: &'a Classes,
+    /// The Workload of the elastic job that the new one replaces; `None` for its first Workload.
+    pub replaces: Option<&'a JobWorkload>,
 }
 
 /// Why a job can have no Workload.
@@ -74,12 +77,17 @@ impl Wanted {
         if roles.len() > POD_SETS_MAX {
             return Err(NoWorkload::TooManyRoles(roles.len()));
         }
-        let name = workload(rendered.name, rendered.uid);
-        let flexible = flexible(roles);
+        let root = workload(rendered.name, rendered.uid);
+        let elastic = is_elastic(asking.annotations);
+        // Kueue admits no elastic job in part. It starts with its minimum and grows.
+        let flexible = if elastic { None } else { flexible(roles) };
+        let count = |role: &CheckedRole| {
+            if elastic && asking.replaces.is_none() { role.min.max(1).min(role.replicas) } else { role.replicas }
+        };
         let pod_sets: Vec<Value> = roles
             .iter()
             .zip(asking.pods)
-            .map(|(role, pod)| pod_set(role, flexible == Some(role.name.as_str()), pod))
+            .map(|(role, pod)| pod_set(role, count(role), flexible == Some(role.name.as_str()), pod))
             .collect();
         let mut spec = json!({"queueName": asking.queue, "podSets": pod_sets, "maximumExecutionTimeSeconds": null});
         if let Some(text) = labels.get(MAX_SECONDS_LABEL) {
@@ -89,12 +97,23 @@ impl Wanted {
         let priority = priority(labels, asking.pods, asking.classes).map_err(NoWorkload::NoClass)?;
         extend(&mut spec, priority.fields(version));
         let digest = hex(&Sha256::digest(spec.to_string())[..8]);
+        let name = asking.replaces.map_or_else(|| root.clone(), |replaced| replacement(&root, &replaced.meta.uid));
         let mut metadata = metadata(rendered, name.clone());
         metadata.labels.get_or_insert_default().insert(JOB_UID_LABEL.to_owned(), rendered.uid.to_owned());
         metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
         let parameters = asking.annotations.iter().filter(|(name, _)| name.starts_with(PROVISIONING_PREFIX));
         let annotations = parameters.map(|(name, value)| (name.clone(), value.clone()));
-        metadata.annotations = Some(annotations.chain([(DIGEST_ANNOTATION.to_owned(), digest.clone())]).collect());
+        let mut annotations: BTreeMap<String, String> =
+            annotations.chain([(DIGEST_ANNOTATION.to_owned(), digest.clone())]).collect();
+        if elastic {
+            annotations.insert(ELASTIC_ANNOTATION.to_owned(), "true".to_owned());
+            annotations.insert(SLICE_ANNOTATION.to_owned(), root);
+        }
+        if let Some(replaced) = asking.replaces {
+            let Key { namespace, name } = &replaced.meta.key;
+            annotations.insert(REPLACES_ANNOTATION.to_owned(), format!("{namespace}/{name}"));
+        }
+        metadata.annotations = Some(annotations);
         let metadata = serde_json::to_value(metadata).expect("metadata is JSON");
         Ok(Self { key: (rendered.namespace.to_owned(), name), metadata, spec, digest, version })
     }
@@ -103,7 +122,7 @@ impl Wanted {
     pub fn create(&self) -> Write {
         let mut spec = self.spec.clone();
         spec.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
-        self.write(Change::Create(json!({"metadata": self.metadata, "spec": spec})))
+        self.write(&self.key.1, Change::Create(json!({"metadata": self.metadata, "spec": spec})))
     }
 
     /// The write that updates a Workload without quota; `None` if it is up to date. With quota, the pods and the queue
@@ -115,12 +134,17 @@ impl Wanted {
         }
         // The resource version makes the write fail if Kueue has reserved quota in the meantime.
         let version = there.meta.version.to_string();
-        let metadata = json!({"resourceVersion": version, "annotations": self.metadata["annotations"]});
-        Some(self.write(Change::Merge(json!({"metadata": metadata, "spec": self.spec}))))
+        let mut annotations = self.metadata["annotations"].clone();
+        if there.replaces.is_some() && annotations[REPLACES_ANNOTATION].is_null() {
+            // After an eviction, nothing is left that it would replace.
+            annotations[REPLACES_ANNOTATION] = Value::Null;
+        }
+        let metadata = json!({"resourceVersion": version, "annotations": annotations});
+        Some(self.write(&there.meta.key.name, Change::Merge(json!({"metadata": metadata, "spec": self.spec}))))
     }
 
-    fn write(&self, change: Change) -> Write {
-        let (namespace, name) = &self.key;
+    fn write(&self, name: &str, change: Change) -> Write {
+        let (namespace, _) = &self.key;
         Write::new(Kind::Kueue(KueueKind::Workload, self.version), namespace, name, change)
     }
 }
@@ -134,7 +158,7 @@ fn flexible(roles: &[CheckedRole]) -> Option<&str> {
     (surplus(most) > 0).then_some(most.name.as_str())
 }
 
-fn pod_set(role: &CheckedRole, is_flexible: bool, pod: &Pod) -> Value {
+fn pod_set(role: &CheckedRole, count: u32, is_flexible: bool, pod: &Pod) -> Value {
     let mut metadata = pod.metadata.clone();
     let labels = metadata.labels.get_or_insert_default();
     labels.retain(|name, _| ![JOB_INDEX_LABEL, JOB_ATTEMPT_LABEL, JOB_SERVING_LABEL].contains(&name.as_str()));
@@ -147,7 +171,7 @@ fn pod_set(role: &CheckedRole, is_flexible: bool, pod: &Pod) -> Value {
         spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()).for_each(|one| one.env = None);
     }
     let template = PodTemplateSpec { metadata: Some(metadata), spec };
-    let mut set = json!({"name": role.name, "count": role.replicas, "template": template});
+    let mut set = json!({"name": role.name, "count": count, "template": template});
     if is_flexible {
         set["minCount"] = role.min.max(1).into();
     }

@@ -42,11 +42,9 @@ pub(super) fn admitted_places(
     job: &CheckedJob,
     profile: &Profile,
 ) -> Option<Vec<Place>> {
-    let uid = &object.meta.uid;
-    let name = names::workload(&object.meta.key.name, uid);
+    let key = (object.meta.key.name.as_str(), object.meta.uid.as_str());
     let workloads = workloads(view, object);
-    let own = workloads.iter().find(|workload| workload.meta.key.name == name && workload.is_of(uid))?;
-    let places = decide::admitted_places(job, own, &profile.pods, &view.kueue.flavors);
+    let places = decide::admitted_places(key, job, &workloads, &profile.pods, &view.kueue.flavors);
     places.filter(|_| view.kueue.presence.is_there())
 }
 
@@ -74,7 +72,7 @@ impl Placed<'_> {
             return KueueAnswer { verdict: None, writes };
         }
         let pods = in_round.job_state.profile.as_ref().map_or(&[][..], |profile| &profile.pods);
-        let wanted = || {
+        let wanted = |replaces: Option<&JobWorkload>| {
             let asking = Asking {
                 rendered: in_round.rendered().ok_or_else(|| NoWorkload::NoType(job.kind.clone()))?,
                 queue,
@@ -82,6 +80,7 @@ impl Placed<'_> {
                 annotations: &in_round.object.annotations,
                 pods,
                 classes: &classes(view),
+                replaces,
             };
             Wanted::of(&asking, version)
         };
@@ -94,6 +93,7 @@ impl Placed<'_> {
             job,
             queue,
             wanted: &wanted,
+            elastic: names::is_elastic(&in_round.object.annotations),
             pods,
             state,
             observed: &in_round.observed,

@@ -17,7 +17,7 @@ fn install(api: &Api) {
     serve_kueue(api, true);
     api.put(
         "resourceflavors",
-        json!({"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "ResourceFlavor", "metadata": {"name": "h100"},
+        json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "h100"},
             "spec": {"nodeLabels": {"gpu": "h100"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}}),
     );
     api.change("nodes", "", "n2", |node| {
@@ -80,8 +80,9 @@ fn workload(api: &Api) -> Value {
     all.remove(0)
 }
 
-/// Admits every Workload, partially if possible, and evicts each one once, when its pods are ready.
-fn play(api: &Api) -> JoinHandle<()> {
+/// Admits every Workload with at most `most` pods per pod set, if it can be admitted in part. If `evicts`, each one is
+/// evicted once, when its pods are ready.
+fn play(api: &Api, most: u64, evicts: bool) -> JoinHandle<()> {
     let api = api.clone();
     tokio::spawn(async move {
         let mut changes = api.changes();
@@ -93,8 +94,8 @@ fn play(api: &Api) -> JoinHandle<()> {
                     continue;
                 }
                 if !is(&workload, "QuotaReserved") {
-                    admit(&api, &name, 2);
-                } else if is(&workload, "PodsReady") && !was_evicted {
+                    admit(&api, &name, most);
+                } else if evicts && is(&workload, "PodsReady") && !was_evicted {
                     evict(&api, &name);
                 }
             }
@@ -237,6 +238,87 @@ async fn an_elastic_job_runs_with_the_pods_that_kueue_has_admitted() {
     assert_eq!(pods(&world.api).len(), 3, "it does not grow beyond its quota");
 }
 
+// SEMANTICS: J9
+#[tokio::test(start_paused = true)]
+async fn an_elastic_job_grows_by_a_second_workload_and_keeps_its_pods_meanwhile() {
+    let mut world = World::with_kueue_and_jobs();
+    set_fates(&world.api, &[("train", "running")]);
+    world.start();
+    let mut elastic = queued("train", "pytorch-elastic", &[("worker", 4)]);
+    elastic["metadata"]["annotations"] = json!({"kueue.x-k8s.io/elastic-job": "true"});
+    elastic["spec"]["roles"][0]["min"] = 2.into();
+    world.api.put("trainingjobs", elastic);
+    world.until("it asks", |api| !api.list("workloads").is_empty()).await;
+    let first = workload(&world.api);
+    assert_eq!(
+        (&first["spec"]["podSets"][0]["count"], &first["spec"]["podSets"][0]["minCount"]),
+        (&json!(2), &json!(null))
+    );
+    admit(&world.api, &name_of(&first), 9);
+    world.until("it runs", |api| phase(api, "train") == "Running").await;
+    world.until("it asks for the rest", |api| api.list("workloads").len() == 2).await;
+    let is_second = |workload: &Value| name_of(workload) != name_of(&first);
+    let second = world.api.list("workloads").into_iter().find(is_second).unwrap();
+    assert_eq!(second["spec"]["podSets"][0]["count"], 4);
+    let replaced = format!("team-a/{}", name_of(&first));
+    let annotations = &second["metadata"]["annotations"];
+    assert_eq!(annotations["kueue.x-k8s.io/workload-slice-replacement-for"], replaced.as_str());
+    world.rest().await;
+    assert_eq!(pods(&world.api), ["train-worker-0-1", "train-worker-1-1"], "they run on");
+    admit(&world.api, &name_of(&second), 9);
+    world.until("it has grown", |api| pods(api).len() == 4).await;
+    world.until("the first Workload is gone", |api| api.list("workloads").len() == 1).await;
+    world.api.delete("trainingjobs", "team-a", "train");
+    world.until("no Workload is left", |api| api.list("workloads").is_empty()).await;
+}
+
+// SEMANTICS: J9
+#[tokio::test(start_paused = true)]
+async fn a_controller_killed_at_any_write_of_a_growth_grows_the_job_once() {
+    let begin = |api: &Api| {
+        set_fates(api, &[("train", "running")]);
+        let mut elastic = queued("train", "pytorch-elastic", &[("worker", 4)]);
+        elastic["metadata"]["annotations"] = json!({"kueue.x-k8s.io/elastic-job": "true"});
+        elastic["spec"]["roles"][0]["min"] = 2.into();
+        api.put("trainingjobs", elastic);
+    };
+    let has_grown = |api: &Api| {
+        let counts: Vec<Value> =
+            api.list("workloads").iter().map(|workload| workload["spec"]["podSets"][0]["count"].clone()).collect();
+        let pods = pods(api);
+        let indexes: Vec<&str> = pods.iter().map(|pod| pod.rsplit_once('-').unwrap().0).collect();
+        counts == [4] && indexes == ["train-worker-0", "train-worker-1", "train-worker-2", "train-worker-3"]
+    };
+    let mut world = World::with_kueue_and_jobs();
+    begin(&world.api);
+    let kueue = play(&world.api, 9, false);
+    world.start();
+    world.until("it has grown", has_grown).await;
+    world.rest().await;
+    kueue.abort();
+    let writes = world.api.writes().len();
+    drop(world);
+    let mut kills = 0;
+    for write in 0..writes {
+        for dies in [Dies::BeforeTheWrite, Dies::AfterTheWrite] {
+            let mut world = World::with_kueue_and_jobs();
+            begin(&world.api);
+            let kueue = play(&world.api, 9, false);
+            world.api.die_at(write, dies);
+            world.start();
+            kills += usize::from(world.until_killed().await);
+            world.kill();
+            world.api.revive();
+            world.start();
+            world.until("it has grown", has_grown).await;
+            world.rest().await;
+            kueue.abort();
+            assert!(has_grown(&world.api), "killed at {write}, {dies:?}: {:#?}", world.api.writes());
+        }
+    }
+    assert!(kills > writes, "{kills} of {}", 2 * writes);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_job_with_quota_and_without_nodes_waits_and_takes_the_room_of_no_other() {
     let mut world = World::with_kueue_and_jobs();
@@ -329,7 +411,7 @@ async fn a_job_that_kueue_cannot_take_says_why() {
     let why = "there is no WorkloadPriorityClass urgent (kueue.x-k8s.io/priority-class)";
     world.until("it says so", |api| waiting_for(api, "train") == why).await;
     assert!(world.api.list("workloads").is_empty());
-    let class = json!({"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "WorkloadPriorityClass",
+    let class = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass",
         "metadata": {"name": "urgent"}, "value": 1000});
     world.api.put("workloadpriorityclasses", class);
     world.until("it asks", |api| !api.list("workloads").is_empty()).await;
@@ -377,7 +459,7 @@ async fn a_controller_killed_at_any_write_for_kueue_ends_in_the_same_state() {
     };
     let mut world = World::with_kueue_and_jobs();
     begin(&world.api);
-    let kueue = play(&world.api);
+    let kueue = play(&world.api, 2, true);
     world.start();
     world.rest().await;
     kueue.abort();
@@ -393,7 +475,7 @@ async fn a_controller_killed_at_any_write_for_kueue_ends_in_the_same_state() {
         for dies in [Dies::BeforeTheWrite, Dies::AfterTheWrite] {
             let mut world = World::with_kueue_and_jobs();
             begin(&world.api);
-            let kueue = play(&world.api);
+            let kueue = play(&world.api, 2, true);
             world.api.die_at(write, dies);
             world.start();
             kills += usize::from(world.until_killed().await);

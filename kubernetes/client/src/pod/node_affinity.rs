@@ -1,7 +1,7 @@
 //! The nodes that pods may run on by their labels and taints: the node selector, required node affinity and tolerations
 //! of the pods, with what the flavors of their quota add.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration};
 use larder_api::names::NODE_LABEL_PREFIX;
@@ -15,11 +15,26 @@ pub struct Places {
     pub labels: BTreeMap<String, String>,
     /// Terms of node affinity. At least one must hold; an empty list excludes no node.
     pub terms: Vec<NodeSelectorTerm>,
-    /// The topology domains that Kueue assigned, by their labels. The node must be in one of them; an empty list
-    /// excludes no node.
-    pub domains: Vec<BTreeMap<String, String>>,
+    /// The topology domains that Kueue assigned. The node must be in one of them; `None` excludes no node.
+    pub domains: Option<Domains>,
     /// The taints that the pods tolerate.
     pub tolerations: Vec<Toleration>,
+}
+
+/// Topology domains. The nodes of a domain have the same values of some labels.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Domains {
+    /// The labels, from the highest level to the lowest.
+    pub levels: Vec<String>,
+    /// The values of these labels, by domain. Without any, no node is in a domain.
+    pub values: BTreeSet<Vec<String>>,
+}
+
+impl Domains {
+    fn have(&self, node: &Node) -> bool {
+        let values: Option<Vec<String>> = self.levels.iter().map(|level| node.labels.get(level).cloned()).collect();
+        values.is_some_and(|values| self.values.contains(&values))
+    }
 }
 
 impl Places {
@@ -31,19 +46,16 @@ impl Places {
         Self {
             labels: spec.node_selector.clone().unwrap_or_default(),
             terms: required.map(|required| required.node_selector_terms.clone()).unwrap_or_default(),
-            domains: Vec::new(),
+            domains: None,
             tolerations: spec.tolerations.clone().unwrap_or_default(),
         }
     }
 
     /// True if the pods may run on `node`.
     pub fn allow(&self, node: &Node) -> bool {
-        let has = |labels: &BTreeMap<String, String>| {
-            labels.iter().all(|(key, value)| is_of_datasets(key) || node.labels.get(key) == Some(value))
-        };
-        has(&self.labels)
+        self.labels.iter().all(|(key, value)| is_of_datasets(key) || node.labels.get(key) == Some(value))
             && (self.terms.is_empty() || self.terms.iter().any(|term| holds_on(term, node)))
-            && (self.domains.is_empty() || self.domains.iter().any(has))
+            && self.domains.as_ref().is_none_or(|domains| domains.have(node))
             && node.taints.iter().all(|taint| self.tolerate(taint))
     }
 
@@ -138,11 +150,15 @@ mod tests {
         assert!(!places("cpu", "h100").allow(&node(&[])));
         // A node that does not hold the data yet may still get it.
         assert!(places("dataset.larder.dev/team-a.pets", "90").allow(&node(&[])));
-        let domains = |values: &[&str]| Places {
-            domains: values.iter().map(|value| labels("zone", value)).collect(),
-            ..Places::default()
+        let domains = |levels: &[&str], values: &[&[&str]]| {
+            let levels = levels.iter().map(|level| (*level).to_owned()).collect();
+            let values = values.iter().map(|values| values.iter().map(|value| (*value).to_owned()).collect()).collect();
+            Places { domains: Some(Domains { levels, values }), ..Places::default() }.allow(&node(&[]))
         };
-        assert!(domains(&["b", "a"]).allow(&node(&[])) && !domains(&["b"]).allow(&node(&[])));
+        assert!(domains(&["zone"], &[&["b"], &["a"]]) && !domains(&["zone"], &[&["b"]]));
+        assert!(domains(&["zone", "gpu"], &[&["a", "h100"]]) && !domains(&["zone", "gpu"], &[&["a", "a100"]]));
+        assert!(!domains(&["zone", "rack"], &[&["a", ""]]), "the node has no rack");
+        assert!(!domains(&["zone"], &[]), "no domain has a node");
     }
 
     #[test]

@@ -56,6 +56,10 @@ pub(crate) fn sentence(story: &Story<'_>, asked_at: Option<&str>) -> String {
 fn without_nodes(story: &Story<'_>, asked_at: Option<&str>) -> String {
     let key = story.key;
     let Some(pod) = story.pod else { return format!("{key} no longer exists{}", offers(story)) };
+    if pod.node.is_none() && !pod.gates.is_empty() {
+        let gates = cell(&pod.gates.join(", "));
+        return format!("{key} waits: its scheduler does not see it until another controller removes its gate {gates}");
+    }
     let scheduler = cell(&pod.scheduler);
     if story.room.is_some() && pod.node.is_none() {
         return format!("{key} waits for room: no node has what it asks for{}", offers(story));

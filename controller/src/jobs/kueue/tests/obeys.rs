@@ -19,13 +19,23 @@ fn ready() -> Value {
 
 #[test]
 fn quota_is_given_back_after_an_eviction_once_nothing_runs() {
-    for (reason, requeued) in [("Preempted", "True"), ("PodsReadyTimeout", "False"), ("Deactivated", "False")] {
+    let (v1beta1, v1beta2) = (
+        (KueueVersion::V1beta1, "accumulatedPastExexcutionTimeSeconds"),
+        (KueueVersion::V1beta2, "accumulatedPastExecutionTimeSeconds"),
+    );
+    for (reason, requeued, (version, past)) in [
+        ("Preempted", "True", v1beta1),
+        ("Preempted", "True", v1beta2),
+        ("NodeFailures", "True", v1beta2),
+        ("PodsReadyTimeout", "False", v1beta2),
+        ("Deactivated", "False", v1beta1),
+    ] {
         let mut status = eviction(reason, "why");
         status["conditions"].as_array_mut().unwrap().push(condition("PodsReady", "True", "Started", ""));
-        status["accumulatedPastExexcutionTimeSeconds"] = 20.into();
+        status[past] = 20.into();
         status["reclaimablePods"] = json!([{"name": "worker", "count": 2}]);
         let mut case = Case::running(Some(there(&sample(), status)), 8);
-        case.state = State::default();
+        (case.state, case.version) = (State::default(), version);
         assert_eq!(case.held_up().2, [], "its pods are still ending");
         case.observed.pods.clear();
         let (conditions, status) = status_of(&case.held_up().2);
@@ -38,7 +48,7 @@ fn quota_is_given_back_after_an_eviction_once_nothing_runs() {
         ];
         assert_eq!(conditions, expected.into());
         assert_eq!((&status["admission"], &status["reclaimablePods"]), (&Value::Null, &Value::Null));
-        assert_eq!(status["accumulatedPastExexcutionTimeSeconds"], 500, "8 minutes more");
+        assert_eq!(status[past], 500, "8 minutes more");
     }
 }
 

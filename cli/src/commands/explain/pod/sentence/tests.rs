@@ -215,6 +215,11 @@ fn a_pod_that_the_extender_does_not_know() {
         said(Some(&pod), &[], at)
     };
     assert_eq!(unknown(|pod| pod.may_read = false, None), "team-a/nb reads no dataset: all nodes are equal for it");
+    assert_eq!(
+        unknown(|pod| pod.gates = vec!["kueue.x-k8s.io/admission".to_owned()], None),
+        "team-a/nb waits: its scheduler does not see it until another controller removes its gate \
+         kueue.x-k8s.io/admission"
+    );
     let default = |pod: &mut Placed| pod.scheduler = "default-scheduler".to_owned();
     assert_eq!(
         unknown(default, None),
