@@ -159,6 +159,7 @@ pub fn terms(job: &CheckedJob, rules: Option<&Rules>) -> Terms {
             _ => Decides::Nothing,
         },
         two_pods: !job.at_most_once && rules.is_some_and(|rules| rules.overlap.contains(&role.name)),
+        starts_after: role.starts_after.clone(),
     };
     let seconds = |time: std::time::Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     Terms {
@@ -168,6 +169,9 @@ pub fn terms(job: &CheckedJob, rules: Option<&Rules>) -> Terms {
             RestartScope::Job => Scope::Job,
         },
         max_crashes: job.max_crashes.or(rules.map(|rules| rules.max_crashes)).unwrap_or(u32::MAX),
+        forgive_after: seconds(job.forgive_after),
+        in_place: job.in_place,
+        rules: job.rules.clone(),
         gang_timeout: Some(seconds(job.gang_timeout)),
         unreserved: job.queueing == Queueing::None,
         by_scheduler: false,

@@ -11,6 +11,7 @@ mod metrics;
 mod native;
 mod queues;
 mod refusals;
+mod rules;
 mod shortages;
 
 use std::time::Duration;

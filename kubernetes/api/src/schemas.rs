@@ -74,6 +74,16 @@ pub(crate) fn restart_scope(_: &mut SchemaGenerator) -> Schema {
     one_of(&["worker", "job"])
 }
 
+/// What happens when a pod crashes.
+pub(crate) fn restart_action(_: &mut SchemaGenerator) -> Schema {
+    one_of(&["fail", "restartPod", "restartRole", "restartJob", "ignore"])
+}
+
+/// What is awaited of a role.
+pub(crate) fn until(_: &mut SchemaGenerator) -> Schema {
+    one_of(&["ready", "done"])
+}
+
 /// The planner of a job's nodes.
 pub(crate) fn gang_backend(_: &mut SchemaGenerator) -> Schema {
     one_of(&["auto", "builtin", "native"])

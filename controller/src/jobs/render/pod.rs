@@ -149,7 +149,8 @@ impl<'a> Renderer<'a> {
 
     /// Sets the fields that are equal in every pod of a job.
     fn finish(&self, role: &str, index: u32, spec: &mut PodSpec) {
-        spec.restart_policy = Some("Never".to_owned());
+        let restarts = if self.rendered.job.in_place > 0 { "OnFailure" } else { "Never" };
+        spec.restart_policy = Some(restarts.to_owned());
         spec.hostname = Some(names::hostname(self.rendered.name, role, index));
         spec.subdomain = self.rendered.kind.service.as_ref().map(|_| names::service(self.rendered.name));
         // In a namespace with hundreds of services, the variables of service links alone would exceed the argument

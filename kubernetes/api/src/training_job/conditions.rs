@@ -90,6 +90,8 @@ reasons! {
         NotFailed of Failed,
         /// More pods crashed than `maxCrashes`.
         CrashedTooOften of Failed,
+        /// A pod ended with an exit code for which one of `restart.rules` fails the job.
+        FailedByRule of Failed,
         /// The job has run for `activeDeadline`.
         DeadlineExceeded of Failed,
     }

@@ -25,6 +25,9 @@ pub struct TrainingJobStatus {
     /// The pods that were replaced, by cause. Only `crashed` counts against `spec.restart.maxCrashes`.
     #[serde(default, skip_serializing_if = "Restarts::is_empty")]
     pub restarts: Restarts,
+    /// The number that the first of the pods that decide the job's success wrote to its termination message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
     /// Why the job waits, in a sentence with numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<String>,

@@ -148,6 +148,11 @@ pub(super) fn words(job: &TrainingJob, reason: JobReason, said: &str) -> Words {
             "",
             format!("see why: {}; raise spec.restart.maxCrashes to tolerate more crashes", logs(job)),
         ),
+        JobReason::FailedByRule => (
+            because("a rule of its spec.restart failed it"),
+            "",
+            format!("see why the pod ended: {}; change spec.restart.rules to go on after this exit code", logs(job)),
+        ),
         JobReason::DeadlineExceeded => (
             because(&format!("it ran for {}", job.spec.active_deadline.as_deref().unwrap_or("its whole deadline"))),
             "",
