@@ -251,7 +251,8 @@ mod tests {
             read(pod).of_job.expect("of a job")
         };
         let ended = |code: i32, message: &str| json!({"terminated": {"exitCode": code, "message": message}});
-        let both = |aside: Value, main: Value| json!([{"name": "aside", "state": aside}, {"name": "main", "state": main}]);
+        let both =
+            |aside: Value, main: Value| json!([{"name": "aside", "state": aside}, {"name": "main", "state": main}]);
         assert_eq!(of("Failed", both(ended(2, ""), ended(137, ""))).exit_code, Some(137));
         assert_eq!(of("Failed", both(ended(2, ""), ended(0, ""))).exit_code, Some(2));
         assert_eq!(of("Failed", both(ended(0, ""), ended(-1, ""))).exit_code, Some(255), "of Windows");
