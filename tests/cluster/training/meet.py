@@ -27,11 +27,21 @@ def left():
     return max(DEADLINE - time.monotonic(), 0.1)
 
 
+def listen():
+    """Listens at the address itself: no pod but the first could. Its name may not be known yet."""
+    while True:
+        try:
+            return socket.create_server((HOST, int(PORT)))
+        except OSError as error:
+            if time.monotonic() > DEADLINE:
+                sys.exit(f"rank {RANK}: cannot listen at {ADDRESS}: {error}")
+            time.sleep(0.2)
+
+
 def serve():
     """The ranks that have called, once all of them have."""
     called = set()
-    # Bound to the address itself: another pod that has it as its first rank could not listen there.
-    with socket.create_server((HOST, int(PORT))) as listener:
+    with listen() as listener:
         while len(called) < int(SIZE) - 1:
             listener.settimeout(left())
             connection, _ = listener.accept()
