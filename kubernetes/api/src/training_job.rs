@@ -9,6 +9,7 @@
 pub mod checked;
 pub mod conditions;
 mod status;
+mod sweep;
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use kube::{CustomResource, KubeSchema};
@@ -18,6 +19,9 @@ use serde::{Deserialize, Serialize};
 use crate::job_type::RestartScope;
 use crate::schemas;
 pub use status::{Phase, Restarts, RoleStatus, ShownJob, TrainingJobStatus};
+pub use sweep::{
+    BestTrial, Choices, Distribution, Goal, Objective, Parameter, RandomSearch, Scale, Sweep, SweepStatus,
+};
 
 /// The desired state of a job.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -82,6 +86,15 @@ pub use status::{Phase, Restarts, RoleStatus, ShownJob, TrainingJobStatus};
             "has(self.datasets) == has(oldSelf.datasets) && (!has(self.datasets) || self.datasets == oldSelf.datasets)"
         )
         .message("spec.datasets cannot be changed; delete the TrainingJob and apply another"),
+    validation = Rule::new("has(self.sweep) == has(oldSelf.sweep)")
+        .message("spec.sweep cannot be added or removed; delete the TrainingJob and apply another"),
+    validation = Rule::new("!has(self.sweep) || !has(self.parameters)")
+        .message("spec.parameters cannot be combined with spec.sweep, which sets those of its trials"),
+    validation = Rule::new(
+            "has(self.parameters) == has(oldSelf.parameters) \
+             && (!has(self.parameters) || self.parameters == oldSelf.parameters)"
+        )
+        .message("spec.parameters cannot be changed; delete the TrainingJob and apply another"),
     validation = Rule::new("has(self.gang) == has(oldSelf.gang) && (!has(self.gang) || self.gang == oldSelf.gang)")
         .message("spec.gang cannot be changed; delete the TrainingJob and apply another"),
     validation = Rule::new(
@@ -121,6 +134,15 @@ pub struct TrainingJobSpec {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub datasets: Vec<MountedDataset>,
+    /// Variables of every container. They take the place of the JobType's variables of the same names. A variable that
+    /// the template of a role sets keeps its value.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
+    pub parameters: Vec<Parameter>,
+    /// Set if the job is a sweep: a number of trials of this job with other parameters. The sweep itself has no pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sweep: Option<Sweep>,
     /// The Queue in which the job waits; by default the Queue that the annotation `larder.dev/default-queue` of its
     /// namespace names. A job without one comes after all queues and may be preempted by their jobs. The administrator
     /// decides whether there may be such jobs.

@@ -17,9 +17,11 @@ use crate::job_type::checked::CheckedType;
 use crate::names::{DatasetKey, KUEUE_QUEUE_LABEL, MANAGED_BY};
 
 mod rules;
+mod sweep;
 mod template;
 
 pub use rules::{CheckedRule, Predecessor};
+pub use sweep::{CheckedObjective, CheckedSweep, Draw, Space, TRIALS_MAX};
 pub use template::Defaults;
 
 /// The most pods of a role.
@@ -58,6 +60,10 @@ pub struct CheckedJob {
     pub roles: Vec<CheckedRole>,
     /// The datasets that the pods read.
     pub datasets: Vec<CheckedMount>,
+    /// Variables of every container: their names and values.
+    pub parameters: Vec<(String, String)>,
+    /// Its trials, if it is a sweep.
+    pub sweep: Option<CheckedSweep>,
     /// Where the job waits for quota.
     pub queueing: Queueing,
     /// The planner of the job's nodes.
@@ -161,6 +167,8 @@ impl TrainingJob {
             kind: spec.type_.clone(),
             roles: check_roles(&spec.roles)?,
             datasets: self.check_datasets(longest)?,
+            parameters: sweep::check_parameters(&spec.parameters)?,
+            sweep: spec.sweep.as_ref().map(|sweep| sweep::check(sweep, name, &spec.roles)).transpose()?,
             queueing,
             backend: spec.gang.backend.unwrap_or_default(),
             gang_timeout: time("spec.gang.timeout", &spec.gang.timeout)?.unwrap_or(GANG_TIMEOUT).min(longest),

@@ -153,6 +153,7 @@ fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
             JobReason::NotDone | JobReason::NotFailed => ("not done yet", ""),
             JobReason::CrashedTooOften => ("pods crashed", "larder job logs team-a/resnet --all"),
             JobReason::FailedByRule => ("a rule of its spec.restart", "change spec.restart.rules"),
+            JobReason::TrialsFailed => ("its trials failed", "kubectl get tj"),
             JobReason::DeadlineExceeded => ("it ran for 2h", "raise spec.activeDeadline"),
         };
         // Reasons of Complete and Failed do not make a job wait.

@@ -1,6 +1,6 @@
 //! The meaning of each reason of a job's conditions.
 
-use crate::names::{JOB_LABEL, KUEUE_QUEUE_LABEL};
+use crate::names::{JOB_LABEL, KUEUE_QUEUE_LABEL, SWEEP_LABEL};
 use crate::training_job::TrainingJob;
 use crate::training_job::conditions::JobReason;
 
@@ -152,6 +152,11 @@ pub(super) fn words(job: &TrainingJob, reason: JobReason, said: &str) -> Words {
             because("a rule of its spec.restart failed it"),
             "",
             format!("see why the pod ended: {}; change spec.restart.rules to go on after this exit code", logs(job)),
+        ),
+        JobReason::TrialsFailed => (
+            because("too many of its trials failed"),
+            "",
+            format!("see them: kubectl get tj -n {namespace} -l {SWEEP_LABEL}={name}"),
         ),
         JobReason::DeadlineExceeded => (
             because(&format!("it ran for {}", job.spec.active_deadline.as_deref().unwrap_or("its whole deadline"))),
