@@ -104,7 +104,7 @@ impl<'a> ClusterView<'a> {
 
     /// True if this controller runs the job with this name and uid.
     pub fn has(&self, job: &Key, uid: &str) -> bool {
-        self.jobs.jobs.get(job).is_some_and(|object| object.is_ours() && object.meta.uid == uid)
+        self.jobs.jobs.get(job).is_some_and(|object| object.may_have_pods() && object.meta.uid == uid)
     }
 
     /// The health of a node for a pod of this job; without a job, by the administrator's settings. The watch of pods

@@ -99,7 +99,7 @@ fn remember(view: &ClusterView<'_>, job_states: &mut BTreeMap<Key, JobState>) {
     let is_under_way =
         |key: &Key, job_state: &JobState| job_state.pending.is_some() && !view.jobs.ready.contains_key(key);
     job_states.retain(|key, job_state| view.has(key, &job_state.uid) || is_under_way(key, job_state));
-    for object in view.jobs.jobs.iter().filter(|object| object.is_ours()) {
+    for object in view.jobs.jobs.iter().filter(|object| object.may_have_pods()) {
         let key = &object.meta.key;
         if !job_states.contains_key(key) {
             job_states.insert(key.clone(), JobState::new(object, view.now));

@@ -100,7 +100,7 @@ impl<'a> Renderer<'a> {
         Ok(template)
     }
 
-    /// Puts the type's variables first, so that the job's own variables can refer to them.
+    /// Puts the variables of the type and the job's parameters first, so that the template's own can refer to them.
     fn add_environment(&self, role: &str, context: &Value, spec: &mut PodSpec) -> Result<(), InvalidField> {
         let mut variables = Vec::new();
         for one in &self.rendered.kind.environment {
@@ -113,9 +113,18 @@ impl<'a> Renderer<'a> {
             {
                 continue;
             }
+            if self.rendered.job.parameters.iter().any(|(name, _)| *name == one.name) {
+                continue;
+            }
             let value = self.templates.text(&field("value"), &one.value, context)?;
             variables.push(EnvVar { name: one.name.clone(), value: Some(value), ..EnvVar::default() });
         }
+        let parameter = |(name, value): &(String, String)| EnvVar {
+            name: name.clone(),
+            value: Some(value.clone()),
+            ..EnvVar::default()
+        };
+        variables.extend(self.rendered.job.parameters.iter().map(parameter));
         for container in &mut spec.containers {
             let own = container.env.take().unwrap_or_default();
             let ours = variables.iter().filter(|one| !own.iter().any(|other| other.name == one.name)).cloned();

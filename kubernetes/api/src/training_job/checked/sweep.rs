@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::Container;
-
 use crate::checked::InvalidField;
 use crate::training_job::{Choices, Distribution, Goal, Objective, Parameter, RandomSearch, Role, Scale, Sweep};
 
@@ -163,7 +161,7 @@ fn space_of_grid(grid: &[Choices]) -> Result<(Space, u32), InvalidField> {
             return Err(InvalidField::new(field, format!("has {} twice or without values", one.name)));
         }
     }
-    // No product of 16 counts of at most 1000 fits into fewer bits.
+    // A thousand values of each of 16 parameters are more than any integer holds.
     let trials = grid.iter().fold(1_u128, |product, one| product.saturating_mul(one.values.len() as u128));
     let trials = bounded(field, trials)?;
     Ok((Space::Grid(grid.iter().map(|one| (one.name.clone(), one.values.clone())).collect()), trials))
@@ -241,8 +239,7 @@ fn is_variable(name: &str) -> bool {
 /// The names of the variables that the template of a role sets.
 fn variables(role: &Role) -> impl Iterator<Item = &str> {
     let containers = role.template.spec.iter().flat_map(|spec| &spec.containers);
-    let names = |container: &Container| container.env.iter().flatten().map(|one| one.name.as_str()).collect::<Vec<_>>();
-    containers.flat_map(names)
+    containers.flat_map(|container| container.env.iter().flatten()).map(|one| one.name.as_str())
 }
 
 #[cfg(test)]
