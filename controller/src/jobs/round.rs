@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use larder_api::{Phase, QueueStatus};
 
-use crate::jobs::cluster_view::ClusterView;
+use crate::jobs::cluster_view::{ClusterView, dataset_key};
 use crate::jobs::dry_run::DryRuns;
 use crate::jobs::job_state::JobState;
 use crate::jobs::leftover_pods::{self, Accounting};
@@ -20,8 +20,9 @@ use crate::jobs::turn::Checked;
 use crate::jobs::turn::check::check;
 use crate::jobs::turn::decide::{Decided, Placed, Ruled, Stepped};
 use crate::jobs::turn::room::Counted;
+use crate::objects::by_uid;
 use crate::time::{Earliest, Seconds};
-use crate::warm_request::WarmRequest;
+use crate::warm_request::{Requester, WarmRequest};
 use crate::write::Write;
 use larder_kube::key::Key;
 
@@ -89,8 +90,38 @@ pub fn round(
             round.writes.push((written.key, written.writes));
         }
     }
+    keep_data_of_sweeps(view, job_states, &mut round.warm_requests);
     round.again_at = again.at();
     round
+}
+
+/// Keeps the data of sweeps on the nodes where their trials run or have run, for the next trials.
+fn keep_data_of_sweeps(
+    view: &ClusterView<'_>,
+    job_states: &BTreeMap<Key, JobState>,
+    requests: &mut BTreeMap<Key, Vec<WarmRequest>>,
+) {
+    for sweep in view.jobs.jobs.iter().filter(|job| job.is_ours() && job.trial_spec.is_some()) {
+        let is_over = sweep.status.phase.is_some_and(Phase::is_terminal);
+        let Some(job) = sweep.job.as_ref().ok().filter(|job| !is_over && !job.suspend && !job.datasets.is_empty())
+        else {
+            continue;
+        };
+        let trials = view.jobs.jobs.of(&by_uid(&sweep.meta.uid));
+        let slots = trials.filter_map(|trial| job_states.get(&trial.meta.key)).flat_map(|trial| {
+            let is_there = |node: &String| view.nodes.get(&Key::cluster(node)).is_some();
+            trial.record.state.slots().filter_map(move |(_, slot)| slot.node.clone().filter(is_there))
+        });
+        let nodes: BTreeSet<String> = slots.collect();
+        if nodes.is_empty() {
+            continue;
+        }
+        let by = Requester::Job(sweep.meta.key.clone());
+        let request = WarmRequest::on(by, Seconds(sweep.meta.created), nodes.into_iter().collect(), false);
+        for mount in &job.datasets {
+            requests.entry(dataset_key(&mount.dataset)).or_default().push(request.clone());
+        }
+    }
 }
 
 /// Adds new jobs. Drops jobs that were deleted, or that another controller runs, once none of their writes is in

@@ -13,6 +13,7 @@ mod queues;
 mod refusals;
 mod rules;
 mod shortages;
+mod sweeps;
 
 use std::time::Duration;
 
