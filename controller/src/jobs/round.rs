@@ -107,12 +107,12 @@ fn keep_data_of_sweeps(
         else {
             continue;
         };
-        let trials = view.jobs.jobs.of(&by_uid(&sweep.meta.uid));
-        let slots = trials.filter_map(|trial| job_states.get(&trial.meta.key)).flat_map(|trial| {
-            let is_there = |node: &String| view.nodes.get(&Key::cluster(node)).is_some();
-            trial.record.state.slots().filter_map(move |(_, slot)| slot.node.clone().filter(is_there))
-        });
-        let nodes: BTreeSet<String> = slots.collect();
+        let mut nodes = BTreeSet::new();
+        for trial in view.jobs.jobs.of(&by_uid(&sweep.meta.uid)) {
+            let slots = job_states.get(&trial.meta.key).into_iter().flat_map(|trial| trial.record.state.slots());
+            nodes.extend(slots.filter_map(|(_, slot)| slot.node.clone()));
+        }
+        nodes.retain(|node| view.nodes.get(&Key::cluster(node)).is_some());
         if nodes.is_empty() {
             continue;
         }

@@ -16,6 +16,7 @@ use larder_api::training_job::conditions::{JobConditionKind, JobReason};
 use larder_api::training_job::{BestTrial, ShownJob, SweepStatus};
 use larder_api::{Phase, TrainingJob, TrainingJobStatus};
 use larder_kube::Resource;
+use larder_kube::key::Key;
 use larder_kube::kinds::Kind;
 use serde_json::{Value, json};
 
@@ -50,8 +51,8 @@ pub struct View<'a> {
     pub owned: Vec<&'a JobObject>,
     /// How long ended jobs are kept, in seconds; `None`: until somebody deletes them.
     pub keep_ended_jobs: Option<i64>,
-    /// Why the API server did not create a trial the last time.
-    pub refused: Option<&'a str>,
+    /// The trial that the API server did not create the last time, and why.
+    pub refused: Option<(&'a Key, &'a str)>,
 }
 
 /// The writes of a sweep, and when it is due again if nothing changes before.
@@ -183,8 +184,8 @@ impl<'a> View<'a> {
 
     /// Why no trial runs.
     fn waiting_for(&self, trials: &BTreeMap<u32, &JobObject>) -> Option<String> {
-        if let Some(refused) = self.refused {
-            return Some(format!("the API server refuses a trial: {refused}"));
+        if let Some((trial, why)) = self.refused {
+            return Some(format!("the API server refuses the trial {trial}: {why}"));
         }
         if self.job.suspend {
             return Some("spec.suspend is true".to_owned());
@@ -234,8 +235,11 @@ impl<'a> View<'a> {
         }
         let live = trials.values().filter(|trial| is_live(trial)).count();
         let room = (self.sweep.parallelism as usize).saturating_sub(live).min(TRIALS_AT_ONCE);
-        let is_next = |number: &u32| !tally.has_ended(*number) && !trials.contains_key(number);
-        (0..self.sweep.trials).filter(is_next).take(room).map(|number| self.trial(number)).collect()
+        let next = (0..self.sweep.trials).filter(|number| !tally.has_ended(*number) && !trials.contains_key(number));
+        // The others do not wait for a trial that is refused.
+        let is_refused = |number: &u32| self.refused.is_some_and(|(trial, _)| trial.name == self.name(*number));
+        let (last, first): (Vec<u32>, Vec<u32>) = next.partition(is_refused);
+        first.into_iter().chain(last).take(room).map(|number| self.trial(number)).collect()
     }
 
     fn trial(&self, number: u32) -> Write {

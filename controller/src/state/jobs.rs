@@ -206,7 +206,7 @@ impl State {
             sweep: job.sweep.as_ref()?,
             owned: self.jobs.jobs.of(&by_uid(&object.meta.uid)).collect(),
             keep_ended_jobs: self.settings.keep_ended_jobs,
-            refused: self.jobs.refused_trials.get(key).map(String::as_str),
+            refused: self.jobs.refused_trials.get(key).map(|(trial, why)| (trial, why.as_str())),
         };
         Some(sweep::decide(&view))
     }
@@ -214,8 +214,8 @@ impl State {
     /// Records which trials of a sweep the API server did not create.
     pub fn trials_written(&mut self, key: &Key, refused: &Refusals) {
         match refused.iter().next() {
-            Some(((_, name), why)) => {
-                self.jobs.refused_trials.insert(key.clone(), format!("{name}: {why}"));
+            Some(((_, trial), why)) => {
+                self.jobs.refused_trials.insert(key.clone(), (trial.clone(), why.clone()));
             }
             None => _ = self.jobs.refused_trials.remove(key),
         }
