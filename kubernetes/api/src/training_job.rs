@@ -95,6 +95,8 @@ pub use sweep::{
              && (!has(self.parameters) || self.parameters == oldSelf.parameters)"
         )
         .message("spec.parameters cannot be changed; delete the TrainingJob and apply another"),
+    validation = Rule::new("!has(self.datasets) || self.datasets.filter(one, has(one.split) && one.split).size() <= 1")
+        .message("spec.datasets[].split can be true for one dataset"),
     validation = Rule::new("has(self.gang) == has(oldSelf.gang) && (!has(self.gang) || self.gang == oldSelf.gang)")
         .message("spec.gang cannot be changed; delete the TrainingJob and apply another"),
     validation = Rule::new(
@@ -267,6 +269,10 @@ pub struct MountedDataset {
     #[x_kube(validation = Rule::new("self.matches('^/[^/:]') && !self.matches('/[.][.](/|$)') && !self.contains(':')")
         .message("spec.datasets[].mountPath must be an absolute path without `..` and `:`"))]
     pub mount_path: String,
+    /// True to give each pod a list of the files that it is to read: every pod of a role has its share of the dataset,
+    /// by its index. Only one dataset can be split, and roles must have a fixed number of pods.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub split: bool,
     /// The percentage that must be cached before pods start; 90 by default, 0 to wait for nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]

@@ -301,6 +301,43 @@ fn a_role_that_starts_after_another_one_finds_it_done() {
         .wait_for("the worker has read it", TIMEOUT, || lab.all_logs("train").contains("worker-0-1\ndone"));
 }
 
+// SEMANTICS: J24
+#[test]
+fn seed_004_each_worker_reads_its_share_of_the_files_of_a_dataset() {
+    let lab = Lab::with_data("split");
+    let read = r#"while read -r file; do cat "$file" >/dev/null; printf '{"file": "%s"}\n' "$file"; done <"$LARDER_SPLIT_FILES""#;
+    let worker = lab.role("worker", 3, "100m", &["sh", "-ec", read]);
+    let split = json!({"datasets": [{"name": "set", "mountPath": "/set", "split": true}]});
+    lab.job("train", "single", &[worker], &split);
+    lab.wait_for_phase("train", "Succeeded");
+    let said: Vec<String> =
+        lab.said("train").iter().filter_map(|line| Some(line["file"].as_str()?.to_owned())).collect();
+    let files: BTreeSet<String> = (0..FILES).map(|file| format!("/set/d{}/f{file}", file % 5)).collect();
+    assert_eq!(said.len(), FILES, "no file is read twice: {said:?}");
+    assert_eq!(said.into_iter().collect::<BTreeSet<_>>(), files);
+    let shares = lab.pods("train").into_keys().map(|pod| lab.platform.logs(&pod).lines().count());
+    assert_eq!(shares.collect::<Vec<_>>(), [FILES / 3; 3]);
+}
+
+// SEMANTICS: J21
+#[test]
+fn a_sweep_of_real_pods_stops_at_a_number_in_a_termination_message() {
+    let lab = Lab::with_data("sweep");
+    let run = "cat /set/d0/f0 >/dev/null; echo $LR >/dev/termination-log";
+    let worker = lab.role("worker", 1, "100m", &["sh", "-ec", run]);
+    let grid = json!([{"name": "LR", "values": ["0.5", "0.4", "0.1", "0.3", "0.2"]}]);
+    let sweep = json!({"grid": grid, "parallelism": 1, "objective": {"goal": "minimize", "target": "0.1"}});
+    let datasets = json!([{"name": "set", "mountPath": "/set"}]);
+    lab.job("tune", "single", &[worker], &json!({"sweep": sweep, "datasets": datasets}));
+    lab.wait_for_phase("tune", "Succeeded");
+    let sweep = lab.status("tune")["sweep"].clone();
+    assert_eq!(sweep["best"], json!({"name": "tune-2", "result": "0.1", "parameters": {"LR": "0.1"}}), "{sweep}");
+    assert_eq!(lab.status("tune-1")["result"], "0.4");
+    lab.platform.kubectl(&["wait", "--for=condition=Complete", "tj/tune", "--timeout=60s"]);
+    lab.platform.kubectl(&["delete", "tj", "tune"]);
+    lab.platform.cluster.wait_for("its trials are gone", TIMEOUT, || lab.phase("tune-0").is_empty());
+}
+
 #[test]
 fn elastic_torchrun_loses_a_worker_to_a_more_urgent_job_and_gets_it_back_without_doing_a_step_twice() {
     let lab = Lab::with_data("elastic");

@@ -20,7 +20,7 @@ use minijinja::Value;
 use super::context::{Contexts, Facts, Rendered, ports};
 use super::place::Place;
 use super::template::Templates;
-use super::{files, launcher, names, performance, shared};
+use super::{files, launcher, names, performance, shared, split};
 use crate::jobs::constraints::DATA_VOLUME;
 
 /// Renders the pods and the files of a job for one set of facts.
@@ -54,6 +54,7 @@ impl<'a> Renderer<'a> {
         files::mount(rendered, role, &mut spec);
         launcher::add(rendered, role, self.facts, &mut spec);
         self.add_datasets(&mut spec);
+        split::add(rendered.job, index, rendered.desired(of_job, self.facts), self.facts, &mut spec);
         performance::apply(&rendered.kind.performance, of_job.defaults, &mut spec);
         place.apply(&mut spec);
         self.finish(role, index, &mut spec);

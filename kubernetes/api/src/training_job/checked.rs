@@ -124,6 +124,8 @@ pub struct CheckedMount {
     pub dataset: DatasetKey,
     /// The folder in every container.
     pub path: String,
+    /// True if each pod gets a list of its share of the files.
+    pub split: bool,
     /// The percentage that must be cached before pods start.
     pub min_warm: u32,
     /// The longest time that the job waits for the dataset.
@@ -163,10 +165,12 @@ impl TrainingJob {
             |field: &'static str, text: &Option<String>| text.as_deref().map(|text| duration(field, text)).transpose();
         let queueing = self.queueing()?;
         let longest = if queueing == Queueing::None { UNQUEUED_TIMEOUT_MAX } else { TIMEOUT_MAX };
+        let (roles, datasets) = (check_roles(&spec.roles)?, self.check_datasets(longest)?);
+        check_split(&datasets, &roles)?;
         Ok(CheckedJob {
             kind: spec.type_.clone(),
-            roles: check_roles(&spec.roles)?,
-            datasets: self.check_datasets(longest)?,
+            roles,
+            datasets,
             parameters: sweep::check_parameters(&spec.parameters)?,
             sweep: spec.sweep.as_ref().map(|sweep| sweep::check(sweep, name, &spec.roles)).transpose()?,
             queueing,
@@ -243,7 +247,24 @@ fn check_mount(own: &str, mount: &MountedDataset, longest: Duration) -> Result<C
     }
     let timeout = mount.warm_timeout.as_deref().map(|text| duration(&field("warmTimeout"), text)).transpose()?;
     let warm_timeout = timeout.unwrap_or(WARM_TIMEOUT).min(longest);
-    Ok(CheckedMount { dataset, path: mount.mount_path.clone(), min_warm, warm_timeout })
+    Ok(CheckedMount { dataset, path: mount.mount_path.clone(), split: mount.split, min_warm, warm_timeout })
+}
+
+/// Checks that at most one dataset is split, among pods whose number is fixed.
+fn check_split(datasets: &[CheckedMount], roles: &[CheckedRole]) -> Result<(), InvalidField> {
+    let mut split = datasets.iter().filter(|mount| mount.split);
+    let Some(first) = split.next() else { return Ok(()) };
+    let field = |mount: &CheckedMount| format!("spec.datasets[{}].split", mount.dataset.name);
+    if let Some(second) = split.next() {
+        return Err(InvalidField::new(field(second), format!("is true for {} too; only one can be", first.dataset)));
+    }
+    match roles.iter().find(|role| role.min != role.max) {
+        Some(role) => {
+            let what = format!("needs a fixed number of pods; remove min and max of the role {}", role.name);
+            Err(InvalidField::new(field(first), what))
+        }
+        None => Ok(()),
+    }
 }
 
 fn check_roles(roles: &[Role]) -> Result<Vec<CheckedRole>, InvalidField> {
