@@ -261,7 +261,7 @@ fn the_launcher_of_deepspeed_finds_its_workers_in_its_hostfile() {
     assert!(lab.said("ranks").contains(&expected), "{}", lab.all_logs("ranks"));
 }
 
-// SEMANTICS: J18
+// SEMANTICS: J30
 #[test]
 fn exit_codes_of_real_pods_follow_the_rules_and_containers_restart_in_place() {
     let lab = Lab::start("exit-codes");
@@ -287,7 +287,7 @@ fn exit_codes_of_real_pods_follow_the_rules_and_containers_restart_in_place() {
     assert!(lab.pods("kept").contains_key("kept-worker-0-1"), "the kubelet restarted it in its first pod");
 }
 
-// SEMANTICS: J20
+// SEMANTICS: J32
 #[test]
 fn a_role_that_starts_after_another_one_finds_it_done() {
     let lab = Lab::start("order");
@@ -301,7 +301,7 @@ fn a_role_that_starts_after_another_one_finds_it_done() {
         .wait_for("the worker has read it", TIMEOUT, || lab.all_logs("train").contains("worker-0-1\ndone"));
 }
 
-// SEMANTICS: J24
+// SEMANTICS: J36
 #[test]
 fn seed_004_each_worker_reads_its_share_of_the_files_of_a_dataset() {
     let lab = Lab::with_data("split");
@@ -319,7 +319,7 @@ fn seed_004_each_worker_reads_its_share_of_the_files_of_a_dataset() {
     assert_eq!(shares.collect::<Vec<_>>(), [FILES / 3; 3]);
 }
 
-// SEMANTICS: J21
+// SEMANTICS: J33
 #[test]
 fn a_sweep_of_real_pods_stops_at_a_number_in_a_termination_message() {
     let lab = Lab::with_data("sweep");

@@ -11,7 +11,7 @@ fn split(from: &Path, index: &str, count: &str, to: &Path) -> Output {
     command.arg("split").arg(from).args([index, count]).arg(to).output().unwrap()
 }
 
-// SEMANTICS: J24
+// SEMANTICS: J36
 #[test]
 fn the_shares_of_all_pods_are_disjoint_even_and_complete() {
     let folder = tempfile::tempdir().unwrap();

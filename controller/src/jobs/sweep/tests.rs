@@ -134,7 +134,7 @@ impl World {
     }
 }
 
-// SEMANTICS: J21
+// SEMANTICS: J33
 #[test]
 fn a_sweep_runs_its_trials_a_few_at_a_time_each_with_its_parameters() {
     let mut world = World::new(list(3, json!({"parallelism": 2})));
@@ -161,7 +161,7 @@ fn a_sweep_runs_its_trials_a_few_at_a_time_each_with_its_parameters() {
     assert!(world.is_gone, "after its spec.ttlAfterFinished");
 }
 
-// SEMANTICS: J22
+// SEMANTICS: J34
 #[test]
 fn a_sweep_stops_at_its_target_and_ends_the_other_trials() {
     let objective = json!({"goal": "minimize", "target": "0.1"});
@@ -182,7 +182,7 @@ fn a_sweep_stops_at_its_target_and_ends_the_other_trials() {
     assert_eq!(world.created.len(), 6);
 }
 
-// SEMANTICS: J22
+// SEMANTICS: J34
 #[test]
 fn a_sweep_stops_when_trials_get_no_better_or_fail_too_often() {
     let objective = json!({"goal": "maximize", "patience": 2});
@@ -255,7 +255,7 @@ fn jobs_of_other_names_are_no_trials() {
 }
 
 proptest! {
-    // SEMANTICS: J21
+    // SEMANTICS: J33
     #[test]
     fn each_trial_ends_once_whatever_dies_between_two_writes(
         trials in 1..8_usize,

@@ -21,7 +21,7 @@ fn crashes(api: &Api, name: &str) -> u64 {
     job["status"]["restarts"]["crashed"].as_u64().unwrap_or(0)
 }
 
-// SEMANTICS: J18
+// SEMANTICS: J30
 #[tokio::test(start_paused = true)]
 async fn a_rule_for_an_exit_code_fails_a_job_at_its_first_crash_or_never_counts_it() {
     let mut world = World::with_jobs(2);
@@ -39,7 +39,7 @@ async fn a_rule_for_an_exit_code_fails_a_job_at_its_first_crash_or_never_counts_
     world.until("it is done", |api| phase(api, "flaky") == "Succeeded").await;
 }
 
-// SEMANTICS: J18
+// SEMANTICS: J30
 #[tokio::test(start_paused = true)]
 async fn rules_that_contradict_are_reported_by_name_and_others_go_on() {
     let mut world = World::with_jobs(2);
@@ -54,7 +54,7 @@ async fn rules_that_contradict_are_reported_by_name_and_others_go_on() {
     assert!(!pods(&world.api).iter().any(|pod| pod.starts_with("bad")));
 }
 
-// SEMANTICS: J18
+// SEMANTICS: J30
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_may_restart_in_place_has_its_kubelet_restart_it_and_is_replaced_after_the_last_time() {
     let mut world = World::with_jobs(2);
@@ -85,7 +85,7 @@ fn names(pods: &[(u32, u32)]) -> Vec<String> {
     pods.iter().map(|(index, attempt)| format!("train-worker-{index}-{attempt}")).collect()
 }
 
-// SEMANTICS: J20
+// SEMANTICS: J32
 #[tokio::test(start_paused = true)]
 async fn a_role_has_no_pods_before_the_roles_that_it_starts_after_also_after_a_kill() {
     let mut world = World::with_jobs(2);

@@ -31,7 +31,7 @@ fn status(api: &Api, name: &str) -> Value {
     api.get("trainingjobs", "team-a", name).unwrap_or_default()["status"]["sweep"].clone()
 }
 
-// SEMANTICS: J21
+// SEMANTICS: J33
 #[tokio::test(start_paused = true)]
 async fn a_sweep_runs_all_its_trials_with_their_parameters_and_is_itself_no_job_with_pods() {
     let mut world = World::with_jobs(2);
@@ -60,7 +60,7 @@ async fn a_sweep_runs_all_its_trials_with_their_parameters_and_is_itself_no_job_
     world.until("nothing is left", |api| names(api).is_empty() && pods(api).is_empty()).await;
 }
 
-// SEMANTICS: J22
+// SEMANTICS: J34
 #[tokio::test(start_paused = true)]
 async fn a_number_in_a_termination_message_stops_a_sweep() {
     let mut world = World::with_jobs(2);
@@ -76,7 +76,7 @@ async fn a_number_in_a_termination_message_stops_a_sweep() {
     assert!(pods(&world.api).iter().all(|pod| pod.starts_with("tune-0-") || pod.starts_with("tune-1-")));
 }
 
-// SEMANTICS: J21
+// SEMANTICS: J33
 #[tokio::test(start_paused = true)]
 async fn a_sweep_that_is_too_large_is_refused_by_name_and_others_go_on() {
     let mut world = World::with_jobs(1);
@@ -92,7 +92,7 @@ async fn a_sweep_that_is_too_large_is_refused_by_name_and_others_go_on() {
     assert!(!names(&world.api).iter().any(|name| name.starts_with("huge-")));
 }
 
-// SEMANTICS: J21
+// SEMANTICS: J33
 #[tokio::test(start_paused = true)]
 async fn a_trial_that_the_api_refuses_is_named_and_the_others_run() {
     let mut world = World::with_jobs(2);
@@ -109,7 +109,7 @@ async fn a_trial_that_the_api_refuses_is_named_and_the_others_run() {
     world.until("it is done", |api| phase(api, "tune") == "Succeeded").await;
 }
 
-// SEMANTICS: J21
+// SEMANTICS: J33
 #[tokio::test(start_paused = true)]
 async fn a_controller_killed_at_any_write_of_a_sweep_runs_each_trial_once() {
     let scenario = |api: &Api| {
@@ -150,7 +150,7 @@ async fn a_controller_killed_at_any_write_of_a_sweep_runs_each_trial_once() {
     }
 }
 
-// SEMANTICS: J23
+// SEMANTICS: J35
 #[tokio::test(start_paused = true)]
 async fn the_dataset_of_a_sweep_is_warmed_once_for_all_trials() {
     let mut world = World::with_jobs(3);

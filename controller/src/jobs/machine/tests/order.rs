@@ -36,7 +36,7 @@ fn created(actions: &[Action]) -> Vec<(usize, u32)> {
     created.collect()
 }
 
-// SEMANTICS: J20
+// SEMANTICS: J32
 #[test]
 fn pods_of_a_role_are_created_once_those_before_it_are_ready_or_done() {
     for (until, enough) in [(Until::Ready, PodStage::Ready), (Until::Done, PodStage::Succeeded)] {
@@ -60,7 +60,7 @@ fn pods_of_a_role_are_created_once_those_before_it_are_ready_or_done() {
     }
 }
 
-// SEMANTICS: J20
+// SEMANTICS: J32
 #[test]
 fn a_restart_of_all_pods_keeps_the_order() {
     let (state, _, mut observed) = started(Until::Ready);

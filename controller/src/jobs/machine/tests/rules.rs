@@ -25,7 +25,7 @@ fn replaced(state: &State) -> Vec<(usize, u32)> {
     state.slots().filter(|(id, _)| id.attempt != 1).map(|(id, _)| (id.role, id.index)).collect()
 }
 
-// SEMANTICS: J18
+// SEMANTICS: J30
 #[test]
 fn the_first_rule_for_the_role_and_the_exit_code_says_what_restarts() {
     let rules = json!([
@@ -64,7 +64,7 @@ fn the_first_rule_for_the_role_and_the_exit_code_says_what_restarts() {
     }
 }
 
-// SEMANTICS: J18
+// SEMANTICS: J30
 #[test]
 fn a_crash_that_fails_the_job_comes_before_those_that_follow_from_it() {
     let rules = json!([{"exitCodes": "2", "action": "fail"}, {"action": "restartJob"}]);
@@ -75,7 +75,7 @@ fn a_crash_that_fails_the_job_comes_before_those_that_follow_from_it() {
     assert_eq!((state.phase, state.restarts.crashed), (Phase::Failed, 1), "{}", state.why);
 }
 
-// SEMANTICS: J18
+// SEMANTICS: J30
 #[test]
 fn a_rule_is_about_crashes_and_not_about_other_losses() {
     let (state, mut observed) = servers_and_workers(&json!([{"action": "fail"}]));
@@ -84,7 +84,7 @@ fn a_rule_is_about_crashes_and_not_about_other_losses() {
     assert_eq!((state.phase, state.restarts.evicted), (Phase::Recovering, 1));
 }
 
-// SEMANTICS: J18
+// SEMANTICS: J30
 #[test]
 fn crashes_that_a_rule_ignores_never_fail_a_job() {
     let (mut state, mut observed) = servers_and_workers(&json!([{"exitCodes": "143", "action": "ignore"}]));
@@ -108,7 +108,7 @@ fn restarted(state: &State, observed: &mut Shown, code: u8, restarts: u32) -> St
     step(state.clone(), observed, NOW).0
 }
 
-// SEMANTICS: J18
+// SEMANTICS: J30
 #[test]
 fn a_pod_that_restarts_in_place_is_replaced_only_after_its_last_restart() {
     let (state, mut observed) = servers_and_workers(&json!([
@@ -133,7 +133,7 @@ fn a_pod_that_restarts_in_place_is_replaced_only_after_its_last_restart() {
     assert_eq!(restarted(&state, &mut observed, 1, 1), state);
 }
 
-// SEMANTICS: J19
+// SEMANTICS: J31
 #[test]
 fn each_stretch_of_running_without_a_crash_makes_up_for_one_crash() {
     const GOOD: i64 = 3_600;

@@ -272,7 +272,7 @@ fn datasets_are_claims_of_their_namespace_or_of_their_own() {
     assert_eq!(claims[0].metadata.annotations.as_ref().expect("one")["larder.dev/dataset"], "team-b/coco");
 }
 
-// SEMANTICS: J24
+// SEMANTICS: J36
 #[test]
 fn a_split_dataset_has_a_list_of_each_pods_share() {
     let of = |context: Value, index: u32| {
