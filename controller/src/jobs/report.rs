@@ -57,6 +57,7 @@ pub fn status(facts: &Facts<'_>) -> TrainingJobStatus {
         roles,
         restarts,
         result: state.result.clone(),
+        sweep: None,
         waiting_for,
         started: state.started.map(time),
         finished: state.finished.map(time),

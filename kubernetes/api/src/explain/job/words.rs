@@ -30,6 +30,11 @@ pub(super) fn logs(job: &TrainingJob) -> String {
     format!("larder job logs {}/{} --all", namespace(job), name(job))
 }
 
+/// The command that shows the trials of a sweep.
+pub(super) fn trials(job: &TrainingJob) -> String {
+    format!("see them: kubectl get tj -n {} -l {SWEEP_LABEL}={}", namespace(job), name(job))
+}
+
 /// The command that resumes the job.
 pub(super) fn resume(job: &TrainingJob) -> String {
     format!("larder job resume {}/{}", namespace(job), name(job))
@@ -153,11 +158,7 @@ pub(super) fn words(job: &TrainingJob, reason: JobReason, said: &str) -> Words {
             "",
             format!("see why the pod ended: {}; change spec.restart.rules to go on after this exit code", logs(job)),
         ),
-        JobReason::TrialsFailed => (
-            because("too many of its trials failed"),
-            "",
-            format!("see them: kubectl get tj -n {namespace} -l {SWEEP_LABEL}={name}"),
-        ),
+        JobReason::TrialsFailed => (because("too many of its trials failed"), "", trials(job)),
         JobReason::DeadlineExceeded => (
             because(&format!("it ran for {}", job.spec.active_deadline.as_deref().unwrap_or("its whole deadline"))),
             "",
