@@ -44,9 +44,7 @@ pub(super) fn job_pod(pod: &Pod) -> Option<JobPod> {
         disruption: condition(pod, "DisruptionTarget", "True").map(reason).unwrap_or_default(),
         devices: devices(pod, containers.clone()),
         exit_code: exit_code(pod),
-        restarts: containers
-            .clone()
-            .fold(0, |sum: u32, container| sum.saturating_add(u32::try_from(container.restart_count).unwrap_or(0))),
+        restarts: restarts(pod),
         result: result(pod),
         never_ran: containers.count() == 0,
         serves: label(pod, JOB_SERVING_LABEL).is_some(),
@@ -67,6 +65,15 @@ fn exit_code(pod: &Pod) -> Option<u8> {
         (code != 0).then(|| (!is_main(pod, container), u8::try_from(code).unwrap_or(u8::MAX)))
     });
     failed.min_by_key(|(is_other, _)| *is_other).map(|(_, code)| code)
+}
+
+/// How often the kubelet has restarted containers of a pod.
+fn restarts(pod: &Pod) -> u32 {
+    let statuses = pod.status.iter().flat_map(|status| {
+        status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten())
+    });
+    let counts = statuses.map(|container| u32::try_from(container.restart_count).unwrap_or(0));
+    counts.fold(0, u32::saturating_add)
 }
 
 /// The number in the termination message of the first container of a pod that has succeeded.

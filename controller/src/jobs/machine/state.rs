@@ -33,7 +33,7 @@ pub struct State {
     #[serde(skip_serializing_if = "is_zero")]
     pub forgiven: u32,
     /// For how many seconds it had run without a crash when it entered the phase.
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub good_seconds: i64,
     /// A rule has failed the job.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -86,12 +86,8 @@ const UNBOUND_STARTS: u32 = 3;
 /// The number of refusals that are remembered.
 pub(crate) const REFUSALS_MAX: usize = 1000;
 
-fn is_zero(count: &u32) -> bool {
-    *count == 0
-}
-
-fn is_none(seconds: &i64) -> bool {
-    *seconds == 0
+fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
+    *number == T::default()
 }
 
 /// A slot: an index of a role, with the pod that it should have.
