@@ -1,7 +1,7 @@
 //! Sweeps: which trials exist, how they ended, and when a sweep stops.
 //!
 //! A trial is a TrainingJob `NAME-NUMBER` that the sweep owns; it waits, runs and recovers like any other job. Its
-//! parameters follow from its number ([`mod@parameters`]). The [`Tally`] in the sweep's status says which trials have ended,
+//! parameters follow from its number (`parameters`). The `tally` in the sweep's status says which trials have ended,
 //! and how. Everything else follows from the trials that exist, so a controller may be killed at any write:
 //! - A trial that has not ended and does not exist is created. Its name follows from its number, so it is created once.
 //! - A trial that has ended is counted. It is deleted only once the status that counts it was written.

@@ -7,7 +7,7 @@ use larder_api::training_job::checked::{Draw, Space};
 use sha2::{Digest, Sha256};
 
 /// The parameters of the trial with this number.
-pub fn parameters(space: &Space, number: u32) -> BTreeMap<String, String> {
+pub(super) fn parameters(space: &Space, number: u32) -> BTreeMap<String, String> {
     match space {
         Space::List(sets) => sets.get(number as usize).cloned().unwrap_or_default(),
         Space::Grid(grid) => {

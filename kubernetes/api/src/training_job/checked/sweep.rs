@@ -8,11 +8,11 @@ use crate::training_job::{Choices, Distribution, Goal, Objective, Parameter, Ran
 /// The most trials of a sweep.
 pub const TRIALS_MAX: u32 = 10_000;
 /// The default for the most trials that have not ended.
-pub const PARALLELISM: u32 = 10;
+const PARALLELISM: u32 = 10;
 /// The default for the most trials that may fail.
-pub const FAILED_MAX: u32 = 20;
+const FAILED_MAX: u32 = 20;
 /// The longest name of a sweep: that of a trial adds a hyphen and its number.
-pub const SWEEP_NAME_MAX: usize = 58;
+const SWEEP_NAME_MAX: usize = 58;
 
 /// A sweep, validated and parsed.
 #[derive(Clone, Debug, PartialEq)]
