@@ -43,7 +43,8 @@ impl Tally {
     /// Reads the record of a sweep of so many trials. Without a readable record, no trial has been counted.
     pub(super) fn read(status: &TrainingJobStatus, trials: u32) -> Self {
         let record = status.record.as_deref().and_then(|text| serde_json::from_str::<Self>(text).ok());
-        let is_whole = |tally: &Self| tally.outcomes.len() == trials as usize && tally.outcomes.is_ascii();
+        let is_outcome = |byte: u8| [OPEN, SUCCEEDED, FAILED].contains(&byte);
+        let is_whole = |tally: &Self| tally.outcomes.len() == trials as usize && tally.outcomes.bytes().all(is_outcome);
         let none = || Self { outcomes: char::from(OPEN).to_string().repeat(trials as usize), ..Self::default() };
         record.filter(is_whole).unwrap_or_else(none)
     }
