@@ -264,6 +264,7 @@ impl Control {
                 Vec::new()
             }
             Work::Job(key) => self.plan_job(key),
+            Work::Sweep(key) => self.plan_sweep(key, now),
             Work::DryRun(spec_hash) => self.plan_dry_run(spec_hash, now),
             Work::JobType(name) => self.plan_type(name),
             Work::JobTypes => self.plan_types(),
@@ -446,6 +447,7 @@ impl Control {
         }
         match &written.work {
             Work::Job(key) => self.job_written(&key.clone(), &written),
+            Work::Sweep(key) => self.state.trials_written(key, &written.refused),
             Work::DryRun(spec_hash) => self.dry_run_answered(spec_hash, &written),
             _ => {}
         }
@@ -482,6 +484,7 @@ impl Control {
     fn namespace(&self, work: &Work) -> Option<String> {
         match work {
             Work::Job(key)
+            | Work::Sweep(key)
             | Work::Dataset(key)
             | Work::Workload(key)
             | Work::Abandoned(key)

@@ -16,6 +16,8 @@
 //! decides about. [`render`] renders a job's pods from its JobType, [`report`] computes its status, and the last phase
 //! of the `turn` collects all of its writes.
 //!
+//! A job with a [`sweep`] has no part in a round: it only creates other jobs, its trials.
+//!
 //! Between rounds, [`job_state`] keeps the state of one job, and [`index`] keeps everything known about jobs.
 //! [`outages`] tells outages of a zone from lost nodes. [`leftover_pods`] are pods that outlive their jobs. [`counts`]
 //! are counters for operators. [`objects`] and [`mod@read`] reduce API objects to the fields that decisions need.
@@ -57,6 +59,7 @@ pub mod report;
 pub mod round;
 #[cfg(test)]
 mod sample;
+pub mod sweep;
 mod turn;
 pub mod usage;
 pub mod validate;

@@ -205,7 +205,7 @@ macro_rules! stored {
     };
 }
 
-/// The key under which the objects of the Dataset with this uid are stored.
+/// The key under which the objects of the Dataset or sweep with this uid are stored.
 pub fn by_uid(uid: &str) -> Key {
     Key::cluster(uid)
 }

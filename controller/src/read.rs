@@ -243,6 +243,32 @@ mod tests {
     }
 
     #[test]
+    fn how_the_programs_of_a_jobs_pod_ended_is_read_of_its_first_container_first() {
+        let of = |phase: &str, statuses: Value| {
+            let mut pod = bound();
+            pod["spec"]["containers"].as_array_mut().unwrap().push(json!({"name": "aside"}));
+            pod["status"] = json!({"phase": phase, "containerStatuses": statuses});
+            read(pod).of_job.expect("of a job")
+        };
+        let ended = |code: i32, message: &str| json!({"terminated": {"exitCode": code, "message": message}});
+        let both =
+            |aside: Value, main: Value| json!([{"name": "aside", "state": aside}, {"name": "main", "state": main}]);
+        assert_eq!(of("Failed", both(ended(2, ""), ended(137, ""))).exit_code, Some(137));
+        assert_eq!(of("Failed", both(ended(2, ""), ended(0, ""))).exit_code, Some(2));
+        assert_eq!(of("Failed", both(ended(0, ""), ended(-1, ""))).exit_code, Some(255), "of Windows");
+        assert_eq!(of("Running", json!([])).exit_code, None);
+        let again = json!([{"name": "main", "restartCount": 2, "state": {"running": {}}, "lastState": ended(3, "")}]);
+        let again = of("Running", again);
+        assert_eq!((again.exit_code, again.restarts), (Some(3), 2));
+        let result = |phase, message| of(phase, both(ended(0, "1"), ended(0, message))).result;
+        assert_eq!(result("Succeeded", " -0.25e-3\n").as_deref(), Some("-0.25e-3"));
+        assert_eq!(result("Failed", "1").as_deref(), None);
+        for message in ["", "good", "inf", "nan", "1 2", &"1".repeat(33)] {
+            assert_eq!(result("Succeeded", message), None, "{message}");
+        }
+    }
+
+    #[test]
     fn the_job_of_a_pod_is_its_controller_and_not_the_one_that_its_labels_name() {
         let job_of = |owner: Value| {
             let labels = json!({"larder.dev/dataset-uid": "u", "batch.kubernetes.io/job-name": "larder-import-pets"});

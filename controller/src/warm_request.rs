@@ -3,6 +3,7 @@
 use crate::time::Seconds;
 use std::fmt;
 
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Toleration};
 use larder_kube::key::Key;
 use larder_kube::pod::node_affinity::Places;
 
@@ -40,6 +41,19 @@ pub struct WarmRequest {
     pub places: Places,
     /// The job has GPUs, which may be idle until the data is there.
     pub gpus: bool,
+}
+
+impl WarmRequest {
+    /// A request for these nodes, whatever their taints.
+    pub fn on(by: Requester, since: Seconds, nodes: Vec<String>, gpus: bool) -> Self {
+        let pods = nodes.len();
+        let named =
+            NodeSelectorRequirement { key: "metadata.name".to_owned(), operator: "In".to_owned(), values: Some(nodes) };
+        let term = NodeSelectorTerm { match_fields: Some(vec![named]), ..NodeSelectorTerm::default() };
+        let any = Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() };
+        let places = Places { terms: vec![term], tolerations: vec![any], ..Places::default() };
+        Self { by, since, pods, places, gpus }
+    }
 }
 
 /// The progress of a dataset on the nodes of a job.

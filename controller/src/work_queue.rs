@@ -29,6 +29,8 @@ pub enum Work {
     OrphanedPod(Key),
     AdmissionCheck(String),
     Job(Key),
+    /// The trials of a sweep.
+    Sweep(Key),
     /// The dry run for this pod-spec hash.
     DryRun(String),
     /// The status of a JobType.
@@ -49,6 +51,7 @@ impl Work {
             | Self::Abandoned(_)
             | Self::OrphanedPod(_)
             | Self::Job(_)
+            | Self::Sweep(_)
             | Self::DryRun(_) => false,
             Self::Promises(_)
             | Self::Labels(_)

@@ -1,4 +1,4 @@
-//! `larder-agent`: starts processes in other pods of a job, without ssh.
+//! `larder-agent`: starts processes in other pods of a job, without ssh, and lists the files that a pod is to read.
 //!
 //! An init container installs it into the pods of a job. `/larder/agent serve` accepts connections. Under the names
 //! `/larder/rsh` and `/larder/ssh` it is the command by which mpirun and similar launchers start a process on a host.
@@ -26,6 +26,7 @@ mod serve;
 mod session;
 mod settings;
 mod signals;
+mod split;
 mod stream;
 mod wait;
 mod wire;
@@ -45,6 +46,8 @@ const USAGE: &str = "\
 usage: larder-agent install FOLDER      copies itself to FOLDER/agent, FOLDER/rsh and FOLDER/ssh
        larder-agent serve               runs the commands of launchers that have the key of the job
        larder-agent wait HOSTS_FILE     waits until the agent of every host in the file answers (one host per line)
+       larder-agent split FOLDER INDEX COUNT FILE
+                                        lists every COUNTth file of a dataset, from number INDEX on, in FILE
        rsh [FLAGS] HOST COMMAND...      runs a command on a host; ssh is the same
 
 LARDER_AGENT_PORT             the port of all agents of a job
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
     let result = match (first, rest) {
         (Some("install"), [folder]) => install::install(Path::new(folder)).map(done).map_err(Failure::from),
         (Some("wait"), [hosts]) => with_settings(|it| wait::wait(it, Path::new(hosts))).map(done),
+        (Some("split"), [from, index, count, to]) => split_by(from, index, count, to).map(done),
         (Some("serve"), []) => with_settings(serve::serve).map(ExitCode::from),
         // Only `serve` calls this, with the connection as standard input.
         (Some("session"), []) => with_settings(session::serve).map(done),
@@ -82,6 +86,14 @@ fn main() -> ExitCode {
         eprintln!("larder-agent: {error}");
         ExitCode::FAILURE
     })
+}
+
+fn split_by(from: &OsStr, index: &OsStr, count: &OsStr, to: &OsStr) -> Result<(), Failure> {
+    let number = |word: &OsStr| {
+        let number = word.to_str().and_then(|text| text.parse::<u64>().ok());
+        number.ok_or_else(|| format!("`{}` is not a number", word.display()))
+    };
+    Ok(split::split(Path::new(from), number(index)?, number(count)?, Path::new(to))?)
 }
 
 fn run_elsewhere(name: &str, words: Vec<OsString>) -> ExitCode {

@@ -44,6 +44,14 @@ impl Control {
         if begun { writes } else { Vec::new() }
     }
 
+    /// The writes of a sweep.
+    pub(super) fn plan_sweep(&mut self, key: &Key, now: Millis) -> Vec<Write> {
+        let time = self.seconds();
+        let Some(decision) = self.state.sweep(key, time) else { return Vec::new() };
+        self.again(Work::Sweep(key.clone()), decision.again_at, time, now);
+        decision.writes
+    }
+
     pub(super) fn plan_dry_run(&mut self, spec_hash: &str, now: Millis) -> Vec<Write> {
         self.state.dry_run(spec_hash).unwrap_or_else(|| {
             self.add(Work::Jobs, now);

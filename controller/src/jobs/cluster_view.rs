@@ -65,6 +65,9 @@ impl<'a> ClusterView<'a> {
                 leaving,
                 is_refused: of_job.is_refused,
                 reason: of_job.reason.clone(),
+                exit_code: of_job.exit_code,
+                restarts: of_job.restarts,
+                result: of_job.result.clone(),
                 never_ran: of_job.never_ran,
                 disruption: of_job.disruption.clone(),
                 devices: of_job.devices,
@@ -101,7 +104,7 @@ impl<'a> ClusterView<'a> {
 
     /// True if this controller runs the job with this name and uid.
     pub fn has(&self, job: &Key, uid: &str) -> bool {
-        self.jobs.jobs.get(job).is_some_and(|object| object.is_ours() && object.meta.uid == uid)
+        self.jobs.jobs.get(job).is_some_and(|object| object.may_have_pods() && object.meta.uid == uid)
     }
 
     /// The health of a node for a pod of this job; without a job, by the administrator's settings. The watch of pods

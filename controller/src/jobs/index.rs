@@ -33,6 +33,8 @@ pub struct Jobs {
     /// The API server drops the PodGroup of pods.
     pub drops_groups: bool,
     pub groups: Store<KnownGroup>,
+    /// By sweep, the trial that the API server did not create the last time, and why.
+    pub refused_trials: BTreeMap<Key, (Key, String)>,
     /// The state of the jobs that this controller runs.
     pub job_states: BTreeMap<Key, JobState>,
     /// The results of dry runs.

@@ -72,6 +72,7 @@ impl Record {
         let state = &mut self.state;
         state.attempts = state.attempts.min(ATTEMPTS_MAX);
         state.since = state.since.clamp(Seconds(0), TIME_MAX);
+        state.good_seconds = state.good_seconds.clamp(0, TIME_MAX.0);
         let times = [
             &mut state.started,
             &mut state.finished,
@@ -80,6 +81,7 @@ impl Record {
             &mut state.not_before,
         ];
         state.refused_by.truncate(REFUSALS_MAX);
+        state.result.take_if(|result| result.len() > RESULT_BYTES_MAX);
         for time in times.into_iter().chain([&mut self.head_since, &mut self.preempts_after]).flatten() {
             *time = (*time).clamp(Seconds(0), TIME_MAX);
         }
@@ -175,6 +177,9 @@ pub struct Changes {
 
 /// The number of attempts in a record is capped at this value, so that the counter never overflows.
 const ATTEMPTS_MAX: u32 = 1 << 30;
+
+/// The longest number that a job reports.
+const RESULT_BYTES_MAX: usize = 32;
 
 /// The times in a record are capped at this value.
 const TIME_MAX: Seconds = Seconds(1 << 37);

@@ -3,7 +3,8 @@
 //! [`step`] takes the [`State`], the [`Observed`] facts and the [`Decisions`] about the job. It returns the next state
 //! and the [`Action`]s that follow from it. `events` compares the state with the facts and derives what has happened;
 //! [`table`] maps an event to the next phase; `apply` changes the state; `actions` compares the pods that should exist
-//! with the pods that exist. [`loss`] determines why a pod was lost.
+//! with the pods that exist. [`loss`] determines why a pod was lost, `answer` what is replaced then, and `order` which
+//! roles have to wait for others.
 //!
 //! The caller writes the state before it executes an action. It calls [`step`] after every change, and at the time that
 //! [`Action::Again`] names. An action is returned again until its result is observed, so a controller may be killed at
@@ -22,10 +23,12 @@
 //!   deleted.
 
 mod actions;
+mod answer;
 mod apply;
 mod events;
 pub mod loss;
 mod observed;
+mod order;
 pub mod pod;
 mod runs;
 mod state;

@@ -10,6 +10,9 @@ use larder_api::{InvalidField, QueueStatus, TrainingJobStatus};
 
 use larder_kube::key::{Key, Meta};
 use larder_kube::store::Stored;
+use serde_json::Value;
+
+use crate::objects::by_uid;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobObject {
@@ -27,12 +30,21 @@ pub struct JobObject {
     /// The annotations that Kueue reads.
     pub annotations: BTreeMap<String, String>,
     pub status: TrainingJobStatus,
+    /// The spec of its trials, if it is a valid sweep.
+    pub trial_spec: Option<Value>,
+    /// The sweep that it is a trial of, and the sweep's uid.
+    pub trial_of: Option<(Key, String)>,
 }
 
 impl JobObject {
     /// True if this controller runs the job.
     pub fn is_ours(&self) -> bool {
         !self.is_of_others && !self.is_of_newer && !self.meta.deleting
+    }
+
+    /// True if the job may have pods: it is no sweep, whose trials have them.
+    pub fn may_have_pods(&self) -> bool {
+        self.is_ours() && self.trial_spec.is_none()
     }
 }
 
@@ -64,6 +76,20 @@ pub struct ClassObject {
     pub is_default: bool,
 }
 
+impl Stored for JobObject {
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    fn meta_mut(&mut self) -> &mut Meta {
+        &mut self.meta
+    }
+
+    fn belongs_to(&self) -> Vec<Key> {
+        self.trial_of.iter().map(|(_, uid)| by_uid(uid)).collect()
+    }
+}
+
 macro_rules! stored {
     ($($name:ident)+) => {
         $(impl Stored for $name {
@@ -82,4 +108,4 @@ macro_rules! stored {
     };
 }
 
-stored! { JobObject TypeObject QueueObject ClassObject }
+stored! { TypeObject QueueObject ClassObject }

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use larder_api::job_type::checked::CheckedType;
 use larder_api::job_type::{Indexes, Outcome, RestartScope};
-use larder_api::training_job::checked::{CheckedJob, CheckedRole, Queueing};
+use larder_api::training_job::checked::{CheckedJob, CheckedMount, CheckedRole, Queueing};
 use larder_api::training_job::conditions::JobReason;
 use serde::{Deserialize, Serialize};
 
@@ -92,8 +92,16 @@ impl Profile {
             let of_role = (&role.name, role.replicas, &role.template);
             serde_json::to_string(&of_role).unwrap_or_default()
         });
-        let datasets = rendered.job.datasets.iter().map(|mount| format!("{} {}", mount.dataset, mount.path));
-        let of_type_now = [of_type.meta.uid.clone(), of_type.generation.to_string(), rendered.namespace.to_owned()];
+        let datasets = rendered.job.datasets.iter().map(|mount| {
+            let CheckedMount { dataset, path, split, .. } = mount;
+            format!("{dataset} {path} {split}")
+        });
+        let of_type_now = [
+            of_type.meta.uid.clone(),
+            of_type.generation.to_string(),
+            rendered.namespace.to_owned(),
+            (job.in_place > 0).to_string(),
+        ];
         let parts: Vec<String> = of_type_now.into_iter().chain(templates).chain(datasets).collect();
         let spec_hash = short_hash(&parts.iter().map(String::as_str).collect::<Vec<_>>());
         let of = generations(object, of_type);
@@ -159,6 +167,7 @@ pub fn terms(job: &CheckedJob, rules: Option<&Rules>) -> Terms {
             _ => Decides::Nothing,
         },
         two_pods: !job.at_most_once && rules.is_some_and(|rules| rules.overlap.contains(&role.name)),
+        starts_after: role.starts_after.clone(),
     };
     let seconds = |time: std::time::Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     Terms {
@@ -168,6 +177,9 @@ pub fn terms(job: &CheckedJob, rules: Option<&Rules>) -> Terms {
             RestartScope::Job => Scope::Job,
         },
         max_crashes: job.max_crashes.or(rules.map(|rules| rules.max_crashes)).unwrap_or(u32::MAX),
+        forgive_after: seconds(job.forgive_after),
+        in_place: job.in_place,
+        rules: job.rules.clone(),
         gang_timeout: Some(seconds(job.gang_timeout)),
         unreserved: job.queueing == Queueing::None,
         by_scheduler: false,

@@ -15,10 +15,13 @@ use crate::jobs::kueue::names::for_kueue;
 use crate::jobs::objects::{ClassObject, JobObject, QueueObject, TypeObject};
 use crate::jobs::pod_group::known::{self, KnownGroup};
 use crate::jobs::render::validate_as;
-use larder_kube::fields::{Parts, meta, whole};
+use larder_kube::fields::{Parts, controller, meta, whole};
+use larder_kube::key::Key;
 
 pub(crate) fn training_job(mut object: DynamicObject) -> Result<Option<JobObject>, Error> {
     let meta = meta(&object);
+    let trial_of =
+        controller::<TrainingJob>(&object).map(|sweep| (Key::new(&meta.key.namespace, &sweep.name), sweep.uid.clone()));
     let is_of_newer = object.data.pointer("/status/record").and_then(Value::as_str).is_some_and(is_newer);
     if is_of_newer && let Some(status) = object.data.get_mut("status") {
         warn!(job = %meta.key, "leave alone a job that a newer version of larder-controller has run");
@@ -40,14 +43,40 @@ pub(crate) fn training_job(mut object: DynamicObject) -> Result<Option<JobObject
             labels,
             annotations,
             status,
+            trial_spec: None,
+            trial_of,
         }));
     }
+    let trial_spec = trial_spec(spec);
     let job: TrainingJob = whole(object)?;
     let (checked, is_of_others) = (job.check(), job.is_of_others());
     let generation = job.metadata.generation.unwrap_or_default();
     let (labels, annotations) = for_kueue(job.metadata.labels, job.metadata.annotations);
     let status = job.status.unwrap_or_default();
-    Ok(Some(JobObject { meta, generation, job: checked, is_of_others, is_of_newer, labels, annotations, status }))
+    let trial_spec = trial_spec.filter(|_| checked.is_ok());
+    Ok(Some(JobObject {
+        meta,
+        generation,
+        job: checked,
+        is_of_others,
+        is_of_newer,
+        labels,
+        annotations,
+        status,
+        trial_spec,
+        trial_of,
+    }))
+}
+
+/// The spec that all trials of a sweep have; `None` if the job is no sweep. A trial stays until the sweep has counted
+/// it, so it has no time of its own.
+fn trial_spec(spec: &Value) -> Option<Value> {
+    let mut fields =
+        spec.as_object().filter(|fields| fields.get("sweep").is_some_and(|sweep| !sweep.is_null()))?.clone();
+    for field in ["sweep", "suspend", "ttlAfterFinished"] {
+        fields.remove(field);
+    }
+    Some(Value::Object(fields))
 }
 
 /// The length of a value in JSON.

@@ -4,7 +4,8 @@
 //! Parts:
 //! - [`names`] names the objects.
 //! - [`context`] is the data that templates see; `language` limits the template language; `template` renders.
-//! - `pod` builds a pod with `files`, `launcher`, `performance` and [`place`].
+//! - `pod` builds a pod with `files`, `launcher`, `split`, `performance` and [`place`]. `agent` has the containers that
+//!   `launcher` and `split` add.
 //! - `shared` builds the objects that all pods of a job share.
 //! - `size` checks the sizes of the objects against the limits of the API server and the kernel.
 //! - `validate` renders sample jobs of a JobType.
@@ -12,6 +13,7 @@
 //! Invariant: the values of a job's own template are kept, except for those that [`larder_api::training_job::checked`]
 //! rejects. Everything added passes the PodSecurity standard `restricted`.
 
+mod agent;
 pub mod context;
 mod files;
 mod language;
@@ -22,6 +24,7 @@ pub mod place;
 mod pod;
 mod shared;
 mod size;
+mod split;
 mod template;
 mod validate;
 

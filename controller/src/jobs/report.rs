@@ -56,6 +56,8 @@ pub fn status(facts: &Facts<'_>) -> TrainingJobStatus {
         }),
         roles,
         restarts,
+        result: state.result.clone(),
+        sweep: None,
         waiting_for,
         started: state.started.map(time),
         finished: state.finished.map(time),
@@ -239,7 +241,11 @@ fn failed(facts: &Facts<'_>) -> Option<Finding> {
         return Some((false, Reason::NotFailed, String::new()));
     }
     let is_late = state.ends(&facts.observed.terms).is_some_and(|ends| state.finished.is_some_and(|at| at >= ends));
-    let reason = if is_late { Reason::DeadlineExceeded } else { Reason::CrashedTooOften };
+    let reason = match is_late {
+        _ if state.is_failed_by_rule => Reason::FailedByRule,
+        true => Reason::DeadlineExceeded,
+        false => Reason::CrashedTooOften,
+    };
     Some((true, reason, state.why.clone()))
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use larder_api::{Phase, QueueStatus};
 
-use crate::jobs::cluster_view::ClusterView;
+use crate::jobs::cluster_view::{ClusterView, dataset_key};
 use crate::jobs::dry_run::DryRuns;
 use crate::jobs::job_state::JobState;
 use crate::jobs::leftover_pods::{self, Accounting};
@@ -20,8 +20,9 @@ use crate::jobs::turn::Checked;
 use crate::jobs::turn::check::check;
 use crate::jobs::turn::decide::{Decided, Placed, Ruled, Stepped};
 use crate::jobs::turn::room::Counted;
+use crate::objects::by_uid;
 use crate::time::{Earliest, Seconds};
-use crate::warm_request::WarmRequest;
+use crate::warm_request::{Requester, WarmRequest};
 use crate::write::Write;
 use larder_kube::key::Key;
 
@@ -89,8 +90,38 @@ pub fn round(
             round.writes.push((written.key, written.writes));
         }
     }
+    keep_data_of_sweeps(view, job_states, &mut round.warm_requests);
     round.again_at = again.at();
     round
+}
+
+/// Keeps the data of sweeps on the nodes where their trials run or have run, for the next trials.
+fn keep_data_of_sweeps(
+    view: &ClusterView<'_>,
+    job_states: &BTreeMap<Key, JobState>,
+    requests: &mut BTreeMap<Key, Vec<WarmRequest>>,
+) {
+    for sweep in view.jobs.jobs.iter().filter(|job| job.is_ours() && job.trial_spec.is_some()) {
+        let is_over = sweep.status.phase.is_some_and(Phase::is_terminal);
+        let Some(job) = sweep.job.as_ref().ok().filter(|job| !is_over && !job.suspend && !job.datasets.is_empty())
+        else {
+            continue;
+        };
+        let mut nodes = BTreeSet::new();
+        for trial in view.jobs.jobs.of(&by_uid(&sweep.meta.uid)) {
+            let slots = job_states.get(&trial.meta.key).into_iter().flat_map(|trial| trial.record.state.slots());
+            nodes.extend(slots.filter_map(|(_, slot)| slot.node.clone()));
+        }
+        nodes.retain(|node| view.nodes.get(&Key::cluster(node)).is_some());
+        if nodes.is_empty() {
+            continue;
+        }
+        let by = Requester::Job(sweep.meta.key.clone());
+        let request = WarmRequest::on(by, Seconds(sweep.meta.created), nodes.into_iter().collect(), false);
+        for mount in &job.datasets {
+            requests.entry(dataset_key(&mount.dataset)).or_default().push(request.clone());
+        }
+    }
 }
 
 /// Adds new jobs. Drops jobs that were deleted, or that another controller runs, once none of their writes is in
@@ -99,7 +130,7 @@ fn remember(view: &ClusterView<'_>, job_states: &mut BTreeMap<Key, JobState>) {
     let is_under_way =
         |key: &Key, job_state: &JobState| job_state.pending.is_some() && !view.jobs.ready.contains_key(key);
     job_states.retain(|key, job_state| view.has(key, &job_state.uid) || is_under_way(key, job_state));
-    for object in view.jobs.jobs.iter().filter(|object| object.is_ours()) {
+    for object in view.jobs.jobs.iter().filter(|object| object.may_have_pods()) {
         let key = &object.meta.key;
         if !job_states.contains_key(key) {
             job_states.insert(key.clone(), JobState::new(object, view.now));

@@ -43,10 +43,52 @@ pub(super) fn job_pod(pod: &Pod) -> Option<JobPod> {
         unscheduled: condition(pod, "PodScheduled", "False").map(message).unwrap_or_default(),
         disruption: condition(pod, "DisruptionTarget", "True").map(reason).unwrap_or_default(),
         devices: devices(pod, containers.clone()),
+        exit_code: exit_code(pod),
+        restarts: restarts(pod),
+        result: result(pod),
         never_ran: containers.count() == 0,
         serves: label(pod, JOB_SERVING_LABEL).is_some(),
         reason: pod.status.as_ref().and_then(|status| status.reason.clone()).unwrap_or_default(),
     })
+}
+
+/// The longest number that is kept.
+const NUMBER_CHARS: usize = 32;
+
+/// The exit code of the last program that ended with an error: that of the pod's first container, or else of another.
+fn exit_code(pod: &Pod) -> Option<u8> {
+    let status = pod.status.as_ref()?;
+    let all = status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
+    let failed = all.filter_map(|container| {
+        let mut states = [&container.state, &container.last_state].into_iter().flatten();
+        let code = states.find_map(|state| state.terminated.as_ref())?.exit_code;
+        (code != 0).then(|| (!is_main(pod, container), u8::try_from(code).unwrap_or(u8::MAX)))
+    });
+    failed.min_by_key(|(is_other, _)| *is_other).map(|(_, code)| code)
+}
+
+/// How often the kubelet has restarted containers of a pod.
+fn restarts(pod: &Pod) -> u32 {
+    let statuses = pod.status.iter().flat_map(|status| {
+        status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten())
+    });
+    let counts = statuses.map(|container| u32::try_from(container.restart_count).unwrap_or(0));
+    counts.fold(0, u32::saturating_add)
+}
+
+/// The number in the termination message of the first container of a pod that has succeeded.
+fn result(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref().filter(|_| phase(pod) == "Succeeded")?;
+    let main = status.container_statuses.iter().flatten().find(|container| is_main(pod, container))?;
+    let text = main.state.as_ref()?.terminated.as_ref()?.message.as_deref()?.trim();
+    let is_number = text.len() <= NUMBER_CHARS && text.parse::<f64>().is_ok_and(f64::is_finite);
+    is_number.then(|| text.to_owned())
+}
+
+/// True for the first container of a pod.
+fn is_main(pod: &Pod, container: &ContainerStatus) -> bool {
+    let main = pod.spec.as_ref().and_then(|spec| spec.containers.first());
+    main.is_some_and(|main| main.name == container.name)
 }
 
 /// The health of a pod's devices, which the kubelet reports per container and resource.

@@ -7,6 +7,7 @@ use larder_api::training_job::checked::{CheckedJob, Queueing};
 
 use super::State;
 use super::watched::{Watched, kept};
+use crate::datasets::input::Refusals;
 use crate::jobs::cluster_view::ClusterView;
 use crate::jobs::dry_run::{self, DryRun};
 use crate::jobs::kueue::decide::abandon;
@@ -14,6 +15,8 @@ use crate::jobs::objects::{ClassObject, JobObject, QueueObject, TypeObject};
 use crate::jobs::pod_group::known::KnownGroup;
 use crate::jobs::read;
 use crate::jobs::round::{Round, round};
+use crate::jobs::sweep;
+use crate::objects::by_uid;
 use crate::time::Seconds;
 use crate::warm_request::WarmRequest;
 use crate::work_queue::Work;
@@ -29,12 +32,16 @@ impl Watched for JobObject {
     kept!(jobs.jobs, read::training_job);
 
     fn put(self, state: &mut State, work: &mut Vec<Work>) {
-        state.jobs.wake(&self.meta.key);
+        let key = self.meta.key.clone();
+        state.jobs.wake(&key);
         put(self, state, work);
+        work.extend(state.jobs.jobs.get(&key).and_then(|job| state.sweep_of(job)).map(Work::Sweep));
     }
 
     fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
-        state.jobs.jobs.take(key);
+        let removed = state.jobs.jobs.take(key);
+        work.extend(removed.and_then(|job| state.sweep_of(&job)).map(Work::Sweep));
+        state.jobs.refused_trials.remove(key);
         work.push(Work::Jobs);
     }
 }
@@ -135,6 +142,8 @@ impl State {
         if self.jobs.presence.is_there() {
             work.extend([Work::Jobs, Work::JobTypes]);
             work.extend(self.jobs.types.iter().map(|of_type| Work::JobType(of_type.meta.key.name.clone())));
+            let sweeps = self.jobs.jobs.iter().filter(|job| job.trial_spec.is_some());
+            work.extend(sweeps.map(|job| Work::Sweep(job.meta.key.clone())));
         }
     }
 
@@ -175,6 +184,41 @@ impl State {
         let orphans = self.jobs.live.iter().filter(|key| self.orphaned_pod(key).is_some());
         work.extend(orphans.cloned().map(Work::OrphanedPod));
         again_at
+    }
+
+    /// The sweep that a job is, or is a trial of.
+    fn sweep_of(&self, job: &JobObject) -> Option<Key> {
+        if job.trial_spec.is_some() {
+            return Some(job.meta.key.clone());
+        }
+        let (key, uid) = job.trial_of.as_ref()?;
+        self.jobs.jobs.get(key).filter(|sweep| sweep.meta.uid == *uid).map(|sweep| sweep.meta.key.clone())
+    }
+
+    /// Decides about a sweep; `None` if it is none that this controller runs.
+    pub fn sweep(&self, key: &Key, now: Seconds) -> Option<sweep::Decision> {
+        let object = self.jobs.jobs.get(key).filter(|object| object.is_ours())?;
+        let job = object.job.as_ref().ok()?;
+        let view = sweep::View {
+            now,
+            object,
+            job,
+            sweep: job.sweep.as_ref()?,
+            owned: self.jobs.jobs.of(&by_uid(&object.meta.uid)).collect(),
+            keep_ended_jobs: self.settings.keep_ended_jobs,
+            refused: self.jobs.refused_trials.get(key).map(|(trial, why)| (trial, why.as_str())),
+        };
+        Some(sweep::decide(&view))
+    }
+
+    /// Records which trials of a sweep the API server did not create.
+    pub fn trials_written(&mut self, key: &Key, refused: &Refusals) {
+        match refused.iter().next() {
+            Some(((_, trial), why)) => {
+                self.jobs.refused_trials.insert(key.clone(), (trial.clone(), why.clone()));
+            }
+            None => _ = self.jobs.refused_trials.remove(key),
+        }
     }
 
     fn cluster_view(&self, now: Seconds) -> ClusterView<'_> {

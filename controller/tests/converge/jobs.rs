@@ -11,7 +11,9 @@ mod metrics;
 mod native;
 mod queues;
 mod refusals;
+mod rules;
 mod shortages;
+mod sweeps;
 
 use std::time::Duration;
 

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use super::api::Api;
 
-/// The ConfigMap in which a test sets the fate of pods, by the prefix of their names: `pending`, `running`, `failed`,
+/// The ConfigMap in which a test sets the fate of pods, by the prefix of their names: `pending`, `starting` without
+/// getting ready, `running`, `failed` or `exit CODE`, `result NUMBER` for a success with this termination message,
 /// `refused` by the kubelet, or `only NODE` for pods that the scheduler binds nowhere else and that then run. All other
 /// pods succeed.
 fn fate(api: &Api, pod: &str) -> String {
@@ -24,8 +25,18 @@ pub(crate) fn set_fates(api: &Api, fates: &[(&str, &str)]) {
 
 /// The status of a pod whose program exited with an error.
 pub(crate) fn failed() -> Value {
-    let state = json!({"terminated": {"exitCode": 1, "reason": "Error"}});
+    exited(1)
+}
+
+fn exited(code: u8) -> Value {
+    let state = json!({"terminated": {"exitCode": code, "reason": "Error"}});
     json!({"phase": "Failed", "containerStatuses": [{"name": "main", "state": state}]})
+}
+
+/// The status of a pod that has succeeded, with a termination message.
+fn succeeded(message: &str) -> Value {
+    let state = json!({"terminated": {"exitCode": 0, "reason": "Completed", "message": message}});
+    json!({"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": state}]})
 }
 
 /// The status of a pod that the scheduler cannot bind.
@@ -67,6 +78,9 @@ pub(super) fn react(api: &Api) {
             pod["status"] = match (phase.as_str(), fate.as_str()) {
                 ("Running", "succeeded") => json!({"phase": "Succeeded"}),
                 ("Running", "failed") => failed(),
+                ("Running", fate) if fate.starts_with("exit ") => exited(fate["exit ".len()..].parse().unwrap()),
+                ("Running", fate) if fate.starts_with("result ") => succeeded(&fate["result ".len()..]),
+                (_, "starting") => json!({"phase": "Running"}),
                 (_, "refused") => json!({"phase": "Failed", "reason": "TopologyAffinityError"}),
                 _ => {
                     let mut status = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});

@@ -81,6 +81,10 @@ pub const JOB_QUEUE_LABEL: &str = "larder.dev/job-queue";
 /// On the pods of a TrainingJob whose host names resolve to them. The label is removed from a pod that is replaced
 /// while it still exists, so that no name resolves to a dead node.
 pub const JOB_SERVING_LABEL: &str = "larder.dev/job-serving";
+/// On the TrainingJob of a trial: the name of its sweep.
+pub const SWEEP_LABEL: &str = "larder.dev/sweep";
+/// On the TrainingJob of a trial: its number, starting at 0.
+pub const TRIAL_LABEL: &str = "larder.dev/trial";
 /// On the template of a role: processes in each pod; the default is one for each GPU, or one without GPUs.
 pub const PROCESSES_ANNOTATION: &str = "larder.dev/processes-per-pod";
 /// On the template of a role: the performance defaults that are off for its pods, separated by commas: `guaranteed`,

@@ -74,6 +74,38 @@ pub(crate) fn restart_scope(_: &mut SchemaGenerator) -> Schema {
     one_of(&["worker", "job"])
 }
 
+/// What happens when a pod crashes.
+pub(crate) fn restart_action(_: &mut SchemaGenerator) -> Schema {
+    one_of(&["fail", "restartPod", "restartRole", "restartJob", "ignore"])
+}
+
+/// What is awaited of a role.
+pub(crate) fn until(_: &mut SchemaGenerator) -> Schema {
+    one_of(&["ready", "done"])
+}
+
+/// A number, as text.
+pub(crate) fn number(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "maxLength": 32, "pattern": "^[+-]?([0-9]+([.][0-9]*)?|[.][0-9]+)([eE][+-]?[0-9]+)?$"})
+}
+
+/// The distribution of numbers.
+pub(crate) fn scale(_: &mut SchemaGenerator) -> Schema {
+    one_of(&["linear", "log"])
+}
+
+/// Which number is the best.
+pub(crate) fn goal(_: &mut SchemaGenerator) -> Schema {
+    one_of(&["minimize", "maximize"])
+}
+
+/// Sets of parameters, by name.
+pub(crate) fn parameter_sets(_: &mut SchemaGenerator) -> Schema {
+    let value = json!({"type": "string", "maxLength": 256});
+    let set = json!({"type": "object", "minProperties": 1, "maxProperties": 16, "additionalProperties": value});
+    json_schema!({"type": "array", "maxItems": 1000, "items": set})
+}
+
 /// The planner of a job's nodes.
 pub(crate) fn gang_backend(_: &mut SchemaGenerator) -> Schema {
     one_of(&["auto", "builtin", "native"])

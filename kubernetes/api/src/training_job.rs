@@ -9,6 +9,7 @@
 pub mod checked;
 pub mod conditions;
 mod status;
+mod sweep;
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use kube::{CustomResource, KubeSchema};
@@ -18,6 +19,9 @@ use serde::{Deserialize, Serialize};
 use crate::job_type::RestartScope;
 use crate::schemas;
 pub use status::{Phase, Restarts, RoleStatus, ShownJob, TrainingJobStatus};
+pub use sweep::{
+    BestTrial, Choices, Distribution, Goal, Objective, Parameter, RandomSearch, Scale, Sweep, SweepStatus,
+};
 
 /// The desired state of a job.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -82,8 +86,29 @@ pub use status::{Phase, Restarts, RoleStatus, ShownJob, TrainingJobStatus};
             "has(self.datasets) == has(oldSelf.datasets) && (!has(self.datasets) || self.datasets == oldSelf.datasets)"
         )
         .message("spec.datasets cannot be changed; delete the TrainingJob and apply another"),
+    validation = Rule::new("has(self.sweep) == has(oldSelf.sweep)")
+        .message("spec.sweep cannot be added or removed; delete the TrainingJob and apply another"),
+    validation = Rule::new("!has(self.sweep) || !has(self.parameters)")
+        .message("spec.parameters cannot be combined with spec.sweep, which sets those of its trials"),
+    validation = Rule::new(
+            "has(self.parameters) == has(oldSelf.parameters) \
+             && (!has(self.parameters) || self.parameters == oldSelf.parameters)"
+        )
+        .message("spec.parameters cannot be changed; delete the TrainingJob and apply another"),
+    validation = Rule::new("!has(self.datasets) || self.datasets.filter(one, has(one.split) && one.split).size() <= 1")
+        .message("spec.datasets[].split can be true for one dataset"),
     validation = Rule::new("has(self.gang) == has(oldSelf.gang) && (!has(self.gang) || self.gang == oldSelf.gang)")
         .message("spec.gang cannot be changed; delete the TrainingJob and apply another"),
+    validation = Rule::new(
+            "!has(self.restart) || !has(self.restart.rules) || self.restart.rules.all(rule, !has(rule.roles) \
+             || rule.roles.all(name, self.roles.exists(role, role.name == name)))"
+        )
+        .message("spec.restart.rules[].roles must list names of spec.roles"),
+    validation = Rule::new(
+            "self.roles.all(role, !has(role.startsAfter) || role.startsAfter.all(one, one.role != role.name \
+             && self.roles.exists(other, other.name == one.role)))"
+        )
+        .message("spec.roles[].startsAfter[].role must be the name of another role of the job"),
     validation = Rule::new(
             "!has(self.datasets) \
              || self.datasets.all(one, self.datasets.exists_one(other, other.mountPath == one.mountPath))"
@@ -111,6 +136,15 @@ pub struct TrainingJobSpec {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub datasets: Vec<MountedDataset>,
+    /// Variables of every container. They take the place of the JobType's variables of the same names. A variable that
+    /// the template of a role sets keeps its value.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
+    pub parameters: Vec<Parameter>,
+    /// Set if the job is a sweep: a number of trials of this job with other parameters. The sweep itself has no pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sweep: Option<Sweep>,
     /// The Queue in which the job waits; by default the Queue that the annotation `larder.dev/default-queue` of its
     /// namespace names. A job without one comes after all queues and may be preempted by their jobs. The administrator
     /// decides whether there may be such jobs.
@@ -182,6 +216,12 @@ pub struct Role {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub max: Option<u32>,
+    /// The roles whose pods must be ready, or done, before pods of this role are created. Each of them comes before this
+    /// role in the list. The room of all roles is reserved together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 15))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["role".to_owned()]))]
+    pub starts_after: Vec<StartsAfter>,
     /// The template of the pods. The JobType's defaults apply to its first container.
     #[schemars(schema_with = "schemas::pod_template")]
     pub template: PodTemplateSpec,
@@ -189,6 +229,30 @@ pub struct Role {
 
 fn one() -> u32 {
     1
+}
+
+/// A role that comes before another one.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StartsAfter {
+    /// The name of the role.
+    #[schemars(length(max = 15))]
+    pub role: String,
+    /// What is awaited: that all its pods are `ready` (default), or `done`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::until")]
+    pub until: Option<Until>,
+}
+
+/// What is awaited of the pods of a role before those of another role are created.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Until {
+    /// That they are ready or have succeeded.
+    #[default]
+    Ready,
+    /// That they have succeeded.
+    Done,
 }
 
 /// A dataset, and where pods see it.
@@ -205,6 +269,10 @@ pub struct MountedDataset {
     #[x_kube(validation = Rule::new("self.matches('^/[^/:]') && !self.matches('/[.][.](/|$)') && !self.contains(':')")
         .message("spec.datasets[].mountPath must be an absolute path without `..` and `:`"))]
     pub mount_path: String,
+    /// True to give each pod a list of the files that it is to read: every pod of a role has its share of the dataset,
+    /// by its index. Only one dataset can be split, and roles must have a fixed number of pods.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub split: bool,
     /// The percentage that must be cached before pods start; 90 by default, 0 to wait for nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
@@ -277,6 +345,23 @@ pub struct Restart {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000000))]
     pub max_crashes: Option<u32>,
+    /// Each time that the job has run for this long without a crash, one crash less counts, such as 6h; 12h by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$') && self.matches('[1-9]')")
+        .message("spec.restart.forgiveAfter must be a time in s, m, h or d, such as 6h"))]
+    pub forgive_after: Option<String>,
+    /// How often the kubelet restarts the containers of a pod in place, without another pod; 0 by default. After that
+    /// many restarts the pod is replaced, which counts as one crash. Only pods that would be replaced alone restart in
+    /// place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub in_place: Option<u32>,
+    /// What happens when a pod crashes: the first rule that matches its role and its exit code decides. Without one,
+    /// `scope` does.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub rules: Vec<RestartRule>,
     /// How long a node may be not ready before its pods are replaced, such as 5m; 60s by default, or as the
     /// administrator has set it. While more than a third of a zone is not ready, none of its nodes counts as lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -295,6 +380,43 @@ impl Restart {
     fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+}
+
+/// A rule for pods that crash.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RestartRule {
+    /// The roles of the pods; all by default.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 15)))]
+    pub roles: Vec<String>,
+    /// The exit codes, such as `1`, `2,126-127` or `128-255`; all by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,3}(-[0-9]{1,3})?(, ?[0-9]{1,3}(-[0-9]{1,3})?)*$')")
+        .message("spec.restart.rules[].exitCodes must list codes and ranges of codes, such as 2,126-127"))]
+    pub exit_codes: Option<String>,
+    /// `fail` the job; replace the pod (`restartPod`), all pods of its role (`restartRole`) or of the job
+    /// (`restartJob`); or `ignore` the crash, so that it does not count against `maxCrashes`.
+    #[schemars(schema_with = "schemas::restart_action")]
+    pub action: RestartAction,
+}
+
+/// What happens when a pod crashes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum RestartAction {
+    /// The job fails.
+    #[default]
+    Fail,
+    /// The pod is replaced.
+    RestartPod,
+    /// All pods of its role restart.
+    RestartRole,
+    /// All pods of the job restart.
+    RestartJob,
+    /// As without a rule, but the crash does not count.
+    Ignore,
 }
 
 /// The pods that stay once a job is done.

@@ -131,8 +131,8 @@ fn what_started_pods_again_is_kept_or_named() {
     for (converted, crashes, warned) in [
         (tf(None, None, None), Some(0), None),
         (tf(never, None, None), Some(0), None),
-        (tf(never, on_failure, Some(2)), Some(2), Some("spec.tfReplicaSpecs.PS.restartPolicy: is Never")),
-        (tf(on_failure, None, Some(2)), Some(2), Some("spec.tfReplicaSpecs.Worker.restartPolicy: is Never")),
+        (tf(never, on_failure, Some(2)), Some(2), None),
+        (tf(on_failure, None, Some(2)), Some(2), None),
         (tf(never, never, Some(2)), Some(0), Some(limit)),
         (tf(on_failure, on_failure, None), None, Some(limit)),
         (tf(on_failure, on_failure, Some(2)), Some(2), None),
@@ -152,6 +152,11 @@ fn what_started_pods_again_is_kept_or_named() {
             _ => panic!("{warned:?}: {found:?}"),
         }
     }
+    let rules = |converted: Converted| serde_json::to_value(converted.job.spec.restart.rules).expect("JSON");
+    assert_eq!(rules(tf(on_failure, on_failure, Some(2))), json!([]));
+    assert_eq!(rules(tf(never, on_failure, Some(2))), json!([{"roles": ["ps"], "action": "fail"}]));
+    let of_worker = json!([{"roles": ["worker"], "exitCodes": "1-127", "action": "fail"}]);
+    assert_eq!(rules(tf(on_failure, Some("ExitCode"), Some(2))), of_worker);
 }
 
 fn mpi_job(launcher: &Value, worker: &Value) -> Converted {

@@ -62,7 +62,10 @@ fn kind(name: &str, field: &Value) -> String {
     match (name, field["type"].as_str(), field["format"].as_str()) {
         ("template", ..) => "`PodTemplateSpec`".to_owned(),
         ("conditions", ..) => "list of `Condition`".to_owned(),
-        (_, Some("array"), _) => format!("list of {}s", kind("", &field["items"])),
+        (_, Some("array"), _) => {
+            let of = kind("", &field["items"]);
+            format!("list of {of}{}", if of.ends_with('s') { "" } else { "s" })
+        }
         (_, Some("object"), _) if field["additionalProperties"].is_object() => {
             format!("map to {}s", kind("", &field["additionalProperties"]))
         }

@@ -228,6 +228,116 @@ fn seed_000_all_tasks_of_tf_config_reach_each_other() {
     });
 }
 
+/// The ranks of JAX, Paddle and XGBoost find each other by the variables of their types.
+#[test]
+fn the_ranks_of_every_framework_meet_at_their_first_pod() {
+    let lab = Lab::start("ranks-meet");
+    for (kind, first) in [("jax", "worker"), ("paddle", "worker"), ("xgboost", "master"), ("xgboost", "worker")] {
+        let name = format!("{kind}-{first}");
+        let role =
+            |name: &str, replicas| lab.role(name, replicas, "100m", &["python3", "/programs/meet.py", kind, "120"]);
+        let roles =
+            if first == "master" { vec![role("master", 1), role("worker", 2)] } else { vec![role("worker", 3)] };
+        lab.job(&name, kind, &roles, &json!({}));
+        lab.wait_for_phase(&name, "Succeeded");
+        let said = lab.said(&name);
+        assert!(said.contains(&json!({"rank": 0, "size": 3, "called": [1, 2]})), "{name}: {said:?}");
+        lab.platform.kubectl(&["delete", "tj", &name]);
+    }
+}
+
+#[test]
+fn the_launcher_of_deepspeed_finds_its_workers_in_its_hostfile() {
+    let lab = Lab::start("deepspeed");
+    // As `deepspeed --launcher openmpi` calls it.
+    let run =
+        ["mpirun", "-n", "2", "-hostfile", "/job/hostfile", "--map-by", "node", "python3", "-u", "/programs/ranks.py"];
+    let launcher = lab.role("launcher", 1, "100m", &run);
+    let mut worker = lab.role("worker", 2, "300m", &[]);
+    worker.pointer_mut("/template/spec/containers/0").unwrap().as_object_mut().unwrap().remove("command");
+    lab.job("ranks", "deepspeed", &[launcher, worker], &json!({}));
+    lab.wait_for_phase("ranks", "Succeeded");
+    let expected = json!({"size": 2, "sum": 1, "hosts": ["ranks-worker-0", "ranks-worker-1"], "uid": 65532});
+    assert!(lab.said("ranks").contains(&expected), "{}", lab.all_logs("ranks"));
+}
+
+// SEMANTICS: J30
+#[test]
+fn exit_codes_of_real_pods_follow_the_rules_and_containers_restart_in_place() {
+    let lab = Lab::start("exit-codes");
+    let sh = |name: &str, replicas, text: &str| lab.role(name, replicas, "100m", &["sh", "-c", text]);
+    let rules = json!([{"exitCodes": "2", "action": "fail"}, {"exitCodes": "3", "action": "ignore"}]);
+    lab.job("typo", "single", &[sh("worker", 1, "exit 2")], &json!({"restart": {"maxCrashes": 9, "rules": rules}}));
+    lab.platform.cluster.wait_for("the job has failed", TIMEOUT, || lab.phase("typo") == "Failed");
+    assert_eq!(lab.restarts("typo"), [("crashed".to_owned(), 1)]);
+    // The first time that it runs, its file is not there.
+    let once = |name: &str, code: u8| format!("[ -e /out/{name} ] || {{ touch /out/{name}; exit {code}; }}");
+    let ignored = json!({"restart": {"maxCrashes": 0, "rules": rules}});
+    lab.job("ignored", "single", &[sh("worker", 1, &once("ignored", 3))], &ignored);
+    lab.job(
+        "kept",
+        "single",
+        &[sh("worker", 1, &once("kept", 1))],
+        &json!({"restart": {"maxCrashes": 0, "inPlace": 1}}),
+    );
+    lab.wait_for_phase("ignored", "Succeeded");
+    lab.wait_for_phase("kept", "Succeeded");
+    assert_eq!(lab.restarts("ignored"), [("crashed".to_owned(), 1)]);
+    assert_eq!(lab.restarts("kept"), []);
+    assert!(lab.pods("kept").contains_key("kept-worker-0-1"), "the kubelet restarted it in its first pod");
+}
+
+// SEMANTICS: J32
+#[test]
+fn a_role_that_starts_after_another_one_finds_it_done() {
+    let lab = Lab::start("order");
+    let sh = |name: &str, text: &str| lab.role(name, 1, "100m", &["sh", "-c", text]);
+    let mut worker = sh("worker", "cat /out/prepared");
+    worker["startsAfter"] = json!([{"role": "master", "until": "done"}]);
+    let roles = [sh("master", "sleep 5; echo done >/out/prepared"), worker];
+    lab.job("train", "xgboost", &roles, &json!({"restart": {"maxCrashes": 0}, "keepPods": "all"}));
+    lab.platform
+        .cluster
+        .wait_for("the worker has read it", TIMEOUT, || lab.all_logs("train").contains("worker-0-1\ndone"));
+}
+
+// SEMANTICS: J36
+#[test]
+fn seed_004_each_worker_reads_its_share_of_the_files_of_a_dataset() {
+    let lab = Lab::with_data("split");
+    let read = r#"while read -r file; do cat "$file" >/dev/null; printf '{"file": "%s"}\n' "$file"; done <"$LARDER_SPLIT_FILES""#;
+    let worker = lab.role("worker", 3, "100m", &["sh", "-ec", read]);
+    let split = json!({"datasets": [{"name": "set", "mountPath": "/set", "split": true}]});
+    lab.job("train", "single", &[worker], &split);
+    lab.wait_for_phase("train", "Succeeded");
+    let said: Vec<String> =
+        lab.said("train").iter().filter_map(|line| Some(line["file"].as_str()?.to_owned())).collect();
+    let files: BTreeSet<String> = (0..FILES).map(|file| format!("/set/d{}/f{file}", file % 5)).collect();
+    assert_eq!(said.len(), FILES, "no file is read twice: {said:?}");
+    assert_eq!(said.into_iter().collect::<BTreeSet<_>>(), files);
+    let shares = lab.pods("train").into_keys().map(|pod| lab.platform.logs(&pod).lines().count());
+    assert_eq!(shares.collect::<Vec<_>>(), [FILES / 3; 3]);
+}
+
+// SEMANTICS: J33
+#[test]
+fn a_sweep_of_real_pods_stops_at_a_number_in_a_termination_message() {
+    let lab = Lab::with_data("sweep");
+    let run = "cat /set/d0/f0 >/dev/null; echo $LR >/dev/termination-log";
+    let worker = lab.role("worker", 1, "100m", &["sh", "-ec", run]);
+    let grid = json!([{"name": "LR", "values": ["0.5", "0.4", "0.1", "0.3", "0.2"]}]);
+    let sweep = json!({"grid": grid, "parallelism": 1, "objective": {"goal": "minimize", "target": "0.1"}});
+    let datasets = json!([{"name": "set", "mountPath": "/set"}]);
+    lab.job("tune", "single", &[worker], &json!({"sweep": sweep, "datasets": datasets}));
+    lab.wait_for_phase("tune", "Succeeded");
+    let sweep = lab.status("tune")["sweep"].clone();
+    assert_eq!(sweep["best"], json!({"name": "tune-2", "result": "0.1", "parameters": {"LR": "0.1"}}), "{sweep}");
+    assert_eq!(lab.status("tune-1")["result"], "0.4");
+    lab.platform.kubectl(&["wait", "--for=condition=Complete", "tj/tune", "--timeout=60s"]);
+    lab.platform.kubectl(&["delete", "tj", "tune"]);
+    lab.platform.cluster.wait_for("its trials are gone", TIMEOUT, || lab.phase("tune-0").is_empty());
+}
+
 #[test]
 fn elastic_torchrun_loses_a_worker_to_a_more_urgent_job_and_gets_it_back_without_doing_a_step_twice() {
     let lab = Lab::with_data("elastic");

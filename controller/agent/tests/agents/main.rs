@@ -5,4 +5,5 @@ mod commands;
 mod hostile;
 mod machine;
 mod mpi;
+mod split;
 mod waiting;

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::events::{bound_until, room_seconds};
 use super::loss::{changes_at, is_live};
 use super::observed::Observed;
+use super::order::waits_for;
 use super::pod::{Pod, PodId};
 use super::state::{Stage, State};
 
@@ -71,13 +72,16 @@ fn is_to_go(state: &State, observed: &Observed, pod: &Pod, is_last: bool) -> boo
     pod.leaving.is_none() && !is_current && !is_kept
 }
 
-/// The pods to create. A pod waits while an earlier pod of its index is in the way.
+/// The pods to create. A pod waits while an earlier pod of its index is in the way, or its role for another one.
 fn missing(state: &State, observed: &Observed, now: Seconds) -> impl Iterator<Item = Action> {
     let mut there: BTreeMap<(usize, u32), Vec<&Pod>> = BTreeMap::new();
     for pod in &observed.pods {
         there.entry((pod.id.role, pod.id.index)).or_default().push(pod);
     }
-    state.slots().filter(|(_, slot)| slot.stage == Stage::Placed).filter_map(move |(id, slot)| {
+    let waits = waits_for(state, observed);
+    let may_start = move |role: usize| waits.get(role).is_none_or(Option::is_none);
+    let placed = state.slots().filter(move |(id, slot)| slot.stage == Stage::Placed && may_start(id.role));
+    placed.filter_map(move |(id, slot)| {
         let others = there.get(&(id.role, id.index)).map_or(&[][..], Vec::as_slice);
         // If the type allows two pods of an index, a terminating pod does not block the next one. A pod without a node
         // still blocks it: the scheduler may have bound it a moment ago, and it may be running.

@@ -2,6 +2,7 @@
 
 use larder_api::Phase;
 
+use super::answer::Replaced;
 use super::loss::Cause;
 use super::observed::{Scope, Terms};
 use super::pod::PodId;
@@ -21,10 +22,10 @@ pub(super) enum Event {
     Shrunk { granted: Vec<u32> },
     Grown { granted: Vec<u32> },
     Seen(PodId),
-    Done(PodId),
+    Done { pod: PodId, result: Option<String> },
     Finished,
-    Lost { pod: PodId, cause: Cause, has_ended: bool },
-    Spent { pod: PodId },
+    Lost { pod: PodId, cause: Cause, has_ended: bool, what: Replaced, is_ignored: bool },
+    Spent { pod: PodId, rule: Option<String> },
     Warm,
     Planned(Vec<PlannedPod>),
     NoRoom { pods: Vec<PodId>, why: String },
@@ -44,7 +45,7 @@ impl Event {
             Self::Shrunk { .. } => EventKind::Shrunk,
             Self::Grown { .. } => EventKind::Grown,
             Self::Seen(_) => EventKind::Seen,
-            Self::Done(_) => EventKind::Done,
+            Self::Done { .. } => EventKind::Done,
             Self::Finished => EventKind::Finished,
             Self::Lost { .. } => EventKind::Lost,
             Self::Spent { .. } => EventKind::Spent,
@@ -96,28 +97,32 @@ impl Event {
                 }
             }
             Self::Seen(pod) => set_stage(state, pod, Stage::Seen),
-            Self::Done(pod) => set_stage(state, pod, Stage::Done),
-            Self::Lost { pod, cause, has_ended } => {
-                state.restarts.count(cause);
+            Self::Done { pod, result } => {
+                set_stage(state, pod, Stage::Done);
+                state.result = result.or_else(|| state.result.take());
+            }
+            Self::Lost { pod, cause, has_ended, what, is_ignored } => {
                 if has_ended {
                     hold_back(state, now);
                 }
-                if replaces_one(terms, pod, has_ended) {
-                    replace(state, &[pod]);
+                if cause == Cause::Crashed {
+                    state.count_crash(terms, is_ignored, now);
                 } else {
-                    let all: Vec<PodId> = state.slots().map(|(pod, _)| pod).collect();
-                    replace(state, &all);
+                    state.restarts.count(cause);
                 }
+                let is_replaced = |other: &PodId| match what {
+                    Replaced::Pod => *other == pod,
+                    Replaced::Role => other.role == pod.role,
+                    Replaced::Job => true,
+                };
+                let replaced: Vec<PodId> = state.slots().map(|(pod, _)| pod).filter(is_replaced).collect();
+                replace(state, &replaced);
                 (state.binding_since, state.planned_again) = (None, false);
             }
-            Self::Spent { pod } => {
-                state.restarts.count(Cause::Crashed);
-                let (crashes, most) = (state.restarts.crashed, terms.max_crashes);
-                let role = terms.roles.get(pod.role).map_or("", |role| &role.name);
-                state.why = format!(
-                    "its pods have crashed {crashes} times, most recently {role} {}; spec.restart.maxCrashes is {most}",
-                    pod.index
-                );
+            Self::Spent { pod, rule } => {
+                state.count_crash(terms, false, now);
+                state.is_failed_by_rule = rule.is_some();
+                state.why = rule.unwrap_or_else(|| crashed_too_often(state, terms, pod, now));
             }
             Self::Warm => {
                 state.started = Some(now);
@@ -157,6 +162,9 @@ impl Event {
             }
         }
         if phase != state.phase {
+            if state.phase == Phase::Running {
+                state.good_seconds = state.good_seconds.saturating_add((now - state.since).max(0));
+            }
             (state.phase, state.since) = (phase, now);
             state.room_since = None;
             if phase.is_terminal() {
@@ -166,9 +174,15 @@ impl Event {
     }
 }
 
-/// True if a loss is answered with a new pod for the lost one alone, and not with a restart of all pods.
-pub(super) fn replaces_one(terms: &Terms, lost: PodId, has_ended: bool) -> bool {
-    terms.scope == Scope::Worker && (terms.two_pods(lost.role) || has_ended)
+/// Why a job fails that has no crashes left.
+fn crashed_too_often(state: &State, terms: &Terms, last: PodId, now: Seconds) -> String {
+    let (counted, all, most) = (state.crashes(terms, now), state.restarts.crashed, terms.max_crashes);
+    let role = terms.roles.get(last.role).map_or("", |role| &role.name);
+    let crashes = if counted == all { String::new() } else { format!(", of {all} in total") };
+    format!(
+        "its pods have crashed {counted} times{crashes}, most recently {role} {}; spec.restart.maxCrashes is {most}",
+        last.index
+    )
 }
 
 /// The delay before a job starts again after its pods were not bound: 30 s, doubled each time, up to 8 minutes.

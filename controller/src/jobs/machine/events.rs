@@ -3,7 +3,8 @@
 use larder_api::Phase;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::apply::{Event, replaces_one};
+use super::answer::{Answer, Replaced, answer, answer_in_place};
+use super::apply::Event;
 use super::loss::{Cause, cause, is_live, is_lost};
 use super::observed::{Decides, Decisions, Observed, Terms};
 use super::pod::{Pod, PodId};
@@ -77,6 +78,25 @@ pub fn unplaced(state: &State, observed: &Observed, now: Seconds) -> Vec<Vec<u32
         is_asked && is_live(pod, now) && (!observed.terms.two_pods(pod.id.role) || is_whole_gang)
     };
     if observed.pods.iter().any(blocks) { nothing() } else { asked }
+}
+
+/// A lost pod.
+struct Loss {
+    pod: PodId,
+    cause: Cause,
+    /// Its program does not run any more.
+    has_ended: bool,
+    answer: Answer,
+}
+
+impl Loss {
+    /// The rule that fails the job for it.
+    fn failed_by(&self) -> Option<usize> {
+        match self.answer {
+            Answer::Fail(rule) => Some(rule),
+            Answer::Replace { .. } => None,
+        }
+    }
 }
 
 impl<'a> News<'a> {
@@ -172,7 +192,11 @@ impl<'a> News<'a> {
         let seen = state.slots().filter_map(|(id, slot)| {
             let pod = self.pods.get(&id)?;
             match (slot.stage, pod.stage) {
-                (Stage::Placed | Stage::Seen, PodStage::Succeeded) => Some(Event::Done(id)),
+                (Stage::Placed | Stage::Seen, PodStage::Succeeded) => {
+                    let roles = &self.observed.terms.roles;
+                    let decides = roles.get(id.role).is_some_and(|role| role.decides != Decides::Nothing);
+                    Some(Event::Done { pod: id, result: pod.result.clone().filter(|_| decides && id.index == 0) })
+                }
                 (Stage::Placed, _) => Some(Event::Seen(id)),
                 _ => None,
             }
@@ -202,34 +226,58 @@ impl<'a> News<'a> {
     }
 
     /// The lost pods. A pod that was observed earlier and no longer exists was deleted by another client. The list ends
-    /// with the first loss that restarts all pods or fails the job, because further losses belong to it.
+    /// with the first loss that restarts other pods or fails the job, because further losses may belong to it. A crash
+    /// for which a rule fails the job comes before all others, which may follow from it.
     fn lost(&self, state: &State) -> Vec<Event> {
         let terms = &self.observed.terms;
-        let mut crashes_left = terms.max_crashes.saturating_sub(state.restarts.crashed);
+        let losses: Vec<Loss> = state.slots().filter_map(|(pod, slot)| self.loss(pod, slot.stage)).collect();
+        if let Some((rule, pod)) = losses.iter().find_map(|loss| Some((loss.failed_by()?, loss.pod))) {
+            return vec![Event::Spent { pod, rule: Some(self.failed_by_rule(rule, pod)) }];
+        }
+        let mut crashes_left = terms.max_crashes.saturating_sub(state.crashes(terms, self.now));
         let mut events = Vec::new();
-        for (pod, slot) in state.slots() {
-            let lost = match (slot.stage, self.pods.get(&pod)) {
-                (Stage::Placed | Stage::Seen, Some(there)) => {
-                    cause(there, self.now).map(|cause| (cause, there.stage.has_ended()))
-                }
-                (Stage::Seen, None) => Some((Cause::Evicted, true)),
-                _ => None,
-            };
-            let Some((cause, has_ended)) = lost else { continue };
-            if cause == Cause::Crashed && crashes_left == 0 {
-                events.push(Event::Spent { pod });
+        for Loss { pod, cause, has_ended, answer } in losses {
+            let Answer::Replace { what, is_ignored } = answer else { continue };
+            let counts = cause == Cause::Crashed && !is_ignored;
+            if counts && crashes_left == 0 {
+                events.push(Event::Spent { pod, rule: None });
                 break;
             }
-            crashes_left -= u32::from(cause == Cause::Crashed);
-            let lost = Event::Lost { pod, cause, has_ended };
+            crashes_left -= u32::from(counts);
+            let lost = Event::Lost { pod, cause, has_ended, what, is_ignored };
             let released = self.rejected(state, &lost);
-            let is_last = released.is_some() || !replaces_one(terms, pod, has_ended);
+            let is_last = released.is_some() || what != Replaced::Pod;
             events.extend([Some(lost), released].into_iter().flatten());
             if is_last {
                 break;
             }
         }
         events
+    }
+
+    /// The loss of the pod of a slot, if it was lost.
+    fn loss(&self, pod: PodId, stage: Stage) -> Option<Loss> {
+        let terms = &self.observed.terms;
+        let (cause, has_ended, exit_code) = match (stage, self.pods.get(&pod)) {
+            (Stage::Placed | Stage::Seen, Some(there)) => match cause(there, self.now) {
+                Some(cause) => (cause, there.stage.has_ended(), there.exit_code),
+                None => {
+                    let answer = answer_in_place(terms, there)?;
+                    return Some(Loss { pod, cause: Cause::Crashed, has_ended: true, answer });
+                }
+            },
+            (Stage::Seen, None) => (Cause::Evicted, true, None),
+            _ => return None,
+        };
+        Some(Loss { pod, cause, has_ended, answer: answer(terms, pod, cause, exit_code, has_ended) })
+    }
+
+    /// Why a job fails because of a rule.
+    fn failed_by_rule(&self, rule: usize, pod: PodId) -> String {
+        let role = self.observed.terms.roles.get(pod.role).map_or("", |role| &role.name);
+        let code = self.pods.get(&pod).and_then(|pod| pod.exit_code);
+        let code = code.map_or_else(|| "an unknown exit code".to_owned(), |code| format!("exit code {code}"));
+        format!("its pod {role} {} ended with {code}, for which spec.restart.rules[{rule}] fails the job", pod.index)
     }
 
     /// Gives the gang's room back after repeated rejections by kubelets, so that its other pods do not wait forever.
@@ -330,8 +378,14 @@ impl<'a> News<'a> {
             return None;
         }
         let is_planned = !terms.by_scheduler && !state.awaits_nodes;
-        let is_late = |stage: Stage| matches!(stage, Stage::Placed | Stage::Seen);
-        let late = state.slots().filter(|(pod, slot)| is_late(slot.stage) && !self.is_bound(*pod));
+        // A pod whose role starts after another one is late only once it exists.
+        let starts_later = |role: usize| terms.roles.get(role).is_some_and(|role| !role.starts_after.is_empty());
+        let is_late = |pod: PodId, stage: Stage| match stage {
+            Stage::Placed => !starts_later(pod.role) || self.pods.contains_key(&pod),
+            Stage::Seen => true,
+            Stage::Unplaced | Stage::Done => false,
+        };
+        let late = state.slots().filter(|(pod, slot)| is_late(*pod, slot.stage) && !self.is_bound(*pod));
         let pods: Vec<PodId> = late.map(|(pod, _)| pod).collect();
         match pods.len() {
             0 => None,

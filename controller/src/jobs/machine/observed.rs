@@ -1,6 +1,7 @@
 //! The inputs of a step: the job's terms, the decisions about it, its data and its pods.
 
 use larder_api::training_job::KeepPods;
+use larder_api::training_job::checked::{CheckedRule, Predecessor};
 
 use super::pod::{NodeHealth, Pod};
 use crate::jobs::planned::Plan;
@@ -40,6 +41,12 @@ pub struct Terms {
     pub scope: Scope,
     /// The number of crashes that the job survives. One more fails it.
     pub max_crashes: u32,
+    /// After how many seconds of running without a crash one crash less counts; 0: never.
+    pub forgive_after: i64,
+    /// How often the kubelet restarts the containers of a pod.
+    pub in_place: u32,
+    /// What happens when a pod crashes: the first rule that matches decides, or else the scope.
+    pub rules: Vec<CheckedRule>,
     /// How long pods may take to be bound, in seconds; `None`: no limit.
     pub gang_timeout: Option<i64>,
     /// While the job waits for its data, its room is not reserved: it starts once a decision confirms the room.
@@ -90,6 +97,8 @@ pub struct RoleTerms {
     pub decides: Decides,
     /// Two pods of one index may run for a while, so a lost pod is replaced before it has terminated.
     pub two_pods: bool,
+    /// The roles that come before it.
+    pub starts_after: Vec<Predecessor>,
 }
 
 impl RoleTerms {

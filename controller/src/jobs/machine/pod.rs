@@ -24,6 +24,12 @@ pub struct Pod {
     pub is_refused: bool,
     /// `status.reason`.
     pub reason: String,
+    /// The exit code with which its program ended last, if that was an error.
+    pub exit_code: Option<u8>,
+    /// How often the kubelet has restarted its containers.
+    pub restarts: u32,
+    /// The number that its program wrote to its termination message before it succeeded, if it did.
+    pub result: Option<String>,
     /// No container of the pod has started, according to its status.
     pub never_ran: bool,
     /// The reason of its condition `DisruptionTarget`, if that condition is true.

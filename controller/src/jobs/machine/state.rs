@@ -29,6 +29,18 @@ pub struct State {
     pub attempts: u32,
     /// How many pods were lost, by cause.
     pub restarts: Restarts,
+    /// How many of the crashes do not count: a rule ignores them, or the job has run for long enough since.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub forgiven: u32,
+    /// For how many seconds it had run without a crash when it entered the phase.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub good_seconds: i64,
+    /// A rule has failed the job.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_failed_by_rule: bool,
+    /// The number that the first of the pods that decide its success wrote to its termination message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
     /// When the job's first pods could be created.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<Seconds>,
@@ -74,8 +86,8 @@ const UNBOUND_STARTS: u32 = 3;
 /// The number of refusals that are remembered.
 pub(crate) const REFUSALS_MAX: usize = 1000;
 
-fn is_zero(count: &u32) -> bool {
-    *count == 0
+fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
+    *number == T::default()
 }
 
 /// A slot: an index of a role, with the pod that it should have.
@@ -144,6 +156,25 @@ impl Restarts {
 }
 
 impl State {
+    /// The crashes that count against the job's limit.
+    pub fn crashes(&self, terms: &Terms, now: Seconds) -> u32 {
+        let running = if self.phase == Phase::Running { (now - self.since).max(0) } else { 0 };
+        let good = self.good_seconds.saturating_add(running);
+        let forgiven = u32::try_from(good.checked_div(terms.forgive_after).unwrap_or(0)).unwrap_or(u32::MAX);
+        self.restarts.crashed.saturating_sub(self.forgiven).saturating_sub(forgiven)
+    }
+
+    /// Counts a crash.
+    pub(super) fn count_crash(&mut self, terms: &Terms, is_ignored: bool, now: Seconds) {
+        let counted = self.crashes(terms, now).saturating_add(u32::from(!is_ignored));
+        self.restarts.count(Cause::Crashed);
+        self.forgiven = self.restarts.crashed.saturating_sub(counted);
+        self.good_seconds = 0;
+        if self.phase == Phase::Running {
+            self.since = now;
+        }
+    }
+
     /// True if the job has room in its queue.
     pub fn holds_room(&self) -> bool {
         self.phase.has_pods() || self.phase == Phase::DataWarming

@@ -4,11 +4,16 @@ use super::{step as machine_step, *};
 use crate::jobs::planned::{Plan, PlannedPod, RefusedBy};
 use crate::jobs::queue::{Running, Verdict};
 use crate::time::Seconds;
+use larder_api::TrainingJob;
 use larder_api::training_job::KeepPods;
+use larder_api::training_job::checked::CheckedRule;
+use serde_json::{Value, json};
 
 mod any_order;
 mod losses;
+mod order;
 mod rows;
+mod rules;
 mod stories;
 mod unmade;
 
@@ -50,7 +55,13 @@ pub(super) fn step(state: State, shown: &Shown, now: Seconds) -> (State, Vec<Act
 /// A job of workers that may shrink to `min`, of a type that allows two pods of an index.
 pub(super) fn elastic(min: u32) -> Terms {
     Terms {
-        roles: vec![RoleTerms { name: "worker".into(), min, decides: Decides::All, two_pods: true }],
+        roles: vec![RoleTerms {
+            name: "worker".into(),
+            min,
+            decides: Decides::All,
+            two_pods: true,
+            ..RoleTerms::default()
+        }],
         keep_pods: KeepPods::None,
         max_crashes: 3,
         gang_timeout: Some(30),
@@ -58,6 +69,18 @@ pub(super) fn elastic(min: u32) -> Terms {
         ttl: Some(600),
         ..Terms::default()
     }
+}
+
+/// The checked form of `spec.restart.rules` of a job with these roles.
+pub(super) fn rules_of(roles: &[&str], rules: &Value) -> Vec<CheckedRule> {
+    let role = |name: &&str| json!({"name": name, "template": {"spec": {"containers": [{"name": "main"}]}}});
+    let roles: Vec<Value> = roles.iter().map(role).collect();
+    let job: TrainingJob = serde_json::from_value(json!({
+        "apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "train"},
+        "spec": {"type": "single", "roles": roles, "restart": {"rules": rules}},
+    }))
+    .expect("of the schema's form");
+    job.check().expect("valid").rules
 }
 
 pub(super) fn slot(attempt: u32, stage: Stage) -> Slot {

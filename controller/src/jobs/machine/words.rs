@@ -2,6 +2,7 @@
 
 use super::loss::is_live;
 use super::observed::{Data, Observed};
+use super::order;
 use super::pod::Pod;
 use super::state::{Stage, State};
 use crate::objects::PodStage;
@@ -53,7 +54,11 @@ fn missing(state: &State, observed: &Observed, now: Seconds) -> String {
     if let Some(until) = state.not_before.filter(|until| *until > now) {
         text += &format!("; pods failed soon after they started, and the next are created at {}", hour(until.0));
     }
-    if unbound > 0 {
+    let waits = order::waits_for(state, observed);
+    let name = |role: usize| observed.terms.roles.get(role).map_or("", |role| role.name.as_str());
+    if let Some((role, before)) = waits.iter().enumerate().find_map(|(role, before)| Some((role, (*before)?))) {
+        text += &format!("; {} starts after {}", name(role), name(before));
+    } else if unbound > 0 {
         text += &format!("; {unbound} not bound yet");
     }
     text

@@ -33,6 +33,8 @@ pub enum Obstacle {
     SchedulerNames,
     /// Its roles name different PriorityClasses.
     PriorityClasses,
+    /// One of its roles starts after another one, and the scheduler would wait for pods that do not exist yet.
+    Order,
 }
 
 impl fmt::Display for Obstacle {
@@ -42,6 +44,7 @@ impl fmt::Display for Obstacle {
             Self::TopologyKey => f.write_str("the scheduler's gangs do not support spec.gang.topologyKey"),
             Self::SchedulerNames => f.write_str("its roles differ in schedulerName"),
             Self::PriorityClasses => f.write_str("its roles differ in priorityClassName"),
+            Self::Order => f.write_str("one of its roles starts after another one (spec.roles[].startsAfter)"),
         }
     }
 }
@@ -75,6 +78,9 @@ pub fn choose(job: &CheckedJob, obstacle: Option<Obstacle>, is_served: bool) -> 
 pub fn obstacle(job: &CheckedJob, pods: &[Pod]) -> Option<Obstacle> {
     if job.topology_key.is_some() {
         return Some(Obstacle::TopologyKey);
+    }
+    if job.roles.iter().any(|role| !role.starts_after.is_empty()) {
+        return Some(Obstacle::Order);
     }
     let differ = |field: fn(&Pod) -> Option<&String>| pods.windows(2).any(|two| field(&two[0]) != field(&two[1]));
     let scheduler = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.scheduler_name.clone()).unwrap_or_default();

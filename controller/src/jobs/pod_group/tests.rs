@@ -193,6 +193,10 @@ fn auto_is_native_where_nothing_is_lost_by_it() {
     assert_eq!(chosen(&plain, false), Ok(Planner::Builtin));
     let data = fields(json!({"datasets": [{"name": "pets", "mountPath": "/data"}]}));
     assert_eq!(chosen(&data, true), Ok(Planner::Builtin), "the scheduler does not know where data is");
+    let mut ordered = role("worker", 8, 4);
+    ordered["startsAfter"] = json!([{"role": "server"}]);
+    let ordered = fields(json!({"roles": [role("server", 2, 2), ordered]}));
+    assert_eq!(chosen(&ordered, true), Ok(Planner::Builtin), "the scheduler would wait for workers that do not exist");
     let near = fields(json!({"gang": {"topologyKey": "topology.kubernetes.io/zone"}}));
     assert_eq!(chosen(&near, true), Ok(Planner::Builtin));
     let builtin = fields(json!({"gang": {"backend": "builtin"}}));

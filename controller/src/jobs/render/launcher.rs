@@ -6,12 +6,11 @@
 //! run `/larder/agent serve`.
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, EmptyDirVolumeSource, EnvVar, KeyToPath, PodSpec, ResourceRequirements, SeccompProfile,
-    SecretVolumeSource, SecurityContext, Volume, VolumeMount,
+    Container, EmptyDirVolumeSource, EnvVar, KeyToPath, PodSpec, SecretVolumeSource, Volume,
 };
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use larder_api::job_type::Launcher;
 
+use super::agent::{container, mount};
 use super::context::{Facts, Rendered};
 use super::{files, names};
 
@@ -21,8 +20,6 @@ const FOLDER: &str = "/larder";
 const KEY_FOLDER: &str = "/etc/larder-job";
 /// The folder of the host list, in the container that waits for the hosts.
 const HOSTS_FOLDER: &str = "/etc/larder-hosts";
-/// The user of the containers that Larder adds. The files that they write are readable by every user.
-const USER: i64 = 65532;
 
 /// Adds the parts of the launcher that a pod of `role` needs.
 pub(super) fn add(rendered: &Rendered<'_>, role: &str, facts: &Facts, spec: &mut PodSpec) {
@@ -94,41 +91,4 @@ fn variables(launcher: &Launcher) -> Vec<EnvVar> {
         variable("LARDER_AGENT_PORT", launcher.port.to_string()),
         variable("LARDER_AGENT_KEY", format!("{KEY_FOLDER}/{}", super::shared::KEY)),
     ]
-}
-
-fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
-    VolumeMount {
-        name: name.to_owned(),
-        mount_path: path.to_owned(),
-        read_only: read_only.then_some(true),
-        ..VolumeMount::default()
-    }
-}
-
-/// A small container of the agent's image. It keeps its pod in the QoS class Guaranteed and passes PodSecurity
-/// `restricted`.
-fn container(name: &str, facts: &Facts) -> Container {
-    let amounts: std::collections::BTreeMap<_, _> = [("cpu", "100m"), ("memory", "64Mi")]
-        .map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned())))
-        .into();
-    Container {
-        name: name.to_owned(),
-        image: Some(facts.agent_image.clone()),
-        resources: Some(ResourceRequirements {
-            limits: Some(amounts.clone()),
-            requests: Some(amounts),
-            ..ResourceRequirements::default()
-        }),
-        security_context: Some(SecurityContext {
-            allow_privilege_escalation: Some(false),
-            capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), ..Capabilities::default() }),
-            read_only_root_filesystem: Some(true),
-            run_as_non_root: Some(true),
-            run_as_user: Some(USER),
-            run_as_group: Some(USER),
-            seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), ..SeccompProfile::default() }),
-            ..SecurityContext::default()
-        }),
-        ..Container::default()
-    }
 }

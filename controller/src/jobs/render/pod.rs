@@ -20,7 +20,7 @@ use minijinja::Value;
 use super::context::{Contexts, Facts, Rendered, ports};
 use super::place::Place;
 use super::template::Templates;
-use super::{files, launcher, names, performance, shared};
+use super::{files, launcher, names, performance, shared, split};
 use crate::jobs::constraints::DATA_VOLUME;
 
 /// Renders the pods and the files of a job for one set of facts.
@@ -54,6 +54,7 @@ impl<'a> Renderer<'a> {
         files::mount(rendered, role, &mut spec);
         launcher::add(rendered, role, self.facts, &mut spec);
         self.add_datasets(&mut spec);
+        split::add(rendered.job, index, rendered.desired(of_job, self.facts), self.facts, &mut spec);
         performance::apply(&rendered.kind.performance, of_job.defaults, &mut spec);
         place.apply(&mut spec);
         self.finish(role, index, &mut spec);
@@ -100,7 +101,7 @@ impl<'a> Renderer<'a> {
         Ok(template)
     }
 
-    /// Puts the type's variables first, so that the job's own variables can refer to them.
+    /// Puts the variables of the type and the job's parameters first, so that the template's own can refer to them.
     fn add_environment(&self, role: &str, context: &Value, spec: &mut PodSpec) -> Result<(), InvalidField> {
         let mut variables = Vec::new();
         for one in &self.rendered.kind.environment {
@@ -113,9 +114,18 @@ impl<'a> Renderer<'a> {
             {
                 continue;
             }
+            if self.rendered.job.parameters.iter().any(|(name, _)| *name == one.name) {
+                continue;
+            }
             let value = self.templates.text(&field("value"), &one.value, context)?;
             variables.push(EnvVar { name: one.name.clone(), value: Some(value), ..EnvVar::default() });
         }
+        let parameter = |(name, value): &(String, String)| EnvVar {
+            name: name.clone(),
+            value: Some(value.clone()),
+            ..EnvVar::default()
+        };
+        variables.extend(self.rendered.job.parameters.iter().map(parameter));
         for container in &mut spec.containers {
             let own = container.env.take().unwrap_or_default();
             let ours = variables.iter().filter(|one| !own.iter().any(|other| other.name == one.name)).cloned();
@@ -149,7 +159,8 @@ impl<'a> Renderer<'a> {
 
     /// Sets the fields that are equal in every pod of a job.
     fn finish(&self, role: &str, index: u32, spec: &mut PodSpec) {
-        spec.restart_policy = Some("Never".to_owned());
+        let restarts = if self.rendered.job.in_place > 0 { "OnFailure" } else { "Never" };
+        spec.restart_policy = Some(restarts.to_owned());
         spec.hostname = Some(names::hostname(self.rendered.name, role, index));
         spec.subdomain = self.rendered.kind.service.as_ref().map(|_| names::service(self.rendered.name));
         // In a namespace with hundreds of services, the variables of service links alone would exceed the argument

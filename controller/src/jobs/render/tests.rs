@@ -14,8 +14,21 @@ use serde_json::{Value, json};
 use super::*;
 
 /// The types that Larder brings.
-const BUILTIN: [&str; 9] =
-    ["caffe2", "horovod", "mpi", "notebook", "parameter-server", "pytorch", "pytorch-elastic", "single", "tensorflow"];
+const BUILTIN: [&str; 13] = [
+    "caffe2",
+    "deepspeed",
+    "horovod",
+    "jax",
+    "mpi",
+    "notebook",
+    "paddle",
+    "parameter-server",
+    "pytorch",
+    "pytorch-elastic",
+    "single",
+    "tensorflow",
+    "xgboost",
+];
 
 fn types_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/components/jobs/types")

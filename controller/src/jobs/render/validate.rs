@@ -61,7 +61,8 @@ fn sample(name: &str, kind: &CheckedType, shape: &BTreeSet<&str>, replicas: u32)
     let roles = kind.roles.iter().filter(|role| shape.contains(role.name.as_str())).map(|role| {
         let replicas = replicas.min(role.most.unwrap_or(REPLICAS));
         let elastic = role.elastic && replicas > 1;
-        Role { name: role.name.clone(), replicas, min: elastic.then_some(1), max: None, template: template.clone() }
+        let min = elastic.then_some(1);
+        Role { name: role.name.clone(), replicas, min, template: template.clone(), ..Role::default() }
     });
     let spec = TrainingJobSpec { type_: name.to_owned(), roles: roles.collect(), ..TrainingJobSpec::default() };
     TrainingJob::new("sample", spec)

@@ -11,9 +11,7 @@ use crate::jobs::queue::Waiting;
 use crate::time::{Earliest, Seconds};
 use crate::warm_request::{Requester, WarmRequest};
 use crate::write::Write;
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Toleration};
 use larder_kube::key::Key;
-use larder_kube::pod::node_affinity::Places;
 
 /// A job reports that its dry run has no answer after this time.
 const ANSWER_SECONDS: i64 = 2;
@@ -47,16 +45,7 @@ impl Decided<'_> {
             None => Vec::new(),
         };
         if !nodes.is_empty() {
-            let pods = nodes.len();
-            let named = NodeSelectorRequirement {
-                key: "metadata.name".to_owned(),
-                operator: "In".to_owned(),
-                values: Some(nodes),
-            };
-            let term = NodeSelectorTerm { match_fields: Some(vec![named]), ..NodeSelectorTerm::default() };
-            let any = Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() };
-            let places = Places { terms: vec![term], tolerations: vec![any], ..Places::default() };
-            found.push(WarmRequest { by: by(), since: state.since, pods, places, gpus });
+            found.push(WarmRequest::on(by(), state.since, nodes, gpus));
         } else if comes_next && job.eligibility.refusal().is_none() {
             found.extend(job.roles().iter().map(|role| WarmRequest {
                 by: by(),

@@ -8,7 +8,7 @@ use super::fields::Fields;
 use super::template::Replicas;
 use crate::checked::InvalidField;
 use crate::names::KUEUE_QUEUE_LABEL;
-use crate::training_job::{KeepPods, TrainingJob};
+use crate::training_job::{KeepPods, RestartAction, RestartRule, TrainingJob};
 
 /// The controller that would have run the job.
 const OPERATORS: [&str; 2] = ["kubeflow.org/training-operator", "kubeflow.org/mpi-operator"];
@@ -92,16 +92,19 @@ fn restarts(
     let of = |replicas: &Replicas| replicas.restart_policy.clone().unwrap_or_else(|| default.to_owned());
     let never = roles.iter().filter(|replicas| of(replicas) == "Never").count();
     for replicas in roles {
-        let about = match of(replicas).as_str() {
-            "ExitCode" => "is ExitCode; Larder starts crashed pods again whatever their exit code",
-            "Always" => "is Always; Larder leaves pods that ended well as they are",
-            "Never" if never < roles.len() => {
-                "is Never, and that of other roles is not; Larder starts crashed pods of any role again, up to \
-                 spec.restart.maxCrashes"
+        // The operator fails the job for these exit codes of the role's pods.
+        let exit_codes = match of(replicas).as_str() {
+            "ExitCode" => Some("1-127".to_owned()),
+            "Never" if never < roles.len() => None,
+            "Always" => {
+                let about = "is Always; Larder leaves pods that ended well as they are";
+                warnings.push(format!("{}.restartPolicy: {about}", replicas.path));
+                continue;
             }
             _ => continue,
         };
-        warnings.push(format!("{}.restartPolicy: {about}", replicas.path));
+        let roles = vec![replicas.role.name.clone()];
+        job.spec.restart.rules.push(RestartRule { roles, exit_codes, action: RestartAction::Fail });
     }
     if never > 0 && never == roles.len() {
         job.spec.restart.max_crashes = Some(0);

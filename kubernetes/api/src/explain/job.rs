@@ -119,6 +119,7 @@ pub fn explain_job(job: &TrainingJob, around: &Around) -> JobExplanation {
         None | Some(Phase::Queued | Phase::DataWarming) => waits(job, status, around),
         Some(Phase::Starting) => moves(job, status, JobSituation::Starts),
         Some(Phase::Recovering) => moves(job, status, JobSituation::Recovers),
+        Some(Phase::Running) if status.sweep.is_some() => sweeps(job, status),
         Some(Phase::Running | Phase::Shrinking | Phase::Growing) => moves(job, status, JobSituation::Runs),
     };
     if status.observed_generation < job.metadata.generation && !status.phase.is_some_and(Phase::is_terminal) {
@@ -234,6 +235,25 @@ fn waits(job: &TrainingJob, status: &TrainingJobStatus, around: &Around) -> JobE
 }
 
 /// Explains a job that has pods.
+/// A sweep that has not ended. Its trials are jobs of their own.
+fn sweeps(job: &TrainingJob, status: &TrainingJobStatus) -> JobExplanation {
+    let sweep = status.sweep.clone().unwrap_or_default();
+    let ended = sweep.succeeded.saturating_add(sweep.failed);
+    let mut explanation = of(
+        JobSituation::Runs,
+        format!(
+            "{ended} of {} trials have ended, {} of them failed, and {} exist",
+            sweep.trials, sweep.failed, sweep.active
+        ),
+    );
+    if let Some(best) = &sweep.best {
+        append(&mut explanation.why, &format!("the best is {} with {}", best.name, best.result));
+    }
+    append(&mut explanation.why, status.waiting_for.as_deref().map(part).unwrap_or_default());
+    explanation.todo = words::trials(job);
+    explanation
+}
+
 fn moves(job: &TrainingJob, status: &TrainingJobStatus, standing: JobSituation) -> JobExplanation {
     let waiting_for = status.waiting_for.as_deref().map(part).unwrap_or_default();
     let not_placed = JobConditionKind::Placed.find(&status.conditions).filter(|placed| {

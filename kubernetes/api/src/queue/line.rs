@@ -72,7 +72,9 @@ pub fn is_admitted_in(job: &TrainingJob, queue: &str) -> bool {
 fn is_in(job: &TrainingJob, queue: &str) -> bool {
     let is_of_kueue = job.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(KUEUE_QUEUE_LABEL));
     let is_queue = job.spec.queue.as_deref() == Some(queue);
-    is_queue && !is_of_kueue && !job.is_of_others() && job.metadata.deletion_timestamp.is_none()
+    // The trials of a sweep wait in the queue, and not the sweep.
+    let has_pods = job.spec.sweep.is_none();
+    is_queue && has_pods && !is_of_kueue && !job.is_of_others() && job.metadata.deletion_timestamp.is_none()
 }
 
 /// The jobs that wait in `queue`, in order: by priority, then by age.

@@ -16,8 +16,12 @@ use crate::job_type::RestartScope;
 use crate::job_type::checked::CheckedType;
 use crate::names::{DatasetKey, KUEUE_QUEUE_LABEL, MANAGED_BY};
 
+mod rules;
+mod sweep;
 mod template;
 
+pub use rules::{CheckedRule, Predecessor};
+pub use sweep::{CheckedObjective, CheckedSweep, Draw, Space, TRIALS_MAX};
 pub use template::Defaults;
 
 /// The most pods of a role.
@@ -37,6 +41,8 @@ pub const ROLES_MAX: usize = 16;
 pub const MIN_WARM: u32 = 90;
 /// The default for the longest time that a job waits for a dataset.
 pub const WARM_TIMEOUT: Duration = Duration::from_secs(600);
+/// The default for how long a job must run without a crash before one crash less counts.
+pub const FORGIVE_AFTER: Duration = Duration::from_secs(12 * 3600);
 /// The default for how long the pods of a gang may take to be bound.
 pub const GANG_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -54,6 +60,10 @@ pub struct CheckedJob {
     pub roles: Vec<CheckedRole>,
     /// The datasets that the pods read.
     pub datasets: Vec<CheckedMount>,
+    /// Variables of every container: their names and values.
+    pub parameters: Vec<(String, String)>,
+    /// Its trials, if it is a sweep.
+    pub sweep: Option<CheckedSweep>,
     /// Where the job waits for quota.
     pub queueing: Queueing,
     /// The planner of the job's nodes.
@@ -66,6 +76,12 @@ pub struct CheckedJob {
     pub scope: Option<RestartScope>,
     /// The number of crashes that the job tolerates; `None` for the JobType's setting.
     pub max_crashes: Option<u32>,
+    /// How long the job must run without a crash before one crash less counts.
+    pub forgive_after: Duration,
+    /// How often the kubelet restarts the containers of a pod.
+    pub in_place: u32,
+    /// What happens when a pod crashes: the first rule that matches decides.
+    pub rules: Vec<CheckedRule>,
     /// How long a node may be not ready before it is lost to the job; `None` for the administrator's setting.
     pub node_lost_after: Option<Duration>,
     /// True if no pod is replaced that may still run.
@@ -91,6 +107,8 @@ pub struct CheckedRole {
     pub min: u32,
     /// The most pods that the job can use.
     pub max: u32,
+    /// The roles that come before it.
+    pub starts_after: Vec<Predecessor>,
     /// The template of the pods.
     pub template: PodTemplateSpec,
     /// Processes in each pod; `None` for the default: one for each GPU, or one without GPUs.
@@ -106,6 +124,8 @@ pub struct CheckedMount {
     pub dataset: DatasetKey,
     /// The folder in every container.
     pub path: String,
+    /// True if each pod gets a list of its share of the files.
+    pub split: bool,
     /// The percentage that must be cached before pods start.
     pub min_warm: u32,
     /// The longest time that the job waits for the dataset.
@@ -145,16 +165,23 @@ impl TrainingJob {
             |field: &'static str, text: &Option<String>| text.as_deref().map(|text| duration(field, text)).transpose();
         let queueing = self.queueing()?;
         let longest = if queueing == Queueing::None { UNQUEUED_TIMEOUT_MAX } else { TIMEOUT_MAX };
+        let (roles, datasets) = (check_roles(&spec.roles)?, self.check_datasets(longest)?);
+        check_split(&datasets, &roles)?;
         Ok(CheckedJob {
             kind: spec.type_.clone(),
-            roles: check_roles(&spec.roles)?,
-            datasets: self.check_datasets(longest)?,
+            roles,
+            datasets,
+            parameters: sweep::check_parameters(&spec.parameters)?,
+            sweep: spec.sweep.as_ref().map(|sweep| sweep::check(sweep, name, &spec.roles)).transpose()?,
             queueing,
             backend: spec.gang.backend.unwrap_or_default(),
             gang_timeout: time("spec.gang.timeout", &spec.gang.timeout)?.unwrap_or(GANG_TIMEOUT).min(longest),
             topology_key: spec.gang.topology_key.clone(),
             scope: spec.restart.scope,
             max_crashes: spec.restart.max_crashes,
+            forgive_after: time("spec.restart.forgiveAfter", &spec.restart.forgive_after)?.unwrap_or(FORGIVE_AFTER),
+            in_place: spec.restart.in_place.unwrap_or(0),
+            rules: rules::check(&spec.restart.rules, &spec.roles)?,
             node_lost_after: time("spec.restart.nodeLostAfter", &spec.restart.node_lost_after)?,
             at_most_once: spec.restart.at_most_once,
             suspend: spec.suspend,
@@ -220,7 +247,24 @@ fn check_mount(own: &str, mount: &MountedDataset, longest: Duration) -> Result<C
     }
     let timeout = mount.warm_timeout.as_deref().map(|text| duration(&field("warmTimeout"), text)).transpose()?;
     let warm_timeout = timeout.unwrap_or(WARM_TIMEOUT).min(longest);
-    Ok(CheckedMount { dataset, path: mount.mount_path.clone(), min_warm, warm_timeout })
+    Ok(CheckedMount { dataset, path: mount.mount_path.clone(), split: mount.split, min_warm, warm_timeout })
+}
+
+/// Checks that at most one dataset is split, among pods whose number is fixed.
+fn check_split(datasets: &[CheckedMount], roles: &[CheckedRole]) -> Result<(), InvalidField> {
+    let mut split = datasets.iter().filter(|mount| mount.split);
+    let Some(first) = split.next() else { return Ok(()) };
+    let field = |mount: &CheckedMount| format!("spec.datasets[{}].split", mount.dataset.name);
+    if let Some(second) = split.next() {
+        return Err(InvalidField::new(field(second), format!("is true for {} too; only one can be", first.dataset)));
+    }
+    match roles.iter().find(|role| role.min != role.max) {
+        Some(role) => {
+            let what = format!("needs a fixed number of pods; remove min and max of the role {}", role.name);
+            Err(InvalidField::new(field(first), what))
+        }
+        None => Ok(()),
+    }
 }
 
 fn check_roles(roles: &[Role]) -> Result<Vec<CheckedRole>, InvalidField> {
@@ -228,16 +272,17 @@ fn check_roles(roles: &[Role]) -> Result<Vec<CheckedRole>, InvalidField> {
         return Err(InvalidField::new("spec.roles", "must have 1 to 16 roles"));
     }
     let mut names = BTreeSet::new();
-    let checked = roles.iter().map(|role| {
+    let checked = roles.iter().enumerate().map(|(at, role)| {
         if !names.insert(&role.name) {
             return Err(InvalidField::new("spec.roles", format!("has {} twice", role.name)));
         }
-        check_role(role)
+        check_role(role, &roles[..at])
     });
     checked.collect()
 }
 
-fn check_role(role: &Role) -> Result<CheckedRole, InvalidField> {
+/// Checks a role. `before` are the roles before it.
+fn check_role(role: &Role, before: &[Role]) -> Result<CheckedRole, InvalidField> {
     let field = |rest: &str| format!("spec.roles[{}].{rest}", role.name);
     if !is_name(&role.name, 15) {
         let form = "must begin with a letter and consist of lower-case letters, digits and hyphens";
@@ -263,6 +308,7 @@ fn check_role(role: &Role) -> Result<CheckedRole, InvalidField> {
         replicas: role.replicas,
         min,
         max,
+        starts_after: rules::predecessors(role, before)?,
         processes: template::processes(&field("template"), &role.template)?,
         defaults: Defaults::of(&field("template"), &role.template)?,
         template: role.template.clone(),

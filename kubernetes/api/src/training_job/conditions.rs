@@ -90,6 +90,10 @@ reasons! {
         NotFailed of Failed,
         /// More pods crashed than `maxCrashes`.
         CrashedTooOften of Failed,
+        /// A pod ended with an exit code for which one of `restart.rules` fails the job.
+        FailedByRule of Failed,
+        /// The job is a sweep of which too many trials have failed.
+        TrialsFailed of Failed,
         /// The job has run for `activeDeadline`.
         DeadlineExceeded of Failed,
     }

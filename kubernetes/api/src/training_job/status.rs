@@ -7,6 +7,8 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::sweep::SweepStatus;
+
 /// The state of a TrainingJob.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -25,6 +27,12 @@ pub struct TrainingJobStatus {
     /// The pods that were replaced, by cause. Only `crashed` counts against `spec.restart.maxCrashes`.
     #[serde(default, skip_serializing_if = "Restarts::is_empty")]
     pub restarts: Restarts,
+    /// The number that the first of the pods that decide the job's success wrote to its termination message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
+    /// The trials, if the job is a sweep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sweep: Option<SweepStatus>,
     /// Why the job waits, in a sentence with numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<String>,

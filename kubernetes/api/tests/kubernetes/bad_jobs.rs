@@ -129,6 +129,49 @@ fn a_bad_job_is_refused_at_apply_by_its_field() {
         ("spec.roles[0].replicas", "greater than or equal to 1", roles(json!([role(json!({"replicas": 0}))]))),
         ("spec.roles[].name", "must begin with a letter", roles(json!([role(json!({"name": "1a"}))]))),
         (
+            "spec.roles[].startsAfter[].role",
+            "another role",
+            roles(json!([role(json!({"startsAfter": [{"role": "worker"}]}))])),
+        ),
+        (
+            "spec.restart.rules[].roles",
+            "names of spec.roles",
+            json!({"restart": {"rules": [{"roles": ["chief"], "action": "fail"}]}}),
+        ),
+        (
+            "spec.restart.rules[].exitCodes",
+            "such as 2,126-127",
+            json!({"restart": {"rules": [{"exitCodes": "1;2", "action": "fail"}]}}),
+        ),
+        ("spec.restart.rules[0].action", "supported values", json!({"restart": {"rules": [{"action": "explode"}]}})),
+        ("spec.restart.forgiveAfter", "such as 6h", json!({"restart": {"forgiveAfter": "soon"}})),
+        ("spec.sweep", "one of grid, list and random", json!({"sweep": {}})),
+        (
+            "spec.sweep",
+            "one of grid, list and random",
+            json!({"sweep": {"list": [{"LR": "1"}], "grid": [{"name": "LR", "values": ["1"]}]}}),
+        ),
+        (
+            "spec.sweep.random.trials",
+            "less than or equal to 10000",
+            json!({"sweep": {"random": {"trials": 1_000_000_000, "parameters": [{"name": "LR", "values": ["1"]}]}}}),
+        ),
+        (
+            "spec.sweep.random.parameters[]",
+            "either values, or min and max",
+            json!({"sweep": {"random": {"trials": 1, "parameters": [{"name": "LR", "min": "1"}]}}}),
+        ),
+        (
+            "spec.sweep.grid[].name",
+            "name of a variable",
+            json!({"sweep": {"grid": [{"name": "a-b", "values": ["1"]}]}}),
+        ),
+        (
+            "spec.parameters",
+            "cannot be combined with spec.sweep",
+            json!({"sweep": {"list": [{"LR": "1"}]}, "parameters": [{"name": "BS", "value": "1"}]}),
+        ),
+        (
             "spec.roles[0].template.spec.containers",
             "at least 1",
             roles(json!([role(json!({"template": {"spec": {"containers": []}}}))])),
@@ -257,7 +300,11 @@ fn a_good_job_is_accepted_and_what_its_pods_have_cannot_be_changed() {
         }}))}))],
         "datasets": [{"name": "pets", "mountPath": "/data", "minWarm": 0, "warmTimeout": "30m"}],
         "queue": "vision", "gang": {"backend": "builtin", "timeout": "1m", "topologyKey": "topology.kubernetes.io/zone"},
-        "restart": {"scope": "worker", "maxCrashes": 0, "nodeLostAfter": "5m", "atMostOnce": false},
+        "restart": {
+            "scope": "worker", "maxCrashes": 0, "nodeLostAfter": "5m", "atMostOnce": false, "forgiveAfter": "1h",
+            "inPlace": 3, "rules": [{"roles": ["worker"], "exitCodes": "2, 126-127", "action": "restartRole"}],
+        },
+        "parameters": [{"name": "LR", "value": "0.1"}],
         "activeDeadline": "7d", "ttlAfterFinished": "0s",
         "keepPods": "all", "managedBy": "kueue.x-k8s.io/multikueue",
     });
@@ -277,6 +324,8 @@ fn a_good_job_is_accepted_and_what_its_pods_have_cannot_be_changed() {
         ("spec.managedBy cannot be changed", json!({"spec": {"managedBy": "a.b/c"}})),
         ("spec.datasets cannot be changed", json!({"spec": {"datasets": []}})),
         ("spec.gang cannot be changed", json!({"spec": {"gang": {"timeout": "2m"}}})),
+        ("spec.parameters cannot be changed", json!({"spec": {"parameters": null}})),
+        ("spec.sweep cannot be added", json!({"spec": {"parameters": null, "sweep": {"list": [{"LR": "1"}]}}})),
         ("spec.roles[].template cannot be changed", roles(json!({"template": template(json!({"image": "other"}))}))),
         ("spec.roles cannot get or lose a role", roles(json!({"name": "master"}))),
     ] {
@@ -294,6 +343,31 @@ fn a_good_job_is_accepted_and_what_its_pods_have_cannot_be_changed() {
     let columns = server.cluster.kubectl_ok(&["get", "tj", "-n", NAMESPACE]);
     let head = columns.lines().next().unwrap_or_default().split_whitespace().collect::<Vec<_>>();
     assert_eq!(head, ["NAME", "TYPE", "QUEUE", "PHASE", "READY", "DATA", "RESTARTS", "WHY", "AGE"]);
+    server.cluster.kubectl_ok(&["delete", "tj", "j", "-n", NAMESPACE]);
+}
+
+#[test]
+fn the_trials_of_a_sweep_cannot_be_changed_but_how_many_run() {
+    const NAMESPACE: &str = "sweeps";
+    let server = start(NAMESPACE);
+    let parameters = json!([
+        {"name": "LR", "min": "1e-5", "max": "0.1", "scale": "log"}, {"name": "BS", "values": ["32", "64"]},
+    ]);
+    let random = json!({"trials": 10_000, "seed": 7, "parameters": parameters});
+    let objective = json!({"goal": "minimize", "target": "0.01", "patience": 20});
+    let sweep = json!({"random": random, "parallelism": 3, "objective": objective, "maxFailed": 5});
+    let applied = server.try_apply(&job(NAMESPACE, json!({"sweep": sweep})));
+    assert!(applied.status.success(), "{}", said(&applied));
+    for (refused, patch) in [
+        (Some("spec.sweep.random cannot be changed"), json!({"spec": {"sweep": {"random": {"seed": 8}}}})),
+        (Some("spec.sweep cannot be added or removed"), json!({"spec": {"sweep": null}})),
+        (None, json!({"spec": {"sweep": {"parallelism": 30, "maxFailed": 7}}})),
+    ] {
+        let text = patch.to_string();
+        let output = server.cluster.kubectl(&["patch", "tj", "j", "-n", NAMESPACE, "--type=merge", "-p", &text]);
+        assert_eq!(output.status.success(), refused.is_none(), "{patch}: {}", said(&output));
+        assert!(refused.is_none_or(|words| said(&output).contains(words)), "{patch}: {}", said(&output));
+    }
     server.cluster.kubectl_ok(&["delete", "tj", "j", "-n", NAMESPACE]);
 }
 

@@ -632,7 +632,7 @@ fn training_jobs_are_suspended_and_removed_when_they_have_ended() {
     let token = server.token(CONTROLLER_ACCOUNT, None);
     managed_job(&server, NAMESPACE);
     let changes = "of a TrainingJob, larder-controller sets spec.suspend and the status and changes nothing else";
-    let deletes = "larder-controller deletes TrainingJobs that have ended and no others";
+    let deletes = "larder-controller deletes TrainingJobs that have ended, and trials, and no others";
     server.cluster.wait_for("the policy counts", TIMEOUT, || {
         let delete = ["--token", &token, "-n", NAMESPACE, "delete", "tj", "j", "--dry-run=server"];
         said(&server.cluster.kubectl(&delete)).contains(deletes)
@@ -649,8 +649,31 @@ fn training_jobs_are_suspended_and_removed_when_they_have_ended() {
         server.runs(&token, NAMESPACE, args, refused);
     }
     let mut another = server.cluster.get_json(&["tj", "j", "-n", NAMESPACE]);
+    let uid = another["metadata"]["uid"].clone();
     another["metadata"] = json!({"name": "k", "namespace": NAMESPACE});
-    server.creates(&token, &another, Some("larder-controller creates no TrainingJobs"));
+    another.as_object_mut().expect("an object").remove("status");
+    let creates = "larder-controller creates TrainingJobs that are trials of a sweep and no others";
+    server.creates(&token, &another, Some(creates));
+    // A trial belongs to its sweep, and is no sweep itself.
+    another["metadata"]["labels"] =
+        json!({"app.kubernetes.io/managed-by": "larder-controller", "larder.dev/sweep": "j"});
+    server.creates(&token, &another, Some(creates));
+    another["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob", "name": "j", "uid": uid, "controller": true,
+    }]);
+    let mut nested = another.clone();
+    nested["spec"]["sweep"] = json!({"list": [{"LR": "1"}]});
+    server.creates(&token, &nested, Some(creates));
+    server.creates(&token, &another, None);
+    server.apply(&another);
+    for (args, refused) in [
+        (&["patch", "tj", "k", "--type=merge", "-p", r#"{"spec":{"suspend":true}}"#][..], None),
+        (&["patch", "tj", "k", "--type=merge", "-p", r#"{"spec":{"suspend":false}}"#], None),
+        (&["patch", "tj", "k", "--type=merge", "-p", r#"{"spec":{"keepPods":"all"}}"#], Some(changes)),
+        (&["delete", "tj", "k"], None),
+    ] {
+        server.runs(&token, NAMESPACE, args, refused);
+    }
     let ended = ["patch", "tj", "j", "--subresource=status", "--type=merge", "-p", r#"{"status":{"phase":"Failed"}}"#];
     server.runs(&token, NAMESPACE, &ended, None);
     server.runs(&token, NAMESPACE, &["delete", "tj", "j"], None);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use larder_api::training_job::RestartAction;
 use proptest::prelude::*;
 
 use super::*;
@@ -52,8 +53,11 @@ fn any_op() -> impl Strategy<Value = Op> {
 }
 
 fn any_terms() -> impl Strategy<Value = Terms> {
-    (any::<bool>(), any::<bool>(), 0..4_u32, 0..3_usize, any::<bool>(), any::<bool>()).prop_map(
-        |(two_pods, whole, max_crashes, keep_pods, native, unreserved)| Terms {
+    let action = prop::sample::select(vec!["fail", "restartPod", "restartRole", "restartJob", "ignore", ""]);
+    (any::<bool>(), any::<bool>(), 0..4_u32, 0..3_usize, any::<bool>(), any::<bool>(), action).prop_map(
+        |(two_pods, whole, max_crashes, keep_pods, native, unreserved, action)| Terms {
+            rules: if action.is_empty() { Vec::new() } else { rules_of(&["worker"], &json!([{"action": action}])) },
+            forgive_after: 100,
             roles: elastic(2).roles.into_iter().map(|role| RoleTerms { two_pods, ..role }).collect(),
             scope: if whole { Scope::Job } else { Scope::Worker },
             max_crashes,
@@ -254,7 +258,8 @@ proptest! {
         terms in any_terms(),
         ops in prop::collection::vec((any_op(), 0..9_usize), 1..60),
     ) {
-        let mut world = World::new(Terms { max_crashes: 1_000, active_deadline: None, ..terms });
+        let rules = terms.rules.iter().filter(|rule| rule.action != RestartAction::Fail).cloned().collect();
+        let mut world = World::new(Terms { max_crashes: 1_000, active_deadline: None, rules, ..terms });
         for (op, done) in &ops {
             let expected = world.apply(op);
             world.step(expected, *done);

@@ -391,7 +391,7 @@ fn a_job_that_all_else_takes_room_from_counts_one_preemption() {
 fn a_chief_that_is_done_ends_a_job_with_servers() {
     let (mut state, mut observed) = running(elastic(2));
     observed.terms.roles[0].decides = Decides::First;
-    observed.terms.roles.push(RoleTerms { name: "ps".into(), min: 1, decides: Decides::Nothing, two_pods: true });
+    observed.terms.roles.push(RoleTerms { name: "ps".into(), min: 1, two_pods: true, ..RoleTerms::default() });
     state.roles.push(vec![slot(1, Stage::Seen)]);
     let id = PodId { role: 1, index: 0, attempt: 1 };
     observed.pods.push(Pod { id, ..pod(0, 1, PodStage::Ready) });
@@ -415,7 +415,7 @@ fn one_pod(mut terms: Terms) -> Terms {
 #[test]
 fn a_lost_worker_is_replaced_at_once_and_a_lost_server_of_the_same_job_restarts_all() {
     let mut terms = elastic(3);
-    let server = RoleTerms { name: "ps".into(), min: 1, decides: Decides::Nothing, two_pods: false };
+    let server = RoleTerms { name: "ps".into(), min: 1, ..RoleTerms::default() };
     terms.roles.push(server);
     let (mut state, mut observed) = running(terms);
     state.roles.push(vec![slot(1, Stage::Seen)]);

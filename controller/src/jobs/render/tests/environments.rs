@@ -18,7 +18,7 @@ fn shown(sample: &Sample, facts: &Facts) -> String {
             let spec = pod.spec.expect("a spec");
             writeln!(text, "== {}", spec.hostname.expect("a host name")).expect("a text");
             for one in spec.containers[0].env.iter().flatten() {
-                writeln!(text, "{}={}", one.name, one.value.as_deref().expect("a value")).expect("a text");
+                writeln!(text, "{}={}", one.name, one.value.as_deref().unwrap_or("(from the pod)")).expect("a text");
             }
         }
     }
@@ -52,6 +52,11 @@ fn every_type_has_the_environment_of_its_golden_file() {
     check("parameter-server-dmlc", "parameter-server", roles(&scheduled));
     check("mpi", "mpi", roles(&[("launcher", 1, 1, 1), ("worker", 2, 2, 2)]));
     check("horovod", "horovod", roles(&[("launcher", 1, 1, 1), ("worker", 3, 2, 4)]));
+    check("deepspeed", "deepspeed", roles(&[("launcher", 1, 1, 1), ("worker", 2, 2, 2)]));
+    check("jax", "jax", roles(&[("worker", 2, 2, 2)]));
+    check("paddle", "paddle", roles(&[("worker", 2, 2, 2)]));
+    check("xgboost", "xgboost", roles(&[("worker", 2, 2, 2)]));
+    check("xgboost-master", "xgboost", roles(&[("master", 1, 1, 1), ("worker", 2, 2, 2)]));
     check("caffe2", "caffe2", roles(&[("worker", 2, 2, 2)]));
     check("caffe2-redis", "caffe2", roles(&[("redis", 1, 1, 1), ("worker", 2, 2, 2)]));
     check("notebook", "notebook", roles(&[("notebook", 1, 1, 1)]));

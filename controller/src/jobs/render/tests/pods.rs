@@ -271,3 +271,64 @@ fn datasets_are_claims_of_their_namespace_or_of_their_own() {
     assert_eq!(claims[0].metadata.name.as_deref(), Some("larder.team-b.coco"));
     assert_eq!(claims[0].metadata.annotations.as_ref().expect("one")["larder.dev/dataset"], "team-b/coco");
 }
+
+// SEMANTICS: J36
+#[test]
+fn a_split_dataset_has_a_list_of_each_pods_share() {
+    let of = |context: Value, index: u32| {
+        let mut template = template(json!({}));
+        template["spec"]["securityContext"] = context;
+        let sample = Sample::of(
+            "single",
+            json!({
+                "roles": [{"name": "worker", "replicas": 3, "template": template}],
+                "datasets": [{"name": "other", "mountPath": "/other"}, {"name": "pets", "mountPath": "/d", "split": true}],
+            }),
+        );
+        let facts = facts();
+        Renderer::new(sample.rendered(), &facts).pod("worker", index, 0, &Place::default()).expect("a pod")
+    };
+    let pod = of(json!({}), 1);
+    let spec = pod.spec.as_ref().expect("a spec");
+    let lists = &spec.init_containers.as_ref().expect("init containers")[0];
+    let words = ["larder-agent", "split", "/d", "1", "3", "/larder-split/files.txt"];
+    assert_eq!(lists.command.as_deref(), Some(&words.map(str::to_owned)[..]));
+    let mounts: Vec<_> = lists.volume_mounts.iter().flatten().map(|mount| (&*mount.name, &*mount.mount_path)).collect();
+    assert_eq!(mounts, [("larder-data-1", "/d"), ("larder-split", "/larder-split")]);
+    assert!(mounted(&pod, "/larder-split").is_some_and(|volume| volume["emptyDir"].is_object()));
+    let variable = |name: &str| {
+        let env = main(&pod).env.iter().flatten();
+        env.filter(|one| one.name == name).find_map(|one| one.value.clone()).expect("a variable")
+    };
+    assert_eq!(variable("LARDER_SPLIT_INDEX") + "/" + &variable("LARDER_SPLIT_COUNT"), "1/3");
+    assert_eq!(variable("LARDER_SPLIT_FILES"), "/larder-split/files.txt");
+    // The list is made by the user who reads the files, but not by root.
+    let user = |pod: &Pod| {
+        let lists = pod.spec.as_ref()?.init_containers.as_ref()?.first()?;
+        lists.security_context.as_ref()?.run_as_user
+    };
+    assert_eq!(user(&pod), Some(65_532));
+    assert_eq!(user(&of(json!({"runAsUser": 1000, "runAsGroup": 1000}), 0)), Some(1000));
+    assert_eq!(user(&of(json!({"runAsUser": 0}), 0)), Some(65_532));
+}
+
+#[test]
+fn parameters_are_variables_that_come_before_the_templates_own() {
+    let own = template(json!({"env": [{"name": "ARGS", "value": "--lr=$(LR)"}, {"name": "OWN", "value": "own"}]}));
+    let parameters = json!([
+        {"name": "LR", "value": "0.1"}, {"name": "MASTER_PORT", "value": "1"}, {"name": "OWN", "value": "other"},
+    ]);
+    let roles = json!([{"name": "worker", "template": own}]);
+    let sample = Sample::of("pytorch", json!({"roles": roles, "parameters": parameters}));
+    let pod = pod_of(&sample, "worker");
+    let env: Vec<(&str, &str)> = main(&pod)
+        .env
+        .iter()
+        .flatten()
+        .map(|one| (one.name.as_str(), one.value.as_deref().expect("a value")))
+        .collect();
+    let at = |name: &str| env.iter().position(|one| one.0 == name).expect("a variable");
+    assert_eq!(env.iter().filter(|one| one.0 == "MASTER_PORT").collect::<Vec<_>>(), [&("MASTER_PORT", "1")]);
+    assert_eq!(env.iter().filter(|one| one.0 == "OWN").collect::<Vec<_>>(), [&("OWN", "own")]);
+    assert!(at("LR") < at("ARGS"), "a variable can refer to those before it: {env:?}");
+}

@@ -112,6 +112,18 @@ fn a_waiting_job_says_how_many_jobs_are_before_it() {
 }
 
 #[test]
+fn a_sweep_is_explained_by_its_trials() {
+    let sweep = json!({"trials": 200, "active": 20, "succeeded": 30, "failed": 2,
+        "best": {"name": "resnet-17", "result": "0.2", "parameters": {"LR": "0.1"}}});
+    let own = set(job("resnet", "Running", &[]), "/status/sweep", sweep);
+    let said = "team-a/resnet runs: 32 of 200 trials have ended, 2 of them failed, and 20 exist; the best is resnet-17 \
+                with 0.2; see them: kubectl get tj -n team-a -l larder.dev/sweep=resnet.";
+    assert_eq!(sentence(&own), said);
+    let waits = set(own, "/status/waitingFor", "resnet-32: queue vision uses 8 of 8 GPUs.".into());
+    assert!(sentence(&waits).contains("0.2; resnet-32: queue vision uses 8 of 8 GPUs; see"), "{}", sentence(&waits));
+}
+
+#[test]
 fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
     for reason in JobReason::ALL {
         let (why, rest) = match reason {
@@ -152,6 +164,8 @@ fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
             JobReason::Succeeded => ("success rule is met", ""),
             JobReason::NotDone | JobReason::NotFailed => ("not done yet", ""),
             JobReason::CrashedTooOften => ("pods crashed", "larder job logs team-a/resnet --all"),
+            JobReason::FailedByRule => ("a rule of its spec.restart", "change spec.restart.rules"),
+            JobReason::TrialsFailed => ("its trials failed", "kubectl get tj"),
             JobReason::DeadlineExceeded => ("it ran for 2h", "raise spec.activeDeadline"),
         };
         // Reasons of Complete and Failed do not make a job wait.

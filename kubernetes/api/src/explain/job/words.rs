@@ -1,6 +1,6 @@
 //! The meaning of each reason of a job's conditions.
 
-use crate::names::{JOB_LABEL, KUEUE_QUEUE_LABEL};
+use crate::names::{JOB_LABEL, KUEUE_QUEUE_LABEL, SWEEP_LABEL};
 use crate::training_job::TrainingJob;
 use crate::training_job::conditions::JobReason;
 
@@ -28,6 +28,11 @@ fn name(job: &TrainingJob) -> &str {
 /// The command that shows the logs of the job's pods.
 pub(super) fn logs(job: &TrainingJob) -> String {
     format!("larder job logs {}/{} --all", namespace(job), name(job))
+}
+
+/// The command that shows the trials of a sweep.
+pub(super) fn trials(job: &TrainingJob) -> String {
+    format!("see them: kubectl get tj -n {} -l {SWEEP_LABEL}={}", namespace(job), name(job))
 }
 
 /// The command that resumes the job.
@@ -148,6 +153,12 @@ pub(super) fn words(job: &TrainingJob, reason: JobReason, said: &str) -> Words {
             "",
             format!("see why: {}; raise spec.restart.maxCrashes to tolerate more crashes", logs(job)),
         ),
+        JobReason::FailedByRule => (
+            because("a rule of its spec.restart failed it"),
+            "",
+            format!("see why the pod ended: {}; change spec.restart.rules to go on after this exit code", logs(job)),
+        ),
+        JobReason::TrialsFailed => (because("too many of its trials failed"), "", trials(job)),
         JobReason::DeadlineExceeded => (
             because(&format!("it ran for {}", job.spec.active_deadline.as_deref().unwrap_or("its whole deadline"))),
             "",

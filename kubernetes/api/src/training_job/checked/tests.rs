@@ -44,6 +44,8 @@ fn what_is_left_out_has_its_default() {
     assert_eq!((got.queueing, got.keep_pods), (Queueing::None, KeepPods::Ended));
     assert_eq!((got.scope, got.max_crashes, got.suspend, got.active_deadline), (None, None, false, None));
     assert_eq!((got.node_lost_after, got.at_most_once), (None, false));
+    assert_eq!((got.forgive_after, got.in_place), (FORGIVE_AFTER, 0));
+    assert!(got.rules.is_empty() && got.parameters.is_empty() && got.sweep.is_none());
 }
 
 #[test]
@@ -150,6 +152,22 @@ fn every_mistake_is_named_by_its_field() {
             "spec.datasets[e].mountPath",
             with(json!({"datasets": [{"name": "d", "mountPath": "/a"}, {"name": "e", "mountPath": "/a"}]})),
         ),
+        (
+            "spec.datasets[e].split",
+            with(json!({"datasets": [
+                {"name": "d", "mountPath": "/a", "split": true}, {"name": "e", "mountPath": "/b", "split": true},
+            ]})),
+        ),
+        (
+            "spec.datasets[d].split",
+            with(json!({
+                "datasets": [{"name": "d", "mountPath": "/a", "split": true}],
+                "roles": [{"name": "worker", "replicas": 2, "min": 1, "template": template()}],
+            })),
+        ),
+        ("spec.parameters", with(json!({"parameters": [{"name": "a-b", "value": "1"}]}))),
+        ("spec.parameters", with(json!({"parameters": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}))),
+        ("spec.restart.forgiveAfter", with(json!({"restart": {"forgiveAfter": "soon"}}))),
         ("spec.queue", with(json!({"queue": "Vision"}))),
         ("spec.queue", two_queues),
         ("spec.gang.timeout", with(json!({"gang": {"timeout": "soon"}}))),
