@@ -79,8 +79,9 @@ soak: tools
 	cargo build --release --workspace --bins --tests
 	.ci/static release
 	cargo nextest run --profile soak --release -p larder-e2e -p larder-fs -p larder-store -p larder-controller \
-		-E 'test(/kill|churn|come_and_go|in_turn|every_read_is_the_reference|rotated|many_mounts/)'
-	cargo nextest run --profile soak --release -p larder-e2e --run-ignored only -E 'test(/^(day|serving)::/)'
+		-E 'test(/kill|churn|come_and_go|in_turn|every_read_is_the_reference|rotated|many_mounts|outage_of_all_nodes/)'
+	cargo nextest run --profile soak --release -p larder-e2e -p larder-controller --run-ignored only \
+		-E 'test(/^(day|serving)::|five_thousand/)'
 
 doc: packages
 	cargo test --workspace --doc

@@ -137,10 +137,8 @@ pub(super) fn goals(rows: &[BindsRow]) -> Vec<Goal> {
             is_met: median >= least,
         })
     };
-    let goals = [
-        (Asks::AboutData, "pods with data", WITH_DATA),
-        (Asks::AboutNothing, "pods without data", WITHOUT_DATA),
-    ];
+    let goals =
+        [(Asks::AboutData, "pods with data", WITH_DATA), (Asks::AboutNothing, "pods without data", WITHOUT_DATA)];
     goals.into_iter().filter_map(goal).collect()
 }
 

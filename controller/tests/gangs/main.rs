@@ -15,3 +15,4 @@ mod process;
 mod quota;
 mod refused;
 mod rules;
+mod running;

@@ -118,15 +118,11 @@ impl Verbs {
     pub async fn settled(&self, verb: Verb, body: Bytes) -> Result<Bytes, Failure> {
         let begun = tokio::time::Instant::now();
         loop {
-            let is_late = begun.elapsed() >= SETTLES;
-            match self.decide(verb, body.clone(), is_late) {
-                Ok(None) => tokio::time::sleep(SETTLES_EACH).await,
-                Ok(Some(answer)) => {
-                    self.counters.durations[verb as usize].count(begun.elapsed());
-                    return Ok(answer);
-                }
-                Err(failure) => return Err(failure),
+            if let Some(answer) = self.decide(verb, body.clone(), begun.elapsed() >= SETTLES)? {
+                self.counters.durations[verb as usize].count(begun.elapsed());
+                return Ok(answer);
             }
+            tokio::time::sleep(SETTLES_EACH).await;
         }
     }
 
