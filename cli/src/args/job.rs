@@ -1,5 +1,6 @@
 //! The flags of `larder job`.
 
+mod look;
 mod quick;
 
 use std::path::PathBuf;
@@ -7,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::cluster::{ClusterArgs, NamespaceArgs, ObjectName, plain_name};
+pub(crate) use look::{DiffArgs, EventsArgs, TopArgs};
 pub(crate) use quick::{Mounted, QuickArgs};
 
 #[derive(Debug, Args)]
@@ -15,8 +17,12 @@ Examples:
   larder job submit train.yaml --wait
   larder job list -A --queue vision
   larder job logs resnet -f
+  larder job top resnet
   larder job cancel resnet
-  larder job convert tfjob.yaml > train.yaml")]
+  larder job convert tfjob.yaml > train.yaml
+
+Where a program `kubectl-larder` is in the PATH, such as a link to larder, `kubectl larder job` is the \
+same command.")]
 pub(crate) struct JobArgs {
     #[command(subcommand)]
     pub(crate) what: JobCommand,
@@ -25,12 +31,21 @@ pub(crate) struct JobArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobCommand {
     /// Submit training jobs, from manifests or from flags.
+    #[command(visible_alias = "apply")]
     Submit(SubmitArgs),
+    /// Show what submitting manifests would change.
+    Diff(DiffArgs),
     /// List training jobs with their phase and its reason.
+    #[command(visible_alias = "get")]
     List(ListArgs),
+    /// Show the CPUs and the memory that jobs use.
+    Top(TopArgs),
+    /// List the events of a job and of its pods.
+    Events(EventsArgs),
     /// Print the logs of a job's pods.
     Logs(LogsArgs),
     /// Cancel jobs: delete them and their pods, or suspend them.
+    #[command(visible_alias = "delete")]
     Cancel(CancelArgs),
     /// Resume suspended jobs.
     Resume(ResumeArgs),

@@ -93,7 +93,7 @@ fn row(object: DynamicObject, now: Timestamp) -> Row {
 }
 
 /// A duration in kubectl's format.
-fn age(seconds: i64) -> String {
+pub(super) fn age(seconds: i64) -> String {
     match seconds.max(0) {
         seconds @ 0..120 => format!("{seconds}s"),
         seconds @ 120..7_200 => format!("{}m", seconds / 60),
