@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const SETTINGS_FILE: &str = "datasets/base/settings";
 
 /// The rights of the controller's account, and the policies that hold it to its work.
-const RIGHTS: [&str; 9] = [
+const RIGHTS: [&str; 10] = [
     SETTINGS_FILE,
     "datasets/base/rbac",
     "datasets/base/policies",
@@ -45,6 +45,7 @@ const RIGHTS: [&str; 9] = [
     "jobs/base/kueue",
     "jobs/base/policies",
     "jobs/base/controller-policies",
+    "jobs/base/pod-fields",
 ];
 
 /// A cluster and its contents.

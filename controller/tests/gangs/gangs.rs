@@ -130,7 +130,6 @@ fn a_gang_starts_although_the_scheduler_needs_longer_for_all_of_it_than_its_time
     });
 }
 
-// SEMANTICS: J1
 #[test]
 #[ignore = "takes some minutes: make soak"]
 fn a_gang_of_five_thousand_starts_with_default_settings_and_a_scheduler_with_its_own() {

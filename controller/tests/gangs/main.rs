@@ -5,6 +5,7 @@
 mod bed;
 mod extender;
 mod failures;
+mod fields;
 mod gangs;
 mod killed;
 mod kueue;
