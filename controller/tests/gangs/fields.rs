@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 
-use larder_api::Phase;
 use larder_kube::ResourceExt;
 use larder_kube::kinds::Kind;
 use serde_json::json;
@@ -19,7 +18,7 @@ fn pods_of_jobs_have_no_managed_fields_even_after_others_have_changed_them() {
             nth.set(nth.get() + 1);
             let job = format!("job-{}", nth.get());
             bed.job(&job, Role { name: "worker", replicas: 1, ..Role::default() }.job("single")).await;
-            bed.wait_for_phase(&job, Phase::Running).await;
+            bed.wait_for("its pod is ready", async || bed.pods.are_ready(&job, 1)).await;
             // kwok has written its status, and this changes its metadata.
             let pods = bed.pods.live(&job);
             bed.annotate(&pods, &json!({"changed": "true"})).await;
