@@ -113,6 +113,10 @@ async fn a_job_of_one_pod_takes_four_writes_and_one_for_the_pod() {
     world.rest().await;
     let before = world.api.writes().len();
     world.api.put("trainingjobs", job("train", "single", &[("worker", 1)]));
+    world.until("it starts", |api| !phase(api, "train").is_empty()).await;
+    let train = world.api.get("trainingjobs", "team-a", "train").unwrap();
+    let kinds = train["status"]["conditions"].as_array().unwrap().iter().map(|condition| condition["type"].clone());
+    assert_eq!(kinds.collect::<Vec<_>>(), ["Valid", "QuotaReserved", "DataWarm", "Placed"], "it has not ended");
     world.until("it succeeds", |api| phase(api, "train") == "Succeeded").await;
     world.rest().await;
     let writes = world.api.writes().split_off(before);
