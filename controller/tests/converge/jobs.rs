@@ -113,10 +113,6 @@ async fn a_job_of_one_pod_takes_four_writes_and_one_for_the_pod() {
     world.rest().await;
     let before = world.api.writes().len();
     world.api.put("trainingjobs", job("train", "single", &[("worker", 1)]));
-    world.until("it starts", |api| !phase(api, "train").is_empty()).await;
-    let train = world.api.get("trainingjobs", "team-a", "train").unwrap();
-    let kinds = train["status"]["conditions"].as_array().unwrap().iter().map(|condition| condition["type"].clone());
-    assert_eq!(kinds.collect::<Vec<_>>(), ["Valid", "QuotaReserved", "DataWarm", "Placed"], "it has not ended");
     world.until("it succeeds", |api| phase(api, "train") == "Succeeded").await;
     world.rest().await;
     let writes = world.api.writes().split_off(before);
@@ -125,6 +121,20 @@ async fn a_job_of_one_pod_takes_four_writes_and_one_for_the_pod() {
     assert_eq!(condition(&world.api, "train", "Complete"), ("True".into(), "Succeeded".into()));
     tokio::time::sleep(Duration::from_secs(3600)).await;
     assert_eq!(world.api.writes().len(), before + writes.len(), "nothing is written at rest");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_has_not_ended_has_no_condition_about_its_end() {
+    let mut world = World::with_jobs(2);
+    let mut idle = job("idle", "single", &[("worker", 1)]);
+    idle["spec"]["suspend"] = true.into();
+    world.api.put("trainingjobs", idle);
+    world.start();
+    world.until("it is suspended", |api| phase(api, "idle") == "Suspended").await;
+    assert_eq!(condition(&world.api, "idle", "Placed").0, "False");
+    for kind in ["Complete", "Failed"] {
+        assert_eq!(condition(&world.api, "idle", kind), (String::new(), String::new()), "{kind}");
+    }
 }
 
 // SEMANTICS: J10
