@@ -93,14 +93,18 @@ pub(crate) struct SubmitArgs {
 #[command(after_help = "\
 Examples:
   larder job list
+  larder job list resnet bert
   larder job list -n team-a --queue vision
   larder job list -A --json | jq -r '.[] | select(.phase == \"Queued\") | .job'
 
 WHY is a single word; `larder explain job NAME` gives the full explanation. Required permission:
-`list` on trainingjobs.larder.dev.")]
+`list` on trainingjobs.larder.dev, or `get` for jobs by name.")]
 pub(crate) struct ListArgs {
+    /// List only these TrainingJobs, NAME or NAMESPACE/NAME. One that does not exist is an error.
+    #[arg(value_name = "JOB", conflicts_with = "queue")]
+    pub(crate) jobs: Vec<ObjectName>,
     /// List the jobs of all namespaces.
-    #[arg(long, short = 'A', conflicts_with = "namespace")]
+    #[arg(long, short = 'A', conflicts_with_all = ["namespace", "jobs"])]
     pub(crate) all_namespaces: bool,
     /// List only the jobs of this queue.
     #[arg(long, value_name = "NAME", value_parser = plain_name)]

@@ -182,3 +182,19 @@ fn diff_shows_what_would_change_and_changes_nothing() {
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("the cluster rejects team-a/resnet: spec.type"), "{}", said(&output));
 }
+
+#[test]
+fn jobs_are_listed_by_name_and_one_that_does_not_exist_is_an_error() {
+    let missing = JOB.replace("resnet", "bert");
+    let server = Server::start()
+        .answers(&format!("GET {JOB}"), 200, &job("resnet", json!({"phase": "Running"})).to_string())
+        .answers(&format!("GET {missing}"), 404, &status(404, "NotFound", "no"));
+    let output = server.larder(&["job", "get", "resnet"]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(lines(&out(&output))[1].starts_with("resnet single vision Running"), "{}", out(&output));
+    let output = server.larder(&["job", "get", "bert", "resnet", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("there is no TrainingJob team-a/bert"), "{}", said(&output));
+    let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((rows.as_array().unwrap().len(), &rows[0]["job"]), (1, &json!("team-a/resnet")));
+}
