@@ -1,5 +1,5 @@
-//! Scores and filters in generated clusters: they depend only on the node and the snapshot, and never decrease with more
-//! bytes. Each node either passes the filter or fails it, and a node without a score has the score 0.
+//! Scores and filters in generated clusters: they depend only on the node and the snapshot, and never decrease with
+//! more bytes. Each node either passes the filter or fails it, and a node without a score has the score 0.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

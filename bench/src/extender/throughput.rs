@@ -22,8 +22,8 @@ use larder_epochs::table::figures_table;
 
 /// About as many names as kube-scheduler sends to the extender.
 const NAMES: u32 = 500;
-/// The goals: pods per second with the extender, relative to pods per second without it, for pods with data and for pods
-/// without.
+/// The goals: pods per second with the extender, relative to pods per second without it, for pods with data and for
+/// pods without.
 const WITH_DATA: f64 = 0.7;
 const WITHOUT_DATA: f64 = 0.98;
 /// The timeout of a turn.

@@ -23,8 +23,8 @@ const LONGEST: Duration = Duration::from_secs(1800);
 /// pod.
 const TRIED: &str = "try";
 
-/// The goals: jobs per minute, the fraction of the rate of pods that are created directly, the ratio to Kueue, writes per
-/// job, and writes per pod.
+/// The goals: jobs per minute, the fraction of the rate of pods that are created directly, the ratio to Kueue, writes
+/// per job, and writes per pod.
 const JOBS_A_MINUTE: f64 = 2500.0;
 const FRACTION: f64 = 0.8;
 const RATIO: f64 = 2.0;

@@ -64,7 +64,7 @@ pub(crate) const EVENT: Kind = Kind {
     components: "",
 };
 
-/// What the containers of a pod use, as metrics-server reports it.
+/// The use of resources by the containers of a pod, which metrics-server reports.
 pub(crate) const POD_METRICS: Kind = Kind {
     resource: || {
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("metrics.k8s.io", "v1beta1", "PodMetrics"), "pods")

@@ -280,7 +280,8 @@ fn pods_of_a_higher_priority_end_surplus_workers_and_no_gang_falls_below_its_flo
         bed.wait_for("answers fail", async || scheduling.proxy.counters().faults >= 20).await;
         assert!(["one", "other"].iter().all(|job| bed.pods.are_ready(job, EACH as usize)), "a worker ended");
         scheduling.proxy.set_hook(|_| Fault::None);
-        // The scheduler may have tried all others in vain by now. It tries them again once pods end, which this one causes.
+        // The scheduler may have tried all others in vain by now. It tries them again once pods end, which this one
+        // causes.
         create(0).await;
         bed.wait_for("all urgent pods run", async || {
             let ever = bed.pods.ever();

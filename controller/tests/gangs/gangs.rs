@@ -28,8 +28,8 @@ const AT_A_TIME: usize = 20;
 /// The pods of a gang that are not all created and bound within 5 s.
 const LARGE: u32 = 700;
 
-/// The pods of a gang for which a kube-scheduler with its own limits, 50 requests a second, needs longer than the default
-/// `spec.gang.timeout`; and nodes for them.
+/// The pods of a gang for which a kube-scheduler with its own limits, 50 requests a second, needs longer than the
+/// default `spec.gang.timeout`; and nodes for them.
 const THOUSANDS: u32 = 5_000;
 const NODES_FOR_THOUSANDS: usize = 60;
 

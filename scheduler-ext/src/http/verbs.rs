@@ -22,8 +22,8 @@ use crate::{answer, wire};
 /// The limit of queued decisions; more are dropped and counted.
 const WAITING: usize = 64;
 
-/// How long an answer to preempt that leaves no node waits until it is known how the scheduler has used earlier answers.
-/// The scheduler's own timeout is longer (`httpTimeout`).
+/// How long an answer to preempt that leaves no node waits until it is known how the scheduler has used earlier
+/// answers. The scheduler's own timeout is longer (`httpTimeout`).
 const SETTLES: Duration = Duration::from_millis(250);
 /// The interval at which such an answer is decided again.
 const SETTLES_EACH: Duration = Duration::from_millis(10);

@@ -22,7 +22,7 @@ use crate::output::{self, cell};
 /// The namespace and the name of a pod.
 type PodKey = (String, String);
 
-/// What one pod or all pods of a job use and request.
+/// The amounts that one pod or all pods of a job use and request.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Row {

@@ -20,8 +20,8 @@ const SMALL_NEWS_SECONDS: i64 = 20;
 /// The rate of status changes per second, over all jobs, of those that may wait.
 const NEWS_A_SECOND: i64 = 25;
 
-/// How long the news that a job runs may wait while others start. Their pods come first, and a job that ends before needs
-/// no such write.
+/// How long the news that a job runs may wait while others start. Their pods come first, and a job that ends before
+/// needs no such write.
 const RUNS_SECONDS: i64 = 10;
 
 /// A job that starts within this time after its creation never reports that it waits.
