@@ -12,10 +12,11 @@ mod publish;
 mod queue;
 mod quickstart;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub(crate) use example::{ExampleArgs, ExampleName};
 pub(crate) use explain::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainPodArgs, Explained, ExtenderUrl};
@@ -53,13 +54,19 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Parses the arguments of this process. Wrong usage ends the process.
+    /// Parses the arguments of this process, which kubectl starts as its plugin `kubectl-larder`. Wrong usage ends the
+    /// process.
     pub(crate) fn of_process() -> Self {
         Self::of(&std::env::args_os().collect::<Vec<_>>()).unwrap_or_else(|error| error.exit())
     }
 
     fn of(args: &[OsString]) -> Result<Self, clap::Error> {
-        Self::try_parse_from(args).map_err(|error| hinted(error, args))
+        let mut command = Self::command();
+        if args.first().is_some_and(|program| Path::new(program).file_stem() == Some(OsStr::new("kubectl-larder"))) {
+            command = command.bin_name("kubectl larder");
+        }
+        let matches = command.try_get_matches_from(args);
+        matches.and_then(|matches| Self::from_arg_matches(&matches)).map_err(|error| hinted(error, args))
     }
 }
 
@@ -120,8 +127,6 @@ pub(crate) enum Command {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -199,6 +204,22 @@ mod tests {
         assert!(of(&["larder", "mount", "s3://b/p", "/mnt", "--refresh"]).is_ok());
         let error = of(&["larder", "mount", "s3://b/p", "/mnt", "--refresh", "/other"]).unwrap_err().to_string();
         assert!(!error.contains("write --refresh"), "{error}");
+    }
+
+    #[test]
+    fn as_a_plugin_of_kubectl_it_has_the_name_by_which_users_call_it() {
+        let of = |args: &[&str]| Cli::of(&args.iter().map(OsString::from).collect::<Vec<_>>());
+        let error = of(&["/usr/local/bin/kubectl-larder", "job", "top", "--nonsense"]).unwrap_err().to_string();
+        assert!(error.contains("Usage: kubectl larder job top"), "{error}");
+        let error = of(&["/usr/local/bin/larder", "job", "top", "--nonsense"]).unwrap_err().to_string();
+        assert!(error.contains("Usage: larder job top"), "{error}");
+        for (verb, same) in [("get", "list"), ("delete x", "cancel x"), ("apply x", "submit x")] {
+            let debug = |words: &str| {
+                let words: Vec<&str> = ["larder", "job"].into_iter().chain(words.split(' ')).collect();
+                format!("{:?}", of(&words).unwrap().command)
+            };
+            assert_eq!(debug(verb), debug(same));
+        }
     }
 
     #[test]

@@ -14,7 +14,9 @@ use larder_kube::{Api, Client, Config, Error};
 use serde::de::DeserializeOwned;
 
 use crate::args::cluster::{ClusterArgs, NamespaceArgs};
-pub(crate) use failure::{Asked, DATASET, JOB, Kind, LOG, POD, PORT, PRIORITY_CLASS, QUEUE, WORKLOADS};
+pub(crate) use failure::{
+    Asked, DATASET, EVENT, JOB, Kind, LOG, POD, POD_METRICS, PORT, PRIORITY_CLASS, QUEUE, WORKLOADS,
+};
 
 /// The field manager of the fields that the commands set.
 pub(crate) const MANAGER: &str = "larder";

@@ -31,8 +31,11 @@ pub fn filter<'l>(asked: Option<(&Question, impl Fn(usize) -> Look<'l>)>, names:
     wire::filter_answer(passing.into_iter(), sentences)
 }
 
-/// The answer to prioritize. Without a question, all nodes get the same score.
+/// The answer to prioritize: the nodes with a score above 0. For kube-scheduler, the others have the score 0, and it
+/// would spend more time on decoding them than on anything else in a request. Without a question, all nodes have the
+/// same score.
 pub fn prioritize<'l>(asked: Option<(&Question, impl Fn(usize) -> Look<'l>)>, names: &[impl AsRef<str>]) -> Vec<u8> {
-    let of = |at: usize| asked.as_ref().map_or(0, |(question, look)| score(question, &look(at)));
-    wire::prioritize_answer(names.iter().enumerate().map(|(at, name)| (name.as_ref(), of(at))))
+    let Some((question, look)) = asked else { return wire::prioritize_answer(std::iter::empty()) };
+    let scores = names.iter().enumerate().map(|(at, name)| (name.as_ref(), score(question, &look(at))));
+    wire::prioritize_answer(scores.filter(|(_, score)| *score > 0))
 }

@@ -103,7 +103,7 @@ async fn verb(State(shared): State<Shared>, Path(name): Path<String>, request: R
         Ok(body) => body,
         Err((status, why)) => return refused(status, &why),
     };
-    match shared.verbs.answer(verb, body) {
+    match shared.verbs.settled(verb, body).await {
         Ok(answer) => ([(header::CONTENT_TYPE, "application/json")], Body::from(answer)).into_response(),
         Err(Failure::Refused(why)) => refused(StatusCode::BAD_REQUEST, &why),
         Err(Failure::NotReady) => {

@@ -11,8 +11,9 @@
 //! - [`load`] generates a large cluster.
 //!
 //! Invariant: an answer depends only on the request and on one snapshot. The answer to preempt also depends on the pods
-//! that earlier answers may have preempted. No request waits for the API. Filter and prioritize take no lock; preempt
-//! requests are serialized. The program writes only the Events of [`notice`] to the API.
+//! that earlier answers may have preempted, and waits for a moment until it is seen what became of these, if it would
+//! leave no node otherwise. No other request waits for the API. Filter and prioritize take no lock; preempt requests
+//! are serialized. The program writes only the Events of [`notice`] to the API.
 
 pub mod admin;
 pub mod answer;

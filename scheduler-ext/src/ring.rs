@@ -28,6 +28,9 @@ const NODES: usize = 50_000;
 /// The most of them that are shown for one pod. The scheduler repeats its requests about a pending pod.
 const SHOWN: usize = 20_000;
 
+/// How long a decision stays in the ring while pods come at a high rate.
+const TURN_SECONDS: u128 = 10;
+
 /// The share of [`NODES`] that a decision uses.
 fn size(decision: &Decision) -> usize {
     match &decision.about {
@@ -94,9 +97,9 @@ pub fn decision(note: Note, settings: &Settings) -> Option<Decision> {
     })
 }
 
-/// A rate limit for keeping decisions: per second at most as many nodes as the ring holds, because evaluating the nodes
-/// again takes as long as the answer did. In a burst of pods the excess decisions are not kept; they would be pushed
-/// out of the ring immediately.
+/// A rate limit for keeping decisions: in [`TURN_SECONDS`] at most as many nodes as the ring holds, because evaluating
+/// the nodes again takes as long as the answer did. In a burst of pods the excess decisions are not kept; they would
+/// push the others out of the ring before anybody has read them.
 #[derive(Debug)]
 pub struct Allowance {
     /// The remaining nodes; negative after a large request.
@@ -112,7 +115,7 @@ impl Allowance {
 
     /// Takes `nodes` from the allowance. Returns false if it is used up.
     pub fn takes(&mut self, nodes: usize, now: Instant) -> bool {
-        let grown = now.duration_since(self.at).as_micros().saturating_mul(NODES as u128) / 1_000_000;
+        let grown = now.duration_since(self.at).as_micros().saturating_mul(NODES as u128) / (TURN_SECONDS * 1_000_000);
         if grown > 0 {
             self.left = self.left.saturating_add(i64::try_from(grown).unwrap_or(i64::MAX)).min(NODES as i64);
             self.at = now;

@@ -276,7 +276,7 @@ pub fn filter_answer<'n>(
     answer
 }
 
-/// The answer to prioritize.
+/// The answer to prioritize. A node that is not named has the score 0.
 pub fn prioritize_answer<'n>(scores: impl Iterator<Item = (&'n str, u8)>) -> Vec<u8> {
     let mut answer = Vec::with_capacity(16 << 10);
     answer.push(b'[');

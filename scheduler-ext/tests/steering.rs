@@ -83,10 +83,15 @@ impl Cluster {
         serde_json::from_slice(&answer).expect("JSON")
     }
 
-    /// The scores of n1 to n4.
+    /// The scores of n1 to n4. An answer leaves out the nodes with the score 0.
     fn scores(&mut self, pod: &Value) -> [u64; 4] {
         let answer = self.answer(Verb::Prioritize, &json!({"Pod": pod, "NodeNames": ["n1", "n2", "n3", "n4"]}));
-        std::array::from_fn(|at| answer[at]["Score"].as_u64().expect("a score"))
+        let scored = answer.as_array().expect("a list");
+        assert!(scored.iter().all(|one| one["Score"] != 0), "{answer}");
+        ["n1", "n2", "n3", "n4"].map(|name| {
+            let one = scored.iter().find(|one| one["Host"] == name);
+            one.map_or(0, |one| one["Score"].as_u64().expect("a score"))
+        })
     }
 
     /// Why n1 to n4 are excluded.
@@ -277,39 +282,94 @@ fn a_node_without_its_larderd_takes_no_pod_that_reads() {
     assert_eq!(cluster.refused(&reads), away);
 }
 
-#[test]
-fn two_preemptions_in_a_row_do_not_take_the_same_worker_twice() {
+/// Workers 0 to 3 of a job, on n1 to n4.
+fn with_gang(min: u32) -> Cluster {
     let mut cluster = Cluster::new();
-    let roles = json!([{"name": "worker", "replicas": 4, "min": 3}]);
+    let roles = json!([{"name": "worker", "replicas": 4, "min": min}]);
     cluster.put(
         Kind::TrainingJob,
         json!({"metadata": {"name": "train", "namespace": "a", "uid": "j"}, "spec": {"roles": roles}}),
     );
     for index in 0..4 {
-        cluster.pod(&format!("w{index}"), ["n1", "n2", "n3", "n4"][index], |pod| {
-            let label = json!({"larder.dev/job": "train", "larder.dev/job-role": "worker", "larder.dev/job-index": index.to_string()});
-            pod["metadata"]["labels"] = label;
-            pod["metadata"]["ownerReferences"] =
-                json!([{"apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob", "name": "train", "uid": "j", "controller": true}]);
-        });
+        worker(&mut cluster, index, |_| {});
     }
+    cluster
+}
+
+fn worker(cluster: &mut Cluster, index: usize, change: impl FnOnce(&mut Value)) {
+    cluster.pod(&format!("w{index}"), ["n1", "n2", "n3", "n4"][index], |pod| {
+        let label = json!({"larder.dev/job": "train", "larder.dev/job-role": "worker", "larder.dev/job-index": index.to_string()});
+        pod["metadata"]["labels"] = label;
+        pod["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob", "name": "train", "uid": "j", "controller": true}]);
+        change(pod);
+    });
+}
+
+/// One victim on a node.
+fn victim(uid: &str) -> Value {
+    json!({"Pods": [{"UID": uid}], "NumPDBViolations": 0})
+}
+
+/// The request of a pod that needs one of these nodes.
+fn preempt(name: &str, victims: &Value) -> String {
+    let metadata = json!({"name": name, "namespace": "b", "uid": name});
+    let pod = json!({"metadata": metadata, "spec": {"priority": 100}});
+    json!({"Pod": pod, "NodeNameToMetaVictims": victims}).to_string()
+}
+
+/// The nodes that an answer to preempt leaves.
+fn left(answer: &[u8]) -> Vec<String> {
+    let answer: Value = serde_json::from_slice(answer).expect("JSON");
+    answer["NodeNameToMetaVictims"].as_object().expect("a map").keys().cloned().collect()
+}
+
+#[test]
+fn two_preemptions_in_a_row_do_not_take_the_same_worker_twice() {
+    let mut cluster = with_gang(3);
     let shown = Arc::new(ArcSwap::from(cluster.index.show()));
     let verbs = Verbs::new(Arc::new(Settings::default()), shown, Arc::new(Counters::default())).0;
-    let ask = |name: &str, victims: Value| {
-        let metadata = json!({"name": name, "namespace": "b", "uid": name});
-        let pod = json!({"metadata": metadata, "spec": {"priority": 100}});
-        let body = json!({"Pod": pod, "NodeNameToMetaVictims": victims}).to_string();
-        let answer: Value = serde_json::from_slice(&verbs.answer(Verb::Preempt, body.into()).unwrap()).unwrap();
-        let nodes: Vec<String> = answer["NodeNameToMetaVictims"].as_object().unwrap().keys().cloned().collect();
-        nodes
-    };
-    let of = |uid: &str| json!({"Pods": [{"UID": uid}], "NumPDBViolations": 0});
-    let all = json!({"n1": of("uid-w0"), "n2": of("uid-w1"), "n3": of("uid-w2")});
+    let ask = |name: &str, victims: Value| left(&verbs.answer(Verb::Preempt, preempt(name, &victims).into()).unwrap());
+    let all = json!({"n1": victim("uid-w0"), "n2": victim("uid-w1"), "n3": victim("uid-w2")});
     // Index 0 stays. Of the others, one may be preempted, on any node.
     assert_eq!(ask("first", all.clone()), ["n2", "n3"]);
     assert_eq!(ask("second", all.clone()), Vec::<String>::new());
     // A repeated request of the same pod gets the same answer.
     assert_eq!(ask("first", all), ["n2", "n3"]);
+}
+
+// SEMANTICS: X5
+#[tokio::test(start_paused = true)]
+async fn a_preemption_waits_for_a_moment_until_it_is_seen_what_became_of_earlier_ones() {
+    let mut cluster = with_gang(2);
+    let shown = Arc::new(ArcSwap::from(cluster.index.show()));
+    let settings = Arc::new(Settings::default());
+    let verbs = Verbs::new(settings, Arc::clone(&shown), Arc::new(Counters::default())).0;
+    let ask = |name: &'static str, victims: Value| {
+        let verbs = verbs.clone();
+        let body = preempt(name, &victims);
+        tokio::spawn(async move { left(&verbs.settled(Verb::Preempt, body.into()).await.expect("an answer")) })
+    };
+    let others = || json!({"n3": victim("uid-w2"), "n4": victim("uid-w3")});
+    let all = json!({"n2": victim("uid-w1"), "n3": victim("uid-w2"), "n4": victim("uid-w3")});
+    assert_eq!(ask("first", all).await.unwrap(), ["n2", "n3", "n4"]);
+    // w1 ends before it is seen that n2 was chosen: the scheduler may still end w2 or w3.
+    worker(&mut cluster, 1, |pod| pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into());
+    shown.store(cluster.index.show());
+    assert_eq!(ask("second", others()).await.unwrap(), Vec::<String>::new(), "it does not wait for ever");
+
+    let third = ask("third", others());
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    assert!(!third.is_finished(), "it waits");
+    cluster.put(
+        Kind::Pod,
+        json!({
+            "metadata": {"name": "first", "namespace": "b", "uid": "first"},
+            "spec": {}, "status": {"phase": "Pending", "nominatedNodeName": "n2"},
+        }),
+    );
+    shown.store(cluster.index.show());
+    assert_eq!(third.await.unwrap(), ["n3", "n4"]);
 }
 
 // SEMANTICS: X5

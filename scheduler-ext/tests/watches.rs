@@ -82,7 +82,8 @@ impl Running {
         let request = json!({"Pod": {"metadata": metadata, "spec": {}}, "NodeNames": ["n1"]}).to_string();
         let answer = self.verbs.answer(Verb::Prioritize, request.into()).expect("an answer");
         let answer: Value = serde_json::from_slice(&answer).expect("JSON");
-        answer[0]["Score"].as_u64().expect("a score")
+        // A node with the score 0 is left out.
+        answer[0]["Score"].as_u64().unwrap_or(0)
     }
 
     /// The age of the known state, in seconds.

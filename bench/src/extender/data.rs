@@ -3,7 +3,9 @@
 use anyhow::Context;
 use futures::stream::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Node;
-use larder_api::names::{ANONYMOUS_OWNER, DATA_ANNOTATION, DATASETS_ANNOTATION, DatasetKey, node_label_value};
+use larder_api::names::{
+    ANONYMOUS_OWNER, DATA_ANNOTATION, DATASETS_ANNOTATION, DatasetKey, READS_DATA_RESOURCE, node_label_value,
+};
 use larder_api::{Dataset, NodeCache};
 use larder_kube::api::{Patch, PatchParams, PostParams};
 use larder_kube::{Api, Client};
@@ -84,10 +86,11 @@ impl Data {
         held.try_for_each_concurrent(AT_ONCE, |node| self.hold(client, node, 100)).await
     }
 
-    /// A pod that reads the dataset, for the benchmark's scheduler.
+    /// A pod that reads the dataset, for the benchmark's scheduler, with the limit of the component's policy.
     pub(super) fn pod(&self, name: String) -> Value {
         let mut pod = Self::foreign_pod(name);
         pod["metadata"]["annotations"][DATASETS_ANNOTATION] = self.name.clone().into();
+        pod["spec"]["containers"][0]["resources"]["limits"][READS_DATA_RESOURCE] = "0".into();
         pod
     }
 

@@ -203,6 +203,9 @@ mod tests {
         assert_eq!((&without["percentageOfNodesToScore"], &without["extenders"]), (&json!(50), &Value::Null));
         let extender = &extenders[0];
         assert_eq!([&extender["urlPrefix"], &extender["filterVerb"]], ["http://127.0.0.1:7", "filter"]);
+        // Preemption protects gangs from all pods.
+        assert_eq!(extender["managedResources"][0]["name"], larder_api::names::READS_DATA_RESOURCE);
+        assert!(extenders[1]["managedResources"].is_null());
         assert_eq!([&extender["nodeCacheCapable"], &extender["ignorable"]], [&json!(true), &json!(true)]);
         let preempts = &extenders[1];
         assert_eq!([&preempts["urlPrefix"], &preempts["preemptVerb"]], ["http://127.0.0.1:7", "preempt"]);

@@ -11,6 +11,7 @@ use larder_api::{JobType, Queue, TrainingJob};
 use larder_kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use larder_kube::core::{ApiResource, GroupVersionKind};
 use larder_kube::{Api, Client, Error, Resource};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -19,6 +20,10 @@ use crate::kubernetes::objects::{self, AT_ONCE, NAMESPACE, gone};
 
 /// The field manager of what the benchmark applies.
 const MANAGER: &str = NAMESPACE;
+
+/// The policy that Larder ships for the pods of its jobs, with its binding, and the name of the benchmark's copies.
+const POLICY: &str = include_str!("../../../deploy/components/jobs/base/pod-fields.yaml");
+const POLICY_NAME: &str = "larder-bench-pod-fields";
 
 /// The timeout of the deletion of a turn's objects.
 const GOING: Duration = Duration::from_secs(900);
@@ -115,7 +120,25 @@ pub(crate) async fn apply(api: Api<DynamicObject>, object: &Value) -> anyhow::Re
     applied.map(drop).with_context(|| format!("apply {name}"))
 }
 
-/// Creates the PriorityClasses and the JobTypes.
+/// The benchmark's copies of the policy for pods and of its binding.
+fn policies() -> anyhow::Result<Vec<(ApiResource, Value)>> {
+    let mut copies = Vec::new();
+    for document in serde_yaml_ng::Deserializer::from_str(POLICY) {
+        let mut object = Value::deserialize(document).context("read a policy")?;
+        let name = object["kind"].as_str().unwrap_or_default().to_owned();
+        object["metadata"]["name"] = POLICY_NAME.into();
+        let plural = if name == "MutatingAdmissionPolicy" {
+            "mutatingadmissionpolicies"
+        } else {
+            object["spec"]["policyName"] = POLICY_NAME.into();
+            "mutatingadmissionpolicybindings"
+        };
+        copies.push((kind("admissionregistration.k8s.io", "v1", &name, plural), object));
+    }
+    Ok(copies)
+}
+
+/// Creates the PriorityClasses, the JobTypes and the policy for pods.
 pub(crate) async fn make_classes(client: &Client) -> anyhow::Result<()> {
     let classes: Api<PriorityClass> = Api::all(client.clone());
     for priority in Priority::ALL {
@@ -126,6 +149,9 @@ pub(crate) async fn make_classes(client: &Client) -> anyhow::Result<()> {
         let mut manifest: Value = serde_yaml_ng::from_str(type_.manifest()).context("read a JobType")?;
         manifest["metadata"]["name"] = type_.name().into();
         create_one(&types, manifest).await?;
+    }
+    for (resource, object) in policies()? {
+        apply(Api::all_with(client.clone(), &resource), &object).await?;
     }
     Ok(())
 }
@@ -192,6 +218,10 @@ pub(crate) async fn remove(client: &Client) -> anyhow::Result<()> {
         let classes: Api<PriorityClass> = Api::all(client.clone());
         let deleted = classes.delete(&priority.name(), &DeleteParams::default()).await;
         gone(deleted.map(drop)).context("delete a PriorityClass")?;
+    }
+    for (resource, _) in policies()? {
+        let all: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+        gone(all.delete(POLICY_NAME, &DeleteParams::default()).await.map(drop)).context("delete a policy")?;
     }
     objects::delete_nodes(client).await?;
     objects::await_namespace_gone(client).await

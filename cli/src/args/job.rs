@@ -1,5 +1,6 @@
 //! The flags of `larder job`.
 
+mod look;
 mod quick;
 
 use std::path::PathBuf;
@@ -7,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::cluster::{ClusterArgs, NamespaceArgs, ObjectName, plain_name};
+pub(crate) use look::{DiffArgs, EventsArgs, TopArgs};
 pub(crate) use quick::{Mounted, QuickArgs};
 
 #[derive(Debug, Args)]
@@ -15,8 +17,12 @@ Examples:
   larder job submit train.yaml --wait
   larder job list -A --queue vision
   larder job logs resnet -f
+  larder job top resnet
   larder job cancel resnet
-  larder job convert tfjob.yaml > train.yaml")]
+  larder job convert tfjob.yaml > train.yaml
+
+Where a program `kubectl-larder` is in the PATH, such as a link to larder, `kubectl larder job` is the \
+same command.")]
 pub(crate) struct JobArgs {
     #[command(subcommand)]
     pub(crate) what: JobCommand,
@@ -25,12 +31,21 @@ pub(crate) struct JobArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobCommand {
     /// Submit training jobs, from manifests or from flags.
+    #[command(visible_alias = "apply")]
     Submit(SubmitArgs),
+    /// Show what submitting manifests would change.
+    Diff(DiffArgs),
     /// List training jobs with their phase and its reason.
+    #[command(visible_alias = "get")]
     List(ListArgs),
+    /// Show the CPUs and the memory that jobs use.
+    Top(TopArgs),
+    /// List the events of a job and of its pods.
+    Events(EventsArgs),
     /// Print the logs of a job's pods.
     Logs(LogsArgs),
     /// Cancel jobs: delete them and their pods, or suspend them.
+    #[command(visible_alias = "delete")]
     Cancel(CancelArgs),
     /// Resume suspended jobs.
     Resume(ResumeArgs),
@@ -78,14 +93,18 @@ pub(crate) struct SubmitArgs {
 #[command(after_help = "\
 Examples:
   larder job list
+  larder job list resnet bert
   larder job list -n team-a --queue vision
   larder job list -A --json | jq -r '.[] | select(.phase == \"Queued\") | .job'
 
 WHY is a single word; `larder explain job NAME` gives the full explanation. Required permission:
-`list` on trainingjobs.larder.dev.")]
+`list` on trainingjobs.larder.dev, or `get` for jobs by name.")]
 pub(crate) struct ListArgs {
+    /// List only these TrainingJobs, NAME or NAMESPACE/NAME. One that does not exist is an error.
+    #[arg(value_name = "JOB", conflicts_with = "queue")]
+    pub(crate) jobs: Vec<ObjectName>,
     /// List the jobs of all namespaces.
-    #[arg(long, short = 'A', conflicts_with = "namespace")]
+    #[arg(long, short = 'A', conflicts_with_all = ["namespace", "jobs"])]
     pub(crate) all_namespaces: bool,
     /// List only the jobs of this queue.
     #[arg(long, value_name = "NAME", value_parser = plain_name)]

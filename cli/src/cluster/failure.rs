@@ -3,11 +3,11 @@
 use std::fmt;
 
 use anyhow::anyhow;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use larder_api::{Dataset, Queue, TrainingJob};
 use larder_kube::Error;
-use larder_kube::core::ApiResource;
+use larder_kube::core::{ApiResource, GroupVersionKind};
 use larder_kube::kinds::{Kind as KubeKind, KueueKind, KueueVersion};
 
 /// A kind of object.
@@ -55,6 +55,25 @@ pub(crate) const POD: Kind = Kind {
     rights: "pods",
     lists: "kubectl get pods",
     components: "",
+};
+
+pub(crate) const EVENT: Kind = Kind {
+    resource: || ApiResource::erase::<Event>(&()),
+    one: "Event",
+    rights: "events",
+    lists: "kubectl events",
+    components: "",
+};
+
+/// The use of resources by the containers of a pod, which metrics-server reports.
+pub(crate) const POD_METRICS: Kind = Kind {
+    resource: || {
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("metrics.k8s.io", "v1beta1", "PodMetrics"), "pods")
+    },
+    one: "PodMetric",
+    rights: "pods.metrics.k8s.io",
+    lists: "kubectl top pods",
+    components: "metrics-server",
 };
 
 /// The log of a pod.

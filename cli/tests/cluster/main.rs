@@ -6,6 +6,7 @@ mod datasets;
 mod forward;
 mod jobs;
 mod logs;
+mod look;
 mod pods;
 mod queues;
 mod server;

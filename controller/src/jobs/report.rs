@@ -132,9 +132,10 @@ fn conditions(facts: &Facts<'_>, waits: &str) -> Vec<Condition> {
         (Kind::QuotaReserved, quota(facts, waits)),
         (Kind::DataWarm, data(facts, waits)),
         (Kind::Placed, placed(facts, waits)),
-        (Kind::Complete, complete(state)),
-        (Kind::Failed, failed(facts)),
     ];
+    // A job has these once it has ended, as Kubernetes' own Jobs do: each condition costs bytes in every status.
+    let ended = [(Kind::Complete, complete(state)), (Kind::Failed, failed(facts))];
+    let ended = ended.into_iter().filter(|(_, finding)| finding.is_some());
     let condition = |(kind, finding): (Kind, Option<Finding>)| {
         let old = kind.find(before);
         let Some((is, reason, message)) = finding else { return old.cloned() };
@@ -143,7 +144,7 @@ fn conditions(facts: &Facts<'_>, waits: &str) -> Vec<Condition> {
         let message: String = message.chars().take(1000).collect();
         Some(kind.is(is, reason, message, facts.object.generation, since))
     };
-    all.into_iter().filter_map(condition).collect()
+    all.into_iter().chain(ended).filter_map(condition).collect()
 }
 
 /// `None` leaves the condition as it was.
@@ -229,16 +230,13 @@ fn placed(facts: &Facts<'_>, waits: &str) -> Option<Finding> {
 }
 
 fn complete(state: &State) -> Option<Finding> {
-    Some(match state.phase {
-        Phase::Succeeded => (true, Reason::Succeeded, String::new()),
-        _ => (false, Reason::NotDone, String::new()),
-    })
+    (state.phase == Phase::Succeeded).then_some((true, Reason::Succeeded, String::new()))
 }
 
 fn failed(facts: &Facts<'_>) -> Option<Finding> {
     let state = &facts.job_state.record.state;
     if state.phase != Phase::Failed {
-        return Some((false, Reason::NotFailed, String::new()));
+        return None;
     }
     let is_late = state.ends(&facts.observed.terms).is_some_and(|ends| state.finished.is_some_and(|at| at >= ends));
     let reason = match is_late {

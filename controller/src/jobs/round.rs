@@ -20,6 +20,7 @@ use crate::jobs::turn::Checked;
 use crate::jobs::turn::check::check;
 use crate::jobs::turn::decide::{Decided, Placed, Ruled, Stepped};
 use crate::jobs::turn::room::Counted;
+use crate::jobs::turn::writes::JobNumbers;
 use crate::objects::by_uid;
 use crate::time::{Earliest, Seconds};
 use crate::warm_request::{Requester, WarmRequest};
@@ -81,10 +82,11 @@ pub fn round(
             round.queues.insert(queue.name.clone(), queues::status(object, queue, &jobs, &leftover));
         }
     }
-    let waiting = decided.iter().filter(|decided| decided.job.phase() == Phase::Queued).count();
+    let in_phase = |phase: Phase| decided.iter().filter(|decided| decided.job.phase() == phase).count();
+    let numbers = JobNumbers { queued: in_phase(Phase::Queued), starting: in_phase(Phase::Starting) };
     for job in decided {
         job.request_data(&mut round.warm_requests);
-        let written = job.write(view, waiting, draw);
+        let written = job.write(view, numbers, draw);
         again.extend(written.again.at());
         if !written.writes.is_empty() {
             round.writes.push((written.key, written.writes));

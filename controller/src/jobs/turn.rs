@@ -16,7 +16,7 @@ pub(super) mod decide;
 mod kueue;
 pub(super) mod room;
 mod write;
-mod writes;
+pub(super) mod writes;
 
 use std::collections::{BTreeMap, BTreeSet};
 

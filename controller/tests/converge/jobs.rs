@@ -125,6 +125,20 @@ async fn a_job_of_one_pod_takes_four_writes_and_one_for_the_pod() {
     assert_eq!(world.api.writes().len(), before + writes.len(), "nothing is written at rest");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_job_that_has_not_ended_has_no_condition_about_its_end() {
+    let mut world = World::with_jobs(2);
+    let mut idle = job("idle", "single", &[("worker", 1)]);
+    idle["spec"]["suspend"] = true.into();
+    world.api.put("trainingjobs", idle);
+    world.start();
+    world.until("it is suspended", |api| phase(api, "idle") == "Suspended").await;
+    assert_eq!(condition(&world.api, "idle", "Placed").0, "False");
+    for kind in ["Complete", "Failed"] {
+        assert_eq!(condition(&world.api, "idle", kind), (String::new(), String::new()), "{kind}");
+    }
+}
+
 // SEMANTICS: J10
 #[tokio::test(start_paused = true)]
 async fn without_definitions_or_rights_nothing_is_missed_and_both_may_come_later() {

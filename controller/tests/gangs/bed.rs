@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const SETTINGS_FILE: &str = "datasets/base/settings";
 
 /// The rights of the controller's account, and the policies that hold it to its work.
-const RIGHTS: [&str; 9] = [
+const RIGHTS: [&str; 10] = [
     SETTINGS_FILE,
     "datasets/base/rbac",
     "datasets/base/policies",
@@ -45,6 +45,7 @@ const RIGHTS: [&str; 9] = [
     "jobs/base/kueue",
     "jobs/base/policies",
     "jobs/base/controller-policies",
+    "jobs/base/pod-fields",
 ];
 
 /// A cluster and its contents.
@@ -123,17 +124,7 @@ impl Bed {
         let class = json!({"metadata": {"name": PRODUCTION}, "value": 1000});
         bed.create(Kind::PriorityClass, "", class).await.expect("a PriorityClass");
         for (nth, gpus) in gpus_of_nodes.iter().enumerate() {
-            let resources = json!({"cpu": "96", "memory": "1Ti", "pods": "110", GPU: gpus.to_string()});
-            let name = format!("f{nth}");
-            let node = json!({
-                "metadata": {
-                    "name": name,
-                    "annotations": {"kwok.x-k8s.io/node": "fake"},
-                    "labels": {"kubernetes.io/hostname": name},
-                },
-                "status": {"allocatable": resources, "capacity": resources},
-            });
-            bed.create(Kind::Node, "", node).await.expect("a Node");
+            bed.add_node(&format!("f{nth}"), *gpus).await;
         }
         bed.wait_for("the nodes are ready", async || {
             let nodes = bed.list(Kind::Node).await;
@@ -143,6 +134,33 @@ impl Bed {
         })
         .await;
         bed
+    }
+
+    /// Creates a fake node with this number of GPUs.
+    pub(crate) async fn add_node(&self, name: &str, gpus: u32) {
+        let resources = json!({"cpu": "96", "memory": "1Ti", "pods": "110", GPU: gpus.to_string()});
+        let node = json!({
+            "metadata": {
+                "name": name,
+                "annotations": {"kwok.x-k8s.io/node": "fake"},
+                "labels": {"kubernetes.io/hostname": name},
+            },
+            "status": {"allocatable": resources, "capacity": resources},
+        });
+        self.create(Kind::Node, "", node).await.expect("a Node");
+    }
+
+    /// Deletes a node with its pods, as an autoscaler does.
+    pub(crate) async fn remove_node(&self, name: &str) {
+        let deleted = self.api(Kind::Node, "").delete(name, &DeleteParams::default()).await;
+        deleted.expect("a node can be deleted");
+        for pod in self.pods.ever().into_iter().filter(|pod| pod.node == name && !pod.is_gone) {
+            let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+            match self.api(Kind::Pod, TEAM).delete(&pod.name, &now).await {
+                Err(Error::Api(status)) if status.code == 404 => {}
+                deleted => drop(deleted.expect("a pod can be deleted")),
+            }
+        }
     }
 
     pub(crate) fn client(&self) -> Client {

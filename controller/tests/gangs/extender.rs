@@ -2,10 +2,11 @@
 //! pods when the extender fails, and to gangs when pods of a higher priority arrive.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::TokenRequest;
@@ -16,47 +17,18 @@ use larder_fake_platform::program::free_address;
 use larder_kube::api::{Patch, PatchParams, PostParams};
 use larder_kube::kinds::Kind;
 use larder_testkit::{Fault, FaultProxy, built, repository};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::bed::{Bed, GPU, PRODUCTION, Role, TEAM, in_cluster};
 use crate::pods::Pod;
+use crate::running::Running;
 
 /// A file of the component `scheduler`.
 fn component(name: &str) -> String {
     let path = repository().join("deploy/components/scheduler/base").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-/// A program that runs until it is dropped. It prints its log if it is dropped by a panic.
-struct Running {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Running {
-    fn start(command: &mut Command, log: PathBuf) -> Self {
-        let file = File::create(&log).expect("a log");
-        command.stdin(Stdio::null()).stdout(file.try_clone().expect("a file")).stderr(file);
-        Self { child: command.spawn().expect("the program starts"), log }
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("the program runs");
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-            let end = log.len() - log.len().min(20_000);
-            eprintln!("--- the end of {}\n{}", self.log.display(), log.get(end..).unwrap_or(&log));
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// A second scheduler whose extender is behind a proxy that can disturb their connection.
@@ -77,12 +49,8 @@ impl<'b> Scheduling<'b> {
         let proxy = FaultProxy::serve(listener, address, |_| Fault::None).expect("a proxy");
         std::fs::write(folder.path().join("extender.yaml"), component("extender.yaml")).expect("a file");
         account(bed, &folder.path().join("kubeconfig")).await;
-        let config = folder.path().join("scheduler.yaml");
-        std::fs::write(&config, scheduler_config(bed, &proxy.endpoint())).expect("a file");
-        let program = bed.kubeconfig().with_file_name("bin/kube-scheduler");
-        let mut command = Command::new(program);
-        command.arg(format!("--config={}", config.display())).arg("--secure-port=0");
-        let scheduler = Running::start(&mut command, folder.path().join("scheduler.log"));
+        apply(bed, "policies.yaml", |_| true).await;
+        let scheduler = Running::scheduler(bed, &scheduler_config(bed, &proxy.endpoint()), folder.path());
         let mut scheduling = Self { bed, folder, address, proxy, extender: None, _scheduler: scheduler };
         scheduling.start_extender();
         scheduling
@@ -103,9 +71,13 @@ impl<'b> Scheduling<'b> {
 
     /// Creates this many pods that read `d` for this scheduler, waits until all have a node, and returns the nodes.
     async fn place(&self, name: &str, pods: usize) -> Vec<String> {
+        self.place_with(name, pods, json!({"larder.dev/datasets": "d"})).await
+    }
+
+    async fn place_with(&self, name: &str, pods: usize, annotations: Value) -> Vec<String> {
         let names: Vec<String> = (0..pods).map(|nth| format!("{name}-{nth}")).collect();
         for name in &names {
-            let annotations = json!({"larder.dev/datasets": "d"});
+            let annotations = annotations.clone();
             self.bed.create(Kind::Pod, TEAM, pod(name, annotations, json!({}))).await.expect("a pod");
         }
         let placed = || -> Vec<String> {
@@ -131,25 +103,30 @@ impl<'b> Scheduling<'b> {
 }
 
 /// The component's configuration, with the extender at `extender`.
-fn scheduler_config(bed: &Bed, extender: &str) -> String {
+fn scheduler_config(bed: &Bed, extender: &str) -> Value {
     let mut config: Value = serde_yaml_ng::from_str(&component("scheduler-config.yaml")).expect("YAML");
     config["leaderElection"] = json!({"leaderElect": false});
     config["clientConnection"] = json!({"kubeconfig": bed.kubeconfig(), "qps": 500, "burst": 1000});
     for entry in config["extenders"].as_array_mut().expect("a list") {
         entry["urlPrefix"] = extender.into();
     }
-    config.to_string()
+    config
+}
+
+/// Applies objects of a file of the component.
+async fn apply(bed: &Bed, file: &str, is_wanted: impl Fn(&Value) -> bool) {
+    use serde::Deserialize;
+    for document in serde_yaml_ng::Deserializer::from_str(&component(file)) {
+        let object = Value::deserialize(document).expect("YAML");
+        if is_wanted(&object) {
+            bed.apply(object).await;
+        }
+    }
 }
 
 /// Writes a kubeconfig for an account that has exactly the rights of the component's extender.
 async fn account(bed: &Bed, path: &Path) {
-    use serde::Deserialize;
-    for document in serde_yaml_ng::Deserializer::from_str(&component("rbac.yaml")) {
-        let object = Value::deserialize(document).expect("YAML");
-        if object["kind"] == "ClusterRole" {
-            bed.apply(object).await;
-        }
-    }
+    apply(bed, "rbac.yaml", |object| object["kind"] == "ClusterRole").await;
     bed.apply(json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRoleBinding",
@@ -199,13 +176,25 @@ async fn dataset(bed: &Bed, held: &[(&str, u64)]) {
 }
 
 /// Each pod is placed in its first attempt, in which the scheduler waits for the extender up to the configured timeout.
-// SEMANTICS: X3
+// SEMANTICS: X3, X7
 #[test]
 fn pods_are_placed_without_an_extender_that_is_dead_stopped_slow_or_talks_nonsense() {
     in_cluster(&[0; 6], async |bed| {
         dataset(bed, &[("f0", 1_000), ("f1", 100)]).await;
         let mut scheduling = Scheduling::start(bed).await;
         scheduling.leads_again("start").await;
+
+        let asked = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&asked);
+        scheduling.proxy.set_hook(move |_| {
+            count.fetch_add(1, Ordering::Relaxed);
+            Fault::None
+        });
+        scheduling.place_with("without-data", 10, json!({})).await;
+        assert_eq!(asked.load(Ordering::Relaxed), 0, "the extender was asked about pods that read no dataset");
+        scheduling.place("with-data", 1).await;
+        assert!(asked.load(Ordering::Relaxed) >= 2, "filter and prioritize");
+        scheduling.proxy.set_hook(|_| Fault::None);
 
         scheduling.extender().signal(Signal::STOP);
         scheduling.place("stopped", 3).await;
@@ -273,7 +262,7 @@ fn pods_of_a_higher_priority_end_surplus_workers_and_no_gang_falls_below_its_flo
         let scheduling = Scheduling::start(bed).await;
         // Without an answer of the extender, no pod is preempted, regardless of the scheduler's choice.
         scheduling.proxy.set_hook(|request| if request.path == "/preempt" { Fault::Reset } else { Fault::None });
-        for nth in 0..EACH {
+        let create = async |nth: u32| {
             let more = json!({
                 "priorityClassName": PRODUCTION,
                 "containers": [{
@@ -284,10 +273,16 @@ fn pods_of_a_higher_priority_end_surplus_workers_and_no_gang_falls_below_its_flo
             });
             let urgent = pod(&format!("urgent-{nth}"), json!({}), more);
             bed.create(Kind::Pod, TEAM, urgent).await.expect("a pod");
+        };
+        for nth in 1..EACH {
+            create(nth).await;
         }
         bed.wait_for("answers fail", async || scheduling.proxy.counters().faults >= 20).await;
         assert!(["one", "other"].iter().all(|job| bed.pods.are_ready(job, EACH as usize)), "a worker ended");
         scheduling.proxy.set_hook(|_| Fault::None);
+        // The scheduler may have tried all others in vain by now. It tries them again once pods end, which this one
+        // causes.
+        create(0).await;
         bed.wait_for("all urgent pods run", async || {
             let ever = bed.pods.ever();
             let runs = |pod: &&Pod| pod.name.starts_with("urgent-") && pod.is_live() && pod.is_ready;

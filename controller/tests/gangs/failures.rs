@@ -1,11 +1,14 @@
 //! Nodes that fail under a job.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use larder_api::Phase;
 use larder_kube::api::ListParams;
 use larder_kube::kinds::Kind;
+use larder_testkit::scaled;
 use serde_json::json;
 
 use crate::bed::{Bed, Role, TEAM, in_cluster, runs_for};
@@ -41,6 +44,69 @@ fn an_outage_of_most_nodes_costs_no_pod_and_a_node_that_stays_away_is_lost_after
             async || bed.pods.are_ready("train", 4) && !uids(&bed.pods.live("train")).contains(&before[0].uid);
         bed.wait_for("the pod of the node that stays away runs elsewhere", is_replaced).await;
         assert!(uids(&bed.pods.live("train")).is_superset(&uids(&before[1..])), "the others go on");
+    });
+}
+
+/// Nodes of an outage of all nodes, each with room for this many jobs of one pod.
+const NODES: usize = 10;
+const JOBS_OF_NODE: u32 = 5;
+
+/// The jobs during such an outage and its seconds, in an ordinary run and at most.
+const JOBS: (u32, u32) = (5, 50);
+const OUTAGE_SECONDS: (u32, u32) = (30, 300);
+
+// SEMANTICS: J5
+#[test]
+fn an_outage_of_all_nodes_replaces_no_pod_of_many_jobs() {
+    in_cluster(&[JOBS_OF_NODE; NODES], async |bed| {
+        let _controller = bed.start("a");
+        let (jobs, seconds) = (scaled(JOBS.0).min(JOBS.1), scaled(OUTAGE_SECONDS.0).min(OUTAGE_SECONDS.1));
+        eprintln!("{jobs} jobs, {seconds} s");
+        let names: Vec<String> = (0..jobs).map(|nth| format!("job-{nth}")).collect();
+        for (nth, name) in names.iter().enumerate() {
+            let mut spec = Role { name: "worker", replicas: 1, gpus: 1, ..Role::default() }.job("single");
+            // The others have the default, which is longer than an ordinary run of this test.
+            if nth % 2 == 0 {
+                spec["restart"] = json!({"nodeLostAfter": "10s"});
+            }
+            bed.job(name, spec).await;
+        }
+        for name in &names {
+            bed.wait_for_phase(name, Phase::Running).await;
+        }
+        let before: BTreeSet<String> = names.iter().flat_map(|name| bed.pods.live(name)).map(|pod| pod.uid).collect();
+        assert_eq!(before.len(), jobs as usize);
+        let (is_over, firsts) = (Arc::new(AtomicBool::new(false)), before.clone());
+        let may_end = Arc::clone(&is_over);
+        bed.pods.require(move |pods, _| {
+            let ended = firsts.iter().find(|uid| !pods[*uid].is_live());
+            let other = pods.values().find(|pod| !firsts.contains(&pod.uid));
+            let wrong = ended.map(|uid| format!("{} ended", pods[uid].name));
+            let wrong = wrong.or_else(|| other.map(|pod| format!("{} was made", pod.name)));
+            wrong.filter(|_| !may_end.load(Ordering::Relaxed))
+        });
+        let nodes: Vec<String> = (0..NODES).map(|nth| format!("f{nth}")).collect();
+        for node in &nodes {
+            bed.lose(node).await;
+        }
+        tokio::time::sleep(Duration::from_secs(seconds.into())).await;
+        bed.pods.assert_rules();
+        for node in &nodes {
+            bed.find(node).await;
+        }
+        let is_ready = |node: &serde_json::Value| node["status"]["conditions"].to_string().contains("KubeletReady");
+        bed.wait_for("the nodes are back", async || bed.list(Kind::Node).await.iter().all(is_ready)).await;
+        for name in &names {
+            let status = bed.status(name).await;
+            assert_eq!((status.phase, status.restarts.total()), (Some(Phase::Running), 0), "{name}: {status:#?}");
+        }
+        is_over.store(true, Ordering::Relaxed);
+        for name in &names {
+            bed.annotate(&bed.pods.live(name), &runs_for("0s")).await;
+        }
+        for name in &names {
+            bed.wait_for_phase(name, Phase::Succeeded).await;
+        }
     });
 }
 

@@ -12,7 +12,9 @@ use rand::{RngExt, SeedableRng};
 use serde_json::json;
 
 use crate::bed::{Bed, Role, in_cluster, in_cluster_with_gangs, runs_for};
+use crate::pods::Pod;
 use crate::rules::bound_together;
+use crate::running::Running;
 
 /// The `spec.gang.timeout` of the gangs here, and the most that they may be bound in part: it passes twice, and the
 /// requirement adds 5 s.
@@ -25,6 +27,11 @@ const AT_A_TIME: usize = 20;
 
 /// The pods of a gang that are not all created and bound within 5 s.
 const LARGE: u32 = 700;
+
+/// The pods of a gang for which a kube-scheduler with its own limits, 50 requests a second, needs longer than the
+/// default `spec.gang.timeout`; and nodes for them.
+const THOUSANDS: u32 = 5_000;
+const NODES_FOR_THOUSANDS: usize = 60;
 
 const SEED: u64 = 16;
 
@@ -120,6 +127,43 @@ fn a_gang_starts_although_the_scheduler_needs_longer_for_all_of_it_than_its_time
         bed.job("large", spec).await;
         bed.wait_for("all of it is ready", async || bed.pods.are_ready("large", LARGE as usize)).await;
         bed.wait_for_phase("large", Phase::Running).await;
+    });
+}
+
+#[test]
+#[ignore = "takes some minutes: make soak"]
+fn a_gang_of_five_thousand_starts_with_default_settings_and_a_scheduler_with_its_own() {
+    in_cluster(&[100; NODES_FOR_THOUSANDS], async |bed| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = json!({
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {"kubeconfig": bed.kubeconfig()},
+            "leaderElection": {"leaderElect": false},
+            "profiles": [{"schedulerName": "unhurried"}],
+        });
+        let _scheduler = Running::scheduler(bed, &config, folder.path());
+        let _controller = bed.start("a");
+        let mut role = Role { name: "worker", replicas: THOUSANDS, gpus: 1, ..Role::default() }.json();
+        role["template"]["spec"]["schedulerName"] = "unhurried".into();
+        bed.job("large", json!({"type": "single", "roles": [role]})).await;
+        let first = std::cell::OnceCell::new();
+        for part in [1, 2, 3, 4, 5] {
+            let enough = (THOUSANDS / 5 * part) as usize;
+            let are_bound = async || {
+                let live = bed.pods.live("large");
+                let bound: Vec<&Pod> = live.iter().filter(|pod| pod.is_bound()).collect();
+                if let Some(pod) = bound.first() {
+                    first.get_or_init(|| pod.uid.clone());
+                }
+                bound.len() >= enough
+            };
+            bed.wait_for(&format!("{enough} pods are bound"), are_bound).await;
+        }
+        bed.wait_for("all of it is ready", async || bed.pods.are_ready("large", THOUSANDS as usize)).await;
+        bed.wait_for_phase("large", Phase::Running).await;
+        let live = bed.pods.live("large");
+        assert!(live.iter().any(|pod| Some(&pod.uid) == first.get()), "the gang was released and started again");
     });
 }
 

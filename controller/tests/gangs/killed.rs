@@ -106,7 +106,7 @@ fn some_job(random: &mut StdRng, nth: u32) -> (Value, u32) {
 }
 
 /// The remaining objects that belong to a job.
-async fn left(bed: &Bed) -> Vec<String> {
+pub(crate) async fn left(bed: &Bed) -> Vec<String> {
     let mut left = Vec::new();
     for kind in [Kind::TrainingJob, Kind::Pod, Kind::Service, Kind::Secret, Kind::ConfigMap] {
         for object in bed.list(kind).await {

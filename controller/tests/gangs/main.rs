@@ -5,6 +5,7 @@
 mod bed;
 mod extender;
 mod failures;
+mod fields;
 mod gangs;
 mod killed;
 mod kueue;
@@ -15,4 +16,5 @@ mod process;
 mod quota;
 mod refused;
 mod rules;
+mod running;
 mod sweeps;

@@ -1,17 +1,19 @@
 //! No queue ever exceeds its quota.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use larder_api::Phase;
+use larder_api::{Phase, TrainingJob};
 use larder_kube::api::{DeleteParams, ListParams, PropagationPolicy};
 use larder_kube::kinds::Kind;
 use larder_testkit::scaled;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::bed::{Bed, PRODUCTION, Role, in_cluster, runs_for};
+use crate::killed::left;
 use crate::pods::Pod;
 
 /// Changes in an ordinary run, and the most concurrent jobs.
@@ -25,15 +27,55 @@ const NOMINAL: u64 = 8;
 const BORROW: u64 = 4;
 const COHORT: u64 = 2 * NOMINAL;
 
-/// The usage of the queues if one exceeds `most`. Pods count until they have ended or are deleted.
-fn excess(pods: &BTreeMap<String, Pod>, most: u64) -> Option<String> {
+/// Kills in an ordinary run, jobs that are created between two of them, and the most concurrent jobs.
+const KILLS: u32 = 10;
+const JOBS_A_LIFE: u32 = 4;
+const AT_A_TIME_OF_KILLS: usize = 24;
+
+/// The longest life of a process before it is killed.
+const LIFE: Duration = Duration::from_millis(3000);
+
+/// The usage of the two queues of a cohort if one exceeds `most`, or both exceed the cohort. Pods count until they have
+/// ended or are deleted.
+fn excess_of([a, b]: [&str; 2], pods: &BTreeMap<String, Pod>, most: u64) -> Option<String> {
     let used = |queue: &str| -> u64 {
         let counts = |pod: &&Pod| pod.queue == queue && !pod.is_gone && !pod.has_ended();
         pods.values().filter(counts).map(|pod| pod.gpus).sum()
     };
-    let (a, b) = (used("a"), used("b"));
-    let is_over = a > most || b > most || a + b > COHORT;
-    is_over.then(|| format!("a uses {a} and b {b}"))
+    let (of_a, of_b) = (used(a), used(b));
+    let is_over = of_a > most || of_b > most || of_a + of_b > COHORT;
+    is_over.then(|| format!("{a} uses {of_a} and {b} {of_b}"))
+}
+
+fn excess(pods: &BTreeMap<String, Pod>, most: u64) -> Option<String> {
+    excess_of(["a", "b"], pods, most)
+}
+
+/// A job of random size, priority and duration, for the queue.
+fn some_job(random: &mut StdRng, queue: &str) -> Value {
+    let replicas = random.random_range(1..=6);
+    let is_elastic = random.random_bool(0.4);
+    let mut annotations = runs_for(&format!("{}s", random.random_range(0..4)));
+    annotations["test.larder.dev/leaves-after"] = format!("{}s", random.random_range(0..2)).into();
+    let role = Role {
+        name: "worker",
+        replicas,
+        min: if is_elastic { 1 } else { replicas },
+        gpus: random.random_range(1..=2),
+        priority: if random.random_bool(0.3) { PRODUCTION } else { "" },
+        queue,
+        annotations,
+    };
+    role.job(if is_elastic { "pytorch-elastic" } else { "single" })
+}
+
+/// The names of all jobs, and of those that have not succeeded.
+async fn names(bed: &Bed) -> (Vec<String>, Vec<String>) {
+    let jobs = bed.jobs().list(&ListParams::default()).await.expect("a list");
+    let phase = |job: &TrainingJob| job.status.as_ref().and_then(|status| status.phase);
+    let name = |job: &TrainingJob| job.metadata.name.clone().unwrap_or_default();
+    let unfinished = jobs.iter().filter(|job| phase(job) != Some(Phase::Succeeded)).map(name).collect();
+    (jobs.iter().map(name).collect(), unfinished)
 }
 
 // SEMANTICS: J3
@@ -113,11 +155,7 @@ fn queues_of_a_cohort_never_use_more_than_they_may_as_jobs_come_and_go() {
         let (steps, mut random) = (scaled(STEPS), StdRng::seed_from_u64(SEED));
         eprintln!("{steps} steps, seed {SEED}");
         for nth in 0..steps {
-            let names = async || -> Vec<String> {
-                let jobs = bed.jobs().list(&ListParams::default()).await.expect("a list");
-                jobs.into_iter().filter_map(|job| job.metadata.name).collect()
-            };
-            let there = names().await;
+            let (there, _) = names(bed).await;
             if there.len() >= AT_A_TIME || random.random_bool(0.3) {
                 if let Some(name) = there.choose(&mut random) {
                     bed.delete(Kind::TrainingJob, name).await;
@@ -125,21 +163,9 @@ fn queues_of_a_cohort_never_use_more_than_they_may_as_jobs_come_and_go() {
                 continue;
             }
             let queue = *["a", "b"].choose(&mut random).expect("two");
-            let replicas = random.random_range(1..=6);
-            let is_elastic = random.random_bool(0.4);
-            let mut annotations = runs_for(&format!("{}s", random.random_range(0..4)));
-            annotations["test.larder.dev/leaves-after"] = format!("{}s", random.random_range(0..2)).into();
-            let role = Role {
-                name: "worker",
-                replicas,
-                min: if is_elastic { 1 } else { replicas },
-                gpus: random.random_range(1..=2),
-                priority: if random.random_bool(0.3) { PRODUCTION } else { "" },
-                queue,
-                annotations,
-            };
             let name = format!("job-{nth}");
-            bed.job(&name, role.job(if is_elastic { "pytorch-elastic" } else { "single" })).await;
+            let spec = some_job(&mut random, queue);
+            bed.job(&name, spec).await;
             if random.random_bool(0.5) {
                 let starts = async || {
                     let jobs = bed.jobs().get_opt(&name).await.expect("an answer");
@@ -150,10 +176,56 @@ fn queues_of_a_cohort_never_use_more_than_they_may_as_jobs_come_and_go() {
                 bed.wait_for("the job starts", starts).await;
             }
         }
-        let all_done = async || {
-            let jobs = bed.jobs().list(&ListParams::default()).await.expect("a list");
-            jobs.iter().all(|job| job.status.as_ref().and_then(|status| status.phase) == Some(Phase::Succeeded))
-        };
-        bed.wait_for("all that are left have succeeded", all_done).await;
+        bed.wait_for("all that are left have succeeded", async || names(bed).await.1.is_empty()).await;
+    });
+}
+
+/// Two cohorts of two queues each. Foreign pods take room, and an autoscaler adds and removes nodes.
+// SEMANTICS: J2, J3
+#[test]
+fn killed_at_random_moments_it_lets_no_queue_exceed_its_quota_and_no_job_starve() {
+    in_cluster(&[4; 8], async |bed| {
+        let cohorts = [["a", "b"], ["c", "d"]];
+        for [one, other] in cohorts {
+            let cohort = format!("{one}-{other}");
+            for queue in [one, other] {
+                bed.queue(queue, json!({"nominal": NOMINAL, "borrow": BORROW}), Some(&cohort)).await;
+            }
+        }
+        bed.pods.require(move |pods, _| cohorts.iter().find_map(|cohort| excess_of(*cohort, pods, NOMINAL + BORROW)));
+        let (kills, mut random) = (scaled(KILLS), StdRng::seed_from_u64(SEED));
+        eprintln!("{kills} kills, seed {SEED}");
+        let (mut made, mut foreign, mut is_added) = (0, 0, false);
+        for _ in 0..kills {
+            let process = bed.start("one");
+            let (there, unfinished) = names(bed).await;
+            // A job that has ended is deleted, and now and then one that has not.
+            for name in there.iter().filter(|name| !unfinished.contains(name) || random.random_bool(0.1)) {
+                bed.delete(Kind::TrainingJob, name).await;
+            }
+            for _ in 0..JOBS_A_LIFE.min(AT_A_TIME_OF_KILLS.saturating_sub(unfinished.len()) as u32) {
+                let queue = *cohorts.as_flattened().choose(&mut random).expect("four");
+                let spec = some_job(&mut random, queue);
+                bed.job(&format!("job-{made}"), spec).await;
+                made += 1;
+            }
+            let seconds = format!("{}s", random.random_range(0..3));
+            bed.foreign(&format!("foreign-{foreign}"), random.random_range(1..=4), runs_for(&seconds)).await;
+            foreign += 1;
+            if random.random_bool(0.4) {
+                match is_added {
+                    false => bed.add_node("added", 4).await,
+                    true => bed.remove_node("added").await,
+                }
+                is_added = !is_added;
+            }
+            tokio::time::sleep(LIFE.mul_f64(random.random())).await;
+            process.kill();
+        }
+        let _process = bed.start("one");
+        bed.wait_for("no job starves", async || names(bed).await.1.is_empty()).await;
+        let all = (DeleteParams::default(), ListParams::default());
+        bed.jobs().delete_collection(&all.0, &all.1).await.expect("the jobs are deleted");
+        bed.wait_for("nothing is left of them", async || left(bed).await.is_empty()).await;
     });
 }

@@ -42,6 +42,9 @@ pub const DATASETS_ANNOTATION: &str = "larder.dev/datasets";
 /// On a pod: `required` if the pod may run only on nodes that cache its datasets, at least the percentage in
 /// [`MIN_WARM_ANNOTATION`] or 90 %.
 pub const DATA_ANNOTATION: &str = "larder.dev/data";
+/// On a container of a pod that may read datasets: a limit with the quantity 0, by which kube-scheduler asks the
+/// extender about the pod.
+pub const READS_DATA_RESOURCE: &str = "larder.dev/reads-data";
 /// On a pod: `true` if it must not be preempted.
 pub const PINNED_ANNOTATION: &str = "larder.dev/pinned";
 /// On a NodeCache: why no new pods should read from it.

@@ -16,6 +16,8 @@ mod examples;
 mod quotas;
 #[path = "kubernetes/rights.rs"]
 mod rights;
+#[path = "kubernetes/scheduling.rs"]
+mod scheduling;
 
 use std::process::Output;
 use std::time::Duration;

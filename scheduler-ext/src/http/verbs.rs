@@ -22,6 +22,12 @@ use crate::{answer, wire};
 /// The limit of queued decisions; more are dropped and counted.
 const WAITING: usize = 64;
 
+/// How long an answer to preempt that leaves no node waits until it is known how the scheduler has used earlier
+/// answers. The scheduler's own timeout is longer (`httpTimeout`).
+const SETTLES: Duration = Duration::from_millis(250);
+/// The interval at which such an answer is decided again.
+const SETTLES_EACH: Duration = Duration::from_millis(10);
+
 /// Why a request cannot be answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
@@ -106,17 +112,27 @@ impl Verbs {
         (Self { settings, shown, counters, ledger: Arc::default(), letters }, keeper)
     }
 
-    /// Answers a request. Only preempt may block, until earlier preempt requests are answered.
-    pub fn answer(&self, verb: Verb, body: Bytes) -> Result<Bytes, Failure> {
-        let begun = Instant::now();
-        let answer = self.decide(verb, body);
-        if answer.is_ok() {
-            self.counters.durations[verb as usize].count(begun.elapsed());
+    /// Answers a request. An answer to preempt that leaves no node because of earlier answers waits for a moment until
+    /// the cluster shows what became of those. Without a node the scheduler would not try the pod again before another
+    /// pod ends, or for five minutes, and the pods that earlier answers preempted may have ended already.
+    pub async fn settled(&self, verb: Verb, body: Bytes) -> Result<Bytes, Failure> {
+        let begun = tokio::time::Instant::now();
+        loop {
+            if let Some(answer) = self.decide(verb, body.clone(), begun.elapsed() >= SETTLES)? {
+                self.counters.durations[verb as usize].count(begun.elapsed());
+                return Ok(answer);
+            }
+            tokio::time::sleep(SETTLES_EACH).await;
         }
-        answer
     }
 
-    fn decide(&self, verb: Verb, body: Bytes) -> Result<Bytes, Failure> {
+    /// Answers a request from what is known now. Only preempt may block, until earlier preempt requests are answered.
+    pub fn answer(&self, verb: Verb, body: Bytes) -> Result<Bytes, Failure> {
+        self.decide(verb, body, true).map(Option::unwrap_or_default)
+    }
+
+    /// Decides a request. `None` unless `at_once`: the answer depends on how the scheduler has used earlier answers.
+    fn decide(&self, verb: Verb, body: Bytes, at_once: bool) -> Result<Option<Bytes>, Failure> {
         let snapshot = self.shown.load_full();
         if !snapshot.is_complete {
             return Err(Failure::NotReady);
@@ -147,6 +163,9 @@ impl Verbs {
                 let mut turn = self.ledger.turn();
                 let case = case::gather(&args, &snapshot, &mut turn, now)?;
                 let chosen = decide(&case);
+                if chosen.is_empty() && !at_once && case.roles.iter().any(|room| room.spoken_for > 0) {
+                    return Ok(None);
+                }
                 turn.note(&case, &chosen, &snapshot, now);
                 let nodes = chosen.into_iter().map(|chosen| (chosen.node, chosen.uids, chosen.budget_violations));
                 let answer = Bytes::from(wire::preempt_answer(nodes));
@@ -162,7 +181,7 @@ impl Verbs {
                 self.counters.decisions_dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
-        Ok(answer)
+        Ok(Some(answer))
     }
 
     /// The last decisions as JSON: all of them, or those about a pod.

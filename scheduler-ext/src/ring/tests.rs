@@ -161,16 +161,16 @@ fn readers_see_why_a_node_is_refused() {
 }
 
 #[test]
-fn no_more_is_kept_than_the_ring_has_room_for_in_a_second() {
+fn no_more_is_kept_than_the_ring_has_room_for_in_its_time() {
     let begun = Instant::now();
     let mut allowance = Allowance::new(begun);
     let kept = |allowance: &mut Allowance, now| (0..1_000).filter(|_| allowance.takes(500, now)).count();
     assert_eq!(kept(&mut allowance, begun), 100);
-    assert_eq!(kept(&mut allowance, begun + Duration::from_millis(100)), 10);
+    assert_eq!(kept(&mut allowance, begun + Duration::from_secs(1)), 10);
     // The allowance does not grow beyond the capacity of the ring.
     assert_eq!(kept(&mut allowance, begun + Duration::from_secs(3_600)), 100);
     // A decision larger than the whole allowance is kept, and charged in full.
     let mut allowance = Allowance::new(begun);
-    assert!(allowance.takes(200_000, begun) && !allowance.takes(1, begun + Duration::from_secs(3)));
-    assert!(allowance.takes(1, begun + Duration::from_secs(4)));
+    assert!(allowance.takes(200_000, begun) && !allowance.takes(1, begun + Duration::from_secs(30)));
+    assert!(allowance.takes(1, begun + Duration::from_secs(31)));
 }

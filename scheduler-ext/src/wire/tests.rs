@@ -97,8 +97,8 @@ fn answers_are_what_the_scheduler_reads() {
     );
     // An empty list, never null, which would mean the same but is less clear.
     assert!(text(filter_answer(std::iter::empty(), std::iter::empty::<(_, &str)>())).contains(r#""NodeNames":[]"#));
-    let scores = [("n1", 10), ("n2", 0)].into_iter();
-    assert_eq!(text(prioritize_answer(scores)), r#"[{"Host":"n1","Score":10},{"Host":"n2","Score":0}]"#);
+    let scores = [("n1", 10), ("n2", 1)].into_iter();
+    assert_eq!(text(prioritize_answer(scores)), r#"[{"Host":"n1","Score":10},{"Host":"n2","Score":1}]"#);
     assert_eq!(text(prioritize_answer(std::iter::empty())), "[]");
     assert_eq!(
         text(preempt_answer([("n1", vec!["a", "b"], 2)].into_iter())),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
-use larder_api::names::{CSI_DRIVER, DATASETS_ANNOTATION};
+use larder_api::names::{CSI_DRIVER, DATASETS_ANNOTATION, READS_DATA_RESOURCE};
 use larder_dataset::score::NodeFacts;
 
 use crate::extender::decision::{
@@ -31,6 +31,8 @@ pub(super) struct Placed {
     created: u64,
     /// Whether the pod may read a dataset: it has a claim or an inline volume of Larder, or it names a dataset.
     pub(super) may_read: bool,
+    /// Whether no container has the limit by which the scheduler asks the extender.
+    pub(super) is_unmarked: bool,
 }
 
 impl From<Pod> for Placed {
@@ -38,6 +40,10 @@ impl From<Pod> for Placed {
         let spec = pod.spec.unwrap_or_default();
         let has_volume = spec.volumes.iter().flatten().any(|volume| {
             volume.persistent_volume_claim.is_some() || volume.csi.as_ref().is_some_and(|csi| csi.driver == CSI_DRIVER)
+        });
+        let is_marked = spec.containers.iter().chain(spec.init_containers.iter().flatten()).any(|container| {
+            let resources = container.resources.iter().flat_map(|of| [&of.limits, &of.requests]);
+            resources.flatten().any(|amounts| amounts.contains_key(READS_DATA_RESOURCE))
         });
         let names = pod.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(DATASETS_ANNOTATION));
         let created = pod.metadata.creation_timestamp.map_or(0, |time| time.0.as_millisecond());
@@ -53,6 +59,7 @@ impl From<Pod> for Placed {
             unscheduled,
             created: u64::try_from(created).unwrap_or(0),
             may_read: has_volume || names,
+            is_unmarked: !is_marked,
         }
     }
 }

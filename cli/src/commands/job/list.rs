@@ -37,23 +37,36 @@ struct Row {
 pub(super) async fn run(args: &ListArgs) -> anyhow::Result<ExitCode> {
     let cluster = Cluster::within(&args.cluster, &args.namespace).await?;
     let namespace = (!args.all_namespaces).then_some(cluster.namespace.as_str());
-    let asked = Asked::all(JOB, namespace);
     let now = queues::now();
-    let mut rows = Vec::new();
-    let listed = cluster.list(&asked, None, |object| rows.push(row(object, now))).await;
-    listed.map_err(|error| cluster.in_words(error, &asked))?;
-    rows.retain(|row: &Row| args.queue.as_ref().is_none_or(|queue| row.queue == *queue));
+    let (mut rows, mut all_went_well) = (Vec::new(), true);
+    if args.jobs.is_empty() {
+        let asked = Asked::all(JOB, namespace);
+        let listed = cluster.list(&asked, None, |object| rows.push(row(object, now))).await;
+        listed.map_err(|error| cluster.in_words(error, &asked))?;
+        rows.retain(|row: &Row| args.queue.as_ref().is_none_or(|queue| row.queue == *queue));
+    }
+    for name in &args.jobs {
+        let key = name.within(&cluster.namespace);
+        match cluster.get(&Asked::one("get", JOB, &key.namespace, &key.name)).await {
+            Ok(object) => rows.push(row(object, now)),
+            Err(error) => {
+                all_went_well = false;
+                output::error(&error);
+            }
+        }
+    }
     if args.json {
         output::json(&rows)?;
-    } else if rows.is_empty() {
+    } else if rows.is_empty() && args.jobs.is_empty() {
         let of = namespace.map_or("there is no job".to_owned(), |namespace| {
             format!("there are no jobs in {namespace}; use -A for all namespaces")
         });
         output::note(format_args!("{of}"));
-    } else {
-        output::text(&table(&rows, args.all_namespaces))?;
+    } else if !rows.is_empty() {
+        let namespaces = rows.iter().any(|row| row.namespace != cluster.namespace);
+        output::text(&table(&rows, args.all_namespaces || namespaces))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if all_went_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The row of a job. A job that cannot be decoded has a row too.
@@ -93,7 +106,7 @@ fn row(object: DynamicObject, now: Timestamp) -> Row {
 }
 
 /// A duration in kubectl's format.
-fn age(seconds: i64) -> String {
+pub(super) fn age(seconds: i64) -> String {
     match seconds.max(0) {
         seconds @ 0..120 => format!("{seconds}s"),
         seconds @ 120..7_200 => format!("{}m", seconds / 60),

@@ -87,7 +87,7 @@ fn manifest(mut value: Value, from: String) -> anyhow::Result<Manifest> {
 }
 
 /// Removes the fields that a cluster adds, from a manifest that `kubectl get -o yaml` printed.
-fn remove_what_the_cluster_adds(object: &mut Value) {
+pub(super) fn remove_what_the_cluster_adds(object: &mut Value) {
     if let Some(fields) = object.as_object_mut() {
         fields.remove("status");
     }

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use futures::StreamExt;
 use larder_api::explain::job::Around;
 use larder_api::{Phase, TrainingJob, explain_job};
-use larder_kube::api::{Patch, PatchParams, ValidationDirective};
+use larder_kube::api::{DynamicObject, Patch, PatchParams, ValidationDirective};
 use serde_json::{Value, json};
 
 use super::manifest::{self, Manifest};
@@ -65,7 +65,7 @@ fn of_flags(value: Value) -> anyhow::Result<Manifest> {
 }
 
 /// Sets a job's namespace: from its manifest, from `--namespace`, or from the context, in this order.
-fn place(found: &mut Manifest, given: Option<&str>, default: &str) -> anyhow::Result<ObjectKey> {
+pub(super) fn place(found: &mut Manifest, given: Option<&str>, default: &str) -> anyhow::Result<ObjectKey> {
     let own = found.job.metadata.namespace.clone();
     if let (Some(own), Some(given)) = (&own, given)
         && own != given
@@ -81,6 +81,23 @@ fn place(found: &mut Manifest, given: Option<&str>, default: &str) -> anyhow::Re
 /// Applies a job if the cluster accepts it in a dry run. The dry run comes first so that a rejected job changes
 /// nothing.
 async fn apply(cluster: &Cluster, found: &Manifest, key: &ObjectKey, dry_run: bool) -> anyhow::Result<TrainingJob> {
+    let (tried, mut params) = try_out(cluster, found, key).await?;
+    let mut job = decoded(cluster, found, key, Ok(tried))?;
+    if !dry_run {
+        startable(cluster, key, &job)?;
+        params.dry_run = false;
+        job = decoded(cluster, found, key, patch(cluster, found, key, &params).await)?;
+    }
+    startable(cluster, key, &job)?;
+    Ok(job)
+}
+
+/// Applies a job in a dry run. Returns the object as it would be, and the parameters with which the cluster accepts it.
+pub(super) async fn try_out(
+    cluster: &Cluster,
+    found: &Manifest,
+    key: &ObjectKey,
+) -> anyhow::Result<(DynamicObject, PatchParams)> {
     let mut params = PatchParams {
         dry_run: true,
         field_manager: Some(MANAGER.to_owned()),
@@ -92,17 +109,7 @@ async fn apply(cluster: &Cluster, found: &Manifest, key: &ObjectKey, dry_run: bo
         params.force = true;
         tried = patch(cluster, found, key, &params).await;
     }
-    if let Ok(job) = &tried
-        && !dry_run
-    {
-        startable(cluster, key, job)?;
-        params.dry_run = false;
-        tried = patch(cluster, found, key, &params).await;
-    }
-    let asked = Asked::one("patch", JOB, &key.namespace, &key.name);
-    let job = tried.map_err(|error| cluster.in_words(error, &asked)).with_context(|| found.from.clone())?;
-    startable(cluster, key, &job)?;
-    Ok(job)
+    Ok((in_words(cluster, found, key, tried)?, params))
 }
 
 async fn patch(
@@ -110,9 +117,28 @@ async fn patch(
     found: &Manifest,
     key: &ObjectKey,
     params: &PatchParams,
-) -> Result<TrainingJob, larder_kube::Error> {
-    let applied = cluster.api(JOB, Some(&key.namespace)).patch(&key.name, params, &Patch::Apply(&found.value)).await?;
-    typed(applied).map_err(larder_kube::Error::SerdeError)
+) -> Result<DynamicObject, larder_kube::Error> {
+    cluster.api(JOB, Some(&key.namespace)).patch(&key.name, params, &Patch::Apply(&found.value)).await
+}
+
+fn in_words<T>(
+    cluster: &Cluster,
+    found: &Manifest,
+    key: &ObjectKey,
+    answer: Result<T, larder_kube::Error>,
+) -> anyhow::Result<T> {
+    let asked = Asked::one("patch", JOB, &key.namespace, &key.name);
+    answer.map_err(|error| cluster.in_words(error, &asked)).with_context(|| found.from.clone())
+}
+
+fn decoded(
+    cluster: &Cluster,
+    found: &Manifest,
+    key: &ObjectKey,
+    answer: Result<DynamicObject, larder_kube::Error>,
+) -> anyhow::Result<TrainingJob> {
+    let job = answer.and_then(|object| typed(object).map_err(larder_kube::Error::SerdeError));
+    in_words(cluster, found, key, job)
 }
 
 /// Whether all conflicting fields were set by this program: `larder job cancel --suspend` and `resume` set a field.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use larder_api::Phase;
 
 use super::decide::Decided;
-use super::writes::{self, Output};
+use super::writes::{self, JobNumbers, Output};
 use crate::jobs::cluster_view::ClusterView;
 use crate::jobs::queue::Waiting;
 use crate::time::{Earliest, Seconds};
@@ -63,19 +63,24 @@ impl Decided<'_> {
         }
     }
 
-    /// Collects all writes. `waiting` is the number of queued jobs, and `draw` generates the key of a launcher.
-    pub(in crate::jobs) fn write(self, view: &ClusterView<'_>, waiting: usize, draw: &dyn Fn() -> String) -> Written {
+    /// Collects all writes. `draw` generates the key of a launcher.
+    pub(in crate::jobs) fn write(
+        self,
+        view: &ClusterView<'_>,
+        numbers: JobNumbers,
+        draw: &dyn Fn() -> String,
+    ) -> Written {
         let mut again = Earliest::default();
         let key = self.job.key().clone();
         let is_idle = self.job.job_state.is_idle();
-        let writes = if is_idle { self.writes(view, waiting, draw, &mut again) } else { Vec::new() };
+        let writes = if is_idle { self.writes(view, numbers, draw, &mut again) } else { Vec::new() };
         Written { key, writes, again }
     }
 
     fn writes(
         mut self,
         view: &ClusterView<'_>,
-        waiting: usize,
+        numbers: JobNumbers,
         draw: &dyn Fn() -> String,
         again: &mut Earliest,
     ) -> Vec<Write> {
@@ -86,7 +91,7 @@ impl Decided<'_> {
             again.note(until);
             return Vec::new();
         }
-        let Output { writes, changes, again: later } = writes::of(&self, view, waiting, draw);
+        let Output { writes, changes, again: later } = writes::of(&self, view, numbers, draw);
         again.extend(later.at());
         self.job.job_state.apply(changes);
         writes

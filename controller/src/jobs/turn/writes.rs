@@ -34,11 +34,23 @@ pub(super) struct Output {
     pub(super) again: Earliest,
 }
 
-/// Collects all writes for a job. `waiting` is the number of queued jobs, and `draw` generates the key of a launcher.
-pub(super) fn of(decided: &Decided<'_>, view: &ClusterView<'_>, waiting: usize, draw: &dyn Fn() -> String) -> Output {
+/// The numbers of jobs on which it depends how long a status may wait.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::jobs) struct JobNumbers {
+    pub(in crate::jobs) queued: usize,
+    pub(in crate::jobs) starting: usize,
+}
+
+/// Collects all writes for a job. `draw` generates the key of a launcher.
+pub(super) fn of(
+    decided: &Decided<'_>,
+    view: &ClusterView<'_>,
+    numbers: JobNumbers,
+    draw: &dyn Fn() -> String,
+) -> Output {
     let job = &decided.job;
     let (output, pending) = (Output::default(), Pending::default());
-    let mut writer = Writer { decided, job, view, waiting, draw, output, pending, last: None };
+    let mut writer = Writer { decided, job, view, numbers, draw, output, pending, last: None };
     let groups: Vec<&KnownGroup> = view.jobs.groups.of(job.key()).collect();
     writer.status();
     writer.share();
@@ -55,8 +67,7 @@ struct Writer<'w> {
     decided: &'w Decided<'w>,
     job: &'w JobInRound<'w>,
     view: &'w ClusterView<'w>,
-    /// The number of queued jobs.
-    waiting: usize,
+    numbers: JobNumbers,
     /// Generates the key of a launcher.
     draw: &'w dyn Fn() -> String,
     output: Output,

@@ -15,9 +15,9 @@ conditions! {
         DataWarm,
         /// Every pod that the job needs has a node.
         Placed,
-        /// The job succeeded.
+        /// The job succeeded. Jobs that have not ended have no such condition.
         Complete,
-        /// The job failed.
+        /// The job failed. Jobs that have not ended have no such condition.
         Failed,
     }
 }
@@ -84,10 +84,6 @@ reasons! {
         NotBoundInTime of Placed,
         /// The success rule of the JobType is met.
         Succeeded of Complete,
-        /// The success rule of the JobType is not met yet.
-        NotDone of Complete,
-        /// The job has not failed.
-        NotFailed of Failed,
         /// More pods crashed than `maxCrashes`.
         CrashedTooOften of Failed,
         /// A pod ended with an exit code for which one of `restart.rules` fails the job.

@@ -48,7 +48,7 @@ pub struct TrainingJobStatus {
     /// Internal state from which the controller continues after a restart. Other programs must not read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<String>,
-    /// `Valid`, `QuotaReserved`, `DataWarm`, `Placed`, `Complete` and `Failed`.
+    /// `Valid`, `QuotaReserved`, `DataWarm` and `Placed`, and of a job that has ended `Complete` or `Failed`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
     pub conditions: Vec<Condition>,

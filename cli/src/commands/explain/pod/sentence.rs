@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use larder_api::names::SYSTEM_NAMESPACE;
+use larder_api::names::{READS_DATA_RESOURCE, SYSTEM_NAMESPACE};
 
 use super::{Row, Story};
 use crate::extender::SCHEDULER;
@@ -71,6 +71,11 @@ fn without_nodes(story: &Story<'_>, asked_at: Option<&str>) -> String {
         (_, None) if pod.scheduler != SCHEDULER => format!(
             "{key} is not known to the extender: its scheduler is `{scheduler}`, which does not ask it; if it asks another \
              one, --extender URL names that"
+        ),
+        (node, None) if pod.is_unmarked => format!(
+            "{key} {}: its scheduler `{scheduler}` asks the extender only about pods that have a container with the limit \
+             {READS_DATA_RESOURCE}: \"0\"",
+            node.as_ref().map_or("waits".to_owned(), |node| format!("went to {}", cell(node)))
         ),
         (None, _) => {
             let asked = asked_at.map_or_else(|| format!("of {SYSTEM_NAMESPACE}"), |url| format!("at {url}"));

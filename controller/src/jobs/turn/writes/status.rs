@@ -17,8 +17,12 @@ use larder_kube::kinds::Kind;
 /// How long small changes of a status are delayed, so that several are written together.
 const SMALL_NEWS_SECONDS: i64 = 20;
 
-/// The rate of small status changes per second, over all jobs.
-const SMALL_NEWS_A_SECOND: i64 = 25;
+/// The rate of status changes per second, over all jobs, of those that may wait.
+const NEWS_A_SECOND: i64 = 25;
+
+/// How long the news that a job runs may wait while others start. Their pods come first, and a job that ends before
+/// needs no such write.
+const RUNS_SECONDS: i64 = 10;
 
 /// A job that starts within this time after its creation never reports that it waits.
 const FIRST_NEWS_SECONDS: i64 = 2;
@@ -61,11 +65,14 @@ impl Writer<'_> {
             let is_news = gist.state.phase != Phase::Queued || self.job.eligibility.refusal().is_some();
             return if is_news { now } else { gist.state.since + FIRST_NEWS_SECONDS };
         };
-        if written != gist || news(status) != news(&job_state.status) {
+        let ((phase, more), (old_phase, old_more)) = (news(status), news(&job_state.status));
+        if has_only_started(written, gist) && more == old_more {
+            return gist.state.since + share(self.numbers.starting).min(RUNS_SECONDS);
+        }
+        if written != gist || phase != old_phase || more != old_more {
             return now;
         }
-        let share = i64::try_from(self.waiting).unwrap_or(i64::MAX) / SMALL_NEWS_A_SECOND;
-        job_state.written_at + SMALL_NEWS_SECONDS.saturating_add(share)
+        job_state.written_at + SMALL_NEWS_SECONDS.saturating_add(share(self.numbers.queued))
     }
 
     /// Events for the user of the job.
@@ -104,19 +111,58 @@ impl Writer<'_> {
     }
 }
 
+/// The seconds that the statuses of so many jobs may take.
+fn share(jobs: usize) -> i64 {
+    i64::try_from(jobs).unwrap_or(i64::MAX) / NEWS_A_SECOND
+}
+
+/// True if nothing has happened since a record was written but that the job's pods have come up. The next controller
+/// process finds that out by itself.
+fn has_only_started(written: &Record, now: &Record) -> bool {
+    if (written.state.phase, now.state.phase) != (Phase::Starting, Phase::Running) {
+        return false;
+    }
+    let mut started = written.clone();
+    (started.state.phase, started.state.since) = (Phase::Running, now.state.since);
+    started == *now
+}
+
 /// True if two statuses are equal apart from their records.
 fn same(one: &TrainingJobStatus, other: &TrainingJobStatus) -> bool {
     let cut = |status: &TrainingJobStatus| TrainingJobStatus { record: None, ..status.clone() };
     cut(one) == cut(other)
 }
 
-/// The part of a status whose changes must be visible immediately.
-fn news(status: &TrainingJobStatus) -> impl PartialEq {
+/// The part of a status whose changes must be visible immediately: the phase, and all else.
+fn news(status: &TrainingJobStatus) -> (Option<Phase>, impl PartialEq) {
     let at_once = [JobConditionKind::Valid, JobConditionKind::QuotaReserved, JobConditionKind::DataWarm];
     let conditions: Vec<(String, String)> = at_once
         .into_iter()
         .filter_map(|kind| kind.find(&status.conditions))
         .map(|condition| (condition.status.clone(), condition.reason.clone()))
         .collect();
-    (status.phase, status.observed_generation, status.restarts, conditions)
+    (status.phase, (status.observed_generation, status.restarts, conditions))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::machine::{Slot, State};
+
+    #[test]
+    fn that_a_job_runs_may_wait_and_nothing_else_may() {
+        let at = |phase: Phase, since: i64| State { phase, since: Seconds(since), attempts: 1, ..State::default() };
+        let record = |state: State| Record { state, ..Record::default() };
+        let starting = record(State { roles: vec![vec![Slot::default()]], ..at(Phase::Starting, 5) });
+        let running = record(State { roles: starting.state.roles.clone(), ..at(Phase::Running, 9) });
+        assert!(has_only_started(&starting, &running));
+        let lost = record(State { attempts: 2, ..running.state.clone() });
+        let over = record(State { phase: Phase::Succeeded, ..running.state.clone() });
+        for other in [&starting, &lost, &over] {
+            assert!(!has_only_started(&starting, other), "{other:?}");
+        }
+        let growing = record(State { phase: Phase::Growing, ..starting.state.clone() });
+        assert!(!has_only_started(&growing, &running) && !has_only_started(&running, &running));
+        assert_eq!([0, 24, 25, 10_000].map(share), [0, 0, 1, 400]);
+    }
 }

@@ -162,7 +162,6 @@ fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
             JobReason::LargerThanTheCluster => ("too small for it", "request less"),
             JobReason::NotBoundInTime => ("not bound in time", "planned again automatically"),
             JobReason::Succeeded => ("success rule is met", ""),
-            JobReason::NotDone | JobReason::NotFailed => ("not done yet", ""),
             JobReason::CrashedTooOften => ("pods crashed", "larder job logs team-a/resnet --all"),
             JobReason::FailedByRule => ("a rule of its spec.restart", "change spec.restart.rules"),
             JobReason::TrialsFailed => ("its trials failed", "kubectl get tj"),

@@ -147,7 +147,6 @@ pub(super) fn words(job: &TrainingJob, reason: JobReason, said: &str) -> Words {
             format!("see what held them up: {pods}"),
         ),
         JobReason::Succeeded => (or("its success rule is met"), "", String::new()),
-        JobReason::NotDone | JobReason::NotFailed => (or("it is not done yet"), "", String::new()),
         JobReason::CrashedTooOften => (
             because("too many of its pods crashed"),
             "",

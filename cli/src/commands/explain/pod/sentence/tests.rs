@@ -239,6 +239,15 @@ fn a_pod_that_the_extender_does_not_know() {
     assert!(unknown(refused, None).ends_with(" about it; the scheduler says: 0/2 nodes are available"));
     let placed = |pod: &mut Placed| pod.node = Some("n7".to_owned());
     assert!(unknown(placed, None).starts_with("team-a/nb went to n7, and why is not known: "));
+    let unmarked = |pod: &mut Placed| {
+        pod.node = Some("n7".to_owned());
+        pod.is_unmarked = true;
+    };
+    assert_eq!(
+        unknown(unmarked, None),
+        "team-a/nb went to n7: its scheduler `larder` asks the extender only about pods that have a container with the \
+         limit larder.dev/reads-data: \"0\""
+    );
 }
 
 #[test]
@@ -262,4 +271,8 @@ fn a_pod_is_converted_from_its_object() {
     ];
     assert!(changes.into_iter().all(|change| read(change).may_read));
     assert!(!read(|pod| pod["spec"]["volumes"][0]["csi"] = json!({"driver": "other"})).may_read);
+    let limits = |pod: &mut Value| {
+        pod["spec"]["containers"] = json!([{"name": "c", "resources": {"limits": {"larder.dev/reads-data": "0"}}}]);
+    };
+    assert!(plain.is_unmarked && !read(limits).is_unmarked);
 }
