@@ -17,7 +17,7 @@
 //! of the `turn` collects all of its writes.
 //!
 //! Between rounds, [`job_state`] keeps the state of one job, and [`index`] keeps everything known about jobs.
-//! [`outages`] tells outages of a zone from lost nodes. [`leftover_pods`] are pods that outlive their jobs. [`counts`]
+//! [`flavors`] are kinds of nodes of which queues have quota. [`outages`] tells outages of a zone from lost nodes. [`leftover_pods`] are pods that outlive their jobs. [`counts`]
 //! are counters for operators. [`objects`] and [`mod@read`] reduce API objects to the fields that decisions need.
 //! [`discovery`] detects whether the cluster supports training jobs.
 //!
@@ -36,6 +36,7 @@ pub mod data_locality;
 pub mod discovery;
 pub mod dry_run;
 pub mod eligibility;
+pub mod flavors;
 pub mod index;
 pub mod job_state;
 pub mod job_types;

@@ -7,6 +7,7 @@ pub use job_pod::{Devices, JobPod, PodStage};
 use larder_api::CacheQuotaStatus;
 use larder_api::cache_quota::checked::CheckedQuota;
 use larder_api::checked::InvalidField;
+use larder_api::settings::Flavor;
 pub use larder_kube::key::{Key, Meta};
 pub use larder_kube::node::{Node, Taint};
 use larder_kube::pod::amounts::Amounts;
@@ -184,6 +185,8 @@ pub struct SettingsObject {
     pub endpoints: Vec<String>,
     /// The JobTypes that policies know.
     pub job_types: Vec<String>,
+    /// The flavors of nodes.
+    pub flavors: Vec<Flavor>,
 }
 
 macro_rules! stored {

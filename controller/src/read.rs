@@ -12,6 +12,7 @@ use larder_api::names::{
     DATASET_ANNOTATION, FOLLOW_ANNOTATION, NODE_LABEL, REGISTRY_CONFIG_MAP, REGISTRY_KEY, ROLE_LABEL, SETTINGS,
     SNAPSHOT_ANNOTATION, STORAGE_CLASS, UID_LABEL,
 };
+use larder_api::settings::check_flavors;
 use larder_api::{CacheQuota, LarderSettings, NodeCache};
 use larder_kube::Resource;
 use larder_kube::api::DynamicObject;
@@ -199,7 +200,13 @@ pub(crate) fn settings(object: DynamicObject) -> Result<Option<SettingsObject>, 
     }
     let LarderSettings { spec, status, .. } = whole(object)?;
     let job_types = status.unwrap_or_default().job_types;
-    Ok(Some(SettingsObject { meta, endpoints: spec.endpoints, job_types }))
+    // The schema refuses such a list.
+    let mistake = check_flavors(&spec.flavors);
+    if let Some(mistake) = &mistake {
+        warn!(%mistake, "ignore all flavors of the LarderSettings");
+    }
+    let flavors = if mistake.is_none() { spec.flavors } else { Vec::new() };
+    Ok(Some(SettingsObject { meta, endpoints: spec.endpoints, job_types, flavors }))
 }
 
 pub(crate) fn quota(object: DynamicObject) -> Result<Option<QuotaObject>, Error> {

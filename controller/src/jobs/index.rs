@@ -63,10 +63,12 @@ impl Jobs {
         }
     }
 
-    /// Applies changed PriorityClasses.
+    /// Applies changed PriorityClasses, and changed priorities of queues.
     pub fn rank(&mut self) {
         let parts = |class: &ClassObject| (class.meta.key.name.clone(), class.value, class.is_default);
-        self.priorities = Priorities::new(self.classes.iter().map(parts));
+        let queues = self.queues.iter().filter_map(|object| Some((&object.meta.key, object.queue.as_ref().ok()?)));
+        self.priorities = Priorities::new(self.classes.iter().map(parts))
+            .with_queues(queues.map(|(key, queue)| (key.name.as_str(), &queue.priorities)));
     }
 
     /// Applies a change of a job's pod.

@@ -80,7 +80,10 @@ pub fn decide(
     cluster: &mut Cluster<'_>,
     now: Seconds,
 ) -> BTreeMap<Key, Verdict> {
-    let mut pass = Pass::new(queues, jobs, leftover, cluster, now);
+    let on_fallback = |job: &Job, roles: &Vec<Role>| Job { roles: roles.clone(), fallbacks: Vec::new(), ..job.clone() };
+    let fallbacks: Vec<Vec<Job>> =
+        jobs.iter().map(|job| job.fallbacks.iter().map(|roles| on_fallback(job, roles)).collect()).collect();
+    let mut pass = Pass::new(queues, jobs, &fallbacks, leftover, cluster, now);
     pass.drain();
     pass.fit();
     pass.give_back();

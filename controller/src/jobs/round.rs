@@ -142,7 +142,7 @@ fn check_all<'a>(
 fn counted<'a>(
     view: &ClusterView<'_>,
     all: impl Iterator<Item = Counted<'a>>,
-    unmade: &'a BTreeMap<String, LeftoverPod>,
+    unmade: &'a BTreeMap<String, Vec<LeftoverPod>>,
     again: &mut Earliest,
 ) -> (Vec<Job>, Vec<LeftoverPod>) {
     let mut jobs = Vec::new();
@@ -153,6 +153,6 @@ fn counted<'a>(
         jobs.extend(job);
     }
     let mut leftover = leftover_pods::pods(view, &by_uid, again);
-    leftover.extend(unmade.values().cloned());
+    leftover.extend(unmade.values().flatten().cloned());
     (jobs, leftover)
 }

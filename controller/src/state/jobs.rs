@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use larder_api::QueueStatus;
+use larder_api::names::SETTINGS;
+use larder_api::settings::Flavor;
 use larder_api::training_job::checked::{CheckedJob, Queueing};
 
 use super::State;
@@ -190,7 +192,13 @@ impl State {
             pods: &self.pods,
             jobs: &self.jobs,
             kueue: &self.kueue,
+            flavors: self.flavors(),
         }
+    }
+
+    /// The flavors of nodes in the administrator's settings.
+    fn flavors(&self) -> &[Flavor] {
+        self.larder_settings.get(&Key::cluster(SETTINGS)).map_or(&[], |settings| &settings.flavors)
     }
 
     /// The next write for a Workload whose job was deleted or has left Kueue's queues. The quota of a deleted job is

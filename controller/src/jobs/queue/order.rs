@@ -26,7 +26,7 @@ pub(super) struct WaitingLine<'a> {
 
 /// The sort key of a queue's next job; lower comes first: it is overdue, it does not borrow, its queue has a smaller
 /// share, it has a higher priority, it is older.
-type Turn<'a> = (bool, bool, u128, Reverse<i32>, Seconds, &'a Key);
+type Turn<'a> = (bool, bool, Vec<u128>, Reverse<i32>, Seconds, &'a Key);
 
 /// The lines of all queues.
 pub(super) struct WaitingLines<'a> {
@@ -73,7 +73,7 @@ impl<'a> WaitingLines<'a> {
 
     /// Takes the next job of the queue with the lowest sort key. Returns the line and the job.
     pub(super) fn next(&mut self) -> Option<(usize, usize)> {
-        let turns = self.lines.iter().enumerate().filter_map(|(at, line)| Some((line.turn?, at)));
+        let turns = self.lines.iter().enumerate().filter_map(|(at, line)| Some((line.turn.as_ref()?, at)));
         let (_, at) = turns.min()?;
         let line = &mut self.lines[at];
         let job = line.waiting[line.next];
@@ -105,6 +105,11 @@ pub(super) fn order_of_all(job: &Job) -> (bool, Reverse<i32>, Seconds, &Key) {
 /// True if a job requests less than the head of every resource that the head requests.
 pub(super) fn is_small(asks: &Amounts, head: &Amounts) -> bool {
     head.iter().all(|(resource, amount)| asks.get(resource) < amount)
+}
+
+/// True if a job requests nothing of what the head requests, as on nodes of another flavor.
+pub(super) fn is_apart(asks: &Amounts, head: &Amounts) -> bool {
+    head.iter().all(|(resource, _)| asks.get(resource) == 0)
 }
 
 /// True if a head has waited too long for any job to overtake it.

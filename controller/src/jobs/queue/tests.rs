@@ -114,7 +114,8 @@ impl World {
                             index,
                             node: node.clone(),
                             bound: true,
-                            leaving: false,
+                            flavor: flavors[role].clone(),
+                            ..HeldPod::default()
                         }));
                     }
                 }
@@ -166,7 +167,7 @@ impl World {
             let taken = free.min(self.foreign);
             self.foreign -= taken;
             let requests: Amounts = [(GPU, 1)].into_iter().collect();
-            let pod = LeftoverPod { queue: String::new(), requests, node, stays: true };
+            let pod = LeftoverPod { requests, node, stays: true, ..LeftoverPod::default() };
             self.leftover.extend(std::iter::repeat_n(pod, taken));
         }
     }
@@ -181,7 +182,8 @@ impl World {
                 let free = |room: &&NodeRoom<'_>| room.used.get(GPU) < self.gpus;
                 let Some(room) = rooms.iter().find(free) else { return };
                 let node = room.node.meta.key.name.clone();
-                self.jobs[at].pods.push(HeldPod { role, index, node, bound: true, leaving: false });
+                let flavor = self.jobs[at].roles[role].flavor.clone();
+                self.jobs[at].pods.push(HeldPod { role, index, node, bound: true, flavor, ..HeldPod::default() });
                 self.jobs[at].granted[role] = index + 1;
             }
         }

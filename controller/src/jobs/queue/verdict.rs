@@ -11,6 +11,8 @@ pub enum Verdict {
         granted: Vec<u32>,
         /// The nodes of the pods, by role and index. Empty if the pods are to wait for nodes that an autoscaler adds.
         nodes: Vec<Vec<String>>,
+        /// The flavor of the nodes of each role; empty for none.
+        flavors: Vec<String>,
     },
     /// The job keeps running.
     Run(Running),

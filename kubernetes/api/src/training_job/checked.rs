@@ -56,6 +56,8 @@ pub struct CheckedJob {
     pub datasets: Vec<CheckedMount>,
     /// Where the job waits for quota.
     pub queueing: Queueing,
+    /// The priority among those of its Queue; `None` for the queue's default.
+    pub priority: Option<String>,
     /// The planner of the job's nodes.
     pub backend: GangBackend,
     /// How long pods may take to be bound.
@@ -144,12 +146,16 @@ impl TrainingJob {
         let time =
             |field: &'static str, text: &Option<String>| text.as_deref().map(|text| duration(field, text)).transpose();
         let queueing = self.queueing()?;
+        if spec.priority.is_some() && !matches!(queueing, Queueing::Queue(_)) {
+            return Err(InvalidField::new("spec.priority", "needs spec.queue, whose priorities it names"));
+        }
         let longest = if queueing == Queueing::None { UNQUEUED_TIMEOUT_MAX } else { TIMEOUT_MAX };
         Ok(CheckedJob {
             kind: spec.type_.clone(),
             roles: check_roles(&spec.roles)?,
             datasets: self.check_datasets(longest)?,
             queueing,
+            priority: spec.priority.clone(),
             backend: spec.gang.backend.unwrap_or_default(),
             gang_timeout: time("spec.gang.timeout", &spec.gang.timeout)?.unwrap_or(GANG_TIMEOUT).min(longest),
             topology_key: spec.gang.topology_key.clone(),
