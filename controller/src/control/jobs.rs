@@ -64,7 +64,7 @@ impl Control {
     pub(super) fn plan_queue(&self, name: &str) -> Vec<Write> {
         let object = self.state.jobs.queues.get(&Key::cluster(name));
         let status =
-            object.and_then(|object| queues::to_write(object, self.state.jobs.queue_status.get(name), self.seconds()));
+            object.and_then(|object| queues::to_write(object, self.state.jobs.queue_reports.get(name), self.seconds()));
         let Some(status) = status else { return Vec::new() };
         vec![Write::new(Kind::JobQueue, "", name, Change::ApplyStatus(json!({"status": status})))]
     }

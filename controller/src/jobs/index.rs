@@ -9,6 +9,7 @@ use crate::jobs::job_state::JobState;
 use crate::jobs::objects::{ClassObject, JobObject, QueueObject, TypeObject};
 use crate::jobs::outages::Outages;
 use crate::jobs::pod_group::known::KnownGroup;
+use crate::jobs::queues::Report;
 use crate::jobs::usage::Usage;
 use crate::objects::JobPod;
 use crate::optional_api::Presence;
@@ -43,8 +44,8 @@ pub struct Jobs {
     pub warm_requests: BTreeMap<Key, Vec<WarmRequest>>,
     /// Writes of jobs that wait to be executed.
     pub ready: BTreeMap<Key, Vec<Write>>,
-    /// The desired status of each queue.
-    pub queue_status: BTreeMap<String, larder_api::QueueStatus>,
+    /// What the last round has found out about each queue.
+    pub queue_reports: BTreeMap<String, Report>,
     /// The pods of each job.
     pub pods: BTreeMap<Key, BTreeSet<Key>>,
     /// The pods of jobs that have not ended.

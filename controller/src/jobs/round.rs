@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use larder_api::{Phase, QueueStatus};
+use larder_api::Phase;
 
 use crate::jobs::cluster_view::ClusterView;
 use crate::jobs::dry_run::DryRuns;
@@ -15,7 +15,7 @@ use crate::jobs::job_state::JobState;
 use crate::jobs::leftover_pods::{self, Accounting};
 use crate::jobs::plan::Cluster;
 use crate::jobs::queue::{self, Job, LeftoverPod, Queue};
-use crate::jobs::queues;
+use crate::jobs::queues::{self, Report};
 use crate::jobs::turn::Checked;
 use crate::jobs::turn::check::check;
 use crate::jobs::turn::decide::{Decided, Placed, Ruled, Stepped};
@@ -32,7 +32,7 @@ pub struct Round {
     pub dry_runs: Vec<String>,
     /// The warm requests of jobs, by dataset.
     pub warm_requests: BTreeMap<Key, Vec<WarmRequest>>,
-    pub queues: BTreeMap<String, QueueStatus>,
+    pub queues: BTreeMap<String, Report>,
     /// When the next round is due if nothing changes before.
     pub again_at: Option<Seconds>,
 }
@@ -60,7 +60,7 @@ pub fn round(
         stepped.take_room(view, &mut free);
     }
 
-    let all: Vec<Queue> = view.jobs.queues.iter().filter_map(queues::queue).collect();
+    let all: Vec<Queue> = queues::queues(view.jobs.queues.iter());
     let (jobs, leftover) = counted(view, stepped.iter().map(|stepped| stepped.counted(view)), &unmade, &mut again);
     let mut verdicts = queue::decide(&all, &jobs, &leftover, &mut free, view.now);
     let ruled: Vec<Ruled<'_>> = stepped
@@ -75,9 +75,12 @@ pub fn round(
     let decided: Vec<Decided<'_>> = placed.into_iter().map(|job| job.ask_kueue(view, &mut free)).collect();
 
     let (jobs, leftover) = counted(view, decided.iter().map(|decided| decided.counted(view)), &unmade, &mut again);
+    let names: BTreeSet<&str> = all.iter().map(|queue| queue.name.as_str()).collect();
     for queue in &all {
         if let Some(object) = view.jobs.queues.get(&Key::cluster(&queue.name)) {
-            round.queues.insert(queue.name.clone(), queues::status(object, queue, &jobs, &leftover));
+            let status = queues::status(object, queue, &jobs, &leftover);
+            let oddity = queues::oddity(object, queue, &names, view.flavors);
+            round.queues.insert(queue.name.clone(), Report { status, oddity });
         }
     }
     let waiting = decided.iter().filter(|decided| decided.job.phase() == Phase::Queued).count();

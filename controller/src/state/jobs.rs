@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use larder_api::QueueStatus;
 use larder_api::names::SETTINGS;
 use larder_api::settings::Flavor;
 use larder_api::training_job::checked::{CheckedJob, Queueing};
@@ -14,6 +13,7 @@ use crate::jobs::dry_run::{self, DryRun};
 use crate::jobs::kueue::decide::abandon;
 use crate::jobs::objects::{ClassObject, JobObject, QueueObject, TypeObject};
 use crate::jobs::pod_group::known::KnownGroup;
+use crate::jobs::queues::Report;
 use crate::jobs::read;
 use crate::jobs::round::{Round, round};
 use crate::time::Seconds;
@@ -61,10 +61,12 @@ impl Watched for QueueObject {
     fn put(self, state: &mut State, work: &mut Vec<Work>) {
         work.push(Work::JobQueue(self.meta.key.name.clone()));
         put(self, state, work);
+        state.jobs.rank();
     }
 
     fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
         state.jobs.queues.take(key);
+        state.jobs.rank();
         work.push(Work::Jobs);
     }
 }
@@ -241,9 +243,9 @@ impl State {
         work.extend(changed.chain(added).cloned().map(Work::Dataset));
     }
 
-    fn report_queues(&mut self, queues: BTreeMap<String, QueueStatus>, work: &mut Vec<Work>) {
-        let before = std::mem::replace(&mut self.jobs.queue_status, queues);
-        let now = &self.jobs.queue_status;
+    fn report_queues(&mut self, queues: BTreeMap<String, Report>, work: &mut Vec<Work>) {
+        let before = std::mem::replace(&mut self.jobs.queue_reports, queues);
+        let now = &self.jobs.queue_reports;
         work.extend(
             now.iter()
                 .filter(|(name, now)| before.get(*name) != Some(*now))
