@@ -173,7 +173,9 @@ impl Admin for Status {
         });
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let queues = c.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        let queues = queues.iter().flat_map(|(name, queue)| queue.samples(name, now));
+        let mut queues: Vec<Sample> = queues.iter().flat_map(|(name, queue)| queue.samples(name, now)).collect();
+        // Samples of one metric follow each other.
+        queues.sort_by_key(|sample| sample.name);
         [
             ("controller_datasets", number(&c.datasets)),
             ("controller_datasets_ready", number(&c.datasets_ready)),

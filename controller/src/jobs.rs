@@ -17,7 +17,8 @@
 //! of the `turn` collects all of its writes.
 //!
 //! Between rounds, [`job_state`] keeps the state of one job, and [`index`] keeps everything known about jobs.
-//! [`flavors`] are kinds of nodes of which queues have quota. [`outages`] tells outages of a zone from lost nodes. [`leftover_pods`] are pods that outlive their jobs. [`counts`]
+//! [`flavors`] are kinds of nodes of which queues have quota. [`outages`] tells outages of a zone from lost nodes. [`leftover_pods`] are pods that outlive their jobs, and [`queued_pods`] pods of other programs in
+//! queues, with [`pod_decisions`]. [`counts`]
 //! are counters for operators. [`objects`] and [`mod@read`] reduce API objects to the fields that decisions need.
 //! [`discovery`] detects whether the cluster supports training jobs.
 //!
@@ -47,9 +48,11 @@ pub mod objects;
 pub mod outages;
 pub mod plan;
 pub mod planned;
+pub mod pod_decisions;
 pub mod pod_group;
 pub mod profile;
 pub mod queue;
+pub mod queued_pods;
 pub mod queues;
 pub mod read;
 pub mod refusal;

@@ -1,6 +1,7 @@
 //! Kubernetes objects, reduced to the fields that decisions need, so that a store of a thousand nodes stays small.
 
 mod job_pod;
+mod queued_pod;
 
 use crate::time::Seconds;
 pub use job_pod::{Devices, JobPod, PodStage};
@@ -12,6 +13,7 @@ pub use larder_kube::key::{Key, Meta};
 pub use larder_kube::node::{Node, Taint};
 use larder_kube::pod::amounts::Amounts;
 use larder_kube::store::Stored;
+pub use queued_pod::QueuedPod;
 
 /// Annotation of a job: its exact purpose, in a format of the controller.
 pub const PURPOSE_ANNOTATION: &str = "larder.dev/purpose";
@@ -97,6 +99,8 @@ pub struct Pod {
     pub requests: Amounts,
     /// The fields of a pod that belongs to a TrainingJob.
     pub of_job: Option<JobPod>,
+    /// The fields of a pod of another program that carries the label of a queue.
+    pub queued: Option<QueuedPod>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

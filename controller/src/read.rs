@@ -2,6 +2,7 @@
 //! field has another type is [`Unreadable`], and does not affect other objects. Of a pod, only that field is left out.
 
 mod job_pod;
+mod queued_pod;
 
 use k8s_openapi::api::batch::v1::{Job as KubeJob, JobStatus};
 use k8s_openapi::api::core::v1::{
@@ -21,6 +22,7 @@ use serde_json::{Error, Value};
 use tracing::warn;
 
 use self::job_pod::job_pod;
+use self::queued_pod::queued_pod;
 use crate::objects::{
     CacheObject, Claim, ConfigMap, DESCRIPTION_ANNOTATION, DatasetObject, Deployment, Job, JobEnd, Key, Node, Pod,
     QuotaObject, Role, SettingsObject, Terminated, Volume, Waiting,
@@ -71,6 +73,7 @@ pub(crate) fn pod(object: DynamicObject) -> Result<Option<Pod>, Error> {
         warn!(pod = %Key::of(&pod), %error, "a field of the pod cannot be read and is left out");
     }
     let (role, of_job) = (role(&pod), job_pod(&pod));
+    let queued = queued_pod(&pod).filter(|_| of_job.is_none());
     let (mut claims, mut inline) = (Vec::new(), Vec::new());
     for volume in pod.spec.iter().flat_map(pod::data_volumes) {
         match volume {
@@ -82,7 +85,8 @@ pub(crate) fn pod(object: DynamicObject) -> Result<Option<Pod>, Error> {
     let ended = pod::has_ended(&pod);
     let has_node = !node.is_empty() || !nominated.is_empty();
     let takes_room = has_node && !ended;
-    if role.is_none() && claims.is_empty() && inline.is_empty() && of_job.is_none() && !takes_room {
+    if role.is_none() && claims.is_empty() && inline.is_empty() && of_job.is_none() && queued.is_none() && !takes_room
+    {
         return Ok(None);
     }
     // Only pods that the controller created have messages in a known format.
@@ -101,6 +105,7 @@ pub(crate) fn pod(object: DynamicObject) -> Result<Option<Pod>, Error> {
         terminated: progress.terminated,
         requests: pod.spec.as_ref().filter(|_| takes_room).map_or_else(Amounts::default, requests),
         of_job,
+        queued,
     }))
 }
 

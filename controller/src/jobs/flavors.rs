@@ -5,13 +5,14 @@
 //! and at the same time: the first of each, then the second. Roles whose own node selector excludes a flavor leave it
 //! out.
 
+use std::collections::BTreeMap;
+
 use larder_api::names::JOB_FLAVOR_LABEL;
 use larder_api::queue::checked::CheckedQueue;
 use larder_api::settings::Flavor;
 
 use crate::jobs::queue::Role;
 use crate::jobs::render::Place;
-use larder_kube::node::Node;
 
 fn find<'f>(known: &'f [Flavor], name: &str) -> Option<&'f Flavor> {
     known.iter().find(|flavor| flavor.name == name)
@@ -85,9 +86,9 @@ pub fn places(known: &[Flavor], roles: usize, flavors: &[String]) -> Option<Vec<
     (0..roles).map(place).collect()
 }
 
-/// The flavor of a node; empty for none.
-pub fn of_node<'f>(known: &'f [Flavor], node: &Node) -> &'f str {
-    let has = |flavor: &&Flavor| flavor.node_labels.iter().all(|(key, value)| node.labels.get(key) == Some(value));
+/// The flavor of a node with these labels, or of the nodes that a selector with these labels selects; empty for none.
+pub fn of_labels<'f>(known: &'f [Flavor], labels: &BTreeMap<String, String>) -> &'f str {
+    let has = |flavor: &&Flavor| flavor.node_labels.iter().all(|(key, value)| labels.get(key) == Some(value));
     known.iter().find(has).map_or("", |flavor| &flavor.name)
 }
 
@@ -149,7 +150,7 @@ mod tests {
         let roles = [role("server", "cpu"), role("worker", "nvidia.com/gpu")];
         assert_eq!(on(&known(), &roles, &names)[1].places.labels["gpu"], "h100");
         assert_eq!(on(&[], &roles, &names)[1].flavor, "h100", "it counts where it has counted");
-        let node = Node { labels: [("gpu".into(), "a100".into())].into(), ..Node::default() };
-        assert_eq!((of_node(&known(), &node), of_node(&known(), &Node::default())), ("a100", ""));
+        let labels = [("gpu".into(), "a100".into()), ("zone".into(), "a".into())].into();
+        assert_eq!((of_labels(&known(), &labels), of_labels(&known(), &BTreeMap::new())), ("a100", ""));
     }
 }

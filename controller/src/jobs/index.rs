@@ -8,6 +8,7 @@ use crate::jobs::dry_run::DryRuns;
 use crate::jobs::job_state::JobState;
 use crate::jobs::objects::{ClassObject, JobObject, QueueObject, TypeObject};
 use crate::jobs::outages::Outages;
+use crate::jobs::pod_decisions::Decisions;
 use crate::jobs::pod_group::known::KnownGroup;
 use crate::jobs::queues::Report;
 use crate::jobs::usage::Usage;
@@ -50,6 +51,10 @@ pub struct Jobs {
     pub pods: BTreeMap<Key, BTreeSet<Key>>,
     /// The pods of jobs that have not ended.
     pub live: BTreeSet<Key>,
+    /// The pods of other programs that carry the label of a queue.
+    pub queued: BTreeSet<Key>,
+    /// What was decided about these pods.
+    pub pod_decisions: Decisions,
     /// The room on each node that pods use.
     pub usage: Usage,
     /// The zones of which so many nodes are not ready that none is lost.

@@ -14,7 +14,9 @@ use crate::jobs::dry_run::DryRuns;
 use crate::jobs::job_state::JobState;
 use crate::jobs::leftover_pods::{self, Accounting};
 use crate::jobs::plan::Cluster;
+use crate::jobs::pod_decisions::Decisions;
 use crate::jobs::queue::{self, Job, LeftoverPod, Queue};
+use crate::jobs::queued_pods;
 use crate::jobs::queues::{self, Report};
 use crate::jobs::turn::Checked;
 use crate::jobs::turn::check::check;
@@ -33,6 +35,8 @@ pub struct Round {
     /// The warm requests of jobs, by dataset.
     pub warm_requests: BTreeMap<Key, Vec<WarmRequest>>,
     pub queues: BTreeMap<String, Report>,
+    /// What was decided about pods of other programs.
+    pub pods: Decisions,
     /// When the next round is due if nothing changes before.
     pub again_at: Option<Seconds>,
 }
@@ -61,8 +65,13 @@ pub fn round(
     }
 
     let all: Vec<Queue> = queues::queues(view.jobs.queues.iter());
-    let (jobs, leftover) = counted(view, stepped.iter().map(|stepped| stepped.counted(view)), &unmade, &mut again);
+    let (queued, ending) = queued_pods::counted(view, &mut again);
+    let (mut jobs, mut leftover) =
+        counted(view, stepped.iter().map(|stepped| stepped.counted(view)), &unmade, &mut again);
+    jobs.extend(queued.iter().cloned());
+    leftover.extend(ending.iter().cloned());
     let mut verdicts = queue::decide(&all, &jobs, &leftover, &mut free, view.now);
+    round.pods = queued_pods::decide(view, &mut verdicts);
     let ruled: Vec<Ruled<'_>> = stepped
         .into_iter()
         .map(|stepped| {
@@ -74,7 +83,10 @@ pub fn round(
     let placed: Vec<Placed<'_>> = ruled.into_iter().map(|job| job.place(view, &mut free)).collect();
     let decided: Vec<Decided<'_>> = placed.into_iter().map(|job| job.ask_kueue(view, &mut free)).collect();
 
-    let (jobs, leftover) = counted(view, decided.iter().map(|decided| decided.counted(view)), &unmade, &mut again);
+    let (mut jobs, mut leftover) =
+        counted(view, decided.iter().map(|decided| decided.counted(view)), &unmade, &mut again);
+    jobs.extend(queued);
+    leftover.extend(ending);
     let names: BTreeSet<&str> = all.iter().map(|queue| queue.name.as_str()).collect();
     for queue in &all {
         if let Some(object) = view.jobs.queues.get(&Key::cluster(&queue.name)) {

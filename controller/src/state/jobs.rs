@@ -12,6 +12,7 @@ use crate::jobs::cluster_view::ClusterView;
 use crate::jobs::dry_run::{self, DryRun};
 use crate::jobs::kueue::decide::abandon;
 use crate::jobs::objects::{ClassObject, JobObject, QueueObject, TypeObject};
+use crate::jobs::pod_decisions::{Decision, Decisions, pending};
 use crate::jobs::pod_group::known::KnownGroup;
 use crate::jobs::queues::Report;
 use crate::jobs::read;
@@ -24,7 +25,7 @@ use larder_kube::api::DynamicObject;
 use larder_kube::key::Key;
 use larder_kube::kinds::{Kind, Part};
 use larder_kube::store::{Put, Store};
-use serde_json::Error;
+use serde_json::{Error, Value, json};
 use tracing::{info, warn};
 
 impl Watched for JobObject {
@@ -164,7 +165,7 @@ impl State {
         }
         let mut job_states = std::mem::take(&mut self.jobs.job_states);
         let mut dry_runs = std::mem::take(&mut self.jobs.dry_runs);
-        let Round { writes, dry_runs: asked, warm_requests, queues, again_at } =
+        let Round { writes, dry_runs: asked, warm_requests, queues, pods, again_at } =
             round(&self.cluster_view(now), &mut job_states, &mut dry_runs, draw);
         (self.jobs.job_states, self.jobs.dry_runs) = (job_states, dry_runs);
         work.extend(asked.into_iter().map(Work::DryRun));
@@ -174,6 +175,7 @@ impl State {
         }
         self.request_data(warm_requests, work);
         self.report_queues(queues, work);
+        self.decide_about(pods, work);
         let abandoned = self.kueue.of_jobs.values().flatten().filter(|key| self.abandoned(key, now).is_some());
         work.extend(abandoned.cloned().map(Work::Abandoned));
         let orphans = self.jobs.live.iter().filter(|key| self.orphaned_pod(key).is_some());
@@ -232,6 +234,34 @@ impl State {
         let of_job = pod.of_job.as_ref().filter(|of_job| of_job.is_orphan)?;
         let has_job = self.jobs.jobs.get(&of_job.job).is_some_and(|job| job.meta.uid == of_job.uid);
         (!has_job).then(|| Write::new(Kind::Pod, &key.namespace, &key.name, Change::Delete(pod.meta.uid.clone())))
+    }
+
+    /// Records what was decided about pods of other programs, and forgets what is visible in them by now.
+    fn decide_about(&mut self, pods: Decisions, work: &mut Vec<Work>) {
+        let mut decisions = std::mem::take(&mut self.jobs.pod_decisions);
+        decisions.extend(pods);
+        decisions.retain(|key, decided| {
+            self.pods.get(key).is_some_and(|pod| pending(Some(&*decided), pod).is_some())
+        });
+        work.extend(decisions.keys().cloned().map(Work::QueuedPod));
+        self.jobs.pod_decisions = decisions;
+    }
+
+    /// The write of a decision about a pod of another program, if it is not visible in the pod yet.
+    pub fn queued_pod(&self, key: &Key) -> Option<Write> {
+        let pod = self.pods.get(key)?;
+        let change = match pending(self.jobs.pod_decisions.get(key), pod)? {
+            Decision::Ended => Change::Delete(pod.meta.uid.clone()),
+            Decision::Released(flavor) => {
+                let gates = pod.queued.as_ref()?.gates.as_ref()?;
+                let gates: Vec<Value> = gates.iter().map(|name| json!({"name": name})).collect();
+                let nodes = self.flavors().iter().find(|known| known.name == *flavor);
+                let selector = nodes.map(|flavor| flavor.node_labels.clone()).unwrap_or_default();
+                let spec = json!({"schedulingGates": gates, "nodeSelector": selector});
+                Change::Merge(json!({"metadata": {"uid": pod.meta.uid}, "spec": spec}))
+            }
+        };
+        Some(Write::new(Kind::Pod, &key.namespace, &key.name, change))
     }
 
     /// Replaces the warm requests of jobs, and schedules each dataset whose requests have changed.
