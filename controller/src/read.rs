@@ -85,8 +85,7 @@ pub(crate) fn pod(object: DynamicObject) -> Result<Option<Pod>, Error> {
     let ended = pod::has_ended(&pod);
     let has_node = !node.is_empty() || !nominated.is_empty();
     let takes_room = has_node && !ended;
-    if role.is_none() && claims.is_empty() && inline.is_empty() && of_job.is_none() && queued.is_none() && !takes_room
-    {
+    if role.is_none() && claims.is_empty() && inline.is_empty() && of_job.is_none() && queued.is_none() && !takes_room {
         return Ok(None);
     }
     // Only pods that the controller created have messages in a known format.

@@ -33,8 +33,7 @@ pub fn choices(name: &str, queue: &CheckedQueue, known: &[Flavor], roles: &[Role
                 flavor.node_labels.iter().all(|(key, value)| selected.get(key).is_none_or(|there| there == value));
             has_nodes && limited.iter().all(|resource| limits(&flavor.name, resource))
         };
-        let found: Vec<&Flavor> =
-            queue.flavors.iter().filter_map(|flavor| find(known, flavor)).filter(suits).collect();
+        let found: Vec<&Flavor> = queue.flavors.iter().filter_map(|flavor| find(known, flavor)).filter(suits).collect();
         if !limited.is_empty() && found.is_empty() {
             return Err(format!(
                 "role {} can have none of the flavors of queue {name} ({}): they have no quota of {}, their nodes are not \
@@ -135,7 +134,10 @@ mod tests {
         let mut lost = role("worker", "nvidia.com/gpu");
         lost.places.labels.insert("gpu".into(), "b200".into());
         let why = choices("vision", &queue(), &known(), &[lost]).unwrap_err();
-        assert!(why.starts_with("role worker can have none of the flavors of queue vision (h100, a100, gone)"), "{why}");
+        assert!(
+            why.starts_with("role worker can have none of the flavors of queue vision (h100, a100, gone)"),
+            "{why}"
+        );
     }
 
     // SEMANTICS: J18

@@ -48,7 +48,7 @@ pub struct Record {
     /// No other job is preempted for it before this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preempts_after: Option<Seconds>,
-    /// The flavors of its nodes, by role, if it has room; an empty name is none.
+    /// The flavors of its nodes, by role, if it has room or room is reserved for it; an empty name is none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub flavors: Vec<String>,
     /// The rules of its JobType.

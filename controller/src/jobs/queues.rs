@@ -120,11 +120,8 @@ pub fn status(object: &QueueObject, queue: &Queue, jobs: &[Job], leftover: &[Lef
 /// The complete status; `None` if it equals the written one. Nothing is counted for a queue with an invalid spec.
 pub fn to_write(object: &QueueObject, report: Option<&Report>, now: Seconds) -> Option<QueueStatus> {
     let oddity = report.and_then(|report| report.oddity.as_ref());
-    let of_oddity = |oddity: &Oddity| Finding {
-        is: oddity.is_open,
-        reason: oddity.reason,
-        message: oddity.message.clone(),
-    };
+    let of_oddity =
+        |oddity: &Oddity| Finding { is: oddity.is_open, reason: oddity.reason, message: oddity.message.clone() };
     let finding = match &object.queue {
         Err(error) => Finding { is: false, reason: "InvalidSpec", message: error.to_string() },
         Ok(checked) if checked.stop.is_some() && oddity.is_none_or(|oddity| oddity.is_open) => {

@@ -240,9 +240,7 @@ impl State {
     fn decide_about(&mut self, pods: Decisions, work: &mut Vec<Work>) {
         let mut decisions = std::mem::take(&mut self.jobs.pod_decisions);
         decisions.extend(pods);
-        decisions.retain(|key, decided| {
-            self.pods.get(key).is_some_and(|pod| pending(Some(&*decided), pod).is_some())
-        });
+        decisions.retain(|key, decided| self.pods.get(key).is_some_and(|pod| pending(Some(&*decided), pod).is_some()));
         work.extend(decisions.keys().cloned().map(Work::QueuedPod));
         self.jobs.pod_decisions = decisions;
     }

@@ -4,8 +4,8 @@ use crate::jobs::planned::RefusedBy;
 use crate::time::Seconds;
 use std::collections::BTreeMap;
 
-pub use larder_api::queue::checked::CheckedQuota as Quota;
 use larder_api::queue::Preemption;
+pub use larder_api::queue::checked::CheckedQuota as Quota;
 use larder_api::queue::flavor::on;
 use larder_kube::key::Key;
 use larder_kube::pod::amounts::Amounts;
@@ -77,6 +77,8 @@ pub struct Job {
     pub head_since: Option<Seconds>,
     /// Other jobs are preempted to make room for it ([`super::Waiting::claims`]).
     pub claims: bool,
+    /// The flavors of the room that is reserved for it, by role ([`super::Waiting::flavors`]).
+    pub claimed: Vec<String>,
     /// Its data is not on the nodes where it would run ([`super::Waiting::nodes`]), and it has not waited for it for as
     /// long as its spec allows. Until then no other job is preempted for it.
     pub is_cold: bool,

@@ -260,7 +260,10 @@ impl<'a> Pass<'a> {
         claiming.sort_by_key(|job| order(&jobs[*job]));
         for job in claiming {
             // Only the job's minimum: the rest may be reserved for the next job.
-            let choices = self.choices(job);
+            let mut choices = self.choices(job);
+            if choices.iter().any(|choice| flavors_of(choice) == jobs[job].claimed) {
+                choices.retain(|choice| flavors_of(choice) == jobs[job].claimed);
+            }
             if let Some((choice, fit)) = first_fit(&mut self.now, &choices) {
                 self.start(job, choice, fit);
             } else if let Some((choice, fit)) = first_fit(&mut self.soon, &choices) {
@@ -309,6 +312,7 @@ impl<'a> Pass<'a> {
                 lacks: Lack::Nodes,
                 why: messages::clearing(self.leaving),
                 claims: true,
+                flavors: flavors_of(choice),
                 warm: true,
                 nodes: self.soon.names(placement),
                 ..Waiting::default()
@@ -580,7 +584,7 @@ fn first_fit<'j>(room: &mut Room<'_>, choices: &[&'j Job]) -> Option<(&'j Job, F
 }
 
 /// The flavor of each role.
-fn flavors_of(job: &Job) -> Vec<String> {
+pub(super) fn flavors_of(job: &Job) -> Vec<String> {
     job.roles.iter().map(|role| role.flavor.clone()).collect()
 }
 

@@ -52,8 +52,7 @@ impl<'a> Ledger<'a> {
         let limited = |queue: &Queue| {
             (0..resources.len()).filter(|at| queue.quotas.contains_key(resources[*at])).collect::<Vec<usize>>()
         };
-        let balances =
-            |resource: &&str| Balances::new(&tree, |queue| queues[queue].quotas.get(*resource).copied());
+        let balances = |resource: &&str| Balances::new(&tree, |queue| queues[queue].quotas.get(*resource).copied());
         Self {
             queues,
             limited: queues.iter().map(limited).collect(),
@@ -121,9 +120,8 @@ impl<'a> Ledger<'a> {
 
     /// True if a queue's usage plus `more` is within its nominal quota.
     pub(super) fn is_nominal(&self, queue: &str, more: &Amounts) -> bool {
-        self.limits(queue).all(|(resource, queue, balances)| {
-            balances.is_within(&self.tree, queue, queue, more.get(resource))
-        })
+        self.limits(queue)
+            .all(|(resource, queue, balances)| balances.is_within(&self.tree, queue, queue, more.get(resource)))
     }
 
     /// What a job of the queue `one` that needs `more` may take from the jobs of the queue `other`; `None` if they lend

@@ -11,8 +11,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use larder_api::InvalidField;
 use larder_api::job_type::RoleType;
 use larder_api::names::{
-    DATASETS_ANNOTATION, JOB_ATTEMPT_LABEL, JOB_FLAVOR_LABEL, JOB_INDEX_LABEL, JOB_QUEUE_LABEL, JOB_ROLE_LABEL, JOB_SERVING_LABEL,
-    JOB_UID_LABEL, KUEUE_QUEUE_LABEL,
+    DATASETS_ANNOTATION, JOB_ATTEMPT_LABEL, JOB_FLAVOR_LABEL, JOB_INDEX_LABEL, JOB_QUEUE_LABEL, JOB_ROLE_LABEL,
+    JOB_SERVING_LABEL, JOB_UID_LABEL, KUEUE_QUEUE_LABEL,
 };
 use larder_api::training_job::checked::{CheckedRole, GRACE_SECONDS_MAX};
 use minijinja::Value;

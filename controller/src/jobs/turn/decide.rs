@@ -112,6 +112,9 @@ impl JobInRound<'_> {
                     record.preempts_after = Some(view.now + pause_after(record.in_vain));
                 }
                 record.claims = waiting.claims;
+                if waiting.claims {
+                    record.flavors.clone_from(&waiting.flavors);
+                }
                 record.head_since = waiting.is_head.then(|| record.head_since.unwrap_or(view.now));
                 let mut waiting = waiting.clone();
                 if waiting.is_untried

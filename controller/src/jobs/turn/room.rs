@@ -141,6 +141,7 @@ impl JobInRound<'_> {
             replaces_live: self.observed.pods.iter().any(is_stray),
             head_since: self.job_state.record.head_since,
             claims: self.job_state.record.claims,
+            claimed: self.job_state.record.flavors.clone(),
             is_cold: self.cold_until(view).is_some(),
             // No quota limits the nodes that an autoscaler would add for a job without a queue, and its pods would
             // compete for room with jobs of queues.

@@ -68,10 +68,9 @@ impl QueueSpec {
             let form = "must have names of lower-case letters, digits and hyphens";
             return Err(InvalidField::new("spec.priorities", form));
         }
-        for (field, preempts) in [
-            ("withinQueue", self.preemption.within_queue),
-            ("whileBorrowing", self.preemption.while_borrowing),
-        ] {
+        for (field, preempts) in
+            [("withinQueue", self.preemption.within_queue), ("whileBorrowing", self.preemption.while_borrowing)]
+        {
             if preempts == Preempts::Any {
                 let what = "must be never or lowerPriority";
                 return Err(InvalidField::new(format!("spec.preemption.{field}"), what));
@@ -112,11 +111,13 @@ impl QueueSpec {
         let mut checked = BTreeMap::new();
         for (resource, given) in given {
             if resource.contains(' ') {
-                return Err(InvalidField::new(field.to_owned(), "must have names of resources, such as nvidia.com/gpu"));
+                return Err(InvalidField::new(
+                    field.to_owned(),
+                    "must have names of resources, such as nvidia.com/gpu",
+                ));
             }
-            let of = |part: &str, quantity: &Quantity| {
-                amount_of(resource, format!("{field}[{resource}].{part}"), quantity)
-            };
+            let of =
+                |part: &str, quantity: &Quantity| amount_of(resource, format!("{field}[{resource}].{part}"), quantity);
             let quota = CheckedQuota {
                 nominal: of("nominal", &given.nominal)?,
                 borrow: given.borrow.as_ref().map(|quantity| of("borrow", quantity)).transpose()?,

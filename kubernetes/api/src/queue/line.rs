@@ -47,10 +47,7 @@ impl Priorities {
     }
 
     /// Adds the priorities that queues give to jobs.
-    pub fn with_queues<'a>(
-        mut self,
-        queues: impl IntoIterator<Item = (&'a str, &'a BTreeMap<String, i32>)>,
-    ) -> Self {
+    pub fn with_queues<'a>(mut self, queues: impl IntoIterator<Item = (&'a str, &'a BTreeMap<String, i32>)>) -> Self {
         let queues = queues.into_iter().filter(|(_, priorities)| !priorities.is_empty());
         self.queues.extend(queues.map(|(queue, priorities)| (queue.to_owned(), priorities.clone())));
         self

@@ -103,7 +103,8 @@ impl<'a> Tree<'a> {
 
     /// The queues that are above themselves and above this queue, or are this queue: `a is below b, and b below a`.
     pub fn cycle(&self, queue: usize) -> Option<String> {
-        let first = self.path(queue).filter_map(|node| self.queue_of(node)).find(|there| self.cyclic.contains(there))?;
+        let first =
+            self.path(queue).filter_map(|node| self.queue_of(node)).find(|there| self.cyclic.contains(there))?;
         let mut around = vec![self.names[first]];
         let mut next = self.parents[first]?;
         while next != first {

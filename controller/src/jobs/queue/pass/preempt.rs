@@ -10,7 +10,7 @@ use super::super::messages;
 use super::super::quota::Between;
 use super::super::verdict::{Clearing, Lack, Verdict, Waiting};
 use super::super::victims::Cut;
-use super::Pass;
+use super::{Pass, flavors_of};
 use larder_kube::pod::amounts::Amounts;
 
 /// The part of a running job that another job may take.
@@ -67,6 +67,7 @@ impl<'a> Pass<'a> {
                 lacks: Lack::Nodes,
                 why: messages::clearing(ending),
                 claims: true,
+                flavors: flavors_of(job),
                 warm: true,
                 nodes,
                 ..Waiting::default()
@@ -84,8 +85,7 @@ impl<'a> Pass<'a> {
         let mut victims: Vec<(usize, Take)> = Vec::new();
         for at in self.running() {
             let other = &self.jobs[at];
-            let between =
-                around.entry(&other.queue).or_insert_with(|| ledger.between(&job.queue, &other.queue, floor));
+            let between = around.entry(&other.queue).or_insert_with(|| ledger.between(&job.queue, &other.queue, floor));
             let take = if other.queue == job.queue {
                 takes_within(rules, job, other)
             } else if other.queue.is_empty() {

@@ -50,7 +50,10 @@ fn the_priorities_of_a_queue_replace_those_of_pods() {
     let of_queue = BTreeMap::from([("urgent".to_owned(), 7), ("idle".to_owned(), -7)]);
     let priorities = Priorities::new([("batch".to_owned(), 1_000, false)]).with_queues([("vision", &of_queue)]);
     let named = |name: Value| priorities.of_job(&job("a", json!({"/spec/priority": name})));
-    assert_eq!([named(json!("urgent")), named(json!("idle")), named(json!("other")), named(Value::Null)], [7, -7, 0, 0]);
+    assert_eq!(
+        [named(json!("urgent")), named(json!("idle")), named(json!("other")), named(Value::Null)],
+        [7, -7, 0, 0]
+    );
     let elsewhere = job("a", json!({"/spec/queue": "speech", "/spec/priority": "urgent"}));
     assert_eq!(priorities.of_job(&elsewhere), 1_000, "a queue without priorities");
 }
