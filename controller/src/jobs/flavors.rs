@@ -118,7 +118,7 @@ mod tests {
         choices.iter().map(|roles| roles.iter().map(|role| role.flavor.as_str()).collect()).collect()
     }
 
-    // SEMANTICS: J18
+    // SEMANTICS: J25
     #[test]
     fn roles_try_their_flavors_together_and_roles_without_limited_resources_have_none() {
         let server = role("server", "cpu");
@@ -140,7 +140,7 @@ mod tests {
         );
     }
 
-    // SEMANTICS: J18
+    // SEMANTICS: J25
     #[test]
     fn pods_of_a_flavor_are_kept_on_its_nodes_and_none_is_created_without_it() {
         let names = [String::new(), "h100".to_owned()];

@@ -117,8 +117,14 @@ pub fn status(object: &QueueObject, queue: &Queue, jobs: &[Job], leftover: &[Lef
     status
 }
 
-/// The complete status; `None` if it equals the written one. Nothing is counted for a queue with an invalid spec.
+/// The complete status; `None` if it equals the written one, or if no round has seen this spec yet. Nothing is counted
+/// for a queue with an invalid spec.
 pub fn to_write(object: &QueueObject, report: Option<&Report>, now: Seconds) -> Option<QueueStatus> {
+    let is_current = |report: &&Report| report.status.observed_generation == Some(object.generation);
+    let report = match &object.queue {
+        Ok(_) => Some(report.filter(is_current)?),
+        Err(_) => None,
+    };
     let oddity = report.and_then(|report| report.oddity.as_ref());
     let of_oddity =
         |oddity: &Oddity| Finding { is: oddity.is_open, reason: oddity.reason, message: oddity.message.clone() };

@@ -9,6 +9,7 @@ mod life;
 mod losses;
 mod metrics;
 mod native;
+mod queued_pods;
 mod queues;
 mod refusals;
 mod shortages;

@@ -15,7 +15,7 @@ fn flavor<'a>(world: &'a World, name: &str) -> &'a str {
     &world.job(name).roles[0].flavor
 }
 
-// SEMANTICS: J18
+// SEMANTICS: J25
 #[test]
 fn a_job_falls_back_to_the_next_flavor_and_each_has_its_own_quota() {
     let mut world = world();
@@ -34,7 +34,7 @@ fn a_job_falls_back_to_the_next_flavor_and_each_has_its_own_quota() {
     }
 }
 
-// SEMANTICS: J18
+// SEMANTICS: J25
 #[test]
 fn a_job_that_waits_for_one_flavor_holds_up_none_that_needs_another() {
     let mut world = world();
@@ -61,7 +61,7 @@ fn a_job_that_waits_for_one_flavor_holds_up_none_that_needs_another() {
     assert_eq!(world.waiting("both").why, "queue vision uses 8 of 8 GPUs on a100, needs 1");
 }
 
-// SEMANTICS: J18
+// SEMANTICS: J25
 #[test]
 fn room_is_made_on_the_first_flavor_where_that_helps_and_pods_that_end_count_on_their_own() {
     let mut world = world();
@@ -87,7 +87,7 @@ fn room_is_made_on_the_first_flavor_where_that_helps_and_pods_that_end_count_on_
     assert_eq!(world.waiting("first").lacks, Lack::Quota, "the pods of `next` still end there");
 }
 
-// SEMANTICS: J18
+// SEMANTICS: J25
 #[test]
 fn a_job_that_no_flavor_suits_says_so_and_delays_no_other() {
     let mut world = world();
