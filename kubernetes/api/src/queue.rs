@@ -56,6 +56,14 @@ use crate::schemas;
             "spec.cohort or spec.parent is missing: spec.quota has `borrow` or `lend`, and only queues of a cohort or \
              below one queue lend to each other"
         ),
+    validation = Rule::new(
+            "has(self.cohort) || has(self.parent) || !has(self.flavors) || self.flavors.all(flavor, \
+             flavor.quota.all(name, !has(flavor.quota[name].borrow) && !has(flavor.quota[name].lend)))"
+        )
+        .message(
+            "spec.cohort or spec.parent is missing: spec.flavors has `borrow` or `lend`, and only queues of a cohort or \
+             below one queue lend to each other"
+        ),
     validation = Rule::new("!has(self.cohort) || !has(self.parent)")
         .message("spec.cohort cannot be combined with spec.parent: a queue is in the cohort of the queue above it"),
 )]

@@ -189,6 +189,25 @@ mod tests {
     }
 
     #[test]
+    fn flavors_priorities_and_switches_are_understood() {
+        let gpus = |nominal: u32| json!({"nvidia.com/gpu": {"nominal": nominal, "borrow": 0}});
+        let got = checked(json!({
+            "parent": "research", "priorities": {"urgent": 5}, "preemption": {"reclaim": "never"},
+            "quota": {"cpu": {"nominal": 4}},
+            "flavors": [{"name": "h100", "quota": gpus(8)}, {"name": "a100", "quota": gpus(16)}],
+        }))
+        .expect("valid");
+        assert_eq!((got.parent.as_deref(), got.priorities["urgent"]), (Some("research"), 5));
+        let preemption = Preemption { reclaim: Preempts::Never, ..Preemption::default() };
+        assert_eq!((got.preemption, got.flavors.join(" ")), (preemption, "h100 a100".to_owned()));
+        assert_eq!(got.quota["nvidia.com/gpu a100"], CheckedQuota { nominal: 16, borrow: Some(0), lend: None });
+        let of_flavor: Vec<(&str, u64)> =
+            got.of_flavor("h100").map(|(resource, quota)| (resource, quota.nominal)).collect();
+        assert_eq!(of_flavor, [("nvidia.com/gpu", 8)]);
+        assert_eq!(checked(json!({})).expect("valid").preemption, Preemption::default());
+    }
+
+    #[test]
     fn every_mistake_is_named_by_its_field() {
         let quota = |quota: Value| json!({"cohort": "a", "quota": {"nvidia.com/gpu": quota}});
         for (field, spec) in [
@@ -196,6 +215,16 @@ mod tests {
             ("spec.cohort", json!({"cohort": "A"})),
             ("spec.cohort", json!({"quota": {"cpu": {"nominal": 1, "borrow": 1}}})),
             ("spec.weight", json!({"weight": 0})),
+            ("spec.parent", json!({"parent": "A"})),
+            ("spec.cohort", json!({"parent": "a", "cohort": "b"})),
+            ("spec.priorities", json!({"priorities": {"A": 1}})),
+            ("spec.preemption.withinQueue", json!({"preemption": {"withinQueue": "any"}})),
+            ("spec.flavors[].name", json!({"flavors": [{"name": "a", "quota": {}}, {"name": "a", "quota": {}}]})),
+            (
+                "spec.flavors[a].quota[cpu].nominal",
+                json!({"flavors": [{"name": "a", "quota": {"cpu": {"nominal": -1}}}]}),
+            ),
+            ("spec.cohort", json!({"flavors": [{"name": "a", "quota": {"cpu": {"nominal": 1, "lend": 1}}}]})),
             ("spec.quota[nvidia.com/gpu].nominal", quota(json!({"nominal": -1}))),
             ("spec.quota[nvidia.com/gpu].nominal", quota(json!({"nominal": "500m"}))),
             ("spec.quota[nvidia.com/gpu].nominal", quota(json!({"nominal": "many"}))),

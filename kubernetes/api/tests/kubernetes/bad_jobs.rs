@@ -301,6 +301,7 @@ fn a_good_job_is_accepted_and_what_its_pods_have_cannot_be_changed() {
 fn a_bad_queue_or_type_is_refused_at_apply_by_its_field() {
     let server = start("bad-queues");
     let quota = |quota: Value| queue(json!({"cohort": "c", "quota": {"nvidia.com/gpu": quota}}));
+    let flavor = |name: &str, quota: Value| json!({"name": name, "quota": {"nvidia.com/gpu": quota}});
     let launcher = json!({"role": "worker", "starts": ["worker"], "port": 7422});
     let environment =
         |fields: Value| job_type(json!({"environment": [object(json!({"name": "A", "value": ""}), fields)]}));
@@ -309,6 +310,21 @@ fn a_bad_queue_or_type_is_refused_at_apply_by_its_field() {
         ("spec.namespaces", "names of namespaces", queue(json!({"namespaces": ["Team A"]}))),
         ("spec.cohort", "lower-case", queue(json!({"cohort": "A"}))),
         ("spec.cohort", "is missing", queue(json!({"quota": {"cpu": {"nominal": 1, "lend": 1}}}))),
+        ("spec.cohort", "is missing", queue(json!({"flavors": [flavor("h100", json!({"nominal": 1, "borrow": 1}))]}))),
+        ("spec.cohort", "cannot be combined", queue(json!({"cohort": "a", "parent": "b"}))),
+        ("spec.parent", "must be another queue", queue(json!({"parent": "q"}))),
+        ("spec.parent", "name of a Queue", queue(json!({"parent": "A"}))),
+        ("spec.priorities", "lower-case", queue(json!({"priorities": {"High": 1}}))),
+        ("spec.preemption.withinQueue", "supported values", queue(json!({"preemption": {"withinQueue": "any"}}))),
+        ("spec.preemption.reclaim", "supported values", queue(json!({"preemption": {"reclaim": "some"}}))),
+        ("spec.flavors[].quota", "must have the resources", queue(json!({"flavors": [{"name": "h100", "quota": {}}]}))),
+        (
+            "spec.flavors[1]",
+            "Duplicate value",
+            queue(json!({"flavors": [
+            flavor("h100", json!({"nominal": 1})), flavor("h100", json!({"nominal": 1}))]})),
+        ),
+        ("spec.quota[].nominal", "at least 0", queue(json!({"flavors": [flavor("h100", json!({"nominal": -1}))]}))),
         ("spec.weight", "greater than or equal to 1", queue(json!({"weight": 0}))),
         ("spec.stop", "supported values", queue(json!({"stop": "now"}))),
         ("spec.quota[].nominal", "at least 0", quota(json!({"nominal": -1}))),
