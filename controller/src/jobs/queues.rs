@@ -1,6 +1,6 @@
 //! Queues in the form that decisions need, and their status.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use larder_api::quantity::words::number;
@@ -12,7 +12,7 @@ use larder_api::settings::Flavor;
 
 use crate::jobs::condition::{Finding, condition};
 use crate::jobs::objects::QueueObject;
-use crate::jobs::queue::{Job, LeftoverPod, Queue, Quota, Stop};
+use crate::jobs::queue::{Job, LeftoverPod, Queue, Stop};
 use crate::time::Seconds;
 use larder_kube::pod::amounts::Amounts;
 

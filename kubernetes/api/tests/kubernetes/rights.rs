@@ -246,7 +246,7 @@ fn only_the_controller_releases_a_pod_that_a_queue_holds() {
     let token = server.token(CONTROLLER_ACCOUNT, None);
     let mut pod = bad_jobs::pod(NAMESPACE, json!({"larder.dev/queue": "vision"}));
     server.cluster.wait_for("the policy counts", TIMEOUT, || {
-        let output = server.try_apply(&pod);
+        let output = server.with_file(&pod, |file| server.cluster.kubectl(&["apply", "--dry-run=server", "-f", file]));
         !output.status.success() && said(&output).contains("spec.schedulingGates must have larder.dev/queue")
     });
     pod["spec"]["schedulingGates"] = json!([{"name": "larder.dev/queue"}]);
