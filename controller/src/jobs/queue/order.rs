@@ -19,8 +19,8 @@ pub(super) struct WaitingLine<'a> {
     /// Positions in the list of jobs.
     waiting: Vec<usize>,
     next: usize,
-    /// The first job that found no room.
-    pub(super) head: Option<usize>,
+    /// The first job that found no room. If it needs nodes of one flavor, also the first that needs others, and so on.
+    pub(super) heads: Vec<usize>,
     turn: Option<Turn<'a>>,
 }
 
@@ -43,7 +43,7 @@ impl<'a> WaitingLines<'a> {
         }
         let line = |((queue, _), mut waiting): ((&'a str, &'a str), Vec<usize>)| {
             waiting.sort_by_key(|job| order(&jobs[*job]));
-            WaitingLine { queue, waiting, next: 0, head: None, turn: None }
+            WaitingLine { queue, waiting, next: 0, heads: Vec::new(), turn: None }
         };
         Self { jobs, lines: by_line.into_iter().map(line).collect(), now }
     }
@@ -87,7 +87,7 @@ impl<'a> WaitingLines<'a> {
 
     /// The lines that have a head.
     pub(super) fn with_head(&self) -> Vec<(&'a str, &'a str)> {
-        self.lines.iter().filter_map(|line| Some(self.jobs[line.head?].line())).collect()
+        self.lines.iter().filter_map(|line| Some(self.jobs[*line.heads.first()?].line())).collect()
     }
 }
 

@@ -350,7 +350,7 @@ impl<'a> Pass<'a> {
         let mut lines = WaitingLines::new(jobs, (0..jobs.len()).filter(waits), self.time);
         lines.rank_all(&self.now.ledger);
         while let Some((line, job)) = lines.next() {
-            self.consider(job, &mut lines.line(line).head);
+            self.consider(job, &mut lines.line(line).heads);
             lines.rank(line, &self.now.ledger);
         }
         self.with_head.extend(lines.with_head());
@@ -375,8 +375,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Decides about one job, which waits behind `head` or becomes the head itself.
-    fn consider(&mut self, at: usize, head: &mut Option<usize>) {
+    /// Decides about one job, which waits behind one of `heads` or becomes one itself.
+    fn consider(&mut self, at: usize, heads: &mut Vec<usize>) {
         let job = &self.jobs[at];
         let waits = |lacks: Lack, why: String| Waiting { lacks, why, ..Waiting::default() };
         if self.stop_of(at).is_none() && !job.queue.is_empty() {
@@ -402,31 +402,36 @@ impl<'a> Pass<'a> {
         let mut choices = self.choices(at);
         let beyond = |choice: &Job| self.now.ledger.beyond(&choice.queue, &choice.floor());
         choices.retain(|choice| beyond(choice).is_none());
-        if let (true, Some((resource, most))) = (choices.is_empty(), beyond(job)) {
+        if choices.is_empty()
+            && let Some((resource, most)) = beyond(job)
+        {
             return self.wait(at, waits(Lack::Quota, messages::beyond(job, &resource, most)));
         }
-        if let Some(head) = head.filter(|_| !job.queue.is_empty()) {
-            let (head, queue) = (&self.jobs[head], self.queue_of(at));
-            let (is_overdue, of_head) = (is_overdue(head, self.time), head.contended(queue));
-            choices.retain(|choice| {
-                let asks = choice.contended(queue);
-                is_apart(&asks, &of_head) || !is_overdue && is_small(&asks, &of_head)
-            });
+        let mut is_head = heads.is_empty();
+        if let (Some(first), false) = (heads.first().copied(), job.queue.is_empty()) {
+            let is_free = |choice: &&Job| heads.iter().all(|head| self.is_apart(choice, *head));
+            is_head = choices.iter().any(is_free);
+            let passes = |choice: &&Job| heads.iter().all(|head| self.passes(choice, *head));
+            if is_head {
+                choices.retain(is_free)
+            } else {
+                choices.retain(passes)
+            }
             if choices.is_empty() {
-                let why = messages::behind(job, head, self.time, is_overdue);
+                let head = heads.iter().copied().find(|head| !self.passes(job, *head)).unwrap_or(first);
+                let head = &self.jobs[head];
+                let why = messages::behind(job, head, self.time, is_overdue(head, self.time));
                 return self.wait(at, Waiting { warm: true, ..waits(Lack::Turn, why) });
             }
         }
-        if head.is_some()
-            && let Some(is_passed_over) = self.leaves_out(at, &choices)
-        {
+        if !is_head && let Some(is_passed_over) = self.leaves_out(at, &choices) {
             let waiting = waits(Lack::Nodes, messages::untried());
             return self.wait(at, Waiting { warm: true, is_untried: true, is_passed_over, ..waiting });
         }
         match self.find(&choices) {
             Ok((choice, fit)) => self.start(at, choice, fit),
             Err(Refusal::Nodes(shortage)) if shortage.is_for_ever() => {
-                if head.is_none() && self.may_await_nodes(at) {
+                if is_head && self.may_await_nodes(at) {
                     return self.await_nodes(at);
                 }
                 self.wait(at, waits(Lack::Cluster, shortage.to_string()))
@@ -437,7 +442,6 @@ impl<'a> Pass<'a> {
                     Refusal::Quota(_) => Lack::Quota,
                     Refusal::Nodes(_) => Lack::Nodes,
                 };
-                let is_head = head.is_none();
                 // Other jobs were preempted for it before, and its pods were not bound, or pods of others took the
                 // room. Preempting again immediately would be pointless.
                 let in_vain = job.claims;
@@ -454,7 +458,7 @@ impl<'a> Pass<'a> {
                     Clearing::InVain => (why, Vec::new()),
                 };
                 if is_head {
-                    *head = Some(at);
+                    heads.push(at);
                     let holds = !job.queue.is_empty() && is_overdue(job, self.time);
                     if holds && matches!(refusal, Refusal::Nodes(_)) {
                         let part = self.now.find_part(choices[0]);
@@ -465,6 +469,19 @@ impl<'a> Pass<'a> {
                 self.wait(at, Waiting { lacks, why, is_head, warm: true, nodes, in_vain, ..Waiting::default() });
             }
         }
+    }
+
+    /// True if a job on these flavors competes with a head for nothing.
+    fn is_apart(&self, choice: &Job, head: usize) -> bool {
+        let queue = self.queue_of(head);
+        is_apart(&choice.contended(queue), &self.jobs[head].contended(queue))
+    }
+
+    /// True if a job on these flavors may overtake a head.
+    fn passes(&self, choice: &Job, head: usize) -> bool {
+        let (queue, head) = (self.queue_of(head), &self.jobs[head]);
+        let (asks, of_head) = (choice.contended(queue), head.contended(queue));
+        is_apart(&asks, &of_head) || !is_overdue(head, self.time) && is_small(&asks, &of_head)
     }
 
     /// Whether no room is looked for now, because that takes time and other jobs of the line have their turn. The value

@@ -63,6 +63,23 @@ fn a_job_that_waits_for_one_flavor_holds_up_none_that_needs_another() {
 
 // SEMANTICS: J25
 #[test]
+fn room_is_made_on_one_flavor_while_another_job_waits_for_another() {
+    let mut world = world();
+    let on_one = |name: &str, flavor: &'static str, priority: i32, pods: u32| {
+        flavored(job(name, "vision", priority, (pods, pods, pods)), &[flavor])
+    };
+    world.submit(on_one("first", "h100", 9, 4));
+    world.submit(on_one("low", "a100", 0, 8));
+    world.step();
+    world.submit(on_one("head", "h100", 6, 4));
+    world.submit(on_one("urgent", "a100", 5, 4));
+    world.step();
+    assert!(world.waiting("head").is_head && !world.waiting("head").claims);
+    assert!(world.waiting("urgent").claims, "{}", world.waiting("urgent").why);
+}
+
+// SEMANTICS: J25
+#[test]
 fn room_is_made_on_the_first_flavor_where_that_helps_and_pods_that_end_count_on_their_own() {
     let mut world = world();
     world.submit(flavored(job("high", "vision", 9, (4, 4, 4)), &FLAVORS[..1]));
