@@ -17,10 +17,10 @@
 //! of the `turn` collects all of its writes.
 //!
 //! Between rounds, [`job_state`] keeps the state of one job, and [`index`] keeps everything known about jobs.
-//! [`flavors`] are kinds of nodes of which queues have quota. [`outages`] tells outages of a zone from lost nodes. [`leftover_pods`] are pods that outlive their jobs, and [`queued_pods`] pods of other programs in
-//! queues, with [`pod_decisions`]. [`counts`]
-//! are counters for operators. [`objects`] and [`mod@read`] reduce API objects to the fields that decisions need.
-//! [`discovery`] detects whether the cluster supports training jobs.
+//! [`flavors`] are kinds of nodes of which queues have quota. [`outages`] tells outages of a zone from lost nodes.
+//! [`leftover_pods`] are pods that outlive their jobs, and [`queued_pods`] pods of other programs in queues, with
+//! [`pod_decisions`]. [`counts`] are counters for operators. [`objects`] and [`mod@read`] reduce API objects to the
+//! fields that decisions need. [`discovery`] detects whether the cluster supports training jobs.
 //!
 //! Only [`discovery`] calls the API, and only [`mod@read`] and its counterpart for Kueue see unreduced objects. All
 //! other modules are pure: they read neither a clock nor the API, and keep no state outside their arguments and

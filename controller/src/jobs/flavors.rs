@@ -1,9 +1,9 @@
 //! The flavors of a job's nodes: which it may have, and what follows for its pods.
 //!
-//! The administrator's settings say which nodes are of a flavor, and a queue has quota for flavors. A role that requests
-//! any resource of which the queue limits flavors has one flavor. All roles of a job try their flavors in the same order
-//! and at the same time: the first of each, then the second. Roles whose own node selector excludes a flavor leave it
-//! out.
+//! The administrator's settings say which nodes are of a flavor, and a queue has quota for flavors. A role that
+//! requests any resource of which the queue limits flavors has one flavor. All roles of a job try their flavors in the
+//! same order and at the same time: the first of each, then the second. Roles whose own node selector excludes a flavor
+//! leave it out.
 
 use std::collections::BTreeMap;
 

@@ -13,9 +13,9 @@
 //!    Within a queue, higher priority comes first, then age. The first job that finds no room is the queue's *head*:
 //!    other jobs are preempted if that gives it room. Later jobs that request less of every resource may overtake the
 //!    head, for at most 30 minutes. After that, room is reserved for the head as it becomes free. The first job that
-//!    needs other flavors than the head becomes a head as well. Jobs without a queue come after all queues, also those with a
-//!    reservation. They wait for no other job: each starts when it fits. While it waits for its data, no nodes are
-//!    reserved for it.
+//!    needs other flavors than the head becomes a head as well. Jobs without a queue come after all queues, also those
+//!    with a reservation. They wait for no other job: each starts when it fits. While it waits for its data, no nodes
+//!    are reserved for it.
 //! 4. Elastic jobs are offered the remaining room, unless a job of their queue waits for room.
 //!
 //! Pods are preempted in this order: first the pods of elastic jobs above the minimum, from the lowest priority up, and
@@ -24,9 +24,9 @@
 //! A job of another queue in the cohort or tree is preempted if it borrows or has a lower priority, provided that the
 //! preempting job stays within its queue's nominal quota. If it does not, both conditions must hold. In a tree, this is
 //! seen from the level at which the two queues differ. The queue of the preempting job may forbid each of these
-//! ([`Queue::preemption`]). A job without a queue is preempted first, whatever its priority, by any job
-//! that stays within its queue's nominal quota. From jobs that are preempted only because they borrow, the pass takes
-//! no more than their queue has borrowed, in whole pods or whole jobs.
+//! ([`Queue::preemption`]). A job without a queue is preempted first, whatever its priority, by any job that stays within
+//! its queue's nominal quota. From jobs that are preempted only because they borrow, the pass takes no more than their
+//! queue has borrowed, in whole pods or whole jobs.
 //!
 //! A job may have several choices of flavors, which are kinds of nodes with quota of their own ([`Job::fallbacks`]). All
 //! are tried in order, and then preemption is, in the same order. Amounts on a flavor are resources of their own, with
