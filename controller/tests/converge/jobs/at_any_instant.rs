@@ -110,34 +110,37 @@ async fn watch(api: Api, found: Arc<Mutex<Vec<String>>>) {
     }
 }
 
+/// Runs everything to its end, with a controller that is killed at a write and its successor. Returns the number of
+/// writes.
+async fn run(kill: Option<(usize, Dies)>) -> usize {
+    let mut world = World::with_jobs(2);
+    begin(&world.api);
+    let found = Arc::new(Mutex::new(Vec::new()));
+    let watcher = tokio::spawn(watch(world.api.clone(), Arc::clone(&found)));
+    if let Some((write, dies)) = kill {
+        world.api.die_at(write, dies);
+    }
+    world.start();
+    if kill.is_some() {
+        world.until_killed().await;
+        world.kill();
+        world.api.revive();
+        world.start();
+    }
+    world.rest().await;
+    watcher.abort();
+    assert_eq!(*found.lock().unwrap(), [""; 0], "{kill:?}");
+    for (name, ..) in JOBS {
+        assert_eq!(phase(&world.api, name), "Succeeded", "{name}, {kill:?}: {:#?}", world.api.list("trainingjobs"));
+    }
+    let is_of_others = |pod: &Value| !pod["metadata"]["labels"]["larder.dev/queue"].is_null();
+    assert!(!world.api.list("pods").iter().any(is_of_others), "{kill:?}");
+    world.api.writes().len()
+}
+
 // SEMANTICS: J3, J25, J26
 #[tokio::test(start_paused = true)]
 async fn no_quota_is_exceeded_at_any_instant_and_all_get_their_turn_whenever_the_controller_is_killed() {
-    let run = async |kill: Option<(usize, Dies)>| {
-        let mut world = World::with_jobs(2);
-        begin(&world.api);
-        let found = Arc::new(Mutex::new(Vec::new()));
-        let watcher = tokio::spawn(watch(world.api.clone(), Arc::clone(&found)));
-        if let Some((write, dies)) = kill {
-            world.api.die_at(write, dies);
-        }
-        world.start();
-        if kill.is_some() {
-            world.until_killed().await;
-            world.kill();
-            world.api.revive();
-            world.start();
-        }
-        world.rest().await;
-        watcher.abort();
-        assert_eq!(*found.lock().unwrap(), [""; 0], "{kill:?}");
-        for (name, ..) in JOBS {
-            assert_eq!(phase(&world.api, name), "Succeeded", "{name}, {kill:?}: {:#?}", world.api.list("trainingjobs"));
-        }
-        let is_of_others = |pod: &Value| !pod["metadata"]["labels"]["larder.dev/queue"].is_null();
-        assert!(!world.api.list("pods").iter().any(is_of_others), "{kill:?}");
-        world.api.writes().len()
-    };
     let writes = run(None).await;
     assert!(writes > 30, "{writes}");
     for write in 0..writes {
