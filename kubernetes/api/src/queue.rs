@@ -237,10 +237,10 @@ pub struct QueueStatus {
     /// The generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// The number of jobs that wait.
+    /// The number of jobs, and of pods of other programs, that wait.
     #[serde(default)]
     pub waiting: u32,
-    /// The number of jobs that have quota.
+    /// The number of jobs, and of pods of other programs, that have quota.
     #[serde(default)]
     pub running: u32,
     /// The usage of these jobs, by resource.

@@ -66,7 +66,9 @@ fn limits_of_a_queue_are_those_of_all_queues_below_it_together() {
 #[test]
 fn the_department_that_uses_less_has_its_turn_first() {
     let mut world = company();
-    world.queues.iter_mut().for_each(|of| drop(of.quotas.insert(GPU.into(), quota(0, None, None))));
+    for queue in &mut world.queues {
+        queue.quotas.insert(GPU.into(), quota(0, None, None));
+    }
     world.queues[0].quotas.insert(GPU.into(), quota(16, None, None));
     for at in 0..16 {
         for queue in ["vision", "speech", "sales"] {
