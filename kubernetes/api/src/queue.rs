@@ -107,8 +107,6 @@ pub struct QueueSpec {
     /// the order of jobs, and no longer the PriorityClasses of pods. A job that names none has the priority 0.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 32))]
-    #[x_kube(validation = Rule::new("self.all(name, name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$'))")
-        .message("spec.priorities: names must consist of lower-case letters, digits and hyphens"))]
     pub priorities: BTreeMap<String, i32>,
     /// The jobs that jobs of the queue may preempt.
     #[serde(default, skip_serializing_if = "Preemption::is_default")]
