@@ -41,6 +41,8 @@ type Line<'a> = (&'a str, &'a str);
 
 pub(super) struct Pass<'a> {
     queues: BTreeMap<&'a str, &'a Queue>,
+    /// A queue is below another one.
+    has_tree: bool,
     jobs: &'a [Job],
     /// Per job, the same job on its other flavors.
     fallbacks: &'a [Vec<Job>],
@@ -108,6 +110,7 @@ impl<'a> Pass<'a> {
         let leaving = jobs.iter().flat_map(|job| &job.pods).filter(|pod| pod.leaving).count();
         Self {
             queues: queues.iter().map(|queue| (queue.name.as_str(), queue)).collect(),
+            has_tree: queues.iter().any(|queue| !queue.parent.is_empty()),
             jobs,
             fallbacks,
             leftover,
@@ -351,7 +354,12 @@ impl<'a> Pass<'a> {
         lines.rank_all(&self.now.ledger);
         while let Some((line, job)) = lines.next() {
             self.consider(job, &mut lines.line(line).heads);
-            lines.rank(line, &self.now.ledger);
+            // In a tree, the queues around see the usage as well.
+            if self.has_tree && matches!(self.verdicts[job], Some(Verdict::Start { .. })) {
+                lines.rank_all(&self.now.ledger);
+            } else {
+                lines.rank(line, &self.now.ledger);
+            }
         }
         self.with_head.extend(lines.with_head());
     }
