@@ -61,6 +61,8 @@ pub struct QueueFigures {
     oldest_waiting: u64,
     /// The nominal quota and the usage, by the names of resources and of resources of flavors.
     amounts: BTreeMap<String, (u64, u64)>,
+    /// The counters of its jobs' steps.
+    steps: Counts,
 }
 
 impl QueueFigures {
@@ -80,6 +82,7 @@ impl QueueFigures {
             running: report.status.running.into(),
             oldest_waiting: 0,
             amounts: quota.map(|(name, quota)| (name.clone(), (quota.nominal, used(name)))).collect(),
+            steps: Counts::default(),
         }
     }
 
@@ -88,6 +91,9 @@ impl QueueFigures {
             ("controller_queue_jobs_running", self.running),
             ("controller_queue_jobs_waiting", self.waiting),
             ("controller_queue_oldest_wait_seconds", age(self.oldest_waiting, now)),
+            ("controller_queue_preemptions_total", self.steps.preemptions),
+            ("controller_queue_starts_total", self.steps.starts),
+            ("controller_queue_wait_seconds_total", self.steps.waited_seconds),
         ]
         .map(|(name, value)| Sample::with(name, [("queue", queue)], value))
         .into();
@@ -125,14 +131,23 @@ impl Counters {
                 }
             }
         }
-        *self.queues.lock().unwrap_or_else(PoisonError::into_inner) = queues;
+        let mut before = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, queue) in &mut queues {
+            queue.steps = before.remove(name).unwrap_or_default().steps;
+        }
+        *before = queues;
+        drop(before);
         self.oldest_waiting.store(oldest.unwrap_or(0), Ordering::Relaxed);
         self.jobs_waiting.store(waiting, Ordering::Relaxed);
         self.jobs_running.store(running, Ordering::Relaxed);
     }
 
-    pub fn count_steps(&self, counts: &Counts) {
+    /// Counts the steps of a job in a queue; empty for none.
+    pub fn count_steps(&self, queue: &str, counts: &Counts) {
         self.steps.lock().unwrap_or_else(PoisonError::into_inner).add(counts);
+        if let Some(queue) = self.queues.lock().unwrap_or_else(PoisonError::into_inner).get_mut(queue) {
+            queue.steps.add(counts);
+        }
     }
 
     pub fn count(&self, write: &Write) {

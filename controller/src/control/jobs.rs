@@ -95,7 +95,7 @@ impl Control {
         if let Some(job_state) = self.state.jobs.job_states.get_mut(key) {
             job_state.end(written.succeeded, written.wrote_status, refused, now);
             if written.wrote_status {
-                self.counters.count_steps(&std::mem::take(&mut job_state.counts));
+                self.counters.count_steps(&job_state.queue, &std::mem::take(&mut job_state.counts));
             }
         }
         if written.drops_groups && !self.state.jobs.drops_groups {
