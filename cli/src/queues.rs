@@ -83,6 +83,12 @@ pub(crate) async fn jobs(cluster: &Cluster, namespace: &str, is_in: impl Fn(&str
     Ok(seen)
 }
 
+/// Adds the priorities that queues give to jobs.
+pub(crate) fn with_queues(priorities: Priorities, queues: &[Queue]) -> Priorities {
+    let named = queues.iter().filter_map(|queue| Some((queue.metadata.name.as_deref()?, &queue.spec.priorities)));
+    priorities.with_queues(named)
+}
+
 fn priorities(classes: &[PriorityClass]) -> Priorities {
     let parts =
         |class: &PriorityClass| Some((class.metadata.name.clone()?, class.value?, class.global_default == Some(true)));

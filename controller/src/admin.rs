@@ -6,12 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use larder_api::Phase;
+use larder_api::quantity::amount;
+use larder_api::queue::flavor::split;
 use larder_telemetry::Heartbeat;
 use larder_telemetry::admin::{Admin, Sample};
 
 use crate::jobs::counts::Counts;
 use crate::jobs::index::Jobs;
 use crate::jobs::machine::Cause;
+use crate::jobs::objects::QueueObject;
+use crate::jobs::queues::Report;
 use crate::write::Write;
 
 #[derive(Debug, Default)]
@@ -40,14 +44,77 @@ pub struct Counters {
     pub oldest_waiting: AtomicU64,
     /// The counters of training jobs' steps.
     pub steps: Mutex<Counts>,
+    /// The queues of training jobs, by name.
+    pub queues: Mutex<BTreeMap<String, QueueFigures>>,
     /// Existing datasets.
     pub datasets: AtomicU64,
     /// Datasets that are ready.
     pub datasets_ready: AtomicU64,
 }
 
+/// The figures of a queue.
+#[derive(Clone, Debug, Default)]
+pub struct QueueFigures {
+    waiting: u64,
+    running: u64,
+    /// Since when the longest-waiting job has been waiting, in seconds since 1970; 0 if no job waits.
+    oldest_waiting: u64,
+    /// The nominal quota and the usage, by the names of resources and of resources of flavors.
+    amounts: BTreeMap<String, (u64, u64)>,
+    /// The counters of its jobs' steps.
+    steps: Counts,
+}
+
+impl QueueFigures {
+    /// The figures of a round, without those of single jobs.
+    fn new(object: &QueueObject, report: &Report) -> Self {
+        let used = |name: &str| {
+            let (resource, flavor) = split(name);
+            let all = match flavor {
+                Some(flavor) => report.status.flavors.get(flavor),
+                None => Some(&report.status.usage),
+            };
+            all.and_then(|all| amount(resource, &all.get(resource)?.used)).unwrap_or(0)
+        };
+        let quota = object.queue.iter().flat_map(|checked| &checked.quota);
+        Self {
+            waiting: report.status.waiting.into(),
+            running: report.status.running.into(),
+            oldest_waiting: 0,
+            amounts: quota.map(|(name, quota)| (name.clone(), (quota.nominal, used(name)))).collect(),
+            steps: Counts::default(),
+        }
+    }
+
+    fn samples(&self, queue: &str, now: u64) -> Vec<Sample> {
+        let mut samples: Vec<Sample> = [
+            ("controller_queue_jobs_running", self.running),
+            ("controller_queue_jobs_waiting", self.waiting),
+            ("controller_queue_oldest_wait_seconds", age(self.oldest_waiting, now)),
+            ("controller_queue_preemptions_total", self.steps.preemptions),
+            ("controller_queue_starts_total", self.steps.starts),
+            ("controller_queue_wait_seconds_total", self.steps.waited_seconds),
+        ]
+        .map(|(name, value)| Sample::with(name, [("queue", queue)], value))
+        .into();
+        for (name, (nominal, used)) in &self.amounts {
+            let (resource, flavor) = split(name);
+            let labels = [("queue", queue), ("resource", resource), ("flavor", flavor.unwrap_or_default())];
+            samples.push(Sample::with("controller_queue_borrowed", labels, used.saturating_sub(*nominal)));
+            samples.push(Sample::with("controller_queue_quota", labels, *nominal));
+            samples.push(Sample::with("controller_queue_used", labels, *used));
+        }
+        samples
+    }
+}
+
 impl Counters {
     pub fn count_jobs(&self, jobs: &Jobs) {
+        let figures = |object: &QueueObject| {
+            let report = jobs.queue_reports.get(&object.meta.key.name)?;
+            Some((object.meta.key.name.clone(), QueueFigures::new(object, report)))
+        };
+        let mut queues: BTreeMap<String, QueueFigures> = jobs.queues.iter().filter_map(figures).collect();
         let (mut waiting, mut running, mut oldest) = (0, 0, None::<u64>);
         for job_state in jobs.job_states.values() {
             let state = &job_state.record.state;
@@ -58,15 +125,29 @@ impl Counters {
             if state.phase == Phase::Queued && is_valid {
                 let since = u64::try_from(state.since.0).unwrap_or(0);
                 oldest = Some(oldest.map_or(since, |oldest| oldest.min(since)));
+                if let Some(queue) = queues.get_mut(&job_state.queue) {
+                    let before = Some(queue.oldest_waiting).filter(|before| *before > 0);
+                    queue.oldest_waiting = before.map_or(since, |before| before.min(since));
+                }
             }
         }
+        let mut before = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, queue) in &mut queues {
+            queue.steps = before.remove(name).unwrap_or_default().steps;
+        }
+        *before = queues;
+        drop(before);
         self.oldest_waiting.store(oldest.unwrap_or(0), Ordering::Relaxed);
         self.jobs_waiting.store(waiting, Ordering::Relaxed);
         self.jobs_running.store(running, Ordering::Relaxed);
     }
 
-    pub fn count_steps(&self, counts: &Counts) {
+    /// Counts the steps of a job in a queue; empty for none.
+    pub fn count_steps(&self, queue: &str, counts: &Counts) {
         self.steps.lock().unwrap_or_else(PoisonError::into_inner).add(counts);
+        if let Some(queue) = self.queues.lock().unwrap_or_else(PoisonError::into_inner).get_mut(queue) {
+            queue.steps.add(counts);
+        }
     }
 
     pub fn count(&self, write: &Write) {
@@ -106,6 +187,10 @@ impl Admin for Status {
             Sample::with("controller_writes_total", [("verb", *verb), ("resource", *resource)], *value)
         });
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let queues = c.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues: Vec<Sample> = queues.iter().flat_map(|(name, queue)| queue.samples(name, now)).collect();
+        // Samples of one metric follow each other.
+        queues.sort_by_key(|sample| sample.name);
         [
             ("controller_datasets", number(&c.datasets)),
             ("controller_datasets_ready", number(&c.datasets_ready)),
@@ -125,6 +210,7 @@ impl Admin for Status {
         .into_iter()
         .chain(lost)
         .chain(writes)
+        .chain(queues)
         .collect()
     }
 }
@@ -148,9 +234,14 @@ mod tests {
     fn served_metrics_are_those_of_the_table() {
         let status = Status(Arc::new(Counters::default()));
         status.0.count(&Write::new(Kind::Pod, "team-a", "train", Change::Delete(String::new())));
+        let amounts = [("nvidia.com/gpu h100".to_owned(), (4, 6))].into();
+        let figures = QueueFigures { running: 1, amounts, ..QueueFigures::default() };
+        status.0.queues.lock().unwrap().insert("vision".to_owned(), figures);
         let served: BTreeSet<&str> = status.samples().iter().map(|sample| sample.name).collect();
         let names = METRICS.iter().map(|metric| metric.name).filter(|name| name.starts_with("controller_"));
         assert_eq!(served, names.collect());
+        let labels = [("queue", "vision"), ("resource", "nvidia.com/gpu"), ("flavor", "h100")];
+        assert!(status.samples().contains(&Sample::with("controller_queue_borrowed", labels, 2)));
     }
 
     #[test]

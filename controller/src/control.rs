@@ -278,6 +278,7 @@ impl Control {
             Work::Workload(key) => self.plan_workload(key, now),
             Work::Abandoned(key) => self.state.abandoned(key, self.seconds()).into_iter().collect(),
             Work::OrphanedPod(key) => self.state.orphaned_pod(key).into_iter().collect(),
+            Work::QueuedPod(key) => self.state.queued_pod(key).into_iter().collect(),
             Work::AdmissionCheck(name) => {
                 let version = self.state.kueue.version;
                 let check = self.state.kueue.checks.get(&Key::cluster(name));
@@ -488,7 +489,8 @@ impl Control {
             | Work::Dataset(key)
             | Work::Workload(key)
             | Work::Abandoned(key)
-            | Work::OrphanedPod(key) => Some(key.namespace.clone()),
+            | Work::OrphanedPod(key)
+            | Work::QueuedPod(key) => Some(key.namespace.clone()),
             Work::DryRun(spec_hash) => Some(self.state.jobs.dry_runs.get(spec_hash)?.asker()?.namespace.clone()),
             _ => None,
         }

@@ -19,9 +19,10 @@
 //! A job with a [`sweep`] has no part in a round: it only creates other jobs, its trials.
 //!
 //! Between rounds, [`job_state`] keeps the state of one job, and [`index`] keeps everything known about jobs.
-//! [`outages`] tells outages of a zone from lost nodes. [`leftover_pods`] are pods that outlive their jobs. [`counts`]
-//! are counters for operators. [`objects`] and [`mod@read`] reduce API objects to the fields that decisions need.
-//! [`discovery`] detects whether the cluster supports training jobs.
+//! [`flavors`] are kinds of nodes of which queues have quota. [`outages`] tells outages of a zone from lost nodes.
+//! [`leftover_pods`] are pods that outlive their jobs, and [`queued_pods`] pods of other programs in queues, with
+//! [`pod_decisions`]. [`counts`] are counters for operators. [`objects`] and [`mod@read`] reduce API objects to the
+//! fields that decisions need. [`discovery`] detects whether the cluster supports training jobs.
 //!
 //! Only [`discovery`] calls the API, and only [`mod@read`] and its counterpart for Kueue see unreduced objects. All
 //! other modules are pure: they read neither a clock nor the API, and keep no state outside their arguments and
@@ -38,6 +39,7 @@ pub mod data_locality;
 pub mod discovery;
 pub mod dry_run;
 pub mod eligibility;
+pub mod flavors;
 pub mod index;
 pub mod job_state;
 pub mod job_types;
@@ -48,9 +50,11 @@ pub mod objects;
 pub mod outages;
 pub mod plan;
 pub mod planned;
+pub mod pod_decisions;
 pub mod pod_group;
 pub mod profile;
 pub mod queue;
+pub mod queued_pods;
 pub mod queues;
 pub mod read;
 pub mod refusal;

@@ -1,16 +1,19 @@
 //! Kubernetes objects, reduced to the fields that decisions need, so that a store of a thousand nodes stays small.
 
 mod job_pod;
+mod queued_pod;
 
 use crate::time::Seconds;
 pub use job_pod::{Devices, JobPod, PodStage};
 use larder_api::CacheQuotaStatus;
 use larder_api::cache_quota::checked::CheckedQuota;
 use larder_api::checked::InvalidField;
+use larder_api::settings::Flavor;
 pub use larder_kube::key::{Key, Meta};
 pub use larder_kube::node::{Node, Taint};
 use larder_kube::pod::amounts::Amounts;
 use larder_kube::store::Stored;
+pub use queued_pod::QueuedPod;
 
 /// Annotation of a job: its exact purpose, in a format of the controller.
 pub const PURPOSE_ANNOTATION: &str = "larder.dev/purpose";
@@ -96,6 +99,8 @@ pub struct Pod {
     pub requests: Amounts,
     /// The fields of a pod that belongs to a TrainingJob.
     pub of_job: Option<JobPod>,
+    /// The fields of a pod of another program that carries the label of a queue.
+    pub queued: Option<QueuedPod>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -184,6 +189,8 @@ pub struct SettingsObject {
     pub endpoints: Vec<String>,
     /// The JobTypes that policies know.
     pub job_types: Vec<String>,
+    /// The flavors of nodes.
+    pub flavors: Vec<Flavor>,
 }
 
 macro_rules! stored {

@@ -2,6 +2,7 @@
 //! field has another type is [`Unreadable`], and does not affect other objects. Of a pod, only that field is left out.
 
 mod job_pod;
+mod queued_pod;
 
 use k8s_openapi::api::batch::v1::{Job as KubeJob, JobStatus};
 use k8s_openapi::api::core::v1::{
@@ -12,6 +13,7 @@ use larder_api::names::{
     DATASET_ANNOTATION, FOLLOW_ANNOTATION, NODE_LABEL, REGISTRY_CONFIG_MAP, REGISTRY_KEY, ROLE_LABEL, SETTINGS,
     SNAPSHOT_ANNOTATION, STORAGE_CLASS, UID_LABEL,
 };
+use larder_api::settings::check_flavors;
 use larder_api::{CacheQuota, LarderSettings, NodeCache};
 use larder_kube::Resource;
 use larder_kube::api::DynamicObject;
@@ -20,6 +22,7 @@ use serde_json::{Error, Value};
 use tracing::warn;
 
 use self::job_pod::job_pod;
+use self::queued_pod::queued_pod;
 use crate::objects::{
     CacheObject, Claim, ConfigMap, DESCRIPTION_ANNOTATION, DatasetObject, Deployment, Job, JobEnd, Key, Node, Pod,
     QuotaObject, Role, SettingsObject, Terminated, Volume, Waiting,
@@ -70,6 +73,7 @@ pub(crate) fn pod(object: DynamicObject) -> Result<Option<Pod>, Error> {
         warn!(pod = %Key::of(&pod), %error, "a field of the pod cannot be read and is left out");
     }
     let (role, of_job) = (role(&pod), job_pod(&pod));
+    let queued = queued_pod(&pod).filter(|_| of_job.is_none());
     let (mut claims, mut inline) = (Vec::new(), Vec::new());
     for volume in pod.spec.iter().flat_map(pod::data_volumes) {
         match volume {
@@ -81,7 +85,7 @@ pub(crate) fn pod(object: DynamicObject) -> Result<Option<Pod>, Error> {
     let ended = pod::has_ended(&pod);
     let has_node = !node.is_empty() || !nominated.is_empty();
     let takes_room = has_node && !ended;
-    if role.is_none() && claims.is_empty() && inline.is_empty() && of_job.is_none() && !takes_room {
+    if role.is_none() && claims.is_empty() && inline.is_empty() && of_job.is_none() && queued.is_none() && !takes_room {
         return Ok(None);
     }
     // Only pods that the controller created have messages in a known format.
@@ -100,6 +104,7 @@ pub(crate) fn pod(object: DynamicObject) -> Result<Option<Pod>, Error> {
         terminated: progress.terminated,
         requests: pod.spec.as_ref().filter(|_| takes_room).map_or_else(Amounts::default, requests),
         of_job,
+        queued,
     }))
 }
 
@@ -199,7 +204,13 @@ pub(crate) fn settings(object: DynamicObject) -> Result<Option<SettingsObject>, 
     }
     let LarderSettings { spec, status, .. } = whole(object)?;
     let job_types = status.unwrap_or_default().job_types;
-    Ok(Some(SettingsObject { meta, endpoints: spec.endpoints, job_types }))
+    // The schema refuses such a list.
+    let mistake = check_flavors(&spec.flavors);
+    if let Some(mistake) = &mistake {
+        warn!(%mistake, "ignore all flavors of the LarderSettings");
+    }
+    let flavors = if mistake.is_none() { spec.flavors } else { Vec::new() };
+    Ok(Some(SettingsObject { meta, endpoints: spec.endpoints, job_types, flavors }))
 }
 
 pub(crate) fn quota(object: DynamicObject) -> Result<Option<QuotaObject>, Error> {

@@ -27,6 +27,8 @@ pub enum Work {
     Abandoned(Key),
     /// A pod that was left behind when its TrainingJob was deleted.
     OrphanedPod(Key),
+    /// A pod of another program in a queue, about which something was decided.
+    QueuedPod(Key),
     AdmissionCheck(String),
     Job(Key),
     /// The trials of a sweep.
@@ -50,6 +52,7 @@ impl Work {
             | Self::Workload(_)
             | Self::Abandoned(_)
             | Self::OrphanedPod(_)
+            | Self::QueuedPod(_)
             | Self::Job(_)
             | Self::Sweep(_)
             | Self::DryRun(_) => false,

@@ -76,6 +76,32 @@ pub const METRICS: &[Metric] = &[
     ),
     gauge("controller_jobs_waiting", "jobs", "TrainingJobs waiting in a Queue or for room"),
     gauge("controller_leading", "processes", "1 in the replica that holds the Lease, otherwise 0"),
+    gauge(
+        "controller_queue_borrowed",
+        "units",
+        "the part of `controller_queue_used` that the Queue has borrowed, with the same labels",
+    ),
+    gauge("controller_queue_jobs_running", "jobs", "TrainingJobs with quota, by `queue`"),
+    gauge("controller_queue_jobs_waiting", "jobs", "TrainingJobs waiting for quota or room, by `queue`"),
+    gauge(
+        "controller_queue_oldest_wait_seconds",
+        "seconds",
+        "age of the longest-waiting valid TrainingJob, by `queue`; 0 if none waits",
+    ),
+    counter(
+        "controller_queue_preemptions_total",
+        "times",
+        "as `controller_job_preemptions_total`, by the `queue` of the job that gave back room",
+    ),
+    gauge(
+        "controller_queue_quota",
+        "units",
+        "nominal quota by `queue`, `resource` and `flavor` (empty for nodes of all flavors): CPUs in thousandths, other \
+         resources in their own unit",
+    ),
+    counter("controller_queue_starts_total", "starts", "as `controller_job_starts_total`, by `queue`"),
+    gauge("controller_queue_used", "units", "amount that the Queue uses, with the labels of `controller_queue_quota`"),
+    counter("controller_queue_wait_seconds_total", "seconds", "as `controller_job_wait_seconds_total`, by `queue`"),
     counter("controller_unreadable_total", "objects", "unreadable objects that were skipped; the log names them"),
     counter("controller_write_errors_total", "writes", "failed writes to the API; they are retried"),
     counter(

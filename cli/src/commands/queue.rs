@@ -33,8 +33,9 @@ async fn show(args: &QueueArgs) -> anyhow::Result<ExitCode> {
     } else {
         Seen::default()
     };
+    let priorities = queues::with_queues(seen.priorities, &all);
     let views: Vec<QueueView> =
-        chosen.iter().map(|queue| QueueView::of(queue, &all, &seen.jobs, &seen.priorities)).collect();
+        chosen.iter().map(|queue| QueueView::of(queue, &all, &seen.jobs, &priorities)).collect();
     seen.notes.iter().for_each(|note| output::note(format_args!("{note}")));
     if args.json {
         output::json(&views)?;

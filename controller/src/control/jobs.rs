@@ -72,7 +72,7 @@ impl Control {
     pub(super) fn plan_queue(&self, name: &str) -> Vec<Write> {
         let object = self.state.jobs.queues.get(&Key::cluster(name));
         let status =
-            object.and_then(|object| queues::to_write(object, self.state.jobs.queue_status.get(name), self.seconds()));
+            object.and_then(|object| queues::to_write(object, self.state.jobs.queue_reports.get(name), self.seconds()));
         let Some(status) = status else { return Vec::new() };
         vec![Write::new(Kind::JobQueue, "", name, Change::ApplyStatus(json!({"status": status})))]
     }
@@ -103,7 +103,7 @@ impl Control {
         if let Some(job_state) = self.state.jobs.job_states.get_mut(key) {
             job_state.end(written.succeeded, written.wrote_status, refused, now);
             if written.wrote_status {
-                self.counters.count_steps(&std::mem::take(&mut job_state.counts));
+                self.counters.count_steps(&job_state.queue, &std::mem::take(&mut job_state.counts));
             }
         }
         if written.drops_groups && !self.state.jobs.drops_groups {

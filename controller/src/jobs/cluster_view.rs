@@ -1,6 +1,7 @@
 //! The snapshot of the cluster that a round decides from, and lookups in it.
 
 use larder_api::names::{DatasetKey, OUT_OF_SERVICE_TAINT};
+use larder_api::settings::Flavor;
 use larder_api::training_job::checked::CheckedJob;
 
 use crate::jobs::index::Jobs;
@@ -38,6 +39,8 @@ pub struct ClusterView<'a> {
     /// Training jobs and the objects that they depend on.
     pub jobs: &'a Jobs,
     pub kueue: &'a Kueue,
+    /// The flavors of nodes, each node being of one at most.
+    pub flavors: &'a [Flavor],
 }
 
 /// A pod of a job: its object, and its reduction for the state machine.
@@ -159,7 +162,8 @@ impl<'a> ClusterView<'a> {
     }
 
     pub fn priority(&self, job: &CheckedJob) -> i32 {
-        self.jobs.priorities.of(job.roles.iter().map(|role| &role.template))
+        let templates = job.roles.iter().map(|role| &role.template);
+        self.jobs.priorities.in_queue(job.queue(), job.priority.as_deref(), templates)
     }
 }
 

@@ -8,7 +8,9 @@ use crate::jobs::dry_run::DryRuns;
 use crate::jobs::job_state::JobState;
 use crate::jobs::objects::{ClassObject, JobObject, QueueObject, TypeObject};
 use crate::jobs::outages::Outages;
+use crate::jobs::pod_decisions::Decisions;
 use crate::jobs::pod_group::known::KnownGroup;
+use crate::jobs::queues::Report;
 use crate::jobs::usage::Usage;
 use crate::objects::JobPod;
 use crate::optional_api::Presence;
@@ -45,12 +47,16 @@ pub struct Jobs {
     pub warm_requests: BTreeMap<Key, Vec<WarmRequest>>,
     /// Writes of jobs that wait to be executed.
     pub ready: BTreeMap<Key, Vec<Write>>,
-    /// The desired status of each queue.
-    pub queue_status: BTreeMap<String, larder_api::QueueStatus>,
+    /// What the last round has found out about each queue.
+    pub queue_reports: BTreeMap<String, Report>,
     /// The pods of each job.
     pub pods: BTreeMap<Key, BTreeSet<Key>>,
     /// The pods of jobs that have not ended.
     pub live: BTreeSet<Key>,
+    /// The pods of other programs that carry the label of a queue.
+    pub queued: BTreeSet<Key>,
+    /// What was decided about these pods.
+    pub pod_decisions: Decisions,
     /// The room on each node that pods use.
     pub usage: Usage,
     /// The zones of which so many nodes are not ready that none is lost.
@@ -65,10 +71,12 @@ impl Jobs {
         }
     }
 
-    /// Applies changed PriorityClasses.
+    /// Applies changed PriorityClasses, and changed priorities of queues.
     pub fn rank(&mut self) {
         let parts = |class: &ClassObject| (class.meta.key.name.clone(), class.value, class.is_default);
-        self.priorities = Priorities::new(self.classes.iter().map(parts));
+        let queues = self.queues.iter().filter_map(|object| Some((&object.meta.key, object.queue.as_ref().ok()?)));
+        self.priorities = Priorities::new(self.classes.iter().map(parts))
+            .with_queues(queues.map(|(key, queue)| (key.name.as_str(), &queue.priorities)));
     }
 
     /// Applies a change of a job's pod.

@@ -4,6 +4,7 @@
 //! controller process resumes from the written state.
 
 use larder_api::TrainingJobStatus;
+use larder_api::training_job::checked::ROLES_MAX;
 use serde::{Deserialize, Serialize};
 
 use crate::jobs::counts::Counts;
@@ -47,6 +48,9 @@ pub struct Record {
     /// No other job is preempted for it before this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preempts_after: Option<Seconds>,
+    /// The flavors of its nodes, by role, if it has room or room is reserved for it; an empty name is none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub flavors: Vec<String>,
     /// The rules of its JobType.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<Rules>,
@@ -82,6 +86,7 @@ impl Record {
         ];
         state.refused_by.truncate(REFUSALS_MAX);
         state.result.take_if(|result| result.len() > RESULT_BYTES_MAX);
+        self.flavors.truncate(ROLES_MAX);
         for time in times.into_iter().chain([&mut self.head_since, &mut self.preempts_after]).flatten() {
             *time = (*time).clamp(Seconds(0), TIME_MAX);
         }

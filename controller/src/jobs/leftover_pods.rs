@@ -13,7 +13,6 @@ use crate::jobs::queue::{LeftoverPod, Role};
 use crate::objects::JobPod;
 use crate::time::Earliest;
 use larder_kube::key::Key;
-use larder_kube::pod::amounts::Amounts;
 
 /// How a round accounts for the pods of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,6 +57,7 @@ pub fn pods(view: &ClusterView<'_>, jobs: &BTreeMap<&str, Accounting<'_>>, again
         leftover.push(LeftoverPod {
             queue: queue(view, object, &pod.meta.key, of_job),
             requests,
+            flavor: of_job.flavor.clone(),
             node: pod.node.clone(),
             stays: of_job.leaving.is_none() && !pod.meta.deleting && object.is_some_and(|object| stays(object, phase)),
         });
@@ -65,16 +65,19 @@ pub fn pods(view: &ClusterView<'_>, jobs: &BTreeMap<&str, Accounting<'_>>, again
     leftover
 }
 
-/// The usage of jobs that were deleted while their pods were being created, by uid.
-pub fn unmade(view: &ClusterView<'_>, job_states: &BTreeMap<Key, JobState>) -> BTreeMap<String, LeftoverPod> {
+/// The usage of jobs that were deleted while their pods were being created, by uid and role.
+pub fn unmade(view: &ClusterView<'_>, job_states: &BTreeMap<Key, JobState>) -> BTreeMap<String, Vec<LeftoverPod>> {
     let gone = job_states.iter().filter(|(key, job_state)| !view.has(key, &job_state.uid));
     let all = |(_, job_state): (&Key, &JobState)| {
-        let mut requests = Amounts::default();
         let roles = job_state.profile.iter().flat_map(|profile| &profile.roles);
-        for (role, pods) in roles.zip(job_state.record.state.granted()) {
-            requests.add(&role.requests, u64::from(pods));
-        }
-        (job_state.uid.clone(), LeftoverPod { queue: job_state.queue.clone(), requests, ..LeftoverPod::default() })
+        let of_role = |(at, (role, pods)): (usize, (&Role, u32))| LeftoverPod {
+            queue: job_state.queue.clone(),
+            requests: role.requests.times(u64::from(pods)),
+            flavor: job_state.record.flavors.get(at).cloned().unwrap_or_default(),
+            ..LeftoverPod::default()
+        };
+        let pods: Vec<LeftoverPod> = roles.zip(job_state.record.state.granted()).enumerate().map(of_role).collect();
+        (job_state.uid.clone(), pods)
     };
     gone.map(all).collect()
 }

@@ -79,6 +79,7 @@ impl Profile {
             roles.push(Role {
                 name: role.name.clone(),
                 requests: requests(&spec),
+                flavor: String::new(),
                 places: Places::of(&spec),
                 min: role.min,
                 wanted: role.replicas,

@@ -23,6 +23,8 @@ pub struct Facts<'a> {
     pub job_state: &'a JobState,
     pub observed: &'a Observed,
     pub eligibility: &'a Eligibility,
+    /// The job names a queue that exists, or none.
+    pub has_queue: bool,
     /// The verdict of the queues in this round.
     pub verdict: Option<&'a Verdict>,
 }
@@ -162,6 +164,11 @@ fn quota(facts: &Facts<'_>, waits: &str) -> Option<Finding> {
     let is_in_queue = facts.object.job.as_ref().is_ok_and(|job| job.queueing != Queueing::None);
     if state.phase.is_terminal() {
         return None;
+    }
+    if state.holds_room() && !facts.has_queue {
+        let queue = &facts.job_state.queue;
+        let message = format!("there is no queue {queue} any more: the job goes on, and its pods count in no queue");
+        return Some((true, Reason::NoQueue, message));
     }
     if state.holds_room() {
         let reason = if is_in_queue { Reason::Reserved } else { Reason::NoQueue };

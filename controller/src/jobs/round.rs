@@ -7,15 +7,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use larder_api::{Phase, QueueStatus};
+use larder_api::Phase;
 
 use crate::jobs::cluster_view::{ClusterView, dataset_key};
 use crate::jobs::dry_run::DryRuns;
 use crate::jobs::job_state::JobState;
 use crate::jobs::leftover_pods::{self, Accounting};
 use crate::jobs::plan::Cluster;
+use crate::jobs::pod_decisions::Decisions;
 use crate::jobs::queue::{self, Job, LeftoverPod, Queue};
-use crate::jobs::queues;
+use crate::jobs::queued_pods;
+use crate::jobs::queues::{self, Report};
 use crate::jobs::turn::Checked;
 use crate::jobs::turn::check::check;
 use crate::jobs::turn::decide::{Decided, Placed, Ruled, Stepped};
@@ -34,7 +36,9 @@ pub struct Round {
     pub dry_runs: Vec<String>,
     /// The warm requests of jobs, by dataset.
     pub warm_requests: BTreeMap<Key, Vec<WarmRequest>>,
-    pub queues: BTreeMap<String, QueueStatus>,
+    pub queues: BTreeMap<String, Report>,
+    /// What was decided about pods of other programs.
+    pub pods: Decisions,
     /// When the next round is due if nothing changes before.
     pub again_at: Option<Seconds>,
 }
@@ -62,9 +66,14 @@ pub fn round(
         stepped.take_room(view, &mut free);
     }
 
-    let all: Vec<Queue> = view.jobs.queues.iter().filter_map(queues::queue).collect();
-    let (jobs, leftover) = counted(view, stepped.iter().map(|stepped| stepped.counted(view)), &unmade, &mut again);
+    let all: Vec<Queue> = queues::queues(view.jobs.queues.iter());
+    let (queued, ending) = queued_pods::counted(view, &mut again);
+    let (mut jobs, mut leftover) =
+        counted(view, stepped.iter().map(|stepped| stepped.counted(view)), &unmade, &mut again);
+    jobs.extend(queued.iter().cloned());
+    leftover.extend(ending.iter().cloned());
     let mut verdicts = queue::decide(&all, &jobs, &leftover, &mut free, view.now);
+    round.pods = queued_pods::decide(view, &mut verdicts);
     let ruled: Vec<Ruled<'_>> = stepped
         .into_iter()
         .map(|stepped| {
@@ -76,10 +85,16 @@ pub fn round(
     let placed: Vec<Placed<'_>> = ruled.into_iter().map(|job| job.place(view, &mut free)).collect();
     let decided: Vec<Decided<'_>> = placed.into_iter().map(|job| job.ask_kueue(view, &mut free)).collect();
 
-    let (jobs, leftover) = counted(view, decided.iter().map(|decided| decided.counted(view)), &unmade, &mut again);
+    let (mut jobs, mut leftover) =
+        counted(view, decided.iter().map(|decided| decided.counted(view)), &unmade, &mut again);
+    jobs.extend(queued);
+    leftover.extend(ending);
+    let names: BTreeSet<&str> = all.iter().map(|queue| queue.name.as_str()).collect();
     for queue in &all {
         if let Some(object) = view.jobs.queues.get(&Key::cluster(&queue.name)) {
-            round.queues.insert(queue.name.clone(), queues::status(object, queue, &jobs, &leftover));
+            let status = queues::status(object, queue, &jobs, &leftover);
+            let oddity = queues::oddity(object, queue, &names, view.flavors);
+            round.queues.insert(queue.name.clone(), Report { status, oddity });
         }
     }
     let in_phase = |phase: Phase| decided.iter().filter(|decided| decided.job.phase() == phase).count();
@@ -175,7 +190,7 @@ fn check_all<'a>(
 fn counted<'a>(
     view: &ClusterView<'_>,
     all: impl Iterator<Item = Counted<'a>>,
-    unmade: &'a BTreeMap<String, LeftoverPod>,
+    unmade: &'a BTreeMap<String, Vec<LeftoverPod>>,
     again: &mut Earliest,
 ) -> (Vec<Job>, Vec<LeftoverPod>) {
     let mut jobs = Vec::new();
@@ -186,6 +201,6 @@ fn counted<'a>(
         jobs.extend(job);
     }
     let mut leftover = leftover_pods::pods(view, &by_uid, again);
-    leftover.extend(unmade.values().cloned());
+    leftover.extend(unmade.values().flatten().cloned());
     (jobs, leftover)
 }

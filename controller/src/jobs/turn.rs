@@ -69,7 +69,8 @@ enum Mode<'a> {
 struct Typed<'a> {
     kind: &'a CheckedType,
     planner: Planner,
-    /// Where pods may run, by role; `None`: Kueue has not admitted the job, so no pods may be created.
+    /// Where pods may run, by role; `None`: Kueue has not admitted the job, or the settings lack one of its flavors, so
+    /// no pods may be created.
     places: Option<Vec<Place>>,
 }
 

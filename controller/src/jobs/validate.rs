@@ -53,5 +53,13 @@ pub fn grants(view: &ClusterView<'_>, namespace: &str, job: &CheckedJob) -> Resu
         let why = format!("the namespace {namespace} may not use the queue {name}, or it does not exist");
         return Err(Refusal::new(JobReason::QueueNotGranted, why));
     }
+    if let (Some(queue), Some(named)) = (queue, &job.priority)
+        && !queue.priorities.contains_key(named)
+    {
+        let names: Vec<&str> = queue.priorities.keys().map(String::as_str).collect();
+        let has = if names.is_empty() { "none at all".to_owned() } else { format!("only {}", names.join(", ")) };
+        let why = format!("spec.priority: the queue {name} has no priority {named}, and {has}");
+        return Err(Refusal::new(JobReason::InvalidSpec, why));
+    }
     Ok(())
 }

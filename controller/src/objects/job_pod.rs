@@ -12,6 +12,8 @@ pub struct JobPod {
     pub is_orphan: bool,
     /// The queue that admitted the pod, from its label; empty for none.
     pub queue: String,
+    /// The flavor of its node, from its label; empty for none.
+    pub flavor: String,
     pub stage: PodStage,
     /// When the pod got its node. Until then, when it was created.
     pub bound_at: Seconds,

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, ResourceStatus};
 use larder_api::TrainingJob;
-use larder_api::names::{JOB_LABEL, JOB_QUEUE_LABEL, JOB_SERVING_LABEL, JOB_UID_LABEL};
+use larder_api::names::{JOB_FLAVOR_LABEL, JOB_LABEL, JOB_QUEUE_LABEL, JOB_SERVING_LABEL, JOB_UID_LABEL};
 
 use crate::objects::{Devices, JobPod, Key, PodStage};
 use crate::time::Seconds;
@@ -36,6 +36,7 @@ pub(super) fn job_pod(pod: &Pod) -> Option<JobPod> {
         uid: uid.to_owned(),
         is_orphan: owner != Some(uid),
         queue: label(pod, JOB_QUEUE_LABEL).unwrap_or_default().to_owned(),
+        flavor: label(pod, JOB_FLAVOR_LABEL).unwrap_or_default().to_owned(),
         stage,
         bound_at: Seconds(second_of(bound_at)),
         leaving: pod.metadata.deletion_timestamp.as_ref().map(|time| Seconds(time.0.as_second())),

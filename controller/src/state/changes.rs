@@ -153,7 +153,8 @@ impl State {
         let there = self.larder_settings.get(&Key::cluster(SETTINGS));
         let endpoints = Endpoints::new(there.map(|settings| settings.endpoints.clone()).unwrap_or_default());
         if self.jobs.presence.is_there() {
-            work.push(Work::JobTypes);
+            // The flavors may have changed.
+            work.extend([Work::JobTypes, Work::Jobs]);
         }
         if endpoints != self.settings.endpoints {
             self.settings.endpoints = endpoints;

@@ -38,7 +38,8 @@ impl State {
     fn pod_changed(&mut self, before: Option<&Pod>, key: &Key, work: &mut Vec<Work>) {
         let now = self.pods.get(key);
         let matters = |pod: &Pod| {
-            (Usage::node_of(pod).map(str::to_owned), pod.requests.clone(), pod.of_job.clone(), pod.meta.clone())
+            let uses = (Usage::node_of(pod).map(str::to_owned), pod.requests.clone());
+            (uses, pod.of_job.clone(), pod.queued.clone(), pod.meta.clone())
         };
         if before.map(matters) == now.map(matters) {
             return;
@@ -46,8 +47,15 @@ impl State {
         self.jobs.usage.changed(key, before.and_then(Usage::node_of), now);
         let (old, new) = (before.and_then(|pod| pod.of_job.as_ref()), now.and_then(|pod| pod.of_job.as_ref()));
         self.jobs.pod_changed(key, old, new);
+        let is_queued = |pod: Option<&Pod>| pod.is_some_and(|pod| pod.queued.is_some());
+        let (was_queued, is_queued) = (is_queued(before), is_queued(now));
+        if is_queued {
+            self.jobs.queued.insert(key.clone());
+        } else if was_queued {
+            self.jobs.queued.remove(key);
+        }
         old.iter().chain(&new).for_each(|of_job| self.jobs.wake(&of_job.job));
-        if !self.jobs.jobs.is_empty() || old.or(new).is_some() {
+        if !self.jobs.jobs.is_empty() || old.or(new).is_some() || was_queued || is_queued {
             work.push(Work::Jobs);
         }
     }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use larder_api::QueueStatus;
+use larder_api::names::SETTINGS;
+use larder_api::settings::Flavor;
 use larder_api::training_job::checked::{CheckedJob, Queueing};
 
 use super::State;
@@ -12,7 +13,9 @@ use crate::jobs::cluster_view::ClusterView;
 use crate::jobs::dry_run::{self, DryRun};
 use crate::jobs::kueue::decide::abandon;
 use crate::jobs::objects::{ClassObject, JobObject, QueueObject, TypeObject};
+use crate::jobs::pod_decisions::{Decision, Decisions, pending};
 use crate::jobs::pod_group::known::KnownGroup;
+use crate::jobs::queues::Report;
 use crate::jobs::read;
 use crate::jobs::round::{Round, round};
 use crate::jobs::sweep;
@@ -25,7 +28,7 @@ use larder_kube::api::DynamicObject;
 use larder_kube::key::Key;
 use larder_kube::kinds::{Kind, Part};
 use larder_kube::store::{Put, Store};
-use serde_json::Error;
+use serde_json::{Error, Value, json};
 use tracing::{info, warn};
 
 impl Watched for JobObject {
@@ -66,10 +69,12 @@ impl Watched for QueueObject {
     fn put(self, state: &mut State, work: &mut Vec<Work>) {
         work.push(Work::JobQueue(self.meta.key.name.clone()));
         put(self, state, work);
+        state.jobs.rank();
     }
 
     fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
         state.jobs.queues.take(key);
+        state.jobs.rank();
         work.push(Work::Jobs);
     }
 }
@@ -169,7 +174,7 @@ impl State {
         }
         let mut job_states = std::mem::take(&mut self.jobs.job_states);
         let mut dry_runs = std::mem::take(&mut self.jobs.dry_runs);
-        let Round { writes, dry_runs: asked, warm_requests, queues, again_at } =
+        let Round { writes, dry_runs: asked, warm_requests, queues, pods, again_at } =
             round(&self.cluster_view(now), &mut job_states, &mut dry_runs, draw);
         (self.jobs.job_states, self.jobs.dry_runs) = (job_states, dry_runs);
         work.extend(asked.into_iter().map(Work::DryRun));
@@ -179,6 +184,7 @@ impl State {
         }
         self.request_data(warm_requests, work);
         self.report_queues(queues, work);
+        self.decide_about(pods, work);
         let abandoned = self.kueue.of_jobs.values().flatten().filter(|key| self.abandoned(key, now).is_some());
         work.extend(abandoned.cloned().map(Work::Abandoned));
         let orphans = self.jobs.live.iter().filter(|key| self.orphaned_pod(key).is_some());
@@ -234,7 +240,13 @@ impl State {
             pods: &self.pods,
             jobs: &self.jobs,
             kueue: &self.kueue,
+            flavors: self.flavors(),
         }
+    }
+
+    /// The flavors of nodes in the administrator's settings.
+    fn flavors(&self) -> &[Flavor] {
+        self.larder_settings.get(&Key::cluster(SETTINGS)).map_or(&[], |settings| &settings.flavors)
     }
 
     /// The next write for a Workload whose job was deleted or has left Kueue's queues. The quota of a deleted job is
@@ -268,6 +280,32 @@ impl State {
         (!has_job).then(|| Write::new(Kind::Pod, &key.namespace, &key.name, Change::Delete(pod.meta.uid.clone())))
     }
 
+    /// Records what was decided about pods of other programs, and forgets what is visible in them by now.
+    fn decide_about(&mut self, pods: Decisions, work: &mut Vec<Work>) {
+        let mut decisions = std::mem::take(&mut self.jobs.pod_decisions);
+        decisions.extend(pods);
+        decisions.retain(|key, decided| self.pods.get(key).is_some_and(|pod| pending(Some(&*decided), pod).is_some()));
+        work.extend(decisions.keys().cloned().map(Work::QueuedPod));
+        self.jobs.pod_decisions = decisions;
+    }
+
+    /// The write of a decision about a pod of another program, if it is not visible in the pod yet.
+    pub fn queued_pod(&self, key: &Key) -> Option<Write> {
+        let pod = self.pods.get(key)?;
+        let change = match pending(self.jobs.pod_decisions.get(key), pod)? {
+            Decision::Ended => Change::Delete(pod.meta.uid.clone()),
+            Decision::Released(flavor) => {
+                let gates = pod.queued.as_ref()?.gates.as_ref()?;
+                let gates: Vec<Value> = gates.iter().map(|name| json!({"name": name})).collect();
+                let nodes = self.flavors().iter().find(|known| known.name == *flavor);
+                let selector = nodes.map(|flavor| flavor.node_labels.clone()).unwrap_or_default();
+                let spec = json!({"schedulingGates": gates, "nodeSelector": selector});
+                Change::Merge(json!({"metadata": {"uid": pod.meta.uid}, "spec": spec}))
+            }
+        };
+        Some(Write::new(Kind::Pod, &key.namespace, &key.name, change))
+    }
+
     /// Replaces the warm requests of jobs, and schedules each dataset whose requests have changed.
     fn request_data(&mut self, requests: BTreeMap<Key, Vec<WarmRequest>>, work: &mut Vec<Work>) {
         let before = std::mem::replace(&mut self.jobs.warm_requests, requests);
@@ -277,9 +315,9 @@ impl State {
         work.extend(changed.chain(added).cloned().map(Work::Dataset));
     }
 
-    fn report_queues(&mut self, queues: BTreeMap<String, QueueStatus>, work: &mut Vec<Work>) {
-        let before = std::mem::replace(&mut self.jobs.queue_status, queues);
-        let now = &self.jobs.queue_status;
+    fn report_queues(&mut self, queues: BTreeMap<String, Report>, work: &mut Vec<Work>) {
+        let before = std::mem::replace(&mut self.jobs.queue_reports, queues);
+        let now = &self.jobs.queue_reports;
         work.extend(
             now.iter()
                 .filter(|(name, now)| before.get(*name) != Some(*now))

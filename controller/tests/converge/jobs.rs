@@ -1,5 +1,6 @@
 //! Training jobs: from their objects to pods that run and end.
 
+mod at_any_instant;
 mod data;
 mod gangs;
 mod invalid;
@@ -9,6 +10,7 @@ mod life;
 mod losses;
 mod metrics;
 mod native;
+mod queued_pods;
 mod queues;
 mod refusals;
 mod rules;
@@ -94,6 +96,13 @@ fn pods(api: &Api) -> Vec<String> {
         .filter(|pod| is_of_job(pod))
         .map(|pod| pod["metadata"]["name"].as_str().unwrap().into())
         .collect()
+}
+
+/// The queue against which a pod counts, according to its labels.
+fn queue_of_pod(pod: &Value) -> Option<String> {
+    let labels = &pod["metadata"]["labels"];
+    let queue = labels["larder.dev/job-queue"].as_str().or(labels["larder.dev/queue"].as_str())?;
+    Some(queue.to_owned())
 }
 
 /// Removes the owners of the objects in `team-a`, as the garbage collector does before an orphaning deletion.

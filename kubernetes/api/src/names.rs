@@ -81,6 +81,14 @@ pub const JOB_ATTEMPT_LABEL: &str = "larder.dev/job-attempt";
 /// On pods of a TrainingJob with a queue: the queue. Their requests count against it until they are deleted, even if
 /// the job is deleted first.
 pub const JOB_QUEUE_LABEL: &str = "larder.dev/job-queue";
+/// Label of a pod of a TrainingJob: the flavor of its node, if it has one.
+pub const JOB_FLAVOR_LABEL: &str = "larder.dev/job-flavor";
+/// Label of a pod of another program: the Queue that it waits in and counts against.
+pub const QUEUE_LABEL: &str = "larder.dev/queue";
+/// The scheduling gate of such a pod, which is removed once it has quota and room.
+pub const QUEUE_GATE: &str = "larder.dev/queue";
+/// Label of such a pod: one of the priorities of its Queue.
+pub const PRIORITY_LABEL: &str = "larder.dev/priority";
 /// On the pods of a TrainingJob whose host names resolve to them. The label is removed from a pod that is replaced
 /// while it still exists, so that no name resolves to a dead node.
 pub const JOB_SERVING_LABEL: &str = "larder.dev/job-serving";

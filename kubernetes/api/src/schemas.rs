@@ -131,6 +131,26 @@ pub(crate) fn stop(_: &mut SchemaGenerator) -> Schema {
     one_of(&["hold", "drain"])
 }
 
+/// The jobs that jobs of a queue preempt, of which some have a lower priority.
+pub(crate) fn never_or_lower(_: &mut SchemaGenerator) -> Schema {
+    one_of(&["never", "lowerPriority"])
+}
+
+/// The jobs of other queues that jobs of a queue preempt.
+pub(crate) fn preempts(_: &mut SchemaGenerator) -> Schema {
+    one_of(&["never", "lowerPriority", "any"])
+}
+
+/// Labels of nodes.
+pub(crate) fn node_labels(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "additionalProperties": {"type": "string", "maxLength": 63},
+        "minProperties": 1,
+        "maxProperties": 8,
+    })
+}
+
 /// A quantity whose sign a rule checks, so that the error says what is wrong.
 pub(crate) fn amount(_: &mut SchemaGenerator) -> Schema {
     json_schema!({

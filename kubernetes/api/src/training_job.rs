@@ -153,6 +153,13 @@ pub struct TrainingJobSpec {
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
         .message("spec.queue must be the name of a Queue"))]
     pub queue: Option<String>,
+    /// One of the priorities of the queue. In a queue that has some, a job without it has the priority 0. In other
+    /// queues, the PriorityClasses of the pods decide.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
+        .message("spec.priority must be the name of a priority of the Queue"))]
+    pub priority: Option<String>,
     /// How the pods are started together.
     #[serde(default, skip_serializing_if = "Gang::is_empty")]
     pub gang: Gang,

@@ -14,5 +14,7 @@ pub(super) async fn around(cluster: &Cluster, job: &TrainingJob) -> anyhow::Resu
     let Some(queue) = queue else { return Ok(Around { now, ..Around::default() }) };
     let namespace = job.metadata.namespace.as_deref().unwrap_or(&cluster.namespace);
     let Seen { jobs, priorities, .. } = queues::jobs(cluster, namespace, |name| name == queue).await?;
-    Ok(Around { queues: queues::seen(cluster).await?, jobs, priorities, now })
+    let queues = queues::seen(cluster).await?;
+    let priorities = queues::with_queues(priorities, &queues);
+    Ok(Around { queues, jobs, priorities, now })
 }

@@ -18,6 +18,8 @@ pub(super) struct QueueView {
     name: String,
     namespaces: Vec<String>,
     cohort: Option<String>,
+    /// The queue above it.
+    parent: Option<String>,
     weight: u32,
     stop: Option<String>,
     /// The numbers of jobs in the queue's status.
@@ -77,6 +79,7 @@ impl QueueView {
         Self {
             namespaces: queue.spec.namespaces.clone(),
             cohort: queue.spec.cohort.clone(),
+            parent: queue.spec.parent.clone(),
             weight: queue.spec.weight.unwrap_or(1),
             stop: queue.spec.stop.map(|stop| format!("{stop:?}").to_lowercase()),
             waiting_jobs: status.waiting,
@@ -105,7 +108,12 @@ pub(super) fn all(views: &[QueueView]) -> String {
         let uses: Vec<String> = view.quota.iter().map(uses).collect();
         [
             cell(&view.name),
-            cell(view.cohort.as_deref().unwrap_or_default()),
+            cell(
+                &view
+                    .parent
+                    .as_ref()
+                    .map_or_else(|| view.cohort.clone().unwrap_or_default(), |parent| format!("below {parent}")),
+            ),
             view.waiting_jobs.to_string(),
             view.running_jobs.to_string(),
             view.stop.clone().unwrap_or_default(),
@@ -121,6 +129,9 @@ pub(super) fn one(view: &QueueView) -> String {
     let mut text = format!("queue {}", cell(&view.name));
     if let Some(cohort) = &view.cohort {
         let _ = write!(text, ", cohort {} with weight {}", cell(cohort), view.weight);
+    }
+    if let Some(parent) = &view.parent {
+        let _ = write!(text, ", below {} with weight {}", cell(parent), view.weight);
     }
     let namespaces = if view.namespaces.is_empty() { "none".to_owned() } else { view.namespaces.join(", ") };
     let _ = writeln!(text, ", for jobs of: {}", cell(&namespaces));
@@ -228,6 +239,15 @@ mod tests {
                 "team-a/runs  0         Running  4 gpu  2026-01-31T11:00:00Z",
             ]
         );
+    }
+
+    #[test]
+    fn a_queue_below_another_says_so() {
+        let mut below = queue("vision", "2");
+        (below.spec.cohort, below.spec.parent) = (None, Some("research".to_owned()));
+        let view = QueueView::of(&below, &[], &[], &Priorities::default());
+        assert!(all(std::slice::from_ref(&view)).contains("vision  below research  2"));
+        assert!(one(&view).starts_with("queue vision, below research with weight 2, for jobs of: team-a, team-b\n"));
     }
 
     #[test]

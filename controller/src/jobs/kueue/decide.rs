@@ -191,7 +191,7 @@ fn admitted(situation: &Situation<'_>, workload: &JobWorkload, is_idle: bool) ->
         let why = if is_fewer { messages::FEWER.to_owned() } else { String::new() };
         Verdict::Run(Running { may_grow_to: granted.clone(), granted, why, plan: None })
     } else {
-        Verdict::Start { granted, nodes: Vec::new() }
+        Verdict::Start { granted, nodes: Vec::new(), flavors: Vec::new() }
     };
     Decision { verdict, writes: status.write().into_iter().collect(), places }
 }

@@ -298,7 +298,7 @@ impl<'a> News<'a> {
 
     fn ruled(&self, state: &State, verdict: &Verdict) -> Option<Event> {
         match verdict {
-            Verdict::Start { granted, nodes } if state.phase == Phase::Queued => {
+            Verdict::Start { granted, nodes, .. } if state.phase == Phase::Queued => {
                 Some(Event::Granted { granted: granted.clone(), nodes: nodes.clone() })
             }
             Verdict::Stop { why } if state.holds_room() => Some(Event::Revoked { why: why.clone() }),

@@ -112,7 +112,7 @@ pub(super) fn run(granted: u32, may_grow_to: u32) -> Option<Verdict> {
 
 pub(super) fn start(workers: u32) -> Option<Verdict> {
     let nodes = vec![(0..workers).map(|index| format!("n{index}")).collect()];
-    Some(Verdict::Start { granted: vec![workers], nodes })
+    Some(Verdict::Start { granted: vec![workers], nodes, flavors: Vec::new() })
 }
 
 pub(super) fn planned(indexes: &[u32]) -> Option<Plan> {

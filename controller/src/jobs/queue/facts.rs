@@ -4,6 +4,9 @@ use crate::jobs::planned::RefusedBy;
 use crate::time::Seconds;
 use std::collections::BTreeMap;
 
+use larder_api::queue::Preemption;
+pub use larder_api::queue::checked::CheckedQuota as Quota;
+use larder_api::queue::flavor::on;
 use larder_kube::key::Key;
 use larder_kube::pod::amounts::Amounts;
 use larder_kube::pod::node_affinity::Places;
@@ -12,25 +15,20 @@ use larder_kube::pod::node_affinity::Places;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Queue {
     pub name: String,
-    /// Quotas by resource. Resources that are not listed are not limited.
+    /// Quotas by resource, and by the names of resources of flavors. Resources that are not listed are not limited.
     pub quotas: BTreeMap<String, Quota>,
     /// Queues of the same cohort lend each other unused quota; empty for none.
     pub cohort: String,
+    /// The queue above; empty for none. Queues below one queue lend to each other and to it.
+    pub parent: String,
+    /// The jobs that its jobs may preempt.
+    pub preemption: Preemption,
+    /// Why no job starts, other than [`Self::stop`].
+    pub obstacle: Option<String>,
     /// When queues compete, a queue with twice the weight gets twice the share. Zero counts as 1.
     pub weight: u32,
     /// Whether the queue admits jobs.
     pub stop: Stop,
-}
-
-/// The quota of one resource.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Quota {
-    /// The amount that the queue's jobs may always use.
-    pub nominal: u64,
-    /// The most that they may use beyond that, from unused quota of the cohort; `None`: no limit.
-    pub borrow: Option<u64>,
-    /// The most of `nominal` that other queues may use while this queue does not; `None`: all of it.
-    pub lend: Option<u64>,
 }
 
 /// Whether a queue admits jobs.
@@ -54,7 +52,12 @@ pub struct Job {
     /// A higher priority comes first.
     pub priority: i32,
     pub created: Seconds,
+    /// Its roles on the flavors that it has, or that it prefers while it waits.
     pub roles: Vec<Role>,
+    /// Its roles on other flavors. A waiting job tries them in this order.
+    pub fallbacks: Vec<Vec<Role>>,
+    /// Why none of the flavors of its queue suits it.
+    pub unsuited: Option<String>,
     /// Its datasets and their sizes in bytes.
     pub datasets: Vec<(Key, u64)>,
     /// The node label whose values are the topology domains; empty for none.
@@ -74,6 +77,8 @@ pub struct Job {
     pub head_since: Option<Seconds>,
     /// Other jobs are preempted to make room for it ([`super::Waiting::claims`]).
     pub claims: bool,
+    /// The flavors of the room that is reserved for it, by role ([`super::Waiting::flavors`]).
+    pub claimed: Vec<String>,
     /// Its data is not on the nodes where it would run ([`super::Waiting::nodes`]), and it has not waited for it for as
     /// long as its spec allows. Until then no other job is preempted for it.
     pub is_cold: bool,
@@ -112,7 +117,9 @@ pub struct Role {
     pub name: String,
     /// The requests of each pod.
     pub requests: Amounts,
-    /// The nodes that they may run on.
+    /// The flavor of its pods' nodes; empty for none.
+    pub flavor: String,
+    /// The nodes that they may run on, which are of the flavor.
     pub places: Places,
     /// The job does not run with fewer pods of this role.
     pub min: u32,
@@ -129,6 +136,13 @@ pub struct Role {
 }
 
 impl Role {
+    /// The amounts that each pod takes of quota: its requests, and the same on its flavor.
+    pub fn charges(&self) -> Amounts {
+        let mut charges = Amounts::default();
+        charge(&mut charges, &self.requests, &self.flavor, 1);
+        charges
+    }
+
     /// How many of the granted pods its spec still requests.
     pub fn asks_for(&self, granted: u32) -> u32 {
         if self.is_fixed { granted } else { self.max.max(1).min(granted) }
@@ -148,6 +162,8 @@ pub struct HeldPod {
     pub bound: bool,
     /// It is terminating.
     pub leaving: bool,
+    /// The flavor of a pod that is there; empty for none.
+    pub flavor: String,
 }
 
 /// A pod whose job neither waits for room nor has it: the job has ended, is suspended, or was deleted. The pod uses
@@ -157,10 +173,33 @@ pub struct LeftoverPod {
     /// The queue that admitted it; empty for none.
     pub queue: String,
     pub requests: Amounts,
+    /// The flavor of its node; empty for none.
+    pub flavor: String,
     /// Its node; empty if it has none.
     pub node: String,
     /// It is not terminating.
     pub stays: bool,
+}
+
+impl LeftoverPod {
+    /// The amounts that it takes of quota.
+    pub fn charges(&self) -> Amounts {
+        let mut charges = Amounts::default();
+        charge(&mut charges, &self.requests, &self.flavor, 1);
+        charges
+    }
+}
+
+/// Adds what pods with these requests take of quota: the requests, and the same on their flavor.
+fn charge(sum: &mut Amounts, requests: &Amounts, flavor: &str, pods: u64) {
+    sum.add(requests, pods);
+    sum.add(&on_flavor(requests, flavor), pods);
+}
+
+/// The requests on a flavor; none without a flavor.
+fn on_flavor(requests: &Amounts, flavor: &str) -> Amounts {
+    let requests = requests.iter().filter(|_| !flavor.is_empty());
+    requests.map(|(resource, amount)| (on(resource, flavor), amount)).collect()
 }
 
 impl Job {
@@ -184,22 +223,41 @@ impl Job {
         self.granted.get(role).copied().unwrap_or(0)
     }
 
-    /// The total requests of the given number of pods of each role.
-    pub fn requests(&self, counts: impl Fn(usize, &Role) -> u32) -> Amounts {
+    /// The total charges of the given number of pods of each role.
+    pub fn charges(&self, counts: impl Fn(usize, &Role) -> u32) -> Amounts {
         let mut sum = Amounts::default();
         for (at, role) in self.roles.iter().enumerate() {
-            sum.add(&role.requests, u64::from(counts(at, role)));
+            charge(&mut sum, &role.requests, &role.flavor, u64::from(counts(at, role)));
         }
         sum
     }
 
-    /// The requests of the fewest pods that it runs with.
+    /// The charges of the fewest pods that it runs with.
     pub fn floor(&self) -> Amounts {
-        self.requests(|_, role| role.min)
+        self.charges(|_, role| role.min)
     }
 
-    /// The requests of its terminating pods, which use quota in addition to the granted pods.
+    /// The amounts for which it competes with other jobs of its queue: of pods on a flavor, what they request of its
+    /// nodes, and else of the queue's quota.
+    pub fn contended(&self, queue: Option<&Queue>) -> Amounts {
+        let is_limited = |resource: &str| queue.is_some_and(|queue| queue.quotas.contains_key(resource));
+        let mut sum = Amounts::default();
+        for role in &self.roles {
+            let pods = u64::from(role.min);
+            sum.add(&on_flavor(&role.requests, &role.flavor), pods);
+            let requests = role.requests.iter().filter(|(resource, _)| role.flavor.is_empty() || is_limited(resource));
+            sum.add(&requests.collect(), pods);
+        }
+        sum
+    }
+
+    /// The charges of its terminating pods, which use quota in addition to the granted pods.
     pub fn leaving(&self) -> Amounts {
-        self.requests(|at, _| self.pods.iter().filter(|pod| pod.leaving && pod.role == at).count() as u32)
+        let mut sum = Amounts::default();
+        for pod in self.pods.iter().filter(|pod| pod.leaving) {
+            // The job may wait for room on another flavor than this pod has.
+            charge(&mut sum, &self.roles[pod.role].requests, &pod.flavor, 1);
+        }
+        sum
     }
 }

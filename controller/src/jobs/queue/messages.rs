@@ -51,7 +51,7 @@ fn short_of(queue: &str, lack: &Lack) -> String {
 /// The next job whose end frees some of a resource.
 fn next_to_end(reader: &Job, ending: &[&Job], among: impl Fn(&Job) -> bool, resource: &str) -> String {
     let mut gives = ending.iter().filter(|job| among(job)).filter_map(|job| {
-        let amount = job.requests(|at, _| job.granted(at)).get(resource);
+        let amount = job.charges(|at, _| job.granted(at)).get(resource);
         (amount > 0).then_some((job.ends?, name_for(reader, job), amount))
     });
     gives.next().map_or_else(String::new, |(ends, name, amount)| {

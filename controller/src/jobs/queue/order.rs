@@ -19,14 +19,14 @@ pub(super) struct WaitingLine<'a> {
     /// Positions in the list of jobs.
     waiting: Vec<usize>,
     next: usize,
-    /// The first job that found no room.
-    pub(super) head: Option<usize>,
+    /// The first job that found no room. If it needs nodes of one flavor, also the first that needs others, and so on.
+    pub(super) heads: Vec<usize>,
     turn: Option<Turn<'a>>,
 }
 
 /// The sort key of a queue's next job; lower comes first: it is overdue, it does not borrow, its queue has a smaller
 /// share, it has a higher priority, it is older.
-type Turn<'a> = (bool, bool, u128, Reverse<i32>, Seconds, &'a Key);
+type Turn<'a> = (bool, bool, Vec<u128>, Reverse<i32>, Seconds, &'a Key);
 
 /// The lines of all queues.
 pub(super) struct WaitingLines<'a> {
@@ -43,7 +43,7 @@ impl<'a> WaitingLines<'a> {
         }
         let line = |((queue, _), mut waiting): ((&'a str, &'a str), Vec<usize>)| {
             waiting.sort_by_key(|job| order(&jobs[*job]));
-            WaitingLine { queue, waiting, next: 0, head: None, turn: None }
+            WaitingLine { queue, waiting, next: 0, heads: Vec::new(), turn: None }
         };
         Self { jobs, lines: by_line.into_iter().map(line).collect(), now }
     }
@@ -73,7 +73,7 @@ impl<'a> WaitingLines<'a> {
 
     /// Takes the next job of the queue with the lowest sort key. Returns the line and the job.
     pub(super) fn next(&mut self) -> Option<(usize, usize)> {
-        let turns = self.lines.iter().enumerate().filter_map(|(at, line)| Some((line.turn?, at)));
+        let turns = self.lines.iter().enumerate().filter_map(|(at, line)| Some((line.turn.as_ref()?, at)));
         let (_, at) = turns.min()?;
         let line = &mut self.lines[at];
         let job = line.waiting[line.next];
@@ -87,7 +87,7 @@ impl<'a> WaitingLines<'a> {
 
     /// The lines that have a head.
     pub(super) fn with_head(&self) -> Vec<(&'a str, &'a str)> {
-        self.lines.iter().filter_map(|line| Some(self.jobs[line.head?].line())).collect()
+        self.lines.iter().filter_map(|line| Some(self.jobs[*line.heads.first()?].line())).collect()
     }
 }
 
@@ -105,6 +105,11 @@ pub(super) fn order_of_all(job: &Job) -> (bool, Reverse<i32>, Seconds, &Key) {
 /// True if a job requests less than the head of every resource that the head requests.
 pub(super) fn is_small(asks: &Amounts, head: &Amounts) -> bool {
     head.iter().all(|(resource, amount)| asks.get(resource) < amount)
+}
+
+/// True if a job requests nothing of what the head requests, as on nodes of another flavor.
+pub(super) fn is_apart(asks: &Amounts, head: &Amounts) -> bool {
+    head.iter().all(|(resource, _)| asks.get(resource) == 0)
 }
 
 /// True if a head has waited too long for any job to overtake it.

@@ -12,9 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{Job, LeftoverPod, Queue, Reservation, Role, Stop};
 use super::messages;
-use super::order::{PASSING_SECONDS, WaitingLines, is_overdue, is_small, order};
+use super::order::{PASSING_SECONDS, WaitingLines, is_apart, is_overdue, is_small, order};
 use super::quota::Ledger;
-use super::room::{Fit, Refusal, Room, requests_of};
+use super::room::{Fit, Refusal, Room, charges_of};
 use super::verdict::{Clearing, Lack, Running, Verdict, Waiting};
 use super::victims::{Cut, Kept, fewest, surplus};
 use crate::jobs::plan::{Cluster, Mark, Placement, Shortage};
@@ -41,7 +41,11 @@ type Line<'a> = (&'a str, &'a str);
 
 pub(super) struct Pass<'a> {
     queues: BTreeMap<&'a str, &'a Queue>,
+    /// A queue is below another one.
+    has_tree: bool,
     jobs: &'a [Job],
+    /// Per job, the same job on its other flavors.
+    fallbacks: &'a [Vec<Job>],
     leftover: &'a [LeftoverPod],
     time: Seconds,
     now: Room<'a>,
@@ -53,7 +57,7 @@ pub(super) struct Pass<'a> {
     /// Per job. `None`: the job waits, or no room is reserved for it, and it is not decided yet.
     verdicts: Vec<Option<Verdict>>,
     /// Jobs that found no place on the nodes. A job that requests at least as much finds none either.
-    refused: Vec<(usize, Shortage)>,
+    refused: Vec<(&'a Job, Shortage)>,
     /// The lines whose head has found no room.
     with_head: Vec<Line<'a>>,
     /// The lines in which jobs were passed over by the last decision. Only these have their turn.
@@ -68,13 +72,14 @@ impl<'a> Pass<'a> {
     pub(super) fn new(
         queues: &'a [Queue],
         jobs: &'a [Job],
+        fallbacks: &'a [Vec<Job>],
         leftover: &'a [LeftoverPod],
         cluster: &Cluster<'a>,
         time: Seconds,
     ) -> Self {
         let mut now = Room { ledger: Ledger::new(queues), cluster: cluster.clone() };
         for job in jobs {
-            now.ledger.add(&job.queue, &job.requests(|at, _| job.granted(at)));
+            now.ledger.add(&job.queue, &job.charges(|at, _| job.granted(at)));
             let is_held = job.reservation == Reservation::Held;
             for pod in job.pods.iter().filter(|pod| is_held && !pod.bound && !pod.leaving) {
                 if let Some(node) = now.cluster.find(&pod.node) {
@@ -84,7 +89,7 @@ impl<'a> Pass<'a> {
         }
         let mut soon = now.clone();
         for pod in leftover {
-            now.ledger.add(&pod.queue, &pod.requests);
+            now.ledger.add(&pod.queue, &pod.charges());
         }
         for pod in leftover.iter().filter(|pod| !pod.stays) {
             if let Some(node) = soon.cluster.find(&pod.node) {
@@ -105,7 +110,9 @@ impl<'a> Pass<'a> {
         let leaving = jobs.iter().flat_map(|job| &job.pods).filter(|pod| pod.leaving).count();
         Self {
             queues: queues.iter().map(|queue| (queue.name.as_str(), queue)).collect(),
+            has_tree: queues.iter().any(|queue| !queue.parent.is_empty()),
             jobs,
+            fallbacks,
             leftover,
             time,
             now,
@@ -119,6 +126,11 @@ impl<'a> Pass<'a> {
             awaiting: jobs.iter().filter(|job| job.awaits_nodes).map(Job::line).collect(),
             vain_searches: BTreeMap::new(),
         }
+    }
+
+    /// A job on each of its flavors, the preferred one first.
+    fn choices(&self, job: usize) -> Vec<&'a Job> {
+        std::iter::once(&self.jobs[job]).chain(&self.fallbacks[job]).collect()
     }
 
     /// The pods of each role that a running job keeps, as decided so far.
@@ -172,8 +184,12 @@ impl<'a> Pass<'a> {
         }
     }
 
+    fn queue_of(&self, job: usize) -> Option<&'a Queue> {
+        self.queues.get(self.jobs[job].queue.as_str()).copied()
+    }
+
     fn stop_of(&self, job: usize) -> Option<Stop> {
-        self.queues.get(self.jobs[job].queue.as_str()).map(|queue| queue.stop)
+        self.queue_of(job).map(|queue| queue.stop)
     }
 
     /// Makes jobs of queues that exceed their quota, because it was lowered, give back the excess. Within a cohort, the
@@ -181,7 +197,7 @@ impl<'a> Pass<'a> {
     /// added only afterwards: no job starts in their place, and no job is preempted because of them.
     pub(super) fn give_back(&mut self) {
         let mut names: Vec<&'a str> = self.queues.keys().copied().collect();
-        names.sort_by_key(|name| Reverse(self.soon.ledger.share(name)));
+        names.sort_by_cached_key(|name| Reverse(self.soon.ledger.share(name)));
         for queue in names {
             if !self.soon.ledger.is_over(queue) {
                 continue;
@@ -199,7 +215,7 @@ impl<'a> Pass<'a> {
             self.cut(kept, |_, pods| messages::over(queue, pods));
         }
         for pod in self.leftover.iter().filter(|pod| pod.stays) {
-            self.soon.ledger.add(&pod.queue, &pod.requests);
+            self.soon.ledger.add(&pod.queue, &pod.charges());
         }
     }
 
@@ -226,7 +242,7 @@ impl<'a> Pass<'a> {
             let granted = self.granted(*job);
             let job = &self.jobs[*job];
             self.soon.give(job, &granted, kept);
-            lost.push((job, job.requests(|at, _| granted[at] - kept[at])));
+            lost.push((job, job.charges(|at, _| granted[at] - kept[at])));
         }
         let answer = look(&mut self.soon);
         for (job, amounts) in lost {
@@ -247,25 +263,31 @@ impl<'a> Pass<'a> {
         claiming.sort_by_key(|job| order(&jobs[*job]));
         for job in claiming {
             // Only the job's minimum: the rest may be reserved for the next job.
-            if let Ok(fit) = self.now.find_floor(&jobs[job]) {
-                self.start(job, fit);
-            } else if let Ok(fit) = self.soon.find_floor(&jobs[job]) {
-                self.hold(job, &fit.placement);
+            let mut choices = self.choices(job);
+            if choices.iter().any(|choice| flavors_of(choice) == jobs[job].claimed) {
+                choices.retain(|choice| flavors_of(choice) == jobs[job].claimed);
+            }
+            if let Some((choice, fit)) = first_fit(&mut self.now, &choices) {
+                self.start(job, choice, fit);
+            } else if let Some((choice, fit)) = first_fit(&mut self.soon, &choices) {
+                self.hold(job, choice, &fit.placement);
             }
         }
     }
 
     fn is_open(&self, job: usize) -> bool {
-        self.jobs[job].queue.is_empty() || self.stop_of(job) == Some(Stop::No)
+        let is_open = |queue: &Queue| queue.stop == Stop::No && queue.obstacle.is_none();
+        self.jobs[job].queue.is_empty() || self.queue_of(job).is_some_and(is_open)
     }
 
-    fn start(&mut self, job: usize, fit: Fit) {
+    /// Starts a job on one of its choices of flavors.
+    fn start(&mut self, job: usize, choice: &Job, fit: Fit) {
         let Fit { granted, placement } = fit;
-        self.now.take(&self.jobs[job], &placement);
-        self.soon.take(&self.jobs[job], &placement);
+        self.now.take(choice, &placement);
+        self.soon.take(choice, &placement);
         let name = |node| self.now.cluster.name(node).to_owned();
         let nodes = placement.roles.into_iter().map(|nodes| nodes.into_iter().map(name).collect()).collect();
-        self.verdicts[job] = Some(Verdict::Start { granted, nodes });
+        self.verdicts[job] = Some(Verdict::Start { granted, nodes, flavors: flavors_of(choice) });
     }
 
     fn may_await_nodes(&self, job: usize) -> bool {
@@ -274,23 +296,26 @@ impl<'a> Pass<'a> {
 
     /// Starts the minimum of a job without nodes, so that an autoscaler adds some.
     fn await_nodes(&mut self, job: usize) {
-        let of_job = &self.jobs[job];
-        self.awaiting.insert(of_job.line());
-        self.now.ledger.add(&of_job.queue, &of_job.floor());
-        self.soon.ledger.add(&of_job.queue, &of_job.floor());
-        let granted = of_job.roles.iter().map(|role| role.min).collect();
-        self.verdicts[job] = Some(Verdict::Start { granted, nodes: Vec::new() });
+        let choices = self.choices(job);
+        let has_quota = |choice: &&&Job| self.now.ledger.lack(&choice.queue, &choice.floor()).is_none();
+        let choice = choices.iter().find(has_quota).copied().unwrap_or(&self.jobs[job]);
+        self.awaiting.insert(choice.line());
+        self.now.ledger.add(&choice.queue, &choice.floor());
+        self.soon.ledger.add(&choice.queue, &choice.floor());
+        let granted = choice.roles.iter().map(|role| role.min).collect();
+        self.verdicts[job] = Some(Verdict::Start { granted, nodes: Vec::new(), flavors: flavors_of(choice) });
     }
 
     /// Reserves room that will be free soon.
-    fn hold(&mut self, job: usize, placement: &Placement) {
-        self.reserve(job, placement);
+    fn hold(&mut self, job: usize, choice: &Job, placement: &Placement) {
+        self.reserve(choice, placement);
         self.wait(
             job,
             Waiting {
                 lacks: Lack::Nodes,
                 why: messages::clearing(self.leaving),
                 claims: true,
+                flavors: flavors_of(choice),
                 warm: true,
                 nodes: self.soon.names(placement),
                 ..Waiting::default()
@@ -299,9 +324,9 @@ impl<'a> Pass<'a> {
     }
 
     /// Reserves a placement: no other job gets its room.
-    fn reserve(&mut self, job: usize, placement: &Placement) {
-        self.soon.take(&self.jobs[job], placement);
-        self.now.ledger.add(&self.jobs[job].queue, &requests_of(&self.jobs[job], placement));
+    fn reserve(&mut self, job: &Job, placement: &Placement) {
+        self.soon.take(job, placement);
+        self.now.ledger.add(&job.queue, &charges_of(job, placement));
         self.now.cluster.keep_free(&self.soon.cluster.mark());
     }
 
@@ -328,8 +353,13 @@ impl<'a> Pass<'a> {
         let mut lines = WaitingLines::new(jobs, (0..jobs.len()).filter(waits), self.time);
         lines.rank_all(&self.now.ledger);
         while let Some((line, job)) = lines.next() {
-            self.consider(job, &mut lines.line(line).head);
-            lines.rank(line, &self.now.ledger);
+            self.consider(job, &mut lines.line(line).heads);
+            // In a tree, the queues around see the usage as well.
+            if self.has_tree && matches!(self.verdicts[job], Some(Verdict::Start { .. })) {
+                lines.rank_all(&self.now.ledger);
+            } else {
+                lines.rank(line, &self.now.ledger);
+            }
         }
         self.with_head.extend(lines.with_head());
     }
@@ -353,15 +383,20 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Decides about one job, which waits behind `head` or becomes the head itself.
-    fn consider(&mut self, at: usize, head: &mut Option<usize>) {
+    /// Decides about one job, which waits behind one of `heads` or becomes one itself.
+    fn consider(&mut self, at: usize, heads: &mut Vec<usize>) {
         let job = &self.jobs[at];
         let waits = |lacks: Lack, why: String| Waiting { lacks, why, ..Waiting::default() };
         if self.stop_of(at).is_none() && !job.queue.is_empty() {
             return self.wait(at, waits(Lack::Queue, messages::no_queue(&job.queue)));
         }
         if !self.is_open(at) {
-            return self.wait(at, waits(Lack::Queue, messages::stopped(&job.queue)));
+            let obstacle = self.queue_of(at).and_then(|queue| queue.obstacle.clone());
+            let why = obstacle.unwrap_or_else(|| messages::stopped(&job.queue));
+            return self.wait(at, waits(Lack::Queue, why));
+        }
+        if let Some(why) = &job.unsuited {
+            return self.wait(at, waits(Lack::Quota, why.clone()));
         }
         if let Some(until) = job.not_before.filter(|until| *until > self.time) {
             let warm = until - self.time <= SHORT_PAUSE_SECONDS;
@@ -372,27 +407,39 @@ impl<'a> Pass<'a> {
         if let Some(why) = &job.shortage {
             return self.wait(at, waits(Lack::Namespace, why.clone()));
         }
-        if let Some((resource, most)) = self.now.ledger.beyond(&job.queue, &job.floor()) {
+        let mut choices = self.choices(at);
+        let beyond = |choice: &Job| self.now.ledger.beyond(&choice.queue, &choice.floor());
+        choices.retain(|choice| beyond(choice).is_none());
+        if choices.is_empty()
+            && let Some((resource, most)) = beyond(job)
+        {
             return self.wait(at, waits(Lack::Quota, messages::beyond(job, &resource, most)));
         }
-        if let Some(head) = head.filter(|_| !job.queue.is_empty()) {
-            let head = &self.jobs[head];
-            let is_overdue = is_overdue(head, self.time);
-            if is_overdue || !is_small(&job.floor(), &head.floor()) {
-                let why = messages::behind(job, head, self.time, is_overdue);
+        let mut is_head = heads.is_empty();
+        if let (Some(first), false) = (heads.first().copied(), job.queue.is_empty()) {
+            let is_free = |choice: &&Job| heads.iter().all(|head| self.is_apart(choice, *head));
+            is_head = choices.iter().any(is_free);
+            let passes = |choice: &&Job| heads.iter().all(|head| self.passes(choice, *head));
+            if is_head {
+                choices.retain(is_free)
+            } else {
+                choices.retain(passes)
+            }
+            if choices.is_empty() {
+                let head = heads.iter().copied().find(|head| !self.passes(job, *head)).unwrap_or(first);
+                let head = &self.jobs[head];
+                let why = messages::behind(job, head, self.time, is_overdue(head, self.time));
                 return self.wait(at, Waiting { warm: true, ..waits(Lack::Turn, why) });
             }
         }
-        if head.is_some()
-            && let Some(is_passed_over) = self.leaves_out(at)
-        {
+        if !is_head && let Some(is_passed_over) = self.leaves_out(at, &choices) {
             let waiting = waits(Lack::Nodes, messages::untried());
             return self.wait(at, Waiting { warm: true, is_untried: true, is_passed_over, ..waiting });
         }
-        match self.find(at) {
-            Ok(fit) => self.start(at, fit),
+        match self.find(&choices) {
+            Ok((choice, fit)) => self.start(at, choice, fit),
             Err(Refusal::Nodes(shortage)) if shortage.is_for_ever() => {
-                if head.is_none() && self.may_await_nodes(at) {
+                if is_head && self.may_await_nodes(at) {
                     return self.await_nodes(at);
                 }
                 self.wait(at, waits(Lack::Cluster, shortage.to_string()))
@@ -403,14 +450,13 @@ impl<'a> Pass<'a> {
                     Refusal::Quota(_) => Lack::Quota,
                     Refusal::Nodes(_) => Lack::Nodes,
                 };
-                let is_head = head.is_none();
                 // Other jobs were preempted for it before, and its pods were not bound, or pods of others took the
                 // room. Preempting again immediately would be pointless.
                 let in_vain = job.claims;
                 let is_due = !in_vain
                     && job.not_before.is_none_or(|until| self.time - until >= PASSING_SECONDS)
                     && job.preempts_after.is_none_or(|until| self.time >= until);
-                let clearing = if is_head && is_due { self.make_room(at) } else { Clearing::InVain };
+                let clearing = if is_head && is_due { self.make_room(at, &choices) } else { Clearing::InVain };
                 let (why, nodes) = match clearing {
                     Clearing::Begun => return,
                     Clearing::Cold(nodes) => (messages::is_cold(&why), nodes),
@@ -420,11 +466,11 @@ impl<'a> Pass<'a> {
                     Clearing::InVain => (why, Vec::new()),
                 };
                 if is_head {
-                    *head = Some(at);
+                    heads.push(at);
                     let holds = !job.queue.is_empty() && is_overdue(job, self.time);
                     if holds && matches!(refusal, Refusal::Nodes(_)) {
-                        let part = self.now.find_part(job);
-                        self.reserve(at, &part);
+                        let part = self.now.find_part(choices[0]);
+                        self.reserve(choices[0], &part);
                     }
                 }
                 let is_head = is_head && !job.queue.is_empty();
@@ -433,12 +479,27 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// True if a job on these flavors competes with a head for nothing.
+    fn is_apart(&self, choice: &Job, head: usize) -> bool {
+        let queue = self.queue_of(head);
+        is_apart(&choice.contended(queue), &self.jobs[head].contended(queue))
+    }
+
+    /// True if a job on these flavors may overtake a head.
+    fn passes(&self, choice: &Job, head: usize) -> bool {
+        let (queue, head) = (self.queue_of(head), &self.jobs[head]);
+        let (asks, of_head) = (choice.contended(queue), head.contended(queue));
+        is_apart(&asks, &of_head) || !is_overdue(head, self.time) && is_small(&asks, &of_head)
+    }
+
     /// Whether no room is looked for now, because that takes time and other jobs of the line have their turn. The value
     /// is true if the job has its turn in one of the next decisions.
-    fn leaves_out(&self, at: usize) -> Option<bool> {
+    fn leaves_out(&self, at: usize, choices: &[&Job]) -> Option<bool> {
         let job = &self.jobs[at];
-        let has_quota = self.now.ledger.lack(&job.queue, &job.floor()).is_none();
-        if !has_quota || self.known(at).is_some() {
+        let needs_search = |choice: &&Job| {
+            self.now.ledger.lack(&choice.queue, &choice.floor()).is_none() && self.known(choice).is_none()
+        };
+        if !choices.iter().any(needs_search) {
             return None;
         }
         let all: usize = self.vain_searches.values().sum();
@@ -449,21 +510,38 @@ impl<'a> Pass<'a> {
     }
 
     /// Why a job finds no place on the nodes, if a job that requests no more has found none.
-    fn known(&self, job: usize) -> Option<&Shortage> {
-        let known = self.refused.iter().find(|(other, _)| asks_as_much(&self.jobs[job], &self.jobs[*other]));
+    fn known(&self, job: &Job) -> Option<&Shortage> {
+        let known = self.refused.iter().find(|(other, _)| asks_as_much(job, other));
         known.map(|(_, shortage)| shortage)
     }
 
-    /// Finds room for a job. Skips the search if a job that requests no more has found none.
-    fn find(&mut self, job: usize) -> Result<Fit, Refusal> {
+    /// Finds room for a job on the first of these choices that has any. Otherwise returns the first refusal, but rather
+    /// one of a choice that may have room later.
+    fn find(&mut self, choices: &[&'a Job]) -> Result<(&'a Job, Fit), Refusal> {
+        let mut refusal = match self.find_as(choices[0]) {
+            Ok(fit) => return Ok((choices[0], fit)),
+            Err(refusal) => refusal,
+        };
+        for choice in choices.iter().copied().skip(1) {
+            match self.find_as(choice) {
+                Ok(fit) => return Ok((choice, fit)),
+                Err(next) if matches!(&refusal, Refusal::Nodes(why) if why.is_for_ever()) => refusal = next,
+                Err(_) => {}
+            }
+        }
+        Err(refusal)
+    }
+
+    /// Finds room for a job on one of its choices. Skips the search if a job that requests no more has found none.
+    fn find_as(&mut self, job: &'a Job) -> Result<Fit, Refusal> {
         if let Some(shortage) = self.known(job)
-            && self.now.ledger.lack(&self.jobs[job].queue, &self.jobs[job].floor()).is_none()
+            && self.now.ledger.lack(&job.queue, &job.floor()).is_none()
         {
             return Err(Refusal::Nodes(shortage.clone()));
         }
-        let found = self.now.find(&self.jobs[job]);
+        let found = self.now.find(job);
         if let Err(Refusal::Nodes(shortage)) = &found {
-            *self.vain_searches.entry(self.jobs[job].line()).or_default() += 1;
+            *self.vain_searches.entry(job.line()).or_default() += 1;
             if self.refused.len() < REMEMBERED {
                 self.refused.push((job, shortage.clone()));
             }
@@ -476,7 +554,7 @@ impl<'a> Pass<'a> {
         let mut elastic: Vec<usize> = self.running().filter(|job| self.may_grow(*job)).collect();
         let ledger = &self.now.ledger;
         let key = |job: &Job| (job.queue.is_empty(), ledger.share(&job.queue));
-        elastic.sort_by_key(|job| (key(&self.jobs[*job]), order(&self.jobs[*job])));
+        elastic.sort_by_cached_key(|job| (key(&self.jobs[*job]), order(&self.jobs[*job])));
         for at in elastic {
             let job = &self.jobs[at];
             let granted = self.granted(at);
@@ -523,6 +601,16 @@ impl<'a> Pass<'a> {
         let decided = jobs.iter().zip(verdicts);
         decided.filter_map(|(job, verdict)| Some((job.key.clone(), verdict?))).collect()
     }
+}
+
+/// The first of these choices with room for its minimum.
+fn first_fit<'j>(room: &mut Room<'_>, choices: &[&'j Job]) -> Option<(&'j Job, Fit)> {
+    choices.iter().find_map(|choice| Some((*choice, room.find_floor(choice).ok()?)))
+}
+
+/// The flavor of each role.
+pub(super) fn flavors_of(job: &Job) -> Vec<String> {
+    job.roles.iter().map(|role| role.flavor.clone()).collect()
 }
 
 /// The verdict that a job keeps all that it was granted.

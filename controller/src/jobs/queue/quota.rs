@@ -1,16 +1,15 @@
 //! The quota ledger: what each queue uses, and what it may use.
 //!
-//! A queue lends at most `lend` of its nominal quota. The rest is its own. The lendable parts of all queues form the
-//! cohort's pool, and usage beyond a queue's own part comes from the pool. A queue therefore never loses more than it
-//! lends, and the cohort never uses more than the sum of its nominal quotas.
+//! [`Tree`] and [`Balances`] say how queues lend. The ledger has the balances of all resources, and of all resources of
+//! flavors. A queue is limited in the resources for which it has quota.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use larder_api::queue::tree::{Balances, Place, Tree};
 
 use super::facts::Queue;
 use larder_kube::pod::amounts::Amounts;
-
-/// Shares are fixed-point numbers with this many fractional bits.
-const WHOLE_BITS: u32 = 32;
 
 /// Why a queue's quota is not enough, for one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,181 +23,151 @@ pub(super) struct Lack {
     pub(super) nominal: u64,
 }
 
-#[derive(Clone, Debug, Default)]
+/// What a job of one queue may take from jobs of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Between {
+    /// The job stays within the quota of its queue, or of the queues above it that are not above the other one.
+    pub(super) is_nominal: bool,
+    /// The nodes of the other queue and of the queues above it that are not above the job's.
+    pub(super) nodes: Vec<usize>,
+}
+
+#[derive(Clone, Debug)]
 pub(super) struct Ledger<'a> {
-    accounts: BTreeMap<&'a str, Account<'a>>,
-    /// By cohort and resource.
-    pools: BTreeMap<&'a str, BTreeMap<&'a str, Pool>>,
-}
-
-#[derive(Clone, Debug)]
-struct Account<'a> {
-    queue: &'a Queue,
-    balances: Vec<Balance<'a>>,
-}
-
-#[derive(Clone, Debug)]
-struct Balance<'a> {
-    resource: &'a str,
-    nominal: u64,
-    /// Including what it may borrow.
-    most: u64,
-    /// The quota that the queue never lends.
-    own: u64,
-    used: u64,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Pool {
-    nominal: u64,
-    lent: u64,
-    used: u64,
-}
-
-impl Balance<'_> {
-    /// The usage that comes from the pool.
-    fn pooled(&self) -> u64 {
-        self.used.saturating_sub(self.own)
-    }
+    queues: &'a [Queue],
+    tree: Rc<Tree<'a>>,
+    resources: Rc<[&'a str]>,
+    /// By queue, the positions of the resources in which it is limited.
+    limited: Rc<[Vec<usize>]>,
+    /// By resource.
+    balances: Vec<Balances>,
 }
 
 impl<'a> Ledger<'a> {
     pub(super) fn new(queues: &'a [Queue]) -> Self {
-        let mut ledger = Self::default();
-        for queue in queues {
-            let has_cohort = !queue.cohort.is_empty();
-            let balance = |(resource, quota): (&'a String, &super::facts::Quota)| {
-                let lend = if has_cohort { quota.lend.unwrap_or(u64::MAX).min(quota.nominal) } else { 0 };
-                let borrow = if has_cohort { quota.borrow.unwrap_or(u64::MAX) } else { 0 };
-                Balance {
-                    resource,
-                    nominal: quota.nominal,
-                    most: quota.nominal.saturating_add(borrow),
-                    own: quota.nominal - lend,
-                    used: 0,
-                }
-            };
-            let balances: Vec<Balance<'a>> = queue.quotas.iter().map(balance).collect();
-            if has_cohort {
-                let pools = ledger.pools.entry(&queue.cohort).or_default();
-                for balance in &balances {
-                    let pool = pools.entry(balance.resource).or_default();
-                    pool.nominal = pool.nominal.saturating_add(balance.nominal);
-                    pool.lent = pool.lent.saturating_add(balance.nominal - balance.own);
-                }
-            }
-            ledger.accounts.insert(&queue.name, Account { queue, balances });
+        let place = |queue: &'a Queue| Place { name: &queue.name, parent: &queue.parent, cohort: &queue.cohort };
+        let tree = Tree::new(queues.iter().map(place));
+        let names: BTreeSet<&str> = queues.iter().flat_map(|queue| queue.quotas.keys()).map(String::as_str).collect();
+        let resources: Rc<[&str]> = names.into_iter().collect();
+        let limited = |queue: &Queue| {
+            (0..resources.len()).filter(|at| queue.quotas.contains_key(resources[*at])).collect::<Vec<usize>>()
+        };
+        let balances = |resource: &&str| Balances::new(&tree, |queue| queues[queue].quotas.get(*resource).copied());
+        Self {
+            queues,
+            limited: queues.iter().map(limited).collect(),
+            balances: resources.iter().map(balances).collect(),
+            resources,
+            tree: Rc::new(tree),
         }
-        ledger
     }
 
     pub(super) fn add(&mut self, queue: &str, amounts: &Amounts) {
-        self.change(queue, amounts, u64::saturating_add);
-    }
-
-    pub(super) fn remove(&mut self, queue: &str, amounts: &Amounts) {
-        self.change(queue, amounts, u64::saturating_sub);
-    }
-
-    fn change(&mut self, queue: &str, amounts: &Amounts, change: fn(u64, u64) -> u64) {
-        let Some(account) = self.accounts.get_mut(queue) else { return };
-        let mut pools = self.pools.get_mut(account.queue.cohort.as_str());
-        for balance in &mut account.balances {
-            let before = balance.pooled();
-            balance.used = change(balance.used, amounts.get(balance.resource));
-            if let Some(pool) = pools.as_mut().and_then(|pools| pools.get_mut(balance.resource)) {
-                pool.used = pool.used - before + balance.pooled();
-            }
+        let Some(queue) = self.tree.find(queue) else { return };
+        for at in &self.limited[queue] {
+            self.balances[*at].add(&self.tree, queue, amounts.get(self.resources[*at]));
         }
     }
 
-    fn balances(&self, queue: &str) -> &[Balance<'a>] {
-        self.accounts.get(queue).map_or(&[], |account| &account.balances)
+    pub(super) fn remove(&mut self, queue: &str, amounts: &Amounts) {
+        let Some(queue) = self.tree.find(queue) else { return };
+        for at in &self.limited[queue] {
+            self.balances[*at].remove(&self.tree, queue, amounts.get(self.resources[*at]));
+        }
     }
 
-    fn pool(&self, queue: &str, resource: &str) -> Option<&Pool> {
-        self.pools.get(self.accounts.get(queue)?.queue.cohort.as_str())?.get(resource)
-    }
-
-    /// The amount of a resource that a queue may use now, including what it can borrow.
-    fn may_use(&self, queue: &str, balance: &Balance<'_>) -> u64 {
-        let left = self.pool(queue, balance.resource).map_or(0, |pool| pool.lent.saturating_sub(pool.used));
-        balance.most.min(balance.own.max(balance.used).saturating_add(left))
+    /// The resources in which a queue is limited, with its position and their balances.
+    fn limits(&self, queue: &str) -> impl Iterator<Item = (&'a str, usize, &Balances)> {
+        let queue = self.tree.find(queue);
+        queue.into_iter().flat_map(move |queue| {
+            self.limited[queue].iter().map(move |at| (self.resources[*at], queue, &self.balances[*at]))
+        })
     }
 
     /// The number of additional pods with these requests that fit into a queue's quota.
     pub(super) fn pods_left(&self, queue: &str, requests: &Amounts) -> u32 {
-        let left = |balance: &Balance<'_>| {
-            let left = self.may_use(queue, balance).saturating_sub(balance.used);
-            left.checked_div(requests.get(balance.resource)).unwrap_or(u64::MAX)
-        };
-        let least = self.balances(queue).iter().map(left).min().unwrap_or(u64::MAX);
-        u32::try_from(least).unwrap_or(u32::MAX)
+        let left = self.limits(queue).map(|(resource, queue, balances)| {
+            let left = balances.available(&self.tree, queue);
+            left.checked_div(requests.get(resource)).unwrap_or(u64::MAX)
+        });
+        u32::try_from(left.min().unwrap_or(u64::MAX)).unwrap_or(u32::MAX)
     }
 
     /// The first resource of which a queue has too little quota.
     pub(super) fn lack(&self, queue: &str, need: &Amounts) -> Option<Lack> {
-        self.balances(queue).iter().find_map(|balance| {
-            let (needs, may_use) = (need.get(balance.resource), self.may_use(queue, balance));
-            let lack = Lack {
-                resource: balance.resource.to_owned(),
+        self.limits(queue).find_map(|(resource, queue, balances)| {
+            let (needs, left) = (need.get(resource), balances.available(&self.tree, queue));
+            let uses = balances.used(queue);
+            let lack = || Lack {
+                resource: resource.to_owned(),
                 needs,
-                uses: balance.used,
-                may_use,
-                nominal: balance.nominal,
+                uses,
+                may_use: uses.saturating_add(left),
+                nominal: balances.capacity(queue),
             };
-            (needs > 0 && balance.used.saturating_add(needs) > may_use).then_some(lack)
+            (needs > left).then(lack)
         })
     }
 
     /// A resource of which a queue could never have enough, even if no other queue used any, and the most that the
     /// queue may use of it.
     pub(super) fn beyond(&self, queue: &str, need: &Amounts) -> Option<(String, u64)> {
-        self.balances(queue).iter().find_map(|balance| {
-            let lent = self.pool(queue, balance.resource).map_or(0, |pool| pool.lent);
-            let most = balance.most.min(balance.own.saturating_add(lent));
-            (need.get(balance.resource) > most).then(|| (balance.resource.to_owned(), most))
+        self.limits(queue).find_map(|(resource, queue, balances)| {
+            let most = balances.potential(&self.tree, queue);
+            (need.get(resource) > most).then(|| (resource.to_owned(), most))
         })
     }
 
     /// True if a queue's usage plus `more` is within its nominal quota.
     pub(super) fn is_nominal(&self, queue: &str, more: &Amounts) -> bool {
-        self.balances(queue).iter().all(|balance| {
-            let more = more.get(balance.resource);
-            more == 0 || balance.used.saturating_add(more) <= balance.nominal
-        })
+        self.limits(queue)
+            .all(|(resource, queue, balances)| balances.is_within(&self.tree, queue, queue, more.get(resource)))
     }
 
-    /// A queue's usage beyond its nominal quota, for the resources in `of`.
-    pub(super) fn borrowed(&self, queue: &str, of: &Amounts) -> Amounts {
-        let balances = self.balances(queue).iter().filter(|balance| of.get(balance.resource) > 0);
-        balances.map(|balance| (balance.resource, balance.used.saturating_sub(balance.nominal))).collect()
+    /// What a job of the queue `one` that needs `more` may take from the jobs of the queue `other`; `None` if they lend
+    /// each other nothing.
+    pub(super) fn between(&self, one: &str, other: &str, more: &Amounts) -> Option<Between> {
+        let (from, to) = (self.tree.find(one)?, self.tree.find(other)?);
+        let (top, top_of_other) = self.tree.apart(from, to)?;
+        let is_nominal = self
+            .limits(one)
+            .all(|(resource, queue, balances)| balances.is_within(&self.tree, queue, top, more.get(resource)));
+        let mut nodes: Vec<usize> = self.tree.path(to).take_while(|node| *node != top_of_other).collect();
+        nodes.push(top_of_other);
+        Some(Between { is_nominal, nodes })
     }
 
-    /// True if a queue or its cohort uses more than its total quota.
+    /// The usage of a node beyond its capacity, for the resources in `of`.
+    pub(super) fn borrowed(&self, node: usize, of: &Amounts) -> Amounts {
+        let borrowed = self.resources.iter().zip(&self.balances).filter(|(resource, _)| of.get(resource) > 0);
+        borrowed.map(|(resource, balances)| (*resource, balances.borrowed(node))).collect()
+    }
+
+    /// True if a queue, or any above it, uses more than its total quota.
     pub(super) fn is_beyond(&self, queue: &str) -> bool {
-        self.balances(queue).iter().any(|balance| {
-            let pool_is_over = self.pool(queue, balance.resource).is_some_and(|pool| pool.used > pool.lent);
-            balance.used > balance.most || pool_is_over
-        })
+        self.limits(queue).any(|(_, queue, balances)| balances.is_beyond(&self.tree, queue))
     }
 
-    /// True if a queue uses more than its quota allows, because the quota was lowered.
+    /// True if a queue has to give back quota, because quota was lowered.
     pub(super) fn is_over(&self, queue: &str) -> bool {
-        self.balances(queue).iter().any(|balance| {
-            let pool_is_over = self.pool(queue, balance.resource).is_some_and(|pool| pool.used > pool.lent);
-            balance.used > balance.most || pool_is_over && balance.used > balance.nominal
-        })
+        self.limits(queue).any(|(_, queue, balances)| balances.is_over(&self.tree, queue))
     }
 
-    /// A queue's dominant share, divided by its weight: the largest fraction of its cohort's quota that it uses, over
-    /// all resources.
-    pub(super) fn share(&self, queue: &str) -> u128 {
-        let share = |balance: &Balance<'_>| {
-            let whole = self.pool(queue, balance.resource).map_or(balance.nominal, |pool| pool.nominal);
-            (u128::from(balance.used) << WHOLE_BITS).checked_div(u128::from(whole)).unwrap_or(0)
-        };
-        let weight = self.accounts.get(queue).map_or(1, |account| account.queue.weight.max(1));
-        self.balances(queue).iter().map(share).max().unwrap_or(0) / u128::from(weight)
+    /// The dominant share of a queue, and before it those of the queues above, from the top down. Each is divided by the
+    /// weight: it is the largest fraction of the tree's quota that is used, over all resources.
+    pub(super) fn share(&self, queue: &str) -> Vec<u128> {
+        let mut shares = Vec::new();
+        for (_, queue, balances) in self.limits(queue) {
+            for (at, (of, share)) in balances.shares(&self.tree, queue).into_iter().enumerate() {
+                let weight = of.map_or(1, |of| self.queues[of].weight.max(1));
+                shares.resize(shares.len().max(at + 1), 0);
+                shares[at] = shares[at].max(share / u128::from(weight));
+            }
+        }
+        // Queues at different heights are equal as long as none of them uses anything.
+        while shares.last() == Some(&0) {
+            shares.pop();
+        }
+        shares
     }
 }

@@ -82,8 +82,8 @@ impl Room<'_> {
         let mut more = Vec::with_capacity(job.roles.len());
         let mut taken = Amounts::default();
         for (at, role) in job.roles.iter().enumerate() {
-            let pods = asked(at, role).min(self.ledger.pods_left(&job.queue, &role.requests));
-            let amounts = role.requests.times(u64::from(pods));
+            let pods = asked(at, role).min(self.ledger.pods_left(&job.queue, &role.charges()));
+            let amounts = role.charges().times(u64::from(pods));
             self.ledger.add(&job.queue, &amounts);
             taken.add(&amounts, 1);
             more.push(pods);
@@ -109,7 +109,7 @@ impl Room<'_> {
     /// Takes the nodes and the quota of a placement.
     pub(super) fn take(&mut self, job: &Job, placement: &Placement) {
         self.take_nodes(job, placement);
-        self.ledger.add(&job.queue, &requests_of(job, placement));
+        self.ledger.add(&job.queue, &charges_of(job, placement));
     }
 
     /// Takes the nodes of a placement, but no quota.
@@ -134,7 +134,7 @@ impl Room<'_> {
 
     /// Returns the room of the pods that a job has with `granted` but not with `kept`.
     pub(super) fn give(&mut self, job: &Job, granted: &[u32], kept: &[u32]) {
-        self.ledger.remove(&job.queue, &job.requests(|at, _| granted[at] - kept[at]));
+        self.ledger.remove(&job.queue, &job.charges(|at, _| granted[at] - kept[at]));
         for pod in job.pods.iter().filter(|pod| !pod.leaving) {
             if (kept[pod.role]..granted[pod.role]).contains(&pod.index)
                 && let Some(node) = self.cluster.find(&pod.node)
@@ -145,9 +145,9 @@ impl Room<'_> {
     }
 }
 
-/// The total requests of a placement's pods.
-pub(super) fn requests_of(job: &Job, placement: &Placement) -> Amounts {
-    job.requests(|at, _| placement.roles.get(at).map_or(0, |nodes| nodes.len() as u32))
+/// The total charges of a placement's pods.
+pub(super) fn charges_of(job: &Job, placement: &Placement) -> Amounts {
+    job.charges(|at, _| placement.roles.get(at).map_or(0, |nodes| nodes.len() as u32))
 }
 
 fn gang(

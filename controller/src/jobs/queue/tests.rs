@@ -11,10 +11,15 @@ use larder_kube::pod::amounts::Amounts;
 
 mod events;
 mod examples;
+mod flavors;
 mod many;
 mod seed_003;
+mod trees;
 
 const GPU: &str = "nvidia.com/gpu";
+
+/// The flavors of every other node.
+const FLAVORS: [&str; 2] = ["h100", "a100"];
 
 pub(super) struct World {
     pub(super) queues: Vec<Queue>,
@@ -24,6 +29,8 @@ pub(super) struct World {
     gpus: u64,
     /// Pods of others with one GPU each that wait for room. They take it as soon as pods end.
     pub(super) foreign: usize,
+    /// The roles of jobs on each of their flavors.
+    choices: BTreeMap<Key, Vec<Vec<Role>>>,
     /// How often in a row jobs were preempted for a job in vain.
     in_vain: BTreeMap<Key, u32>,
     pub(super) now: Seconds,
@@ -51,11 +58,28 @@ pub(super) fn job(name: &str, queue: &str, priority: i32, (min, wanted, max): (u
     Job { key: Key::new("team", name), queue: queue.into(), priority, roles: vec![role], ..Job::default() }
 }
 
+/// A job that runs on one of these flavors, the first one rather.
+pub(super) fn flavored(mut job: Job, flavors: &[&str]) -> Job {
+    let on = |flavor: &&str| {
+        let mut roles = job.roles.clone();
+        for role in &mut roles {
+            role.flavor = (*flavor).to_owned();
+            role.places.labels.insert("gpu".into(), (*flavor).to_owned());
+        }
+        roles
+    };
+    let mut choices: Vec<Vec<Role>> = flavors.iter().map(on).collect();
+    job.roles = choices.remove(0);
+    job.fallbacks = choices;
+    job
+}
+
 impl World {
     pub(super) fn new(queues: Vec<Queue>, nodes: usize, gpus: u64) -> Self {
         let node = |at: usize| {
             let mut node = Node { ready: true, ..Node::default() };
             node.meta.key = Key::cluster(&format!("n{at:03}"));
+            node.labels.insert("gpu".into(), FLAVORS[at % 2].into());
             node
         };
         let nodes = (0..nodes).map(node).collect();
@@ -66,6 +90,7 @@ impl World {
             nodes,
             gpus,
             foreign: 0,
+            choices: BTreeMap::new(),
             in_vain: BTreeMap::new(),
             now: Seconds(1_000_000),
             last: BTreeMap::new(),
@@ -73,6 +98,8 @@ impl World {
     }
 
     pub(super) fn submit(&mut self, job: Job) {
+        let choices = std::iter::once(&job.roles).chain(&job.fallbacks).cloned().collect();
+        self.choices.insert(job.key.clone(), choices);
         self.jobs.push(Job { created: self.now, ..job });
     }
 
@@ -103,7 +130,13 @@ impl World {
         self.last = decide(&self.queues, &self.jobs, &self.leftover, &mut Cluster::new(&rooms), self.now);
         for job in &mut self.jobs {
             match &self.last[&job.key] {
-                Verdict::Start { granted, nodes } => {
+                Verdict::Start { granted, nodes, flavors } => {
+                    if let [_, fallbacks @ ..] = &self.choices[&job.key][..]
+                        && let Some(roles) = fallbacks.iter().find(|roles| are_on(roles, flavors))
+                    {
+                        job.roles.clone_from(roles);
+                    }
+                    job.fallbacks.clear();
                     job.granted.clone_from(granted);
                     (job.claims, job.head_since, job.preempts_after) = (false, None, None);
                     self.in_vain.remove(&job.key);
@@ -114,7 +147,8 @@ impl World {
                             index,
                             node: node.clone(),
                             bound: true,
-                            leaving: false,
+                            flavor: flavors[role].clone(),
+                            ..HeldPod::default()
                         }));
                     }
                 }
@@ -122,6 +156,11 @@ impl World {
                 Verdict::Stop { .. } => {
                     keep(job, &vec![0; job.roles.len()]);
                     job.granted.clear();
+                    if let [first, fallbacks @ ..] = &self.choices[&job.key][..]
+                        && !fallbacks.is_empty()
+                    {
+                        (job.roles, job.fallbacks) = (first.clone(), fallbacks.to_vec());
+                    }
                 }
                 Verdict::Wait(waiting) => {
                     if waiting.in_vain {
@@ -130,6 +169,7 @@ impl World {
                         job.preempts_after = Some(self.now + pause_after(*in_vain));
                     }
                     job.claims = waiting.claims;
+                    job.claimed.clone_from(&waiting.flavors);
                     job.is_passed_over = waiting.is_passed_over;
                     job.head_since = waiting.is_head.then(|| job.head_since.unwrap_or(self.now));
                 }
@@ -166,7 +206,7 @@ impl World {
             let taken = free.min(self.foreign);
             self.foreign -= taken;
             let requests: Amounts = [(GPU, 1)].into_iter().collect();
-            let pod = LeftoverPod { queue: String::new(), requests, node, stays: true };
+            let pod = LeftoverPod { requests, node, stays: true, ..LeftoverPod::default() };
             self.leftover.extend(std::iter::repeat_n(pod, taken));
         }
     }
@@ -177,11 +217,12 @@ impl World {
         let Some(Verdict::Run(running)) = self.last.get(&self.jobs[at].key).cloned() else { return };
         for (role, most) in running.may_grow_to.iter().enumerate() {
             for index in self.jobs[at].granted(role)..*most {
-                let rooms = self.rooms();
-                let free = |room: &&NodeRoom<'_>| room.used.get(GPU) < self.gpus;
+                let (rooms, of_job) = (self.rooms(), &self.jobs[at].roles[role]);
+                let free = |room: &&NodeRoom<'_>| room.used.get(GPU) < self.gpus && of_job.places.allow(room.node);
                 let Some(room) = rooms.iter().find(free) else { return };
                 let node = room.node.meta.key.name.clone();
-                self.jobs[at].pods.push(HeldPod { role, index, node, bound: true, leaving: false });
+                let flavor = self.jobs[at].roles[role].flavor.clone();
+                self.jobs[at].pods.push(HeldPod { role, index, node, bound: true, flavor, ..HeldPod::default() });
                 self.jobs[at].granted[role] = index + 1;
             }
         }
@@ -218,6 +259,10 @@ impl World {
     pub(super) fn used(&self, queue: &str) -> u64 {
         self.jobs.iter().filter(|job| job.queue == queue).map(|job| job.pods.len() as u64).sum()
     }
+}
+
+fn are_on(roles: &[Role], flavors: &[String]) -> bool {
+    roles.iter().map(|role| &role.flavor).eq(flavors)
 }
 
 fn keep(job: &mut Job, granted: &[u32]) {

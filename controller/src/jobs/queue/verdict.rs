@@ -11,6 +11,8 @@ pub enum Verdict {
         granted: Vec<u32>,
         /// The nodes of the pods, by role and index. Empty if the pods are to wait for nodes that an autoscaler adds.
         nodes: Vec<Vec<String>>,
+        /// The flavor of the nodes of each role; empty for none.
+        flavors: Vec<String>,
     },
     /// The job keeps running.
     Run(Running),
@@ -64,6 +66,8 @@ pub struct Waiting {
     pub why: String,
     /// Other jobs are preempted for it, and the freed room is reserved. The caller passes this to the next decision.
     pub claims: bool,
+    /// The flavors of the reserved room, by role. The caller passes them to the next decision.
+    pub flavors: Vec<String>,
     /// It is the head of its queue. The caller passes the time since when to the next decision.
     pub is_head: bool,
     /// Its data should be warmed now.

@@ -11,8 +11,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use larder_api::InvalidField;
 use larder_api::job_type::RoleType;
 use larder_api::names::{
-    DATASETS_ANNOTATION, JOB_ATTEMPT_LABEL, JOB_INDEX_LABEL, JOB_QUEUE_LABEL, JOB_ROLE_LABEL, JOB_SERVING_LABEL,
-    JOB_UID_LABEL, KUEUE_QUEUE_LABEL,
+    DATASETS_ANNOTATION, JOB_ATTEMPT_LABEL, JOB_FLAVOR_LABEL, JOB_INDEX_LABEL, JOB_QUEUE_LABEL, JOB_ROLE_LABEL,
+    JOB_SERVING_LABEL, JOB_UID_LABEL, KUEUE_QUEUE_LABEL,
 };
 use larder_api::training_job::checked::{CheckedRole, GRACE_SECONDS_MAX};
 use minijinja::Value;
@@ -184,6 +184,8 @@ impl<'a> Renderer<'a> {
         let ours = shared::metadata(&self.rendered, names::pod(self.rendered.name, role, index, attempt));
         let template = template.unwrap_or_default();
         let mut labels = template.labels.unwrap_or_default();
+        // Only a pod that is kept on nodes of a flavor may carry this label.
+        labels.remove(JOB_FLAVOR_LABEL);
         labels.extend(place.labels.clone());
         // Kueue would treat a pod with this label as a workload of its own.
         labels.remove(KUEUE_QUEUE_LABEL);

@@ -12,6 +12,7 @@ use crate::jobs::cluster_view::{ClusterView, Seen};
 use crate::jobs::data_locality;
 use crate::jobs::dry_run::{DryRun, DryRuns, used_up};
 use crate::jobs::eligibility::Eligibility;
+use crate::jobs::flavors;
 use crate::jobs::job_state::JobState;
 use crate::jobs::machine::{Leeway, Observed, PodStage, Terms};
 use crate::jobs::objects::JobObject;
@@ -138,13 +139,17 @@ impl<'a> ObservedJob<'a> {
         self.job_state.profile.as_ref().and_then(|profile| profile.refusal.clone()).map_or(Ok(()), Err)
     }
 
-    /// Where pods may run, by role; `None`: Kueue has not admitted the job.
+    /// Where pods may run, by role; `None`: Kueue has not admitted the job, or one of its flavors is not known.
     fn places(&self, view: &ClusterView<'_>) -> Option<Vec<Place>> {
         match &self.job_state.profile {
             Some(profile) if kueue_queue(self.job).is_some() => {
                 kueue::admitted_places(view, self.object, self.job, profile)
             }
-            _ => Some(vec![Place::default(); self.job.roles.len()]),
+            _ => {
+                let record = &self.job_state.record;
+                let chosen = if record.state.holds_room() { &record.flavors[..] } else { &[] };
+                flavors::places(view.flavors, self.job.roles.len(), chosen)
+            }
         }
     }
 

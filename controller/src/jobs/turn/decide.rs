@@ -9,6 +9,7 @@ use super::{Checked, JobInRound, Mode};
 use crate::jobs::cluster_view::ClusterView;
 use crate::jobs::counts::{Before, takes_room};
 use crate::jobs::data_locality;
+use crate::jobs::flavors;
 use crate::jobs::machine::{Action, Data, Decisions, step};
 use crate::jobs::plan::{self, Cluster};
 use crate::jobs::planned::{Plan, PlannedPod};
@@ -111,6 +112,9 @@ impl JobInRound<'_> {
                     record.preempts_after = Some(view.now + pause_after(record.in_vain));
                 }
                 record.claims = waiting.claims;
+                if waiting.claims {
+                    record.flavors.clone_from(&waiting.flavors);
+                }
                 record.head_since = waiting.is_head.then(|| record.head_since.unwrap_or(view.now));
                 let mut waiting = waiting.clone();
                 if waiting.is_untried
@@ -134,6 +138,11 @@ impl JobInRound<'_> {
         if !steps {
             return None;
         }
+        if let Verdict::Start { flavors, .. } = &verdict
+            && self.kueue_queue().is_none()
+        {
+            self.move_to(view, flavors.clone());
+        }
         let mut plan = None;
         if let Verdict::Run(running) = &mut verdict {
             plan = running.plan.take();
@@ -154,6 +163,14 @@ impl JobInRound<'_> {
         let goes_on = state.phase == Phase::Queued || state.holds_room();
         self.job_state.counts.preemptions += u64::from(takes_room && goes_on);
         Some(Applied { verdict, actions })
+    }
+
+    /// The job starts on nodes of these flavors, by role.
+    fn move_to(&mut self, view: &ClusterView<'_>, flavors: Vec<String>) {
+        if let Some(typed) = &mut self.typed {
+            typed.places = flavors::places(view.flavors, flavors.len(), &flavors);
+        }
+        self.job_state.record.flavors = flavors;
     }
 
     /// Nodes for lost pods for which Larder's queues do not find nodes: pods of jobs in Kueue's queues, placed in the

@@ -124,7 +124,7 @@ impl JobInRound<'_> {
                 }
                 let pods: Vec<Vec<u32>> = granted.iter().map(|pods| (0..*pods).collect()).collect();
                 match self.find(view, free, &pods) {
-                    Ok(nodes) => Verdict::Start { granted, nodes },
+                    Ok(nodes) => Verdict::Start { granted, nodes, flavors: Vec::new() },
                     Err(shortage) => {
                         let lacks = if shortage.is_for_ever() { Lack::Cluster } else { Lack::Nodes };
                         waits(lacks, messages::no_nodes(&shortage))

@@ -8,12 +8,14 @@ use super::decide::{Decided, Stepped};
 use super::{JobInRound, Mode};
 use crate::jobs::cluster_view::{ClusterView, Seen};
 use crate::jobs::data_locality;
+use crate::jobs::flavors;
 use crate::jobs::leftover_pods::Accounting;
 use crate::jobs::machine::loss::{is_live, uses_quota};
 use crate::jobs::machine::{Pod, PodStage, Stage, is_warm};
 use crate::jobs::plan::Cluster;
-use crate::jobs::queue::{HeldPod, Job, Reservation};
+use crate::jobs::queue::{HeldPod, Job, Reservation, Role};
 use crate::time::Seconds;
+use larder_kube::key::Key;
 
 /// The room that a job counts for in the queues.
 pub(in crate::jobs) struct Counted<'j> {
@@ -68,9 +70,10 @@ impl JobInRound<'_> {
                     let bound = seen.pod.stage != PodStage::Pending;
                     let node = if bound { seen.object.node.clone() } else { planned };
                     let leaving = seen.pod.leaving.is_some();
-                    HeldPod { role: id.role, index: id.index, node, bound, leaving }
+                    let flavor = seen.of_job.flavor.clone();
+                    HeldPod { role: id.role, index: id.index, node, bound, leaving, flavor }
                 }
-                None => HeldPod { role: id.role, index: id.index, node: planned, bound: false, leaving: false },
+                None => HeldPod { role: id.role, index: id.index, node: planned, ..HeldPod::default() },
             };
             held.push(pod);
         }
@@ -83,6 +86,7 @@ impl JobInRound<'_> {
             node: seen.object.node.clone(),
             bound: seen.pod.stage != PodStage::Pending,
             leaving: true,
+            flavor: seen.of_job.flavor.clone(),
         }));
         held
     }
@@ -115,21 +119,29 @@ impl JobInRound<'_> {
         }
         let (job, profile) = (self.spec()?, self.job_state.profile.as_ref()?);
         let is_stray = |pod: &Pod| state.slot(pod.id).is_none() && is_live(pod, view.now);
+        let (choices, unsuited) = match self.choices(view, &profile.roles) {
+            Ok(choices) => (choices, None),
+            Err(why) => (vec![profile.roles.clone()], Some(why)),
+        };
+        let mut choices = choices.into_iter();
         Some(Job {
             key: self.key().clone(),
             queue: self.job_state.queue.clone(),
             priority: view.priority(job),
             created: Seconds(self.object.meta.created),
-            roles: profile.roles.clone(),
+            roles: choices.next().unwrap_or_default(),
+            fallbacks: choices.collect(),
+            unsuited,
             datasets: self.datasets().into_iter().map(|key| (key.clone(), view.bytes(&key))).collect(),
             topology_key: job.topology_key.clone().unwrap_or_default(),
             granted: state.granted(),
             pods: self.held(view),
-            unplaced: if self.is_planned() { self.unplaced(view) } else { Vec::new() },
+            unplaced: if self.is_planned() && self.places().is_some() { self.unplaced(view) } else { Vec::new() },
             refused_by: state.refused_by.clone(),
             replaces_live: self.observed.pods.iter().any(is_stray),
             head_since: self.job_state.record.head_since,
             claims: self.job_state.record.claims,
+            claimed: self.job_state.record.flavors.clone(),
             is_cold: self.cold_until(view).is_some(),
             // No quota limits the nodes that an autoscaler would add for a job without a queue, and its pods would
             // compete for room with jobs of queues.
@@ -143,6 +155,18 @@ impl JobInRound<'_> {
             ends: state.ends(&self.observed.terms),
             reservation: self.reservation(view),
         })
+    }
+
+    /// The job's roles on the flavors that it has, or on each that it may have. Fails if none suits it.
+    fn choices(&self, view: &ClusterView<'_>, roles: &[Role]) -> Result<Vec<Vec<Role>>, String> {
+        if self.state().holds_room() {
+            return Ok(vec![flavors::on(view.flavors, roles, &self.job_state.record.flavors)]);
+        }
+        let name = &self.job_state.queue;
+        match view.jobs.queues.get(&Key::cluster(name)).and_then(|object| object.queue.as_ref().ok()) {
+            Some(queue) => flavors::choices(name, queue, view.flavors, roles),
+            None => Ok(vec![roles.to_vec()]),
+        }
     }
 
     /// Whether the job's planned nodes are reserved for it.

@@ -118,4 +118,9 @@ async fn waits_and_preemptions_are_counted_and_what_a_spec_gives_up_is_not() {
     let waited = world.metric("controller_job_wait_seconds_total", None);
     assert!((600..20_000).contains(&waited), "{waited}");
     assert_eq!(world.metric("controller_job_oldest_wait_seconds", None), 0);
+    // All of them were in one queue.
+    let of_queue = |name: &str| world.metric(&format!("controller_queue_{name}"), Some("all"));
+    assert_eq!(["starts_total", "preemptions_total", "jobs_running", "jobs_waiting"].map(of_queue), [4, 2, 1, 0]);
+    assert_eq!(["quota", "used", "borrowed", "oldest_wait_seconds"].map(of_queue), [8, 8, 0, 0]);
+    assert_eq!(of_queue("wait_seconds_total"), waited);
 }

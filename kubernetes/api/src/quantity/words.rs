@@ -1,5 +1,7 @@
 //! Formats amounts of resources in the units that users use. Inputs are in the unit of [`super::amount`].
 
+use crate::queue::flavor;
+
 const GIB: u64 = 1 << 30;
 
 /// An amount with its unit: `1 GPU`, `1.5 CPUs`, `64 GiB of memory`.
@@ -20,6 +22,7 @@ pub fn show_part(resource: &str, part: u64, whole: u64) -> String {
 
 /// The number that goes with the unit of [`show`].
 pub fn number(resource: &str, amount: u64) -> String {
+    let (resource, _) = flavor::split(resource);
     let (scale, digits) = match resource {
         "cpu" => (1_000.0, 3),
         _ if is_bytes(resource) && amount < GIB => (GIB as f64, 3),
@@ -32,10 +35,13 @@ pub fn number(resource: &str, amount: u64) -> String {
 
 /// The unit of [`number`], without "of memory": for tables whose rows name the resource.
 pub fn unit_of_row(resource: &str) -> &'static str {
-    if is_bytes(resource) { " GiB" } else { "" }
+    if is_bytes(flavor::split(resource).0) { " GiB" } else { "" }
 }
 
 fn unit(resource: &str, amount: u64) -> String {
+    if let (resource, Some(flavor)) = flavor::split(resource) {
+        return format!("{} on {flavor}", unit(resource, amount));
+    }
     let counted = |one: &str, is_one: bool| if is_one { one.to_owned() } else { format!("{one}s") };
     match resource {
         "cpu" => counted("CPU", amount == 1_000),
@@ -70,10 +76,12 @@ mod tests {
             ("hugepages-2Mi", 1 << 30, "1 GiB of hugepages-2Mi"),
             ("pods", 0, "0 pods"),
             ("rdma/hca", 2, "2 rdma/hca"),
+            ("nvidia.com/gpu h100", 8, "8 GPUs on h100"),
+            ("memory spot", 64 << 30, "64 GiB of memory on spot"),
         ] {
             assert_eq!(show(resource, amount), text);
         }
         assert_eq!(show_part("nvidia.com/gpu", 6, 8), "6 of 8 GPUs");
-        assert_eq!((unit_of_row("memory"), unit_of_row("cpu")), (" GiB", ""));
+        assert_eq!((unit_of_row("memory spot"), unit_of_row("cpu")), (" GiB", ""));
     }
 }

@@ -1,12 +1,12 @@
 //! Computes how much of its quota a Queue uses, how much it borrows and lends, and how much it may use now.
 //!
-//! The inputs are the specs of the queues and the usage in their statuses. A queue lends at most `lend` of its nominal
-//! quota and keeps the rest for itself. The amounts that the queues of a cohort lend are the cohort's pool.
+//! The inputs are the specs of the queues and the usage in their statuses. [`super::tree`] says how queues lend.
 
 use serde::Serialize;
 
-use super::Queue;
 use super::checked::{CheckedQueue, CheckedQuota};
+use super::tree::{Balances, Place, Tree};
+use super::{Queue, flavor};
 use crate::quantity::amount;
 use crate::quantity::words::{number, show, show_part};
 
@@ -48,47 +48,45 @@ impl Account {
     }
 }
 
-/// The accounts of a queue, one per resource. `all` are all queues of the cluster, including this one. A queue with an
-/// invalid spec has no accounts.
+/// The accounts of a queue, one per resource, and one per resource of each flavor. `all` are all queues of the cluster.
+/// A queue with an invalid spec has no accounts.
 pub fn accounts(queue: &Queue, all: &[Queue]) -> Vec<Account> {
     let Ok(checked) = queue.spec.check() else { return Vec::new() };
-    let of_cohort: Vec<(&Queue, CheckedQueue)> = all
-        .iter()
-        .filter(|other| checked.cohort.is_some() && other.spec.cohort == checked.cohort)
-        .filter_map(|other| Some((other, other.spec.check().ok()?)))
-        .collect();
+    let others = all.iter().filter(|other| other.metadata.name != queue.metadata.name);
+    let known: Vec<(&Queue, CheckedQueue)> =
+        std::iter::once(queue).chain(others).filter_map(|queue| Some((queue, queue.spec.check().ok()?))).collect();
+    let tree = Tree::new(known.iter().map(|(queue, checked)| Place {
+        name: queue.metadata.name.as_deref().unwrap_or_default(),
+        parent: checked.parent.as_deref().unwrap_or_default(),
+        cohort: checked.cohort.as_deref().unwrap_or_default(),
+    }));
     let account = |(resource, quota): (&String, &CheckedQuota)| {
-        let used = used(queue, resource);
-        let lines = || of_cohort.iter().filter_map(|(other, spec)| Some((*other, spec.quota.get(resource)?)));
-        let (mut lent, mut pooled) = (0_u64, 0_u64);
-        for (other, quota) in lines() {
-            lent = lent.saturating_add(lends(quota));
-            pooled = pooled.saturating_add(self::used(other, resource).saturating_sub(quota.nominal - lends(quota)));
+        let mut balances = Balances::new(&tree, |at| known[at].1.quota.get(resource).copied());
+        for (at, (queue, checked)) in known.iter().enumerate() {
+            if checked.quota.contains_key(resource) {
+                balances.add(&tree, at, used(queue, resource));
+            }
         }
-        let (own, most) = match &checked.cohort {
-            Some(_) => (quota.nominal - lends(quota), quota.nominal.saturating_add(quota.borrow.unwrap_or(u64::MAX))),
-            None => (quota.nominal, quota.nominal),
-        };
-        let may_use = most.min(own.max(used).saturating_add(lent.saturating_sub(pooled)));
+        let used = balances.used(0);
+        let may_use = used.saturating_add(balances.available(&tree, 0));
         Account {
             resource: resource.clone(),
             nominal: quota.nominal,
             used,
             borrowed: used.saturating_sub(quota.nominal),
-            lent: quota.nominal.saturating_sub(may_use.max(used)),
+            lent: quota.nominal.saturating_sub(may_use),
             may_use,
         }
     };
     checked.quota.iter().map(account).collect()
 }
 
-fn lends(quota: &CheckedQuota) -> u64 {
-    quota.lend.unwrap_or(u64::MAX).min(quota.nominal)
-}
-
-fn used(queue: &Queue, resource: &str) -> u64 {
-    let usage = queue.status.as_ref().and_then(|status| status.usage.get(resource));
-    usage.and_then(|usage| amount(resource, &usage.used)).unwrap_or(0)
+fn used(queue: &Queue, name: &str) -> u64 {
+    let usage = queue.status.as_ref().and_then(|status| match flavor::split(name) {
+        (resource, Some(flavor)) => status.flavors.get(flavor)?.get(resource),
+        (resource, None) => status.usage.get(resource),
+    });
+    usage.and_then(|usage| amount(flavor::split(name).0, &usage.used)).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -145,6 +143,40 @@ mod tests {
         ];
         assert_eq!(numbers(&all[0], &all), (8, 8, 0, 0, 10));
         assert_eq!(accounts(&all[0], &all)[0].lacks("a", 4), "queue a uses 8 of 8 GPUs and may borrow 2 now, needs 4");
+    }
+
+    #[test]
+    fn queues_below_one_queue_lend_to_each_other_and_together_lend_no_more_than_it_may() {
+        let below = |name: &str, parent: Option<&str>, quota: Value, used: &str| {
+            let mut queue = queue(name, None, quota, used);
+            queue.spec.parent = parent.map(str::to_owned);
+            queue
+        };
+        let all = [
+            below("company", None, json!({"nominal": 0}), "0"),
+            below("lab", Some("company"), json!({"nominal": 2, "borrow": 3, "lend": 4}), "0"),
+            below("vision", Some("lab"), json!({"nominal": 4}), "9"),
+            below("speech", Some("lab"), json!({"nominal": 4, "lend": 1}), "1"),
+            below("sales", Some("company"), json!({"nominal": 6}), "0"),
+        ];
+        // The lab has 2 + 4 + 1 that its queues share, of which it lends 4, and borrows up to 3 more.
+        assert_eq!(numbers(&all[2], &all), (4, 9, 5, 0, 10));
+        // Of its own 4, the queue speech keeps 3, and 1 is left of what the lab may borrow.
+        assert_eq!(numbers(&all[3], &all), (4, 1, 0, 0, 4));
+        assert_eq!(numbers(&all[4], &all), (6, 0, 0, 2, 4));
+    }
+
+    #[test]
+    fn a_flavor_has_an_account_of_its_own() {
+        let mut alone = queue("a", None, json!({"nominal": 8}), "6");
+        let quota = json!([{"name": "h100", "quota": {GPU: {"nominal": 4}}}]);
+        alone.spec.flavors = serde_json::from_value(quota).unwrap();
+        let usage = json!({"h100": {GPU: {"used": "3", "borrowed": "0"}}});
+        alone.status.as_mut().unwrap().flavors = serde_json::from_value(usage).unwrap();
+        let accounts = accounts(&alone, &[]);
+        let [all, of_flavor] = &accounts[..] else { panic!("{accounts:?}") };
+        assert_eq!((all.used, all.may_use, of_flavor.used, of_flavor.may_use), (6, 8, 3, 4));
+        assert_eq!(of_flavor.lacks("a", 2), "queue a uses 3 of 4 GPUs on h100, needs 2");
     }
 
     #[test]

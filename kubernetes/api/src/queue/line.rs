@@ -19,6 +19,9 @@ pub struct Priorities {
     pub classes: BTreeMap<String, i32>,
     /// The priority of pods that name no class.
     pub default: i32,
+    /// The priorities that jobs of a queue may name, keyed by the name of the queue. Of queues without any, the classes
+    /// of pods decide.
+    pub queues: BTreeMap<String, BTreeMap<String, i32>>,
 }
 
 impl Priorities {
@@ -43,9 +46,30 @@ impl Priorities {
         templates.into_iter().map(of_pod).max().unwrap_or(self.default)
     }
 
+    /// Adds the priorities that queues give to jobs.
+    pub fn with_queues<'a>(mut self, queues: impl IntoIterator<Item = (&'a str, &'a BTreeMap<String, i32>)>) -> Self {
+        let queues = queues.into_iter().filter(|(_, priorities)| !priorities.is_empty());
+        self.queues.extend(queues.map(|(queue, priorities)| (queue.to_owned(), priorities.clone())));
+        self
+    }
+
+    /// The priority of a job in `queue` that names the priority `named` and has these pods.
+    pub fn in_queue<'a>(
+        &self,
+        queue: Option<&str>,
+        named: Option<&str>,
+        templates: impl IntoIterator<Item = &'a PodTemplateSpec>,
+    ) -> i32 {
+        match queue.and_then(|queue| self.queues.get(queue)) {
+            Some(priorities) => named.and_then(|named| priorities.get(named)).copied().unwrap_or(0),
+            None => self.of(templates),
+        }
+    }
+
     /// The priority of a job.
     pub fn of_job(&self, job: &TrainingJob) -> i32 {
-        self.of(job.spec.roles.iter().map(|role| &role.template))
+        let templates = job.spec.roles.iter().map(|role| &role.template);
+        self.in_queue(job.spec.queue.as_deref(), job.spec.priority.as_deref(), templates)
     }
 }
 

@@ -66,6 +66,8 @@ pub struct CheckedJob {
     pub sweep: Option<CheckedSweep>,
     /// Where the job waits for quota.
     pub queueing: Queueing,
+    /// The priority among those of its Queue; `None` for the queue's default.
+    pub priority: Option<String>,
     /// The planner of the job's nodes.
     pub backend: GangBackend,
     /// How long pods may take to be bound.
@@ -164,6 +166,9 @@ impl TrainingJob {
         let time =
             |field: &'static str, text: &Option<String>| text.as_deref().map(|text| duration(field, text)).transpose();
         let queueing = self.queueing()?;
+        if spec.priority.is_some() && !matches!(queueing, Queueing::Queue(_)) {
+            return Err(InvalidField::new("spec.priority", "needs spec.queue, whose priorities it names"));
+        }
         let longest = if queueing == Queueing::None { UNQUEUED_TIMEOUT_MAX } else { TIMEOUT_MAX };
         let (roles, datasets) = (check_roles(&spec.roles)?, self.check_datasets(longest)?);
         check_split(&datasets, &roles)?;
@@ -174,6 +179,7 @@ impl TrainingJob {
             parameters: sweep::check_parameters(&spec.parameters)?,
             sweep: spec.sweep.as_ref().map(|sweep| sweep::check(sweep, name, &spec.roles)).transpose()?,
             queueing,
+            priority: spec.priority.clone(),
             backend: spec.gang.backend.unwrap_or_default(),
             gang_timeout: time("spec.gang.timeout", &spec.gang.timeout)?.unwrap_or(GANG_TIMEOUT).min(longest),
             topology_key: spec.gang.topology_key.clone(),

@@ -46,7 +46,7 @@ reasons! {
         GangRefused of Valid,
         /// The condition before this one is not true yet.
         Waiting of QuotaReserved | DataWarm | Placed,
-        /// The job is in no queue.
+        /// The job is in no queue, or its queue does not exist any more. Its pods count in none.
         NoQueue of QuotaReserved,
         /// The queue has quota for the job.
         Reserved of QuotaReserved,

@@ -346,6 +346,31 @@ fn a_good_job_is_accepted_and_what_its_pods_have_cannot_be_changed() {
     server.cluster.kubectl_ok(&["delete", "tj", "j", "-n", NAMESPACE]);
 }
 
+// SEMANTICS: J25
+#[test]
+fn two_flavors_of_a_node_are_refused_at_apply() {
+    let server = start("flavors");
+    let patched = |flavors: Value| {
+        let spec = json!({"spec": {"flavors": flavors}}).to_string();
+        server.cluster.kubectl(&["patch", "lardersettings", SETTINGS, "--type=merge", "--dry-run=server", "-p", &spec])
+    };
+    let flavor = |name: &str, labels: Value| json!({"name": name, "nodeLabels": labels});
+    let h100 = flavor("h100", json!({"gpu": "h100", "pool": "reserved"}));
+    let output =
+        patched(json!([h100, flavor("a100", json!({"gpu": "a100"})), flavor("spot", json!({"pool": "spot"}))]));
+    assert!(
+        !output.status.success() && said(&output).contains("a node may be of one flavor only"),
+        "{}",
+        said(&output)
+    );
+    let output = patched(json!([flavor("all", json!({}))]));
+    assert!(!output.status.success() && said(&output).contains("nodeLabels"), "{}", said(&output));
+    for other in [flavor("a100", json!({"gpu": "a100"})), flavor("spot", json!({"pool": "spot"}))] {
+        let output = patched(json!([h100, other]));
+        assert!(output.status.success(), "{}", said(&output));
+    }
+}
+
 #[test]
 fn the_trials_of_a_sweep_cannot_be_changed_but_how_many_run() {
     const NAMESPACE: &str = "sweeps";
@@ -375,6 +400,7 @@ fn the_trials_of_a_sweep_cannot_be_changed_but_how_many_run() {
 fn a_bad_queue_or_type_is_refused_at_apply_by_its_field() {
     let server = start("bad-queues");
     let quota = |quota: Value| queue(json!({"cohort": "c", "quota": {"nvidia.com/gpu": quota}}));
+    let flavor = |name: &str, quota: Value| json!({"name": name, "quota": {"nvidia.com/gpu": quota}});
     let launcher = json!({"role": "worker", "starts": ["worker"], "port": 7422});
     let environment =
         |fields: Value| job_type(json!({"environment": [object(json!({"name": "A", "value": ""}), fields)]}));
@@ -383,6 +409,20 @@ fn a_bad_queue_or_type_is_refused_at_apply_by_its_field() {
         ("spec.namespaces", "names of namespaces", queue(json!({"namespaces": ["Team A"]}))),
         ("spec.cohort", "lower-case", queue(json!({"cohort": "A"}))),
         ("spec.cohort", "is missing", queue(json!({"quota": {"cpu": {"nominal": 1, "lend": 1}}}))),
+        ("spec.cohort", "is missing", queue(json!({"flavors": [flavor("h100", json!({"nominal": 1, "borrow": 1}))]}))),
+        ("spec.cohort", "cannot be combined", queue(json!({"cohort": "a", "parent": "b"}))),
+        ("spec.parent", "must be another queue", queue(json!({"parent": "q"}))),
+        ("spec.parent", "name of a Queue", queue(json!({"parent": "A"}))),
+        ("spec.preemption.withinQueue", "supported values", queue(json!({"preemption": {"withinQueue": "any"}}))),
+        ("spec.preemption.reclaim", "supported values", queue(json!({"preemption": {"reclaim": "some"}}))),
+        ("spec.flavors[].quota", "must have the resources", queue(json!({"flavors": [{"name": "h100", "quota": {}}]}))),
+        (
+            "spec.flavors[1]",
+            "Duplicate value",
+            queue(json!({"flavors": [
+            flavor("h100", json!({"nominal": 1})), flavor("h100", json!({"nominal": 1}))]})),
+        ),
+        ("spec.quota[].nominal", "at least 0", queue(json!({"flavors": [flavor("h100", json!({"nominal": -1}))]}))),
         ("spec.weight", "greater than or equal to 1", queue(json!({"weight": 0}))),
         ("spec.stop", "supported values", queue(json!({"stop": "now"}))),
         ("spec.quota[].nominal", "at least 0", quota(json!({"nominal": -1}))),

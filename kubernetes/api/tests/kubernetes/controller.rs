@@ -531,11 +531,24 @@ fn pods_belong_to_training_jobs() {
     );
     // A pod of somebody else.
     server.apply(&pod(json!({"name": "mine", "namespace": NAMESPACE})));
-    let not_its = "larder-controller changes and deletes pods of TrainingJobs and no others";
+    let not_its = "larder-controller changes and deletes pods of TrainingJobs and of Queues and no others";
     server.runs(&token, NAMESPACE, &["delete", "pod", "mine"], Some(not_its));
     server.runs(&token, NAMESPACE, &["label", "pod", "mine", "a=b"], Some(not_its));
     server.runs(&token, NAMESPACE, &["annotate", "pod", "mine", "a=b"], Some(not_its));
     server.cluster.kubectl_ok(&["delete", "pod", "mine", "-n", NAMESPACE, "--force", "--grace-period=0"]);
+    // A pod of a queue.
+    let mut queued = pod(json!({"name": "queued", "namespace": NAMESPACE, "labels": {"larder.dev/queue": "vision"}}));
+    queued["spec"]["schedulingGates"] = json!([{"name": "larder.dev/queue"}, {"name": "test/gate"}]);
+    server.apply(&queued);
+    let release = "of a pod of a Queue, larder-controller removes the scheduling gate, adds a node selector";
+    let patch = |patch: &str, refused: Option<&str>| {
+        server.runs(&token, NAMESPACE, &["patch", "pod", "queued", "--type=merge", "-p", patch], refused);
+    };
+    patch(r#"{"metadata":{"labels":{"a":"b"}}}"#, Some(release));
+    patch(r#"{"spec":{"containers":[{"name":"main","image":"evil"}]}}"#, Some(release));
+    patch(r#"{"spec":{"schedulingGates":[{"name":"larder.dev/queue"}]}}"#, Some(release));
+    patch(r#"{"spec":{"schedulingGates":[{"name":"test/gate"}],"nodeSelector":{"gpu":"h100"}}}"#, None);
+    server.runs(&token, NAMESPACE, &["delete", "pod", "queued", "--force", "--grace-period=0"], None);
     // A pod of a job.
     let owner = managed_job(&server, NAMESPACE);
     let mut of_job = pod(of_job(NAMESPACE));

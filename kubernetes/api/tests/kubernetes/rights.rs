@@ -203,6 +203,7 @@ fn pods_of_jobs_are_made_by_the_controller_alone() {
         ("larder.dev/job-uid", "larder.dev/job-uid=u"),
         ("larder.dev/job-queue", "larder.dev/job-queue-"),
         ("larder.dev/job-queue", "larder.dev/job-queue=other"),
+        ("larder.dev/job-flavor", "larder.dev/job-flavor=a100"),
         ("larder.dev/job-role", "larder.dev/job-role=ps"),
         ("larder.dev/job-index", "larder.dev/job-index=7"),
         ("larder.dev/job-attempt", "larder.dev/job-attempt=7"),
@@ -234,4 +235,35 @@ fn pods_of_jobs_are_made_by_the_controller_alone() {
     assert!(!output.status.success() && said(&output).contains(refused), "{}", said(&output));
     server.cluster.kubectl_ok(&["delete", "pod", "p", "-n", NAMESPACE, "--force", "--grace-period=0"]);
     server.cluster.kubectl_ok(&["delete", "trainingjob", "j", "-n", NAMESPACE]);
+}
+
+// SEMANTICS: J26
+#[test]
+fn only_the_controller_releases_a_pod_that_a_queue_holds() {
+    const NAMESPACE: &str = "queued-pods";
+    let server = bad_jobs::start(NAMESPACE);
+    let _granted = server.grant(CONTROLLER_ACCOUNT, "", "pods");
+    let token = server.token(CONTROLLER_ACCOUNT, None);
+    let mut pod = bad_jobs::pod(NAMESPACE, json!({"larder.dev/queue": "vision"}));
+    server.cluster.wait_for("the policy counts", TIMEOUT, || {
+        let output = server.with_file(&pod, |file| server.cluster.kubectl(&["apply", "--dry-run=server", "-f", file]));
+        !output.status.success() && said(&output).contains("spec.schedulingGates must have larder.dev/queue")
+    });
+    pod["spec"]["schedulingGates"] = json!([{"name": "larder.dev/queue"}]);
+    server.apply(&pod);
+    let release = ["patch", "pod", "p", "-n", NAMESPACE, "--type=merge", "-p", r#"{"spec":{"schedulingGates":[]}}"#];
+    for (args, refused) in [
+        (&release[..], "spec.schedulingGates[larder.dev/queue] is removed by larder-controller alone"),
+        (&["label", "pod", "p", "-n", NAMESPACE, "larder.dev/queue-"], "larder.dev/queue is set when a pod is created"),
+        (
+            &["label", "pod", "p", "-n", NAMESPACE, "larder.dev/priority=urgent"],
+            "larder.dev/priority is set when a pod is created",
+        ),
+    ] {
+        let output = server.cluster.kubectl(args);
+        assert!(!output.status.success() && said(&output).contains(refused), "{args:?}: {}", said(&output));
+    }
+    server.cluster.kubectl_ok(&["label", "pod", "p", "-n", NAMESPACE, "mine=1"]);
+    server.expect(&token, &release, None);
+    server.cluster.kubectl_ok(&["delete", "pod", "p", "-n", NAMESPACE, "--force", "--grace-period=0"]);
 }

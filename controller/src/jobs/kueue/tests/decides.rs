@@ -70,7 +70,10 @@ fn a_job_with_quota_waits_for_checks_and_its_data_is_fetched() {
 fn an_admitted_job_starts_with_the_pods_that_were_admitted() {
     for (admitted, granted) in [(8, 8), (5, 5), (4, 4)] {
         let decision = Case::queued(Some(there(&sample(), admission(admitted)))).decide();
-        assert_eq!(decision.verdict, Verdict::Start { granted: vec![1, granted], nodes: Vec::new() });
+        assert_eq!(
+            decision.verdict,
+            Verdict::Start { granted: vec![1, granted], nodes: Vec::new(), flavors: Vec::new() }
+        );
         assert_eq!(decision.places.map(|places| places.len()), Some(2));
         assert_eq!(decision.writes, []);
     }
@@ -78,7 +81,7 @@ fn an_admitted_job_starts_with_the_pods_that_were_admitted() {
     let mut status = admission(8);
     status["admission"]["podSetAssignments"][1].as_object_mut().unwrap().remove("count");
     let decision = Case::queued(Some(there(&sample(), status))).decide();
-    assert_eq!(decision.verdict, Verdict::Start { granted: vec![1, 8], nodes: Vec::new() });
+    assert_eq!(decision.verdict, Verdict::Start { granted: vec![1, 8], nodes: Vec::new(), flavors: Vec::new() });
 }
 
 #[test]

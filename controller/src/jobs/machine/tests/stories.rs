@@ -463,7 +463,7 @@ fn a_gang_that_the_scheduler_never_binds_gives_its_room_back_and_says_why() {
 #[test]
 fn pods_without_a_plan_wait_for_new_nodes_as_long_as_the_administrator_says() {
     let terms = Terms { nodes_timeout: Some(900), active_deadline: None, ..elastic(2) };
-    let unplanned = Some(Verdict::Start { granted: vec![2], nodes: Vec::new() });
+    let unplanned = Some(Verdict::Start { granted: vec![2], nodes: Vec::new(), flavors: Vec::new() });
     let mut observed = Shown { verdict: unplanned, ..Shown::of(terms) };
     let (state, actions) = step(State::default(), &observed, NOW);
     assert_eq!((state.phase, state.awaits_nodes, changes(&actions).0.len()), (Phase::Starting, true, 2));

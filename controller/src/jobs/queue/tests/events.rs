@@ -1,14 +1,16 @@
 //! No order of events lets a queue exceed its limits.
 
+use larder_api::queue::flavor::{on, split};
+use larder_api::queue::{Preemption, Preempts};
 use proptest::prelude::*;
 
 use super::*;
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// A job in a queue, or in none if there is no queue of this number, with its priority, its minimum of workers, and
-    /// how many more it requests and may have.
-    Submit(usize, i32, u32, u32, u32),
+    /// A job in a queue, or in none if there is no queue of this number, with its priority, its minimum of workers, how
+    /// many more it requests and may have, and how many flavors it may have.
+    Submit(usize, i32, u32, u32, u32, usize),
     Decide,
     /// The terminating pods of a job are deleted.
     PodsEnd(usize),
@@ -23,8 +25,9 @@ enum Event {
 
 fn any_events() -> impl Strategy<Value = Vec<Event>> {
     let event = prop_oneof![
-        4 => (0..4_usize, 0..3_i32, 1..7_u32, 0..4_u32, 0..4_u32)
-            .prop_map(|(queue, priority, min, more, most)| Event::Submit(queue, priority, min, more, most)),
+        4 => (0..6_usize, 0..3_i32, 1..7_u32, 0..4_u32, 0..4_u32, 0..3_usize).prop_map(
+            |(queue, priority, min, more, most, flavors)| Event::Submit(queue, priority, min, more, most, flavors)
+        ),
         6 => Just(Event::Decide),
         3 => (0..8_usize).prop_map(Event::PodsEnd),
         2 => (0..8_usize).prop_map(Event::Grow),
@@ -35,16 +38,30 @@ fn any_events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 1..60)
 }
 
-/// Nominal quota, borrowing limit, lending limit, whether it is in the cohort, and weight.
-type Made = (u64, Option<u64>, Option<u64>, bool, u32);
+/// Nominal quota, borrowing limit, lending limit, where it is, weight, the jobs that its jobs preempt, and the nominal
+/// quota of a flavor if that is limited.
+type Made = (u64, Option<u64>, Option<u64>, usize, u32, Preemption, Option<u64>);
 
+fn any_preemption() -> impl Strategy<Value = Preemption> {
+    let any_of = |all: &'static [Preempts]| prop::sample::select(all);
+    let lower = || any_of(&[Preempts::Never, Preempts::LowerPriority]);
+    let all = any_of(&[Preempts::Never, Preempts::LowerPriority, Preempts::Any]);
+    let made = |(within_queue, reclaim, while_borrowing)| Preemption { within_queue, reclaim, while_borrowing };
+    (lower(), all, lower()).prop_map(made)
+}
+
+/// Five queues, each alone, in the cohort, or below one of the queues before it.
 fn any_queues() -> impl Strategy<Value = Vec<Queue>> {
     let most = || prop::option::of(0..6_u64);
-    let one = (0..9_u64, most(), most(), any::<bool>(), 1..4_u32);
-    prop::collection::vec(one, 3).prop_map(|queues| {
-        let queue = |(at, (nominal, borrow, lend, joins, weight)): (usize, Made)| {
-            let cohort = if joins { "all" } else { "" };
-            Queue { weight, ..queue(&format!("q{at}"), cohort, quota(nominal, borrow, lend)) }
+    let of_flavor = prop::option::of(0..9_u64);
+    let one = (0..9_u64, most(), most(), 0..6_usize, 1..4_u32, any_preemption(), of_flavor);
+    prop::collection::vec(one, 5).prop_map(|queues| {
+        let queue = |(at, (nominal, borrow, lend, place, weight, preemption, of_flavor)): (usize, Made)| {
+            let cohort = if place == 1 { "all" } else { "" };
+            let parent = place.checked_sub(2).filter(|above| *above < at).map_or(String::new(), |at| format!("q{at}"));
+            let mut queue = queue(&format!("q{at}"), cohort, quota(nominal, borrow, lend));
+            queue.quotas.extend(of_flavor.map(|nominal| (on(GPU, FLAVORS[0]), quota(nominal, borrow, lend))));
+            Queue { weight, parent, preemption, ..queue }
         };
         queues.into_iter().enumerate().map(queue).collect()
     })
@@ -58,10 +75,12 @@ impl World {
 
     fn apply(&mut self, event: &Event) {
         match event {
-            Event::Submit(queue, priority, min, more, most) => {
+            Event::Submit(queue, priority, min, more, most, flavors) => {
                 let name = format!("j{}", self.now.0);
                 let queue = self.queues.get(*queue).map_or(String::new(), |queue| queue.name.clone());
-                self.submit(job(&name, &queue, *priority, (*min, min + more, min + more + most)));
+                let job = job(&name, &queue, *priority, (*min, min + more, min + more + most));
+                let is_flavored = *flavors > 0 && !queue.is_empty();
+                self.submit(if is_flavored { flavored(job, &FLAVORS[..*flavors]) } else { job });
                 self.last.clear();
             }
             Event::Decide => self.step(),
@@ -88,25 +107,55 @@ impl World {
         self.now += 1;
     }
 
-    /// Counts the pods themselves, including terminating ones, instead of trusting the decisions.
-    fn check(&self) {
-        let (mut lent, mut taken) = (0, 0);
-        for queue in &self.queues {
-            let (used, quota) = (self.used(&queue.name), queue.quotas[GPU]);
-            if queue.cohort.is_empty() {
-                assert!(used <= quota.nominal, "{} uses {used}", queue.name);
-                continue;
-            }
-            assert!(
-                used <= quota.nominal.saturating_add(quota.borrow.unwrap_or(u64::MAX)),
-                "{} uses {used}",
-                queue.name
-            );
-            let own = quota.nominal - quota.lend.unwrap_or(u64::MAX).min(quota.nominal);
-            lent += quota.nominal - own;
-            taken += used.saturating_sub(own);
+    /// The pods of a queue that count against a quota, including terminating ones: the pods themselves count, and not
+    /// the decisions.
+    fn counted(&self, queue: &str, name: &str) -> u64 {
+        let flavor = split(name).1;
+        let of_queue = self.jobs.iter().filter(|job| job.queue == queue).flat_map(|job| &job.pods);
+        of_queue.filter(|pod| flavor.is_none_or(|flavor| pod.flavor == flavor)).count() as u64
+    }
+
+    /// What the jobs of a queue and of those below it use of what they share, and how much of that is theirs.
+    fn shared(&self, queue: &Queue, name: &str) -> (u64, u64) {
+        let own = queue.quotas.get(name);
+        let (mut used, mut capacity) = own.map_or((0, 0), |own| (self.counted(&queue.name, name), own.nominal));
+        for below in self.queues.iter().filter(|below| below.parent == queue.name) {
+            let (passed, lent) = self.passed(below, name);
+            used += passed;
+            capacity += lent;
         }
-        assert!(taken <= lent, "{taken} of {lent} that are lent");
+        (used, capacity)
+    }
+
+    /// What a queue with those below it takes from the others, and what it gives them.
+    fn passed(&self, queue: &Queue, name: &str) -> (u64, u64) {
+        let (used, capacity) = self.shared(queue, name);
+        let limits = queue.quotas.get(name).copied().unwrap_or(quota(0, None, None));
+        let most = capacity.saturating_add(limits.borrow.unwrap_or(u64::MAX));
+        assert!(used <= most, "{} uses {used} of {most} {name}", queue.name);
+        let lent = limits.lend.unwrap_or(u64::MAX).min(capacity);
+        (used.saturating_sub(capacity - lent), lent)
+    }
+
+    fn check(&self) {
+        for name in [GPU.to_owned(), on(GPU, FLAVORS[0])] {
+            let (mut taken, mut lent) = (0, 0);
+            for queue in self.queues.iter().filter(|queue| queue.parent.is_empty()) {
+                if queue.cohort.is_empty() {
+                    let (used, capacity) = self.shared(queue, &name);
+                    assert!(used <= capacity, "{} uses {used} of {capacity} {name}", queue.name);
+                } else {
+                    let (takes, gives) = self.passed(queue, &name);
+                    taken += takes;
+                    lent += gives;
+                }
+            }
+            assert!(taken <= lent, "{taken} of {lent} {name} that are lent");
+        }
+        for pod in self.jobs.iter().flat_map(|job| &job.pods).filter(|pod| !pod.flavor.is_empty()) {
+            let node = self.nodes.iter().find(|node| node.meta.key.name == pod.node).unwrap();
+            assert_eq!(node.labels["gpu"], pod.flavor, "a pod is on a node of its flavor");
+        }
         for room in self.rooms() {
             assert!(room.used.get(GPU) <= self.gpus, "{} is full", room.node.meta.key.name);
         }
@@ -126,6 +175,7 @@ impl World {
             queues: self.queues.clone(),
             nodes: self.nodes.clone(),
             last: BTreeMap::new(),
+            choices: self.choices.clone(),
             in_vain: BTreeMap::new(),
             foreign: 0,
             ..*self
@@ -162,7 +212,9 @@ proptest! {
         for event in &events {
             world.apply(event);
             world.check();
-            if matches!(event, Event::Decide) {
+            // A job without a flavor may be planned on other nodes by then, which a job with one needs.
+            let is_uniform = world.jobs.iter().all(|job| job.roles[0].flavor.is_empty());
+            if matches!(event, Event::Decide) && is_uniform {
                 world.check_claims();
             }
         }
@@ -181,6 +233,27 @@ proptest! {
         queues.reverse();
         jobs.reverse();
         prop_assert_eq!(decide(&queues, &jobs, &[], &mut cluster.clone(), world.now), once);
+    }
+
+    // SEMANTICS: J3
+    #[test]
+    fn every_job_starts_once_unless_it_never_could(queues in any_queues(), events in any_events(), gpus in 1..5_u64) {
+        let mut world = World::new(queues, 5, gpus);
+        for event in events.iter().filter(|event| matches!(event, Event::Submit(..))) {
+            world.apply(event);
+        }
+        // Whatever has room ends, so the next has its turn.
+        for _ in 0..2 * world.jobs.len() + 2 {
+            world.step();
+            world.pods_end();
+            world.jobs.retain(|job| !job.is_admitted());
+            world.now += 31 * 60;
+        }
+        for job in &world.jobs {
+            let waiting = world.waiting(&job.key.name);
+            let is_larger = waiting.lacks == Lack::Cluster || waiting.why.contains("can never use more than");
+            prop_assert!(is_larger, "{}: {}", job.key, waiting.why);
+        }
     }
 
     // SEMANTICS: J3

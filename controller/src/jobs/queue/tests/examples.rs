@@ -429,7 +429,8 @@ fn pods_that_a_job_has_left_use_quota_until_they_are_gone_and_nobody_ends_for_ro
     world.step();
     let node = |pod: &HeldPod| if pod.node == "n000" { "n001" } else { "n000" };
     let node = node(&world.job("low").pods[0]).to_owned();
-    let left = LeftoverPod { queue: "vision".into(), requests: [(GPU, 1)].into_iter().collect(), node, stays: false };
+    let requests = [(GPU, 1)].into_iter().collect();
+    let left = LeftoverPod { queue: "vision".into(), requests, node, ..LeftoverPod::default() };
     world.leftover = vec![left; 4];
     world.submit(job("high", "vision", 5, (4, 4, 4)));
     world.step();
@@ -612,7 +613,7 @@ fn a_job_that_borrows_preempts_no_job_without_a_queue() {
 
 /// A job without a queue whose four pods are planned on a node and not created.
 fn planned(name: &str, reservation: Reservation) -> Job {
-    let pod = |index| HeldPod { role: 0, index, node: "n000".into(), bound: false, leaving: false };
+    let pod = |index| HeldPod { index, node: "n000".into(), ..HeldPod::default() };
     Job { granted: vec![4], pods: (0..4).map(pod).collect(), reservation, ..job(name, "", 0, (4, 4, 4)) }
 }
 

@@ -20,7 +20,7 @@ fn seed_003_a_production_job_takes_workers_50_to_99_of_an_experiment_and_no_othe
     assert_eq!(shrunk.why, "team/train of queue production with priority 100 needs the room of 50 pods");
     assert_eq!(world.waiting("train").why, "room is reserved for it; 50 pods are still terminating");
     // While those pods terminate, nothing more is preempted, and their room stays reserved.
-    world.submit(job("other", "research", 0, (1, 1, 1)));
+    world.submit(job("other", "research", -1, (1, 1, 1)));
     world.step();
     assert_eq!(world.workers("experiment").len(), 50);
     assert!(world.waiting("train").claims && !world.waiting("other").claims);

@@ -161,11 +161,12 @@ fn names_labels_and_owner_are_those_that_others_rely_on() {
 fn no_template_claims_another_queue_or_a_long_time_to_end() {
     let mut long = template(json!({}));
     long["spec"]["terminationGracePeriodSeconds"] = 1_000_000.into();
-    long["metadata"]["labels"] = json!({"larder.dev/job-queue": "red", "larder.dev/job-uid": "another", "mine": "1"});
+    long["metadata"]["labels"] = json!({"larder.dev/job-queue": "red", "larder.dev/job-flavor": "h100",
+        "larder.dev/job-uid": "another", "mine": "1"});
     let pod = single(long);
     assert_eq!(pod.spec.expect("a spec").termination_grace_period_seconds, Some(3600));
     let labels = pod.metadata.labels.expect("labels");
-    assert_eq!(labels.get("larder.dev/job-queue"), None);
+    assert_eq!((labels.get("larder.dev/job-queue"), labels.get("larder.dev/job-flavor")), (None, None));
     assert_eq!((labels["larder.dev/job-uid"].as_str(), labels["mine"].as_str()), ("11ce-d00d", "1"));
     let short = single(template(json!({})));
     assert_eq!(short.spec.expect("a spec").termination_grace_period_seconds, None);

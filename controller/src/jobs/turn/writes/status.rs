@@ -12,6 +12,7 @@ use crate::jobs::report;
 use crate::time::Seconds;
 use crate::write::Change;
 use larder_kube::events::Severity;
+use larder_kube::key::Key;
 use larder_kube::kinds::Kind;
 
 /// How long small changes of a status are delayed, so that several are written together.
@@ -37,6 +38,7 @@ impl Writer<'_> {
             job_state,
             observed: &job.observed,
             eligibility: &job.eligibility,
+            has_queue: job_state.queue.is_empty() || view.jobs.queues.get(&Key::cluster(&job_state.queue)).is_some(),
             verdict: self.decided.verdict.as_ref(),
         };
         let mut status = report::status(&facts);

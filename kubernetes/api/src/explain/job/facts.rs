@@ -6,7 +6,8 @@ use super::words::part;
 use crate::names::KUEUE_QUEUE_LABEL;
 use crate::quantity::words::number;
 use crate::queue::Queue;
-use crate::queue::account::accounts;
+use crate::queue::account::{Account, accounts};
+use crate::queue::flavor::split;
 use crate::queue::line::{Priorities, ending, holds, needs, waiting};
 use crate::training_job::conditions::{JobConditionKind, JobReason};
 use crate::training_job::{RoleStatus, TrainingJob, TrainingJobStatus};
@@ -137,10 +138,17 @@ pub(super) fn lacks(job: &TrainingJob, around: &Around) -> Option<String> {
     let queue = around.queues.iter().find(|queue| queue.metadata.name.as_deref() == Some(name))?;
     let needs = needs(job);
     let accounts = accounts(queue, &around.queues);
-    let short = accounts.iter().find_map(|account| {
-        let needs = *needs.get(&account.resource)?;
+    let lacks = |account: &Account| {
+        let needs = *needs.get(split(&account.resource).0)?;
         (account.used.saturating_add(needs) > account.may_use).then(|| account.lacks(name, needs))
-    });
+    };
+    // The job needs quota of one flavor.
+    let is_enough = |account: &Account| {
+        let (resource, flavor) = split(&account.resource);
+        let is_other = |other: &Account| matches!(split(&other.resource), (same, Some(_)) if same == resource);
+        flavor.is_some() && accounts.iter().any(|other| is_other(other) && lacks(other).is_none())
+    };
+    let short = accounts.iter().filter(|account| !is_enough(account)).find_map(lacks);
     Some(short.unwrap_or_else(|| format!("queue {name} has quota for it, and larder-controller has not decided yet")))
 }
 

@@ -94,6 +94,22 @@ fn a_waiting_job_says_what_the_queue_lacks_which_job_ends_next_and_where_its_dat
 }
 
 #[test]
+fn a_job_lacks_quota_of_flavors_only_if_it_has_enough_of_none() {
+    let own = job("resnet", "Queued", &[condition(JobConditionKind::QuotaReserved, false, "QuotaUsed", "")]);
+    let mut around = around();
+    around.jobs.clear();
+    around.queues[0].spec.quota.clear();
+    let of = |name: &str, nominal: u32| json!({"name": name, "quota": {"nvidia.com/gpu": {"nominal": nominal}}});
+    for (nominal, expected) in [
+        (3, "team-a/resnet waits: queue vision uses 0 of 3 GPUs on a100, needs 4."),
+        (4, "team-a/resnet waits: queue vision has quota for it, and larder-controller has not decided yet."),
+    ] {
+        around.queues[0].spec.flavors = serde_json::from_value(json!([of("h100", 2), of("a100", nominal)])).unwrap();
+        assert_eq!(explained(&own, &around).sentence("team-a/resnet"), expected);
+    }
+}
+
+#[test]
 fn a_waiting_job_says_how_many_jobs_are_before_it() {
     let not_its_turn = condition(JobConditionKind::QuotaReserved, false, "NotItsTurn", "");
     let own = job("resnet", "Queued", &[not_its_turn]);

@@ -32,7 +32,8 @@ fn names(jobs: &[&TrainingJob]) -> Vec<String> {
 
 #[test]
 fn jobs_wait_by_priority_and_then_in_the_order_in_which_they_came() {
-    let priorities = Priorities { classes: [("high".to_owned(), 100), ("batch".to_owned(), -5)].into(), default: 1 };
+    let classes = [("high".to_owned(), 100), ("batch".to_owned(), -5)].into();
+    let priorities = Priorities { classes, default: 1, ..Priorities::default() };
     let class = "/spec/roles/0/template/spec/priorityClassName";
     let jobs = [
         job("second", json!({"/metadata/creationTimestamp": "2026-01-31T09:00:02Z"})),
@@ -42,6 +43,19 @@ fn jobs_wait_by_priority_and_then_in_the_order_in_which_they_came() {
     ];
     assert_eq!(names(&waiting(&jobs, "vision", &priorities)), ["urgent", "unknown-class", "first", "second"]);
     assert_eq!(names(&waiting(&jobs, "speech", &priorities)), Vec::<String>::new());
+}
+
+#[test]
+fn the_priorities_of_a_queue_replace_those_of_pods() {
+    let of_queue = BTreeMap::from([("urgent".to_owned(), 7), ("idle".to_owned(), -7)]);
+    let priorities = Priorities::new([("batch".to_owned(), 1_000, false)]).with_queues([("vision", &of_queue)]);
+    let named = |name: Value| priorities.of_job(&job("a", json!({"/spec/priority": name})));
+    assert_eq!(
+        [named(json!("urgent")), named(json!("idle")), named(json!("other")), named(Value::Null)],
+        [7, -7, 0, 0]
+    );
+    let elsewhere = job("a", json!({"/spec/queue": "speech", "/spec/priority": "urgent"}));
+    assert_eq!(priorities.of_job(&elsewhere), 1_000, "a queue without priorities");
 }
 
 #[test]

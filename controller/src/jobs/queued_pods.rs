@@ -1,0 +1,123 @@
+//! Pods of other programs in queues: notebooks, servers, the pods of other operators.
+//!
+//! A pod that carries the label of a queue is a job of one pod to the queues. It is held by a scheduling gate until it
+//! has quota and there is room on a node; kube-scheduler then chooses its node. A pod that the queues stop is deleted.
+//! Its own controller may create another, which waits.
+//!
+//! A decision counts from the moment at which it is made, before it is visible in the pod.
+
+use std::collections::BTreeMap;
+
+use crate::jobs::cluster_view::ClusterView;
+use crate::jobs::flavors;
+use crate::jobs::machine::loss::is_lost;
+use crate::jobs::pod_decisions::{Decided, Decision, Decisions, pending};
+use crate::jobs::queue::{HeldPod, Job, LeftoverPod, Role, Verdict};
+use crate::objects::{Pod, QueuedPod};
+use crate::time::{Earliest, Seconds};
+use larder_kube::key::Key;
+
+/// The pods as queues see them: those that wait or have room, and those that are terminating. A pod in a queue that its
+/// namespace may not use is in none. `again` receives the times at which the result changes.
+pub fn counted(view: &ClusterView<'_>, again: &mut Earliest) -> (Vec<Job>, Vec<LeftoverPod>) {
+    let (mut jobs, mut leftover) = (Vec::new(), Vec::new());
+    for pod in view.jobs.queued.iter().filter_map(|key| view.pods.get(key)) {
+        let Some(queued) = pod.queued.as_ref().filter(|queued| is_granted(view, pod, &queued.queue)) else { continue };
+        let decision = pending(view.jobs.pod_decisions.get(&pod.meta.key), pod);
+        let is_held = queued.gates.is_some() && !matches!(decision, Some(Decision::Released(_)));
+        if !pod.node.is_empty() {
+            let node = view.health(&pod.node, Seconds(pod.meta.created), None);
+            if is_lost(node, view.now) {
+                continue;
+            }
+            again.extend(node.lost_at);
+        }
+        if pod.meta.deleting || decision == Some(&Decision::Ended) {
+            if !is_held {
+                leftover.push(LeftoverPod {
+                    queue: queued.queue.clone(),
+                    requests: queued.requests.clone(),
+                    flavor: flavor(view, pod, queued, decision),
+                    node: pod.node.clone(),
+                    stays: false,
+                });
+            }
+            continue;
+        }
+        jobs.push(job(view, pod, queued, (!is_held).then(|| flavor(view, pod, queued, decision))));
+    }
+    (jobs, leftover)
+}
+
+/// What the queues decide about each pod now: those to release, and those to end.
+pub fn decide(view: &ClusterView<'_>, verdicts: &mut BTreeMap<Key, Verdict>) -> Decisions {
+    let decided = |key: &Key| {
+        let decision = match verdicts.remove(&job_key(key))? {
+            Verdict::Start { flavors, .. } => Decision::Released(flavors.into_iter().next().unwrap_or_default()),
+            Verdict::Stop { .. } => Decision::Ended,
+            Verdict::Run(_) | Verdict::Wait(_) => return None,
+        };
+        Some((key.clone(), Decided { uid: view.pods.get(key)?.meta.uid.clone(), decision }))
+    };
+    view.jobs.queued.iter().filter_map(decided).collect()
+}
+
+/// The key of a pod among jobs. No TrainingJob has a name with a slash.
+fn job_key(pod: &Key) -> Key {
+    Key::new(&pod.namespace, &format!("pod/{}", pod.name))
+}
+
+fn is_granted(view: &ClusterView<'_>, pod: &Pod, queue: &str) -> bool {
+    let queue = view.jobs.queues.get(&Key::cluster(queue)).and_then(|object| object.queue.as_ref().ok());
+    queue.is_some_and(|queue| queue.is_granted(&pod.meta.key.namespace))
+}
+
+/// The flavor of a pod that may be scheduled: of its node, of its release, or of the nodes that its selector allows.
+fn flavor(view: &ClusterView<'_>, pod: &Pod, queued: &QueuedPod, decision: Option<&Decision>) -> String {
+    if let Some(node) = view.nodes.get(&Key::cluster(&pod.node)) {
+        return flavors::of_labels(view.flavors, &node.labels).to_owned();
+    }
+    match decision {
+        Some(Decision::Released(flavor)) => flavor.clone(),
+        _ => flavors::of_labels(view.flavors, &queued.places.labels).to_owned(),
+    }
+}
+
+/// A pod as a job of one pod. `flavor` is set if it may be scheduled.
+fn job(view: &ClusterView<'_>, pod: &Pod, queued: &QueuedPod, flavor: Option<String>) -> Job {
+    let role = Role {
+        name: "pod".to_owned(),
+        requests: queued.requests.clone(),
+        places: queued.places.clone(),
+        min: 1,
+        wanted: 1,
+        max: 1,
+        is_fixed: true,
+        ..Role::default()
+    };
+    let queue = view.jobs.queues.get(&Key::cluster(&queued.queue)).and_then(|object| object.queue.as_ref().ok());
+    let priorities = queue.map(|queue| &queue.priorities).filter(|priorities| !priorities.is_empty());
+    let of = Job {
+        key: job_key(&pod.meta.key),
+        queue: queued.queue.clone(),
+        priority: priorities.map_or(queued.priority, |all| all.get(&queued.named_priority).copied().unwrap_or(0)),
+        created: Seconds(pod.meta.created),
+        may_await_nodes: view.wait_for_nodes.is_some(),
+        ..Job::default()
+    };
+    if let Some(flavor) = flavor {
+        let held = HeldPod {
+            node: pod.node.clone(),
+            bound: !pod.node.is_empty(),
+            flavor: flavor.clone(),
+            ..HeldPod::default()
+        };
+        return Job { roles: vec![Role { flavor, ..role }], granted: vec![1], pods: vec![held], ..of };
+    }
+    let roles = vec![role];
+    let choices = queue.map(|queue| flavors::choices(&queued.queue, queue, view.flavors, &roles));
+    match choices.unwrap_or_else(|| Ok(vec![roles.clone()])) {
+        Ok(mut choices) => Job { roles: choices.remove(0), fallbacks: choices, ..of },
+        Err(why) => Job { roles, unsuited: Some(why), ..of },
+    }
+}

@@ -1,0 +1,20 @@
+//! A pod of another program that carries the label of a queue.
+
+use larder_kube::pod::amounts::Amounts;
+use larder_kube::pod::node_affinity::Places;
+
+/// The fields of such a pod that queues need. It has not ended, and belongs to no TrainingJob.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct QueuedPod {
+    pub queue: String,
+    /// The priority that it names among those of the queue; empty for none.
+    pub named_priority: String,
+    /// Its own priority.
+    pub priority: i32,
+    /// Its requests, also without a node.
+    pub requests: Amounts,
+    /// The nodes that it may run on.
+    pub places: Places,
+    /// While the gate of the queue holds it: its other scheduling gates.
+    pub gates: Option<Vec<String>>,
+}
