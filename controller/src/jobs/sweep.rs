@@ -205,16 +205,14 @@ impl<'a> View<'a> {
             let since = old.map_or_else(|| time(self.now), |old| old.last_transition_time.clone());
             kind.is(is, reason, message, self.object.generation, since)
         };
-        let ended = |phase: Phase| end.filter(|end| end.phase == phase);
-        let complete = match ended(Phase::Succeeded) {
-            Some(end) => of(JobConditionKind::Complete, true, end.reason, &end.why),
-            None => of(JobConditionKind::Complete, false, JobReason::NotDone, ""),
+        let ended = |kind, phase: Phase| {
+            let end = end.filter(|end| end.phase == phase)?;
+            Some(of(kind, true, end.reason, &end.why))
         };
-        let failed = match ended(Phase::Failed) {
-            Some(end) => of(JobConditionKind::Failed, true, end.reason, &end.why),
-            None => of(JobConditionKind::Failed, false, JobReason::NotFailed, ""),
-        };
-        vec![of(JobConditionKind::Valid, true, JobReason::Accepted, ""), complete, failed]
+        let valid = of(JobConditionKind::Valid, true, JobReason::Accepted, "");
+        let complete = ended(JobConditionKind::Complete, Phase::Succeeded);
+        let failed = ended(JobConditionKind::Failed, Phase::Failed);
+        [Some(valid), complete, failed].into_iter().flatten().collect()
     }
 
     /// Suspends and resumes the trials with the sweep.

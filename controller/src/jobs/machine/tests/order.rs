@@ -17,7 +17,7 @@ fn terms(until: Until) -> Terms {
 fn started(until: Until) -> (State, Vec<Action>, Shown) {
     let mut observed = Shown::of(terms(until));
     let nodes = vec![vec!["n0".into()], vec!["n1".into(), "n2".into()]];
-    observed.verdict = Some(Verdict::Start { granted: vec![1, 2], nodes });
+    observed.verdict = Some(Verdict::Start { granted: vec![1, 2], nodes, flavors: Vec::new() });
     let (state, actions) = step(State::default(), &observed, NOW);
     observed.verdict = None;
     (state, actions, observed)
@@ -112,8 +112,8 @@ proptest! {
             Until::Done => pod.stage == PodStage::Succeeded,
         };
         let is_up = |id: PodId| observed.pods.iter().any(|pod| pod.id == id && up(pod));
-        let first = state.slots().filter(|(id, _)| id.role == 0);
-        let has_turn = first.clone().all(|(id, slot)| slot.stage == Stage::Done || is_up(id));
+        let mut first = state.slots().filter(|(id, _)| id.role == 0);
+        let has_turn = first.all(|(id, slot)| slot.stage == Stage::Done || is_up(id));
         let makes_workers = created(&actions).iter().any(|(role, _)| *role == 1);
         prop_assert!(has_turn || !makes_workers, "{state:?} {actions:?}");
     }
