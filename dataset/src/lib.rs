@@ -40,7 +40,7 @@ pub use chain::Chain;
 pub use checksum::{crc32c, crc32c_append, crc32c_combine};
 pub use manifest::{
     Dir, DirIndex, Entry, File, FileBlocks, FileIndex, Link, LinkIndex, LinkTarget, Location, Manifest,
-    ManifestBuilder, ManifestBytes, ManifestError, Totals, VersionTag,
+    ManifestBuilder, ManifestBytes, ManifestError, Mirrored, Totals, VersionTag,
 };
 pub use name::{NameRules, Rejection};
 pub use ownership::Ownership;
