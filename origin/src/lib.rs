@@ -48,6 +48,7 @@ pub use crate::conformance::conformance;
 pub use crate::error::{BoxError, OriginError};
 pub use crate::key::Key;
 pub use crate::listing::{Depth, ListedLink, ObjectInfo, Page, Skipped};
+pub use crate::object::writer::UPLOAD_PART_BYTES;
 pub use crate::open::open;
 pub use crate::origin::{Origin, Sink};
 pub use crate::rate::Rate;

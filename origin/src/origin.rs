@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 
 use crate::error::OriginError;
+use crate::key::Key;
 use crate::listing::{Depth, ObjectInfo, Page};
 use crate::urgency::Urgency;
 use crate::url::OriginUrl;
@@ -84,4 +85,33 @@ pub trait Origin: Send + Sync + fmt::Debug + 'static {
         key: &[u8],
         chunks: BoxStream<'_, Result<Bytes, OriginError>>,
     ) -> Result<Version, OriginError>;
+
+    /// Removes an object. Removing one that does not exist succeeds.
+    async fn delete(&self, key: &[u8]) -> Result<(), OriginError> {
+        Err(OriginError::Invalid { what: format!("{}: objects of {} cannot be removed", Key::from(key), self.url()) })
+    }
+
+    /// Has the store itself copy an object of `source`, an origin of the same server that these credentials may read,
+    /// and returns the version of the copy. `None` if the store did not copy it, for whatever reason: the caller then
+    /// reads and writes the bytes.
+    async fn copy_from(
+        &self,
+        _source: &OriginUrl,
+        _object: &ObjectInfo,
+        _key: &[u8],
+    ) -> Result<Option<Version>, OriginError> {
+        Ok(None)
+    }
+
+    /// True if the store encrypts an object with a key of its own. The entity tag of such an object looks like an MD5
+    /// and is none.
+    async fn has_opaque_tag(&self, _key: &[u8]) -> Result<bool, OriginError> {
+        Ok(false)
+    }
+
+    /// The same data in the next place to read it from, for a caller that found bytes of `key` to be wrong. `None` if
+    /// there is no other place.
+    fn elsewhere(&self, _key: &[u8]) -> Option<Arc<dyn Origin>> {
+        None
+    }
 }

@@ -34,10 +34,7 @@ fn packed() -> Manifest<Vec<u8>> {
     Manifest::open(builder.finish("set", "s3://bucket/packed", 0).unwrap().to_bytes()).unwrap()
 }
 
-fn mirror(
-    of: &Manifest<Vec<u8>>,
-    version: impl FnMut(u32) -> VersionTag<'static>,
-) -> (Built, Manifest<Vec<u8>>) {
+fn mirror(of: &Manifest<Vec<u8>>, version: impl FnMut(u32) -> VersionTag<'static>) -> (Built, Manifest<Vec<u8>>) {
     let built = of.mirrored_at::<Box<dyn std::error::Error>>("gs://other/copy", version).unwrap();
     let mirror = Manifest::open(built.to_bytes()).unwrap();
     mirror.verify().unwrap();
