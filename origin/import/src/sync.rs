@@ -140,26 +140,25 @@ pub async fn sync<B: ManifestBytes + Send + Sync + 'static>(
     progress: &dyn Progress,
 ) -> Result<Synced, SyncError> {
     let url = dst.url().to_string();
-    let identity = JournalIdentity::new(
-        JournalKind::Sync,
-        &[&manifest.snapshot().0, url.as_bytes(), options.place.as_bytes()],
-    );
+    let identity =
+        JournalIdentity::new(JournalKind::Sync, &[&manifest.snapshot().0, url.as_bytes(), options.place.as_bytes()]);
     let prepared = {
         let (manifest, options) = (Arc::clone(&manifest), options.clone());
         off_runtime(move || Prepared::new(manifest, before, identity, &options)).await?
     };
-    let Prepared { objects, known, journal, is_current } = prepared;
+    let Prepared { objects, known, journal, current } = prepared;
     if let Some(note) = journal.note() {
         progress.noted(note);
     }
     let concurrency = options.concurrency.max(1);
     let Found { mut copies, others } = missing::find(&objects, &known, &dst, concurrency, progress).await?;
     let (mut done, missing) = count(&objects, &copies)?;
-    let others: Vec<_> = others.into_iter().filter(|key| *key != source_manifest_key(manifest.snapshot())).collect();
+    let kept = source_manifest_key(manifest.snapshot());
+    let others: Vec<_> = others.into_iter().filter(|key| *key != kept).collect();
     done.objects_other = others.len() as u64;
     if options.dry_run {
         let to_delete = if options.delete { done.objects_other } else { 0 };
-        let published = !is_current || done.objects_copied > 0;
+        let published = current.is_none() || done.objects_copied > 0;
         return Ok(Synced { objects_deleted: to_delete, published, ..done });
     }
 
@@ -183,7 +182,7 @@ pub async fn sync<B: ManifestBytes + Send + Sync + 'static>(
         off_runtime(build).await?
     };
     done.snapshot = Some(built.snapshot);
-    done.published = !is_current || done.objects_copied > 0;
+    done.published = current != done.snapshot;
     if done.published {
         publish_mirror(dst.as_ref(), &manifest, &built).await?;
     }
@@ -201,8 +200,8 @@ struct Prepared<B> {
     objects: Arc<Objects<B>>,
     known: Vec<Known>,
     journal: Journal,
-    /// True if the mirror's manifest is that of this snapshot, as far as it shows.
-    is_current: bool,
+    /// The mirror as a snapshot of its own, if it mirrors this snapshot already.
+    current: Option<SnapshotId>,
 }
 
 impl<B: ManifestBytes> Prepared<B> {
@@ -221,30 +220,28 @@ impl<B: ManifestBytes> Prepared<B> {
                 return Err(SyncError::Reserved { key });
             }
         }
-        let mut is_current = false;
+        let mut current = None;
         let mut known = vec![Known::Nothing; objects.count() as usize];
         if let Some(Before { mirror, source }) = before {
             check_mirror(&mirror, &manifest)?;
-            is_current = mirror.mirrored()?.is_some_and(|mirrored| mirrored.snapshot == manifest.snapshot())
-                && mirror.is_packed() == manifest.is_packed()
-                && source.is_some();
+            let is_of_this = mirror.mirrored()?.is_some_and(|mirrored| mirrored.snapshot == manifest.snapshot());
+            current = (is_of_this && source.is_some()).then(|| mirror.snapshot());
             known = objects.known(&mirror, source.as_ref())?;
         }
         let mut is_empty = true;
-        let mut journal =
-            Journal::open(&options.journal_dir, identity, options.max_age_resume, false, |payload| {
-                is_empty = false;
-                for (number, version) in CopiedRecord::decode(payload)?.copies {
-                    if let Some(known) = known.get_mut(number as usize) {
-                        *known = Known::Version(version);
-                    }
+        let mut journal = Journal::open(&options.journal_dir, identity, options.max_age_resume, false, |payload| {
+            is_empty = false;
+            for (number, version) in CopiedRecord::decode(payload)?.copies {
+                if let Some(known) = known.get_mut(number as usize) {
+                    *known = Known::Version(version);
                 }
-                Ok(())
-            })?;
+            }
+            Ok(())
+        })?;
         if options.dry_run && is_empty {
             journal.finish()?;
         }
-        Ok(Self { objects: Arc::new(objects), known, journal, is_current })
+        Ok(Self { objects: Arc::new(objects), known, journal, current })
     }
 }
 

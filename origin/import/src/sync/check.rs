@@ -194,7 +194,9 @@ mod tests {
         let blocks = vec![block(0, 0..300), block(1, 300..301), block(2, 400..1000)];
         for piece in [1, 7, 299, 300, 301, 1000] {
             assert!(check(Check::new(1000, None, blocks.clone()), &whole, piece).is_ok(), "{piece}");
-            for (at, file) in [(0, Some(0)), (299, Some(0)), (300, Some(1)), (301, None), (400, Some(2)), (999, Some(2))] {
+            for (at, file) in
+                [(0, Some(0)), (299, Some(0)), (300, Some(1)), (301, None), (400, Some(2)), (999, Some(2))]
+            {
                 let mut flipped = whole.clone();
                 flipped[at] ^= 0x80;
                 let found = check(Check::new(1000, None, blocks.clone()), &flipped, piece);

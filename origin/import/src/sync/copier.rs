@@ -85,7 +85,9 @@ impl<B: ManifestBytes + Send + Sync + 'static> Copier<B> {
                 Ok(version) => {
                     return Ok(Copied { number, size, version: into_tag(version), by_store: false, repeated });
                 }
-                Err(error @ (SyncError::CorruptSource { .. } | SyncError::CorruptCopy { .. })) if repeated.is_none() => {
+                Err(error @ (SyncError::CorruptSource { .. } | SyncError::CorruptCopy { .. }))
+                    if repeated.is_none() =>
+                {
                     repeated = Some(error.to_string());
                 }
                 Err(error) => return Err(error),
@@ -162,20 +164,16 @@ impl<B: ManifestBytes + Send + Sync + 'static> Copier<B> {
             .boxed()
     }
 
-    async fn read(
-        self: Arc<Self>,
-        object: Arc<SourceObject>,
-        range: std::ops::Range<u64>,
-    ) -> Result<Bytes, SyncError> {
+    async fn read(self: Arc<Self>, object: Arc<SourceObject>, range: std::ops::Range<u64>) -> Result<Bytes, SyncError> {
         if let Some(rate) = &self.rate {
             rate.wait(range.end - range.start, &Urgency::HIGH).await;
         }
         let key = object.key.clone();
         match self.src.read(&key, range, object.version.as_ref()).await {
             Ok(bytes) => Ok(bytes),
-            Err(source @ (OriginError::Stale { .. } | OriginError::NotFound { .. } | OriginError::Truncated { .. })) => {
-                Err(SyncError::SourceChanged { key, source })
-            }
+            Err(
+                source @ (OriginError::Stale { .. } | OriginError::NotFound { .. } | OriginError::Truncated { .. }),
+            ) => Err(SyncError::SourceChanged { key, source }),
             Err(source) => Err(SyncError::Read { key, source }),
         }
     }
