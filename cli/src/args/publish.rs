@@ -127,15 +127,8 @@ pub(crate) struct SyncArgs {
     #[arg(long, value_name = "DIR", help_heading = "Origin")]
     pub(crate) to_credentials_dir: Option<PathBuf>,
     /// Use the files of --to-credentials-dir whose names begin with this, such as eu. for eu.AWS_ACCESS_KEY_ID.
-    #[arg(
-        long,
-        value_name = "PREFIX",
-        requires = "to_credentials_dir",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Origin"
-    )]
-    pub(crate) to_credentials_prefix: String,
+    #[arg(long, value_name = "PREFIX", requires = "to_credentials_dir", help_heading = "Origin")]
+    pub(crate) to_credentials_prefix: Option<String>,
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -65,7 +65,8 @@ fn mirror_config(args: &SyncArgs, from: &ResolvedSource, to: &OriginUrl) -> anyh
     let shared = |value: &Option<String>| value.clone().filter(|_| is_same_kind);
     let env = match &args.to_credentials_dir {
         Some(dir) => {
-            let env = Env::of_process().without_origins().with_files_of(dir, &args.to_credentials_prefix);
+            let prefix = args.to_credentials_prefix.as_deref().unwrap_or_default();
+            let env = Env::of_process().without_origins().with_files_of(dir, prefix);
             let env = env.context("read the credentials (--to-credentials-dir)")?;
             for file in env.left_out() {
                 output::note(format_args!("warning: a file of --to-credentials-dir is not used: {file}"));

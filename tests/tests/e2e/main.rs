@@ -55,6 +55,7 @@ mod snapshots;
 mod starts;
 mod streams;
 mod symlinks;
+mod sync;
 mod takeover;
 mod tenants;
 mod trees;

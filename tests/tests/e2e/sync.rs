@@ -1,0 +1,259 @@
+//! Mirrors: snapshots that `larder sync` copies between two servers, and that are mounted where they were copied to.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use larder_e2e::{BUCKET, Lab, OTHER_KEYS, SECRET, wait_until};
+use larder_testkit::{Fault, seeded_bytes};
+use serde_json::Value;
+
+const COPY: &str = "s3://bucket/copy";
+
+/// The most objects that a copy has under way.
+const AT_ONCE: usize = 64;
+
+/// Two servers: one with the dataset, one for the mirror.
+struct Labs {
+    here: Lab,
+    there: Lab,
+}
+
+impl Labs {
+    fn new(files: u64) -> Self {
+        let labs = Self { here: Lab::new(), there: Lab::new() };
+        for n in 0..files {
+            labs.here.put(&name(n), contents(n));
+        }
+        labs
+    }
+
+    fn args<'a>(&self, more: &[&'a str], endpoint: &'a str) -> Vec<&'a str> {
+        [&["sync", "s3://bucket/data", COPY, "--to-endpoint", endpoint], more].concat()
+    }
+
+    fn sync(&self, more: &[&str]) -> Value {
+        let endpoint = self.there.proxy.endpoint();
+        let args = self.args(&[&["--json"], more].concat(), &endpoint);
+        serde_json::from_str(&self.here.larder_ok(&args)).unwrap()
+    }
+
+    fn sync_fails(&self, more: &[&str]) -> String {
+        let endpoint = self.there.proxy.endpoint();
+        self.here.larder_fails(1, &self.args(more, &endpoint))
+    }
+
+    fn has_manifest(&self) -> bool {
+        self.there.larder(&["verify", COPY]).status.success()
+    }
+}
+
+fn name(n: u64) -> String {
+    format!("class-{}/{n:05}.jpg", n % 7)
+}
+
+fn contents(n: u64) -> Vec<u8> {
+    seeded_bytes(n, 100 + n % 3000)
+}
+
+/// Reads every file of the mirror through a mount.
+fn read_all(lab: &Lab, mount: &str, files: u64) {
+    let mount = lab.mount(mount, COPY, &[]);
+    for n in 0..files {
+        assert_eq!(std::fs::read(mount.path(name(n))).unwrap(), contents(n), "{}", name(n));
+    }
+}
+
+// SEMANTICS: M1, M2
+#[test]
+fn a_copy_that_is_killed_ten_times_writes_each_object_once_and_is_mounted_as_the_dataset() {
+    const FILES: u64 = 2000;
+    const KILLS: usize = 10;
+    let labs = Labs::new(FILES);
+    let puts = Arc::new(Mutex::new(HashMap::<String, usize>::new()));
+    let counted = Arc::clone(&puts);
+    labs.there.proxy.set_hook(move |head| {
+        if head.method == "PUT" {
+            *counted.lock().unwrap().entry(head.path.clone()).or_default() += 1;
+        }
+        Fault::Delay(Duration::from_millis(2))
+    });
+    let endpoint = labs.there.proxy.endpoint();
+    for kill in 1..=KILLS {
+        let mut command = labs.here.command(&labs.args(&[], &endpoint));
+        let mut copying = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let enough = kill * FILES as usize / (KILLS + 2);
+        wait_until("a part is copied", || {
+            assert!(copying.try_wait().unwrap().is_none(), "the copy ended before it was killed");
+            puts.lock().unwrap().len() >= enough
+        });
+        copying.kill().unwrap();
+        copying.wait().unwrap();
+        assert!(!labs.has_manifest(), "no manifest of a part");
+    }
+    let done = labs.sync(&[]);
+    assert!(done["objects_copied"].as_u64().unwrap() < FILES, "{done}");
+    let counts = puts.lock().unwrap().clone();
+    let written: usize = counts.iter().filter(|(path, _)| path.contains("class-")).map(|(_, count)| count).sum();
+    assert!(written >= FILES as usize, "{written}");
+    let again = written - FILES as usize;
+    assert!(again <= KILLS * AT_ONCE, "{again} objects were written again, more than were under way at the kills");
+    read_all(&labs.there, "m", FILES);
+    let unchanged = labs.sync(&[]);
+    assert_eq!((&unchanged["objects_copied"], &unchanged["published"]), (&0.into(), &false.into()));
+    assert_eq!(*puts.lock().unwrap(), counts, "a mirror that is up to date is not written");
+    let said = labs.there.larder_ok(&["verify", COPY, "--deep"]);
+    assert!(said.contains(&format!("{FILES} of {FILES} files match")), "{said}");
+}
+
+// SEMANTICS: M4
+#[test]
+fn a_source_that_changes_is_an_error_that_says_so_and_the_mirror_stays_as_it_was() {
+    let labs = Labs::new(50);
+    labs.here.larder_ok(&["import", &labs.here.url()]);
+    labs.here.put(&name(7), b"other bytes".to_vec());
+    let error = labs.sync_fails(&[]);
+    assert!(error.contains("changed or vanished at the source") && error.contains(&name(7)), "{error}");
+    assert!(!labs.has_manifest());
+    labs.here.put(&name(7), contents(7));
+    labs.sync(&["--refresh"]);
+    read_all(&labs.there, "m", 50);
+    labs.here.larder_ok(&["import", &labs.here.url()]);
+    labs.here.server.delete(BUCKET, &format!("data/{}", name(9)));
+    labs.here.put("new", b"1".to_vec());
+    labs.here.larder_ok(&["import", &labs.here.url()]);
+    labs.here.put("new", b"2".to_vec());
+    let error = labs.sync_fails(&[]);
+    assert!(error.contains("new changed or vanished"), "{error}");
+    read_all(&labs.there, "still", 50);
+}
+
+// SEMANTICS: M3
+#[test]
+fn a_flipped_byte_at_the_source_is_named_and_not_copied() {
+    let labs = Labs::new(50);
+    let (path, mut bytes) = (labs.here.folder().join("rotten"), contents(7));
+    std::fs::write(&path, &bytes).unwrap();
+    let key = format!("data/{}", name(7));
+    let put = labs.here.server.put_file(BUCKET, &key, &path, bytes.len() as u64, None);
+    labs.here.runtime().block_on(put).unwrap();
+    bytes[50] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let error = labs.sync_fails(&[]);
+    assert!(error.contains(&format!("{} is corrupt at the source: MD5", name(7))), "{error}");
+    assert!(!labs.has_manifest());
+}
+
+// SEMANTICS: M2
+#[test]
+fn only_changes_are_copied_and_only_what_is_asked_for_is_removed() {
+    let labs = Labs::new(50);
+    assert_eq!(labs.sync(&[])["objects_copied"], 50);
+    labs.here.server.delete(BUCKET, &format!("data/{}", name(3)));
+    labs.here.put("new", b"1".to_vec());
+    let dry = labs.sync(&["--refresh", "--dry-run", "--delete"]);
+    assert_eq!((&dry["objects_copied"], &dry["bytes_copied"]), (&1.into(), &1.into()), "{dry}");
+    // The file, and the manifest of the snapshot before.
+    assert_eq!(dry["objects_deleted"], 2, "{dry}");
+    assert!(labs.there.larder_ok(&["verify", COPY]).contains("50 of 50"), "a dry run changes nothing");
+    let done = labs.sync(&["--max-rate", "100MiB/s"]);
+    assert_eq!((&done["objects_copied"], &done["objects_deleted"]), (&1.into(), &0.into()), "{done}");
+    assert_eq!(labs.sync(&["--delete"])["objects_deleted"], 2);
+    assert!(!labs.there.server.delete(BUCKET, &format!("copy/{}", name(3))), "it was removed");
+    assert!(labs.there.larder_ok(&["verify", COPY]).contains("50 of 50"));
+}
+
+// SEMANTICS: M1
+#[test]
+fn copies_within_one_server_are_its_own_and_packs_are_copied_or_made_on_the_way() {
+    let lab = Lab::new();
+    (0..50).for_each(|n| lab.put(&name(n), contents(n)));
+    let sync = |args: &[&str]| {
+        let said = lab.larder_ok(&[&["sync"], args, &["--json"]].concat());
+        serde_json::from_str::<Value>(&said).unwrap()
+    };
+    lab.larder_ok(&["import", &lab.url()]);
+    lab.server.reset_counters();
+    let done = sync(&[&lab.url(), COPY]);
+    assert_eq!(done["objects_copied_by_store"], 50, "{done}");
+    assert_eq!((0..50).map(|n| lab.gets_of(&name(n))).sum::<u64>(), 0, "no byte passed this machine");
+    read_all(&lab, "copied", 50);
+
+    lab.larder_ok(&["pack", &lab.url(), "s3://bucket/packed"]);
+    let done = sync(&["s3://bucket/packed", "s3://bucket/packed-copy"]);
+    assert_eq!(done["files"], 50, "{done}");
+    let mirrored = done["mirrors"].clone();
+    assert!(lab.larder_ok(&["verify", "s3://bucket/packed-copy", "--deep"]).contains("50 of 50"));
+
+    let done = sync(&[&lab.url(), "s3://bucket/packed-on-the-way", "--pack"]);
+    assert_ne!(done["mirrors"], mirrored, "it mirrors the plain files");
+    assert!(lab.larder_ok(&["verify", "s3://bucket/packed-on-the-way", "--deep"]).contains("50 of 50"));
+}
+
+#[test]
+fn a_folder_is_a_mirror_too_and_knows_what_it_has() {
+    let lab = Lab::new();
+    (0..50).for_each(|n| lab.put(&name(n), contents(n)));
+    let folder = lab.folder().join("mirror");
+    let url = format!("file://{}", folder.display());
+    let sync = || -> Value { serde_json::from_str(&lab.larder_ok(&["sync", &lab.url(), &url, "--json"])).unwrap() };
+    assert_eq!(sync()["objects_copied"], 50);
+    assert_eq!(std::fs::read(folder.join(name(5))).unwrap(), contents(5));
+    assert_eq!(sync()["objects_copied"], 0);
+    let changed = folder.join(name(5));
+    std::fs::write(&changed, vec![0; contents(5).len()]).unwrap();
+    assert_eq!(sync()["objects_copied"], 1, "a file that was changed there");
+    assert_eq!(std::fs::read(&changed).unwrap(), contents(5));
+}
+
+#[test]
+fn the_mirror_has_credentials_of_its_own() {
+    let labs = Labs::new(10);
+    labs.there.revoke(&["AKIAIOSFODNN7EXAMPLE"]);
+    assert!(labs.sync_fails(&[]).contains("access denied"));
+    let keys = labs.here.folder().join("keys");
+    std::fs::create_dir(&keys).unwrap();
+    let write = |name: &str, value: &str| std::fs::write(Path::new(&keys).join(name), value).unwrap();
+    write("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE");
+    write("AWS_SECRET_ACCESS_KEY", SECRET);
+    write("there.AWS_ACCESS_KEY_ID", OTHER_KEYS[0]);
+    write("there.AWS_SECRET_ACCESS_KEY", SECRET);
+    let keys = keys.to_str().unwrap();
+    assert!(labs.sync_fails(&["--to-credentials-dir", keys]).contains("access denied"));
+    let prefixed = ["--to-credentials-dir", keys, "--to-credentials-prefix", "there."];
+    assert_eq!(labs.sync(&prefixed)["objects_copied"], 10);
+}
+
+#[test]
+fn a_mirror_that_would_destroy_something_is_refused() {
+    let lab = Lab::new();
+    (0..3).for_each(|n| lab.put(&name(n), contents(n)));
+    lab.put_other("x", b"1".to_vec());
+    lab.larder_ok(&["import", &lab.other_url(), "--to", "s3://bucket/other/.larder/manifest"]);
+    lab.larder_ok(&["sync", &lab.url(), COPY]);
+    for (args, code, words) in [
+        (&["sync", "s3://bucket/data", "s3://bucket/data"][..], 1, &["the dataset itself"][..]),
+        (&["sync", "s3://bucket/data", "s3://bucket/data/copy"], 1, &["below SRC", "beside it"]),
+        (&["sync", "s3://bucket/data", "s3://bucket"], 1, &["below DST", "beside it"]),
+        (&["sync", "s3://bucket/data", "s3://bucket/other"], 1, &["dataset of its own", "choose another prefix"]),
+        (&["sync", "s3://bucket/other", COPY], 1, &["mirrors s3://bucket/data"]),
+        (&["sync", "s3://bucket/other", COPY, "--pack"], 1, &["mirrors s3://bucket/data"]),
+        (&["sync", "s3://bucket/data", "bucket/copy"], 1, &["DST", "s3://bucket/prefix"]),
+        (&["sync", "s3://bucket/data", "s3://key:secret@bucket"], 1, &["credentials do not belong"]),
+        (&["sync", "s3://bucket/none", "s3://bucket/copy-2"], 1, &["there is nothing below"]),
+        (&["sync", "s3://bucket/data", "s3://none/copy"], 1, &["no such bucket"]),
+        (&["sync", "s3://bucket/data"], 2, &["DST"]),
+        (&["sync", "s3://bucket/data", COPY, "--max-rate", "fast"], 2, &["--max-rate"]),
+        (&["sync", "s3://bucket/data", COPY, "--pack", "--delete"], 2, &["--pack", "--delete"]),
+        (&["sync", "s3://bucket/data", COPY, "--to-credentials-prefix", "x."], 2, &["--to-credentials-dir"]),
+        (&["sync", "s3://bucket/data", COPY, "--to-credentials-dir", "/none"], 1, &["--to-credentials-dir", "/none"]),
+    ] {
+        let error = lab.larder_fails(code, args);
+        for word in words {
+            assert!(error.contains(word), "{args:?} should say {word}: {error}");
+        }
+    }
+    assert!(lab.larder_ok(&["verify", &lab.other_url()]).contains("1 of 1"));
+}
