@@ -50,6 +50,41 @@ pub struct OriginLimits {
     pub concurrency: Option<u32>,
 }
 
+/// A mirror of a dataset: copies of its snapshots in another origin, as `larder sync` makes them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct MirrorRequest {
+    /// Its name, for messages and counters. Variables of the dataset whose names begin with this and a dot are its
+    /// credentials.
+    pub name: String,
+    /// The URL.
+    pub source: String,
+    /// The server; `None` for that of the cloud.
+    pub endpoint: Option<String>,
+    /// The region.
+    pub region: Option<String>,
+    /// True to send no credentials.
+    pub anonymous: bool,
+    /// It is near to nodes that have all of these labels. Empty: to none.
+    pub near: BTreeMap<String, String>,
+    /// The cost of reading from it. That of the dataset's own origin is 0.
+    pub cost: u32,
+    /// True if it is near whatever labels the node has.
+    pub always_near: bool,
+}
+
+impl MirrorRequest {
+    /// The settings for the mirror of a dataset whose own settings are `dataset`.
+    pub fn origin_config(&self, dataset: OriginConfig) -> OriginConfig {
+        OriginConfig {
+            endpoint: self.endpoint.clone(),
+            region: self.region.clone(),
+            anonymous: self.anonymous,
+            env: dataset.env.of_mirror(&self.name),
+            ..dataset
+        }
+    }
+}
+
 /// A dataset that a node is to open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DatasetRequest {
@@ -61,6 +96,8 @@ pub struct DatasetRequest {
     pub limits: OriginLimits,
     /// The namespace whose quota counts its room and its import; empty if none does.
     pub payer: String,
+    /// Its mirrors.
+    pub mirrors: Vec<MirrorRequest>,
 }
 
 /// The pod that a volume is for, and the other volumes of its node.

@@ -110,6 +110,19 @@ impl Env {
         self.get(IDENTITY_TOKEN).filter(|_| self.get(unsigned).is_none())
     }
 
+    /// The variables for the mirror `name`: those of its own, whose names begin with its name and a dot, in place of all
+    /// others that give access to origins. If it has none, those of the dataset.
+    pub fn of_mirror(&self, name: &str) -> Self {
+        let prefix = format!("{name}.");
+        let own = self.iter().filter_map(|(name, value)| Some((name.strip_prefix(&*prefix)?, value)));
+        let own: Vec<_> = own.filter(|(name, _)| is_of_origins(name)).collect();
+        if own.is_empty() {
+            return self.clone();
+        }
+        let others = self.iter().filter(|(name, _)| !is_of_origins(name) && !name.contains('.'));
+        others.chain(own).collect()
+    }
+
     /// Sets a variable.
     pub fn set(&mut self, name: impl Into<String>, value: impl Into<String>) {
         self.variables.insert(name.into(), value.into());
@@ -377,6 +390,24 @@ mod tests {
         let renewed = of_mirror.reread().expect("good").expect("changed");
         assert_eq!(renewed.get("AWS_ACCESS_KEY_ID"), Some("renewed"));
         assert_eq!(ours.reread().expect("good"), None);
+    }
+
+    #[test]
+    fn a_mirror_has_its_own_keys_or_those_of_its_dataset() {
+        let all: Env = [
+            ("AWS_ACCESS_KEY_ID", "ours"),
+            ("AWS_SESSION_TOKEN", "ours"),
+            ("LARDER_OWNER", "uid"),
+            ("eu.AWS_ACCESS_KEY_ID", "theirs"),
+            ("eu.AZURE_SKIP_SIGNATURE", "true"),
+        ]
+        .into_iter()
+        .collect();
+        let eu = all.of_mirror("eu");
+        let expected = [("AWS_ACCESS_KEY_ID", "theirs"), ("AZURE_SKIP_SIGNATURE", "true"), ("LARDER_OWNER", "uid")];
+        assert_eq!(eu.iter().collect::<Vec<_>>(), expected);
+        assert_eq!(all.of_mirror("us").get("AWS_ACCESS_KEY_ID"), Some("ours"));
+        assert_eq!(all.of_mirror("e").get("AWS_ACCESS_KEY_ID"), Some("ours"));
     }
 
     #[test]

@@ -18,6 +18,25 @@ use crate::version::Version;
 /// Receives the bytes of a read in order, as they arrive.
 pub type Sink<'a> = dyn FnMut(&[u8]) + Send + 'a;
 
+/// One of several places that data is read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlaceReport {
+    /// The name of the mirror; `None` for the data's own origin.
+    pub mirror: Option<String>,
+    /// The URL, without credentials.
+    pub url: String,
+    /// Why it is not read from at present, if it is not.
+    pub unused: Option<String>,
+    /// Calls.
+    pub gets: u64,
+    /// Bytes that they returned.
+    pub bytes: u64,
+    /// Objects that it lacked or had in another version.
+    pub missing: u64,
+    /// Calls that failed.
+    pub failures: u64,
+}
+
 /// A store of objects. All methods may be called concurrently and are cancel-safe. A cancelled `put` may or may not
 /// have taken effect.
 #[async_trait]
@@ -109,9 +128,19 @@ pub trait Origin: Send + Sync + fmt::Debug + 'static {
         Ok(false)
     }
 
-    /// The same data in the next place to read it from, for a caller that found bytes of `key` to be wrong. `None` if
-    /// there is no other place.
-    fn elsewhere(&self, _key: &[u8]) -> Option<Arc<dyn Origin>> {
+    /// The same data without the place that is read first, for a caller that got wrong bytes. `None` if there is no other
+    /// place.
+    fn elsewhere(&self) -> Option<Arc<dyn Origin>> {
         None
+    }
+
+    /// True if reads go to a place that is farther or costs more than the one that is meant to be read.
+    fn is_costly(&self) -> bool {
+        false
+    }
+
+    /// The places that the data is read from, in order. Empty if there is only one.
+    fn report(&self) -> Vec<PlaceReport> {
+        Vec::new()
     }
 }
