@@ -30,7 +30,9 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use larder_dataset::Chain;
 use larder_import::ObjectRange;
-use larder_origin::{Depth, Key, ObjectInfo, Origin, OriginError, OriginUrl, Page, PlaceReport, Sink, Urgency, Version};
+use larder_origin::{
+    Depth, Key, ObjectInfo, Origin, OriginError, OriginUrl, Page, PlaceReport, Sink, Urgency, Version,
+};
 use tokio::runtime::Handle;
 use tracing::{info, warn};
 
@@ -170,8 +172,13 @@ impl Mirrors {
     /// The places to try, in order: those that are well, then those that were left.
     fn candidates(&self) -> Vec<usize> {
         let is_usable = |at: &usize| self.skipped & (1 << at) == 0 && self.places.places[*at].is_usable();
-        let (well, left): (Vec<usize>, Vec<usize>) =
-            self.places.order().iter().copied().filter(is_usable).partition(|at| !self.places.places[*at].health.is_left());
+        let (well, left): (Vec<usize>, Vec<usize>) = self
+            .places
+            .order()
+            .iter()
+            .copied()
+            .filter(is_usable)
+            .partition(|at| !self.places.places[*at].health.is_left());
         [well, left].concat()
     }
 
@@ -404,8 +411,7 @@ async fn find_copy(places: Weak<Places>, at: usize) {
             Ok(Some(mirror)) => match Copied::of(&places.manifest, mirror) {
                 Ok(copied) => {
                     info!(origin = %place.url, mirror = place.name(), "the mirror has the snapshot");
-                    *place.copy.write().unwrap_or_else(PoisonError::into_inner) =
-                        CopyState::There(Arc::new(copied));
+                    *place.copy.write().unwrap_or_else(PoisonError::into_inner) = CopyState::There(Arc::new(copied));
                     return;
                 }
                 Err(why) => why,

@@ -187,8 +187,10 @@ impl Sharing {
         let own = self.peers.own_name();
         let Some(first) = owners.first() else { return Route::LOST };
         let keep = owners.iter().any(|owner| owner.name == own);
-        let ask = |owner: &&Member| {
-            RoutePeer { name: owner.name.clone(), forwarded: owner.name == first.name, cached_only: false }
+        let ask = |owner: &&Member| RoutePeer {
+            name: owner.name.clone(),
+            forwarded: owner.name == first.name,
+            cached_only: false,
         };
         let nodes = match asker {
             _ if first.name == own => Vec::new(),
@@ -213,7 +215,10 @@ impl Sharing {
         let zone = nodes.iter().find(|node| node.name == own).map(|node| node.zone.as_str());
         let owners = members.owners(self.placement, key).into_iter().map(|at| members.get(at));
         let near = owners.filter(|owner| {
-            owner.name != own && !owner.zone.is_empty() && Some(owner.zone.as_str()) == zone && self.peers.is_up(&owner.name)
+            owner.name != own
+                && !owner.zone.is_empty()
+                && Some(owner.zone.as_str()) == zone
+                && self.peers.is_up(&owner.name)
         });
         near.map(|owner| RoutePeer { name: owner.name.clone(), forwarded: true, cached_only: true }).collect()
     }
