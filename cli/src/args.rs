@@ -21,7 +21,7 @@ pub(crate) use example::{ExampleArgs, ExampleName};
 pub(crate) use explain::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainPodArgs, Explained, ExtenderUrl};
 pub(crate) use inspect::{DevicesArgs, DoctorArgs, StatsArgs, VerifyArgs};
 pub(crate) use job::JobArgs;
-pub(crate) use mount::{MountArgs, PlanArgs, RefreshFlag, UmountArgs, WarmArgs};
+pub(crate) use mount::{MirrorFlag, MountArgs, PlanArgs, RefreshFlag, UmountArgs, WarmArgs};
 pub(crate) use origin::OriginArgs;
 pub(crate) use publish::{ImportArgs, PackArgs, SyncArgs};
 pub(crate) use queue::QueueArgs;

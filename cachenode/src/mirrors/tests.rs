@@ -154,7 +154,7 @@ fn version() -> Version {
 
 /// A dataset of three files in its own origin and in two mirrors.
 struct World {
-    folder: tempfile::TempDir,
+    _folder: tempfile::TempDir,
     manifest: Arc<MappedManifest>,
     own: Arc<Scripted>,
     eu: Arc<Scripted>,
@@ -175,7 +175,7 @@ impl World {
             runtime: Handle::current(),
         };
         let (eu, us) = (Scripted::new("s3://eu/data"), Scripted::new("gs://us/data"));
-        let world = Self { folder, manifest, own, eu, us, around };
+        let world = Self { _folder: folder, manifest, own, eu, us, around };
         for mirror in [&world.eu, &world.us] {
             (0..3).for_each(|file| mirror.put(&key(file), contents(file), &format!("\"copy {file}\"")));
             world.publish(mirror, world.mirror_of(mirror));
@@ -358,7 +358,8 @@ async fn an_object_that_a_mirror_lacks_or_has_in_another_version_is_read_from_th
 async fn a_mirror_of_another_snapshot_or_of_none_is_not_read_until_it_has_this_one() {
     let world = World::new();
     world.labels("e");
-    let other = manifest(world.folder.path(), &[SIZE; 2]);
+    let folder = tempfile::tempdir().unwrap();
+    let other = manifest(folder.path(), &[SIZE; 2]);
     let version = |row: u32| VersionTag::ETag(format!("\"copy {row}\"").into());
     let of_other = other.mirrored_at::<Box<dyn std::error::Error>>("s3://eu/data", version).unwrap();
     world.publish(&world.eu, of_other);
@@ -420,7 +421,7 @@ fn files_of_a_plain_snapshot_are_found_in_a_mirror_of_packs() {
         }
         builder.set_packs(vec![PackObject { key: b"packs/0".to_vec(), size: 2 * SIZE, etag: "\"p\"".into() }]);
         builder.set_mirrored(mirrored, OWN);
-        let path = folder.path().join("packed");
+        let path = folder.path().join(mirrored.to_string());
         std::fs::write(&path, builder.finish("data", "s3://packed", 0).unwrap().to_bytes()).unwrap();
         crate::manifest_file::open_manifest(&path).unwrap()
     };

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use larder_e2e::{BUCKET, Lab, OTHER_KEYS, SECRET, wait_until};
+use larder_e2e::{BUCKET, Lab, Mount, OTHER_KEYS, SECRET, wait_until};
 use larder_testkit::{Fault, seeded_bytes};
 use serde_json::Value;
 
@@ -241,6 +242,98 @@ fn the_mirror_has_credentials_of_its_own() {
     assert!(labs.sync_fails(&["--to-credentials-dir", keys]).contains("access denied"));
     let prefixed = ["--to-credentials-dir", keys, "--to-credentials-prefix", "there."];
     assert_eq!(labs.sync(&prefixed)["objects_copied"], 10);
+}
+
+/// A mount of the dataset that also reads from its mirror on the other server.
+fn mount_both(labs: &Labs, name: &str, settings: &str) -> Mount {
+    let mirror = format!("{COPY};name=there;endpoint={}{settings}", labs.there.proxy.endpoint());
+    let mount = labs.here.mount(name, &labs.here.url(), &["--mirror", &mirror]);
+    mount.wait_until("the mirror is used", |mount| origins(mount).iter().all(|origin| origin["unused"].is_null()));
+    mount
+}
+
+/// The origins of a mount, in the order in which they are read.
+fn origins(mount: &Mount) -> Vec<Value> {
+    mount.stats()["origins"].as_array().unwrap().clone()
+}
+
+/// GETs of the dataset's files at both servers.
+fn gets(labs: &Labs, files: u64) -> (u64, u64) {
+    let of = |lab: &Lab, folder: &str| {
+        (0..files).map(|n| lab.server.gets_of(BUCKET, &format!("{folder}/{}", name(n)))).sum::<u64>()
+    };
+    (of(&labs.here, "data"), of(&labs.there, "copy"))
+}
+
+// SEMANTICS: M5, M6
+#[test]
+fn a_mount_reads_the_first_origin_and_goes_on_at_the_other_when_it_dies() {
+    const FILES: u64 = 60;
+    let labs = Labs::new(FILES);
+    labs.sync(&[]);
+    labs.here.server.reset_counters();
+    labs.there.server.reset_counters();
+    let mount = mount_both(&labs, "m", ";first");
+    for n in 0..20 {
+        assert_eq!(std::fs::read(mount.path(name(n))).unwrap(), contents(n));
+    }
+    mount.settle();
+    assert_eq!(gets(&labs, FILES), (0, 20), "the mirror is first");
+    labs.there.proxy.set_hook(|_| Fault::StallBeforeHead);
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for n in 20..40 {
+            let mount = &mount;
+            scope.spawn(move || assert_eq!(std::fs::read(mount.path(name(n))).unwrap(), contents(n), "{n}"));
+        }
+    });
+    assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
+    mount.settle();
+    assert_eq!(gets(&labs, FILES), (20, 20), "no file was fetched from both");
+    assert!(origins(&mount)[0]["unused"].is_string(), "{:?}", origins(&mount));
+    labs.there.proxy.set_hook(|_| Fault::None);
+    wait_until("the mirror is used again", || origins(&mount)[0]["unused"].is_null());
+    for n in 40..60 {
+        assert_eq!(std::fs::read(mount.path(name(n))).unwrap(), contents(n));
+    }
+    mount.settle();
+    assert_eq!(gets(&labs, FILES), (20, 40));
+    // All of it is one snapshot in one cache.
+    for n in 0..FILES {
+        assert_eq!(mount.read_fresh(name(n)).unwrap(), contents(n));
+    }
+    assert_eq!(gets(&labs, FILES), (20, 40), "what is cached stays valid, wherever it came from");
+}
+
+// SEMANTICS: M6
+#[test]
+fn without_its_own_origin_a_mount_reads_from_the_mirror() {
+    let labs = Labs::new(20);
+    labs.sync(&[]);
+    let mount = mount_both(&labs, "m", ";cost=3");
+    labs.here.proxy.set_hook(|_| Fault::Reset);
+    for n in 0..20 {
+        assert_eq!(std::fs::read(mount.path(name(n))).unwrap(), contents(n));
+    }
+    let origins = origins(&mount);
+    assert_eq!(origins[1]["mirror"], "there");
+    assert!(origins[1]["bytes"].as_u64().unwrap() > 0, "{origins:?}");
+}
+
+// SEMANTICS: M7
+#[test]
+fn objects_that_the_mirror_lacks_or_has_otherwise_come_from_the_dataset_and_are_counted() {
+    let labs = Labs::new(20);
+    labs.sync(&[]);
+    labs.there.server.delete(BUCKET, &format!("copy/{}", name(3)));
+    labs.there.server.put(BUCKET, &format!("copy/{}", name(4)), b"other bytes".to_vec());
+    let mount = mount_both(&labs, "m", ";first");
+    for n in 0..20 {
+        assert_eq!(std::fs::read(mount.path(name(n))).unwrap(), contents(n));
+    }
+    let origins = origins(&mount);
+    assert_eq!(origins[0]["missing"], 2, "{origins:?}");
+    assert_eq!(origins[1]["missing"], 0, "{origins:?}");
 }
 
 #[test]
