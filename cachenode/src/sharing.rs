@@ -213,12 +213,10 @@ impl Sharing {
         let View { nodes, members, .. } = self.view();
         let own = self.peers.own_name();
         let zone = nodes.iter().find(|node| node.name == own).map(|node| node.zone.as_str());
-        let owners = members.owners(self.placement, key).into_iter().map(|at| members.get(at));
-        let near = owners.filter(|owner| {
-            owner.name != own
-                && !owner.zone.is_empty()
-                && Some(owner.zone.as_str()) == zone
-                && self.peers.is_up(&owner.name)
+        let owners = members.owners(self.placement, key);
+        let near = owners.iter().map(|&at| members.get(at)).filter(|owner| {
+            let is_near = !owner.zone.is_empty() && Some(owner.zone.as_str()) == zone;
+            is_near && owner.name != own && self.peers.is_up(&owner.name)
         });
         near.map(|owner| RoutePeer { name: owner.name.clone(), forwarded: true, cached_only: true }).collect()
     }
@@ -296,5 +294,28 @@ mod tests {
         let away = partitioned.owned().unwrap();
         assert_eq!(share(&away), 0, "who is not on the list owns nothing");
         assert_ne!(away.version(), two.version());
+    }
+
+    // SEMANTICS: M6
+    #[tokio::test]
+    async fn owners_in_the_zone_are_asked_only_for_what_they_have() {
+        let (sender, membership) = watch::channel(Arc::new(Vec::new()));
+        let peers = Peers::new(PeersConfig::default(), "a", Security::Plaintext, membership, Arc::default());
+        let node = |(name, zone): (&str, &str)| Node {
+            name: name.into(),
+            address: ([127, 0, 0, 1], 1).into(),
+            weight: 1,
+            zone: zone.into(),
+        };
+        let list =
+            |nodes: [(&str, &str); 3]| drop(sender.send_replace(Arc::new(nodes.into_iter().map(node).collect())));
+        let replicated = "replicated:3".parse().unwrap();
+        let sharing = Sharing::new(Arc::clone(&peers), CacheId([7; 32]), replicated, None);
+        let key = PlaceKey::of_origin("s3://bucket").name(b"a").number(0);
+        list([("a", "z1"), ("b", "z1"), ("c", "z2")]);
+        let near = RoutePeer { name: "b".into(), forwarded: true, cached_only: true };
+        assert_eq!(sharing.near_owners(key), [near]);
+        list([("a", ""), ("b", ""), ("c", "z2")]);
+        assert_eq!(sharing.near_owners(key), [], "nodes without a zone are near to nobody");
     }
 }
