@@ -58,9 +58,9 @@ pub struct MirrorRequest {
     pub name: String,
     /// The URL.
     pub source: String,
-    /// The server; `None` for that of the cloud.
+    /// The server; `None` for that of the dataset, if both are of one kind of store.
     pub endpoint: Option<String>,
-    /// The region.
+    /// The region; `None` as for the server.
     pub region: Option<String>,
     /// True to send no credentials.
     pub anonymous: bool,
@@ -73,11 +73,13 @@ pub struct MirrorRequest {
 }
 
 impl MirrorRequest {
-    /// The settings for the mirror of a dataset whose own settings are `dataset`.
-    pub fn origin_config(&self, dataset: OriginConfig) -> OriginConfig {
+    /// The settings for the mirror of a dataset whose own settings are `dataset`. Server and region are its own, unless
+    /// the mirror names others or is in another kind of store.
+    pub fn origin_config(&self, dataset: OriginConfig, is_same_kind: bool) -> OriginConfig {
+        let shared = |value: &Option<String>| value.clone().filter(|_| is_same_kind);
         OriginConfig {
-            endpoint: self.endpoint.clone(),
-            region: self.region.clone(),
+            endpoint: self.endpoint.clone().or_else(|| shared(&dataset.endpoint)),
+            region: self.region.clone().or_else(|| shared(&dataset.region)),
             anonymous: self.anonymous,
             env: dataset.env.of_mirror(&self.name),
             ..dataset

@@ -13,6 +13,7 @@ mod http;
 mod ioctl;
 mod mount_stats;
 mod queues;
+mod report;
 mod source;
 
 use std::process::ExitCode;

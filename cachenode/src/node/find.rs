@@ -280,7 +280,8 @@ impl Finder {
     ) -> Arc<dyn Origin> {
         let config = self.origin_config(request);
         let open = |mirror: &MirrorRequest| {
-            let config = mirror.origin_config(config.clone());
+            let is_same_kind = mirror.source.starts_with(&format!("{}://", own.url().scheme().as_str()));
+            let config = mirror.origin_config(config.clone(), is_same_kind);
             let opened = mirror.source.parse::<OriginUrl>().and_then(|url| larder_origin::open(&url, &config));
             let opened = opened.inspect_err(|error| {
                 warn!(mount = id, mirror = mirror.name, error = %Chain(error), "a mirror cannot be used");

@@ -126,9 +126,13 @@ pub(crate) struct SyncArgs {
     /// Directory of the credentials for DST, as for --origin-credentials-dir. Default: those of SRC.
     #[arg(long, value_name = "DIR", help_heading = "Origin")]
     pub(crate) to_credentials_dir: Option<PathBuf>,
-    /// Use the files of --to-credentials-dir whose names begin with this, such as eu. for eu.AWS_ACCESS_KEY_ID.
+    /// Use the files of --to-credentials-dir whose names begin with this, such as eu. for eu.AWS_ACCESS_KEY_ID. If there
+    /// are none, the credentials are those of SRC.
     #[arg(long, value_name = "PREFIX", requires = "to_credentials_dir", help_heading = "Origin")]
     pub(crate) to_credentials_prefix: Option<String>,
+    /// Write a short JSON report to this file, even if the copy fails, for a pod's /dev/termination-log.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,

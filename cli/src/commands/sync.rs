@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, bail};
 use larder_cachenode::manifest_file::{ManifestFile, verify_file};
@@ -10,22 +10,77 @@ use larder_cachenode::source::ResolvedSource;
 use larder_cachenode::{Home, MappedManifest, open_manifest};
 use larder_dataset::size::show_bytes;
 use larder_import::{
-    Before, DiskLimit, MANIFEST_KEY, PackOptions, PublishError, SyncOptions, Synced, check_mirror, fetch_manifest,
-    source_manifest_key,
+    Before, DiskLimit, MANIFEST_KEY, PackOptions, Progress, PublishError, SyncOptions, Synced, check_mirror,
+    fetch_manifest, source_manifest_key,
 };
 use larder_origin::{Env, Origin, OriginConfig, OriginError, OriginUrl, Scheme};
+use serde::Serialize;
 use serde_json::json;
 use tokio::runtime::Runtime;
 
 use crate::args::SyncArgs;
 use crate::output::{ProgressView, count};
-use crate::{output, source};
+use crate::report::Failure;
+use crate::{output, report, source};
+
+/// The report of a copy.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    /// The snapshot that is copied.
+    mirrors: String,
+    /// The bytes of the snapshot, and those of them that the mirror has.
+    bytes: u64,
+    bytes_there: u64,
+    /// True if the mirror has all of the snapshot.
+    complete: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Failure>,
+}
 
 pub(crate) fn run(args: &SyncArgs) -> anyhow::Result<ExitCode> {
+    let report = Mutex::new(Report::default());
+    let done = sync(args, &report);
+    if let Some(file) = &args.report {
+        let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = &done {
+            report.error = Some(Failure::of(error, None));
+        }
+        report::write(&report, file)?;
+    }
+    done
+}
+
+/// Shows the progress, and notes it in the report.
+struct Noted<'a> {
+    view: &'a ProgressView,
+    report: &'a Mutex<Report>,
+}
+
+impl Progress for Noted<'_> {
+    fn listed(&self, files: u64, bytes: u64, prefixes_done: u64, prefixes_known: u64) {
+        self.view.listed(files, bytes, prefixes_done, prefixes_known);
+    }
+
+    fn noted(&self, what: &str) {
+        self.view.noted(what);
+    }
+
+    fn copied(&self, objects: u64, objects_total: u64, bytes: u64, bytes_total: u64, bytes_before: u64) {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner).bytes_there = bytes;
+        self.view.copied(objects, objects_total, bytes, bytes_total, bytes_before);
+    }
+}
+
+fn sync(args: &SyncArgs, report: &Mutex<Report>) -> anyhow::Result<ExitCode> {
     let runtime = source::runtime()?;
     let _in_runtime = runtime.enter();
     let url: OriginUrl = args.dst.parse().context("DST")?;
     let from = source::resolve(&args.src, &args.origin, args.refresh, &runtime)?;
+    {
+        let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
+        report.mirrors = from.manifest.snapshot().to_string();
+        report.bytes = from.manifest.totals().bytes;
+    }
     let (ours, theirs) = (args.origin.config()?, mirror_config(args, &from, &url)?);
     let is_same_server = is_same_server(&from, &url, &ours, &theirs);
     if is_same_server {
@@ -49,11 +104,17 @@ pub(crate) fn run(args: &SyncArgs) -> anyhow::Result<ExitCode> {
     options.dry_run = args.dry_run;
     options.place = theirs.listing_place(&url.to_string());
     let progress = ProgressView::new(from.manifest.totals().bytes.max(1), "copying");
-    let syncing = larder_import::sync(Arc::clone(&from.manifest), from.origin, to, before, options, &progress);
+    let noted = Noted { view: &progress, report };
+    let syncing = larder_import::sync(Arc::clone(&from.manifest), from.origin, to, before, options, &noted);
     let done = runtime.block_on(syncing);
     progress.finish();
     let done = done.with_context(synced)?;
-    report(args, &from.manifest, &url, &theirs, &done)?;
+    {
+        let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
+        report.complete = !args.dry_run;
+        report.bytes_there = done.bytes - if args.dry_run { done.bytes_copied } else { 0 };
+    }
+    show(args, &from.manifest, &url, &theirs, &done)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -71,7 +132,8 @@ fn mirror_config(args: &SyncArgs, from: &ResolvedSource, to: &OriginUrl) -> anyh
             for file in env.left_out() {
                 output::note(format_args!("warning: a file of --to-credentials-dir is not used: {file}"));
             }
-            env
+            // A mirror without keys of its own is written with those of the source.
+            if env.has_files() || prefix.is_empty() { env } else { ours.env.clone() }
         }
         None => ours.env.clone(),
     };
@@ -164,11 +226,11 @@ fn pack(
         snapshot: Some(packed.built.snapshot),
         ..Synced::default()
     };
-    report(args, &from.manifest, &url, theirs, &done)?;
+    show(args, &from.manifest, &url, theirs, &done)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn report(
+fn show(
     args: &SyncArgs,
     manifest: &MappedManifest,
     url: &OriginUrl,
