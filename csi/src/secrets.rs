@@ -235,7 +235,10 @@ mod tests {
         let given = credentials(&map(&all), false).expect("good").expect("some").variables;
         assert_eq!((given["AWS_ACCESS_KEY_ID"].as_str(), given["eu.AWS_ACCESS_KEY_ID"].as_str()), ("ours", "theirs"));
         // Neither leads to the machine's identity.
-        assert_eq!((given["GOOGLE_SKIP_SIGNATURE"].as_str(), given["eu.GOOGLE_SKIP_SIGNATURE"].as_str()), ("true", "true"));
+        assert_eq!(
+            (given["GOOGLE_SKIP_SIGNATURE"].as_str(), given["eu.GOOGLE_SKIP_SIGNATURE"].as_str()),
+            ("true", "true")
+        );
         let error = credentials(&map(&[("eu.accessKeyId", "hunter2")]), false).expect_err("half").to_string();
         assert!(error.contains("`eu.AWS_ACCESS_KEY_ID`") && !error.contains("hunter2"), "{error}");
         let error = credentials(&map(&[("eu.password", "hunter2")]), false).expect_err("unknown").to_string();

@@ -163,3 +163,26 @@ pub fn labels(
     }
     Some(Write::new(Kind::Node, "", &node.meta.key.name, Change::Merge(json!({"metadata": {"labels": changes}}))))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::{Key, Meta};
+
+    #[test]
+    fn a_node_cache_has_the_labels_by_which_mirrors_are_near() {
+        let labels = [("site", "b"), ("zone", "z")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let meta = Meta { key: Key::cluster("n"), ..Meta::default() };
+        let node = Node { meta, labels: labels.into_iter().collect(), ..Node::default() };
+        let write = |cache: Option<&CacheObject>, near: &[&str]| {
+            promises(&node, cache, &[], &[], &[], &near.iter().copied().collect()).map(|write| write.change)
+        };
+        let Some(Change::Create(created)) = write(None, &["site", "rack"]) else { panic!() };
+        assert_eq!(created["spec"]["labels"], json!({"site": "b"}));
+        let spec = serde_json::from_value(created["spec"].clone()).expect("a spec");
+        let cache = CacheObject { meta: Meta::default(), generation: 1, spec, status: None };
+        assert_eq!(write(Some(&cache), &["site"]), None);
+        let Some(Change::Merge(changed)) = write(Some(&cache), &["zone"]) else { panic!() };
+        assert_eq!(changed["spec"]["labels"], json!({"site": null, "zone": "z"}));
+    }
+}

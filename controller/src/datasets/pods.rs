@@ -1,9 +1,7 @@
-//! The Jobs that import and warm. Their pods pass PodSecurity `restricted`, have no API token, and use Secrets only by
+//! The Jobs that import, copy to mirrors and warm. Their pods pass PodSecurity `restricted`, have no API token, and use Secrets only by
 //! reference: the kubelet passes them to the pod, and the controller never reads them.
 
-use larder_api::names::{
-    NODE_LABEL, ROLE_IMPORT, ROLE_LABEL, ROLE_SYNC, ROLE_WARM, SYSTEM_NAMESPACE, UID_LABEL,
-};
+use larder_api::names::{NODE_LABEL, ROLE_IMPORT, ROLE_LABEL, ROLE_SYNC, ROLE_WARM, SYSTEM_NAMESPACE, UID_LABEL};
 use larder_dataset::mirrors::MirrorSpec;
 use serde_json::{Value, json};
 
@@ -112,11 +110,7 @@ fn secret<'a>(draft: &'a Draft<'_>) -> Option<&'a str> {
 
 /// The Job that lists the origin or publishes a manifest.
 pub(super) fn import_job(draft: &Draft<'_>, purpose: &str, arguments: &[String]) -> Value {
-    let mut arguments = arguments.to_vec();
-    if draft.spec.secret.is_some() {
-        arguments.push("--require-credentials".to_owned());
-    }
-    origin_job(draft, ROLE_IMPORT, purpose, arguments)
+    origin_job(draft, ROLE_IMPORT, purpose, arguments.to_vec())
 }
 
 /// The Job that copies a snapshot to a mirror.
@@ -130,7 +124,10 @@ fn origin_job(draft: &Draft<'_>, role: &str, purpose: &str, mut arguments: Vec<S
     let mut volumes = vec![json!({"name": "tmp", "emptyDir": {}})];
     // As files in memory: a variable of the container would be in its runtime's records on the node's disk.
     if let Some(secret) = secret(draft) {
-        arguments.insert(1, format!("--origin-credentials-dir={KEYS}"));
+        arguments.push(format!("--origin-credentials-dir={KEYS}"));
+        if role == ROLE_IMPORT && draft.spec.secret.is_some() {
+            arguments.push("--require-credentials".to_owned());
+        }
         mounts.push(json!({"name": "origin", "mountPath": KEYS, "readOnly": true}));
         // The pod starts without the Secret, because nothing but its events would name a missing one; its import does.
         let secret = json!({"secretName": secret, "optional": true, "defaultMode": 0o440});
@@ -216,7 +213,12 @@ fn job(draft: &Draft<'_>, role: &str, node: Option<&str>, purpose: &str, contain
     })
 }
 
-/// The name of the Job for a purpose.
+/// The name of the Job that imports for a purpose.
 pub(super) fn import_job_name(draft: &Draft<'_>, purpose: &str) -> String {
     names::import_job(draft.key(), draft.uid(), purpose)
+}
+
+/// The name of the Job that copies for a purpose.
+pub(super) fn sync_job_name(draft: &Draft<'_>, purpose: &str) -> String {
+    names::sync_job(draft.key(), draft.uid(), purpose)
 }

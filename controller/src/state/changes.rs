@@ -21,7 +21,9 @@ impl State {
             work.push(Work::Registry);
         }
         mark(&mut self.ready, key, now.is_some_and(is_ready));
-        let near = |object: Option<&DatasetObject>| -> BTreeSet<String> { object.into_iter().flat_map(near_of).cloned().collect() };
+        let near = |object: Option<&DatasetObject>| -> BTreeSet<String> {
+            object.into_iter().flat_map(near_of).cloned().collect()
+        };
         if near(before.as_ref()) != near(now) {
             work.extend(self.nodes.keys().into_iter().map(|node| Work::Promises(node.name)));
         }

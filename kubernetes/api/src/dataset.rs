@@ -15,8 +15,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::names::{ANONYMOUS_OWNER, SYSTEM_NAMESPACE};
 use crate::schemas;
 pub use status::{
-    DatasetStatus, ImportedStatus, LAGGING_MAX, LagReason, LaggingNode, MirrorStatus, NodesStatus, SNAPSHOTS_MAX, Shown,
-    SnapshotStatus, Users,
+    DatasetStatus, ImportedStatus, LAGGING_MAX, LagReason, LaggingNode, MirrorStatus, NodesStatus, SNAPSHOTS_MAX,
+    Shown, SnapshotStatus, Users,
 };
 
 /// The desired state of a dataset.

@@ -54,8 +54,8 @@ pub use explain::job::{JobExplanation, explain_job};
 pub use explain::{Explanation, explain};
 pub use job_type::{JobType, JobTypeSpec, JobTypeStatus};
 pub use node_cache::{
-    CacheConditionKind, CacheReason, CleanedSnapshot, NODE_CACHE_LABELS_MAX, NodeCache, NodeCacheSpec, NodeCacheStatus, NodeQuota,
-    PromisedDataset, SnapshotCache, UnkeptPromise,
+    CacheConditionKind, CacheReason, CleanedSnapshot, NODE_CACHE_LABELS_MAX, NodeCache, NodeCacheSpec, NodeCacheStatus,
+    NodeQuota, PromisedDataset, SnapshotCache, UnkeptPromise,
 };
 pub use queue::{Queue, QueueSpec, QueueStatus};
 pub use settings::{LarderSettings, LarderSettingsSpec, LarderSettingsStatus};

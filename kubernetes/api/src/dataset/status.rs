@@ -133,6 +133,9 @@ pub struct MirrorStatus {
     /// Why the last copy failed, while the next one is tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// A digest of the mirror's location. If it has changed since, the snapshot is copied again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<String>,
 }
 
 /// How many nodes have a dataset.
