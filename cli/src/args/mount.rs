@@ -128,9 +128,10 @@ pub(crate) struct MountArgs {
     /// Report the outcome to the command that started this background process.
     #[arg(long, hide = true)]
     pub(crate) announce: bool,
-    /// Read from this mirror too, which `larder sync` made: when SRC fails, or before it with ;first. Settings follow the
-    /// URL: ;name=NAME ;endpoint=URL ;region=REGION ;credentials-dir=DIR ;cost=N ;first. May be repeated.
-    #[arg(long, value_name = "URL[;SETTING...]", help_heading = "Origin")]
+    /// Read from this mirror too, which `larder sync` made: when SRC fails, or before it with `first`. Settings follow
+    /// the URL, each after a comma: name=NAME, endpoint=URL, region=REGION, credentials-dir=DIR, cost=N and first. May be
+    /// repeated.
+    #[arg(long, value_name = "URL[,SETTING...]", help_heading = "Origin")]
     pub(crate) mirror: Vec<MirrorFlag>,
     #[command(flatten)]
     pub(crate) origin: OriginArgs,
@@ -153,16 +154,16 @@ impl fmt::Display for MirrorFlag {
         f.write_str(&self.url)?;
         for (name, value) in [("name", &self.name), ("endpoint", &self.endpoint), ("region", &self.region)] {
             if let Some(value) = value {
-                write!(f, ";{name}={value}")?;
+                write!(f, ",{name}={value}")?;
             }
         }
         if let Some(dir) = &self.credentials_dir {
-            write!(f, ";credentials-dir={}", dir.display())?;
+            write!(f, ",credentials-dir={}", dir.display())?;
         }
         if self.cost > 0 {
-            write!(f, ";cost={}", self.cost)?;
+            write!(f, ",cost={}", self.cost)?;
         }
-        f.write_str(if self.first { ";first" } else { "" })
+        f.write_str(if self.first { ",first" } else { "" })
     }
 }
 
@@ -170,7 +171,7 @@ impl FromStr for MirrorFlag {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut settings = text.split(';');
+        let mut settings = text.split(',');
         let url = settings.next().unwrap_or_default().to_owned();
         url.parse::<OriginUrl>().map_err(|error| error.to_string())?;
         let mut mirror = Self { url, ..Self::default() };
@@ -256,17 +257,17 @@ mod tests {
 
     #[test]
     fn a_mirror_is_read_as_it_was_written_and_a_wrong_setting_is_named() {
-        let text = "s3://b/copy;name=eu;endpoint=http://h:9000;region=r;credentials-dir=/keys;cost=7;first";
+        let text = "s3://b/copy,name=eu,endpoint=http://h:9000,region=r,credentials-dir=/keys,cost=7,first";
         let mirror: MirrorFlag = text.parse().unwrap();
         assert_eq!((mirror.to_string().as_str(), mirror.cost, mirror.first), (text, 7, true));
         assert_eq!("gs://b".parse::<MirrorFlag>().unwrap().to_string(), "gs://b");
         for (text, word) in [
             ("bucket", "URL"),
             ("s3://key:secret@b", "credentials do not belong"),
-            ("s3://b;cost=-1", "cost"),
-            ("s3://b;name=E.U", "name of a mirror"),
-            ("s3://b;zone=z", "known are"),
-            ("s3://b;last", "known are"),
+            ("s3://b,cost=-1", "cost"),
+            ("s3://b,name=E.U", "name of a mirror"),
+            ("s3://b,zone=z", "known are"),
+            ("s3://b,last", "known are"),
         ] {
             let error = text.parse::<MirrorFlag>().unwrap_err();
             assert!(error.contains(word), "{text}: {error}");

@@ -359,7 +359,7 @@ fn a_mirror_that_is_kept_gets_each_snapshot_by_a_job_with_its_keys() {
     let manifest = format!("s3://bucket/pets/.larder/{}.manifest", "a".repeat(64));
     let expected = [
         "sync",
-        &manifest,
+        manifest.as_str(),
         "gs://copy/pets",
         "--report",
         "/dev/termination-log",

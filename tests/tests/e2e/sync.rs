@@ -245,7 +245,7 @@ fn the_mirror_has_credentials_of_its_own() {
 
 /// A mount of the dataset that also reads from its mirror on the other server.
 fn mount_both(labs: &Labs, name: &str, settings: &str) -> Mount {
-    let mirror = format!("{COPY};name=there;endpoint={}{settings}", labs.there.proxy.endpoint());
+    let mirror = format!("{COPY},name=there,endpoint={}{settings}", labs.there.proxy.endpoint());
     let mount = labs.here.mount(name, &labs.here.url(), &["--mirror", &mirror]);
     mount.wait_until("the mirror is used", |mount| origins(mount).iter().all(|origin| origin["unused"].is_null()));
     mount
@@ -272,7 +272,7 @@ fn a_mount_reads_the_first_origin_and_goes_on_at_the_other_when_it_dies() {
     labs.sync(&[]);
     labs.here.server.reset_counters();
     labs.there.server.reset_counters();
-    let mount = mount_both(&labs, "m", ";first");
+    let mount = mount_both(&labs, "m", ",first");
     for n in 0..20 {
         assert_eq!(std::fs::read(mount.path(name(n))).unwrap(), contents(n));
     }
@@ -307,7 +307,7 @@ fn a_mount_reads_the_first_origin_and_goes_on_at_the_other_when_it_dies() {
 fn without_its_own_origin_a_mount_reads_from_the_mirror() {
     let labs = Labs::new(20);
     labs.sync(&[]);
-    let mount = mount_both(&labs, "m", ";cost=3");
+    let mount = mount_both(&labs, "m", ",cost=3");
     labs.here.proxy.set_hook(|_| Fault::Reset);
     for n in 0..20 {
         assert_eq!(std::fs::read(mount.path(name(n))).unwrap(), contents(n));
@@ -324,7 +324,7 @@ fn objects_that_the_mirror_lacks_or_has_otherwise_come_from_the_dataset_and_are_
     labs.sync(&[]);
     labs.there.server.delete(BUCKET, &format!("copy/{}", name(3)));
     labs.there.server.put(BUCKET, &format!("copy/{}", name(4)), b"other bytes".to_vec());
-    let mount = mount_both(&labs, "m", ";first");
+    let mount = mount_both(&labs, "m", ",first");
     for n in 0..20 {
         assert_eq!(std::fs::read(mount.path(name(n))).unwrap(), contents(n));
     }

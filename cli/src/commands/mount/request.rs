@@ -257,7 +257,7 @@ mod tests {
             "--memory-target",
             "1GiB",
             "--mirror",
-            "s3://b/copy;name=eu;cost=2;first",
+            "s3://b/copy,name=eu,cost=2,first",
             "--mirror",
             "gs://b",
         ]);
