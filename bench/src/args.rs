@@ -17,6 +17,7 @@ mod peers_net;
 mod restart;
 mod shared;
 mod spread;
+mod sync;
 
 use clap::{Parser, Subcommand};
 
@@ -37,6 +38,7 @@ pub(crate) use peers_net::PeersNetArgs;
 pub(crate) use restart::RestartArgs;
 pub(crate) use shared::{NodeArgs, OutputArgs};
 pub(crate) use spread::SpreadArgs;
+pub(crate) use sync::SyncArgs;
 
 /// Benchmarks of Larder's components and of comparable filesystems.
 #[derive(Debug, Parser)]
@@ -66,6 +68,8 @@ pub(crate) enum Command {
     Spread(SpreadArgs),
     /// Compare a cold epoch and a warm-up behind a distant S3 server with object_store (needs root).
     FarOrigin(FarOriginArgs),
+    /// Compare copies of a dataset to another S3 server with object_store and rclone.
+    Sync(SyncArgs),
     /// Measure cached reads while the origin does not answer and many other reads hang (needs root).
     Outage(OutageArgs),
     /// Restart larderd under many mounts: time to the first cached read and to the last mount (needs root).
