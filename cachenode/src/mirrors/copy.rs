@@ -65,8 +65,8 @@ fn file_of(manifest: &MappedManifest, key: &[u8]) -> Option<FileIndex> {
 /// An object of a snapshot as its manifest describes it.
 pub(super) fn described(snapshot: &MappedManifest, key: &[u8]) -> Option<ObjectInfo> {
     let (size, version) = if snapshot.is_packed() {
-        let packs = (0..snapshot.totals().packs).map_while(|pack| snapshot.pack(pack).ok());
-        let pack = packs.into_iter().find(|pack| pack.key == key)?;
+        let mut packs = (0..snapshot.totals().packs).map_while(|pack| snapshot.pack(pack).ok());
+        let pack = packs.find(|pack| pack.key == key)?;
         (pack.size, Version::ETag(pack.etag.to_owned()))
     } else {
         let file = snapshot.file(file_of(snapshot, key)?).ok()?;

@@ -74,7 +74,7 @@ fn keep(draft: &mut Draft<'_>, mirror: &MirrorSpec, snapshot: &str) -> Option<St
         draft.status.mirrors.len() - 1
     });
     let of = fingerprint(draft, mirror);
-    let is_same_place = draft.status.mirrors[nth].of.as_deref() == Some(&of);
+    let is_same_place = draft.status.mirrors[nth].of.as_deref() == Some(of.as_str());
     if !is_same_place {
         // Nothing is known of what another place has.
         let fresh = MirrorStatus { name: mirror.name.clone(), of: Some(of.clone()), ..MirrorStatus::default() };

@@ -136,7 +136,9 @@ fn origin_job(draft: &Draft<'_>, role: &str, purpose: &str, mut arguments: Vec<S
     let mut container = container(draft, &arguments);
     container["env"] = json!([{"name": "HOME", "value": "/tmp"}]);
     container["volumeMounts"] = mounts.into();
-    container["resources"] = json!({"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}});
+    // A copy keeps the versions of all objects in memory, about 300 bytes for each.
+    let most = if role == ROLE_SYNC { "4Gi" } else { "1Gi" };
+    container["resources"] = json!({"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": most}});
     job(draft, role, None, purpose, container, volumes.into())
 }
 

@@ -17,7 +17,7 @@ async fn a_mirror_gets_each_snapshot_and_nodes_the_labels_by_which_it_is_near() 
     let api = world.api.clone();
     api.change("nodes", "", "n1", |node| node["metadata"]["labels"]["site"] = "b".into());
     let mut object = dataset("team-a", "pets", 1);
-    object["spec"]["refresh"] = "1h".into();
+    object["spec"]["refresh"] = "30m".into();
     object["spec"]["mirrors"] = json!([
         {"name": "near", "origin": {"source": "s3://copy/pets"}, "near": {"site": "b"}, "kept": true},
     ]);
