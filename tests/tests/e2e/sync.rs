@@ -5,9 +5,12 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
-use larder_e2e::{BUCKET, Lab, Mount, OTHER_KEYS, SECRET, wait_until};
+use larder_csi_api::csi::node_client::NodeClient;
+use larder_e2e::{BUCKET, Lab, Larderd, Mount, OTHER_KEYS, Plugin, SECRET, wait_until};
 use larder_testkit::{Fault, seeded_bytes};
-use serde_json::Value;
+use serde_json::{Value, json};
+
+use crate::csi::publish;
 
 const COPY: &str = "s3://bucket/copy";
 
@@ -315,6 +318,40 @@ fn without_its_own_origin_a_mount_reads_from_the_mirror() {
     let origins = origins(&mount);
     assert_eq!(origins[1]["mirror"], "there");
     assert!(origins[1]["bytes"].as_u64().unwrap() > 0, "{origins:?}");
+}
+
+// SEMANTICS: M6, K18
+#[test]
+fn a_volume_reads_its_mirror_with_the_keys_that_its_secret_has_for_it() {
+    let labs = Labs::new(20);
+    labs.sync(&[]);
+    labs.there.revoke(&[labs.here.server.access_key()]);
+    let larderd = Larderd::start(&labs.here, "mirrors", &[]);
+    let plugin = Plugin::start(&labs.here, &larderd, &[]);
+    wait_until("the driver listens", || plugin.log().contains("in session with larderd"));
+    let target = plugin.path("kubelet/pods/a/mount");
+    std::fs::create_dir_all(target.parent().unwrap()).unwrap();
+    let mut request = publish(&labs.here, &target);
+    let mirrors = json!([{"name": "there", "source": COPY, "endpoint": labs.there.proxy.endpoint()}]);
+    request.volume_context.insert("mirrors".to_owned(), mirrors.to_string());
+    for (name, value) in [("there.AWS_ACCESS_KEY_ID", OTHER_KEYS[0]), ("there.AWS_SECRET_ACCESS_KEY", SECRET)] {
+        request.secrets.insert(name.to_owned(), value.to_owned());
+    }
+    {
+        let _in_runtime = labs.here.runtime().enter();
+        let mut node = NodeClient::new(plugin.channel());
+        labs.here.runtime().block_on(node.node_publish_volume(request)).unwrap();
+    }
+    let of_mirror = || -> Value {
+        let stats = std::fs::read(target.join(".larder/stats.json")).unwrap();
+        serde_json::from_slice::<Value>(&stats).unwrap()["origins"][1].clone()
+    };
+    wait_until("the mirror is used", || of_mirror()["mirror"] == "there" && of_mirror()["unused"].is_null());
+    labs.here.proxy.set_hook(|_| Fault::Reset);
+    for n in 0..20 {
+        assert_eq!(std::fs::read(target.join(name(n))).unwrap(), contents(n));
+    }
+    assert!(of_mirror()["bytes"].as_u64().unwrap() > 0, "{}", of_mirror());
 }
 
 // SEMANTICS: M7
