@@ -90,8 +90,8 @@ pub(crate) async fn read_all(corpus: &Corpus, files: u32, readers: u32, seed: u6
     Ok(Epoch::new(times, bytes, seconds, cpu_seconds))
 }
 
-/// Copies all objects to the server and the prefix of `to`, `copies` at a time, without checks. Returns the seconds that
-/// this took.
+/// Copies all objects to the server and the prefix of `to`, `copies` at a time, without checks. Returns the seconds
+/// that this took.
 pub(crate) async fn copy_all(corpus: &Corpus, to: &Corpus, copies: u32) -> anyhow::Result<f64> {
     let (source, mirror) = (client(corpus).context("set up object_store")?, client(to).context("set up object_store")?);
     let files: Vec<String> = corpus.files.iter().map(|file| file.path.display().to_string()).collect();

@@ -9,9 +9,9 @@
 //! `larderd` and `cachenode`, and `folder` says what to do about a folder that is not writable. [`source`] resolves a
 //! URL or a path to a mapped manifest and its origin, [`kept_listing`] is what this machine has listed, which `renewal`
 //! explains how to renew, and `kept_manifests` what it keeps of it for mounts and later snapshots; `memory` divides the
-//! memory of the process among all datasets; `mirrors` reads from several origins as if they were one; and [`allocator`] limits what the C library keeps; [`importing`] has an
-//! origin listed by a process of its own, which is [`importer_process`]; [`counters`] counts; [`stats`] is the document
-//! in which a mount describes itself.
+//! memory of the process among all datasets; `mirrors` reads from several origins as if they were one; and
+//! [`allocator`] limits what the C library keeps; [`importing`] has an origin listed by a process of its own, which is
+//! [`importer_process`]; [`counters`] counts; [`stats`] is the document in which a mount describes itself.
 //!
 //! Invariants: [`Dataset::read_now`] never waits for the network. Bytes are those of the pinned snapshot, or the reader
 //! gets an error. Nothing here knows of FUSE or mounts.

@@ -1,5 +1,5 @@
-//! The Jobs that import, copy to mirrors and warm. Their pods pass PodSecurity `restricted`, have no API token, and use Secrets only by
-//! reference: the kubelet passes them to the pod, and the controller never reads them.
+//! The Jobs that import, copy to mirrors and warm. Their pods pass PodSecurity `restricted`, have no API token, and use
+//! Secrets only by reference: the kubelet passes them to the pod, and the controller never reads them.
 
 use larder_api::names::{NODE_LABEL, ROLE_IMPORT, ROLE_LABEL, ROLE_SYNC, ROLE_WARM, SYSTEM_NAMESPACE, UID_LABEL};
 use larder_dataset::mirrors::MirrorSpec;

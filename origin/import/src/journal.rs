@@ -1,5 +1,5 @@
-//! The journal of an import, a packing or a copy to a mirror. It records the finished part of the work, so that a run after `kill -9`
-//! continues where the last one ended.
+//! The journal of an import, a packing or a copy to a mirror. It records the finished part of the work, so that a run
+//! after `kill -9` continues where the last one ended.
 //!
 //! - [`Journal`] is the file; one run at a time has it open.
 //! - `header` identifies the work that a journal belongs to, `frames` are the checksummed units after it, and `records`

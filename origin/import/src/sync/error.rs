@@ -72,7 +72,10 @@ pub enum SyncError {
         what: String,
     },
     /// An object of the snapshot has a key that belongs to Larder itself.
-    #[error("the snapshot names {}, which Larder keeps for itself: its manifest is not to be trusted", Key::from(key.as_slice()))]
+    #[error(
+        "the snapshot names {}, which Larder keeps for itself: its manifest is not to be trusted",
+        Key::from(key.as_slice())
+    )]
     Reserved {
         /// The object's key.
         key: Vec<u8>,
