@@ -117,10 +117,10 @@ pub(crate) struct SyncArgs {
         default_missing_value = "always"
     )]
     pub(crate) refresh: RefreshFlag,
-    /// The server of DST. Default: that of SRC, if both are of one kind of store.
+    /// The server of DST. Default: --endpoint, if both are of one kind of store or SRC is a directory.
     #[arg(long, value_name = "URL", help_heading = "Origin")]
     pub(crate) to_endpoint: Option<String>,
-    /// The S3 region of DST. Default: that of SRC, if both are of one kind of store.
+    /// The S3 region of DST. Default: --region, if both are of one kind of store or SRC is a directory.
     #[arg(long, value_name = "REGION", help_heading = "Origin")]
     pub(crate) to_region: Option<String>,
     /// Directory of the credentials for DST, as for --origin-credentials-dir. Default: those of SRC.

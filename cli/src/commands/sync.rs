@@ -119,11 +119,12 @@ fn sync(args: &SyncArgs, report: &Mutex<Report>) -> anyhow::Result<ExitCode> {
 }
 
 /// The settings for the mirror. It shares those of the source that its own flags do not replace; the server and the
-/// region only if both are of one kind of store.
+/// region only if both are of one kind of store, or the source is a folder, which has neither.
 fn mirror_config(args: &SyncArgs, from: &ResolvedSource, to: &OriginUrl) -> anyhow::Result<OriginConfig> {
     let ours = args.origin.config()?;
-    let is_same_kind = from.origin.url().scheme() == to.scheme();
-    let shared = |value: &Option<String>| value.clone().filter(|_| is_same_kind);
+    let source = from.origin.url().scheme();
+    let is_shared = source == to.scheme() || source == Scheme::Folder;
+    let shared = |value: &Option<String>| value.clone().filter(|_| is_shared);
     let env = match &args.to_credentials_dir {
         Some(dir) => {
             let prefix = args.to_credentials_prefix.as_deref().unwrap_or_default();
