@@ -18,6 +18,7 @@ mod plan;
 mod restart;
 mod shared;
 mod spread;
+mod sync;
 
 use clap::{Parser, Subcommand};
 
@@ -39,6 +40,7 @@ pub(crate) use plan::PlanArgs;
 pub(crate) use restart::RestartArgs;
 pub(crate) use shared::{NodeArgs, OutputArgs};
 pub(crate) use spread::SpreadArgs;
+pub(crate) use sync::SyncArgs;
 
 /// Benchmarks of Larder's components and of comparable filesystems.
 #[derive(Debug, Parser)]
@@ -70,6 +72,8 @@ pub(crate) enum Command {
     FarOrigin(FarOriginArgs),
     /// Read with plans and without, behind a distant S3 server: speed, stalls, GETs, CPU (needs root).
     Plan(PlanArgs),
+    /// Compare copies of a dataset to another S3 server with object_store and rclone.
+    Sync(SyncArgs),
     /// Measure cached reads while the origin does not answer and many other reads hang (needs root).
     Outage(OutageArgs),
     /// Restart larderd under many mounts: time to the first cached read and to the last mount (needs root).

@@ -1,5 +1,5 @@
-//! The ceiling of S3: the same objects, read without any filesystem by the `object_store` crate, which most Rust
-//! programs use for S3.
+//! The ceiling of S3: the same objects, read and copied without any filesystem by the `object_store` crate, which most
+//! Rust programs use for S3.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -88,4 +88,30 @@ pub(crate) async fn read_all(corpus: &Corpus, files: u32, readers: u32, seed: u6
     }
     let (seconds, cpu_seconds) = (started.elapsed().as_secs_f64(), own_cpu_seconds() - cpu_before);
     Ok(Epoch::new(times, bytes, seconds, cpu_seconds))
+}
+
+/// Copies all objects to the server and the prefix of `to`, `copies` at a time, without checks. Returns the seconds
+/// that this took.
+pub(crate) async fn copy_all(corpus: &Corpus, to: &Corpus, copies: u32) -> anyhow::Result<f64> {
+    let (source, mirror) = (client(corpus).context("set up object_store")?, client(to).context("set up object_store")?);
+    let files: Vec<String> = corpus.files.iter().map(|file| file.path.display().to_string()).collect();
+    let (files, next) = (Arc::new(files), Arc::new(AtomicUsize::new(0)));
+    let started = Instant::now();
+    let mut tasks = JoinSet::new();
+    for _ in 0..copies {
+        let (source, mirror) = (Arc::clone(&source), Arc::clone(&mirror));
+        let (files, next) = (Arc::clone(&files), Arc::clone(&next));
+        let (from_prefix, to_prefix) = (corpus.prefix.clone(), to.prefix.clone());
+        tasks.spawn(async move {
+            while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let body = source.get(&Path::parse(format!("{from_prefix}/{file}"))?).await?.bytes().await?;
+                mirror.put(&Path::parse(format!("{to_prefix}/{file}"))?, body.into()).await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.context("a task of the client failed")??;
+    }
+    Ok(started.elapsed().as_secs_f64())
 }

@@ -20,3 +20,4 @@ mod program;
 pub(crate) mod restart;
 pub(crate) mod spread;
 mod steps;
+pub(crate) mod sync;

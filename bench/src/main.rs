@@ -33,6 +33,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Spread(args) => commands::spread::run(&args),
         Command::FarOrigin(args) => commands::far_origin::run(&args),
         Command::Plan(args) => commands::plan::run(&args),
+        Command::Sync(args) => commands::sync::run(&args),
         Command::Outage(args) => commands::outage::run(&args),
         Command::Restart(args) => commands::restart::run(&args),
         Command::Memory(args) => commands::memory::run(&args),

@@ -79,6 +79,30 @@ impl StatsCounters {
     }
 }
 
+/// Counters of the mirrors of all datasets of a node.
+#[derive(Debug, Default)]
+pub(crate) struct MirrorCounters {
+    pub(crate) gets: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    /// Objects that a mirror lacked or had in another version.
+    pub(crate) missing: AtomicU64,
+    /// How often an origin was left.
+    pub(crate) left: AtomicU64,
+}
+
+impl MirrorCounters {
+    /// Name and value of each.
+    pub(crate) fn values(&self) -> [(&'static str, u64); 4] {
+        [
+            ("fs_mirror_gets_total", &self.gets),
+            ("fs_mirror_bytes_total", &self.bytes),
+            ("fs_mirror_missing_total", &self.missing),
+            ("fs_origins_left_total", &self.left),
+        ]
+        .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
+    }
+}
+
 /// The store's counters over all of its datasets, by name.
 pub fn store_values(store: &StoreCounters) -> [(&'static str, u64); 13] {
     [

@@ -37,7 +37,7 @@ use crate::plan::command::Command;
 use crate::plan::{PageCache, PlanRefused, PlanSource, Planner};
 use crate::renewal::Renewal;
 use crate::sharing::Sharing;
-use crate::stats::{CacheStats, DatasetSummary, Stats};
+use crate::stats::{CacheStats, DatasetSummary, OriginStats, Stats};
 use crate::warm::list_part::WarmListPart;
 use crate::warm::{ListRefused, Warmer};
 
@@ -179,6 +179,11 @@ impl Dataset {
 
     /// The snapshot's manifest.
     pub fn manifest(&self) -> &MappedManifest {
+        &self.manifest
+    }
+
+    /// The same, for those that keep it.
+    pub(crate) fn shared_manifest(&self) -> &Arc<MappedManifest> {
         &self.manifest
     }
 
@@ -543,6 +548,7 @@ impl Dataset {
                 shortage: (usage.capacity_bytes < usage.wanted_bytes).then(|| self.description.shortage()).flatten(),
             },
             warm: self.warmer.state(),
+            origins: self.fetcher.origins().into_iter().map(OriginStats::from).collect(),
             process: self.description.process(),
             metrics: self
                 .values()

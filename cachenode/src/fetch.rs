@@ -58,7 +58,7 @@ use bytes::Bytes;
 use futures::future::{Either, select};
 use futures::stream::FuturesUnordered;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
-use larder_origin::{Caller, Origin};
+use larder_origin::{Caller, Origin, PlaceReport};
 use larder_store::{DatasetCache, PartBytes};
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
@@ -283,6 +283,20 @@ impl Fetcher {
         }
     }
 
+    /// The peers to ask for a block before the origin, and whether the store may keep it.
+    fn route(&self, file: FileIndex, block: BlockIndex, asker: Asker) -> Route {
+        let mut route = self.peers.route(file, block, asker);
+        if route.peers.is_empty() && asker == Asker::Here && self.origin.is_costly() {
+            route.peers = self.peers.near(file, block);
+        }
+        route
+    }
+
+    /// The places that the dataset is read from, if there are several.
+    pub(crate) fn origins(&self) -> Vec<PlaceReport> {
+        self.origin.report()
+    }
+
     /// Waits until a fetch must end: at its deadline, which is counted from now on if nobody waits and the dataset is
     /// being closed. Cancel-safe.
     async fn late(&self, end: &End) {
@@ -338,7 +352,7 @@ impl Fetcher {
     ) -> Result<Fetched, FetchError> {
         let _running = self.context.running();
         let fetched = timeout_at(deadline, async {
-            let route = self.peers.route(file, part.block, asker);
+            let route = self.route(file, part.block, asker);
             if let Some(bytes) = self.peers.fetch(part.range(), &route, Purpose::Read, deadline).await {
                 return Ok(Fetched { bytes, tier: Tier::Peer });
             }
@@ -531,7 +545,7 @@ impl Fetcher {
         end: End,
         turn: Option<OwnedSemaphorePermit>,
     ) -> (InFlight, Route) {
-        let route = self.peers.route(file, part.block, purpose.asker());
+        let route = self.route(file, part.block, purpose.asker());
         let asks_peers = !route.peers.is_empty();
         let (in_flight, started) = self.in_flight.join_or_start(file, part, asks_peers, &end, |in_flight| {
             // A fetch includes neighbours only if it asks the origin and the store may keep the block: the neighbours

@@ -10,9 +10,9 @@
 //! `larderd` and `cachenode`, and `folder` says what to do about a folder that is not writable. [`source`] resolves a
 //! URL or a path to a mapped manifest and its origin, [`kept_listing`] is what this machine has listed, which `renewal`
 //! explains how to renew, and `kept_manifests` what it keeps of it for mounts and later snapshots; `memory` divides the
-//! memory of the process among all datasets, and [`allocator`] limits what the C library keeps; [`importing`] has an
-//! origin listed by a process of its own, which is [`importer_process`]; [`counters`] counts; [`stats`] is the document
-//! in which a mount describes itself.
+//! memory of the process among all datasets; `mirrors` reads from several origins as if they were one; and
+//! [`allocator`] limits what the C library keeps; [`importing`] has an origin listed by a process of its own, which is
+//! [`importer_process`]; [`counters`] counts; [`stats`] is the document in which a mount describes itself.
 //!
 //! Invariants: [`Dataset::read_now`] never waits for the network. Bytes are those of the pinned snapshot, or the reader
 //! gets an error. Nothing here knows of FUSE or mounts.
@@ -36,6 +36,7 @@ mod kept_manifests;
 mod log_pace;
 pub mod manifest_file;
 mod memory;
+mod mirrors;
 pub mod node;
 mod ownership;
 pub mod plan;
@@ -60,8 +61,8 @@ pub use manifest_file::{ManifestFile, ManifestFileError, MappedManifest, open_ma
 pub use memory::MemoryBudget;
 pub use node::{Node, NodeConfig, NodeError, OpenDataset, PeerConfig};
 pub use plan::{PageCache, PlanRefused, PlanSource};
-pub use request::{Credentials, DatasetRequest, OriginLimits, PodVolume};
+pub use request::{Credentials, DatasetRequest, MirrorRequest, OriginLimits, PodVolume};
 pub use sharing::Sharing;
-pub use stats::{CacheStats, DatasetSummary, ListingStats, ProcessStats, Stats, WarmState};
+pub use stats::{CacheStats, DatasetSummary, ListingStats, OriginStats, ProcessStats, Stats, WarmState};
 pub use warm::list_part::{WARM_LIST_IOCTL, WarmListPart};
 pub use warm::{ListRefused, WARM_IOCTL};

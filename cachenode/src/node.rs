@@ -299,9 +299,14 @@ impl Node {
     /// Makes a dataset, if it is open, use the request's credentials. Sends no request to the origin.
     pub fn renew(&self, id: &str, request: &DatasetRequest) -> Result<(), NodeError> {
         let Some(open) = self.open.join(id, User::Mount) else { return Ok(()) };
-        let origin = self.finder.origin(open.manifest(), request)?;
+        let origin = self.finder.origin(id, open.shared_manifest(), request)?;
         renew(&open, origin, self.token(request)?);
         Ok(())
+    }
+
+    /// Sets the labels of the node. Mirrors that are near by them are read first from now on.
+    pub fn set_labels(&self, labels: BTreeMap<String, String>) {
+        self.finder.labels().set(labels);
     }
 
     /// Why the origin of a request gives no keys for a pod's identity any more, if it does not.
@@ -319,6 +324,7 @@ impl Node {
         let mut values = self.open.sums();
         values.extend(store_values(self.store.counters()));
         values.extend(self.config.memory.values());
+        values.extend(self.finder.mirror_counters().values());
         values.extend(self.cluster.iter().flat_map(Cluster::values));
         values
     }

@@ -50,6 +50,43 @@ pub struct OriginLimits {
     pub concurrency: Option<u32>,
 }
 
+/// A mirror of a dataset: copies of its snapshots in another origin, as `larder sync` makes them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct MirrorRequest {
+    /// Its name, for messages and counters. Variables of the dataset whose names begin with this and a dot are its
+    /// credentials.
+    pub name: String,
+    /// The URL.
+    pub source: String,
+    /// The server; `None` for that of the dataset, if both are of one kind of store.
+    pub endpoint: Option<String>,
+    /// The region; `None` as for the server.
+    pub region: Option<String>,
+    /// True to send no credentials.
+    pub anonymous: bool,
+    /// It is near to nodes that have all of these labels. Empty: to none.
+    pub near: BTreeMap<String, String>,
+    /// The cost of reading from it. That of the dataset's own origin is 0.
+    pub cost: u32,
+    /// True if it is near whatever labels the node has.
+    pub always_near: bool,
+}
+
+impl MirrorRequest {
+    /// The settings for the mirror of a dataset whose own settings are `dataset`. Server and region are its own, unless
+    /// the mirror names others or is in another kind of store.
+    pub fn origin_config(&self, dataset: OriginConfig, is_same_kind: bool) -> OriginConfig {
+        let shared = |value: &Option<String>| value.clone().filter(|_| is_same_kind);
+        OriginConfig {
+            endpoint: self.endpoint.clone().or_else(|| shared(&dataset.endpoint)),
+            region: self.region.clone().or_else(|| shared(&dataset.region)),
+            anonymous: self.anonymous,
+            env: dataset.env.of_mirror(&self.name),
+            ..dataset
+        }
+    }
+}
+
 /// A dataset that a node is to open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DatasetRequest {
@@ -61,6 +98,8 @@ pub struct DatasetRequest {
     pub limits: OriginLimits,
     /// The namespace whose quota counts its room and its import; empty if none does.
     pub payer: String,
+    /// Its mirrors.
+    pub mirrors: Vec<MirrorRequest>,
 }
 
 /// The pod that a volume is for, and the other volumes of its node.

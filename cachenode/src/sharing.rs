@@ -6,6 +6,9 @@
 //! what it has before the first has failed (`Peers::read_from_any`); an owner that has no other beside it is waited
 //! for, so that a slow origin does not get two GETs for each block.
 //!
+//! A node whose reads go over a costlier link than they are meant to, because its nearest origin fails, first asks the
+//! other owners in its zone for what they have.
+//!
 //! Invariant: at most two other nodes are between a reader and the origin: a second owner, which asks the first. Nodes
 //! that see different members for a moment send one more request to the origin than necessary, and nothing else
 //! happens.
@@ -44,6 +47,8 @@ pub(crate) struct RoutePeer {
     name: String,
     /// It must not ask another peer.
     forwarded: bool,
+    /// It must not ask the origin either.
+    cached_only: bool,
 }
 
 impl Route {
@@ -182,7 +187,11 @@ impl Sharing {
         let own = self.peers.own_name();
         let Some(first) = owners.first() else { return Route::LOST };
         let keep = owners.iter().any(|owner| owner.name == own);
-        let ask = |owner: &&Member| RoutePeer { name: owner.name.clone(), forwarded: owner.name == first.name };
+        let ask = |owner: &&Member| RoutePeer {
+            name: owner.name.clone(),
+            forwarded: owner.name == first.name,
+            cached_only: false,
+        };
         let nodes = match asker {
             _ if first.name == own => Vec::new(),
             Asker::Peer { forwarded: true } => Vec::new(),
@@ -198,6 +207,20 @@ impl Sharing {
         Route { peers: nodes.into_iter().filter(|node| self.peers.is_up(&node.name)).collect(), keep }
     }
 
+    /// The other owners of the blocks of `key` in this node's zone. They are asked only for what they have: one that
+    /// fetches the block may be waiting for this node.
+    pub(crate) fn near_owners(&self, key: PlaceKey) -> Vec<RoutePeer> {
+        let View { nodes, members, .. } = self.view();
+        let own = self.peers.own_name();
+        let zone = nodes.iter().find(|node| node.name == own).map(|node| node.zone.as_str());
+        let owners = members.owners(self.placement, key);
+        let near = owners.iter().map(|&at| members.get(at)).filter(|owner| {
+            let is_near = !owner.zone.is_empty() && Some(owner.zone.as_str()) == zone;
+            is_near && owner.name != own && self.peers.is_up(&owner.name)
+        });
+        near.map(|owner| RoutePeer { name: owner.name.clone(), forwarded: true, cached_only: true }).collect()
+    }
+
     /// Reads a range of a block from the peers of a route, see [`Peers::read_from_any`]. Cancel-safe.
     pub(crate) async fn read(
         &self,
@@ -208,8 +231,8 @@ impl Sharing {
     ) -> Option<Bytes> {
         let AskedDataset { cache, token, .. } = self.asked();
         let request = |peer: &RoutePeer| {
-            let (token, forwarded) = (token.clone(), peer.forwarded);
-            ReadRequest { cache, range, token, forwarded, cached_only: false }
+            let (token, forwarded, cached_only) = (token.clone(), peer.forwarded, peer.cached_only);
+            ReadRequest { cache, range, token, forwarded, cached_only }
         };
         let peers: Vec<_> = route.peers.iter().map(|peer| (peer.name.as_str(), request(peer))).collect();
         self.peers.read_from_any(&peers, is_right, counts).await
@@ -271,5 +294,28 @@ mod tests {
         let away = partitioned.owned().unwrap();
         assert_eq!(share(&away), 0, "who is not on the list owns nothing");
         assert_ne!(away.version(), two.version());
+    }
+
+    // SEMANTICS: M6
+    #[tokio::test]
+    async fn owners_in_the_zone_are_asked_only_for_what_they_have() {
+        let (sender, membership) = watch::channel(Arc::new(Vec::new()));
+        let peers = Peers::new(PeersConfig::default(), "a", Security::Plaintext, membership, Arc::default());
+        let node = |(name, zone): (&str, &str)| Node {
+            name: name.into(),
+            address: ([127, 0, 0, 1], 1).into(),
+            weight: 1,
+            zone: zone.into(),
+        };
+        let list =
+            |nodes: [(&str, &str); 3]| drop(sender.send_replace(Arc::new(nodes.into_iter().map(node).collect())));
+        let replicated = "replicated:3".parse().unwrap();
+        let sharing = Sharing::new(Arc::clone(&peers), CacheId([7; 32]), replicated, None);
+        let key = PlaceKey::of_origin("s3://bucket").name(b"a").number(0);
+        list([("a", "z1"), ("b", "z1"), ("c", "z2")]);
+        let near = RoutePeer { name: "b".into(), forwarded: true, cached_only: true };
+        assert_eq!(sharing.near_owners(key), [near]);
+        list([("a", ""), ("b", ""), ("c", "z2")]);
+        assert_eq!(sharing.near_owners(key), [], "nodes without a zone are near to nobody");
     }
 }

@@ -328,6 +328,21 @@ pub fn publish_command(origin: &str, config: &OriginConfig) -> String {
     config.command(&["import", origin, "--to", &beside])
 }
 
+/// The manifest that a mirror has now: this machine's copy of it, if that is as new. `place` is where its server and
+/// account are. `None` if it has none.
+pub(crate) async fn fetch_mirror(
+    mirror: &dyn Origin,
+    place: &str,
+    home: &Home,
+) -> Result<Option<MappedManifest>, SourceError> {
+    let hash = short_hash(&["mirror", &mirror.url().to_string(), place]);
+    let copy = home.sub_folder("manifests")?.join(format!("{hash}.{PUBLISHED}"));
+    if !fetch(mirror, MANIFEST_KEY, &copy, home).await? {
+        return Ok(None);
+    }
+    Ok(Some(open_manifest(&copy)?))
+}
+
 /// Opens a manifest file and, with `config`, the origin that it names. Sends no request to the origin.
 pub fn open_source(path: PathBuf, config: &OriginConfig) -> Result<ResolvedSource, SourceError> {
     let manifest = Arc::new(open_manifest(&path)?);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use larder_origin::PlaceReport;
 use serde::{Deserialize, Serialize};
 
 /// `.larder/stats.json`.
@@ -17,6 +18,9 @@ pub struct Stats {
     pub cache: CacheStats,
     /// The current or last warming, if there was one.
     pub warm: Option<WarmState>,
+    /// The dataset's own origin and its mirrors, in the order in which they are read. Empty without mirrors.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub origins: Vec<OriginStats>,
     /// The process that serves the mount.
     pub process: ProcessStats,
     /// Every counter and gauge, by its name in `docs/METRICS.md`.
@@ -128,6 +132,32 @@ pub struct WarmState {
     /// The first of them.
     #[serde(default)]
     pub unknown: Vec<String>,
+}
+
+/// One of several origins of a dataset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OriginStats {
+    /// The mirror's name; `None` for the dataset's own origin.
+    pub mirror: Option<String>,
+    /// The URL; never holds credentials.
+    pub url: String,
+    /// Why it is not read from at present, if it is not.
+    pub unused: Option<String>,
+    /// Requests since the dataset was opened.
+    pub gets: u64,
+    /// Bytes that came from it.
+    pub bytes: u64,
+    /// Objects that it lacked or had in another version.
+    pub missing: u64,
+    /// Requests that failed.
+    pub failures: u64,
+}
+
+impl From<PlaceReport> for OriginStats {
+    fn from(place: PlaceReport) -> Self {
+        let PlaceReport { mirror, url, unused, gets, bytes, missing, failures } = place;
+        Self { mirror, url, unused, gets, bytes, missing, failures }
+    }
 }
 
 /// How many unknown lines are named.

@@ -22,9 +22,9 @@ pub(crate) use example::{ExampleArgs, ExampleName};
 pub(crate) use explain::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainPodArgs, Explained, ExtenderUrl};
 pub(crate) use inspect::{DevicesArgs, DoctorArgs, StatsArgs, VerifyArgs};
 pub(crate) use job::JobArgs;
-pub(crate) use mount::{MountArgs, PlanArgs, RefreshFlag, UmountArgs, WarmArgs};
+pub(crate) use mount::{MirrorFlag, MountArgs, PlanArgs, RefreshFlag, UmountArgs, WarmArgs};
 pub(crate) use origin::OriginArgs;
-pub(crate) use publish::{ImportArgs, PackArgs};
+pub(crate) use publish::{ImportArgs, PackArgs, SyncArgs};
 pub(crate) use queue::QueueArgs;
 pub(crate) use quickstart::QuickstartArgs;
 
@@ -92,6 +92,8 @@ pub(crate) enum Command {
     Import(ImportArgs),
     /// Copy a dataset of small files into packs of about 64 MiB, with a checksum per block.
     Pack(PackArgs),
+    /// Copy a dataset to another bucket, cloud or directory, as a mirror: only what is missing there.
+    Sync(SyncArgs),
     /// Mount a dataset.
     Mount(MountArgs),
     /// Unmount a dataset.

@@ -14,6 +14,7 @@ pub(crate) mod plan;
 pub(crate) mod queue;
 pub(crate) mod quickstart;
 pub(crate) mod stats;
+pub(crate) mod sync;
 pub(crate) mod umount;
 pub(crate) mod verify;
 pub(crate) mod warm;

@@ -13,6 +13,7 @@ mod http;
 mod ioctl;
 mod mount_stats;
 mod queues;
+mod report;
 mod source;
 
 use std::process::ExitCode;
@@ -38,6 +39,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Quickstart(args) => commands::quickstart::run(&args),
         Command::Import(args) => commands::import::run(&args),
         Command::Pack(args) => commands::pack::run(&args),
+        Command::Sync(args) => commands::sync::run(&args),
         Command::Mount(args) => commands::mount::run(&args),
         Command::Umount(args) => commands::umount::run(&args),
         Command::Warm(args) => commands::warm::run(&args),

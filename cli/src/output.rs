@@ -7,8 +7,8 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -18,7 +18,7 @@ use larder_import::Progress;
 use serde::Serialize;
 
 use larder_dataset::Chain;
-use larder_dataset::size::show_bytes;
+use larder_dataset::size::{show_bytes, show_duration};
 
 /// Minimum interval between two lines in a pipe.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -114,11 +114,13 @@ fn escaped(text: &str) -> Cow<'_, str> {
     text.chars().map(one).collect()
 }
 
-/// Progress of a listing, a packing or a check.
+/// Progress of a listing, a packing, a copy or a check.
 pub struct ProgressView {
     bar: ProgressBar,
     last_line: Mutex<Instant>,
     moved: AtomicBool,
+    /// When the first object was copied.
+    copying: OnceLock<Instant>,
 }
 
 impl ProgressView {
@@ -131,7 +133,7 @@ impl ProgressView {
         };
         let bar = bar(length, template);
         bar.set_prefix(doing);
-        Self { bar, last_line: Mutex::new(Instant::now()), moved: AtomicBool::new(false) }
+        Self { bar, last_line: Mutex::new(Instant::now()), moved: AtomicBool::new(false), copying: OnceLock::new() }
     }
 
     /// Whether any progress was reported.
@@ -175,6 +177,23 @@ impl Progress for ProgressView {
         let text =
             format!("packed {files} of {files_total} files, {} of {}", show_bytes(bytes), show_bytes(bytes_total));
         self.show(bytes, text);
+    }
+
+    fn copied(&self, objects: u64, objects_total: u64, bytes: u64, bytes_total: u64, bytes_before: u64) {
+        let (done, all) = (bytes.saturating_sub(bytes_before), bytes_total.saturating_sub(bytes_before));
+        self.bar.set_length(all.max(1));
+        let mut text = format!(
+            "copied {objects} of {objects_total} objects, {} of {}",
+            show_bytes(bytes),
+            show_bytes(bytes_total)
+        );
+        let since = self.copying.get_or_init(Instant::now).elapsed();
+        // The bar shows the time that is left by itself.
+        if self.bar.is_hidden() && done > 0 {
+            let left = since.mul_f64((all - done.min(all)) as f64 / done as f64);
+            text += &format!(", {} left", show_duration(Duration::from_secs(left.as_secs())));
+        }
+        self.show(done, text);
     }
 
     fn verified(&self, files: u64, files_total: u64, bytes: u64) {

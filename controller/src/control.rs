@@ -292,7 +292,8 @@ impl Control {
                 };
                 let (cache, clean) = (self.state.caches.get(&key), self.state.clean(node));
                 let (promised, quotas) = (self.state.promised(node), self.state.node_quotas());
-                node_labels::promises(found, cache, promised, &clean, quotas).into_iter().collect()
+                let near = self.state.near_labels();
+                node_labels::promises(found, cache, promised, &clean, quotas, &near).into_iter().collect()
             }
             Work::Labels(node) => {
                 let key = Key::cluster(node);

@@ -4,8 +4,8 @@
 //! A pass runs the steps of [`decide`] in this order: `import` finds the snapshot; `place` and `warm_requests` choose
 //! the nodes; `quota` withdraws promises that the namespace's quota has no room for; `import` switches to the next
 //! snapshot once they hold it; `warm` fills them; `claims` and `follow` give the dataset to pods; `cleaning` drops
-//! bytes on request; `report` writes the status. Each step reads the results of the previous steps in the `Draft`, and
-//! adds writes. Nothing is written that already exists.
+//! bytes on request; `mirrors` copies the snapshot to other origins; `report` writes the status. Each step reads the
+//! results of the previous steps in the `Draft`, and adds writes. Nothing is written that already exists.
 
 pub mod cache_quotas;
 mod claims;
@@ -15,6 +15,7 @@ mod import;
 mod in_use;
 pub mod inline_registry;
 pub mod input;
+mod mirrors;
 mod names;
 pub mod node_labels;
 mod origin;
@@ -97,6 +98,7 @@ pub fn decide(view: &DatasetView<'_>) -> Decision {
     claims::step(&mut draft);
     follow::step(&mut draft);
     cleaning::step(&mut draft);
+    mirrors::step(&mut draft);
     report::step(&mut draft);
     let mut decision = draft.decision;
     if is_new {

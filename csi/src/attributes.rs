@@ -11,16 +11,17 @@ mod values;
 
 use std::collections::HashMap;
 
+use larder_dataset::mirrors::MirrorSpec;
 use larder_dataset::written::{Rules, WrittenSpec, cache_size, namespace, ownership};
 use larder_dataset::{DatasetSpec, Ownership};
 
 pub use error::AttributeError;
 pub(crate) use error::printable;
 pub use identity::{Identity, PodIdentity, Principal};
-use values::{checked_owner, dataset_namespace, entry_name};
+use values::{checked_owner, dataset_namespace, entry_name, mirrors};
 
 /// The attributes that an administrator may set in a PersistentVolume or StorageClass.
-const KNOWN: [&str; 25] = [
+const KNOWN: [&str; 26] = [
     "source",
     "dataset",
     "identity",
@@ -41,6 +42,7 @@ const KNOWN: [&str; 25] = [
     "policy",
     "placement",
     "refresh",
+    "mirrors",
     "namespaces",
     "uid",
     "gid",
@@ -67,7 +69,8 @@ const KNOWN_INLINE: [&str; 13] = [
 ];
 
 /// The attributes that describe an origin, and so cannot accompany `dataset`.
-const WITH_SOURCE: [&str; 7] = ["endpoint", "region", "anonymous", "snapshot", "policy", "placement", "refresh"];
+const WITH_SOURCE: [&str; 8] =
+    ["endpoint", "region", "anonymous", "snapshot", "policy", "placement", "refresh", "mirrors"];
 
 /// The namespace of the administrator's datasets.
 const SYSTEM_NAMESPACE: &str = "larder-system";
@@ -108,6 +111,8 @@ pub struct Attributes {
     pub dataset_namespace: Option<String>,
     /// The owner and the modes of the files.
     pub ownership: Ownership,
+    /// The dataset's mirrors.
+    pub mirrors: Vec<MirrorSpec>,
     /// The pod.
     pub pod: Pod,
     /// True if a pod author wrote the attributes.
@@ -152,6 +157,7 @@ impl Attributes {
             owner,
             dataset_namespace: get("datasetNamespace").map(dataset_namespace).transpose()?,
             ownership: ownership(get("uid"), get("gid"), get("fileMode"), get("dirMode"))?,
+            mirrors: get("mirrors").map(|text| mirrors(text, get("source"))).transpose()?.unwrap_or_default(),
             pod: Pod {
                 namespace: kubernetes("pod.namespace"),
                 name: kubernetes("pod.name"),

@@ -22,6 +22,7 @@ use larder_csi_api::csi::volume_usage::Unit;
 use larder_daemon_api::v1;
 use larder_dataset::DatasetSpec;
 use larder_dataset::environment::OWNER;
+use larder_dataset::mirrors::MirrorSpec;
 use larder_dataset::written::Rules;
 use tracing::{debug, warn};
 
@@ -187,6 +188,11 @@ impl Node {
         })
         .await?;
         let Attributes { pod, identity, owner, ownership, .. } = &attributes;
+        let is_shared = owner.is_some() && secret.is_none() && !matches!(identity, Identity::Pod(_));
+        if is_shared && !attributes.mirrors.is_empty() {
+            // What is cached would be everybody's, and the mirrors are the tenant's.
+            return Err(AttributeError::value("mirrors", "needs a Secret with the dataset's keys").into());
+        }
         let credentials = match identity {
             Identity::Pod(identity) => {
                 identity.check(&spec, secret.is_some())?;
@@ -201,8 +207,8 @@ impl Node {
             }
         };
         let spec = DatasetSpec { ownership: *ownership, ..spec };
-        let payer = attributes.payer().to_owned();
-        Ok(Granted { dataset: v1::Dataset { credentials, payer, ..v1::Dataset::from(&spec) }, attributes })
+        let (payer, mirrors) = (attributes.payer().to_owned(), attributes.mirrors.iter().map(mirror).collect());
+        Ok(Granted { dataset: v1::Dataset { credentials, payer, mirrors, ..v1::Dataset::from(&spec) }, attributes })
     }
 
     /// Makes the mount of a running pod use the pod's Secret or token, if it has changed and may read the dataset. The
@@ -333,5 +339,19 @@ impl Node {
             usage: vec![usage(record.bytes, Unit::Bytes), usage(record.files, Unit::Inodes)],
             volume_condition: None,
         })
+    }
+}
+
+/// A mirror as larderd is asked for it.
+fn mirror(mirror: &MirrorSpec) -> v1::Mirror {
+    v1::Mirror {
+        name: mirror.name.clone(),
+        source: mirror.source.clone(),
+        endpoint: mirror.endpoint.clone().unwrap_or_default(),
+        region: mirror.region.clone().unwrap_or_default(),
+        anonymous: mirror.anonymous,
+        near: mirror.near.clone().into_iter().collect(),
+        cost: mirror.cost,
+        always_near: false,
     }
 }

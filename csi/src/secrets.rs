@@ -4,11 +4,12 @@
 //! server, and cannot select the machine's own identity: to stores for which the Secret has no keys, requests are sent
 //! without credentials.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use larder_daemon_api::v1::Credentials;
 use larder_dataset::DatasetSpec;
 use larder_dataset::environment::PEER_TOKEN;
+use larder_dataset::written::is_mirror_name;
 
 use crate::attributes::{AttributeError, printable};
 use crate::pod_identity::TOKENS;
@@ -97,10 +98,34 @@ pub fn check_keys(given: Option<&Credentials>, spec: &DatasetSpec, must: bool) -
 }
 
 /// Parses the node-publish secrets. `inline` is true if a pod author wrote them. Returns `None` if there are none;
-/// larderd then uses its own identity.
+/// larderd then uses its own identity. Keys of a mirror have its name and a dot before theirs, and so have the variables
+/// that they set.
 pub fn credentials(secrets: &HashMap<String, String>, inline: bool) -> Result<Option<Credentials>, AttributeError> {
-    let mut variables = HashMap::new();
+    let mut own = HashMap::new();
+    let mut of_mirrors: BTreeMap<&str, HashMap<String, String>> = BTreeMap::new();
     for (key, value) in secrets.iter().filter(|(key, _)| *key != TOKENS) {
+        match key.split_once('.').filter(|(mirror, _)| !inline && is_mirror_name(mirror)) {
+            Some((mirror, key)) => drop(of_mirrors.entry(mirror).or_default().insert(key.to_owned(), value.clone())),
+            None => drop(own.insert(key.clone(), value.clone())),
+        }
+    }
+    let mut given = one_store(&own, inline)?;
+    for (mirror, secrets) in of_mirrors {
+        let keys = one_store(&secrets, false).map_err(|error| match error {
+            AttributeError::Secret { name, what } => AttributeError::Secret { name: format!("{mirror}.{name}"), what },
+            error => error,
+        })?;
+        let variables = keys.into_iter().flat_map(|keys| keys.variables);
+        let named = variables.map(|(name, value)| (format!("{mirror}.{name}"), value));
+        given.get_or_insert_with(Credentials::default).variables.extend(named);
+    }
+    Ok(given)
+}
+
+/// The credentials for one store.
+fn one_store(secrets: &HashMap<String, String>, inline: bool) -> Result<Option<Credentials>, AttributeError> {
+    let mut variables = HashMap::new();
+    for (key, value) in secrets {
         let secret = |what: String| AttributeError::Secret { name: printable(key), what };
         let Some((_, variable)) = SECRETS.iter().find(|(known, _)| known == key) else {
             let known: Vec<_> = SECRETS.iter().map(|(known, _)| *known).collect();
@@ -196,6 +221,29 @@ mod tests {
             let error = credentials(&map(pairs), false).expect_err(name).to_string();
             assert!(error.contains(&format!("`{name}`")) && !error.contains("hunter2"), "{error}");
         }
+    }
+
+    // SEMANTICS: K18
+    #[test]
+    fn keys_of_a_mirror_are_checked_alike_and_keep_its_name() {
+        let all = [
+            ("accessKeyId", "ours"),
+            ("secretAccessKey", "s"),
+            ("eu.accessKeyId", "theirs"),
+            ("eu.AWS_SECRET_ACCESS_KEY", "t"),
+        ];
+        let given = credentials(&map(&all), false).expect("good").expect("some").variables;
+        assert_eq!((given["AWS_ACCESS_KEY_ID"].as_str(), given["eu.AWS_ACCESS_KEY_ID"].as_str()), ("ours", "theirs"));
+        // Neither leads to the machine's identity.
+        assert_eq!(
+            (given["GOOGLE_SKIP_SIGNATURE"].as_str(), given["eu.GOOGLE_SKIP_SIGNATURE"].as_str()),
+            ("true", "true")
+        );
+        let error = credentials(&map(&[("eu.accessKeyId", "hunter2")]), false).expect_err("half").to_string();
+        assert!(error.contains("`eu.AWS_ACCESS_KEY_ID`") && !error.contains("hunter2"), "{error}");
+        let error = credentials(&map(&[("eu.password", "hunter2")]), false).expect_err("unknown").to_string();
+        assert!(error.contains("eu.password") && !error.contains("hunter2"), "{error}");
+        credentials(&map(&all), true).expect_err("a pod author names no mirrors");
     }
 
     // SEMANTICS: K7

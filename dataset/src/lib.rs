@@ -6,7 +6,7 @@
 //! - [`placement`] decides which nodes own which blocks.
 //! - [`selection`] finds the files that the lines of a list select.
 //! - [`spec`] is a dataset as users describe it; [`size`], [`policy`] and [`refresh`] are the types of its values.
-//!   [`written`] validates the text that users wrote.
+//!   [`written`] validates the text that users wrote, and [`mirrors`] what they wrote of its copies elsewhere.
 //! - [`nodes`] chooses the nodes that hold a dataset, and [`score`] ranks nodes for a pod.
 //!
 //! Invariant: this crate is pure. It has no I/O, no clock, no logging and no async. The same input gives the same
@@ -20,6 +20,7 @@ mod chain;
 mod checksum;
 pub mod environment;
 pub mod manifest;
+pub mod mirrors;
 pub mod name;
 pub mod nodes;
 pub mod ownership;
@@ -40,7 +41,7 @@ pub use chain::Chain;
 pub use checksum::{crc32c, crc32c_append, crc32c_combine};
 pub use manifest::{
     Dir, DirIndex, Entry, File, FileBlocks, FileIndex, Link, LinkIndex, LinkTarget, Location, Manifest,
-    ManifestBuilder, ManifestBytes, ManifestError, Totals, VersionTag,
+    ManifestBuilder, ManifestBytes, ManifestError, Mirrored, Totals, VersionTag,
 };
 pub use name::{NameRules, Rejection};
 pub use ownership::Ownership;

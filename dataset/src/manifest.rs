@@ -6,6 +6,7 @@
 //!   it only bytes whose checksum is right.
 //! - `layout` is the format.
 //! - A symbolic link is a row that names the row of the file or folder it leads to, so no link can leave the tree.
+//! - [`Manifest::mirrored_at`] builds the manifest of a copy in another origin, with the same rows.
 //! - [`Manifest::compare`] finds the files that two snapshots share.
 //! - [`ManifestBytes`] are the bytes, some of which a failing disk may lose. [`BlockLens`] returns the lengths of
 //!   blocks in order.
@@ -28,6 +29,7 @@ mod contents_hash;
 mod encoder;
 mod error;
 mod layout;
+mod mirror;
 mod read;
 mod rows;
 mod sections;
@@ -46,6 +48,6 @@ pub use encoder::{DirRow, FileRow, RowEncoder, Seal, Sealed};
 pub use error::ManifestError;
 pub use read::{Manifest, check_header};
 pub use rows::{
-    Dir, DirIndex, Entry, File, FileBlocks, FileIndex, Link, LinkIndex, LinkTarget, Location, Pack, Totals,
+    Dir, DirIndex, Entry, File, FileBlocks, FileIndex, Link, LinkIndex, LinkTarget, Location, Mirrored, Pack, Totals,
 };
 pub use version_tag::VersionTag;

@@ -207,6 +207,12 @@ pub fn cache_size(value: &str) -> Result<u64, InvalidValue> {
     }
 }
 
+/// True for a name that a mirror may have: it begins the names of its credentials.
+pub fn is_mirror_name(name: &str) -> bool {
+    let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&name.len()) && name.bytes().all(good) && !name.starts_with('-') && !name.ends_with('-')
+}
+
 /// Checks the name of a namespace. `*` stands for all namespaces.
 pub fn namespace(name: &str) -> Result<String, InvalidValue> {
     let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';

@@ -32,6 +32,8 @@ pub struct Env {
 #[derive(Clone, PartialEq, Eq)]
 struct Files {
     folder: PathBuf,
+    /// How the names of the files begin, before the names of the variables.
+    prefix: String,
     variables: BTreeMap<String, String>,
     /// Why files were left out: their names, without their content.
     left_out: Vec<String>,
@@ -49,14 +51,24 @@ impl Env {
     /// precede. A file is left out if it is not one of an origin's variables, cannot be read, is longer than 1 MiB or
     /// not UTF-8. Blocks on the disk. Errors: the folder cannot be read.
     pub fn with_files(self, folder: &Path) -> io::Result<Self> {
-        Ok(Self { variables: self.variables, files: Some(Files::read(folder)?) })
+        self.with_files_of(folder, "")
+    }
+
+    /// As [`Self::with_files`], of the files whose names begin with `prefix` and go on with that of a variable.
+    pub fn with_files_of(self, folder: &Path, prefix: &str) -> io::Result<Self> {
+        Ok(Self { variables: self.variables, files: Some(Files::read(folder, prefix)?) })
+    }
+
+    /// These variables without those that give access to an origin.
+    pub fn without_origins(self) -> Self {
+        Self { variables: self.variables.into_iter().filter(|(name, _)| !is_of_origins(name)).collect(), files: None }
     }
 
     /// The same with the files as they are now; `None` if they have not changed. Blocks on the disk. Errors: as
     /// [`Self::with_files`].
     pub fn reread(&self) -> io::Result<Option<Self>> {
         let Some(files) = &self.files else { return Ok(None) };
-        let now = self.clone().with_files(&files.folder)?;
+        let now = self.clone().with_files_of(&files.folder, &files.prefix)?;
         Ok((now != *self).then_some(now))
     }
 
@@ -99,6 +111,19 @@ impl Env {
         self.get(IDENTITY_TOKEN).filter(|_| self.get(unsigned).is_none())
     }
 
+    /// The variables for the mirror `name`: those of its own, whose names begin with its name and a dot, in place of all
+    /// others that give access to origins. If it has none, those of the dataset.
+    pub fn of_mirror(&self, name: &str) -> Self {
+        let prefix = format!("{name}.");
+        let own = self.iter().filter_map(|(name, value)| Some((name.strip_prefix(&*prefix)?, value)));
+        let own: Vec<_> = own.filter(|(name, _)| is_of_origins(name)).collect();
+        if own.is_empty() {
+            return self.clone();
+        }
+        let others = self.iter().filter(|(name, _)| !is_of_origins(name) && !name.contains('.'));
+        others.chain(own).collect()
+    }
+
     /// Sets a variable.
     pub fn set(&mut self, name: impl Into<String>, value: impl Into<String>) {
         self.variables.insert(name.into(), value.into());
@@ -117,28 +142,38 @@ impl Env {
 impl Files {
     /// Names that begin with a dot are the kubelet's own: it replaces all files at once by pointing the link `..data`
     /// to another folder, so they are read where that link points.
-    fn read(folder: &Path) -> io::Result<Self> {
+    fn read(folder: &Path, prefix: &str) -> io::Result<Self> {
         let data = folder.join("..data");
         let now = data.canonicalize().unwrap_or_else(|_| folder.to_owned());
-        let read = match Self::read_at(&now) {
+        let read = match Self::read_at(&now, prefix) {
             // The link was changed and the folder removed meanwhile.
-            Err(_) if data.canonicalize().is_ok_and(|later| later != now) => Self::read_at(&data.canonicalize()?),
+            Err(_) if data.canonicalize().is_ok_and(|later| later != now) => {
+                Self::read_at(&data.canonicalize()?, prefix)
+            }
             read => read,
         };
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", folder.display()));
         Ok(Self { folder: folder.to_owned(), ..read.map_err(named)? })
     }
 
-    fn read_at(folder: &Path) -> io::Result<Self> {
-        let mut files = Self { folder: folder.to_owned(), variables: BTreeMap::new(), left_out: Vec::new() };
+    fn read_at(folder: &Path, prefix: &str) -> io::Result<Self> {
+        let mut files = Self {
+            folder: folder.to_owned(),
+            prefix: prefix.to_owned(),
+            variables: BTreeMap::new(),
+            left_out: Vec::new(),
+        };
         for entry in std::fs::read_dir(folder)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with('.') {
+            // Those of a mirror have its name before that of the variable: they are not for this origin.
+            let is_of_mirror = |name: &str| name.split_once('.').is_some_and(|(_, variable)| is_of_origins(variable));
+            let Some(variable) = name.strip_prefix(prefix).filter(|name| !name.starts_with('.') && !is_of_mirror(name))
+            else {
                 continue;
-            }
-            match value_of(&name, &entry.path()) {
-                Ok(value) => drop(files.variables.insert(name, value)),
+            };
+            match value_of(variable, &entry.path()) {
+                Ok(value) => drop(files.variables.insert(variable.to_owned(), value)),
                 // The folder itself is gone.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && !folder.exists() => return Err(error),
                 Err(error) => files.left_out.push(format!("{name}: {error}")),
@@ -340,6 +375,43 @@ mod tests {
         assert_eq!(env.left_out().len(), 3, "{said}");
         assert!(["HTTPS_PROXY", "AWS_BINARY", "AWS_LONG"].iter().all(|name| said.contains(name)), "{said}");
         assert!(!said.contains("hunter2"), "{said}");
+    }
+
+    #[test]
+    fn the_keys_of_a_mirror_have_its_name_and_are_not_those_of_the_origin() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (name, key) in [("AWS_ACCESS_KEY_ID", "ours"), ("eu.AWS_ACCESS_KEY_ID", "theirs"), ("us.AWS_PROFILE", "x")]
+        {
+            std::fs::write(folder.path().join(name), key).expect("a file");
+        }
+        let own: Env = [("HOME", "/h"), ("AWS_REGION", "here")].into_iter().collect();
+        let ours = own.clone().with_files(folder.path()).expect("a folder");
+        assert_eq!(ours.get("AWS_ACCESS_KEY_ID"), Some("ours"));
+        let of_mirror = own.without_origins().with_files_of(folder.path(), "eu.").expect("a folder");
+        assert_eq!(of_mirror.iter().collect::<Vec<_>>(), [("AWS_ACCESS_KEY_ID", "theirs"), ("HOME", "/h")]);
+        assert!(ours.left_out().is_empty() && of_mirror.left_out().is_empty());
+        std::fs::write(folder.path().join("eu.AWS_ACCESS_KEY_ID"), "renewed").expect("a file");
+        let renewed = of_mirror.reread().expect("good").expect("changed");
+        assert_eq!(renewed.get("AWS_ACCESS_KEY_ID"), Some("renewed"));
+        assert_eq!(ours.reread().expect("good"), None);
+    }
+
+    #[test]
+    fn a_mirror_has_its_own_keys_or_those_of_its_dataset() {
+        let all: Env = [
+            ("AWS_ACCESS_KEY_ID", "ours"),
+            ("AWS_SESSION_TOKEN", "ours"),
+            ("LARDER_OWNER", "uid"),
+            ("eu.AWS_ACCESS_KEY_ID", "theirs"),
+            ("eu.AZURE_SKIP_SIGNATURE", "true"),
+        ]
+        .into_iter()
+        .collect();
+        let eu = all.of_mirror("eu");
+        let expected = [("AWS_ACCESS_KEY_ID", "theirs"), ("AZURE_SKIP_SIGNATURE", "true"), ("LARDER_OWNER", "uid")];
+        assert_eq!(eu.iter().collect::<Vec<_>>(), expected);
+        assert_eq!(all.of_mirror("us").get("AWS_ACCESS_KEY_ID"), Some("ours"));
+        assert_eq!(all.of_mirror("e").get("AWS_ACCESS_KEY_ID"), Some("ours"));
     }
 
     #[test]

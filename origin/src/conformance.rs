@@ -54,6 +54,7 @@ pub async fn conformance(origin: Arc<dyn Origin>, seed: u64, many: usize) {
     suite.ranges_are_exact().await;
     suite.versions_bind_reads().await;
     suite.what_is_not_there_is_not_found().await;
+    suite.what_is_removed_is_gone().await;
     suite.streams_of_any_size_are_whole().await;
     suite.listings_are_whole_and_ordered(many).await;
 }
@@ -203,6 +204,18 @@ impl Suite {
         for depth in [Depth::One, Depth::All] {
             assert_eq!(self.list("not/there/", depth).await, Page::default(), "{depth:?}");
         }
+    }
+
+    async fn what_is_removed_is_gone(&self) {
+        let (key, kept) = (self.key("removed/with space+%"), self.key("removed/kept"));
+        self.put("removed/with space+%", "x").await;
+        self.put("removed/kept", "y").await;
+        for _ in 0..2 {
+            self.origin.delete(&key).await.expect("remove an object, if it is there");
+        }
+        assert!(matches!(self.origin.head(&key).await, Err(OriginError::NotFound { .. })));
+        assert_eq!(keys(&self.list("removed/", Depth::All).await.files), [shown(&kept)]);
+        self.origin.delete(&self.key("never/there")).await.expect("remove an object that never existed");
     }
 
     async fn streams_of_any_size_are_whole(&self) {

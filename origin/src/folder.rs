@@ -115,4 +115,9 @@ impl Origin for FolderOrigin {
         }
         self.blocking(key, |_| unfinished.finish()).await
     }
+
+    async fn delete(&self, key: &[u8]) -> Result<(), OriginError> {
+        let name = key.to_vec();
+        self.blocking(key, move |root| put::remove(root, &name)).await
+    }
 }

@@ -227,6 +227,10 @@ impl Origin for ObjectOrigin {
         let version = self.writer().put_stream(key, &self.full_key(key)?, chunks).await?;
         self.written(key, version).await
     }
+
+    async fn delete(&self, key: &[u8]) -> Result<(), OriginError> {
+        self.writer().delete(key, &self.full_key(key)?).await
+    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 
 use crate::error::OriginError;
+use crate::key::Key;
 use crate::listing::{Depth, ObjectInfo, Page};
 use crate::urgency::Urgency;
 use crate::url::OriginUrl;
@@ -16,6 +17,25 @@ use crate::version::Version;
 
 /// Receives the bytes of a read in order, as they arrive.
 pub type Sink<'a> = dyn FnMut(&[u8]) + Send + 'a;
+
+/// One of several places that data is read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlaceReport {
+    /// The name of the mirror; `None` for the data's own origin.
+    pub mirror: Option<String>,
+    /// The URL, without credentials.
+    pub url: String,
+    /// Why it is not read from at present, if it is not.
+    pub unused: Option<String>,
+    /// Calls.
+    pub gets: u64,
+    /// Bytes that they returned.
+    pub bytes: u64,
+    /// Objects that it lacked or had in another version.
+    pub missing: u64,
+    /// Calls that failed.
+    pub failures: u64,
+}
 
 /// A store of objects. All methods may be called concurrently and are cancel-safe. A cancelled `put` may or may not
 /// have taken effect.
@@ -84,4 +104,43 @@ pub trait Origin: Send + Sync + fmt::Debug + 'static {
         key: &[u8],
         chunks: BoxStream<'_, Result<Bytes, OriginError>>,
     ) -> Result<Version, OriginError>;
+
+    /// Removes an object. Removing one that does not exist succeeds.
+    async fn delete(&self, key: &[u8]) -> Result<(), OriginError> {
+        Err(OriginError::Invalid { what: format!("{}: objects of {} cannot be removed", Key::from(key), self.url()) })
+    }
+
+    /// Has the store itself copy an object of `source`, an origin of the same server that these credentials may read,
+    /// and returns the version of the copy. `None` if the store did not copy it, for whatever reason: the caller then
+    /// reads and writes the bytes.
+    async fn copy_from(
+        &self,
+        _source: &OriginUrl,
+        _object: &ObjectInfo,
+        _key: &[u8],
+    ) -> Result<Option<Version>, OriginError> {
+        Ok(None)
+    }
+
+    /// True if the store encrypts an object with a key of its own. The entity tag of such an object looks like an MD5
+    /// and is none.
+    async fn has_opaque_tag(&self, _key: &[u8]) -> Result<bool, OriginError> {
+        Ok(false)
+    }
+
+    /// The same data without the place that is read first, for a caller that got wrong bytes. `None` if there is no other
+    /// place.
+    fn elsewhere(&self) -> Option<Arc<dyn Origin>> {
+        None
+    }
+
+    /// True if reads go to a place that is farther or costs more than the one that is meant to be read.
+    fn is_costly(&self) -> bool {
+        false
+    }
+
+    /// The places that the data is read from, in order. Empty if there is only one.
+    fn report(&self) -> Vec<PlaceReport> {
+        Vec::new()
+    }
 }

@@ -45,12 +45,18 @@ use crate::object::keys;
 use crate::object::writer::Writer;
 use crate::origin::{Origin, Sink};
 use crate::retry::{AttemptError, Retry, RetryPolicy};
-use crate::url::OriginUrl;
+use crate::url::{OriginUrl, Scheme};
 use crate::version::Version;
 use body::malformed;
 use client::{S3Client, Target};
 use empty_pages::EmptyPages;
 use read::PartialRead;
+
+/// The largest object that the store copies: of a larger one, the answer might take longer than an attempt may.
+const COPY_BYTES_MAX: u64 = 256 << 20;
+
+/// The most bytes that are read of the answer to a copy.
+const COPY_ANSWER_LIMIT: u64 = 64 << 10;
 
 /// An origin with the S3 API.
 pub(crate) struct S3Origin {
@@ -247,6 +253,47 @@ impl Origin for S3Origin {
         match self.writer().put_stream(key, &full, chunks).await? {
             Some(version) => Ok(version),
             None => Ok(self.head(key).await?.version),
+        }
+    }
+
+    async fn delete(&self, key: &[u8]) -> Result<(), OriginError> {
+        self.writer().delete(key, &self.full_key(key)?).await
+    }
+
+    async fn copy_from(
+        &self,
+        source: &OriginUrl,
+        object: &ObjectInfo,
+        key: &[u8],
+    ) -> Result<Option<Version>, OriginError> {
+        let ObjectInfo { key: from, size, version, .. } = object;
+        if source.scheme() != Scheme::S3 || *size > COPY_BYTES_MAX {
+            return Ok(None);
+        }
+        let from = keys::full(&keys::prefix(source)?, from)?;
+        let (full, source) = (self.full_key(key)?, format!("{}/{from}", source.bucket()));
+        let target = Target::Copy { to: &full, source: &source };
+        let retry = self.retry(key);
+        // One attempt: a store that does not copy, or not now, has the bytes read and written.
+        let Ok(answer) = self.client.send(&retry, Method::PUT, key, &target, Some(version), None).await else {
+            return Ok(None);
+        };
+        let (body, mut text) = (answer.into_body(), Vec::new());
+        let received = body::receive(&retry, body, COPY_ANSWER_LIMIT, &mut |chunk| text.extend_from_slice(chunk)).await;
+        // A copy that fails midway is reported in an answer that began as a success.
+        let is_copied = received.is_ok() && String::from_utf8_lossy(&text).contains("CopyObjectResult");
+        let copy = if is_copied { Some(self.head(key).await?) } else { None };
+        Ok(copy.filter(|copy| copy.size == *size).map(|copy| copy.version))
+    }
+
+    async fn has_opaque_tag(&self, key: &[u8]) -> Result<bool, OriginError> {
+        let full = self.full_key(key)?;
+        let mut retry = self.retry(key);
+        loop {
+            match self.client.send(&retry, Method::HEAD, key, &Target::Object(&full), None, None).await {
+                Ok(answer) => return Ok(headers::has_opaque_tag(answer.headers())),
+                Err(error) => retry.pause(error).await?,
+            }
         }
     }
 }

@@ -175,6 +175,18 @@ pub const METRICS: &[Metric] = &[
     ),
     counter("fs_errors_total", "replies", "READ requests answered with an error"),
     counter("fs_lookups_total", "requests", "LOOKUP requests"),
+    counter(
+        "fs_mirror_bytes_total",
+        "bytes",
+        "bytes that came from mirrors of datasets, of those of `fs_origin_bytes_total`",
+    ),
+    counter("fs_mirror_gets_total", "requests", "requests to mirrors of datasets, failed ones included"),
+    counter(
+        "fs_mirror_missing_total",
+        "objects",
+        "objects that a mirror lacked or had in another version, and that were read from the next origin; \
+         `.larder/stats.json` has them by mirror",
+    ),
     counter("fs_origin_bytes_total", "bytes", "bytes fetched from the origin for readers, peers or warming"),
     counter(
         "fs_origin_gets_total",
@@ -182,6 +194,11 @@ pub const METRICS: &[Metric] = &[
         "ranges fetched from the origin, one GET each unless it is retried; a GET of a pack may bring several blocks",
     ),
     counter("fs_origin_errors_total", "fetches", "fetches from the origin that failed or returned wrong bytes"),
+    counter(
+        "fs_origins_left_total",
+        "times",
+        "times that an origin of a dataset with mirrors gave nothing for 10 s and was left for the next",
+    ),
     counter("fs_panics_total", "requests", "requests that panicked and were answered with EIO"),
     counter(
         "fs_peer_errors_total",

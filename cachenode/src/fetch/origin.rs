@@ -8,7 +8,7 @@ use futures::StreamExt;
 use futures::stream::FuturesOrdered;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
 use larder_import::{ObjectRange, object_range};
-use larder_origin::{Origin, OriginError, Sink, Urgency};
+use larder_origin::{Origin, OriginError, PlaceReport, Sink, Urgency};
 
 use super::context::FetchContext;
 use super::error::{CHECKSUM_ATTEMPTS, FetchError};
@@ -41,19 +41,35 @@ impl FromOrigin {
         self.origin(&Urgency::HIGH).places()
     }
 
+    /// True if reads go to a place that costs more than the one that is meant to be read.
+    pub(super) fn is_costly(&self) -> bool {
+        self.origin(&Urgency::HIGH).is_costly()
+    }
+
+    /// The places that the dataset is read from, if there are several.
+    pub(super) fn report(&self) -> Vec<PlaceReport> {
+        self.origin(&Urgency::HIGH).report()
+    }
+
     /// Fetches the expected blocks by one GET, or a block of a large file by several ([`Ranges`]). Blocks whose
-    /// checksum is not the manifest's are fetched again, one GET each. Errors name the block `requested`.
+    /// checksum is not the manifest's are fetched again, one GET each, from another place if there is one. Errors name
+    /// the block `requested`.
     pub(super) async fn fetch(
         &self,
         requested: BlockIndex,
         receiver: &mut BlockReceiver<'_>,
         urgency: &Urgency,
     ) -> Result<(), FetchError> {
-        self.get(requested, receiver, urgency).await?;
+        let mut origin = self.origin(urgency);
+        self.get(requested, receiver, &*origin).await?;
         for _ in 1..CHECKSUM_ATTEMPTS {
-            for block in receiver.take_corrupt() {
+            let corrupt = receiver.take_corrupt();
+            if let Some(other) = origin.elsewhere().filter(|_| !corrupt.is_empty()) {
+                origin = other;
+            }
+            for block in corrupt {
                 receiver.expect_again(block);
-                self.get(requested, receiver, urgency).await?;
+                self.get(requested, receiver, &*origin).await?;
             }
         }
         Ok(())
@@ -91,7 +107,7 @@ impl FromOrigin {
         &self,
         requested: BlockIndex,
         receiver: &mut BlockReceiver<'_>,
-        urgency: &Urgency,
+        origin: &dyn Origin,
     ) -> Result<(), FetchError> {
         let object = |pending: &PendingBlock| {
             let start = pending.part.file_offset;
@@ -102,10 +118,9 @@ impl FromOrigin {
         range.end = object(last)?.range.end;
         let is_large = self.context.manifest.file(first.file).is_ok_and(|file| file.size > BLOCK_BYTES);
         let bytes = range.end - range.start;
-        let origin = self.origin(urgency);
         let read = if is_large {
             // On the heap, so that the thousands of others that may wait for the origin are small.
-            Box::pin(self.read_large(&*origin, ObjectRange { key, range, version }, receiver)).await
+            Box::pin(self.read_large(origin, ObjectRange { key, range, version }, receiver)).await
         } else {
             let read = origin.read_to(&key, range, version.as_ref(), &mut |bytes| receiver.receive(bytes)).await;
             read.map(|()| self.count(bytes))

@@ -12,7 +12,7 @@ use super::purpose::Purpose;
 use crate::counters::add;
 use crate::extent;
 use crate::memory::Account;
-use crate::sharing::{Asker, Route, Sharing};
+use crate::sharing::{Asker, Route, RoutePeer, Sharing};
 
 /// Fetches blocks from peers, where nodes share their caches.
 #[derive(Debug)]
@@ -35,6 +35,12 @@ impl FromPeers {
     pub(super) fn route(&self, file: FileIndex, block: BlockIndex, asker: Asker) -> Route {
         let Some(sharing) = &self.sharing else { return Route::ALONE };
         sharing.route(extent::place_key(&self.context.manifest, file, block), asker)
+    }
+
+    /// The peers in this node's zone that may have a block that this node is the first to own.
+    pub(super) fn near(&self, file: FileIndex, block: BlockIndex) -> Vec<RoutePeer> {
+        let Some(sharing) = &self.sharing else { return Vec::new() };
+        sharing.near_owners(extent::place_key(&self.context.manifest, file, block))
     }
 
     /// A range of a block from a peer of the route that has it, with the right checksum. None if the route has no

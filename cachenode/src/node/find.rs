@@ -13,7 +13,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::time::{Duration, Instant};
 
 use larder_dataset::environment::ANONYMOUS;
@@ -25,14 +25,16 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::error::NodeError;
+use crate::counters::MirrorCounters;
 use crate::folder::{HOME_FLAG, check_writable, is_unwritable};
 use crate::home::Home;
 use crate::importing::Importer;
 use crate::kept_listing::age_of;
 use crate::kept_manifests::{KeptManifests, MOUNTS};
 use crate::manifest_file::{MappedManifest, open_manifest, order_of};
+use crate::mirrors::{Mirrors, NodeLabels, PLACES_MOST, PlaceConfig, Places, Surroundings};
 use crate::renewal::{Renewal, renewal};
-use crate::request::{Credentials, DatasetRequest};
+use crate::request::{Credentials, DatasetRequest, MirrorRequest};
 use crate::source::{ResolvedSource, SourceError, check_access, open_source, resolve, short_hash};
 use wanted::Wanted;
 
@@ -100,6 +102,11 @@ pub(super) struct Finder {
     importer: Importer,
     runtime: Handle,
     look_ups: Arc<LookUps>,
+    /// What the readers of each mount with mirrors know of its places.
+    places: Mutex<HashMap<String, Weak<Places>>>,
+    mirror_counters: Arc<MirrorCounters>,
+    /// The labels of the node.
+    labels: Arc<NodeLabels>,
 }
 
 /// The look-ups of a node.
@@ -135,6 +142,7 @@ struct LookUpKey {
     credentials: Option<Credentials>,
     /// The quota that limits its import, if one does: nobody else waits for that.
     quota: Option<String>,
+    mirrors: Vec<MirrorRequest>,
 }
 
 #[derive(Clone, Debug)]
@@ -166,6 +174,7 @@ impl LookUpKey {
             quota: importer.limit_of(&request.payer).map(|(quota, _)| quota.name),
             spec: DatasetSpec { cache_bytes: None, policy: None, placement: None, ..request.spec.clone() },
             credentials: request.credentials.clone(),
+            mirrors: request.mirrors.clone(),
         }
     }
 }
@@ -201,7 +210,8 @@ impl Finder {
     ) -> Self {
         let kept = KeptManifests::new(home.clone(), cache_dirs);
         let (kept_before, origin) = (Vec::new(), RwLock::new(origin));
-        Self { home, kept, kept_before, urls: Mutex::default(), origin, importer, runtime, look_ups: Arc::default() }
+        let (urls, look_ups, places, mirror_counters, labels) = Default::default();
+        Self { home, kept, kept_before, urls, origin, importer, runtime, look_ups, places, mirror_counters, labels }
     }
 
     /// These are the manifests that earlier processes had kept.
@@ -238,15 +248,62 @@ impl Finder {
         self.origin.write().unwrap_or_else(PoisonError::into_inner).env = env;
     }
 
-    /// The origin of a dataset, for a request. Sends no request to it.
+    /// The labels of the node, by which mirrors are near or not.
+    pub(super) fn labels(&self) -> &NodeLabels {
+        &self.labels
+    }
+
+    /// The counters of all mirrors.
+    pub(super) fn mirror_counters(&self) -> &MirrorCounters {
+        &self.mirror_counters
+    }
+
+    /// The origin of a dataset and its mirrors, for a request of the mount `id`. Sends no request to the origin.
     pub(super) fn origin(
         &self,
-        manifest: &MappedManifest,
+        id: &str,
+        manifest: &Arc<MappedManifest>,
         request: &DatasetRequest,
     ) -> Result<Arc<dyn Origin>, NodeError> {
         let (_, url) = manifest.name_and_origin()?;
         let url: OriginUrl = url.parse().map_err(SourceError::Origin)?;
-        Ok(larder_origin::open(&url, &self.origin_config(request)).map_err(SourceError::Origin)?)
+        let own = larder_origin::open(&url, &self.origin_config(request)).map_err(SourceError::Origin)?;
+        Ok(self.with_mirrors(id, manifest, own, request))
+    }
+
+    /// A dataset's own origin with the mirrors of a request. One that cannot be opened is left out, with a word in the
+    /// log.
+    fn with_mirrors(
+        &self,
+        id: &str,
+        manifest: &Arc<MappedManifest>,
+        own: Arc<dyn Origin>,
+        request: &DatasetRequest,
+    ) -> Arc<dyn Origin> {
+        let config = self.origin_config(request);
+        let open = |mirror: &MirrorRequest| {
+            let is_same_kind = mirror.source.starts_with(&format!("{}://", own.url().scheme().as_str()));
+            let config = mirror.origin_config(config.clone(), is_same_kind);
+            let opened = mirror.source.parse::<OriginUrl>().and_then(|url| larder_origin::open(&url, &config));
+            let opened = opened.inspect_err(|error| {
+                warn!(mount = id, mirror = mirror.name, error = %Chain(error), "a mirror cannot be used");
+            });
+            let place = config.listing_place(&mirror.source);
+            opened.ok().map(|origin| PlaceConfig { mirror: Some(mirror.clone()), origin, place })
+        };
+        let mut places = vec![PlaceConfig { mirror: None, origin: Arc::clone(&own), place: String::new() }];
+        places.extend(request.mirrors.iter().take(PLACES_MOST - 1).filter_map(open));
+        if places.len() == 1 {
+            return own;
+        }
+        let mut table = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        table.retain(|_, places| places.strong_count() > 0);
+        let before = table.get(id).and_then(Weak::upgrade);
+        let (counters, labels) = (Arc::clone(&self.mirror_counters), Arc::clone(&self.labels));
+        let surroundings = Surroundings { home: self.home.clone(), counters, labels, runtime: self.runtime.clone() };
+        let mirrors = Mirrors::new(manifest, places, before, surroundings);
+        table.insert(id.to_owned(), Arc::downgrade(mirrors.known()));
+        Arc::new(mirrors)
     }
 
     /// A hash of the URL, the server, the account and the owner of a dataset's origin.
@@ -470,10 +527,10 @@ impl Finder {
         }
         let (mounts, config) = (self.home.dir().join(MOUNTS), self.origin_config(request));
         let renewal = renewal(&path, &mounts, &manifest, &config, &self.home);
-        let apart = request.apart();
         if let Ok((_, url)) = manifest.name_and_origin() {
             self.found_at(key.id(), url);
         }
+        let (apart, origin) = (request.apart(), self.with_mirrors(&id, &manifest, origin, request));
         Found { id, key, apart, manifest, origin, refresh_failed, order: order_of(&path), renewal }
     }
 

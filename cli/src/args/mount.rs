@@ -1,5 +1,6 @@
 //! The flags of `larder mount`, `umount`, `warm` and `plan`.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -9,8 +10,10 @@ use larder_dataset::Placement;
 use larder_dataset::PolicyKind;
 use larder_dataset::ownership::{parse_id, parse_mode};
 use larder_dataset::size::{parse_bytes, parse_rate};
+use larder_dataset::written::is_mirror_name;
 use larder_dataset::{InvalidRefresh, Refresh};
 use larder_fs::process::Verify;
+use larder_origin::OriginUrl;
 
 use super::origin::OriginArgs;
 
@@ -125,8 +128,76 @@ pub(crate) struct MountArgs {
     /// Report the outcome to the command that started this background process.
     #[arg(long, hide = true)]
     pub(crate) announce: bool,
+    /// Read from this mirror too, which `larder sync` made: when SRC fails, or before it with `first`. Settings follow
+    /// the URL, each after a comma: name=NAME, endpoint=URL, region=REGION, credentials-dir=DIR, cost=N and first. May be
+    /// repeated.
+    #[arg(long, value_name = "URL[,SETTING...]", help_heading = "Origin")]
+    pub(crate) mirror: Vec<MirrorFlag>,
     #[command(flatten)]
     pub(crate) origin: OriginArgs,
+}
+
+/// A value of `--mirror`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MirrorFlag {
+    pub(crate) url: String,
+    pub(crate) name: Option<String>,
+    pub(crate) endpoint: Option<String>,
+    pub(crate) region: Option<String>,
+    pub(crate) credentials_dir: Option<PathBuf>,
+    pub(crate) cost: u32,
+    pub(crate) first: bool,
+}
+
+impl fmt::Display for MirrorFlag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.url)?;
+        for (name, value) in [("name", &self.name), ("endpoint", &self.endpoint), ("region", &self.region)] {
+            if let Some(value) = value {
+                write!(f, ",{name}={value}")?;
+            }
+        }
+        if let Some(dir) = &self.credentials_dir {
+            write!(f, ",credentials-dir={}", dir.display())?;
+        }
+        if self.cost > 0 {
+            write!(f, ",cost={}", self.cost)?;
+        }
+        f.write_str(if self.first { ",first" } else { "" })
+    }
+}
+
+impl FromStr for MirrorFlag {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut settings = text.split(',');
+        let url = settings.next().unwrap_or_default().to_owned();
+        url.parse::<OriginUrl>().map_err(|error| error.to_string())?;
+        let mut mirror = Self { url, ..Self::default() };
+        for setting in settings {
+            let value = |value: &str| Some(value.to_owned()).filter(|value| !value.is_empty());
+            match setting.split_once('=') {
+                None if setting == "first" => mirror.first = true,
+                Some(("name", name)) if is_mirror_name(name) => mirror.name = value(name),
+                Some(("name", _)) => {
+                    return Err("the name of a mirror has up to 63 lower-case letters, digits and `-`".to_owned());
+                }
+                Some(("endpoint", endpoint)) => mirror.endpoint = value(endpoint),
+                Some(("region", region)) => mirror.region = value(region),
+                Some(("credentials-dir", dir)) => mirror.credentials_dir = value(dir).map(PathBuf::from),
+                Some(("cost", cost)) => {
+                    mirror.cost = cost.parse().map_err(|_| format!("the cost {cost:?} is not a number from 0 on"))?;
+                }
+                _ => {
+                    return Err(format!(
+                        "{setting:?} is unknown; known are name=, endpoint=, region=, credentials-dir=, cost= and first"
+                    ));
+                }
+            }
+        }
+        Ok(mirror)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -178,4 +249,28 @@ pub(crate) struct PlanArgs {
     /// comments. - reads standard input, from which each line counts as soon as it comes.
     #[arg(long, value_name = "FILE")]
     pub(crate) from: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mirror_is_read_as_it_was_written_and_a_wrong_setting_is_named() {
+        let text = "s3://b/copy,name=eu,endpoint=http://h:9000,region=r,credentials-dir=/keys,cost=7,first";
+        let mirror: MirrorFlag = text.parse().unwrap();
+        assert_eq!((mirror.to_string().as_str(), mirror.cost, mirror.first), (text, 7, true));
+        assert_eq!("gs://b".parse::<MirrorFlag>().unwrap().to_string(), "gs://b");
+        for (text, word) in [
+            ("bucket", "URL"),
+            ("s3://key:secret@b", "credentials do not belong"),
+            ("s3://b,cost=-1", "cost"),
+            ("s3://b,name=E.U", "name of a mirror"),
+            ("s3://b,zone=z", "known are"),
+            ("s3://b,last", "known are"),
+        ] {
+            let error = text.parse::<MirrorFlag>().unwrap_err();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
 }

@@ -1,10 +1,11 @@
-//! The flags of `larder import` and `larder pack`, which make snapshots.
+//! The flags of `larder import`, `larder pack` and `larder sync`, which make snapshots and copy them.
 
 use std::path::PathBuf;
 
 use clap::Args;
-use larder_dataset::size::parse_bytes;
+use larder_dataset::size::{parse_bytes, parse_rate};
 
+use super::mount::RefreshFlag;
 use super::origin::OriginArgs;
 
 #[derive(Debug, Args)]
@@ -71,6 +72,67 @@ pub(crate) struct PackArgs {
     /// Start over, discarding the packs of an unfinished run.
     #[arg(long)]
     pub(crate) restart: bool,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) origin: OriginArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  larder sync s3://bucket/imagenet gs://bucket-eu/imagenet
+  larder sync s3://bucket/imagenet s3://mirror/imagenet --endpoint http://ceph:8000 \\
+      --to-endpoint http://minio:9000 --to-credentials-dir /run/secrets/minio
+  larder sync s3://bucket/imagenet file:///mnt/disk/imagenet --dry-run
+
+An interrupted copy, even one killed with kill -9, continues where it stopped when you run it again. DST gets the
+manifest of a mirror last: the same files, and the snapshot of SRC that they are copies of.")]
+pub(crate) struct SyncArgs {
+    /// The dataset to copy: a URL or a manifest file.
+    pub(crate) src: String,
+    /// The URL of the mirror: a prefix of its own.
+    pub(crate) dst: String,
+    /// Show what would be copied and removed, and change nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Maximum bytes per second to copy, such as 200MiB/s. Default: no limit.
+    #[arg(long, value_name = "SIZE/s", value_parser = parse_rate)]
+    pub(crate) max_rate: Option<u64>,
+    /// Remove the objects of DST that the snapshot does not have, once its manifest is stored. Without this flag nothing
+    /// is removed.
+    #[arg(long)]
+    pub(crate) delete: bool,
+    /// Copy the files into packs of about 64 MiB, as `larder pack` does.
+    #[arg(long, conflicts_with_all = ["dry_run", "max_rate", "delete"])]
+    pub(crate) pack: bool,
+    /// List SRC again first: always, or if the last listing is older than this (--refresh=24h), as for `larder mount`.
+    #[arg(
+        long,
+        value_name = "AGE|always|never|best-effort",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "never",
+        default_missing_value = "always"
+    )]
+    pub(crate) refresh: RefreshFlag,
+    /// The server of DST. Default: --endpoint, if both are of one kind of store or SRC is a directory.
+    #[arg(long, value_name = "URL", help_heading = "Origin")]
+    pub(crate) to_endpoint: Option<String>,
+    /// The S3 region of DST. Default: --region, if both are of one kind of store or SRC is a directory.
+    #[arg(long, value_name = "REGION", help_heading = "Origin")]
+    pub(crate) to_region: Option<String>,
+    /// Directory of the credentials for DST, as for --origin-credentials-dir. Default: those of SRC.
+    #[arg(long, value_name = "DIR", help_heading = "Origin")]
+    pub(crate) to_credentials_dir: Option<PathBuf>,
+    /// Use the files of --to-credentials-dir whose names begin with this, such as eu. for eu.AWS_ACCESS_KEY_ID. If there
+    /// are none, the credentials are those of SRC.
+    #[arg(long, value_name = "PREFIX", requires = "to_credentials_dir", help_heading = "Origin")]
+    pub(crate) to_credentials_prefix: Option<String>,
+    /// Write a short JSON report to this file, even if the copy fails, for a pod's /dev/termination-log.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,

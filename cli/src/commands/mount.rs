@@ -23,7 +23,7 @@ use crate::args::MountArgs;
 use crate::{daemon, output, source};
 use announcement::Announcement;
 pub(crate) use request::default_cache_dir;
-use request::{cache_dir, origin_variables, request, run_dir, serving_args};
+use request::{cache_dir, mirror_variables, origin_variables, request, run_dir, serving_args};
 
 /// How long the command retries while the process that owns the cache does not answer.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -41,7 +41,9 @@ fn background(args: &MountArgs) -> anyhow::Result<ExitCode> {
         output::note(format_args!("warning: {doubt}"));
     }
     let run_dir = run_dir(&cache_dir)?;
-    let request = request(args, &dataset.path, Some(origin_variables(&args.origin)?))?;
+    let mut credentials = origin_variables(&args.origin)?;
+    credentials.variables.extend(mirror_variables(args)?);
+    let request = request(args, &dataset.path, Some(credentials))?;
     let started = Instant::now();
     loop {
         let asked = runtime.block_on(async {

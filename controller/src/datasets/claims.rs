@@ -190,6 +190,10 @@ fn attributes(draft: &Draft<'_>, source: &str) -> BTreeMap<&'static str, String>
         // Without this, tenants that describe the same data would read it with each other's keys.
         attributes.insert("owner", draft.uid().to_owned());
     }
+    if !draft.spec.mirrors.is_empty() {
+        // Texts and numbers can always be written as JSON.
+        attributes.insert("mirrors", serde_json::to_string(&draft.spec.mirrors).unwrap_or_default());
+    }
     attributes
 }
 

@@ -17,6 +17,11 @@ pub(super) fn import_job(key: &Key, uid: &str, purpose: &str) -> String {
     own("import", key, &[uid, purpose])
 }
 
+/// The Job that copies a snapshot to a mirror.
+pub(super) fn sync_job(key: &Key, uid: &str, purpose: &str) -> String {
+    own("sync", key, &[uid, purpose])
+}
+
 /// The Job that warms a snapshot on a node.
 pub(super) fn warm_job(key: &Key, uid: &str, snapshot: &str, node: &str) -> String {
     own("warm", key, &[uid, snapshot, node])

@@ -1,10 +1,12 @@
 //! The writes to a node: its promises with the bytes that it should drop and the quotas, its labels, and an Event about
 //! a cache that lacks room. They combine all datasets, and are written at most once in ten seconds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use larder_api::names::{NODE_LABEL_PREFIX, NODE_LABELS_MAX, node_label_value};
-use larder_api::{CacheConditionKind, CleanedSnapshot, NodeQuota, PromisedDataset, SnapshotCache};
+use larder_api::{
+    CacheConditionKind, CleanedSnapshot, NODE_CACHE_LABELS_MAX, NodeQuota, PromisedDataset, SnapshotCache,
+};
 use serde_json::{Value, json};
 
 use crate::events::write_event;
@@ -18,13 +20,15 @@ use larder_kube::kinds::Kind;
 const PROMISES_MAX: usize = 1024;
 
 /// The write that sets the promises of a node, the bytes that it should drop, and the quotas that it enforces; `None`
-/// if they are up to date. A node without a NodeCache gets one.
+/// if they are up to date. A node without a NodeCache gets one. `near` are the keys of the labels by which mirrors of
+/// datasets are near to nodes: the NodeCache has those of the node.
 pub fn promises(
     node: &Node,
     cache: Option<&CacheObject>,
     decided: &[PromisedDataset],
     clean: &[CleanedSnapshot],
     quotas: &[NodeQuota],
+    near: &BTreeSet<&str>,
 ) -> Option<Write> {
     if node.meta.deleting || cache.is_some_and(|cache| cache.meta.deleting) {
         return None;
@@ -37,7 +41,11 @@ pub fn promises(
     let decided = first_most(sorted(decided), cache);
     let is_asked = cache.is_some_and(|cache| cache.spec.clean == clean);
     let is_limited = cache.is_some_and(|cache| cache.spec.quotas == quotas);
-    if is_asked && is_limited && cache.is_some_and(|cache| sorted(&cache.spec.datasets) == decided) {
+    let labels = node.labels.iter().filter(|(key, _)| near.contains(key.as_str())).take(NODE_CACHE_LABELS_MAX);
+    let labels: BTreeMap<String, String> = labels.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let is_labelled = cache.is_some_and(|cache| cache.spec.labels == labels);
+    let is_up_to_date = is_asked && is_limited && is_labelled;
+    if is_up_to_date && cache.is_some_and(|cache| sorted(&cache.spec.datasets) == decided) {
         return None;
     }
     let name = &node.meta.key.name;
@@ -49,6 +57,13 @@ pub fn promises(
         }
         if !is_limited {
             fields["spec"]["quotas"] = if quotas.is_empty() { Value::Null } else { json!(quotas) };
+        }
+        if !is_labelled {
+            let there = cache.into_iter().flat_map(|cache| cache.spec.labels.keys());
+            // A merge patch keeps what it does not name.
+            let gone = there.filter(|key| !labels.contains_key(*key)).map(|key| (key.clone(), Value::Null));
+            let wanted = labels.iter().map(|(key, value)| (key.clone(), json!(value)));
+            fields["spec"]["labels"] = Value::Object(wanted.chain(gone).collect());
         }
         return Some(Write::new(Kind::NodeCache, "", name, Change::Merge(fields)));
     }
@@ -63,6 +78,9 @@ pub fn promises(
     });
     if !quotas.is_empty() {
         fields["spec"]["quotas"] = json!(quotas);
+    }
+    if !labels.is_empty() {
+        fields["spec"]["labels"] = json!(labels);
     }
     Some(Write::new(Kind::NodeCache, "", name, Change::Create(fields)))
 }
@@ -144,4 +162,27 @@ pub fn labels(
         return None;
     }
     Some(Write::new(Kind::Node, "", &node.meta.key.name, Change::Merge(json!({"metadata": {"labels": changes}}))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::{Key, Meta};
+
+    #[test]
+    fn a_node_cache_has_the_labels_by_which_mirrors_are_near() {
+        let labels = [("site", "b"), ("zone", "z")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let meta = Meta { key: Key::cluster("n"), ..Meta::default() };
+        let node = Node { meta, labels: labels.into_iter().collect(), ..Node::default() };
+        let write = |cache: Option<&CacheObject>, near: &[&str]| {
+            promises(&node, cache, &[], &[], &[], &near.iter().copied().collect()).map(|write| write.change)
+        };
+        let Some(Change::Create(created)) = write(None, &["site", "rack"]) else { panic!() };
+        assert_eq!(created["spec"]["labels"], json!({"site": "b"}));
+        let spec = serde_json::from_value(created["spec"].clone()).expect("a spec");
+        let cache = CacheObject { meta: Meta::default(), generation: 1, spec, status: None };
+        assert_eq!(write(Some(&cache), &["site"]), None);
+        let Some(Change::Merge(changed)) = write(Some(&cache), &["zone"]) else { panic!() };
+        assert_eq!(changed["spec"]["labels"], json!({"site": null, "zone": "z"}));
+    }
 }

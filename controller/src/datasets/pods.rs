@@ -1,7 +1,8 @@
-//! The Jobs that import and warm. Their pods pass PodSecurity `restricted`, have no API token, and use Secrets only by
-//! reference: the kubelet passes them to the pod, and the controller never reads them.
+//! The Jobs that import, copy to mirrors and warm. Their pods pass PodSecurity `restricted`, have no API token, and use
+//! Secrets only by reference: the kubelet passes them to the pod, and the controller never reads them.
 
-use larder_api::names::{NODE_LABEL, ROLE_IMPORT, ROLE_LABEL, ROLE_WARM, SYSTEM_NAMESPACE, UID_LABEL};
+use larder_api::names::{NODE_LABEL, ROLE_IMPORT, ROLE_LABEL, ROLE_SYNC, ROLE_WARM, SYSTEM_NAMESPACE, UID_LABEL};
+use larder_dataset::mirrors::MirrorSpec;
 use serde_json::{Value, json};
 
 use super::status_draft::Draft;
@@ -71,33 +72,74 @@ pub(super) fn import_arguments(draft: &Draft<'_>, task: &Task) -> Vec<String> {
     arguments
 }
 
-/// The Job that lists the origin or publishes a manifest.
-pub(super) fn import_job(draft: &Draft<'_>, purpose: &str, arguments: &[String]) -> Value {
-    let secret = match &draft.spec.secret {
-        Some(name) => Some(name.as_str()),
+/// The arguments of `larder` that copy a snapshot to a mirror.
+pub(super) fn sync_arguments(draft: &Draft<'_>, mirror: &MirrorSpec, snapshot: &str) -> Vec<String> {
+    let spec = &draft.spec;
+    let mut arguments = vec!["sync".to_owned(), origin::kept_manifest(spec, snapshot), mirror.source.clone()];
+    let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
+    add(&["--report", REPORT]);
+    let flags = [
+        ("--endpoint", &spec.dataset.endpoint),
+        ("--region", &spec.dataset.region),
+        ("--to-endpoint", &mirror.endpoint),
+        ("--to-region", &mirror.region),
+    ];
+    for (flag, value) in flags {
+        if let Some(value) = value {
+            add(&[flag, value]);
+        }
+    }
+    if spec.dataset.anonymous {
+        add(&["--anonymous"]);
+    }
+    if secret(draft).is_some() {
+        add(&["--to-credentials-dir", KEYS, "--to-credentials-prefix", &format!("{}.", mirror.name)]);
+    }
+    arguments
+}
+
+/// The Secret with the keys of the origin and of the mirrors.
+fn secret<'a>(draft: &'a Draft<'_>) -> Option<&'a str> {
+    match &draft.spec.secret {
+        Some(name) => Some(name),
         // In the namespace where larderd's own identity may be used, the pod has that identity.
         None if draft.key().namespace == SYSTEM_NAMESPACE && !draft.spec.dataset.anonymous => Some("larder-origin"),
         None => None,
-    };
+    }
+}
+
+/// The Job that lists the origin or publishes a manifest.
+pub(super) fn import_job(draft: &Draft<'_>, purpose: &str, arguments: &[String]) -> Value {
+    origin_job(draft, ROLE_IMPORT, purpose, arguments.to_vec())
+}
+
+/// The Job that copies a snapshot to a mirror.
+pub(super) fn sync_job(draft: &Draft<'_>, purpose: &str, arguments: Vec<String>) -> Value {
+    origin_job(draft, ROLE_SYNC, purpose, arguments)
+}
+
+/// A Job that works with the origin.
+fn origin_job(draft: &Draft<'_>, role: &str, purpose: &str, mut arguments: Vec<String>) -> Value {
     let mut mounts = vec![json!({"name": "tmp", "mountPath": "/tmp"})];
     let mut volumes = vec![json!({"name": "tmp", "emptyDir": {}})];
-    let mut arguments = arguments.to_vec();
     // As files in memory: a variable of the container would be in its runtime's records on the node's disk.
-    if let Some(secret) = secret {
+    if let Some(secret) = secret(draft) {
         arguments.push(format!("--origin-credentials-dir={KEYS}"));
+        if role == ROLE_IMPORT && draft.spec.secret.is_some() {
+            arguments.push("--require-credentials".to_owned());
+        }
         mounts.push(json!({"name": "origin", "mountPath": KEYS, "readOnly": true}));
         // The pod starts without the Secret, because nothing but its events would name a missing one; its import does.
         let secret = json!({"secretName": secret, "optional": true, "defaultMode": 0o440});
         volumes.push(json!({"name": "origin", "secret": secret}));
-        if draft.spec.secret.is_some() {
-            arguments.push("--require-credentials".to_owned());
-        }
     }
     let mut container = container(draft, &arguments);
     container["env"] = json!([{"name": "HOME", "value": "/tmp"}]);
     container["volumeMounts"] = mounts.into();
-    container["resources"] = json!({"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}});
-    job(draft, ROLE_IMPORT, None, purpose, container, volumes.into())
+    // A copy keeps the versions of all objects in memory, about 300 bytes for each.
+    let most = if role == ROLE_SYNC { "4Gi" } else { "1Gi" };
+    container["resources"] = json!({"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": most}});
+    job(draft, role, None, purpose, container, volumes.into())
 }
 
 /// The Job that warms a node through a claim.
@@ -173,7 +215,12 @@ fn job(draft: &Draft<'_>, role: &str, node: Option<&str>, purpose: &str, contain
     })
 }
 
-/// The name of the Job for a purpose.
+/// The name of the Job that imports for a purpose.
 pub(super) fn import_job_name(draft: &Draft<'_>, purpose: &str) -> String {
     names::import_job(draft.key(), draft.uid(), purpose)
+}
+
+/// The name of the Job that copies for a purpose.
+pub(super) fn sync_job_name(draft: &Draft<'_>, purpose: &str) -> String {
+    names::sync_job(draft.key(), draft.uid(), purpose)
 }

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use larder_api::names::{CLEAN_ANNOTATION, ROLE_IMPORT};
+use larder_api::names::{CLEAN_ANNOTATION, ROLE_IMPORT, ROLE_SYNC};
 use larder_api::{CleanedSnapshot, Dataset, NodeCache, PromisedDataset};
 use serde_json::{Value, json};
 
@@ -317,4 +317,125 @@ fn each_node_that_has_bytes_is_asked_to_drop_them_and_waited_for_unless_it_is_no
     assert_eq!(asked(&is_ready, &acted, &[]), (vec![entry(&current)], true));
     assert_eq!(asked(&is_ready, &empty, &[]), (vec![], true));
     assert_eq!(asked(&is_not, &waiting, &[]), (vec![], true));
+}
+
+/// A dataset that is imported and has these mirrors.
+fn with_mirrors(mirrors: &Value) -> DatasetObject {
+    let mut spec = with_secret();
+    spec["mirrors"] = mirrors.clone();
+    let mut dataset = dataset(spec);
+    let from = origin::digest(&dataset.dataset.spec.check().unwrap());
+    let known = json!({"id": "a".repeat(64), "files": 1, "bytes": 1000, "listed": "1970-01-01T00:00:00Z"});
+    let status = json!({"snapshot": "a".repeat(64), "snapshots": [known], "imported": {"from": from}});
+    dataset.dataset.status = Some(serde_json::from_value(status).unwrap());
+    dataset
+}
+
+fn kept_mirrors() -> Value {
+    json!([
+        {"name": "eu", "origin": {"source": "gs://copy/pets", "region": "eu-1"}, "kept": true},
+        {"name": "own", "origin": {"source": "s3://kept/by/others"}},
+    ])
+}
+
+/// The sync job that a decision creates, and its arguments.
+fn sync_job(decision: &Decision) -> Option<(Job, Vec<String>)> {
+    let (name, job) = decision.writes.iter().find_map(|write| match &write.change {
+        Change::Create(job) if write.kind == Kind::Job => Some((write.name.clone(), job.clone())),
+        _ => None,
+    })?;
+    let arguments = job["spec"]["template"]["spec"]["containers"][0]["args"].clone();
+    let meta = Meta { key: Key::new("team-a", &name), uid: "s".into(), ..Meta::default() };
+    let role = Role { uid: "u".into(), role: ROLE_SYNC.into(), node: String::new() };
+    assert_eq!(job["metadata"]["labels"]["larder.dev/role"], ROLE_SYNC);
+    Some((Job { meta, role, ..Job::default() }, serde_json::from_value(arguments).unwrap()))
+}
+
+// SEMANTICS: M8
+#[test]
+fn a_mirror_that_is_kept_gets_each_snapshot_by_a_job_with_its_keys() {
+    let dataset = with_mirrors(&kept_mirrors());
+    let (job, arguments) = sync_job(&decide_about(&dataset, &[], &[])).unwrap();
+    let manifest = format!("s3://bucket/pets/.larder/{}.manifest", "a".repeat(64));
+    let expected = [
+        "sync",
+        manifest.as_str(),
+        "gs://copy/pets",
+        "--report",
+        "/dev/termination-log",
+        "--to-region",
+        "eu-1",
+        "--to-credentials-dir",
+        "/etc/larder/origin",
+        "--to-credentials-prefix",
+        "eu.",
+        "--origin-credentials-dir=/etc/larder/origin",
+    ];
+    assert_eq!(arguments, expected);
+    let named = job.meta.key.name.clone();
+    assert!(named.starts_with("larder-sync-pets-"), "{named}");
+    // One that runs is left alone.
+    let running = decide_about(&dataset, std::slice::from_ref(&job), &[pod_of(&job)]);
+    assert!(!running.writes.iter().any(|write| write.kind == Kind::Job), "{:?}", running.writes);
+    let mirrors = status(&running)["mirrors"].clone();
+    assert_eq!((mirrors.as_array().unwrap().len(), &mirrors[0]["name"]), (1, &json!("eu")));
+
+    let message = json!({"bytes": 1000, "bytes_there": 1000, "complete": true}).to_string();
+    let terminated = Some(Terminated { exit_code: 0, reason: "Completed".into(), message });
+    let ended = Job { end: Some(JobEnd { failed: false, at: Seconds(900_000), why: String::new() }), ..job.clone() };
+    let decision = decide_about(&dataset, std::slice::from_ref(&ended), &[Pod { terminated, ..pod_of(&job) }]);
+    let mirror = status(&decision)["mirrors"][0].clone();
+    assert_eq!((&mirror["snapshot"], &mirror["percent"]), (&json!("a".repeat(64)), &json!(100)));
+    assert_eq!((&mirror["copied"], &mirror["behindBytes"]), (&json!("1970-01-11T10:00:00Z"), &json!(0)));
+    let mut later = dataset.clone();
+    later.dataset.status = Some(serde_json::from_value(status(&decision)).unwrap());
+    assert!(sync_job(&decide_about(&later, &[], &[])).is_none(), "it has the snapshot");
+    // The next snapshot, and another place of the mirror, are other copies.
+    let status = later.dataset.status.as_mut().unwrap();
+    status.snapshot = Some("b".repeat(64));
+    status.snapshots[0].id = "b".repeat(64);
+    let (next, _) = sync_job(&decide_about(&later, &[], &[])).unwrap();
+    assert_ne!(next.meta.key.name, named);
+    let mut moved = dataset;
+    moved.dataset.status = later.dataset.status.clone();
+    moved.dataset.spec.mirrors[0].origin.source = "gs://elsewhere".into();
+    moved.dataset.status.as_mut().unwrap().mirrors[0].snapshot = Some("b".repeat(64));
+    assert!(sync_job(&decide_about(&moved, &[], &[])).is_some(), "nothing is there yet");
+}
+
+#[test]
+fn a_copy_that_fails_is_in_the_status_and_one_that_nobody_wants_ends() {
+    let dataset = with_mirrors(&kept_mirrors());
+    let (job, _) = sync_job(&decide_about(&dataset, &[], &[])).unwrap();
+    let error = json!({"kind": "denied", "message": "the mirror's words"});
+    let message = json!({"bytes": 1000, "bytes_there": 250, "error": error}).to_string();
+    let terminated = Some(Terminated { exit_code: 1, reason: "Error".into(), message });
+    let failing = Pod { terminated, ..pod_of(&job) };
+    let decision = decide_about(&dataset, std::slice::from_ref(&job), std::slice::from_ref(&failing));
+    let mirror = status(&decision)["mirrors"][0].clone();
+    assert_eq!((&mirror["percent"], &mirror["behindBytes"]), (&json!(25), &json!(750)));
+    let (found, reason, message) = condition(&decision, "Degraded");
+    assert_eq!((found.as_str(), reason.as_str()), ("True", "MirrorBehind"));
+    assert!(message.contains("mirror eu") && message.contains("the mirror's words; retrying"), "{message}");
+    assert_eq!(condition(&decision, "Ready").0, "True", "pods read the origin");
+
+    let mut unwanted = with_mirrors(&json!([]));
+    unwanted.dataset.status.as_mut().unwrap().mirrors.push(serde_json::from_value(mirror).unwrap());
+    let decision = decide_about(&unwanted, std::slice::from_ref(&job), &[failing]);
+    assert_eq!(status(&decision)["mirrors"], Value::Null);
+    let deletes = |write: &Write| write.kind == Kind::Job && write.change == Change::Delete("s".into());
+    assert!(decision.writes.iter().any(deletes), "{:?}", decision.writes);
+}
+
+#[test]
+fn pods_read_a_dataset_with_its_mirrors() {
+    use larder_dataset::mirrors::MirrorSpec;
+    let mut mirrors = kept_mirrors();
+    mirrors[1]["near"] = json!({"site": "b"});
+    let dataset = with_mirrors(&mirrors);
+    let spec = dataset.dataset.spec.check().unwrap();
+    let text = serde_json::to_string(&spec.mirrors).unwrap();
+    let read: Vec<MirrorSpec> = serde_json::from_str(&text).unwrap();
+    assert_eq!(read, spec.mirrors, "larderd reads what the controller writes");
+    assert_eq!(read[1].near.get("site").map(String::as_str), Some("b"));
 }

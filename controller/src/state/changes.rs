@@ -21,6 +21,12 @@ impl State {
             work.push(Work::Registry);
         }
         mark(&mut self.ready, key, now.is_some_and(is_ready));
+        let near = |object: Option<&DatasetObject>| -> BTreeSet<String> {
+            object.into_iter().flat_map(near_of).cloned().collect()
+        };
+        if near(before.as_ref()) != near(now) {
+            work.extend(self.nodes.keys().into_iter().map(|node| Work::Promises(node.name)));
+        }
         let snapshot =
             |object: &DatasetObject| object.dataset.status.as_ref().and_then(|status| status.snapshot.clone());
         let (old, new) = (before.as_ref().and_then(snapshot), now.and_then(snapshot));
@@ -77,6 +83,11 @@ impl State {
                 }
             }
         }
+    }
+
+    /// The keys of the labels by which mirrors of datasets are near to nodes.
+    pub fn near_labels(&self) -> BTreeSet<&str> {
+        self.datasets.iter().flat_map(near_of).map(String::as_str).collect()
     }
 
     pub(super) fn cache_changed(&mut self, before: Option<CacheObject>, key: &Key, work: &mut Vec<Work>) {
@@ -162,4 +173,9 @@ impl State {
             work.extend(self.datasets.keys().into_iter().map(Work::Dataset));
         }
     }
+}
+
+/// The keys of the labels by which mirrors of a dataset are near to nodes.
+fn near_of(object: &DatasetObject) -> impl Iterator<Item = &String> {
+    object.dataset.spec.mirrors.iter().flat_map(|mirror| mirror.near.keys())
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use larder_api::SnapshotCache;
-use larder_api::names::{DatasetKey, ROLE_IMPORT, ROLE_WARM};
+use larder_api::names::{DatasetKey, ROLE_IMPORT, ROLE_SYNC, ROLE_WARM};
 use larder_dataset::Placement;
 
 use super::State;
@@ -41,11 +41,11 @@ impl State {
         // Any user can set the label, so only jobs in the dataset's namespace count.
         let jobs = uid.iter().flat_map(|uid| self.batch_jobs.of(uid));
         let jobs: Vec<&Job> = jobs.filter(|job| job.meta.key.namespace == key.namespace).collect();
-        let imports = |pod: &&Pod| {
-            pod.role.as_ref().is_some_and(|role| [ROLE_IMPORT, ROLE_WARM].contains(&role.role.as_str()))
+        let of_jobs = |pod: &&Pod| {
+            pod.role.as_ref().is_some_and(|role| [ROLE_IMPORT, ROLE_SYNC, ROLE_WARM].contains(&role.role.as_str()))
                 && pod.meta.key.namespace == key.namespace
         };
-        let job_pods = uid.iter().flat_map(|uid| self.pods.of(uid)).filter(imports).collect();
+        let job_pods = uid.iter().flat_map(|uid| self.pods.of(uid)).filter(of_jobs).collect();
         let own = uid.iter().flat_map(|uid| self.claims.of(uid));
         let mut claims: BTreeMap<&Key, &Claim> = own.map(|claim| (&claim.meta.key, claim)).collect();
         claims.extend(self.claims.of(key).map(|claim| (&claim.meta.key, claim)));

@@ -84,6 +84,10 @@ fn run(api: &Api, job: &Value) {
             let found = api.get("configmaps", "test", "found").is_some();
             json!({"snapshot": snapshot, "files": 10, "bytes": BYTES, "published": !found, "found": found}).to_string()
         }
+        "sync" => {
+            assert!(arguments[1].contains(SNAPSHOT) || arguments[1].contains(NEWER), "{arguments:?}");
+            json!({"bytes": BYTES, "bytes_there": BYTES, "complete": true}).to_string()
+        }
         "warm" => {
             let purpose = text(job, "/metadata/annotations/larder.dev~1purpose").to_owned();
             let (node, snapshot) = purpose.split_once(' ').unwrap();

@@ -12,6 +12,7 @@ mod keeping;
 mod kubelet;
 mod kueue;
 mod lease;
+mod mirrors;
 mod moved;
 mod quotas;
 mod refused;

@@ -57,7 +57,7 @@ fn a_full_volume_is_understood() {
 fn every_bad_value_is_refused_by_its_name() {
     let upper = "AB".repeat(32);
     let long = format!("s3://b/{}", "a".repeat(2000));
-    let bad: [(&str, &[(&str, &str)]); 54] = [
+    let bad: [(&str, &[(&str, &str)]); 58] = [
         ("uid", &[("source", "s3://b"), ("uid", "-1")]),
         ("gid", &[("source", "s3://b"), ("gid", "users")]),
         ("fileMode", &[("source", "s3://b"), ("fileMode", "0644")]),
@@ -108,6 +108,10 @@ fn every_bad_value_is_refused_by_its_name() {
         ),
         ("audience", &[("source", "s3://b"), ("audience", "minio")]),
         ("audience", &[("source", "s3://b"), ("identity", "pod"), ("roleArn", ROLE), ("audience", "")]),
+        ("mirrors", &[("source", "s3://b"), ("mirrors", "s3://hunter2@c")]),
+        ("mirrors", &[("source", "s3://b"), ("mirrors", r#"[{"name":"eu","source":"s3://key:hunter2@c"}]"#)]),
+        ("mirrors", &[("source", "s3://b"), ("mirrors", r#"[{"name":"eu","source":"s3://b"}]"#)]),
+        ("mirrors", &[("dataset", "d"), ("mirrors", r#"[{"name":"eu","source":"s3://c"}]"#)]),
         ("owner", &[("source", "s3://b"), ("owner", "")]),
         ("datasetNamespace", &[("source", "s3://b"), ("datasetNamespace", "*")]),
         ("datasetNamespace", &[("source", "s3://b"), ("datasetNamespace", "")]),

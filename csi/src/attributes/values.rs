@@ -1,5 +1,6 @@
 //! Checks of values that only volumes have. larder-dataset checks the values that describe a dataset.
 
+use larder_dataset::mirrors::{MirrorSpec, check_mirrors};
 use larder_dataset::written::{InvalidValue, VALUE_BYTES, namespace};
 
 use crate::attributes::error::AttributeError;
@@ -31,6 +32,16 @@ pub(super) fn dataset_namespace(name: &str) -> Result<String, AttributeError> {
         Ok(name) if name != "*" => Ok(name),
         Ok(_) | Err(_) => Err(AttributeError::value("datasetNamespace", what)),
     }
+}
+
+/// The value of `mirrors`, as JSON, for a dataset at `source`. An error does not repeat the text: it may have keys.
+pub(super) fn mirrors(text: &str, source: Option<&str>) -> Result<Vec<MirrorSpec>, AttributeError> {
+    let parsed: Vec<MirrorSpec> = serde_json::from_str(text).map_err(|error| {
+        let what = "must be a JSON list of mirrors with name, source, endpoint, region, anonymous, near and cost";
+        AttributeError::value("mirrors", format!("{what}; line {} column {}", error.line(), error.column()))
+    })?;
+    check_mirrors(source.unwrap_or_default(), &parsed)?;
+    Ok(parsed)
 }
 
 /// The value of `owner`: a Kubernetes uid.

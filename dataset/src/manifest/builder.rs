@@ -13,6 +13,7 @@ use super::tree::FolderTree;
 use super::version_tag::VersionTag;
 use crate::block;
 use crate::name::{self, NameRules, Rejection};
+use crate::snapshot::SnapshotId;
 
 /// A file of a plain snapshot, for [`ManifestBuilder::push`].
 #[derive(Clone, Debug)]
@@ -107,6 +108,8 @@ pub struct ManifestBuilder {
     markers: Vec<Vec<u8>>,
     links: Vec<AddedLink>,
     packs: Option<Vec<PackObject>>,
+    /// The snapshot that is mirrored, and the URL of its origin.
+    mirrored: Option<(SnapshotId, String)>,
 }
 
 impl std::fmt::Debug for ManifestBuilder {
@@ -151,6 +154,11 @@ impl ManifestBuilder {
     /// Sets the packs, which makes the snapshot a packed snapshot.
     pub fn set_packs(&mut self, packs: Vec<PackObject>) {
         self.packs = Some(packs);
+    }
+
+    /// Notes that the files are copies of those of the snapshot `snapshot` of `origin`.
+    pub fn set_mirrored(&mut self, snapshot: SnapshotId, origin: &str) {
+        self.mirrored = Some((snapshot, origin.to_owned()));
     }
 
     /// Adds a folder that has a marker object, so that the folder exists even if it is empty.
@@ -263,6 +271,9 @@ impl ManifestBuilder {
             heap.extend_from_slice(link_name);
         }
         let mut seal = encoder.seal(self.packs.is_some(), name, origin, created_ns)?;
+        if let Some((snapshot, origin)) = &self.mirrored {
+            seal.mirrors(*snapshot, origin)?;
+        }
         let sections = [dirs, files, block_crcs, packs, heap, rows];
         sections.iter().for_each(|section| seal.update(section));
         let sealed = seal.finish();

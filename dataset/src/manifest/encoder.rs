@@ -201,11 +201,8 @@ impl RowEncoder {
     pub fn seal(&self, packed: bool, name: &str, origin: &str, created_ns: i64) -> Result<Seal, BuildError> {
         let totals = self.totals()?;
         let mut meta = Vec::new();
-        for (what, string) in [("the dataset's name", name), ("the origin's URL", origin)] {
-            let len = u16::try_from(string.len()).map_err(|_| BuildError::TooLong { what })?;
-            meta.extend_from_slice(&len.to_le_bytes());
-            meta.extend_from_slice(string.as_bytes());
-        }
+        put_string(&mut meta, "the dataset's name", name)?;
+        put_string(&mut meta, "the origin's URL", origin)?;
         let rows = |count: u32, bytes: usize| u64::from(count) * bytes as u64;
         let lens = [
             rows(totals.dirs, DIR_BYTES),
@@ -229,6 +226,14 @@ impl RowEncoder {
             crcs: Vec::new(),
         })
     }
+}
+
+/// Appends a string of the metadata, named `what` in an error.
+fn put_string(meta: &mut Vec<u8>, what: &'static str, string: &str) -> Result<(), BuildError> {
+    let len = u16::try_from(string.len()).map_err(|_| BuildError::TooLong { what })?;
+    meta.extend_from_slice(&len.to_le_bytes());
+    meta.extend_from_slice(string.as_bytes());
+    Ok(())
 }
 
 /// Computes the header of a manifest, its checksums and its snapshot id.
@@ -262,6 +267,12 @@ pub struct Sealed {
 }
 
 impl Seal {
+    /// Notes that the manifest describes a copy of the snapshot `snapshot` of `origin`. Errors: `TooLong`.
+    pub fn mirrors(&mut self, snapshot: SnapshotId, origin: &str) -> Result<(), BuildError> {
+        self.meta.extend_from_slice(&snapshot.0);
+        put_string(&mut self.meta, "the URL of the mirrored origin", origin)
+    }
+
     /// Processes the next bytes of the sections after the header: folder rows, file rows, block CRCs, pack rows, heap
     /// and link rows, in this order.
     pub fn update(&mut self, bytes: &[u8]) {

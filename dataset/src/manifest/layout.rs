@@ -8,7 +8,8 @@
 //!       packs       24 bytes each   key, size and ETag of each pack; only in packed snapshots
 //!       heap                        names, pack keys, unusual ETags
 //!       links       28 bytes each   sorted by (folder, name); only in version 2
-//!       meta                        name of the dataset, URL of its origin
+//!       meta                        name of the dataset, URL of its origin; in the manifest of a mirror also the id
+//!                                   and the URL of the snapshot that it mirrors
 //!       chunk CRCs   4 bytes each   CRC32C of each 64 KiB of the file from byte 256 up to here
 //! ```
 //!

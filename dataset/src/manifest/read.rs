@@ -11,7 +11,7 @@ use super::layout::{
     u64_at,
 };
 use super::rows::{
-    Dir, DirIndex, Entry, File, FileBlocks, FileIndex, Link, LinkIndex, LinkTarget, Location, Pack, Totals,
+    Dir, DirIndex, Entry, File, FileBlocks, FileIndex, Link, LinkIndex, LinkTarget, Location, Mirrored, Pack, Totals,
 };
 use super::sections::{SectionTable, Sections, checked_header};
 use super::version_tag::{VersionTag, format_md5};
@@ -147,11 +147,30 @@ impl<B: ManifestBytes> Manifest<B> {
     /// The name of the dataset and the URL of its origin.
     pub fn name_and_origin(&self) -> Result<(&str, &str), ManifestError> {
         self.stable(|| {
-            let meta = self.sections.get(Section::Meta, 0, self.sections.section_bytes(Section::Meta))?;
-            let (name, rest) = split_string(meta)?;
-            let (origin, _) = split_string(rest)?;
+            let (name, origin, _) = self.meta()?;
             Ok((name, origin))
         })
+    }
+
+    /// The snapshot that this one is a copy of; `None` if it is no mirror.
+    pub fn mirrored(&self) -> Result<Option<Mirrored<'_>>, ManifestError> {
+        self.stable(|| {
+            let (_, _, rest) = self.meta()?;
+            if rest.is_empty() {
+                return Ok(None);
+            }
+            let (id, rest) = rest.split_first_chunk::<32>().ok_or(corrupt("meta"))?;
+            let (origin, _) = split_string(rest)?;
+            Ok(Some(Mirrored { snapshot: SnapshotId(*id), origin }))
+        })
+    }
+
+    /// The dataset's name, the URL of its origin, and the metadata after them.
+    fn meta(&self) -> Result<(&str, &str, &[u8]), ManifestError> {
+        let meta = self.sections.get(Section::Meta, 0, self.sections.section_bytes(Section::Meta))?;
+        let (name, rest) = split_string(meta)?;
+        let (origin, rest) = split_string(rest)?;
+        Ok((name, origin, rest))
     }
 
     /// The row of a folder. Errors: `Corrupt`, also if the row does not exist.

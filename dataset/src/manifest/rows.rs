@@ -1,6 +1,7 @@
 //! The rows of a manifest, decoded.
 
 use crate::block::{self, BlockIndex, BlockPart};
+use crate::snapshot::SnapshotId;
 
 /// The row number of a folder; 0 is the root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -162,4 +163,13 @@ pub struct Totals {
     pub links: u32,
     /// The sum of the files' sizes in bytes.
     pub bytes: u64,
+}
+
+/// The snapshot of which a manifest describes a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mirrored<'a> {
+    /// The id of the snapshot that was copied.
+    pub snapshot: SnapshotId,
+    /// The URL of the origin that it was copied from.
+    pub origin: &'a str,
 }

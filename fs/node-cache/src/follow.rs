@@ -147,6 +147,9 @@ impl Follower {
         let Some(seen) = &self.seen else { return Ok(()) };
         let is_new = self.done.is_none();
         let mut written = true;
+        if is_new {
+            self.node.set_labels(seen.requests.labels.clone());
+        }
         // Before the promises, so that no dataset grows beyond a quota that arrives together with them.
         if is_new || !self.has_quotas {
             let set = self.node.set_quotas(seen.requests.quotas.clone()).await;

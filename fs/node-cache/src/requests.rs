@@ -1,5 +1,7 @@
 //! The requests of a NodeCache's spec to its node.
 
+use std::collections::BTreeMap;
+
 use larder_api::NodeCacheSpec;
 use larder_cachenode::node::{Promise, Quota};
 use larder_dataset::SnapshotId;
@@ -14,6 +16,8 @@ pub struct Requests {
     pub clean: Vec<(SnapshotId, String, u64)>,
     /// The limits of namespaces.
     pub quotas: Vec<Quota>,
+    /// The labels of the node that mirrors of datasets name.
+    pub labels: BTreeMap<String, String>,
 }
 
 impl Requests {
@@ -53,6 +57,7 @@ impl Requests {
             quotas: spec.quotas.iter().map(quota).collect(),
             promises: spec.datasets.iter().filter_map(promise).collect(),
             clean: spec.clean.iter().filter_map(clean).collect(),
+            labels: spec.labels.clone(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use larder_cachenode::{Credentials, DatasetRequest, OriginLimits, PodVolume};
+use larder_cachenode::{Credentials, DatasetRequest, MirrorRequest, OriginLimits, PodVolume};
 use larder_daemon_api::convert::InvalidDataset;
 use larder_daemon_api::v1;
 use larder_dataset::DatasetSpec;
@@ -19,7 +19,22 @@ pub(super) fn request(dataset: &v1::Dataset) -> Result<DatasetRequest, InvalidDa
             concurrency: (dataset.origin_concurrency != 0).then_some(dataset.origin_concurrency),
         },
         payer: dataset.payer.clone(),
+        mirrors: dataset.mirrors.iter().map(mirror).collect(),
     })
+}
+
+fn mirror(mirror: &v1::Mirror) -> MirrorRequest {
+    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    MirrorRequest {
+        name: mirror.name.clone(),
+        source: mirror.source.clone(),
+        endpoint: text(&mirror.endpoint),
+        region: text(&mirror.region),
+        anonymous: mirror.anonymous,
+        near: mirror.near.clone().into_iter().collect(),
+        cost: mirror.cost,
+        always_near: mirror.always_near,
+    }
 }
 
 /// Converts a pod from the wire.
@@ -42,7 +57,21 @@ pub(super) fn dataset(request: &DatasetRequest) -> v1::Dataset {
         read_deadline_ms: millis(request.limits.read_deadline),
         origin_concurrency: request.limits.concurrency.unwrap_or(0),
         payer: request.payer.clone(),
+        mirrors: request.mirrors.iter().map(sent_mirror).collect(),
         ..v1::Dataset::from(&request.spec)
+    }
+}
+
+fn sent_mirror(mirror: &MirrorRequest) -> v1::Mirror {
+    v1::Mirror {
+        name: mirror.name.clone(),
+        source: mirror.source.clone(),
+        endpoint: mirror.endpoint.clone().unwrap_or_default(),
+        region: mirror.region.clone().unwrap_or_default(),
+        anonymous: mirror.anonymous,
+        near: mirror.near.clone().into_iter().collect(),
+        cost: mirror.cost,
+        always_near: mirror.always_near,
     }
 }
 
@@ -61,6 +90,19 @@ mod tests {
                 concurrency: Some(3),
             },
             payer: "team-a".to_owned(),
+            mirrors: vec![
+                MirrorRequest {
+                    name: "eu".to_owned(),
+                    source: "gs://b/p".to_owned(),
+                    endpoint: Some("http://h".to_owned()),
+                    region: Some("r".to_owned()),
+                    anonymous: true,
+                    near: [("zone".to_owned(), "z".to_owned())].into(),
+                    cost: 7,
+                    always_near: true,
+                },
+                MirrorRequest { name: "us".to_owned(), ..MirrorRequest::default() },
+            ],
         };
         for sent in [full, DatasetSpec::new("/m").into()] {
             assert_eq!(request(&dataset(&sent)), Ok(sent));

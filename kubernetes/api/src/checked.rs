@@ -9,10 +9,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use larder_dataset::SnapshotId;
+use larder_dataset::mirrors::{MirrorSpec, check_mirrors};
 use larder_dataset::size::parse_duration;
 use larder_dataset::written::{InvalidValue, Rules, WrittenSpec, check_source, namespace};
 
-use crate::dataset::{DatasetSpec, NodeCount};
+use crate::dataset::{DatasetSpec, Mirror, NodeCount};
 
 /// The shortest `refresh`.
 pub const REFRESH_MIN: Duration = Duration::from_secs(300);
@@ -23,6 +24,10 @@ pub struct CheckedSpec {
     /// The origin and the cache. Its snapshot and refresh are `None`, since the controller chooses the snapshot of a
     /// mount.
     pub dataset: larder_dataset::DatasetSpec,
+    /// The mirrors.
+    pub mirrors: Vec<MirrorSpec>,
+    /// The names of those to which each new snapshot is copied.
+    pub kept_mirrors: Vec<String>,
     /// The Secret with the credentials, in the Dataset's namespace.
     pub secret: Option<String>,
     /// The snapshot that pods should read; `None` for the latest.
@@ -81,9 +86,18 @@ impl From<InvalidValue> for InvalidField {
             "policy" => "spec.cache.policy",
             "placement" => "spec.cache.placement",
             "namespaces" => "spec.namespaces",
+            "mirrors" => "spec.mirrors",
             name => name,
         };
         Self { field: field.into(), what }
+    }
+}
+
+impl From<&Mirror> for MirrorSpec {
+    fn from(mirror: &Mirror) -> Self {
+        let Mirror { name, origin, near, cost, .. } = mirror.clone();
+        let crate::dataset::MirrorOrigin { source, endpoint, region, anonymous } = origin;
+        Self { name, source, endpoint, region, anonymous, near, cost }
     }
 }
 
@@ -126,7 +140,11 @@ impl DatasetSpec {
         for name in &self.namespaces {
             namespace(name)?;
         }
+        let mirrors: Vec<MirrorSpec> = self.mirrors.iter().map(MirrorSpec::from).collect();
+        check_mirrors(&origin.source, &mirrors)?;
         Ok(CheckedSpec {
+            kept_mirrors: self.mirrors.iter().filter(|mirror| mirror.kept).map(|mirror| mirror.name.clone()).collect(),
+            mirrors,
             secret: origin.secret_ref.as_ref().map(|secret| secret.name.clone()),
             snapshot: dataset.snapshot.take(),
             refresh,

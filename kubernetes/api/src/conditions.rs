@@ -80,6 +80,9 @@ reasons! {
         RefreshFailed of Degraded,
         /// A node cannot keep its promise, because its cache has become smaller.
         PromiseUnkept of Degraded,
+        /// A mirror that is kept does not have the current snapshot, because copying failed and is retried. The message
+        /// has the mirror and the error.
+        MirrorBehind of Degraded,
         /// The annotation `larder.dev/clean` is not a time, or cannot be acted on.
         InvalidClean of Degraded,
         /// Kubernetes rejects an object of the dataset: another object has its name, or a quota or policy forbids it.

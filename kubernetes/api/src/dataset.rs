@@ -15,8 +15,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::names::{ANONYMOUS_OWNER, SYSTEM_NAMESPACE};
 use crate::schemas;
 pub use status::{
-    DatasetStatus, ImportedStatus, LAGGING_MAX, LagReason, LaggingNode, NodesStatus, SNAPSHOTS_MAX, Shown,
-    SnapshotStatus, Users,
+    DatasetStatus, ImportedStatus, LAGGING_MAX, LagReason, LaggingNode, MirrorStatus, NodesStatus, SNAPSHOTS_MAX,
+    Shown, SnapshotStatus, Users,
 };
 
 /// The desired state of a dataset.
@@ -78,11 +78,21 @@ pub use status::{
         .message("spec.manifest names no bucket: write s3://bucket/path, without keys or a server"),
     validation = Rule::new("!has(self.manifest) || !self.manifest.matches('/[.][.](/|$)')")
         .message("spec.manifest must not contain `..`"),
+    validation = Rule::new("!has(self.mirrors) || self.mirrors.all(mirror, mirror.origin.source != self.origin.source)")
+        .message("spec.mirrors must not name the dataset's own URL: name the copy"),
+    validation = Rule::new("!has(self.mirrors) || !self.origin.source.startsWith('file://')")
+        .message("spec.mirrors has no meaning for a folder (file://), which each node lists for itself"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct DatasetSpec {
     /// Where the files are.
     pub origin: Origin,
+    /// Copies in other origins, as `larder sync` makes them. A node reads the nearest of these and of `origin`, then the
+    /// cheapest, and goes on at the next when one fails.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
+    pub mirrors: Vec<Mirror>,
     /// The snapshot that pods read: `latest` by default, or the 64 hex digits of one. An earlier snapshot of the status
     /// rolls back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -185,6 +195,71 @@ impl Origin {
             ""
         }
     }
+}
+
+/// A copy of a dataset in another origin.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Mirror {
+    /// Its name. Keys of the dataset's Secret that begin with it and a dot, such as `eu.AWS_ACCESS_KEY_ID`, are the
+    /// mirror's credentials; without such keys, they are those of `origin`.
+    #[schemars(length(min = 1, max = 63))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
+        .message("spec.mirrors[].name must have lower-case letters, digits and `-` only"))]
+    pub name: String,
+    /// Where the copy is.
+    pub origin: MirrorOrigin,
+    /// Labels of the nodes to which it is near, such as `topology.kubernetes.io/region`. A node that has all of them
+    /// reads it before all others.
+    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 16))]
+    pub near: std::collections::BTreeMap<String, String>,
+    /// True to have each new snapshot copied to it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kept: bool,
+    /// The cost of reading from it; 0 by default, as that of `origin`, which is read before all others of its cost.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(range(max = 1_000_000))]
+    pub cost: u32,
+}
+
+fn is_zero(cost: &u32) -> bool {
+    *cost == 0
+}
+
+/// The location of a mirror.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[x_kube(
+    validation = Rule::new("self.source.matches('^(s3|gs|az)://[A-Za-z0-9._$-]+(/|$)')")
+        .message("spec.mirrors[].origin.source must be a URL without keys or a server: s3://bucket/prefix, gs:// or az://"),
+    validation = Rule::new("!self.source.matches('/[.][.](/|$)')")
+        .message("spec.mirrors[].origin.source must not contain `..`"),
+    validation = Rule::new("!has(self.endpoint) || self.endpoint.matches('^https?://[^/]')")
+        .message("spec.mirrors[].origin.endpoint must be a server's URL, such as https://s3.example.org:9000"),
+    validation = Rule::new(
+            "!has(self.endpoint) \
+             || (!self.endpoint.matches('[@?# \\\\]') && !self.endpoint.matches('/[.][.](/|$)'))"
+        )
+        .message("spec.mirrors[].origin.endpoint must consist of a scheme, a host and a port only, without keys"),
+)]
+#[serde(rename_all = "camelCase")]
+pub struct MirrorOrigin {
+    /// URL of the bucket and prefix: `s3://bucket/prefix`, `gs://` or `az://`.
+    #[schemars(schema_with = "schemas::url")]
+    pub source: String,
+    /// URL of the S3 server; by default that of `spec.origin`, if both are of one kind of store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::url")]
+    pub endpoint: Option<String>,
+    /// Region of the bucket; by default that of `spec.origin`, if both are of one kind of store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9_-]+$')")
+        .message("spec.mirrors[].origin.region must be the name of a region"))]
+    pub region: Option<String>,
+    /// True to read it without credentials.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub anonymous: bool,
 }
 
 /// A Secret in the namespace of its Dataset.

@@ -230,6 +230,11 @@ fn words(dataset: &Dataset, reason: Reason, said: String) -> (String, &'static s
             "pods read the previous snapshot, and the refresh is retried automatically",
             format!("see the log: kubectl logs -n {namespace} -l larder.dev/dataset-uid={uid},larder.dev/role=import"),
         ),
+        Reason::MirrorBehind => (
+            because("copying it to a mirror failed".to_owned()),
+            "nodes read it from its other origins, and the copy is retried automatically",
+            format!("see the log: kubectl logs -n {namespace} -l larder.dev/dataset-uid={uid},larder.dev/role=sync"),
+        ),
         Reason::PromiseUnkept => (
             because("a node cannot keep its promise because its cache has shrunk".to_owned()),
             "pods on it read the rest from the origin",

@@ -47,15 +47,15 @@ pub use cache_quota::{CacheQuota, CacheQuotaSpec, CacheQuotaStatus, QuotaConditi
 pub use checked::{CheckedSpec, InvalidField, Keeping};
 pub use conditions::{ConditionKind, Reason};
 pub use dataset::{
-    Cache, Dataset, DatasetSpec, DatasetStatus, ImportedStatus, Keep, LagReason, LaggingNode, NodeCount, Nodes,
-    NodesStatus, Origin, SecretRef, Shown, SnapshotStatus, Users,
+    Cache, Dataset, DatasetSpec, DatasetStatus, ImportedStatus, Keep, LagReason, LaggingNode, Mirror, MirrorOrigin,
+    MirrorStatus, NodeCount, Nodes, NodesStatus, Origin, SecretRef, Shown, SnapshotStatus, Users,
 };
 pub use explain::job::{JobExplanation, explain_job};
 pub use explain::{Explanation, explain};
 pub use job_type::{JobType, JobTypeSpec, JobTypeStatus};
 pub use node_cache::{
-    CacheConditionKind, CacheReason, CleanedSnapshot, NodeCache, NodeCacheSpec, NodeCacheStatus, NodeQuota,
-    PromisedDataset, SnapshotCache, UnkeptPromise,
+    CacheConditionKind, CacheReason, CleanedSnapshot, NODE_CACHE_LABELS_MAX, NodeCache, NodeCacheSpec, NodeCacheStatus,
+    NodeQuota, PromisedDataset, SnapshotCache, UnkeptPromise,
 };
 pub use queue::{Queue, QueueSpec, QueueStatus};
 pub use settings::{LarderSettings, LarderSettingsSpec, LarderSettingsStatus};

@@ -118,6 +118,8 @@ pub const ROLE_LABEL: &str = "larder.dev/role";
 pub const ROLE_IMPORT: &str = "import";
 /// [`ROLE_LABEL`] of a pod that warms a node.
 pub const ROLE_WARM: &str = "warm";
+/// [`ROLE_LABEL`] of the Job that copies a snapshot to a mirror.
+pub const ROLE_SYNC: &str = "sync";
 /// [`ROLE_LABEL`] of PersistentVolumes and claims.
 pub const ROLE_VOLUME: &str = "volume";
 /// On warming pods: the node that they warm.

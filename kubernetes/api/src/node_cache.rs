@@ -81,7 +81,14 @@ pub struct NodeCacheSpec {
     #[schemars(length(max = 1024))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub quotas: Vec<NodeQuota>,
+    /// Labels of the node that `near` of a Dataset's mirrors names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64))]
+    pub labels: BTreeMap<String, String>,
 }
+
+/// The most entries in [`NodeCacheSpec::labels`].
+pub const NODE_CACHE_LABELS_MAX: usize = 64;
 
 impl NodeCacheSpec {
     /// The total room of all promises. Datasets with the same snapshot and owner share the largest of their promises.

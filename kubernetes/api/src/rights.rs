@@ -6,7 +6,7 @@
 //! everything that larderd can read, or make it send requests to any server.
 
 use crate::checked::InvalidField;
-use crate::dataset::DatasetSpec;
+use crate::dataset::{DatasetSpec, Mirror};
 use crate::names::{DatasetKey, SYSTEM_NAMESPACE};
 
 /// The S3 servers that any Dataset may name.
@@ -37,6 +37,7 @@ pub fn check(key: &DatasetKey, spec: &DatasetSpec, endpoints: &Endpoints) -> Res
     let origin = &spec.origin;
     let folder = |url: &str| url.starts_with("file://");
     let only_ours = format!("is for Datasets of the namespace {SYSTEM_NAMESPACE} only");
+    let are_only_ours = format!("are for Datasets of the namespace {SYSTEM_NAMESPACE} only");
     if folder(&origin.source) {
         return Err(InvalidField::new("spec.origin.source", format!("names a folder (file://), which {only_ours}")));
     }
@@ -49,12 +50,19 @@ pub fn check(key: &DatasetKey, spec: &DatasetSpec, endpoints: &Endpoints) -> Res
         );
         return Err(InvalidField::new("spec.origin.secretRef", what));
     }
-    match &origin.endpoint {
-        Some(endpoint) if !endpoints.allow(endpoint) => Err(InvalidField::new(
-            "spec.origin.endpoint",
-            "is not listed; ask the administrator to add it to spec.endpoints of the LarderSettings larder",
-        )),
-        _ => Ok(()),
+    let not_listed = "is not listed; ask the administrator to add it to spec.endpoints of the LarderSettings larder";
+    if origin.endpoint.as_ref().is_some_and(|endpoint| !endpoints.allow(endpoint)) {
+        return Err(InvalidField::new("spec.origin.endpoint", not_listed));
+    }
+    // With a Secret, what is cached belongs to the Dataset alone: a mirror with other bytes harms nobody else.
+    if !spec.mirrors.is_empty() && origin.secret_ref.is_none() {
+        let what = format!("needs spec.origin.secretRef; mirrors of what is read without a Secret {are_only_ours}");
+        return Err(InvalidField::new("spec.mirrors", what));
+    }
+    let named = |mirror: &Mirror| mirror.origin.endpoint.as_ref().is_some_and(|endpoint| !endpoints.allow(endpoint));
+    match spec.mirrors.iter().position(named) {
+        Some(nth) => Err(InvalidField::new(format!("spec.mirrors[{nth}].origin.endpoint"), not_listed)),
+        None => Ok(()),
     }
 }
 
@@ -95,6 +103,31 @@ mod tests {
         ] {
             assert_eq!(check_of("team-a", origin), Ok(()));
         }
+    }
+
+    #[test]
+    fn mirrors_need_a_secret_and_listed_servers() {
+        let mirror = |endpoint: Option<&str>| {
+            let origin = crate::dataset::MirrorOrigin {
+                source: "s3://copy".into(),
+                endpoint: endpoint.map(str::to_owned),
+                ..Default::default()
+            };
+            Mirror { name: "eu".into(), origin, ..Mirror::default() }
+        };
+        let secret_ref = Some(SecretRef { name: "s".into() });
+        let with_secret = Origin { source: "s3://b".into(), secret_ref, ..Origin::default() };
+        let anonymous = Origin { source: "s3://b".into(), anonymous: true, ..Origin::default() };
+        let check_in = |namespace: &str, origin: &Origin, mirrors: Vec<Mirror>| {
+            let spec = DatasetSpec { origin: origin.clone(), mirrors, ..DatasetSpec::default() };
+            check(&DatasetKey::new(namespace, "d"), &spec, &Endpoints::new(vec!["http://listed:9000".into()]))
+        };
+        assert_eq!(check_in("team-a", &with_secret, vec![mirror(None), mirror(Some("http://listed:9000"))]), Ok(()));
+        let error = check_in("team-a", &anonymous, vec![mirror(None)]).unwrap_err();
+        assert_eq!(error.field, "spec.mirrors");
+        let error = check_in("team-a", &with_secret, vec![mirror(None), mirror(Some("http://other"))]).unwrap_err();
+        assert_eq!(error.field, "spec.mirrors[1].origin.endpoint");
+        assert_eq!(check_in(SYSTEM_NAMESPACE, &anonymous, vec![mirror(Some("http://other"))]), Ok(()));
     }
 
     #[test]

@@ -334,7 +334,7 @@ impl Contents {
 }
 
 /// True for keys below `.larder/`, where Larder stores a dataset's manifest and its other objects.
-fn is_reserved(key: &[u8]) -> bool {
+pub(crate) fn is_reserved(key: &[u8]) -> bool {
     key.strip_prefix(RESERVED).is_some_and(|rest| rest.starts_with(b"/"))
 }
 

@@ -1,5 +1,5 @@
-//! The journal of an import or a packing. It records the finished part of the work, so that a run after `kill -9`
-//! continues where the last one ended.
+//! The journal of an import, a packing or a copy to a mirror. It records the finished part of the work, so that a run
+//! after `kill -9` continues where the last one ended.
 //!
 //! - [`Journal`] is the file; one run at a time has it open.
 //! - `header` identifies the work that a journal belongs to, `frames` are the checksummed units after it, and `records`
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use frames::{FRAME_HEAD_BYTES, Frames, encode_frame};
 use header::{DAMAGED, HEADER_BYTES, decode_header, encode_header};
 pub(crate) use header::{JournalIdentity, JournalKind};
-pub(crate) use records::{BadRecord, PackRecord, PageFile, PageLink, PageRecord};
+pub(crate) use records::{BadRecord, CopiedRecord, PackRecord, PageFile, PageLink, PageRecord};
 
 use crate::clock::nanoseconds_now;
 
@@ -42,7 +42,7 @@ const LOOK_MOST: Duration = Duration::from_millis(10);
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// Another run has the journal open.
-    #[error("journal {} is in use: the same import or pack is running already", path.display())]
+    #[error("journal {} is in use: the same import, pack or sync is running already", path.display())]
     InUse {
         /// The journal's path.
         path: PathBuf,

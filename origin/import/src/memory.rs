@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -33,6 +33,10 @@ pub(crate) struct MemoryOrigin {
     pretended: Mutex<Option<(Vec<u8>, u64)>>,
     /// Every key written, in order.
     pub(crate) written: Mutex<Vec<Vec<u8>>>,
+    /// Another origin of the same store, whose objects it can copy by itself.
+    pub(crate) beside: Mutex<Option<std::sync::Arc<MemoryOrigin>>>,
+    /// True if entity tags are no MD5s.
+    pub(crate) encrypted: AtomicBool,
 }
 
 fn down() -> OriginError {
@@ -59,6 +63,8 @@ impl MemoryOrigin {
             answer: Mutex::default(),
             pretended: Mutex::default(),
             written: Mutex::default(),
+            beside: Mutex::default(),
+            encrypted: AtomicBool::new(false),
         }
     }
 
@@ -187,5 +193,28 @@ impl Origin for MemoryOrigin {
             all.extend_from_slice(&chunk);
         }
         self.put(key, all.into()).await
+    }
+
+    async fn delete(&self, key: &[u8]) -> Result<(), OriginError> {
+        self.objects.lock().unwrap().remove(key);
+        Ok(())
+    }
+
+    async fn copy_from(
+        &self,
+        source: &OriginUrl,
+        object: &ObjectInfo,
+        key: &[u8],
+    ) -> Result<Option<Version>, OriginError> {
+        let bytes = self.beside.lock().unwrap().as_ref().filter(|beside| beside.url == *source).map(|beside| {
+            beside.objects.lock().unwrap().get(&object.key).filter(|(_, version)| *version == object.version).cloned()
+        });
+        let Some((bytes, version)) = bytes.flatten() else { return Ok(None) };
+        self.set(key, bytes);
+        Ok(Some(version))
+    }
+
+    async fn has_opaque_tag(&self, _: &[u8]) -> Result<bool, OriginError> {
+        Ok(self.encrypted.load(Ordering::SeqCst))
     }
 }

@@ -28,7 +28,7 @@ use writer::PackWriter;
 use crate::blocking::off_runtime;
 use crate::journal::{Journal, JournalIdentity, JournalKind, PackRecord};
 use crate::progress::Progress;
-use crate::publish::{MANIFEST_KEY, put_manifest};
+use crate::publish::{MANIFEST_KEY, publish_mirror, put_manifest};
 use crate::version::tag_of;
 
 /// The most packs in progress: while one is written, the next ones are read.
@@ -53,6 +53,8 @@ pub struct PackOptions {
     pub max_age_resume: Duration,
     /// True to pack everything again and ignore the journal.
     pub restart: bool,
+    /// True if the packs are a mirror of the snapshot: their manifest then names it.
+    pub mirror: bool,
 }
 
 impl PackOptions {
@@ -66,6 +68,7 @@ impl PackOptions {
             journal_dir: journal_dir.into(),
             max_age_resume: Duration::from_secs(7 * 24 * 3600),
             restart: false,
+            mirror: false,
         }
     }
 }
@@ -150,8 +153,15 @@ pub async fn pack<B: ManifestBytes + Send + Sync + 'static>(
     drop(writes);
 
     let done = run.done;
-    let built = off_runtime(move || manifest::build(&manifest, &plan, done.into_iter().flatten(), &url)).await?;
-    put_manifest(dst.as_ref(), MANIFEST_KEY, &built).await?;
+    let built = {
+        let (manifest, mirror) = (Arc::clone(&manifest), options.mirror);
+        off_runtime(move || manifest::build(&manifest, &plan, done.into_iter().flatten(), &url, mirror)).await?
+    };
+    if options.mirror {
+        publish_mirror(dst.as_ref(), &manifest, &built).await?;
+    } else {
+        put_manifest(dst.as_ref(), MANIFEST_KEY, &built).await?;
+    }
     if let Some(journal) = journal {
         off_runtime(move || journal.discard()).await?;
     }

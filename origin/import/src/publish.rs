@@ -15,7 +15,7 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use larder_dataset::manifest::{Built, check_header};
 use larder_dataset::size::{exact_bytes, show_bytes};
-use larder_dataset::{ManifestError, SnapshotId};
+use larder_dataset::{Manifest, ManifestBytes, ManifestError, SnapshotId};
 use larder_origin::{Key, Origin, OriginError, Version};
 
 use crate::blocking::off_runtime;
@@ -23,6 +23,15 @@ use crate::disk::DiskLimit;
 
 /// The key of a dataset's manifest below its origin.
 pub const MANIFEST_KEY: &[u8] = b".larder/manifest";
+
+/// The prefix of the keys under which a mirror keeps the manifests of its source.
+pub(crate) const SOURCE_MANIFESTS: &[u8] = b".larder/source-";
+
+/// The key under which a mirror keeps the manifest of the snapshot that it mirrors. The next copy compares it with a
+/// later snapshot, and nodes serve the dataset by it while the source is down.
+pub fn source_manifest_key(snapshot: SnapshotId) -> Vec<u8> {
+    [SOURCE_MANIFESTS, snapshot.to_string().as_bytes(), b".manifest"].concat()
+}
 
 /// The largest manifest that is fetched, in bytes, where there is no lower limit. Far larger than any in practice.
 const MANIFEST_MAX_BYTES: u64 = 64 << 30;
@@ -97,6 +106,23 @@ pub async fn put_manifest(origin: &dyn Origin, key: &[u8], built: &Built) -> Res
         origin.put_stream(key, chunks.boxed()).await
     };
     put.map_err(|source| PublishError::Origin { verb: "store", key: key.to_vec(), source })
+}
+
+/// Stores the manifest of a mirror as an object, after that of the snapshot that it mirrors.
+pub(crate) async fn publish_mirror<B: ManifestBytes>(
+    mirror: &dyn Origin,
+    source: &Manifest<B>,
+    built: &Built,
+) -> Result<(), PublishError> {
+    let (key, bytes) = (source_manifest_key(source.snapshot()), source.holder().as_ref());
+    let put = if bytes.len() as u64 <= PIECE_BYTES {
+        mirror.put(&key, Bytes::copy_from_slice(bytes)).await
+    } else {
+        let pieces = bytes.chunks(PIECE_BYTES as usize).map(|piece| Ok(Bytes::copy_from_slice(piece)));
+        mirror.put_stream(&key, futures::stream::iter(pieces).boxed()).await
+    };
+    put.map_err(|source| PublishError::Origin { verb: "store", key, source })?;
+    put_manifest(mirror, MANIFEST_KEY, built).await.map(drop)
 }
 
 /// A manifest that was fetched.

@@ -11,11 +11,12 @@ use std::sync::atomic::Ordering;
 
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, CompleteMultipartUploadInput, CompleteMultipartUploadOutput,
-    CreateBucketInput, CreateBucketOutput, CreateMultipartUploadInput, CreateMultipartUploadOutput, DeleteObjectInput,
-    DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, DeletedObject, ETag, ETagCondition, EncodingType,
-    GetBucketLocationInput, GetBucketLocationOutput, GetObjectInput, GetObjectOutput, HeadBucketInput,
-    HeadBucketOutput, HeadObjectInput, HeadObjectOutput, ListObjectsInput, ListObjectsOutput, ListObjectsV2Input,
-    ListObjectsV2Output, PutObjectInput, PutObjectOutput, Range, Timestamp, UploadPartInput, UploadPartOutput,
+    CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource, CreateBucketInput, CreateBucketOutput,
+    CreateMultipartUploadInput, CreateMultipartUploadOutput, DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput,
+    DeleteObjectsOutput, DeletedObject, ETag, ETagCondition, EncodingType, GetBucketLocationInput,
+    GetBucketLocationOutput, GetObjectInput, GetObjectOutput, HeadBucketInput, HeadBucketOutput, HeadObjectInput,
+    HeadObjectOutput, ListObjectsInput, ListObjectsOutput, ListObjectsV2Input, ListObjectsV2Output, PutObjectInput,
+    PutObjectOutput, Range, Timestamp, UploadPartInput, UploadPartOutput,
 };
 use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
 
@@ -146,6 +147,17 @@ impl S3 for Service {
         }
         let etag = self.store.put_memory(&input.bucket, &input.key, bytes);
         Ok(S3Response::new(PutObjectOutput { e_tag: Some(ETag::Strong(etag)), ..PutObjectOutput::default() }))
+    }
+
+    async fn copy_object(&self, request: S3Request<CopyObjectInput>) -> S3Result<S3Response<CopyObjectOutput>> {
+        let input = request.input;
+        let CopySource::Bucket { bucket, key, .. } = &input.copy_source else { return Err(s3_error!(NotImplemented)) };
+        let object = self.existing_object(bucket, key)?;
+        check_conditions(&object, input.copy_source_if_match.as_ref(), None)?;
+        self.existing_bucket(&input.bucket)?;
+        self.store.put_copy(&input.bucket, &input.key, &object);
+        let result = CopyObjectResult { e_tag: Some(tag(&object)), ..CopyObjectResult::default() };
+        Ok(S3Response::new(CopyObjectOutput { copy_object_result: Some(result), ..CopyObjectOutput::default() }))
     }
 
     async fn delete_object(&self, request: S3Request<DeleteObjectInput>) -> S3Result<S3Response<DeleteObjectOutput>> {

@@ -80,6 +80,11 @@ impl Store {
         self.put(bucket, key, Content::File { path, len }, etag);
     }
 
+    /// Stores a copy of an object, under the same tag.
+    pub(crate) fn put_copy(&self, bucket: &str, key: &str, object: &Object) {
+        self.put(bucket, key, object.content.clone(), object.etag.clone());
+    }
+
     fn put(&self, bucket: &str, key: &str, content: Content, etag: String) {
         let mut buckets = self.write();
         let bucket = buckets.entry(bucket.to_string()).or_default();

@@ -1,4 +1,4 @@
-//! Writing a file: under a temporary name, synced, then renamed.
+//! Writing a file: under a temporary name, synced, then renamed. Removing a file.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -73,6 +73,23 @@ impl UnfinishedFile {
         rustix::fs::fsync(&self.folder).map_err(|errno| failed(&self.key, "write", errno))?;
         let metadata = rustix::fs::fstat(&self.file).map_err(|errno| failed(&self.key, "stat", errno))?;
         Ok(stat::version(&metadata))
+    }
+}
+
+/// Removes a file, if it exists, and leaves its folder.
+pub(super) fn remove(root: &Root, key: &[u8]) -> Result<(), OriginError> {
+    if !is_plain(key) {
+        return Err(OriginError::Invalid { what: format!("{}: not a valid file name", Key::from(key)) });
+    }
+    let name_at = key.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    let (prefix, name) = key.split_at(name_at);
+    let removed = root.open_folder(prefix).and_then(|folder| {
+        rustix::fs::unlinkat(&folder, OsStr::from_bytes(name), AtFlags::empty())
+            .map_err(|errno| failed(key, "remove", errno))
+    });
+    match removed {
+        Err(OriginError::NotFound { .. }) => Ok(()),
+        removed => removed,
     }
 }
 

@@ -1,9 +1,9 @@
-//! Writing objects of any size through object_store.
+//! Writing objects of any size, and removing them, through object_store.
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
-use object_store::{ObjectStore, PutMultipartOptions, PutOptions, PutResult, WriteMultipart};
+use object_store::{ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutResult, WriteMultipart};
 
 use crate::error::OriginError;
 use crate::key::Key;
@@ -12,8 +12,10 @@ use crate::object::keys::path;
 use crate::retry::{AttemptError, RetryPolicy};
 use crate::version::Version;
 
-/// The part size for larger objects. S3 allows 10,000 parts, so an object may have up to 156 GiB.
-const PART: usize = 16 << 20;
+/// The size of the parts in which larger objects are uploaded. S3 allows 10,000 parts, so an object may have up to 156
+/// GiB.
+pub const UPLOAD_PART_BYTES: usize = 16 << 20;
+const PART: usize = UPLOAD_PART_BYTES;
 
 /// The most parts in flight. Together with the part being filled, they bound the memory of a stream.
 const PARTS_IN_FLIGHT: usize = 3;
@@ -73,6 +75,14 @@ impl Writer<'_> {
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Removes an object, if it exists.
+    pub(crate) async fn delete(&self, key: &[u8], full: &str) -> Result<(), OriginError> {
+        match self.within(key, self.store.delete(&path(key, full)?)).await {
+            Err(OriginError::NotFound { .. }) => Ok(()),
+            deleted => deleted,
         }
     }
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use http::header::{IF_MATCH, RANGE};
+use http::header::{CONTENT_LENGTH, HeaderName, IF_MATCH, RANGE};
 use http::{HeaderValue, Method};
 use object_store::aws::{AwsCredential, AwsCredentialProvider};
 use object_store::client::{HttpClient, HttpRequestBody, HttpResponse};
@@ -36,6 +36,13 @@ const ERROR_BODY_LIMIT: u64 = 16 << 10;
 pub(super) enum Target<'a> {
     /// An object, by its full key.
     Object(&'a str),
+    /// An object to write as a copy of another.
+    Copy {
+        /// The full key of the copy.
+        to: &'a str,
+        /// The bucket and the full key of the other object, with a `/` between them.
+        source: &'a str,
+    },
     /// A page of a listing, by the pairs of its query.
     Listing(Vec<(&'static str, String)>),
 }
@@ -148,7 +155,9 @@ impl S3Client {
         range: Option<&Range<u64>>,
     ) -> Result<http::Request<HttpRequestBody>, AttemptError> {
         let uri = match target {
-            Target::Object(full) => format!("{}/{}", self.bucket_endpoint, utf8_percent_encode(full, &PATH)),
+            Target::Object(full) | Target::Copy { to: full, .. } => {
+                format!("{}/{}", self.bucket_endpoint, utf8_percent_encode(full, &PATH))
+            }
             Target::Listing(query) => {
                 let pairs: Vec<_> = query
                     .iter()
@@ -165,7 +174,17 @@ impl S3Client {
         if let Some(Version::ETag(tag)) = expected {
             let tag = HeaderValue::from_str(tag)
                 .map_err(|_| invalid(format!("{}: {tag:?} is not a valid entity tag", Key::from(key))))?;
-            request.headers_mut().insert(IF_MATCH, tag);
+            let condition = match target {
+                Target::Copy { .. } => HeaderName::from_static("x-amz-copy-source-if-match"),
+                Target::Object(_) | Target::Listing(_) => IF_MATCH,
+            };
+            request.headers_mut().insert(condition, tag);
+        }
+        if let Target::Copy { source, .. } = target {
+            let source = HeaderValue::from_str(&utf8_percent_encode(source, &PATH).to_string());
+            let headers = request.headers_mut();
+            headers.insert("x-amz-copy-source", source.expect("an encoded key is a valid header value"));
+            headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
         }
         if let Some(range) = range {
             let value = HeaderValue::from_str(&format!("bytes={}-{}", range.start, range.end - 1));

@@ -14,6 +14,13 @@ pub(super) fn version(headers: &HeaderMap, size: Option<u64>) -> Option<Version>
     etag(headers).or_else(|| Some(Version::MtimeSize { mtime_ns: last_modified(headers)?, size: size? }))
 }
 
+/// True if the object is encrypted with a key of the store's key service or of its writer.
+pub(super) fn has_opaque_tag(headers: &HeaderMap) -> bool {
+    let of_key_service =
+        headers.get("x-amz-server-side-encryption").is_some_and(|by| by.as_bytes().starts_with(b"aws:"));
+    of_key_service || headers.contains_key("x-amz-server-side-encryption-customer-algorithm")
+}
+
 pub(super) fn content_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }

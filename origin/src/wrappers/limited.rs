@@ -137,4 +137,21 @@ impl Origin for Limited {
     ) -> Result<Version, OriginError> {
         self.inner.put_stream(key, chunks).await
     }
+
+    async fn delete(&self, key: &[u8]) -> Result<(), OriginError> {
+        self.call(key, 0, self.inner.delete(key), |()| 0).await
+    }
+
+    async fn copy_from(
+        &self,
+        source: &OriginUrl,
+        object: &ObjectInfo,
+        key: &[u8],
+    ) -> Result<Option<Version>, OriginError> {
+        self.call(key, 0, self.inner.copy_from(source, object, key), |_| 0).await
+    }
+
+    async fn has_opaque_tag(&self, key: &[u8]) -> Result<bool, OriginError> {
+        self.call(key, 0, self.inner.has_opaque_tag(key), |_| 0).await
+    }
 }

@@ -13,7 +13,7 @@ mod records;
 
 use frames::Frames;
 use libfuzzer_sys::fuzz_target;
-use records::{PackRecord, PageRecord};
+use records::{CopiedRecord, PackRecord, PageRecord};
 
 /// Bytes of the header before the frames.
 const HEADER_BYTES: usize = 64;
@@ -40,5 +40,8 @@ fn decode(payload: &[u8]) {
     }
     if let Ok(pack) = PackRecord::decode(payload) {
         assert_eq!(pack.encode(), payload);
+    }
+    if let Ok(copied) = CopiedRecord::decode(payload) {
+        assert_eq!(copied.encode(), payload);
     }
 }

@@ -140,6 +140,21 @@ fn reads_with_a_plan_are_counted_and_timed_beside_reads_without() {
 }
 
 #[test]
+fn copies_to_another_server_are_timed_beside_another_client_and_once_more_with_nothing_to_do() {
+    let (table, outcome) = run("sync", &["--files=40", "--transfers=8", "--origin-delay=1ms", "--rounds=1"]);
+    for words in ["1 ms to each answer", "larder sync", "x object_store", "again"] {
+        assert!(table.contains(words), "{words}: {table}");
+    }
+    let rows = outcome["rows"].as_array().unwrap();
+    let of = |tool: &str| rows.iter().find(|row| row["tool"] == tool).unwrap();
+    let (raw, larder) = (of("object_store"), of("larder"));
+    assert_eq!((&raw["requests"], &raw["again_seconds"]), (&Value::from(80), &Value::Null), "{raw:#}");
+    // At least a GET and a PUT for each file; to find out that nothing is missing, less.
+    assert!(larder["requests"].as_u64().unwrap() >= 80, "{larder:#}");
+    assert!(larder["again_requests"].as_u64().unwrap() < 40, "{larder:#}");
+}
+
+#[test]
 fn a_file_that_nodes_read_at_once_is_counted_at_the_origin_and_timed_beside_one_node() {
     const SIZE: u64 = 9 << 20;
     let args = ["--nodes=2", "--size=9MiB", "--origin-delay=1ms", "--origin-rate=100MiB/s", "--rounds=1"];

@@ -1,8 +1,9 @@
-//! The main job with Google Cloud Storage and Azure, against their emulators.
+//! The main job with Google Cloud Storage and Azure, against their emulators. Mirrors in every kind of store.
 
 use larder_e2e::Lab;
 use larder_testkit::{RealServer, ServerKind, seeded_bytes};
 use rustix::io::Errno;
+use serde_json::{Value, json};
 
 const KINDS: [ServerKind; 2] = [ServerKind::Gcs, ServerKind::Azurite];
 
@@ -115,6 +116,46 @@ fn takes_a_prefix_without_keys_for_misspelt_and_one_with_its_marker_for_empty(ki
     server.fill([(marker, &b""[..])]);
     let said: serde_json::Value = serde_json::from_str(&lab.larder_ok(&["import", &url, "--json"])).unwrap();
     assert_eq!(said["files"], 0, "{kind:?}: {said}");
+}
+
+fn keeps_a_mirror(kind: ServerKind) {
+    const SMALL: u64 = 300;
+    let Some((lab, server)) = lab(kind) else { return };
+    let folder = |name: &str| lab.folder().join(name);
+    std::fs::create_dir(folder("origin")).unwrap();
+    let file = |n: u64| seeded_bytes(n, if n < SMALL { 1 + n * 7 } else { 40_000_001 });
+    for n in 0..=SMALL {
+        std::fs::write(folder("origin").join(n.to_string()), file(n)).unwrap();
+    }
+    let sync = |from: &str, to: &str| -> Value {
+        serde_json::from_str(&lab.larder_ok(&["sync", from, to, "--json"])).unwrap()
+    };
+    let (source, back) = (folder("origin"), folder("back"));
+    let [source, back] = [source, back].map(|folder| format!("file://{}", folder.display()));
+    let (copy, beside) = (server.url("copy"), server.url("beside"));
+    // From a folder into the store, within it, and back into a folder. The large one is uploaded in parts.
+    for (from, to) in [(&source, &copy), (&copy, &beside), (&beside, &back)] {
+        let done = sync(from, to);
+        assert_eq!(done["objects_copied"], SMALL + 1, "{kind:?} {from}: {done}");
+        let is_by_store = from == &copy && matches!(kind, ServerKind::Minio | ServerKind::Ceph);
+        assert_eq!(done["objects_copied_by_store"] != 0, is_by_store, "{kind:?} {from}: {done}");
+        lab.larder_ok(&["verify", to, "--deep"]);
+        let again = sync(from, to);
+        assert_eq!((&again["objects_copied"], &again["published"]), (&json!(0), &json!(false)), "{kind:?} {from}");
+    }
+    for n in 0..=SMALL {
+        assert!(std::fs::read(folder("back").join(n.to_string())).unwrap() == file(n), "{kind:?} {n}");
+    }
+    let mount = lab.mount("beside", &beside, &[]);
+    for n in [0, 7, SMALL] {
+        assert!(mount.read_fresh(n.to_string()).unwrap() == file(n), "{kind:?} {n}");
+    }
+}
+
+// SEMANTICS: M1, M2
+#[test]
+fn mirrors_in_every_kind_of_store_know_what_they_have() {
+    [ServerKind::Minio, ServerKind::Ceph, ServerKind::Gcs, ServerKind::Azurite].into_iter().for_each(keeps_a_mirror);
 }
 
 // SEMANTICS: I9

@@ -208,6 +208,52 @@ fn one_apply_warms_the_nodes_and_the_first_epoch_of_a_pod_makes_no_get() {
     assert!(!everything.contains(SECRET) && !logs.contains(SECRET), "no Secret in any object or log");
 }
 
+// SEMANTICS: M5, M8
+#[test]
+fn a_mirror_gets_the_snapshot_and_nodes_near_to_it_read_it_while_others_read_the_origin() {
+    let platform = Platform::start_datasets("mirrors");
+    let (cluster, own) = (&platform.cluster, platform.namespace());
+    let expected = platform.put_dataset("mirrored", 40, bytes(11));
+    let gets = |of: &str| -> u64 { expected.keys().map(|path| platform.gets_of(of, path)).sum() };
+    // No other test has this label.
+    let label = format!("{own}/site");
+    cluster.kubectl_ok(&["label", "node", "n2", &format!("{label}=b")]);
+    let mirror = json!({
+        "name": "near",
+        "origin": {"source": platform.source("copy")},
+        "near": {label.as_str(): "b"},
+        "kept": true,
+    });
+    cluster.apply(&(platform.secret(own) + &dataset(&platform, "mirrored", &json!({"mirrors": [mirror]}))));
+    let status = || -> Value {
+        let told = platform.kubectl(&["get", "dset", "mirrored", "-o", "json"]);
+        serde_json::from_str::<Value>(&told).unwrap_or_default()["status"].clone()
+    };
+    cluster.wait_for("the mirror has the snapshot", TIMEOUT, || {
+        let status = status();
+        let mirror = &status["mirrors"][0];
+        mirror["snapshot"].is_string() && mirror["snapshot"] == status["snapshot"]
+    });
+    assert_eq!((&status()["mirrors"][0]["percent"], &status()["mirrors"][0]["behindBytes"]), (&json!(100), &json!(0)));
+    cluster.wait_for("the node knows its label", TIMEOUT, || {
+        let cache = cluster.get_json(&["nodecache", "n2"]);
+        cache["spec"]["labels"][label.as_str()] == "b"
+    });
+    wait_for_condition(&platform, "mirrored", "Ready", "Available");
+    let script = format!("cd /mirrored && {SUMS}");
+    let of_mirror = gets("copy");
+    cluster.apply(&platform.pod("far", 1, &["mirrored"], &script));
+    assert_eq!(sums(&platform.output("far")), expected);
+    assert_eq!(gets("copy"), of_mirror, "it is near to n2 alone");
+    cluster.apply(&platform.pod("close", 2, &["mirrored"], &script));
+    assert_eq!(sums(&platform.output("close")), expected);
+    assert!(gets("copy") > of_mirror, "n2 reads the mirror");
+    platform.kubectl(&["delete", "pods", "far", "close"]);
+    platform.kubectl(&["delete", "dset", "mirrored"]);
+    cluster.kubectl_ok(&["label", "node", "n2", &format!("{label}-")]);
+    wait_until_nothing_is_left(&platform);
+}
+
 // SEMANTICS: K12
 #[test]
 fn a_dataset_whose_secret_comes_later_says_so_and_is_imported_then() {

@@ -57,6 +57,7 @@ mod snapshots;
 mod starts;
 mod streams;
 mod symlinks;
+mod sync;
 mod takeover;
 mod tenants;
 mod tensors;

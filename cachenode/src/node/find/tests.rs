@@ -637,10 +637,10 @@ async fn a_pods_token_opens_nothing_by_the_keys_of_another_pods() {
     };
     let found = prepare("good").await.unwrap();
     // The mount that is served has keys by now.
-    let served = bucket.finder.origin(&found.manifest, &request("good")).unwrap();
+    let served = bucket.finder.origin(&found.id, &found.manifest, &request("good")).unwrap();
     served.head(b"00").await.unwrap();
     assert_eq!(prepare("bad").await.unwrap_err(), ErrorKind::Denied);
     // It keeps them with whatever token it goes on.
-    let renewed = bucket.finder.origin(&found.manifest, &request("bad")).unwrap();
+    let renewed = bucket.finder.origin(&found.id, &found.manifest, &request("bad")).unwrap();
     renewed.head(b"00").await.unwrap();
 }

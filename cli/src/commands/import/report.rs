@@ -1,14 +1,12 @@
-//! The report of an import for the program that started it in a pod: one short line of JSON.
+//! The report of an import for the program that started it in a pod.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-use larder_dataset::{Chain, SnapshotId, Totals};
+use larder_dataset::{SnapshotId, Totals};
 use larder_origin::OriginError;
 use serde::Serialize;
 
-/// The longest message: the kubelet keeps 4 KiB of a termination message.
-const MESSAGE_BYTES: usize = 1500;
+use crate::report::{self, Failure, origin_error};
 
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
@@ -30,13 +28,6 @@ pub(super) struct NoCredentials {
     pub(super) dir: PathBuf,
 }
 
-#[derive(Debug, Serialize)]
-struct Failure {
-    /// `no-credentials`, `not-found`, `denied`, `unavailable`, `invalid` or `other`.
-    kind: &'static str,
-    message: String,
-}
-
 impl Report {
     /// Sets the snapshot of the report. It counts as published until storing it at a target fails.
     pub(super) fn of(&mut self, snapshot: SnapshotId, totals: Totals) {
@@ -47,30 +38,13 @@ impl Report {
 
     /// Adds the error.
     pub(super) fn fail(&mut self, error: &anyhow::Error) {
-        let kind = match origin_error(error) {
-            Some(OriginError::NotFound { .. }) => "not-found",
-            Some(OriginError::Denied { .. }) => "denied",
-            Some(OriginError::Invalid { .. }) => "invalid",
-            Some(OriginError::Busy { .. } | OriginError::TimedOut { .. } | OriginError::Unavailable { .. }) => {
-                "unavailable"
-            }
-            None if error.is::<NoCredentials>() => "no-credentials",
-            Some(_) | None => "other",
-        };
-        let message = Chain(&**error).to_string().chars().take(MESSAGE_BYTES).collect();
-        self.error = Some(Failure { kind, message });
+        let no_credentials = error.is::<NoCredentials>().then_some("no-credentials");
+        self.error = Some(Failure::of(error, no_credentials));
     }
 
-    /// Writes the report in place, because a file such as /dev/termination-log cannot be replaced.
     pub(super) fn write(&self, file: &Path) -> anyhow::Result<()> {
-        let line = serde_json::to_string(self)? + "\n";
-        std::fs::write(file, line).with_context(|| format!("write the report {} (--report)", file.display()))
+        report::write(self, file)
     }
-}
-
-/// The error of the origin among the causes.
-fn origin_error(error: &anyhow::Error) -> Option<&OriginError> {
-    error.chain().find_map(|cause| cause.downcast_ref())
 }
 
 /// Whether the credentials do not allow the operation.

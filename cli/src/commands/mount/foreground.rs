@@ -22,7 +22,7 @@ use tracing::warn;
 
 use super::announcement::Announcement;
 use super::preflight;
-use super::request::{cache_dir, request, run_dir};
+use super::request::{cache_dir, mirror_variables, request, run_dir};
 use super::result;
 use crate::args::MountArgs;
 use crate::output;
@@ -87,6 +87,8 @@ fn start(args: &MountArgs, runtime: &Runtime) -> anyhow::Result<(Arc<Daemon>, Re
     let found = source::resolve(&args.src, &args.origin, args.refresh, runtime)?;
     let cache_dir = cache_dir(args)?;
     let threads = args.threads.map_or_else(default_threads, |threads| threads as usize);
+    let mut origin = OriginConfig { limits: args.origin.limits_with(args.warm_rate), ..args.origin.config()? };
+    mirror_variables(args)?.into_iter().for_each(|(name, value)| origin.env.set(name, value));
     let config = DaemonConfig {
         run_dirs: vec![run_dir(&cache_dir)?],
         node: NodeConfig {
@@ -95,7 +97,7 @@ fn start(args: &MountArgs, runtime: &Runtime) -> anyhow::Result<(Arc<Daemon>, Re
             cache_bytes: None,
             keep_free_percent: 0,
             home: Home::of_process()?,
-            origin: OriginConfig { limits: args.origin.limits_with(args.warm_rate), ..args.origin.config()? },
+            origin,
             importer: Importer::own_process(),
             peers: None,
             memory: memory_budget(args.memory_target),

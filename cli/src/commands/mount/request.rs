@@ -11,8 +11,9 @@ use larder_daemon_api::v1;
 use larder_dataset::environment::is_of_origins;
 use larder_dataset::{DatasetSpec, Ownership};
 use larder_fs::process::Verify;
+use larder_origin::Env;
 
-use crate::args::{MountArgs, OriginArgs};
+use crate::args::{MirrorFlag, MountArgs, OriginArgs};
 
 /// The folder of the cache, as an absolute path.
 pub(super) fn cache_dir(args: &MountArgs) -> anyhow::Result<PathBuf> {
@@ -76,6 +77,7 @@ pub(super) fn request(
             attempt_timeout_ms: milliseconds(args.origin.attempt_timeout),
             read_deadline_ms: milliseconds(args.origin.read_deadline),
             origin_concurrency: args.origin.origin_concurrency,
+            mirrors: args.mirror.iter().enumerate().map(|(nth, mirror)| sent_mirror(nth, mirror)).collect(),
             ..v1::Dataset::from(&spec(args, manifest)?)
         }),
         dir: absolute(&args.dir)?,
@@ -84,6 +86,35 @@ pub(super) fn request(
         read_ahead_bytes: args.read_ahead,
         verify_always: args.verify == Verify::Always,
     })
+}
+
+fn sent_mirror(nth: usize, mirror: &MirrorFlag) -> v1::Mirror {
+    v1::Mirror {
+        name: mirror_name(nth, mirror),
+        source: mirror.url.clone(),
+        endpoint: mirror.endpoint.clone().unwrap_or_default(),
+        region: mirror.region.clone().unwrap_or_default(),
+        cost: mirror.cost,
+        always_near: mirror.first,
+        ..v1::Mirror::default()
+    }
+}
+
+fn mirror_name(nth: usize, mirror: &MirrorFlag) -> String {
+    mirror.name.clone().unwrap_or_else(|| format!("mirror-{}", nth + 1))
+}
+
+/// The variables of the mirrors' own credentials, with the names of the mirrors before theirs. Errors: their directories
+/// cannot be read.
+pub(super) fn mirror_variables(args: &MountArgs) -> anyhow::Result<Vec<(String, String)>> {
+    let mut variables = Vec::new();
+    for (nth, mirror) in args.mirror.iter().enumerate() {
+        let Some(dir) = &mirror.credentials_dir else { continue };
+        let env = Env::default().with_files(dir).context("read the credentials of a mirror (--mirror)")?;
+        let name = mirror_name(nth, mirror);
+        variables.extend(env.iter().map(|(variable, value)| (format!("{name}.{variable}"), value.to_owned())));
+    }
+    Ok(variables)
 }
 
 /// The variables that give access to origins. Errors: those that are files cannot be read.
@@ -156,6 +187,7 @@ pub(super) fn serving_args(args: &MountArgs, manifest: &Path) -> Vec<OsString> {
             flags.push(name.into());
         }
     }
+    flags.extend(args.mirror.iter().map(|mirror| format!("--mirror={mirror}").into()));
     let dirs = [("--cache-dir", &args.cache_dir), ("--origin-credentials-dir", &args.origin.origin_credentials_dir)];
     for (name, dir) in dirs {
         flags.extend(dir.iter().flat_map(|dir| [name.into(), dir.into()]));
@@ -224,6 +256,10 @@ mod tests {
             "200MB",
             "--memory-target",
             "1GiB",
+            "--mirror",
+            "s3://b/copy,name=eu,cost=2,first",
+            "--mirror",
+            "gs://b",
         ]);
         let served: Vec<_> =
             serving_args(&given, Path::new("/m")).into_iter().map(|arg| arg.into_string().unwrap()).collect();

@@ -68,6 +68,42 @@ pub struct Dataset {
     /// The namespace whose quota counts the room of the dataset and its import. Empty: none.
     #[prost(string, tag = "20")]
     pub payer: ::prost::alloc::string::String,
+    /// Copies of the dataset in other origins. A node reads the nearest, then the cheapest, then the one that is first here;
+    /// the dataset's own origin is before all others of its cost.
+    #[prost(message, repeated, tag = "21")]
+    pub mirrors: ::prost::alloc::vec::Vec<Mirror>,
+}
+/// A copy of a dataset in another origin, as `larder sync` makes it.
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Mirror {
+    /// Its name in messages and counters. Its credentials are those of the dataset whose names begin with this and a dot; if
+    /// there are none, those without a dot.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// s3://bucket/prefix, gs:// or az://.
+    #[prost(string, tag = "2")]
+    pub source: ::prost::alloc::string::String,
+    /// The S3 server, for anything but AWS.
+    #[prost(string, tag = "3")]
+    pub endpoint: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub region: ::prost::alloc::string::String,
+    /// True to send no credentials.
+    #[prost(bool, tag = "5")]
+    pub anonymous: bool,
+    /// The mirror is near to nodes that have all of these labels. Empty: to none.
+    #[prost(map = "string, string", tag = "6")]
+    pub near: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    /// The cost of reading from it. That of the dataset's own origin is 0.
+    #[prost(uint32, tag = "7")]
+    pub cost: u32,
+    /// True if it is near whatever labels the node has.
+    #[prost(bool, tag = "8")]
+    pub always_near: bool,
 }
 /// Variables such as AWS_ACCESS_KEY_ID, as in a process's environment. They are never logged or written to disk.
 /// LARDER_PEER_TOKEN, if present, gives the dataset's blocks to nodes that present the same token.

@@ -52,6 +52,11 @@ pub struct DatasetStatus {
     #[serde(default, deserialize_with = "known_ones", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub lagging: Vec<LaggingNode>,
+    /// The mirrors that are kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
+    pub mirrors: Vec<MirrorStatus>,
     /// The value of the annotation `larder.dev/clean` that was last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cleaned: Option<String>,
@@ -105,6 +110,32 @@ pub struct ImportedStatus {
     /// True if the credentials may not write the manifest, so that each node lists the origin itself.
     #[serde(default)]
     pub by_nodes: bool,
+}
+
+/// A mirror that is kept.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MirrorStatus {
+    /// The name of the mirror.
+    pub name: String,
+    /// The snapshot that it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+    /// When that was copied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied: Option<Time>,
+    /// How much of the current snapshot it has, as of the last report: when a copy ends, or fails and is retried.
+    #[serde(default)]
+    pub percent: u32,
+    /// The bytes of the current snapshot that it lacks.
+    #[serde(default)]
+    pub behind_bytes: u64,
+    /// Why the last copy failed, while the next one is tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// A digest of the mirror's location. If it has changed since, the snapshot is copied again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<String>,
 }
 
 /// How many nodes have a dataset.

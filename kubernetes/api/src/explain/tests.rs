@@ -65,6 +65,7 @@ fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
             Reason::WarmingFailed => ("failed", "larder.dev/role=warm"),
             Reason::NodeLost => ("lost", "kubectl delete node"),
             Reason::RefreshFailed => ("refresh failed", "larder.dev/role=import"),
+            Reason::MirrorBehind => ("to a mirror failed", "larder.dev/role=sync"),
             Reason::PromiseUnkept => ("has shrunk", "more cache space"),
             Reason::InvalidClean => ("larder.dev/clean", "kubectl annotate --overwrite dset pets -n team-a"),
             Reason::InlineLimit => ("cannot be used in inline volumes", "mount a claim instead"),

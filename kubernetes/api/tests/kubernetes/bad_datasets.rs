@@ -25,6 +25,17 @@ fn source(source: &str) -> Value {
     origin(json!({"source": source, "anonymous": true}))
 }
 
+/// A spec that is read with a Secret, and these fields.
+fn with_keys(fields: Value) -> Value {
+    let mut spec = with(fields);
+    spec["origin"] = json!({"source": "s3://bucket/pets", "secretRef": {"name": "keys"}});
+    spec
+}
+
+fn mirror(name: &str, origin: Value) -> Value {
+    json!({"mirrors": [{"name": name, "origin": origin}]})
+}
+
 /// Checks a spec as the controller does.
 fn checked(namespace: &str, spec: &Value) -> Result<(), InvalidField> {
     let spec: DatasetSpec = serde_json::from_value(spec.clone()).expect("of the schema's form");
@@ -96,6 +107,20 @@ fn a_bad_dataset_is_refused_at_apply_by_its_field() {
         ("spec.keep.unusedFor", "such as 7d", with(json!({"keep": {"unusedFor": "0h"}}))),
         ("spec.keep.unusedFor", "such as 7d", with(json!({"keep": {"unusedFor": "00d"}}))),
         ("spec.namespaces", "names of namespaces", with(json!({"namespaces": ["Team A"]}))),
+        ("spec.mirrors", "needs spec.origin.secretRef", with(mirror("eu", json!({"source": "s3://c"})))),
+        ("spec.mirrors", "lower-case letters", with_keys(mirror("E U", json!({"source": "s3://c"})))),
+        ("spec.mirrors", "own URL", with_keys(mirror("eu", json!({"source": "s3://bucket/pets"})))),
+        ("spec.mirrors", "must be a URL", with_keys(mirror("eu", json!({"source": "file:///copy"})))),
+        ("spec.mirrors", "must be a URL", with_keys(mirror("eu", json!({"source": "s3://AKIA:hunter2@c"})))),
+        ("spec.mirrors", "must not contain `..`", with_keys(mirror("eu", json!({"source": "s3://c/../d"})))),
+        ("spec.mirrors", "server's URL", with_keys(mirror("eu", json!({"source": "s3://c", "endpoint": "c:9000"})))),
+        (
+            "spec.mirrors",
+            "without keys",
+            with_keys(mirror("eu", json!({"source": "s3://c", "endpoint": "http://u:hunter2@h"}))),
+        ),
+        ("spec.mirrors", "is not listed", with_keys(mirror("eu", json!({"source": "s3://c", "endpoint": "http://h"})))),
+        ("spec.mirrors", "name of a region", with_keys(mirror("eu", json!({"source": "s3://c", "region": "e u"})))),
     ];
     for (field, what, spec) in bad {
         let output = server.try_apply(&dataset(NAMESPACE, "d", spec.clone()));
@@ -147,6 +172,13 @@ fn a_good_dataset_is_accepted_by_schema_and_checks() {
         ),
         (NAMESPACE, with(json!({"refresh": "7d", "keep": {"unusedFor": "30d"}}))),
         (NAMESPACE, source("az://container/a..b/c")),
+        (
+            NAMESPACE,
+            with_keys(json!({"mirrors": [
+                {"name": "eu", "origin": {"source": "gs://copy/pets"}, "kept": true, "cost": 2},
+                {"name": "near", "origin": {"source": "s3://pets", "endpoint": LISTED}, "near": {"site": "b"}},
+            ]})),
+        ),
         (SYSTEM_NAMESPACE, origin(json!({"source": "file:///data/set"}))),
         (SYSTEM_NAMESPACE, origin(json!({"source": "s3://b", "endpoint": "http://elsewhere:9000"}))),
     ];

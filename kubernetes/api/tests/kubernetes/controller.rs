@@ -220,6 +220,29 @@ fn import(namespace: &str) -> Value {
     })
 }
 
+/// A Job that copies to a mirror, as the controller creates it.
+fn sync(namespace: &str) -> Value {
+    let mut job = import(namespace);
+    job["metadata"] = of_dataset(namespace, "sync");
+    pod_of(&mut job)["containers"][0]["args"] = json!([
+        "sync",
+        "s3://b/.larder/s.manifest",
+        "gs://c/copy",
+        "--report",
+        "/dev/termination-log",
+        "--endpoint",
+        "http://s3:9000",
+        "--to-region",
+        "r-1",
+        "--to-credentials-dir",
+        "/etc/larder/origin",
+        "--to-credentials-prefix",
+        "near.",
+        "--origin-credentials-dir=/etc/larder/origin",
+    ]);
+    job
+}
+
 /// A Job that warms a node, as the controller creates it.
 fn warm(namespace: &str) -> Value {
     let mut job = import(namespace);
@@ -256,7 +279,8 @@ fn jobs_run_larder_alone_and_have_no_token() {
     let of_others = "larder-controller creates Jobs that belong to a Dataset and no others";
     let image = "runs the images that spec.containers of the LarderSettings larder lists, and";
     let program = "larder-controller runs `larder` in Jobs and nothing else";
-    let arguments = "runs `larder import` of an object store and `larder warm` in Jobs and nothing else";
+    let arguments =
+        "runs `larder import` and `larder sync` of object stores and `larder warm` in Jobs and nothing else";
     let token_of = "Jobs of larder-controller have no token, and no volumes but an emptyDir, the keys of an origin and";
     let paths = "Jobs of larder-controller mount whole volumes at /tmp, /data and /etc/larder/origin and nowhere else";
     let node = "Jobs of larder-controller have no rights on their node";
@@ -350,6 +374,17 @@ fn jobs_run_larder_alone_and_have_no_token() {
         ],
     );
     server.creates(&token, &warm(NAMESPACE), None);
+    server.creates_only(
+        &token,
+        &sync(NAMESPACE),
+        &[
+            (|job| pod_of(job)["containers"][0]["args"][1] = "file:///etc/larder/origin".into(), arguments),
+            (|job| pod_of(job)["containers"][0]["args"][2] = "/tmp/.aws".into(), arguments),
+            (|job| pod_of(job)["containers"][0]["args"][4] = "/tmp/.aws/config".into(), arguments),
+            (|job| pod_of(job)["containers"][0]["args"][5] = "--delete".into(), arguments),
+            (|job| pod_of(job)["containers"][0]["args"][10] = "/tmp".into(), arguments),
+        ],
+    );
     let mut public = import(NAMESPACE);
     pod_of(&mut public)["containers"][0]["args"] =
         json!(["import", "gs://b", "--to", "gs://b/m", "--report", "/dev/termination-log", "--anonymous"]);

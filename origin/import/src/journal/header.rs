@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   0  magic "LARDERJR"
-//!   8  version byte, kind byte (1 import, 2 pack), 6 bytes of zero
+//!   8  version byte, kind byte (1 import, 2 pack, 3 sync), 6 bytes of zero
 //!  16  identity, 32 bytes: SHA-256 of the kind and the parameters of the work
 //!  48  start time, i64 nanoseconds since the epoch
 //!  56  4 bytes of zero
@@ -24,6 +24,8 @@ pub(crate) enum JournalKind {
     Import,
     /// A packing, whose records are packs.
     Pack,
+    /// A copy to a mirror, whose records are copied objects.
+    Sync,
 }
 
 impl JournalKind {
@@ -31,6 +33,7 @@ impl JournalKind {
         match self {
             Self::Import => 1,
             Self::Pack => 2,
+            Self::Sync => 3,
         }
     }
 
@@ -38,6 +41,7 @@ impl JournalKind {
         match self {
             Self::Import => "import",
             Self::Pack => "pack",
+            Self::Sync => "sync",
         }
     }
 }

@@ -188,6 +188,34 @@ impl PackRecord {
     }
 }
 
+/// Objects that were copied to a mirror.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CopiedRecord {
+    /// The rows of the objects in their snapshot, and the versions of the copies.
+    pub(crate) copies: Vec<(u32, VersionTag<'static>)>,
+}
+
+impl CopiedRecord {
+    /// Encodes the record as a frame's payload.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(4 + 24 * self.copies.len());
+        put_u32(&mut out, self.copies.len());
+        for (row, version) in &self.copies {
+            out.extend_from_slice(&row.to_le_bytes());
+            put_version(&mut out, version);
+        }
+        out
+    }
+
+    /// Decodes a payload. Errors: it is not a record of copies.
+    pub(crate) fn decode(payload: &[u8]) -> Result<Self, BadRecord> {
+        let mut fields = Fields(payload);
+        let copies = fields.list(|fields| Ok((fields.u32()?, fields.version()?)))?;
+        fields.end()?;
+        Ok(Self { copies })
+    }
+}
+
 /// The length of the common prefix of a key and the previous key, in bytes.
 fn shared_bytes(last: &[u8], key: &[u8]) -> usize {
     last.iter().zip(key).take_while(|(a, b)| a == b).count()

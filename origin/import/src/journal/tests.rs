@@ -182,7 +182,7 @@ fn a_replay_that_the_disk_stops_is_an_error_that_says_so_and_the_journal_stays()
 }
 
 /// The journals whose bytes are checked in: one of each kind, with every field in use.
-fn golden() -> [(&'static str, &'static [u8], Vec<u8>); 2] {
+fn golden() -> [(&'static str, &'static [u8], Vec<u8>); 3] {
     let etag = VersionTag::ETag("\"0123456789abcdef0123456789abcdef\"".into());
     let odd = VersionTag::ETag("W/\"odd\"".into());
     let local = VersionTag::MtimeSize { mtime_ns: -1, size: 2 };
@@ -221,6 +221,7 @@ fn golden() -> [(&'static str, &'static [u8], Vec<u8>); 2] {
         end_file: 5,
         block_crcs: vec![1, 2, u32::MAX],
     };
+    let copied = CopiedRecord { copies: vec![(0, etag.clone()), (7, odd.clone()), (u32::MAX, local.clone())] };
     let journal = |kind, payloads: &[Vec<u8>]| {
         let mut bytes = encode_header(JournalIdentity::new(kind, &[b"s3://bucket/data"]), 42).to_vec();
         payloads.iter().for_each(|payload| bytes.extend(encode_frame(payload).unwrap()));
@@ -237,12 +238,18 @@ fn golden() -> [(&'static str, &'static [u8], Vec<u8>); 2] {
             include_bytes!("../../golden/v2-pack.journal"),
             journal(JournalKind::Pack, &[pack.encode()]),
         ),
+        (
+            "v2-sync.journal",
+            include_bytes!("../../golden/v2-sync.journal"),
+            journal(JournalKind::Sync, &[copied.encode()]),
+        ),
     ]
 }
 
 #[test]
 fn golden_files_are_still_written_and_read() {
-    for ((name, checked_in, made), kind) in golden().into_iter().zip([JournalKind::Import, JournalKind::Pack]) {
+    let kinds = [JournalKind::Import, JournalKind::Pack, JournalKind::Sync];
+    for ((name, checked_in, made), kind) in golden().into_iter().zip(kinds) {
         if std::env::var_os("LARDER_WRITE_GOLDEN").is_some() {
             std::fs::write(format!("{}/golden/{name}", std::env::var("CARGO_MANIFEST_DIR").unwrap()), &made).unwrap();
         }
@@ -255,6 +262,7 @@ fn golden_files_are_still_written_and_read() {
             match kind {
                 JournalKind::Import => assert_eq!(PageRecord::decode(payload).unwrap().encode(), payload),
                 JournalKind::Pack => assert_eq!(PackRecord::decode(payload).unwrap().encode(), payload),
+                JournalKind::Sync => assert_eq!(CopiedRecord::decode(payload).unwrap().encode(), payload),
             }
             read += FRAME_HEAD_BYTES + payload.len();
         }
@@ -334,10 +342,20 @@ proptest! {
     }
 
     #[test]
+    fn copies_come_back_as_they_were(copies in prop::collection::vec((any::<u32>(), version()), 0..9)) {
+        let record = CopiedRecord { copies };
+        let payload = record.encode();
+        prop_assert_eq!(CopiedRecord::decode(&payload), Ok(record));
+        for len in 0..payload.len() {
+            prop_assert_eq!(CopiedRecord::decode(&payload[..len]), Err(BadRecord));
+        }
+    }
+
+    #[test]
     fn garbage_never_panics(
         garbage in prop::collection::vec(any::<u8>(), 0..300), page in page(), at in any::<usize>(),
     ) {
-        let _ = (PageRecord::decode(&garbage), PackRecord::decode(&garbage));
+        let _ = (PageRecord::decode(&garbage), PackRecord::decode(&garbage), CopiedRecord::decode(&garbage));
         let mut payload = page.encode();
         let at = at % payload.len();
         payload[at] ^= 0x81;

@@ -9,12 +9,14 @@ use super::error::PackError;
 use super::plan::PackPlan;
 use crate::journal::PackRecord;
 
-/// Builds the manifest of the packs, which are stored below `url`. Blocking.
+/// Builds the manifest of the packs, which are stored below `url`. It names the snapshot if it is that of a `mirror`.
+/// Blocking.
 pub(super) fn build<B: ManifestBytes>(
     manifest: &Manifest<B>,
     plan: &[PackPlan],
     done: impl Iterator<Item = PackRecord>,
     url: &str,
+    mirror: bool,
 ) -> Result<Built, PackError> {
     let mut builder = ManifestBuilder::new();
     let mut packs = Vec::with_capacity(plan.len());
@@ -48,7 +50,10 @@ pub(super) fn build<B: ManifestBytes>(
             .push_link(&path, &target, link.mtime_ns)
             .map_err(|reason| PackError::Name { path: path.clone(), reason })?;
     }
-    let (name, _) = manifest.name_and_origin()?;
+    let (name, origin) = manifest.name_and_origin()?;
+    if mirror {
+        builder.set_mirrored(manifest.snapshot(), origin);
+    }
     // The packs have what was there when the source was listed.
     Ok(builder.finish(name, url, manifest.created_ns())?)
 }

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 
 /// The bytes of an object, or where to find them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Content {
     Memory(Bytes),
     File { path: PathBuf, len: u64 },
