@@ -99,6 +99,9 @@ pub(crate) struct Mirrors {
     skipped: u32,
 }
 
+/// The labels of the node at some time.
+type LabelsNow = Arc<BTreeMap<String, String>>;
+
 /// What the readers of a dataset know of its places. Outlives the credentials with which they are read.
 #[derive(Debug)]
 pub(crate) struct Places {
@@ -109,7 +112,7 @@ pub(crate) struct Places {
     /// The origins with the newest credentials.
     newest: RwLock<Arc<[Arc<dyn Origin>]>>,
     /// The labels of the node, and the order of the places by them.
-    order: RwLock<(Arc<BTreeMap<String, String>>, Arc<[usize]>)>,
+    order: RwLock<(LabelsNow, Arc<[usize]>)>,
     around: Surroundings,
 }
 

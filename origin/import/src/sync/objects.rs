@@ -61,7 +61,7 @@ impl<B: ManifestBytes> Objects<B> {
             for row in 0..totals.files {
                 let Location::Pack { pack, .. } = manifest.file(FileIndex(row))?.location else { continue };
                 if let Some(files) = pack_files.get_mut(pack as usize) {
-                    *files = if files.is_empty() { row } else { files.start }..row + 1;
+                    *files = if files.end == 0 { row } else { files.start }..row + 1;
                 }
             }
         }

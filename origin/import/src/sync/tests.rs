@@ -113,7 +113,7 @@ impl World {
             let path = mirror.file_path(&file).unwrap();
             assert_eq!(path, manifest.file_path(&manifest.file(index).unwrap()).unwrap());
             let object = crate::object_range(&mirror, &file, 0..file.size).unwrap();
-            let bytes = self.dst.read(&object.key, object.range, object.version.as_ref()).await.unwrap();
+            let bytes = self.dst.read(&object.key, object.range.clone(), object.version.as_ref()).await.unwrap();
             assert!(bytes == contents(std::str::from_utf8(&path).unwrap(), file.size as usize), "{object:?}");
         }
     }
