@@ -70,7 +70,8 @@ fn serve(path: &Path, keeper: &Weak<Connections>) {
 /// Listens where only larderd's user and root can connect.
 fn bind(path: &Path, daemon_uid: u32) -> io::Result<Listener> {
     let listener = Listener::bind(path)?;
-    std::os::unix::fs::chown(path, Some(daemon_uid), None)?;
+    // Not through a link that larderd may have put in its place: the folder is larderd's, and this process is root.
+    std::os::unix::fs::lchown(path, Some(daemon_uid), None)?;
     Ok(listener)
 }
 
