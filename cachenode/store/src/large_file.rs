@@ -26,6 +26,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -96,10 +97,8 @@ impl LargeFile {
             Err(error) if is_read_only(&error) => open(false)?,
             opened => {
                 let file = opened?;
-                // A file that was cut off, whose pages then fail verification, or one whose last block a killed process
-                // wrote with the zeros behind it.
-                let padded = span.bytes.next_multiple_of(ALIGN_BYTES as u64);
-                if about.len() < span.bytes || about.len() == padded && padded > span.bytes {
+                // Another process has changed it. Pages that were cut off then fail verification.
+                if about.len() != span.bytes {
                     file.set_len(span.bytes)?;
                 }
                 file
@@ -164,10 +163,13 @@ impl LargeFile {
             // Writers that do not fill a file's holes need not wait for each other. If this fails, so does the write.
             let _ = rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, bytes.len() as u64);
         }
-        self.file.write_all_at(bytes, offset)?;
-        if offset + bytes.len() as u64 > self.span.bytes {
-            // The zeros are not the file's.
-            self.file.set_len(self.span.bytes)?;
+        // The file is never longer than it is to be: the kernel may be reading it for somebody. A direct write cannot end
+        // where the file does.
+        let (whole, rest) = bytes[..len].split_at(len / ALIGN_BYTES * ALIGN_BYTES);
+        self.file.write_all_at(whole, offset)?;
+        if !rest.is_empty() {
+            let buffered = OpenOptions::new().write(true).open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?;
+            buffered.write_all_at(rest, offset + whole.len() as u64)?;
         }
         if self.file.metadata()?.nlink() == 0 {
             return Err(io::Error::new(io::ErrorKind::NotFound, "the file was deleted"));
@@ -480,6 +482,8 @@ impl LargeFiles {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
+        // That was another file. An earlier process may have written the one to which this is a link.
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner).remove(&span.first);
         let path = folder.path(span.first);
         // Whatever is there is no regular file, or is of a table that was lost.
         match std::fs::symlink_metadata(&path) {

@@ -155,6 +155,10 @@ impl Shared {
             file = find()?;
             written = file.write(block, start, len, bytes);
         }
+        if written.is_err() && self.slots.get(block).is_none() {
+            // Otherwise what the disk allocated for it would be nobody's until the next start.
+            let _ = file.free(block, &self.base.boot_id);
+        }
         written.map_err(failed)?;
         // No other thread sets or clears the slot of a pending block.
         let (before, place) = (self.slots.get(block), Place::in_file(file.holds_all(block)));

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::{OnceLock, mpsc};
 
+use super::faults::Mount;
 use super::*;
 use crate::config::{BlockLens, FileSpan};
 use crate::earlier::{Earlier, SameBlocks};
@@ -356,6 +357,28 @@ fn a_block_that_is_evicted_while_its_rest_is_fetched_leaves() {
     }
 }
 
+// SEMANTICS: C4, C21
+#[test]
+fn a_block_for_which_the_disk_has_no_room_takes_none_of_what_is_left() {
+    let mount = Mount::new(&["-t", "tmpfs", "-o", "size=64m", "tmpfs"]);
+    let mut bed = Bed::at(mount.at.path(), PolicyKind::Nr, 1 << 30);
+    bed.drop_all();
+    bed.config.block_lens = Arc::new(Lens(FILE));
+    bed.open();
+    assert!(put_pages(&bed, 1, 0..1));
+    let ballast = mount.at.path().join("ballast");
+    let free = bed.store().free_bytes().unwrap();
+    fs::write(&ballast, vec![1; (free - BLOCK_BYTES / 2) as usize]).unwrap();
+    let (before, cache) = (file_disk_bytes(&bed), bed.cache());
+    let permit = cache.admit(FILE.first, BLOCK_BYTES as u32).unwrap();
+    let error = cache.write(permit, &cache.record(FILE.first, content(0))).unwrap_err();
+    assert!(matches!(error, WriteError::Full { .. }), "{error}");
+    assert_eq!(file_disk_bytes(&bed), before);
+    fs::remove_file(ballast).unwrap();
+    cache.try_disk_again();
+    assert!(put_whole(&bed, 0) && get_pages(&bed, 0, all(0)) && get_pages(&bed, 1, 0..1));
+}
+
 // SEMANTICS: C20, C21
 #[test]
 fn a_file_is_on_one_disk_and_a_disk_that_was_away_gives_it_back() {
@@ -586,6 +609,47 @@ impl Earlier for Shifted {
     fn each_run(&self, _: &dyn Fn() -> bool, f: &mut dyn FnMut(SameBlocks) -> bool) {
         f(SameBlocks { first: LATER.first, earlier: FILE.first, count: 3 });
     }
+}
+
+// SEMANTICS: C22
+#[test]
+fn the_check_of_a_file_does_not_count_for_one_that_comes_in_its_place_from_another_snapshot() {
+    let bed = bed(PolicyKind::Nr, 1 << 30);
+    assert!(put_whole(&bed, 0));
+    let config = CacheConfig { key: OTHER.into(), block_lens: Arc::new(Lens(LATER)), ..bed.config.clone() };
+    let later = bed.store().dataset(config).unwrap();
+    let (ours, theirs) = (&later.shared.large, &bed.cache().shared.large);
+    ours.find_or_make(&LATER).unwrap();
+    assert!(ours.is_checked(&LATER), "all of it will be written by this process");
+    ours.delete_unless(LATER.first, Some(&LATER), &bed.store().base.disks[0], || false).unwrap();
+    ours.link(&LATER, theirs, &FILE).unwrap().expect("the other snapshot has it");
+    assert!(!ours.is_checked(&LATER));
+}
+
+// SEMANTICS: B1, C22
+#[test]
+fn a_file_is_never_longer_than_it_is_to_be_while_its_end_is_written_again() {
+    let mut bed = bed(PolicyKind::Nr, 1 << 30);
+    assert!(put_whole(&bed, 2));
+    let (path, written) = (file(&bed), std::sync::atomic::AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !written.load(Ordering::Relaxed) {
+                assert_eq!(fs::metadata(&path).unwrap().len(), FILE.bytes);
+            }
+        });
+        let (large, end) = (bed.cache().shared.large.find(&FILE).unwrap().unwrap(), BlockIndex(902));
+        let record = bed.cache().record(end, content(2));
+        (0..1000).for_each(|_| large.write(end, 0, content(2).len(), record.as_bytes()).unwrap());
+        written.store(true, Ordering::Relaxed);
+    });
+    assert!(get_pages(&bed, 2, all(2)));
+    // Another process left something behind its end.
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(FILE.bytes + 7).unwrap();
+    bed.drop_all();
+    bed.open();
+    assert!(get_pages(&bed, 2, all(2)));
+    assert_eq!(fs::metadata(&path).unwrap().len(), FILE.bytes);
 }
 
 // SEMANTICS: C16, C21
