@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
 use larder_origin::Caller;
+use larder_store::PartBytes;
 
 use super::context::FetchContext;
 use super::end::End;
@@ -169,6 +170,9 @@ impl Fetcher {
         }
         if let Some(bytes) = self.stored(part, deadline).await {
             return Some(bytes);
+        }
+        if let Some(PartBytes { memory, range, .. }) = self.keeper.read_earlier(part, deadline).await {
+            return Some(Bytes::from(memory).slice(range));
         }
         if !may_fetch {
             return None;

@@ -214,12 +214,16 @@ impl LargeFile {
 
     /// A descriptor by which the kernel may read the file, through its page cache. No part of the file is freed from
     /// now on until the machine has booted again. Errors: also if the file is not what it should be, or its file system
-    /// has no attributes.
+    /// has no attributes, or takes no writes.
     pub(crate) fn lend(&self, boot_id: &str) -> io::Result<File> {
         if boot_id.len() != BOOT_ID_BYTES {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        rustix::fs::fsetxattr(&self.file, LENT, boot_id.as_bytes(), XattrFlags::empty())?;
+        if !self.is_lent(boot_id) {
+            // A frozen file system must not hold all threads that answer the kernel.
+            let _turn = self.disk.turn_to_mark().ok_or(io::ErrorKind::TimedOut)?;
+            rustix::fs::fsetxattr(&self.file, LENT, boot_id.as_bytes(), XattrFlags::empty())?;
+        }
         let file = File::open(&self.path)?;
         let about = file.metadata()?;
         if FileId::of(&about) != self.id()? || about.len() != self.span.bytes {
@@ -376,14 +380,31 @@ impl LargeFiles {
         self.look(span).map_err(|(_, error)| error)
     }
 
-    /// The same. Errors: with the disk that failed and may have the file.
-    fn look(&self, span: &FileSpan) -> Result<Option<Arc<LargeFile>>, (Arc<Disk>, io::Error)> {
+    /// A file, if it is open. Does not wait for the disk.
+    pub(crate) fn opened(&self, span: &FileSpan) -> Option<Arc<LargeFile>> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = open.get(&span.first).filter(|file| file.span == *span) {
-            file.was_used.store(true, Ordering::Relaxed);
-            return Ok(Some(Arc::clone(file)));
+        let file = open.get(&span.first).filter(|file| file.span == *span)?;
+        file.was_used.store(true, Ordering::Relaxed);
+        Some(Arc::clone(file))
+    }
+
+    /// The disk that has pages of a block, as far as the tables show. Opens no file, which could wait for the disk.
+    pub(crate) fn disk_of(&self, block: BlockIndex) -> Option<&Arc<Disk>> {
+        let has_pages = |folder: &&Folder| folder.pages.get().is_some_and(|pages| pages.holds_any(block));
+        self.folders.iter().find(has_pages).map(|folder| &folder.disk)
+    }
+
+    /// True if a disk has all of these pages of a block, as far as the tables show. Opens no file.
+    pub(crate) fn holds(&self, block: BlockIndex, pages: &Range<u32>) -> bool {
+        let has_them = |folder: &Folder| folder.pages.get().is_some_and(|table| table.holds(block, pages.clone()));
+        self.folders.iter().any(has_them)
+    }
+
+    /// Finds a file. Errors: with the disk that failed and may have the file.
+    fn look(&self, span: &FileSpan) -> Result<Option<Arc<LargeFile>>, (Arc<Disk>, io::Error)> {
+        if let Some(file) = self.opened(span) {
+            return Ok(Some(file));
         }
-        drop(open);
         let mut failed = None;
         for folder in &self.folders {
             match folder.open(*span) {
@@ -411,7 +432,7 @@ impl LargeFiles {
     }
 
     /// Forgets an open file: its path is another file's, or none's.
-    fn close(&self, first: BlockIndex) {
+    pub(crate) fn close(&self, first: BlockIndex) {
         self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&first);
     }
 

@@ -34,9 +34,10 @@ impl Shared {
         self.config.block_lens.file_of(block).filter(|span| span.contains(block))
     }
 
-    /// The large file of a block whose slot says that it is there. If the file is gone, the block is dropped.
-    pub(super) fn large_file(&self, block: BlockIndex, place: Place) -> Option<Arc<LargeFile>> {
-        match self.large.find(&self.span_of(block)?) {
+    /// The large file of a block whose slot says that it is there. If the file is gone, the block is dropped. Blocks on
+    /// the disk unless the file is open.
+    pub(super) fn large_file(&self, span: &FileSpan, block: BlockIndex, place: Place) -> Option<Arc<LargeFile>> {
+        match self.large.find(span) {
             Ok(Some(file)) => return Some(file),
             Ok(None) => self.found_trouble(block, place, Trouble::Flaw(Flaw::Torn)),
             Err(error) => self.found_trouble(block, place, Trouble::Unreadable(error)),

@@ -407,6 +407,31 @@ fn a_file_is_on_one_disk_and_a_disk_that_was_away_gives_it_back() {
     }
 }
 
+// SEMANTICS: C4, C20, C21
+#[test]
+fn threads_that_must_not_wait_for_a_disk_open_no_file_on_it() {
+    let bed = bed_over(PolicyKind::Nr, 1 << 30, 2);
+    assert!(put_whole(&bed, 0) && put_pages(&bed, 1, 3..5));
+    let (cache, large, path) = (bed.cache(), &bed.cache().shared.large, file(&bed));
+    let disks = &bed.store().base.disks;
+    let nth = disks.iter().position(|disk| path.starts_with(disk.dir())).unwrap();
+    large.close(FILE.first);
+    let [whole, part] = [FILE.first, BlockIndex(901)];
+    assert_eq!(
+        (cache.disk_of(whole), cache.disk_of(part), cache.disk_of(BlockIndex(902))),
+        (Some(nth), Some(nth), None)
+    );
+    assert!(cache.contains_part(part, BLOCK_BYTES as u32, 3 * PAGE_BYTES, 1));
+    assert!(!cache.contains_part(part, BLOCK_BYTES as u32, 5 * PAGE_BYTES, 1));
+    // As many threads wait for the disk as may.
+    let waiting: Vec<_> = std::iter::from_fn(|| disks[nth].read()).collect();
+    assert!(cache.read(whole, BLOCK_BYTES as u32, 0, 1, |_| ()).hit().is_none());
+    assert!(large.opened(&FILE).is_none());
+    drop(waiting);
+    assert!(get_pages(&bed, 0, all(0)) && large.opened(&FILE).is_some());
+    assert_eq!(bed.counters.read_errors.get(), 0);
+}
+
 // SEMANTICS: C20, C21
 #[test]
 fn new_blocks_of_a_file_whose_disk_fails_go_to_another_disk() {
@@ -498,6 +523,23 @@ fn a_file_is_lent_once_all_of_it_is_cached_and_was_found_right() {
     bed.open();
     assert!(bed.cache().lend(FILE.first).is_none());
     let _ = lent(&bed);
+}
+
+// SEMANTICS: C4, C22
+#[test]
+fn a_file_system_that_takes_no_writes_holds_one_of_those_that_open_files() {
+    let mut bed = bed(PolicyKind::Nr, 1 << 30);
+    bed.drop_all();
+    bed.boot_id = boot(1);
+    bed.open();
+    assert!((0..3).all(|block| put_whole(&bed, block)));
+    let disk = &bed.store().base.disks[0];
+    let stuck = disk.turn_to_mark().unwrap();
+    assert!(bed.cache().lend(FILE.first).is_none());
+    drop(stuck);
+    assert!(bed.cache().lend(FILE.first).is_some());
+    let _stuck = disk.turn_to_mark().unwrap();
+    assert!(bed.cache().lend(FILE.first).is_some(), "it is marked");
 }
 
 /// A cache whose file was written by an earlier process.
