@@ -43,7 +43,7 @@ pub(crate) struct Passthrough {
     files: Mutex<Files>,
 }
 
-/// Who registers files with the kernel.
+/// The process that registers files with the kernel.
 #[derive(Debug)]
 enum Registrar {
     /// This process, on this connection.
@@ -265,7 +265,7 @@ mod tests {
         passthrough.release(7);
         passthrough.release(7);
         assert_eq!(mode(7), None);
-        // What cannot be registered is served, and what is opened next is, too.
+        // A file that cannot be registered is served, and so is the one that is opened next.
         assert_eq!(passthrough.open(7, file), None);
         assert_eq!(mode(7), Some(Mode::Served(1, None)));
         assert_eq!(passthrough.open(6, || panic!("it waits after a failure")), None);

@@ -163,7 +163,12 @@ impl Fetcher {
     }
 
     /// A part of a header, fetched if it is nowhere here and `may_fetch`. It is no read that a stream could begin with.
-    async fn header_part(self: &Arc<Self>, file: FileIndex, part: BlockPart, may_fetch: bool) -> Option<Bytes> {
+    pub(super) async fn header_part(
+        self: &Arc<Self>,
+        file: FileIndex,
+        part: BlockPart,
+        may_fetch: bool,
+    ) -> Option<Bytes> {
         let deadline = self.deadline();
         if let Some(bytes) = self.in_window(&part) {
             return Some(bytes);
