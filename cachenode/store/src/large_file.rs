@@ -30,7 +30,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
+use std::time::Duration;
 
 use larder_dataset::{BlockIndex, CacheId};
 use rustix::fs::{FallocateFlags, SeekFrom, XattrFlags};
@@ -56,6 +57,9 @@ const LENT: &str = "user.larder.lent";
 
 /// The size of a boot's id, in hexadecimal digits and hyphens.
 const BOOT_ID_BYTES: usize = 36;
+
+/// The pause between two attempts to make a file while another thread makes one.
+const MAKE_PAUSE: Duration = Duration::from_millis(1);
 
 /// The most bytes that a check reads at once.
 const CHECKED_BYTES: u32 = 1 << 20;
@@ -216,7 +220,8 @@ impl LargeFile {
     /// now on until the machine has booted again. Errors: also if the file is not what it should be, or its file system
     /// has no attributes, or takes no writes.
     pub(crate) fn lend(&self, boot_id: &str) -> io::Result<File> {
-        if boot_id.len() != BOOT_ID_BYTES {
+        // Those who open a file with O_DIRECT do so with the cache's.
+        if boot_id.len() != BOOT_ID_BYTES || !self.disk.abilities.direct {
             return Err(io::ErrorKind::Unsupported.into());
         }
         if !self.is_lent(boot_id) {
@@ -445,7 +450,7 @@ impl LargeFiles {
             }
             self.close(span.first);
         }
-        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let _making = self.turn_to_make().map_err(|(disk, error)| (Some(disk), error))?;
         if let Some(file) = self.look(span).map_err(|(disk, error)| (Some(disk), error))? {
             return Ok(file);
         }
@@ -457,10 +462,27 @@ impl LargeFiles {
             let file = OpenOptions::new().write(true).create_new(true).mode(PRIVATE_FILE).open(path)?;
             file.set_len(span.bytes)
         };
+        let _writing = disk.write();
         let file = self.place(folder, span, make).map_err(|error| (Some(Arc::clone(disk)), error))?;
         // All of it will be written by this process.
         self.note_checked(span);
         Ok(file)
+    }
+
+    /// Waits for the turn to make a file. Errors: with a disk that ends no write, for which the thread whose turn it is may
+    /// be waiting.
+    pub(crate) fn turn_to_make(&self) -> Result<MutexGuard<'_, ()>, (Arc<Disk>, io::Error)> {
+        loop {
+            match self.making.try_lock() {
+                Ok(turn) => return Ok(turn),
+                Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => {}
+            }
+            if let Some(Folder { disk, .. }) = self.folders.iter().find(|folder| folder.disk.holds_writers()) {
+                return Err((Arc::clone(disk), io::ErrorKind::TimedOut.into()));
+            }
+            std::thread::sleep(MAKE_PAUSE);
+        }
     }
 
     /// Finds a file that is a link to one of another snapshot's cache, or makes it such a link. None if the other one
@@ -560,8 +582,10 @@ impl LargeFiles {
     pub(crate) fn sync(&self) -> io::Result<()> {
         for (nth, folder) in self.folders.iter().enumerate().filter(|(_, folder)| !folder.disk.is_silent()) {
             let Some(pages) = folder.pages.get() else { continue };
-            let mut entries = std::fs::read_dir(&folder.files).into_iter().flatten().flatten();
-            let synced = entries.try_for_each(|entry| File::open(entry.path())?.sync_data());
+            let entries = std::fs::read_dir(&folder.files).into_iter().flatten().flatten();
+            // To open a pipe could take forever.
+            let mut files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+            let synced = files.try_for_each(|entry| File::open(entry.path())?.sync_data());
             match synced.and_then(|()| pages.sync()) {
                 Err(error) if nth > 0 => {
                     warn!(dir = ?folder.files, %error, "cannot sync the large files on a disk of the cache");
@@ -578,6 +602,8 @@ mod tests {
     use larder_dataset::BLOCK_BYTES;
 
     use super::*;
+    use crate::folder::Abilities;
+    use crate::health::Health;
 
     /// The disk space of a whole file, and of the pages of the table that have its words.
     fn taken(span: &FileSpan) -> u64 {
@@ -585,6 +611,20 @@ mod tests {
         let first = u64::from(span.first.0);
         let (from, to) = (words_of(first) / 4096 * 4096, words_of(first + span.count()).next_multiple_of(4096));
         span.bytes.next_multiple_of(4096) + to - from
+    }
+
+    // SEMANTICS: C22
+    #[test]
+    fn a_file_is_lent_only_where_it_can_be_read_past_the_page_cache() {
+        for direct in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let health = Health::new(Duration::from_secs(1), Duration::from_secs(1));
+            let disk = Disk::new(dir.path(), Abilities { direct, free: true }, health, 0, true);
+            let folder = SegmentFolder { path: dir.path().join("segments"), disk };
+            let files = LargeFiles::open(&[folder], &CacheId([1; 32]), 3).unwrap();
+            let file = files.find_or_make(&FileSpan { first: BlockIndex(0), bytes: 3 * BLOCK_BYTES }).unwrap();
+            assert_eq!(file.lend(&"0".repeat(BOOT_ID_BYTES)).is_ok(), direct);
+        }
     }
 
     #[test]

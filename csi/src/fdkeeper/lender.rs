@@ -28,8 +28,9 @@ use crate::mount_id::MountId;
 /// How long a request may take to arrive, and its answer to leave.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The pause before another attempt to make the socket: its folder may not exist yet.
-const PAUSE: Duration = Duration::from_secs(1);
+/// The pause before another attempt to make the socket: its folder may not exist yet. Short, because the mounts that
+/// larderd serves before that lend no files.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves a socket beside each handover socket, on threads that end with the keeper.
 pub(super) fn start(connections: &Arc<Connections>) -> io::Result<()> {

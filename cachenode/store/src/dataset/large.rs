@@ -145,10 +145,10 @@ impl Shared {
         let mut file = self.link_earlier(&span).map_or_else(find, Ok)?;
         let disk = Arc::clone(&file.disk);
         let failed = |source| NotKept { disk: Some(Arc::clone(&disk)), source };
-        let writing = disk.write();
-        if disk.is_silent() {
+        if disk.holds_writers() {
             return Err(failed(std::io::ErrorKind::TimedOut.into()));
         }
+        let writing = disk.write();
         disk.free_share.take(bytes.len() as u64, Instant::now()).map_err(failed)?;
         let mut written = file.write(block, start, len, bytes);
         if written.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
@@ -173,10 +173,12 @@ impl Shared {
         Ok(Some(disk))
     }
 
-    /// True if the file of a block is on a disk that fails or does not answer, and another disk takes blocks.
+    /// True if the file of a block is on a disk that fails or holds writers, or cannot be made because of such a disk, and
+    /// another disk takes blocks.
     pub(super) fn is_file_stuck(&self, block: BlockIndex) -> bool {
         let is_stuck = |span: FileSpan| match self.large.find(&span) {
-            Ok(file) => file.is_some_and(|file| file.disk.health.is_failing() || file.disk.is_silent()),
+            Ok(Some(file)) => file.disk.health.is_failing() || file.disk.holds_writers(),
+            Ok(None) => self.large.turn_to_make().is_err(),
             Err(_) => true,
         };
         self.base.has_sound_disk() && self.span_of(block).is_some_and(is_stuck)
@@ -192,11 +194,11 @@ impl Shared {
         })
     }
 
-    /// Frees the pages of a block that is leaving and has no slot. If its disk does not answer, they are freed after
-    /// the next start. Blocks on the disk.
+    /// Frees the pages of a block that is leaving and has no slot. If its disk holds writers, they are freed after the
+    /// next start. Blocks on the disk.
     pub(super) fn free_pages(&self, block: BlockIndex) {
         let file = self.span_of(block).and_then(|span| self.large.find(&span).ok().flatten());
-        let Some(file) = file.filter(|file| !file.disk.is_silent()) else { return };
+        let Some(file) = file.filter(|file| !file.disk.holds_writers()) else { return };
         if let Err(error) = file.free(block, &self.base.boot_id) {
             self.not_freed(&file.disk, &error);
         }

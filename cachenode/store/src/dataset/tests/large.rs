@@ -357,6 +357,20 @@ fn a_block_that_is_evicted_while_its_rest_is_fetched_leaves() {
     }
 }
 
+#[test]
+fn a_pipe_among_the_files_does_not_keep_a_cache_from_closing() {
+    let mut bed = bed(PolicyKind::Nr, 1 << 30);
+    assert!(put_whole(&bed, 0));
+    let (pipe, mode) = (file(&bed).with_file_name("000003e7"), rustix::fs::Mode::RUSR);
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let (sender, closed) = mpsc::channel();
+    std::thread::spawn(move || {
+        bed.close();
+        sender.send(()).unwrap();
+    });
+    closed.recv_timeout(TIMEOUT).unwrap();
+}
+
 // SEMANTICS: C4, C21
 #[test]
 fn a_block_for_which_the_disk_has_no_room_takes_none_of_what_is_left() {
@@ -450,6 +464,30 @@ fn new_blocks_of_a_file_whose_disk_fails_go_to_another_disk() {
     bed.open();
     assert!((0..3).all(|block| get_pages(&bed, block, all(block))));
     assert_eq!((bed.cache().usage().used_bytes, bed.counters.corrupt()), (FILE.bytes, 0));
+}
+
+// SEMANTICS: C20, C21
+#[test]
+fn new_blocks_of_a_file_whose_disk_ends_no_write_go_to_another_disk() {
+    let bed = bed_over(PolicyKind::Nr, 1 << 30, 2);
+    assert!(put_whole(&bed, 0));
+    let path = file(&bed);
+    let disk = bed.store().base.disks.iter().find(|disk| path.starts_with(disk.dir())).unwrap();
+    let is_record = |nth| {
+        let place = bed.cache().shared.slots.get(BlockIndex(FILE.first.0 + nth)).unwrap();
+        bed.cache().shared.space.segments().get(place.segment).is_some()
+    };
+    let stalled = disk.write();
+    disk.stall();
+    assert!(put_whole(&bed, 1) && is_record(1));
+    // Nor does a file that is to be made on it, or may be.
+    bed.cache().shared.large.close(FILE.first);
+    fs::remove_file(&path).unwrap();
+    let making = bed.cache().shared.large.turn_to_make().unwrap();
+    disk.stall();
+    assert!(put_whole(&bed, 2) && is_record(2));
+    drop((making, stalled));
+    assert!((1..3).all(|block| get_pages(&bed, block, all(block))));
 }
 
 // SEMANTICS: C21
