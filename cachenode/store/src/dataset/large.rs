@@ -96,6 +96,10 @@ impl Shared {
     /// Reads all pages of a file, and drops those that are wrong. Blocks on the disk, for as long as it takes to read
     /// the file.
     pub(super) fn check(&self, span: &FileSpan) {
+        // It was asked for once more while it was being checked.
+        if self.large.is_checked(span) {
+            return;
+        }
         if span.blocks().all(|block| !self.is_stopped() && self.mend(block, Place::in_file(true))) {
             self.large.note_checked(span);
         }

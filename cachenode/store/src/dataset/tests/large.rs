@@ -638,6 +638,15 @@ fn a_file_that_is_opened_is_checked_although_it_is_not_the_turn_of_the_scrub() {
     drop((turn, others_turn));
 }
 
+#[test]
+fn a_file_that_was_asked_for_while_it_was_being_checked_is_not_read_again() {
+    let bed = bed_of_earlier();
+    drop(lent(&bed));
+    spoil(&bed, 1, 200, |page| page[0] ^= 1);
+    bed.cache().shared.check(&FILE);
+    assert_eq!(bed.counters.corrupt(), 0);
+}
+
 // SEMANTICS: C22
 #[test]
 fn no_part_of_a_lent_file_is_freed_until_the_machine_boots_again() {
