@@ -172,7 +172,9 @@ impl LargeFile {
         let (whole, rest) = bytes[..len].split_at(len / ALIGN_BYTES * ALIGN_BYTES);
         self.file.write_all_at(whole, offset)?;
         if !rest.is_empty() {
-            let buffered = OpenOptions::new().write(true).open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?;
+            // O_DSYNC, so that an error shows here and no read waits for the write.
+            let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            let buffered = OpenOptions::new().write(true).custom_flags(libc::O_DSYNC).open(path)?;
             buffered.write_all_at(rest, offset + whole.len() as u64)?;
         }
         if self.file.metadata()?.nlink() == 0 {
