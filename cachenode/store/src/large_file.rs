@@ -438,9 +438,10 @@ impl LargeFiles {
         file
     }
 
-    /// Forgets an open file: its path is another file's, or none's.
+    /// Forgets a file: its path is another file's, or none's.
     pub(crate) fn close(&self, first: BlockIndex) {
         self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&first);
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner).remove(&first);
     }
 
     /// Finds a file, or makes an empty one on the disk that its first block falls to. Blocks on the disk. Errors: with
@@ -527,8 +528,8 @@ impl LargeFiles {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        // That was another file. An earlier process may have written the one to which this is a link.
-        self.checked.lock().unwrap_or_else(PoisonError::into_inner).remove(&span.first);
+        // One that was checked is gone.
+        self.close(span.first);
         let path = folder.path(span.first);
         // Whatever is there is no regular file, or is of a table that was lost.
         match std::fs::symlink_metadata(&path) {

@@ -702,9 +702,14 @@ impl Earlier for Shifted {
 
 // SEMANTICS: C22
 #[test]
-fn the_check_of_a_file_does_not_count_for_one_that_comes_in_its_place_from_another_snapshot() {
+fn the_check_of_a_file_does_not_count_for_one_that_comes_in_its_place() {
     let bed = bed(PolicyKind::Nr, 1 << 30);
-    assert!(put_whole(&bed, 0));
+    assert!(put_whole(&bed, 0) && bed.cache().shared.large.is_checked(&FILE));
+    let (path, copy) = (file(&bed), bed.dir.join("probe"));
+    fs::copy(&path, &copy).unwrap();
+    fs::rename(&copy, &path).unwrap();
+    bed.cache().shared.large.find_or_make(&FILE).unwrap();
+    assert!(!bed.cache().shared.large.is_checked(&FILE), "another process has replaced it");
     let config = CacheConfig { key: OTHER.into(), block_lens: Arc::new(Lens(LATER)), ..bed.config.clone() };
     let later = bed.store().dataset(config).unwrap();
     let (ours, theirs) = (&later.shared.large, &bed.cache().shared.large);
