@@ -11,7 +11,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use tracing::warn;
@@ -177,7 +177,7 @@ impl Disk {
         loop {
             match self.marking.try_lock() {
                 Ok(turn) => return Some(turn),
-                Err(TryLockError::Poisoned(poisoned)) => return Some(PoisonError::into_inner(poisoned)),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
                 Err(TryLockError::WouldBlock) if begun.elapsed() < MARK_PATIENCE => std::thread::sleep(MARK_PAUSE),
                 Err(TryLockError::WouldBlock) => return None,
             }
@@ -273,8 +273,6 @@ fn share_of(sizes: &[u64], block: u32) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const BLOCKS: u32 = 10_000;
