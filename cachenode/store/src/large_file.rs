@@ -167,8 +167,8 @@ impl LargeFile {
             // Writers that do not fill a file's holes need not wait for each other. If this fails, so does the write.
             let _ = rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, bytes.len() as u64);
         }
-        // The file is never longer than it is to be: the kernel may be reading it for somebody. A direct write cannot end
-        // where the file does.
+        // The file is never longer than it is to be, since the kernel may be reading it for somebody. A direct write
+        // cannot end where the file does.
         let (whole, rest) = bytes[..len].split_at(len / ALIGN_BYTES * ALIGN_BYTES);
         self.file.write_all_at(whole, offset)?;
         if !rest.is_empty() {
@@ -472,8 +472,8 @@ impl LargeFiles {
         Ok(file)
     }
 
-    /// Waits for the turn to make a file. Errors: with a disk that ends no write, for which the thread whose turn it is may
-    /// be waiting.
+    /// Waits for the turn to make a file. Errors: with a disk that ends no write, for which the thread whose turn it is
+    /// may be waiting.
     pub(crate) fn turn_to_make(&self) -> Result<MutexGuard<'_, ()>, (Arc<Disk>, io::Error)> {
         loop {
             match self.making.try_lock() {
