@@ -72,8 +72,8 @@ struct Files {
 /// How a file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// Through this process, by this many who have it open. Once they have closed it, by the kernel, if it is registered
-    /// under a number.
+    /// Through this process, by this many who have it open. Once they have closed it, by the kernel, if it is
+    /// registered under a number.
     Served(u64, Option<u32>),
     /// By the kernel, from the file that was registered under this number.
     Lent(u32),
@@ -205,8 +205,8 @@ impl Passthrough {
         }
     }
 
-    /// Lets the kernel read a file that nobody has open, or only the caller. Returns its number; None if the next process
-    /// would not know it.
+    /// Lets the kernel read a file that nobody has open, or only the caller. Returns its number; None if the next
+    /// process would not know it.
     fn lend(&self, files: &mut Files, node: u64, number: u32) -> Option<u32> {
         match self.registrar.remember(files.lent, node, number) {
             Ok(()) => {

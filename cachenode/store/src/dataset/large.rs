@@ -177,8 +177,8 @@ impl Shared {
         Ok(Some(disk))
     }
 
-    /// True if the file of a block is on a disk that fails or holds writers, or cannot be made because of such a disk, and
-    /// another disk takes blocks.
+    /// True if the file of a block is on a disk that fails or holds writers, or cannot be made because of such a disk,
+    /// and another disk takes blocks.
     pub(super) fn is_file_stuck(&self, block: BlockIndex) -> bool {
         let is_stuck = |span: FileSpan| match self.large.find(&span) {
             Ok(Some(file)) => file.disk.health.is_failing() || file.disk.holds_writers(),
