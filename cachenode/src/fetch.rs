@@ -256,7 +256,7 @@ impl Fetcher {
             }
             let next = match demand {
                 Demand::Unknown => self.missed(file, &part),
-                // What follows is fetched ahead without a stream.
+                // The blocks that follow are fetched ahead without a stream.
                 Demand::Block | Demand::Part(_) => self.ahead.waited(part.block),
             };
             let (in_flight, _) = self.join_or_start(file, part, Purpose::Read, End::by(fetch_deadline));

@@ -2,8 +2,8 @@
 //!
 //! A reader of a model reads each tensor of a layer, and then those of the next. It takes the same part of the tensors
 //! that have the same role: all of it, or the eighth that is its share. So the header of the file says where that part
-//! is in all layers to come, and these are fetched in the order of the file, as far ahead as a stream is. What the
-//! readers of other tensors of the role have left out is not fetched.
+//! is in all layers to come, and these are fetched in the order of the file, as far ahead as a stream is. The parts
+//! that readers of other tensors of the role have left out are not fetched.
 //!
 //! The part of a tensor is known by its 64ths that were read. A role is known once a reader has gone on from a tensor
 //! of it to another one. All readers count together: eight of which each takes another eighth take all of it. A role is
@@ -54,7 +54,7 @@ const ROLES_MOST: usize = 1 << 16;
 /// The parts into which a tensor is divided: one for each bit of a word.
 const PARTS: u64 = 64;
 
-/// What is left out is fetched, too, if it is no larger: another request would cost more.
+/// A gap is fetched, too, if it is no larger: another request would cost more.
 const GAP_BYTES: u64 = 64 << 10;
 
 /// A block is fetched as a whole if readers take this much of it.
@@ -102,7 +102,7 @@ struct TensorFile {
     _memory: Permit,
     /// The tensor that is being read, and its parts that were.
     current: Option<(usize, u64)>,
-    /// What was read last.
+    /// The part that was read last.
     last: Option<BlockPart>,
     read_bytes: u64,
     ahead_bytes: u64,
@@ -130,7 +130,7 @@ pub(crate) enum Follows {
     Unknown,
 }
 
-/// What a read of a part of a block says about the rest of the block.
+/// The demand for the rest of a block that a read of a part of it shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Demand {
     /// Nothing.
@@ -141,7 +141,7 @@ pub(crate) enum Demand {
     Part(BlockPart),
 }
 
-/// What to fetch ahead of a reader, in its order, and how many bytes of it at most.
+/// The parts to fetch ahead of a reader, in its order, and how many bytes of them at most.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Ahead {
     /// Each is a whole block or a range of one.
@@ -232,8 +232,8 @@ impl Tensors {
         is_elsewhere.then_some(file.file)
     }
 
-    /// What a read that missed this part says about the rest of its block. `keeps`: the store keeps ranges of it. What is
-    /// fetched beyond the part is to be reported to [`fetched`](Self::fetched).
+    /// The demand for the rest of a block that a miss of this part shows. `keeps`: the store keeps ranges of it. The
+    /// caller reports to [`fetched`](Self::fetched) how much it fetches beyond the part.
     pub(crate) fn demand(&self, part: &BlockPart, keeps: bool) -> Demand {
         if !self.follows(part.block) {
             return Demand::Unknown;
@@ -243,8 +243,8 @@ impl Tensors {
         file.map_or(Demand::Unknown, |file| file.demand(part, keeps, &state.roles))
     }
 
-    /// What to fetch ahead of a reader that is at this part: no more than a stream begins with, unless the store `keeps`
-    /// it. Each is fetched unless it is here, up to `bytes_most`, and reported to [`fetched`](Self::fetched).
+    /// The parts to fetch ahead of a reader at this one: no more than a stream begins with, unless the store `keeps`
+    /// them. Each is fetched unless it is here, up to `bytes_most`, and reported to [`fetched`](Self::fetched).
     pub(crate) fn ahead(&self, part: &BlockPart, keeps: bool) -> Option<Ahead> {
         let state = self.lock();
         let file = state.files.iter().flatten().find(|file| file.first == first_block(part))?;

@@ -128,9 +128,13 @@ impl Front {
                 }
                 None => unknown(reply),
             },
-            operation::OPEN => match &self.passthrough {
-                Some(passthrough) => reply.open(passthrough.open(node, || self.filesystem().lend(node))),
-                None => unknown(reply),
+            operation::OPEN => match (&self.passthrough, request.word()) {
+                (Some(passthrough), Some(flags)) if flags & libc::O_ACCMODE.cast_unsigned() == 0 => {
+                    reply.open(passthrough.open(node, || self.filesystem().lend(node)));
+                }
+                // If root has remounted it writable, the kernel would write to the cache's file by itself.
+                (Some(_), Some(_)) => reply.error(Errno(libc::EROFS)),
+                _ => unknown(reply),
             },
             operation::RELEASE => {
                 if let Some(passthrough) = &self.passthrough {

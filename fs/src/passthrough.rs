@@ -7,8 +7,9 @@
 //!
 //! The kernel allows one mode for all who have a file open at the same time, and fails an OPEN that is answered with
 //! the other one. A file that was not wholly cached when it was opened is therefore read through this process until the
-//! last of those who have it open by then has closed it. A process that takes over a connection does not know who has
-//! which file open. It gives the answers of its predecessor and lends no more files.
+//! last of those who have it open by then has closed it. So is one that others opened while it was being registered. A
+//! process that takes over a connection does not know who has which file open. It gives the answers of its predecessor
+//! and lends no more files.
 //!
 //! Invariants: a file that the kernel reads by itself has one number for as long as the mount exists. On a connection
 //! that may be taken over, the number is in the connection's memory before the kernel has it.
@@ -42,7 +43,7 @@ pub(crate) struct Passthrough {
     files: Mutex<Files>,
 }
 
-/// Who registers files with the kernel.
+/// The process that registers files with the kernel.
 #[derive(Debug)]
 enum Registrar {
     /// This process, on this connection.
@@ -71,8 +72,9 @@ struct Files {
 /// How a file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// Through this process, by this many who have it open.
-    Served(u64),
+    /// Through this process, by this many who have it open. Once they have closed it, by the kernel, if it is
+    /// registered under a number.
+    Served(u64, Option<u32>),
     /// By the kernel, from the file that was registered under this number.
     Lent(u32),
 }
@@ -134,6 +136,15 @@ impl Registrar {
     }
 }
 
+impl Files {
+    /// Lends no file for a while.
+    fn failed(&mut self, error: &io::Error) -> Option<u32> {
+        warn!(%error, "the kernel cannot read a cached file by itself");
+        self.paused_until = Some(Instant::now() + PAUSE);
+        None
+    }
+}
+
 impl Passthrough {
     /// For a connection that ends with this process. None if no file can be registered on the connection `fuse`.
     pub(crate) fn new(fuse: &Arc<OwnedFd>) -> Option<Self> {
@@ -167,14 +178,14 @@ impl Passthrough {
             let mut files = self.lock();
             match files.modes.get_mut(&node) {
                 Some(Mode::Lent(number)) => return Some(*number),
-                Some(Mode::Served(count)) => {
+                Some(Mode::Served(count, _)) => {
                     *count += 1;
                     return None;
                 }
                 None => {}
             }
             // Until it is registered; others who open the file by then decide how it is read.
-            files.modes.insert(node, Mode::Served(1));
+            files.modes.insert(node, Mode::Served(1, None));
             let is_paused = files.paused_until.is_some_and(|until| Instant::now() < until);
             if is_paused || !self.registrar.has_room(files.lent) {
                 return None;
@@ -182,23 +193,28 @@ impl Passthrough {
         }
         let registered = self.registrar.register(&lend()?);
         let mut files = self.lock();
-        let is_alone = files.modes.get(&node) == Some(&Mode::Served(1));
-        let lent = match registered {
-            Ok(number) if is_alone => self.registrar.remember(files.lent, node, number).map(|()| number),
-            Ok(_) => return None,
-            Err(error) => Err(error),
-        };
-        match lent {
-            Ok(number) => {
+        let mode = files.modes.get(&node).copied();
+        match (registered, mode) {
+            (Ok(number), Some(Mode::Served(1, _))) => self.lend(&mut files, node, number),
+            (Ok(number), Some(Mode::Served(count, _))) => {
+                files.modes.insert(node, Mode::Served(count, Some(number)));
+                None
+            }
+            (Ok(_), Some(Mode::Lent(_)) | None) => None,
+            (Err(error), _) => files.failed(&error),
+        }
+    }
+
+    /// Lets the kernel read a file that nobody has open, or only the caller. Returns its number; None if the next
+    /// process would not know it.
+    fn lend(&self, files: &mut Files, node: u64, number: u32) -> Option<u32> {
+        match self.registrar.remember(files.lent, node, number) {
+            Ok(()) => {
                 files.modes.insert(node, Mode::Lent(number));
                 files.lent += 1;
                 Some(number)
             }
-            Err(error) => {
-                warn!(%error, "the kernel cannot read a cached file by itself");
-                files.paused_until = Some(Instant::now() + PAUSE);
-                None
-            }
+            Err(error) => files.failed(&error),
         }
     }
 
@@ -206,10 +222,13 @@ impl Passthrough {
     pub(crate) fn release(&self, node: u64) {
         let mut files = self.lock();
         match files.modes.get_mut(&node) {
-            Some(Mode::Served(1)) => {
+            Some(&mut Mode::Served(1, number)) => {
                 files.modes.remove(&node);
+                if let Some(number) = number {
+                    let _ = self.lend(&mut files, node, number);
+                }
             }
-            Some(Mode::Served(count)) => *count -= 1,
+            Some(Mode::Served(count, _)) => *count -= 1,
             Some(Mode::Lent(_)) | None => {}
         }
     }
@@ -240,15 +259,15 @@ mod tests {
         // Asked once for all who open it at the same time.
         assert_eq!(passthrough.open(7, || None), None);
         assert_eq!(passthrough.open(7, || panic!("it is open")), None);
-        assert_eq!(mode(7), Some(Mode::Served(2)));
+        assert_eq!(mode(7), Some(Mode::Served(2, None)));
         passthrough.release(7);
         assert_eq!(passthrough.open(7, || panic!("it is still open")), None);
         passthrough.release(7);
         passthrough.release(7);
         assert_eq!(mode(7), None);
-        // What cannot be registered is served, and what is opened next is, too.
+        // A file that cannot be registered is served, and so is the one that is opened next.
         assert_eq!(passthrough.open(7, file), None);
-        assert_eq!(mode(7), Some(Mode::Served(1)));
+        assert_eq!(mode(7), Some(Mode::Served(1, None)));
         assert_eq!(passthrough.open(6, || panic!("it waits after a failure")), None);
         // A registration stays.
         passthrough.lock().modes.insert(8, Mode::Lent(3));
@@ -291,14 +310,20 @@ mod tests {
                 file()
             };
             assert_eq!(passthrough.open(8, other), None);
+            passthrough.release(8);
+            assert_eq!(passthrough.open(8, || panic!("it is open")), None);
+            (0..2).for_each(|_| passthrough.release(8));
+            // The number is not wasted: the kernel keeps the file open.
+            assert_eq!(passthrough.open(8, || panic!("it is registered")), Some(2));
             assert_eq!(passthrough.open(9, file), None, "the keeper cannot");
             keeper.join().unwrap();
         }
         let (requests, _) = Requests::open(memory.as_fd()).unwrap();
         let next = Passthrough::resumed(requests.lent().unwrap().unwrap());
         assert_eq!(next.open(7, || panic!("it is registered")), Some(1));
-        next.release(8);
-        assert_eq!(next.open(8, || panic!("somebody may have it open")), None);
+        assert_eq!(next.open(8, || panic!("it is registered")), Some(2));
+        next.release(9);
+        assert_eq!(next.open(9, || panic!("somebody may have it open")), None);
         next.release(7);
         assert_eq!(next.open(7, || panic!("it is registered")), Some(1));
     }

@@ -39,7 +39,7 @@ mod tests;
 /// The name of the layout. A file with another name is emptied and used with this layout.
 const FORMAT: [u8; 8] = *b"LARDREQ\x01";
 
-/// What says that OPENs are answered.
+/// The mark that OPENs are answered.
 const ANSWERS_OPENS: [u8; 8] = *b"OPENS\0\0\x01";
 
 /// The offset of the files that the kernel reads by itself, and the size of one.

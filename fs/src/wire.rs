@@ -134,7 +134,7 @@ impl<'a> Request<'a> {
         Some((self.word()?, name_at(self.body, 8)?))
     }
 
-    /// The first field: the room for the names in a LISTXATTR, the mask in an ACCESS.
+    /// The first field: the room for the names in a LISTXATTR, the mask in an ACCESS, the flags in an OPEN.
     pub(crate) fn word(&self) -> Option<u32> {
         u32_at(self.body, 0)
     }

@@ -20,7 +20,7 @@ use larder_dataset::{DatasetSpec, Ownership};
 use larder_fs::Pool;
 use larder_fs::connection::{ServeConfig, Serving, serve};
 use larder_origin::OriginConfig;
-use larder_testkit::kernel::{self, FORGET, GETATTR, Kernel, LOOKUP, ROOT, init, request};
+use larder_testkit::kernel::{self, FORGET, GETATTR, Kernel, LOOKUP, OPEN, ROOT, init, request, words};
 
 const THREADS: usize = 3;
 /// The offset of the threads' buffers in the memory.
@@ -255,6 +255,30 @@ fn a_read_that_waits_is_answered_by_each_next_process_until_its_answer_is_sent()
         // The process was killed before it removed the read.
         file.write_all_at(&read(50, node, 0, 100), BUFFERS_AT).unwrap();
     }
+}
+
+// SEMANTICS: A2, C22
+#[test]
+fn a_file_that_the_kernel_may_read_by_itself_is_opened_for_reading_alone() {
+    let rig = Rig::new();
+    let (memory, file) = memory();
+    let (kernel, serving) = rig.serve(&memory);
+    let node = rig.node_of(&kernel, "f1");
+    end(kernel, serving);
+    // The process before answered OPENs, so this one does, too.
+    file.write_all_at(b"OPENS\0\0\x01", 8).unwrap();
+    let (kernel, serving) = rig.serve(&memory);
+    for (unique, flags, expected) in [
+        (500, libc::O_RDONLY | libc::O_DIRECT, 0),
+        (502, libc::O_WRONLY, -libc::EROFS),
+        (504, libc::O_RDWR, -libc::EROFS),
+    ] {
+        kernel.send(&request(OPEN, unique, node, &words(&[flags.cast_unsigned(), 0])));
+        // The look-up may lie in the buffer of another thread, and is answered again.
+        let answered = std::iter::repeat_with(|| kernel.answer()).find(|answer| answer.0 == unique).unwrap();
+        assert_eq!(answered.1, expected, "flags {flags:#o}");
+    }
+    end(kernel, serving);
 }
 
 #[test]

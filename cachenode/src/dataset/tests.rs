@@ -252,3 +252,16 @@ async fn warming_during_a_rebuild_waits_for_it_and_readers_do_not() {
     assert_eq!((state.blocks_kept, state.full), (u64::from(FILES), false));
     assert_eq!(gets(&dataset), u64::from(FILES) - 1);
 }
+
+// SEMANTICS: C22
+#[tokio::test]
+async fn a_dataset_is_of_large_files_if_they_have_more_than_16_mib_on_average() {
+    let world = World::new(&[]);
+    let store = world.store();
+    for (name, bytes, is_large) in [("small", 16 << 20, false), ("large", (16 << 20) + 1, true)] {
+        let data = world.folder.path().join(name);
+        std::fs::create_dir(&data).unwrap();
+        std::fs::File::create(data.join("file")).unwrap().set_len(bytes).unwrap();
+        assert_eq!(world.open(&store, name, None, 64 << 20).await.is_of_large_files(), is_large, "{name}");
+    }
+}

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
 use larder_origin::Caller;
+use larder_store::PartBytes;
 
 use super::context::FetchContext;
 use super::end::End;
@@ -162,13 +163,21 @@ impl Fetcher {
     }
 
     /// A part of a header, fetched if it is nowhere here and `may_fetch`. It is no read that a stream could begin with.
-    async fn header_part(self: &Arc<Self>, file: FileIndex, part: BlockPart, may_fetch: bool) -> Option<Bytes> {
+    pub(super) async fn header_part(
+        self: &Arc<Self>,
+        file: FileIndex,
+        part: BlockPart,
+        may_fetch: bool,
+    ) -> Option<Bytes> {
         let deadline = self.deadline();
         if let Some(bytes) = self.in_window(&part) {
             return Some(bytes);
         }
         if let Some(bytes) = self.stored(part, deadline).await {
             return Some(bytes);
+        }
+        if let Some(PartBytes { memory, range, .. }) = self.keeper.read_earlier(part, deadline).await {
+            return Some(Bytes::from(memory).slice(range));
         }
         if !may_fetch {
             return None;

@@ -37,7 +37,7 @@ fn model(layers: u64) -> Vec<(String, u64, u64)> {
     .collect()
 }
 
-/// What readers have taken of the tensors of each role, and of the one that is being read.
+/// The parts that readers have taken of the tensors of each role, and of the one that is being read.
 #[derive(Default)]
 struct Reference {
     taken: BTreeMap<String, BTreeSet<u64>>,
@@ -294,7 +294,7 @@ fn a_reader_of_the_header_fetches_nothing_ahead_and_one_of_small_parts_twice_wha
         world.read(at..(at + 4096).min(world.size));
     }
     assert!(world.ahead_bytes <= AHEAD_BYTES_LEAST + 2 * 2000 * 4096, "{}", world.ahead_bytes);
-    // What is allowed beside what they asked for is used up, and their misses fetch what those of others do.
+    // The bytes that may be fetched beside those that they asked for are used up: their misses fetch as others do.
     let most = world.tensors.lock().files.iter().flatten().next().unwrap().bytes_most();
     assert!(most < BLOCK_BYTES, "{most}");
 }

@@ -58,13 +58,13 @@ use tracing::{debug, info, warn};
 
 use crate::base::Base;
 use crate::buffer;
-use crate::config::CacheConfig;
+use crate::config::{CacheConfig, FileSpan};
 use crate::disk::Disk;
 use crate::draft::{Draft, Record};
 use crate::error::StoreError;
 use crate::folder::Folder;
 use crate::key_file;
-use crate::large_file::{LargeFile, PageTrouble};
+use crate::large_file::PageTrouble;
 use crate::lookup::{Lookup, PartBytes};
 use crate::ownership::Ownership;
 use crate::pages::{PAGE_BYTES, PagePart};
@@ -186,7 +186,21 @@ impl DatasetCache {
         let shared = &*self.shared;
         let (place, part) = match found {
             Cached::Record(place, part) => (place, part),
-            Cached::Pages(place, file, part) => {
+            Cached::Pages(place, span, part) => {
+                let file = match shared.large.opened(&span) {
+                    Some(file) => file,
+                    None => {
+                        // Opening it may take as long as reading it.
+                        let disk = shared.large.disk_of(block);
+                        let Some(_opening) = disk.map_or(Some(None), |disk| disk.read().map(Some)) else {
+                            return Lookup::Miss;
+                        };
+                        let Some(file) = shared.large_file(&span, block, place) else {
+                            return self.counted(block, len, None);
+                        };
+                        file
+                    }
+                };
                 let Some(_reading) = file.disk.read() else { return Lookup::Miss };
                 let result = buffer::with(part.buffer_bytes(), |buffer| {
                     file.read(block, &part, buffer).map(|range| use_bytes(&buffer[range]))
@@ -230,7 +244,10 @@ impl DatasetCache {
         let begin = aligned.start;
         let (place, part) = match found {
             Cached::Record(place, part) => (place, part),
-            Cached::Pages(place, file, part) => {
+            Cached::Pages(place, span, part) => {
+                let Some(file) = shared.large_file(&span, block, place) else {
+                    return self.counted(block, len, None);
+                };
                 let result = file
                     .read(block, &part, &mut memory[aligned])
                     .map(|found| PartBytes::new(memory, begin + found.start..begin + found.end));
@@ -251,8 +268,7 @@ impl DatasetCache {
         let find = || {
             let place = shared.slots.get(block)?;
             if place.is_in_file() {
-                let part = PagePart::new(block_len, start, len)?;
-                Some(Cached::Pages(place, shared.large_file(block, place)?, part))
+                Some(Cached::Pages(place, shared.span_of(block)?, PagePart::new(block_len, start, len)?))
             } else {
                 Some(Cached::Record(place, Part::new(block_len, start, len)?))
             }
@@ -300,15 +316,14 @@ impl DatasetCache {
         self.shared.slots.get(block).is_some_and(|place| !place.is_part())
     }
 
-    /// True if a part of a block is cached, as far as the tables show. Costs a few loads, or the opening of a large
-    /// file, and verifies nothing.
+    /// True if a part of a block is cached, as far as the tables show. Costs a few hundred loads at most, and verifies
+    /// nothing.
     pub fn contains_part(&self, block: BlockIndex, block_len: u32, start: u32, len: u32) -> bool {
         let Some(place) = self.shared.slots.get(block) else { return false };
         if !place.is_part() {
             return true;
         }
-        let found = PagePart::new(block_len, start, len).zip(self.shared.large_file(block, place));
-        found.is_some_and(|(part, file)| file.pages.holds(block, part.pages))
+        PagePart::new(block_len, start, len).is_some_and(|part| self.shared.large.holds(block, &part.pages))
     }
 
     /// How many disks the store has.
@@ -317,12 +332,12 @@ impl DatasetCache {
     }
 
     /// The number of the disk with a cached block, or a part of it, below [`disks`](Self::disks). None if the block is
-    /// not cached, or its disk does not answer. Costs a few loads, or the opening of a large file, and does not verify
-    /// the block.
+    /// not cached, or its disk does not answer. Costs a few hundred loads at most, and does not verify the block.
     pub fn disk_of(&self, block: BlockIndex) -> Option<usize> {
         let place = self.shared.slots.get(block)?;
         if place.is_in_file() {
-            return self.shared.base.answering(&self.shared.large_file(block, place)?.disk);
+            // If its pages are gone, a read finds that out.
+            return self.shared.large.disk_of(block).map_or(Some(0), |disk| self.shared.base.answering(disk));
         }
         let segments = self.shared.space.segments();
         // If the segment was deleted, a read finds that out.
@@ -683,7 +698,7 @@ impl Drop for DatasetCache {
 #[derive(Debug)]
 enum Cached {
     Record(Place, Part),
-    Pages(Place, Arc<LargeFile>, PagePart),
+    Pages(Place, FileSpan, PagePart),
 }
 
 /// Makes the folder the one of the configured key. An earlier version stored no keys, so its blocks may be those of

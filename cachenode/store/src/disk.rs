@@ -10,9 +10,9 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
 
 use tracing::warn;
 
@@ -36,6 +36,10 @@ fn readers_most(threads: usize) -> usize {
 /// As long as a disk has fewer threads that write blocks, it may get another. A dataset has 8.
 const WRITERS_MOST: usize = 4;
 
+/// How long a thread waits for its turn to mark a file, and its pause between two attempts.
+const MARK_PATIENCE: Duration = Duration::from_millis(100);
+const MARK_PAUSE: Duration = Duration::from_millis(1);
+
 /// One disk of a store.
 #[derive(Debug)]
 pub(crate) struct Disk {
@@ -45,6 +49,8 @@ pub(crate) struct Disk {
     pub(crate) abilities: Abilities,
     pub(crate) health: Health,
     pub(crate) free_share: FreeShare,
+    /// Held while a file gets an attribute.
+    marking: Mutex<()>,
     /// None if the store has no other disk: then every read and write must wait for this one.
     shared_load: Option<Load>,
 }
@@ -87,6 +93,7 @@ impl Disk {
             abilities,
             health,
             free_share: FreeShare::new(dir.to_owned(), keep_free_percent),
+            marking: Mutex::default(),
             shared_load: (!is_only).then(load),
         });
         disk.watch();
@@ -161,6 +168,20 @@ impl Disk {
             writing.begin();
         }
         Writing(writing)
+    }
+
+    /// Waits for a turn to give a file an attribute. None if that takes long: the thread whose turn it is waits for the
+    /// disk.
+    pub(crate) fn turn_to_mark(&self) -> Option<MutexGuard<'_, ()>> {
+        let begun = Instant::now();
+        loop {
+            match self.marking.try_lock() {
+                Ok(turn) => return Some(turn),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if begun.elapsed() < MARK_PATIENCE => std::thread::sleep(MARK_PAUSE),
+                Err(TryLockError::WouldBlock) => return None,
+            }
+        }
     }
 
     /// How many threads more than a few would write to the disk with another one.
@@ -252,8 +273,6 @@ fn share_of(sizes: &[u64], block: u32) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const BLOCKS: u32 = 10_000;

@@ -26,10 +26,12 @@ use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
+use std::time::Duration;
 
 use larder_dataset::{BlockIndex, CacheId};
 use rustix::fs::{FallocateFlags, SeekFrom, XattrFlags};
@@ -55,6 +57,9 @@ const LENT: &str = "user.larder.lent";
 
 /// The size of a boot's id, in hexadecimal digits and hyphens.
 const BOOT_ID_BYTES: usize = 36;
+
+/// The pause between two attempts to make a file while another thread makes one.
+const MAKE_PAUSE: Duration = Duration::from_millis(1);
 
 /// The most bytes that a check reads at once.
 const CHECKED_BYTES: u32 = 1 << 20;
@@ -96,10 +101,8 @@ impl LargeFile {
             Err(error) if is_read_only(&error) => open(false)?,
             opened => {
                 let file = opened?;
-                // A file that was cut off, whose pages then fail verification, or one whose last block a killed process
-                // wrote with the zeros behind it.
-                let padded = span.bytes.next_multiple_of(ALIGN_BYTES as u64);
-                if about.len() < span.bytes || about.len() == padded && padded > span.bytes {
+                // Another process has changed it. Pages that were cut off then fail verification.
+                if about.len() != span.bytes {
                     file.set_len(span.bytes)?;
                 }
                 file
@@ -164,10 +167,15 @@ impl LargeFile {
             // Writers that do not fill a file's holes need not wait for each other. If this fails, so does the write.
             let _ = rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, bytes.len() as u64);
         }
-        self.file.write_all_at(bytes, offset)?;
-        if offset + bytes.len() as u64 > self.span.bytes {
-            // The zeros are not the file's.
-            self.file.set_len(self.span.bytes)?;
+        // The file is never longer than it is to be, since the kernel may be reading it for somebody. A direct write
+        // cannot end where the file does.
+        let (whole, rest) = bytes[..len].split_at(len / ALIGN_BYTES * ALIGN_BYTES);
+        self.file.write_all_at(whole, offset)?;
+        if !rest.is_empty() {
+            // O_DSYNC, so that an error shows here and no read waits for the write.
+            let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            let buffered = OpenOptions::new().write(true).custom_flags(libc::O_DSYNC).open(path)?;
+            buffered.write_all_at(rest, offset + whole.len() as u64)?;
         }
         if self.file.metadata()?.nlink() == 0 {
             return Err(io::Error::new(io::ErrorKind::NotFound, "the file was deleted"));
@@ -212,12 +220,17 @@ impl LargeFile {
 
     /// A descriptor by which the kernel may read the file, through its page cache. No part of the file is freed from
     /// now on until the machine has booted again. Errors: also if the file is not what it should be, or its file system
-    /// has no attributes.
+    /// has no attributes, or takes no writes.
     pub(crate) fn lend(&self, boot_id: &str) -> io::Result<File> {
-        if boot_id.len() != BOOT_ID_BYTES {
+        // Those who open a file with O_DIRECT do so with the cache's.
+        if boot_id.len() != BOOT_ID_BYTES || !self.disk.abilities.direct {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        rustix::fs::fsetxattr(&self.file, LENT, boot_id.as_bytes(), XattrFlags::empty())?;
+        if !self.is_lent(boot_id) {
+            // A frozen file system must not hold all threads that answer the kernel.
+            let _turn = self.disk.turn_to_mark().ok_or(io::ErrorKind::TimedOut)?;
+            rustix::fs::fsetxattr(&self.file, LENT, boot_id.as_bytes(), XattrFlags::empty())?;
+        }
         let file = File::open(&self.path)?;
         let about = file.metadata()?;
         if FileId::of(&about) != self.id()? || about.len() != self.span.bytes {
@@ -374,14 +387,31 @@ impl LargeFiles {
         self.look(span).map_err(|(_, error)| error)
     }
 
-    /// The same. Errors: with the disk that failed and may have the file.
-    fn look(&self, span: &FileSpan) -> Result<Option<Arc<LargeFile>>, (Arc<Disk>, io::Error)> {
+    /// A file, if it is open. Does not wait for the disk.
+    pub(crate) fn opened(&self, span: &FileSpan) -> Option<Arc<LargeFile>> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = open.get(&span.first).filter(|file| file.span == *span) {
-            file.was_used.store(true, Ordering::Relaxed);
-            return Ok(Some(Arc::clone(file)));
+        let file = open.get(&span.first).filter(|file| file.span == *span)?;
+        file.was_used.store(true, Ordering::Relaxed);
+        Some(Arc::clone(file))
+    }
+
+    /// The disk that has pages of a block, as far as the tables show. Opens no file, which could wait for the disk.
+    pub(crate) fn disk_of(&self, block: BlockIndex) -> Option<&Arc<Disk>> {
+        let has_pages = |folder: &&Folder| folder.pages.get().is_some_and(|pages| pages.holds_any(block));
+        self.folders.iter().find(has_pages).map(|folder| &folder.disk)
+    }
+
+    /// True if a disk has all of these pages of a block, as far as the tables show. Opens no file.
+    pub(crate) fn holds(&self, block: BlockIndex, pages: &Range<u32>) -> bool {
+        let has_them = |folder: &Folder| folder.pages.get().is_some_and(|table| table.holds(block, pages.clone()));
+        self.folders.iter().any(has_them)
+    }
+
+    /// Finds a file. Errors: with the disk that failed and may have the file.
+    fn look(&self, span: &FileSpan) -> Result<Option<Arc<LargeFile>>, (Arc<Disk>, io::Error)> {
+        if let Some(file) = self.opened(span) {
+            return Ok(Some(file));
         }
-        drop(open);
         let mut failed = None;
         for folder in &self.folders {
             match folder.open(*span) {
@@ -408,9 +438,10 @@ impl LargeFiles {
         file
     }
 
-    /// Forgets an open file: its path is another file's, or none's.
-    fn close(&self, first: BlockIndex) {
+    /// Forgets a file: its path is another file's, or none's.
+    pub(crate) fn close(&self, first: BlockIndex) {
         self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&first);
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner).remove(&first);
     }
 
     /// Finds a file, or makes an empty one on the disk that its first block falls to. Blocks on the disk. Errors: with
@@ -422,7 +453,7 @@ impl LargeFiles {
             }
             self.close(span.first);
         }
-        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let _making = self.turn_to_make().map_err(|(disk, error)| (Some(disk), error))?;
         if let Some(file) = self.look(span).map_err(|(disk, error)| (Some(disk), error))? {
             return Ok(file);
         }
@@ -434,10 +465,27 @@ impl LargeFiles {
             let file = OpenOptions::new().write(true).create_new(true).mode(PRIVATE_FILE).open(path)?;
             file.set_len(span.bytes)
         };
+        let _writing = disk.write();
         let file = self.place(folder, span, make).map_err(|error| (Some(Arc::clone(disk)), error))?;
         // All of it will be written by this process.
         self.note_checked(span);
         Ok(file)
+    }
+
+    /// Waits for the turn to make a file. Errors: with a disk that ends no write, for which the thread whose turn it is
+    /// may be waiting.
+    pub(crate) fn turn_to_make(&self) -> Result<MutexGuard<'_, ()>, (Arc<Disk>, io::Error)> {
+        loop {
+            match self.making.try_lock() {
+                Ok(turn) => return Ok(turn),
+                Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => {}
+            }
+            if let Some(Folder { disk, .. }) = self.folders.iter().find(|folder| folder.disk.holds_writers()) {
+                return Err((Arc::clone(disk), io::ErrorKind::TimedOut.into()));
+            }
+            std::thread::sleep(MAKE_PAUSE);
+        }
     }
 
     /// Finds a file that is a link to one of another snapshot's cache, or makes it such a link. None if the other one
@@ -480,6 +528,8 @@ impl LargeFiles {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
+        // One that was checked is gone.
+        self.close(span.first);
         let path = folder.path(span.first);
         // Whatever is there is no regular file, or is of a table that was lost.
         match std::fs::symlink_metadata(&path) {
@@ -535,8 +585,10 @@ impl LargeFiles {
     pub(crate) fn sync(&self) -> io::Result<()> {
         for (nth, folder) in self.folders.iter().enumerate().filter(|(_, folder)| !folder.disk.is_silent()) {
             let Some(pages) = folder.pages.get() else { continue };
-            let mut entries = std::fs::read_dir(&folder.files).into_iter().flatten().flatten();
-            let synced = entries.try_for_each(|entry| File::open(entry.path())?.sync_data());
+            let entries = std::fs::read_dir(&folder.files).into_iter().flatten().flatten();
+            // To open a pipe could take forever.
+            let mut files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+            let synced = files.try_for_each(|entry| File::open(entry.path())?.sync_data());
             match synced.and_then(|()| pages.sync()) {
                 Err(error) if nth > 0 => {
                     warn!(dir = ?folder.files, %error, "cannot sync the large files on a disk of the cache");
@@ -553,6 +605,8 @@ mod tests {
     use larder_dataset::BLOCK_BYTES;
 
     use super::*;
+    use crate::folder::Abilities;
+    use crate::health::Health;
 
     /// The disk space of a whole file, and of the pages of the table that have its words.
     fn taken(span: &FileSpan) -> u64 {
@@ -560,6 +614,20 @@ mod tests {
         let first = u64::from(span.first.0);
         let (from, to) = (words_of(first) / 4096 * 4096, words_of(first + span.count()).next_multiple_of(4096));
         span.bytes.next_multiple_of(4096) + to - from
+    }
+
+    // SEMANTICS: C22
+    #[test]
+    fn a_file_is_lent_only_where_it_can_be_read_past_the_page_cache() {
+        for direct in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let health = Health::new(Duration::from_secs(1), Duration::from_secs(1));
+            let disk = Disk::new(dir.path(), Abilities { direct, free: true }, health, 0, true);
+            let folder = SegmentFolder { path: dir.path().join("segments"), disk };
+            let files = LargeFiles::open(&[folder], &CacheId([1; 32]), 3).unwrap();
+            let file = files.find_or_make(&FileSpan { first: BlockIndex(0), bytes: 3 * BLOCK_BYTES }).unwrap();
+            assert_eq!(file.lend(&"0".repeat(BOOT_ID_BYTES)).is_ok(), direct);
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ struct BackingMap {
 }
 
 // SAFETY: FUSE_DEV_IOC_BACKING_OPEN, `_IOW(229, 1, struct fuse_backing_map)`, reads that struct, which `self` is, and
-// writes no memory. What it returns is the number.
+// writes no memory. Its result is the number.
 unsafe impl Ioctl for BackingMap {
     type Output = u32;
 

@@ -28,8 +28,9 @@ use crate::mount_id::MountId;
 /// How long a request may take to arrive, and its answer to leave.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The pause before another attempt to make the socket: its folder may not exist yet.
-const PAUSE: Duration = Duration::from_secs(1);
+/// The pause before another attempt to make the socket: its folder may not exist yet. Short, because the mounts that
+/// larderd serves before that lend no files.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves a socket beside each handover socket, on threads that end with the keeper.
 pub(super) fn start(connections: &Arc<Connections>) -> io::Result<()> {
@@ -70,8 +71,14 @@ fn serve(path: &Path, keeper: &Weak<Connections>) {
 /// Listens where only larderd's user and root can connect.
 fn bind(path: &Path, daemon_uid: u32) -> io::Result<Listener> {
     let listener = Listener::bind(path)?;
-    std::os::unix::fs::chown(path, Some(daemon_uid), None)?;
+    give(path, daemon_uid)?;
     Ok(listener)
+}
+
+/// Makes a user the owner of a socket, and not of what a link in its place leads to: the folder is larderd's, and this
+/// process is root.
+fn give(path: &Path, uid: u32) -> io::Result<()> {
+    std::os::unix::fs::lchown(path, Some(uid), None)
 }
 
 fn answer(connections: &Connections, socket: &Socket) -> io::Result<()> {
@@ -104,6 +111,7 @@ fn is_file_of(uid: u32, file: BorrowedFd<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::os::unix::fs::MetadataExt;
 
     use super::*;
 
@@ -113,6 +121,21 @@ mod tests {
         assert!(is_file_of(uid, file.as_fd()));
         assert!(!is_file_of(uid + 1, file.as_fd()));
         assert!(!is_file_of(0, File::open("/dev/null").unwrap().as_fd()), "a device");
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_socket_gives_larderd_no_other_file() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: only root can give files away");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let [file, link] = ["file", "link"].map(|name| folder.path().join(name));
+        std::fs::write(&file, b"root's").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        give(&link, 4321).unwrap();
+        let owner = |path: &Path| std::fs::symlink_metadata(path).unwrap().uid();
+        assert_eq!((owner(&file), owner(&link)), (0, 4321));
     }
 
     // SEMANTICS: C22

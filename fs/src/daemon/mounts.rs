@@ -66,7 +66,7 @@ pub(super) struct Connection {
     /// The memory of the connection's unanswered requests.
     pub(super) memory: OwnedFd,
     pub(super) init: Vec<u8>,
-    /// Who lets the kernel read cached files by itself.
+    /// The keeper, which lets the kernel read cached files by itself.
     pub(super) lender: Option<Lender>,
 }
 

@@ -13,6 +13,8 @@ pub const LOOKUP: u32 = 1;
 pub const FORGET: u32 = 2;
 /// Returns the attributes of an inode.
 pub const GETATTR: u32 = 3;
+/// Opens a file.
+pub const OPEN: u32 = 14;
 /// Reads bytes of a file.
 pub const READ: u32 = 15;
 /// Negotiates the protocol: the first request of a connection.

@@ -1,7 +1,7 @@
 //! Large files that are wholly cached and that the kernel reads by itself.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Stdio;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use larder_csi_api::csi::node_client::NodeClient;
 use larder_e2e::{Lab, Larderd, Mount, Plugin};
 use larder_testkit::seeded_bytes;
+use rustix::mount::MountFlags;
 use serde_json::Value;
 
 use crate::csi::{publish, wait_until};
@@ -116,6 +117,24 @@ fn a_file_that_an_earlier_process_has_cached_is_checked_before_anyone_opens_it()
     let is_checked = |_: &Mount| lab.logs().contains("large files of earlier processes checked");
     mount.wait_until("the scrub has ended", is_checked);
     assert!(!is_served(&mount.path("")), "at its first opening");
+    assert_right(&File::open(mount.path("model")).unwrap(), &bytes);
+}
+
+// SEMANTICS: A2, C22
+#[test]
+fn a_mount_that_root_made_writable_lets_nobody_write_to_the_file_that_the_kernel_reads() {
+    if !kernel_reads() {
+        eprintln!("skipped: the kernel cannot read cached files by itself");
+        return;
+    }
+    let (lab, bytes) = lab();
+    let mount = lab.mount("m", &lab.url(), &[]);
+    warm(&mount);
+    mount.wait_until("the kernel reads the file", |mount| !is_served(&mount.path("")));
+    rustix::mount::mount_remount(mount.dir(), MountFlags::NODEV | MountFlags::NOSUID, c"").unwrap();
+    let refused = OpenOptions::new().read(true).write(true).open(mount.path("model")).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+    assert!(!is_served(&mount.path("")));
     assert_right(&File::open(mount.path("model")).unwrap(), &bytes);
 }
 

@@ -91,6 +91,16 @@ async fn a_block_that_is_being_taken_over_is_read_in_the_parts_that_are_asked_fo
     assert_eq!((read_bytes(&world), world.origin.take()), (FILE_BYTES, vec![]));
 }
 
+// SEMANTICS: C16
+#[tokio::test]
+async fn the_header_of_a_file_that_is_being_taken_over_is_not_fetched() {
+    let world = adopting();
+    let part = world.part(0, 0, PIECE_BYTES);
+    let header = world.fetcher.header_part(FileIndex(0), part, true).await.unwrap();
+    assert!(header.iter().zip(0_u32..).all(|(&byte, at)| byte == at as u8) && header.len() as u64 == PIECE_BYTES);
+    assert_eq!(world.origin.take(), []);
+}
+
 // SEMANTICS: O5
 #[tokio::test(start_paused = true)]
 async fn reads_of_blocks_that_are_being_taken_over_do_not_wait_for_a_hung_origin() {

@@ -87,8 +87,7 @@ impl DatasetCache {
     /// The number of the disk with a block that is to be adopted, as [`disk_of`](Self::disk_of) has it.
     pub fn earlier_disk_of(&self, block: BlockIndex) -> Option<usize> {
         let ancestors = self.shared.ancestors.load();
-        let span = self.shared.span_of(block);
-        let disk = ancestors.as_ref()?.iter().find_map(|ancestor| ancestor.disk_of(span.as_ref(), block))?;
+        let disk = ancestors.as_ref()?.iter().find_map(|ancestor| ancestor.disk_of(block))?;
         self.shared.base.answering(&disk)
     }
 

@@ -89,12 +89,13 @@ impl Ancestor {
         self.earlier.find(block).is_some_and(|block| is_whole(block) || self.locate(block).is_some())
     }
 
-    /// The disk with the other cache's copy of this block of the adopting dataset. `span` is that of its file.
-    pub(super) fn disk_of(&self, span: Option<&FileSpan>, block: BlockIndex) -> Option<Arc<Disk>> {
-        if let Some((file, _)) = span.and_then(|span| self.file_of(span, block)) {
-            return Some(Arc::clone(&file.disk));
+    /// The disk with the other cache's copy of this block of the adopting dataset.
+    pub(super) fn disk_of(&self, block: BlockIndex) -> Option<Arc<Disk>> {
+        let block = self.earlier.find(block)?;
+        if self.is_in_file(block) {
+            return self.large.disk_of(block).cloned();
         }
-        let Located { segment, .. } = self.locate(self.earlier.find(block)?)?;
+        let Located { segment, .. } = self.locate(block)?;
         Some(Arc::clone(&segment.disk))
     }
 

@@ -71,7 +71,7 @@ impl Checks {
         self.changed.notify_all();
     }
 
-    /// What the thread is to do. None: nothing, and it ends.
+    /// The next check of the thread. None: there is none, and the thread ends.
     pub(super) fn next(&self) -> Option<Next> {
         let mut queue = self.lock();
         if let Some(span) = queue.asked.pop_front() {

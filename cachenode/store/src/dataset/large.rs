@@ -34,9 +34,10 @@ impl Shared {
         self.config.block_lens.file_of(block).filter(|span| span.contains(block))
     }
 
-    /// The large file of a block whose slot says that it is there. If the file is gone, the block is dropped.
-    pub(super) fn large_file(&self, block: BlockIndex, place: Place) -> Option<Arc<LargeFile>> {
-        match self.large.find(&self.span_of(block)?) {
+    /// The large file of a block whose slot says that it is there. If the file is gone, the block is dropped. Blocks on
+    /// the disk unless the file is open.
+    pub(super) fn large_file(&self, span: &FileSpan, block: BlockIndex, place: Place) -> Option<Arc<LargeFile>> {
+        match self.large.find(span) {
             Ok(Some(file)) => return Some(file),
             Ok(None) => self.found_trouble(block, place, Trouble::Flaw(Flaw::Torn)),
             Err(error) => self.found_trouble(block, place, Trouble::Unreadable(error)),
@@ -95,6 +96,10 @@ impl Shared {
     /// Reads all pages of a file, and drops those that are wrong. Blocks on the disk, for as long as it takes to read
     /// the file.
     pub(super) fn check(&self, span: &FileSpan) {
+        // It was asked for once more while it was being checked.
+        if self.large.is_checked(span) {
+            return;
+        }
         if span.blocks().all(|block| !self.is_stopped() && self.mend(block, Place::in_file(true))) {
             self.large.note_checked(span);
         }
@@ -144,16 +149,20 @@ impl Shared {
         let mut file = self.link_earlier(&span).map_or_else(find, Ok)?;
         let disk = Arc::clone(&file.disk);
         let failed = |source| NotKept { disk: Some(Arc::clone(&disk)), source };
-        let writing = disk.write();
-        if disk.is_silent() {
+        if disk.holds_writers() {
             return Err(failed(std::io::ErrorKind::TimedOut.into()));
         }
+        let writing = disk.write();
         disk.free_share.take(bytes.len() as u64, Instant::now()).map_err(failed)?;
         let mut written = file.write(block, start, len, bytes);
         if written.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
             // The file was deleted after it was found, because it had no block.
             file = find()?;
             written = file.write(block, start, len, bytes);
+        }
+        if written.is_err() && self.slots.get(block).is_none() {
+            // Otherwise what the disk allocated for it would be nobody's until the next start.
+            let _ = file.free(block, &self.base.boot_id);
         }
         written.map_err(failed)?;
         // No other thread sets or clears the slot of a pending block.
@@ -168,10 +177,12 @@ impl Shared {
         Ok(Some(disk))
     }
 
-    /// True if the file of a block is on a disk that fails or does not answer, and another disk takes blocks.
+    /// True if the file of a block is on a disk that fails or holds writers, or cannot be made because of such a disk,
+    /// and another disk takes blocks.
     pub(super) fn is_file_stuck(&self, block: BlockIndex) -> bool {
         let is_stuck = |span: FileSpan| match self.large.find(&span) {
-            Ok(file) => file.is_some_and(|file| file.disk.health.is_failing() || file.disk.is_silent()),
+            Ok(Some(file)) => file.disk.health.is_failing() || file.disk.holds_writers(),
+            Ok(None) => self.large.turn_to_make().is_err(),
             Err(_) => true,
         };
         self.base.has_sound_disk() && self.span_of(block).is_some_and(is_stuck)
@@ -187,11 +198,11 @@ impl Shared {
         })
     }
 
-    /// Frees the pages of a block that is leaving and has no slot. If its disk does not answer, they are freed after
-    /// the next start. Blocks on the disk.
+    /// Frees the pages of a block that is leaving and has no slot. If its disk holds writers, they are freed after the
+    /// next start. Blocks on the disk.
     pub(super) fn free_pages(&self, block: BlockIndex) {
         let file = self.span_of(block).and_then(|span| self.large.find(&span).ok().flatten());
-        let Some(file) = file.filter(|file| !file.disk.is_silent()) else { return };
+        let Some(file) = file.filter(|file| !file.disk.holds_writers()) else { return };
         if let Err(error) = file.free(block, &self.base.boot_id) {
             self.not_freed(&file.disk, &error);
         }

@@ -60,7 +60,8 @@ impl Shared {
         }
     }
 
-    /// Checks a block of a file when it is the turn of this dataset, and rests. What somebody waits for comes first.
+    /// Checks a block of a file when it is the turn of this dataset, and rests. Files that somebody has opened
+    /// come first.
     fn scrub_block(&self, span: &FileSpan, block: BlockIndex) -> bool {
         let _turn = loop {
             while let Some(span) = self.checks.next_asked() {

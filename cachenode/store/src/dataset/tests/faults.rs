@@ -7,12 +7,12 @@ use super::*;
 use crate::record::extent_bytes;
 
 /// A separate file system for one test. Needs root.
-struct Mount {
-    at: tempfile::TempDir,
+pub(super) struct Mount {
+    pub(super) at: tempfile::TempDir,
 }
 
 impl Mount {
-    fn new(args: &[&str]) -> Self {
+    pub(super) fn new(args: &[&str]) -> Self {
         let at = tempfile::tempdir().unwrap();
         run(Command::new("mount").args(args).arg(at.path()));
         Self { at }

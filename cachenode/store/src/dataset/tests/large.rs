@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::{OnceLock, mpsc};
 
+use super::faults::Mount;
 use super::*;
 use crate::config::{BlockLens, FileSpan};
 use crate::earlier::{Earlier, SameBlocks};
@@ -356,6 +357,42 @@ fn a_block_that_is_evicted_while_its_rest_is_fetched_leaves() {
     }
 }
 
+#[test]
+fn a_pipe_among_the_files_does_not_keep_a_cache_from_closing() {
+    let mut bed = bed(PolicyKind::Nr, 1 << 30);
+    assert!(put_whole(&bed, 0));
+    let (pipe, mode) = (file(&bed).with_file_name("000003e7"), rustix::fs::Mode::RUSR);
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let (sender, closed) = mpsc::channel();
+    std::thread::spawn(move || {
+        bed.close();
+        sender.send(()).unwrap();
+    });
+    closed.recv_timeout(TIMEOUT).unwrap();
+}
+
+// SEMANTICS: C4, C21
+#[test]
+fn a_block_for_which_the_disk_has_no_room_takes_none_of_what_is_left() {
+    let mount = Mount::new(&["-t", "tmpfs", "-o", "size=64m", "tmpfs"]);
+    let mut bed = Bed::at(mount.at.path(), PolicyKind::Nr, 1 << 30);
+    bed.drop_all();
+    bed.config.block_lens = Arc::new(Lens(FILE));
+    bed.open();
+    assert!(put_pages(&bed, 1, 0..1));
+    let ballast = mount.at.path().join("ballast");
+    let free = bed.store().free_bytes().unwrap();
+    fs::write(&ballast, vec![1; (free - BLOCK_BYTES / 2) as usize]).unwrap();
+    let (before, cache) = (file_disk_bytes(&bed), bed.cache());
+    let permit = cache.admit(FILE.first, BLOCK_BYTES as u32).unwrap();
+    let error = cache.write(permit, &cache.record(FILE.first, content(0))).unwrap_err();
+    assert!(matches!(error, WriteError::Full { .. }), "{error}");
+    assert_eq!(file_disk_bytes(&bed), before);
+    fs::remove_file(ballast).unwrap();
+    cache.try_disk_again();
+    assert!(put_whole(&bed, 0) && get_pages(&bed, 0, all(0)) && get_pages(&bed, 1, 0..1));
+}
+
 // SEMANTICS: C20, C21
 #[test]
 fn a_file_is_on_one_disk_and_a_disk_that_was_away_gives_it_back() {
@@ -384,6 +421,31 @@ fn a_file_is_on_one_disk_and_a_disk_that_was_away_gives_it_back() {
     }
 }
 
+// SEMANTICS: C4, C20, C21
+#[test]
+fn threads_that_must_not_wait_for_a_disk_open_no_file_on_it() {
+    let bed = bed_over(PolicyKind::Nr, 1 << 30, 2);
+    assert!(put_whole(&bed, 0) && put_pages(&bed, 1, 3..5));
+    let (cache, large, path) = (bed.cache(), &bed.cache().shared.large, file(&bed));
+    let disks = &bed.store().base.disks;
+    let nth = disks.iter().position(|disk| path.starts_with(disk.dir())).unwrap();
+    large.close(FILE.first);
+    let [whole, part] = [FILE.first, BlockIndex(901)];
+    assert_eq!(
+        (cache.disk_of(whole), cache.disk_of(part), cache.disk_of(BlockIndex(902))),
+        (Some(nth), Some(nth), None)
+    );
+    assert!(cache.contains_part(part, BLOCK_BYTES as u32, 3 * PAGE_BYTES, 1));
+    assert!(!cache.contains_part(part, BLOCK_BYTES as u32, 5 * PAGE_BYTES, 1));
+    // As many threads wait for the disk as may.
+    let waiting: Vec<_> = std::iter::from_fn(|| disks[nth].read()).collect();
+    assert!(cache.read(whole, BLOCK_BYTES as u32, 0, 1, |_| ()).hit().is_none());
+    assert!(large.opened(&FILE).is_none());
+    drop(waiting);
+    assert!(get_pages(&bed, 0, all(0)) && large.opened(&FILE).is_some());
+    assert_eq!(bed.counters.read_errors.get(), 0);
+}
+
 // SEMANTICS: C20, C21
 #[test]
 fn new_blocks_of_a_file_whose_disk_fails_go_to_another_disk() {
@@ -402,6 +464,30 @@ fn new_blocks_of_a_file_whose_disk_fails_go_to_another_disk() {
     bed.open();
     assert!((0..3).all(|block| get_pages(&bed, block, all(block))));
     assert_eq!((bed.cache().usage().used_bytes, bed.counters.corrupt()), (FILE.bytes, 0));
+}
+
+// SEMANTICS: C20, C21
+#[test]
+fn new_blocks_of_a_file_whose_disk_ends_no_write_go_to_another_disk() {
+    let bed = bed_over(PolicyKind::Nr, 1 << 30, 2);
+    assert!(put_whole(&bed, 0));
+    let path = file(&bed);
+    let disk = bed.store().base.disks.iter().find(|disk| path.starts_with(disk.dir())).unwrap();
+    let is_record = |nth| {
+        let place = bed.cache().shared.slots.get(BlockIndex(FILE.first.0 + nth)).unwrap();
+        bed.cache().shared.space.segments().get(place.segment).is_some()
+    };
+    let stalled = disk.write();
+    disk.stall();
+    assert!(put_whole(&bed, 1) && is_record(1));
+    // Nor does a file that is to be made on it, or may be.
+    bed.cache().shared.large.close(FILE.first);
+    fs::remove_file(&path).unwrap();
+    let making = bed.cache().shared.large.turn_to_make().unwrap();
+    disk.stall();
+    assert!(put_whole(&bed, 2) && is_record(2));
+    drop((making, stalled));
+    assert!((1..3).all(|block| get_pages(&bed, block, all(block))));
 }
 
 // SEMANTICS: C21
@@ -477,6 +563,23 @@ fn a_file_is_lent_once_all_of_it_is_cached_and_was_found_right() {
     let _ = lent(&bed);
 }
 
+// SEMANTICS: C4, C22
+#[test]
+fn a_file_system_that_takes_no_writes_holds_one_of_those_that_open_files() {
+    let mut bed = bed(PolicyKind::Nr, 1 << 30);
+    bed.drop_all();
+    bed.boot_id = boot(1);
+    bed.open();
+    assert!((0..3).all(|block| put_whole(&bed, block)));
+    let disk = &bed.store().base.disks[0];
+    let stuck = disk.turn_to_mark().unwrap();
+    assert!(bed.cache().lend(FILE.first).is_none());
+    drop(stuck);
+    assert!(bed.cache().lend(FILE.first).is_some());
+    let _stuck = disk.turn_to_mark().unwrap();
+    assert!(bed.cache().lend(FILE.first).is_some(), "it is marked");
+}
+
 /// A cache whose file was written by an earlier process.
 fn bed_of_earlier() -> Bed {
     let mut bed = bed(PolicyKind::Nr, 1 << 30);
@@ -535,6 +638,15 @@ fn a_file_that_is_opened_is_checked_although_it_is_not_the_turn_of_the_scrub() {
     drop((turn, others_turn));
 }
 
+#[test]
+fn a_file_that_was_asked_for_while_it_was_being_checked_is_not_read_again() {
+    let bed = bed_of_earlier();
+    drop(lent(&bed));
+    spoil(&bed, 1, 200, |page| page[0] ^= 1);
+    bed.cache().shared.check(&FILE);
+    assert_eq!(bed.counters.corrupt(), 0);
+}
+
 // SEMANTICS: C22
 #[test]
 fn no_part_of_a_lent_file_is_freed_until_the_machine_boots_again() {
@@ -586,6 +698,52 @@ impl Earlier for Shifted {
     fn each_run(&self, _: &dyn Fn() -> bool, f: &mut dyn FnMut(SameBlocks) -> bool) {
         f(SameBlocks { first: LATER.first, earlier: FILE.first, count: 3 });
     }
+}
+
+// SEMANTICS: C22
+#[test]
+fn the_check_of_a_file_does_not_count_for_one_that_comes_in_its_place() {
+    let bed = bed(PolicyKind::Nr, 1 << 30);
+    assert!(put_whole(&bed, 0) && bed.cache().shared.large.is_checked(&FILE));
+    let (path, copy) = (file(&bed), bed.dir.join("probe"));
+    fs::copy(&path, &copy).unwrap();
+    fs::rename(&copy, &path).unwrap();
+    bed.cache().shared.large.find_or_make(&FILE).unwrap();
+    assert!(!bed.cache().shared.large.is_checked(&FILE), "another process has replaced it");
+    let config = CacheConfig { key: OTHER.into(), block_lens: Arc::new(Lens(LATER)), ..bed.config.clone() };
+    let later = bed.store().dataset(config).unwrap();
+    let (ours, theirs) = (&later.shared.large, &bed.cache().shared.large);
+    ours.find_or_make(&LATER).unwrap();
+    assert!(ours.is_checked(&LATER), "all of it will be written by this process");
+    ours.delete_unless(LATER.first, Some(&LATER), &bed.store().base.disks[0], || false).unwrap();
+    ours.link(&LATER, theirs, &FILE).unwrap().expect("the other snapshot has it");
+    assert!(!ours.is_checked(&LATER));
+}
+
+// SEMANTICS: B1, C22
+#[test]
+fn a_file_is_never_longer_than_it_is_to_be_while_its_end_is_written_again() {
+    let mut bed = bed(PolicyKind::Nr, 1 << 30);
+    assert!(put_whole(&bed, 2));
+    let (path, written) = (file(&bed), std::sync::atomic::AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !written.load(Ordering::Relaxed) {
+                assert_eq!(fs::metadata(&path).unwrap().len(), FILE.bytes);
+            }
+        });
+        let (large, end) = (bed.cache().shared.large.find(&FILE).unwrap().unwrap(), BlockIndex(902));
+        let record = bed.cache().record(end, content(2));
+        (0..200).for_each(|_| large.write(end, 0, content(2).len(), record.as_bytes()).unwrap());
+        written.store(true, Ordering::Relaxed);
+    });
+    assert!(get_pages(&bed, 2, all(2)));
+    // Another process left something behind its end.
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(FILE.bytes + 7).unwrap();
+    bed.drop_all();
+    bed.open();
+    assert!(get_pages(&bed, 2, all(2)));
+    assert_eq!(fs::metadata(&path).unwrap().len(), FILE.bytes);
 }
 
 // SEMANTICS: C16, C21
