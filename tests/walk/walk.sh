@@ -23,7 +23,7 @@ readonly here root
 # What each way reads. A page with `:` is read under that heading only.
 pages() {
     case $1 in
-        researcher) printf '%s\n' "README.md:Install and first use" docs/START.md docs/MOUNT.md \
+        researcher) printf '%s\n' "README.md:Install and first use" docs/START.md docs/MOUNT.md docs/PYTHON.md \
             "docs/TROUBLESHOOTING.md:On one machine" ;;
         engineer)
             printf '%s\n' "README.md:On Kubernetes" docs/kubernetes/{install,datasets,serving,jobs,queues,scheduling}.md \
@@ -43,6 +43,7 @@ docs/START.md :: git clone :: as in README.md
 docs/START.md :: make quickstart :: as in README.md
 docs/START.md :: make install :: as in README.md
 docs/MOUNT.md :: make peers :: measures for half an hour; a test measures with few files
+docs/PYTHON.md :: pip install larder :: the tests of the package install its wheel
 TEXT
         engineer) cat <<'TEXT' ;;
 README.md :: make build :: builds for minutes; the walk has the programs
