@@ -459,7 +459,9 @@ impl Fetcher {
 
     /// Records a read of this part, and fetches ahead of its reader if its block is one at which to do so.
     pub(crate) fn touched(self: &Arc<Self>, part: &BlockPart) {
-        if let Some(next) = self.ahead.read(part.block) {
+        if let Some(next) = self.ahead.read(part.block)
+            && !self.tensors.leave_out(part)
+        {
             let fetcher = Arc::clone(self);
             let ahead = async move { fetcher.read_ahead(next) };
             self.tasks.spawn_on(Caller::current().run(ahead), &self.runtime);

@@ -251,6 +251,17 @@ impl Tensors {
         Some(file.ahead(part, keeps, &state.roles))
     }
 
+    /// True if readers are known to leave out parts of a tensor that this part touches: no stream leads on from there.
+    pub(crate) fn leave_out(&self, part: &BlockPart) -> bool {
+        if !self.follows(part.block) {
+            return false;
+        }
+        let state = self.lock();
+        let file = state.files.iter().flatten().find(|file| file.first == first_block(part));
+        let is_partly_read = |tensor: &Tensor| !matches!(state.roles.of(tensor.role), 0 | u64::MAX);
+        file.is_some_and(|file| file.touched(range_of(part)).any(|(_, tensor)| is_partly_read(tensor)))
+    }
+
     /// Records how many bytes were fetched beside what a reader at this part asked for, for example none because all was
     /// here.
     pub(crate) fn fetched(&self, part: &BlockPart, bytes: u64) {

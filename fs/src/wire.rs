@@ -315,11 +315,11 @@ impl Reply {
     }
 
     /// Answers an OPEN: `struct fuse_open_out`. The kernel keeps the file's pages from one open to the next. With a
-    /// `number`, it reads the file that is registered under it.
+    /// `number`, it reads the file that is registered under it, and has no pages: both flags together are EIO.
     pub(crate) fn open(self, number: Option<u32>) {
         const KEEP_CACHE: u32 = 1 << 1;
         const PASSTHROUGH: u32 = 1 << 7;
-        let flags = KEEP_CACHE | number.map_or(0, |_| PASSTHROUGH);
+        let flags = number.map_or(KEEP_CACHE, |_| PASSTHROUGH);
         self.data(&Fields::<16>::new().u64(0).u32(flags).u32(number.unwrap_or_default()).bytes);
     }
 

@@ -253,8 +253,9 @@ check_pages() {
     known=$({ pages researcher; pages engineer; } | sed 's/:.*//')
     while IFS= read -r page; do
         case docs/$page in
-            # Reference and decisions, some of them generated; benchmarks and their tables.
-            docs/adr/* | docs/@(SEMANTICS|COMMANDS|METRICS|XIDS|CRDS|PERFORMANCE|COMPARISON).md) continue ;;
+            # Reference and decisions, some of them generated; benchmarks and their tables. The tests of the Python package
+            # run the examples of its page.
+            docs/adr/* | docs/@(SEMANTICS|COMMANDS|METRICS|XIDS|CRDS|PERFORMANCE|COMPARISON|PYTHON).md) continue ;;
         esac
         grep -qx "docs/$page" <<<"$known" || [[ -z $(awk -f "$here/blocks.awk" "$root/docs/$page") ]] ||
             die "docs/$page has commands, and no way leads there: add it to pages"

@@ -120,7 +120,7 @@ fn a_reader_of_an_eighth_of_each_tensor_does_not_have_the_rest_fetched() {
     mount.settle();
     let fetched = model.fetched();
     assert!(fetched >= model.size / 8, "{} MiB", fetched / MIB);
-    // With the beginning of the file, all that is fetched for the first layer, and the pages around each eighth that
-    // the kernel reads as well. Without the header it would be four fifths of the file.
-    assert!(fetched <= model.size * 9 / 16, "{} MiB of {}", fetched / MIB, model.size / MIB);
+    // With the beginning of the file, what a stream fetches until the first layer has been read, and the pages around
+    // each eighth that the kernel reads as well. Without the header it would be four fifths of the file, or all of it.
+    assert!(fetched <= model.size * 11 / 16, "{} MiB of {}", fetched / MIB, model.size / MIB);
 }
