@@ -255,6 +255,7 @@ impl Fetcher {
                 return Box::pin(self.fetch_larger_piece(file, part, piece, Asker::Here, deadline)).await;
             }
             let next = match demand {
+                _ if self.tensors.leave_out(&part) => None,
                 Demand::Unknown => self.missed(file, &part),
                 // The blocks that follow are fetched ahead without a stream.
                 Demand::Block | Demand::Part(_) => self.ahead.waited(part.block),

@@ -104,7 +104,7 @@ struct Followed {
     reads: u64,
 }
 
-/// What the task does after a step.
+/// The task's next action after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Again,

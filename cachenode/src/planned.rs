@@ -55,7 +55,7 @@ pub(crate) struct PlannedRead {
     pub(crate) memory: Permit,
 }
 
-/// What a plan has here.
+/// The blocks that a plan has here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) blocks: usize,
@@ -67,7 +67,7 @@ pub(crate) struct Usage {
     pub(crate) read_to: u64,
 }
 
-/// What is here of a block that a plan comes to.
+/// The state of a block that a plan comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// Nothing.
@@ -108,7 +108,7 @@ struct Planned {
     len: u32,
     /// The part of it that the plan wants.
     wanted: Range<u32>,
-    /// What was read of that.
+    /// The part of that which was read.
     read: ReadRanges,
     /// None: they are coming.
     bytes: Option<Bytes>,
@@ -321,7 +321,7 @@ impl PlannedBlocks {
         Found::Here
     }
 
-    /// What a plan has here.
+    /// The blocks that a plan has here.
     pub(crate) fn usage(&self, plan: u64) -> Usage {
         self.lock().plans.get(&plan).copied().unwrap_or_default()
     }

@@ -31,7 +31,7 @@ impl Dataset {
         self.read_later(self.manifest().file_blocks(FileIndex(file))?, offset, len).await
     }
 
-    /// What plans have fetched.
+    /// The blocks that plans have fetched.
     pub(crate) fn planned(&self) -> &PlannedBlocks {
         self.fetcher.planned()
     }

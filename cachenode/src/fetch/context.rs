@@ -28,7 +28,7 @@ pub(super) struct FetchContext {
     pub(super) manifest: Arc<MappedManifest>,
     pub(super) cache: Arc<DatasetCache>,
     pub(super) window: Arc<Window>,
-    /// What plans have fetched ahead of their readers.
+    /// The blocks that plans have fetched ahead of their readers.
     pub(super) planned: Arc<PlannedBlocks>,
     pub(super) counters: Arc<StatsCounters>,
     pub(super) config: FetchConfig,

@@ -25,7 +25,7 @@ const APART_PART: usize = 8;
 const MATCHES: u32 = 32;
 const MISMATCH: u32 = 4;
 
-/// What a read says about the epoch.
+/// The meaning of a read for the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Epoch {
     /// Nothing new.

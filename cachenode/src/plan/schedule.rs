@@ -81,7 +81,7 @@ pub enum PlanRefused {
     NotAFolder,
 }
 
-/// What a schedule must know of the dataset.
+/// The facts of the dataset that a schedule needs.
 pub(super) trait Look {
     /// The part of a block, by its number in an item. None: the item has no further block.
     fn part(&self, item: Item, nth: u32) -> Option<(FileIndex, BlockPart)>;
@@ -99,7 +99,7 @@ pub(super) struct Order {
     pub(super) part: BlockPart,
 }
 
-/// What is to be done next.
+/// The next thing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Fetch a block.

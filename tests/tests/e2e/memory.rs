@@ -48,7 +48,7 @@ const THREADS: u64 = 16;
 /// The default of `--memory-target` within the limit of this test: the least that there is.
 const TARGET_MIB: u64 = 128;
 
-/// What a dataset that is read cold always gets: of its origin, of its readers, and of the disk's writes.
+/// The memory that a dataset which is read cold always gets: of its origin, of its readers, and of the disk's writes.
 const LEAST_MIB: u64 = 8 + 4 + 4;
 
 /// Each attempt at a GET brings half of the rest.

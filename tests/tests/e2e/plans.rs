@@ -99,7 +99,7 @@ fn planned_files_are_here_when_they_are_read_and_cost_one_get_each_and_the_plan_
         let names = ["blocks_in_time", "blocks_late", "blocks_wasted", "blocks_in_page_cache"];
         let [in_time, late, wasted, cached] = metrics(&mount, names);
         let mut plan = plan(&lab, &mount, &order);
-        // The kernel may keep a page that it was told to drop.
+        // The kernel may keep a page that it was asked to drop.
         let mut fetched = 0;
         mount.wait_until("all that is missing was fetched", |mount| {
             fetched = lab.server.counters().gets;
