@@ -35,6 +35,12 @@ pub enum Work {
     JobType(String),
     JobTypes,
     JobQueue(String),
+    /// A job that may run in other clusters.
+    Elsewhere(Key),
+    /// The links to other clusters.
+    Links,
+    /// The status of a Cluster.
+    Cluster(String),
 }
 
 impl Work {
@@ -49,7 +55,9 @@ impl Work {
             | Self::Abandoned(_)
             | Self::OrphanedPod(_)
             | Self::Job(_)
-            | Self::DryRun(_) => false,
+            | Self::DryRun(_)
+            | Self::Elsewhere(_)
+            | Self::Links => false,
             Self::Promises(_)
             | Self::Labels(_)
             | Self::Registry
@@ -57,7 +65,8 @@ impl Work {
             | Self::AdmissionCheck(_)
             | Self::JobType(_)
             | Self::JobTypes
-            | Self::JobQueue(_) => true,
+            | Self::JobQueue(_)
+            | Self::Cluster(_) => true,
         }
     }
 }

@@ -75,7 +75,8 @@ pub fn to_write(object: &QueueObject, counted: Option<&QueueStatus>, now: Second
     (status != object.status).then_some(status)
 }
 
-fn quantity(resource: &str, amount: u64) -> Quantity {
+/// An amount in the API's form.
+pub(crate) fn quantity(resource: &str, amount: u64) -> Quantity {
     Quantity(if resource == "cpu" && !amount.is_multiple_of(1_000) {
         format!("{amount}m")
     } else if resource == "cpu" {

@@ -10,6 +10,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Error, Value};
 use tracing::warn;
 
+use crate::clusters::objects::home;
 use crate::jobs::job_state::is_newer;
 use crate::jobs::kueue::names::for_kueue;
 use crate::jobs::objects::{ClassObject, JobObject, QueueObject, TypeObject};
@@ -25,6 +26,7 @@ pub(crate) fn training_job(mut object: DynamicObject) -> Result<Option<JobObject
         // The rest of its status may have an unknown form, too.
         status.take();
     }
+    let (home, finalizers) = (home(&object), object.metadata.finalizers.clone().unwrap_or_default());
     let spec = object.data.get("spec").unwrap_or(&Value::Null);
     if let Some(error) = too_large(bytes(spec)) {
         let is_of_others = is_others(spec.get("managedBy").and_then(Value::as_str));
@@ -37,6 +39,8 @@ pub(crate) fn training_job(mut object: DynamicObject) -> Result<Option<JobObject
             job: Err(error),
             is_of_others,
             is_of_newer,
+            home,
+            finalizers,
             labels,
             annotations,
             status,
@@ -47,7 +51,18 @@ pub(crate) fn training_job(mut object: DynamicObject) -> Result<Option<JobObject
     let generation = job.metadata.generation.unwrap_or_default();
     let (labels, annotations) = for_kueue(job.metadata.labels, job.metadata.annotations);
     let status = job.status.unwrap_or_default();
-    Ok(Some(JobObject { meta, generation, job: checked, is_of_others, is_of_newer, labels, annotations, status }))
+    Ok(Some(JobObject {
+        meta,
+        generation,
+        job: checked,
+        is_of_others,
+        is_of_newer,
+        home,
+        finalizers,
+        labels,
+        annotations,
+        status,
+    }))
 }
 
 /// The length of a value in JSON.

@@ -133,6 +133,7 @@ fn check_all<'a>(
             again.note(job_state.sleeps_until);
             continue;
         }
+        again.extend(view.runs_until(object).filter(|until| *until > view.now));
         checked.push(check(view, object, job_state, dry_runs, asked));
     }
     checked
@@ -154,5 +155,6 @@ fn counted<'a>(
     }
     let mut leftover = leftover_pods::pods(view, &by_uid, again);
     leftover.extend(unmade.values().cloned());
+    leftover.extend(view.elsewhere.iter().cloned());
     (jobs, leftover)
 }

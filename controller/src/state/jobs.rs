@@ -112,6 +112,7 @@ impl State {
         }
         self.jobs.job_states.clear();
         self.request_data(BTreeMap::new(), work);
+        self.clusters.jobs.clear();
         self.jobs.presence.becomes_absent();
     }
 
@@ -151,6 +152,7 @@ impl State {
             return None;
         }
         self.jobs.usage.refresh(&self.pods);
+        self.count_elsewhere(now);
         for (zone, has_begun) in self.jobs.outages.refresh(&self.nodes, now) {
             if has_begun {
                 warn!(%zone, "so many nodes of the zone are not ready that none of them counts as lost");
@@ -174,10 +176,11 @@ impl State {
         work.extend(abandoned.cloned().map(Work::Abandoned));
         let orphans = self.jobs.live.iter().filter(|key| self.orphaned_pod(key).is_some());
         work.extend(orphans.cloned().map(Work::OrphanedPod));
+        self.choose_clusters(now, work);
         again_at
     }
 
-    fn cluster_view(&self, now: Seconds) -> ClusterView<'_> {
+    pub(super) fn cluster_view(&self, now: Seconds) -> ClusterView<'_> {
         ClusterView {
             now,
             image: &self.settings.image,
@@ -190,6 +193,8 @@ impl State {
             pods: &self.pods,
             jobs: &self.jobs,
             kueue: &self.kueue,
+            leases: &self.clusters.leases,
+            elsewhere: &self.clusters.counted,
         }
     }
 
