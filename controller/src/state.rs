@@ -107,7 +107,9 @@ impl State {
     /// True once all kinds have been listed. Before that, a missing object may merely be unknown.
     pub fn is_complete(&self) -> bool {
         self.listed.len() == Kind::WATCHED.len()
-            && [Part::Kueue, Part::Jobs, Part::Gangs, Part::Clusters].iter().all(|part| self.presence(*part).is_settled())
+            && [Part::Kueue, Part::Jobs, Part::Gangs, Part::Clusters]
+                .iter()
+                .all(|part| self.presence(*part).is_settled())
     }
 
     fn presence(&self, part: Part) -> &Presence {

@@ -155,9 +155,8 @@ fn term(ask: Ask<'_>, candidate: &Candidate) -> ClusterTerm {
 
 fn order(one: &ClusterTerm, other: &ClusterTerm) -> Ordering {
     // Both sides are multiplied by both weights, so that nothing is rounded.
-    let price = |term: &ClusterTerm, weight: u32| {
-        u128::from(term.missing_bytes) * u128::from(term.cost) * u128::from(weight)
-    };
+    let price =
+        |term: &ClusterTerm, weight: u32| u128::from(term.missing_bytes) * u128::from(term.cost) * u128::from(weight);
     let is_away = |term: &ClusterTerm| term.cluster != HERE;
     other
         .fits

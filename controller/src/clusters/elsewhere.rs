@@ -44,7 +44,7 @@ pub fn decide(
     let (key, uid) = (&object.meta.key, object.meta.uid.as_str());
     let mut placement = object.status.placement.clone().unwrap_or_default();
     placement.left.retain(|cluster| clusters.may_have(cluster, key, uid));
-    let is_away = !placement.cluster.is_empty() && placement.cluster != HERE;
+    let is_away = !placement.cluster.is_empty();
     let mut outcome = Outcome::default();
     if object.meta.deleting {
         let is_gone = placement.left.is_empty() && !clusters.may_have(&placement.cluster, key, uid);
@@ -53,7 +53,16 @@ pub fn decide(
         }
         return outcome;
     }
-    let mut status = TrainingJobStatus { record: None, ..object.status.clone() };
+    if placement.cluster == HERE {
+        // The status of a job that runs here is written by those that run it, but for what it has left.
+        if object.status.placement.as_ref() != Some(&placement) {
+            let status = json!({"placement": {"left": placement.left}});
+            let fields = json!({"metadata": {"uid": uid}, "status": status});
+            outcome.writes.push(Write::new(Kind::TrainingJob, &key.namespace, &key.name, Change::MergeStatus(fields)));
+        }
+        return outcome;
+    }
+    let mut status = object.status.clone();
     if is_away {
         let link = clusters.links.get(&placement.cluster);
         match link.filter(|link| link.is_reachable(clusters.now)) {
@@ -88,9 +97,7 @@ pub fn decide(
         outcome.writes.push(finalize(object, true));
     }
     status.placement = Some(placement);
-    if status != (TrainingJobStatus { record: None, ..object.status.clone() }) {
-        // A job that is placed here goes on with the record that it has.
-        status.record.clone_from(&object.status.record);
+    if status != object.status {
         let fields = json!({"metadata": {"uid": uid}, "status": status});
         outcome.writes.push(Write::new(Kind::TrainingJob, &key.namespace, &key.name, Change::ApplyStatus(fields)));
     }

@@ -69,6 +69,8 @@ pub enum Report {
 /// A link to a cluster.
 #[derive(Debug, Default)]
 pub struct Link {
+    /// The number of the link, which its reports have.
+    pub number: u64,
     pub status: ClusterStatus,
     pub latency_millis: u32,
     /// The last heartbeat that was read there: the time that the next lease has.
@@ -86,8 +88,8 @@ pub struct Link {
 
 impl Link {
     /// A link that begins now.
-    pub fn new(now: Millis) -> Self {
-        Self { read_at: now, ..Self::default() }
+    pub fn new(number: u64, now: Millis) -> Self {
+        Self { number, read_at: now, ..Self::default() }
     }
 
     /// Applies a report that arrives now.
@@ -167,7 +169,7 @@ mod tests {
     // SEMANTICS: J19
     #[test]
     fn a_cluster_is_reachable_while_its_own_time_goes_on_and_its_jobs_are_known() {
-        let mut link = Link::new(Millis(0));
+        let mut link = Link::new(1, Millis(0));
         link.apply(beat(100), Millis(1_000));
         assert!(!link.is_reachable(Millis(1_000)), "its jobs are unknown");
         link.apply(Report::All(Vec::new()), Millis(1_000));

@@ -73,7 +73,10 @@ impl Connect for Kubeconfigs {
                     return Err(missing(&format!("there is no Secret {SYSTEM_NAMESPACE}/{secret}")));
                 }
                 Err(error) => {
-                    return Err(missing(&format!("cannot read the Secret {SYSTEM_NAMESPACE}/{secret}: {}", said(error))));
+                    return Err(missing(&format!(
+                        "cannot read the Secret {SYSTEM_NAMESPACE}/{secret}: {}",
+                        said(error)
+                    )));
                 }
             };
             let data = found.data.unwrap_or_default();
@@ -133,7 +136,8 @@ impl Link {
 
     /// Serves until the link is lost, or nobody wants it any more.
     async fn serve(&mut self) -> Result<(), Lost> {
-        let Ok(home) = self.desired.wait_for(|desired| !desired.home.is_empty()).await.map(|desired| desired.home.clone())
+        let Ok(home) =
+            self.desired.wait_for(|desired| !desired.home.is_empty()).await.map(|desired| desired.home.clone())
         else {
             return Ok(());
         };

@@ -29,9 +29,8 @@ pub fn summary(view: &ClusterView<'_>) -> ClusterStatus {
     let mut models: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let (mut nodes, mut of_nodes) = (0_u32, Vec::new());
     for room in usable {
-        let left = |(resource, amount): (&str, u64)| {
-            (resource.to_owned(), amount.saturating_sub(room.used.get(resource)))
-        };
+        let left =
+            |(resource, amount): (&str, u64)| (resource.to_owned(), amount.saturating_sub(room.used.get(resource)));
         let here: Amounts = room.allocatable.iter().map(left).collect();
         for (resource, amount) in room.allocatable.iter().filter(|(resource, _)| is_gpu(resource)) {
             let model = room.node.labels.get(MODEL_LABEL).cloned().unwrap_or_else(|| resource.to_owned());
@@ -51,7 +50,11 @@ pub fn summary(view: &ClusterView<'_>) -> ClusterStatus {
         version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         nodes,
         resources: allocatable.iter().take(64).map(resource).collect(),
-        gpus: models.into_iter().take(64).map(|(model, (allocatable, free))| GpuRoom { model, allocatable, free }).collect(),
+        gpus: models
+            .into_iter()
+            .take(64)
+            .map(|(model, (allocatable, free))| GpuRoom { model, allocatable, free })
+            .collect(),
         shapes: shapes(&of_nodes),
         queues: queues(view),
         datasets: datasets(view),

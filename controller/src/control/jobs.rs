@@ -26,7 +26,9 @@ impl Control {
     pub(super) fn round(&mut self, now: Millis) {
         let time = self.seconds();
         let mut work = Vec::new();
+        self.state.clusters.now = now;
         let again_at = self.state.round(time, &draw, &mut work);
+        self.publish();
         let ended = self.millis();
         self.counters.rounds.fetch_add(1, Ordering::Relaxed);
         self.counters.count_jobs(&self.state.jobs);

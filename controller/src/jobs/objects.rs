@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use larder_api::job_type::checked::CheckedType;
-use larder_api::queue::checked::CheckedQueue;
 use larder_api::names::{ELSEWHERE_FINALIZER, HERE};
+use larder_api::queue::checked::CheckedQueue;
 use larder_api::training_job::checked::{CheckedJob, Clusters};
 use larder_api::{InvalidField, QueueStatus, TrainingJobStatus};
 

@@ -1,6 +1,7 @@
 //! Training jobs: from their objects to pods that run and end.
 
 mod data;
+pub(super) mod elsewhere;
 mod gangs;
 mod invalid;
 mod killed;

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::job_type::RestartScope;
 use crate::schemas;
-pub use status::{ClusterTerm, Phase, Placement, Restarts, RoleStatus, ShownJob, TrainingJobStatus};
+pub use status::{ClusterTerm, Phase, Placement, Restarts, RoleStatus, ShownJob, TERMS_MAX, TrainingJobStatus};
 
 /// The desired state of a job.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
