@@ -267,7 +267,8 @@ mod tests {
             prop_assert_eq!(terms.len(), before.len());
             prop_assert_eq!(chosen.is_some(), terms.iter().any(|term| term.fits));
             let mut reversed: Vec<Candidate> = before.iter().rev().cloned().collect();
-            prop_assert_eq!(&choose(Ask { roles: &roles, datasets: &pets() }, &mut reversed), &(terms.clone(), chosen.clone()));
+            let again = choose(Ask { roles: &roles, datasets: &pets() }, &mut reversed);
+            prop_assert_eq!(&again, &(terms.clone(), chosen.clone()));
             for (before, after) in before.iter().zip(&clusters) {
                 let taken = total(&before.free) - total(&after.free);
                 let is_chosen = chosen.as_ref() == Some(&before.name);

@@ -188,11 +188,14 @@ fn lose(
         };
         return;
     }
+    outcome.again_at = failover.map(|failover| now + (failover - silent).max(0) + 1);
+    if link.is_none_or(|link| !link.is_silent(clusters.now)) {
+        return;
+    }
     let since = placement.unknown_since.get_or_insert_with(|| time(now - silent));
     let why = format!("cluster {cluster} has not answered since {}, and the job runs on there", since.0);
     status.waiting_for = Some(why);
-    status.shown.get_or_insert_with(ShownJob::default).why = "Unknown".to_owned();
-    outcome.again_at = failover.map(|failover| now + (failover - silent).max(0) + 1);
+    status.shown.get_or_insert_default().why = "Unknown".to_owned();
 }
 
 /// The job is in no other cluster.

@@ -17,7 +17,7 @@ use crate::optional_api::Presence;
 use crate::time::{Millis, Seconds};
 
 /// A cluster that has not answered, or whose controller has not written, for this long is not reachable.
-pub const SILENCE_MILLIS: u64 = 35_000;
+const SILENCE_MILLIS: u64 = 35_000;
 
 /// The known clusters.
 #[derive(Debug, Default)]
@@ -120,7 +120,12 @@ impl Link {
 
     /// True if the state of its jobs is known.
     pub fn is_reachable(&self, now: Millis) -> bool {
-        self.is_listed && self.lost.is_none() && self.read.is_some() && now - self.read_at <= SILENCE_MILLIS
+        self.is_listed && self.lost.is_none() && self.read.is_some() && !self.is_silent(now)
+    }
+
+    /// True if nothing was read there for a while.
+    pub fn is_silent(&self, now: Millis) -> bool {
+        now - self.read_at > SILENCE_MILLIS
     }
 
     /// The copy of the job with this uid.

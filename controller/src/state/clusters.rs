@@ -39,6 +39,9 @@ use larder_kube::pod::amounts::Amounts;
 use larder_kube::store::{Put, Store};
 use serde_json::Error;
 
+/// The pods of a job that started so many seconds before a description of the cluster was written are in it.
+const DESCRIBED_SECONDS: i64 = 5;
+
 impl Watched for ClusterObject {
     kept!(clusters.objects, objects::cluster);
 
@@ -101,7 +104,7 @@ impl State {
         }
         let count = |object: &JobObject| {
             let queue = object.job.as_ref().ok()?.queue().unwrap_or_default().to_owned();
-            let is_counted = is_away(object) && !is_at_rest(object) && !object.meta.deleting;
+            let is_counted = is_away(object) && !is_at_rest(object);
             let roles = is_counted.then(|| self.roles(object))??;
             Some(LeftoverPod { queue, requests: requests(roles), node: String::new(), stays: true })
         };
@@ -176,7 +179,9 @@ impl State {
             };
             let is_well = name == HERE || link.is_some_and(|link| link.is_reachable(self.clusters.now));
             let mut free = free(status);
-            let placed = self.spread().filter(|job| is_in(job, name) && !is_at_rest(job) && !has_pods(job));
+            let heartbeat = status.heartbeat.as_ref().map(Seconds::of);
+            let placed = self.spread().filter(|job| is_in(job, name) && !is_at_rest(job));
+            let placed = placed.filter(|job| !is_described(job, heartbeat));
             for roles in placed.filter_map(|job| self.roles(job)) {
                 free.take(roles);
             }
@@ -331,7 +336,7 @@ impl State {
             },
             None => object.status.clone(),
         };
-        let (reason, message) = self.reachable(name, link);
+        let Some((reason, message)) = self.reachable(name, link) else { return Vec::new() };
         let is = matches!(reason, ClusterReason::Answers | ClusterReason::IsHere);
         let finding = Finding { is, reason: reason.as_str(), message };
         let kind = ClusterConditionKind::Reachable;
@@ -354,24 +359,25 @@ impl State {
         std::iter::once(write).chain(event).collect()
     }
 
-    /// Whether a cluster answers, and why not.
-    fn reachable(&self, name: &str, link: Option<&Link>) -> (ClusterReason, String) {
+    /// Whether a cluster answers, and why not. `None`: it has been silent for a moment, which means nothing yet.
+    fn reachable(&self, name: &str, link: Option<&Link>) -> Option<(ClusterReason, String)> {
         if name == HERE {
-            return (ClusterReason::IsHere, String::new());
+            return Some((ClusterReason::IsHere, String::new()));
         }
         if self.clusters.home().is_none() {
             let why = "this cluster has no Cluster `here`: run `larder cluster join` here";
-            return (ClusterReason::HomeMissing, why.to_owned());
+            return Some((ClusterReason::HomeMissing, why.to_owned()));
         }
-        match link {
-            Some(link) if link.is_reachable(self.clusters.now) => (ClusterReason::Answers, String::new()),
-            Some(Link { lost: Some((reason, why)), .. }) => (*reason, why.clone()),
-            Some(link) if link.is_listed => {
-                let why = "its larder-controller has not written the status of its Cluster `here` for half a minute";
-                (ClusterReason::NoAnswer, why.to_owned())
-            }
-            _ => (ClusterReason::NoAnswer, "the link is being made".to_owned()),
+        let link = link?;
+        if link.is_reachable(self.clusters.now) {
+            return Some((ClusterReason::Answers, String::new()));
         }
+        let stopped = || {
+            let why = "its larder-controller has not written the status of its Cluster `here` for half a minute";
+            (ClusterReason::NoAnswer, why.to_owned())
+        };
+        let (reason, why) = link.lost.clone().unwrap_or_else(stopped);
+        (reason != ClusterReason::NoAnswer || link.is_silent(self.clusters.now)).then_some((reason, why))
     }
 }
 
@@ -401,7 +407,10 @@ fn is_at_rest(object: &JobObject) -> bool {
     is_ended(object) || object.status.phase == Some(Phase::Suspended)
 }
 
-/// True if the pods of a job are in the description of its cluster.
-fn has_pods(object: &JobObject) -> bool {
-    object.status.phase.is_some_and(Phase::has_pods)
+/// True if the pods of a job are in the description of its cluster, which is of this time. Both times are of the clock of
+/// that cluster.
+fn is_described(object: &JobObject, heartbeat: Option<Seconds>) -> bool {
+    let started = object.status.started.as_ref().map(Seconds::of);
+    let is_before = |heartbeat: Seconds| started.is_some_and(|started| started + DESCRIBED_SECONDS < heartbeat);
+    object.status.phase.is_some_and(Phase::has_pods) && heartbeat.is_none_or(is_before)
 }

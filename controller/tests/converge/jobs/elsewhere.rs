@@ -86,7 +86,7 @@ fn reachable(api: &Api, name: &str) -> (String, String) {
 async fn a_job_runs_in_the_cluster_that_has_room_and_its_status_is_seen_here() {
     let places = Places::new();
     let (home, west) = (&places.home, &places.west);
-    places.submit("train", &["any"], json!({"ttlAfterFinished": "1h"}));
+    places.submit("train", &["any"], json!({"ttlAfterFinished": "10m"}));
     home.until("it runs", |api| phase(api, "train") == "Running").await;
     assert_eq!(placement(&home.api, "train")["cluster"], "cloud", "the first of two that are alike");
     assert_eq!((pods(&home.api), pods(&places.cloud.api)), (vec![], vec!["train-worker-0-1".to_owned()]));
@@ -146,7 +146,7 @@ async fn a_lost_link_neither_ends_a_job_nor_starts_it_again_even_if_both_control
         places.home.until("it is unknown", |api| !placement(api, "west")["unknownSince"].is_null()).await;
         let own = places.home.api.get("trainingjobs", "team-a", "west").unwrap();
         assert_eq!(own["status"]["shown"]["why"], "Unknown");
-        assert_eq!(reachable(&places.home.api, "west"), ("False".into(), "NoAnswer".into()));
+        places.home.until("the cluster says so", |api| reachable(api, "west").1 == "NoAnswer").await;
         assert_eq!(reachable(&places.home.api, "cloud"), ("True".into(), "Answers".into()), "others are untouched");
         places.home.kill();
         places.west.kill();

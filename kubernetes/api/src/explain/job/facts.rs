@@ -190,11 +190,14 @@ pub(super) fn cluster(status: &TrainingJobStatus) -> String {
         format!("at cost {}{weight}", term.cost)
     };
     let own = placement.terms.iter().find(|term| term.cluster == placement.cluster);
-    let own = own.map(|term| {
-        format!(", where {} of its data must be brought {}", show_bytes(term.missing_bytes), price(term))
-    });
+    let own = own
+        .map(|term| format!(", where {} of its data must be brought {}", show_bytes(term.missing_bytes), price(term)));
     let others = placement.terms.iter().filter(|term| term.cluster != placement.cluster).map(|term| {
-        let said = if term.why.is_empty() { format!("{} {}", show_bytes(term.missing_bytes), price(term)) } else { part(&term.why).to_owned() };
+        let said = if term.why.is_empty() {
+            format!("{} {}", show_bytes(term.missing_bytes), price(term))
+        } else {
+            part(&term.why).to_owned()
+        };
         format!("; {}: {said}", part(&term.cluster))
     });
     let place = if placement.cluster == HERE { "in this cluster" } else { "in cluster " };

@@ -320,9 +320,7 @@ fn the_job_that_ends_next_is_named_to_those_that_wait_for_quota() {
 
 #[test]
 fn a_job_in_another_cluster_says_why_it_is_there() {
-    let term = |cluster: &str, fits: bool, missing: u64, why: &str| {
-        json!({"cluster": cluster, "fits": fits, "heldBytes": 0, "missingBytes": missing, "cost": 2, "weight": 1, "why": why})
-    };
+    let term = |cluster: &str, fits: bool, missing: u64, why: &str| json!({"cluster": cluster, "fits": fits, "heldBytes": 0, "missingBytes": missing, "cost": 2, "weight": 1, "why": why});
     let gib = 1_u64 << 30;
     let terms = json!([
         term("west", true, 0, ""),
