@@ -5,8 +5,8 @@
 //!  unplaced ──────────► placed in a cluster ─────────────────────────────────► unplaced, has left the cluster
 //!                       (`here`: an ordinary job)
 //! ```
-//! The status says where the job is before anything is written there. A cluster that the job has left, and that may still
-//! have its copy, stays in the status until it says that it has none. A finalizer keeps a deleted job for as long.
+//! The status says where the job is before anything is written there. A cluster that the job has left, and that may
+//! still have its copy, stays in the status until it says that it has none. A finalizer keeps a deleted job for as long.
 
 use larder_api::names::{ELSEWHERE_FINALIZER, HERE};
 use larder_api::training_job::conditions::{JobConditionKind, JobReason};

@@ -3,8 +3,8 @@
 //! A home reads the time of this cluster's clock (the heartbeat of `here`) and writes it back as its lease. A copy of a
 //! job runs until its lease is [`Home::fence_after`] old, on the clock that wrote the heartbeat. The home starts the job
 //! elsewhere only when it received the last time that it has ever written back longer ago than that, and the time that
-//! pods take to end. So it does not matter how the two clocks differ, nor when a request arrives that was under way while
-//! the link was lost: it has an old time.
+//! pods take to end. So it does not matter how the two clocks differ, nor when a request arrives that was under way
+//! while the link was lost: it has an old time.
 
 use crate::time::Seconds;
 

@@ -161,7 +161,7 @@ impl Link {
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                _ = &mut listening => return Err(no_answer("it does not let this home list TrainingJobs, or serves none")),
+                _ = &mut listening => return Err(no_answer("this home may not list its TrainingJobs")),
                 Some(update) = updates.recv() => {
                     if !self.take(update, &mut there).await {
                         return Ok(());

@@ -134,11 +134,13 @@ mod tests {
     fn a_copy_has_no_more_than_a_job_of_this_cluster_may_have() {
         let condition = json!({"type": "Valid", "status": "True", "reason": "Accepted", "message": "x".repeat(9_000),
             "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let annotations = json!({"larder.dev/home-generation": "3", "larder.dev/home-read": "100",
+            "larder.dev/fence-after": "60"});
         let object = json!({
-            "metadata": {"name": "train", "namespace": "team-a", "labels": {"larder.dev/home": "h", "larder.dev/home-job": "u"},
-                "annotations": {"larder.dev/home-generation": "3", "larder.dev/home-read": "100", "larder.dev/fence-after": "60"}},
-            "status": {"phase": "Running", "record": "{}", "placement": {"cluster": "other"}, "waitingFor": "y".repeat(9_000),
-                "conditions": vec![condition; 100]},
+            "metadata": {"name": "train", "namespace": "team-a", "annotations": annotations,
+                "labels": {"larder.dev/home": "h", "larder.dev/home-job": "u"}},
+            "status": {"phase": "Running", "record": "{}", "placement": {"cluster": "other"},
+                "waitingFor": "y".repeat(9_000), "conditions": vec![condition; 100]},
         });
         let copy = remote_job(serde_json::from_value(object).unwrap()).unwrap().unwrap();
         assert_eq!((copy.home.job.as_str(), copy.home.generation, copy.home.fence_after), ("u", 3, Some(60)));

@@ -162,8 +162,8 @@ impl State {
         work.extend(self.clusters.jobs.iter().cloned().map(Work::Elsewhere));
     }
 
-    /// The clusters with the room that the jobs there leave. Jobs whose pods are not there yet are not in the description
-    /// of their cluster.
+    /// The clusters with the room that the jobs there leave. Jobs whose pods are not there yet are not in the
+    /// description of their cluster.
     fn candidates(&self, now: Seconds) -> Vec<Candidate> {
         let candidate = |object: &ClusterObject| {
             let name = object.meta.key.name.as_str();
@@ -407,8 +407,8 @@ fn is_at_rest(object: &JobObject) -> bool {
     is_ended(object) || object.status.phase == Some(Phase::Suspended)
 }
 
-/// True if the pods of a job are in the description of its cluster, which is of this time. Both times are of the clock of
-/// that cluster.
+/// True if the pods of a job are in the description of its cluster, which is of this time. Both times are of the clock
+/// of that cluster.
 fn is_described(object: &JobObject, heartbeat: Option<Seconds>) -> bool {
     let started = object.status.started.as_ref().map(Seconds::of);
     let is_before = |heartbeat: Seconds| started.is_some_and(|started| started + DESCRIBED_SECONDS < heartbeat);

@@ -88,8 +88,8 @@ reasons! {
         "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$') && self.metadata.name != 'any'"
     )
     .message(
-        "metadata.name must consist of at most 63 lower-case letters, digits and hyphens, and not be `any`: spec.clusters of \
-         TrainingJobs names it"
+        "metadata.name must consist of at most 63 lower-case letters, digits and hyphens, and not be `any`: spec.clusters \
+         of TrainingJobs names it"
     ),
     validation = Rule::new("(self.metadata.name == 'here') != has(self.spec.kubeconfig)").message(
         "spec.kubeconfig is missing, or the Cluster is `here`, which is this cluster and has none"

@@ -52,8 +52,8 @@ const KUBECONFIG_BYTES_MOST: usize = 256 << 10;
 pub enum KubeconfigRefused {
     /// It names something outside of itself.
     #[error(
-        "the kubeconfig has `{0}`, and nothing outside of it is run or read: put the token or the certificates into it, as \
-         `kubectl config view --flatten` does"
+        "the kubeconfig has `{0}`, and nothing outside of it is run or read: put the token or the certificates into it, \
+         as `kubectl config view --flatten` does"
     )]
     NamesOthers(&'static str),
     /// The connection would not be safe.

@@ -246,7 +246,8 @@ async fn a_cluster_that_lies_harms_no_job_of_others() {
     let lie = |namespace: &str, name: &str, uid: &Value| {
         json!({
             "apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob",
-            "metadata": {"namespace": namespace, "name": name, "labels": {"larder.dev/home": id, "larder.dev/home-job": uid}},
+            "metadata": {"namespace": namespace, "name": name,
+                "labels": {"larder.dev/home": id, "larder.dev/home-job": uid}},
             "spec": {"type": "single", "roles": []},
             "status": {"phase": "Failed"},
         })

@@ -172,6 +172,12 @@ fn a_bad_job_is_refused_at_apply_by_its_field() {
         ("spec.ttlAfterFinished", "must be a time", json!({"ttlAfterFinished": "1w"})),
         ("spec.keepPods", "supported values", json!({"keepPods": "some"})),
         ("spec.managedBy", "with its domain", json!({"managedBy": "me"})),
+        ("spec.clusters", "\"any\" alone", json!({"clusters": ["any", "west"]})),
+        ("spec.clusters", "names of Clusters", json!({"clusters": ["West Coast"]})),
+        ("spec.clusters", "one of them moves the job", json!({"clusters": ["west"], "managedBy": "example.org/x"})),
+        ("spec.failover", "a time of at least 2m", json!({"clusters": ["west"], "failover": "119s"})),
+        ("spec.failover", "a time of at least 2m", json!({"clusters": ["west"], "failover": "1m"})),
+        ("spec.failover", "requires spec.clusters", json!({"failover": "10m"})),
         ("spec.quue", "unknown field", json!({"quue": "vision"})),
         (
             "spec.roles[0].template.spec.containers[0].comand",
