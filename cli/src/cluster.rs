@@ -13,7 +13,7 @@ use larder_kube::{Api, Client, Config, Error};
 use serde::de::DeserializeOwned;
 
 use crate::args::cluster::{ClusterArgs, NamespaceArgs};
-pub(crate) use failure::{Asked, DATASET, JOB, Kind, LOG, POD, PORT, PRIORITY_CLASS, QUEUE};
+pub(crate) use failure::{Asked, CLUSTER, DATASET, JOB, Kind, LOG, POD, PORT, PRIORITY_CLASS, QUEUE};
 
 /// The field manager of the fields that the commands set.
 pub(crate) const MANAGER: &str = "larder";
@@ -82,6 +82,16 @@ impl Cluster {
             Some(namespace) => Api::namespaced_with(client, namespace, &resource),
             None => Api::all_with(client, &resource),
         }
+    }
+
+    /// The client of requests.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The URL of the API server.
+    pub(crate) fn server(&self) -> &str {
+        &self.server
     }
 
     /// The pods of a namespace, for their logs and ports.

@@ -631,7 +631,8 @@ fn training_jobs_are_suspended_and_removed_when_they_have_ended() {
     let _granted = server.grant(CONTROLLER_ACCOUNT, "larder.dev", "trainingjobs");
     let token = server.token(CONTROLLER_ACCOUNT, None);
     managed_job(&server, NAMESPACE);
-    let changes = "of a TrainingJob, larder-controller sets spec.suspend, its finalizer and the status and changes nothing else";
+    let changes =
+        "of a TrainingJob, larder-controller sets spec.suspend, its finalizer and the status and changes nothing else";
     let deletes = "larder-controller deletes TrainingJobs that have ended and no others";
     server.cluster.wait_for("the policy counts", TIMEOUT, || {
         let delete = ["--token", &token, "-n", NAMESPACE, "delete", "tj", "j", "--dry-run=server"];
@@ -644,7 +645,10 @@ fn training_jobs_are_suspended_and_removed_when_they_have_ended() {
         (&["patch", "tj", "j", "--type=merge", "-p", r#"{"spec":{"ttlAfterFinished":"0s"}}"#], Some(changes)),
         (&["label", "tj", "j", "a=b"], Some(changes)),
         (&["delete", "tj", "j"], Some(deletes)),
-        (&["patch", "tj", "j", "--type=merge", "-p", r#"{"metadata":{"finalizers":["example.org/x"]}}"#], Some(changes)),
+        (
+            &["patch", "tj", "j", "--type=merge", "-p", r#"{"metadata":{"finalizers":["example.org/x"]}}"#],
+            Some(changes),
+        ),
         (&["patch", "tj", "j", "--type=merge", "-p", r#"{"metadata":{"finalizers":["larder.dev/elsewhere"]}}"#], None),
         (&["patch", "tj", "j", "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#], None),
         (&["patch", "tj", "j", "--type=merge", "-p", r#"{"spec":{"suspend":true}}"#], None),
