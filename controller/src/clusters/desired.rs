@@ -27,7 +27,7 @@ pub struct Wanted {
     pub fence_after: Option<i64>,
     /// The copy should exist.
     pub is_kept: bool,
-    /// The copy may be created. One of a job that has ended is not created again.
+    /// The copy may be created: the cluster is reachable, so that the copy has a time of it, and the job has not ended.
     pub may_begin: bool,
 }
 

@@ -12,6 +12,7 @@ use larder_api::names::{ELSEWHERE_FINALIZER, HERE};
 use larder_api::training_job::conditions::{JobConditionKind, JobReason};
 use larder_api::training_job::{ClusterTerm, Placement, ShownJob};
 use larder_api::{Phase, TrainingJobStatus};
+use larder_kube::key::Key;
 use larder_kube::kinds::Kind;
 use serde_json::json;
 
@@ -95,10 +96,18 @@ pub fn decide(
     let may_have_copies = !placement.left.is_empty() || !placement.cluster.is_empty() && placement.cluster != HERE;
     if may_have_copies && !object.is_finalized() {
         outcome.writes.push(finalize(object, true));
+        return outcome;
     }
+    let before = object.status.placement.as_ref().map_or("", |before| before.cluster.as_str());
+    let moves = placement.cluster != before;
     status.placement = Some(placement);
     if status != object.status {
-        let fields = json!({"metadata": {"uid": uid}, "status": status});
+        let mut metadata = json!({"uid": uid});
+        if moves {
+            // A write that arrives after a later one must not move the job back.
+            metadata["resourceVersion"] = object.meta.version.to_string().into();
+        }
+        let fields = json!({"metadata": metadata, "status": status});
         outcome.writes.push(Write::new(Kind::TrainingJob, &key.namespace, &key.name, Change::ApplyStatus(fields)));
     }
     outcome
@@ -189,12 +198,16 @@ fn lose(
         return;
     }
     outcome.again_at = failover.map(|failover| now + (failover - silent).max(0) + 1);
-    if link.is_none_or(|link| !link.is_silent(clusters.now)) {
+    let is_forgotten = clusters.objects.get(&Key::cluster(&cluster)).is_none();
+    if !is_forgotten && link.is_none_or(|link| !link.is_silent(clusters.now)) {
         return;
     }
     let since = placement.unknown_since.get_or_insert_with(|| time(now - silent));
-    let why = format!("cluster {cluster} has not answered since {}, and the job runs on there", since.0);
-    status.waiting_for = Some(why);
+    status.waiting_for = Some(if is_forgotten {
+        format!("there is no Cluster {cluster} any more, and the job runs on there")
+    } else {
+        format!("cluster {cluster} has not answered since {}, and the job runs on there", since.0)
+    });
     status.shown.get_or_insert_default().why = "Unknown".to_owned();
 }
 

@@ -118,9 +118,14 @@ impl Link {
         }
     }
 
-    /// True if the state of its jobs is known.
+    /// True if the state of its jobs is known, and its controller acts on them.
     pub fn is_reachable(&self, now: Millis) -> bool {
-        self.is_listed && self.lost.is_none() && self.read.is_some() && !self.is_silent(now)
+        self.has_listed() && self.read.is_some() && !self.is_silent(now)
+    }
+
+    /// True if the copies there are known, whether its controller acts on them or not.
+    pub fn has_listed(&self) -> bool {
+        self.is_listed && self.lost.is_none()
     }
 
     /// True if nothing was read there for a while.
@@ -150,7 +155,7 @@ impl Clusters {
         if cluster == HERE || self.objects.get(&Key::cluster(cluster)).is_none() {
             return false;
         }
-        let link = self.links.get(cluster).filter(|link| link.is_reachable(self.now));
+        let link = self.links.get(cluster).filter(|link| link.has_listed());
         link.is_none_or(|link| link.job(job, uid).is_some())
     }
 

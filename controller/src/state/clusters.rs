@@ -234,6 +234,11 @@ impl State {
         }
         let left = object.status.placement.iter().flat_map(|placement| &placement.left);
         let left: BTreeSet<&String> = left.collect();
+        // The API of a cluster may answer although its controller has stopped, so that the copy can be deleted first.
+        let has_listed = |cluster: &&&String| self.clusters.links.get(cluster.as_str()).is_some_and(Link::has_listed);
+        if let Some(cluster) = left.iter().find(has_listed) {
+            return wait(JobReason::NoCluster, format!("its copy in cluster {cluster} is being deleted"));
+        }
         let datasets: Vec<(String, u64)> = job
             .datasets
             .iter()
@@ -294,6 +299,8 @@ impl State {
         let Some(home) = self.clusters.home().filter(|_| self.jobs.presence.is_there()) else {
             return Desired::default();
         };
+        let link = self.clusters.links.get(cluster);
+        let is_reachable = link.is_some_and(|link| link.is_reachable(self.clusters.now));
         let wanted = |object: &JobObject| {
             let placement = object.status.placement.as_ref()?;
             let uid = object.meta.uid.clone();
@@ -312,13 +319,13 @@ impl State {
                 generation: object.generation,
                 fence_after: seconds.map(fence_after),
                 is_kept,
-                may_begin: !is_ended(object),
+                may_begin: is_reachable && !is_ended(object),
             };
             Some((object.meta.key.clone(), wanted))
         };
         Desired {
             home: home.to_owned(),
-            read: self.clusters.links.get(cluster).and_then(|link| link.read),
+            read: link.and_then(|link| link.read),
             jobs: self.spread().filter_map(wanted).collect(),
         }
     }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use larder_api::ClusterReason;
 use larder_api::cluster::ClusterStatus;
-use larder_kube::key::{Key, Meta};
+use larder_kube::key::Meta;
 use serde_json::Value;
 
 use super::*;
@@ -78,8 +78,12 @@ fn the_finalizer_and_the_cluster_of_a_job_are_written_before_anything_else() {
     let Change::Merge(first) = &outcome.writes[0].change else { panic!("{outcome:?}") };
     assert_eq!(first["metadata"]["finalizers"], json!(["other/one", "larder.dev/elsewhere"]));
     assert_eq!(first["metadata"]["resourceVersion"], "7", "a list that others change meanwhile is not replaced");
+    assert_eq!(outcome.writes.len(), 1);
+    let outcome = decide(&job(json!({}), json!({})), &clusters(Vec::new()), Some(&choice), None, NOW);
     let placement = written(&outcome).unwrap().placement.unwrap();
     assert_eq!((placement.cluster.as_str(), placement.since), ("west", Some(time(NOW))));
+    let Change::ApplyStatus(moves) = &outcome.writes[0].change else { panic!("{outcome:?}") };
+    assert_eq!(moves["metadata"]["resourceVersion"], "7", "a write that arrives late moves no job");
     // A job that is to run here needs no finalizer.
     let choice = Choice::Place { cluster: HERE.to_owned(), terms: Vec::new() };
     assert_eq!(decide(&new, &clusters(Vec::new()), Some(&choice), None, NOW).writes.len(), 1);
@@ -136,6 +140,12 @@ fn a_job_in_a_cluster_that_does_not_answer_is_unknown_since_then_and_leaves_only
     let mut back = clusters(Vec::new());
     back.leaving = BTreeMap::from([("west".to_owned(), ["u".to_owned()].into())]);
     assert_eq!(decided(&own, &back).leaves.as_deref(), Some("west"));
+    // The administrator has removed the cluster.
+    let mut forgotten = clusters(Vec::new());
+    forgotten.objects.take(&Key::cluster("west"));
+    forgotten.links.remove("west");
+    let said = written(&decided(&own, &forgotten)).unwrap().waiting_for.unwrap();
+    assert!(said.starts_with("there is no Cluster west any more"), "{said}");
     // A job that has ended stays.
     let ended = job(json!({"failover": "300s"}), in_west("Succeeded"));
     assert!(decided(&ended, &lost).writes.is_empty());
