@@ -184,6 +184,7 @@ pub struct SettingsObject {
     pub endpoints: Vec<String>,
     /// The JobTypes that policies know.
     pub job_types: Vec<String>,
+    pub clusters: Vec<String>,
 }
 
 macro_rules! stored {

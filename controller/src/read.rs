@@ -12,7 +12,7 @@ use larder_api::names::{
     DATASET_ANNOTATION, FOLLOW_ANNOTATION, NODE_LABEL, REGISTRY_CONFIG_MAP, REGISTRY_KEY, ROLE_LABEL, SETTINGS,
     SNAPSHOT_ANNOTATION, STORAGE_CLASS, UID_LABEL,
 };
-use larder_api::{CacheQuota, LarderSettings, NodeCache};
+use larder_api::{CacheQuota, LarderSettings, LarderSettingsStatus, NodeCache};
 use larder_kube::Resource;
 use larder_kube::api::DynamicObject;
 use serde::de::IgnoredAny;
@@ -198,8 +198,8 @@ pub(crate) fn settings(object: DynamicObject) -> Result<Option<SettingsObject>, 
         return Ok(None);
     }
     let LarderSettings { spec, status, .. } = whole(object)?;
-    let job_types = status.unwrap_or_default().job_types;
-    Ok(Some(SettingsObject { meta, endpoints: spec.endpoints, job_types }))
+    let LarderSettingsStatus { job_types, clusters } = status.unwrap_or_default();
+    Ok(Some(SettingsObject { meta, endpoints: spec.endpoints, job_types, clusters }))
 }
 
 pub(crate) fn quota(object: DynamicObject) -> Result<Option<QuotaObject>, Error> {

@@ -54,6 +54,9 @@ impl Watched for ClusterObject {
             work.extend([Work::Jobs, Work::Cluster(name)]);
             let parts = |object: &ClusterObject| (object.meta.uid.clone(), object.secret.clone());
             let now = state.clusters.objects.iter().map(parts);
+            if before.is_none() {
+                work.push(Work::JobTypes);
+            }
             if before.as_ref().map(parts).is_none_or(|before| !now.into_iter().any(|now| now == before)) {
                 work.push(Work::Links);
             }
@@ -65,7 +68,7 @@ impl Watched for ClusterObject {
             state.clusters.leases.clear();
         }
         state.clusters.objects.take(key);
-        work.extend([Work::Jobs, Work::Links]);
+        work.extend([Work::Jobs, Work::JobTypes, Work::Links]);
     }
 }
 

@@ -181,7 +181,8 @@ fn a_deleted_job_stays_until_no_cluster_has_a_copy() {
     own.meta.deleting = true;
     assert!(decided(&own, &clusters(vec![copy("u", json!({}))])).writes.is_empty());
     let mut lost = clusters(Vec::new());
-    lost.now = Millis(900_000);
+    let west = lost.links.get_mut("west").unwrap();
+    west.apply(Report::Lost(ClusterReason::NoAnswer, "reset".to_owned()), Millis(100_000));
     assert!(decided(&own, &lost).writes.is_empty(), "nothing is known of it");
     let outcome = decided(&own, &clusters(Vec::new()));
     let Change::Merge(last) = &outcome.writes[0].change else { panic!("{outcome:?}") };

@@ -1,6 +1,8 @@
 //! Jobs in other clusters: two and three API servers, each with a controller and a simulated cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -39,6 +41,7 @@ struct Places {
     west: World,
     cloud: World,
     to_west: Cable,
+    to_cloud: Cable,
 }
 
 impl Places {
@@ -49,12 +52,12 @@ impl Places {
             set_fates(&world.api, &[("", "running")]);
         }
         let [mut home, west, cloud] = worlds;
-        let to_west = Cable::default();
+        let (to_west, to_cloud) = (Cable::default(), Cable::default());
         home.others.0.insert("west".to_owned(), (west.api.clone(), to_west.clone()));
-        home.others.0.insert("cloud".to_owned(), (cloud.api.clone(), Cable::default()));
+        home.others.0.insert("cloud".to_owned(), (cloud.api.clone(), to_cloud.clone()));
         home.api.put("clusters", cluster("west"));
         home.api.put("clusters", cluster("cloud"));
-        let mut places = Self { home, west, cloud, to_west };
+        let mut places = Self { home, west, cloud, to_west, to_cloud };
         places.home.start();
         places.west.start();
         places.cloud.start();
@@ -69,6 +72,31 @@ impl Places {
         }
         self.home.api.put("trainingjobs", job);
     }
+}
+
+/// The jobs of which pods run in both clusters at the same time, at any moment from now on.
+fn twins(places: &Places) -> Arc<Mutex<BTreeSet<String>>> {
+    let (west, cloud, found) = (places.west.api.clone(), places.cloud.api.clone(), Arc::default());
+    let seen: Arc<Mutex<BTreeSet<String>>> = Arc::clone(&found);
+    let jobs = |api: &Api| -> BTreeSet<String> {
+        let running = |pod: &Value| pod["status"]["phase"] == "Running";
+        let name = |pod: &Value| pod["metadata"]["labels"]["larder.dev/job"].as_str().map(str::to_owned);
+        api.list("pods").iter().filter(|pod| running(pod)).filter_map(name).collect()
+    };
+    tokio::spawn(async move {
+        let (mut of_west, mut of_cloud) = (west.changes(), cloud.changes());
+        loop {
+            seen.lock().unwrap().extend(jobs(&west).intersection(&jobs(&cloud)).cloned());
+            let changed = tokio::select! {
+                changed = of_west.changed() => changed,
+                changed = of_cloud.changed() => changed,
+            };
+            if changed.is_err() {
+                return;
+            }
+        }
+    });
+    found
 }
 
 fn placement(api: &Api, name: &str) -> Value {
@@ -150,7 +178,7 @@ async fn a_lost_link_neither_ends_a_job_nor_starts_it_again_even_if_both_control
         assert_eq!(reachable(&places.home.api, "cloud"), ("True".into(), "Answers".into()), "others are untouched");
         places.home.kill();
         places.west.kill();
-        tokio::time::sleep(std::time::Duration::from_secs(600)).await;
+        tokio::time::sleep(Duration::from_secs(600)).await;
         places.west.start();
         places.home.start();
         places.to_west.cut(false);
@@ -197,6 +225,51 @@ async fn a_job_with_failover_starts_elsewhere_after_its_pods_have_ended_and_neve
     home.until("it is forgotten", |api| placement(api, "train")["left"].is_null()).await;
     assert_eq!(west.api.writes().iter().filter(|write| write.starts_with("POST pods/")).count(), created);
     assert_eq!(phase(&home.api, "train"), "Running");
+}
+
+// SEMANTICS: J19
+#[tokio::test(start_paused = true)]
+async fn jobs_with_failover_never_run_twice_however_often_links_break_and_the_home_dies() {
+    let mut places = Places::new();
+    let twins = twins(&places);
+    let names: Vec<String> = (0..8).map(|at| format!("job-{at}")).collect();
+    for name in &names {
+        places.submit(name, &["any"], json!({"failover": "2m"}));
+    }
+    let run = |api: &Api| names.iter().all(|name| phase(api, name) == "Running");
+    places.home.until("all run", run).await;
+    let mut seed = 7_u64;
+    let mut draw = |most: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % most
+    };
+    for _ in 0..20 {
+        places.to_west.cut(draw(3) > 0);
+        places.to_cloud.cut(draw(3) > 1);
+        tokio::time::sleep(Duration::from_secs(1 + draw(600))).await;
+        if draw(4) == 0 {
+            places.home.kill();
+            tokio::time::sleep(Duration::from_secs(draw(200))).await;
+            places.home.start();
+        }
+    }
+    places.to_west.cut(false);
+    places.to_cloud.cut(false);
+    let is_settled = |api: &Api| {
+        let rests = |placement: Value| placement["unknownSince"].is_null() && placement["left"].is_null();
+        run(api) && names.iter().all(|name| rests(placement(api, name)))
+    };
+    places.home.until("all run, and nothing is left behind", is_settled).await;
+    assert_eq!(*twins.lock().unwrap(), BTreeSet::new());
+    // Each job has one copy, in its cluster.
+    for (world, cluster) in [(&places.west, "west"), (&places.cloud, "cloud")] {
+        for copy in world.api.list("trainingjobs") {
+            let name = copy["metadata"]["name"].as_str().unwrap();
+            assert_eq!(placement(&places.home.api, name)["cluster"], cluster, "{name}");
+        }
+    }
+    let copies = places.west.api.list("trainingjobs").len() + places.cloud.api.list("trainingjobs").len();
+    assert_eq!(copies, names.len());
 }
 
 // SEMANTICS: J19
