@@ -31,20 +31,52 @@ pub struct Wanted {
     pub may_begin: bool,
 }
 
+/// A home whose lease is older than this many seconds is gone, and another home may take over its jobs.
+pub const GONE_SECONDS: i64 = 600;
+/// A home whose lease is older than this many seconds may be gone. Before that, it is there.
+pub const DOUBTFUL_SECONDS: i64 = 60;
+
+/// The leases of homes in the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leases {
+    /// The time of the cluster when they were read; `None` if they are unknown.
+    pub read: Option<Seconds>,
+    /// By the id of the home.
+    pub of: BTreeMap<String, Seconds>,
+}
+
+impl Leases {
+    /// How old the lease of the home of a copy is, in seconds, on the cluster's own clock.
+    pub fn age(&self, copy: &RemoteJob) -> Option<i64> {
+        let lease = self.of.get(&copy.home.id).copied().unwrap_or_default();
+        Some(self.read? - lease.max(copy.home.read))
+    }
+}
+
 /// What is to be done about a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     Create(Key),
+    /// Take over the copy of a home that is gone.
+    Adopt(Key),
     /// Bring the spec of the copy up to date.
     Update(Key),
     /// Delete the copy with this uid.
     Delete(Key, String),
 }
 
+impl Step {
+    /// The job that the step is about.
+    pub fn key(&self) -> &Key {
+        let (Self::Create(key) | Self::Adopt(key) | Self::Update(key) | Self::Delete(key, _)) = self;
+        key
+    }
+}
+
 impl Desired {
     /// The steps from the copies in the cluster to the desired ones, deletions first. Copies of other homes are left
-    /// alone.
-    pub fn steps(&self, there: &BTreeMap<Key, RemoteJob>) -> Vec<Step> {
+    /// alone while those homes are there.
+    pub fn steps(&self, there: &BTreeMap<Key, RemoteJob>, leases: &Leases) -> Vec<Step> {
         if self.home.is_empty() {
             return Vec::new();
         }
@@ -63,6 +95,10 @@ impl Desired {
                         steps.push(Step::Update(key.clone()));
                     }
                 }
+                Some(copy) if copy.home.id != self.home && !copy.meta.deleting => {
+                    let is_gone = leases.age(copy).is_some_and(|age| age > GONE_SECONDS);
+                    steps.extend((is_gone && wanted.may_begin).then(|| Step::Adopt(key.clone())));
+                }
                 None if wanted.may_begin && self.read.is_some() => steps.push(Step::Create(key.clone())),
                 // A copy that is being deleted, or a job of others with the name, is in the way.
                 _ => {}
@@ -73,7 +109,7 @@ impl Desired {
 
     /// True if the cluster may get the lease: none of the copies there is to be deleted.
     pub fn may_renew(&self, there: &BTreeMap<Key, RemoteJob>) -> bool {
-        !self.steps(there).iter().any(|step| matches!(step, Step::Delete(..)))
+        !self.steps(there, &Leases::default()).iter().any(|step| matches!(step, Step::Delete(..)))
     }
 }
 
@@ -100,7 +136,8 @@ mod tests {
 
     fn steps(desired: &Desired, copy: Option<RemoteJob>) -> Vec<Step> {
         let there: BTreeMap<Key, RemoteJob> = copy.into_iter().map(|copy| (key(), copy)).collect();
-        let steps = desired.steps(&there);
+        let leases = Leases { read: Some(Seconds(1_000)), of: [("other".to_owned(), Seconds(400))].into() };
+        let steps = desired.steps(&there, &leases);
         assert_eq!(desired.may_renew(&there), !steps.iter().any(|step| matches!(step, Step::Delete(..))));
         steps
     }
@@ -135,6 +172,20 @@ mod tests {
     fn a_job_of_another_home_or_of_the_cluster_itself_is_left_alone() {
         assert_eq!(steps(&desired(true), Some(copy("other", "u", 1))), []);
         assert_eq!(steps(&desired(false), Some(copy("other", "u", 1))), []);
+    }
+
+    // SEMANTICS: J21
+    #[test]
+    fn the_copy_of_a_home_that_is_gone_is_taken_over() {
+        assert_eq!(steps(&desired(true), Some(copy("gone", "u", 1))), [Step::Adopt(key())]);
+        // Its lease is not old enough, or it has placed the copy a moment ago.
+        assert_eq!(steps(&desired(true), Some(copy("other", "u", 1))), []);
+        let mut new = copy("gone", "u", 1);
+        new.home.read = Seconds(400);
+        assert_eq!(steps(&desired(true), Some(new)), []);
+        assert_eq!(steps(&desired(false), Some(copy("gone", "u", 1))), []);
+        let there = [(key(), copy("gone", "u", 1))].into();
+        assert_eq!(desired(true).steps(&there, &Leases::default()), [], "no lease was read");
     }
 
     #[test]

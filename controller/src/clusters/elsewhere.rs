@@ -136,6 +136,7 @@ fn mirror(status: &mut TrainingJobStatus, object: &JobObject, link: &Link, clust
         }
         let why = match link.refusal(key, uid) {
             Some(why) => format!("cluster {cluster} refuses the job: {why}"),
+            None if link.other_home(key).is_some() => format!("cluster {cluster} runs the job for another home"),
             None => format!("is being created in cluster {cluster}"),
         };
         *status = TrainingJobStatus {

@@ -9,6 +9,7 @@ use larder_kube::key::Key;
 use larder_kube::store::Store;
 
 use super::choice::Choice;
+use super::desired::Leases;
 use super::objects::{ClusterObject, RemoteJob};
 use crate::jobs::profile::Generations;
 use crate::jobs::queue::{LeftoverPod, Role};
@@ -54,8 +55,8 @@ pub struct Needs {
 /// What a link reports.
 #[derive(Debug)]
 pub enum Report {
-    /// The cluster has answered after so many milliseconds, and this is the status of its `here`.
-    Beat(Box<ClusterStatus>, u32),
+    /// The cluster has answered after so many milliseconds, and this is its `here`: the status and the leases.
+    Beat(Box<ClusterStatus>, BTreeMap<String, Seconds>, u32),
     /// All copies of jobs that have a home.
     All(Vec<RemoteJob>),
     Changed(Box<RemoteJob>),
@@ -71,7 +72,11 @@ pub enum Report {
 pub struct Link {
     /// The number of the link, which its reports have.
     pub number: u64,
+    /// The id of this home, which its copies have.
+    pub home: String,
     pub status: ClusterStatus,
+    /// The leases of all homes there.
+    pub leases: Leases,
     pub latency_millis: u32,
     /// The last heartbeat that was read there: the time that the next lease has.
     pub read: Option<Seconds>,
@@ -87,20 +92,21 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link that begins now.
-    pub fn new(number: u64, now: Millis) -> Self {
-        Self { number, read_at: now, ..Self::default() }
+    /// A link of this home that begins now.
+    pub fn new(number: u64, home: &str, now: Millis) -> Self {
+        Self { number, home: home.to_owned(), read_at: now, ..Self::default() }
     }
 
     /// Applies a report that arrives now.
     pub fn apply(&mut self, report: Report, now: Millis) {
         match report {
-            Report::Beat(status, latency_millis) => {
+            Report::Beat(status, leases, latency_millis) => {
                 let heartbeat = status.heartbeat.as_ref().map(Seconds::of);
                 // A controller that has stopped leaves an old heartbeat.
                 if heartbeat.is_some() && heartbeat != self.read {
                     (self.read, self.read_at) = (heartbeat, now);
                 }
+                self.leases = Leases { read: heartbeat, of: leases };
                 (self.status, self.latency_millis, self.lost) = (*status, latency_millis, None);
             }
             Report::All(jobs) => {
@@ -135,7 +141,13 @@ impl Link {
 
     /// The copy of the job with this uid.
     pub fn job(&self, key: &Key, uid: &str) -> Option<&RemoteJob> {
-        self.jobs.get(key).filter(|copy| copy.home.job == uid)
+        self.jobs.get(key).filter(|copy| copy.home.id == self.home && copy.home.job == uid)
+    }
+
+    /// How old the lease of another home is that has a copy of the job with this name there; `None` if there is none.
+    pub fn other_home(&self, key: &Key) -> Option<i64> {
+        let copy = self.jobs.get(key).filter(|copy| copy.home.id != self.home && !copy.meta.deleting)?;
+        self.leases.age(copy)
     }
 
     /// Why the cluster refuses the job with this uid.
@@ -173,13 +185,13 @@ mod tests {
 
     fn beat(at: i64) -> Report {
         let heartbeat = Some(Time(Timestamp::from_second(at).unwrap()));
-        Report::Beat(Box::new(ClusterStatus { heartbeat, ..ClusterStatus::default() }), 3)
+        Report::Beat(Box::new(ClusterStatus { heartbeat, ..ClusterStatus::default() }), BTreeMap::new(), 3)
     }
 
     // SEMANTICS: J19
     #[test]
     fn a_cluster_is_reachable_while_its_own_time_goes_on_and_its_jobs_are_known() {
-        let mut link = Link::new(1, Millis(0));
+        let mut link = Link::new(1, "home", Millis(0));
         link.apply(beat(100), Millis(1_000));
         assert!(!link.is_reachable(Millis(1_000)), "its jobs are unknown");
         link.apply(Report::All(Vec::new()), Millis(1_000));

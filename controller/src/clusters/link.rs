@@ -31,9 +31,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::warn;
 
-use super::desired::{Desired, Step, Wanted};
+use super::desired::{Desired, Leases, Step, Wanted};
 use super::known::Report;
 use super::objects::{self, RemoteJob};
+use crate::time::Seconds;
 use crate::watch::News;
 
 /// The interval between two beats: a beat reads the description of the cluster and renews the lease.
@@ -120,8 +121,13 @@ type Taken = Vec<(Step, Instant)>;
 impl Link {
     /// Keeps the link until nobody wants it any more.
     pub async fn run(mut self) {
+        let mut said = String::new();
         while let Err((reason, why)) = self.serve().await {
-            warn!(cluster = self.name, reason = reason.as_str(), why, "the link to a cluster is lost");
+            // The same error comes again every few seconds.
+            if said != why {
+                warn!(cluster = self.name, reason = reason.as_str(), why, "the link to a cluster is lost");
+                said.clone_from(&why);
+            }
             if !self.report(Report::Lost(reason, why)).await {
                 return;
             }
@@ -136,27 +142,26 @@ impl Link {
 
     /// Serves until the link is lost, or nobody wants it any more.
     async fn serve(&mut self) -> Result<(), Lost> {
-        let Ok(home) =
-            self.desired.wait_for(|desired| !desired.home.is_empty()).await.map(|desired| desired.home.clone())
-        else {
+        if self.desired.wait_for(|desired| !desired.home.is_empty()).await.is_err() {
             return Ok(());
-        };
+        }
         let connecting = tokio::time::timeout(REQUEST, self.connect.connect(&self.secret));
         let client = connecting.await.map_err(|_| no_answer("its Secret was not read in time"))??;
         let (sender, mut updates) = mpsc::channel(64);
         let mut watched = Watched::all(Kind::TrainingJob, &Turns::default());
-        watched.config.label_selector = Some(format!("{HOME_LABEL}={home}"));
+        // Copies of other homes matter, too: this home takes over those of one that is gone.
+        watched.config.label_selector = Some(HOME_LABEL.to_owned());
         let jobs: Api<Unparsed> = Api::all_with(client.clone(), &Kind::TrainingJob.resource());
         let (known, strays) = (self.desired.clone(), AtomicUsize::new(0));
         let read = move |object: DynamicObject| {
-            let copy = objects::remote_job(object).ok().flatten().filter(|copy| copy.home.id == home)?;
-            let is_known = known.borrow().jobs.get(&copy.meta.key).is_some_and(|wanted| wanted.uid == copy.home.job);
+            let copy = objects::remote_job(object).ok().flatten()?;
+            let is_known = known.borrow().jobs.contains_key(&copy.meta.key);
             (is_known || strays.fetch_add(1, Ordering::Relaxed) < STRAYS_MAX).then_some(copy)
         };
         let listening = listen(jobs, watched, read, refusal, |update| update, sender);
         let mut listening = std::pin::pin!(listening);
         let mut there: Option<BTreeMap<Key, RemoteJob>> = None;
-        let (mut taken, mut has_more) = (Taken::new(), false);
+        let (mut taken, mut has_more, mut leases) = (Taken::new(), false, Leases::default());
         let mut beats = tokio::time::interval(BEAT);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -173,15 +178,17 @@ impl Link {
                     }
                 }
                 _ = beats.tick() => {
-                    let report = self.beat(&client, there.as_ref()).await?;
-                    if !self.report(report).await {
+                    let (here, millis) = self.beat(&client, there.as_ref()).await?;
+                    let (of, status) = (objects::leases(&here), here.status.unwrap_or_default().bounded());
+                    leases = Leases { read: status.heartbeat.as_ref().map(Seconds::of), of: of.clone() };
+                    if !self.report(Report::Beat(Box::new(status), of, millis)).await {
                         return Ok(());
                     }
                 }
                 () = tokio::task::yield_now(), if has_more => {}
             }
             has_more = match &there {
-                Some(there) => self.step(&client, there, &mut taken).await,
+                Some(there) => self.step(&client, there, &leases, &mut taken).await,
                 None => false,
             };
         }
@@ -211,7 +218,7 @@ impl Link {
     }
 
     /// Reads the description of the cluster, and renews the lease if all copies there may run.
-    async fn beat(&self, client: &Client, there: Option<&BTreeMap<Key, RemoteJob>>) -> Result<Report, Lost> {
+    async fn beat(&self, client: &Client, there: Option<&BTreeMap<Key, RemoteJob>>) -> Result<(Cluster, u32), Lost> {
         let begun = Instant::now();
         // The lease is of the same moment as the jobs that it is for.
         let lease = {
@@ -241,15 +248,21 @@ impl Link {
             Err(_) => return Err(no_answer("it did not answer within 10 s")),
         };
         let millis = u32::try_from(begun.elapsed().as_millis()).unwrap_or(u32::MAX);
-        Ok(Report::Beat(Box::new(here.status.unwrap_or_default().bounded()), millis))
+        Ok((here, millis))
     }
 
     /// Takes the next steps to the desired state. Returns whether there are more.
-    async fn step(&self, client: &Client, there: &BTreeMap<Key, RemoteJob>, taken: &mut Taken) -> bool {
+    async fn step(
+        &self,
+        client: &Client,
+        there: &BTreeMap<Key, RemoteJob>,
+        leases: &Leases,
+        taken: &mut Taken,
+    ) -> bool {
         let now = Instant::now();
         taken.retain(|(_, at)| now - *at < STEP_AGAIN);
         let desired = self.desired.borrow().clone();
-        let mut due: Vec<Step> = desired.steps(there);
+        let mut due: Vec<Step> = desired.steps(there, leases);
         due.retain(|step| !taken.iter().any(|(before, _)| before == step));
         let has_more = due.len() > STEPS_AT_ONCE;
         due.truncate(STEPS_AT_ONCE);
@@ -260,7 +273,8 @@ impl Link {
         });
         let all: Vec<(Step, Result<(), String>)> = futures::stream::iter(each).buffer_unordered(STEPS).collect().await;
         for (step, done) in all {
-            if let (Err(why), Step::Create(key) | Step::Update(key) | Step::Delete(key, _)) = (done, &step) {
+            if let Err(why) = done {
+                let key = step.key();
                 warn!(cluster = self.name, job = %key, why, "a cluster refuses a job");
                 let uid = desired.jobs.get(key).map(|wanted| wanted.uid.clone()).unwrap_or_default();
                 if !self.report(Report::Refused(key.clone(), uid, why)).await {
@@ -273,7 +287,7 @@ impl Link {
     }
 
     async fn take_step(&self, client: &Client, desired: &Desired, step: &Step) -> Result<(), String> {
-        let (Step::Create(key) | Step::Update(key) | Step::Delete(key, _)) = step;
+        let key = step.key();
         let jobs: Api<TrainingJob> = Api::namespaced(client.clone(), &key.namespace);
         if let Step::Delete(key, uid) = step {
             let params = DeleteParams {
@@ -308,13 +322,20 @@ impl Link {
             };
         }
         let mut there = jobs.get(&key.name).await.map_err(said)?;
-        if label(&there, HOME_JOB_LABEL) != Some(wanted.uid.as_str()) {
+        if let Step::Adopt(_) = step {
+            // Its spec follows in the next step: the cluster may refuse that, and the copy is this home's all the same.
+            let labels = there.metadata.labels.get_or_insert_default();
+            labels.extend(copy.metadata.labels.unwrap_or_default());
+            let annotations = there.metadata.annotations.get_or_insert_default();
+            annotations.insert(HOME_GENERATION_ANNOTATION.to_owned(), "0".to_owned());
+        } else if label(&there, HOME_JOB_LABEL) == Some(wanted.uid.as_str()) {
+            there.spec = copy.spec;
+            let generation = copy.metadata.annotations.and_then(|mut all| all.remove(HOME_GENERATION_ANNOTATION));
+            let annotations = there.metadata.annotations.get_or_insert_default();
+            annotations.insert(HOME_GENERATION_ANNOTATION.to_owned(), generation.unwrap_or_default());
+        } else {
             return Ok(());
         }
-        there.spec = copy.spec;
-        let generation = copy.metadata.annotations.and_then(|mut all| all.remove(HOME_GENERATION_ANNOTATION));
-        let annotations = there.metadata.annotations.get_or_insert_default();
-        annotations.insert(HOME_GENERATION_ANNOTATION.to_owned(), generation.unwrap_or_default());
         match jobs.replace(&key.name, &by_home, &there).await {
             Ok(_) => Ok(()),
             // It has changed meanwhile, and the next step sees that.

@@ -8,6 +8,7 @@ use larder_api::names::{
     LEASE_ANNOTATION_PREFIX,
 };
 use larder_api::{Cluster, TrainingJobStatus};
+use larder_kube::Resource;
 use larder_kube::api::DynamicObject;
 use larder_kube::fields::{Parts, annotation, label, meta, whole};
 use larder_kube::key::{Key, Meta};
@@ -48,13 +49,16 @@ impl Stored for ClusterObject {
     }
 }
 
-pub(crate) fn cluster(object: DynamicObject) -> Result<Option<ClusterObject>, Error> {
-    let meta = meta(&object);
-    let annotations = object.metadata.annotations.iter().flatten();
+/// The leases of homes, by their ids, in the annotations of a Cluster.
+pub(crate) fn leases(cluster: &impl Resource) -> BTreeMap<String, Seconds> {
     let lease = |(key, time): (&String, &String)| {
         Some((key.strip_prefix(LEASE_ANNOTATION_PREFIX)?.to_owned(), Seconds(time.parse().ok()?)))
     };
-    let leases = annotations.filter_map(lease).collect();
+    cluster.meta().annotations.iter().flatten().filter_map(lease).collect()
+}
+
+pub(crate) fn cluster(object: DynamicObject) -> Result<Option<ClusterObject>, Error> {
+    let (meta, leases) = (meta(&object), leases(&object));
     let Cluster { metadata, spec, status } = whole(object)?;
     Ok(Some(ClusterObject {
         meta,

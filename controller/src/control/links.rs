@@ -85,8 +85,9 @@ impl Control {
         self.state.clusters.links.retain(|name, _| self.links.running.contains_key(name));
         for (name, of) in wanted {
             if !self.links.running.contains_key(&name) {
+                let home = of[0].clone();
                 let number = self.links.start(&name, of);
-                self.state.clusters.links.insert(name.clone(), known::Link::new(number, now));
+                self.state.clusters.links.insert(name.clone(), known::Link::new(number, &home, now));
             }
             self.add(Work::Cluster(name), now);
         }

@@ -38,9 +38,9 @@ fn clusters(copies: Vec<RemoteJob>) -> Clusters {
     for name in ["west", "cloud"] {
         let meta = Meta { key: Key::cluster(name), uid: name.to_owned(), ..Meta::default() };
         clusters.objects.put(ClusterObject { meta, ..ClusterObject::default() });
-        let mut link = Link::new(1, Millis(100_000));
+        let mut link = Link::new(1, "home", Millis(100_000));
         let status = ClusterStatus { heartbeat: Some(time(NOW)), ..ClusterStatus::default() };
-        link.apply(Report::Beat(Box::new(status), 3), Millis(100_000));
+        link.apply(Report::Beat(Box::new(status), BTreeMap::new(), 3), Millis(100_000));
         link.apply(Report::All(if name == "west" { copies.clone() } else { Vec::new() }), Millis(100_000));
         clusters.links.insert(name.to_owned(), link);
     }
@@ -50,7 +50,7 @@ fn clusters(copies: Vec<RemoteJob>) -> Clusters {
 fn copy(uid: &str, status: Value) -> RemoteJob {
     RemoteJob {
         meta: Meta { key: Key::new("team-a", "train"), uid: "there".to_owned(), ..Meta::default() },
-        home: Home { job: uid.to_owned(), generation: 2, ..Home::default() },
+        home: Home { id: "home".to_owned(), job: uid.to_owned(), generation: 2, ..Home::default() },
         generation: 5,
         status: serde_json::from_value(status).unwrap(),
     }

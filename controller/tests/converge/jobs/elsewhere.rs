@@ -286,6 +286,39 @@ async fn a_short_outage_suspends_a_job_with_failover_at_most_and_it_goes_on_wher
     assert_eq!(placement(&places.home.api, "train")["cluster"], "west");
 }
 
+// SEMANTICS: J21
+#[tokio::test(start_paused = true)]
+async fn another_home_takes_over_the_jobs_of_one_that_is_gone() {
+    let mut places = Places::new();
+    let mut train = job("train", "single", &[("worker", 1)]);
+    train["spec"]["clusters"] = json!(["any"]);
+    places.home.api.put("trainingjobs", train.clone());
+    places.home.until("it runs", |api| phase(api, "train") == "Running").await;
+    places.home.kill();
+    let mut second = World::with_jobs(0);
+    // The uids of its objects are others.
+    for at in 0..50 {
+        second.api.put("configmaps", json!({"metadata": {"namespace": "test", "name": format!("c-{at}")}}));
+    }
+    second.others = places.home.others.clone();
+    for name in ["here", "west", "cloud"] {
+        second.api.put("clusters", cluster(name));
+    }
+    second.api.put("trainingjobs", train);
+    second.start();
+    second.until("it waits", |api| waiting_for(api, "train").contains("by another home")).await;
+    second.until("it runs", |api| phase(api, "train") == "Running").await;
+    assert_eq!(placement(&second.api, "train")["cluster"], "cloud");
+    // The first home comes back, and finds that the job is not its own any more.
+    places.home.start();
+    places.home.until("it says so", |api| waiting_for(api, "train").contains("for another home")).await;
+    assert_eq!(pods(&places.cloud.api), ["train-worker-0-1"]);
+    assert_eq!(pods(&places.west.api), [""; 0]);
+    let copy = places.cloud.api.get("trainingjobs", "team-a", "train").unwrap();
+    let own = second.api.get("trainingjobs", "team-a", "train").unwrap();
+    assert_eq!(copy["metadata"]["labels"]["larder.dev/home-job"], own["metadata"]["uid"]);
+}
+
 // SEMANTICS: J18
 #[tokio::test(start_paused = true)]
 async fn a_queue_counts_what_runs_in_other_clusters() {
