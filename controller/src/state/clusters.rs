@@ -258,7 +258,7 @@ impl State {
             }
             let why = format!(
                 "cluster {cluster} has a copy of it by another home, which is taken over once that home has been silent for \
-                 {GONE_SECONDS} s; now: {age} s"
+                 {GONE_SECONDS} s"
             );
             return wait(JobReason::NoCluster, why);
         }
