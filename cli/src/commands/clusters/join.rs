@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding};
 use larder_api::Cluster as Object;
-use larder_api::names::{HERE, KUBECONFIG_KEY, SYSTEM_NAMESPACE};
+use larder_api::names::{CONTROLLER_ACCOUNT, HERE, KUBECONFIG_KEY, SYSTEM_NAMESPACE};
 use larder_kube::api::{DynamicObject, Patch, PatchParams};
 use larder_kube::core::{ApiResource, Resource};
 use larder_kube::{Api, Client};
@@ -115,12 +115,28 @@ fn kubeconfig(name: &str, server: &str, secret: &Secret) -> anyhow::Result<Strin
 /// The objects for the home.
 fn manifest(name: &str, kubeconfig: &str) -> anyhow::Result<String> {
     let secret = format!("cluster-{name}");
+    let rbac = "rbac.authorization.k8s.io";
+    let reader = json!({"name": format!("larder-{secret}"), "namespace": SYSTEM_NAMESPACE});
     let objects = [
         json!({
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {"name": secret, "namespace": SYSTEM_NAMESPACE},
             "stringData": {KUBECONFIG_KEY: kubeconfig},
+        }),
+        // The controller of the home reads this Secret and no other.
+        json!({
+            "apiVersion": format!("{rbac}/v1"),
+            "kind": "Role",
+            "metadata": reader,
+            "rules": [{"apiGroups": [""], "resources": ["secrets"], "resourceNames": [secret], "verbs": ["get"]}],
+        }),
+        json!({
+            "apiVersion": format!("{rbac}/v1"),
+            "kind": "RoleBinding",
+            "metadata": reader,
+            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": reader["name"]},
+            "subjects": [{"kind": "ServiceAccount", "name": CONTROLLER_ACCOUNT, "namespace": SYSTEM_NAMESPACE}],
         }),
         json!({
             "apiVersion": "larder.dev/v1alpha1",
@@ -149,10 +165,11 @@ mod tests {
         let cluster = json!({"server": "https://west:6443", "certificate-authority-data": "UEVN"});
         assert_eq!(read["clusters"][0]["cluster"], cluster);
         let text = manifest("west", &config).unwrap();
-        let (first, second) = text.split_once("---\n").unwrap();
-        let (first, second): (Value, Value) =
-            (serde_yaml_ng::from_str(first).unwrap(), serde_yaml_ng::from_str(second).unwrap());
-        assert_eq!(first["stringData"]["kubeconfig"], config);
-        assert_eq!(second["spec"]["kubeconfig"]["secret"], first["metadata"]["name"]);
+        let objects: Vec<Value> = text.split("---\n").map(|text| serde_yaml_ng::from_str(text).unwrap()).collect();
+        let [secret, role, binding, cluster] = &objects[..] else { panic!("{text}") };
+        assert_eq!(secret["stringData"]["kubeconfig"], config);
+        assert_eq!(role["rules"][0]["resourceNames"][0], secret["metadata"]["name"]);
+        assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
+        assert_eq!(cluster["spec"]["kubeconfig"]["secret"], secret["metadata"]["name"]);
     }
 }
