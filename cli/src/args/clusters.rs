@@ -69,7 +69,8 @@ home, which may read the Cluster `here`, write its lease into it, and manage Tra
 allowed namespaces and nothing else. Repeat it to allow more namespaces or after the token was \
 deleted; to end it: kubectl --context west delete serviceaccount -n larder-system home-hq. \
 It prints a Secret with the kubeconfig of that account, the right of the home's controller to read \
-it, and a Cluster. Both clusters need the component `clusters`. Required permissions: those of an administrator of the cluster.")]
+it, and a Cluster. Both clusters need the component `clusters`. Required permissions: those of an \
+administrator of the cluster.")]
 pub(crate) struct JoinArgs {
     /// The name that the cluster gets at the home.
     #[arg(value_name = "NAME", value_parser = plain_name)]
