@@ -39,6 +39,7 @@ use larder_kube::watch::Turns;
 use links::Links;
 use writers::Writers;
 
+mod clusters;
 mod jobs;
 mod links;
 mod writers;
