@@ -329,7 +329,7 @@ impl Link {
             let annotations = there.metadata.annotations.get_or_insert_default();
             annotations.insert(HOME_GENERATION_ANNOTATION.to_owned(), "0".to_owned());
         } else if label(&there, HOME_JOB_LABEL) == Some(wanted.uid.as_str()) {
-            there.spec = copy.spec;
+            follow(&mut there.spec, copy.spec);
             let generation = copy.metadata.annotations.and_then(|mut all| all.remove(HOME_GENERATION_ANNOTATION));
             let annotations = there.metadata.annotations.get_or_insert_default();
             annotations.insert(HOME_GENERATION_ANNOTATION.to_owned(), generation.unwrap_or_default());
@@ -351,6 +351,18 @@ fn by_home() -> PatchParams {
 
 fn no_answer(why: &str) -> Lost {
     (ClusterReason::NoAnswer, why.to_owned())
+}
+
+/// Brings the fields of a copy up to date that can change. The others stay as the cluster has them: it may have set
+/// defaults.
+fn follow(there: &mut TrainingJobSpec, own: TrainingJobSpec) {
+    for role in &mut there.roles {
+        if let Some(own) = own.roles.iter().find(|own| own.name == role.name) {
+            (role.replicas, role.min, role.max) = (own.replicas, own.min, own.max);
+        }
+    }
+    (there.suspend, there.restart) = (own.suspend, own.restart);
+    (there.active_deadline, there.keep_pods) = (own.active_deadline, own.keep_pods);
 }
 
 /// The copy of a job for another cluster: a job of that cluster, which stays until its home deletes it.
