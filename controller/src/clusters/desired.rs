@@ -57,8 +57,8 @@ impl Leases {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     Create(Key),
-    /// Take over the copy of a home that is gone.
-    Adopt(Key),
+    /// Take over the copy of a home that is gone, in this version.
+    Adopt(Key, u64),
     /// Bring the spec of the copy up to date.
     Update(Key),
     /// Delete the copy with this uid.
@@ -68,7 +68,7 @@ pub enum Step {
 impl Step {
     /// The job that the step is about.
     pub fn key(&self) -> &Key {
-        let (Self::Create(key) | Self::Adopt(key) | Self::Update(key) | Self::Delete(key, _)) = self;
+        let (Self::Create(key) | Self::Adopt(key, _) | Self::Update(key) | Self::Delete(key, _)) = self;
         key
     }
 }
@@ -97,7 +97,7 @@ impl Desired {
                 }
                 Some(copy) if copy.home.id != self.home && !copy.meta.deleting => {
                     let is_gone = leases.age(copy).is_some_and(|age| age > GONE_SECONDS);
-                    steps.extend((is_gone && wanted.may_begin).then(|| Step::Adopt(key.clone())));
+                    steps.extend((is_gone && wanted.may_begin).then(|| Step::Adopt(key.clone(), copy.meta.version)));
                 }
                 None if wanted.may_begin && self.read.is_some() => steps.push(Step::Create(key.clone())),
                 // A copy that is being deleted, or a job of others with the name, is in the way.
@@ -130,7 +130,7 @@ mod tests {
 
     fn copy(home: &str, job: &str, generation: i64) -> RemoteJob {
         let home = Home { id: home.into(), job: job.into(), generation, read: Seconds(100), fence_after: None };
-        let meta = Meta { key: key(), uid: "there".into(), created: 101, ..Meta::default() };
+        let meta = Meta { key: key(), uid: "there".into(), created: 101, version: 7, ..Meta::default() };
         RemoteJob { meta, home, ..RemoteJob::default() }
     }
 
@@ -177,7 +177,7 @@ mod tests {
     // SEMANTICS: J21
     #[test]
     fn the_copy_of_a_home_that_is_gone_is_taken_over() {
-        assert_eq!(steps(&desired(true), Some(copy("gone", "u", 1))), [Step::Adopt(key())]);
+        assert_eq!(steps(&desired(true), Some(copy("gone", "u", 1))), [Step::Adopt(key(), 7)]);
         // Its lease is not old enough, or it has placed the copy a moment ago.
         assert_eq!(steps(&desired(true), Some(copy("other", "u", 1))), []);
         let mut new = copy("gone", "u", 1);

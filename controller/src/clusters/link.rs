@@ -322,7 +322,9 @@ impl Link {
             };
         }
         let mut there = jobs.get(&key.name).await.map_err(said)?;
-        if let Step::Adopt(_) = step {
+        if let Step::Adopt(_, version) = step {
+            // Another home may have taken it over meanwhile.
+            there.metadata.resource_version = Some(version.to_string());
             // Its spec follows in the next step: the cluster may refuse that, and the copy is this home's all the same.
             let labels = there.metadata.labels.get_or_insert_default();
             labels.extend(copy.metadata.labels.unwrap_or_default());
