@@ -182,7 +182,7 @@ impl FakeApi {
         B::Data: Send,
         B::Error: std::fmt::Debug,
     {
-        let (service, link) = (self.service(), link.clone());
+        let (service, link) = (self.service::<B>(), link.clone());
         BoxCloneService::new(tower::service_fn(move |request: Request<B>| {
             let (service, link) = (service.clone(), link.clone());
             async move {
