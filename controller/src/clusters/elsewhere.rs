@@ -134,6 +134,11 @@ fn mirror(status: &mut TrainingJobStatus, object: &JobObject, link: &Link, clust
         if status.phase.is_some_and(Phase::is_terminal) {
             return;
         }
+        let is_new = status.phase.is_none_or(|phase| phase == Phase::Queued) && status.waiting_for.is_none();
+        if is_new && link.refusal(key, uid).is_none() && link.other_home(key).is_none() {
+            // It is created in a moment.
+            return;
+        }
         let why = match link.refusal(key, uid) {
             Some(why) => format!("cluster {cluster} refuses the job: {why}"),
             None if link.other_home(key).is_some() => format!("cluster {cluster} runs the job for another home"),
