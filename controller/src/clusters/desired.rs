@@ -33,8 +33,6 @@ pub struct Wanted {
 
 /// A home whose lease is older than this many seconds is gone, and another home may take over its jobs.
 pub const GONE_SECONDS: i64 = 600;
-/// A home whose lease is older than this many seconds may be gone. Before that, it is there.
-pub const DOUBTFUL_SECONDS: i64 = 60;
 
 /// The leases of homes in the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::State;
 use super::watched::{Watched, kept};
 use crate::clusters::choice::{Ask, Candidate, Choice, choose};
-use crate::clusters::desired::{DOUBTFUL_SECONDS, Desired, GONE_SECONDS, Wanted};
+use crate::clusters::desired::{Desired, GONE_SECONDS, Wanted};
 use crate::clusters::elsewhere::{self, Outcome};
 use crate::clusters::fence::fence_after;
 use crate::clusters::known::{Link, Needs, Report};
@@ -244,23 +244,25 @@ impl State {
         if let Some((name, _)) = links.find(|(_, link)| is_new(link)) {
             return wait(JobReason::NoCluster, format!("cluster {name} is being asked"));
         }
-        // A home that had these jobs may be gone. Its copy is taken over, and no other is started beside it.
-        let taken_over =
+        // A copy of another home that is gone is taken over, and no other is started beside it.
+        let of_another =
             candidates.iter().filter(|candidate| job.clusters.allow(&candidate.name)).find_map(|candidate| {
                 let link = self.clusters.links.get(&candidate.name).filter(|link| link.has_listed())?;
-                let age = link.other_home(&object.meta.key).filter(|age| *age > DOUBTFUL_SECONDS)?;
-                Some((candidate.name.clone(), age))
+                Some((candidate.name.clone(), link.other_home(&object.meta.key)?))
             });
-        if let Some((cluster, age)) = taken_over {
-            if age > GONE_SECONDS {
+        match of_another {
+            Some((cluster, age)) if age > GONE_SECONDS => {
                 of_queue.add(&all, 1);
                 return Choice::Place { cluster, terms: Vec::new() };
             }
-            let why = format!(
-                "cluster {cluster} has a copy of it by another home, which is taken over once that home has been silent for \
-                 {GONE_SECONDS} s"
-            );
-            return wait(JobReason::NoCluster, why);
+            Some((cluster, _)) => {
+                let why = format!(
+                    "cluster {cluster} runs a job of that name for another home; it is taken over once that home has been \
+                     silent for {GONE_SECONDS} s"
+                );
+                return wait(JobReason::NoCluster, why);
+            }
+            None => {}
         }
         // The API of a cluster may answer although its controller has stopped, so that the copy can be deleted first.
         let has_listed = |cluster: &&&String| self.clusters.links.get(cluster.as_str()).is_some_and(Link::has_listed);

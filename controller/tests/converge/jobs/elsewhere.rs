@@ -306,7 +306,7 @@ async fn another_home_takes_over_the_jobs_of_one_that_is_gone() {
     }
     second.api.put("trainingjobs", train);
     second.start();
-    second.until("it waits", |api| waiting_for(api, "train").contains("by another home")).await;
+    second.until("it waits", |api| waiting_for(api, "train").contains("for another home")).await;
     second.until("it runs", |api| phase(api, "train") == "Running").await;
     assert_eq!(placement(&second.api, "train")["cluster"], "cloud");
     // The first home comes back, and finds that the job is not its own any more.
