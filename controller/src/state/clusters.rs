@@ -42,6 +42,9 @@ use serde_json::Error;
 /// The pods of a job that started so many seconds before a description of the cluster was written are in it.
 const DESCRIBED_SECONDS: i64 = 5;
 
+/// How long a new job waits for the end of another home that has a job of its name.
+const COLLISION_SECONDS: i64 = GONE_SECONDS + 120;
+
 impl Watched for ClusterObject {
     kept!(clusters.objects, objects::cluster);
 
@@ -235,39 +238,38 @@ impl State {
         if let Some(why) = short {
             return wait(JobReason::QuotaUsed, why);
         }
-        let left = object.status.placement.iter().flat_map(|placement| &placement.left);
-        let left: BTreeSet<&String> = left.collect();
+        let key = &object.meta.key;
         // A link that is being made may be to the cluster that has the job already.
-        let now = self.clusters.now;
-        let is_new = |link: &Link| !link.is_reachable(now) && !link.is_silent(now);
+        let millis = self.clusters.now;
+        let is_new = |link: &Link| !link.is_reachable(millis) && !link.is_silent(millis);
         let mut links = self.clusters.links.iter().filter(|(name, _)| job.clusters.allow(name));
         if let Some((name, _)) = links.find(|(_, link)| is_new(link)) {
             return wait(JobReason::NoCluster, format!("cluster {name} is being asked"));
         }
-        // A copy of another home that is gone is taken over, and no other is started beside it.
-        let of_another =
-            candidates.iter().filter(|candidate| job.clusters.allow(&candidate.name)).find_map(|candidate| {
-                let link = self.clusters.links.get(&candidate.name).filter(|link| link.has_listed())?;
-                Some((candidate.name.clone(), link.other_home(&object.meta.key)?))
-            });
-        match of_another {
-            Some((cluster, age)) if age > GONE_SECONDS => {
+        let mut excluded: BTreeSet<String> =
+            object.status.placement.iter().flat_map(|placement| &placement.left).cloned().collect();
+        let listed = self.clusters.links.iter().filter(|(_, link)| link.has_listed());
+        for (name, link) in listed.filter(|(name, _)| job.clusters.allow(name)) {
+            // Its API may answer although its controller has stopped, so the earlier copy can be deleted first.
+            if excluded.contains(name) {
+                return wait(JobReason::NoCluster, format!("its copy in cluster {name} is being deleted"));
+            }
+            // A copy of another home that is gone is taken over, and no other is started beside it.
+            let Some(age) = link.other_home(key) else { continue };
+            if age > GONE_SECONDS {
                 of_queue.add(&all, 1);
-                return Choice::Place { cluster, terms: Vec::new() };
+                return Choice::Place { cluster: name.clone(), terms: Vec::new() };
             }
-            Some((cluster, _)) => {
-                let why = format!(
-                    "cluster {cluster} runs a job of that name for another home; it is taken over once that home has been \
-                     silent for {GONE_SECONDS} s"
-                );
-                return wait(JobReason::NoCluster, why);
+            // The other home is there, and its job has the name by chance. Or the cluster lies.
+            if now - Seconds(object.meta.created) > COLLISION_SECONDS {
+                excluded.insert(name.clone());
+                continue;
             }
-            None => {}
-        }
-        // The API of a cluster may answer although its controller has stopped, so that the copy can be deleted first.
-        let has_listed = |cluster: &&&String| self.clusters.links.get(cluster.as_str()).is_some_and(Link::has_listed);
-        if let Some(cluster) = left.iter().find(has_listed) {
-            return wait(JobReason::NoCluster, format!("its copy in cluster {cluster} is being deleted"));
+            let why = format!(
+                "cluster {name} runs a job of that name for another home; it is taken over if that home is silent for \
+                 {GONE_SECONDS} s"
+            );
+            return wait(JobReason::NoCluster, why);
         }
         let datasets: Vec<(String, u64)> = job
             .datasets
@@ -276,8 +278,7 @@ impl State {
             .map(|key| (key.to_string(), view.bytes(&key)))
             .collect();
         let allowed = candidates.iter_mut().filter(|candidate| job.clusters.allow(&candidate.name));
-        // An earlier copy is in the way until it is deleted.
-        let allowed = allowed.filter(|candidate| !left.contains(&candidate.name));
+        let allowed = allowed.filter(|candidate| !excluded.contains(&candidate.name));
         let (mut terms, chosen) = choose(Ask { roles, datasets: &datasets }, allowed);
         terms.truncate(larder_api::training_job::TERMS_MAX);
         match chosen {
