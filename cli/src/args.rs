@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod cluster;
+mod clusters;
 mod example;
 mod explain;
 mod inspect;
@@ -18,6 +19,7 @@ use std::path::Path;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+pub(crate) use clusters::{ClustersArgs, ClustersCommand, DescribeClusterArgs, JoinArgs, ListClustersArgs};
 pub(crate) use example::{ExampleArgs, ExampleName};
 pub(crate) use explain::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainPodArgs, Explained, ExtenderUrl};
 pub(crate) use inspect::{DevicesArgs, DoctorArgs, StatsArgs, VerifyArgs};
@@ -116,6 +118,8 @@ pub(crate) enum Command {
     Job(JobArgs),
     /// Show the queues of a Kubernetes cluster: quota, usage and waiting jobs.
     Queue(QueueArgs),
+    /// Show the clusters that jobs may run in, and let a home run jobs in one.
+    Cluster(ClustersArgs),
     /// Explain why a Dataset or job is not ready, or why a pod was placed on its node.
     Explain(ExplainArgs),
     /// Print manifests to start from, filled with your bucket.

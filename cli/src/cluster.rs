@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 
 use crate::args::cluster::{ClusterArgs, NamespaceArgs};
 pub(crate) use failure::{
-    Asked, DATASET, EVENT, JOB, Kind, LOG, POD, POD_METRICS, PORT, PRIORITY_CLASS, QUEUE, WORKLOADS,
+    Asked, CLUSTER, DATASET, EVENT, JOB, Kind, LOG, POD, POD_METRICS, PORT, PRIORITY_CLASS, QUEUE, WORKLOADS,
 };
 
 /// The field manager of the fields that the commands set.
@@ -90,6 +90,16 @@ impl Cluster {
             Some(namespace) => Api::namespaced_with(client, namespace, &resource),
             None => Api::all_with(client, &resource),
         }
+    }
+
+    /// The client of requests.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The URL of the API server.
+    pub(crate) fn server(&self) -> &str {
+        &self.server
     }
 
     /// The pods of a namespace, for their logs and ports.

@@ -50,6 +50,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Devices(args) => commands::devices::run(&args),
         Command::Job(args) => commands::job::run(&args),
         Command::Queue(args) => commands::queue::run(&args),
+        Command::Cluster(args) => commands::clusters::run(&args),
         Command::Explain(args) => commands::explain::run(&args),
         Command::Example(args) => commands::example::run(&args),
         Command::Bench(args) => commands::bench::run(&args),

@@ -19,10 +19,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::admin::{Counters, Status};
+use crate::clusters::link::{Connect, Kubeconfigs};
 use crate::datasets::decide;
 use crate::datasets::{inline_registry, node_labels};
 use crate::execute::{Written, execute_all, imports, warming};
-use crate::jobs::discovery::{follow_gangs, follow_jobs};
+use crate::jobs::discovery::{follow_clusters, follow_gangs, follow_jobs};
 use crate::kueue::check;
 use crate::kueue::discovery::follow_kueue;
 use crate::objects::Key;
@@ -35,9 +36,12 @@ use crate::write::{Change, Write};
 use larder_kube::kinds::Kind;
 use larder_kube::lease::Election;
 use larder_kube::watch::Turns;
+use links::Links;
 use writers::Writers;
 
+mod clusters;
 mod jobs;
+mod links;
 mod writers;
 
 /// The limit of work items whose writes are in flight at the same time.
@@ -124,6 +128,18 @@ pub async fn act(
     counters: Arc<Counters>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
+    let kubeconfigs = Arc::new(Kubeconfigs(client.clone()));
+    act_with(client, kubeconfigs, config, counters, stop).await
+}
+
+/// As [`act`], with other clusters that `connect` makes clients of.
+pub async fn act_with(
+    client: Client,
+    connect: Arc<dyn Connect>,
+    config: Config,
+    counters: Arc<Counters>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let (sender, mut news) = mpsc::channel(NEWS);
     let mut watches = JoinSet::new();
     let turns = Turns::default();
@@ -133,7 +149,8 @@ pub async fn act(
     let mut parts = JoinSet::new();
     parts.spawn(follow_kueue(client.clone(), turns.apart(), sender.clone()));
     parts.spawn(follow_gangs(client.clone(), turns.apart(), sender.clone()));
-    parts.spawn(follow_jobs(client.clone(), turns.apart(), sender));
+    parts.spawn(follow_clusters(client.clone(), turns.apart(), sender.clone()));
+    parts.spawn(follow_jobs(client.clone(), turns.apart(), sender.clone()));
     let mut control = Control {
         state: State::default(),
         queue: Queue::default(),
@@ -144,6 +161,7 @@ pub async fn act(
         machine_started: std::time::Instant::now(),
         ahead: 0,
         writers: Writers::new(WRITERS),
+        links: Links::new(client.clone(), connect, sender),
         next_round: Millis::default(),
         next_slots: Millis::default(),
     };
@@ -195,6 +213,7 @@ struct Control {
     /// By how many seconds the wall clock was set forwards since.
     ahead: i64,
     writers: Writers,
+    links: Links,
     /// The next round over all training jobs starts no earlier.
     next_round: Millis,
     /// The slots for warming are shared out no earlier.
@@ -223,6 +242,7 @@ impl Control {
             warn!(kind, %key, error = unreadable.why, "skip an unreadable object");
         }
         let now = self.millis();
+        self.state.clusters.now = now;
         for work in self.state.apply(news) {
             self.add(work, now);
         }
@@ -269,6 +289,12 @@ impl Control {
             Work::JobType(name) => self.plan_type(name),
             Work::JobTypes => self.plan_types(),
             Work::JobQueue(name) => self.plan_queue(name),
+            Work::Elsewhere(key) => self.plan_elsewhere(key, now),
+            Work::Links => {
+                self.follow_clusters(now);
+                Vec::new()
+            }
+            Work::Cluster(name) => self.plan_cluster(name, now),
             Work::Dataset(key) => self.plan_dataset(key, now),
             Work::Slots => {
                 self.share_slots(now);
@@ -491,7 +517,8 @@ impl Control {
             | Work::Workload(key)
             | Work::Abandoned(key)
             | Work::OrphanedPod(key)
-            | Work::QueuedPod(key) => Some(key.namespace.clone()),
+            | Work::QueuedPod(key)
+            | Work::Elsewhere(key) => Some(key.namespace.clone()),
             Work::DryRun(spec_hash) => Some(self.state.jobs.dry_runs.get(spec_hash)?.asker()?.namespace.clone()),
             _ => None,
         }

@@ -32,7 +32,7 @@
 //! used twice. Queues decide from what jobs took of earlier decisions, whether those are written or not.
 
 pub mod cluster_view;
-mod condition;
+pub(crate) mod condition;
 pub mod constraints;
 pub mod counts;
 pub mod data_locality;

@@ -191,6 +191,7 @@ pub struct SettingsObject {
     pub job_types: Vec<String>,
     /// The flavors of nodes.
     pub flavors: Vec<Flavor>,
+    pub clusters: Vec<String>,
 }
 
 macro_rules! stored {

@@ -14,7 +14,7 @@ use larder_api::names::{
     SNAPSHOT_ANNOTATION, STORAGE_CLASS, UID_LABEL,
 };
 use larder_api::settings::check_flavors;
-use larder_api::{CacheQuota, LarderSettings, NodeCache};
+use larder_api::{CacheQuota, LarderSettings, LarderSettingsStatus, NodeCache};
 use larder_kube::Resource;
 use larder_kube::api::DynamicObject;
 use serde::de::IgnoredAny;
@@ -203,14 +203,14 @@ pub(crate) fn settings(object: DynamicObject) -> Result<Option<SettingsObject>, 
         return Ok(None);
     }
     let LarderSettings { spec, status, .. } = whole(object)?;
-    let job_types = status.unwrap_or_default().job_types;
+    let LarderSettingsStatus { job_types, clusters } = status.unwrap_or_default();
     // The schema refuses such a list.
     let mistake = check_flavors(&spec.flavors);
     if let Some(mistake) = &mistake {
         warn!(%mistake, "ignore all flavors of the LarderSettings");
     }
     let flavors = if mistake.is_none() { spec.flavors } else { Vec::new() };
-    Ok(Some(SettingsObject { meta, endpoints: spec.endpoints, job_types, flavors }))
+    Ok(Some(SettingsObject { meta, endpoints: spec.endpoints, job_types, flavors, clusters }))
 }
 
 pub(crate) fn quota(object: DynamicObject) -> Result<Option<QuotaObject>, Error> {

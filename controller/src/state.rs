@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use larder_api::{CleanedSnapshot, PromisedDataset};
 
+use crate::clusters::known::Clusters;
 use crate::datasets::input::{Refusals, Settings};
 use crate::datasets::slots::{Needs, Turns};
 use crate::jobs::index::Jobs;
@@ -26,6 +27,7 @@ use quota_use::QuotaUse;
 mod affected;
 mod changes;
 mod cleaning;
+mod clusters;
 mod deletions;
 mod events_sent;
 mod job_pods;
@@ -98,13 +100,16 @@ pub struct State {
     pub settings: Settings,
     pub kueue: Kueue,
     pub jobs: Jobs,
+    pub clusters: Clusters,
 }
 
 impl State {
     /// True once all kinds have been listed. Before that, a missing object may merely be unknown.
     pub fn is_complete(&self) -> bool {
         self.listed.len() == Kind::WATCHED.len()
-            && [Part::Kueue, Part::Jobs, Part::Gangs].iter().all(|part| self.presence(*part).is_settled())
+            && [Part::Kueue, Part::Jobs, Part::Gangs, Part::Clusters]
+                .iter()
+                .all(|part| self.presence(*part).is_settled())
     }
 
     fn presence(&self, part: Part) -> &Presence {
@@ -112,6 +117,7 @@ impl State {
             Part::Kueue => &self.kueue.presence,
             Part::Jobs => &self.jobs.presence,
             Part::Gangs => &self.jobs.gangs,
+            Part::Clusters => &self.clusters.presence,
         }
     }
 

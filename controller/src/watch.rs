@@ -11,6 +11,7 @@ use larder_kube::{Api, Client};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use crate::clusters::known::Report;
 use crate::read::Unreadable;
 use crate::state::watched::Object;
 
@@ -31,6 +32,8 @@ pub enum News {
     Absent(Part),
     /// The cluster has the part, but its objects cannot be listed at the moment.
     Silent(Part),
+    /// A report of the link with this number to the Cluster with this name.
+    Link(String, u64, Report),
 }
 
 /// Sends events about the objects of `kind` until the receiver is closed, or the kind's part disappears.

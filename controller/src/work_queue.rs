@@ -39,6 +39,12 @@ pub enum Work {
     JobType(String),
     JobTypes,
     JobQueue(String),
+    /// A job that may run in other clusters.
+    Elsewhere(Key),
+    /// The links to other clusters.
+    Links,
+    /// The status of a Cluster.
+    Cluster(String),
 }
 
 impl Work {
@@ -55,7 +61,9 @@ impl Work {
             | Self::QueuedPod(_)
             | Self::Job(_)
             | Self::Sweep(_)
-            | Self::DryRun(_) => false,
+            | Self::DryRun(_)
+            | Self::Elsewhere(_)
+            | Self::Links => false,
             Self::Promises(_)
             | Self::Labels(_)
             | Self::Registry
@@ -63,7 +71,8 @@ impl Work {
             | Self::AdmissionCheck(_)
             | Self::JobType(_)
             | Self::JobTypes
-            | Self::JobQueue(_) => true,
+            | Self::JobQueue(_)
+            | Self::Cluster(_) => true,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use anyhow::anyhow;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use larder_api::{Dataset, Queue, TrainingJob};
+use larder_api::{Cluster, Dataset, Queue, TrainingJob};
 use larder_kube::Error;
 use larder_kube::core::{ApiResource, GroupVersionKind};
 use larder_kube::kinds::{Kind as KubeKind, KueueKind, KueueVersion};
@@ -47,6 +47,14 @@ pub(crate) const QUEUE: Kind = Kind {
     rights: "queues.larder.dev",
     lists: "larder queue",
     components: "components `datasets` and `jobs`",
+};
+
+pub(crate) const CLUSTER: Kind = Kind {
+    resource: || ApiResource::erase::<Cluster>(&()),
+    one: "Cluster",
+    rights: "clusters.larder.dev",
+    lists: "larder cluster list",
+    components: "components `datasets`, `jobs` and `clusters`",
 };
 
 pub(crate) const POD: Kind = Kind {

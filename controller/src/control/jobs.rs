@@ -1,8 +1,10 @@
 //! The part of the main loop that handles training jobs.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::sync::atomic::Ordering;
 
+use larder_api::LarderSettingsStatus;
 use larder_api::names::SETTINGS;
 use serde_json::json;
 use tracing::warn;
@@ -26,7 +28,9 @@ impl Control {
     pub(super) fn round(&mut self, now: Millis) {
         let time = self.seconds();
         let mut work = Vec::new();
+        self.state.clusters.now = now;
         let again_at = self.state.round(time, &draw, &mut work);
+        self.publish();
         let ended = self.millis();
         self.counters.rounds.fetch_add(1, Ordering::Relaxed);
         self.counters.count_jobs(&self.state.jobs);
@@ -82,12 +86,14 @@ impl Control {
         if !self.state.jobs.presence.is_there() {
             return Vec::new();
         }
-        let names: Vec<String> = self.state.jobs.types.keys().into_iter().map(|key| key.name).collect();
+        let names = |keys: BTreeSet<Key>| -> Vec<String> { keys.into_iter().map(|key| key.name).collect() };
+        let job_types = names(self.state.jobs.types.keys());
+        let clusters = names(self.state.clusters.objects.keys());
         let there = self.state.larder_settings.get(&Key::cluster(SETTINGS));
-        if there.is_none_or(|settings| settings.job_types == names) {
+        if there.is_none_or(|settings| settings.job_types == job_types && settings.clusters == clusters) {
             return Vec::new();
         }
-        let fields = json!({"status": {"jobTypes": names}});
+        let fields = json!({"status": LarderSettingsStatus { job_types, clusters }});
         vec![Write::new(Kind::LarderSettings, "", SETTINGS, Change::ApplyStatus(fields))]
     }
 

@@ -1,5 +1,7 @@
 //! The snapshot of the cluster that a round decides from, and lookups in it.
 
+use std::collections::BTreeMap;
+
 use larder_api::names::{DatasetKey, OUT_OF_SERVICE_TAINT};
 use larder_api::settings::Flavor;
 use larder_api::training_job::checked::CheckedJob;
@@ -9,6 +11,7 @@ use crate::jobs::machine::loss::is_lost;
 use crate::jobs::machine::{NodeHealth, Pod, PodId};
 use crate::jobs::objects::JobObject;
 use crate::jobs::plan::NodeRoom;
+use crate::jobs::queue::LeftoverPod;
 use crate::kueue::known::Kueue;
 use crate::objects::JobPod;
 use crate::objects::{self, CacheObject, DatasetObject, Node};
@@ -41,6 +44,10 @@ pub struct ClusterView<'a> {
     pub kueue: &'a Kueue,
     /// The flavors of nodes, each node being of one at most.
     pub flavors: &'a [Flavor],
+    /// The leases of other clusters whose jobs are here, by their ids.
+    pub leases: &'a BTreeMap<String, Seconds>,
+    /// The quota that jobs in other clusters use.
+    pub elsewhere: &'a [LeftoverPod],
 }
 
 /// A pod of a job: its object, and its reduction for the state machine.
@@ -108,6 +115,12 @@ impl<'a> ClusterView<'a> {
     /// True if this controller runs the job with this name and uid.
     pub fn has(&self, job: &Key, uid: &str) -> bool {
         self.jobs.jobs.get(job).is_some_and(|object| object.may_have_pods() && object.meta.uid == uid)
+    }
+
+    /// Until when a job that another cluster has placed here may have pods; `None`: without limit.
+    pub fn runs_until(&self, object: &JobObject) -> Option<Seconds> {
+        let home = object.home.as_ref()?;
+        home.runs_until(Seconds(object.meta.created), self.leases.get(&home.id).copied(), self.now)
     }
 
     /// The health of a node for a pod of this job; without a job, by the administrator's settings. The watch of pods

@@ -5,22 +5,22 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
 /// The result of a check.
-pub(super) struct Finding {
+pub(crate) struct Finding {
     /// Whether the condition is true.
-    pub(super) is: bool,
+    pub(crate) is: bool,
     /// The reason, as one CamelCase word.
-    pub(super) reason: &'static str,
+    pub(crate) reason: &'static str,
     /// The reason, as a sentence.
-    pub(super) message: String,
+    pub(crate) message: String,
 }
 
 /// A time in the API's type.
-pub(super) fn time(at: Seconds) -> Time {
+pub(crate) fn time(at: Seconds) -> Time {
     Time(Timestamp::from_second(at.0).unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
 /// Builds a condition from a finding. Keeps the transition time of `before` if the status is the same.
-pub(super) fn condition(
+pub(crate) fn condition(
     kind: &str,
     finding: Finding,
     generation: i64,

@@ -29,6 +29,15 @@ pub async fn follow_gangs(client: Client, turns: Turns, news: mpsc::Sender<News>
     follow(client, Part::Gangs, &GANGS, turns, news).await;
 }
 
+/// The kinds of other clusters.
+const CLUSTERS: [Kind; 1] = [Kind::Cluster];
+
+/// Sends events about Clusters until the receiver is closed. Does nothing while the API does not serve them, or the
+/// controller has no right to them.
+pub async fn follow_clusters(client: Client, turns: Turns, news: mpsc::Sender<News>) {
+    follow(client, Part::Clusters, &CLUSTERS, turns, news).await;
+}
+
 /// Sends events about the objects of training jobs until the receiver is closed.
 pub async fn follow_jobs(client: Client, turns: Turns, news: mpsc::Sender<News>) {
     follow(client, Part::Jobs, &Kind::OF_JOBS, turns, news).await;

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use larder_api::job_type::checked::CheckedType;
+use larder_api::names::{ELSEWHERE_FINALIZER, HERE};
 use larder_api::queue::checked::CheckedQueue;
-use larder_api::training_job::checked::CheckedJob;
+use larder_api::training_job::checked::{CheckedJob, Clusters};
 use larder_api::{InvalidField, QueueStatus, TrainingJobStatus};
 
+use crate::clusters::fence::Home;
 use larder_kube::key::{Key, Meta};
 use larder_kube::store::Stored;
 use serde_json::Value;
@@ -25,6 +27,9 @@ pub struct JobObject {
     pub is_of_others: bool,
     /// A newer version of the controller has run the job. It and its pods are left alone.
     pub is_of_newer: bool,
+    /// Another cluster has placed the job here.
+    pub home: Option<Home>,
+    pub finalizers: Vec<String>,
     /// The labels that Kueue reads.
     pub labels: BTreeMap<String, String>,
     /// The annotations that Kueue reads.
@@ -37,9 +42,26 @@ pub struct JobObject {
 }
 
 impl JobObject {
-    /// True if this controller runs the job.
+    /// True if this controller runs the job, in this cluster.
     pub fn is_ours(&self) -> bool {
-        !self.is_of_others && !self.is_of_newer && !self.meta.deleting
+        !self.is_of_others && !self.is_of_newer && !self.meta.deleting && self.is_here()
+    }
+
+    /// True if the job may run in other clusters, so that a cluster is chosen for it. A sweep stays here: a cluster is
+    /// chosen for each of its trials.
+    pub fn is_spread(&self) -> bool {
+        let is_spread = self.job.as_ref().is_ok_and(|job| job.clusters != Clusters::Here && job.sweep.is_none());
+        !self.is_of_others && !self.is_of_newer && (is_spread || self.is_finalized())
+    }
+
+    /// True if the job is to run in this cluster and no other.
+    fn is_here(&self) -> bool {
+        !self.is_spread() || self.status.placement.as_ref().is_some_and(|placement| placement.cluster == HERE)
+    }
+
+    /// True if the job stays until no other cluster has a copy of it.
+    pub fn is_finalized(&self) -> bool {
+        self.finalizers.iter().any(|name| name == ELSEWHERE_FINALIZER)
     }
 
     /// True if the job may have pods: it is no sweep, whose trials have them.

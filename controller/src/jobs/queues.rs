@@ -141,7 +141,8 @@ pub fn to_write(object: &QueueObject, report: Option<&Report>, now: Seconds) -> 
     (status != object.status).then_some(status)
 }
 
-fn quantity(resource: &str, amount: u64) -> Quantity {
+/// An amount in the API's form.
+pub(crate) fn quantity(resource: &str, amount: u64) -> Quantity {
     Quantity(if resource == "cpu" && !amount.is_multiple_of(1_000) {
         format!("{amount}m")
     } else if resource == "cpu" {

@@ -10,6 +10,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Error, Value};
 use tracing::warn;
 
+use crate::clusters::objects::home;
 use crate::jobs::job_state::is_newer;
 use crate::jobs::kueue::names::for_kueue;
 use crate::jobs::objects::{ClassObject, JobObject, QueueObject, TypeObject};
@@ -28,6 +29,7 @@ pub(crate) fn training_job(mut object: DynamicObject) -> Result<Option<JobObject
         // The rest of its status may have an unknown form, too.
         status.take();
     }
+    let (home, finalizers) = (home(&object), object.metadata.finalizers.clone().unwrap_or_default());
     let spec = object.data.get("spec").unwrap_or(&Value::Null);
     if let Some(error) = too_large(bytes(spec)) {
         let is_of_others = is_others(spec.get("managedBy").and_then(Value::as_str));
@@ -40,6 +42,8 @@ pub(crate) fn training_job(mut object: DynamicObject) -> Result<Option<JobObject
             job: Err(error),
             is_of_others,
             is_of_newer,
+            home,
+            finalizers,
             labels,
             annotations,
             status,
@@ -60,6 +64,8 @@ pub(crate) fn training_job(mut object: DynamicObject) -> Result<Option<JobObject
         job: checked,
         is_of_others,
         is_of_newer,
+        home,
+        finalizers,
         labels,
         annotations,
         status,

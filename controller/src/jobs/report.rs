@@ -64,6 +64,7 @@ pub fn status(facts: &Facts<'_>) -> TrainingJobStatus {
         started: state.started.map(time),
         finished: state.finished.map(time),
         conditions,
+        placement: facts.object.status.placement.clone(),
         record: None,
     }
 }

@@ -181,6 +181,7 @@ fn check_all<'a>(
             again.note(job_state.sleeps_until);
             continue;
         }
+        again.extend(view.runs_until(object).filter(|until| *until > view.now));
         checked.push(check(view, object, job_state, dry_runs, asked));
     }
     checked
@@ -202,5 +203,6 @@ fn counted<'a>(
     }
     let mut leftover = leftover_pods::pods(view, &by_uid, again);
     leftover.extend(unmade.values().flatten().cloned());
+    leftover.extend(view.elsewhere.iter().cloned());
     (jobs, leftover)
 }

@@ -124,6 +124,7 @@ impl State {
         }
         self.jobs.job_states.clear();
         self.request_data(BTreeMap::new(), work);
+        self.clusters.jobs.clear();
         self.jobs.presence.becomes_absent();
     }
 
@@ -165,6 +166,7 @@ impl State {
             return None;
         }
         self.jobs.usage.refresh(&self.pods);
+        self.count_elsewhere(now);
         for (zone, has_begun) in self.jobs.outages.refresh(&self.nodes, now) {
             if has_begun {
                 warn!(%zone, "so many nodes of the zone are not ready that none of them counts as lost");
@@ -189,6 +191,7 @@ impl State {
         work.extend(abandoned.cloned().map(Work::Abandoned));
         let orphans = self.jobs.live.iter().filter(|key| self.orphaned_pod(key).is_some());
         work.extend(orphans.cloned().map(Work::OrphanedPod));
+        self.choose_clusters(now, work);
         again_at
     }
 
@@ -227,7 +230,7 @@ impl State {
         }
     }
 
-    fn cluster_view(&self, now: Seconds) -> ClusterView<'_> {
+    pub(super) fn cluster_view(&self, now: Seconds) -> ClusterView<'_> {
         ClusterView {
             now,
             image: &self.settings.image,
@@ -241,6 +244,8 @@ impl State {
             jobs: &self.jobs,
             kueue: &self.kueue,
             flavors: self.flavors(),
+            leases: &self.clusters.leases,
+            elsewhere: &self.clusters.counted,
         }
     }
 

@@ -47,6 +47,7 @@ impl State {
                 match kind {
                     Kind::Kueue(kind, version) => self.kueue.all_listed(kind, version),
                     Kind::PodGroup => self.jobs.gangs.listed(kind, 1),
+                    Kind::Cluster => self.clusters.presence.listed(kind, 1),
                     kind if kind.part().is_some() => self.jobs.presence.listed(kind, Kind::OF_JOBS.len()),
                     kind => _ = self.listed.insert(kind),
                 }
@@ -63,6 +64,7 @@ impl State {
                     Part::Kueue => self.forget_kueue(&mut work),
                     Part::Jobs => self.forget_jobs(&mut work),
                     Part::Gangs => self.forget_gangs(),
+                    Part::Clusters => self.forget_clusters(&mut work),
                 }
                 self.part_changed(Some(part), &mut work);
                 if self.is_complete() && !was_complete {
@@ -75,12 +77,14 @@ impl State {
                     Part::Kueue => self.kueue.presence.is_silent(),
                     Part::Jobs => self.jobs.presence.is_silent(),
                     Part::Gangs => self.jobs.gangs.is_silent(),
+                    Part::Clusters => self.clusters.presence.is_silent(),
                 }
                 if self.is_complete() && !was_complete {
                     self.everything(&mut work);
                 }
             }
             News::Unreadable(object) => self.put_unreadable(object),
+            News::Link(cluster, number, report) => self.link_reports(&cluster, number, report, &mut work),
         }
         work
     }

@@ -14,6 +14,7 @@ use serde_json::Error;
 
 use super::State;
 use super::affected::{put_into, take_from};
+use crate::clusters::objects::ClusterObject;
 use crate::jobs::objects::{ClassObject, JobObject, QueueObject, TypeObject};
 use crate::jobs::pod_group::known::KnownGroup;
 use crate::kueue::objects::{Check, Class, Flavor};
@@ -144,6 +145,7 @@ const fn row(kind: Kind) -> Option<Row> {
         Kind::JobQueue => Row::of::<QueueObject>(),
         Kind::PriorityClass => Row::of::<ClassObject>(),
         Kind::PodGroup => Row::of::<KnownGroup>(),
+        Kind::Cluster => Row::of::<ClusterObject>(),
         Kind::Kueue(KueueKind::Workload, _) => Row::of::<Workload>(),
         Kind::Kueue(KueueKind::AdmissionCheck, _) => Row::of::<Check>(),
         Kind::Kueue(KueueKind::ResourceFlavor, _) => Row::of::<Flavor>(),

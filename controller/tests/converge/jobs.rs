@@ -2,6 +2,7 @@
 
 mod at_any_instant;
 mod data;
+pub(super) mod elsewhere;
 mod gangs;
 mod invalid;
 mod killed;

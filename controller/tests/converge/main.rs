@@ -27,13 +27,14 @@ use std::time::Duration;
 
 use larder_controller::Config;
 use larder_controller::admin::Counters;
-use larder_controller::control::act;
+use larder_controller::control::act_with;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use api::{Api, Dies, Id, client, new_api};
 use cluster::{BYTES, SNAPSHOT, claim, dataset, node, pod};
+use jobs::elsewhere::Others;
 
 /// Simulated time: a generous limit for anything.
 const LONG: Duration = Duration::from_secs(3600);
@@ -50,6 +51,8 @@ struct World {
     /// The settings of the next controller.
     wait_for_nodes: Option<Duration>,
     keep_ended_jobs: Option<Duration>,
+    /// The clusters that the next controller can reach.
+    others: Others,
 }
 
 impl Drop for World {
@@ -66,7 +69,15 @@ impl World {
             api.put("nodes", node(&format!("n{index}")));
         }
         let rest = tokio::spawn(cluster::play(api.clone()));
-        Self { api, rest, controller: None, counters: Arc::default(), wait_for_nodes: None, keep_ended_jobs: None }
+        Self {
+            api,
+            rest,
+            controller: None,
+            counters: Arc::default(),
+            wait_for_nodes: None,
+            keep_ended_jobs: None,
+            others: Others::default(),
+        }
     }
 
     fn start(&mut self) {
@@ -82,7 +93,8 @@ impl World {
         };
         self.counters = Arc::default();
         let (client, counters) = (client(&self.api), Arc::clone(&self.counters));
-        self.controller = Some(tokio::spawn(act(client, config, counters, CancellationToken::new())));
+        let others = Arc::new(self.others.clone());
+        self.controller = Some(tokio::spawn(act_with(client, others, config, counters, CancellationToken::new())));
     }
 
     fn kill(&mut self) {

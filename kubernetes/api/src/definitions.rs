@@ -5,6 +5,7 @@ use kube::CustomResourceExt;
 use serde_json::Value;
 
 use crate::cache_quota::CacheQuota;
+use crate::cluster::Cluster;
 use crate::dataset::Dataset;
 use crate::job_type::JobType;
 use crate::node_cache::NodeCache;
@@ -13,7 +14,7 @@ use crate::settings::LarderSettings;
 use crate::training_job::TrainingJob;
 
 /// All definitions.
-pub fn all() -> [CustomResourceDefinition; 7] {
+pub fn all() -> [CustomResourceDefinition; 8] {
     [
         Dataset::crd(),
         CacheQuota::crd(),
@@ -22,6 +23,7 @@ pub fn all() -> [CustomResourceDefinition; 7] {
         TrainingJob::crd(),
         Queue::crd(),
         LarderSettings::crd(),
+        Cluster::crd(),
     ]
     .map(known_formats)
 }

@@ -7,6 +7,7 @@
 //! - [`job_type`]: the [`JobType`]: what the pods of a framework's jobs need, as data.
 //! - [`cache_quota`]: the [`CacheQuota`]: how much of the caches the Datasets of some namespaces may use.
 //! - [`mod@queue`]: the [`Queue`]: the quota that jobs of some namespaces share.
+//! - [`cluster`]: the [`Cluster`]: another cluster that runs jobs of this one, or the cluster itself.
 //! - [`convert`]: converts manifests of Kubeflow's kinds to TrainingJobs.
 //! - [`conditions`]: the conditions of a Dataset and the closed list of their reasons.
 //! - [`decision`]: the scheduler extender's decisions about pods, with their inputs.
@@ -25,6 +26,7 @@
 
 pub mod cache_quota;
 pub mod checked;
+pub mod cluster;
 pub mod conditions;
 pub mod convert;
 pub mod dataset;
@@ -45,6 +47,7 @@ mod vocabulary;
 
 pub use cache_quota::{CacheQuota, CacheQuotaSpec, CacheQuotaStatus, QuotaConditionKind, QuotaReason, QuotaUsage};
 pub use checked::{CheckedSpec, InvalidField, Keeping};
+pub use cluster::{Cluster, ClusterConditionKind, ClusterReason, ClusterSpec, ClusterStatus};
 pub use conditions::{ConditionKind, Reason};
 pub use dataset::{
     Cache, Dataset, DatasetSpec, DatasetStatus, ImportedStatus, Keep, LagReason, LaggingNode, Mirror, MirrorOrigin,

@@ -102,6 +102,31 @@ pub const PROCESSES_ANNOTATION: &str = "larder.dev/processes-per-pod";
 /// `whole-cpus`, `shared-memory`, `hugepages`.
 pub const DEFAULTS_OFF_ANNOTATION: &str = "larder.dev/defaults-off";
 
+/// The Cluster that stands for the cluster that it is in.
+pub const HERE: &str = "here";
+/// `spec.clusters` of a TrainingJob that may run in any cluster.
+pub const ANY_CLUSTER: &str = "any";
+/// The key in a Cluster's Secret: the kubeconfig.
+pub const KUBECONFIG_KEY: &str = "kubeconfig";
+/// On a TrainingJob that another cluster has placed in this one: the home, by the uid of its Cluster [`HERE`].
+pub const HOME_LABEL: &str = "larder.dev/home";
+/// Beside [`HOME_LABEL`]: the uid of the TrainingJob at its home.
+pub const HOME_JOB_LABEL: &str = "larder.dev/home-job";
+/// Beside [`HOME_LABEL`]: the generation of the TrainingJob at its home.
+pub const HOME_GENERATION_ANNOTATION: &str = "larder.dev/home-generation";
+/// Beside [`HOME_LABEL`]: the last time that the home had read from this cluster when it created the job, in seconds
+/// since 1970 on this cluster's clock.
+pub const HOME_READ_ANNOTATION: &str = "larder.dev/home-read";
+/// Beside [`HOME_LABEL`]: the job has no pods while its home's lease is older than this many seconds.
+pub const FENCE_ANNOTATION: &str = "larder.dev/fence-after";
+/// The prefix of the leases of homes, which are annotations of the Cluster [`HERE`]. The uid of the home follows. The
+/// value is a time that the home has read from this cluster.
+pub const LEASE_ANNOTATION_PREFIX: &str = "home.larder.dev/";
+/// The finalizer of a TrainingJob that is in another cluster.
+pub const ELSEWHERE_FINALIZER: &str = "larder.dev/elsewhere";
+/// The field manager of everything that a home writes in other clusters.
+pub const HOME_MANAGER: &str = "larder-home";
+
 /// The condition of a node whose devices must not be used. Pods of TrainingJobs on that node are replaced on other
 /// nodes.
 pub const DEVICE_FAULT_CONDITION: &str = "larder.dev/DeviceFault";

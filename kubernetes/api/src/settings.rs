@@ -112,6 +112,9 @@ pub struct LarderSettingsStatus {
     /// The names of the JobTypes. A user who applies a job of another type gets a warning.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub job_types: Vec<String>,
+    /// The names of the Clusters. A job that names another one is refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clusters: Vec<String>,
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::job_type::RestartScope;
 use crate::schemas;
-pub use status::{Phase, Restarts, RoleStatus, ShownJob, TrainingJobStatus};
+pub use status::{ClusterTerm, Phase, Placement, Restarts, RoleStatus, ShownJob, TERMS_MAX, TrainingJobStatus};
 pub use sweep::{
     BestTrial, Choices, Distribution, Goal, Objective, Parameter, RandomSearch, Scale, Sweep, SweepStatus,
 };
@@ -55,6 +55,13 @@ pub use sweep::{
         type_ = "integer",
         json_path = ".status.shown.restarts",
         description = "Pods that were replaced, for any cause"
+    ),
+    printcolumn(
+        name = "Cluster",
+        type_ = "string",
+        json_path = ".status.placement.cluster",
+        description = "The cluster in which the job is, if spec.clusters names others",
+        priority = 1
     ),
     printcolumn(
         name = "Why",
@@ -109,6 +116,16 @@ pub use sweep::{
              && self.roles.exists(other, other.name == one.role)))"
         )
         .message("spec.roles[].startsAfter[].role must be the name of another role of the job"),
+    validation = Rule::new(
+            "has(self.clusters) == has(oldSelf.clusters) && (!has(self.clusters) || self.clusters == oldSelf.clusters)"
+        )
+        .message("spec.clusters cannot be changed; delete the TrainingJob and apply another"),
+    validation = Rule::new("has(self.failover) == has(oldSelf.failover) && (!has(self.failover) || self.failover == oldSelf.failover)")
+        .message("spec.failover cannot be changed; delete the TrainingJob and apply another"),
+    validation = Rule::new("!has(self.failover) || has(self.clusters)")
+        .message("spec.failover requires spec.clusters: a job that is here has no link to lose"),
+    validation = Rule::new("!has(self.clusters) || !has(self.managedBy)")
+        .message("spec.clusters cannot be combined with spec.managedBy: one of them moves the job"),
     validation = Rule::new(
             "!has(self.datasets) \
              || self.datasets.all(one, self.datasets.exists_one(other, other.mountPath == one.mountPath))"
@@ -192,6 +209,27 @@ pub struct TrainingJobSpec {
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9._-]+$')")
         .message("spec.managedBy must be the name of a controller with its domain, such as kueue.x-k8s.io/multikueue"))]
     pub managed_by: Option<String>,
+    /// The clusters that the job may run in: names of Clusters, of which `here` is this one, or `any` alone; `here` by
+    /// default. It runs in one of them: where its pods fit now, and the fewest bytes must be brought. Its namespace, its
+    /// JobType, its datasets and its queue have the same names there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20), inner(length(max = 63)))]
+    #[x_kube(
+        validation = Rule::new("self.all(name, name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'))")
+            .message("spec.clusters must list names of Clusters, or \"any\" alone"),
+        validation = Rule::new("!self.exists(name, name == 'any') || self.size() == 1")
+            .message("spec.clusters must list names of Clusters, or \"any\" alone"),
+    )]
+    pub clusters: Vec<String>,
+    /// The job starts in another cluster when its own has not answered for this long, at least 2m and twice the grace
+    /// period of its pods and a minute. Its own cluster ends its pods before that. Without it, the job stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new(
+            "self.matches('^((1[2-9][0-9]|[2-9][0-9][0-9]|[1-9][0-9]{3,5})s|([2-9]|[1-9][0-9]{1,5})m|[1-9][0-9]{0,5}[hd])$')"
+        )
+        .message("spec.failover must be a time of at least 2m, in s, m, h or d, such as 10m"))]
+    pub failover: Option<String>,
 }
 
 /// Pods of one kind.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use larder_api::{CacheQuota, Dataset, Queue, TrainingJob};
+use larder_api::{CacheQuota, Cluster, Dataset, Queue, TrainingJob};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -66,6 +66,14 @@ fn the_manifests_in_the_documents_are_accepted() {
                         let queue: Queue = typed(&object, &place);
                         queue.spec.check().unwrap_or_else(|why| panic!("{place}: {why}"));
                         queues += 1;
+                    }
+                    Some("Cluster") => {
+                        let cluster: Cluster = typed(&object, &place);
+                        let is_here = object["metadata"]["name"] == "here";
+                        assert!(
+                            cluster.spec.kubeconfig.is_none() == is_here,
+                            "{place}: a kubeconfig, unless it is here"
+                        );
                     }
                     other => panic!("{place}: {other:?} is not checked"),
                 }

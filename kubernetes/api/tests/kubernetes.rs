@@ -12,6 +12,8 @@ mod controller;
 mod devices;
 #[path = "kubernetes/examples.rs"]
 mod examples;
+#[path = "kubernetes/homes.rs"]
+mod homes;
 #[path = "kubernetes/quotas.rs"]
 mod quotas;
 #[path = "kubernetes/rights.rs"]

@@ -5,12 +5,14 @@ use std::fmt::Write;
 
 use larder_api::training_job::conditions::{JobConditionKind, JobReason};
 use larder_api::{
-    CacheConditionKind, CacheReason, ConditionKind, QuotaConditionKind, QuotaReason, Reason, definitions,
+    CacheConditionKind, CacheReason, ClusterConditionKind, ClusterReason, ConditionKind, QuotaConditionKind,
+    QuotaReason, Reason, definitions,
 };
 use serde_json::Value;
 
 /// The order of the kinds on the page: the kinds that users write come first.
-const KINDS: [&str; 7] = ["Dataset", "TrainingJob", "Queue", "JobType", "CacheQuota", "LarderSettings", "NodeCache"];
+const KINDS: [&str; 8] =
+    ["Dataset", "TrainingJob", "Queue", "JobType", "Cluster", "CacheQuota", "LarderSettings", "NodeCache"];
 
 const BEGINNING: &str = "\
 # Kubernetes objects
@@ -154,6 +156,13 @@ fn page() -> String {
             "TrainingJob" => {
                 let kinds = JobConditionKind::ALL.iter().map(|kind| (kind.as_str(), kind.meaning()));
                 let reasons = JobReason::ALL.iter().map(|reason| {
+                    (reason.as_str(), reason.conditions().iter().map(|kind| kind.as_str()).collect(), reason.meaning())
+                });
+                conditions(&mut page, kind, kinds, reasons);
+            }
+            "Cluster" => {
+                let kinds = ClusterConditionKind::ALL.iter().map(|kind| (kind.as_str(), kind.meaning()));
+                let reasons = ClusterReason::ALL.iter().map(|reason| {
                     (reason.as_str(), reason.conditions().iter().map(|kind| kind.as_str()).collect(), reason.meaning())
                 });
                 conditions(&mut page, kind, kinds, reasons);

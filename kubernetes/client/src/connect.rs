@@ -8,6 +8,7 @@ use std::env;
 use std::fs;
 use std::net::Ipv6Addr;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
@@ -17,12 +18,15 @@ use http::{Response, Uri};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, BodyStream, StreamBody};
 use kube::client::{ClientBuilder, DynBody};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use tower::BoxError;
 use tower::util::MapResponseLayer;
 
 /// The folder with the token and the CA of the pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// The time limit of connecting to another cluster.
+const CONNECT: Duration = Duration::from_secs(10);
 /// The longest line of an answer to [`in_cluster`]'s clients: a page of a list, or an event of a watch.
 const LINE_BYTES_MOST: usize = 16 << 20;
 
@@ -38,6 +42,74 @@ pub async fn connect() -> anyhow::Result<Client> {
     };
     let client = connect.await;
     client.context("connect to the Kubernetes API: run in a pod with a service account, or set KUBECONFIG")
+}
+
+/// The longest kubeconfig.
+const KUBECONFIG_BYTES_MOST: usize = 256 << 10;
+
+/// Why a kubeconfig is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum KubeconfigRefused {
+    /// It names something outside of itself.
+    #[error(
+        "the kubeconfig has `{0}`, and nothing outside of it is run or read: put the token or the certificates into it, \
+         as `kubectl config view --flatten` does"
+    )]
+    NamesOthers(&'static str),
+    /// The connection would not be safe.
+    #[error("the kubeconfig has `{0}`: the server must be an https URL, and its certificate is always verified")]
+    Insecure(&'static str),
+    /// It is too large.
+    #[error("the kubeconfig has more than 256 KiB")]
+    TooLarge,
+    /// It cannot be parsed, or has no current context.
+    #[error("the kubeconfig cannot be used: {0}")]
+    Unusable(#[source] KubeconfigError),
+    /// Its certificates cannot be used.
+    #[error("the kubeconfig cannot be used: {0}")]
+    Unconnected(#[source] kube::Error),
+}
+
+/// A client with a kubeconfig that has everything in itself. No command is run and no file is read, whatever it says.
+/// It refuses an answer with a line over 16 MiB.
+///
+/// # Errors
+/// The kubeconfig names a command or a file, or cannot be used.
+pub async fn with_kubeconfig(text: &str) -> Result<Client, KubeconfigRefused> {
+    if text.len() > KUBECONFIG_BYTES_MOST {
+        return Err(KubeconfigRefused::TooLarge);
+    }
+    let kubeconfig = Kubeconfig::from_yaml(text).map_err(KubeconfigRefused::Unusable)?;
+    for user in kubeconfig.auth_infos.iter().filter_map(|named| named.auth_info.as_ref()) {
+        let names = [
+            ("exec", user.exec.is_some()),
+            ("auth-provider", user.auth_provider.is_some()),
+            ("tokenFile", user.token_file.is_some()),
+            ("client-certificate", user.client_certificate.is_some()),
+            ("client-key", user.client_key.is_some()),
+        ];
+        if let Some((name, _)) = names.into_iter().find(|(_, is_there)| *is_there) {
+            return Err(KubeconfigRefused::NamesOthers(name));
+        }
+    }
+    for cluster in kubeconfig.clusters.iter().filter_map(|named| named.cluster.as_ref()) {
+        if cluster.certificate_authority.is_some() {
+            return Err(KubeconfigRefused::NamesOthers("certificate-authority"));
+        }
+        if cluster.insecure_skip_tls_verify == Some(true) {
+            return Err(KubeconfigRefused::Insecure("insecure-skip-tls-verify"));
+        }
+        if !cluster.server.as_deref().is_some_and(|server| server.starts_with("https://")) {
+            return Err(KubeconfigRefused::Insecure("server"));
+        }
+    }
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+    let mut config = config.map_err(KubeconfigRefused::Unusable)?;
+    config.default_retry = false;
+    config.connect_timeout = Some(CONNECT);
+    let bounded = MapResponseLayer::new(|answer: Response<Box<DynBody>>| answer.map(bounded));
+    let client = ClientBuilder::try_from(config).map_err(KubeconfigRefused::Unconnected)?;
+    Ok(client.with_layer(&bounded).build())
 }
 
 /// A client with the pod's service account, of which only the token and the CA are needed. See [`with_account`].
@@ -124,6 +196,37 @@ mod tests {
         create().unwrap();
         fs::write(folder.path().join("token"), "two\nlines").unwrap();
         missing("no token");
+    }
+
+    #[tokio::test]
+    async fn a_kubeconfig_runs_no_command_and_reads_no_file() {
+        let config = |cluster: &str, user: &str| {
+            format!(
+                "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+                 clusters: [{{name: c, cluster: {{{cluster}}}}}]\nusers: [{{name: u, user: {{{user}}}}}]\n\
+                 contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n"
+            )
+        };
+        let server = "server: \"https://10.0.0.1:6443\"";
+        let refused = async |cluster: &str, user: &str| {
+            with_kubeconfig(&config(cluster, user)).await.err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        let sound = with_kubeconfig(&config(server, "token: secret")).await;
+        assert!(!matches!(sound, Err(KubeconfigRefused::NamesOthers(_) | KubeconfigRefused::Insecure(_))));
+        for (cluster, user, name) in [
+            (server, "exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/false}", "exec"),
+            (server, "tokenFile: /etc/passwd", "tokenFile"),
+            (server, "client-certificate: /etc/passwd", "client-certificate"),
+            (server, "client-key: /etc/passwd", "client-key"),
+            (&*format!("{server}, certificate-authority: /etc/passwd"), "token: secret", "certificate-authority"),
+            (&*format!("{server}, insecure-skip-tls-verify: true"), "token: secret", "insecure-skip-tls-verify"),
+            ("server: \"http://10.0.0.1\"", "token: secret", "server"),
+        ] {
+            let said = refused(cluster, user).await;
+            assert!(said.contains(&format!("`{name}`")) && !said.contains("secret"), "{name}: {said}");
+        }
+        assert!(matches!(with_kubeconfig("no kubeconfig").await, Err(KubeconfigRefused::Unusable(_))));
+        assert!(matches!(with_kubeconfig(&"#".repeat(300 << 10)).await, Err(KubeconfigRefused::TooLarge)));
     }
 
     #[tokio::test]

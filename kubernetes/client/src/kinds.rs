@@ -38,6 +38,8 @@ pub enum Kind {
     JobQueue,
     /// A PriorityClass of pods.
     PriorityClass,
+    /// A cluster that runs jobs.
+    Cluster,
     /// A Service of a TrainingJob.
     Service,
     /// A Secret of a TrainingJob, which is created and never read.
@@ -57,6 +59,8 @@ pub enum Part {
     Jobs,
     /// Gang scheduling by kube-scheduler.
     Gangs,
+    /// Other clusters: the definition of Clusters, and the controller's rights to them.
+    Clusters,
 }
 
 /// A kind of Kueue that the controller reads.
@@ -131,6 +135,7 @@ impl Kind {
             Self::Kueue(..) => Some(Part::Kueue),
             Self::TrainingJob | Self::JobType | Self::JobQueue | Self::PriorityClass => Some(Part::Jobs),
             Self::PodGroup => Some(Part::Gangs),
+            Self::Cluster => Some(Part::Clusters),
             _ => None,
         }
     }
@@ -160,6 +165,7 @@ impl Kind {
             Self::JobType => ("larder.dev", "v1alpha1", "JobType", "jobtypes"),
             Self::JobQueue => ("larder.dev", "v1alpha1", "Queue", "queues"),
             Self::PriorityClass => ("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses"),
+            Self::Cluster => ("larder.dev", "v1alpha1", "Cluster", "clusters"),
             Self::Service => ("", "v1", "Service", "services"),
             Self::Secret => ("", "v1", "Secret", "secrets"),
             Self::PodGroup => ("scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups"),
@@ -188,6 +194,7 @@ impl Kind {
                 | Self::JobType
                 | Self::JobQueue
                 | Self::PriorityClass
+                | Self::Cluster
                 | Self::Kueue(KueueKind::AdmissionCheck | KueueKind::ResourceFlavor | KueueKind::PriorityClass, _)
         )
     }
@@ -218,6 +225,7 @@ impl Kind {
             Self::LarderSettings => "lardersettings/status",
             Self::JobType => "jobtypes/status",
             Self::JobQueue => "queues/status",
+            Self::Cluster => "clusters/status",
             Self::Kueue(KueueKind::Workload, _) => "workloads/status",
             Self::Kueue(KueueKind::AdmissionCheck, _) => "admissionchecks/status",
             _ => self.plural(),

@@ -24,7 +24,7 @@ pub mod store;
 pub mod unparsed;
 pub mod watch;
 
-pub use connect::connect;
+pub use connect::{KubeconfigRefused, connect, with_kubeconfig};
 pub use key::{Key, Meta};
 // The types of kube that programs name: the client with its configuration, the parameters of requests, errors, and the
 // traits of objects. `core` and `runtime` are for programs that watch kinds other than those of [`kinds`].

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -21,6 +22,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tower::ServiceExt;
 use tower::util::BoxCloneService;
 
 use entry::{Answer, Entry, Signal};
@@ -120,6 +122,19 @@ pub enum Dies {
     AfterTheWrite,
 }
 
+/// A link to a server, which is well until a test cuts it. Watches that are open stay open.
+#[derive(Clone, Debug, Default)]
+pub struct Cable {
+    is_cut: Arc<AtomicBool>,
+}
+
+impl Cable {
+    /// Cuts the link, so that each request is reset, or mends it.
+    pub fn cut(&self, is_cut: bool) {
+        self.is_cut.store(is_cut, Ordering::Relaxed);
+    }
+}
+
 /// The server. Clones share its state.
 #[derive(Clone)]
 pub struct FakeApi {
@@ -156,6 +171,25 @@ impl FakeApi {
                 let (head, body) = request.into_parts();
                 let body = body.collect().await.unwrap().to_bytes();
                 api.answer(&head, &body).await
+            }
+        }))
+    }
+
+    /// As [`Self::service`], over a link that a test may cut.
+    pub fn service_over<B>(&self, link: &Cable) -> BoxCloneService<Request<B>, Answer, io::Error>
+    where
+        B: Body + Send + 'static,
+        B::Data: Send,
+        B::Error: std::fmt::Debug,
+    {
+        let (service, link) = (self.service::<B>(), link.clone());
+        BoxCloneService::new(tower::service_fn(move |request: Request<B>| {
+            let (service, link) = (service.clone(), link.clone());
+            async move {
+                if link.is_cut.load(Ordering::Relaxed) {
+                    return Err(io::ErrorKind::ConnectionReset.into());
+                }
+                service.oneshot(request).await
             }
         }))
     }

@@ -87,9 +87,12 @@ impl<'a> ObservedJob<'a> {
         };
         // No pod runs there yet, so it does not matter how long the job's pods wait for a node.
         let since = job_state.record.state.since;
+        let mut terms = terms_of(view, job, job_state, typed.as_ref());
+        // Its home may be about to start it in another cluster.
+        terms.suspend |= view.runs_until(object).is_some_and(|until| until <= view.now);
         let observed = Observed {
             planned: planned.into_iter().map(|node| (node.clone(), view.health(&node, since, None))).collect(),
-            terms: terms_of(view, job, job_state, typed.as_ref()),
+            terms,
             pods: pods.iter().map(|seen| seen.pod.clone()).collect(),
             scheduler_message: scheduler_message(view, &object.meta.key, &pods),
             shortage: job_state.shortage(),

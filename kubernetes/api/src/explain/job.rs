@@ -122,6 +122,7 @@ pub fn explain_job(job: &TrainingJob, around: &Around) -> JobExplanation {
         Some(Phase::Running) if status.sweep.is_some() => sweeps(job, status),
         Some(Phase::Running | Phase::Shrinking | Phase::Growing) => moves(job, status, JobSituation::Runs),
     };
+    append(&mut explanation.why, &facts::cluster(status));
     if status.observed_generation < job.metadata.generation && !status.phase.is_some_and(Phase::is_terminal) {
         append(&mut explanation.next, "larder-controller has not processed the last change of its spec yet");
     }

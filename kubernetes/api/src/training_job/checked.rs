@@ -14,7 +14,7 @@ use crate::checked::InvalidField;
 use crate::form::{is_label, is_name, is_path};
 use crate::job_type::RestartScope;
 use crate::job_type::checked::CheckedType;
-use crate::names::{DatasetKey, KUEUE_QUEUE_LABEL, MANAGED_BY};
+use crate::names::{ANY_CLUSTER, DatasetKey, HERE, KUEUE_QUEUE_LABEL, MANAGED_BY};
 
 mod rules;
 mod sweep;
@@ -45,6 +45,13 @@ pub const WARM_TIMEOUT: Duration = Duration::from_secs(600);
 pub const FORGIVE_AFTER: Duration = Duration::from_secs(12 * 3600);
 /// The default for how long the pods of a gang may take to be bound.
 pub const GANG_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The shortest `spec.failover`.
+pub const FAILOVER_MIN: Duration = Duration::from_secs(120);
+/// The most clusters of a job.
+const CLUSTERS_MAX: usize = 20;
+/// The grace period of pods that set none.
+const GRACE_SECONDS: i64 = 30;
 
 /// The longest timeouts of a job without a queue. The policy `larder-jobs` refuses longer ones.
 pub const UNQUEUED_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
@@ -96,6 +103,33 @@ pub struct CheckedJob {
     pub ttl_after_finished: Option<Duration>,
     /// The pods that stay after the job has ended.
     pub keep_pods: KeepPods,
+    /// The clusters that the job may run in.
+    pub clusters: Clusters,
+    /// How long its cluster may not answer before the job starts in another one; `None`: it stays.
+    pub failover: Option<Duration>,
+}
+
+/// The clusters that a job may run in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Clusters {
+    /// This one alone.
+    #[default]
+    Here,
+    /// All.
+    Any,
+    /// Those with these names.
+    Names(Vec<String>),
+}
+
+impl Clusters {
+    /// True if the job may run in this cluster.
+    pub fn allow(&self, cluster: &str) -> bool {
+        match self {
+            Self::Here => cluster == HERE,
+            Self::Any => true,
+            Self::Names(names) => names.iter().any(|name| name == cluster),
+        }
+    }
 }
 
 /// Pods of one kind.
@@ -201,7 +235,49 @@ impl TrainingJob {
                 None => None,
             },
             keep_pods: spec.keep_pods.unwrap_or_default(),
+            clusters: self.clusters()?,
+            failover: self.failover()?,
         })
+    }
+
+    fn clusters(&self) -> Result<Clusters, InvalidField> {
+        let names = &self.spec.clusters;
+        let refused = |what: &str| Err(InvalidField::new("spec.clusters", what));
+        if names.is_empty() || *names == [HERE] {
+            return Ok(Clusters::Here);
+        }
+        if self.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(KUEUE_QUEUE_LABEL)) {
+            return refused("cannot be combined with a queue of Kueue, which moves jobs between clusters itself");
+        }
+        if *names == [ANY_CLUSTER] {
+            return Ok(Clusters::Any);
+        }
+        let is_name = |name: &String| is_label(name, 63) && name != ANY_CLUSTER;
+        if names.len() > CLUSTERS_MAX || !names.iter().all(is_name) {
+            return refused("must list at most 20 names of Clusters, or `any` alone");
+        }
+        Ok(Clusters::Names(names.clone()))
+    }
+
+    /// Half of the time is for the other cluster to notice that the link is lost, and half for pods to end.
+    fn failover(&self) -> Result<Option<Duration>, InvalidField> {
+        const FIELD: &str = "spec.failover";
+        let Some(text) = &self.spec.failover else { return Ok(None) };
+        let failover = duration(FIELD, text)?;
+        let grace = |role: &Role| {
+            role.template.spec.as_ref().and_then(|pod| pod.termination_grace_period_seconds).unwrap_or(GRACE_SECONDS)
+        };
+        let grace = self.spec.roles.iter().map(grace).max().unwrap_or(GRACE_SECONDS).clamp(0, GRACE_SECONDS_MAX);
+        let least = FAILOVER_MIN.max(Duration::from_secs(2 * grace.unsigned_abs() + 60));
+        if failover < least {
+            let what = format!(
+                "must be at least {} s: 2m, and twice the longest terminationGracePeriodSeconds and a minute, so that the pods have \
+                 ended before others start",
+                least.as_secs()
+            );
+            return Err(InvalidField::new(FIELD, what));
+        }
+        Ok(Some(failover))
     }
 
     fn queueing(&self) -> Result<Queueing, InvalidField> {

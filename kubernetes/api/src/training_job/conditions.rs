@@ -40,6 +40,8 @@ reasons! {
         DatasetNotGranted of Valid,
         /// The Queue does not exist, or is not granted to the namespace.
         QueueNotGranted of Valid,
+        /// There is no Cluster of a name in spec.clusters.
+        ClusterMissing of Valid,
         /// The API server does not admit a pod of the job. The message has its answer.
         PodRefused of Valid,
         /// The job requests native gangs and cannot have them. The message says what prevents them.
@@ -80,6 +82,8 @@ reasons! {
         NoRoom of Placed,
         /// All nodes together are too small for the job.
         LargerThanTheCluster of Placed,
+        /// The job fits in none of its clusters now. The message says why for each.
+        NoCluster of Placed,
         /// Pods were not bound in time, and the job is planned again.
         NotBoundInTime of Placed,
         /// The success rule of the JobType is met.

@@ -45,6 +45,9 @@ pub struct TrainingJobStatus {
     /// Texts for the columns of `kubectl get`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shown: Option<ShownJob>,
+    /// The cluster in which the job is, if `spec.clusters` names others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
     /// Internal state from which the controller continues after a restart. Other programs must not read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<String>,
@@ -159,6 +162,53 @@ impl Restarts {
             .into_iter()
             .fold(0, u32::saturating_add)
     }
+}
+
+/// The cluster in which a job is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Placement {
+    /// The Cluster; empty while none is chosen.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub cluster: String,
+    /// When it was chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+    /// Since when the cluster has not answered. The status is as it was then, and the job may have gone on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown_since: Option<Time>,
+    /// The clusters that the job has left and that may still have it. It is deleted there once they answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20))]
+    pub left: Vec<String>,
+    /// The terms of the choice, the best cluster first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20))]
+    pub terms: Vec<ClusterTerm>,
+}
+
+/// The most entries in [`Placement::terms`] and [`Placement::left`].
+pub const TERMS_MAX: usize = 20;
+
+/// The terms by which a cluster was compared with others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterTerm {
+    /// The Cluster.
+    pub cluster: String,
+    /// True if all required pods of the job fit there at that time.
+    pub fits: bool,
+    /// The bytes of the job's datasets that are cached there.
+    pub held_bytes: u64,
+    /// The bytes that must be brought there.
+    pub missing_bytes: u64,
+    /// The cost of a byte.
+    pub cost: u32,
+    /// The weight of the cluster.
+    pub weight: u32,
+    /// Why the cluster cannot be chosen.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
 }
 
 /// Texts for the columns of `kubectl get`.

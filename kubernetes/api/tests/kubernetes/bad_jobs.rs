@@ -82,6 +82,7 @@ pub(super) fn start(namespace: &str) -> Server {
         let refused = |fields: Value| !server.try_apply(&job(namespace, fields)).status.success();
         refused(json!({"roles": [role(json!({"name": "chief"}))]}))
             && refused(limits(json!({"a.b/c": "500m"})))
+            && refused(json!({"clusters": ["mars"]}))
             && !refused(json!({}))
             && !server.try_apply(&pod(namespace, json!({"larder.dev/job": "j"}))).status.success()
     });
@@ -215,6 +216,13 @@ fn a_bad_job_is_refused_at_apply_by_its_field() {
         ("spec.ttlAfterFinished", "must be a time", json!({"ttlAfterFinished": "1w"})),
         ("spec.keepPods", "supported values", json!({"keepPods": "some"})),
         ("spec.managedBy", "with its domain", json!({"managedBy": "me"})),
+        ("spec.clusters", "\"any\" alone", json!({"clusters": ["any", "west"]})),
+        ("spec.clusters", "there is no Cluster mars", json!({"clusters": ["here", "mars"]})),
+        ("spec.clusters", "names of Clusters", json!({"clusters": ["West Coast"]})),
+        ("spec.clusters", "one of them moves the job", json!({"clusters": ["west"], "managedBy": "example.org/x"})),
+        ("spec.failover", "a time of at least 2m", json!({"clusters": ["west"], "failover": "119s"})),
+        ("spec.failover", "a time of at least 2m", json!({"clusters": ["west"], "failover": "1m"})),
+        ("spec.failover", "requires spec.clusters", json!({"failover": "10m"})),
         ("spec.quue", "unknown field", json!({"quue": "vision"})),
         (
             "spec.roles[0].template.spec.containers[0].comand",

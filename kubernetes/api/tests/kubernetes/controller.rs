@@ -679,7 +679,8 @@ fn training_jobs_are_suspended_and_removed_when_they_have_ended() {
     let _granted = server.grant(CONTROLLER_ACCOUNT, "larder.dev", "trainingjobs");
     let token = server.token(CONTROLLER_ACCOUNT, None);
     managed_job(&server, NAMESPACE);
-    let changes = "of a TrainingJob, larder-controller sets spec.suspend and the status and changes nothing else";
+    let changes =
+        "of a TrainingJob, larder-controller sets spec.suspend, its finalizer and the status and changes nothing else";
     let deletes = "larder-controller deletes TrainingJobs that have ended, and trials, and no others";
     server.cluster.wait_for("the policy counts", TIMEOUT, || {
         let delete = ["--token", &token, "-n", NAMESPACE, "delete", "tj", "j", "--dry-run=server"];
@@ -692,6 +693,12 @@ fn training_jobs_are_suspended_and_removed_when_they_have_ended() {
         (&["patch", "tj", "j", "--type=merge", "-p", r#"{"spec":{"ttlAfterFinished":"0s"}}"#], Some(changes)),
         (&["label", "tj", "j", "a=b"], Some(changes)),
         (&["delete", "tj", "j"], Some(deletes)),
+        (
+            &["patch", "tj", "j", "--type=merge", "-p", r#"{"metadata":{"finalizers":["example.org/x"]}}"#],
+            Some(changes),
+        ),
+        (&["patch", "tj", "j", "--type=merge", "-p", r#"{"metadata":{"finalizers":["larder.dev/elsewhere"]}}"#], None),
+        (&["patch", "tj", "j", "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#], None),
         (&["patch", "tj", "j", "--type=merge", "-p", r#"{"spec":{"suspend":true}}"#], None),
     ] {
         server.runs(&token, NAMESPACE, args, refused);
@@ -745,7 +752,7 @@ fn the_policy_of_training_jobs_knows_every_field_of_the_spec() {
 #[test]
 fn no_policy_makes_the_api_server_follow_objects_of_others() {
     let mut found = 0;
-    for component in ["datasets", "jobs", "scheduler", "devices", "devices-dra"] {
+    for component in ["datasets", "jobs", "clusters", "scheduler", "devices", "devices-dra"] {
         let folder = repository().join("deploy/components").join(component).join("base");
         for file in std::fs::read_dir(folder).expect("a folder").map(|file| file.expect("a file").path()) {
             let text = std::fs::read_to_string(&file).expect("a file");

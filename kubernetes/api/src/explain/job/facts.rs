@@ -1,16 +1,17 @@
 //! Facts about a job as text: its pods, its data, its position in the queue, and the job that ends next.
 
 use k8s_openapi::jiff::Timestamp;
+use larder_dataset::size::show_bytes;
 
 use super::words::part;
-use crate::names::KUEUE_QUEUE_LABEL;
+use crate::names::{HERE, KUEUE_QUEUE_LABEL};
 use crate::quantity::words::number;
 use crate::queue::Queue;
 use crate::queue::account::{Account, accounts};
 use crate::queue::flavor::split;
 use crate::queue::line::{Priorities, ending, holds, needs, waiting};
 use crate::training_job::conditions::{JobConditionKind, JobReason};
-use crate::training_job::{RoleStatus, TrainingJob, TrainingJobStatus};
+use crate::training_job::{ClusterTerm, RoleStatus, TrainingJob, TrainingJobStatus};
 
 /// The objects around a job. Parts that the reader may not see are empty.
 #[derive(Clone, Debug, Default)]
@@ -185,4 +186,29 @@ fn hour(time: Timestamp, now: Timestamp) -> String {
     let cut = |text: &str, range: std::ops::Range<usize>| text.get(range).unwrap_or_default().to_owned();
     let date = if cut(&time, 0..10) == cut(&now, 0..10) { String::new() } else { cut(&time, 0..10) + " " };
     format!("{date}{} UTC", cut(&time, 11..16))
+}
+
+/// The cluster in which a job is, with the terms of the choice; empty for a job that had none.
+pub(super) fn cluster(status: &TrainingJobStatus) -> String {
+    let Some(placement) = status.placement.as_ref().filter(|placement| !placement.cluster.is_empty()) else {
+        return String::new();
+    };
+    let price = |term: &ClusterTerm| {
+        let weight = if term.weight > 1 { format!(" and weight {}", term.weight) } else { String::new() };
+        format!("at cost {}{weight}", term.cost)
+    };
+    let own = placement.terms.iter().find(|term| term.cluster == placement.cluster);
+    let own = own
+        .map(|term| format!(", where {} of its data must be brought {}", show_bytes(term.missing_bytes), price(term)));
+    let others = placement.terms.iter().filter(|term| term.cluster != placement.cluster).map(|term| {
+        let said = if term.why.is_empty() {
+            format!("{} {}", show_bytes(term.missing_bytes), price(term))
+        } else {
+            part(&term.why).to_owned()
+        };
+        format!("; {}: {said}", part(&term.cluster))
+    });
+    let place = if placement.cluster == HERE { "in this cluster" } else { "in cluster " };
+    let name = if placement.cluster == HERE { "" } else { part(&placement.cluster) };
+    format!("it is {place}{name}{}{}", own.unwrap_or_default(), others.collect::<String>())
 }

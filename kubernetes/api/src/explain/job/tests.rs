@@ -152,6 +152,7 @@ fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
             JobReason::RolesUnfit => ("do not match the JobType", "kubectl get jobtype pytorch-elastic"),
             JobReason::DatasetNotGranted => ("Dataset", "kubectl get dset -n team-a"),
             JobReason::QueueNotGranted => ("no Queue vision", "ask its administrator to list team-a"),
+            JobReason::ClusterMissing => ("a Cluster that does not exist", "larder cluster list"),
             JobReason::PodRefused => ("rejects its pods", "PodSecurity"),
             JobReason::GangRefused => ("as one gang", "set spec.gang.backend to auto"),
             JobReason::Waiting => ("not done yet", ""),
@@ -176,6 +177,7 @@ fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
             JobReason::Binding => ("being bound", "kubectl describe pods -n team-a -l larder.dev/job=resnet"),
             JobReason::NoRoom => ("no nodes have room", "starts when there is room"),
             JobReason::LargerThanTheCluster => ("too small for it", "request less"),
+            JobReason::NoCluster => ("none of its clusters", "starts in the first that has room"),
             JobReason::NotBoundInTime => ("not bound in time", "planned again automatically"),
             JobReason::Succeeded => ("success rule is met", ""),
             JobReason::CrashedTooOften => ("pods crashed", "larder job logs team-a/resnet --all"),
@@ -343,6 +345,26 @@ fn the_job_that_ends_next_is_named_to_those_that_wait_for_quota() {
     for reason in [JobReason::QueueStopped, JobReason::LargerThanTheCluster, JobReason::NotBoundInTime] {
         assert!(!names_it(reason), "{reason}");
     }
+}
+
+#[test]
+fn a_job_in_another_cluster_says_why_it_is_there() {
+    let term = |cluster: &str, fits: bool, missing: u64, why: &str| json!({"cluster": cluster, "fits": fits, "heldBytes": 0, "missingBytes": missing, "cost": 2, "weight": 1, "why": why});
+    let gib = 1_u64 << 30;
+    let terms = json!([
+        term("west", true, 0, ""),
+        term("here", true, 3 * gib, ""),
+        term("cloud", false, 0, "its pods do not fit there now"),
+    ]);
+    let placement = json!({"cluster": "west", "terms": terms});
+    let own = set(job("resnet", "Running", &[]), "/status/placement", placement.clone());
+    let said = sentence(&own);
+    let why = "it is in cluster west, where 0 B of its data must be brought at cost 2; here: 3.0 GiB at cost 2; cloud: its pods \
+               do not fit there now";
+    assert!(said.contains(why), "{said}");
+    // A job that has no cluster yet says it in its condition.
+    let own = set(job("resnet", "Queued", &[]), "/status/placement", json!({"terms": terms}));
+    assert!(!sentence(&own).contains("it is in cluster"), "{}", sentence(&own));
 }
 
 #[test]

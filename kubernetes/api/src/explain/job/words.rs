@@ -83,6 +83,11 @@ pub(super) fn words(job: &TrainingJob, reason: JobReason, said: &str) -> Words {
             "it resumes automatically once the Queue accepts them",
             format!("ask its administrator to list {namespace} in spec.namespaces of the Queue {queue}"),
         ),
+        JobReason::ClusterMissing => (
+            or("spec.clusters names a Cluster that does not exist"),
+            "it resumes automatically once that Cluster exists",
+            format!("see which there are: larder cluster list; to name another: {again}"),
+        ),
         JobReason::PodRefused => (
             because("the API server rejects its pods"),
             "it is retried automatically",
@@ -141,6 +146,9 @@ pub(super) fn words(job: &TrainingJob, reason: JobReason, said: &str) -> Words {
             "it starts once nodes are added",
             format!("request less (fewer pods, smaller requests, a lower spec.roles[].min): {again}"),
         ),
+        JobReason::NoCluster => {
+            (or("it fits in none of its clusters now"), "it starts in the first that has room", String::new())
+        }
         JobReason::NotBoundInTime => (
             because("its pods were not bound in time"),
             "it is planned again automatically",

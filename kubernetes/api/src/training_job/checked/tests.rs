@@ -180,6 +180,40 @@ fn every_mistake_is_named_by_its_field() {
 }
 
 #[test]
+fn a_job_runs_here_unless_it_names_other_clusters() {
+    let clusters = |names: Value| checked(with(json!({"clusters": names}))).map(|job| job.clusters);
+    assert_eq!(checked(with(json!({}))).map(|job| job.clusters), Ok(Clusters::Here));
+    assert_eq!(clusters(json!(["here"])), Ok(Clusters::Here));
+    assert_eq!(clusters(json!(["any"])), Ok(Clusters::Any));
+    let names = clusters(json!(["here", "west"])).expect("valid");
+    assert!(names.allow("here") && names.allow("west") && !names.allow("cloud"));
+    assert!(Clusters::Any.allow("cloud") && Clusters::Here.allow("here") && !Clusters::Here.allow("west"));
+    for bad in [json!(["any", "west"]), json!(["West"]), json!(vec!["west"; 21])] {
+        assert_eq!(clusters(bad.clone()).expect_err("a mistake").field, "spec.clusters", "{bad}");
+    }
+    let mut queued = with(json!({"clusters": ["west"]}));
+    queued["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "team"});
+    assert_eq!(checked(queued).expect_err("Kueue moves it").field, "spec.clusters");
+}
+
+#[test]
+fn failover_leaves_time_for_pods_to_end() {
+    let failover = |time: &str, grace: Option<i64>| {
+        let mut template = template();
+        if let Some(grace) = grace {
+            template["spec"]["terminationGracePeriodSeconds"] = grace.into();
+        }
+        let fields =
+            json!({"clusters": ["west"], "failover": time, "roles": [{"name": "worker", "template": template}]});
+        checked(with(fields)).map(|job| job.failover).map_err(|error| error.field)
+    };
+    assert_eq!(failover("2m", None), Ok(Some(FAILOVER_MIN)));
+    assert_eq!(failover("119s", None), Err("spec.failover".into()));
+    assert_eq!(failover("10m", Some(270)), Ok(Some(Duration::from_secs(600))));
+    assert_eq!(failover("10m", Some(271)), Err("spec.failover".into()));
+}
+
+#[test]
 fn a_job_is_of_another_controller_only_if_it_says_so() {
     let of = |name: &str| serde_json::from_value::<TrainingJob>(with(json!({"managedBy": name}))).expect("a job");
     assert!(of("kueue.x-k8s.io/multikueue").is_of_others());

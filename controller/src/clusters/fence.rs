@@ -1,0 +1,135 @@
+//! Until when a job of another home may have pods.
+//!
+//! A home reads the time of this cluster's clock (the heartbeat of `here`) and writes it back as its lease. A copy of a
+//! job runs until its lease is [`Home::fence_after`] old, on the clock that wrote the heartbeat. The home starts the job
+//! elsewhere only when it received the last time that it has ever written back longer ago than that, and the time that
+//! pods take to end. So it does not matter how the two clocks differ, nor when a request arrives that was under way
+//! while the link was lost: it has an old time.
+
+use crate::time::Seconds;
+
+/// A job that arrives more than this many seconds after its home has read the time for it never runs: the home may have
+/// given it to another cluster meanwhile. The home deletes it.
+pub const CREATE_SECONDS: i64 = 60;
+
+/// By how many seconds the clocks of the machines of one cluster may differ: another replica of the controller may have
+/// written a heartbeat.
+const AHEAD_SECONDS: i64 = 30;
+
+/// The home of a job that another cluster has placed here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Home {
+    /// The uid of the home.
+    pub id: String,
+    /// The uid of the job at its home.
+    pub job: String,
+    /// The generation of the job at its home.
+    pub generation: i64,
+    /// The time that the home had read when it created the job.
+    pub read: Seconds,
+    /// The job has no pods while the lease is older than this many seconds; `None` for a job that never leaves.
+    pub fence_after: Option<i64>,
+}
+
+impl Home {
+    /// True if the job arrived too late to run. `created` is the time of its creation.
+    pub fn is_late(&self, created: Seconds) -> bool {
+        created - self.read > CREATE_SECONDS
+    }
+
+    /// Until when the job may have pods; `None`: without limit. `lease` is the time in the home's lease. A time that
+    /// this cluster's clock has not reached is of a clock that was set back since, and counts as none.
+    pub fn runs_until(&self, created: Seconds, lease: Option<Seconds>, now: Seconds) -> Option<Seconds> {
+        if self.is_late(created) {
+            return Some(Seconds::default());
+        }
+        let times = lease.into_iter().chain([self.read]).filter(|time| *time <= now + AHEAD_SECONDS);
+        self.fence_after.map(|after| times.max().unwrap_or_default() + after)
+    }
+}
+
+/// After how many seconds without a renewed lease a job with this failover, in seconds, has no pods. The other half is
+/// for its pods to end.
+pub fn fence_after(failover: i64) -> i64 {
+    failover / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// An event at the home, with the seconds that pass before it.
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// The home reads the heartbeat.
+        Reads(i64),
+        /// The home sends its lease, which arrives so much later.
+        Renews(i64, i64),
+        /// Time passes.
+        Passes(i64),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            (0..40_i64).prop_map(Step::Reads),
+            (0..40_i64, 0..2_000_i64).prop_map(|(at, late)| Step::Renews(at, late)),
+            (0..200_i64).prop_map(Step::Passes),
+        ];
+        prop::collection::vec(step, 1..60)
+    }
+
+    proptest! {
+        // SEMANTICS: J19
+        #[test]
+        fn the_other_cluster_has_ended_the_pods_before_the_home_may_start_others(
+            steps in steps(),
+            ahead in -100_000_i64..100_000,
+            failover in 120_i64..3_600,
+        ) {
+            let mut now = 1_000_000;
+            // The heartbeat is at most as new as the time at which it is read.
+            let (mut read, mut read_at, mut arrivals) = (now + ahead, now, Vec::new());
+            let home = Home { read: Seconds(read), fence_after: Some(fence_after(failover)), ..Home::default() };
+            let created = Seconds(read);
+            for step in steps {
+                match step {
+                    Step::Reads(after) => {
+                        now += after;
+                        (read, read_at) = (now + ahead, now);
+                    }
+                    Step::Renews(after, late) => {
+                        now += after;
+                        arrivals.push((now + late, read));
+                    }
+                    Step::Passes(after) => now += after,
+                }
+            }
+            let may_start = read_at + failover;
+            // Any lease that arrives, however late, has a time that the home had read.
+            for at in arrivals.iter().map(|(at, _)| *at).chain([may_start]) {
+                let lease = arrivals.iter().filter(|(arrived, _)| *arrived <= at).map(|(_, time)| Seconds(*time)).max();
+                let until = home.runs_until(created, lease, Seconds(at + ahead)).expect("it has a fence");
+                prop_assert!(until.0 - ahead + failover / 2 <= may_start, "{until:?} {may_start}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_copy_that_arrives_late_never_runs_and_one_without_failover_runs_on() {
+        let (home, now) = (Home { read: Seconds(100), ..Home::default() }, Seconds(2_000_000));
+        assert_eq!(home.runs_until(Seconds(100 + CREATE_SECONDS), None, now), None);
+        let late = home.runs_until(Seconds(101 + CREATE_SECONDS), Some(Seconds(1_000_000)), now);
+        assert_eq!(late, Some(Seconds(0)));
+    }
+
+    // SEMANTICS: J19
+    #[test]
+    fn a_lease_of_a_clock_that_was_set_back_counts_as_none() {
+        let home = Home { read: Seconds(1_000), fence_after: Some(60), ..Home::default() };
+        let until = |now: i64| home.runs_until(Seconds(1_000), Some(Seconds(1_400)), Seconds(now));
+        assert_eq!(until(1_400), Some(Seconds(1_460)));
+        assert_eq!(until(1_370), Some(Seconds(1_460)));
+        assert_eq!(until(1_369), Some(Seconds(1_060)), "the time of its creation is known");
+    }
+}

@@ -1,0 +1,211 @@
+//! Everything that the controller knows about other clusters.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use larder_api::ClusterReason;
+use larder_api::cluster::ClusterStatus;
+use larder_api::names::HERE;
+use larder_kube::key::Key;
+use larder_kube::store::Store;
+
+use super::choice::Choice;
+use super::desired::Leases;
+use super::objects::{ClusterObject, RemoteJob};
+use crate::jobs::profile::Generations;
+use crate::jobs::queue::{LeftoverPod, Role};
+use crate::jobs::refusal::Refusal;
+use crate::optional_api::Presence;
+use crate::time::{Millis, Seconds};
+
+/// A cluster that has not answered, or whose controller has not written, for this long is not reachable.
+const SILENCE_MILLIS: u64 = 35_000;
+
+/// The known clusters.
+#[derive(Debug, Default)]
+pub struct Clusters {
+    /// Whether this cluster knows of others.
+    pub presence: Presence,
+    pub objects: Store<ClusterObject>,
+    /// The links to other clusters, by the names of the Clusters.
+    pub links: BTreeMap<String, Link>,
+    /// The leases of homes whose jobs are here, by the ids of the homes.
+    pub leases: BTreeMap<String, Seconds>,
+    /// The jobs that may run in other clusters.
+    pub jobs: Vec<Key>,
+    /// What those in other clusters use of the quota here.
+    pub counted: Vec<LeftoverPod>,
+    /// The requirements of these jobs.
+    pub needs: BTreeMap<Key, Needs>,
+    /// Where jobs are to be placed, or why they wait.
+    pub choices: BTreeMap<Key, Choice>,
+    /// The jobs, by uid, that this process has decided to take from a cluster. The cluster gets no newer lease before
+    /// their copies are gone, even if the decision is not written yet.
+    pub leaving: BTreeMap<String, BTreeSet<String>>,
+    /// The monotonic time of the event that is being applied.
+    pub now: Millis,
+}
+
+/// The pods of a job, of these generations of the job and its type.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Needs {
+    pub of: Generations,
+    pub roles: Result<Vec<Role>, Refusal>,
+}
+
+/// What a link reports.
+#[derive(Debug)]
+pub enum Report {
+    /// The cluster has answered after so many milliseconds, and this is its `here`: the status and the leases.
+    Beat(Box<ClusterStatus>, BTreeMap<String, Seconds>, u32),
+    /// All copies of jobs that have a home.
+    All(Vec<RemoteJob>),
+    Changed(Box<RemoteJob>),
+    Gone(Key),
+    /// The link is lost. It is made again.
+    Lost(ClusterReason, String),
+    /// The cluster refuses the copy of the job with this uid.
+    Refused(Key, String, String),
+}
+
+/// A link to a cluster.
+#[derive(Debug, Default)]
+pub struct Link {
+    /// The number of the link, which its reports have.
+    pub number: u64,
+    /// The id of this home, which its copies have.
+    pub home: String,
+    pub status: ClusterStatus,
+    /// The leases of all homes there.
+    pub leases: Leases,
+    pub latency_millis: u32,
+    /// The last heartbeat that was read there: the time that the next lease has.
+    pub read: Option<Seconds>,
+    /// When it was read, or when the link was made.
+    pub read_at: Millis,
+    /// Why the link is lost.
+    pub lost: Option<(ClusterReason, String)>,
+    /// The copies there are known.
+    pub is_listed: bool,
+    pub jobs: BTreeMap<Key, RemoteJob>,
+    /// The copies that the cluster refused: the uid of the job, and why.
+    pub refused: BTreeMap<Key, (String, String)>,
+}
+
+impl Link {
+    /// A link of this home that begins now.
+    pub fn new(number: u64, home: &str, now: Millis) -> Self {
+        Self { number, home: home.to_owned(), read_at: now, ..Self::default() }
+    }
+
+    /// Applies a report that arrives now.
+    pub fn apply(&mut self, report: Report, now: Millis) {
+        match report {
+            Report::Beat(status, leases, latency_millis) => {
+                let heartbeat = status.heartbeat.as_ref().map(Seconds::of);
+                // A controller that has stopped leaves an old heartbeat.
+                if heartbeat.is_some() && heartbeat != self.read {
+                    (self.read, self.read_at) = (heartbeat, now);
+                }
+                self.leases = Leases { read: heartbeat, of: leases };
+                (self.status, self.latency_millis, self.lost) = (*status, latency_millis, None);
+            }
+            Report::All(jobs) => {
+                self.jobs = jobs.into_iter().map(|job| (job.meta.key.clone(), job)).collect();
+                self.is_listed = true;
+            }
+            Report::Changed(job) => {
+                let key = job.meta.key.clone();
+                self.refused.remove(&key);
+                self.jobs.insert(key, *job);
+            }
+            Report::Gone(key) => _ = self.jobs.remove(&key),
+            Report::Lost(reason, why) => (self.lost, self.is_listed) = (Some((reason, why)), false),
+            Report::Refused(key, uid, why) => _ = self.refused.insert(key, (uid, why)),
+        }
+    }
+
+    /// True if the state of its jobs is known, and its controller acts on them.
+    pub fn is_reachable(&self, now: Millis) -> bool {
+        self.has_listed() && self.read.is_some() && !self.is_silent(now)
+    }
+
+    /// True if the copies there are known, whether its controller acts on them or not.
+    pub fn has_listed(&self) -> bool {
+        self.is_listed && self.lost.is_none()
+    }
+
+    /// True if nothing was read there for a while.
+    pub fn is_silent(&self, now: Millis) -> bool {
+        now - self.read_at > SILENCE_MILLIS
+    }
+
+    /// The copy of the job with this uid.
+    pub fn job(&self, key: &Key, uid: &str) -> Option<&RemoteJob> {
+        self.jobs.get(key).filter(|copy| copy.home.id == self.home && copy.home.job == uid)
+    }
+
+    /// How old the lease of another home is that has a copy of the job with this name there; `None` if there is none.
+    pub fn other_home(&self, key: &Key) -> Option<i64> {
+        let copy = self.jobs.get(key).filter(|copy| copy.home.id != self.home && !copy.meta.deleting)?;
+        self.leases.age(copy)
+    }
+
+    /// Why the cluster refuses the job with this uid.
+    pub fn refusal(&self, key: &Key, uid: &str) -> Option<&str> {
+        self.refused.get(key).filter(|(of, _)| of == uid).map(|(_, why)| why.as_str())
+    }
+}
+
+impl Clusters {
+    /// The uid by which other clusters know this one; `None` if it has no Cluster `here`.
+    pub fn home(&self) -> Option<&str> {
+        self.objects.get(&Key::cluster(HERE)).map(|here| here.meta.uid.as_str())
+    }
+
+    /// True if a cluster may have a copy of the job with this uid. A cluster whose Cluster was deleted is forgotten.
+    pub fn may_have(&self, cluster: &str, job: &Key, uid: &str) -> bool {
+        if cluster == HERE || self.objects.get(&Key::cluster(cluster)).is_none() {
+            return false;
+        }
+        let link = self.links.get(cluster).filter(|link| link.has_listed());
+        link.is_none_or(|link| link.job(job, uid).is_some())
+    }
+
+    /// True if this process has decided to take the job with this uid from a cluster.
+    pub fn is_leaving(&self, cluster: &str, uid: &str) -> bool {
+        self.leaving.get(cluster).is_some_and(|uids| uids.contains(uid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::jiff::Timestamp;
+
+    fn beat(at: i64) -> Report {
+        let heartbeat = Some(Time(Timestamp::from_second(at).unwrap()));
+        Report::Beat(Box::new(ClusterStatus { heartbeat, ..ClusterStatus::default() }), BTreeMap::new(), 3)
+    }
+
+    // SEMANTICS: J19
+    #[test]
+    fn a_cluster_is_reachable_while_its_own_time_goes_on_and_its_jobs_are_known() {
+        let mut link = Link::new(1, "home", Millis(0));
+        link.apply(beat(100), Millis(1_000));
+        assert!(!link.is_reachable(Millis(1_000)), "its jobs are unknown");
+        link.apply(Report::All(Vec::new()), Millis(1_000));
+        assert!(link.is_reachable(Millis(1_000)));
+        // It answers, but its controller has stopped.
+        link.apply(beat(100), Millis(36_000));
+        assert_eq!((link.read, link.read_at), (Some(Seconds(100)), Millis(1_000)));
+        assert!(link.is_reachable(Millis(36_000)) && !link.is_reachable(Millis(36_001)));
+        link.apply(beat(140), Millis(40_000));
+        assert!(link.is_reachable(Millis(40_000)));
+        link.apply(Report::Lost(ClusterReason::NoAnswer, "reset".to_owned()), Millis(41_000));
+        assert!(!link.is_reachable(Millis(41_000)));
+        // What was there before the link was lost is listed again before it counts.
+        link.apply(beat(150), Millis(50_000));
+        assert!(!link.is_reachable(Millis(50_000)));
+    }
+}

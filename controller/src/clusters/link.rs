@@ -1,0 +1,392 @@
+//! The link to one cluster: brings it to its desired state, and reports what is there.
+//!
+//! A link that fails in any way is made again from the start: the Secret is read, the copies are listed, and only then
+//! does the cluster get a lease again. So no lease is renewed for a copy that this home does not know. Requests are
+//! bounded in time, and what the cluster answers is bounded in size and cut to the schema.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt};
+use k8s_openapi::api::core::v1::Secret;
+use larder_api::names::{
+    FENCE_ANNOTATION, HERE, HOME_GENERATION_ANNOTATION, HOME_JOB_LABEL, HOME_LABEL, HOME_MANAGER, HOME_READ_ANNOTATION,
+    KUBECONFIG_KEY, LEASE_ANNOTATION_PREFIX, SYSTEM_NAMESPACE,
+};
+use larder_api::{Cluster, ClusterReason, TrainingJob, TrainingJobSpec};
+use larder_kube::api::{
+    Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy,
+};
+use larder_kube::fields::label;
+use larder_kube::key::Key;
+use larder_kube::kinds::Kind;
+use larder_kube::unparsed::Unparsed;
+use larder_kube::watch::{Turns, Update, Watched, listen, refusal};
+use larder_kube::{Client, Error, with_kubeconfig};
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior};
+use tracing::warn;
+
+use super::desired::{Desired, Leases, Step, Wanted};
+use super::known::Report;
+use super::objects::{self, RemoteJob};
+use crate::time::Seconds;
+use crate::watch::News;
+
+/// The interval between two beats: a beat reads the description of the cluster and renews the lease.
+const BEAT: Duration = Duration::from_secs(10);
+/// The time limit of a request.
+const REQUEST: Duration = Duration::from_secs(10);
+/// The pause before a lost link is made again.
+const AGAIN: Duration = Duration::from_secs(5);
+/// A step is not repeated within this time: the watch has not reported its effect yet, or the cluster refuses it.
+const STEP_AGAIN: Duration = Duration::from_secs(20);
+/// The number of steps at the same time, and of those between two beats.
+const STEPS: usize = 16;
+const STEPS_AT_ONCE: usize = 64;
+/// The number of copies of no known job that are kept in memory. They are to be deleted.
+const STRAYS_MAX: usize = 1000;
+
+/// Why there is no link.
+pub type Lost = (ClusterReason, String);
+
+/// How clients of other clusters are made.
+pub trait Connect: Send + Sync + 'static {
+    /// A client with the kubeconfig in this Secret.
+    fn connect<'a>(&'a self, secret: &'a str) -> BoxFuture<'a, Result<Client, Lost>>;
+}
+
+/// Reads kubeconfigs from Secrets of this cluster.
+pub struct Kubeconfigs(pub Client);
+
+impl Connect for Kubeconfigs {
+    fn connect<'a>(&'a self, secret: &'a str) -> BoxFuture<'a, Result<Client, Lost>> {
+        async move {
+            let secrets: Api<Secret> = Api::namespaced(self.0.clone(), SYSTEM_NAMESPACE);
+            let missing = |what: &str| (ClusterReason::SecretMissing, what.to_owned());
+            let found = match secrets.get(secret).await {
+                Ok(found) => found,
+                Err(Error::Api(status)) if status.code == 404 => {
+                    return Err(missing(&format!("there is no Secret {SYSTEM_NAMESPACE}/{secret}")));
+                }
+                Err(error) => {
+                    return Err(missing(&format!(
+                        "cannot read the Secret {SYSTEM_NAMESPACE}/{secret}: {}",
+                        said(error)
+                    )));
+                }
+            };
+            let data = found.data.unwrap_or_default();
+            let text = data.get(KUBECONFIG_KEY).and_then(|bytes| std::str::from_utf8(&bytes.0).ok());
+            let Some(text) = text else {
+                return Err(missing(&format!(
+                    "the Secret {SYSTEM_NAMESPACE}/{secret} has no key {KUBECONFIG_KEY} with a text"
+                )));
+            };
+            with_kubeconfig(text).await.map_err(|error| (ClusterReason::KubeconfigRefused, error.to_string()))
+        }
+        .boxed()
+    }
+}
+
+/// The message of an error.
+fn said(error: Error) -> String {
+    match error {
+        Error::Api(status) => status.message,
+        error => error.to_string(),
+    }
+}
+
+/// The link to a cluster.
+pub struct Link {
+    /// The name of the Cluster.
+    pub name: String,
+    /// The number of this link, by which reports of an earlier one are told apart.
+    pub number: u64,
+    pub secret: String,
+    /// A client of this cluster, where the specs of jobs are read.
+    pub home: Client,
+    pub connect: Arc<dyn Connect>,
+    pub desired: watch::Receiver<Desired>,
+    pub news: mpsc::Sender<News>,
+}
+
+/// The steps that were taken, and when.
+type Taken = Vec<(Step, Instant)>;
+
+impl Link {
+    /// Keeps the link until nobody wants it any more.
+    pub async fn run(mut self) {
+        let mut said = String::new();
+        while let Err((reason, why)) = self.serve().await {
+            // The same error comes again every few seconds.
+            if said != why {
+                warn!(cluster = self.name, reason = reason.as_str(), why, "the link to a cluster is lost");
+                said.clone_from(&why);
+            }
+            if !self.report(Report::Lost(reason, why)).await {
+                return;
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// Sends a report. Returns false if nobody wants it any more.
+    async fn report(&self, report: Report) -> bool {
+        self.news.send(News::Link(self.name.clone(), self.number, report)).await.is_ok()
+    }
+
+    /// Serves until the link is lost, or nobody wants it any more.
+    async fn serve(&mut self) -> Result<(), Lost> {
+        if self.desired.wait_for(|desired| !desired.home.is_empty()).await.is_err() {
+            return Ok(());
+        }
+        let connecting = tokio::time::timeout(REQUEST, self.connect.connect(&self.secret));
+        let client = connecting.await.map_err(|_| no_answer("its Secret was not read in time"))??;
+        let (sender, mut updates) = mpsc::channel(64);
+        let mut watched = Watched::all(Kind::TrainingJob, &Turns::default());
+        // Copies of other homes matter, too: this home takes over those of one that is gone.
+        watched.config.label_selector = Some(HOME_LABEL.to_owned());
+        let jobs: Api<Unparsed> = Api::all_with(client.clone(), &Kind::TrainingJob.resource());
+        let (known, strays) = (self.desired.clone(), AtomicUsize::new(0));
+        let read = move |object: DynamicObject| {
+            let copy = objects::remote_job(object).ok().flatten()?;
+            let is_known = known.borrow().jobs.contains_key(&copy.meta.key);
+            (is_known || strays.fetch_add(1, Ordering::Relaxed) < STRAYS_MAX).then_some(copy)
+        };
+        let listening = listen(jobs, watched, read, refusal, |update| update, sender);
+        let mut listening = std::pin::pin!(listening);
+        let mut there: Option<BTreeMap<Key, RemoteJob>> = None;
+        let (mut taken, mut has_more, mut leases) = (Taken::new(), false, Leases::default());
+        let mut beats = tokio::time::interval(BEAT);
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = &mut listening => return Err(no_answer("this home may not list its TrainingJobs")),
+                Some(update) = updates.recv() => {
+                    if !self.take(update, &mut there).await {
+                        return Ok(());
+                    }
+                }
+                changed = self.desired.changed() => {
+                    if changed.is_err() {
+                        return Ok(());
+                    }
+                }
+                _ = beats.tick() => {
+                    let (here, millis) = self.beat(&client, there.as_ref()).await?;
+                    let (of, status) = (objects::leases(&here), here.status.unwrap_or_default().bounded());
+                    leases = Leases { read: status.heartbeat.as_ref().map(Seconds::of), of: of.clone() };
+                    if !self.report(Report::Beat(Box::new(status), of, millis)).await {
+                        return Ok(());
+                    }
+                }
+                () = tokio::task::yield_now(), if has_more => {}
+            }
+            has_more = match &there {
+                Some(there) => self.step(&client, there, &leases, &mut taken).await,
+                None => false,
+            };
+        }
+    }
+
+    /// Applies what the watch reports, and passes it on.
+    async fn take(&self, update: Update<RemoteJob>, there: &mut Option<BTreeMap<Key, RemoteJob>>) -> bool {
+        let report = match update {
+            Update::All(all) => {
+                *there = Some(all.iter().map(|copy| (copy.meta.key.clone(), copy.clone())).collect());
+                Report::All(all)
+            }
+            Update::Changed(copy) => {
+                if let Some(there) = there {
+                    there.insert(copy.meta.key.clone(), copy.clone());
+                }
+                Report::Changed(Box::new(copy))
+            }
+            Update::Gone(key, _) => {
+                if let Some(there) = there {
+                    there.remove(&key);
+                }
+                Report::Gone(key)
+            }
+        };
+        self.report(report).await
+    }
+
+    /// Reads the description of the cluster, and renews the lease if all copies there may run.
+    async fn beat(&self, client: &Client, there: Option<&BTreeMap<Key, RemoteJob>>) -> Result<(Cluster, u32), Lost> {
+        let begun = Instant::now();
+        // The lease is of the same moment as the jobs that it is for.
+        let lease = {
+            let desired = self.desired.borrow();
+            let may_renew = there.is_some_and(|there| desired.may_renew(there));
+            desired.read.filter(|_| may_renew).map(|read| (desired.home.clone(), read))
+        };
+        let clusters: Api<Cluster> = Api::all(client.clone());
+        let asked = async {
+            match lease {
+                Some((home, read)) => {
+                    let key = format!("{LEASE_ANNOTATION_PREFIX}{home}");
+                    let annotations = json!({ key: read.0.to_string() });
+                    let fields = json!({"metadata": {"annotations": annotations}});
+                    clusters.patch(HERE, &by_home(), &Patch::Merge(&fields)).await
+                }
+                None => clusters.get(HERE).await,
+            }
+        };
+        let here = match tokio::time::timeout(REQUEST, asked).await {
+            Ok(Ok(here)) => here,
+            Ok(Err(Error::Api(status))) if status.code == 404 => {
+                let why = "it has no Cluster `here`: run `larder cluster join` there";
+                return Err((ClusterReason::NotJoined, why.to_owned()));
+            }
+            Ok(Err(error)) => return Err(no_answer(&said(error))),
+            Err(_) => return Err(no_answer("it did not answer within 10 s")),
+        };
+        let millis = u32::try_from(begun.elapsed().as_millis()).unwrap_or(u32::MAX);
+        Ok((here, millis))
+    }
+
+    /// Takes the next steps to the desired state. Returns whether there are more.
+    async fn step(
+        &self,
+        client: &Client,
+        there: &BTreeMap<Key, RemoteJob>,
+        leases: &Leases,
+        taken: &mut Taken,
+    ) -> bool {
+        let now = Instant::now();
+        taken.retain(|(_, at)| now - *at < STEP_AGAIN);
+        let desired = self.desired.borrow().clone();
+        let mut due: Vec<Step> = desired.steps(there, leases);
+        due.retain(|step| !taken.iter().any(|(before, _)| before == step));
+        let has_more = due.len() > STEPS_AT_ONCE;
+        due.truncate(STEPS_AT_ONCE);
+        let of = &desired;
+        let each = due.clone().into_iter().map(|step| async move {
+            let done = tokio::time::timeout(REQUEST, self.take_step(client, of, &step)).await;
+            (step, done.unwrap_or_else(|_| Err("it did not answer within 10 s".to_owned())))
+        });
+        let all: Vec<(Step, Result<(), String>)> = futures::stream::iter(each).buffer_unordered(STEPS).collect().await;
+        for (step, done) in all {
+            if let Err(why) = done {
+                let key = step.key();
+                warn!(cluster = self.name, job = %key, why, "a cluster refuses a job");
+                let uid = desired.jobs.get(key).map(|wanted| wanted.uid.clone()).unwrap_or_default();
+                if !self.report(Report::Refused(key.clone(), uid, why)).await {
+                    return false;
+                }
+            }
+        }
+        taken.extend(due.into_iter().map(|step| (step, now)));
+        has_more
+    }
+
+    async fn take_step(&self, client: &Client, desired: &Desired, step: &Step) -> Result<(), String> {
+        let key = step.key();
+        let jobs: Api<TrainingJob> = Api::namespaced(client.clone(), &key.namespace);
+        if let Step::Delete(key, uid) = step {
+            let params = DeleteParams {
+                propagation_policy: Some(PropagationPolicy::Background),
+                preconditions: Some(Preconditions { uid: Some(uid.clone()), ..Preconditions::default() }),
+                ..DeleteParams::default()
+            };
+            return match jobs.delete(&key.name, &params).await {
+                Ok(_) => Ok(()),
+                Err(Error::Api(status)) if [404, 409].contains(&status.code) => Ok(()),
+                Err(error) => Err(said(error)),
+            };
+        }
+        let own: Api<TrainingJob> = Api::namespaced(self.home.clone(), &key.namespace);
+        let Some(wanted) = desired.jobs.get(key) else { return Ok(()) };
+        let own = match own.get(&key.name).await {
+            Ok(own) if own.metadata.uid.as_deref() == Some(wanted.uid.as_str()) => own,
+            Ok(_) => return Ok(()),
+            Err(error) => return Err(format!("the job cannot be read here: {}", said(error))),
+        };
+        let copy = copy_of(own, desired, wanted);
+        let by_home = PostParams { field_manager: Some(HOME_MANAGER.to_owned()), ..PostParams::default() };
+        if let Step::Create(_) = step {
+            return match jobs.create(&by_home, &copy).await {
+                Ok(_) => Ok(()),
+                Err(Error::Api(status)) if status.reason == "AlreadyExists" => {
+                    let there = jobs.get(&key.name).await.map_err(said)?;
+                    let is_ours = label(&there, HOME_LABEL) == Some(desired.home.as_str());
+                    is_ours.then_some(()).ok_or_else(|| "it has another TrainingJob of that name".to_owned())
+                }
+                Err(error) => Err(said(error)),
+            };
+        }
+        let mut there = jobs.get(&key.name).await.map_err(said)?;
+        if let Step::Adopt(_, version) = step {
+            // Another home may have taken it over meanwhile.
+            there.metadata.resource_version = Some(version.to_string());
+            // Its spec follows in the next step: the cluster may refuse that, and the copy is this home's all the same.
+            let labels = there.metadata.labels.get_or_insert_default();
+            labels.extend(copy.metadata.labels.unwrap_or_default());
+            let annotations = there.metadata.annotations.get_or_insert_default();
+            annotations.insert(HOME_GENERATION_ANNOTATION.to_owned(), "0".to_owned());
+        } else if label(&there, HOME_JOB_LABEL) == Some(wanted.uid.as_str()) {
+            follow(&mut there.spec, copy.spec);
+            let generation = copy.metadata.annotations.and_then(|mut all| all.remove(HOME_GENERATION_ANNOTATION));
+            let annotations = there.metadata.annotations.get_or_insert_default();
+            annotations.insert(HOME_GENERATION_ANNOTATION.to_owned(), generation.unwrap_or_default());
+        } else {
+            return Ok(());
+        }
+        match jobs.replace(&key.name, &by_home, &there).await {
+            Ok(_) => Ok(()),
+            // It has changed meanwhile, and the next step sees that.
+            Err(Error::Api(status)) if [404, 409].contains(&status.code) => Ok(()),
+            Err(error) => Err(said(error)),
+        }
+    }
+}
+
+fn by_home() -> PatchParams {
+    PatchParams { field_manager: Some(HOME_MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+fn no_answer(why: &str) -> Lost {
+    (ClusterReason::NoAnswer, why.to_owned())
+}
+
+/// Brings the fields of a copy up to date that can change. The others stay as the cluster has them: it may have set
+/// defaults.
+fn follow(there: &mut TrainingJobSpec, own: TrainingJobSpec) {
+    for role in &mut there.roles {
+        if let Some(own) = own.roles.iter().find(|own| own.name == role.name) {
+            (role.replicas, role.min, role.max) = (own.replicas, own.min, own.max);
+        }
+    }
+    (there.suspend, there.restart) = (own.suspend, own.restart);
+    (there.active_deadline, there.keep_pods) = (own.active_deadline, own.keep_pods);
+}
+
+/// The copy of a job for another cluster: a job of that cluster, which stays until its home deletes it.
+fn copy_of(own: TrainingJob, desired: &Desired, wanted: &Wanted) -> TrainingJob {
+    let spec = TrainingJobSpec {
+        clusters: Vec::new(),
+        failover: None,
+        managed_by: None,
+        ttl_after_finished: None,
+        ..own.spec
+    };
+    let mut copy = TrainingJob::new(own.metadata.name.as_deref().unwrap_or_default(), spec);
+    copy.metadata.namespace = own.metadata.namespace;
+    let labels = [(HOME_LABEL, desired.home.clone()), (HOME_JOB_LABEL, wanted.uid.clone())];
+    copy.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value)).into());
+    let generation = own.metadata.generation.unwrap_or_default();
+    let numbers = [
+        (HOME_GENERATION_ANNOTATION, Some(generation)),
+        (HOME_READ_ANNOTATION, desired.read.map(|read| read.0)),
+        (FENCE_ANNOTATION, wanted.fence_after),
+    ];
+    let numbers = numbers.into_iter().filter_map(|(key, number)| Some((key.to_owned(), number?.to_string())));
+    copy.metadata.annotations = Some(numbers.collect());
+    copy
+}
