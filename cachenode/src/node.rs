@@ -3,13 +3,15 @@
 //! The cast: [`NodeConfig`] configures it; [`Node`] opens datasets; `find` finds their manifests and origins; `budget`
 //! decides how much of the cache each of them gets, and `follow` changes that when the list of nodes changes; `opening`
 //! opens them, `adoption` has them adopt blocks of earlier snapshots, and `open` is the table of those that are
-//! open; `promises` keeps room for datasets whether or not they are; `cluster` serves them to peers; `quotas`
-//! holds namespaces to their limits; `credentials` rereads the node's own credentials.
+//! open; `promises` keeps room for datasets whether or not they are, and [`caches`] is what a person does with those in
+//! the cache; `cluster` serves them to peers; `quotas` holds namespaces to their limits; `credentials` rereads the
+//! node's own credentials.
 //!
 //! Invariants: a dataset is open at most once, however many users it has. Credentials are in memory only.
 
 mod adoption;
 mod budget;
+pub mod caches;
 mod cluster;
 mod credentials;
 mod error;
@@ -54,7 +56,7 @@ use one_each::OneEach;
 use open::{OpenDatasets, check_placement, check_settings, is_changed_by, renew};
 
 pub use cluster::{MemberReport, PeerConfig};
-pub use error::{ErrorKind, NodeError};
+pub use error::{CacheRefused, ErrorKind, NodeError};
 pub use find::{Found, Prepared};
 pub use larder_peers::{DatasetStats, NodeStats};
 pub use larder_store::{Promise, Quota, StoreError};

@@ -1,6 +1,7 @@
 //! Every flag of `larder`, with its help. Values are typed here; no other module parses them.
 
 pub(crate) mod bench;
+mod cache;
 pub(crate) mod cluster;
 mod example;
 mod explain;
@@ -17,6 +18,7 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
+pub(crate) use cache::{CacheArgs, CacheCommand, CacheNameArgs, CachePlace};
 pub(crate) use example::{ExampleArgs, ExampleName};
 pub(crate) use explain::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainPodArgs, Explained, ExtenderUrl};
 pub(crate) use inspect::{DevicesArgs, DoctorArgs, StatsArgs, VerifyArgs};
@@ -99,6 +101,8 @@ pub(crate) enum Command {
     /// Show the state and the hit ratio of mounts.
     #[command(visible_alias = "status", aliases = ["ls", "list", "top"])]
     Stats(StatsArgs),
+    /// List the datasets in the cache, drop one, or keep its room.
+    Cache(CacheArgs),
     /// Check this machine and suggest fixes.
     Doctor(DoctorArgs),
     /// Show the GPUs and HCAs of this node: which pods hold them, and why a device is out of service.

@@ -1,6 +1,7 @@
 //! The sub-commands, one file each.
 
 pub(crate) mod bench;
+pub(crate) mod cache;
 pub(crate) mod devices;
 pub(crate) mod doctor;
 pub(crate) mod example;

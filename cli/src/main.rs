@@ -44,6 +44,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Plan(args) => commands::plan::run(&args),
         Command::Verify(args) => commands::verify::run(&args),
         Command::Stats(args) => commands::stats::run(&args),
+        Command::Cache(args) => commands::cache::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Devices(args) => commands::devices::run(&args),
         Command::Job(args) => commands::job::run(&args),

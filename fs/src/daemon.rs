@@ -23,6 +23,7 @@ use larder_daemon_api::socket::{GRPC_SOCKET, HANDOVER_SOCKET};
 use larder_dataset::Chain;
 use tracing::warn;
 
+pub use self::convert::cache_info;
 pub use self::core::{Daemon, DaemonConfig};
 pub use error::DaemonError;
 use handover::CurrentKeeper;

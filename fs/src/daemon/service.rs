@@ -11,13 +11,14 @@ use std::time::Duration;
 use anyhow::Context;
 use larder_cachenode::node::{DatasetStats, MemberReport, NodeStats};
 use larder_daemon_api::{SocketDir, v1};
-use larder_dataset::Chain;
+use larder_dataset::{CacheId, Chain};
 use larder_telemetry::admin::{Admin, Sample};
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
 
+use super::convert;
 use super::core::Daemon;
 use super::error::DaemonError;
 use super::mounts::Mount;
@@ -123,12 +124,36 @@ impl v1::daemon_server::Daemon for Service {
         let reports = self.0.node.members().await.map_err(DaemonError::from)?;
         Ok(Response::new(v1::ListNodesResponse { nodes: reports.into_iter().map(node_info).collect() }))
     }
+
+    async fn list_caches(&self, _: Request<v1::ListCachesRequest>) -> Result<Response<v1::ListCachesResponse>, Status> {
+        let caches = self.0.node.caches().await.map_err(DaemonError::from)?;
+        Ok(Response::new(v1::ListCachesResponse { caches: caches.iter().map(convert::cache_info).collect() }))
+    }
+
+    async fn drop_cache(
+        &self,
+        request: Request<v1::DropCacheRequest>,
+    ) -> Result<Response<v1::DropCacheResponse>, Status> {
+        let id = cache_id(&request.into_inner().id)?;
+        self.0.node.drop_cache(id).await.map_err(DaemonError::from)?;
+        Ok(Response::new(v1::DropCacheResponse {}))
+    }
+
+    async fn pin_cache(&self, request: Request<v1::PinCacheRequest>) -> Result<Response<v1::PinCacheResponse>, Status> {
+        let v1::PinCacheRequest { id, pinned } = request.into_inner();
+        self.0.node.pin_cache(cache_id(&id)?, pinned).await.map_err(DaemonError::from)?;
+        Ok(Response::new(v1::PinCacheResponse {}))
+    }
 }
 
 impl Service {
     fn find(&self, wanted: impl Fn(&Mount) -> bool) -> Option<Arc<Mount>> {
         self.0.mounts.now().mounts.into_iter().find(|mount| wanted(mount))
     }
+}
+
+fn cache_id(text: &str) -> Result<CacheId, DaemonError> {
+    text.parse().map_err(|_| DaemonError::Invalid { field: "id", what: "is not 64 hex digits".to_owned() })
 }
 
 /// A member of the cluster, with its report or the reason why it sent none.
