@@ -20,7 +20,7 @@ use clap::{Parser, Subcommand};
 
 pub(crate) use cache::{CacheArgs, CacheCommand, CacheNameArgs, CachePlace};
 pub(crate) use example::{ExampleArgs, ExampleName};
-pub(crate) use explain::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainPodArgs, Explained, ExtenderUrl};
+pub(crate) use explain::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainMountArgs, ExplainPodArgs, Explained, ExtenderUrl};
 pub(crate) use inspect::{DevicesArgs, DoctorArgs, StatsArgs, VerifyArgs};
 pub(crate) use job::JobArgs;
 pub(crate) use mount::{MountArgs, PlanArgs, RefreshFlag, UmountArgs, WarmArgs};
@@ -111,7 +111,7 @@ pub(crate) enum Command {
     Job(JobArgs),
     /// Show the queues of a Kubernetes cluster: quota, usage and waiting jobs.
     Queue(QueueArgs),
-    /// Explain why a Dataset or job is not ready, or why a pod was placed on its node.
+    /// Explain why a job waits for a mount, why a Dataset or job is not ready, or why a pod was placed on its node.
     Explain(ExplainArgs),
     /// Print manifests to start from, filled with your bucket.
     Example(ExampleArgs),

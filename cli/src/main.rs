@@ -14,6 +14,7 @@ mod ioctl;
 mod mount_stats;
 mod queues;
 mod source;
+mod why;
 
 use std::process::ExitCode;
 

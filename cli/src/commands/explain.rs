@@ -2,6 +2,7 @@
 
 mod around;
 mod job_view;
+mod mount;
 mod pod;
 mod view;
 
@@ -19,11 +20,11 @@ use crate::{extender, output, source};
 use pod::{Placed, Story};
 
 pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
-    let runtime = source::runtime()?;
     match &args.what {
-        Explained::Dataset(args) => runtime.block_on(dataset(args)),
-        Explained::Job(args) => runtime.block_on(job(args)),
-        Explained::Pod(args) => runtime.block_on(pod(args)),
+        None => mount::run(&args.mount),
+        Some(Explained::Dataset(args)) => source::runtime()?.block_on(dataset(args)),
+        Some(Explained::Job(args)) => source::runtime()?.block_on(job(args)),
+        Some(Explained::Pod(args)) => source::runtime()?.block_on(pod(args)),
     }
 }
 
