@@ -20,7 +20,9 @@ use clap::{Parser, Subcommand};
 
 pub(crate) use cache::{CacheArgs, CacheCommand, CacheNameArgs, CachePlace};
 pub(crate) use example::{ExampleArgs, ExampleName};
-pub(crate) use explain::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainMountArgs, ExplainPodArgs, Explained, ExtenderUrl};
+pub(crate) use explain::{
+    ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainMountArgs, ExplainPodArgs, Explained, ExtenderUrl,
+};
 pub(crate) use inspect::{DevicesArgs, DoctorArgs, StatsArgs, VerifyArgs};
 pub(crate) use job::JobArgs;
 pub(crate) use mount::{MountArgs, PlanArgs, RefreshFlag, UmountArgs, WarmArgs};

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 use larder_cachenode::{Cause, Pass, Stats};
-use larder_dataset::shell_word;
 use larder_dataset::larder_command;
+use larder_dataset::shell_word;
 use larder_dataset::size::{show_bytes, show_duration};
 use serde::Serialize;
 
@@ -260,12 +260,14 @@ impl Case<'_> {
         let below = pass.hit_ratio.is_some_and(|hit| hit < self.promised() - BELOW_PROMISE);
         let evicts = !matches!(cache.policy.as_str(), "nr" | "smallest");
         if let Some(degraded) = &cache.degraded {
-            let why = format!("waits for the origin because its cache admits nothing ({degraded}): {numbers}, and {hits}");
+            let why =
+                format!("waits for the origin because its cache admits nothing ({degraded}): {numbers}, and {hits}");
             let todo = "make room on the cache's disk, or name another one with --cache-dir".to_owned();
             return self.waiting(Reason::CacheDegraded, why, Cause::Origin, todo);
         }
         if let Some(advice) = &stats.listing.other_snapshots {
-            let why = format!("waits for the origin because other nodes share another listing of it: {numbers}, and {hits}");
+            let why =
+                format!("waits for the origin because other nodes share another listing of it: {numbers}, and {hits}");
             return self.waiting(Reason::OtherListing, why, Cause::Origin, advice.clone());
         }
         if pass.origin_p50_seconds.is_some_and(is_slow) {
@@ -311,8 +313,11 @@ impl Case<'_> {
         let (has, all) = (show_bytes(cache.capacity_bytes), show_bytes(stats.dataset.bytes));
         if cache.capacity_bytes < cache.wanted_bytes {
             let wants = show_bytes(cache.wanted_bytes);
-            let why = format!("waits for the origin because its cache has {has} of the {wants} it wants: {numbers}, and {hits}");
-            let todo = cache.shortage.clone().unwrap_or_else(|| "drop other datasets with `larder cache rm`".to_owned());
+            let why = format!(
+                "waits for the origin because its cache has {has} of the {wants} it wants: {numbers}, and {hits}"
+            );
+            let todo =
+                cache.shortage.clone().unwrap_or_else(|| "drop other datasets with `larder cache rm`".to_owned());
             return self.waiting(Reason::ShortOfRoom, why, Cause::Origin, todo);
         }
         if cache.capacity_bytes < stats.dataset.bytes {
@@ -380,7 +385,9 @@ impl Case<'_> {
         let shown = |time: Option<f64>| time.map_or("more than 60 s".to_owned(), milliseconds);
         match (self.pass.origin_p50_seconds, self.pass.origin_p99_seconds) {
             (None, None) => String::new(),
-            (half, most) => format!(", which took up to {} in half of the cases and {} in 99 %", shown(half), shown(most)),
+            (half, most) => {
+                format!(", which took up to {} in half of the cases and {} in 99 %", shown(half), shown(most))
+            }
         }
     }
 

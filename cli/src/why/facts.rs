@@ -45,7 +45,10 @@ pub(crate) fn facts(stats: &Stats, batches: Option<Batches>) -> Vec<(&'static st
     }
     if stats.stalls.reads_waiting > 0 {
         let oldest = seconds(stats.stalls.oldest_wait_seconds);
-        facts.push(("waiting", format!("{} now, the oldest for {oldest}", super::count(stats.stalls.reads_waiting, "read"))));
+        facts.push((
+            "waiting",
+            format!("{} now, the oldest for {oldest}", super::count(stats.stalls.reads_waiting, "read")),
+        ));
     }
     for tier in ["store", "window", "peer", "origin"] {
         let Some(times) = stats.reads.get(tier).filter(|times| times.count > 0) else { continue };
