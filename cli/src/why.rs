@@ -369,10 +369,12 @@ impl Case<'_> {
     fn hits(&self) -> String {
         let Some(hit) = self.pass.hit_ratio else { return "nothing was read".to_owned() };
         let promised = self.promised();
-        let whether = match () {
-            () if is_filling(self.pass) => String::new(),
-            () if hit < promised - BELOW_PROMISE => format!(" instead of {}", percent(promised)),
-            () => " as promised".to_owned(),
+        let whether = if is_filling(self.pass) {
+            String::new()
+        } else if hit < promised - BELOW_PROMISE {
+            format!(" instead of {}", percent(promised))
+        } else {
+            " as promised".to_owned()
         };
         format!("{} of the bytes asked for came from this cache{whether}", percent(hit))
     }

@@ -15,6 +15,7 @@ mod csi;
 mod day;
 mod disk_faults;
 mod documents;
+mod explain;
 mod first_hour;
 mod floods;
 mod freshness;

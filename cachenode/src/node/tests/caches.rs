@@ -17,7 +17,7 @@ async fn closed(node: &Arc<Node>) -> Cached {
     }
 }
 
-// SEMANTICS: C32
+// SEMANTICS: W4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dataset_in_the_cache_is_dropped_only_if_it_is_neither_used_nor_pinned() {
     let world = World::new();
@@ -45,7 +45,7 @@ async fn a_dataset_in_the_cache_is_dropped_only_if_it_is_neither_used_nor_pinned
     assert_eq!(refused.kind(), ErrorKind::NotFound);
 }
 
-// SEMANTICS: C32
+// SEMANTICS: W4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_promised_to_a_dataset_object_is_neither_dropped_nor_unpinned() {
     let world = World::new();
