@@ -9,6 +9,7 @@ mod facts;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ const WAITED_LEAST: f64 = 0.05;
 const BELOW_PROMISE: f64 = 0.05;
 /// An origin of which half of the answers take this long is slow, in seconds.
 const SLOW_ORIGIN: f64 = 0.25;
+/// Reads that have waited for this long, in seconds, have no other reason that counts.
+const NO_ANSWER: f64 = 10.0;
 /// A pass that has just begun says less than the one before. It counts once it has asked for this part of the dataset,
 /// or readers have waited in it for this long, in seconds.
 const BEGUN: f64 = 0.125;
@@ -38,6 +41,8 @@ const BEGUN_WAITING: f64 = 5.0;
 pub(crate) enum Reason {
     /// Nothing was read from the mount.
     NothingRead,
+    /// Reads have waited for long and are not answered.
+    NoAnswer,
     /// Readers hardly wait: the job is bound elsewhere.
     BoundElsewhere,
     /// Objects were replaced since the listing, and reads of them fail.
@@ -81,7 +86,7 @@ pub(crate) struct Verdict {
     /// Why, with numbers; a verb phrase of which the mount is the subject.
     pub(crate) why: String,
     /// Since when that is so: the beginning of the first of the passes in a row of which it is true.
-    pub(crate) since_unix_seconds: Option<u64>,
+    pub(crate) since_unix_seconds: Option<i64>,
     /// What to do.
     pub(crate) todo: String,
     /// The share of the time in which readers waited, in the pass that was judged.
@@ -97,9 +102,8 @@ impl Verdict {
 }
 
 /// A time as other commands print it.
-pub(crate) fn time(unix_seconds: u64) -> String {
-    let time = i64::try_from(unix_seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
-    time.map_or_else(|| unix_seconds.to_string(), |time| time.to_string())
+pub(crate) fn time(unix_seconds: i64) -> String {
+    Timestamp::from_second(unix_seconds).map_or_else(|_| unix_seconds.to_string(), |time| time.to_string())
 }
 
 /// The pass that says most about the present: the running one once it has begun in earnest, else the one before.
@@ -118,7 +122,7 @@ pub(crate) fn asked_bytes(pass: &Pass) -> u64 {
 
 /// The seconds that readers waited in a pass for this cause.
 pub(crate) fn waited(pass: &Pass, cause: Cause) -> f64 {
-    pass.stalls.get(cause.name()).copied().unwrap_or(0.0)
+    pass.stalls.get(&cause).copied().unwrap_or(0.0)
 }
 
 fn ratio_waited(pass: &Pass) -> f64 {
@@ -127,8 +131,12 @@ fn ratio_waited(pass: &Pass) -> f64 {
 
 /// The cause for which readers waited longest in a pass.
 pub(crate) fn longest(pass: &Pass) -> Option<Cause> {
-    let waits = Cause::ALL.into_iter().map(|cause| (cause, waited(pass, cause))).filter(|(_, seconds)| *seconds > 0.0);
-    waits.max_by(|one, other| one.1.total_cmp(&other.1)).map(|(cause, _)| cause)
+    longest_of(&pass.stalls)
+}
+
+fn longest_of(stalls: &BTreeMap<Cause, f64>) -> Option<Cause> {
+    let waits = stalls.iter().filter(|(_, seconds)| **seconds > 0.0);
+    waits.max_by(|one, other| one.1.total_cmp(other.1)).map(|(cause, _)| *cause)
 }
 
 /// What readers wait for, in words.
@@ -156,17 +164,25 @@ struct Case<'s> {
 
 /// Judges the mount at `dir` by its stats.
 pub(crate) fn judge(dir: &Path, stats: &Stats) -> Verdict {
-    let verdict = |reason, why: String, todo: &str| Verdict {
-        reason,
-        why,
-        since_unix_seconds: None,
-        todo: todo.to_owned(),
-        waited_ratio: 0.0,
+    let verdict = |reason, why, todo: &str| {
+        let todo = todo.trim_end_matches('.').to_owned();
+        Verdict { reason, why, since_unix_seconds: None, todo, waited_ratio: 0.0 }
     };
-    let Some(at) = decisive(&stats.passes).filter(|at| {
-        let pass = &stats.passes[*at];
-        asked_bytes(pass) > 0 || pass.stall_seconds > 0.0 || pass.read_errors > 0
-    }) else {
+    if let Some(advice) = &stats.listing.stale {
+        let failed = count(stats.metrics.get("fs_stale_total").copied().unwrap_or(0), "read");
+        let age = show_duration(Duration::from_secs(stats.listing.age_seconds));
+        let why = format!("has a listing of {age} ago, and {failed} failed because objects were replaced since");
+        return verdict(Reason::OldListing, why, advice);
+    }
+    let stalls = &stats.stalls;
+    if stalls.oldest_wait_seconds >= NO_ANSWER {
+        let longest = longest_of(&stalls.by_cause).map_or("an answer", awaited);
+        let (waiting, oldest) = (count(stalls.reads_waiting, "read"), seconds(stalls.oldest_wait_seconds));
+        let why = format!("does not answer: {waiting} wait now, the oldest for {oldest}, mostly for {longest}");
+        let todo = format!("look at the server of {}, and at the log of the mount", stats.dataset.origin);
+        return verdict(Reason::NoAnswer, why, &todo);
+    }
+    let Some(at) = decisive(&stats.passes).filter(|at| asked_bytes(&stats.passes[*at]) > 0) else {
         let todo = "if the job does read it, the kernel's page cache has all that it reads";
         return verdict(Reason::NothingRead, "was not asked for a byte yet".to_owned(), todo);
     };
@@ -177,17 +193,6 @@ pub(crate) fn judge(dir: &Path, stats: &Stats) -> Verdict {
 impl Case<'_> {
     fn judge(&self) -> Verdict {
         let (stats, pass) = (self.stats, self.pass);
-        if let Some(stale) = &stats.listing.stale
-            && pass.read_errors > 0
-        {
-            let age = show_duration(Duration::from_secs(stats.listing.age_seconds));
-            let why = format!(
-                "has a listing of {age} ago, and {} in pass {} failed because objects were replaced since",
-                count(pass.read_errors, "read"),
-                pass.number
-            );
-            return self.verdict(Reason::OldListing, why, |pass| pass.read_errors > 0, stale.clone());
-        }
         let longest = longest(pass);
         if ratio_waited(pass) < WAITED_LEAST {
             return self.bound_elsewhere();
