@@ -12,6 +12,7 @@ mod origin;
 mod publish;
 mod queue;
 mod quickstart;
+mod watch;
 
 use std::ffi::OsString;
 
@@ -30,6 +31,7 @@ pub(crate) use origin::OriginArgs;
 pub(crate) use publish::{ImportArgs, PackArgs};
 pub(crate) use queue::QueueArgs;
 pub(crate) use quickstart::QuickstartArgs;
+pub(crate) use watch::{TopArgs, UiArgs};
 
 /// Mounts training datasets from S3 and caches them on this node, so that every epoch hits the cache.
 #[derive(Debug, Parser)]
@@ -101,8 +103,12 @@ pub(crate) enum Command {
     /// Compare a mount, or a dataset at its origin, with its manifest.
     Verify(VerifyArgs),
     /// Show the state and the hit ratio of mounts.
-    #[command(visible_alias = "status", aliases = ["ls", "list", "top"])]
+    #[command(visible_alias = "status", aliases = ["ls", "list"])]
     Stats(StatsArgs),
+    /// Watch all mounts on this machine, or the caches of a cluster, on a screen.
+    Top(TopArgs),
+    /// Show this machine and a cluster on a page in the browser.
+    Ui(UiArgs),
     /// List the datasets in the cache, drop one, or keep its room.
     Cache(CacheArgs),
     /// Check this machine and suggest fixes.
@@ -209,7 +215,7 @@ mod tests {
 
     #[test]
     fn usual_verbs_are_understood_and_unknown_ones_are_answered_with_the_nearest() {
-        for verb in ["ls", "list", "top", "status"] {
+        for verb in ["ls", "list", "status"] {
             let cli = Cli::try_parse_from(["larder", verb]).unwrap();
             assert!(matches!(cli.command, Command::Stats(_)), "{verb}");
         }

@@ -15,6 +15,8 @@ pub(crate) mod plan;
 pub(crate) mod queue;
 pub(crate) mod quickstart;
 pub(crate) mod stats;
+pub(crate) mod top;
+pub(crate) mod ui;
 pub(crate) mod umount;
 pub(crate) mod verify;
 pub(crate) mod warm;

@@ -45,9 +45,7 @@ impl Asked {
         let (answer, answers) = sync_channel(1);
         let dir = dir.to_owned();
         // It ends with this value, unless the mount never answers.
-        std::thread::spawn(move || {
-            while asked.recv().is_ok() && answer.send(read(&dir)).is_ok() {}
-        });
+        std::thread::spawn(move || while asked.recv().is_ok() && answer.send(read(&dir)).is_ok() {});
         Self { questions, answers, is_waiting: false, samples: VecDeque::new() }
     }
 

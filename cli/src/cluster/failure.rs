@@ -3,9 +3,9 @@
 use std::fmt;
 
 use anyhow::anyhow;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use larder_api::{Dataset, Queue, TrainingJob};
+use larder_api::{Dataset, NodeCache, Queue, TrainingJob};
 use larder_kube::Error;
 use larder_kube::core::ApiResource;
 
@@ -46,6 +46,22 @@ pub(crate) const QUEUE: Kind = Kind {
     rights: "queues.larder.dev",
     lists: "larder queue",
     components: "components `datasets` and `jobs`",
+};
+
+pub(crate) const NODE_CACHE: Kind = Kind {
+    resource: || ApiResource::erase::<NodeCache>(&()),
+    one: "NodeCache",
+    rights: "nodecaches.larder.dev",
+    lists: "kubectl get nodecaches",
+    components: "component `datasets`",
+};
+
+pub(crate) const NODE: Kind = Kind {
+    resource: || ApiResource::erase::<Node>(&()),
+    one: "Node",
+    rights: "nodes",
+    lists: "kubectl get nodes",
+    components: "",
 };
 
 pub(crate) const POD: Kind = Kind {

@@ -13,6 +13,6 @@ pub(super) async fn around(cluster: &Cluster, job: &TrainingJob) -> anyhow::Resu
     let queue = job.spec.queue.as_ref().filter(|_| matches!(phase, None | Some(Phase::Queued)));
     let Some(queue) = queue else { return Ok(Around { now, ..Around::default() }) };
     let namespace = job.metadata.namespace.as_deref().unwrap_or(&cluster.namespace);
-    let Seen { jobs, priorities, .. } = queues::jobs(cluster, namespace, |name| name == queue).await?;
+    let Seen { jobs, priorities, .. } = queues::jobs(cluster, namespace, |name| name == Some(queue.as_str())).await?;
     Ok(Around { queues: queues::seen(cluster).await?, jobs, priorities, now })
 }
