@@ -8,6 +8,7 @@ use larder_api::conditions::ConditionKind;
 use larder_api::explain::job::Around;
 use larder_api::names::DEVICE_FAULT_CONDITION;
 use larder_api::node_cache::CacheConditionKind;
+use larder_api::quantity::words::show_part;
 use larder_api::queue::account::accounts;
 use larder_api::{Dataset, NodeCache, Phase, Queue, TrainingJob, explain, explain_job};
 use larder_dataset::Chain;
@@ -59,8 +60,16 @@ struct QueueView {
     waiting: u32,
     running: u32,
     stopped: bool,
-    /// Used, quota, and what may be used, by resource.
-    quota: BTreeMap<String, [u64; 3]>,
+    quota: Vec<QuotaView>,
+}
+
+/// How much of a resource a queue uses.
+#[derive(Clone, Debug, Serialize)]
+struct QuotaView {
+    text: String,
+    used: u64,
+    /// The most that it may use now.
+    most: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -170,13 +179,17 @@ fn dataset(dataset: &Dataset) -> DatasetView {
 
 fn queue_view(queue: &Queue, all: &[Queue]) -> QueueView {
     let status = queue.status.clone().unwrap_or_default();
-    let quota = accounts(queue, all).into_iter();
+    let quota = accounts(queue, all).into_iter().map(|account| QuotaView {
+        text: show_part(&account.resource, account.used, account.nominal),
+        used: account.used,
+        most: account.may_use.max(account.nominal),
+    });
     QueueView {
         name: queue.name_any(),
         waiting: status.waiting,
         running: status.running,
         stopped: queue.spec.stop.is_some(),
-        quota: quota.map(|account| (account.resource, [account.used, account.nominal, account.may_use])).collect(),
+        quota: quota.collect(),
     }
 }
 

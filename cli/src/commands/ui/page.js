@@ -44,7 +44,7 @@ function keyed(parent, items, key, make) {
 }
 
 const percent = (ratio) => ratio === null || ratio === undefined ? "–" : `${(100 * ratio).toFixed(1)} %`;
-const seconds = (s) => s < 10 ? `${s.toFixed(1)} s` : s < 120 ? `${s.toFixed(0)} s` : `${(s / 60).toFixed(0)} min`;
+const seconds = (s) => s < 10 ? `${s.toFixed(1)} s` : s < 600 ? `${s.toFixed(0)} s` : `${(s / 60).toFixed(0)} min`;
 const short = (s) => s < 1 ? `${(1000 * s).toFixed(s < 0.01 ? 1 : 0)} ms` : `${s.toFixed(1)} s`;
 function bytes(n) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -52,6 +52,7 @@ function bytes(n) {
   while (n >= 1000 && at < units.length - 1) { n /= 1024; at++; }
   return `${at === 0 ? n : n.toFixed(1)} ${units[at]}`;
 }
+const upper = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 const clock = (time) => time.toLocaleTimeString([], { hour12: false });
 
 // --- This machine
@@ -60,8 +61,7 @@ function passes(mount) {
   const shown = mount.passes.slice(-12);
   if (!shown.length) return h("p", { class: "empty" }, "No pass has begun.");
   const width = 300, height = 78, step = width / Math.max(shown.length, 6);
-  const svg = h("svg", { viewBox: `0 0 ${width} 96`, role: "img", preserveAspectRatio: "none" });
-  svg.setAttribute("preserveAspectRatio", "xMinYMid meet");
+  const svg = h("svg", { viewBox: `0 -2 ${width} 98`, role: "img", preserveAspectRatio: "xMinYMid meet" });
   const words = [];
   shown.forEach((pass, at) => {
     const x = at * step, hit = pass.hit_ratio || 0, wide = Math.min(step - 6, 34);
@@ -113,6 +113,12 @@ function figures(mount) {
   return list;
 }
 
+/** A time of today as on a clock, and an earlier one with its day. */
+function when(unix) {
+  const time = new Date(1000 * unix), today = new Date().toDateString() === time.toDateString();
+  return today ? clock(time) : `${time.toLocaleDateString([], { day: "numeric", month: "short" })}, ${clock(time)}`;
+}
+
 /** The pass whose waits are shown: the running one, unless it has hardly begun. */
 function decisive(mount) {
   const all = mount.passes, last = all[all.length - 1];
@@ -124,11 +130,15 @@ function decisive(mount) {
 function card(mount) {
   const reason = mount.verdict ? mount.verdict.reason : "";
   const mood = mount.error || BAD.includes(reason) ? "bad" : QUIET.includes(reason) ? "quiet" : "warn";
-  const top = h("div", { class: "top" }, h("h3", {}, mount.dir), h("span", { class: "of" }, mount.origin));
-  const element = h("article", { class: `card ${mood}` }, top, h("p", { class: "why" }, mount.sentence));
-  if (mount.error) return element;
+  const top = h("div", { class: "top" }, h("h2", {}, mount.dir), h("span", { class: "of" }, mount.origin));
+  const element = h("article", { class: `card ${mood}` }, top);
+  if (mount.error) { element.append(h("p", { class: "why" }, `${upper(mount.error)}.`)); return element; }
+  const { why, since_unix_seconds: since, todo } = mount.verdict;
+  element.append(
+    h("p", { class: "why" }, `${upper(why)}${since === null ? "" : `, since ${when(since)}`}.`),
+    h("p", { class: "todo" }, `${upper(todo)}.`));
   const pass = decisive(mount);
-  const panel = (title, ...content) => h("div", { class: "panel" }, h("h4", {}, title), ...content);
+  const panel = (title, ...content) => h("div", { class: "panel" }, h("h3", {}, title), ...content);
   element.append(h("div", { class: "panels" },
     panel("Hits by pass, and the promise", passes(mount)),
     panel(pass ? `Waited in pass ${pass.number}: ${seconds(pass.stall_seconds)} of ${seconds(pass.seconds)}` : "Waited", ...stalls(pass)),
@@ -153,16 +163,14 @@ function row(kind, item) {
   const mood = kind === "job" ? (item.waits ? "waits" : "") : item.ready ? "ready" : "waits";
   const word = kind === "job" ? item.phase : item.ready ? "Ready" : item.percent !== null ? `${item.reason} ${item.percent} %` : item.reason;
   const sentence = item.sentence.startsWith(`${item.name} `) ? item.sentence.slice(item.name.length + 1) : item.sentence;
-  return h("li", { class: mood }, h("div", {}, item.name), h("span", { class: "state" }, word), h("span", {}, sentence));
+  return h("li", { class: mood }, h("div", {}, item.name), h("span", { class: "state" }, word), h("span", {}, upper(sentence)));
 }
 
 function queue(item) {
   const element = h("article", { class: "card" }, h("h3", {}, item.name),
     h("p", {}, `${item.waiting} waiting, ${item.running} running${item.stopped ? ", stopped" : ""}`));
-  for (const [resource, [used, quota, most]] of Object.entries(item.quota)) {
-    const meter = h("meter", { min: 0, max: Math.max(most, quota, 1), value: used });
-    const amount = (n) => resource === "memory" ? bytes(n) : String(n);
-    element.append(h("label", {}, `${resource}: ${amount(used)} of ${amount(quota)}`, meter));
+  for (const { text, used, most } of item.quota) {
+    element.append(h("label", {}, text, h("meter", { min: 0, max: Math.max(most, 1), value: used })));
   }
   return element;
 }
@@ -182,7 +190,7 @@ function showNode() {
   const node = ((state.cluster && state.cluster.nodes) || []).find((node) => node.name === selected);
   if (!node) return;
   const mounted = `${node.datasets} datasets cached, ${node.mounts} mounts`;
-  $("node").replaceChildren(h("b", {}, node.name), `: ${bytes(node.promised)} of ${bytes(node.capacity)} promised, ${bytes(node.free)} free, ${mounted}. ${node.fault ? `Devices: ${node.fault}. ` : ""}${node.ready ? "" : node.why}`);
+  $("node").replaceChildren(h("b", {}, node.name), `: ${bytes(node.promised)} of ${bytes(node.capacity)} promised, ${bytes(node.free)} free, ${mounted}. ${node.fault ? `Devices: ${node.fault}. ` : ""}${node.ready ? "" : `${upper(node.why)}.`}`);
 }
 
 function select(button, focus) {
