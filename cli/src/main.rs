@@ -13,6 +13,7 @@ mod http;
 mod ioctl;
 mod machine;
 mod mount_stats;
+mod pod_mounts;
 mod queues;
 mod source;
 mod why;

@@ -111,9 +111,11 @@ fetched to it. SHARED is the share of the data held by caches in its zone. ZONE 
 share of the pod's group that runs there. WHOLE says whether the node keeps its devices free for \
 training jobs that are waiting for them. The scheduler also weighs criteria of its own.
 
+The sentences after it say why the pod waits for its mounts, or that it does not.
+
 The extender keeps its most recent decisions in memory. They are fetched from its pods in \
 larder-system. Required permissions: `list` on pods and `get` and `create` on pods/portforward in \
-larder-system, and `get` on the pod itself. `larder-scheduler-ext replay` accepts the output of \
+larder-system, and `get` on the pod itself; for its mounts `get` and `create` on pods/exec in larder-system. `larder-scheduler-ext replay` accepts the output of \
 --json.")]
 pub(crate) struct ExplainPodArgs {
     /// The pod, NAME or NAMESPACE/NAME.

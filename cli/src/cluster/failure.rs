@@ -75,6 +75,9 @@ pub(crate) const POD: Kind = Kind {
 /// The log of a pod.
 pub(crate) const LOG: Kind = Kind { rights: "pods/log", ..POD };
 
+/// A program that is run in a pod.
+pub(crate) const EXEC: Kind = Kind { rights: "pods/exec", ..POD };
+
 /// A port of a pod.
 pub(crate) const PORT: Kind = Kind { rights: "pods/portforward", ..POD };
 

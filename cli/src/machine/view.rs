@@ -53,7 +53,8 @@ impl MountView {
         let read = TIERS.map(|tier| (tier, grown(&format!("fs_read_bytes_{tier}_total"))));
         let all: f64 = read.iter().map(|(_, bytes)| bytes).sum();
         let verdict = why::judge(dir, stats);
-        let times = |tier| Some((tier, stats.reads.get(tier).filter(|times| times.count > 0)?.p99_seconds));
+        let times =
+            |tier: &'static str| Some((tier, stats.reads.get(tier).filter(|times| times.count > 0)?.p99_seconds));
         let warm = stats.warm.as_ref().filter(|warm| warm.running && warm.blocks_total > 0);
         Self {
             dir: dir.display().to_string(),

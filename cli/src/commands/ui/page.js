@@ -52,7 +52,8 @@ function bytes(n) {
   while (n >= 1000 && at < units.length - 1) { n /= 1024; at++; }
   return `${at === 0 ? n : n.toFixed(1)} ${units[at]}`;
 }
-const upper = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+/** Begins with a capital letter, and breaks no line before a percent sign. */
+const upper = (text) => text.charAt(0).toUpperCase() + text.slice(1).replace(/ %/g, "\u00a0%");
 const clock = (time) => time.toLocaleTimeString([], { hour12: false });
 
 // --- This machine
