@@ -38,6 +38,7 @@ mod links;
 mod lists;
 mod main_job;
 mod memory;
+mod monitoring;
 mod nodes;
 mod old_cache;
 mod origin_faults;
