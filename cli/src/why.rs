@@ -16,7 +16,6 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use larder_cachenode::{Cause, Pass, Stats};
 use larder_dataset::larder_command;
-use larder_dataset::shell_word;
 use larder_dataset::size::{show_bytes, show_duration};
 use serde::Serialize;
 

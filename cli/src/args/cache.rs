@@ -12,8 +12,8 @@ Examples:
   larder cache rm imagenet
   larder cache pin imagenet --cache-dir /nvme/larder
 
-On a Kubernetes node, the controller decides what the cache keeps: declare a Dataset instead of a pin, and
-annotate it with larder.dev/clean instead of `rm`.")]
+On a Kubernetes node, the controller decides what the cache keeps: declare a Dataset instead of a pin, \
+and annotate it with larder.dev/clean instead of `rm`.")]
 pub(crate) struct CacheArgs {
     #[command(subcommand)]
     pub(crate) command: CacheCommand,

@@ -23,8 +23,8 @@ Examples:
   larder explain job resnet --context training --json | jq -r .sentence
   larder explain pod team-a/notebook
 
-The sentence about a mount has numbers, the cause, since when, and what to do. Larder counts in passes: a
-pass is as many requested bytes as the dataset has, whoever reads them.")]
+The sentence about a mount has numbers, the cause, since when, and what to do. Larder counts in passes: \
+a pass is as many requested bytes as the dataset has, whoever reads them.")]
 pub(crate) struct ExplainArgs {
     #[command(subcommand)]
     pub(crate) what: Option<Explained>,

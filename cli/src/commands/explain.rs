@@ -112,7 +112,7 @@ async fn pod(args: &ExplainPodArgs) -> anyhow::Result<ExitCode> {
     } else {
         output::text(&pod::view::view(&sentence, &story, args.all))?;
         for mount in &mounts {
-            output::line(format_args!("{}", output::cell(&mount.sentence)))?;
+            output::line(format_args!("{}", output::one_line(&mount.sentence)))?;
         }
     }
     Ok(ExitCode::SUCCESS)

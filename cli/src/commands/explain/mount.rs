@@ -32,7 +32,7 @@ pub(super) fn run(args: &ExplainMountArgs) -> anyhow::Result<ExitCode> {
     for (dir, stats) in &all {
         match stats {
             Ok(stats) if args.json => documents.push(json(dir, stats, batches)),
-            Ok(stats) => output::line(format_args!("{}", output::cell(&why::judge(dir, stats).sentence(dir))))?,
+            Ok(stats) => output::line(format_args!("{}", output::one_line(&why::judge(dir, stats).sentence(dir))))?,
             Err(error) if is_foreign(error) => {}
             Err(error) => {
                 code = ExitCode::FAILURE;

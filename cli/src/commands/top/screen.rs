@@ -1,7 +1,7 @@
 //! The text of a screen. It fits its size: long cells and lines are cut, and mounts beyond the last line are counted.
 
 use crate::machine::view::MountView;
-use crate::output::{cell, table};
+use crate::output::{cell, one_line, table};
 use crate::why::{percent, seconds};
 
 /// The size of a screen, in characters.
@@ -62,7 +62,7 @@ pub(super) fn screen(mounts: &[MountView], order: Order, size: Size) -> String {
     let Some(first) = sorted.first() else {
         return format!("{head}\n\nno dataset is mounted: mount one with `larder mount SRC DIR`\n");
     };
-    let sentence = wrapped(&cell(&first.sentence), size.columns);
+    let sentence = wrapped(&one_line(&first.sentence), size.columns);
     let room = size.rows.saturating_sub(OTHER_LINES + sentence.len()).max(1);
     let shown = if sorted.len() > room { &sorted[..room - 1] } else { &sorted[..] };
     let rows: Vec<_> = shown.iter().map(|mount| row(mount)).collect();
