@@ -115,8 +115,8 @@ The sentences after it say why the pod waits for its mounts, or that it does not
 
 The extender keeps its most recent decisions in memory. They are fetched from its pods in \
 larder-system. Required permissions: `list` on pods and `get` and `create` on pods/portforward in \
-larder-system, and `get` on the pod itself; for its mounts `get` and `create` on pods/exec in larder-system. `larder-scheduler-ext replay` accepts the output of \
---json.")]
+larder-system, and `get` on the pod itself; for its mounts `get` and `create` on pods/exec in \
+larder-system. `larder-scheduler-ext replay` accepts the output of --json.")]
 pub(crate) struct ExplainPodArgs {
     /// The pod, NAME or NAMESPACE/NAME.
     #[arg(value_name = "POD")]

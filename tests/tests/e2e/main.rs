@@ -47,6 +47,7 @@ mod ownership;
 mod passthrough;
 mod peers;
 mod plans;
+mod prometheus;
 mod property;
 mod read_only;
 mod reservations;

@@ -20,7 +20,7 @@ fn groups() -> Value {
     serde_yaml_ng::from_str::<Value>(&text).unwrap()["spec"].clone()
 }
 
-fn alerts() -> Vec<Value> {
+pub(crate) fn alerts() -> Vec<Value> {
     let groups = groups();
     let groups = groups["groups"].as_array().unwrap();
     groups.iter().flat_map(|group| group["rules"].as_array().unwrap().clone()).collect()
@@ -32,7 +32,7 @@ fn board() -> Value {
 }
 
 /// The queries of the board.
-fn queries() -> Vec<String> {
+pub(crate) fn queries() -> Vec<String> {
     let board = board();
     let panels = board["panels"].as_array().unwrap().iter();
     let targets = panels.flat_map(|panel| panel["targets"].as_array().cloned().unwrap_or_default());
