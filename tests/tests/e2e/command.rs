@@ -56,12 +56,25 @@ fn failures_exit_with_1_and_say_what_to_do() {
 fn every_command_has_help_and_the_main_ones_examples() {
     let lab = Lab::new();
     assert!(lab.larder_ok(&["--help"]).contains("Examples:"));
-    for command in
-        ["quickstart", "import", "pack", "mount", "umount", "warm", "verify", "stats", "doctor", "explain", "bench"]
-    {
+    for command in [
+        "quickstart",
+        "import",
+        "pack",
+        "mount",
+        "umount",
+        "warm",
+        "verify",
+        "stats",
+        "top",
+        "ui",
+        "cache",
+        "doctor",
+        "explain",
+        "bench",
+    ] {
         assert!(lab.larder_ok(&[command, "--help"]).contains("Usage: larder"), "{command}");
     }
-    for command in ["quickstart", "import", "pack", "mount", "verify", "stats", "explain"] {
+    for command in ["quickstart", "import", "pack", "mount", "verify", "stats", "top", "ui", "cache", "explain"] {
         assert!(lab.larder_ok(&[command, "--help"]).contains("Examples:"), "{command}");
     }
 }

@@ -114,7 +114,7 @@ fn an_origin_that_fails_is_named() {
 
 // SEMANTICS: W1
 #[test]
-fn the_first_pass_a_small_reservation_and_an_evicting_policy_are_told_apart() {
+fn the_first_pass_a_small_reservation_and_an_evicting_policy_have_sentences_of_their_own() {
     let lab = lab();
     delay(&lab, DELAY);
     let mount = lab.mount("m", &lab.url(), &["--cache-size", HALF]);
@@ -132,7 +132,7 @@ fn the_first_pass_a_small_reservation_and_an_evicting_policy_are_told_apart() {
 
 // SEMANTICS: W1
 #[test]
-fn a_job_that_is_bound_elsewhere_is_told_so() {
+fn a_job_that_is_bound_elsewhere_does_not_wait_for_its_mount() {
     let lab = lab();
     let mount = lab.mount("m", &lab.url(), &[]);
     lab.larder_ok(&["warm", mount.dir().to_str().unwrap(), "--wait"]);
